@@ -1,0 +1,180 @@
+#include "base/archive.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kBlockBytes = 512;
+
+// Layout of POSIX.1-1988 section 10.1.1; numbers are octal text.
+struct Header {
+  char name[100];
+  char mode[8];
+  char uid[8];
+  char gid[8];
+  char size[12];
+  char mtime[12];
+  char checksum[8];
+  char type;
+  char link[100];
+  char magic[6];
+  char version[2];
+  char owner[32];
+  char group[32];
+  char device_major[8];
+  char device_minor[8];
+  char prefix[155];
+  char padding[12];
+};
+static_assert(sizeof(Header) == kBlockBytes);
+
+unsigned Checksum(Header header) {
+  std::memset(header.checksum, ' ', sizeof header.checksum);
+  unsigned sum = 0;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&header);
+  for (size_t i = 0; i < sizeof header; ++i) sum += bytes[i];
+  return sum;
+}
+
+Header MakeHeader(const std::string& name, char type, unsigned mode, uint64_t size, const std::string& link) {
+  Header header{};
+  std::memcpy(header.name, name.data(), name.size());
+  std::snprintf(header.mode, sizeof header.mode, "%07o", mode);
+  std::snprintf(header.uid, sizeof header.uid, "%07o", 0);
+  std::snprintf(header.gid, sizeof header.gid, "%07o", 0);
+  std::snprintf(header.size, sizeof header.size, "%011llo", static_cast<unsigned long long>(size));
+  std::snprintf(header.mtime, sizeof header.mtime, "%011o", 0);
+  header.type = type;
+  std::memcpy(header.link, link.data(), link.size());
+  std::memcpy(header.magic, "ustar", 6);
+  std::memcpy(header.version, "00", 2);
+  std::snprintf(header.checksum, sizeof header.checksum, "%06o", Checksum(header));
+  header.checksum[7] = ' ';
+  return header;
+}
+
+void Append(std::string& archive, const Header& header) {
+  archive.append(reinterpret_cast<const char*>(&header), sizeof header);
+}
+
+template <size_t n>
+std::string_view Text(const char (&field)[n]) {
+  return {field, ::strnlen(field, n)};
+}
+
+template <size_t n>
+bool ParseOctal(const char (&field)[n], uint64_t* value) {
+  std::string_view text = Text(field);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value, 8);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool StaysInside(const std::filesystem::path& relative) {
+  if (relative.empty() || relative.is_absolute()) return false;
+  int depth = 0;
+  for (const auto& part : relative) {
+    if (part == "..") {
+      if (--depth < 0) return false;
+    } else if (part != ".") {
+      ++depth;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
+                                          const std::function<bool(std::string_view)>& include) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (auto it = std::filesystem::recursive_directory_iterator(folder, error);
+       !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().lexically_relative(folder).string();
+    if (!include || it->is_directory() || include(name)) names.push_back(name);
+  }
+  if (error) return ErrnoError(error.value(), folder.string());
+  std::sort(names.begin(), names.end());
+
+  std::string archive;
+  for (const std::string& name : names) {
+    const std::filesystem::path path = folder / name;
+    struct stat info{};
+    if (::lstat(path.c_str(), &info) != 0) return ErrnoError(errno, path.string());
+    if (name.size() > sizeof(Header::name)) {
+      return InvalidArgument("%s: a name of more than 100 bytes cannot travel; shorten it", path.string());
+    }
+    if (S_ISDIR(info.st_mode)) {
+      Append(archive, MakeHeader(name, '5', 0755, 0, ""));
+    } else if (S_ISLNK(info.st_mode)) {
+      const std::string target = std::filesystem::read_symlink(path, error).string();
+      if (target.size() > sizeof(Header::link) || !StaysInside(std::filesystem::path(name).parent_path() / target)) {
+        return InvalidArgument("%s: a link to %s, outside the folder, cannot travel", path.string(), target);
+      }
+      Append(archive, MakeHeader(name, '2', 0777, 0, target));
+    } else if (S_ISREG(info.st_mode)) {
+      MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, (uint64_t{1} << 33) - 1));
+      Append(archive, MakeHeader(name, '0', (info.st_mode & 0100) ? 0755 : 0644, bytes.size(), ""));
+      archive += bytes;
+      archive.append((kBlockBytes - bytes.size() % kBlockBytes) % kBlockBytes, '\0');
+    } else {
+      return InvalidArgument("%s: neither a file nor a folder nor a link", path.string());
+    }
+  }
+  archive.append(2 * kBlockBytes, '\0');
+  return archive;
+}
+
+absl::Status UnpackArchive(std::string_view archive, const std::filesystem::path& folder) {
+  size_t position = 0;
+  while (true) {
+    if (archive.size() - position < kBlockBytes) return DataLoss("archive ends early, at byte %d", position);
+    Header header;
+    std::memcpy(&header, archive.data() + position, sizeof header);
+    if (header.name[0] == '\0') return absl::OkStatus();
+    uint64_t checksum = 0, size = 0, mode = 0;
+    if (Text(header.magic) != "ustar" || !ParseOctal(header.checksum, &checksum) || checksum != Checksum(header) ||
+        !ParseOctal(header.size, &size) || !ParseOctal(header.mode, &mode)) {
+      return DataLoss("archive has a damaged header at byte %d", position);
+    }
+    position += kBlockBytes;
+    const std::string name(Text(header.name));
+    if (!StaysInside(name)) return DataLoss("archive holds a name outside its folder: %s", name);
+    const std::filesystem::path path = folder / name;
+    if (header.type == '5') {
+      MUSTER_RETURN_IF_ERROR(MakeDirectories(path));
+      continue;
+    }
+    MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
+    if (header.type == '2') {
+      const std::string target(Text(header.link));
+      if (!StaysInside(std::filesystem::path(name).parent_path() / target)) {
+        return DataLoss("archive holds a link outside its folder: %s", name);
+      }
+      if (::symlink(target.c_str(), path.c_str()) != 0) return ErrnoError(errno, path.string());
+      continue;
+    }
+    if (header.type != '0') return DataLoss("archive holds an entry of unknown type at byte %d", position);
+    if (size > archive.size() - position) return DataLoss("archive ends inside %s", name);
+    // O_EXCL and O_NOFOLLOW: an archive cannot write through a link that it has planted.
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0755));
+    if (!fd.valid()) return ErrnoError(errno, path.string());
+    MUSTER_RETURN_IF_ERROR(Annotate(WriteAll(fd.get(), archive.substr(position, size)), path.string()));
+    position += (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    position = std::min(position, archive.size());
+  }
+}
+
+}  // namespace muster

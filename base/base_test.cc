@@ -1,0 +1,164 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+
+#include "base/archive.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/nearest.h"
+#include "base/process.h"
+#include "base/random.h"
+#include "base/sha256.h"
+#include "base/status.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+TEST(Status, ExitCodesAreTheDocumentedOnes) {
+  EXPECT_EQ(ExitCodeFor(absl::OkStatus()), 0);
+  EXPECT_EQ(ExitCodeFor(InvalidArgument("x")), 2);
+  EXPECT_EQ(ExitCodeFor(Unavailable("x")), 69);
+  EXPECT_EQ(ExitCodeFor(DeadlineExceeded("x")), 124);
+  EXPECT_EQ(ExitCodeFor(Cancelled("x")), 130);
+  EXPECT_EQ(ExitCodeFor(Internal("x")), 1);
+}
+
+TEST(Crc32c, MatchesTheVectorsOfRfc3720) {
+  std::string zeros(32, '\0'), ones(32, '\xff'), ascending;
+  for (int i = 0; i < 32; ++i) ascending += static_cast<char>(i);
+  EXPECT_EQ(Crc32c(zeros.data(), 32), 0x8a9136aau);
+  EXPECT_EQ(Crc32c(ones.data(), 32), 0x62a8ab43u);
+  EXPECT_EQ(Crc32c(ascending.data(), 32), 0x46dd794eu);
+  EXPECT_EQ(Crc32c(ascending.data() + 7, 25, Crc32c(ascending.data(), 7)), 0x46dd794eu);
+}
+
+TEST(Sha256, MatchesFips180) {
+  EXPECT_EQ(Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(RandomStream, IsAPureFunctionOfSeedAndStream) {
+  RandomStream a(7, 3), b(7, 3), c(7, 4), d(8, 3);
+  const uint64_t first = a.Next();
+  EXPECT_EQ(first, b.Next());
+  EXPECT_NE(first, c.Next());
+  EXPECT_NE(first, d.Next());
+}
+
+TEST(RandomStream, BoundedDrawsAreInRangeAndCoverIt) {
+  RandomStream random(1);
+  std::set<uint64_t> seen;
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t value = random.NextBelow(10);
+    ASSERT_LT(value, 10u);
+    seen.insert(value);
+  }
+  EXPECT_EQ(seen.size(), 10u);
+}
+
+TEST(File, AtomicWriteReplacesAndLeavesNothingBehind) {
+  TemporaryDirectory folder;
+  const auto path = folder.path() / "f";
+  ASSERT_TRUE(WriteFileAtomically(path, "one").ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "two").ok());
+  EXPECT_EQ(*ReadFile(path), "two");
+  EXPECT_EQ(ListDirectory(folder.path())->size(), 1u);
+}
+
+TEST(File, ReadRefusesMoreThanAllowedAndNamesThePath) {
+  TemporaryDirectory folder;
+  const auto path = folder.path() / "big";
+  ASSERT_TRUE(WriteFileAtomically(path, std::string(1000, 'x')).ok());
+  EXPECT_THAT(std::string(ReadFile(path, 999).status().message()), HasSubstr("big"));
+  EXPECT_EQ(ReadFile(path, 1000)->size(), 1000u);
+  EXPECT_EQ(ReadFile(folder.path() / "none").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Process, ReportsExitCodesSignalsAndOutput) {
+  const TimePoint deadline = Now() + seconds(20);
+  auto result = RunCommand({.argv = {"sh", "-c", "echo out; echo err >&2; exit 7"}}, deadline);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->exit_code, 7);
+  EXPECT_EQ(result->stdout_text, "out\n");
+  EXPECT_EQ(result->stderr_text, "err\n");
+  EXPECT_EQ(RunCommand({.argv = {"sh", "-c", "kill -9 $$"}}, deadline)->exit_code, 128 + SIGKILL);
+}
+
+TEST(Process, AProgramThatDoesNotExistIsAnErrorOfSpawn) {
+  const auto process = Process::Spawn({.argv = {"/no/such/program"}});
+  EXPECT_EQ(process.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(process.status().message()), HasSubstr("/no/such/program"));
+}
+
+TEST(Process, ADeadlineEndsTheWaitAndDestructionEndsTheChild) {
+  pid_t pid;
+  {
+    auto process = Process::Spawn({.argv = {"sleep", "1000"}});
+    ASSERT_TRUE(process.ok());
+    pid = process->pid();
+    EXPECT_EQ(process->Wait(Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  EXPECT_EQ(::kill(pid, 0), -1);
+}
+
+TEST(Archive, RoundTripsAndIsTheSameBytesEachTime) {
+  TemporaryDirectory from, to;
+  ASSERT_TRUE(MakeDirectories(from.path() / "bin").ok());
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "bin/program", std::string(1000, 'p'), 0755).ok());
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "empty", "").ok());
+  ASSERT_EQ(::symlink("bin/program", (from.path() / "link").c_str()), 0);
+  const auto archive = PackDirectory(from.path());
+  ASSERT_TRUE(archive.ok()) << archive.status();
+  ASSERT_TRUE(UnpackArchive(*archive, to.path()).ok());
+  EXPECT_EQ(*ReadFile(to.path() / "link"), std::string(1000, 'p'));
+  EXPECT_EQ(::access((to.path() / "bin/program").c_str(), X_OK), 0);
+  EXPECT_EQ(*PackDirectory(to.path()), *archive);
+}
+
+TEST(Archive, SystemTarReadsIt) {
+  TemporaryDirectory from, to;
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "a", "hello").ok());
+  const auto archive_path = to.path() / "x.tar";
+  ASSERT_TRUE(WriteFileAtomically(archive_path, *PackDirectory(from.path())).ok());
+  const auto listing = RunCommand({.argv = {"tar", "-xOf", archive_path.string(), "a"}}, Now() + seconds(20));
+  ASSERT_TRUE(listing.ok());
+  EXPECT_EQ(listing->stdout_text, "hello");
+}
+
+TEST(Archive, RefusesEveryTruncationAndAFlippedHeader) {
+  TemporaryDirectory from;
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "a", std::string(700, 'a')).ok());
+  std::string archive = *PackDirectory(from.path());
+  for (size_t size = 0; size < archive.size() - 1024 + 1; size += 100) {
+    TemporaryDirectory to;
+    EXPECT_EQ(UnpackArchive(std::string_view(archive).substr(0, size), to.path()).code(), absl::StatusCode::kDataLoss);
+  }
+  archive[3] ^= 1;
+  TemporaryDirectory to;
+  EXPECT_EQ(UnpackArchive(archive, to.path()).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(Nearest, FindsTypingErrorsAndOnlyThose) {
+  const std::vector<std::string> keys = {"replicas", "strategy", "train", "data"};
+  EXPECT_EQ(NearestWord("replcias", keys), "replicas");
+  EXPECT_EQ(NearestWord("Train", keys), "train");
+  EXPECT_EQ(NearestWord("zzzz", keys), "");
+}
+
+TEST(Clock, AgesShowTheTwoLargestUnits) {
+  EXPECT_EQ(FormatAge(std::chrono::milliseconds(850)), "850ms");
+  EXPECT_EQ(FormatAge(seconds(12)), "12s");
+  EXPECT_EQ(FormatAge(seconds(200)), "3m20s");
+  EXPECT_EQ(FormatAge(seconds(7500)), "2h05m");
+}
+
+}  // namespace
+}  // namespace muster

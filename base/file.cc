@@ -1,0 +1,106 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/random.h"
+
+namespace muster {
+
+void UniqueFd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, uint64_t max_bytes) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoError(errno, path.string());
+  std::string bytes;
+  struct stat info{};
+  if (::fstat(fd.get(), &info) == 0 && info.st_size > 0) {
+    // Files in /proc report a size of 0 and are read by growing.
+    bytes.reserve(std::min<uint64_t>(info.st_size, max_bytes) + 1);
+  }
+  while (true) {
+    const size_t old_size = bytes.size();
+    const size_t room = std::max<size_t>(bytes.capacity() - old_size, 65536);
+    bytes.resize(old_size + room);
+    const ssize_t n = ::read(fd.get(), bytes.data() + old_size, room);
+    if (n < 0 && errno != EINTR) return ErrnoError(errno, path.string());
+    bytes.resize(old_size + std::max<ssize_t>(n, 0));
+    if (n == 0) return bytes;
+    if (bytes.size() > max_bytes) {
+      return InvalidArgument("%s: larger than the %d bytes allowed", path.string(), max_bytes);
+    }
+  }
+}
+
+absl::Status WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoError(errno, "write");
+    }
+    bytes.remove_prefix(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode) {
+  const std::filesystem::path temporary = path.string() + ".tmp" + RandomName(8);
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!fd.valid()) return ErrnoError(errno, temporary.string());
+  absl::Status status = WriteAll(fd.get(), bytes);
+  if (status.ok() && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoError(errno, "rename");
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return Annotate(status, path.string());
+}
+
+absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode) {
+  if (path.has_parent_path() && path.parent_path() != path && ::access(path.parent_path().c_str(), F_OK) != 0) {
+    MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), mode));
+  }
+  if (::mkdir(path.c_str(), mode) == 0) return absl::OkStatus();
+  if (const int error = errno; error != EEXIST || !std::filesystem::is_directory(path)) {
+    return ErrnoError(error, path.string());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveTree(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) return ErrnoError(error.value(), path.string());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::filesystem::path& path) {
+  DIR* directory = ::opendir(path.c_str());
+  if (directory == nullptr) return ErrnoError(errno, path.string());
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(directory)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  ::closedir(directory);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TemporaryDirectory::TemporaryDirectory(const std::string& prefix) {
+  const char* parent = std::getenv("TMPDIR");
+  std::string name = std::string(parent != nullptr ? parent : "/tmp") + "/" + prefix + "XXXXXX";
+  MUSTER_CHECK(::mkdtemp(name.data()) != nullptr, name);
+  path_ = name;
+}
+
+TemporaryDirectory::~TemporaryDirectory() { (void)RemoveTree(path_); }
+
+}  // namespace muster

@@ -1,0 +1,71 @@
+// Files: whole reads, atomic writes, descriptors that close themselves. Every error names the path.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace muster {
+
+/// Owns a file descriptor.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+/// The whole file. Larger than `max_bytes` is an error that says so.
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, uint64_t max_bytes = uint64_t{1} << 32);
+
+/// Writes to a temporary name beside `path`, syncs, and renames it into place: a reader sees the old file or the new one.
+absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode = 0644);
+
+/// All of `bytes` to a blocking descriptor, through EINTR and short writes. Works on sockets and pipes with SIGPIPE ignored.
+absl::Status WriteAll(int fd, std::string_view bytes);
+
+/// mkdir -p, new folders with `mode`.
+absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode = 0755);
+
+/// rm -rf; a path that does not exist is fine.
+absl::Status RemoveTree(const std::filesystem::path& path);
+
+/// Names in a folder, sorted, without . and ..; NotFound if there is no such folder.
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::filesystem::path& path);
+
+/// A new folder `prefix`XXXXXX under TMPDIR (or /tmp) that is removed with this object.
+class TemporaryDirectory {
+ public:
+  explicit TemporaryDirectory(const std::string& prefix = "muster-");
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace muster

@@ -1,0 +1,22 @@
+#include "base/random.h"
+
+#include <sys/random.h>
+
+#include "base/status.h"
+
+namespace muster {
+
+uint64_t RandomSeed() {
+  uint64_t seed = 0;
+  MUSTER_CHECK(getrandom(&seed, sizeof seed, 0) == sizeof seed);
+  return seed;
+}
+
+std::string RandomName(int length) {
+  RandomStream random(RandomSeed());
+  std::string name;
+  for (int i = 0; i < length; ++i) name += "0123456789abcdefghijklmnopqrstuvwxyz"[random.NextBelow(36)];
+  return name;
+}
+
+}  // namespace muster

@@ -1,0 +1,61 @@
+# Settings that every target shares, and the functions the folders declare theirs with.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+option(MUSTER_WERROR "Treat warnings as errors" OFF)
+set(MUSTER_SANITIZE "" CACHE STRING "Value for -fsanitize=, e.g. address,undefined")
+
+add_library(muster_settings INTERFACE)
+target_include_directories(muster_settings INTERFACE ${CMAKE_SOURCE_DIR})
+# One binary has to run on every x86-64-v2 host, and its sums must not depend on where the compiler may fuse.
+target_compile_options(muster_settings INTERFACE -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
+  $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-march=x86-64-v2>)
+if(MUSTER_WERROR)
+  target_compile_options(muster_settings INTERFACE -Werror)
+endif()
+if(MUSTER_SANITIZE)
+  target_compile_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE})
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+find_program(MOLD_PROGRAM mold)
+if(MOLD_PROGRAM)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# muster_library(NAME HEADERS ... SOURCES ... DEPS ...): one static library `muster_NAME`. Each header is also compiled by
+# itself (target all_verify_interface_header_sets), so that one which lacks an include fails the build.
+function(muster_library name)
+  cmake_parse_arguments(arg "" "" "HEADERS;SOURCES;DEPS" ${ARGN})
+  add_library(muster_${name} STATIC ${arg_SOURCES})
+  target_sources(muster_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${arg_HEADERS})
+  set_target_properties(muster_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  target_link_libraries(muster_${name} PUBLIC muster_settings ${arg_DEPS})
+endfunction()
+
+# muster_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry per test case.
+# Label `core` marks what the thread sanitizer runs; `e2e` what starts real sshd or trainers.
+function(muster_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT BUILD_TESTING)
+    return()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE muster_settings ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()
+include(GoogleTest)
