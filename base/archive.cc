@@ -111,7 +111,7 @@ absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
   std::string archive;
   for (const std::string& name : names) {
     const std::filesystem::path path = folder / name;
-    struct stat info{};
+    struct stat info {};
     if (::lstat(path.c_str(), &info) != 0) return ErrnoError(errno, path.string());
     if (name.size() > sizeof(Header::name)) {
       return InvalidArgument("%s: a name of more than 100 bytes cannot travel; shorten it", path.string());
@@ -120,7 +120,8 @@ absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
       Append(archive, MakeHeader(name, '5', 0755, 0, ""));
     } else if (S_ISLNK(info.st_mode)) {
       const std::string target = std::filesystem::read_symlink(path, error).string();
-      if (target.size() > sizeof(Header::link) || !StaysInside(std::filesystem::path(name).parent_path() / target)) {
+      if (target.size() > sizeof(Header::link) ||
+          !StaysInside(std::filesystem::path(name).parent_path() / target)) {
         return InvalidArgument("%s: a link to %s, outside the folder, cannot travel", path.string(), target);
       }
       Append(archive, MakeHeader(name, '2', 0777, 0, target));
@@ -145,8 +146,8 @@ absl::Status UnpackArchive(std::string_view archive, const std::filesystem::path
     std::memcpy(&header, archive.data() + position, sizeof header);
     if (header.name[0] == '\0') return absl::OkStatus();
     uint64_t checksum = 0, size = 0, mode = 0;
-    if (Text(header.magic) != "ustar" || !ParseOctal(header.checksum, &checksum) || checksum != Checksum(header) ||
-        !ParseOctal(header.size, &size) || !ParseOctal(header.mode, &mode)) {
+    if (Text(header.magic) != "ustar" || !ParseOctal(header.checksum, &checksum) ||
+        checksum != Checksum(header) || !ParseOctal(header.size, &size) || !ParseOctal(header.mode, &mode)) {
       return DataLoss("archive has a damaged header at byte %d", position);
     }
     position += kBlockBytes;

@@ -139,7 +139,8 @@ TEST(Archive, RefusesEveryTruncationAndAFlippedHeader) {
   std::string archive = *PackDirectory(from.path());
   for (size_t size = 0; size < archive.size() - 1024 + 1; size += 100) {
     TemporaryDirectory to;
-    EXPECT_EQ(UnpackArchive(std::string_view(archive).substr(0, size), to.path()).code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(UnpackArchive(std::string_view(archive).substr(0, size), to.path()).code(),
+              absl::StatusCode::kDataLoss);
   }
   archive[3] ^= 1;
   TemporaryDirectory to;

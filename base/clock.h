@@ -14,7 +14,8 @@ inline TimePoint Now() { return std::chrono::steady_clock::now(); }
 
 inline double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-/// Milliseconds from now until `deadline`, at least 0, for poll(2) and its kin; rounded up so that a wait never ends early.
+/// Milliseconds from now until `deadline`, at least 0, for poll(2) and its kin; rounded up so that a wait
+/// never ends early.
 int MillisecondsUntil(TimePoint deadline);
 
 /// Microseconds since the Unix epoch.

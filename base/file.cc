@@ -21,7 +21,7 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, uint64_t
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return ErrnoError(errno, path.string());
   std::string bytes;
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd.get(), &info) == 0 && info.st_size > 0) {
     // Files in /proc report a size of 0 and are read by growing.
     bytes.reserve(std::min<uint64_t>(info.st_size, max_bytes) + 1);
@@ -64,7 +64,8 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
 }
 
 absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode) {
-  if (path.has_parent_path() && path.parent_path() != path && ::access(path.parent_path().c_str(), F_OK) != 0) {
+  if (path.has_parent_path() && path.parent_path() != path &&
+      ::access(path.parent_path().c_str(), F_OK) != 0) {
     MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), mode));
   }
   if (::mkdir(path.c_str(), mode) == 0) return absl::OkStatus();

@@ -38,12 +38,16 @@ class UniqueFd {
 };
 
 /// The whole file. Larger than `max_bytes` is an error that says so.
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, uint64_t max_bytes = uint64_t{1} << 32);
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path,
+                                     uint64_t max_bytes = uint64_t{1} << 32);
 
-/// Writes to a temporary name beside `path`, syncs, and renames it into place: a reader sees the old file or the new one.
-absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode = 0644);
+/// Writes to a temporary name beside `path`, syncs, and renames it into place: a reader sees the old file or
+/// the new one.
+absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes,
+                                 mode_t mode = 0644);
 
-/// All of `bytes` to a blocking descriptor, through EINTR and short writes. Works on sockets and pipes with SIGPIPE ignored.
+/// All of `bytes` to a blocking descriptor, through EINTR and short writes. Works on sockets and pipes with
+/// SIGPIPE ignored.
 absl::Status WriteAll(int fd, std::string_view bytes);
 
 /// mkdir -p, new folders with `mode`.

@@ -8,7 +8,8 @@
 namespace muster {
 
 void InitLogging(const std::string& name, spdlog::level::level_enum level) {
-  const auto colors = std::getenv("NO_COLOR") != nullptr ? spdlog::color_mode::never : spdlog::color_mode::automatic;
+  const auto colors =
+      std::getenv("NO_COLOR") != nullptr ? spdlog::color_mode::never : spdlog::color_mode::automatic;
   auto logger =
       std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::stderr_color_sink_mt>(colors));
   logger->set_pattern(name.empty() ? "%H:%M:%S.%e %^%L%$ %v" : "%H:%M:%S.%e %^%L%$ %n %v");

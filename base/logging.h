@@ -1,4 +1,5 @@
-// Logging through spdlog, to stderr, one line each: "12:00:01.250 W worker:0 message". Programs call InitLogging once, in main.
+// Logging through spdlog, to stderr, one line each: "12:00:01.250 W worker:0 message". Programs call
+// InitLogging once, in main.
 #pragma once
 
 #include <spdlog/spdlog.h>

@@ -12,8 +12,8 @@
 namespace muster {
 namespace {
 
-// What the child needs, made before fork: between fork and exec only async-signal-safe calls are allowed, because another
-// thread may hold malloc's lock.
+// What the child needs, made before fork: between fork and exec only async-signal-safe calls are allowed,
+// because another thread may hold malloc's lock.
 struct ChildPlan {
   std::vector<char*> argv;
   std::vector<char*> envp;
@@ -40,7 +40,9 @@ struct ChildPlan {
   ::_exit(127);
 }
 
-int ExitCodeOfWaitStatus(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+int ExitCodeOfWaitStatus(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;

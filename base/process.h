@@ -14,7 +14,7 @@
 namespace muster {
 
 struct SpawnOptions {
-  std::vector<std::string> argv;  // argv[0] is looked up in PATH unless it has a slash
+  std::vector<std::string> argv;                        // argv[0] is looked up in PATH unless it has a slash
   std::optional<std::vector<std::string>> environment;  // "NAME=value"; unset: this process's own
   std::string working_directory;                        // empty: this process's own
   int stdin_fd = -1;                                    // -1: /dev/null; not closed in this process
@@ -33,7 +33,8 @@ class Process {
 
   pid_t pid() const { return pid_; }
 
-  /// Waits for the end; DeadlineExceeded leaves the child running. The value is the exit code, or 128 + signal.
+  /// Waits for the end; DeadlineExceeded leaves the child running. The value is the exit code, or 128 +
+  /// signal.
   absl::StatusOr<int> Wait(TimePoint deadline);
 
   /// Sends a signal, unless the child has been reaped.
@@ -54,7 +55,8 @@ struct CommandResult {
   std::string stderr_text;
 };
 
-/// Runs to the end and collects both outputs; kills the child at the deadline and returns DeadlineExceeded with what it printed.
+/// Runs to the end and collects both outputs; kills the child at the deadline and returns DeadlineExceeded
+/// with what it printed.
 absl::StatusOr<CommandResult> RunCommand(const SpawnOptions& options, TimePoint deadline);
 
 }  // namespace muster

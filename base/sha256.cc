@@ -1,5 +1,5 @@
-// The low-level functions are deprecated in favour of EVP, which would link every algorithm of OpenSSL into the static
-// agent (9 MB for one hash).
+// The low-level functions are deprecated in favour of EVP, which would link every algorithm of OpenSSL into
+// the static agent (9 MB for one hash).
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "base/sha256.h"
 

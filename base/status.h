@@ -1,7 +1,7 @@
 // Errors: absl::Status and absl::StatusOr for what the world can cause, MUSTER_CHECK for our own bugs.
 //
-// A message says what happened, where (host, task, file:line:column) and what to do. The code decides the exit status of
-// the program (ExitCodeFor), so it is chosen for what the user can do about the failure:
+// A message says what happened, where (host, task, file:line:column) and what to do. The code decides the
+// exit status of the program (ExitCodeFor), so it is chosen for what the user can do about the failure:
 //   InvalidArgument  2    the input is wrong; nothing was contacted
 //   Unavailable      69   a host or task could not be reached, or refused
 //   DeadlineExceeded 124  a deadline passed
@@ -50,18 +50,17 @@ MUSTER_DEFINE_ERROR_(Internal, kInternal)
 
 }  // namespace muster
 
-#define MUSTER_CHECK(condition, ...)                                                                \
-  do {                                                                                              \
+#define MUSTER_CHECK(condition, ...)                                                                   \
+  do {                                                                                                 \
     if (!(condition)) ::muster::CheckFailed(__FILE__, __LINE__, #condition, std::string{__VA_ARGS__}); \
   } while (false)
 
 #define MUSTER_CONCAT_INNER_(a, b) a##b
 #define MUSTER_CONCAT_(a, b) MUSTER_CONCAT_INNER_(a, b)
 
-#define MUSTER_RETURN_IF_ERROR(expression)                               \
-  do {                                                                   \
-    if (absl::Status muster_status_ = (expression); !muster_status_.ok()) \
-      return muster_status_;                                             \
+#define MUSTER_RETURN_IF_ERROR(expression)                                                       \
+  do {                                                                                           \
+    if (absl::Status muster_status_ = (expression); !muster_status_.ok()) return muster_status_; \
   } while (false)
 
 #define MUSTER_ASSIGN_OR_RETURN(target, expression) \

@@ -103,9 +103,11 @@ absl::StatusOr<TfConfig> ParseTfConfig(const std::string& text) {
 
 absl::Status CheckCluster(const ClusterSpec& cluster) {
   if (cluster.rank_count() == 0) {
-    return InvalidArgument("no workers: give --worker_hosts, --cluster_spec or TF_CONFIG (or --job_name=local)");
+    return InvalidArgument(
+        "no workers: give --worker_hosts, --cluster_spec or TF_CONFIG (or --job_name=local)");
   }
-  if (cluster.chief.size() > 1) return InvalidArgument("more than one chief: %s", absl::StrJoin(cluster.chief, ", "));
+  if (cluster.chief.size() > 1)
+    return InvalidArgument("more than one chief: %s", absl::StrJoin(cluster.chief, ", "));
   std::map<std::string, TaskId> seen;
   for (const Role role : {Role::kPs, Role::kWorker, Role::kChief}) {
     const auto& addresses = cluster.addresses(role);
@@ -167,7 +169,8 @@ absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags) {
   TaskInCluster result{.cluster = std::move(tf_config.cluster)};
   if (!flags.cluster_spec.empty()) {
     if (!flags.ps_hosts.empty() || !flags.worker_hosts.empty()) {
-      return InvalidArgument("--cluster_spec and --ps_hosts or --worker_hosts say the same thing: give one of them");
+      return InvalidArgument(
+          "--cluster_spec and --ps_hosts or --worker_hosts say the same thing: give one of them");
     }
     result.cluster = {};
     MUSTER_RETURN_IF_ERROR(ParseClusterSpecFlag(flags.cluster_spec, &result.cluster));
@@ -177,7 +180,8 @@ absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags) {
       MUSTER_RETURN_IF_ERROR(ParseHostList(flags.ps_hosts, ',', "--ps_hosts", &result.cluster.ps));
     }
     if (!flags.worker_hosts.empty()) {
-      MUSTER_RETURN_IF_ERROR(ParseHostList(flags.worker_hosts, ',', "--worker_hosts", &result.cluster.workers));
+      MUSTER_RETURN_IF_ERROR(
+          ParseHostList(flags.worker_hosts, ',', "--worker_hosts", &result.cluster.workers));
     }
   }
   MUSTER_RETURN_IF_ERROR(CheckCluster(result.cluster));
@@ -191,7 +195,8 @@ absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags) {
   } else if (flags.task_index) {
     tf_config.index = flags.task_index;
   }
-  if (!tf_config.role) return InvalidArgument("which task is this? Give --job_name and --task_index, or TF_CONFIG");
+  if (!tf_config.role)
+    return InvalidArgument("which task is this? Give --job_name and --task_index, or TF_CONFIG");
   result.task = {*tf_config.role, tf_config.index.value_or(0)};
   const size_t count = result.cluster.addresses(result.task.role).size();
   if (result.task.index < 0 || static_cast<size_t>(result.task.index) >= count) {
@@ -202,7 +207,8 @@ absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags) {
 }
 
 std::vector<std::string> ToFlags(const ClusterSpec& cluster, TaskId task) {
-  std::vector<std::string> flags = {"--job_name=" + RoleName(task.role), absl::StrFormat("--task_index=%d", task.index)};
+  std::vector<std::string> flags = {"--job_name=" + RoleName(task.role),
+                                    absl::StrFormat("--task_index=%d", task.index)};
   if (cluster.chief.empty()) {
     if (!cluster.ps.empty()) flags.push_back("--ps_hosts=" + absl::StrJoin(cluster.ps, ","));
     flags.push_back("--worker_hosts=" + absl::StrJoin(cluster.workers, ","));

@@ -61,12 +61,14 @@ struct TaskInCluster {
   ClusterSpec cluster;
 };
 
-/// Reads the flags; what they do not give is taken from TF_CONFIG. InvalidArgument names the flag (or the place in TF_CONFIG): an
-/// address that is not host:port, an address used twice, a task that is not in its cluster, a cluster without workers,
+/// Reads the flags; what they do not give is taken from TF_CONFIG. InvalidArgument names the flag (or the
+/// place in TF_CONFIG): an address that is not host:port, an address used twice, a task that is not in its
+/// cluster, a cluster without workers,
 /// --cluster_spec together with --ps_hosts or --worker_hosts.
 absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags);
 
-/// The four TensorFlow flags for `task`. A chief travels in --cluster_spec, which --ps_hosts and --worker_hosts cannot name.
+/// The four TensorFlow flags for `task`. A chief travels in --cluster_spec, which --ps_hosts and
+/// --worker_hosts cannot name.
 std::vector<std::string> ToFlags(const ClusterSpec& cluster, TaskId task);
 
 /// The value of TF_CONFIG for `task`.

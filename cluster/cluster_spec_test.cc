@@ -42,8 +42,8 @@ TEST(ResolveTask, ClusterSpecOfDistTest) {
 
 TEST(ResolveTask, TfConfigWithMasterOrChief) {
   for (const std::string name : {"master", "chief"}) {
-    const auto [task, cluster] = Resolve(
-        {.tf_config = R"({"cluster": {")" + name + R"(": ["m:1"], "worker": ["w:1"], "ps": ["p:1"]},
+    const auto [task, cluster] = Resolve({.tf_config = R"({"cluster": {")" + name +
+                                                       R"(": ["m:1"], "worker": ["w:1"], "ps": ["p:1"]},
                           "task": {"type": ")" + name + R"(", "index": 0}, "environment": "cloud"})"});
     EXPECT_EQ(task, (TaskId{Role::kChief, 0}));
     EXPECT_EQ(RankOf(cluster, task), 0);
@@ -58,8 +58,10 @@ TEST(ResolveTask, FlagsWinOverTfConfig) {
                                     "task": {"type": "worker", "index": "1"}})";
   EXPECT_EQ(Resolve({.tf_config = tf_config}).task, (TaskId{Role::kWorker, 1}));
   EXPECT_EQ(Resolve({.task_index = 0, .tf_config = tf_config}).task, (TaskId{Role::kWorker, 0}));
-  EXPECT_EQ(Resolve({.job_name = "ps", .task_index = 0, .tf_config = tf_config}).task, (TaskId{Role::kPs, 0}));
-  EXPECT_THAT(Resolve({.worker_hosts = "x:1,x:2", .tf_config = tf_config}).cluster.workers, ElementsAre("x:1", "x:2"));
+  EXPECT_EQ(Resolve({.job_name = "ps", .task_index = 0, .tf_config = tf_config}).task,
+            (TaskId{Role::kPs, 0}));
+  EXPECT_THAT(Resolve({.worker_hosts = "x:1,x:2", .tf_config = tf_config}).cluster.workers,
+              ElementsAre("x:1", "x:2"));
 }
 
 TEST(ResolveTask, EverySpellingComesBackThroughItsOwnOutput) {
@@ -89,15 +91,18 @@ TEST(ResolveTask, BadInputNamesItsPlace) {
   EXPECT_THAT(Error({.job_name = "worker", .task_index = 1, .worker_hosts = "a:1"}),
               HasSubstr("worker:1 is not in its cluster, which has 1 worker tasks"));
   EXPECT_THAT(Error({.job_name = "worker", .task_index = -1, .worker_hosts = "a:1"}), HasSubstr("worker:-1"));
-  EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a", .worker_hosts = "b:1"}), HasSubstr("--ps_hosts: 'a'"));
+  EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a", .worker_hosts = "b:1"}),
+              HasSubstr("--ps_hosts: 'a'"));
   EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a:70000", .worker_hosts = "b:1"}), HasSubstr("1-65535"));
   EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "::1:80", .worker_hosts = "b:1"}), HasSubstr("brackets"));
   EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a:1", .worker_hosts = "a:1"}),
               HasSubstr("ps:0 and worker:0 have the same address a:1"));
-  EXPECT_THAT(Error({.job_name = "ps", .worker_hosts = "a:1", .cluster_spec = "worker|a:1"}), HasSubstr("one of them"));
+  EXPECT_THAT(Error({.job_name = "ps", .worker_hosts = "a:1", .cluster_spec = "worker|a:1"}),
+              HasSubstr("one of them"));
   EXPECT_THAT(Error({.job_name = "ps", .cluster_spec = "worker:a:1"}), HasSubstr("--cluster_spec"));
   EXPECT_THAT(Error({.tf_config = "{"}), HasSubstr("TF_CONFIG is not a JSON object"));
-  EXPECT_THAT(Error({.tf_config = R"({"cluster": {"worker": "a:1"}})"}), HasSubstr("cluster.worker is not a list"));
+  EXPECT_THAT(Error({.tf_config = R"({"cluster": {"worker": "a:1"}})"}),
+              HasSubstr("cluster.worker is not a list"));
   EXPECT_THAT(Error({.tf_config = R"({"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}})"}),
               HasSubstr("task.type: 'evaluator'"));
 }

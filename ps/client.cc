@@ -1,0 +1,212 @@
+#include "ps/client.h"
+
+#include <algorithm>
+
+#include "base/logging.h"
+#include "base/random.h"
+
+namespace muster {
+
+struct ParameterServerClient::Shard {
+  TaskId task;
+  std::string address;
+  LayoutRange range;
+  std::unique_ptr<ShardConnection> connection;
+  std::string server_uuid;  // of the process that this worker joined first
+  uint64_t request = 0;     // in flight
+  uint64_t step = 0;        // of the parameters received last; in async mode each shard counts its own
+};
+
+namespace {
+
+std::span<const float> Part(std::span<const float> values, LayoutRange range) {
+  return values.empty() ? values : values.subspan(range.begin, range.size());
+}
+
+absl::Status ReceiveFloats(const ShardReply& reply, const std::string& who, LayoutRange range,
+                           std::span<float> parameters) {
+  if (reply.payload.size_bytes() == 0 && parameters.empty()) return absl::OkStatus();
+  if (reply.payload.size_bytes() != range.size() * static_cast<int64_t>(sizeof(float))) {
+    return Internal("%s sent %d bytes for a shard of %d parameters", who, reply.payload.size_bytes(),
+                    range.size());
+  }
+  reply.payload.CopyTo(parameters.subspan(range.begin, range.size()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ParameterServerClient::ParameterServerClient(ParameterServerClientOptions options)
+    : options_(std::move(options)), uuid_(RandomName(20)) {
+  const int count = static_cast<int>(options_.cluster.ps.size());
+  for (int i = 0; i < count; ++i) {
+    auto shard = std::make_unique<Shard>();
+    shard->task = {Role::kPs, i};
+    shard->address = options_.cluster.ps[i];
+    shard->range = options_.layout.Shard(i, count);
+    shards_.push_back(std::move(shard));
+  }
+}
+
+ParameterServerClient::~ParameterServerClient() = default;
+
+absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> parameters) {
+  const TimePoint deadline = Now() + options_.connect_timeout;
+  uint64_t pushes = 0;
+  for (const auto& shard : shards_) {
+    MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply, Connect(*shard, deadline, parameters));
+    shard->server_uuid = reply.server_uuid();
+    shard->step = reply.step();
+    if (shard->task.index == 0) pushes = reply.pushes();
+  }
+  if (options_.config.mode() == ps::SYNC) MUSTER_RETURN_IF_ERROR(AlignSteps(parameters));
+  return JoinResult{.step = shards_[0]->step, .pushes = pushes};
+}
+
+// A worker that died in the middle of an exchange leaves shards that have its contribution, and so have
+// completed the step, and shards that wait for it. They cannot be further apart: the other workers wait for
+// all of them.
+absl::Status ParameterServerClient::AlignSteps(std::span<float> parameters) {
+  const auto by_step = [](const auto& a, const auto& b) { return a->step < b->step; };
+  const auto [behind, ahead] = std::minmax_element(shards_.begin(), shards_.end(), by_step);
+  const uint64_t step = (*behind)->step;
+  if ((*ahead)->step > step + 1) {
+    return DataLoss(
+        "%s is at step %d and %s at step %d: one has started again and lost its parameters; start the whole "
+        "job again",
+        TaskName((*ahead)->task), (*ahead)->step, TaskName((*behind)->task), step);
+  }
+  for (const auto& shard : shards_) {
+    if (shard->step == step) continue;
+    ps::ClientHeader header;
+    header.mutable_pull()->set_step(step);
+    Send(*shard, std::move(header), {});
+    MUSTER_ASSIGN_OR_RETURN(const ShardReply reply, Receive(*shard, Now() + options_.server_timeout));
+    MUSTER_RETURN_IF_ERROR(ReceiveFloats(reply, TaskName(shard->task), shard->range, parameters));
+    shard->step = step;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimePoint deadline,
+                                                             std::span<float> parameters) {
+  const std::string who = TaskName(shard.task);
+  const TimePoint start = Now();
+  shard.connection = nullptr;
+  while (true) {
+    auto connection = ShardConnection::Connect(shard.address, shard.task, options_.tls,
+                                               std::min(deadline, Now() + std::chrono::seconds(10)));
+    if (connection.ok()) {
+      shard.connection = *std::move(connection);
+      ps::ClientHeader header;
+      ps::Join* join = header.mutable_join();
+      join->set_rank(RankOf(options_.cluster, options_.task));
+      join->set_worker_uuid(uuid_);
+      join->set_incarnation(static_cast<uint32_t>(options_.incarnation));
+      join->set_generation(options_.generation);
+      join->set_shard_index(shard.task.index);
+      join->set_shard_count(static_cast<uint32_t>(shards_.size()));
+      *join->mutable_config() = options_.config;
+      Send(shard, std::move(header), {});
+      auto reply = Receive(shard, deadline);
+      if (reply.ok()) {
+        MUSTER_RETURN_IF_ERROR(ReceiveFloats(*reply, who, shard.range, parameters));
+        return reply->header.join();
+      }
+      if (!absl::IsUnavailable(reply.status())) return reply.status();
+    }
+    if (Now() >= deadline) {
+      return Unavailable("%s at %s has not answered for %.0f s: does it run, and may this host reach it?",
+                         who, shard.address, ToSeconds(Now() - start));
+    }
+    spdlog::info("waiting for {} at {}", who, shard.address);
+  }
+}
+
+absl::Status ParameterServerClient::Reconnect(Shard& shard) {
+  spdlog::warn("{} at {}: the connection broke; connecting again", TaskName(shard.task), shard.address);
+  std::vector<float> ignored(options_.layout.size());  // the request that is sent again brings the parameters
+  MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply,
+                          Connect(shard, Now() + options_.server_timeout, ignored));
+  if (reply.server_uuid() != shard.server_uuid) {
+    return DataLoss("%s at %s has started again and lost its parameters: start the whole job again",
+                    TaskName(shard.task), shard.address);
+  }
+  return absl::OkStatus();
+}
+
+void ParameterServerClient::Send(Shard& shard, ps::ClientHeader header, std::span<const float> gradient) {
+  header.set_version(kWireVersion);
+  header.set_request(shard.request = ++last_request_);
+  if (header.has_push()) header.mutable_push()->set_step(shard.step);
+  const std::span<const float> part = Part(gradient, shard.range);
+  bytes_pushed_ += part.size_bytes();
+  shard.connection->Send(header, part.empty() ? grpc::Slice() : BorrowFloats(part));
+}
+
+absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoint deadline) {
+  while (true) {
+    auto received = shard.connection->Receive(deadline);
+    if (!received.ok()) return Annotate(received.status(), TaskName(shard.task));
+    ShardReply reply = *std::move(received);
+    if (reply.header.request() != shard.request) continue;  // an answer to a request that was given up
+    bytes_pulled_ += reply.payload.size_bytes();
+    if (!reply.header.has_error()) return reply;
+    const ps::Error& error = reply.header.error();
+    return absl::Status(static_cast<absl::StatusCode>(error.code()),
+                        TaskName(shard.task) + ": " + error.message());
+  }
+}
+
+absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::ExchangeWithAll(
+    const ps::ClientHeader& header, std::span<const float> gradient, std::span<float> parameters) {
+  for (const auto& shard : shards_) Send(*shard, header, gradient);
+  std::vector<ps::ServerHeader> replies;
+  const TimePoint deadline = Now() + options_.answer_timeout;
+  for (const auto& shard : shards_) {
+    auto reply = Receive(*shard, deadline);
+    while (absl::IsUnavailable(reply.status())) {
+      MUSTER_RETURN_IF_ERROR(Reconnect(*shard));
+      Send(*shard, header, gradient);
+      reply = Receive(*shard, deadline);
+    }
+    if (!reply.ok()) return Annotate(reply.status(), TaskName(options_.task));
+    MUSTER_RETURN_IF_ERROR(ReceiveFloats(*reply, TaskName(shard->task), shard->range, parameters));
+    if (reply->header.has_push()) shard->step = reply->header.push().step();
+    replies.push_back(std::move(reply->header));
+  }
+  return replies;
+}
+
+absl::StatusOr<PushResult> ParameterServerClient::PushPull(uint64_t samples, double loss_sum,
+                                                           std::span<const float> gradient,
+                                                           std::span<float> parameters) {
+  ps::ClientHeader header;
+  header.mutable_push()->set_sequence(++sequence_);
+  header.mutable_push()->set_samples(samples);
+  header.mutable_push()->set_loss_sum(loss_sum);
+  MUSTER_ASSIGN_OR_RETURN(const auto replies, ExchangeWithAll(header, gradient, parameters));
+  const ps::PushReply& first = replies[0].push();
+  return PushResult{.outcome = first.outcome() == ps::APPLIED ? PushOutcome::kApplied
+                               : first.outcome() == ps::STALE ? PushOutcome::kStale
+                                                              : PushOutcome::kDuplicate,
+                    .step = first.step(),
+                    .mean_loss = first.mean_loss(),
+                    .samples = first.samples(),
+                    .staleness = first.staleness()};
+}
+
+absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::span<float> parameters) {
+  ps::ClientHeader header;
+  header.mutable_await_finished();
+  MUSTER_ASSIGN_OR_RETURN(const auto replies, ExchangeWithAll(header, {}, parameters));
+  return replies[0].await_finished();
+}
+
+absl::Status ParameterServerClient::Finish() {
+  ps::ClientHeader header;
+  header.mutable_finish();
+  return ExchangeWithAll(header, {}, {}).status();
+}
+
+}  // namespace muster

@@ -1,0 +1,100 @@
+// ParameterServerClient: a worker's view of all shards as one flat buffer.
+//
+// A broken stream is connected again and the request sent again under the same sequence number, which the
+// shard applies at most once. A shard whose process was replaced has lost its parameters; that is an error,
+// never a silent restart.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/cluster_spec.h"
+#include "kernels/parameter_layout.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/shard_connection.h"
+#include "ps/tls.h"
+#include "ps/update_rule.h"
+
+namespace muster {
+
+struct ParameterServerClientOptions {
+  ClusterSpec cluster;
+  TaskId task;  // this worker or chief
+  uint64_t incarnation = 0;
+  uint64_t generation = 0;
+  ps::JobConfig config;
+  ParameterLayout layout;
+  Duration connect_timeout = std::chrono::minutes(5);  // for the first connection to each server
+  Duration server_timeout = std::chrono::seconds(60);  // for a server that was there and is gone
+  Duration answer_timeout =
+      std::chrono::minutes(11);  // for an answer on a live stream; the server gives up before that
+  std::optional<TlsIdentity> tls;
+};
+
+struct JoinResult {
+  uint64_t step = 0;
+  uint64_t pushes = 0;  // applied of this rank before
+};
+
+struct PushResult {
+  PushOutcome outcome = PushOutcome::kApplied;
+  uint64_t step = 0;
+  double mean_loss = 0;
+  uint64_t samples = 0;
+  uint64_t staleness = 0;
+};
+
+/// One thread at a time.
+class ParameterServerClient {
+ public:
+  explicit ParameterServerClient(ParameterServerClientOptions options);
+  ~ParameterServerClient();
+
+  /// Connects to all shards and receives the parameters into `parameters` ([layout.size()]). In sync mode all
+  /// of them are those of one step, which is the one to go on from.
+  absl::StatusOr<JoinResult> Join(std::span<float> parameters);
+
+  /// One fused exchange with every shard: pushes `gradient` ([layout.size()], sums over `samples`) computed
+  /// from the parameters received last, receives the updated ones. 4 * layout.size() bytes each way. The
+  /// result is what ps:0 said.
+  absl::StatusOr<PushResult> PushPull(uint64_t samples, double loss_sum, std::span<const float> gradient,
+                                      std::span<float> parameters);
+
+  /// Waits until all other workers have finished, and receives the final parameters. The counts are those of
+  /// ps:0.
+  absl::StatusOr<ps::AwaitFinishedReply> AwaitOthers(std::span<float> parameters);
+
+  /// Tells all shards that this worker has succeeded.
+  absl::Status Finish();
+
+  uint64_t bytes_pushed() const { return bytes_pushed_; }
+  uint64_t bytes_pulled() const { return bytes_pulled_; }
+
+ private:
+  struct Shard;
+
+  absl::StatusOr<ps::JoinReply> Connect(Shard& shard, TimePoint deadline, std::span<float> parameters);
+  absl::Status Reconnect(Shard& shard);
+  void Send(Shard& shard, ps::ClientHeader header, std::span<const float> gradient);
+  absl::StatusOr<ShardReply> Receive(Shard& shard, TimePoint deadline);
+  absl::Status AlignSteps(std::span<float> parameters);
+  absl::StatusOr<std::vector<ps::ServerHeader>> ExchangeWithAll(const ps::ClientHeader& header,
+                                                                std::span<const float> gradient,
+                                                                std::span<float> parameters);
+
+  const ParameterServerClientOptions options_;
+  const std::string uuid_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  uint64_t last_request_ = 0;
+  uint64_t sequence_ = 0;
+  uint64_t bytes_pushed_ = 0;
+  uint64_t bytes_pulled_ = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,49 @@
+// ParameterServer: one shard behind gRPC. The thin driver around UpdateRule: it decodes frames, holds
+// gradients until the rule says what becomes of them, sums, updates and answers.
+//
+// Parameters are versions that never change: an update writes a new buffer, and the old one lives until gRPC
+// has sent it to everybody who was promised it. So nothing is copied to be sent, and no lock is held while it
+// is.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/cluster_spec.h"
+#include "ps/tls.h"
+
+namespace muster {
+
+/// The exit status of a server whose port was taken by another process between its lease and its start
+/// (EADDRINUSE).
+inline constexpr int kPortLostExitCode = 98;
+
+struct ParameterServerOptions {
+  ClusterSpec cluster;
+  int shard_index = 0;
+  /// Where to listen instead of the address in the cluster: "0.0.0.0:2222".
+  std::string bind_address;
+  uint64_t generation = 0;  // of the cluster; a worker of another one is refused
+  /// How long workers that others wait for may be silent.
+  Duration worker_timeout = std::chrono::minutes(10);
+  std::optional<TlsIdentity> tls;
+};
+
+/// Any thread may call any method.
+class ParameterServer {
+ public:
+  /// Listens. AlreadyExists: the port is taken. Unavailable: the address is not one of this machine.
+  static absl::StatusOr<std::unique_ptr<ParameterServer>> Start(const ParameterServerOptions& options);
+
+  /// Breaks all streams and frees the port.
+  virtual ~ParameterServer() = default;
+
+  /// Serves until all workers have finished (OK), or until the job cannot go on (the cause). Waiting for the
+  /// first worker has no deadline: a server may stand before its job.
+  virtual absl::Status Wait() = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,131 @@
+#include "ps/shard_connection.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+namespace muster {
+
+class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  explicit Stream(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
+    stub_.PrepareBidiStreamingCall(&context_, "/muster.ps.ParameterServer/Exchange", {}, this);
+    StartRead(&incoming_);
+    AddHold();  // so that writes may be started from outside a reaction
+    StartCall();
+  }
+
+  /// After this no reaction runs and none of the sent slices is read.
+  ~Stream() override {
+    context_.TryCancel();
+    RemoveHold();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_; });
+  }
+
+  void Send(grpc::ByteBuffer frame) {
+    const std::lock_guard lock(mutex_);
+    outgoing_.push_back(std::move(frame));
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+
+  absl::StatusOr<grpc::ByteBuffer> Receive(TimePoint deadline) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_until(lock, deadline, [this] { return !received_.empty() || broken_; })) {
+      return DeadlineExceeded("no answer");
+    }
+    if (received_.empty()) return Unavailable("the connection broke");
+    grpc::ByteBuffer frame = std::move(received_.front());
+    received_.pop_front();
+    return frame;
+  }
+
+  void OnReadDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    if (ok) {
+      received_.push_back(std::move(incoming_));
+      incoming_ = grpc::ByteBuffer();
+      StartRead(&incoming_);
+    } else {
+      broken_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    outgoing_.pop_front();
+    if (ok && !outgoing_.empty()) StartWrite(&outgoing_.front());
+    if (!ok) broken_ = true;
+    changed_.notify_all();
+  }
+
+  void OnDone(const grpc::Status&) override {
+    const std::lock_guard lock(mutex_);
+    done_ = broken_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer incoming_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<grpc::ByteBuffer> outgoing_;  // the front one is being written
+  std::deque<grpc::ByteBuffer> received_;
+  bool broken_ = false;
+  bool done_ = false;
+};
+
+absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
+    const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, TimePoint deadline) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxFrameBytes));
+  arguments.SetMaxSendMessageSize(static_cast<int>(kMaxFrameBytes));
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  if (tls) arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, TlsName(server));
+  auto channel = grpc::CreateCustomChannel(address, MakeChannelCredentials(tls), arguments);
+  const auto wall_deadline = std::chrono::system_clock::now() + (deadline - Now());
+  if (!channel->WaitForConnected(
+          std::chrono::time_point_cast<std::chrono::system_clock::duration>(wall_deadline))) {
+    return Unavailable("%s at %s does not answer", TaskName(server), address);
+  }
+  return std::unique_ptr<ShardConnection>(new ShardConnection(std::move(channel), address));
+}
+
+ShardConnection::ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address)
+    : channel_(std::move(channel)),
+      address_(std::move(address)),
+      stream_(std::make_unique<Stream>(channel_)) {}
+
+ShardConnection::~ShardConnection() = default;
+
+void ShardConnection::Send(const ps::ClientHeader& header, const grpc::Slice& payload) {
+  stream_->Send(EncodeFrame(header, payload));
+}
+
+absl::StatusOr<ShardReply> ShardConnection::Receive(TimePoint deadline) {
+  auto frame = stream_->Receive(deadline);
+  if (!frame.ok()) return Annotate(frame.status(), address_);
+  ShardReply reply;
+  MUSTER_RETURN_IF_ERROR(Annotate(DecodeFrame(*frame, &reply.header, &reply.payload), address_));
+  if (reply.header.version() != kWireVersion) {
+    return FailedPrecondition("%s speaks version %d of the protocol, this worker version %d", address_,
+                              reply.header.version(), kWireVersion);
+  }
+  return reply;
+}
+
+}  // namespace muster

@@ -1,0 +1,142 @@
+#include "ps/wire.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace muster {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "floats travel as they lie in memory");
+
+constexpr char kMagic[4] = {'M', 'P', 'S', '1'};
+constexpr size_t kPrefixBytes = 8;
+constexpr size_t kMaxHeaderBytes = 1 << 20;
+
+// Copies `size` bytes at `offset` out of a list of slices; false if there are fewer.
+bool CopyOut(const std::vector<grpc::Slice>& slices, size_t offset, size_t size, char* out) {
+  for (const grpc::Slice& slice : slices) {
+    if (offset >= slice.size()) {
+      offset -= slice.size();
+      continue;
+    }
+    const size_t n = std::min(size, slice.size() - offset);
+    std::memcpy(out, slice.begin() + offset, n);
+    out += n;
+    size -= n;
+    offset = 0;
+    if (size == 0) return true;
+  }
+  return size == 0;
+}
+
+}  // namespace
+
+FloatPayload::FloatPayload(std::vector<grpc::Slice> slices, size_t skip_bytes) : slices_(std::move(slices)) {
+  size_t first = 0;
+  while (first < slices_.size() && skip_bytes >= slices_[first].size()) skip_bytes -= slices_[first++].size();
+  slices_.erase(slices_.begin(), slices_.begin() + static_cast<std::ptrdiff_t>(first));
+  skip_bytes_ = skip_bytes;
+  for (const grpc::Slice& slice : slices_) size_bytes_ += static_cast<int64_t>(slice.size());
+  size_bytes_ -= static_cast<int64_t>(skip_bytes_);
+}
+
+// Calls combine(destination, bytes, count) for runs of floats. Slices begin at any byte, so a float may be
+// split over two of them: it is put together in `split`. memcpy is how unaligned floats are read; compilers
+// turn it into vector loads.
+template <typename Combine>
+void FloatPayload::Visit(std::span<float> values, Combine combine) const {
+  MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
+  float* destination = values.data();
+  unsigned char split[sizeof(float)];
+  size_t split_bytes = 0;
+  size_t skip = skip_bytes_;
+  for (const grpc::Slice& slice : slices_) {
+    const unsigned char* bytes = slice.begin() + skip;
+    size_t size = slice.size() - skip;
+    skip = 0;
+    if (split_bytes > 0) {
+      const size_t n = std::min(size, sizeof(float) - split_bytes);
+      std::memcpy(split + split_bytes, bytes, n);
+      split_bytes += n;
+      bytes += n;
+      size -= n;
+      if (split_bytes < sizeof(float)) continue;
+      combine(destination++, split, size_t{1});
+      split_bytes = 0;
+    }
+    const size_t count = size / sizeof(float);
+    combine(destination, bytes, count);
+    destination += count;
+    split_bytes = size % sizeof(float);
+    std::memcpy(split, bytes + count * sizeof(float), split_bytes);
+  }
+}
+
+void FloatPayload::CopyTo(std::span<float> values) const {
+  Visit(values, [](float* destination, const unsigned char* bytes, size_t count) {
+    std::memcpy(destination, bytes, count * sizeof(float));
+  });
+}
+
+void FloatPayload::AddTo(std::span<float> values) const {
+  Visit(values, [](float* destination, const unsigned char* bytes, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      float value;
+      std::memcpy(&value, bytes + i * sizeof(float), sizeof value);
+      destination[i] += value;
+    }
+  });
+}
+
+grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header, const grpc::Slice& payload) {
+  const std::string bytes = header.SerializeAsString();
+  MUSTER_CHECK(bytes.size() <= kMaxHeaderBytes);
+  const uint32_t size = static_cast<uint32_t>(bytes.size());
+  std::string front(kPrefixBytes, '\0');
+  std::memcpy(front.data(), kMagic, sizeof kMagic);
+  std::memcpy(front.data() + sizeof kMagic, &size, sizeof size);
+  const grpc::Slice slices[] = {grpc::Slice(front + bytes), payload};
+  return grpc::ByteBuffer(slices, payload.size() > 0 ? 2 : 1);
+}
+
+grpc::Slice BorrowFloats(std::span<const float> values) {
+  return grpc::Slice(values.data(), values.size_bytes(), grpc::Slice::STATIC_SLICE);
+}
+
+grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values) {
+  using Owner = std::shared_ptr<const std::vector<float>>;
+  if (values->empty()) return grpc::Slice();
+  auto* owner = new Owner(std::move(values));
+  // gRPC's slices are typed as mutable but never written to.
+  void* data = const_cast<float*>((*owner)->data());
+  return grpc::Slice(
+      data, (*owner)->size() * sizeof(float), [](void* user_data) { delete static_cast<Owner*>(user_data); },
+      owner);
+}
+
+absl::Status DecodeFrame(const grpc::ByteBuffer& frame, google::protobuf::MessageLite* header,
+                         FloatPayload* payload) {
+  std::vector<grpc::Slice> slices;
+  if (!frame.Dump(&slices).ok()) return InvalidArgument("an empty frame");
+  char prefix[kPrefixBytes];
+  if (!CopyOut(slices, 0, kPrefixBytes, prefix))
+    return InvalidArgument("a frame of %d bytes", frame.Length());
+  if (std::memcmp(prefix, kMagic, sizeof kMagic) != 0)
+    return InvalidArgument("a frame with a wrong magic number");
+  uint32_t header_bytes;
+  std::memcpy(&header_bytes, prefix + sizeof kMagic, sizeof header_bytes);
+  if (header_bytes > kMaxHeaderBytes)
+    return InvalidArgument("a frame with a header of %d bytes", header_bytes);
+  std::string bytes(header_bytes, '\0');
+  if (!CopyOut(slices, kPrefixBytes, header_bytes, bytes.data()) || !header->ParseFromString(bytes)) {
+    return InvalidArgument("a frame with a damaged header");
+  }
+  *payload = FloatPayload(std::move(slices), kPrefixBytes + header_bytes);
+  if (payload->size_bytes() % sizeof(float) != 0) {
+    return InvalidArgument("a frame with a payload of %d bytes, no whole floats", payload->size_bytes());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

@@ -1,0 +1,62 @@
+// Frames of proto/parameter_server.proto: a protobuf header and raw floats in one gRPC message, the floats
+// never copied into or out of a protobuf. Slices are reference-counted by gRPC; a payload keeps what it was
+// received in alive.
+#pragma once
+
+#include <google/protobuf/message_lite.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+
+namespace muster {
+
+/// Of ClientHeader and ServerHeader.
+inline constexpr uint32_t kWireVersion = 1;
+
+/// The largest message that either end accepts: one shard's floats and a header.
+inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
+
+/// Received floats, in as many pieces as the transport delivered them in. Copies share the bytes.
+class FloatPayload {
+ public:
+  FloatPayload() = default;
+  FloatPayload(std::vector<grpc::Slice> slices, size_t skip_bytes);
+
+  int64_t size_bytes() const { return size_bytes_; }
+
+  /// values = payload, values += payload. `values` must hold size_bytes() / 4 floats exactly.
+  void CopyTo(std::span<float> values) const;
+  void AddTo(std::span<float> values) const;
+
+ private:
+  template <typename Combine>
+  void Visit(std::span<float> values, Combine combine) const;
+
+  std::vector<grpc::Slice> slices_;
+  size_t skip_bytes_ = 0;  // of the first slice
+  int64_t size_bytes_ = 0;
+};
+
+/// A frame whose payload is sent from where it lies; `payload` keeps the floats alive (and unchanged) until
+/// they are sent.
+grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
+                             const grpc::Slice& payload = grpc::Slice());
+
+/// A slice over floats that the caller keeps unchanged until the peer has answered.
+grpc::Slice BorrowFloats(std::span<const float> values);
+
+/// A slice that shares ownership of an immutable buffer.
+grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values);
+
+/// Splits a frame. InvalidArgument: too short, wrong magic, a header that does not parse, a payload that is
+/// no whole floats.
+absl::Status DecodeFrame(const grpc::ByteBuffer& frame, google::protobuf::MessageLite* header,
+                         FloatPayload* payload);
+
+}  // namespace muster
