@@ -42,7 +42,8 @@ class ParameterServer {
   virtual ~ParameterServer() = default;
 
   /// Serves until all workers have finished (OK), or until the job cannot go on (the cause). Waiting for the
-  /// first worker has no deadline: a server may stand before its job.
+  /// first worker has no deadline: a server may stand before its job. Deadlines are kept only while this
+  /// runs.
   virtual absl::Status Wait() = 0;
 };
 

@@ -39,7 +39,7 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const std::opti
 absl::Status CheckPeer(const grpc::AuthContext& peer, TaskId task) {
   const std::string expected = TlsName(task);
   std::string found;
-  for (const grpc::string_ref name : peer.FindPropertyValues("x509_subject_alternative_name")) {
+  for (const grpc::string_ref& name : peer.FindPropertyValues("x509_subject_alternative_name")) {
     if (std::string(name.data(), name.size()) == expected) return absl::OkStatus();
     found += (found.empty() ? "" : ", ") + std::string(name.data(), name.size());
   }

@@ -1,0 +1,421 @@
+// Real servers and clients over gRPC on loopback.
+#include "ps/server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "base/certificates.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "ps/client.h"
+#include "ps/job_config.h"
+#include "ps/shard_connection.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A port that was free a moment ago. The socket stays bound without listening until the server is about to
+// take it.
+int FreePort() {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port);
+}
+
+ParameterLayout TestLayout() {
+  auto layout = ParameterLayout::Create(
+      {{.name = "w", .shape = {37, 5}, .initializer = Initializer::kUniform, .scale = 0.5f},
+       {.name = "b", .shape = {5}}});
+  EXPECT_TRUE(layout.ok());
+  return *layout;
+}
+
+class Cluster {
+ public:
+  Cluster(int ps, int workers, UpdateMode mode, OptimizerConfig optimizer = {}, bool tls = false)
+      : mode_(mode), optimizer_(optimizer) {
+    for (int i = 0; i < ps; ++i) spec.ps.push_back(absl::StrFormat("127.0.0.1:%d", FreePort()));
+    for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("127.0.0.2:%d", 1000 + i));
+    if (tls) authority_ = *MakeAuthority("test");
+    servers.resize(ps);
+    for (int i = 0; i < ps; ++i) StartServer(i);
+  }
+
+  void StartServer(int index, Duration worker_timeout = std::chrono::minutes(10)) {
+    servers[index] = nullptr;
+    auto server = ParameterServer::Start({.cluster = spec,
+                                          .shard_index = index,
+                                          .worker_timeout = worker_timeout,
+                                          .tls = Identity({Role::kPs, index})});
+    ASSERT_TRUE(server.ok()) << server.status();
+    servers[index] = *std::move(server);
+  }
+
+  std::optional<TlsIdentity> Identity(TaskId task) const {
+    if (!authority_) return std::nullopt;
+    const auto certificate = IssueCertificate(*authority_, TlsName(task));
+    return TlsIdentity{.ca_pem = authority_->certificate_pem,
+                       .certificate_pem = certificate->certificate_pem,
+                       .key_pem = certificate->key_pem};
+  }
+
+  ParameterServerClientOptions ClientOptions(int rank) const {
+    return {.cluster = spec,
+            .task = {Role::kWorker, rank},
+            .config = MakeJobConfig(layout, mode_, spec.rank_count(), optimizer_, /*seed=*/7),
+            .layout = layout,
+            .connect_timeout = std::chrono::seconds(20),
+            .server_timeout = std::chrono::seconds(20),
+            .answer_timeout = std::chrono::seconds(60),
+            .tls = Identity({Role::kWorker, rank})};
+  }
+
+  const ParameterLayout layout = TestLayout();
+  ClusterSpec spec;
+  std::vector<std::unique_ptr<ParameterServer>> servers;
+
+ private:
+  const UpdateMode mode_;
+  const OptimizerConfig optimizer_;
+  std::optional<Certificate> authority_;
+};
+
+// A gradient that is a function of (step, rank), so that any process of the rank computes the same one.
+std::vector<float> GradientOf(const ParameterLayout& layout, uint64_t step, int rank) {
+  RandomStream random(step, static_cast<uint64_t>(rank));
+  std::vector<float> gradient(layout.size());
+  for (float& g : gradient) g = static_cast<float>(random.NextDouble() - 0.5);
+  return gradient;
+}
+
+absl::StatusOr<std::vector<float>> TrainRank(const Cluster& cluster, int rank, uint64_t steps) {
+  ParameterServerClient client(cluster.ClientOptions(rank));
+  std::vector<float> parameters(cluster.layout.size());
+  MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, client.Join(parameters));
+  for (uint64_t step = joined.step; step < steps; ++step) {
+    MUSTER_RETURN_IF_ERROR(
+        client.PushPull(10 + rank, 1.0, GradientOf(cluster.layout, step, rank), parameters).status());
+  }
+  MUSTER_RETURN_IF_ERROR(client.Finish());
+  return parameters;
+}
+
+std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
+  std::vector<absl::StatusOr<std::vector<float>>> results(cluster.spec.workers.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      threads.emplace_back([&, rank] { results[rank] = TrainRank(cluster, static_cast<int>(rank), steps); });
+    }
+  }
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return {};
+    EXPECT_EQ(*result, *results[0]) << "workers end with different parameters";
+  }
+  for (const auto& server : cluster.servers) EXPECT_TRUE(server->Wait().ok());
+  return *results[0];
+}
+
+TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
+  const OptimizerConfig adam{.kind = OptimizerKind::kAdam, .learning_rate = 0.01f};
+  const uint64_t steps = 20;
+  const ParameterLayout layout = TestLayout();
+  std::vector<float> expected(layout.size());
+  layout.Initialize(7, {0, layout.size()}, expected);
+  const auto optimizer = MakeOptimizer(adam, layout.size());
+  for (uint64_t step = 0; step < steps; ++step) {
+    std::vector<float> sum = GradientOf(layout, step, 0);
+    for (const int rank : {1, 2}) {
+      const std::vector<float> gradient = GradientOf(layout, step, rank);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+    }
+    optimizer->Apply(expected, sum, 1.0f / (10 + 11 + 12), expected);
+  }
+  for (const int shards : {1, 2, 5, 20}) {  // 20: more than there are blocks
+    Cluster cluster(shards, 3, UpdateMode::kSync, adam);
+    const std::vector<float> parameters = TrainAll(cluster, steps);
+    ASSERT_EQ(parameters.size(), expected.size());
+    EXPECT_EQ(std::memcmp(parameters.data(), expected.data(), expected.size() * sizeof(float)), 0) << shards;
+  }
+}
+
+TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
+  Cluster cluster(2, 3, UpdateMode::kAsync, {.kind = OptimizerKind::kSgd, .learning_rate = 1.0f});
+  std::vector<float> initial(cluster.layout.size()), final(cluster.layout.size());
+  ParameterServerClient watcher(cluster.ClientOptions(0));
+  ASSERT_TRUE(watcher.Join(initial).ok());
+  constexpr int kPushes = 50;
+  {
+    std::vector<std::jthread> threads;
+    for (const int rank : {1, 2}) {
+      threads.emplace_back([&, rank] {
+        ParameterServerClient client(cluster.ClientOptions(rank));
+        std::vector<float> parameters(cluster.layout.size());
+        ASSERT_TRUE(client.Join(parameters).ok());
+        const std::vector<float> ones(cluster.layout.size(), 1.0f);
+        for (int i = 0; i < kPushes; ++i) ASSERT_TRUE(client.PushPull(1, 0.0, ones, parameters).ok());
+        ASSERT_TRUE(client.Finish().ok());
+      });
+    }
+  }
+  const auto summary = watcher.AwaitOthers(final);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->step(), 2u * kPushes);
+  EXPECT_EQ(summary->pushes().applied(), 2u * kPushes);
+  EXPECT_EQ(summary->pushes().received(), 2u * kPushes);
+  // Each push takes exactly 1 from each parameter; the sums of such small numbers are off by their rounding
+  // only.
+  for (size_t i = 0; i < final.size(); ++i) ASSERT_NEAR(final[i], initial[i] - 2 * kPushes, 1e-3) << i;
+}
+
+// A connection that joins as rank 0 of a cluster with one shard, for pushes that the client would not send.
+struct RawWorker {
+  RawWorker(const Cluster& cluster, std::string uuid, uint32_t incarnation)
+      : cluster(cluster), uuid(std::move(uuid)) {
+    auto connected =
+        ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, cluster.Identity({Role::kWorker, 0}),
+                                 Now() + std::chrono::seconds(20));
+    EXPECT_TRUE(connected.ok()) << connected.status();
+    connection = *std::move(connected);
+    ps::ClientHeader header = Header();
+    *header.mutable_join()->mutable_config() = cluster.ClientOptions(0).config;
+    header.mutable_join()->set_worker_uuid(this->uuid);
+    header.mutable_join()->set_incarnation(incarnation);
+    header.mutable_join()->set_shard_count(1);
+    connection->Send(header, {});
+  }
+  ps::ClientHeader Header() {
+    ps::ClientHeader header;
+    header.set_version(kWireVersion);
+    header.set_request(++request);
+    return header;
+  }
+  void Push(uint64_t sequence, uint64_t step, std::span<const float> gradient) {
+    ps::ClientHeader header = Header();
+    header.mutable_push()->set_sequence(sequence);
+    header.mutable_push()->set_step(step);
+    header.mutable_push()->set_samples(1);
+    connection->Send(header, BorrowFloats(gradient));
+  }
+  ps::ServerHeader Receive() {
+    auto reply = connection->Receive(Now() + std::chrono::seconds(20));
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? reply->header : ps::ServerHeader();
+  }
+  const Cluster& cluster;
+  std::string uuid;
+  std::unique_ptr<ShardConnection> connection;
+  uint64_t request = 0;
+};
+
+TEST(ParameterServer, APushSentAgainAfterABrokenStreamIsAppliedOnce) {
+  Cluster cluster(1, 1, UpdateMode::kAsync);
+  const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+  {
+    RawWorker worker(cluster, "process", 1);
+    ASSERT_TRUE(worker.Receive().has_join());
+    worker.Push(1, 0, gradient);
+    ASSERT_EQ(worker.Receive().push().outcome(), ps::APPLIED);
+  }
+  RawWorker again(cluster, "process", 1);
+  EXPECT_EQ(again.Receive().join().step(), 1u);
+  again.Push(1, 0, gradient);
+  EXPECT_EQ(again.Receive().push().outcome(), ps::DUPLICATE);
+  again.Push(2, 1, gradient);
+  EXPECT_EQ(again.Receive().push().step(), 2u);
+}
+
+TEST(ParameterServer, AnOldProcessIsRefusedOnceANewOneHasJoined) {
+  Cluster cluster(1, 1, UpdateMode::kAsync);
+  const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+  RawWorker old_process(cluster, "old", 1);
+  ASSERT_TRUE(old_process.Receive().has_join());
+  RawWorker new_process(cluster, "new", 2);
+  ASSERT_TRUE(new_process.Receive().has_join());
+  old_process.Push(1, 0, gradient);
+  EXPECT_THAT(old_process.Receive().error().message(), HasSubstr("a newer process"));
+  RawWorker late(cluster, "late", 1);
+  EXPECT_THAT(late.Receive().error().message(), HasSubstr("incarnation 1 is not the newest"));
+}
+
+TEST(ParameterServer, AReplacementWorkerGoesOnWhereTheOldOneDiedBetweenTwoShards) {
+  const uint64_t steps = 6;
+  Cluster undisturbed(2, 2, UpdateMode::kSync);
+  const std::vector<float> expected = TrainAll(undisturbed, steps);
+
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  absl::StatusOr<std::vector<float>> other;
+  std::jthread rank1([&] { other = TrainRank(cluster, 1, steps); });
+  {
+    // Rank 0 pushes step 0 to ps:0 alone and dies: ps:0 gets to step 1, ps:1 waits.
+    auto connection = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,
+                                               Now() + std::chrono::seconds(20));
+    ASSERT_TRUE(connection.ok());
+    ps::ClientHeader join;
+    join.set_version(kWireVersion);
+    *join.mutable_join()->mutable_config() = cluster.ClientOptions(0).config;
+    join.mutable_join()->set_worker_uuid("dies");
+    join.mutable_join()->set_shard_count(2);
+    (*connection)->Send(join, {});
+    const std::vector<float> gradient = GradientOf(cluster.layout, 0, 0);
+    const LayoutRange range = cluster.layout.Shard(0, 2);
+    ps::ClientHeader push;
+    push.set_version(kWireVersion);
+    push.set_request(1);
+    push.mutable_push()->set_sequence(1);
+    push.mutable_push()->set_samples(10);
+    (*connection)->Send(push, BorrowFloats(std::span(gradient).subspan(range.begin, range.size())));
+    ASSERT_TRUE((*connection)->Receive(Now() + std::chrono::seconds(20)).ok());
+    const auto reply = (*connection)->Receive(Now() + std::chrono::seconds(20));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    ASSERT_EQ(reply->header.push().step(), 1u);
+  }
+  const auto replacement = TrainRank(cluster, 0, steps);
+  ASSERT_TRUE(replacement.ok()) << replacement.status();
+  rank1.join();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(*replacement, expected) << "no rollback, the same bits";
+  EXPECT_EQ(*other, expected);
+}
+
+TEST(ParameterServer, AServerThatStartsAgainHasLostItsParametersAndItIsSaid) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  ParameterServerClient client(cluster.ClientOptions(0));
+  std::vector<float> parameters(cluster.layout.size());
+  ASSERT_TRUE(client.Join(parameters).ok());
+  const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+  ASSERT_TRUE(client.PushPull(1, 0, gradient, parameters).ok());
+  cluster.StartServer(1);
+  const auto result = client.PushPull(1, 0, gradient, parameters);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("ps:1"));
+}
+
+TEST(ParameterServer, WorkersWithAnotherJobAreRefusedWithTheDifference) {
+  Cluster cluster(1, 2, UpdateMode::kSync);
+  std::vector<float> parameters(cluster.layout.size());
+  ParameterServerClient first(cluster.ClientOptions(0));
+  ASSERT_TRUE(first.Join(parameters).ok());
+  auto options = cluster.ClientOptions(1);
+  options.config.set_learning_rate(0.25f);
+  const auto joined = ParameterServerClient(options).Join(parameters);
+  EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(joined.status().message()), HasSubstr("learning_rate"));
+
+  options = cluster.ClientOptions(1);
+  options.cluster.ps.push_back("127.0.0.1:1");
+  options.generation = 0;
+  EXPECT_THAT(std::string(ParameterServerClient(options).Join(parameters).status().message()),
+              HasSubstr("compare --ps_hosts"));
+
+  options = cluster.ClientOptions(1);
+  options.generation = 4;
+  EXPECT_THAT(std::string(ParameterServerClient(options).Join(parameters).status().message()),
+              HasSubstr("generation 0 of the cluster, the worker to generation 4"));
+}
+
+TEST(ParameterServer, AMissingWorkerEndsTheWaitWithItsName) {
+  Cluster cluster(1, 2, UpdateMode::kSync);
+  cluster.StartServer(0, std::chrono::milliseconds(300));
+  absl::StatusOr<PushResult> result;
+  std::jthread worker([&] {
+    ParameterServerClient client(cluster.ClientOptions(0));
+    std::vector<float> parameters(cluster.layout.size());
+    ASSERT_TRUE(client.Join(parameters).ok());
+    result = client.PushPull(1, 0, std::vector<float>(cluster.layout.size()), parameters);
+  });
+  const absl::Status ended = cluster.servers[0]->Wait();
+  worker.join();
+  for (const absl::Status& status : {ended, result.status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("waits for rank 1 (not joined"));
+  }
+}
+
+TEST(ParameterServer, ATakenPortIsItsOwnKindOfFailure) {
+  Cluster cluster(1, 1, UpdateMode::kAsync);
+  const auto second = ParameterServer::Start({.cluster = cluster.spec, .shard_index = 0});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(cluster.spec.ps[0]));
+}
+
+TEST(ParameterServer, MutualTlsLetsOnlyTheNamedTasksIn) {
+  Cluster cluster(2, 2, UpdateMode::kSync, {}, /*tls=*/true);
+  std::vector<float> parameters(cluster.layout.size());
+
+  auto no_certificate = cluster.ClientOptions(0);
+  no_certificate.tls = std::nullopt;
+  no_certificate.connect_timeout = std::chrono::seconds(1);
+  EXPECT_FALSE(ParameterServerClient(no_certificate).Join(parameters).ok());
+
+  auto other_job = cluster.ClientOptions(0);
+  const auto authority = MakeAuthority("another job");
+  const auto certificate = IssueCertificate(*authority, "worker-0");
+  other_job.tls = TlsIdentity{cluster.Identity({Role::kWorker, 0})->ca_pem, certificate->certificate_pem,
+                              certificate->key_pem};
+  other_job.connect_timeout = std::chrono::seconds(1);
+  EXPECT_FALSE(ParameterServerClient(other_job).Join(parameters).ok());
+
+  auto wrong_name = cluster.ClientOptions(0);
+  wrong_name.tls = cluster.Identity({Role::kWorker, 1});
+  EXPECT_EQ(ParameterServerClient(wrong_name).Join(parameters).status().code(),
+            absl::StatusCode::kPermissionDenied);
+
+  TrainAll(cluster, 3);
+}
+
+TEST(ParameterServer, UnknownMethodsAndGarbageFramesAreAnsweredAndChangeNothing) {
+  Cluster cluster(1, 1, UpdateMode::kSync);
+  auto channel = grpc::CreateChannel(cluster.spec.ps[0], grpc::InsecureChannelCredentials());
+  grpc::GenericStub stub(channel);
+  for (int i = 0; i < 200; ++i) {
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const grpc::Slice slice("x");
+    const auto call = stub.PrepareUnaryCall(&context, absl::StrFormat("/no.such.Service/%d", i),
+                                            grpc::ByteBuffer(&slice, 1), &queue);
+    call->StartCall();
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    call->Finish(&reply, &status, nullptr);
+    void* tag;
+    bool ok;
+    ASSERT_EQ(queue.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + std::chrono::seconds(20)),
+              grpc::CompletionQueue::GOT_EVENT);
+    ASSERT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  auto connection = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,
+                                             Now() + std::chrono::seconds(20));
+  ASSERT_TRUE(connection.ok());
+  ps::ClientHeader not_joined;
+  not_joined.set_version(kWireVersion);
+  not_joined.mutable_push();
+  (*connection)->Send(not_joined, {});
+  EXPECT_THAT((*connection)->Receive(Now() + std::chrono::seconds(20))->header.error().message(),
+              HasSubstr("the first frame is no join"));
+  ps::ClientHeader old_version;
+  old_version.set_version(99);
+  (*connection)->Send(old_version, {});
+  EXPECT_THAT((*connection)->Receive(Now() + std::chrono::seconds(20))->header.error().message(),
+              HasSubstr("version 1 of the protocol, the client version 99"));
+  connection->reset();
+  TrainAll(cluster, 2);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,92 @@
+#include "ps/wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "base/random.h"
+#include "proto/parameter_server.pb.h"
+
+namespace muster {
+namespace {
+
+std::vector<float> Ramp(size_t size) {
+  std::vector<float> values(size);
+  std::iota(values.begin(), values.end(), 1.0f);
+  return values;
+}
+
+// The same bytes, cut into slices at random places, as a transport may deliver them.
+grpc::ByteBuffer Cut(const grpc::ByteBuffer& frame, RandomStream& random) {
+  grpc::Slice whole;
+  EXPECT_TRUE(frame.DumpToSingleSlice(&whole).ok());
+  std::vector<grpc::Slice> slices;
+  for (size_t begin = 0; begin < whole.size();) {
+    const size_t size = std::min<size_t>(1 + random.NextBelow(13), whole.size() - begin);
+    slices.emplace_back(whole.begin() + begin, size);
+    begin += size;
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+TEST(Wire, FloatsArriveBitForBitHoweverTheTransportCutsThem) {
+  RandomStream random(1);
+  const std::vector<float> sent = Ramp(100);
+  ps::ClientHeader header;
+  header.set_version(kWireVersion);
+  header.mutable_push()->set_samples(7);
+  for (int round = 0; round < 200; ++round) {
+    const grpc::ByteBuffer frame = Cut(EncodeFrame(header, BorrowFloats(sent)), random);
+    ps::ClientHeader received_header;
+    FloatPayload payload;
+    ASSERT_TRUE(DecodeFrame(frame, &received_header, &payload).ok());
+    EXPECT_EQ(received_header.push().samples(), 7u);
+    std::vector<float> received(100), sum = Ramp(100);
+    payload.CopyTo(received);
+    payload.AddTo(sum);
+    ASSERT_EQ(received, sent);
+    for (size_t i = 0; i < sum.size(); ++i) ASSERT_EQ(sum[i], 2 * sent[i]);
+  }
+}
+
+TEST(Wire, ASharedBufferLivesUntilTheFrameIsGone) {
+  auto values = std::make_shared<const std::vector<float>>(Ramp(1000));
+  const std::weak_ptr<const std::vector<float>> watch = values;
+  {
+    const grpc::ByteBuffer frame = EncodeFrame(ps::ServerHeader(), ShareFloats(std::move(values)));
+    EXPECT_FALSE(watch.expired());
+  }
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(Wire, RefusesDamagedFrames) {
+  ps::ClientHeader header;
+  header.mutable_join()->set_worker_uuid("u");
+  const std::vector<float> values = Ramp(3);
+  grpc::Slice whole;
+  ASSERT_TRUE(EncodeFrame(header, BorrowFloats(values)).DumpToSingleSlice(&whole).ok());
+  const std::string good(reinterpret_cast<const char*>(whole.begin()), whole.size());
+  const auto decode = [](const std::string& bytes) {
+    const grpc::Slice slice(bytes);
+    ps::ClientHeader out;
+    FloatPayload payload;
+    return DecodeFrame(grpc::ByteBuffer(&slice, 1), &out, &payload);
+  };
+  EXPECT_TRUE(decode(good).ok());
+  const size_t header_end = good.size() - 12;
+  for (size_t size = 0; size < header_end; ++size) {
+    EXPECT_EQ(decode(good.substr(0, size)).code(), absl::StatusCode::kInvalidArgument) << size;
+  }
+  EXPECT_EQ(decode(good.substr(0, good.size() - 1)).code(), absl::StatusCode::kInvalidArgument);
+  std::string bad = good;
+  bad[0] = 'X';
+  EXPECT_THAT(std::string(decode(bad).message()), testing::HasSubstr("magic"));
+  bad = good;
+  std::memset(bad.data() + 4, 0xff, 4);
+  EXPECT_THAT(std::string(decode(bad).message()), testing::HasSubstr("header of 4294967295 bytes"));
+}
+
+}  // namespace
+}  // namespace muster
