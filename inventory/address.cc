@@ -1,0 +1,108 @@
+#include "inventory/address.h"
+
+#include <absl/strings/ascii.h>
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxNameBytes = 253;  // of a DNS name
+
+std::optional<int> ParseDecimal(std::string_view digits, int minimum, int maximum) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return value >= minimum && value <= maximum ? std::optional(value) : std::nullopt;
+}
+
+bool IsIpv6(const std::string& text) {
+  in6_addr address;
+  return ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
+}
+
+bool IsIpv4(const std::string& text) {
+  in_addr address;
+  return ::inet_pton(AF_INET, text.c_str(), &address) == 1;
+}
+
+// A name that could start with '-' would be read as an option by ssh.
+bool IsName(std::string_view text) {
+  const auto is_name_byte = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; };
+  return !text.empty() && text.size() <= kMaxNameBytes && absl::ascii_isalnum(text[0]) &&
+         std::all_of(text.begin(), text.end(), is_name_byte);
+}
+
+// fe80::1%eth0 is a link-local address on one interface.
+bool IsIpv6WithZone(const std::string& text) {
+  const size_t percent = text.find('%');
+  return IsIpv6(text.substr(0, percent)) &&
+         (percent == std::string::npos || IsName(text.substr(percent + 1)));
+}
+
+}  // namespace
+
+bool IsIpAddress(const std::string& text) { return IsIpv4(text) || IsIpv6(text); }
+
+absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
+  Endpoint endpoint;
+  std::string rest = text;
+  if (const size_t at = rest.rfind('@'); at != std::string::npos) {
+    endpoint.user = rest.substr(0, at);
+    rest = rest.substr(at + 1);
+    if (endpoint.user.empty()) return InvalidArgument("no user before '@' in \"%s\"", text);
+  }
+  std::optional<std::string> port;
+  const size_t first_colon = rest.find(':');
+  if (rest.starts_with('[')) {
+    const size_t close = rest.find(']');
+    const std::string after = close == std::string::npos ? "?" : rest.substr(close + 1);
+    if (!after.empty() && after[0] != ':') return InvalidArgument("\"%s\" is not [address]:port", text);
+    if (!after.empty()) port = after.substr(1);
+    endpoint.address = rest.substr(1, close - 1);
+    if (!IsIpv6WithZone(endpoint.address)) {
+      return InvalidArgument("\"%s\" is not an IPv6 address", endpoint.address);
+    }
+  } else if (first_colon != std::string::npos && first_colon == rest.rfind(':')) {
+    endpoint.address = rest.substr(0, first_colon);
+    port = rest.substr(first_colon + 1);
+  } else {
+    endpoint.address = rest;
+  }
+  if (!IsName(endpoint.address) && !IsIpv6WithZone(endpoint.address)) {
+    return InvalidArgument("\"%s\" is not a host name or IP address", endpoint.address);
+  }
+  if (port) {
+    const std::optional<int> number = ParseDecimal(*port, 1, 65535);
+    if (!number) return InvalidArgument("port \"%s\" is not a number from 1 to 65535", *port);
+    endpoint.port = *number;
+  }
+  return endpoint;
+}
+
+absl::StatusOr<AddressBlock> ParseAddressBlock(const std::string& text) {
+  constexpr int kMaxHostBits = 16;
+  const size_t slash = text.find('/');
+  AddressBlock block{.address = text.substr(0, slash)};
+  const bool is_ipv4 = IsIpv4(block.address);
+  if (!is_ipv4 && !IsIpv6(block.address)) {
+    return InvalidArgument("\"%s\" is not an IP address or a block of them like 10.0.0.0/24", text);
+  }
+  const int address_bits = is_ipv4 ? 32 : 128;
+  block.prefix_bits = address_bits;
+  if (slash == std::string::npos) return block;
+  const std::optional<int> bits = ParseDecimal(text.substr(slash + 1), 0, address_bits);
+  if (!bits) return InvalidArgument("\"%s\": the prefix is not a number from 0 to %d", text, address_bits);
+  if (*bits < address_bits - kMaxHostBits) {
+    return InvalidArgument("\"%s\" has more than 65536 addresses to search; use a prefix of at least /%d",
+                           text, address_bits - kMaxHostBits);
+  }
+  block.prefix_bits = *bits;
+  return block;
+}
+
+}  // namespace muster

@@ -1,0 +1,34 @@
+// Addresses as people write them: "gpu-01", "10.0.0.21:22", "[fe80::1]:2222", "train@bastion.example.org",
+// "10.0.0.0/24".
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace muster {
+
+struct Endpoint {
+  std::string user;     // empty: not given
+  std::string address;  // a name or an IP address, without brackets
+  int port = 0;         // 0: not given
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+/// IP addresses that share their first `prefix_bits`; at most 65536 of them.
+struct AddressBlock {
+  std::string address;
+  int prefix_bits = 0;
+  friend bool operator==(const AddressBlock&, const AddressBlock&) = default;
+};
+
+/// A literal IPv4 or IPv6 address, without brackets or zone.
+bool IsIpAddress(const std::string& text);
+
+/// `[user@]address[:port]`. IPv6 with a port stands in brackets. Errors have no position.
+absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text);
+
+/// `address/bits`, or one address. Errors have no position.
+absl::StatusOr<AddressBlock> ParseAddressBlock(const std::string& text);
+
+}  // namespace muster

@@ -1,0 +1,225 @@
+#include "inventory/inventory.h"
+
+#include <absl/strings/ascii.h>
+
+#include <algorithm>
+#include <map>
+
+#include "inventory/host_range.h"
+#include "inventory/yaml_reader.h"
+
+namespace muster {
+namespace {
+
+constexpr int kMaxGpuIndex = 255;
+
+// Gives a status without a position that of `node`.
+template <typename T>
+absl::StatusOr<T> At(const YamlNode& node, absl::StatusOr<T> value) {
+  if (!value.ok()) return node.Error(std::string(value.status().message()));
+  return value;
+}
+
+absl::StatusOr<std::string> ParseUser(const YamlNode& node) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string user, YamlText(node));
+  if (user.starts_with('-') || std::any_of(user.begin(), user.end(), absl::ascii_isspace)) {
+    return node.Error(Quoted(user) + " is not a user name");
+  }
+  return user;
+}
+
+absl::StatusOr<std::string> ParseLabel(const YamlNode& node) {
+  constexpr size_t kMaxLabelBytes = 63;
+  MUSTER_ASSIGN_OR_RETURN(const std::string label, YamlText(node));
+  const auto is_label_byte = [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  if (label.size() > kMaxLabelBytes || !std::all_of(label.begin(), label.end(), is_label_byte)) {
+    return node.Error(Quoted(label) + " is not a label: letters, digits, '-', '_' and '.', at most 63 bytes");
+  }
+  return label;
+}
+
+absl::StatusOr<std::optional<std::vector<int>>> ParseGpus(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kText && node.text == "auto") return std::nullopt;
+  if (node.kind != YamlNode::Kind::kList)
+    return node.Expected("auto, or a list of device indices like [0, 2]");
+  MUSTER_ASSIGN_OR_RETURN(std::vector<int> gpus,
+                          YamlList("device indices", YamlInteger<int>(0, kMaxGpuIndex))(node));
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    if (std::count(gpus.begin(), gpus.begin() + i, gpus[i]) > 0) {
+      return node.children[i].Error(absl::StrFormat("device %d is given twice", gpus[i]));
+    }
+  }
+  return gpus;
+}
+
+absl::StatusOr<std::optional<Endpoint>> ParseJump(const YamlNode& node) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  if (text == "none") return std::nullopt;
+  if (text.find(',') != std::string::npos) return node.Error("one jump host only, without commas");
+  MUSTER_ASSIGN_OR_RETURN(Endpoint jump, At(node, ParseEndpoint(text)));
+  if (jump.port == 0) jump.port = kDefaultSshPort;
+  return jump;
+}
+
+absl::StatusOr<std::optional<Endpoint>> ParseSshAddress(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kList) {
+    return node.Error("expected host or host:port, found a list; an IPv6 address in brackets needs quotes");
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  MUSTER_ASSIGN_OR_RETURN(const Endpoint ssh, At(node, ParseEndpoint(text)));
+  if (!ssh.user.empty())
+    return node.Error("the user goes into `user: " + ssh.user + "`, not into the address");
+  return ssh;
+}
+
+absl::StatusOr<std::string> ParseDataAddress(const YamlNode& node) {
+  if (node.kind != YamlNode::Kind::kText || !IsIpAddress(node.text)) {
+    return node.Expected("the IP address that other hosts reach this one at");
+  }
+  return node.text;
+}
+
+absl::StatusOr<AddressBlock> ParseSearchBlock(const YamlNode& node) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  return At(node, ParseAddressBlock(text));
+}
+
+absl::StatusOr<std::vector<std::string>> ParseCommand(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kText && !node.text.empty()) {
+    return std::vector<std::string>{"/bin/sh", "-c", node.text};
+  }
+  if (node.kind != YamlNode::Kind::kList || node.children.empty()) {
+    return node.Expected("a command line, or a list of a program and its arguments");
+  }
+  return YamlList("a program and its arguments", YamlText)(node);
+}
+
+absl::StatusOr<Discovery> ParseDiscovery(const YamlNode& node) {
+  Discovery discovery;
+  int64_t every_ms = discovery.every.count();
+  YamlFields fields(node, "discover");
+  fields.Require("command", &discovery.command, ParseCommand);
+  fields.Read("every", &every_ms, YamlDurationMs);
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  discovery.every = std::chrono::milliseconds(every_ms);
+  return discovery;
+}
+
+// The keys that `defaults` and a host have in common.
+void ReadSharedKeys(YamlFields& fields, const std::string& home, Host* host) {
+  fields.Read("user", &host->user, ParseUser);
+  fields.Read("port", &host->ssh_port, YamlInteger<int>(1, 65535));
+  fields.Read("identity", &host->identities, YamlOneOrMore("key files", YamlLocalPath(home)));
+  fields.Read("jump", &host->jump, ParseJump);
+  fields.Read("labels", &host->labels, YamlOneOrMore("labels", ParseLabel));
+  fields.Read("gpus", &host->gpus, ParseGpus);
+  fields.Read("dir", &host->dir, YamlRemoteFolder);
+}
+
+// A host as its entry says, still without a name. Its SSH address is empty where the name is the address.
+absl::StatusOr<Host> ParseHost(const YamlNode& node, const Host& defaults, const std::string& home) {
+  Host host = defaults;
+  std::optional<Endpoint> ssh;
+  YamlFields fields(node, "host " + node.key);
+  ReadSharedKeys(fields, home, &host);
+  fields.Read("ssh", &ssh, ParseSshAddress);
+  fields.Read("data", &host.data_address, ParseDataAddress);
+  fields.Read("local", &host.local, YamlBoolean);
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  if (host.local) {
+    for (const YamlNode& child : node.children) {
+      if (child.key == "ssh" || child.key == "port" || child.key == "user" || child.key == "identity" ||
+          child.key == "jump") {
+        return child.KeyError(absl::StrFormat(
+            "%s means nothing for a local host, which is reached without SSH", Quoted(child.key)));
+      }
+    }
+  }
+  if (ssh) {
+    host.ssh_address = ssh->address;
+    const YamlNode* port = node.Find("port");
+    if (ssh->port != 0 && port != nullptr) {
+      return port->KeyError("the port is given twice, here and in `ssh`");
+    }
+    if (ssh->port != 0) host.ssh_port = ssh->port;
+  }
+  host.position = node.key_position();
+  return host;
+}
+
+// Where a host is, as text: two hosts with the same are one machine.
+std::string Whereabouts(const Host& host) {
+  if (host.local) return "this machine, without SSH";
+  std::string place = absl::StrFormat("%s port %d", absl::AsciiStrToLower(host.ssh_address), host.ssh_port);
+  if (host.jump) place += absl::StrFormat(" through %s port %d", host.jump->address, host.jump->port);
+  return place;
+}
+
+absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& defaults,
+                                             const std::string& home) {
+  if (node.kind != YamlNode::Kind::kMapping)
+    return node.Expected("a mapping from host names to their settings");
+  std::vector<Host> hosts;
+  std::map<std::string, size_t> by_name, by_place;  // index of the host
+  for (const YamlNode& entry : node.children) {
+    const absl::StatusOr<std::vector<std::string>> names = ExpandHostNames(entry.key);
+    if (!names.ok()) return entry.KeyError(std::string(names.status().message()));
+    MUSTER_ASSIGN_OR_RETURN(const Host settings, ParseHost(entry, defaults, home));
+    if (hosts.size() + names->size() > kMaxHosts) {
+      return entry.KeyError(absl::StrFormat("more than %d hosts", kMaxHosts));
+    }
+    for (const std::string& name : *names) {
+      Host host = settings;
+      host.name = name;
+      if (!host.local && host.ssh_address.empty()) host.ssh_address = name;
+      const auto [same_name, name_is_new] = by_name.emplace(name, hosts.size());
+      if (!name_is_new) {
+        return entry.KeyError(absl::StrFormat("duplicate host %s, given before at %s", Quoted(name),
+                                              hosts[same_name->second].position.ToString()));
+      }
+      const auto [same_place, place_is_new] = by_place.emplace(Whereabouts(host), hosts.size());
+      if (!place_is_new) {
+        const Host& first = hosts[same_place->second];
+        return entry.KeyError(absl::StrFormat("hosts %s and %s (at %s) are the same machine: %s",
+                                              Quoted(name), Quoted(first.name), first.position.ToString(),
+                                              Whereabouts(host)));
+      }
+      hosts.push_back(std::move(host));
+    }
+  }
+  if (hosts.empty()) return node.Error("no hosts");
+  return hosts;
+}
+
+}  // namespace
+
+absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
+                                         const std::string& home) {
+  MUSTER_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, path));
+  Inventory inventory{.path = path};
+  Host defaults;
+  const auto parse_defaults = [&](const YamlNode& node) -> absl::StatusOr<Host> {
+    Host host;
+    YamlFields fields(node, "defaults");
+    ReadSharedKeys(fields, home, &host);
+    MUSTER_RETURN_IF_ERROR(fields.Finish());
+    return host;
+  };
+  const auto parse_hosts = [&](const YamlNode& node) { return ParseHosts(node, defaults, home); };
+  YamlFields fields(document.root, "the inventory");
+  fields.Read("defaults", &defaults, parse_defaults);
+  fields.Require("hosts", &inventory.hosts, parse_hosts);
+  fields.Read("search", &inventory.search, YamlOneOrMore("address blocks", ParseSearchBlock));
+  fields.Read("discover", &inventory.discover, ParseDiscovery);
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  return inventory;
+}
+
+absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadYamlText(path));
+  return ParseInventory(text, path.string(), home);
+}
+
+}  // namespace muster

@@ -1,0 +1,67 @@
+// The inventory: which machines there are, and how each is reached.
+//
+//     defaults: {user: train, identity: ~/.ssh/id_ed25519}
+//     hosts:
+//       ps-[01:02]: {labels: [cpu]}
+//       gpu-01: {ssh: 10.0.0.21:22, data: 192.168.1.21, labels: [gpu], jump: bastion.example.org}
+//       here: {local: true}
+//     search: [10.0.0.0/24]
+//     discover: {command: ./hosts.sh, every: 10s}
+//
+// What a host does not say comes from `defaults`; a list in the host replaces the one there. Values are
+// checked as far as a file can be: nothing is resolved, opened or contacted.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "inventory/address.h"
+#include "inventory/position.h"
+
+namespace muster {
+
+inline constexpr int kDefaultSshPort = 22;
+
+struct Host {
+  std::string name;         // unique in the inventory; host keys are known under it
+  bool local = false;       // this machine, without SSH: the five fields below mean nothing
+  std::string ssh_address;  // name or IP address (IPv6 without brackets)
+  int ssh_port = kDefaultSshPort;
+  std::string user;  // empty: whoever runs muster
+  std::vector<std::string>
+      identities;  // private key files on this machine; empty: the SSH agent and the usual files
+  std::optional<Endpoint> jump;  // through this one; its port is always set, its user may be empty as above
+  std::string data_address;      // IP address that other hosts reach its tasks at; empty: found out
+  std::vector<std::string> labels;
+  std::optional<std::vector<int>> gpus;  // device indices; unset: all it has
+  std::string dir = "~/.muster";         // on the host, where "~" is its user's home
+  SourcePosition position;               // of its name (or range) in the file
+};
+
+struct Discovery {
+  std::vector<std::string> command;  // argv, run in the folder of the inventory
+  std::chrono::milliseconds every{10'000};
+};
+
+struct Inventory {
+  std::string path;
+  std::vector<Host> hosts;           // in the order of the file, ranges expanded; at least one
+  std::vector<AddressBlock> search;  // where a host that moved may be found again
+  std::optional<Discovery> discover;
+};
+
+/// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,
+/// with "path:line:column: ", for the first thing that is wrong: unknown or duplicate keys, wrong types,
+/// values out of range, two hosts with one name, two names for one machine (the same jump, address and port).
+absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home);
+
+/// The same for text that is already read; `path` is for messages and the paths relative to it.
+absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
+                                         const std::string& home);
+
+}  // namespace muster

@@ -1,0 +1,364 @@
+#include "inventory/job.h"
+
+#include <absl/strings/ascii.h>
+
+#include <algorithm>
+
+#include "inventory/yaml_reader.h"
+
+namespace muster {
+namespace {
+
+constexpr int kMaxTasksOfRole = 4096;
+constexpr int kDefaultMaxRestarts = 3;
+constexpr int64_t kMaxSteps = 1'000'000'000;
+constexpr int kMaxBatchSize = 1'000'000;
+
+// What the built-in trainer can train. Those that are not available are known, so that the answer is not "did
+// you mean".
+struct Model {
+  std::string name;
+  bool available;
+  bool has_hidden_layers;
+  std::vector<std::string> variants;
+};
+
+const std::vector<Model>& Models() {
+  static const std::vector<Model> models = {
+      {.name = "mnist_softmax", .available = true, .has_hidden_layers = false},
+      {.name = "mnist_mlp", .available = true, .has_hidden_layers = true},
+      {.name = "mnist_cnn", .available = false, .has_hidden_layers = false},
+      {.name = "wide_deep", .available = false, .has_hidden_layers = true},
+  };
+  return models;
+}
+
+absl::Status NotInThisVersion(const YamlNode& node, const std::string& instead) {
+  return node.Error(absl::StrFormat("%s is not in this version of muster; %s", Quoted(node.text), instead));
+}
+
+// Reads a key whose feature does not exist yet.
+auto Unsupported(std::string what) {
+  return [what = std::move(what)](const YamlNode& node) -> absl::StatusOr<bool> {
+    return node.KeyError(what + " not in this version of muster; remove " + Quoted(node.key));
+  };
+}
+
+absl::StatusOr<std::string> ParseName(const YamlNode& node) {
+  constexpr size_t kMaxNameBytes = 63;
+  MUSTER_ASSIGN_OR_RETURN(const std::string name, YamlText(node));
+  const auto is_name_byte = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; };
+  if (name.size() > kMaxNameBytes || !absl::ascii_isalnum(name[0]) ||
+      !std::all_of(name.begin(), name.end(), is_name_byte)) {
+    return node.Error(Quoted(name) +
+                      " is not a job name: letters, digits, '-', '_' and '.', the first a letter or digit, "
+                      "at most 63 bytes");
+  }
+  return name;
+}
+
+absl::StatusOr<const Model*> ParseModel(const YamlNode& node) {
+  std::vector<std::pair<std::string, const Model*>> table;
+  std::string available;
+  for (const Model& model : Models()) {
+    table.emplace_back(model.name, &model);
+    if (model.available) available += (available.empty() ? "" : ", ") + model.name;
+  }
+  MUSTER_ASSIGN_OR_RETURN(const Model* model, YamlChoice("model", table)(node));
+  if (!model->available) return NotInThisVersion(node, "it has: " + available);
+  return model;
+}
+
+absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
+  const auto choice =
+      YamlChoice<bool>("strategy", {{"parameter_server", true}, {"allreduce", false}, {"hybrid", false}});
+  MUSTER_ASSIGN_OR_RETURN(const bool available, choice(node));
+  if (!available) return NotInThisVersion(node, "it has: parameter_server");
+  return node.text;
+}
+
+absl::StatusOr<UpdateSpec::Mode> ParseUpdateMode(const YamlNode& node) {
+  using Mode = UpdateSpec::Mode;
+  const auto choice = YamlChoice<std::optional<Mode>>(
+      "mode", {{"async", Mode::kAsync}, {"sync", Mode::kSync}, {"bounded", std::nullopt}});
+  MUSTER_ASSIGN_OR_RETURN(const std::optional<Mode> mode, choice(node));
+  if (!mode) return NotInThisVersion(node, "it has: async, sync");
+  return *mode;
+}
+
+absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
+  UpdateSpec update;
+  int staleness = 0;
+  YamlFields fields(node, "update");
+  fields.Read("mode", &update.mode, ParseUpdateMode);
+  fields.Read("aggregate", &update.aggregate, YamlInteger<int>(1, 2 * kMaxTasksOfRole));
+  fields.Read("staleness", &staleness, YamlInteger<int>(0, 1'000'000));
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  const bool is_sync = update.mode == UpdateSpec::Mode::kSync;
+  if (const YamlNode* given = node.Find("staleness"); given != nullptr && (staleness != 0 || !is_sync)) {
+    return given->KeyError(
+        "a bound on staleness needs `mode: bounded`, which is not in this version of muster; remove "
+        "\"staleness\"");
+  }
+  if (const YamlNode* given = node.Find("aggregate"); given != nullptr && !is_sync) {
+    return given->KeyError("\"aggregate\" needs `mode: sync`; in async mode each push is applied by itself");
+  }
+  return update;
+}
+
+absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
+  using Restart = ReplicaSpec::Restart;
+  ReplicaSpec replica;
+  std::optional<Restart> restart;
+  std::optional<int> max_restarts;
+  YamlFields fields(node, node.key);
+  fields.Require("count", &replica.count, YamlInteger<int>(0, kMaxTasksOfRole));
+  fields.Read("on", &replica.on, YamlText);
+  fields.Read("restart", &restart,
+              YamlChoice<Restart>("restart policy", {{"never", Restart::kNever},
+                                                     {"on_failure", Restart::kOnFailure},
+                                                     {"always", Restart::kAlways},
+                                                     {"exit_code", Restart::kExitCode}}));
+  fields.Read("max_restarts", &max_restarts, YamlInteger<int>(0, 1'000'000));
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  if (const YamlNode* on = node.Find("on")) replica.on_position = on->position();
+  if (max_restarts && restart == Restart::kNever) {
+    return node.Find("max_restarts")->KeyError("\"max_restarts\" means nothing with `restart: never`");
+  }
+  replica.restart = restart.value_or(max_restarts ? Restart::kOnFailure : Restart::kNever);
+  if (replica.restart != Restart::kNever) replica.max_restarts = max_restarts.value_or(kDefaultMaxRestarts);
+  return replica;
+}
+
+struct Replicas {
+  ReplicaSpec ps, chief, worker;
+};
+
+absl::StatusOr<Replicas> ParseReplicas(const YamlNode& node) {
+  Replicas replicas;
+  YamlFields fields(node, "replicas");
+  fields.Read("ps", &replicas.ps, ParseReplica);
+  fields.Read("chief", &replicas.chief, ParseReplica);
+  fields.Require("worker", &replicas.worker, ParseReplica);
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  if (replicas.worker.count < 1)
+    return node.Find("worker")->Find("count")->Error("a job needs at least one worker");
+  if (replicas.chief.count > 1)
+    return node.Find("chief")->Find("count")->Error("a job has at most one chief");
+  return replicas;
+}
+
+absl::StatusOr<TrainSpec> ParseTrain(const YamlNode& node) {
+  TrainSpec train;
+  YamlFields fields(node, "train");
+  fields.Read("steps", &train.steps, YamlInteger<int64_t>(1, kMaxSteps));
+  fields.Read("batch_size", &train.batch_size, YamlInteger<int>(1, kMaxBatchSize));
+  fields.Read("global_batch_size", &train.global_batch_size, YamlInteger<int>(1, kMaxBatchSize));
+  fields.Read("optimizer", &train.optimizer,
+              YamlChoice<std::string>("optimizer", {{"sgd", "sgd"}, {"adam", "adam"}}));
+  fields.Read("learning_rate", &train.learning_rate, YamlPositiveNumber(1000));
+  fields.Read("seed", &train.seed, YamlInteger<int64_t>(0, INT64_MAX));
+  fields.Read("eval_every", &train.eval_every, YamlInteger<int64_t>(1, kMaxSteps));
+  fields.Read("threads", &train.threads, YamlInteger<int>(1, 1024));
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  if (train.batch_size && train.global_batch_size) {
+    return node.Find("global_batch_size")
+        ->KeyError(
+            "\"batch_size\" (of each worker) and \"global_batch_size\" (of all together) exclude each other");
+  }
+  return train;
+}
+
+auto ParseData(const std::string& home) {
+  return [home](const YamlNode& node) -> absl::StatusOr<DataSource> {
+    DataSource data;
+    if (node.kind == YamlNode::Kind::kMapping) {
+      data.kind = DataSource::Kind::kOnHosts;
+      YamlFields fields(node, "data");
+      fields.Require("on_hosts", &data.folder, YamlRemoteFolder);
+      MUSTER_RETURN_IF_ERROR(fields.Finish());
+    } else if (node.kind == YamlNode::Kind::kText && node.text == "auto") {
+      data.kind = DataSource::Kind::kAuto;
+    } else if (node.kind == YamlNode::Kind::kText) {
+      data.kind = DataSource::Kind::kFolder;
+      MUSTER_ASSIGN_OR_RETURN(data.folder, ResolveLocalPath(node, home));
+    } else {
+      return node.Expected("auto, a folder, or {on_hosts: a folder there}");
+    }
+    return data;
+  };
+}
+
+absl::StatusOr<std::vector<std::string>> ParseProgram(const YamlNode& node) {
+  const auto parse_argument = [](const YamlNode& item) -> absl::StatusOr<std::string> {
+    if (item.kind != YamlNode::Kind::kText) return item.Expected("an argument");
+    return item.text;
+  };
+  MUSTER_ASSIGN_OR_RETURN(
+      std::vector<std::string> argv,
+      YamlList("a program and its arguments, like [python3, train.py]", parse_argument)(node));
+  if (argv.empty() || argv[0].empty()) return node.Error("the program's name is missing");
+  return argv;
+}
+
+absl::StatusOr<std::string> ParseProgramFile(const YamlNode& node) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  const std::filesystem::path path = std::filesystem::path(text).lexically_normal();
+  if (path.is_absolute() || *path.begin() == ".." || *path.begin() == "~") {
+    return node.Error(Quoted(text) + " must be a path below the folder of the job file");
+  }
+  return path.string();
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseEnv(const YamlNode& node) {
+  static constexpr std::string_view kOurs[] = {"TF_CONFIG",  "RANK",        "WORLD_SIZE",
+                                               "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
+  if (node.kind != YamlNode::Kind::kMapping)
+    return node.Expected("a mapping from names of variables to values");
+  std::vector<std::pair<std::string, std::string>> env;
+  for (const YamlNode& child : node.children) {
+    const auto is_name_byte = [](char c) { return absl::ascii_isalnum(c) || c == '_'; };
+    if (child.key.empty() || absl::ascii_isdigit(child.key[0]) ||
+        !std::all_of(child.key.begin(), child.key.end(), is_name_byte)) {
+      return child.KeyError(Quoted(child.key) + " is not the name of an environment variable");
+    }
+    if (child.key.starts_with("MUSTER_") ||
+        std::find(std::begin(kOurs), std::end(kOurs), child.key) != std::end(kOurs)) {
+      return child.KeyError(Quoted(child.key) + " is set by muster itself");
+    }
+    if (child.kind != YamlNode::Kind::kText) return child.Expected("text");
+    env.emplace_back(child.key, child.text);
+  }
+  return env;
+}
+
+// A job has a model or a program, and only the keys that go with it.
+absl::Status CheckModelOrProgram(const YamlNode& root, const Model* model, Job* job) {
+  const YamlNode* program = root.Find("program");
+  if (model == nullptr && program == nullptr) {
+    return root.Error("what to run is missing: \"model\", or \"program\" for your own");
+  }
+  if (model != nullptr && program != nullptr) {
+    const SourcePosition other = root.Find("model")->key_position();
+    return program->KeyError("\"model\" and \"program\" exclude each other; the model is at " +
+                             other.ToString());
+  }
+  const std::vector<std::string> foreign_keys =
+      model != nullptr ? std::vector<std::string>{"files", "flags"}
+                       : std::vector<std::string>{"variant", "hidden", "strategy", "update", "train"};
+  for (const YamlNode& child : root.children) {
+    if (std::find(foreign_keys.begin(), foreign_keys.end(), child.key) == foreign_keys.end()) continue;
+    return child.KeyError(absl::StrFormat("%s means nothing with \"%s\"", Quoted(child.key),
+                                          model != nullptr ? "model" : "program"));
+  }
+  if (model == nullptr) {
+    if (job->data.kind == DataSource::Kind::kAuto) {
+      return root.Find("data")->Error("\"auto\" is the data of a model; a program names its folder");
+    }
+    return absl::OkStatus();
+  }
+  job->model = model->name;
+  if (job->strategy.empty()) job->strategy = "parameter_server";
+  if (job->data.kind == DataSource::Kind::kNone) job->data.kind = DataSource::Kind::kAuto;
+  return absl::OkStatus();
+}
+
+absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const Job& job) {
+  if (const YamlNode* hidden = root.Find("hidden"); hidden != nullptr && !model.has_hidden_layers) {
+    return hidden->KeyError(Quoted(model.name) + " has no hidden layers");
+  }
+  if (const YamlNode* variant = root.Find("variant")) {
+    if (model.variants.empty()) return variant->KeyError(Quoted(model.name) + " has no variants");
+    if (std::find(model.variants.begin(), model.variants.end(), job.variant) == model.variants.end()) {
+      return variant->Error(absl::StrFormat("unknown variant %s of %s%s", Quoted(job.variant), model.name,
+                                            DidYouMean(job.variant, model.variants, "it is one of")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What the parts of a model's job ask of each other.
+absl::Status CheckTraining(const YamlNode& root, const Job& job) {
+  if (job.ps.count < 1) {
+    const YamlNode* ps = root.Find("replicas")->Find("ps");
+    const YamlNode* where = ps == nullptr ? root.Find("replicas") : ps->Find("count");
+    return where->Error("strategy parameter_server needs at least one ps");
+  }
+  const int contributors = job.worker.count + job.chief.count;
+  if (job.update.aggregate && *job.update.aggregate != contributors) {
+    return root.Find("update")
+        ->Find("aggregate")
+        ->Error(absl::StrFormat("\"aggregate\" is %d, but a step of this version always takes all %d "
+                                "workers; remove it or give %d",
+                                *job.update.aggregate, contributors, contributors));
+  }
+  if (job.train.global_batch_size && *job.train.global_batch_size < contributors) {
+    return root.Find("train")
+        ->Find("global_batch_size")
+        ->Error(absl::StrFormat(
+            "\"global_batch_size\" is %d, but each of the %d workers needs at least one sample",
+            *job.train.global_batch_size, contributors));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string ReplicaRoleName(ReplicaRole role) {
+  switch (role) {
+    case ReplicaRole::kPs:
+      return "ps";
+    case ReplicaRole::kChief:
+      return "chief";
+    case ReplicaRole::kWorker:
+      return "worker";
+  }
+  MUSTER_CHECK(false, "a role that does not exist");
+}
+
+const ReplicaSpec& Job::replicas(ReplicaRole role) const {
+  return role == ReplicaRole::kPs ? ps : role == ReplicaRole::kChief ? chief : worker;
+}
+
+absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home) {
+  MUSTER_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, path));
+  const YamlNode& root = document.root;
+  Job job{.path = path};
+  const Model* model = nullptr;
+  Replicas replicas;
+  bool unused = false;
+  YamlFields fields(root, "the job");
+  fields.Require("name", &job.name, ParseName);
+  fields.Read("model", &model, ParseModel);
+  fields.Read("variant", &job.variant, YamlText);
+  fields.Read("hidden", &job.hidden, YamlList("sizes of hidden layers", YamlInteger<int>(1, 65536)));
+  fields.Read("data", &job.data, ParseData(home));
+  fields.Read("strategy", &job.strategy, ParseStrategy);
+  fields.Read("update", &job.update, ParseUpdate);
+  fields.Require("replicas", &replicas, ParseReplicas);
+  fields.Read("train", &job.train, ParseTrain);
+  fields.Read("checkpoint", &unused, Unsupported("checkpoints are"));
+  fields.Read("durability", &unused, Unsupported("durability of parameter servers is"));
+  fields.Read("program", &job.program, ParseProgram);
+  fields.Read("files", &job.files, YamlOneOrMore("files", ParseProgramFile));
+  fields.Read("flags", &job.tensorflow_flags,
+              YamlChoice<bool>("kind of flags", {{"tensorflow", true}, {"none", false}}));
+  fields.Read("env", &job.env, ParseEnv);
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  job.ps = replicas.ps;
+  job.chief = replicas.chief;
+  job.worker = replicas.worker;
+  MUSTER_RETURN_IF_ERROR(CheckModelOrProgram(root, model, &job));
+  if (model != nullptr) {
+    MUSTER_RETURN_IF_ERROR(CheckModelDetails(root, *model, job));
+    MUSTER_RETURN_IF_ERROR(CheckTraining(root, job));
+  }
+  return job;
+}
+
+absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string& home) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadYamlText(path));
+  return ParseJob(text, path.string(), home);
+}
+
+}  // namespace muster

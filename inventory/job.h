@@ -1,0 +1,114 @@
+// The job file: what to run, as which tasks, on hosts with which labels.
+//
+//     name: mnist
+//     model: mnist_mlp                # or: program: [python3, train.py]
+//     data: auto                      # auto | a folder | {on_hosts: /data}
+//     update: {mode: sync}            # sync | async
+//     replicas:
+//       ps:     {count: 2, on: cpu}
+//       worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 3}
+//     train: {steps: 1000, batch_size: 100, optimizer: adam, learning_rate: 0.001, seed: 1}
+//
+// What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
+// version of muster cannot do yet is refused, with its place, and never ignored.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "inventory/position.h"
+
+namespace muster {
+
+enum class ReplicaRole : uint8_t { kPs, kChief, kWorker };
+
+inline constexpr std::array kReplicaRoles = {ReplicaRole::kPs, ReplicaRole::kChief, ReplicaRole::kWorker};
+
+/// "ps", "chief", "worker"
+std::string ReplicaRoleName(ReplicaRole role);
+
+/// The tasks of one role.
+struct ReplicaSpec {
+  enum class Restart : uint8_t {
+    kNever,
+    kOnFailure,
+    kAlways,
+    kExitCode,  // 1-127 permanent, 128-255 retryable
+  };
+
+  int count = 0;
+  std::string on;              // the label their hosts must have; empty: any host
+  SourcePosition on_position;  // of the label in the job file, where there is one
+  Restart restart = Restart::kNever;
+  int max_restarts = 0;  // per task; 0 with kNever
+};
+
+/// Where the training data comes from.
+struct DataSource {
+  enum class Kind : uint8_t {
+    kNone,     // only with `program`
+    kAuto,     // MUSTER_DATA, the cache, a download, then the synthetic set
+    kFolder,   // `folder` on this machine, sent to the hosts
+    kOnHosts,  // `folder` is there on each host already
+  };
+  Kind kind = Kind::kNone;
+  std::string folder;
+};
+
+struct UpdateSpec {
+  enum class Mode : uint8_t { kAsync, kSync };
+  std::optional<Mode> mode;
+  std::optional<int> aggregate;  // contributions that make up a step of sync mode; here always all workers
+};
+
+struct TrainSpec {
+  std::optional<int64_t> steps;
+  std::optional<int> batch_size;         // per worker; not together with global_batch_size
+  std::optional<int> global_batch_size;  // split over the workers
+  std::optional<std::string> optimizer;
+  std::optional<double> learning_rate;
+  std::optional<int64_t> seed;
+  std::optional<int64_t> eval_every;  // steps
+  std::optional<int> threads;         // per task
+};
+
+struct Job {
+  std::string path;
+  std::string name;  // letters, digits, '-', '_' and '.', starts with a letter or digit, at most 63 bytes
+
+  // Either a model of the built-in trainer, ...
+  std::string model;
+  std::string variant;      // empty: the model's own, or it has none
+  std::string strategy;     // "parameter_server"; empty with `program`
+  std::vector<int> hidden;  // sizes of the hidden layers; empty: the model's own
+  UpdateSpec update;
+  TrainSpec train;
+  // ... or any other program.
+  std::vector<std::string> program;  // argv
+  std::vector<std::string> files;    // what it needs, relative to the folder of the job file and inside it
+  bool tensorflow_flags = false;     // gets --job_name, --task_index, --ps_hosts and --worker_hosts
+
+  DataSource data;
+  std::vector<std::pair<std::string, std::string>> env;  // for every task, in the order of the file
+  ReplicaSpec ps;
+  ReplicaSpec chief;   // at most one; it works like a worker and evaluates and saves too
+  ReplicaSpec worker;  // at least one
+
+  const ReplicaSpec& replicas(ReplicaRole role) const;
+};
+
+/// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,
+/// with "path:line:column: ", for the first thing that is wrong. Paths are not opened.
+absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string& home);
+
+/// The same for text that is already read; `path` is for messages and the paths relative to it.
+absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home);
+
+}  // namespace muster

@@ -1,0 +1,69 @@
+#include "inventory/placement.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/nearest.h"
+#include "inventory/yaml_reader.h"
+
+namespace muster {
+namespace {
+
+// Indices of the hosts that tasks with this label may run on.
+std::vector<int> SuitableHosts(const std::string& label, const Inventory& inventory) {
+  std::vector<int> suitable;
+  for (size_t i = 0; i < inventory.hosts.size(); ++i) {
+    const std::vector<std::string>& labels = inventory.hosts[i].labels;
+    if (label.empty() || std::find(labels.begin(), labels.end(), label) != labels.end()) {
+      suitable.push_back(static_cast<int>(i));
+    }
+  }
+  return suitable;
+}
+
+absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory) {
+  std::set<std::string> labels;
+  for (const Host& host : inventory.hosts) labels.insert(host.labels.begin(), host.labels.end());
+  std::string list;
+  for (const std::string& label : labels) list += (list.empty() ? "" : ", ") + label;
+  const std::string nearest = NearestWord(replica.on, {labels.begin(), labels.end()});
+  return InvalidArgument("%s: no host in %s has the label %s%s; labels there: %s",
+                         replica.on_position.ToString(), inventory.path, Quoted(replica.on),
+                         nearest.empty() ? "" : "; did you mean " + Quoted(nearest) + "?",
+                         list.empty() ? "none" : list);
+}
+
+}  // namespace
+
+std::string PlacedTask::Name() const { return absl::StrFormat("%s:%d", ReplicaRoleName(role), index); }
+
+absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory) {
+  struct Candidates {
+    ReplicaRole role;
+    std::vector<int> hosts;
+  };
+  std::vector<Candidates> roles;
+  for (const ReplicaRole role : kReplicaRoles) {
+    const ReplicaSpec& replica = job.replicas(role);
+    if (replica.count == 0) continue;
+    roles.push_back({role, SuitableHosts(replica.on, inventory)});
+    if (roles.back().hosts.empty()) return NoSuchLabel(replica, inventory);
+  }
+  std::stable_sort(roles.begin(), roles.end(),
+                   [](const Candidates& a, const Candidates& b) { return a.hosts.size() < b.hosts.size(); });
+  std::vector<int> task_counts(inventory.hosts.size());
+  std::vector<PlacedTask> placed;
+  for (const auto& [role, hosts] : roles) {
+    for (int index = 0; index < job.replicas(role).count; ++index) {
+      const int host = *std::min_element(hosts.begin(), hosts.end(),
+                                         [&](int a, int b) { return task_counts[a] < task_counts[b]; });
+      ++task_counts[host];
+      placed.push_back({.role = role, .index = index, .host_index = host});
+    }
+  }
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const PlacedTask& a, const PlacedTask& b) { return a.role < b.role; });
+  return placed;
+}
+
+}  // namespace muster

@@ -1,0 +1,32 @@
+// Which task runs on which host.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "inventory/inventory.h"
+#include "inventory/job.h"
+
+namespace muster {
+
+struct PlacedTask {
+  ReplicaRole role = ReplicaRole::kWorker;
+  int index = 0;       // within its role
+  int host_index = 0;  // in Inventory::hosts
+
+  /// "ps:0"
+  std::string Name() const;
+  friend bool operator==(const PlacedTask&, const PlacedTask&) = default;
+};
+
+/// Gives each task of the job a host that has the label its role asks for (`on`; any host without one), in
+/// the order ps, chief, worker, each by index. A task goes to the host with the fewest tasks of this job so
+/// far, of several to the first in the inventory; roles that fewer hosts suit choose first, so that a task
+/// which could run anywhere leaves them room.
+///
+/// A pure function: the same files give the same placement. InvalidArgument, with the place of `on`, where no
+/// host has the label. Cost: tasks times hosts.
+absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory);
+
+}  // namespace muster

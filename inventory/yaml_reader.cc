@@ -1,0 +1,409 @@
+#include "inventory/yaml_reader.h"
+
+#include <absl/strings/escaping.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "base/file.h"
+#include "base/nearest.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxDepth = 32;
+constexpr size_t kMaxValues = 100'000;
+
+absl::Status ErrorAt(const std::string& path, int line, int column, const std::string& message) {
+  return InvalidArgument("%s: %s", SourcePosition{path, line, column}.ToString(), message);
+}
+
+// What the handler below throws through yaml-cpp to end the parse; never leaves this file.
+struct Refusal {
+  YAML::Mark mark;
+  std::string message;
+};
+
+// Builds the tree from yaml-cpp's events. YAML::Node is not used because it keeps neither duplicate keys nor
+// the position of a key, and expands aliases.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(const std::string* path) : path_(path) {}
+
+  bool has_document() const { return has_document_; }
+  YamlNode TakeRoot() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (has_document_) throw Refusal{mark, "a second document: a file has one, without `---` after it"};
+    has_document_ = true;
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Add(mark, "?", anchor, YamlNode::Kind::kNothing, "");
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { RefuseAnchor(mark); }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    Add(mark, tag, anchor, YamlNode::Kind::kText, text);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Open(mark, Add(mark, tag, anchor, YamlNode::Kind::kList, ""));
+  }
+  void OnSequenceEnd() override { open_.pop_back(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Open(mark, Add(mark, tag, anchor, YamlNode::Kind::kMapping, ""));
+  }
+  void OnMapEnd() override { open_.pop_back(); }
+
+ private:
+  // A mapping or list whose end has not come yet.
+  struct OpenNode {
+    YamlNode* node;
+    bool expects_value = false;  // the last child of the mapping has only its key so far
+    std::map<std::string, std::pair<int, int>> keys_seen{};  // with line and column
+  };
+
+  [[noreturn]] static void RefuseAnchor(const YAML::Mark& mark) {
+    throw Refusal{mark, "anchors and aliases (& and *) are not read here; write the value out"};
+  }
+
+  void Open(const YAML::Mark& mark, YamlNode* node) {
+    if (open_.size() >= kMaxDepth)
+      throw Refusal{mark, absl::StrFormat("nested more than %d deep", kMaxDepth)};
+    open_.push_back({node});
+  }
+
+  YamlNode* Add(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YamlNode::Kind kind,
+                const std::string& text) {
+    if (anchor != YAML::NullAnchor) RefuseAnchor(mark);
+    // yaml-cpp gives "?" to what is plain and "!" to what is quoted.
+    if (tag != "?" && tag != "!" && !tag.empty()) throw Refusal{mark, "type tags (!) are not read here"};
+    if (text.find('\0') != std::string::npos) throw Refusal{mark, "a NUL character (\\0)"};
+    if (++value_count_ > kMaxValues) throw Refusal{mark, absl::StrFormat("more than %d values", kMaxValues)};
+    if (!open_.empty() && open_.back().node->kind == YamlNode::Kind::kMapping &&
+        !open_.back().expects_value) {
+      return AddKey(mark, kind, text);
+    }
+    YamlNode& node = Place();
+    node.kind = kind;
+    node.quoted = tag == "!";
+    node.text = text;
+    node.path = path_;
+    node.line = mark.line + 1;
+    node.column = mark.column + 1;
+    if (kind == YamlNode::Kind::kNothing && !open_.empty()) {
+      // The mark of a value that is not there is that of whatever follows it, lines below: name its key, or
+      // its list.
+      const YamlNode& list = *open_.back().node;
+      node.line = node.key_line > 0 ? node.key_line : list.line;
+      node.column = node.key_line > 0 ? node.key_column : list.column;
+    }
+    return &node;
+  }
+
+  YamlNode* AddKey(const YAML::Mark& mark, YamlNode::Kind kind, const std::string& text) {
+    if (kind != YamlNode::Kind::kText) throw Refusal{mark, "a key must be a word"};
+    OpenNode& mapping = open_.back();
+    const std::pair place{mark.line + 1, mark.column + 1};
+    const auto [first, is_new] = mapping.keys_seen.emplace(text, place);
+    if (!is_new) {
+      const SourcePosition at{*path_, first->second.first, first->second.second};
+      throw Refusal{mark,
+                    absl::StrFormat("duplicate key %s, given before at %s", Quoted(text), at.ToString())};
+    }
+    YamlNode& node = mapping.node->children.emplace_back();
+    node.key = text;
+    node.key_line = place.first;
+    node.key_column = place.second;
+    mapping.expects_value = true;
+    return &node;
+  }
+
+  // Where the next value goes.
+  YamlNode& Place() {
+    if (open_.empty()) return root_;
+    OpenNode& parent = open_.back();
+    if (parent.node->kind == YamlNode::Kind::kMapping) {
+      parent.expects_value = false;
+      return parent.node->children.back();
+    }
+    return parent.node->children.emplace_back();
+  }
+
+  const std::string* const path_;
+  bool has_document_ = false;
+  size_t value_count_ = 0;
+  YamlNode root_;
+  // Pointers stay good: a node grows no further child while one of its children is open.
+  std::vector<OpenNode> open_;
+};
+
+// The length of the UTF-8 sequence at the start of `text` (RFC 3629), or 0.
+size_t Utf8Length(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto continues = [&](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) {
+      if ((byte(i) & 0xc0) != 0x80) return false;
+    }
+    return true;
+  };
+  const unsigned first = byte(0), second = byte(1);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first < 0xe0) return continues(1, 2) ? 2 : 0;
+  if (first >= 0xe0 && first < 0xf0) {
+    const bool overlong = first == 0xe0 && second < 0xa0, surrogate = first == 0xed && second >= 0xa0;
+    return !overlong && !surrogate && continues(1, 3) ? 3 : 0;
+  }
+  if (first >= 0xf0 && first < 0xf5) {
+    const bool overlong = first == 0xf0 && second < 0x90, too_large = first == 0xf4 && second >= 0x90;
+    return !overlong && !too_large && continues(1, 4) ? 4 : 0;
+  }
+  return 0;
+}
+
+// Refuses, with its place, what is not text, and tabs where the depth of a line is decided.
+absl::Status CheckText(std::string_view text, const std::string& path) {
+  int line = 1;
+  size_t line_start = 0;
+  bool in_indentation = true;
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    const int column = static_cast<int>(i - line_start) + 1;
+    if (c == '\n') {
+      ++line;
+      line_start = ++i;
+      in_indentation = true;
+      continue;
+    }
+    if (c == '\t' && in_indentation) {
+      return ErrorAt(path, line, column, "tab in the indentation; YAML is indented with spaces");
+    }
+    // "- " starts an item, and what follows it is indented too.
+    const bool dash = c == '-' && i + 1 < text.size() && (text[i + 1] == ' ' || text[i + 1] == '\t');
+    in_indentation = in_indentation && (c == ' ' || dash);
+    const bool is_control = (static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\r') || c == 0x7f;
+    const size_t length = is_control ? 0 : Utf8Length(text.substr(i, 4));
+    if (length == 0) {
+      return ErrorAt(
+          path, line, column,
+          absl::StrFormat("byte 0x%02x: the file is not UTF-8 text", static_cast<unsigned char>(c)));
+    }
+    i += length;
+  }
+  return absl::OkStatus();
+}
+
+// The number that is the whole of `text`.
+template <typename T>
+std::optional<T> ParseWhole(std::string_view text) {
+  T value;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// YAML 1.1 reads 010 as eight.
+bool HasLeadingZero(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return text.size() > 1 && text[0] == '0' && text[1] != '.';
+}
+
+std::string Join(const std::vector<std::string>& words) {
+  std::string joined;
+  for (const std::string& word : words) joined += (joined.empty() ? "" : ", ") + word;
+  return joined;
+}
+
+}  // namespace
+
+std::string SourcePosition::ToString() const { return absl::StrFormat("%s:%d:%d", path, line, column); }
+
+const YamlNode* YamlNode::Find(std::string_view wanted) const {
+  if (kind != Kind::kMapping) return nullptr;
+  for (const YamlNode& child : children) {
+    if (child.key == wanted) return &child;
+  }
+  return nullptr;
+}
+
+absl::Status YamlNode::Error(const std::string& message) const {
+  return ErrorAt(*path, line, column, message);
+}
+
+absl::Status YamlNode::KeyError(const std::string& message) const {
+  return ErrorAt(*path, key_line, key_column, message);
+}
+
+absl::Status YamlNode::Expected(const std::string& what) const {
+  std::string found = "nothing";
+  if (kind == Kind::kText) found = quoted ? "the text " + Quoted(text) : Quoted(text);
+  if (kind == Kind::kList) found = "a list";
+  if (kind == Kind::kMapping) found = "a mapping";
+  return Error("expected " + what + ", found " + found);
+}
+
+std::string Quoted(std::string_view text) {
+  constexpr size_t kLongest = 60;
+  const absl::string_view shown(text.data(), std::min(text.size(), kLongest));
+  return "\"" + absl::Utf8SafeCEscape(shown) + (text.size() > kLongest ? "...\"" : "\"");
+}
+
+std::string DidYouMean(std::string_view word, const std::vector<std::string>& candidates,
+                       std::string_view list) {
+  const std::string nearest = NearestWord(word, candidates);
+  if (!nearest.empty()) return "; did you mean " + Quoted(nearest) + "?";
+  return absl::StrFormat("; %s: %s", list, Join(candidates));
+}
+
+absl::StatusOr<std::string> ReadYamlText(const std::filesystem::path& path) {
+  absl::StatusOr<std::string> text = ReadFile(path, kMaxYamlBytes);
+  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  return text;
+}
+
+absl::StatusOr<YamlDocument> ParseYaml(std::string_view text, const std::string& path) {
+  if (text.size() > kMaxYamlBytes) {
+    return InvalidArgument("%s: larger than the %d bytes allowed", path, kMaxYamlBytes);
+  }
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark, which some editors write
+  MUSTER_RETURN_IF_ERROR(CheckText(text, path));
+  YamlDocument document{.path = std::make_unique<const std::string>(path)};
+  TreeBuilder builder(document.path.get());
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const Refusal& refusal) {
+    return ErrorAt(path, refusal.mark.line + 1, refusal.mark.column + 1, refusal.message);
+  } catch (const YAML::Exception& error) {
+    const bool placed = !error.mark.is_null();
+    return ErrorAt(path, placed ? error.mark.line + 1 : 1, placed ? error.mark.column + 1 : 1,
+                   "not valid YAML: " + error.msg);
+  }
+  document.root = builder.TakeRoot();
+  if (document.root.kind == YamlNode::Kind::kNothing) return ErrorAt(path, 1, 1, "the file is empty");
+  return document;
+}
+
+absl::StatusOr<std::string> YamlText(const YamlNode& node) {
+  if (node.kind != YamlNode::Kind::kText) return node.Expected("text");
+  if (node.text.empty()) return node.Error("expected text, found an empty one");
+  return node.text;
+}
+
+absl::StatusOr<bool> YamlBoolean(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kText && !node.quoted) {
+    if (node.text == "true") return true;
+    if (node.text == "false") return false;
+  }
+  return node.Expected("true or false");
+}
+
+absl::StatusOr<int64_t> ParseYamlInteger(const YamlNode& node, int64_t minimum, int64_t maximum) {
+  const bool number = node.kind == YamlNode::Kind::kText && !node.quoted && !HasLeadingZero(node.text);
+  const std::optional<int64_t> value = number ? ParseWhole<int64_t>(node.text) : std::nullopt;
+  if (!value || *value < minimum || *value > maximum) {
+    return node.Expected(absl::StrFormat("a whole number from %d to %d", minimum, maximum));
+  }
+  return *value;
+}
+
+absl::StatusOr<double> ParseYamlPositiveNumber(const YamlNode& node, double maximum) {
+  const bool number = node.kind == YamlNode::Kind::kText && !node.quoted && !HasLeadingZero(node.text);
+  const std::optional<double> value = number ? ParseWhole<double>(node.text) : std::nullopt;
+  if (!value || !(*value > 0 && *value <= maximum)) {
+    return node.Expected(absl::StrFormat("a number above 0, at most %g", maximum));
+  }
+  return *value;
+}
+
+absl::StatusOr<int64_t> YamlDurationMs(const YamlNode& node) {
+  constexpr std::pair<std::string_view, int64_t> kUnits[] = {
+      {"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
+  constexpr int64_t kLongestMs = 24 * 3600 * 1000;
+  if (node.kind == YamlNode::Kind::kText) {
+    for (const auto& [unit, unit_ms] : kUnits) {
+      std::string_view number = node.text;
+      if (!number.ends_with(unit)) continue;
+      number.remove_suffix(unit.size());
+      const std::optional<int64_t> count = ParseWhole<int64_t>(number);
+      if (count && *count > 0 && *count <= kLongestMs / unit_ms) return *count * unit_ms;
+    }
+  }
+  return node.Expected("a duration like 500ms, 10s, 5m or 2h, at most 24h");
+}
+
+absl::StatusOr<std::string> YamlRemoteFolder(const YamlNode& node) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string folder, YamlText(node));
+  if (folder[0] != '/' && folder != "~" && !folder.starts_with("~/")) {
+    return node.Error(Quoted(folder) + " must start with / or ~/: it is a folder on the host");
+  }
+  return folder;
+}
+
+absl::StatusOr<std::string> ResolveLocalPath(const YamlNode& node, const std::string& home) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  std::filesystem::path resolved;
+  if (text.starts_with('~')) {
+    if (text.size() > 1 && text[1] != '/')
+      return node.Error("only ~/ is understood, not the home of another user");
+    if (home.empty()) return node.Error("~ cannot be resolved: HOME is not set");
+    resolved = home + text.substr(1);
+  } else {
+    // An absolute path replaces what it is appended to.
+    resolved = std::filesystem::path(*node.path).parent_path() / text;
+  }
+  return resolved.lexically_normal().string();
+}
+
+YamlFields::YamlFields(const YamlNode& mapping, std::string what)
+    : mapping_(mapping), what_(std::move(what)) {
+  if (mapping.kind == YamlNode::Kind::kText || mapping.kind == YamlNode::Kind::kList) {
+    first_error_ = mapping.Expected("a mapping (`key: value`) in " + what_);
+  }
+}
+
+const YamlNode* YamlFields::Find(const std::string& key) {
+  known_keys_.push_back(key);
+  return mapping_.Find(key);
+}
+
+void YamlFields::RequireKey(const std::string& key) {
+  if (mapping_.Find(key) == nullptr && missing_.ok()) {
+    missing_ = mapping_.Error(absl::StrFormat("%s is missing in %s", Quoted(key), what_));
+  }
+}
+
+void YamlFields::Fail(const YamlNode& child, absl::Status status) {
+  const std::pair place{child.key_line, child.key_column};
+  if (!first_error_.ok() && first_error_place_ <= place) return;
+  first_error_ = std::move(status);
+  first_error_place_ = place;
+}
+
+absl::Status YamlFields::Finish() {
+  for (const YamlNode& child : mapping_.children) {
+    if (mapping_.kind != YamlNode::Kind::kMapping) break;
+    if (std::find(known_keys_.begin(), known_keys_.end(), child.key) != known_keys_.end()) continue;
+    Fail(child, child.KeyError(absl::StrFormat("unknown key %s in %s%s", Quoted(child.key), what_,
+                                               DidYouMean(child.key, known_keys_, "keys there are"))));
+  }
+  return first_error_.ok() ? missing_ : first_error_;
+}
+
+}  // namespace muster
