@@ -21,7 +21,8 @@ absl::StatusOr<T> At(const YamlNode& node, absl::StatusOr<T> value) {
 }
 
 absl::StatusOr<std::string> ParseUser(const YamlNode& node) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string user, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& user = node.text;
   if (user.starts_with('-') || std::any_of(user.begin(), user.end(), absl::ascii_isspace)) {
     return node.Error(Quoted(user) + " is not a user name");
   }
@@ -30,7 +31,8 @@ absl::StatusOr<std::string> ParseUser(const YamlNode& node) {
 
 absl::StatusOr<std::string> ParseLabel(const YamlNode& node) {
   constexpr size_t kMaxLabelBytes = 63;
-  MUSTER_ASSIGN_OR_RETURN(const std::string label, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& label = node.text;
   const auto is_label_byte = [](char c) {
     return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
   };
@@ -55,7 +57,8 @@ absl::StatusOr<std::optional<std::vector<int>>> ParseGpus(const YamlNode& node) 
 }
 
 absl::StatusOr<std::optional<Endpoint>> ParseJump(const YamlNode& node) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& text = node.text;
   if (text == "none") return std::nullopt;
   if (text.find(',') != std::string::npos) return node.Error("one jump host only, without commas");
   MUSTER_ASSIGN_OR_RETURN(Endpoint jump, At(node, ParseEndpoint(text)));
@@ -67,7 +70,8 @@ absl::StatusOr<std::optional<Endpoint>> ParseSshAddress(const YamlNode& node) {
   if (node.kind == YamlNode::Kind::kList) {
     return node.Error("expected host or host:port, found a list; an IPv6 address in brackets needs quotes");
   }
-  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& text = node.text;
   MUSTER_ASSIGN_OR_RETURN(const Endpoint ssh, At(node, ParseEndpoint(text)));
   if (!ssh.user.empty())
     return node.Error("the user goes into `user: " + ssh.user + "`, not into the address");
@@ -82,7 +86,8 @@ absl::StatusOr<std::string> ParseDataAddress(const YamlNode& node) {
 }
 
 absl::StatusOr<AddressBlock> ParseSearchBlock(const YamlNode& node) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& text = node.text;
   return At(node, ParseAddressBlock(text));
 }
 

@@ -46,7 +46,8 @@ auto Unsupported(std::string what) {
 
 absl::StatusOr<std::string> ParseName(const YamlNode& node) {
   constexpr size_t kMaxNameBytes = 63;
-  MUSTER_ASSIGN_OR_RETURN(const std::string name, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& name = node.text;
   const auto is_name_byte = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; };
   if (name.size() > kMaxNameBytes || !absl::ascii_isalnum(name[0]) ||
       !std::all_of(name.begin(), name.end(), is_name_byte)) {
@@ -59,13 +60,13 @@ absl::StatusOr<std::string> ParseName(const YamlNode& node) {
 
 absl::StatusOr<const Model*> ParseModel(const YamlNode& node) {
   std::vector<std::pair<std::string, const Model*>> table;
-  std::string available;
+  std::vector<std::string> available;
   for (const Model& model : Models()) {
     table.emplace_back(model.name, &model);
-    if (model.available) available += (available.empty() ? "" : ", ") + model.name;
+    if (model.available) available.push_back(model.name);
   }
   MUSTER_ASSIGN_OR_RETURN(const Model* model, YamlChoice("model", table)(node));
-  if (!model->available) return NotInThisVersion(node, "it has: " + available);
+  if (!model->available) return NotInThisVersion(node, "it has: " + JoinWords(available));
   return model;
 }
 
@@ -202,7 +203,8 @@ absl::StatusOr<std::vector<std::string>> ParseProgram(const YamlNode& node) {
 }
 
 absl::StatusOr<std::string> ParseProgramFile(const YamlNode& node) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& text = node.text;
   const std::filesystem::path path = std::filesystem::path(text).lexically_normal();
   if (path.is_absolute() || *path.begin() == ".." || *path.begin() == "~") {
     return node.Error(Quoted(text) + " must be a path below the folder of the job file");

@@ -24,13 +24,12 @@ std::vector<int> SuitableHosts(const std::string& label, const Inventory& invent
 absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory) {
   std::set<std::string> labels;
   for (const Host& host : inventory.hosts) labels.insert(host.labels.begin(), host.labels.end());
-  std::string list;
-  for (const std::string& label : labels) list += (list.empty() ? "" : ", ") + label;
-  const std::string nearest = NearestWord(replica.on, {labels.begin(), labels.end()});
-  return InvalidArgument("%s: no host in %s has the label %s%s; labels there: %s",
+  const std::vector<std::string> words(labels.begin(), labels.end());
+  const std::string nearest = NearestWord(replica.on, words);
+  return InvalidArgument("%s: no host in %s has the label %s;%s labels there: %s",
                          replica.on_position.ToString(), inventory.path, Quoted(replica.on),
-                         nearest.empty() ? "" : "; did you mean " + Quoted(nearest) + "?",
-                         list.empty() ? "none" : list);
+                         nearest.empty() ? "" : " did you mean " + Quoted(nearest) + "?",
+                         words.empty() ? "none" : JoinWords(words));
 }
 
 }  // namespace

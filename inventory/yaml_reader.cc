@@ -35,7 +35,7 @@ struct Refusal {
 // the position of a key, and expands aliases.
 class TreeBuilder : public YAML::EventHandler {
  public:
-  explicit TreeBuilder(const std::string* path) : path_(path) {}
+  TreeBuilder(std::string_view text, const std::string* path) : text_(text), path_(path) {}
 
   bool has_document() const { return has_document_; }
   YamlNode TakeRoot() { return std::move(root_); }
@@ -54,6 +54,8 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
+    // yaml-cpp takes the rest of the file as the value.
+    if (tag == "!" && !QuoteIsClosed(mark.pos)) throw Refusal{mark, "this quote is not closed"};
     Add(mark, tag, anchor, YamlNode::Kind::kText, text);
   }
 
@@ -79,6 +81,22 @@ class TreeBuilder : public YAML::EventHandler {
 
   [[noreturn]] static void RefuseAnchor(const YAML::Mark& mark) {
     throw Refusal{mark, "anchors and aliases (& and *) are not read here; write the value out"};
+  }
+
+  // Of the quoted text that starts at `begin`; text in another style has no quotes to close.
+  bool QuoteIsClosed(size_t begin) const {
+    const char quote = begin < text_.size() ? text_[begin] : '|';
+    if (quote != '"' && quote != '\'') return true;
+    for (size_t i = begin + 1; i < text_.size(); ++i) {
+      const bool doubled = quote == '\'' && text_.substr(i, 2) == "''";
+      const bool escaped = quote == '"' && text_[i] == '\\';
+      if (doubled || escaped) {
+        ++i;
+      } else if (text_[i] == quote) {
+        return true;
+      }
+    }
+    return false;
   }
 
   void Open(const YAML::Mark& mark, YamlNode* node) {
@@ -144,6 +162,7 @@ class TreeBuilder : public YAML::EventHandler {
     return parent.node->children.emplace_back();
   }
 
+  const std::string_view text_;
   const std::string* const path_;
   bool has_document_ = false;
   size_t value_count_ = 0;
@@ -222,12 +241,6 @@ bool HasLeadingZero(std::string_view text) {
   return text.size() > 1 && text[0] == '0' && text[1] != '.';
 }
 
-std::string Join(const std::vector<std::string>& words) {
-  std::string joined;
-  for (const std::string& word : words) joined += (joined.empty() ? "" : ", ") + word;
-  return joined;
-}
-
 }  // namespace
 
 std::string SourcePosition::ToString() const { return absl::StrFormat("%s:%d:%d", path, line, column); }
@@ -256,17 +269,28 @@ absl::Status YamlNode::Expected(const std::string& what) const {
   return Error("expected " + what + ", found " + found);
 }
 
+absl::Status YamlNode::CheckText() const {
+  if (kind != Kind::kText) return Expected("text");
+  return text.empty() ? Error("expected text, found an empty one") : absl::OkStatus();
+}
+
 std::string Quoted(std::string_view text) {
   constexpr size_t kLongest = 60;
   const absl::string_view shown(text.data(), std::min(text.size(), kLongest));
   return "\"" + absl::Utf8SafeCEscape(shown) + (text.size() > kLongest ? "...\"" : "\"");
 }
 
+std::string JoinWords(const std::vector<std::string>& words) {
+  std::string joined;
+  for (const std::string& word : words) joined += (joined.empty() ? "" : ", ") + word;
+  return joined;
+}
+
 std::string DidYouMean(std::string_view word, const std::vector<std::string>& candidates,
                        std::string_view list) {
   const std::string nearest = NearestWord(word, candidates);
   if (!nearest.empty()) return "; did you mean " + Quoted(nearest) + "?";
-  return absl::StrFormat("; %s: %s", list, Join(candidates));
+  return absl::StrFormat("; %s: %s", list, JoinWords(candidates));
 }
 
 absl::StatusOr<std::string> ReadYamlText(const std::filesystem::path& path) {
@@ -282,9 +306,11 @@ absl::StatusOr<YamlDocument> ParseYaml(std::string_view text, const std::string&
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark, which some editors write
   MUSTER_RETURN_IF_ERROR(CheckText(text, path));
   YamlDocument document{.path = std::make_unique<const std::string>(path)};
-  TreeBuilder builder(document.path.get());
+  // Without it yaml-cpp reports a quote that is not closed itself, at the end of the file.
+  const std::string with_last_newline = std::string(text) + (text.ends_with('\n') ? "" : "\n");
+  TreeBuilder builder(text, document.path.get());
   try {
-    std::istringstream stream{std::string(text)};
+    std::istringstream stream(with_last_newline);
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {
     }
@@ -301,8 +327,7 @@ absl::StatusOr<YamlDocument> ParseYaml(std::string_view text, const std::string&
 }
 
 absl::StatusOr<std::string> YamlText(const YamlNode& node) {
-  if (node.kind != YamlNode::Kind::kText) return node.Expected("text");
-  if (node.text.empty()) return node.Error("expected text, found an empty one");
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
   return node.text;
 }
 
@@ -349,7 +374,8 @@ absl::StatusOr<int64_t> YamlDurationMs(const YamlNode& node) {
 }
 
 absl::StatusOr<std::string> YamlRemoteFolder(const YamlNode& node) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string folder, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& folder = node.text;
   if (folder[0] != '/' && folder != "~" && !folder.starts_with("~/")) {
     return node.Error(Quoted(folder) + " must start with / or ~/: it is a folder on the host");
   }
@@ -357,7 +383,8 @@ absl::StatusOr<std::string> YamlRemoteFolder(const YamlNode& node) {
 }
 
 absl::StatusOr<std::string> ResolveLocalPath(const YamlNode& node, const std::string& home) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string text, YamlText(node));
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  const std::string& text = node.text;
   std::filesystem::path resolved;
   if (text.starts_with('~')) {
     if (text.size() > 1 && text[1] != '/')

@@ -54,6 +54,9 @@ struct YamlNode {
 
   /// Error("expected WHAT, found ..."), with the value as it was written.
   absl::Status Expected(const std::string& what) const;
+
+  /// OK if this is text, and not empty.
+  absl::Status CheckText() const;
 };
 
 struct YamlDocument {
@@ -70,6 +73,9 @@ absl::StatusOr<YamlDocument> ParseYaml(std::string_view text, const std::string&
 
 /// The text in quotes, escaped, and cut if it is long.
 std::string Quoted(std::string_view text);
+
+/// "a, b, c"
+std::string JoinWords(const std::vector<std::string>& words);
 
 /// "; did you mean "near"?", or, where nothing is near, "; LIST: a, b, c".
 std::string DidYouMean(std::string_view word, const std::vector<std::string>& candidates,
@@ -101,12 +107,12 @@ inline auto YamlPositiveNumber(double maximum) {
 template <typename T>
 auto YamlChoice(std::string what, std::vector<std::pair<std::string, T>> table) {
   return [what = std::move(what), table = std::move(table)](const YamlNode& node) -> absl::StatusOr<T> {
-    if (node.kind != YamlNode::Kind::kText) return node.Expected("the name of a " + what);
     std::vector<std::string> words;
     for (const auto& [word, value] : table) {
-      if (word == node.text) return value;
+      if (node.kind == YamlNode::Kind::kText && node.text == word) return value;
       words.push_back(word);
     }
+    if (node.kind != YamlNode::Kind::kText) return node.Expected("one of " + JoinWords(words));
     return node.Error("unknown " + what + " " + Quoted(node.text) +
                       DidYouMean(node.text, words, "it is one of"));
   };

@@ -1,0 +1,293 @@
+#include "inventory/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+using Restart = ReplicaSpec::Restart;
+
+absl::StatusOr<Job> Parse(std::string_view text) { return ParseJob(text, "jobs/job.yaml", "/home/me"); }
+
+std::string ErrorOf(std::string_view text) {
+  const auto job = Parse(text);
+  if (job.ok()) return "OK";
+  EXPECT_EQ(ExitCodeFor(job.status()), 2);
+  return std::string(job.status().message());
+}
+
+TEST(Job, ReadsEveryKeyOfAModelsJob) {
+  const auto job = Parse(R"(
+name: mnist
+model: mnist_mlp
+hidden: [512, 256]
+data: auto
+strategy: parameter_server
+update: {mode: sync, aggregate: 4, staleness: 0}
+replicas:
+  ps:     {count: 2, on: cpu}
+  worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 5}
+train: {steps: 1000, batch_size: 100, optimizer: adam, learning_rate: 0.001, seed: 1, eval_every: 50, threads: 2}
+env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
+)");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->path, "jobs/job.yaml");
+  EXPECT_EQ(job->name, "mnist");
+  EXPECT_EQ(job->model, "mnist_mlp");
+  EXPECT_THAT(job->hidden, ElementsAre(512, 256));
+  EXPECT_EQ(job->data.kind, DataSource::Kind::kAuto);
+  EXPECT_EQ(job->strategy, "parameter_server");
+  EXPECT_EQ(job->update.mode, UpdateSpec::Mode::kSync);
+  EXPECT_EQ(job->update.aggregate, 4);
+  EXPECT_EQ(job->ps.count, 2);
+  EXPECT_EQ(job->ps.on, "cpu");
+  EXPECT_EQ(job->ps.on_position.ToString(), "jobs/job.yaml:9:26");
+  EXPECT_EQ(job->ps.restart, Restart::kNever);
+  EXPECT_EQ(job->ps.max_restarts, 0);
+  EXPECT_EQ(job->worker.count, 4);
+  EXPECT_EQ(job->worker.restart, Restart::kOnFailure);
+  EXPECT_EQ(job->worker.max_restarts, 5);
+  EXPECT_EQ(job->chief.count, 0);
+  EXPECT_EQ(&job->replicas(ReplicaRole::kWorker), &job->worker);
+  EXPECT_EQ(&job->replicas(ReplicaRole::kPs), &job->ps);
+  EXPECT_EQ(&job->replicas(ReplicaRole::kChief), &job->chief);
+  EXPECT_EQ(job->train.steps, 1000);
+  EXPECT_EQ(job->train.batch_size, 100);
+  EXPECT_EQ(job->train.global_batch_size, std::nullopt);
+  EXPECT_EQ(job->train.optimizer, "adam");
+  EXPECT_EQ(job->train.learning_rate, 0.001);
+  EXPECT_EQ(job->train.seed, 1);
+  EXPECT_EQ(job->train.eval_every, 50);
+  EXPECT_EQ(job->train.threads, 2);
+  EXPECT_THAT(job->env,
+              ElementsAre(Pair("OMP_NUM_THREADS", "4"), Pair("GREETING", "a b"), Pair("EMPTY", "")));
+  EXPECT_TRUE(job->program.empty());
+}
+
+TEST(Job, LeavesWhatIsNotGivenToTheTrainer) {
+  const auto job = Parse("name: j\nmodel: mnist_softmax\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->strategy, "parameter_server");
+  EXPECT_EQ(job->data.kind, DataSource::Kind::kAuto);
+  EXPECT_EQ(job->update.mode, std::nullopt);
+  EXPECT_EQ(job->update.aggregate, std::nullopt);
+  EXPECT_EQ(job->train.steps, std::nullopt);
+  EXPECT_EQ(job->train.seed, std::nullopt);
+  EXPECT_TRUE(job->hidden.empty());
+  EXPECT_TRUE(job->env.empty());
+}
+
+TEST(Job, ReadsAnyOtherProgram) {
+  const auto job = Parse(R"(
+name: my-job
+program: [python3, train.py, --rate, 0.5, ""]
+files: [train.py, ./lib/x.py]
+flags: tensorflow
+data: {on_hosts: /data}
+replicas: {worker: {count: 2, restart: exit_code}, chief: {count: 1, max_restarts: 0}}
+)");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->model, "");
+  EXPECT_EQ(job->strategy, "");
+  EXPECT_THAT(job->program, ElementsAre("python3", "train.py", "--rate", "0.5", ""));
+  EXPECT_THAT(job->files, ElementsAre("train.py", "lib/x.py"));
+  EXPECT_TRUE(job->tensorflow_flags);
+  EXPECT_EQ(job->data.kind, DataSource::Kind::kOnHosts);
+  EXPECT_EQ(job->data.folder, "/data");
+  EXPECT_EQ(job->worker.restart, Restart::kExitCode);
+  EXPECT_EQ(job->worker.max_restarts, 3);
+  EXPECT_EQ(job->chief.restart, Restart::kOnFailure);
+  EXPECT_EQ(job->chief.max_restarts, 0);
+
+  const auto plain = Parse("name: j\nprogram: [./x]\nflags: none\nreplicas: {worker: {count: 1}}\n");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE(plain->tensorflow_flags);
+  EXPECT_EQ(plain->data.kind, DataSource::Kind::kNone);
+}
+
+TEST(Job, AFolderOfDataIsRelativeToTheJobFile) {
+  const auto folder = [](const std::string& data) {
+    const auto job = Parse("name: j\nmodel: mnist_mlp\ndata: " + data +
+                           "\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n");
+    EXPECT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->data.kind, DataSource::Kind::kFolder);
+    return job->data.folder;
+  };
+  EXPECT_EQ(folder("sets"), "jobs/sets");
+  EXPECT_EQ(folder("/sets"), "/sets");
+  EXPECT_EQ(folder("~/sets"), "/home/me/sets");
+}
+
+TEST(Job, RefusesBadInputWithItsPlace) {
+  // Lines 1 to 3 of each case; the case itself starts at line 4.
+  const std::string head = "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 2}, worker: {count: 3}}\n";
+  const struct {
+    const char* text;
+    const char* error;  // after "jobs/job.yaml:"
+  } kCases[] = {
+      {"modle: x\n", "4:1: unknown key \"modle\" in the job; did you mean \"model\"?"},
+      {"name: k\n", "4:1: duplicate key \"name\", given before at jobs/job.yaml:1:1"},
+      {"variant: deep\n", "4:1: \"mnist_mlp\" has no variants"},
+      {"hidden: 100\n", "4:9: expected a list of sizes of hidden layers, found \"100\""},
+      {"hidden: [0]\n", "4:10: expected a whole number from 1 to 65536, found \"0\""},
+      {"data: [a]\n", "4:7: expected auto, a folder, or {on_hosts: a folder there}, found a list"},
+      {"data: {on_host: /data}\n", "4:8: unknown key \"on_host\" in data; did you mean \"on_hosts\"?"},
+      {"data: {on_hosts: data}\n", "4:18: \"data\" must start with / or ~/: it is a folder on the host"},
+      {"data:\n", "4:1: expected auto, a folder, or {on_hosts: a folder there}, found nothing"},
+      {"strategy: allreduce\n",
+       "4:11: \"allreduce\" is not in this version of muster; it has: parameter_server"},
+      {"strategy: hybrid\n", "4:11: \"hybrid\" is not in this version of muster; it has: parameter_server"},
+      {"strategy: parameter-server\n",
+       "4:11: unknown strategy \"parameter-server\"; did you mean \"parameter_server\"?"},
+      {"update: sync\n", "4:9: expected a mapping (`key: value`) in update, found \"sync\""},
+      {"update: {mode: bounded, staleness: 2}\n",
+       "4:16: \"bounded\" is not in this version of muster; it has: async, sync"},
+      {"update: {mode: snyc}\n", "4:16: unknown mode \"snyc\"; did you mean \"sync\"?"},
+      {"update: {mode: fast}\n", "4:16: unknown mode \"fast\"; it is one of: async, sync, bounded"},
+      {"update: {mode: async, staleness: 2}\n",
+       "4:23: a bound on staleness needs `mode: bounded`, which is not in this version of muster; remove "
+       "\"staleness\""},
+      {"update: {mode: sync, staleness: 2}\n",
+       "4:22: a bound on staleness needs `mode: bounded`, which is not in this version of muster; remove "
+       "\"staleness\""},
+      {"update: {mode: async, aggregate: 3}\n",
+       "4:23: \"aggregate\" needs `mode: sync`; in async mode each push is applied by itself"},
+      {"update: {mode: sync, aggregate: 2}\n",
+       "4:33: \"aggregate\" is 2, but a step of this version always takes all 3 workers; remove it or give "
+       "3"},
+      {"update: {mode: sync, aggregate: 0}\n", "4:33: expected a whole number from 1 to 8192, found \"0\""},
+      {"train: {step: 5}\n", "4:9: unknown key \"step\" in train; did you mean \"steps\"?"},
+      {"train: {steps: -5}\n", "4:16: expected a whole number from 1 to 1000000000, found \"-5\""},
+      {"train: {steps: many}\n", "4:16: expected a whole number from 1 to 1000000000, found \"many\""},
+      {"train: {steps: 1e3}\n", "4:16: expected a whole number from 1 to 1000000000, found \"1e3\""},
+      {"train: {batch_size: 99999999999999999999}\n",
+       "4:21: expected a whole number from 1 to 1000000, found \"99999999999999999999\""},
+      {"train: {learning_rate: 0}\n", "4:24: expected a number above 0, at most 1000, found \"0\""},
+      {"train: {learning_rate: nan}\n", "4:24: expected a number above 0, at most 1000, found \"nan\""},
+      {"train: {optimizer: adma}\n", "4:20: unknown optimizer \"adma\"; did you mean \"adam\"?"},
+      {"train: {optimizer: [adam]}\n", "4:20: expected one of sgd, adam, found a list"},
+      {"train: {seed: -1}\n", "4:15: expected a whole number from 0 to 9223372036854775807, found \"-1\""},
+      {"train: {threads: 0}\n", "4:18: expected a whole number from 1 to 1024, found \"0\""},
+      {"train:\n  batch_size: 10\n  global_batch_size: 30\n",
+       "6:3: \"batch_size\" (of each worker) and \"global_batch_size\" (of all together) exclude each other"},
+      {"train: {global_batch_size: 2}\n",
+       "4:28: \"global_batch_size\" is 2, but each of the 3 workers needs at least one sample"},
+      {"checkpoint: {every_steps: 200}\n",
+       "4:1: checkpoints are not in this version of muster; remove \"checkpoint\""},
+      {"durability: journal\n",
+       "4:1: durability of parameter servers is not in this version of muster; remove \"durability\""},
+      {"program: [x]\n",
+       "4:1: \"model\" and \"program\" exclude each other; the model is at jobs/job.yaml:2:1"},
+      {"files: [x]\n", "4:1: \"files\" means nothing with \"model\""},
+      {"flags: tensorflow\n", "4:1: \"flags\" means nothing with \"model\""},
+      {"env: [A]\n", "4:6: expected a mapping from names of variables to values, found a list"},
+      {"env: {1A: x}\n", "4:7: \"1A\" is not the name of an environment variable"},
+      {"env: {A=B: x}\n", "4:7: \"A=B\" is not the name of an environment variable"},
+      {"env: {TF_CONFIG: x}\n", "4:7: \"TF_CONFIG\" is set by muster itself"},
+      {"env: {MUSTER_JOB: x}\n", "4:7: \"MUSTER_JOB\" is set by muster itself"},
+      {"env: {A: [x]}\n", "4:10: expected text, found a list"},
+      {"env: {A: }\n", "4:7: expected text, found nothing"},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_EQ(ErrorOf(head + test.text), std::string("jobs/job.yaml:") + test.error) << test.text;
+  }
+}
+
+TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
+  const std::string replicas = "replicas: {ps: {count: 1}, worker: {count: 1}}\n";
+  const std::string model = "name: j\nmodel: mnist_mlp\n";
+  const struct {
+    std::string text;
+    const char* error;  // after "jobs/job.yaml:"
+  } kCases[] = {
+      {"", "1:1: the file is empty"},
+      {"- a\n", "1:1: expected a mapping (`key: value`) in the job, found a list"},
+      {"name: j\n", "1:1: \"replicas\" is missing in the job"},
+      {"model: mnist_mlp\n" + replicas, "1:1: \"name\" is missing in the job"},
+      {"name: j\n" + replicas, "1:1: what to run is missing: \"model\", or \"program\" for your own"},
+      {"name: a/b\nmodel: mnist_mlp\n" + replicas,
+       "1:7: \"a/b\" is not a job name: letters, digits, '-', '_' and '.', the first a letter or digit, at "
+       "most 63 bytes"},
+      {"name: " + std::string(64, 'x') + "\nmodel: mnist_mlp\n" + replicas,
+       "1:7: \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...\" is not a job name: letters, "
+       "digits, '-', "
+       "'_' and '.', the first a letter or digit, at most 63 bytes"},
+      {"name: ..\nmodel: mnist_mlp\n" + replicas,
+       "1:7: \"..\" is not a job name: letters, digits, '-', '_' and '.', the first a letter or digit, at "
+       "most 63 bytes"},
+      {"name: j\nmodel: mnist_mpl\n" + replicas,
+       "2:8: unknown model \"mnist_mpl\"; did you mean \"mnist_mlp\"?"},
+      {"name: j\nmodel: resnet\n" + replicas,
+       "2:8: unknown model \"resnet\"; it is one of: mnist_softmax, mnist_mlp, mnist_cnn, wide_deep"},
+      {"name: j\nmodel: mnist_cnn\n" + replicas,
+       "2:8: \"mnist_cnn\" is not in this version of muster; it has: mnist_softmax, mnist_mlp"},
+      {"name: j\nmodel: wide_deep\n" + replicas,
+       "2:8: \"wide_deep\" is not in this version of muster; it has: mnist_softmax, mnist_mlp"},
+      {"name: j\nmodel: mnist_softmax\nhidden: [3]\n" + replicas,
+       "3:1: \"mnist_softmax\" has no hidden layers"},
+      {model + "replicas: {}\n", "3:11: \"worker\" is missing in replicas"},
+      {model + "replicas: {workers: {count: 1}}\n",
+       "3:12: unknown key \"workers\" in replicas; did you mean \"worker\"?"},
+      {model + "replicas: {worker: {count: 1}}\n", "3:11: strategy parameter_server needs at least one ps"},
+      {model + "replicas: {ps: {count: 0}, worker: {count: 1}}\n",
+       "3:24: strategy parameter_server needs at least one ps"},
+      {model + "replicas: {ps: {count: -1}, worker: {count: 1}}\n",
+       "3:24: expected a whole number from 0 to 4096, found \"-1\""},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 0}}\n", "3:44: a job needs at least one worker"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 1}, chief: {count: 2}}\n",
+       "3:63: a job has at most one chief"},
+      {model + "replicas: {ps: {count: 1}, worker: 3}\n",
+       "3:36: expected a mapping (`key: value`) in worker, found \"3\""},
+      {model + "replicas:\n  ps: {count: 1}\n  worker:\n", "5:3: \"count\" is missing in worker"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 1, restart: on-failure}}\n",
+       "3:56: unknown restart policy \"on-failure\"; did you mean \"on_failure\"?"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 1, restart: never, max_restarts: 2}}\n",
+       "3:63: \"max_restarts\" means nothing with `restart: never`"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 1, max_restarts: -2}}\n",
+       "3:61: expected a whole number from 0 to 1000000, found \"-2\""},
+      {"name: j\nprogram: python3 train.py\n" + replicas,
+       "2:10: expected a list of a program and its arguments, like [python3, train.py], found \"python3 "
+       "train.py\""},
+      {"name: j\nprogram: []\n" + replicas, "2:10: the program's name is missing"},
+      {"name: j\nprogram: [x]\ntrain: {steps: 1}\n" + replicas,
+       "3:1: \"train\" means nothing with \"program\""},
+      {"name: j\nprogram: [x]\ndata: auto\n" + replicas,
+       "3:7: \"auto\" is the data of a model; a program names its folder"},
+      {"name: j\nprogram: [x]\nfiles: [../x]\n" + replicas,
+       "3:9: \"../x\" must be a path below the folder of the job file"},
+      {"name: j\nprogram: [x]\nfiles: [/etc/passwd]\n" + replicas,
+       "3:9: \"/etc/passwd\" must be a path below the folder of the job file"},
+      {"name: j\nprogram: [x]\nfiles: [a/../../x]\n" + replicas,
+       "3:9: \"a/../../x\" must be a path below the folder of the job file"},
+      {"name: j\nprogram: [x]\nflags: tensorfow\n" + replicas,
+       "3:8: unknown kind of flags \"tensorfow\"; did you mean \"tensorflow\"?"},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_EQ(ErrorOf(test.text), std::string("jobs/job.yaml:") + test.error) << test.text;
+  }
+}
+
+TEST(Job, AChiefCountsAsAWorkerWhereBatchesAreSplit) {
+  const std::string head =
+      "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, chief: {count: 1}, worker: {count: 2}}\n";
+  EXPECT_EQ(ErrorOf(head + "update: {mode: sync, aggregate: 3}\ntrain: {global_batch_size: 3}\n"), "OK");
+  EXPECT_NE(ErrorOf(head + "update: {mode: sync, aggregate: 2}\n"), "OK");
+  EXPECT_NE(ErrorOf(head + "train: {global_batch_size: 2}\n"), "OK");
+}
+
+TEST(Job, ReadsAFileAndNamesItInErrors) {
+  TemporaryDirectory folder;
+  const auto path = folder.path() / "job.yaml";
+  ASSERT_TRUE(WriteFileAtomically(path, "nam: x\n").ok());
+  EXPECT_EQ(ReadJob(path, "").status().message(),
+            path.string() + ":1:1: unknown key \"nam\" in the job; did you mean \"name\"?");
+  EXPECT_EQ(ExitCodeFor(ReadJob(folder.path() / "none", "").status()), 2);
+}
+
+}  // namespace
+}  // namespace muster
