@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "inventory/yaml_reader.h"
+#include "inventory/yaml_tree.h"
 
 namespace muster {
 namespace {

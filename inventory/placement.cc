@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/nearest.h"
-#include "inventory/yaml_reader.h"
+#include "inventory/yaml_tree.h"
 
 namespace muster {
 namespace {
