@@ -28,19 +28,20 @@ namespace muster {
 inline constexpr int kDefaultSshPort = 22;
 
 struct Host {
-  std::string name;         // unique in the inventory; host keys are known under it
-  bool local = false;       // this machine, without SSH: the five fields below mean nothing
-  std::string ssh_address;  // name or IP address (IPv6 without brackets)
+  std::string name;    // unique in the inventory; host keys are known under it
+  bool local = false;  // this machine, without SSH; then the next five mean nothing
+
+  std::string ssh_address;  // name or IP address, IPv6 without brackets
   int ssh_port = kDefaultSshPort;
-  std::string user;  // empty: whoever runs muster
-  std::vector<std::string>
-      identities;  // private key files on this machine; empty: the SSH agent and the usual files
-  std::optional<Endpoint> jump;  // through this one; its port is always set, its user may be empty as above
-  std::string data_address;      // IP address that other hosts reach its tasks at; empty: found out
+  std::string user;                     // empty: whoever runs muster
+  std::vector<std::string> identities;  // private key files here; empty: the SSH agent and the usual files
+  std::optional<Endpoint> jump;         // to go through; its port is set, its user empty where not given
+
+  std::string data_address;  // IP address other hosts reach its tasks at; empty: not given
   std::vector<std::string> labels;
   std::optional<std::vector<int>> gpus;  // device indices; unset: all it has
   std::string dir = "~/.muster";         // on the host, where "~" is its user's home
-  SourcePosition position;               // of its name (or range) in the file
+  SourcePosition position;               // of its name, or of the range that made it
 };
 
 struct Discovery {

@@ -38,7 +38,9 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode TakeRoot() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (has_document_) throw Refusal{mark, "a second document: a file has one, without `---` after it"};
+    if (has_document_)
+      throw Refusal{mark,
+                    "the document has ended before this; check the indentation, and that there is no `---`"};
     has_document_ = true;
   }
   void OnDocumentEnd() override {}
@@ -167,6 +169,20 @@ class TreeBuilder : public YAML::EventHandler {
   // Pointers stay good: a node grows no further child while one of its children is open.
   std::vector<OpenNode> open_;
 };
+
+// yaml-cpp's words for the mistakes that people make most say little about what to do.
+std::string ExplainSyntaxError(const std::string& message) {
+  static const std::map<std::string, std::string> kExplanations = {
+      {"end of map not found", "does not fit to what stands before it; check the indentation"},
+      {"end of sequence not found", "does not fit to the list before it; check the indentation"},
+      {"illegal map value", "`key: value` cannot stand here; check the indentation"},
+      {"end of sequence flow not found", "the list before this is not closed with ]"},
+      {"end of map flow not found", "the mapping before this is not closed with }"},
+      {"illegal flow end", "closes a bracket that is not open"},
+  };
+  const auto explanation = kExplanations.find(message);
+  return "not valid YAML: " + (explanation == kExplanations.end() ? message : explanation->second);
+}
 
 // The length of the UTF-8 sequence at the start of `text` (RFC 3629), or 0.
 size_t Utf8Length(std::string_view text) {
@@ -301,7 +317,7 @@ absl::StatusOr<YamlDocument> ParseYaml(std::string_view text, const std::string&
   } catch (const YAML::Exception& error) {
     const bool placed = !error.mark.is_null();
     return ErrorAt(path, placed ? error.mark.line + 1 : 1, placed ? error.mark.column + 1 : 1,
-                   "not valid YAML: " + error.msg);
+                   ExplainSyntaxError(error.msg));
   }
   document.root = builder.TakeRoot();
   if (document.root.kind == YamlNode::Kind::kNothing) return ErrorAt(path, 1, 1, "the file is empty");
