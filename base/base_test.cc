@@ -92,6 +92,16 @@ TEST(Process, ReportsExitCodesSignalsAndOutput) {
   EXPECT_EQ(RunCommand({.argv = {"sh", "-c", "kill -9 $$"}}, deadline)->exit_code, 128 + SIGKILL);
 }
 
+TEST(Process, PassesArgumentsAndEnvironmentByteForByte) {
+  const std::string strange = "a b'c\"d\n\xc3\xa4$HOME*", large(100'000, 'x');
+  const auto result = RunCommand(
+      {.argv = {"sh", "-c", "printf %s \"$1$STRANGE$LARGE\"", "sh", strange},
+       .environment = std::vector<std::string>{"STRANGE=" + strange, "LARGE=" + large, "PATH=/usr/bin:/bin"}},
+      Now() + seconds(20));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->stdout_text, strange + strange + large);
+}
+
 TEST(Process, AProgramThatDoesNotExistIsAnErrorOfSpawn) {
   const auto process = Process::Spawn({.argv = {"/no/such/program"}});
   EXPECT_EQ(process.status().code(), absl::StatusCode::kNotFound);

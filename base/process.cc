@@ -61,7 +61,7 @@ absl::StatusOr<Process> Process::Spawn(const SpawnOptions& options) {
   UniqueFd dev_null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!dev_null.valid()) return ErrnoError(errno, "/dev/null");
   const ChildPlan plan{.argv = Pointers(options.argv),
-                       .envp = Pointers(options.environment.value_or(std::vector<std::string>{})),
+                       .envp = options.environment ? Pointers(*options.environment) : std::vector<char*>(),
                        .options = &options,
                        .dev_null = dev_null.get(),
                        .error_pipe = error_write.get()};

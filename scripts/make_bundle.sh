@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# make_bundle.sh PROGRAM FOLDER: puts a program and every library it needs but the C library's own into FOLDER/bin and
+# FOLDER/lib, so that it runs on a host with nothing installed. The program must have been linked with DT_RPATH $ORIGIN/../lib.
+set -euo pipefail
+program=$1
+folder=$2
+
+rm -rf "$folder.new"
+mkdir -p "$folder.new/bin" "$folder.new/lib"
+strip -o "$folder.new/bin/$(basename "$program")" "$program"
+
+# The C library and its loader belong to the host: they must match its kernel and each other.
+host_libraries='^(ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|linux-vdso)\.so'
+ldd "$program" | while read -r name _ path _; do
+  base=$(basename "$name")
+  [[ $base =~ $host_libraries ]] && continue
+  if [ ! -f "$path" ]; then
+    echo "make_bundle.sh: $program needs $name, which is not found" >&2
+    exit 1
+  fi
+  strip --strip-unneeded -o "$folder.new/lib/$base" "$path"
+done
+rm -rf "$folder"
+mv "$folder.new" "$folder"
