@@ -1,0 +1,217 @@
+#include "launcher/reconciler/invariants.h"
+
+#include <algorithm>
+
+#include "launcher/reconciler/task_life.h"
+
+namespace muster::reconcile {
+
+void Invariants::Require(bool condition, const std::string& what) {
+  if (!condition) violations_.push_back(what);
+}
+
+void Invariants::OnLaunch(const Desired& desired, bool replanned) {
+  desired_ = desired;
+  plans_ += replanned;
+  connections_.clear();
+  reported_.clear();
+  contents_.clear();
+  gangs_.clear();
+  known_.clear();
+  contents_requests_.clear();
+}
+
+bool Invariants::InPlan(const Deployment& deployment) const {
+  const auto& [id, generation, spec_hash] = deployment;
+  return generation == persisted_.generation && persisted_.fixed &&
+         std::any_of(desired_.tasks.begin(), desired_.tasks.end(),
+                     [&](const DesiredTask& task) { return task.id == id && task.spec_hash == spec_hash; });
+}
+
+void Invariants::Learn(const TaskReport& report) {
+  known_.insert({report.task, report.generation, report.spec_hash});
+}
+
+void Invariants::OnEvent(const Event& event) {
+  if (const auto* reported = std::get_if<HostReported>(&event)) {
+    if (connections_[reported->host] != reported->connection) return;
+    reported_.insert(reported->host);
+    for (const TaskReport& report : reported->tasks) Learn(report);
+  } else if (const auto* failed = std::get_if<HostFailed>(&event)) {
+    if (connections_[failed->host] == failed->connection) reported_.erase(failed->host);
+  } else if (const auto* ready = std::get_if<ContentsReady>(&event)) {
+    if (contents_requests_.contains(ready->request)) contents_.insert(ready->host);
+  } else if (std::holds_alternative<StopRequested>(event)) {
+    stop_requested_ = true;
+  }
+}
+
+void Invariants::OnAction(const Action& action) {
+  Require(!finish_, "an action after Finish");
+  if (const auto* connect = std::get_if<Connect>(&action)) {
+    connections_[connect->host] = connect->connection;
+    reported_.erase(connect->host);
+  } else if (const auto* contents = std::get_if<EnsureContents>(&action)) {
+    contents_requests_[contents->request] = contents->host;
+  } else if (const auto* persist = std::get_if<PersistRecord>(&action)) {
+    CheckRecord(persist->record);
+  } else if (const auto* start = std::get_if<StartTask>(&action)) {
+    CheckStart(*start);
+  } else if (const auto* stop = std::get_if<StopTasks>(&action)) {
+    CheckStop(*stop);
+  }
+}
+
+void Invariants::CheckRecord(const Record& record) {
+  Require(record.generation >= persisted_.generation, "I1 generations only grow");
+  Require(!persisted_.ending || (record.ending && record.ending->result == persisted_.ending->result),
+          "I2 a decided ending is not taken back");
+  if (record.generation > persisted_.generation) {
+    deaths_.clear();
+    // The first, one for each plan with another cluster, one for each lost port.
+    Require(static_cast<int>(record.generation) <= 1 + plans_ + port_losses_,
+            "I3 each generation has a reason");
+  }
+  if (record.fixed) {
+    const auto [known, added] = clusters_.emplace(record.generation, *record.cluster);
+    Require(known->second == *record.cluster, "I4 a generation has one cluster");
+    for (const Member& member : *record.cluster) {
+      if (!added || member.port == 0) continue;
+      Require(ports_[member.task] == std::pair(member.host, member.port),
+              "I5 the ports of a cluster are leased");
+    }
+  }
+  persisted_ = record;
+}
+
+void Invariants::CheckStart(const StartTask& start) {
+  const std::string who = start.task + " on " + start.host;
+  Require(!persisted_.ending, "I6 no start once the end is decided: " + who);
+  Require(persisted_.fixed && start.generation == persisted_.generation,
+          "I7 starts are of the persisted generation: " + who);
+  Require(*start.cluster == clusters_[start.generation], "I8 starts have the persisted cluster: " + who);
+  if (gangs_.insert(start.generation).second) {
+    for (const DesiredHost& host : desired_.hosts) {
+      Require(reported_.contains(host.id) && contents_.contains(host.id),
+              "I9 no start before the gang is there: " + host.id);
+    }
+  }
+  Require(!known_.contains({start.task, start.generation, start.spec_hash}),
+          "I10 no start of what is known to have run: " + who);
+}
+
+void Invariants::CheckStop(const StopTasks& stop) {
+  if (stop.tasks.empty()) {
+    Require(persisted_.ending || !persisted_.fixed,
+            "I11 all tasks of a host are stopped only at an end: " + stop.host);
+    return;
+  }
+  for (const auto& [where, report] : live_) {
+    if (where.first != stop.host ||
+        std::find(stop.tasks.begin(), stop.tasks.end(), where.second) == stop.tasks.end())
+      continue;
+    Require(!InPlan({report.task, report.generation, report.spec_hash}),
+            "I12 what runs as desired is not stopped: " + report.task);
+  }
+}
+
+void Invariants::OnPortGiven(const TaskId& task, const HostId& host, uint32_t port) {
+  ports_[task] = {host, port};
+}
+
+void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
+  for (const auto& [where, other] : live_) {
+    Require(where.second != report.task || where.first == host || other.generation != report.generation,
+            "I13 one incarnation of a task in a generation: " + report.task + " on " + host + " and " +
+                where.first);
+  }
+  live_[{host, report.task}] = report;
+}
+
+void Invariants::OnEnded(const HostId& host, const TaskReport& report) {
+  live_.erase({host, report.task});
+  last_[{report.task, report.generation, report.spec_hash}] = report;
+}
+
+void Invariants::OnDied(const HostId& host, const TaskReport& report) {
+  if (report.generation != persisted_.generation) return;
+  deaths_[report.task] = report;
+  death_hosts_[report.task] = host;
+}
+
+void Invariants::OnOutage(const HostId& host, bool begins, TimePoint now) {
+  outage_end_[host] = begins ? TimePoint::max() : now;
+}
+
+void Invariants::CheckNothingRuns(const std::string& when) {
+  for (const auto& [where, report] : live_) {
+    const bool named = std::count(finish_->left_behind.begin(), finish_->left_behind.end(), where.first) > 0;
+    Require(named, "I14 nothing runs " + when + ": " + where.second + " on " + where.first);
+  }
+}
+
+void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePoint now) {
+  finish_ = outcome;
+  CheckNothingRuns("at the end");
+  for (const HostId& host : outcome.left_behind) {
+    const auto outage = outage_end_.find(host);
+    Require(outage != outage_end_.end() &&
+                (outage->second == TimePoint::max() || now - outage->second < options.stop_deadline * 2),
+            "I15 a host that can be reached is not left behind: " + host);
+  }
+  switch (outcome.result) {
+    case Result::kSucceeded:
+      for (const DesiredTask& task : desired_.tasks) {
+        const auto last = last_.find({task.id, persisted_.generation, task.spec_hash});
+        Require(task.is_server || (last != last_.end() && last->second.state == TaskState::kSucceeded),
+                "I16 success means that all succeeded: " + task.id);
+      }
+      Require(outcome.exit_code == 0, "I17 success exits with 0");
+      break;
+    case Result::kStopped:
+      Require(stop_requested_, "I18 stopped only on request: " + outcome.message);
+      Require(outcome.exit_code == 130, "I19 stopped exits with 130");
+      break;
+    case Result::kFailed:
+      Require(!deaths_.empty() || !outage_end_.empty(), "I20 a failure has a cause: " + outcome.message);
+      CheckFirstCause(outcome);
+      break;
+  }
+}
+
+void Invariants::CheckFirstCause(const Outcome& outcome) {
+  if (outcome.exit_code == 69) {
+    Require(!outage_end_.empty(), "I21 a host is called lost only after an outage: " + outcome.message);
+    return;
+  }
+  Require(outcome.first_cause.has_value(), "I22 a failure names its first cause: " + outcome.message);
+  if (!outcome.first_cause) return;
+  const auto named = deaths_.find(outcome.first_cause->task);
+  Require(named != deaths_.end(), "I23 the first cause has died by itself: " + outcome.message);
+  if (named == deaths_.end()) return;
+  Require(outcome.exit_code == named->second.exit_code,
+          "I24 the exit code is the first cause's: " + outcome.message);
+  for (const auto& [task, report] : deaths_) {
+    if (outcome.left_behind.end() !=
+        std::find(outcome.left_behind.begin(), outcome.left_behind.end(), death_hosts_[task]))
+      continue;
+    Require(report.ended_micros >= named->second.ended_micros,
+            "I25 nothing died before the first cause: " + task + ", but " + outcome.message);
+  }
+}
+
+void Invariants::OnSettled(const View& view, TimePoint next_deadline, TimePoint now) {
+  Require(next_deadline > now, "I26 a Step leaves nothing that is due");
+  Require(view.phase == Phase::kFinished || next_deadline < TimePoint::max() || view.phase == Phase::kRunning,
+          "I27 every wait has a deadline");
+  Require(!persisted_.fixed || view.generation == persisted_.generation,
+          "I28 the generation in force is the persisted one");
+}
+
+void Invariants::OnStuck() { Require(false, "I29 every run ends once the faults have ceased"); }
+
+void Invariants::OnQuiet() {
+  if (finish_) CheckNothingRuns("after the end");
+}
+
+}  // namespace muster::reconcile

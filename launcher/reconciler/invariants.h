@@ -1,0 +1,71 @@
+// What must hold at every moment of a run, whatever the network and the machines do. The simulation tells
+// what it sees; this never looks into the Reconciler.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "launcher/reconciler/messages.h"
+
+namespace muster::reconcile {
+
+class Invariants {
+ public:
+  // A launcher begins its life with what it wants; `replanned`: the cluster it wants is not the one before.
+  void OnLaunch(const Desired& desired, bool replanned);
+  void OnEvent(const Event& event);  // delivered to the reconciler, before its Step
+  void OnAction(const Action& action);
+  void OnSettled(const View& view, TimePoint next_deadline, TimePoint now);  // after each Step
+
+  // The truth about the hosts.
+  void OnPortGiven(const TaskId& task, const HostId& host, uint32_t port);
+  void OnPortLost() { ++port_losses_; }
+  void OnStarted(const HostId& host, const TaskReport& report);  // each incarnation
+  void OnDied(const HostId& host, const TaskReport& report);     // for good, by itself
+  void OnEnded(const HostId& host, const TaskReport& report);    // each incarnation, in any way
+  void OnOutage(const HostId& host, bool begins, TimePoint now);
+
+  // `live` are the tasks that really run now, anywhere.
+  void OnFinish(const Outcome& outcome, const Options& options, TimePoint now);
+  void OnStuck();  // faults have ceased long ago, and the job has not ended
+  void OnQuiet();  // all messages that were still under way have arrived
+
+  const std::vector<std::string>& violations() const { return violations_; }
+
+ private:
+  using Deployment = std::tuple<TaskId, uint64_t, std::string>;  // task, generation, spec_hash
+
+  void Require(bool condition, const std::string& what);
+  void CheckRecord(const Record& record);
+  void CheckStart(const StartTask& start);
+  void CheckStop(const StopTasks& stop);
+  void CheckFirstCause(const Outcome& outcome);
+  void CheckNothingRuns(const std::string& when);
+  void Learn(const TaskReport& report);
+  bool InPlan(const Deployment& deployment) const;
+
+  Desired desired_;
+  Record persisted_;
+  std::map<uint64_t, Cluster> clusters_;
+  std::map<HostId, ConnectionId> connections_;
+  std::set<HostId> reported_, contents_;  // in this life; `reported_` on the connection it has now
+  std::set<uint64_t> gangs_;              // generations of which this life has started something
+  std::set<Deployment> known_;            // deployments this life was told of
+  std::map<RequestId, HostId> contents_requests_;
+  std::map<TaskId, std::pair<HostId, uint32_t>> ports_;
+  std::map<std::pair<HostId, TaskId>, TaskReport> live_;
+  std::map<Deployment, TaskReport> last_;
+  std::map<TaskId, TaskReport> deaths_;  // under the newest generation
+  std::map<TaskId, HostId> death_hosts_;
+  std::map<HostId, TimePoint> outage_end_;  // max() while it lasts
+  int plans_ = 0;
+  int port_losses_ = 0;
+  bool stop_requested_ = false;
+  std::optional<Outcome> finish_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace muster::reconcile

@@ -1,0 +1,296 @@
+// What the reconciler is told (Desired, Record, events) and what it says (actions, Outcome, View).
+//
+// Plain values. The driver (a thread per host) executes actions and feeds back events; the two meet nowhere
+// else.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace muster::reconcile {
+
+using HostId = std::string;     // the host's name in the inventory
+using TaskId = std::string;     // "ps:0"
+using RequestId = uint64_t;     // of one action; unique within one Reconciler
+using ConnectionId = uint64_t;  // of one Connect action; later ones are larger
+
+/// A server exits with this code when it cannot bind the port it was given. The job then gets new ports
+/// instead of failing.
+inline constexpr int kPortLostExitCode = 98;
+
+// ---- What is wanted
+// -------------------------------------------------------------------------------------------------
+
+struct DesiredHost {
+  HostId id;
+  std::string data_address;           // literal IP that its servers bind and others reach
+  std::vector<std::string> contents;  // SHA-256 of what must be in its store before anything starts
+};
+
+struct DesiredTask {
+  TaskId id;
+  HostId host;            // one of Desired::hosts
+  std::string spec_hash;  // of everything that needs a restart when it changes, except the cluster
+  bool needs_port = false;
+  bool is_server = false;  // ends when the others have ended: the job does not wait for its success
+};
+
+/// Hosts without a task are not contacted.
+struct Desired {
+  std::vector<DesiredHost> hosts;
+  std::vector<DesiredTask> tasks;
+};
+
+struct Options {
+  Duration connect_deadline = std::chrono::seconds(15);  // for a host to be there before the first start
+  Duration connect_attempt = std::chrono::seconds(10);   // for one Connect
+  Duration lost_deadline = std::chrono::seconds(60);     // for a host to come back after the first start
+  Duration request_timeout = std::chrono::seconds(10);  // for an answer, beyond what the request itself takes
+  Duration contents_timeout = std::chrono::minutes(30);  // for the contents of one host
+  Duration stop_grace = std::chrono::seconds(3);         // from TERM to KILL
+  Duration stop_deadline =
+      std::chrono::seconds(10);  // for all tasks to be gone, after which their hosts are given up
+  Duration server_grace =
+      std::chrono::seconds(10);  // for servers to end by themselves after the others' success
+  Duration backoff_first =
+      std::chrono::milliseconds(250);  // between attempts, doubled each time, -25% to +25%
+  Duration backoff_limit = std::chrono::seconds(8);
+  std::optional<Duration> run_deadline;  // for the whole run, stop not included
+  int max_attempts = 3;                  // refused starts of a task, refused uploads to a host, ...
+  int max_silences = 3;                  // unanswered requests in a row before a host counts as broken
+  int max_port_retries = 3;              // new generations because of lost ports
+};
+
+// ---- What is remembered
+// ---------------------------------------------------------------------------------------------
+
+/// One task's place in a cluster.
+struct Member {
+  TaskId task;
+  HostId host;
+  std::string data_address;
+  uint32_t port = 0;  // 0: it serves nothing
+  bool operator==(const Member&) const = default;
+};
+
+/// In the order of Desired::tasks.
+using Cluster = std::vector<Member>;
+
+/// "10.0.0.1:20000", "[fd00::1]:20000", or "" for a member without a port.
+std::string Address(const Member& member);
+
+enum class Result { kSucceeded, kFailed, kStopped };
+
+/// A task that did not end well, and how: "stopped", "killed by signal 9", "lost with its host".
+struct Casualty {
+  TaskId task;
+  HostId host;
+  std::string what;
+  bool operator==(const Casualty&) const = default;
+};
+
+/// How a job ended. `exit_code` is that of `muster run` (DESIGN, "Exit codes").
+struct Outcome {
+  Result result = Result::kSucceeded;
+  int exit_code = 0;
+  std::string message;                  // one sentence for a person; names host, task and cause
+  std::optional<Casualty> first_cause;  // where a task or its host was the cause
+  std::vector<Casualty> consequences;   // the tasks that did not end well because of it
+  std::vector<HostId> left_behind;      // could not be reached to stop what may still run there
+  bool operator==(const Outcome&) const = default;
+};
+
+struct LostPort {
+  HostId host;
+  uint32_t port = 0;
+  bool operator==(const LostPort&) const = default;
+};
+
+/// All that a new Reconciler needs to go on where one was killed; the driver keeps it in a file.
+struct Record {
+  uint64_t generation = 0;  // the newest that was fixed
+  bool fixed = false;  // `cluster` is that of `generation` and in force; else only where tasks may still run
+  std::shared_ptr<const Cluster> cluster =
+      std::make_shared<Cluster>();  // shared because every StartTask holds it too
+  std::vector<LostPort> lost_ports;
+  int port_retries = 0;
+  std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
+};
+
+/// The record with which a job that has ended is run again: higher generations, nothing adopted.
+Record NextRun(const Record& ended);
+
+// ---- What happens
+// ---------------------------------------------------------------------------------------------------
+
+enum class TaskState { kPending, kRunning, kRestarting, kSucceeded, kFailed, kLost };
+
+/// "Pending", "Running", ...
+const char* TaskStateName(TaskState state);
+
+/// The agent's word about one task: the fields of proto/agent.proto, TaskStatus, that decisions and tables
+/// need.
+struct TaskReport {
+  TaskId task;
+  TaskState state = TaskState::kPending;
+  uint64_t generation = 0;
+  std::string spec_hash;
+  uint32_t incarnation = 0;
+  uint32_t restarts = 0;
+  int exit_code = -1;
+  bool stopped = false;
+  int64_t started_micros = 0;
+  int64_t ended_micros = 0;
+  std::string reason;
+};
+
+/// Answers to Connect. HostFailed also tells that an established connection is gone. The driver finds
+/// half-open connections with keepalives. Unavailable, DeadlineExceeded and Aborted are tried again; any
+/// other code (host key, login) is final.
+struct HostConnected {
+  HostId host;
+  ConnectionId connection = 0;
+};
+struct HostFailed {
+  HostId host;
+  ConnectionId connection = 0;
+  absl::Status status;
+};
+/// All tasks of the job on this host: once after each HostConnected, and again at each change. May be late or
+/// doubled.
+struct HostReported {
+  HostId host;
+  ConnectionId connection = 0;
+  std::vector<TaskReport> tasks;
+};
+/// Answers to the requests EnsureContents, LeasePort, StartTask, StopTasks.
+struct ContentsReady {
+  HostId host;
+  RequestId request = 0;
+};
+struct PortLeased {
+  HostId host;
+  RequestId request = 0;
+  uint32_t port = 0;
+};
+struct TaskStarted {
+  HostId host;
+  RequestId request = 0;
+  TaskReport task;
+};
+struct TasksStopped {
+  HostId host;
+  RequestId request = 0;
+  uint32_t processes_left = 0;
+  std::vector<TaskReport> tasks;
+};
+struct RequestFailed {
+  HostId host;
+  RequestId request = 0;
+  absl::Status status;
+};
+/// Ctrl-C or `muster stop`.
+struct StopRequested {};
+/// A PersistRecord could not be executed. The driver has dropped the StartTasks that came after it.
+struct RecordFailed {
+  absl::Status status;
+};
+/// NextDeadline() has come.
+struct Tick {};
+
+using Event = std::variant<Tick, HostConnected, HostFailed, HostReported, ContentsReady, PortLeased,
+                           TaskStarted, TasksStopped, RequestFailed, StopRequested, RecordFailed>;
+
+// ---- What is to be done
+// ---------------------------------------------------------------------------------------------
+
+/// Replaces any connection to this host. Requests sent on an older one count as unanswered; their late
+/// answers are ignored.
+struct Connect {
+  HostId host;
+  ConnectionId connection = 0;
+  TimePoint deadline;
+};
+/// Makes the contents present in the host's store; uploads those that are not.
+struct EnsureContents {
+  RequestId request = 0;
+  HostId host;
+  std::vector<std::string> contents;
+};
+struct LeasePort {
+  RequestId request = 0;
+  HostId host;
+  TaskId task;
+  std::string data_address;
+  std::vector<uint32_t> avoid;
+};
+/// Synchronous and durable: it is done before any later action is begun, or RecordFailed.
+struct PersistRecord {
+  Record record;
+};
+struct StartTask {
+  RequestId request = 0;
+  HostId host;
+  TaskId task;
+  uint64_t generation = 0;
+  std::string spec_hash;
+  std::shared_ptr<const Cluster> cluster;
+};
+/// An empty list means every task of the job. Starts of this job below `minimum_generation` are refused by
+/// the host from now on, so that a start which was delayed on its way cannot undo the stop.
+struct StopTasks {
+  RequestId request = 0;
+  HostId host;
+  std::vector<TaskId> tasks;
+  uint64_t minimum_generation = 0;
+  Duration grace{};
+};
+/// The last action: the driver closes its connections.
+struct Finish {
+  Outcome outcome;
+};
+
+using Action = std::variant<Connect, EnsureContents, LeasePort, PersistRecord, StartTask, StopTasks, Finish>;
+
+// ---- What tables show
+// -----------------------------------------------------------------------------------------------
+
+enum class Phase { kGathering, kRunning, kEnding, kFinished };
+enum class HostState { kConnecting, kConnected, kReady, kLost, kRefused };
+
+/// "gathering", "running", ...; "connecting", "connected", ...
+const char* PhaseName(Phase phase);
+const char* HostStateName(HostState state);
+
+struct HostView {
+  HostId host;
+  HostState state = HostState::kConnecting;
+  int attempts = 0;         // connects in a row that failed
+  absl::Status last_error;  // of the connection
+};
+
+struct TaskView {
+  TaskId task;
+  HostId host;
+  TaskState state = TaskState::kPending;  // kLost also while its host is
+  std::string address;                    // "" before the cluster is fixed, or if it serves nothing
+  std::optional<TaskReport> report;       // the newest
+};
+
+struct View {
+  Phase phase = Phase::kGathering;
+  uint64_t generation = 0;
+  std::vector<HostView> hosts;
+  std::vector<TaskView> tasks;
+  std::optional<Outcome> ending;  // what is being ended as; complete with kFinished
+};
+
+}  // namespace muster::reconcile

@@ -1,0 +1,254 @@
+// What is done to one host. Level-triggered: each call looks at what is and asks for what is missing and not
+// yet asked for, so that nothing depends on which event came before.
+#include <algorithm>
+
+#include "launcher/reconciler/reconciler.h"
+#include "launcher/reconciler/task_life.h"
+
+namespace muster::reconcile {
+namespace {
+
+bool WorthTryingAgain(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded || status.code() == absl::StatusCode::kAborted;
+}
+
+}  // namespace
+
+void Reconciler::ReconcileHost(Host& host) {
+  CheckDeadlines(host);
+  // Deadlines may have ended the job.
+  const bool wanted = phase_ == Phase::kEnding ? NeedsStop(host) : !host.refused;
+  if (host.link == Link::kDown && wanted && !host.refused && now_ >= host.connect_at) {
+    host.link = Link::kConnecting;
+    host.connection = ++last_id_;
+    host.connect_at = now_ + options_.connect_attempt;
+    if (host.lost_since && phase_ != Phase::kEnding && Matters(host)) {
+      host.connect_at = std::min(host.connect_at, LostLimit(host));
+    }
+    actions_.push_back(Connect{host.desired.id, host.connection, host.connect_at});
+  }
+  if (host.link != Link::kUp || !host.reported) return;
+  switch (phase_) {
+    case Phase::kGathering:
+      return GatherHost(host);
+    case Phase::kRunning:
+      return RunHost(host);
+    case Phase::kEnding:
+      if (stopping_ && NeedsStop(host)) StopAll(host);
+      return;
+    case Phase::kFinished:
+      return;
+  }
+}
+
+void Reconciler::CheckDeadlines(Host& host) {
+  if (host.link == Link::kConnecting && now_ >= host.connect_at) {
+    LoseConnection(host, DeadlineExceeded("no connection within %s", FormatAge(options_.connect_attempt)));
+  }
+  const bool silent = std::any_of(host.requests.begin(), host.requests.end(),
+                                  [this](const Request& request) { return now_ >= request.deadline; });
+  if (silent) {
+    ++host.silences;
+    LoseConnection(host, DeadlineExceeded("connected, but a request got no answer"));
+    host.connect_at = now_;
+  }
+  if (phase_ == Phase::kEnding || !Matters(host)) return;
+  if (host.silences >= options_.max_silences) {
+    host.refused = true;
+    host.last_error = Unavailable("%d requests in a row got no answer", host.silences);
+  }
+  if (host.lost_since && now_ >= LostLimit(host)) host.refused = true;
+  // A first start waits for the verdict on the other hosts: Advance.
+  if (host.refused && (phase_ == Phase::kRunning || record_.generation > 0)) FailUnreachable();
+}
+
+void Reconciler::EnsureHostContents(Host& host) {
+  if (host.contents_ready || Asked(host, Ask::kContents) || now_ < host.retry_at) return;
+  const Request& request = AddRequest(host, Ask::kContents, -1, options_.contents_timeout);
+  actions_.push_back(EnsureContents{request.id, host.desired.id, host.desired.contents});
+}
+
+void Reconciler::GatherHost(Host& host) {
+  EnsureHostContents(host);
+  if (host.may_run) return StopAll(host);
+  for (const int index : host.tasks) {
+    Task& task = tasks_[index];
+    if (!task.desired.needs_port || task.leased || now_ < task.retry_at || Asked(host, Ask::kLease, index))
+      continue;
+    std::vector<uint32_t> avoid;
+    for (const LostPort& lost : record_.lost_ports) {
+      if (lost.host == host.desired.id) avoid.push_back(lost.port);
+    }
+    const Request& request = AddRequest(host, Ask::kLease, index, options_.request_timeout);
+    actions_.push_back(
+        LeasePort{request.id, host.desired.id, task.desired.id, host.desired.data_address, std::move(avoid)});
+  }
+}
+
+void Reconciler::RunHost(Host& host) {
+  EnsureHostContents(host);
+  if (!gang_complete_) return;
+  std::vector<TaskId> outdated;
+  for (const auto& [id, report] : host.strangers) {
+    if (Live(report)) outdated.push_back(id);
+  }
+  for (const int index : host.tasks) {
+    Task& task = tasks_[index];
+    if (Current(task)) continue;
+    if (task.report && Live(*task.report)) {
+      outdated.push_back(task.desired.id);
+    } else if (now_ >= task.retry_at && !Asked(host, Ask::kStart, index)) {
+      host.may_run = true;
+      const Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
+      actions_.push_back(StartTask{request.id, host.desired.id, task.desired.id, record_.generation,
+                                   task.desired.spec_hash, record_.cluster});
+    }
+  }
+  if (outdated.empty() || now_ < host.retry_at || Asked(host, Ask::kStopSome)) return;
+  const Request& request =
+      AddRequest(host, Ask::kStopSome, -1, options_.stop_grace + options_.request_timeout);
+  actions_.push_back(
+      StopTasks{request.id, host.desired.id, std::move(outdated), record_.generation, options_.stop_grace});
+}
+
+void Reconciler::StopAll(Host& host) {
+  if (Asked(host, Ask::kStopAll) || now_ < host.retry_at) return;
+  // What is still under way for the host no longer matters, and nobody shall wait for it.
+  std::erase_if(host.requests,
+                [](const Request& r) { return r.ask == Ask::kStart || r.ask == Ask::kStopSome; });
+  const Request& request =
+      AddRequest(host, Ask::kStopAll, -1, options_.stop_grace + options_.request_timeout);
+  actions_.push_back(StopTasks{request.id, host.desired.id, {}, record_.generation + 1, options_.stop_grace});
+}
+
+Reconciler::Request& Reconciler::AddRequest(Host& host, Ask ask, int task, Duration timeout) {
+  return host.requests.emplace_back(Request{++last_id_, ask, task, now_ + timeout});
+}
+
+bool Reconciler::Asked(const Host& host, Ask ask, int task) const {
+  return std::any_of(host.requests.begin(), host.requests.end(),
+                     [&](const Request& request) { return request.ask == ask && request.task == task; });
+}
+
+void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
+  host.link = Link::kDown;
+  host.reported = false;
+  host.requests.clear();
+  host.last_error = status;
+  if (!host.lost_since) host.lost_since = now_;
+  host.refused = host.refused || !WorthTryingAgain(status);
+  host.connect_at = now_ + Backoff(++host.failed_connects, host.desired.id);
+  Touch(host);
+}
+
+Duration Reconciler::Backoff(int failures, const std::string& salt) const {
+  const int doublings = std::min(failures - 1, 20);
+  const Duration base =
+      std::min<Duration>(options_.backoff_first * (int64_t{1} << doublings), options_.backoff_limit);
+  RandomStream random(std::hash<std::string>{}(salt), static_cast<uint64_t>(failures));
+  return std::chrono::duration_cast<Duration>(base * (0.75 + 0.5 * random.NextDouble()));
+}
+
+TimePoint Reconciler::LostLimit(const Host& host) const {
+  return *host.lost_since + (record_.generation > 0 ? options_.lost_deadline : options_.connect_deadline);
+}
+
+TimePoint Reconciler::WakeTime(const Host& host) const {
+  TimePoint wake = TimePoint::max();
+  auto at = [&](TimePoint when) { wake = when > now_ ? std::min(wake, when) : wake; };
+  if (phase_ == Phase::kFinished) return wake;
+  const bool ending = phase_ == Phase::kEnding;
+  if (host.link == Link::kConnecting ||
+      (host.link == Link::kDown && !host.refused && (!ending || NeedsStop(host)))) {
+    at(host.connect_at);
+  }
+  for (const Request& request : host.requests) at(request.deadline);
+  if (!ending && host.lost_since && Matters(host)) at(LostLimit(host));
+  at(host.retry_at);
+  if (!ending) {
+    for (const int index : host.tasks) at(tasks_[index].retry_at);
+  }
+  return wake;
+}
+
+Reconciler::Counts Reconciler::Count(const Host& host) const {
+  Counts counts;
+  counts.not_ready = !Ready(host);
+  counts.refused = host.refused;
+  counts.undecided = !Ready(host) && !host.refused;
+  counts.may_run = host.may_run;
+  counts.unstopped = NeedsStop(host) && !host.refused;
+  for (const int index : host.tasks) {
+    const Task& task = tasks_[index];
+    counts.unleased += task.desired.needs_port && !task.leased;
+    counts.unfinished += !task.desired.is_server && !Succeeded(task);
+  }
+  return counts;
+}
+
+void Reconciler::Counts::Add(const Counts& other, int sign) {
+  not_ready += sign * other.not_ready;
+  undecided += sign * other.undecided;
+  refused += sign * other.refused;
+  may_run += sign * other.may_run;
+  unleased += sign * other.unleased;
+  unfinished += sign * other.unfinished;
+  unstopped += sign * other.unstopped;
+}
+
+void Reconciler::Touch(Host& host) {
+  const int index = static_cast<int>(&host - hosts_.data());
+  if (host.wake != TimePoint::max()) timers_.erase({std::exchange(host.wake, TimePoint::max()), index});
+  if (!std::exchange(host.dirty, true)) dirty_.push_back(index);
+}
+
+void Reconciler::TouchAll() {
+  for (Host& host : hosts_) Touch(host);
+}
+
+TimePoint Reconciler::NextDeadline() const {
+  TimePoint next = TimePoint::max();
+  if (finished()) return next;
+  if (!dirty_.empty()) return now_;  // before the first Step
+  if (!timers_.empty()) next = timers_.begin()->first;
+  if (phase_ != Phase::kEnding) return std::min(next, run_deadline_);
+  return std::min({next, give_up_at_, stopping_ ? TimePoint::max() : stop_from_});
+}
+
+bool Reconciler::Current(const Task& task) const {
+  return record_.fixed && task.report && task.report->generation == record_.generation &&
+         task.report->spec_hash == task.desired.spec_hash;
+}
+
+bool Reconciler::Succeeded(const Task& task) const {
+  return Current(task) && task.report->state == TaskState::kSucceeded;
+}
+
+bool Reconciler::Done(const Task& task) const { return Current(task) && !Live(*task.report); }
+
+bool Reconciler::Died(const Task& task) const {
+  return Current(task) && task.report->state == TaskState::kFailed && !task.report->stopped;
+}
+
+bool Reconciler::Ready(const Host& host) const {
+  return host.link == Link::kUp && host.reported && host.contents_ready;
+}
+
+bool Reconciler::Matters(const Host& host) const {
+  return phase_ == Phase::kGathering || std::any_of(host.tasks.begin(), host.tasks.end(),
+                                                    [this](int index) { return !Done(tasks_[index]); });
+}
+
+bool Reconciler::NeedsStop(const Host& host) const {
+  if (!host.may_run || phase_ != Phase::kEnding) return false;
+  // After a success there is nothing to fence off: all tasks have been started once and have ended.
+  const bool quiet =
+      record_.ending->result == Result::kSucceeded &&
+      std::all_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return Done(tasks_[index]); }) &&
+      std::none_of(host.strangers.begin(), host.strangers.end(),
+                   [](const auto& stranger) { return Live(stranger.second); });
+  return !quiet;
+}
+
+}  // namespace muster::reconcile

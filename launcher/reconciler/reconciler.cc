@@ -1,0 +1,409 @@
+// Events in, phases, and the record. What is done to one host is in reconcile_host.cc, how a job ends in
+// ending.cc.
+#include "launcher/reconciler/reconciler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "launcher/reconciler/task_life.h"
+
+namespace muster::reconcile {
+namespace {
+
+// An event causes at most: running -> gathering -> running -> ending -> finished.
+constexpr int kMaxPhaseChanges = 8;
+
+}  // namespace
+
+Reconciler::Reconciler(const Desired& desired, Record record, const Options& options, TimePoint now)
+    : options_(options), record_(std::move(record)), now_(now) {
+  std::unordered_map<std::string, const DesiredHost*> listed;
+  for (const DesiredHost& host : desired.hosts) listed.emplace(host.id, &host);
+  auto add_host = [this](DesiredHost host) {
+    const auto [place, added] = host_index_.emplace(host.id, static_cast<int>(hosts_.size()));
+    if (added) {
+      hosts_.push_back(
+          {.desired = std::move(host), .lost_since = now_, .connect_at = now_, .retry_at = now_});
+    }
+    return place->second;
+  };
+
+  const bool only_servers = std::all_of(desired.tasks.begin(), desired.tasks.end(),
+                                        [](const auto& task) { return task.is_server; });
+  for (const DesiredTask& task : desired.tasks) {
+    const auto host = listed.find(task.host);
+    MUSTER_CHECK(host != listed.end(), task.id + " is on a host that is not listed: " + task.host);
+    const int index = static_cast<int>(tasks_.size());
+    MUSTER_CHECK(task_index_.emplace(task.id, index).second, "two tasks " + task.id);
+    tasks_.push_back({.desired = task, .host = add_host(*host->second), .retry_at = now_});
+    if (only_servers) tasks_.back().desired.is_server = false;
+    hosts_[tasks_.back().host].tasks.push_back(index);
+  }
+  for (const Member& member : *record_.cluster) add_host({.id = member.host});
+  for (Host& host : hosts_) {
+    host.contents_ready = host.desired.contents.empty();
+    host.may_run = record_.generation > 0;
+    host.counts = Count(host);
+    totals_.Add(host.counts, 1);
+  }
+  TouchAll();
+
+  if (options_.run_deadline) run_deadline_ = now_ + *options_.run_deadline;
+  if (record_.ending) {
+    phase_ = Phase::kEnding;
+    stop_from_ = now_;
+    give_up_at_ = now_ + options_.connect_attempt + options_.stop_deadline;  // there is no connection yet
+  } else if (Adoptable(desired)) {
+    phase_ = Phase::kRunning;
+    for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].port = (*record_.cluster)[i].port;
+  } else if (record_.fixed) {
+    record_.fixed = false;
+    persist_first_ = true;
+  }
+}
+
+bool Reconciler::Adoptable(const Desired& desired) const {
+  if (!record_.fixed || record_.cluster->size() != desired.tasks.size()) return false;
+  for (size_t i = 0; i < desired.tasks.size(); ++i) {
+    const DesiredTask& task = desired.tasks[i];
+    const Member& member = (*record_.cluster)[i];
+    if (member.task != task.id || member.host != task.host || (member.port != 0) != task.needs_port)
+      return false;
+    if (member.data_address != hosts_[tasks_[i].host].desired.data_address) return false;
+  }
+  return true;
+}
+
+std::vector<Action> Reconciler::Step(const Event& event, TimePoint now) {
+  if (finished()) return {};
+  MUSTER_CHECK(now >= now_, "time went back");
+  now_ = now;
+  if (std::exchange(persist_first_, false)) Persist();
+  std::visit([this](const auto& e) { On(e); }, event);
+  Settle();
+  return std::exchange(actions_, {});
+}
+
+void Reconciler::Settle() {
+  while (!timers_.empty() && timers_.begin()->first <= now_) Touch(hosts_[timers_.begin()->second]);
+  for (int changes = 0;; ++changes) {
+    MUSTER_CHECK(changes <= kMaxPhaseChanges, "phases do not settle");
+    // By index: bringing one host up to date may end the job, which touches all of them.
+    for (size_t i = 0; i < dirty_.size(); ++i) {
+      const int index = dirty_[i];
+      Host& host = hosts_[index];
+      host.dirty = false;
+      if (!finished()) ReconcileHost(host);
+      totals_.Add(host.counts, -1);
+      host.counts = Count(host);
+      totals_.Add(host.counts, 1);
+      if (host.wake != TimePoint::max()) timers_.erase({host.wake, index});
+      host.wake = WakeTime(host);
+      if (host.wake != TimePoint::max()) timers_.emplace(host.wake, index);
+    }
+    dirty_.clear();
+    if (finished() || !Advance()) return;
+  }
+}
+
+bool Reconciler::Advance() {
+  if (phase_ != Phase::kEnding && now_ >= run_deadline_) {
+    BeginEnding({.result = Result::kFailed,
+                 .exit_code = ExitCodeFor(absl::DeadlineExceededError("")),
+                 .message = absl::StrFormat("the job did not end within its deadline of %s",
+                                            FormatAge(*options_.run_deadline))});
+    return true;
+  }
+  switch (phase_) {
+    case Phase::kGathering:
+      // A first start names every host that refuses, so it waits for the last one to be decided; each has its
+      // deadline.
+      if (totals_.refused > 0 && (totals_.undecided == 0 || record_.generation > 0)) {
+        FailUnreachable();
+        return true;
+      }
+      if (totals_.not_ready > 0 || totals_.may_run > 0 || totals_.unleased > 0) return false;
+      FixGeneration();
+      return true;
+    case Phase::kRunning:
+      if (totals_.unfinished == 0) {
+        BeginEnding({.result = Result::kSucceeded, .message = "all tasks succeeded"});
+        return true;
+      }
+      if (gang_complete_ || totals_.not_ready > 0) return false;
+      gang_complete_ = true;
+      TouchAll();
+      return true;
+    case Phase::kEnding:
+      if (totals_.unstopped == 0 || now_ >= give_up_at_) {
+        FinishNow();
+        return false;
+      }
+      if (stopping_ || now_ < stop_from_) return false;
+      stopping_ = true;
+      TouchAll();
+      return true;
+    case Phase::kFinished:
+      return false;
+  }
+  return false;
+}
+
+void Reconciler::Persist() { actions_.push_back(PersistRecord{record_}); }
+
+void Reconciler::BeginGathering() {
+  phase_ = Phase::kGathering;
+  gang_complete_ = false;
+  record_.fixed = false;
+  Persist();
+  for (Task& task : tasks_) {
+    task.leased = false;
+    task.attempts = 0;
+  }
+  TouchAll();
+}
+
+void Reconciler::LosePort(Task& task) {
+  const LostPort lost{task.desired.host, task.port};
+  if (std::find(record_.lost_ports.begin(), record_.lost_ports.end(), lost) == record_.lost_ports.end()) {
+    record_.lost_ports.push_back(lost);
+  }
+}
+
+void Reconciler::FixGeneration() {
+  auto cluster = std::make_shared<Cluster>();
+  cluster->reserve(tasks_.size());
+  for (const Task& task : tasks_) {
+    const Host& host = hosts_[task.host];
+    cluster->push_back(
+        {task.desired.id, task.desired.host, host.desired.data_address, task.leased ? task.port : 0});
+  }
+  ++record_.generation;
+  record_.fixed = true;
+  record_.cluster = std::move(cluster);
+  Persist();
+  phase_ = Phase::kRunning;
+  gang_complete_ = true;
+  TouchAll();
+}
+
+// ---- Events
+// ---------------------------------------------------------------------------------------------------------
+
+Reconciler::Host* Reconciler::FindHost(const HostId& id, ConnectionId connection) {
+  const auto found = host_index_.find(id);
+  if (found == host_index_.end()) return nullptr;
+  Host& host = hosts_[found->second];
+  return host.link != Link::kDown && host.connection == connection ? &host : nullptr;
+}
+
+std::optional<Reconciler::Request> Reconciler::TakeRequest(const HostId& id, RequestId request) {
+  const auto found = host_index_.find(id);
+  if (found == host_index_.end()) return std::nullopt;
+  Host& host = hosts_[found->second];
+  const auto place = std::find_if(host.requests.begin(), host.requests.end(), [request](const Request& r) {
+    return r.id == request && r.ask != Ask::kReport;
+  });
+  if (place == host.requests.end()) return std::nullopt;
+  const Request taken = *place;
+  host.requests.erase(place);
+  host.silences = 0;
+  Touch(host);
+  return taken;
+}
+
+void Reconciler::On(const HostConnected& event) {
+  Host* host = FindHost(event.host, event.connection);
+  if (host == nullptr || host->link != Link::kConnecting) return;
+  host->link = Link::kUp;
+  AddRequest(*host, Ask::kReport, -1, options_.request_timeout);
+  Touch(*host);
+}
+
+void Reconciler::On(const HostFailed& event) {
+  Host* host = FindHost(event.host, event.connection);
+  if (host != nullptr) LoseConnection(*host, event.status);
+}
+
+void Reconciler::On(const HostReported& event) {
+  Host* host = FindHost(event.host, event.connection);
+  if (host == nullptr || host->link != Link::kUp) return;
+  const bool first = !host->reported;
+  if (first) {
+    host->reported = true;
+    host->reported_once = true;
+    host->lost_since.reset();
+    host->failed_connects = 0;
+    host->last_error = absl::OkStatus();
+    std::erase_if(host->requests, [](const Request& request) { return request.ask == Ask::kReport; });
+    host->strangers.clear();
+  }
+  for (const TaskReport& report : event.tasks) Merge(*host, report);
+  if (first) {
+    // What a host knew on an older connection it must know on a newer one, else its disk is gone.
+    for (const int index : host->tasks) {
+      if (tasks_[index].report && tasks_[index].reported_on != host->connection)
+        JudgeForgotten(tasks_[index]);
+    }
+  }
+  Touch(*host);
+}
+
+void Reconciler::Merge(Host& host, const TaskReport& report) {
+  if (report.generation > record_.generation) {
+    if (phase_ != Phase::kGathering) return Supersede(host, report);
+    record_.generation = report.generation;  // our record is gone; theirs is not
+  }
+  if (Live(report)) host.may_run = true;
+  const auto found = task_index_.find(report.task);
+  if (found == task_index_.end() || &hosts_[tasks_[found->second].host] != &host) {
+    const auto [stranger, added] = host.strangers.emplace(report.task, report);
+    if (!added && Newer(report, stranger->second)) stranger->second = report;
+    return;
+  }
+  Task& task = tasks_[found->second];
+  if (task.report && !Newer(report, *task.report)) {
+    if (!Newer(*task.report, report)) task.reported_on = host.connection;
+    return;
+  }
+  task.reported_on = host.connection;
+  task.report = report;
+  Judge(task);
+}
+
+void Reconciler::Judge(Task& task) {
+  const TaskReport& report = *task.report;
+  const bool failed = report.state == TaskState::kFailed || report.state == TaskState::kLost;
+  if (failed && !report.stopped) task.failed_seen = now_;
+  const bool port_lost = task.desired.needs_port && report.exit_code == kPortLostExitCode &&
+                         !report.stopped && (failed || report.state == TaskState::kRestarting);
+  if (port_lost && phase_ == Phase::kGathering && report.generation == record_.generation) LosePort(task);
+  if (phase_ != Phase::kRunning || !Current(task)) return;
+  if (port_lost) {
+    if (record_.port_retries >= options_.max_port_retries) {
+      return FailTask(task, kPortLostExitCode,
+                      absl::StrFormat("lost its port %d times", record_.port_retries + 1));
+    }
+    ++record_.port_retries;
+    LosePort(task);
+    BeginGathering();
+  } else if (failed && report.stopped) {
+    BeginEnding({.result = Result::kStopped,
+                 .exit_code = ExitCodeFor(absl::CancelledError("")),
+                 .message = absl::StrFormat("%s on %s was stopped by another command", task.desired.id,
+                                            task.desired.host)});
+  } else if (failed) {
+    FailTask(task, FailureExitCode(report), FailureText(report));
+  }
+}
+
+void Reconciler::JudgeForgotten(Task& task) {
+  const bool concerns_us = Current(task);
+  task.report->state = TaskState::kLost;
+  task.report->reason = "its host came back without its state";
+  if (concerns_us && phase_ == Phase::kRunning) Judge(task);
+}
+
+void Reconciler::On(const ContentsReady& event) {
+  if (!TakeRequest(event.host, event.request)) return;
+  Host& host = hosts_[host_index_.at(event.host)];
+  host.contents_ready = true;
+  host.attempts = 0;
+}
+
+void Reconciler::On(const PortLeased& event) {
+  const std::optional<Request> request = TakeRequest(event.host, event.request);
+  if (!request || request->ask != Ask::kLease) return;
+  Task& task = tasks_[request->task];
+  task.port = event.port;
+  task.leased = true;
+  task.attempts = 0;
+}
+
+void Reconciler::On(const TaskStarted& event) {
+  const std::optional<Request> request = TakeRequest(event.host, event.request);
+  if (!request || request->ask != Ask::kStart) return;
+  Host& host = hosts_[host_index_.at(event.host)];
+  Task& task = tasks_[request->task];
+  Merge(host, event.task);
+  if (Current(task)) {
+    task.attempts = 0;
+  } else if (phase_ == Phase::kRunning) {
+    Refused(host, *request, Internal("its agent started another spec or generation than it was asked for"));
+  }
+}
+
+void Reconciler::On(const TasksStopped& event) {
+  const std::optional<Request> request = TakeRequest(event.host, event.request);
+  if (!request) return;
+  Host& host = hosts_[host_index_.at(event.host)];
+  for (const TaskReport& report : event.tasks) Merge(host, report);
+  if (event.processes_left > 0) {
+    return Refused(host, *request, Internal("%d processes are left after it", event.processes_left));
+  }
+  host.attempts = 0;
+  const bool all = request->ask == Ask::kStopAll;
+  if (all) host.may_run = false;
+  for (auto& [id, report] : host.strangers) MarkStopped(report);
+  for (const int index : host.tasks) {
+    Task& task = tasks_[index];
+    if (task.report && (all || !Current(task))) MarkStopped(*task.report);
+  }
+}
+
+void Reconciler::On(const RequestFailed& event) {
+  const std::optional<Request> request = TakeRequest(event.host, event.request);
+  if (request) Refused(hosts_[host_index_.at(event.host)], *request, event.status);
+}
+
+void Reconciler::Refused(Host& host, const Request& request, const absl::Status& status) {
+  Task* task = request.task >= 0 ? &tasks_[request.task] : nullptr;
+  int& attempts = task ? task->attempts : host.attempts;
+  (task ? task->retry_at : host.retry_at) = now_ + Backoff(++attempts, host.desired.id);
+  if (attempts < options_.max_attempts || phase_ == Phase::kEnding) return;
+  std::string what;
+  switch (request.ask) {
+    case Ask::kReport:
+      what = "report its tasks";
+      break;
+    case Ask::kContents:
+      what = "take the program and its data";
+      break;
+    case Ask::kLease:
+      what = "lease a port for " + task->desired.id;
+      break;
+    case Ask::kStart:
+      what = "start " + task->desired.id;
+      break;
+    case Ask::kStopSome:
+    case Ask::kStopAll:
+      what = "stop what should not run";
+      break;
+  }
+  Outcome outcome{.result = Result::kFailed,
+                  .exit_code = ExitCodeFor(status),
+                  .message = absl::StrFormat("%s could not %s: %s (%d attempts)", host.desired.id, what,
+                                             std::string(status.message()), attempts)};
+  if (task) outcome.first_cause = Casualty{task->desired.id, host.desired.id, std::string(status.message())};
+  BeginEnding(std::move(outcome));
+}
+
+void Reconciler::On(const StopRequested&) {
+  if (phase_ == Phase::kEnding) {
+    stop_from_ = std::min(stop_from_, now_);
+    give_up_at_ = std::min(give_up_at_, stop_from_ + options_.stop_deadline);
+    return;
+  }
+  BeginEnding({.result = Result::kStopped,
+               .exit_code = ExitCodeFor(absl::CancelledError("")),
+               .message = "stopped on request"});
+}
+
+void Reconciler::On(const RecordFailed& event) {
+  if (phase_ == Phase::kEnding) return;
+  BeginEnding({.result = Result::kFailed,
+               .exit_code = ExitCodeFor(event.status),
+               .message = absl::StrFormat("the job record cannot be written: %s", event.status.message())});
+}
+
+}  // namespace muster::reconcile

@@ -1,0 +1,202 @@
+// The reconciler: (desired, observed, now) -> actions. Everything muster does to a cluster is this one loop.
+//
+// A job goes through phases:
+//   gathering  connect every host, make contents present, fence off and stop what an older generation left,
+//   lease ports. When
+//              all of that holds for all hosts (the gang), the next generation is fixed: its record is
+//              persisted, then every task is started.
+//   running    each host is brought from what its agent reported to what is desired, by itself. A task that
+//   has run under the
+//              current generation and spec_hash is adopted, never started again: restarts on a host are the
+//              agent's. A task with another spec_hash is stopped and started. A lost port goes back to
+//              gathering, for the next generation.
+//   ending     the outcome is decided and persisted; nothing is started any more. All is stopped, within a
+//   deadline. finished   Finish was the last action.
+// A record with a fixed cluster that still fits what is desired begins in `running` (the launcher was gone),
+// though nothing is started before the gang is there; a record with an ending begins in `ending`.
+//
+// Why lost, doubled, late and reordered messages do no harm: decisions depend on state, not on the order of
+// events. Reports of a task are ordered by its life (incarnation, then state) and only the newest counts;
+// requests are idempotent and carry ids, and a request without an answer breaks its connection, after which
+// everything still wanted is asked for again. Starts that are still under way when the job stops or changes
+// its cluster are fenced off by generation.
+//
+// Relied upon: the agent never starts a task twice for one (generation, spec_hash), be it running or ended;
+// its task states outlive its daemon; what the hosts' clocks say about two failures is in order, within their
+// skew.
+//
+// One thread at a time. No I/O and no clock. An event costs O(log hosts + tasks of its host); a change of
+// phase costs O(tasks).
+#pragma once
+
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "launcher/reconciler/messages.h"
+
+namespace muster::reconcile {
+
+class Reconciler {
+ public:
+  /// `desired` is already planned and valid: task ids are unique and their hosts listed. `record` is a
+  /// default one for a new job, what was last persisted for one that may be running, NextRun() of that for
+  /// one that has ended.
+  Reconciler(const Desired& desired, Record record, const Options& options, TimePoint now);
+
+  /// Takes an event and returns what to do, to be begun in this order. The first call (a Tick will do) asks
+  /// for the connections. Events about unknown hosts, old connections or answered requests are ignored. `now`
+  /// never goes back.
+  std::vector<Action> Step(const Event& event, TimePoint now);
+
+  /// When Step wants a Tick if nothing happens before; TimePoint::max() once finished.
+  TimePoint NextDeadline() const;
+
+  /// Everything, for tables. O(tasks).
+  View GetView() const;
+
+  bool finished() const { return phase_ == Phase::kFinished; }
+  const Record& record() const { return record_; }
+
+ private:
+  enum class Link { kDown, kConnecting, kUp };
+  enum class Ask { kReport, kContents, kLease, kStart, kStopSome, kStopAll };
+
+  struct Request {
+    RequestId id = 0;
+    Ask ask = Ask::kReport;
+    int task = -1;
+    TimePoint deadline;
+  };
+
+  // What a host adds to the totals by which phases change. Kept per host so that one event costs no walk over
+  // all of them.
+  struct Counts {
+    int not_ready = 0, undecided = 0, refused = 0, may_run = 0, unleased = 0, unfinished = 0, unstopped = 0;
+    void Add(const Counts& other, int sign);
+  };
+
+  struct Task {
+    DesiredTask desired;
+    int host = 0;
+    uint32_t port = 0;
+    bool leased = false;
+    std::optional<TaskReport> report;
+    ConnectionId reported_on = 0;
+    TimePoint failed_seen;  // when its failure became known here
+    int attempts = 0;
+    TimePoint retry_at;
+    absl::Status last_error;
+  };
+
+  struct Host {
+    DesiredHost desired;
+    std::vector<int> tasks;
+    std::map<TaskId, TaskReport> strangers;  // tasks of this job that do not belong here
+    Link link = Link::kDown;
+    ConnectionId connection = 0;
+    bool reported = false;                // on this connection
+    bool reported_once = false;           // on any
+    std::optional<TimePoint> lost_since;  // until it reports
+    bool refused = false;                 // no use trying again
+    int failed_connects = 0;
+    int silences = 0;
+    absl::Status last_error;
+    TimePoint connect_at;  // next attempt, or the deadline of the one under way
+    std::vector<Request> requests;
+    bool contents_ready = false;
+    int attempts = 0;  // at contents or stops
+    TimePoint retry_at;
+    bool may_run = false;  // a task of the job, or a start of one on its way, may be there
+    bool dirty = false;
+    TimePoint wake = TimePoint::max();
+    Counts counts;
+  };
+
+  // Events.
+  void On(const Tick&) {}
+  void On(const HostConnected& event);
+  void On(const HostFailed& event);
+  void On(const HostReported& event);
+  void On(const ContentsReady& event);
+  void On(const PortLeased& event);
+  void On(const TaskStarted& event);
+  void On(const TasksStopped& event);
+  void On(const RequestFailed& event);
+  void On(const StopRequested& event);
+  void On(const RecordFailed& event);
+  Host* FindHost(const HostId& id, ConnectionId connection);
+  std::optional<Request> TakeRequest(const HostId& host, RequestId id);
+  void Merge(Host& host, const TaskReport& report);
+  void Judge(Task& task);
+  void JudgeForgotten(Task& task);
+  void Refused(Host& host, const Request& request, const absl::Status& status);
+
+  // One host, level-triggered.
+  void ReconcileHost(Host& host);
+  void CheckDeadlines(Host& host);
+  void GatherHost(Host& host);
+  void RunHost(Host& host);
+  void EnsureHostContents(Host& host);
+  void StopAll(Host& host);
+  Request& AddRequest(Host& host, Ask ask, int task, Duration timeout);
+  bool Asked(const Host& host, Ask ask, int task = -1) const;
+  void LoseConnection(Host& host, const absl::Status& status);
+  Duration Backoff(int failures, const std::string& salt) const;
+  TimePoint WakeTime(const Host& host) const;
+  TimePoint LostLimit(const Host& host) const;
+  Counts Count(const Host& host) const;
+  void Touch(Host& host);
+  void TouchAll();
+
+  // The whole job.
+  bool Adoptable(const Desired& desired) const;
+  void Settle();
+  bool Advance();
+  void BeginGathering();
+  void LosePort(Task& task);
+  void FixGeneration();
+  void Persist();
+  void BeginEnding(Outcome outcome);
+  void FailTask(Task& task, int exit_code, const std::string& why);
+  void FailUnreachable();
+  void Supersede(const Host& host, const TaskReport& report);
+  void FinishNow();
+  Outcome FinalOutcome() const;
+  void RefineFirstCause(Outcome& outcome) const;
+  std::vector<Casualty> Consequences(const Outcome& outcome) const;
+
+  bool Current(const Task& task) const;    // reported under the generation and spec in force
+  bool Succeeded(const Task& task) const;  // so has it
+  bool Done(const Task& task) const;       // or failed
+  bool Died(const Task& task) const;       // failed by itself, not because it was stopped
+  bool Ready(const Host& host) const;
+  bool Matters(const Host& host) const;  // the job cannot go on without it
+  bool NeedsStop(const Host& host) const;
+
+  const Options options_;
+  Record record_;
+  std::vector<Host> hosts_;
+  std::vector<Task> tasks_;
+  std::unordered_map<std::string, int> host_index_;
+  std::unordered_map<std::string, int> task_index_;
+  Phase phase_ = Phase::kGathering;
+  bool persist_first_ = false;  // the record that was given changed before the first Step
+  bool gang_complete_ = false;  // every host has been ready at once, in this life
+  bool stopping_ = false;       // ending, and past the servers' grace
+  TimePoint stop_from_;
+  TimePoint give_up_at_;
+  TimePoint run_deadline_ = TimePoint::max();
+  TimePoint now_;
+  uint64_t last_id_ = 0;
+  Counts totals_;
+  std::vector<int> dirty_;
+  std::set<std::pair<TimePoint, int>> timers_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace muster::reconcile

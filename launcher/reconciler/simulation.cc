@@ -1,0 +1,440 @@
+#include "launcher/reconciler/simulation.h"
+
+#include <algorithm>
+
+#include "launcher/reconciler/task_life.h"
+
+namespace muster::reconcile {
+namespace {
+
+constexpr int kMaxRestarts = 2;
+constexpr int64_t kFaultsMs = 60'000;
+// Restarts of the longest task, a lost host's deadline, port retries and the end, generously.
+constexpr int64_t kPatienceMs = 400'000;
+constexpr size_t kTranscriptLines = 4000;
+
+TimePoint AtMs(int64_t milliseconds) { return TimePoint(std::chrono::milliseconds(milliseconds)); }
+
+int64_t Micros(TimePoint time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsMs)) {
+  const int hosts = static_cast<int>(Between(1, 5));
+  const int servers = static_cast<int>(Between(0, 3));
+  const int workers = static_cast<int>(Between(1, 6));
+  for (int i = 0; i < hosts; ++i) {
+    const HostId id = absl::StrFormat("h%d", i);
+    desired_.hosts.push_back({id, absl::StrFormat("10.0.0.%d", i + 1), {"agent", "program"}});
+    agents_[id].id = id;
+  }
+  auto add = [&](const std::string& job, int index) {
+    const HostId& host = desired_.hosts[random_.NextBelow(hosts)].id;
+    desired_.tasks.push_back({absl::StrFormat("%s:%d", job, index), host, "v1", true, job == "ps"});
+  };
+  for (int i = 0; i < servers; ++i) add("ps", i);
+  for (int i = 0; i < workers; ++i) add("worker", i);
+}
+
+void Simulation::Run() {
+  Launch(/*replan=*/false);
+  ScheduleFaults();
+  RunUntil(AtMs(kFaultsMs + kPatienceMs), [this] { return finished_; });
+  if (!finished_) {
+    invariants_.OnStuck();
+    return;
+  }
+  RunUntil(now_ + std::chrono::seconds(30), [] { return false; });
+  invariants_.OnQuiet();
+}
+
+void Simulation::After(int64_t milliseconds, Work work) {
+  queue_.push({now_ + std::chrono::milliseconds(milliseconds), ++order_, std::move(work)});
+}
+
+void Simulation::RunUntil(TimePoint limit, const std::function<bool()>& done) {
+  while (!queue_.empty() && queue_.top().when <= limit && !done()) {
+    Item item = queue_.top();
+    queue_.pop();
+    now_ = item.when;
+    item.work();
+  }
+}
+
+void Simulation::Note(const std::string& what, const std::string& details) {
+  ++tally_[what];
+  if (transcript_.size() > kTranscriptLines) transcript_.clear();
+  transcript_.push_back(absl::StrFormat("%8.3f %s %s", ToSeconds(now_.time_since_epoch()), what, details));
+}
+
+// ---- The launcher
+// ---------------------------------------------------------------------------------------------------
+
+void Simulation::Launch(bool replan) {
+  ++life_;
+  bool moved = false;
+  if (replan) {
+    for (DesiredTask& task : desired_.tasks) {
+      if (!Chance(0.4)) continue;
+      task.spec_hash = absl::StrFormat("v%d", life_);
+      Note("spec changed", task.id);
+    }
+    if (Chance(0.3)) {
+      DesiredTask& task = desired_.tasks[random_.NextBelow(desired_.tasks.size())];
+      const HostId& host = desired_.hosts[random_.NextBelow(desired_.hosts.size())].id;
+      moved = task.host != host;
+      task.host = host;
+      if (moved) Note("moved", task.id + " to " + host);
+    }
+  }
+  Desired needed = desired_;
+  std::erase_if(needed.hosts, [this](const DesiredHost& host) {
+    return std::none_of(desired_.tasks.begin(), desired_.tasks.end(),
+                        [&](const auto& task) { return task.host == host.id; });
+  });
+  invariants_.OnLaunch(needed, moved);
+  wires_.clear();
+  reconciler_ = std::make_unique<Reconciler>(needed, record_, options_, now_);
+  Note("launch", absl::StrFormat("life %d", life_));
+  Feed(life_, Tick{});
+}
+
+void Simulation::KillLauncher() {
+  if (finished_ || !reconciler_) return;
+  Note("launcher killed");
+  reconciler_.reset();
+  ++life_;
+  After(Between(500, 5000), [this] {
+    if (!finished_) Launch(Chance(0.5));
+  });
+}
+
+void Simulation::Feed(int life, const Event& event) {
+  if (life != life_ || !reconciler_ || finished_) return;
+  invariants_.OnEvent(event);
+  for (const Action& action : reconciler_->Step(event, now_)) {
+    invariants_.OnAction(action);
+    Execute(action);
+    if (Fault(0.002)) KillLauncher();
+    if (life != life_ || finished_) return;
+  }
+  invariants_.OnSettled(reconciler_->GetView(), reconciler_->NextDeadline(), now_);
+  Sleep();
+}
+
+void Simulation::Sleep() {
+  tick_at_ = reconciler_->NextDeadline();
+  if (tick_at_ == TimePoint::max()) return;
+  queue_.push({tick_at_, ++order_, [this, life = life_, when = tick_at_] {
+                 if (when == tick_at_) Feed(life, Tick{});
+               }});
+}
+
+void Simulation::Execute(const Action& action) {
+  const int life = life_;
+  if (const auto* connect = std::get_if<Connect>(&action)) {
+    const HostId host = connect->host;
+    const ConnectionId connection = connect->connection;
+    wires_[host] = {connection, false};
+    Agent& agent = agents_[host];
+    const bool there = agent.up && agent.reachable;
+    Note("connect", host + (there ? "" : " in vain"));
+    if (Fault(0.03)) return Note("black hole", host);
+    After(Between(5, 800), [=, this] {
+      Agent& agent = agents_[host];
+      if (life != life_ || wires_[host].connection != connection) return;
+      if (!agent.up || !agent.reachable)
+        return Feed(life, HostFailed{host, connection, Unavailable("no route to %s", host)});
+      Feed(life, HostConnected{host, connection});
+      if (life != life_) return;
+      ToAgent(host, [=, this](Agent& at) {
+        at.watcher_life = life;
+        at.watcher = connection;
+        Snapshot(at);
+      });
+    });
+  } else if (const auto* contents = std::get_if<EnsureContents>(&action)) {
+    const ConnectionId connection = wires_[contents->host].connection;
+    const EnsureContents ask = *contents;
+    After(Between(20, 2000), [=, this] {
+      const bool refused = Fault(0.05);
+      ToLauncher(ask.host, life, connection,
+                 refused ? Event(RequestFailed{ask.host, ask.request, Unavailable("the upload broke off")})
+                         : Event(ContentsReady{ask.host, ask.request}));
+    });
+  } else if (const auto* lease = std::get_if<LeasePort>(&action)) {
+    ToAgent(lease->host, [=, this, ask = *lease, connection = wires_[lease->host].connection](Agent&) {
+      uint32_t port = 0;
+      do port = static_cast<uint32_t>(Between(20000, 20020));
+      while (std::find(ask.avoid.begin(), ask.avoid.end(), port) != ask.avoid.end());
+      invariants_.OnPortGiven(ask.task, ask.host, port);
+      ToLauncher(ask.host, life, connection, PortLeased{ask.host, ask.request, port});
+    });
+  } else if (const auto* persist = std::get_if<PersistRecord>(&action)) {
+    record_ = persist->record;
+    Note("persist", absl::StrFormat("generation %d fixed %d ending %d", record_.generation, record_.fixed,
+                                    record_.ending.has_value()));
+  } else if (const auto* start = std::get_if<StartTask>(&action)) {
+    Note("start", absl::StrFormat("%s on %s generation %d %s", start->task, start->host, start->generation,
+                                  start->spec_hash));
+    ToAgent(start->host, [=, this, ask = *start, connection = wires_[start->host].connection](Agent& agent) {
+      Start(agent, life, connection, ask);
+    });
+  } else if (const auto* stop = std::get_if<StopTasks>(&action)) {
+    Note("stop", absl::StrFormat("%d tasks on %s below %d", stop->tasks.size(), stop->host,
+                                 stop->minimum_generation));
+    ToAgent(stop->host, [=, this, ask = *stop, connection = wires_[stop->host].connection](Agent& agent) {
+      Stop(agent, life, connection, ask);
+    });
+  } else if (const auto* finish = std::get_if<Finish>(&action)) {
+    Note("finish", finish->outcome.message);
+    const char* result[] = {"succeeded", "failed", "stopped"};
+    Note(absl::StrFormat("finish %s %d", result[static_cast<int>(finish->outcome.result)],
+                         finish->outcome.exit_code));
+    invariants_.OnFinish(finish->outcome, options_, now_);
+    finished_ = true;
+  }
+}
+
+// ---- The network
+// ----------------------------------------------------------------------------------------------------
+
+void Simulation::ToAgent(const HostId& host, std::function<void(Agent&)> work) {
+  Wire& wire = wires_[host];
+  if (wire.broken) return;
+  if (Fault(0.01)) return Break(host, Between(0, 3000));  // lost: nothing after it arrives either
+  const int copies = Fault(0.05) ? 2 : 1;
+  for (int i = 0; i < copies; ++i) {
+    // What is under way arrives, even when the connection or the launcher is gone by then.
+    const int64_t delay = Fault(0.05) ? Between(500, 4000) : Between(1, 60);
+    After(delay, [=, this] {
+      Agent& agent = agents_[host];
+      if (agent.up && agent.reachable) work(agent);
+    });
+  }
+}
+
+void Simulation::ToLauncher(const HostId& host, int life, ConnectionId connection, Event event) {
+  if (life != life_ || !agents_[host].up || !agents_[host].reachable) return;
+  if (wires_[host].connection == connection && wires_[host].broken) return;
+  if (Fault(0.01)) return Break(host, Between(0, 3000));
+  const int copies = Fault(0.05) ? 2 : 1;
+  for (int i = 0; i < copies; ++i) {
+    After(Fault(0.05) ? Between(200, 2000) : Between(1, 60), [=, this] { Feed(life, event); });
+  }
+}
+
+void Simulation::Break(const HostId& host, int64_t notice_milliseconds) {
+  const auto found = wires_.find(host);
+  if (found == wires_.end() || found->second.broken) return;
+  Note("connection breaks", host);
+  found->second.broken = true;
+  After(notice_milliseconds, [=, this, life = life_, connection = found->second.connection] {
+    Feed(life, HostFailed{host, connection, Unavailable("connection to %s lost", host)});
+  });
+}
+
+// ---- Agents
+// ---------------------------------------------------------------------------------------------------------
+
+std::vector<TaskReport> Simulation::Reports(const Agent& agent) const {
+  std::vector<TaskReport> reports;
+  for (const auto& [id, task] : agent.tasks) reports.push_back(task.report);
+  return reports;
+}
+
+void Simulation::Snapshot(Agent& agent) {
+  ToLauncher(agent.id, agent.watcher_life, agent.watcher,
+             HostReported{agent.id, agent.watcher, Reports(agent)});
+}
+
+void Simulation::Start(Agent& agent, int life, ConnectionId connection, const StartTask& start) {
+  auto answer = [&](Event event) { ToLauncher(agent.id, life, connection, std::move(event)); };
+  const auto known = agent.tasks.find(start.task);
+  const std::pair deployment(start.generation, start.spec_hash);
+  const bool repeated = known != agent.tasks.end() && known->second.report.generation == start.generation &&
+                        known->second.report.spec_hash == start.spec_hash;
+  if (repeated) return answer(TaskStarted{agent.id, start.request, known->second.report});
+  if (start.generation < agent.minimum_generation) {
+    Note("start fenced off", start.task);
+    return answer(RequestFailed{agent.id, start.request,
+                                FailedPrecondition("generation %d is over", start.generation)});
+  }
+  if (known != agent.tasks.end() &&
+      (Live(known->second.report) || known->second.started.contains(deployment))) {
+    Note("start refused", start.task);
+    return answer(RequestFailed{agent.id, start.request, FailedPrecondition("another spec runs")});
+  }
+  agent.minimum_generation = start.generation;
+  AgentTask& task = agent.tasks[start.task];
+  task.started.insert(deployment);
+  task.report.task = start.task;
+  task.report.generation = start.generation;
+  task.report.spec_hash = start.spec_hash;
+  task.report.restarts = 0;
+  Spawn(agent, task);
+  answer(TaskStarted{agent.id, start.request, task.report});
+}
+
+void Simulation::Spawn(Agent& agent, AgentTask& task) {
+  TaskReport& report = task.report;
+  ++task.run;
+  ++report.incarnation;
+  report.state = TaskState::kRunning;
+  report.stopped = false;
+  report.started_micros = Micros(now_);
+  invariants_.OnStarted(agent.id, report);
+  Note("runs", absl::StrFormat("%s on %s incarnation %d", report.task, agent.id, report.incarnation));
+  const bool port_lost = Fault(0.04);
+  After(port_lost ? 50 : 500, [=, this, host = agent.id, id = report.task, run = task.run] {
+    if (!port_lost) return RunOn(host, id, run, Between(5000, 30000));
+    AgentTask& task = agents_[host].tasks[id];
+    if (task.run != run) return;
+    invariants_.OnPortLost();
+    Note("port lost", id);
+    Exit(agents_[host], task, kPortLostExitCode);
+  });
+  Snapshot(agent);
+}
+
+// One second of a task's life after another, so that faults can end it at any.
+void Simulation::RunOn(const HostId& host, const TaskId& id, int run, int64_t milliseconds_left) {
+  Agent& agent = agents_[host];
+  AgentTask& task = agent.tasks[id];
+  if (task.run != run) return;
+  if (Fault(0.006)) {
+    const int codes[] = {1, 3, 137, 139};
+    return Exit(agent, task, codes[random_.NextBelow(4)]);
+  }
+  const bool done = IsServer(id) ? WorkersSucceeded(task.report.generation) : milliseconds_left <= 0;
+  const bool never = IsServer(id) && host == "h0" && life_ % 2 == 0;  // a server that has to be stopped
+  if (done && !never) return Exit(agent, task, 0);
+  After(1000, [=, this] { RunOn(host, id, run, milliseconds_left - 1000); });
+}
+
+bool Simulation::WorkersSucceeded(uint64_t generation) const {
+  return std::all_of(desired_.tasks.begin(), desired_.tasks.end(), [&](const DesiredTask& desired) {
+    const auto& tasks = agents_.at(desired.host).tasks;
+    const auto found = tasks.find(desired.id);
+    return IsServer(desired.id) || (found != tasks.end() && found->second.report.generation == generation &&
+                                    found->second.report.state == TaskState::kSucceeded);
+  });
+}
+
+void Simulation::Exit(Agent& agent, AgentTask& task, int exit_code) {
+  TaskReport& report = task.report;
+  ++task.run;
+  report.exit_code = exit_code;
+  report.ended_micros = Micros(now_);
+  report.reason = exit_code > 128 ? absl::StrFormat("killed by signal %d", exit_code - 128) : "exited";
+  // Policy exit_code: 1-127 permanent, 128-255 retryable.
+  const bool again = !report.stopped && exit_code > 128 && report.restarts < kMaxRestarts;
+  report.state = exit_code == 0 ? TaskState::kSucceeded : again ? TaskState::kRestarting : TaskState::kFailed;
+  invariants_.OnEnded(agent.id, report);
+  Note(report.stopped   ? "stopped"
+       : exit_code == 0 ? "succeeds"
+       : again          ? "crashes"
+                        : "dies",
+       absl::StrFormat("%s on %s exit %d", report.task, agent.id, exit_code));
+  if (again) {
+    After(500, [=, this, host = agent.id, id = report.task, run = task.run] {
+      AgentTask& task = agents_[host].tasks[id];
+      if (task.run != run || !agents_[host].up) return;
+      ++task.report.restarts;
+      Spawn(agents_[host], task);
+    });
+  } else if (report.state == TaskState::kFailed && !report.stopped) {
+    invariants_.OnDied(agent.id, report);
+    // Others of the cluster may die because of it.
+    for (auto& [host, other_agent] : agents_) {
+      for (auto& [id, other] : other_agent.tasks) {
+        if (!Live(other.report) || other.report.generation != report.generation || !Chance(0.2)) continue;
+        After(Between(1, 3000), [=, this, run = other.run] {
+          AgentTask& task = agents_[host].tasks[id];
+          if (task.run == run) Exit(agents_[host], task, 1);
+        });
+      }
+    }
+  }
+  Snapshot(agent);
+}
+
+void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const StopTasks& stop) {
+  agent.minimum_generation = std::max(agent.minimum_generation, stop.minimum_generation);
+  for (auto& [id, task] : agent.tasks) {
+    const bool meant = stop.tasks.empty() || std::count(stop.tasks.begin(), stop.tasks.end(), id) > 0;
+    if (!meant || !Live(task.report) || task.report.stopped) continue;
+    task.report.stopped = true;
+    const bool between_starts = task.report.state == TaskState::kRestarting;
+    After(between_starts ? 0 : Between(10, 3000), [=, this, host = agent.id, id = id, run = task.run] {
+      AgentTask& task = agents_[host].tasks[id];
+      if (task.run == run) Exit(agents_[host], task, 143);
+    });
+  }
+  // Answers when nothing of it is left.
+  After(3100, [=, this, host = agent.id] {
+    Agent& agent = agents_[host];
+    if (agent.up) ToLauncher(host, life, connection, TasksStopped{host, stop.request, 0, Reports(agent)});
+  });
+}
+
+// ---- Faults
+// ---------------------------------------------------------------------------------------------------------
+
+void Simulation::CrashHost(const HostId& host) {
+  Agent& agent = agents_[host];
+  if (!agent.up) return;
+  Note("host crashes", host);
+  agent.up = false;
+  invariants_.OnOutage(host, true, now_);
+  Break(host, Between(0, 3000));
+  for (auto& [id, task] : agent.tasks) {
+    if (!Live(task.report)) continue;
+    ++task.run;  // its process is gone; nobody has written down how it ended
+    invariants_.OnEnded(host, task.report);
+  }
+  if (Chance(0.3)) return Note("host stays away", host);
+  After(Between(1000, 40000), [=, this] {
+    Agent& agent = agents_[host];
+    Note("host returns", host);
+    agent.up = true;
+    invariants_.OnOutage(host, false, now_);
+    for (auto& [id, task] : agent.tasks) {
+      if (Live(task.report)) Exit(agent, task, task.report.stopped ? 143 : 137);
+    }
+  });
+}
+
+void Simulation::CutHost(const HostId& host) {
+  Agent& agent = agents_[host];
+  if (!agent.reachable) return;
+  Note("host cut off", host);
+  agent.reachable = false;
+  invariants_.OnOutage(host, true, now_);
+  Break(host, Between(0, 3000));
+  After(Between(1000, 80000), [=, this] {
+    agents_[host].reachable = true;
+    if (agents_[host].up) invariants_.OnOutage(host, false, now_);
+  });
+}
+
+void Simulation::ScheduleFaults() {
+  auto any_host = [this] { return desired_.hosts[random_.NextBelow(desired_.hosts.size())].id; };
+  auto some = [&](double chance, const std::function<void()>& fault) {
+    if (Chance(chance)) After(Between(0, kFaultsMs), fault);
+  };
+  for (int i = 0; i < 2; ++i) {
+    some(0.15, [=, this] { CrashHost(any_host()); });
+    some(0.2, [=, this] { CutHost(any_host()); });
+    some(0.5, [=, this] { Break(any_host(), Between(0, 3000)); });  // a daemon restart looks like this
+    some(0.4, [this] { KillLauncher(); });
+  }
+  some(0.25, [this] {
+    Note("stop requested");
+    Feed(life_, StopRequested{});
+  });
+}
+
+}  // namespace muster::reconcile
