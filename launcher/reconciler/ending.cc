@@ -42,6 +42,8 @@ void Reconciler::BeginEnding(Outcome outcome) {
     std::erase_if(host.requests,
                   [](const Request& r) { return r.ask == Ask::kContents || r.ask == Ask::kLease; });
     if (host.link == Link::kDown) host.connect_at = std::min(host.connect_at, now_ + options_.backoff_first);
+    if (host.link == Link::kConnecting)
+      host.connect_at = std::min(host.connect_at, now_ + options_.stop_deadline / 3);
   }
   TouchAll();
 }

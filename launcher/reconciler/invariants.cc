@@ -16,7 +16,7 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   connections_.clear();
   reported_.clear();
   contents_.clear();
-  gangs_.clear();
+  gang_ = false;
   known_.clear();
   contents_requests_.clear();
 }
@@ -32,15 +32,23 @@ void Invariants::Learn(const TaskReport& report) {
   known_.insert({report.task, report.generation, report.spec_hash});
 }
 
+void Invariants::NoteGang() {
+  gang_ = gang_ || std::all_of(desired_.hosts.begin(), desired_.hosts.end(), [this](const DesiredHost& host) {
+            return reported_.contains(host.id) && contents_.contains(host.id);
+          });
+}
+
 void Invariants::OnEvent(const Event& event) {
   if (const auto* reported = std::get_if<HostReported>(&event)) {
     if (connections_[reported->host] != reported->connection) return;
     reported_.insert(reported->host);
     for (const TaskReport& report : reported->tasks) Learn(report);
+    NoteGang();
   } else if (const auto* failed = std::get_if<HostFailed>(&event)) {
     if (connections_[failed->host] == failed->connection) reported_.erase(failed->host);
   } else if (const auto* ready = std::get_if<ContentsReady>(&event)) {
     if (contents_requests_.contains(ready->request)) contents_.insert(ready->host);
+    NoteGang();
   } else if (std::holds_alternative<StopRequested>(event)) {
     stop_requested_ = true;
   }
@@ -68,9 +76,12 @@ void Invariants::CheckRecord(const Record& record) {
           "I2 a decided ending is not taken back");
   if (record.generation > persisted_.generation) {
     deaths_.clear();
-    // The first, one for each plan with another cluster, one for each lost port.
-    Require(static_cast<int>(record.generation) <= 1 + plans_ + port_losses_,
-            "I3 each generation has a reason");
+    // The first, one for each plan with another cluster, one for each setback.
+    Require(static_cast<int>(record.generation) <= 1 + plans_ + setbacks_, "I3 each generation has a reason");
+  }
+  if (!record.fixed) {
+    gang_ = false;
+    NoteGang();
   }
   if (record.fixed) {
     const auto [known, added] = clusters_.emplace(record.generation, *record.cluster);
@@ -90,12 +101,7 @@ void Invariants::CheckStart(const StartTask& start) {
   Require(persisted_.fixed && start.generation == persisted_.generation,
           "I7 starts are of the persisted generation: " + who);
   Require(*start.cluster == clusters_[start.generation], "I8 starts have the persisted cluster: " + who);
-  if (gangs_.insert(start.generation).second) {
-    for (const DesiredHost& host : desired_.hosts) {
-      Require(reported_.contains(host.id) && contents_.contains(host.id),
-              "I9 no start before the gang is there: " + host.id);
-    }
-  }
+  Require(gang_, "I9 no start before the gang is there: " + who);
   Require(!known_.contains({start.task, start.generation, start.spec_hash}),
           "I10 no start of what is known to have run: " + who);
 }
@@ -117,6 +123,10 @@ void Invariants::CheckStop(const StopTasks& stop) {
 
 void Invariants::OnPortGiven(const TaskId& task, const HostId& host, uint32_t port) {
   ports_[task] = {host, port};
+}
+
+void Invariants::OnStoppedAlone(const TaskReport& report) {
+  if (InPlan({report.task, report.generation, report.spec_hash})) OnSetback();
 }
 
 void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
@@ -143,6 +153,8 @@ void Invariants::OnOutage(const HostId& host, bool begins, TimePoint now) {
   outage_end_[host] = begins ? TimePoint::max() : now;
 }
 
+void Invariants::OnBreak(const HostId& host, TimePoint now) { last_break_[host] = now; }
+
 void Invariants::CheckNothingRuns(const std::string& when) {
   for (const auto& [where, report] : live_) {
     const bool named = std::count(finish_->left_behind.begin(), finish_->left_behind.end(), where.first) > 0;
@@ -154,9 +166,12 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
   finish_ = outcome;
   CheckNothingRuns("at the end");
   for (const HostId& host : outcome.left_behind) {
-    const auto outage = outage_end_.find(host);
-    Require(outage != outage_end_.end() &&
-                (outage->second == TimePoint::max() || now - outage->second < options.stop_deadline * 2),
+    const auto since = [&](const std::map<HostId, TimePoint>& last) {
+      const auto found = last.find(host);
+      return found == last.end() ? TimePoint::min() : found->second;
+    };
+    const TimePoint trouble = std::max(since(outage_end_), since(last_break_));
+    Require(trouble > now - options.stop_deadline * 2,
             "I15 a host that can be reached is not left behind: " + host);
   }
   switch (outcome.result) {
@@ -173,7 +188,8 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
       Require(outcome.exit_code == 130, "I19 stopped exits with 130");
       break;
     case Result::kFailed:
-      Require(!deaths_.empty() || !outage_end_.empty(), "I20 a failure has a cause: " + outcome.message);
+      Require(!deaths_.empty() || !outage_end_.empty() || !refused_.empty(),
+              "I20 a failure has a cause: " + outcome.message);
       CheckFirstCause(outcome);
       break;
   }
@@ -181,7 +197,8 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
 
 void Invariants::CheckFirstCause(const Outcome& outcome) {
   if (outcome.exit_code == 69) {
-    Require(!outage_end_.empty(), "I21 a host is called lost only after an outage: " + outcome.message);
+    Require(!outage_end_.empty() || !refused_.empty(),
+            "I21 a host is called lost only after an outage: " + outcome.message);
     return;
   }
   Require(outcome.first_cause.has_value(), "I22 a failure names its first cause: " + outcome.message);
@@ -192,6 +209,7 @@ void Invariants::CheckFirstCause(const Outcome& outcome) {
   Require(outcome.exit_code == named->second.exit_code,
           "I24 the exit code is the first cause's: " + outcome.message);
   for (const auto& [task, report] : deaths_) {
+    if (!InPlan({task, report.generation, report.spec_hash})) continue;  // replaced since
     if (outcome.left_behind.end() !=
         std::find(outcome.left_behind.begin(), outcome.left_behind.end(), death_hosts_[task]))
       continue;

@@ -22,13 +22,18 @@ class Invariants {
 
   // The truth about the hosts.
   void OnPortGiven(const TaskId& task, const HostId& host, uint32_t port);
-  void OnPortLost() { ++port_losses_; }
+  // What makes a new generation necessary: a lost port, or a late stop of what was meant to be replaced long
+  // ago.
+  void OnSetback() { ++setbacks_; }
+  void OnStoppedAlone(const TaskReport& report);                 // by a stop that named it
   void OnStarted(const HostId& host, const TaskReport& report);  // each incarnation
   void OnDied(const HostId& host, const TaskReport& report);     // for good, by itself
   void OnEnded(const HostId& host, const TaskReport& report);    // each incarnation, in any way
   void OnOutage(const HostId& host, bool begins, TimePoint now);
 
-  // `live` are the tasks that really run now, anywhere.
+  void OnBreak(const HostId& host, TimePoint now);  // of a connection
+  void OnRefused(const HostId& host) { refused_.insert(host); }
+
   void OnFinish(const Outcome& outcome, const Options& options, TimePoint now);
   void OnStuck();  // faults have ceased long ago, and the job has not ended
   void OnQuiet();  // all messages that were still under way have arrived
@@ -45,6 +50,7 @@ class Invariants {
   void CheckFirstCause(const Outcome& outcome);
   void CheckNothingRuns(const std::string& when);
   void Learn(const TaskReport& report);
+  void NoteGang();
   bool InPlan(const Deployment& deployment) const;
 
   Desired desired_;
@@ -52,8 +58,8 @@ class Invariants {
   std::map<uint64_t, Cluster> clusters_;
   std::map<HostId, ConnectionId> connections_;
   std::set<HostId> reported_, contents_;  // in this life; `reported_` on the connection it has now
-  std::set<uint64_t> gangs_;              // generations of which this life has started something
-  std::set<Deployment> known_;            // deployments this life was told of
+  bool gang_ = false;           // all of these were there at one moment, in this life and for this cluster
+  std::set<Deployment> known_;  // deployments this life was told of
   std::map<RequestId, HostId> contents_requests_;
   std::map<TaskId, std::pair<HostId, uint32_t>> ports_;
   std::map<std::pair<HostId, TaskId>, TaskReport> live_;
@@ -61,8 +67,10 @@ class Invariants {
   std::map<TaskId, TaskReport> deaths_;  // under the newest generation
   std::map<TaskId, HostId> death_hosts_;
   std::map<HostId, TimePoint> outage_end_;  // max() while it lasts
+  std::map<HostId, TimePoint> last_break_;
+  std::set<HostId> refused_;
   int plans_ = 0;
-  int port_losses_ = 0;
+  int setbacks_ = 0;
   bool stop_requested_ = false;
   std::optional<Outcome> finish_;
   std::vector<std::string> violations_;

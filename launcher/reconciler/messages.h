@@ -66,7 +66,7 @@ struct Options {
   std::optional<Duration> run_deadline;  // for the whole run, stop not included
   int max_attempts = 3;                  // refused starts of a task, refused uploads to a host, ...
   int max_silences = 3;                  // unanswered requests in a row before a host counts as broken
-  int max_port_retries = 3;              // new generations because of lost ports
+  int max_retries = 3;  // new generations because of lost ports (or a stop that arrived late)
 };
 
 // ---- What is remembered
@@ -121,7 +121,7 @@ struct Record {
   std::shared_ptr<const Cluster> cluster =
       std::make_shared<Cluster>();  // shared because every StartTask holds it too
   std::vector<LostPort> lost_ports;
-  int port_retries = 0;
+  int retries = 0;                // generations given up because of lost ports (or a stop that arrived late)
   std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
 };
 

@@ -22,7 +22,9 @@ void Reconciler::ReconcileHost(Host& host) {
   if (host.link == Link::kDown && wanted && !host.refused && now_ >= host.connect_at) {
     host.link = Link::kConnecting;
     host.connection = ++last_id_;
-    host.connect_at = now_ + options_.connect_attempt;
+    // An end is shorter than a usual attempt, and has to leave time for a second one.
+    const Duration attempt = phase_ == Phase::kEnding ? options_.stop_deadline / 3 : options_.connect_attempt;
+    host.connect_at = now_ + std::min(options_.connect_attempt, attempt);
     if (host.lost_since && phase_ != Phase::kEnding && Matters(host)) {
       host.connect_at = std::min(host.connect_at, LostLimit(host));
     }
@@ -44,7 +46,7 @@ void Reconciler::ReconcileHost(Host& host) {
 
 void Reconciler::CheckDeadlines(Host& host) {
   if (host.link == Link::kConnecting && now_ >= host.connect_at) {
-    LoseConnection(host, DeadlineExceeded("no connection within %s", FormatAge(options_.connect_attempt)));
+    LoseConnection(host, DeadlineExceeded("no connection within its deadline"));
   }
   const bool silent = std::any_of(host.requests.begin(), host.requests.end(),
                                   [this](const Request& request) { return now_ >= request.deadline; });

@@ -158,6 +158,7 @@ void Reconciler::BeginGathering() {
   Persist();
   for (Task& task : tasks_) {
     task.leased = false;
+    task.replaced = false;
     task.attempts = 0;
   }
   TouchAll();
@@ -267,6 +268,8 @@ void Reconciler::Merge(Host& host, const TaskReport& report) {
     return;
   }
   task.reported_on = host.connection;
+  if (report.generation == record_.generation && report.spec_hash != task.desired.spec_hash)
+    task.replaced = true;
   task.report = report;
   Judge(task);
 }
@@ -280,12 +283,16 @@ void Reconciler::Judge(Task& task) {
   if (port_lost && phase_ == Phase::kGathering && report.generation == record_.generation) LosePort(task);
   if (phase_ != Phase::kRunning || !Current(task)) return;
   if (port_lost) {
-    if (record_.port_retries >= options_.max_port_retries) {
+    if (record_.retries >= options_.max_retries) {
       return FailTask(task, kPortLostExitCode,
-                      absl::StrFormat("lost its port %d times", record_.port_retries + 1));
+                      absl::StrFormat("lost its port %d times", record_.retries + 1));
     }
-    ++record_.port_retries;
+    ++record_.retries;
     LosePort(task);
+    BeginGathering();
+  } else if (failed && report.stopped && task.replaced && record_.retries < options_.max_retries) {
+    // Our own stop of its predecessor came late and hit it. Its agent would not start this deployment twice.
+    ++record_.retries;
     BeginGathering();
   } else if (failed && report.stopped) {
     BeginEnding({.result = Result::kStopped,

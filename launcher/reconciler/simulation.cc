@@ -107,7 +107,7 @@ void Simulation::KillLauncher() {
   reconciler_.reset();
   ++life_;
   After(Between(500, 5000), [this] {
-    if (!finished_) Launch(Chance(0.5));
+    if (!finished_) Launch(!record_.ending && Chance(0.5));
   });
 }
 
@@ -141,7 +141,10 @@ void Simulation::Execute(const Action& action) {
     Agent& agent = agents_[host];
     const bool there = agent.up && agent.reachable;
     Note("connect", host + (there ? "" : " in vain"));
-    if (Fault(0.03)) return Note("black hole", host);
+    if (Fault(0.03)) {
+      invariants_.OnRefused(host);
+      return Note("black hole", host);
+    }
     After(Between(5, 800), [=, this] {
       Agent& agent = agents_[host];
       if (life != life_ || wires_[host].connection != connection) return;
@@ -150,6 +153,7 @@ void Simulation::Execute(const Action& action) {
       Feed(life, HostConnected{host, connection});
       if (life != life_) return;
       ToAgent(host, [=, this](Agent& at) {
+        if (std::pair(life, connection) < std::pair(at.watcher_life, at.watcher)) return;  // late
         at.watcher_life = life;
         at.watcher = connection;
         Snapshot(at);
@@ -160,15 +164,18 @@ void Simulation::Execute(const Action& action) {
     const EnsureContents ask = *contents;
     After(Between(20, 2000), [=, this] {
       const bool refused = Fault(0.05);
+      if (refused) invariants_.OnRefused(ask.host);
       ToLauncher(ask.host, life, connection,
                  refused ? Event(RequestFailed{ask.host, ask.request, Unavailable("the upload broke off")})
                          : Event(ContentsReady{ask.host, ask.request}));
     });
   } else if (const auto* lease = std::get_if<LeasePort>(&action)) {
-    ToAgent(lease->host, [=, this, ask = *lease, connection = wires_[lease->host].connection](Agent&) {
-      uint32_t port = 0;
-      do port = static_cast<uint32_t>(Between(20000, 20020));
-      while (std::find(ask.avoid.begin(), ask.avoid.end(), port) != ask.avoid.end());
+    ToAgent(lease->host, [=, this, ask = *lease, connection = wires_[lease->host].connection](Agent& agent) {
+      const auto avoided = [&](uint32_t port) {
+        return std::count(ask.avoid.begin(), ask.avoid.end(), port) > 0;
+      };
+      uint32_t& port = agent.leases[ask.task];
+      while (port == 0 || avoided(port)) port = static_cast<uint32_t>(Between(20000, 20020));
       invariants_.OnPortGiven(ask.task, ask.host, port);
       ToLauncher(ask.host, life, connection, PortLeased{ask.host, ask.request, port});
     });
@@ -231,6 +238,7 @@ void Simulation::Break(const HostId& host, int64_t notice_milliseconds) {
   if (found == wires_.end() || found->second.broken) return;
   Note("connection breaks", host);
   found->second.broken = true;
+  invariants_.OnBreak(host, now_);
   After(notice_milliseconds, [=, this, life = life_, connection = found->second.connection] {
     Feed(life, HostFailed{host, connection, Unavailable("connection to %s lost", host)});
   });
@@ -292,7 +300,7 @@ void Simulation::Spawn(Agent& agent, AgentTask& task) {
     if (!port_lost) return RunOn(host, id, run, Between(5000, 30000));
     AgentTask& task = agents_[host].tasks[id];
     if (task.run != run) return;
-    invariants_.OnPortLost();
+    invariants_.OnSetback();
     Note("port lost", id);
     Exit(agents_[host], task, kPortLostExitCode);
   });
@@ -367,6 +375,8 @@ void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const Sto
     const bool meant = stop.tasks.empty() || std::count(stop.tasks.begin(), stop.tasks.end(), id) > 0;
     if (!meant || !Live(task.report) || task.report.stopped) continue;
     task.report.stopped = true;
+    if (!stop.tasks.empty()) invariants_.OnStoppedAlone(task.report);
+    agent.leases.erase(id);
     const bool between_starts = task.report.state == TaskState::kRestarting;
     After(between_starts ? 0 : Between(10, 3000), [=, this, host = agent.id, id = id, run = task.run] {
       AgentTask& task = agents_[host].tasks[id];

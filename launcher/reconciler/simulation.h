@@ -44,6 +44,7 @@ class Simulation {
     ConnectionId watcher = 0;
     uint64_t minimum_generation = 0;
     std::map<TaskId, AgentTask> tasks;
+    std::map<TaskId, uint32_t> leases;
   };
   // The driver's end of a connection. Broken: nothing arrives any more, and soon somebody notices.
   struct Wire {
