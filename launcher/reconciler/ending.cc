@@ -38,6 +38,7 @@ void Reconciler::BeginEnding(Outcome outcome) {
   Persist();
   for (Host& host : hosts_) {
     host.retry_at = now_;
+    host.failed_connects = 0;
     // What only a start would have needed is waited for no longer.
     std::erase_if(host.requests,
                   [](const Request& r) { return r.ask == Ask::kContents || r.ask == Ask::kLease; });

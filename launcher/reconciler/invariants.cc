@@ -171,7 +171,7 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
       return found == last.end() ? TimePoint::min() : found->second;
     };
     const TimePoint trouble = std::max(since(outage_end_), since(last_break_));
-    Require(trouble > now - options.stop_deadline * 2,
+    Require(trouble > now - options.stop_deadline * 3,
             "I15 a host that can be reached is not left behind: " + host);
   }
   switch (outcome.result) {

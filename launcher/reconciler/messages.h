@@ -244,8 +244,9 @@ struct StartTask {
   std::string spec_hash;
   std::shared_ptr<const Cluster> cluster;
 };
-/// An empty list means every task of the job. Starts of this job below `minimum_generation` are refused by
-/// the host from now on, so that a start which was delayed on its way cannot undo the stop.
+/// An empty list means every task of the job. With a minimum generation (0: none) only tasks below it are
+/// stopped, and starts of this job below it are refused by the host from now on: a start that was delayed on
+/// its way cannot undo the stop, nor can a delayed stop undo a later start.
 struct StopTasks {
   RequestId request = 0;
   HostId host;

@@ -110,8 +110,7 @@ void Reconciler::RunHost(Host& host) {
   if (outdated.empty() || now_ < host.retry_at || Asked(host, Ask::kStopSome)) return;
   const Request& request =
       AddRequest(host, Ask::kStopSome, -1, options_.stop_grace + options_.request_timeout);
-  actions_.push_back(
-      StopTasks{request.id, host.desired.id, std::move(outdated), record_.generation, options_.stop_grace});
+  actions_.push_back(StopTasks{request.id, host.desired.id, std::move(outdated), 0, options_.stop_grace});
 }
 
 void Reconciler::StopAll(Host& host) {
@@ -147,7 +146,8 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
 Duration Reconciler::Backoff(int failures, const std::string& salt) const {
   const int doublings = std::min(failures - 1, 20);
   const Duration base =
-      std::min<Duration>(options_.backoff_first * (int64_t{1} << doublings), options_.backoff_limit);
+      std::min<Duration>(options_.backoff_first * (int64_t{1} << doublings),
+                         phase_ == Phase::kEnding ? options_.stop_deadline / 8 : options_.backoff_limit);
   RandomStream random(std::hash<std::string>{}(salt), static_cast<uint64_t>(failures));
   return std::chrono::duration_cast<Duration>(base * (0.75 + 0.5 * random.NextDouble()));
 }
@@ -238,8 +238,8 @@ bool Reconciler::Ready(const Host& host) const {
 }
 
 bool Reconciler::Matters(const Host& host) const {
-  return phase_ == Phase::kGathering || std::any_of(host.tasks.begin(), host.tasks.end(),
-                                                    [this](int index) { return !Done(tasks_[index]); });
+  return phase_ == Phase::kGathering || (phase_ == Phase::kRunning && !gang_complete_) ||
+         std::any_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return !Done(tasks_[index]); });
 }
 
 bool Reconciler::NeedsStop(const Host& host) const {

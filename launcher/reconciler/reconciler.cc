@@ -158,7 +158,6 @@ void Reconciler::BeginGathering() {
   Persist();
   for (Task& task : tasks_) {
     task.leased = false;
-    task.replaced = false;
     task.attempts = 0;
   }
   TouchAll();

@@ -87,7 +87,7 @@ class Reconciler {
     bool leased = false;
     std::optional<TaskReport> report;
     ConnectionId reported_on = 0;
-    bool replaced = false;  // another spec_hash of it has run under this generation
+    bool replaced = false;  // another spec_hash of it has run before
     TimePoint failed_seen;  // when its failure became known here
     int attempts = 0;
     TimePoint retry_at;

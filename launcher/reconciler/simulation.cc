@@ -143,6 +143,7 @@ void Simulation::Execute(const Action& action) {
     Note("connect", host + (there ? "" : " in vain"));
     if (Fault(0.03)) {
       invariants_.OnRefused(host);
+      invariants_.OnBreak(host, now_);
       return Note("black hole", host);
     }
     After(Between(5, 800), [=, this] {
@@ -373,7 +374,8 @@ void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const Sto
   agent.minimum_generation = std::max(agent.minimum_generation, stop.minimum_generation);
   for (auto& [id, task] : agent.tasks) {
     const bool meant = stop.tasks.empty() || std::count(stop.tasks.begin(), stop.tasks.end(), id) > 0;
-    if (!meant || !Live(task.report) || task.report.stopped) continue;
+    const bool spared = stop.minimum_generation > 0 && task.report.generation >= stop.minimum_generation;
+    if (!meant || spared || !Live(task.report) || task.report.stopped) continue;
     task.report.stopped = true;
     if (!stop.tasks.empty()) invariants_.OnStoppedAlone(task.report);
     agent.leases.erase(id);
@@ -410,7 +412,7 @@ void Simulation::CrashHost(const HostId& host) {
     Agent& agent = agents_[host];
     Note("host returns", host);
     agent.up = true;
-    invariants_.OnOutage(host, false, now_);
+    if (agent.reachable) invariants_.OnOutage(host, false, now_);
     for (auto& [id, task] : agent.tasks) {
       if (Live(task.report)) Exit(agent, task, task.report.stopped ? 143 : 137);
     }
