@@ -239,7 +239,8 @@ bool Reconciler::Ready(const Host& host) const {
 
 bool Reconciler::Matters(const Host& host) const {
   return phase_ == Phase::kGathering || (phase_ == Phase::kRunning && !gang_complete_) ||
-         std::any_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return !Done(tasks_[index]); });
+         std::any_of(host.tasks.begin(), host.tasks.end(),
+                     [this](int index) { return !Done(tasks_[index]); });
 }
 
 bool Reconciler::NeedsStop(const Host& host) const {

@@ -1,2 +1,443 @@
+// Transcripts: an event, then the exact actions it leads to.
+#include "launcher/reconciler/reconciler.h"
+
 #include <gtest/gtest.h>
-TEST(X, Y) {}
+
+#include <map>
+
+namespace muster::reconcile {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Desired OnePsOneWorker() {
+  return {.hosts = {{"a", "10.0.0.1", {"program"}}, {"b", "10.0.0.2", {"program"}}},
+          .tasks = {{"ps:0", "a", "v1", true, true}, {"worker:0", "b", "v1", true, false}}};
+}
+
+/// Plays the driver: remembers the requests, so that a test can answer them by name.
+class Script {
+ public:
+  explicit Script(Desired desired, Record record = {}, Options options = {})
+      : reconciler(desired, std::move(record), options, now_) {}
+
+  std::string Feed(const Event& event) {
+    std::string lines;
+    for (const Action& action : reconciler.Step(event, now_)) lines += Line(action) + "\n";
+    return lines;
+  }
+  std::string Wait(Duration duration) {
+    now_ += duration;
+    return Feed(Tick{});
+  }
+  std::string Connected(const HostId& host, std::vector<TaskReport> tasks = {}) {
+    const std::string none = Feed(HostConnected{host, connections_[host]});
+    return none + Report(host, std::move(tasks));
+  }
+  std::string Report(const HostId& host, std::vector<TaskReport> tasks) {
+    return Feed(HostReported{host, connections_[host], std::move(tasks)});
+  }
+  std::string Lost(const HostId& host, const absl::Status& status = Unavailable("connection reset")) {
+    return Feed(HostFailed{host, connections_[host], status});
+  }
+  std::string Ready(const HostId& host) { return Feed(ContentsReady{host, requests_[host + " contents"]}); }
+  std::string Leased(const HostId& host, const TaskId& task, uint32_t port) {
+    return Feed(PortLeased{host, requests_[host + " lease " + task], port});
+  }
+  std::string Started(const HostId& host, const TaskReport& task) {
+    return Feed(TaskStarted{host, requests_[host + " start " + task.task], task});
+  }
+  std::string Refused(const HostId& host, const std::string& what, const absl::Status& status) {
+    return Feed(RequestFailed{host, requests_[host + " " + what], status});
+  }
+  std::string Stopped(const HostId& host, std::vector<TaskReport> tasks) {
+    return Feed(TasksStopped{host, requests_[host + " stop"], 0, std::move(tasks)});
+  }
+
+  /// Both hosts there, contents and ports too, and both tasks running under generation 1.
+  void StartAll() {
+    Feed(Tick{});
+    for (const HostId host : {"a", "b"}) {
+      Connected(host);
+      Ready(host);
+    }
+    Leased("a", "ps:0", 20000);
+    Leased("b", "worker:0", 20001);
+    Started("a", Task("ps:0", TaskState::kRunning));
+    Started("b", Task("worker:0", TaskState::kRunning));
+  }
+
+  static TaskReport Task(const TaskId& task, TaskState state, uint64_t generation = 1,
+                         const std::string& spec_hash = "v1") {
+    return {.task = task, .state = state, .generation = generation, .spec_hash = spec_hash, .incarnation = 1};
+  }
+  static TaskReport Ended(const TaskId& task, int exit_code, int64_t ended_micros = 1, bool stopped = false) {
+    TaskReport report = Task(task, exit_code == 0 ? TaskState::kSucceeded : TaskState::kFailed);
+    report.exit_code = exit_code;
+    report.ended_micros = ended_micros;
+    report.stopped = stopped;
+    report.reason = "exited";
+    return report;
+  }
+
+  std::optional<Outcome> outcome;
+
+ private:
+  std::string Line(const Action& action) {
+    if (const auto* connect = std::get_if<Connect>(&action)) {
+      connections_[connect->host] = connect->connection;
+      return "connect " + connect->host;
+    }
+    if (const auto* contents = std::get_if<EnsureContents>(&action)) {
+      requests_[contents->host + " contents"] = contents->request;
+      return "contents " + contents->host;
+    }
+    if (const auto* lease = std::get_if<LeasePort>(&action)) {
+      requests_[lease->host + " lease " + lease->task] = lease->request;
+      std::string line = "lease " + lease->host + " " + lease->task;
+      for (const uint32_t port : lease->avoid) line += absl::StrFormat(" not %d", port);
+      return line;
+    }
+    if (const auto* persist = std::get_if<PersistRecord>(&action)) {
+      const Record& record = persist->record;
+      return absl::StrFormat("persist %d%s", record.generation,
+                             record.ending  ? " ending"
+                             : record.fixed ? " fixed"
+                                            : " open");
+    }
+    if (const auto* start = std::get_if<StartTask>(&action)) {
+      requests_[start->host + " start " + start->task] = start->request;
+      std::string line =
+          absl::StrFormat("start %s %s %d %s", start->host, start->task, start->generation, start->spec_hash);
+      for (const Member& member : *start->cluster) line += " " + Address(member);
+      return line;
+    }
+    if (const auto* stop = std::get_if<StopTasks>(&action)) {
+      requests_[stop->host + " stop"] = stop->request;
+      std::string line = "stop " + stop->host;
+      for (const TaskId& task : stop->tasks) line += " " + task;
+      return stop->tasks.empty() ? absl::StrFormat("%s all below %d", line, stop->minimum_generation) : line;
+    }
+    outcome = std::get<Finish>(action).outcome;
+    return absl::StrFormat("finish %d: %s", outcome->exit_code, outcome->message);
+  }
+
+  TimePoint now_{};
+  std::map<HostId, ConnectionId> connections_;
+  std::map<std::string, RequestId> requests_;
+
+ public:
+  Reconciler reconciler;
+};
+
+constexpr TaskState kRunning = TaskState::kRunning;
+
+TEST(ReconcilerTest, FirstStartWaitsForTheGangAndPersistsBeforeItStarts) {
+  Script script(OnePsOneWorker());
+  EXPECT_EQ(script.Feed(Tick{}), "connect a\nconnect b\n");
+  EXPECT_EQ(script.Connected("a"), "contents a\nlease a ps:0\n");
+  EXPECT_EQ(script.Ready("a"), "");
+  EXPECT_EQ(script.Leased("a", "ps:0", 20000), "");
+  EXPECT_EQ(script.Connected("b"), "contents b\nlease b worker:0\n");
+  EXPECT_EQ(script.Leased("b", "worker:0", 20001), "");
+  EXPECT_EQ(script.Ready("b"),
+            "persist 1 fixed\n"
+            "start a ps:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+            "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+}
+
+TEST(ReconcilerTest, SuccessWaitsForTheServersToEndByThemselves) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Report("b", {Script::Ended("worker:0", 0)}), "persist 1 ending\n");
+  EXPECT_EQ(script.Report("a", {Script::Ended("ps:0", 0)}),
+            "persist 1 ending\nfinish 0: all tasks succeeded\n");
+  EXPECT_EQ(script.reconciler.NextDeadline(), TimePoint::max());
+}
+
+TEST(ReconcilerTest, ServersThatStayAfterSuccessAreStopped) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  script.Report("b", {Script::Ended("worker:0", 0)});
+  EXPECT_EQ(script.Wait(seconds(9)), "");
+  EXPECT_EQ(script.Wait(seconds(1)), "stop a all below 2\n");
+  EXPECT_EQ(script.Stopped("a", {Script::Ended("ps:0", 143, 2, true)}),
+            "persist 1 ending\nfinish 0: all tasks succeeded\n");
+}
+
+TEST(ReconcilerTest, ATaskThatFailedForGoodIsTheFirstCauseAndTheOthersAreConsequences) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Report("b", {Script::Ended("worker:0", 137)}),
+            "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
+  EXPECT_EQ(script.Stopped("b", {}), "");
+  EXPECT_EQ(script.Stopped("a", {Script::Ended("ps:0", 143, 2, true)}),
+            "persist 1 ending\n"
+            "finish 137: worker:0 on b failed: exited (exit code 137, after 0 restarts)\n");
+  EXPECT_EQ(script.outcome->first_cause->task, "worker:0");
+  EXPECT_EQ(script.outcome->consequences, (std::vector<Casualty>{{"ps:0", "a", "stopped"}}));
+}
+
+TEST(ReconcilerTest, TheFirstCauseIsWhoDiedFirstNotWhoWasHeardFirst) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  script.Report("b", {Script::Ended("worker:0", 1, /*ended_micros=*/200)});
+  script.Stopped("b", {});
+  EXPECT_EQ(script.Stopped("a", {Script::Ended("ps:0", 139, /*ended_micros=*/100)}),
+            "persist 1 ending\n"
+            "finish 139: ps:0 on a failed: exited (exit code 139, after 0 restarts)\n");
+  EXPECT_EQ(script.outcome->consequences,
+            (std::vector<Casualty>{{"worker:0", "b", "exited (exit code 1, after 0 restarts)"}}));
+}
+
+TEST(ReconcilerTest, RestartsOnAHostAreTheAgents) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  TaskReport restarting = Script::Task("worker:0", TaskState::kRestarting);
+  restarting.exit_code = 137;
+  EXPECT_EQ(script.Report("b", {restarting}), "");
+  EXPECT_EQ(script.reconciler.GetView().tasks[1].state, TaskState::kRestarting);
+}
+
+TEST(ReconcilerTest, StopEndsWith130) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Feed(StopRequested{}), "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
+  EXPECT_EQ(script.Feed(StopRequested{}), "");
+  script.Stopped("a", {});
+  EXPECT_EQ(script.Stopped("b", {}), "persist 1 ending\nfinish 130: stopped on request\n");
+}
+
+TEST(ReconcilerTest, StopIsBoundedAndNamesWhoCouldNotBeReached) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  script.Feed(StopRequested{});
+  script.Stopped("a", {});
+  EXPECT_EQ(script.Wait(seconds(10)), "persist 1 ending\nfinish 130: stopped on request\n");
+  EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
+}
+
+TEST(ReconcilerTest, HostsNotReachedAreAllNamedAndNothingIsStarted) {
+  Script script(OnePsOneWorker());
+  script.Feed(Tick{});
+  EXPECT_EQ(script.Lost("a", PermissionDenied("host key changed")), "");  // b may be wrong too
+  EXPECT_EQ(script.Lost("b"), "");
+  EXPECT_EQ(script.Wait(milliseconds(400)), "connect b\n");
+  EXPECT_EQ(script.Lost("b", PermissionDenied("no such user")),
+            "persist 0 ending\npersist 0 ending\n"
+            "finish 69: nothing was started, because a host was not reached: a: host key changed; b: no such "
+            "user\n");
+}
+
+TEST(ReconcilerTest, ABlackHoleIsNamedAtTheConnectDeadline) {
+  Script script(OnePsOneWorker());
+  script.Feed(Tick{});
+  script.Connected("a");
+  script.Ready("a");
+  script.Leased("a", "ps:0", 20000);
+  EXPECT_EQ(script.Wait(seconds(10)), "");  // the first attempt is over
+  EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+  EXPECT_EQ(script.Wait(seconds(4)),
+            "persist 0 ending\npersist 0 ending\n"
+            "finish 69: nothing was started, because a host was not reached: b: no connection within its "
+            "deadline\n");
+}
+
+TEST(ReconcilerTest, AHostThatReturnsInTimeGoesOn) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Lost("b"), "");
+  EXPECT_EQ(script.reconciler.GetView().tasks[1].state, TaskState::kLost);
+  EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+  EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "");
+  EXPECT_EQ(script.reconciler.GetView().tasks[1].state, kRunning);
+}
+
+TEST(ReconcilerTest, AHostLostForTooLongFailsTheJob) {
+  Script script(OnePsOneWorker(), {}, {.lost_deadline = seconds(5)});
+  script.StartAll();
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+  script.Lost("b", Unavailable("no route"));
+  EXPECT_EQ(script.Wait(seconds(4)), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.Stopped("a", {}), "persist 1 ending\nfinish 69: host lost: b: no route\n");
+  EXPECT_EQ(script.outcome->first_cause->task, "worker:0");
+  EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
+}
+
+TEST(ReconcilerTest, AHostThatIsAnotherMachineWhenItReturnsFailsTheJobAtOnce) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Lost("b", PermissionDenied("host key changed")), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.Stopped("a", {}), "persist 1 ending\nfinish 69: host lost: b: host key changed\n");
+}
+
+TEST(ReconcilerTest, AHostThatIsGoneWithADeadTasksServerIsTheFirstCause) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  script.Lost("a", Unavailable("no route"));
+  script.Wait(milliseconds(100));
+  script.Report("b", {Script::Ended("worker:0", 1)});
+  script.Stopped("b", {});
+  EXPECT_EQ(script.Wait(seconds(1)), "connect a\n");
+  script.Lost("a", Unavailable("no route"));
+  script.Wait(seconds(9));
+  EXPECT_EQ(script.outcome->exit_code, 69);
+  EXPECT_EQ(script.outcome->first_cause->task, "ps:0");
+  EXPECT_EQ(script.outcome->consequences.size(), 1u);
+}
+
+TEST(ReconcilerTest, AHostWithoutItsStateHasLostItsTasks) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(1));
+  EXPECT_EQ(script.Connected("b", {}), "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
+  EXPECT_EQ(script.reconciler.record().ending->exit_code, 69);
+}
+
+TEST(ReconcilerTest, ALostAnswerToAStartIsAskedForAgain) {
+  Script script(OnePsOneWorker());
+  script.Feed(Tick{});
+  for (const HostId host : {"a", "b"}) {
+    script.Connected(host);
+    script.Ready(host);
+  }
+  script.Leased("a", "ps:0", 20000);
+  script.Leased("b", "worker:0", 20001);
+  script.Lost("a");
+  script.Wait(seconds(1));
+  EXPECT_EQ(script.Connected("a", {}), "start a ps:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+}
+
+TEST(ReconcilerTest, OldAndDoubledMessagesChangeNothing) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Ready("a"), "");
+  EXPECT_EQ(script.Leased("a", "ps:0", 20007), "");
+  EXPECT_EQ(script.Feed(HostFailed{"a", 0, Unavailable("an older connection")}), "");
+  TaskReport second = Script::Task("worker:0", kRunning);
+  second.incarnation = 2;
+  EXPECT_EQ(script.Report("b", {second}), "");
+  EXPECT_EQ(script.Report("b", {Script::Ended("worker:0", 1)}), "");  // of incarnation 1
+  EXPECT_EQ(script.Feed(HostConnected{"nobody", 1}), "");
+}
+
+TEST(ReconcilerTest, ANewLauncherAdoptsWhatRunsAndRedeploysOnlyWhatChanged) {
+  Script first(OnePsOneWorker());
+  first.StartAll();
+  Desired changed = OnePsOneWorker();
+  changed.tasks[1].spec_hash = "v2";
+  Script second(changed, first.reconciler.record());
+  second.Feed(Tick{});
+  EXPECT_EQ(second.Connected("b", {Script::Task("worker:0", kRunning)}), "contents b\n");
+  second.Connected("a", {Script::Task("ps:0", kRunning)});
+  second.Ready("b");
+  EXPECT_EQ(second.Ready("a"), "stop b worker:0\n");
+  EXPECT_EQ(second.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}),
+            "start b worker:0 1 v2 10.0.0.1:20000 10.0.0.2:20001\n");
+}
+
+TEST(ReconcilerTest, AMovedTaskMakesANewGeneration) {
+  Script first(OnePsOneWorker());
+  first.StartAll();
+  Desired moved = OnePsOneWorker();
+  moved.tasks[1].host = "a";
+  Script second(moved, first.reconciler.record());
+  EXPECT_EQ(second.Feed(Tick{}), "persist 1 open\nconnect a\nconnect b\n");  // b too: something may run there
+  EXPECT_EQ(second.Connected("a", {Script::Task("ps:0", kRunning)}), "contents a\nstop a all below 2\n");
+  EXPECT_EQ(second.Connected("b", {Script::Task("worker:0", kRunning)}), "stop b all below 2\n");
+  second.Ready("a");
+  second.Stopped("b", {});
+  EXPECT_EQ(second.Stopped("a", {}), "lease a ps:0\nlease a worker:0\n");
+  second.Leased("a", "ps:0", 20002);
+  EXPECT_EQ(second.Leased("a", "worker:0", 20003),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20002 10.0.0.1:20003\n"
+            "start a worker:0 2 v1 10.0.0.1:20002 10.0.0.1:20003\n");
+}
+
+TEST(ReconcilerTest, ALostPortMakesANewGenerationThatAvoidsIt) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Report("a", {Script::Ended("ps:0", kPortLostExitCode)}),
+            "persist 1 open\nstop a all below 2\nstop b all below 2\n");
+  EXPECT_EQ(script.Stopped("a", {}), "lease a ps:0 not 20000\n");
+  script.Leased("a", "ps:0", 20002);
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}), "lease b worker:0\n");
+  EXPECT_EQ(script.Leased("b", "worker:0", 20001),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20002 10.0.0.2:20001\n"
+            "start b worker:0 2 v1 10.0.0.1:20002 10.0.0.2:20001\n");
+}
+
+TEST(ReconcilerTest, PortsLostTooOftenFailTheJob) {
+  Script script(OnePsOneWorker(), {}, {.max_retries = 0});
+  script.StartAll();
+  script.Report("a", {Script::Ended("ps:0", kPortLostExitCode)});
+  EXPECT_EQ(script.reconciler.record().ending->exit_code, kPortLostExitCode);
+}
+
+TEST(ReconcilerTest, AnEndingIsGoneOnWithNotTakenBack) {
+  Script first(OnePsOneWorker());
+  first.StartAll();
+  first.Feed(StopRequested{});
+  Script second(OnePsOneWorker(), first.reconciler.record());
+  EXPECT_EQ(second.Feed(Tick{}), "connect a\nconnect b\n");
+  EXPECT_EQ(second.Connected("a", {Script::Task("ps:0", kRunning)}), "stop a all below 2\n");
+  EXPECT_EQ(second.Connected("b", {}), "stop b all below 2\n");  // a start may still be under way
+  second.Stopped("a", {});
+  EXPECT_EQ(second.Stopped("b", {}), "persist 1 ending\nfinish 130: stopped on request\n");
+
+  Script again(OnePsOneWorker(), NextRun(second.reconciler.record()));
+  again.Feed(Tick{});
+  EXPECT_EQ(again.Connected("a", {}), "contents a\nstop a all below 2\n");
+}
+
+TEST(ReconcilerTest, AStartRefusedAgainAndAgainFailsTheJob) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  Script fresh(OnePsOneWorker(), script.reconciler.record());
+  fresh.Feed(Tick{});
+  for (const HostId host : {"a", "b"}) {
+    fresh.Connected(host, {Script::Task(host == "a" ? "ps:0" : "other:0", kRunning)});
+    fresh.Ready(host);
+  }
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_EQ(fresh.Refused("b", "start worker:0", NotFound("no such program")), "");
+    EXPECT_EQ(fresh.Wait(seconds(1)), "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+  }
+  EXPECT_EQ(fresh.Refused("b", "start worker:0", NotFound("no such program")).substr(0, 17),
+            "persist 1 ending\n");
+  EXPECT_EQ(fresh.reconciler.record().ending->message,
+            "b could not start worker:0: no such program (3 attempts)");
+}
+
+TEST(ReconcilerTest, AnotherLauncherWithANewerGenerationIsLeftAlone) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  const std::string actions = script.Report("a", {Script::Task("ps:0", kRunning, 2)});
+  EXPECT_EQ(actions.find("stop"), std::string::npos);
+  EXPECT_EQ(script.outcome->exit_code, 1);
+}
+
+TEST(ReconcilerTest, TheRunDeadlineExitsWith124) {
+  Script script(OnePsOneWorker(), {}, {.run_deadline = seconds(60)});
+  script.StartAll();
+  EXPECT_EQ(script.Wait(seconds(60)), "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
+  script.Stopped("a", {});
+  EXPECT_EQ(script.Stopped("b", {}),
+            "persist 1 ending\nfinish 124: the job did not end within its deadline of 1m00s\n");
+}
+
+TEST(ReconcilerTest, ARecordThatCannotBeWrittenEndsTheJob) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  EXPECT_EQ(script.Feed(RecordFailed{Internal("disk full")}),
+            "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
+  EXPECT_EQ(script.reconciler.record().ending->message, "the job record cannot be written: disk full");
+}
+
+}  // namespace
+}  // namespace muster::reconcile
