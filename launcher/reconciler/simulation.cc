@@ -11,6 +11,7 @@ constexpr int kMaxRestarts = 2;
 constexpr int64_t kFaultsMs = 60'000;
 // Restarts of the longest task, a lost host's deadline, port retries and the end, generously.
 constexpr int64_t kPatienceMs = 400'000;
+constexpr int kMaxItems = 200'000;  // a run takes some thousands
 constexpr size_t kTranscriptLines = 4000;
 
 TimePoint AtMs(int64_t milliseconds) { return TimePoint(std::chrono::milliseconds(milliseconds)); }
@@ -55,7 +56,8 @@ void Simulation::After(int64_t milliseconds, Work work) {
 }
 
 void Simulation::RunUntil(TimePoint limit, const std::function<bool()>& done) {
-  while (!queue_.empty() && queue_.top().when <= limit && !done()) {
+  for (int items = 0; items < kMaxItems && !queue_.empty() && queue_.top().when <= limit && !done();
+       ++items) {
     Item item = queue_.top();
     queue_.pop();
     now_ = item.when;
@@ -213,6 +215,11 @@ void Simulation::ToAgent(const HostId& host, std::function<void(Agent&)> work) {
   Wire& wire = wires_[host];
   if (wire.broken) return;
   if (Fault(0.01)) return Break(host, Between(0, 3000));  // lost: nothing after it arrives either
+  if (Fault(0.01)) {                                      // lost without a trace: only a deadline can tell
+    Note("request swallowed", host);
+    invariants_.OnRefused(host);
+    return invariants_.OnBreak(host, now_);
+  }
   const int copies = Fault(0.05) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     // What is under way arrives, even when the connection or the launcher is gone by then.
