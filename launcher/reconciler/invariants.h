@@ -61,7 +61,7 @@ class Invariants {
   bool gang_ = false;           // all of these were there at one moment, in this life and for this cluster
   std::set<Deployment> known_;  // deployments this life was told of
   std::map<RequestId, HostId> contents_requests_;
-  std::map<TaskId, std::pair<HostId, uint32_t>> ports_;
+  std::map<std::pair<HostId, TaskId>, uint32_t> ports_;
   std::map<std::pair<HostId, TaskId>, TaskReport> live_;
   std::map<Deployment, TaskReport> last_;
   std::map<TaskId, TaskReport> deaths_;  // under the newest generation

@@ -90,6 +90,7 @@ void Reconciler::Settle() {
     MUSTER_CHECK(changes <= kMaxPhaseChanges, "phases do not settle");
     // By index: bringing one host up to date may end the job, which touches all of them.
     for (size_t i = 0; i < dirty_.size(); ++i) {
+      MUSTER_CHECK(i <= kMaxPhaseChanges * hosts_.size(), "a host does not settle");
       const int index = dirty_[i];
       Host& host = hosts_[index];
       host.dirty = false;
