@@ -1,0 +1,93 @@
+#include "launcher/transport.h"
+
+#include <absl/strings/cord.h>
+
+#include <vector>
+
+namespace muster {
+namespace {
+
+constexpr char kNeedsUser[] = "muster/needs-user";
+constexpr size_t kTailBytes = 8 << 10;
+constexpr size_t kReadBytes = 64 << 10;
+
+}  // namespace
+
+bool NeedsUser(const absl::Status& status) { return status.GetPayload(kNeedsUser).has_value(); }
+
+absl::Status WithNeedsUser(absl::Status status) {
+  status.SetPayload(kNeedsUser, absl::Cord());
+  return status;
+}
+
+void TailBuffer::Append(std::string_view bytes) {
+  text_.append(bytes);
+  if (text_.size() > kTailBytes) text_.erase(0, text_.size() - kTailBytes);
+}
+
+absl::StatusOr<size_t> Transport::Read(CommandChannel& channel, std::span<char> buffer, TimePoint deadline) {
+  const PollItem item{.channel = &channel, .read = true};
+  for (;;) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, channel.TryRead(buffer));
+    if (n > 0 || channel.end_of_output()) return n;
+    MUSTER_RETURN_IF_ERROR(Poll({&item, 1}, -1, deadline));
+  }
+}
+
+absl::Status Transport::Write(CommandChannel& channel, std::string_view bytes, TimePoint deadline) {
+  const PollItem item{.channel = &channel, .write = true};
+  for (;;) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, channel.TryWrite(bytes));
+    bytes.remove_prefix(n);
+    if (bytes.empty()) return absl::OkStatus();
+    if (n == 0) MUSTER_RETURN_IF_ERROR(Poll({&item, 1}, -1, deadline));
+  }
+}
+
+absl::StatusOr<int> Transport::Wait(CommandChannel& channel, TimePoint deadline) {
+  std::vector<char> unwanted(kReadBytes);
+  for (;;) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, channel.TryRead(unwanted));
+    if (channel.exit_code().has_value()) return *channel.exit_code();
+    if (n > 0) continue;
+    const PollItem item{.channel = &channel, .read = !channel.end_of_output(), .exit = true};
+    MUSTER_RETURN_IF_ERROR(Poll({&item, 1}, -1, deadline));
+  }
+}
+
+absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command, std::string_view input,
+                                            TimePoint deadline, size_t max_output_bytes) {
+  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<CommandChannel> channel, transport.Start(command, deadline));
+  HostCommandResult result;
+  std::vector<char> buffer(kReadBytes);
+  bool input_open = true;
+  while (!channel->end_of_output()) {
+    if (input_open && !input.empty()) {
+      const absl::StatusOr<size_t> taken = channel->TryWrite(input);
+      if (taken.ok()) {
+        input.remove_prefix(*taken);
+      } else if (absl::IsFailedPrecondition(taken.status())) {
+        input_open = false;  // the command wants no more: its exit code tells whether that is an error
+      } else {
+        return taken.status();
+      }
+    }
+    if (input_open && input.empty()) {
+      MUSTER_RETURN_IF_ERROR(channel->CloseInput());
+      input_open = false;
+    }
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, channel->TryRead(buffer));
+    result.stdout_text.append(buffer.data(), n);
+    if (result.stdout_text.size() > max_output_bytes) {
+      return Unavailable("%s: more than %d bytes of output from: %s", transport.host(), max_output_bytes, command);
+    }
+    if (n > 0 || channel->end_of_output()) continue;
+    const PollItem item{.channel = channel.get(), .read = true, .write = input_open};
+    MUSTER_RETURN_IF_ERROR(transport.Poll({&item, 1}, -1, deadline));
+  }
+  MUSTER_ASSIGN_OR_RETURN(result.exit_code, transport.Wait(*channel, deadline));
+  result.stderr_tail = channel->StderrTail();
+  return result;
+}
+
+}  // namespace muster
