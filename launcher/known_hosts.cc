@@ -20,8 +20,9 @@ constexpr uint64_t kMaxFileBytes = 16 << 20;
 std::string DecodeBase64(const std::string& base64) {
   if (base64.empty() || base64.size() % 4 != 0) return "";
   std::string bytes(base64.size() / 4 * 3, '\0');
-  const int n = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
-                                reinterpret_cast<const unsigned char*>(base64.data()), static_cast<int>(base64.size()));
+  const int n =
+      EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
+                      reinterpret_cast<const unsigned char*>(base64.data()), static_cast<int>(base64.size()));
   if (n < 0) return "";
   const size_t padding = base64.ends_with("==") ? 2 : base64.ends_with("=") ? 1 : 0;
   bytes.resize(n - padding);
@@ -70,9 +71,10 @@ absl::StatusOr<KnownHosts> KnownHosts::Parse(const std::string& text, const std:
     std::istringstream list(names);
     while (std::getline(list, name, ',')) {
       if (!IsPlainName(name)) {
-        return InvalidArgument("%s:%d: `%s`: hashed names and patterns are not supported here; write the host's "
-                               "name in the inventory",
-                               path, number, name);
+        return InvalidArgument(
+            "%s:%d: `%s`: hashed names and patterns are not supported here; write the host's "
+            "name in the inventory",
+            path, number, name);
       }
       known.entries_.push_back({name, key});
     }
@@ -91,17 +93,20 @@ std::vector<HostKey> KnownHosts::KeysOf(const std::string& name) const {
 HostKeyVerdict KnownHosts::Check(const std::string& name, const HostKey& key) const {
   const std::vector<HostKey> keys = KeysOf(name);
   if (keys.empty()) return HostKeyVerdict::kUnknown;
-  return std::find(keys.begin(), keys.end(), key) != keys.end() ? HostKeyVerdict::kKnown : HostKeyVerdict::kChanged;
+  return std::find(keys.begin(), keys.end(), key) != keys.end() ? HostKeyVerdict::kKnown
+                                                                : HostKeyVerdict::kChanged;
 }
 
 absl::Status AcceptHostKey(const std::filesystem::path& path, const std::string& name, const HostKey& key,
                            TimePoint deadline) {
-  if (!IsPlainName(name)) return InvalidArgument("`%s` cannot stand in %s as a host's name", name, path.string());
+  if (!IsPlainName(name))
+    return InvalidArgument("`%s` cannot stand in %s as a host's name", name, path.string());
   if (path.has_parent_path()) MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
   const std::string lock_path = path.string() + ".lock";
   UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock.valid()) return ErrnoError(errno, lock_path);
-  // flock has no timeout. The lock is held for one small write, so asking again soon is cheap, and the deadline holds.
+  // flock has no timeout. The lock is held for one small write, so asking again soon is cheap, and the
+  // deadline holds.
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, lock_path);
     if (Now() >= deadline) return DeadlineExceeded("%s is locked by another process", lock_path);
@@ -112,8 +117,9 @@ absl::Status AcceptHostKey(const std::filesystem::path& path, const std::string&
     case HostKeyVerdict::kKnown:
       return absl::OkStatus();
     case HostKeyVerdict::kChanged:
-      return FailedPrecondition("%s: %s has another key for it already (%s); the new one (%s) is not accepted", name,
-                                path.string(), known.KeysOf(name).front().Fingerprint(), key.Fingerprint());
+      return FailedPrecondition(
+          "%s: %s has another key for it already (%s); the new one (%s) is not accepted", name, path.string(),
+          known.KeysOf(name).front().Fingerprint(), key.Fingerprint());
     case HostKeyVerdict::kUnknown:
       break;
   }

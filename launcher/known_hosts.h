@@ -1,9 +1,9 @@
 // The file of host keys that muster trusts: OpenSSH's known_hosts lines, under the names of the inventory.
 //
-// It is muster's own file and ~/.ssh/known_hosts is not read: there keys stand under addresses and aliases, and a host that
-// moves must keep its key. Lines are `name[,name...] type base64 [comment]`, blank, or comments; hashed names, patterns and
-// markers are refused with their place rather than skipped, because skipping one could mean trusting less, or more, than
-// its author wrote.
+// It is muster's own file and ~/.ssh/known_hosts is not read: there keys stand under addresses and aliases,
+// and a host that moves must keep its key. Lines are `name[,name...] type base64 [comment]`, blank, or
+// comments; hashed names, patterns and markers are refused with their place rather than skipped, because
+// skipping one could mean trusting less, or more, than its author wrote.
 #pragma once
 
 #include <filesystem>
@@ -36,7 +36,8 @@ class KnownHosts {
 
   std::vector<HostKey> KeysOf(const std::string& name) const;
 
-  /// kChanged also when the host is known by keys of other types only: a host does not lose its keys by itself.
+  /// kChanged also when the host is known by keys of other types only: a host does not lose its keys by
+  /// itself.
   HostKeyVerdict Check(const std::string& name, const HostKey& key) const;
 
  private:
@@ -47,9 +48,9 @@ class KnownHosts {
   std::vector<Entry> entries_;
 };
 
-/// Trusts `key` for `name` from now on: writes a new file in place of the old one, under a lock beside it (`path`.lock) that other
-/// processes and threads respect. A name with the same key already is fine. A name with another key is never touched:
-/// FailedPrecondition. Waits for the lock until `deadline`.
+/// Trusts `key` for `name` from now on: writes a new file in place of the old one, under a lock beside it
+/// (`path`.lock) that other processes and threads respect. A name with the same key already is fine. A name
+/// with another key is never touched: FailedPrecondition. Waits for the lock until `deadline`.
 absl::Status AcceptHostKey(const std::filesystem::path& path, const std::string& name, const HostKey& key,
                            TimePoint deadline);
 

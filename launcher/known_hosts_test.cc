@@ -27,7 +27,9 @@ KnownHosts Parsed(const std::string& text) {
   return known.value_or(KnownHosts());
 }
 
-std::string Line(const std::string& names, const HostKey& key) { return names + " " + key.type + " " + key.base64; }
+std::string Line(const std::string& names, const HostKey& key) {
+  return names + " " + key.type + " " + key.base64;
+}
 
 TEST(HostKey, FingerprintIsTheOneSshPrints) { EXPECT_EQ(kFirst.Fingerprint(), kFirstFingerprint); }
 
@@ -37,7 +39,8 @@ TEST(HostKey, BadBase64HasNoFingerprint) {
 }
 
 TEST(KnownHosts, ChecksUnderTheNameOnly) {
-  const KnownHosts known = Parsed("# comment\n\n" + Line("a,b", kFirst) + " made by hand\r\n" + Line("c", kSecond));
+  const KnownHosts known =
+      Parsed("# comment\n\n" + Line("a,b", kFirst) + " made by hand\r\n" + Line("c", kSecond));
   EXPECT_EQ(known.Check("a", kFirst), HostKeyVerdict::kKnown);
   EXPECT_EQ(known.Check("b", kFirst), HostKeyVerdict::kKnown);
   EXPECT_EQ(known.Check("a", kSecond), HostKeyVerdict::kChanged);
@@ -52,9 +55,9 @@ TEST(KnownHosts, AKeyOfAnotherTypeIsAChange) {
 }
 
 TEST(KnownHosts, LinesItCannotHonourAreErrorsWithTheirPlace) {
-  for (const std::string& bad : {std::string("a ssh-ed25519"), std::string("a ssh-ed25519 !!!!"), Line("|1|x=|y=", kFirst),
-                                 Line("gpu-*", kFirst), Line("!a", kFirst), "@revoked " + Line("a", kFirst),
-                                 "@cert-authority " + Line("*", kFirst)}) {
+  for (const std::string& bad : {std::string("a ssh-ed25519"), std::string("a ssh-ed25519 !!!!"),
+                                 Line("|1|x=|y=", kFirst), Line("gpu-*", kFirst), Line("!a", kFirst),
+                                 "@revoked " + Line("a", kFirst), "@cert-authority " + Line("*", kFirst)}) {
     const auto known = KnownHosts::Parse("\n" + bad + "\n", "known_hosts");
     EXPECT_TRUE(absl::IsInvalidArgument(known.status())) << bad;
     EXPECT_THAT(std::string(known.status().message()), HasSubstr("known_hosts:2: ")) << bad;

@@ -42,7 +42,8 @@ std::vector<std::string> EnvironmentWithHome(const std::string& home) {
 
 class LocalChannel : public CommandChannel {
  public:
-  static absl::StatusOr<std::unique_ptr<LocalChannel>> Start(const LocalOptions& options, const std::string& command);
+  static absl::StatusOr<std::unique_ptr<LocalChannel>> Start(const LocalOptions& options,
+                                                             const std::string& command);
 
   absl::StatusOr<size_t> TryRead(std::span<char> buffer) override;
   absl::StatusOr<size_t> TryWrite(std::string_view bytes) override;
@@ -56,12 +57,15 @@ class LocalChannel : public CommandChannel {
 
   /// Takes in stderr and the exit code, if there is any of it.
   absl::Status Collect();
-  bool Ready(const PollItem& item) const { return (item.read && end_of_output()) || (item.exit && exit_code_); }
+  bool Ready(const PollItem& item) const {
+    return (item.read && end_of_output()) || (item.exit && exit_code_);
+  }
   void AddPollFds(const PollItem& item, std::vector<pollfd>& fds) const;
   int stderr_fd() const { return errors_.get(); }
 
  private:
-  LocalChannel(std::string host, Process process, UniqueFd pidfd, UniqueFd input, UniqueFd output, UniqueFd errors)
+  LocalChannel(std::string host, Process process, UniqueFd pidfd, UniqueFd input, UniqueFd output,
+               UniqueFd errors)
       : host_(std::move(host)),
         process_(std::move(process)),
         pidfd_(std::move(pidfd)),
@@ -171,7 +175,8 @@ absl::Status LocalTransport::Poll(std::span<const PollItem> items, int wake_fd, 
       if (channel.Ready(item)) return absl::OkStatus();
       channel.AddPollFds(item, wanted);
     }
-    // stderr is taken in while waiting, but does not end the wait: a command must not stall because nobody reads it.
+    // stderr is taken in while waiting, but does not end the wait: a command must not stall because nobody
+    // reads it.
     std::vector<pollfd> all = wanted;
     for (const PollItem& item : items) {
       const int fd = static_cast<LocalChannel&>(*item.channel).stderr_fd();

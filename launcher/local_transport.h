@@ -13,7 +13,8 @@ struct LocalOptions {
   std::string home;  // HOME and working directory of its commands; must exist
 };
 
-/// Commands that still run when their channel is destroyed are killed (sh itself; not what it has put in the background).
+/// Commands that still run when their channel is destroyed are killed (sh itself; not what it has put in the
+/// background).
 std::unique_ptr<Transport> MakeLocalTransport(const LocalOptions& options);
 
 }  // namespace muster

@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <regex>
+#include <cstdio>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,14 +21,19 @@ class LoopbackCluster {
     std::vector<std::string> arguments = {"up", folder(), std::to_string(hosts)};
     for (const std::string& line : sshd_options) arguments.insert(arguments.end(), {"--option", line});
     Run(arguments);
-    const std::string inventory = Text("inventory.yaml");
-    const std::regex pattern("(host-[0-9]+): \\{ssh: \"([0-9.]+):([0-9]+)\"");
-    for (std::sregex_iterator match(inventory.begin(), inventory.end(), pattern), end; match != end; ++match) {
-      targets_.push_back({.name = (*match)[1],
-                          .address = (*match)[2],
-                          .port = static_cast<uint16_t>(std::stoi((*match)[3])),
+    std::istringstream lines(Text("inventory.yaml"));
+    std::string line;
+    while (std::getline(lines, line)) {
+      // As the script writes it:   host-1: {ssh: "127.1.2.1:10022", data: 127.1.2.1, labels: [cpu]}
+      char name[64], address[64];
+      unsigned port = 0;
+      if (std::sscanf(line.c_str(), " %63[^:]: {ssh: \"%63[^:]:%u\"", name, address, &port) != 3) continue;
+      targets_.push_back({.name = name,
+                          .address = address,
+                          .port = static_cast<uint16_t>(port),
                           .identities = {folder() + "/id_ed25519"}});
     }
+    EXPECT_EQ(targets_.size(), static_cast<size_t>(hosts));
   }
   ~LoopbackCluster() { Run({"down", folder()}); }
 

@@ -9,7 +9,8 @@ std::string QuoteWord(std::string_view word) {
   bool in_quotes = false;
   for (const char c : word) {
     MUSTER_CHECK(c != '\0' && c != '\n' && c != '\r', "a line break or NUL in a shell word");
-    // Inside single quotes fish takes \ and csh takes ! for special. Outside, behind a backslash, all shells agree on them.
+    // Inside single quotes fish takes \ and csh takes ! for special. Outside, behind a backslash, all shells
+    // agree on them.
     const bool outside = c == '\'' || c == '\\' || c == '!';
     if (in_quotes == outside) {
       quoted += '\'';

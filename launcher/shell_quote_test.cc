@@ -23,9 +23,10 @@ std::string Printable() {
 
 const std::vector<std::string>& AwkwardWords() {
   static const std::vector<std::string> words = {
-      "",  "plain", "two words", "'",    "''",     "it's",    "\\",        "a\\",          "\\'", "'\\",  "!",
-      "!!", "a!b",   "$HOME",     "`id`", "$(id)",  "~",       "*",         "a\"b",         "\t",  "-n",   "#x",
-      "%s", "{a,b}", "^x^y",      "a;b",  "&& x|y", "=ls",     "\\\\\\'!'", "\xc3\xa4\xff", ">",   Printable()};
+      "",     "plain", "two words", "'",   "''",        "it's",         "\\",   "a\\",
+      "\\'",  "'\\",   "!",         "!!",  "a!b",       "$HOME",        "`id`", "$(id)",
+      "~",    "*",     "a\"b",      "\t",  "-n",        "#x",           "%s",   "{a,b}",
+      "^x^y", "a;b",   "&& x|y",    "=ls", "\\\\\\'!'", "\xc3\xa4\xff", ">",    Printable()};
   return words;
 }
 
@@ -55,14 +56,16 @@ TEST_P(QuotingIn, GivesEveryWordBack) {
 
 TEST_P(QuotingIn, RunsShSyntaxWhateverTheLoginShellIs) {
   for (const std::string& word : AwkwardWords()) {
-    const std::string command = "x=" + QuoteWord(word) + "; if [ -n \"$x\" ]; then printf %s \"$x\"; fi; (exit 7)";
+    const std::string command =
+        "x=" + QuoteWord(word) + "; if [ -n \"$x\" ]; then printf %s \"$x\"; fi; (exit 7)";
     const CommandResult result = RunShell(GetParam(), ForAnyLoginShell(command));
     EXPECT_EQ(result.exit_code, 7) << word << ": " << result.stderr_text;
     EXPECT_EQ(result.stdout_text, word);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shells, QuotingIn, testing::Values("sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh"),
+INSTANTIATE_TEST_SUITE_P(Shells, QuotingIn,
+                         testing::Values("sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

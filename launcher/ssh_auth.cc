@@ -22,8 +22,9 @@ struct KeyDeleter {
 };
 using Key = std::unique_ptr<ssh_key_struct, KeyDeleter>;
 
-// Ends the waits on a socket by shutting it down when the deadline passes or the user interrupts, from a thread of its own:
-// libssh talks to the agent in blocking mode, and an agent may wait for a person to touch a token.
+// Ends the waits on a socket by shutting it down when the deadline passes or the user interrupts, from a
+// thread of its own: libssh talks to the agent in blocking mode, and an agent may wait for a person to touch
+// a token.
 class SocketGuard {
  public:
   static absl::StatusOr<std::unique_ptr<SocketGuard>> Start(int socket, const Limits& limits) {
@@ -87,9 +88,10 @@ class Authenticator {
 absl::StatusOr<bool> Authenticator::Outcome(const std::string& what, const absl::StatusOr<int>& result) {
   MUSTER_RETURN_IF_ERROR(Annotate(result.status(), what));
   if (*result == SSH_AUTH_SUCCESS) return true;
-  const std::string why = *result == SSH_AUTH_DENIED    ? "not accepted by the host"
-                          : *result == SSH_AUTH_PARTIAL ? "accepted, but the host wants a second proof, which muster has not"
-                                                        : std::string(ssh_get_error(session_));
+  const std::string why = *result == SSH_AUTH_DENIED ? "not accepted by the host"
+                          : *result == SSH_AUTH_PARTIAL
+                              ? "accepted, but the host wants a second proof, which muster has not"
+                              : std::string(ssh_get_error(session_));
   tried_ += "\n  " + what + ": " + why;
   if (!ssh_is_connected(session_)) return Refused();
   return false;
@@ -103,7 +105,8 @@ absl::StatusOr<bool> Authenticator::TryIdentity(const std::string& path) {
   }
   ssh_key raw = nullptr;
   if (ssh_pki_import_privkey_file(path.c_str(), nullptr, nullptr, nullptr, &raw) != SSH_OK) {
-    tried_ += "\n  " + path + ": not a private key, or it has a passphrase (then give it to the agent: ssh-add " + path + ")";
+    tried_ += "\n  " + path +
+              ": not a private key, or it has a passphrase (then give it to the agent: ssh-add " + path + ")";
     return false;
   }
   const Key key(raw);
@@ -121,8 +124,10 @@ absl::StatusOr<bool> Authenticator::TryAgent() {
     tried_ += "\n  ssh-agent: " + std::string(agent.status().message());
     return false;
   }
-  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<SocketGuard> guard, SocketGuard::Start(agent->get(), limits_));
-  if (ssh_set_agent_socket(session_, agent->get()) != SSH_OK) return Internal("ssh-agent: %s", ssh_get_error(session_));
+  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<SocketGuard> guard,
+                          SocketGuard::Start(agent->get(), limits_));
+  if (ssh_set_agent_socket(session_, agent->get()) != SSH_OK)
+    return Internal("ssh-agent: %s", ssh_get_error(session_));
   (void)agent->release();  // the session's from here on
   const absl::StatusOr<int> result =
       DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] { return ssh_userauth_agent(session_, nullptr); });
@@ -133,10 +138,11 @@ absl::StatusOr<bool> Authenticator::TryAgent() {
 }
 
 absl::Status Authenticator::Refused() const {
-  return WithNeedsUser(Unavailable("login as %s failed; tried:%s\nAdd your public key to ~/.ssh/authorized_keys there: "
-                                   "ssh-copy-id -p %d %s%s",
-                                   target_.user.empty() ? "yourself" : target_.user, tried_, target_.port,
-                                   target_.user.empty() ? "" : target_.user + "@", target_.address));
+  return WithNeedsUser(
+      Unavailable("login as %s failed; tried:%s\nAdd your public key to ~/.ssh/authorized_keys there: "
+                  "ssh-copy-id -p %d %s%s",
+                  target_.user.empty() ? "yourself" : target_.user, tried_, target_.port,
+                  target_.user.empty() ? "" : target_.user + "@", target_.address));
 }
 
 absl::Status Authenticator::Run() {
@@ -161,7 +167,8 @@ std::string ExpandHome(const std::string& path, const std::string& home) {
   return path.starts_with("~/") ? home + path.substr(1) : path;
 }
 
-absl::Status Authenticate(ssh_session session, const SshTarget& target, const SshOptions& options, const Limits& limits) {
+absl::Status Authenticate(ssh_session session, const SshTarget& target, const SshOptions& options,
+                          const Limits& limits) {
   return Authenticator(session, target, options, limits).Run();
 }
 

@@ -15,9 +15,11 @@
 namespace muster {
 namespace {
 
-// AES-GCM runs in the processor's own instructions at several GB/s and needs no separate MAC; chacha20 is for hosts without them.
+// AES-GCM runs in the processor's own instructions at several GB/s and needs no separate MAC; chacha20 is for
+// hosts without them.
 constexpr char kCiphers[] =
-    "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,aes256-ctr,aes192-ctr";
+    "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,aes256-ctr,"
+    "aes192-ctr";
 // curve25519 first: a connection's cost is its key exchange.
 constexpr char kKeyExchanges[] =
     "curve25519-sha256,curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,"
@@ -25,8 +27,8 @@ constexpr char kKeyExchanges[] =
 constexpr const char* kHostKeyTypes[] = {"ssh-ed25519",         "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384",
                                          "ecdsa-sha2-nistp521", "rsa-sha2-512",        "rsa-sha2-256"};
 
-// The host is asked for a key of a type that is known; it may have several keys. The other types stay at the end, so that a host
-// which has replaced its key by one of another type gets as far as being told apart.
+// The host is asked for a key of a type that is known; it may have several keys. The other types stay at the
+// end, so that a host which has replaced its key by one of another type gets as far as being told apart.
 std::string HostKeyPreference(const std::vector<HostKey>& known) {
   std::vector<std::string> order;
   for (const HostKey& key : known) {
@@ -45,14 +47,16 @@ std::string HostKeyPreference(const std::vector<HostKey>& known) {
   return list;
 }
 
-absl::Status SetOptions(ssh_session session, const SshTarget& target, const std::vector<HostKey>& known, int fd) {
+absl::Status SetOptions(ssh_session session, const SshTarget& target, const std::vector<HostKey>& known,
+                        int fd) {
   const int no = 0, yes = 1;
   const struct {
     ssh_options_e option;
     const void* value;
     const char* name;
   } settings[] = {
-      // What stands in ~/.ssh/config is the inventory's business, and host keys are checked here, not by libssh.
+      // What stands in ~/.ssh/config is the inventory's business, and host keys are checked here, not by
+      // libssh.
       {SSH_OPTIONS_PROCESS_CONFIG, &no, "config"},
       {SSH_OPTIONS_KNOWNHOSTS, "/dev/null", "known hosts"},
       {SSH_OPTIONS_GLOBAL_KNOWNHOSTS, "/dev/null", "known hosts"},
@@ -79,31 +83,39 @@ absl::Status SetOptions(ssh_session session, const SshTarget& target, const std:
 }
 
 absl::Status ExchangeKeys(ssh_session session, const Limits& limits, bool& dropped) {
-  const absl::StatusOr<int> result = DriveSession(session, SSH_AGAIN, limits, [&] { return ssh_connect(session); });
+  const absl::StatusOr<int> result =
+      DriveSession(session, SSH_AGAIN, limits, [&] { return ssh_connect(session); });
   if (result.ok() && *result == SSH_OK) return absl::OkStatus();
   const bool greeted = ssh_get_serverbanner(session) != nullptr;
   if (absl::IsCancelled(result.status())) return result.status();
   if (absl::IsDeadlineExceeded(result.status())) {
-    return greeted ? DeadlineExceeded("key exchange: no answer before the deadline; check the host's load, and whether large "
-                                      "packets are lost on the way (MTU)")
-                   : DeadlineExceeded("waiting for the SSH greeting: accepted the connection but said nothing before the "
-                                      "deadline; check that sshd listens there and that the host is not overloaded");
+    return greeted
+               ? DeadlineExceeded(
+                     "key exchange: no answer before the deadline; check the host's load, and whether large "
+                     "packets are lost on the way (MTU)")
+               : DeadlineExceeded(
+                     "waiting for the SSH greeting: accepted the connection but said nothing before the "
+                     "deadline; check that sshd listens there and that the host is not overloaded");
   }
   const std::string why = ssh_get_error(session);
   dropped = !greeted || !result.ok() || why.find("Socket error") != std::string::npos;
   if (!greeted) {
-    return Unavailable("waiting for the SSH greeting: the host hung up (%s); sshd does that when many connections begin at a "
-                       "time (MaxStartups) or when it punishes an address: see its log",
-                       why);
+    return Unavailable(
+        "waiting for the SSH greeting: the host hung up (%s); sshd does that when many connections begin at "
+        "a "
+        "time (MaxStartups) or when it punishes an address: see its log",
+        why);
   }
   if (dropped) return Unavailable("key exchange: the host hung up (%s); see the log of its sshd", why);
-  return WithNeedsUser(Unavailable("key exchange: %s; the host's sshd is too old or configured to exclude this client", why));
+  return WithNeedsUser(
+      Unavailable("key exchange: %s; the host's sshd is too old or configured to exclude this client", why));
 }
 
 absl::StatusOr<HostKey> KeyOfServer(ssh_session session) {
   ssh_key key = nullptr;
   char* base64 = nullptr;
-  if (ssh_get_server_publickey(session, &key) != SSH_OK) return Internal("libssh: %s", ssh_get_error(session));
+  if (ssh_get_server_publickey(session, &key) != SSH_OK)
+    return Internal("libssh: %s", ssh_get_error(session));
   const char* type = ssh_key_type_to_char(ssh_key_type(key));
   HostKey result;
   if (type != nullptr && ssh_pki_export_pubkey_base64(key, &base64) == SSH_OK) result = {type, base64};
@@ -113,34 +125,36 @@ absl::StatusOr<HostKey> KeyOfServer(ssh_session session) {
   return result;
 }
 
-absl::Status CheckHostKey(const SshTarget& target, const SshOptions& options, const KnownHosts& known, const HostKey& key,
-                          const Limits& limits, std::string& accepted) {
+absl::Status CheckHostKey(const SshTarget& target, const SshOptions& options, const KnownHosts& known,
+                          const HostKey& key, const Limits& limits, std::string& accepted) {
   const std::string file = options.known_hosts.string();
   switch (known.Check(target.name, key)) {
     case HostKeyVerdict::kKnown:
       return absl::OkStatus();
     case HostKeyVerdict::kChanged: {
       std::string expected;
-      for (const HostKey& old : known.KeysOf(target.name)) expected += " " + old.type + " " + old.Fingerprint();
-      return WithNeedsUser(
-          Unavailable("its host key has CHANGED: this may be another machine, or someone in between. Nothing was sent.\n"
-                      "  expected:%s (in %s)\n  offered: %s %s\nIf the change is meant: ssh-keygen -R %s -f %s && %s",
-                      expected, file, key.type, key.Fingerprint(), target.name, file, options.accept_command));
+      for (const HostKey& old : known.KeysOf(target.name))
+        expected += " " + old.type + " " + old.Fingerprint();
+      return WithNeedsUser(Unavailable(
+          "its host key has CHANGED: this may be another machine, or someone in between. Nothing was sent.\n"
+          "  expected:%s (in %s)\n  offered: %s %s\nIf the change is meant: ssh-keygen -R %s -f %s && %s",
+          expected, file, key.type, key.Fingerprint(), target.name, file, options.accept_command));
     }
     case HostKeyVerdict::kUnknown:
       break;
   }
   if (!options.accept_new_keys) {
-    return WithNeedsUser(Unavailable("its host key is not known (%s %s). Compare the fingerprint, then accept it with: %s",
-                                     key.type, key.Fingerprint(), options.accept_command));
+    return WithNeedsUser(
+        Unavailable("its host key is not known (%s %s). Compare the fingerprint, then accept it with: %s",
+                    key.type, key.Fingerprint(), options.accept_command));
   }
   MUSTER_RETURN_IF_ERROR(AcceptHostKey(options.known_hosts, target.name, key, limits.deadline));
   accepted = key.Fingerprint();
   return absl::OkStatus();
 }
 
-// libssh makes its socket blocking once it is connected (socket.c, POLLOUT while connecting). A full send buffer would then hold
-// a write, and with it the thread, for as long as the host likes.
+// libssh makes its socket blocking once it is connected (socket.c, POLLOUT while connecting). A full send
+// buffer would then hold a write, and with it the thread, for as long as the host likes.
 absl::Status MakeSocketNonBlocking(ssh_session session) {
   const int fd = ssh_get_fd(session);
   if (::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) return ErrnoError(errno, "fcntl");
@@ -161,10 +175,12 @@ absl::Status WaitForSession(ssh_session session, const Limits& limits) {
   return WaitForFd(fd, output ? POLLIN | POLLOUT : POLLIN, limits);
 }
 
-absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Limits& limits, SshLogin& login) {
+absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Limits& limits,
+                   SshLogin& login) {
   login = SshLogin();
   MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(options.known_hosts));
-  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTcp(target.address, target.port, options.silence_limit, limits));
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd,
+                          ConnectTcp(target.address, target.port, options.silence_limit, limits));
   login.session.reset(ssh_new());
   MUSTER_CHECK(login.session != nullptr);
   ssh_session session = login.session.get();

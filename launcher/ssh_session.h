@@ -1,7 +1,8 @@
-// A logged-in libssh session: key exchange, the check of the host's key and the login, each under the caller's limits.
+// A logged-in libssh session: key exchange, the check of the host's key and the login, each under the
+// caller's limits.
 //
-// libssh is used without blocking throughout. Its own timeouts cover single reads, not whole steps, so every step is driven
-// from here and waits in WaitForSession.
+// libssh is used without blocking throughout. Its own timeouts cover single reads, not whole steps, so every
+// step is driven from here and waits in WaitForSession.
 #pragma once
 
 #include <libssh/libssh.h>
@@ -23,10 +24,11 @@ using SshSession = std::unique_ptr<ssh_session_struct, SshSessionDeleter>;
 struct SshLogin {
   SshSession session;        // neither it nor its socket blocks
   std::string accepted_key;  // fingerprint of a key that was unknown and is trusted from now on, or ""
-  bool dropped = false;      // on failure: the host hung up before the login began, so another try may do better
+  bool dropped = false;  // on failure: the host hung up before the login began, so another try may do better
 };
 
-/// One attempt, into `login`. Errors name the step and what to do, not the host. The session of an earlier attempt is replaced.
+/// One attempt, into `login`. Errors name the step and what to do, not the host. The session of an earlier
+/// attempt is replaced.
 absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Limits& limits, SshLogin& login);
 
 /// Waits until libssh can go on with this session. Unavailable if its connection is gone.

@@ -40,7 +40,8 @@ struct Lookup {
     addrinfo* list = nullptr;
     error = ::getaddrinfo(address.c_str(), port.c_str(), &hints, &list);
     error_number = errno;
-    for (const addrinfo* entry = list; entry != nullptr && addresses.size() < kMaxAddresses; entry = entry->ai_next) {
+    for (const addrinfo* entry = list; entry != nullptr && addresses.size() < kMaxAddresses;
+         entry = entry->ai_next) {
       SocketAddress& found = addresses.emplace_back();
       std::memcpy(&found.storage, entry->ai_addr, entry->ai_addrlen);
       found.length = entry->ai_addrlen;
@@ -50,7 +51,8 @@ struct Lookup {
   }
 };
 
-absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& address, uint16_t port, const Limits& limits) {
+absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& address, uint16_t port,
+                                                   const Limits& limits) {
   auto lookup = std::make_shared<Lookup>();
   lookup->address = address;
   lookup->port = std::to_string(port);
@@ -63,9 +65,9 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& address, u
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError(errno, "pipe2");
   UniqueFd done(ends[0]);
-  // getaddrinfo cannot be interrupted and has timeouts of its own (resolv.conf), which may be longer than ours. So it runs in
-  // a thread that owns all it touches and is left behind if it is late; it ends by those timeouts. This is the one thread
-  // that nobody joins.
+  // getaddrinfo cannot be interrupted and has timeouts of its own (resolv.conf), which may be longer than
+  // ours. So it runs in a thread that owns all it touches and is left behind if it is late; it ends by those
+  // timeouts. This is the one thread that nobody joins.
   std::thread([lookup, finished = UniqueFd(ends[1])]() mutable {
     lookup->Run();
     finished.reset();  // wakes the waiting side
@@ -73,8 +75,10 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& address, u
   MUSTER_RETURN_IF_ERROR(Annotate(WaitForFd(done.get(), POLLIN, limits), "look up " + address));
   MUSTER_CHECK(lookup->done.load(std::memory_order_acquire));
   if (lookup->error != 0) {
-    const char* why = lookup->error == EAI_SYSTEM ? std::strerror(lookup->error_number) : ::gai_strerror(lookup->error);
-    return Unavailable("look up %s: %s; correct the name, or give the address with `ssh:` in the inventory", address, why);
+    const char* why =
+        lookup->error == EAI_SYSTEM ? std::strerror(lookup->error_number) : ::gai_strerror(lookup->error);
+    return Unavailable("look up %s: %s; correct the name, or give the address with `ssh:` in the inventory",
+                       address, why);
   }
   return lookup->addresses;
 }
@@ -90,7 +94,8 @@ absl::StatusOr<UniqueFd> ConnectOne(const SocketAddress& to, const Limits& limit
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
   if (error == ECONNREFUSED) {
-    return Unavailable("connect: refused: nothing listens there; start sshd on the host, or correct the port");
+    return Unavailable(
+        "connect: refused: nothing listens there; start sshd on the host, or correct the port");
   }
   if (error != 0) {
     return Unavailable("connect: %s; check that the host is up and its address right", std::strerror(error));
@@ -106,7 +111,8 @@ void ConfigureSocket(const UniqueFd& fd, Duration silence_limit) {
   const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(silence_limit).count();
   const int probe_seconds = static_cast<int>(std::max<int64_t>(1, limit_ms / 4000));
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  // Keepalive probes notice a peer that has gone while we only listen, the user timeout one that has gone while we send.
+  // Keepalive probes notice a peer that has gone while we only listen, the user timeout one that has gone
+  // while we send.
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_seconds);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, probe_seconds);
@@ -117,7 +123,8 @@ void ConfigureSocket(const UniqueFd& fd, Duration silence_limit) {
 }  // namespace
 
 absl::Status WaitForFd(int fd, short events, const Limits& limits) {
-  pollfd fds[2] = {{.fd = fd, .events = events, .revents = 0}, {.fd = limits.cancel_fd, .events = POLLIN, .revents = 0}};
+  pollfd fds[2] = {{.fd = fd, .events = events, .revents = 0},
+                   {.fd = limits.cancel_fd, .events = POLLIN, .revents = 0}};
   for (;;) {
     const int ready = ::poll(fds, 2, MillisecondsUntil(limits.deadline));
     if (ready < 0 && errno == EINTR) continue;
@@ -129,8 +136,8 @@ absl::Status WaitForFd(int fd, short events, const Limits& limits) {
 }
 
 absl::Status SleepFor(Duration duration, const Limits& limits) {
-  const absl::Status status =
-      WaitForFd(-1, 0, {.deadline = std::min(limits.deadline, Now() + duration), .cancel_fd = limits.cancel_fd});
+  const absl::Status status = WaitForFd(
+      -1, 0, {.deadline = std::min(limits.deadline, Now() + duration), .cancel_fd = limits.cancel_fd});
   return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
 }
 

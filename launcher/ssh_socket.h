@@ -1,4 +1,5 @@
-// The TCP connection under an SSH session: name lookup, connect and waits that end by a deadline or when cancelled.
+// The TCP connection under an SSH session: name lookup, connect and waits that end by a deadline or when
+// cancelled.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,17 @@ struct Limits {
   int cancel_fd = -1;  // readable: give up with Cancelled; -1: none
 };
 
-/// Waits until `events` (POLLIN, POLLOUT), an error or a hang-up on `fd`. DeadlineExceeded or Cancelled if that does not come.
+/// Waits until `events` (POLLIN, POLLOUT), an error or a hang-up on `fd`. DeadlineExceeded or Cancelled if
+/// that does not come.
 absl::Status WaitForFd(int fd, short events, const Limits& limits);
 
 /// Sleeps, unless cancelled, and never beyond the deadline.
 absl::Status SleepFor(Duration duration, const Limits& limits);
 
-/// A connected socket: not blocking, without Nagle's delay, which reports a peer that has been silent for about
-/// `silence_limit` while something was owed as an error (so a half-open connection ends). `address` is a literal or a name;
-/// all its addresses are tried in turn. Errors say which step failed and why, without naming the host: Unavailable (not
-/// resolved, refused, unreachable), DeadlineExceeded, Cancelled.
+/// A connected socket: not blocking, without Nagle's delay, which reports a peer that has been silent for
+/// about `silence_limit` while something was owed as an error (so a half-open connection ends). `address` is
+/// a literal or a name; all its addresses are tried in turn. Errors say which step failed and why, without
+/// naming the host: Unavailable (not resolved, refused, unreachable), DeadlineExceeded, Cancelled.
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration silence_limit,
                                     const Limits& limits);
 

@@ -16,8 +16,9 @@
 namespace muster {
 namespace {
 
-constexpr size_t kWriteBytes = 256 << 10;  // taken at a time: enough to keep the connection busy, little enough for progress
-constexpr int kMaxStderrReads = 64;        // in one go, for a command that writes to stderr without end
+constexpr size_t kWriteBytes =
+    256 << 10;  // taken at a time: enough to keep the connection busy, little enough for progress
+constexpr int kMaxStderrReads = 64;  // in one go, for a command that writes to stderr without end
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{2000};
 
@@ -73,8 +74,8 @@ SshChannel::SshChannel(ssh_session session, const std::string& label, int& open_
   callbacks_.channel_exit_status_function = [](ssh_session, ssh_channel, int status, void* self) {
     static_cast<SshChannel*>(self)->exit_code_ = status;
   };
-  callbacks_.channel_exit_signal_function = [](ssh_session, ssh_channel, const char* signal, int, const char*, const char*,
-                                               void* self) {
+  callbacks_.channel_exit_signal_function = [](ssh_session, ssh_channel, const char* signal, int, const char*,
+                                               const char*, void* self) {
     static_cast<SshChannel*>(self)->exit_code_ = 128 + SignalNumber(signal);
   };
   ssh_callbacks_init(&callbacks_);
@@ -93,7 +94,8 @@ absl::Status SshChannel::Open(const std::string& command, const Limits& limits) 
   MUSTER_RETURN_IF_ERROR(Annotate(result.status(), label_ + ": open a channel"));
   if (*result != SSH_OK) return Lost("open a channel (sshd's MaxSessions bounds how many there are)");
   const std::string line = ForAnyLoginShell(command);
-  result = DriveSession(session_, SSH_AGAIN, limits, [&] { return ssh_channel_request_exec(channel_, line.c_str()); });
+  result = DriveSession(session_, SSH_AGAIN, limits,
+                        [&] { return ssh_channel_request_exec(channel_, line.c_str()); });
   MUSTER_RETURN_IF_ERROR(Annotate(result.status(), label_ + ": start a command"));
   return *result == SSH_OK ? absl::OkStatus() : Lost("start a command");
 }
@@ -143,7 +145,8 @@ absl::StatusOr<size_t> SshChannel::TryWrite(std::string_view bytes) {
 }
 
 absl::Status SshChannel::CloseInput() {
-  if (std::exchange(input_closed_, true) || exit_code_ || !ssh_channel_is_open(channel_)) return absl::OkStatus();
+  if (std::exchange(input_closed_, true) || exit_code_ || !ssh_channel_is_open(channel_))
+    return absl::OkStatus();
   return ssh_channel_send_eof(channel_) == SSH_ERROR ? Lost("the connection is lost") : absl::OkStatus();
 }
 
@@ -174,7 +177,8 @@ class SshTransportImpl : public SshTransport {
   const std::string& host() const override { return name_; }
   const std::string& label() const override { return label_; }
   const std::string& accepted_key() const override { return accepted_key_; }
-  absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command, TimePoint deadline) override;
+  absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command,
+                                                        TimePoint deadline) override;
   absl::Status Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) override;
 
  private:
@@ -189,7 +193,8 @@ class SshTransportImpl : public SshTransport {
   int open_channels_ = 0;
 };
 
-absl::StatusOr<std::unique_ptr<CommandChannel>> SshTransportImpl::Start(const std::string& command, TimePoint deadline) {
+absl::StatusOr<std::unique_ptr<CommandChannel>> SshTransportImpl::Start(const std::string& command,
+                                                                        TimePoint deadline) {
   auto channel = std::make_unique<SshChannel>(session_.get(), label_, open_channels_);
   MUSTER_RETURN_IF_ERROR(channel->Open(command, {.deadline = deadline}));
   return channel;
@@ -211,9 +216,10 @@ absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd
       if (channel.Ready(item)) return absl::OkStatus();
     }
     const bool output = (ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING) != 0;
-    pollfd fds[2] = {
-        {.fd = ssh_get_fd(session_.get()), .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN), .revents = 0},
-        {.fd = wake_fd, .events = POLLIN, .revents = 0}};
+    pollfd fds[2] = {{.fd = ssh_get_fd(session_.get()),
+                      .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN),
+                      .revents = 0},
+                     {.fd = wake_fd, .events = POLLIN, .revents = 0}};
     const int ready = ::poll(fds, 2, MillisecondsUntil(deadline));
     if (ready < 0 && errno != EINTR) return ErrnoError(errno, "poll");
     if (ready == 0) return DeadlineExceeded("%s: no answer before the deadline", label_);
@@ -248,7 +254,8 @@ SshOptions SshOptionsFromEnvironment() {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<SshTransport>> SshTransport::Connect(const SshTarget& target, const SshOptions& options,
+absl::StatusOr<std::unique_ptr<SshTransport>> SshTransport::Connect(const SshTarget& target,
+                                                                    const SshOptions& options,
                                                                     TimePoint deadline) {
   const Limits limits{.deadline = deadline, .cancel_fd = options.cancel_fd};
   const std::string label = Label(target);
@@ -258,8 +265,8 @@ absl::StatusOr<std::unique_ptr<SshTransport>> SshTransport::Connect(const SshTar
     SshLogin login;
     const absl::Status status = LogIn(target, options, limits, login);
     if (status.ok()) return std::make_unique<SshTransportImpl>(target.name, label, std::move(login));
-    // Full jitter (Brooker, "Exponential backoff and jitter", AWS 2015): those that were turned away together do not come back
-    // together.
+    // Full jitter (Brooker, "Exponential backoff and jitter", AWS 2015): those that were turned away together
+    // do not come back together.
     const Duration sleep = std::chrono::duration_cast<Duration>(pause * random.NextDouble());
     if (!login.dropped || attempt >= options.max_attempts || Now() + sleep >= deadline) {
       return AsConnectError(status, label);

@@ -1,7 +1,8 @@
 // The transport over SSH, on libssh. One TCP connection per host with as many channels as needed.
 //
-// The host's key is checked before anything but the key exchange is sent, in muster's own file (known_hosts.h), under the
-// name that the host has in the inventory. Its address does not matter, so a host that moved is still itself.
+// The host's key is checked before anything but the key exchange is sent, in muster's own file
+// (known_hosts.h), under the name that the host has in the inventory. Its address does not matter, so a host
+// that moved is still itself.
 #pragma once
 
 #include <cstdint>
@@ -25,28 +26,31 @@ struct SshTarget {
 struct SshOptions {
   std::filesystem::path known_hosts;  // muster's file; need not exist
   bool accept_new_keys = false;       // trust a host that has no key in the file yet, and write it there
-  std::string accept_command = "muster check --accept-new -i INVENTORY";  // what messages tell the user to run
-  std::string home;                   // for ~/ and the default identities (~/.ssh/id_ed25519, id_ecdsa, id_rsa)
-  std::string agent_socket;           // of ssh-agent; empty: none
-  int max_attempts = 8;               // when the host hangs up during the greeting, as sshd does with too many at a time
-  std::chrono::milliseconds silence_limit{20000};  // a connection whose peer owes an answer of its TCP is lost after this
-  int cancel_fd = -1;                 // readable: Connect gives up with Cancelled
+  std::string accept_command =
+      "muster check --accept-new -i INVENTORY";  // what messages tell the user to run
+  std::string home;          // for ~/ and the default identities (~/.ssh/id_ed25519, id_ecdsa, id_rsa)
+  std::string agent_socket;  // of ssh-agent; empty: none
+  int max_attempts = 8;  // when the host hangs up during the greeting, as sshd does with too many at a time
+  std::chrono::milliseconds silence_limit{
+      20000};          // a connection whose peer owes an answer of its TCP is lost after this
+  int cancel_fd = -1;  // readable: Connect gives up with Cancelled
 };
 
-/// Options with home, agent and known_hosts (~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS) from the environment. For main.
+/// Options with home, agent and known_hosts (~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS) from the
+/// environment. For main.
 SshOptions SshOptionsFromEnvironment();
 
 class SshTransport : public Transport {
  public:
-  /// Connects and logs in before `deadline`: identities of the target, then ssh-agent, then the default identities. A host that
-  /// hangs up early is tried again after a random pause that grows. Costs one key exchange: about 30 ms of processor time,
-  /// most of it on the host.
+  /// Connects and logs in before `deadline`: identities of the target, then ssh-agent, then the default
+  /// identities. A host that hangs up early is tried again after a random pause that grows. Costs one key
+  /// exchange: about 30 ms of processor time, most of it on the host.
   ///
-  /// Unavailable in all cases that lie with the host, its deadline included; the message names host, address, step, cause and
-  /// what to do. NeedsUser() tells those that trying again cannot cure. InvalidArgument: an unreadable known_hosts file.
-  /// Cancelled: cancel_fd.
-  static absl::StatusOr<std::unique_ptr<SshTransport>> Connect(const SshTarget& target, const SshOptions& options,
-                                                               TimePoint deadline);
+  /// Unavailable in all cases that lie with the host, its deadline included; the message names host, address,
+  /// step, cause and what to do. NeedsUser() tells those that trying again cannot cure. InvalidArgument: an
+  /// unreadable known_hosts file. Cancelled: cancel_fd.
+  static absl::StatusOr<std::unique_ptr<SshTransport>> Connect(const SshTarget& target,
+                                                               const SshOptions& options, TimePoint deadline);
 
   /// The fingerprint of a key that this connection has made known (accept_new_keys), or "".
   virtual const std::string& accepted_key() const = 0;

@@ -55,8 +55,9 @@ absl::StatusOr<int> Transport::Wait(CommandChannel& channel, TimePoint deadline)
   }
 }
 
-absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command, std::string_view input,
-                                            TimePoint deadline, size_t max_output_bytes) {
+absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
+                                            std::string_view input, TimePoint deadline,
+                                            size_t max_output_bytes) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<CommandChannel> channel, transport.Start(command, deadline));
   HostCommandResult result;
   std::vector<char> buffer(kReadBytes);
@@ -79,7 +80,8 @@ absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::str
     MUSTER_ASSIGN_OR_RETURN(const size_t n, channel->TryRead(buffer));
     result.stdout_text.append(buffer.data(), n);
     if (result.stdout_text.size() > max_output_bytes) {
-      return Unavailable("%s: more than %d bytes of output from: %s", transport.host(), max_output_bytes, command);
+      return Unavailable("%s: more than %d bytes of output from: %s", transport.host(), max_output_bytes,
+                         command);
     }
     if (n > 0 || channel->end_of_output()) continue;
     const PollItem item{.channel = channel.get(), .read = true, .write = input_open};

@@ -1,8 +1,9 @@
-// How the launcher runs commands on a host and moves bytes to and from them: over SSH, or on this machine without it.
+// How the launcher runs commands on a host and moves bytes to and from them: over SSH, or on this machine
+// without it.
 //
-// A Transport is one connection. It and all its channels belong to one thread, which sleeps in Poll until bytes arrive on
-// any of the channels or another thread wakes it through a descriptor (an eventfd). So one thread can hold a long
-// conversation on one channel while it uploads through a second one:
+// A Transport is one connection. It and all its channels belong to one thread, which sleeps in Poll until
+// bytes arrive on any of the channels or another thread wakes it through a descriptor (an eventfd). So one
+// thread can hold a long conversation on one channel while it uploads through a second one:
 //
 //   while (!remaining.empty()) {
 //     PollItem items[] = {{.channel = bridge, .read = true}, {.channel = upload, .write = true}};
@@ -25,24 +26,27 @@
 
 namespace muster {
 
-/// True for a failure that will not go away by itself, so that trying again is pointless: an unknown or changed host key,
-/// a refused login. It is a property beside the code, which is Unavailable for all failures to connect.
+/// True for a failure that will not go away by itself, so that trying again is pointless: an unknown or
+/// changed host key, a refused login. It is a property beside the code, which is Unavailable for all failures
+/// to connect.
 bool NeedsUser(const absl::Status& status);
 
 /// `status` with that property.
 absl::Status WithNeedsUser(absl::Status status);
 
-/// stdin, stdout and stderr of one command on a host. Destroying it closes all three; a command that still runs is not waited
-/// for, and over SSH not killed. Errors: Unavailable when the connection is lost. All of them name the host.
+/// stdin, stdout and stderr of one command on a host. Destroying it closes all three; a command that still
+/// runs is not waited for, and over SSH not killed. Errors: Unavailable when the connection is lost. All of
+/// them name the host.
 class CommandChannel {
  public:
   virtual ~CommandChannel() = default;
 
-  /// Takes up to buffer.size() bytes of stdout that have arrived, without waiting. 0: none now, or end_of_output().
+  /// Takes up to buffer.size() bytes of stdout that have arrived, without waiting. 0: none now, or
+  /// end_of_output().
   virtual absl::StatusOr<size_t> TryRead(std::span<char> buffer) = 0;
 
-  /// Sends the first bytes to stdin, as many as fit without waiting (at most what the host has granted), and returns how many.
-  /// FailedPrecondition when the command has closed its stdin or has ended.
+  /// Sends the first bytes to stdin, as many as fit without waiting (at most what the host has granted), and
+  /// returns how many. FailedPrecondition when the command has closed its stdin or has ended.
   virtual absl::StatusOr<size_t> TryWrite(std::string_view bytes) = 0;
 
   /// End of stdin. What was written before still arrives.
@@ -74,18 +78,20 @@ class Transport {
   /// The host's name in the inventory.
   virtual const std::string& host() const = 0;
 
-  /// Starts `command`, a line for sh without line breaks, in the account's home whatever its login shell is. A shell that
-  /// prints on start-up adds to stdout before the command does: look for a sentinel of your own.
-  virtual absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command, TimePoint deadline) = 0;
+  /// Starts `command`, a line for sh without line breaks, in the account's home whatever its login shell is.
+  /// A shell that prints on start-up adds to stdout before the command does: look for a sentinel of your own.
+  virtual absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command,
+                                                                TimePoint deadline) = 0;
 
-  /// Sleeps until an item is ready or `wake_fd` (-1: none) is readable. DeadlineExceeded when neither came; Unavailable when
-  /// the connection is lost.
+  /// Sleeps until an item is ready or `wake_fd` (-1: none) is readable. DeadlineExceeded when neither came;
+  /// Unavailable when the connection is lost.
   virtual absl::Status Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) = 0;
 
   /// Waits for output. 0: end of output.
   absl::StatusOr<size_t> Read(CommandChannel& channel, std::span<char> buffer, TimePoint deadline);
 
-  /// Sends all of `bytes`. Output is left alone meanwhile: a command that answers while it reads may stall; use Poll.
+  /// Sends all of `bytes`. Output is left alone meanwhile: a command that answers while it reads may stall;
+  /// use Poll.
   absl::Status Write(CommandChannel& channel, std::string_view bytes, TimePoint deadline);
 
   /// Throws the rest of stdout away and waits for the end: exit code, or 128 + signal.
@@ -98,10 +104,11 @@ struct HostCommandResult {
   std::string stderr_tail;
 };
 
-/// Runs `command` to its end with `input` as its stdin, sending and receiving at the same time. The command may end without
-/// reading all of its input. Unavailable if stdout grows beyond `max_output_bytes`.
-absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command, std::string_view input,
-                                            TimePoint deadline, size_t max_output_bytes = size_t{64} << 20);
+/// Runs `command` to its end with `input` as its stdin, sending and receiving at the same time. The command
+/// may end without reading all of its input. Unavailable if stdout grows beyond `max_output_bytes`.
+absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
+                                            std::string_view input, TimePoint deadline,
+                                            size_t max_output_bytes = size_t{64} << 20);
 
 /// For the implementations: keeps the last 8 KiB of what is appended.
 class TailBuffer {

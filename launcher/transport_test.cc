@@ -149,10 +149,11 @@ TEST_P(TransportTest, WaitThrowsOutputAwayAndIsBounded) {
 TEST_P(TransportTest, ReadAndWriteEndByTheirDeadline) {
   auto channel = Start("while [ ! -e go ]; do sleep 0.05; done");
   char buffer[16];
-  EXPECT_TRUE(absl::IsDeadlineExceeded(transport_->Read(*channel, buffer, Now() + milliseconds(200)).status()));
-  // More than any window or pipe takes for a command that does not read.
   EXPECT_TRUE(
-      absl::IsDeadlineExceeded(transport_->Write(*channel, RandomBytes(16 << 20), Now() + milliseconds(500))));
+      absl::IsDeadlineExceeded(transport_->Read(*channel, buffer, Now() + milliseconds(200)).status()));
+  // More than any window or pipe takes for a command that does not read.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      transport_->Write(*channel, RandomBytes(16 << 20), Now() + milliseconds(500))));
 }
 
 TEST_P(TransportTest, AConversationGoesBothWays) {
@@ -192,7 +193,8 @@ TEST_P(TransportTest, AnUploadLeavesRoomForAConversation) {
   ASSERT_TRUE(transport_->Write(*bridge, "x\n", Soon()).ok());
   ++asked;
   while (!remaining.empty()) {
-    const PollItem items[] = {{.channel = bridge.get(), .read = true}, {.channel = upload.get(), .write = true}};
+    const PollItem items[] = {{.channel = bridge.get(), .read = true},
+                              {.channel = upload.get(), .write = true}};
     const absl::Status polled = transport_->Poll(items, -1, Soon());
     ASSERT_TRUE(polled.ok()) << polled;
     const auto taken = upload->TryWrite(remaining);
@@ -215,7 +217,8 @@ TEST_P(TransportTest, AnUploadLeavesRoomForAConversation) {
   EXPECT_EQ(ReadText(*upload, 64), Sha256Hex(bytes));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportTest, testing::Values("Local", "Ssh"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, TransportTest, testing::Values("Local", "Ssh"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace muster
