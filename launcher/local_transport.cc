@@ -156,6 +156,7 @@ class LocalTransport : public Transport {
   const std::string& host() const override { return options_.name; }
 
   absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command, TimePoint) override {
+    MUSTER_CHECK(command.find('\n') == std::string::npos, "a line break in a command");
     return LocalChannel::Start(options_, command);
   }
 

@@ -116,7 +116,10 @@ absl::Status SshChannel::CollectStderr() {
 }
 
 absl::StatusOr<size_t> SshChannel::TryRead(std::span<char> buffer) {
-  if (end_of_output_) return 0;
+  if (end_of_output_) {
+    if (exit_code_ || ssh_channel_is_open(channel_)) return 0;
+    return Unavailable("%s: the command ended without an exit code", label_);
+  }
   // stdout and stderr share one window: unread errors would stop the output.
   MUSTER_RETURN_IF_ERROR(CollectStderr());
   const int n = ssh_channel_read_nonblocking(channel_, buffer.data(), buffer.size(), 0);
@@ -154,7 +157,7 @@ bool SshChannel::Ready(const PollItem& item) {
   const bool ended = exit_code_.has_value() || !ssh_channel_is_open(channel_);
   if (item.exit && ended) return true;
   if (item.write && (ended || CanWrite())) return true;
-  return item.read && !end_of_output_ && ssh_channel_poll(channel_, 0) != 0;
+  return item.read && (end_of_output_ || ssh_channel_poll(channel_, 0) != 0);
 }
 
 class SshTransportImpl : public SshTransport {

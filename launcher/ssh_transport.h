@@ -26,14 +26,17 @@ struct SshTarget {
 struct SshOptions {
   std::filesystem::path known_hosts;  // muster's file; need not exist
   bool accept_new_keys = false;       // trust a host that has no key in the file yet, and write it there
-  std::string accept_command =
-      "muster check --accept-new -i INVENTORY";  // what messages tell the user to run
-  std::string home;          // for ~/ and the default identities (~/.ssh/id_ed25519, id_ecdsa, id_rsa)
+  std::string home;          // for ~/ and the default identities: ~/.ssh/id_ed25519, id_ecdsa, id_rsa
   std::string agent_socket;  // of ssh-agent; empty: none
-  int max_attempts = 8;  // when the host hangs up during the greeting, as sshd does with too many at a time
-  std::chrono::milliseconds silence_limit{
-      20000};          // a connection whose peer owes an answer of its TCP is lost after this
-  int cancel_fd = -1;  // readable: Connect gives up with Cancelled
+
+  /// What messages tell the user to run.
+  std::string accept_command = "muster check --accept-new -i INVENTORY";
+  /// For a host that hangs up during the greeting, as sshd does with too many at a time.
+  int max_attempts = 8;
+  /// A connection on which the peer's TCP has owed an answer for so long is lost.
+  std::chrono::milliseconds silence_limit{20000};
+  /// Readable: Connect gives up with Cancelled. -1: none.
+  int cancel_fd = -1;
 };
 
 /// Options with home, agent and known_hosts (~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS) from the

@@ -52,7 +52,8 @@ class CommandChannel {
   /// End of stdin. What was written before still arrives.
   virtual absl::Status CloseInput() = 0;
 
-  /// All of stdout has been read. Known after a TryRead.
+  /// All of stdout has been read. Known after a TryRead. TryRead goes on giving 0 then, or Unavailable once
+  /// it is certain that there will be no exit code.
   virtual bool end_of_output() const = 0;
 
   /// The exit code, or 128 + signal, once it is known. It may be known before all of stdout is read.
