@@ -86,14 +86,25 @@ class Authenticator {
 };
 
 absl::StatusOr<bool> Authenticator::Outcome(const std::string& what, const absl::StatusOr<int>& result) {
-  MUSTER_RETURN_IF_ERROR(Annotate(result.status(), what));
+  const std::string error = ssh_get_error(session_);
+  if (!ssh_is_connected(session_)) {
+    if (error.find("Socket error") != std::string::npos) {
+      return Unavailable("login with %s: the host hung up (%s); see the log of its sshd", what, error);
+    }
+    // It said why: sshd allows a few keys only (MaxAuthTries).
+    tried_ += "\n  " + what + ": " + error;
+    return Refused();
+  }
+  MUSTER_RETURN_IF_ERROR(Annotate(result.status(), "login with " + what));
   if (*result == SSH_AUTH_SUCCESS) return true;
-  const std::string why = *result == SSH_AUTH_DENIED ? "not accepted by the host"
-                          : *result == SSH_AUTH_PARTIAL
-                              ? "accepted, but the host wants a second proof, which muster has not"
-                              : std::string(ssh_get_error(session_));
-  tried_ += "\n  " + what + ": " + why;
-  if (!ssh_is_connected(session_)) return Refused();
+  tried_ += "\n  " + what + ": ";
+  if (*result == SSH_AUTH_DENIED) {
+    tried_ += "not accepted by the host";
+  } else if (*result == SSH_AUTH_PARTIAL) {
+    tried_ += "accepted, but the host wants a second proof, which muster has not";
+  } else {
+    tried_ += error;
+  }
   return false;
 }
 
@@ -132,7 +143,8 @@ absl::StatusOr<bool> Authenticator::TryAgent() {
   const absl::StatusOr<int> result =
       DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] { return ssh_userauth_agent(session_, nullptr); });
   if (result.ok() && *result != SSH_AUTH_SUCCESS && Now() >= limits_.deadline) {
-    return DeadlineExceeded("ssh-agent: no answer before the deadline; does it wait for a confirmation?");
+    return DeadlineExceeded(
+        "login with ssh-agent: no answer before the deadline; does it wait for a confirmation?");
   }
   return Outcome("the keys in ssh-agent", result);
 }

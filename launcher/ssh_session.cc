@@ -56,11 +56,10 @@ absl::Status SetOptions(ssh_session session, const SshTarget& target, const std:
     const char* name;
   } settings[] = {
       // What stands in ~/.ssh/config is the inventory's business, and host keys are checked here, not by
-      // libssh.
+      // libssh. So it is not told a host, which it would refuse if it were not a host name ("gpu_01").
       {SSH_OPTIONS_PROCESS_CONFIG, &no, "config"},
       {SSH_OPTIONS_KNOWNHOSTS, "/dev/null", "known hosts"},
       {SSH_OPTIONS_GLOBAL_KNOWNHOSTS, "/dev/null", "known hosts"},
-      {SSH_OPTIONS_HOST, target.name.c_str(), "host"},
       {SSH_OPTIONS_FD, &fd, "socket"},
       {SSH_OPTIONS_NODELAY, &yes, "nodelay"},
       {SSH_OPTIONS_CIPHERS_C_S, kCiphers, "ciphers"},
@@ -101,9 +100,8 @@ absl::Status ExchangeKeys(ssh_session session, const Limits& limits, bool& dropp
   dropped = !greeted || !result.ok() || why.find("Socket error") != std::string::npos;
   if (!greeted) {
     return Unavailable(
-        "waiting for the SSH greeting: the host hung up (%s); sshd does that when many connections begin at "
-        "a "
-        "time (MaxStartups) or when it punishes an address: see its log",
+        "waiting for the SSH greeting: the host hung up (%s); sshd does that when many connections begin "
+        "together (MaxStartups) or when it punishes an address: see its log",
         why);
   }
   if (dropped) return Unavailable("key exchange: the host hung up (%s); see the log of its sshd", why);
@@ -170,7 +168,7 @@ void SshSessionDeleter::operator()(ssh_session session) const {
 
 absl::Status WaitForSession(ssh_session session, const Limits& limits) {
   const int fd = ssh_get_fd(session);
-  if (fd < 0) return Unavailable("the connection is closed");
+  if (fd < 0) return Unavailable("the connection is closed: %s", ssh_get_error(session));
   const bool output = (ssh_get_poll_flags(session) & SSH_WRITE_PENDING) != 0;
   return WaitForFd(fd, output ? POLLIN | POLLOUT : POLLIN, limits);
 }

@@ -244,6 +244,36 @@ TEST_F(SshTransportTest, AChangedKeyIsRefusedWithBothAndNothingIsSent) {
   EXPECT_EQ(*ReadFile(options.known_hosts), file);
 }
 
+TEST_F(SshTransportTest, NamesInTheInventoryNeedNotBeHostNames) {
+  LoopbackCluster cluster(1);
+  SshTarget target = cluster.targets()[0];
+  SshOptions options = cluster.options();
+  options.known_hosts = folder_.path() / "known_hosts";
+  options.accept_new_keys = true;
+  for (const char* name : {"gpu_01", "Rack-3.GPU.7", "-dash"}) {
+    target.name = name;
+    const absl::Status status = ConnectStatus(target, options);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST_F(SshTransportTest, TooManyKeysAreARefusalThatNamesThem) {
+  LoopbackCluster cluster(1, {"MaxAuthTries 2"});
+  SshTarget target = cluster.targets()[0];
+  target.identities.clear();
+  for (const char* name : {"a", "b", "c"}) {
+    const std::string file = folder_.path() / name;
+    const auto made =
+        RunCommand({.argv = {"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file}}, Soon());
+    ASSERT_TRUE(made.ok() && made->exit_code == 0);
+    target.identities.push_back(file);
+  }
+  const absl::Status status = ConnectStatus(target, cluster.options());
+  EXPECT_EQ(ExitCodeFor(status), 69);
+  EXPECT_TRUE(NeedsUser(status));
+  EXPECT_THAT(Message(status), HasSubstr("Too many authentication failures"));
+}
+
 // A host with several keys is asked for the one that is known, so that the others do not look like a change.
 TEST_F(SshTransportTest, TheKnownTypeOfSeveralKeysIsAskedFor) {
   const std::string rsa = (folder_.path() / "rsa").string();
