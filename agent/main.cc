@@ -1,0 +1,139 @@
+// muster-agent: the part of muster that runs on each host. See the headers of the four commands.
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/bridge.h"
+#include "agent/daemon.h"
+#include "agent/names.h"
+#include "agent/receive.h"
+#include "agent/shim.h"
+#include "base/file.h"
+#include "base/framing.h"
+
+namespace muster {
+namespace {
+
+constexpr char kUsage[] =
+    "usage: muster-agent bridge  --root DIR                          what ssh runs: relays to the daemon, "
+    "which it starts\n"
+    "       muster-agent receive --root DIR --sha256 HEX --size N    stores an archive that comes on stdin\n"
+    "       muster-agent daemon  --root DIR                          supervises the tasks under DIR (started "
+    "by bridge)\n"
+    "       muster-agent shim    --root DIR --job J --task T --incarnation N   runs one task (started by "
+    "daemon)\n"
+    "       muster-agent --version\n";
+
+/// The values of `--name value` pairs: each of `names` exactly once, and nothing else.
+class Flags {
+ public:
+  static absl::StatusOr<Flags> Parse(const std::vector<std::string>& arguments,
+                                     const std::vector<std::string>& names) {
+    Flags flags;
+    for (size_t i = 0; i < arguments.size(); i += 2) {
+      const std::string name = arguments[i].starts_with("--") ? arguments[i].substr(2) : "";
+      if (std::find(names.begin(), names.end(), name) == names.end()) {
+        return InvalidArgument("unknown argument '%s'\n%s", arguments[i], kUsage);
+      }
+      if (i + 1 == arguments.size()) return InvalidArgument("%s needs a value\n%s", arguments[i], kUsage);
+      if (!flags.values_.emplace(name, arguments[i + 1]).second)
+        return InvalidArgument("%s is given twice", arguments[i]);
+    }
+    for (const std::string& name : names) {
+      if (!flags.values_.contains(name)) return InvalidArgument("--%s is missing\n%s", name, kUsage);
+    }
+    return flags;
+  }
+
+  const std::string& Text(const std::string& name) const { return values_.at(name); }
+
+  absl::StatusOr<uint64_t> Number(const std::string& name, uint64_t max) const {
+    const std::string& text = Text(name);
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value > max) {
+      return InvalidArgument("--%s '%s': give a number up to %d", name, text, max);
+    }
+    return value;
+  }
+
+  absl::StatusOr<std::filesystem::path> Root() const {
+    if (Text("root").empty()) return InvalidArgument("--root is empty");
+    std::error_code error;
+    std::filesystem::path root = std::filesystem::absolute(Text("root"), error).lexically_normal();
+    if (error) return ErrnoError(error.value(), Text("root"));
+    return root.has_filename() ? root : root.parent_path();
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+// An sshd, or whoever starts the first bridge, may leave descriptors open that must not live as long as a
+// daemon.
+void CloseInheritedDescriptors() { (void)::close_range(3, ~0u, 0); }
+
+absl::Status Bridge(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root"}));
+  MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path root, flags.Root());
+  return RunBridge(root);
+}
+
+absl::Status Daemon(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root"}));
+  MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path root, flags.Root());
+  CloseInheritedDescriptors();
+  const absl::Status status = RunDaemon(root);
+  if (!status.ok()) (void)WriteAll(1, std::string(status.message()));  // to the bridge that started it
+  return status;
+}
+
+absl::Status Shim(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root", "job", "task", "incarnation"}));
+  ShimOptions options{.job = flags.Text("job"), .task = flags.Text("task")};
+  MUSTER_ASSIGN_OR_RETURN(options.root, flags.Root());
+  MUSTER_RETURN_IF_ERROR(ValidateJobName(options.job));
+  MUSTER_RETURN_IF_ERROR(ValidateTaskName(options.task));
+  MUSTER_ASSIGN_OR_RETURN(options.incarnation, flags.Number("incarnation", UINT32_MAX));
+  CloseInheritedDescriptors();
+  return RunShim(options);
+}
+
+absl::Status ReceiveArchive(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root", "sha256", "size"}));
+  ReceiveOptions options{.sha256 = flags.Text("sha256")};
+  MUSTER_ASSIGN_OR_RETURN(options.root, flags.Root());
+  MUSTER_ASSIGN_OR_RETURN(options.size, flags.Number("size", uint64_t{1} << 40));
+  MUSTER_ASSIGN_OR_RETURN(const std::string result, Receive(options));
+  return WriteAll(1, result + "\n");
+}
+
+absl::Status Run(const std::string& command, const std::vector<std::string>& arguments) {
+  if (command == "bridge") return Bridge(arguments);
+  if (command == "daemon") return Daemon(arguments);
+  if (command == "shim") return Shim(arguments);
+  if (command == "receive") return ReceiveArchive(arguments);
+  if (command == "--version")
+    return WriteAll(1, absl::StrFormat("muster-agent protocol %d\n", kAgentProtocolVersion));
+  if (command == "--help") return WriteAll(1, kUsage);
+  return InvalidArgument("unknown command '%s'\n%s", command, kUsage);
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  const absl::Status status = muster::Run(command, {argv + std::min(argc, 2), argv + argc});
+  if (!status.ok()) {
+    std::fprintf(stderr, "muster-agent %s: %s\n", command.c_str(), std::string(status.message()).c_str());
+  }
+  return muster::ExitCodeFor(status);
+}

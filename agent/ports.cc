@@ -1,0 +1,140 @@
+#include "agent/ports.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+constexpr std::string_view kVersionLine = "muster-agent lease 1\n";
+constexpr uint32_t kPortCount = kLastLeasedPort - kFirstLeasedPort + 1;
+constexpr uint32_t kMaxPortsPerTask = 1000;
+
+// Lines of text after the version; names and addresses have no newlines.
+std::string Format(const std::string& job, const std::string& task, const std::string& address) {
+  return absl::StrFormat("%s%s\n%s\n%s\n", kVersionLine, job, task, address);
+}
+
+std::vector<std::string> Lines(std::string_view text) {
+  std::vector<std::string> lines;
+  for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  return lines;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port) {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+  if (::inet_pton(AF_INET, address.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(static_cast<uint16_t>(port));
+    size = sizeof *v4;
+  } else if (::inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(static_cast<uint16_t>(port));
+    size = sizeof *v6;
+  } else {
+    return InvalidArgument("'%s' is no literal IPv4 or IPv6 address", address);
+  }
+  UniqueFd fd(::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoError(errno, "socket for " + address);
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&storage), size) == 0) return true;
+  if (errno == EADDRINUSE || errno == EACCES) return false;
+  if (errno == EADDRNOTAVAIL) {
+    return InvalidArgument("%s is not an address of this host: correct `data` in the inventory", address);
+  }
+  return ErrnoError(errno, "bind " + address);
+}
+
+PortLeases::PortLeases(std::filesystem::path folder) : folder_(std::move(folder)), random_(RandomSeed()) {
+  for (const std::string& name : ListDirectory(folder_).value_or(std::vector<std::string>{})) {
+    uint32_t port = 0;
+    const auto parsed = std::from_chars(name.data(), name.data() + name.size(), port);
+    const std::string text = ReadFile(folder_ / name, 4096).value_or("");
+    const std::vector<std::string> lines = Lines(text);
+    if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size() && lines.size() == 4 &&
+        text == Format(lines[1], lines[2], lines[3])) {
+      leases_[port] = {lines[1], lines[2], lines[3]};
+    } else {
+      (void)RemoveTree(folder_ / name);
+    }
+  }
+}
+
+absl::StatusOr<std::vector<uint32_t>> PortLeases::Lease(const Request& request) {
+  if (request.count > kMaxPortsPerTask) {
+    return InvalidArgument("%d ports for one task; at most %d", request.count, kMaxPortsPerTask);
+  }
+  const Holder holder{request.job, request.task, request.address};
+  std::vector<uint32_t> ports, release;
+  for (const auto& [port, other] : leases_) {
+    if (other.job != request.job || other.task != request.task) continue;
+    bool keep = other == holder && ports.size() < request.count && !request.avoid.contains(port);
+    if (keep && !request.task_runs) {
+      MUSTER_ASSIGN_OR_RETURN(keep, PortIsFree(request.address, port));
+    }
+    (keep ? ports : release).push_back(port);
+  }
+  // From a random start, so that agents which do not know of each other (two accounts on one host) rarely
+  // meet.
+  const auto start = static_cast<uint32_t>(random_.NextBelow(kPortCount));
+  std::vector<uint32_t> fresh;
+  for (uint32_t i = 0; i < kPortCount && ports.size() + fresh.size() < request.count; ++i) {
+    const uint32_t port = kFirstLeasedPort + (start + i) % kPortCount;
+    if (leases_.contains(port) || request.avoid.contains(port)) continue;
+    MUSTER_ASSIGN_OR_RETURN(const bool free, PortIsFree(request.address, port));
+    if (free) fresh.push_back(port);
+  }
+  if (ports.size() + fresh.size() < request.count) {
+    return Unavailable(
+        "%s: no %d free ports from %d to %d on %s: forget old jobs (muster gc), or see what uses them",
+        request.task, request.count, kFirstLeasedPort, kLastLeasedPort, request.address);
+  }
+  for (const uint32_t port : fresh) MUSTER_RETURN_IF_ERROR(Write(port, holder));
+  for (const uint32_t port : release) Release(port);
+  ports.insert(ports.end(), fresh.begin(), fresh.end());
+  return ports;
+}
+
+absl::Status PortLeases::Write(uint32_t port, const Holder& holder) {
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_, 0700));
+  MUSTER_RETURN_IF_ERROR(
+      WriteFileAtomically(folder_ / std::to_string(port), Format(holder.job, holder.task, holder.address)));
+  leases_[port] = holder;
+  return absl::OkStatus();
+}
+
+void PortLeases::Release(uint32_t port) {
+  ::unlink((folder_ / std::to_string(port)).c_str());
+  leases_.erase(port);
+}
+
+void PortLeases::ReleaseTask(const std::string& job, const std::string& task) {
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    const auto current = it++;
+    if (current->second.job == job && current->second.task == task) Release(current->first);
+  }
+}
+
+void PortLeases::ReleaseJob(const std::string& job) {
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    const auto current = it++;
+    if (current->second.job == job) Release(current->first);
+  }
+}
+
+}  // namespace muster

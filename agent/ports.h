@@ -1,0 +1,63 @@
+// Port leases: a file per leased port under DIR/ports, so that they outlive the daemon.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "base/status.h"
+
+namespace muster {
+
+inline constexpr uint16_t kFirstLeasedPort = 20000;
+inline constexpr uint16_t kLastLeasedPort =
+    32767;  // the next one is where Linux begins to pick ports for connections
+
+/// The leases under one folder. One thread at a time; one object per folder (the daemon's, who holds the
+/// folder's lock).
+class PortLeases {
+ public:
+  /// Reads the leases there are. A damaged lease file is removed: the probe finds out whether its port is in
+  /// use.
+  explicit PortLeases(std::filesystem::path folder);
+
+  struct Request {
+    std::string job;
+    std::string task;
+    std::string address;  // literal IPv4 or IPv6
+    uint32_t count = 0;
+    std::set<uint32_t> avoid;
+    bool task_runs = false;  // its own ports are in use by itself, so they are kept without a probe
+  };
+
+  /// `count` ports that are neither leased nor in use on `address`, the task's earlier ones first; its other
+  /// leases are released. InvalidArgument: the address is no literal IP or not of this host, count above
+  /// 1000. Unavailable: no port left.
+  absl::StatusOr<std::vector<uint32_t>> Lease(const Request& request);
+
+  void ReleaseTask(const std::string& job, const std::string& task);
+  void ReleaseJob(const std::string& job);
+
+ private:
+  struct Holder {
+    std::string job, task, address;
+    bool operator==(const Holder&) const = default;
+  };
+  absl::Status Write(uint32_t port, const Holder& holder);
+  void Release(uint32_t port);
+
+  std::filesystem::path folder_;
+  std::map<uint32_t, Holder> leases_;
+  RandomStream random_;
+};
+
+/// Whether a server could bind `port` on `address` now. Bound without SO_REUSEPORT and SO_REUSEADDR, so that
+/// a port which anyone uses, or still has connections closing on it, is not free. InvalidArgument as in
+/// Lease.
+absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port);
+
+}  // namespace muster

@@ -1,0 +1,40 @@
+// Records on disk: one protobuf message a file, behind a line of text that names format version, kind,
+// checksum and length.
+//
+//   muster-agent record 1 task 8a9136aa 213\n<213 bytes>
+//
+// Written atomically: a reader sees the old record or the new one. A torn, damaged or newer one is told apart
+// and reported.
+#pragma once
+
+#include <google/protobuf/message_lite.h>
+
+#include <filesystem>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace muster {
+
+inline constexpr int kRecordVersion = 1;
+
+/// Mode 0600: a task's record holds its keys. `kind` keeps a record of one kind from being read as another.
+absl::Status WriteRecord(const std::filesystem::path& path, std::string_view kind,
+                         const google::protobuf::MessageLite& message);
+
+/// NotFound: no file. DataLoss: damaged. FailedPrecondition: another version, with both numbers. Each names
+/// the path.
+absl::Status ReadRecord(const std::filesystem::path& path, std::string_view kind,
+                        google::protobuf::MessageLite& message);
+
+/// Where the agent keeps what about a task: `task_folder` is DIR/jobs/<job>/<TaskFolder(task)>.
+std::filesystem::path AgentFolder(const std::filesystem::path& task_folder);
+std::filesystem::path TaskRecordPath(const std::filesystem::path& task_folder);
+std::filesystem::path RunRecordPath(const std::filesystem::path& task_folder, uint32_t incarnation);
+std::filesystem::path ExitRecordPath(const std::filesystem::path& task_folder, uint32_t incarnation);
+/// Locked (flock) by a shim from before it exists to its end: held means that one lives, whatever became of
+/// the daemon.
+std::filesystem::path ShimLockPath(const std::filesystem::path& task_folder);
+std::filesystem::path LogPath(const std::filesystem::path& task_folder);
+
+}  // namespace muster

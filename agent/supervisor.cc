@@ -1,0 +1,216 @@
+#include "agent/supervisor.h"
+
+#include <algorithm>
+
+#include "agent/names.h"
+#include "agent/proc_scan.h"
+#include "agent/records.h"
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kStopSlack = std::chrono::seconds(20);
+
+bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
+
+absl::Status ValidateStart(const agent::StartTaskRequest& request) {
+  MUSTER_RETURN_IF_ERROR(ValidateJobName(request.job()));
+  MUSTER_RETURN_IF_ERROR(ValidateTaskName(request.task()));
+  const std::string& task = request.task();
+  if (request.argv().empty() || request.argv(0).empty())
+    return InvalidArgument("%s: no program in argv", task);
+  if (std::any_of(request.argv().begin(), request.argv().end(), HasNul)) {
+    return InvalidArgument("%s: an argument holds a NUL byte", task);
+  }
+  for (const std::string& entry : request.environment()) {
+    const size_t equals = entry.find('=');
+    if (HasNul(entry) || equals == std::string::npos || equals == 0) {
+      return InvalidArgument("%s: an environment entry is not NAME=value", task);
+    }
+  }
+  if (!request.program_sha256().empty()) {
+    if (!IsSha256(request.program_sha256())) return InvalidArgument("%s: program_sha256 is no SHA-256", task);
+    MUSTER_RETURN_IF_ERROR(Annotate(ValidateRelativePath(request.argv(0)), task + ": argv[0]"));
+  }
+  for (const agent::FileContent& file : request.files()) {
+    MUSTER_RETURN_IF_ERROR(Annotate(ValidateRelativePath(file.path()), task + ": files"));
+    if (file.path() == "log" || *std::filesystem::path(file.path()).begin() == ".muster") {
+      return InvalidArgument("%s: files: '%s' is the agent's own", task, file.path());
+    }
+  }
+  if (!agent::RestartPolicy_IsValid(request.restart())) {
+    return InvalidArgument("%s: unknown restart policy %d", task, static_cast<int>(request.restart()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateStop(const agent::StopTasksRequest& request) {
+  MUSTER_RETURN_IF_ERROR(ValidateJobName(request.job()));
+  for (const std::string& task : request.tasks()) MUSTER_RETURN_IF_ERROR(ValidateTaskName(task));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Supervisor::Supervisor(std::filesystem::path root)
+    : context_{.root = root, .root_id = RootId(root)}, ports_(root / "ports") {
+  const std::filesystem::path jobs = root / "jobs";
+  for (const std::string& job : ListDirectory(jobs).value_or(std::vector<std::string>{})) {
+    if (!ValidateJobName(job).ok()) continue;
+    for (const std::string& folder : ListDirectory(jobs / job).value_or(std::vector<std::string>{})) {
+      const std::optional<std::string> name = TaskOfFolder(folder);
+      if (!name) continue;
+      auto task = std::make_unique<Task>(context_, job, *name);
+      if (task->Resume().ok()) tasks_[{job, *name}] = std::move(task);
+    }
+  }
+}
+
+absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, bool* already_running) {
+  MUSTER_RETURN_IF_ERROR(ValidateStart(request));
+  for (const auto& [key, task] : tasks_) {
+    if (key.first == request.job() && request.generation() < task->generation()) {
+      return FailedPrecondition("%s: generation %d of job %s is older than %d, which this host has seen (%s)",
+                                request.task(), request.generation(), request.job(), task->generation(),
+                                key.second);
+    }
+  }
+  const std::pair key(request.job(), request.task());
+  if (const auto known = tasks_.find(key); known != tasks_.end()) {
+    MUSTER_RETURN_IF_ERROR(known->second->Start(request, already_running));
+    return known->second.get();
+  }
+  auto task = std::make_unique<Task>(context_, request.job(), request.task());
+  MUSTER_RETURN_IF_ERROR(task->Start(request, already_running));
+  return (tasks_[key] = std::move(task)).get();
+}
+
+std::vector<Task*> Supervisor::Select(const agent::StopTasksRequest& request) const {
+  std::vector<Task*> selected;
+  for (const auto& [key, task] : tasks_) {
+    const bool named = request.tasks().empty() || std::find(request.tasks().begin(), request.tasks().end(),
+                                                            key.second) != request.tasks().end();
+    if (key.first == request.job() && named) selected.push_back(task.get());
+  }
+  return selected;
+}
+
+absl::StatusOr<TimePoint> Supervisor::Stop(const agent::StopTasksRequest& request) {
+  MUSTER_RETURN_IF_ERROR(ValidateStop(request));
+  TimePoint deadline = Now() + kStopSlack;
+  for (Task* task : Select(request)) {
+    deadline = std::max(
+        deadline, Now() + std::chrono::milliseconds(task->StopGraceMs(request.grace_ms())) + kStopSlack);
+    task->Stop(request.grace_ms());
+  }
+  return deadline;
+}
+
+bool Supervisor::AnyActive(const agent::StopTasksRequest& request) const {
+  const std::vector<Task*> selected = Select(request);
+  return std::any_of(selected.begin(), selected.end(), [](const Task* task) { return task->active(); });
+}
+
+int Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
+  const std::string prefix = JobTokenPrefix(request.job(), context_.root_id);
+  return KillByToken([&](std::string_view token) {
+    if (!token.starts_with(prefix)) return false;
+    return request.tasks().empty() || std::find(request.tasks().begin(), request.tasks().end(),
+                                                token.substr(prefix.size())) != request.tasks().end();
+  });
+}
+
+void Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
+  if (request.tasks().empty()) return ports_.ReleaseJob(request.job());
+  for (const std::string& task : request.tasks()) ports_.ReleaseTask(request.job(), task);
+}
+
+absl::StatusOr<agent::LeasePortsResponse> Supervisor::LeasePorts(const agent::LeasePortsRequest& request) {
+  MUSTER_RETURN_IF_ERROR(ValidateJobName(request.job()));
+  MUSTER_RETURN_IF_ERROR(ValidateTaskName(request.task()));
+  const Task* task = Find(request.job(), request.task());
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<uint32_t> ports,
+                          ports_.Lease({.job = request.job(),
+                                        .task = request.task(),
+                                        .address = request.address(),
+                                        .count = request.count(),
+                                        .avoid = {request.avoid().begin(), request.avoid().end()},
+                                        .task_runs = task != nullptr && task->active()}));
+  agent::LeasePortsResponse response;
+  response.mutable_ports()->Assign(ports.begin(), ports.end());
+  return response;
+}
+
+agent::StoreResponse Supervisor::Store(const agent::StoreRequest& request) const {
+  agent::StoreResponse response;
+  for (const std::string& sha256 : request.sha256()) {
+    std::error_code error;
+    if (IsSha256(sha256) && std::filesystem::is_directory(context_.root / "store" / sha256, error)) {
+      response.add_present_sha256(sha256);
+    }
+  }
+  return response;
+}
+
+absl::Status Supervisor::Forget(const std::string& job) {
+  MUSTER_RETURN_IF_ERROR(ValidateJobName(job));
+  agent::StopTasksRequest all;
+  all.set_job(job);
+  for (const Task* task : Select(all)) {
+    if (task->active())
+      return FailedPrecondition("%s of job %s still runs: stop it first", task->name(), job);
+  }
+  const std::string prefix = JobTokenPrefix(job, context_.root_id);
+  if (const int left = CountByToken([&](std::string_view token) { return token.starts_with(prefix); });
+      left > 0) {
+    return FailedPrecondition("%d processes of job %s still run: stop it first", left, job);
+  }
+  ports_.ReleaseJob(job);
+  MUSTER_RETURN_IF_ERROR(RemoveTree(context_.root / "jobs" / job));
+  std::erase_if(tasks_, [&](const auto& entry) { return entry.first.first == job; });
+  ++context_.changes;
+  return absl::OkStatus();
+}
+
+agent::ListTasksResponse Supervisor::List(const std::string& job) const {
+  agent::ListTasksResponse list;
+  for (const auto& [key, task] : tasks_) {
+    if (job.empty() || key.first == job) *list.add_tasks() = task->Status();
+  }
+  return list;
+}
+
+agent::ListTasksResponse Supervisor::List(const agent::StopTasksRequest& request) const {
+  agent::ListTasksResponse list;
+  for (const Task* task : Select(request)) *list.add_tasks() = task->Status();
+  return list;
+}
+
+Task* Supervisor::Find(const std::string& job, const std::string& task) const {
+  const auto found = tasks_.find({job, task});
+  return found == tasks_.end() ? nullptr : found->second.get();
+}
+
+bool Supervisor::AnyActive() const {
+  return std::any_of(tasks_.begin(), tasks_.end(), [](const auto& entry) { return entry.second->active(); });
+}
+
+void Supervisor::AppendPollFds(std::vector<pollfd>& fds) const {
+  for (const auto& [key, task] : tasks_) task->AppendPollFds(fds);
+}
+
+TimePoint Supervisor::wake_at() const {
+  TimePoint earliest = TimePoint::max();
+  for (const auto& [key, task] : tasks_) earliest = std::min(earliest, task->wake_at());
+  return earliest;
+}
+
+void Supervisor::Step(TimePoint now) {
+  for (const auto& [key, task] : tasks_) {
+    task->OnEvent();
+    task->OnTime(now);
+  }
+}
+
+}  // namespace muster

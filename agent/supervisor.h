@@ -1,0 +1,69 @@
+// The tasks of one root: what the records in DIR/jobs say, and the requests that change it.
+#pragma once
+
+#include <poll.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/ports.h"
+#include "agent/task.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "proto/agent.pb.h"
+
+namespace muster {
+
+/// Used from the daemon's loop only. Requests are checked here; InvalidArgument says what is wrong with one.
+class Supervisor {
+ public:
+  /// Takes up every task that is on disk. `root` is absolute and canonical.
+  explicit Supervisor(std::filesystem::path root);
+
+  /// The task, whose start is under way or which runs already.
+  absl::StatusOr<Task*> Start(const agent::StartTaskRequest& request, bool* already_running);
+
+  /// Tells tasks (all of the job, if none is named) to stop, and returns by when each of them has to be gone.
+  absl::StatusOr<TimePoint> Stop(const agent::StopTasksRequest& request);
+
+  /// Whether any of these tasks is still active.
+  bool AnyActive(const agent::StopTasksRequest& request) const;
+
+  /// Kills what carries the tokens of these tasks, tasks without records included; how many there were.
+  int KillLeftovers(const agent::StopTasksRequest& request) const;
+
+  void ReleasePorts(const agent::StopTasksRequest& request);
+  absl::StatusOr<agent::LeasePortsResponse> LeasePorts(const agent::LeasePortsRequest& request);
+  agent::StoreResponse Store(const agent::StoreRequest& request) const;
+  absl::Status Forget(const std::string& job);
+
+  /// The tasks of a job, or of all if it is empty, by name.
+  agent::ListTasksResponse List(const std::string& job) const;
+  agent::ListTasksResponse List(const agent::StopTasksRequest& request) const;
+
+  /// Null if there is none.
+  Task* Find(const std::string& job, const std::string& task) const;
+
+  bool AnyActive() const;
+  const std::filesystem::path& root() const { return context_.root; }
+  /// Grows with each change of what List returns, log_bytes aside.
+  uint64_t changes() const { return context_.changes; }
+
+  void AppendPollFds(std::vector<pollfd>& fds) const;
+  TimePoint wake_at() const;
+  /// Whatever has happened since the last call.
+  void Step(TimePoint now);
+
+ private:
+  std::vector<Task*> Select(const agent::StopTasksRequest& request) const;
+
+  TaskContext context_;
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<Task>> tasks_;  // by job and name
+  PortLeases ports_;
+};
+
+}  // namespace muster

@@ -1,0 +1,409 @@
+#include "agent/task.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "agent/names.h"
+#include "agent/proc_scan.h"
+#include "agent/records.h"
+#include "agent/shim.h"
+#include "base/process.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Duration kSweepInterval = milliseconds(20);
+constexpr Duration kSweepTimeout = seconds(10);
+constexpr Duration kAdoptInterval = milliseconds(20);
+constexpr Duration kShimStopSlack = seconds(12);  // more than the shim itself spends on killing
+
+bool IsReadable(int fd) {
+  pollfd event{.fd = fd, .events = POLLIN, .revents = 0};
+  return fd >= 0 && ::poll(&event, 1, 0) > 0;
+}
+
+// The daemon is a subreaper: what a killed shim leaves becomes its child, also where it has overwritten its
+// environment and with it the token. Kills and reaps such children and returns how many still live.
+int KillOrphans(const std::set<pid_t>& shims) {
+  int left = 0;
+  for (const pid_t child : ChildrenOf(::getpid())) {
+    if (shims.contains(child)) continue;
+    ::kill(child, SIGKILL);
+    if (::waitpid(child, nullptr, WNOHANG) == 0) ++left;
+  }
+  return left;
+}
+
+}  // namespace
+
+Task::Task(TaskContext& context, std::string job, std::string name)
+    : context_(context),
+      job_(std::move(job)),
+      name_(std::move(name)),
+      folder_(context.root / "jobs" / job_ / TaskFolder(name_)) {}
+
+void Task::Enter(Phase phase, TimePoint wake_at) {
+  phase_ = phase;
+  wake_at_ = wake_at;
+  ++context_.changes;
+}
+
+absl::Status Task::Resume() {
+  absl::Status status = ReadRecord(TaskRecordPath(folder_), "task", record_);
+  if (status.code() == absl::StatusCode::kNotFound) return status;
+  if (status.ok() && (record_.spec().job() != job_ || record_.spec().task() != name_)) {
+    status = DataLoss("%s: is another task's record", TaskRecordPath(folder_).string());
+  }
+  if (!status.ok()) {
+    record_.Clear();
+    damage_ = std::string(status.message());
+    final_state_ = agent::TASK_STATE_LOST;
+    reason_ = damage_ + "; stop the task and start it again";
+    Enter(Phase::kIdle, TimePoint::max());
+    return absl::OkStatus();
+  }
+  tracker_ = RestartTracker(record_.spec().restart(), record_.spec().max_restarts());
+  LoadLastExit();
+  std::error_code error;
+  const bool ran = std::filesystem::exists(RunRecordPath(folder_, record_.incarnation()), error) ||
+                   std::filesystem::exists(ExitRecordPath(folder_, record_.incarnation()), error);
+  if (ShimLockHeld()) {
+    Enter(Phase::kStarting, Now());
+    Adopt();
+  } else if (ran || record_.stop()) {
+    OnShimEnded();
+  } else {
+    Enter(Phase::kBackoff, Now());  // recorded, but its shim never got going
+  }
+  return absl::OkStatus();
+}
+
+bool Task::ShimLockHeld() const {
+  UniqueFd lock(::open(ShimLockPath(folder_).c_str(), O_RDWR | O_CLOEXEC));
+  return lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+// A shim lives that this daemon did not start. Its run record may be yet to come.
+void Task::Adopt() {
+  agent::RunRecord run;
+  const absl::Status status = ReadRecord(RunRecordPath(folder_, record_.incarnation()), "run", run);
+  if (status.ok() && run.boot_id() == BootId()) {
+    absl::StatusOr<UniqueFd> pidfd = OpenPidfdOf(static_cast<pid_t>(run.shim_pid()), run.shim_start_ticks());
+    if (pidfd.ok()) {
+      run_ = run;
+      shim_pid_ = static_cast<pid_t>(run.shim_pid());
+      pidfd_ = *std::move(pidfd);
+      Enter(Phase::kRunning, TimePoint::max());
+      if (record_.stop()) Stop(0);
+      return;
+    }
+  }
+  if (!ShimLockHeld()) return OnShimEnded();
+  if (!status.ok() && status.code() != absl::StatusCode::kNotFound) reason_ = std::string(status.message());
+  wake_at_ = Now() + kAdoptInterval;
+}
+
+absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_running) {
+  *already_running = false;
+  if (active()) {
+    if (record_.stop()) return FailedPrecondition("%s is being stopped: wait for the stop to end", name_);
+    if (request.spec_hash() != record_.spec().spec_hash()) {
+      return FailedPrecondition("%s runs with another spec (%s, asked for %s): stop it first", name_,
+                                record_.spec().spec_hash(), request.spec_hash());
+    }
+    *already_running = true;
+    if (request.generation() == record_.spec().generation()) return absl::OkStatus();
+    agent::TaskRecord record = record_;
+    *record.mutable_spec() = request;
+    MUSTER_RETURN_IF_ERROR(WriteRecord(TaskRecordPath(folder_), "task", record));
+    record_ = std::move(record);
+    ++context_.changes;
+    return WriteFiles();
+  }
+  if (ShimLockHeld()) return FailedPrecondition("%s: %s; stop it first", name_, damage_);
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(AgentFolder(folder_), 0700));
+  const agent::TaskRecord before = record_;
+  record_.set_incarnation(NextIncarnation());
+  record_.set_first_incarnation(record_.incarnation());
+  record_.set_stop(false);
+  *record_.mutable_spec() = request;
+  tracker_ = RestartTracker(request.restart(), request.max_restarts());
+  const absl::Status status = StartIncarnation();
+  if (!status.ok()) {
+    record_ = before;
+    // Else a later daemon would start it after all.
+    if (before.incarnation() == 0) ::unlink(TaskRecordPath(folder_).c_str());
+    if (before.incarnation() != 0) (void)WriteRecord(TaskRecordPath(folder_), "task", before);
+    return Annotate(status, absl::StrFormat("start %s", name_));
+  }
+  damage_.clear();
+  return absl::OkStatus();
+}
+
+// One more than the highest that ever ran; files are looked at because the record may have been damaged.
+uint32_t Task::NextIncarnation() const {
+  uint32_t last = 0;
+  for (const std::string& name : ListDirectory(AgentFolder(folder_)).value_or(std::vector<std::string>{})) {
+    if (name.ends_with(".run") || name.ends_with(".exit")) {
+      last = std::max<uint32_t>(last, std::strtoul(name.c_str(), nullptr, 10));
+    }
+  }
+  return last + 1;
+}
+
+absl::Status Task::WriteFiles() const {
+  for (const agent::FileContent& file : record_.spec().files()) {
+    const std::filesystem::path path = folder_ / file.path();
+    MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
+    const mode_t mode = file.mode() != 0 ? file.mode() & 0777 : 0644;
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(path, file.content(), mode));
+    // The mode that was asked for, whatever the umask.
+    if (::chmod(path.c_str(), mode) != 0) return ErrnoError(errno, path.string());
+  }
+  return absl::OkStatus();
+}
+
+// Starts incarnation record_.incarnation(). The lock is held from before the shim exists: whoever finds it
+// free knows that there is none.
+absl::Status Task::StartIncarnation() {
+  UniqueFd lock(::open(ShimLockPath(folder_).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) return ErrnoError(errno, ShimLockPath(folder_).string());
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return FailedPrecondition("an earlier shim of it still runs");
+  MUSTER_RETURN_IF_ERROR(WriteRecord(TaskRecordPath(folder_), "task", record_));
+  MUSTER_RETURN_IF_ERROR(WriteFiles());
+  int pipe_fds[2];
+  if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoError(errno, "pipe2");
+  UniqueFd started_read(pipe_fds[0]), started_write(pipe_fds[1]);
+  // Its own file, even if another version has been put in its place: daemon and shim share the records.
+  const SpawnOptions options{
+      .argv = {"/proc/self/exe", "shim", "--root", context_.root.string(), "--job", job_, "--task", name_,
+               "--incarnation", std::to_string(record_.incarnation())},
+      .stdin_fd = lock.get(),
+      .stdout_fd = started_write.get(),
+      .new_session = true};
+  MUSTER_ASSIGN_OR_RETURN(Process shim, Process::Spawn(options));
+  MUSTER_ASSIGN_OR_RETURN(pidfd_, OpenPidfd(shim.pid()));
+  shim_pid_ = shim.Release();
+  context_.shims.insert(shim_pid_);
+  started_ = std::move(started_read);
+  run_.Clear();
+  // What the incarnation before the last left is of no use to anybody.
+  if (record_.incarnation() > 2) {
+    ::unlink(RunRecordPath(folder_, record_.incarnation() - 2).c_str());
+    ::unlink(ExitRecordPath(folder_, record_.incarnation() - 2).c_str());
+  }
+  Enter(Phase::kStarting, TimePoint::max());
+  return absl::OkStatus();
+}
+
+// The end of a back-off.
+void Task::StartAgain() {
+  const uint32_t before = record_.incarnation();
+  record_.set_incarnation(std::max(NextIncarnation(), record_.first_incarnation()));
+  const absl::Status status = StartIncarnation();
+  if (status.ok()) return;
+  record_.set_incarnation(before);
+  reason_ = absl::StrFormat("could not restart, will be tried again: %s", std::string(status.message()));
+  Enter(Phase::kBackoff, Now() + kLongestRestartDelay);
+}
+
+uint32_t Task::StopGraceMs(uint32_t requested_ms) const {
+  if (requested_ms != 0) return requested_ms;
+  return record_.spec().stop_grace_ms() != 0 ? record_.spec().stop_grace_ms() : kDefaultStopGraceMs;
+}
+
+void Task::Stop(uint32_t requested_grace_ms) {
+  const uint32_t grace_ms = StopGraceMs(requested_grace_ms);
+  if (!damage_.empty() || (!active() && record_.incarnation() == 0)) return;
+  if (active() && !record_.stop()) {
+    record_.set_stop(true);
+    // Not written on a full disk, but no reason to let it run on.
+    if (const absl::Status status = WriteRecord(TaskRecordPath(folder_), "task", record_); !status.ok()) {
+      reason_ = std::string(status.message());
+    }
+  }
+  if (phase_ == Phase::kBackoff) {
+    final_state_ = last_exit_ && last_exit_->lost() ? agent::TASK_STATE_LOST : agent::TASK_STATE_FAILED;
+    reason_ += "; stopped before its next start";
+    Enter(Phase::kIdle, TimePoint::max());
+  } else if (pidfd_.valid()) {
+    SignalPidfd(pidfd_.get(), SIGTERM, static_cast<int>(std::min<uint32_t>(grace_ms, 1u << 30)));
+    kill_shim_at_ = std::min(kill_shim_at_, Now() + milliseconds(grace_ms) + kShimStopSlack);
+    wake_at_ = std::min(wake_at_, kill_shim_at_);
+    ++context_.changes;
+  }
+}
+
+void Task::AppendPollFds(std::vector<pollfd>& fds) const {
+  if (pidfd_.valid()) fds.push_back({.fd = pidfd_.get(), .events = POLLIN, .revents = 0});
+  if (started_.valid()) fds.push_back({.fd = started_.get(), .events = POLLIN, .revents = 0});
+}
+
+void Task::OnEvent() {
+  if (IsReadable(started_.get())) {
+    char byte = 0;
+    const bool started = ::read(started_.get(), &byte, 1) == 1 && byte == kShimStarted;
+    started_.reset();
+    if (started && phase_ == Phase::kStarting &&
+        ReadRecord(RunRecordPath(folder_, record_.incarnation()), "run", run_).ok()) {
+      reason_.clear();
+      Enter(Phase::kRunning, kill_shim_at_);
+    }
+  }
+  if (IsReadable(pidfd_.get())) OnShimEnded();
+}
+
+void Task::OnTime(TimePoint now) {
+  if (now < wake_at_) return;
+  wake_at_ = TimePoint::max();
+  if (phase_ == Phase::kSweeping) return Sweep(now);
+  if (phase_ == Phase::kBackoff) return StartAgain();
+  if (now >= kill_shim_at_ && pidfd_.valid()) {
+    SignalPidfd(pidfd_.get(),
+                SIGKILL);  // it did not do its work within its deadline; its task is swept up by token
+    kill_shim_at_ = TimePoint::max();
+  }
+  if (phase_ == Phase::kStarting && !pidfd_.valid()) Adopt();
+}
+
+void Task::ForgetShim() {
+  if (shim_pid_ > 0 && context_.shims.erase(shim_pid_) > 0) {
+    while (::waitpid(shim_pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  shim_pid_ = -1;
+  pidfd_.reset();
+  started_.reset();
+  kill_shim_at_ = TimePoint::max();
+}
+
+void Task::OnShimEnded() {
+  ForgetShim();
+  sweep_until_ = Now() + kSweepTimeout;
+  Enter(Phase::kSweeping, Now());
+  Sweep(Now());
+}
+
+// A shim that ended in order leaves nothing; a killed one may leave anything.
+void Task::Sweep(TimePoint now) {
+  const std::string token = TaskToken(job_, context_.root_id, name_);
+  const int left =
+      KillByToken([&](std::string_view other) { return other == token; }) + KillOrphans(context_.shims);
+  if (left > 0 && now < sweep_until_) {
+    wake_at_ = now + kSweepInterval;
+    return;
+  }
+  agent::ExitRecord exit;
+  const std::filesystem::path path = ExitRecordPath(folder_, record_.incarnation());
+  if (!ReadRecord(path, "exit", exit).ok()) {
+    exit = ExitWithoutShim(left);
+    if (const absl::Status status = WriteRecord(path, "exit", exit); !status.ok()) {
+      exit.set_reason(exit.reason() + "; " + std::string(status.message()));
+    }
+  }
+  Settle(exit);
+}
+
+agent::ExitRecord Task::ExitWithoutShim(int processes_left) const {
+  agent::RunRecord run;
+  const bool ran = ReadRecord(RunRecordPath(folder_, record_.incarnation()), "run", run).ok();
+  agent::ExitRecord exit;
+  exit.set_started_micros(run.started_micros());
+  exit.set_ended_micros(WallTimeMicros());
+  exit.set_stopped(record_.stop());
+  if (!ran && record_.stop()) {
+    exit.set_exit_code(128 + SIGTERM);
+    exit.set_signal(SIGTERM);
+    exit.set_reason("stopped before its program was started");
+    return exit;
+  }
+  exit.set_exit_code(128 + SIGKILL);
+  exit.set_signal(SIGKILL);
+  exit.set_lost(true);
+  exit.set_reason(
+      processes_left == 0
+          ? "its shim was killed, or the host went down; what was left of the task has been killed"
+          : absl::StrFormat("its shim was killed, and %d processes it left cannot be", processes_left));
+  return exit;
+}
+
+void Task::Settle(const agent::ExitRecord& exit) {
+  last_exit_ = exit;
+  reason_ = exit.reason();
+  const TaskEnd end{.exit_code = exit.exit_code(),
+                    .lost = exit.lost(),
+                    .ran_for = std::chrono::microseconds(exit.ended_micros() - exit.started_micros())};
+  const bool stopped = exit.stopped() || record_.stop();
+  const uint32_t restarts = record_.incarnation() - record_.first_incarnation();
+  const RestartDecision decision =
+      stopped ? RestartTracker().OnEnd(end, restarts) : tracker_.OnEnd(end, restarts);
+  if (decision.restart) return Enter(Phase::kBackoff, Now() + decision.delay);
+  if (decision.used_up)
+    reason_ += absl::StrFormat("; its %d restarts are used up", record_.spec().max_restarts());
+  final_state_ = decision.state;
+  Enter(Phase::kIdle, TimePoint::max());
+}
+
+// While incarnation n runs, how n - 1 ended is what there is to tell.
+void Task::LoadLastExit() {
+  agent::ExitRecord exit;
+  if (record_.incarnation() > record_.first_incarnation() &&
+      ReadRecord(ExitRecordPath(folder_, record_.incarnation() - 1), "exit", exit).ok()) {
+    last_exit_ = exit;
+  }
+}
+
+agent::TaskStatus Task::Status() const {
+  agent::TaskStatus status;
+  status.set_job(job_);
+  status.set_task(name_);
+  status.set_generation(record_.spec().generation());
+  status.set_spec_hash(record_.spec().spec_hash());
+  status.set_incarnation(record_.incarnation());
+  status.set_restarts(record_.incarnation() - record_.first_incarnation());
+  switch (phase_) {
+    case Phase::kIdle:
+      status.set_state(final_state_);
+      break;
+    case Phase::kStarting:
+      status.set_state(status.restarts() > 0 ? agent::TASK_STATE_RESTARTING : agent::TASK_STATE_PENDING);
+      break;
+    case Phase::kRunning:
+    case Phase::kSweeping:
+      status.set_state(agent::TASK_STATE_RUNNING);
+      break;
+    case Phase::kBackoff:
+      status.set_state(agent::TASK_STATE_RESTARTING);
+      break;
+  }
+  if (phase_ == Phase::kRunning) status.set_pid(run_.pid());
+  status.set_exit_code(last_exit_ ? last_exit_->exit_code() : -1);
+  if (last_exit_) {
+    status.set_signal(last_exit_->signal());
+    status.set_started_micros(last_exit_->started_micros());
+    status.set_ended_micros(last_exit_->ended_micros());
+  }
+  if (phase_ == Phase::kRunning) {
+    status.set_started_micros(run_.started_micros());
+    status.set_ended_micros(0);
+  }
+  status.set_stopped(!active() && (record_.stop() || (last_exit_ && last_exit_->stopped())));
+  status.set_reason(reason_);
+  std::error_code error;
+  const uint64_t log_bytes = std::filesystem::file_size(LogPath(folder_), error);
+  status.set_log_bytes(error ? 0 : log_bytes);
+  return status;
+}
+
+}  // namespace muster

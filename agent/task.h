@@ -1,0 +1,109 @@
+// One task on this host, as the daemon sees it: a state machine over its records, its shim and the restart
+// policy.
+//
+//   Idle ──Start──> Starting ──shim says so──> Running ──shim ends──> Sweeping ──> Idle, or Backoff ──>
+//   Starting ...
+//
+// Everything that matters is on disk before it is acted on, so that a new daemon goes on where a killed one
+// stopped.
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/restart_policy.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "proto/agent.pb.h"
+
+namespace muster {
+
+/// What the tasks of one daemon share; outlives them.
+struct TaskContext {
+  std::filesystem::path root;  // absolute
+  std::string root_id;
+  std::set<pid_t> shims;  // children of the daemon that are shims: any other child is what a killed shim left
+  uint64_t changes = 0;   // grows with each change of a status, log_bytes aside
+};
+
+/// Not thread-safe; used from the daemon's loop. Does not block beyond the file system and one pass over
+/// /proc.
+class Task {
+ public:
+  Task(TaskContext& context, std::string job, std::string name);
+
+  /// Takes up what the records say, after this daemon's predecessor ended: adopts a running shim, sweeps
+  /// after a killed one, goes on with a restart that was due. A damaged record makes the task Lost, with the
+  /// reason. NotFound: there is no such task.
+  absl::Status Resume();
+
+  /// The request is valid and names this task, and its generation is not old. FailedPrecondition: it runs
+  /// with another spec, or is being stopped. Sets `already_running` when nothing needed to be started.
+  absl::Status Start(const agent::StartTaskRequest& request, bool* already_running);
+
+  /// From now on it is never restarted; a running incarnation is told to end within the grace (0: its own).
+  void Stop(uint32_t grace_ms);
+  uint32_t StopGraceMs(uint32_t requested_ms) const;
+
+  /// Descriptors to poll for reading; call OnEvent when one is ready, OnTime at wake_at().
+  void AppendPollFds(std::vector<pollfd>& fds) const;
+  void OnEvent();
+  void OnTime(TimePoint now);
+  TimePoint wake_at() const { return wake_at_; }
+
+  /// Running, starting, restarting or being cleaned up.
+  bool active() const { return phase_ != Phase::kIdle; }
+  /// Whether it is known how the latest start went.
+  bool start_settled() const { return phase_ != Phase::kStarting && phase_ != Phase::kSweeping; }
+  uint64_t generation() const { return record_.spec().generation(); }
+  const std::string& job() const { return job_; }
+  const std::string& name() const { return name_; }
+  const std::filesystem::path& folder() const { return folder_; }
+
+  agent::TaskStatus Status() const;
+
+ private:
+  enum class Phase { kIdle, kStarting, kRunning, kSweeping, kBackoff };
+
+  void Enter(Phase phase, TimePoint wake_at);
+  absl::Status WriteFiles() const;
+  absl::Status StartIncarnation();
+  void StartAgain();
+  uint32_t NextIncarnation() const;
+  bool ShimLockHeld() const;
+  void Adopt();
+  void OnShimEnded();
+  void Sweep(TimePoint now);
+  agent::ExitRecord ExitWithoutShim(int processes_left) const;
+  void Settle(const agent::ExitRecord& exit);
+  void ForgetShim();
+  void LoadLastExit();
+
+  TaskContext& context_;
+  const std::string job_, name_;
+  const std::filesystem::path folder_;
+
+  Phase phase_ = Phase::kIdle;
+  TimePoint wake_at_ = TimePoint::max();
+  agent::TaskRecord record_;
+  RestartTracker tracker_;
+  std::string damage_;  // why the records could not be read
+  pid_t shim_pid_ = -1;
+  UniqueFd pidfd_, started_;  // of the shim, and the pipe on which it says that the program runs
+  agent::RunRecord run_;
+  std::optional<agent::ExitRecord> last_exit_;
+  agent::TaskState final_state_ = agent::TASK_STATE_PENDING;
+  std::string reason_;
+  TimePoint sweep_until_ = TimePoint::max();
+  TimePoint kill_shim_at_ = TimePoint::max();  // it was told to stop and has not
+};
+
+}  // namespace muster
