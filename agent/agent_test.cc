@@ -1,0 +1,711 @@
+// The agent as the launcher sees it: the real binary, real processes, real signals.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <fcntl.h>
+
+#include <fstream>
+#include <set>
+
+#include "agent/agent_client.h"
+#include "agent/names.h"
+#include "agent/proc_scan.h"
+#include "base/archive.h"
+#include "base/random.h"
+#include "base/sha256.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+std::vector<std::string> Shell(const std::string& script) { return {"sh", "-c", script}; }
+
+// A root whose daemon and tasks are gone when the test is.
+class AgentTest : public testing::Test {
+ protected:
+  AgentTest() : root_(std::filesystem::canonical(folder_.path()) / "root") {}
+
+  void TearDown() override {
+    std::set<std::string> jobs;
+    const absl::StatusOr<agent::ListTasksResponse> tasks = List();
+    ASSERT_TRUE(tasks.ok()) << tasks.status();
+    for (const agent::TaskStatus& task : tasks->tasks()) jobs.insert(task.job());
+    AgentClient client(root_);
+    for (const std::string& job : jobs) {
+      const auto stopped = client.Call(StopRequest(job, 1000));
+      EXPECT_TRUE(stopped.ok() && stopped->stop_tasks().processes_left() == 0) << stopped.status();
+    }
+    const pid_t daemon = DaemonPid(root_);
+    ASSERT_GT(daemon, 0);
+    EXPECT_EQ(client.Close(), 0);
+    EXPECT_TRUE(WaitForProcessEnd(daemon).ok()) << "the daemon stays although nothing is left to do";
+    EXPECT_EQ(CountTokens(""), 0);
+  }
+
+  absl::StatusOr<agent::ListTasksResponse> List(const std::string& job = "") {
+    AgentClient client(root_);
+    agent::Request request;
+    request.mutable_list_tasks()->set_job(job);
+    MUSTER_ASSIGN_OR_RETURN(const agent::Response response, client.Call(request));
+    return response.list_tasks();
+  }
+
+  int CountTokens(const std::string& job) const {
+    return CountByToken([&](std::string_view token) {
+      return token.find("/" + RootId(root_) + "/") != std::string_view::npos && token.starts_with(job);
+    });
+  }
+
+  void KillDaemon() {
+    const pid_t daemon = DaemonPid(root_);
+    ASSERT_GT(daemon, 0);
+    ::kill(daemon, SIGKILL);
+    ASSERT_TRUE(WaitForProcessEnd(daemon).ok());
+  }
+
+  agent::TaskStatus RunToEnd(AgentClient& client, const std::vector<std::string>& argv,
+                             const std::string& task = "worker:0") {
+    const auto started = client.Call(StartRequest("job", task, argv));
+    EXPECT_TRUE(started.ok()) << started.status();
+    const auto status = client.WaitForEnd("job", task);
+    EXPECT_TRUE(status.ok()) << status.status();
+    return status.value_or(agent::TaskStatus());
+  }
+
+  TemporaryDirectory folder_;
+  const std::filesystem::path root_;
+};
+
+TEST_F(AgentTest, ReportsHowTasksEnd) {
+  AgentClient client(root_);
+  agent::TaskStatus status = RunToEnd(client, {"true"});
+  EXPECT_EQ(status.state(), agent::TASK_STATE_SUCCEEDED);
+  EXPECT_EQ(status.exit_code(), 0);
+  status = RunToEnd(client, Shell("exit 7"));
+  EXPECT_EQ(status.state(), agent::TASK_STATE_FAILED);
+  EXPECT_EQ(status.exit_code(), 7);
+  EXPECT_EQ(status.incarnation(), 2u);
+  EXPECT_EQ(status.restarts(), 0u);
+  EXPECT_GE(status.ended_micros(), status.started_micros());
+  status = RunToEnd(client, Shell("kill -9 $$"));
+  EXPECT_EQ(status.exit_code(), 137);
+  EXPECT_EQ(status.signal(), 9);
+  EXPECT_THAT(status.reason(), HasSubstr("killed by signal 9"));
+}
+
+TEST_F(AgentTest, AProgramThatCannotStartIsAnEndWithAReason) {
+  AgentClient client(root_);
+  agent::TaskStatus status = RunToEnd(client, {"no-such-program-anywhere"});
+  EXPECT_EQ(status.exit_code(), 127);
+  EXPECT_THAT(status.reason(), HasSubstr("could not start: no-such-program-anywhere: not found in PATH"));
+  status = RunToEnd(client, {"/no/such/file"});
+  EXPECT_EQ(status.exit_code(), 127);
+  EXPECT_THAT(status.reason(), HasSubstr("/no/such/file: No such file or directory"));
+  status = RunToEnd(client, {"/etc/hostname"});
+  EXPECT_EQ(status.exit_code(), 126);
+  EXPECT_THAT(status.reason(), HasSubstr("/etc/hostname: Permission denied"));
+}
+
+TEST_F(AgentTest, ArgumentsAndEnvironmentArriveByteForByte) {
+  AgentClient client(root_);
+  std::vector<std::string> arguments = {" spaces  ",
+                                        "'\"`$(true)\\",
+                                        "line\nbreak\n",
+                                        "\xc3\xbc\xe2\x82\xac",
+                                        "\xff\xfe",
+                                        "",
+                                        R"({"cluster": {"ps": []}})",
+                                        std::string(100000, 'x')};
+  agent::Request request =
+      StartRequest("job", "worker:0", Shell("cat /proc/$$/cmdline; printf '|'; cat /proc/$$/environ"));
+  for (const std::string& argument : arguments) request.mutable_start_task()->add_argv(argument);
+  request.mutable_start_task()->add_argv("--dir={task_dir}");
+  request.mutable_start_task()->add_environment("ODD=a 'b' \"c\"\n\xff=" + std::string(100000, 'y'));
+  request.mutable_start_task()->add_environment("LANG=mine");
+  request.mutable_start_task()->add_environment("MUSTER_TOKEN=stolen");
+  request.mutable_start_task()->set_generation(17);
+  ASSERT_TRUE(client.Call(request).ok());
+  const absl::StatusOr<std::string> log = client.Follow("job", "worker:0", 0);
+  ASSERT_TRUE(log.ok()) << log.status();
+
+  const std::string task_folder = (root_ / "jobs/job/worker.0").string();
+  std::string command_line = std::string("sh\0-c\0", 6) + request.start_task().argv(2) + '\0';
+  for (const std::string& argument : arguments) command_line += argument + '\0';
+  command_line += "--dir=" + task_folder + '\0' + "|";
+  ASSERT_TRUE(log->starts_with(command_line));
+  std::vector<std::string> environment;
+  for (std::string_view left = std::string_view(*log).substr(command_line.size()); !left.empty();) {
+    environment.emplace_back(left.substr(0, left.find('\0')));
+    left.remove_prefix(environment.back().size() + 1);
+  }
+  EXPECT_THAT(environment, Contains(request.start_task().environment(0)));
+  for (const std::string& entry :
+       {std::string("LANG=mine"), "MUSTER_TOKEN=job/" + RootId(root_) + "/worker:0",
+        std::string("MUSTER_JOB=job"), std::string("MUSTER_TASK=worker:0"),
+        std::string("MUSTER_INCARNATION=1"), std::string("MUSTER_GENERATION=17"),
+        "MUSTER_TASK_DIR=" + task_folder}) {
+    EXPECT_EQ(std::count(environment.begin(), environment.end(), entry), 1) << entry;
+  }
+}
+
+TEST_F(AgentTest, ATaskHasItsOwnSessionAndNoDescriptorsOfOthers) {
+  AgentClient client(root_);
+  const agent::TaskStatus status = RunToEnd(
+      client,
+      Shell("readlink /proc/$$/fd/0; ls /proc/$$/fd | tr '\\n' ' '; pwd; cut -d' ' -f1,6 /proc/$$/stat"));
+  ASSERT_EQ(status.exit_code(), 0);
+  const std::string log = *client.Follow("job", "worker:0", 0);
+  std::istringstream lines(log);
+  std::string stdin_name, session, pid;
+  std::getline(lines, stdin_name);
+  EXPECT_EQ(stdin_name, "/dev/null");
+  std::string rest;
+  std::getline(lines, rest);
+  EXPECT_EQ(rest, "0 1 2 " + (root_ / "jobs/job/worker.0").string());
+  lines >> pid >> session;
+  EXPECT_EQ(pid, session);
+}
+
+TEST_F(AgentTest, LogsAreByteForByteAndGrowOverIncarnations) {
+  AgentClient client(root_);
+  std::string bytes;
+  RandomStream random(1);
+  while (bytes.size() < 3'000'000) bytes += static_cast<char>(random.Next());
+  agent::Request request = StartRequest("job", "worker:0", Shell("cat data; printf err >&2"));
+  agent::FileContent* file = request.mutable_start_task()->add_files();
+  file->set_path("data");
+  file->set_content(bytes);
+  file->set_mode(0600);
+  ASSERT_TRUE(client.Call(request).ok());
+  EXPECT_TRUE(*client.Follow("job", "worker:0", 0) == bytes + "err");
+  ASSERT_TRUE(client.Call(request).ok());
+  EXPECT_TRUE(*client.Follow("job", "worker:0", bytes.size() + 3) == bytes + "err");
+  struct stat info {};
+  ASSERT_EQ(::stat((root_ / "jobs/job/worker.0/data").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(AgentTest, TasksOutliveAKilledDaemonAndTheLogHasNoGap) {
+  AgentClient first(root_);
+  ASSERT_TRUE(first
+                  .Call(StartRequest("job", "worker:0",
+                                     Shell("i=0; while :; do echo $i; i=$((i+1)); sleep 0.01; done")))
+                  .ok());
+  const absl::StatusOr<std::string> before =
+      first.Follow("job", "worker:0", 0, [](const std::string& text) { return text.size() > 50; });
+  ASSERT_TRUE(before.ok()) << before.status();
+  const agent::TaskStatus running = List("job")->tasks(0);
+  EXPECT_EQ(running.state(), agent::TASK_STATE_RUNNING);
+  KillDaemon();
+  EXPECT_EQ(first.WaitForExit().value_or(-1), 69);
+  EXPECT_THAT(first.stderr_text(), HasSubstr("the daemon under " + root_.string() + " ended the connection"));
+
+  AgentClient second(root_);
+  const absl::StatusOr<std::string> after = second.Follow(
+      "job", "worker:0", before->size(), [](const std::string& text) { return text.size() > 50; });
+  ASSERT_TRUE(after.ok()) << after.status();
+  std::istringstream numbers(*before + *after);
+  std::string all = numbers.str();
+  all.resize(all.rfind('\n') + 1);
+  std::string expected;
+  for (int i = 0; expected.size() < all.size(); ++i) expected += std::to_string(i) + "\n";
+  EXPECT_EQ(all, expected);
+  const agent::TaskStatus adopted = List("job")->tasks(0);
+  EXPECT_EQ(adopted.state(), agent::TASK_STATE_RUNNING);
+  EXPECT_EQ(adopted.pid(), running.pid());
+  EXPECT_EQ(adopted.incarnation(), 1u);
+
+  const auto stopped = second.Call(StopRequest("job"));
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  EXPECT_EQ(stopped->stop_tasks().processes_left(), 0u);
+  EXPECT_EQ(stopped->stop_tasks().tasks(0).exit_code(), 143);
+  EXPECT_TRUE(stopped->stop_tasks().tasks(0).stopped());
+}
+
+TEST_F(AgentTest, AnEndThatNoDaemonSawIsFoundLater) {
+  auto first = std::make_unique<AgentClient>(root_);
+  ASSERT_TRUE(
+      first->Call(StartRequest("job", "worker:0", Shell("while [ ! -e go ]; do sleep 0.01; done; exit 5")))
+          .ok());
+  const agent::TaskStatus running = List("job")->tasks(0);
+  KillDaemon();
+  const pid_t shim = ReadProcessStat(static_cast<pid_t>(running.pid()))->parent;
+  std::ofstream(root_ / "jobs/job/worker.0/go").flush();
+  ASSERT_TRUE(WaitForProcessEnd(shim).ok());
+  const agent::TaskStatus ended = List("job")->tasks(0);
+  EXPECT_EQ(ended.state(), agent::TASK_STATE_FAILED);
+  EXPECT_EQ(ended.exit_code(), 5);
+}
+
+// The task, a child of its session, and one that has left it.
+constexpr char kTree[] = "sleep 1000 & setsid sh -c 'trap \"\" TERM; sleep 1000 & sleep 1000' & wait";
+
+TEST_F(AgentTest, AKilledShimTakesItsTaskAlongAndCountsAsAFailure) {
+  AgentClient client(root_);
+  agent::Request request = StartRequest("job", "worker:0", Shell(kTree));
+  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+  request.mutable_start_task()->set_max_restarts(1);
+  ASSERT_TRUE(client.Call(request).ok());
+  for (uint32_t restarts = 0; restarts < 2; ++restarts) {
+    const auto running = client.WaitFor("job", "worker:0", [&](const agent::TaskStatus& status) {
+      return status.state() == agent::TASK_STATE_RUNNING && status.pid() > 0 && status.restarts() == restarts;
+    });
+    ASSERT_TRUE(running.ok()) << running.status();
+    const auto main_pid = static_cast<pid_t>(running->pid());
+    ::kill(ReadProcessStat(main_pid)->parent, SIGKILL);
+    EXPECT_TRUE(WaitForProcessEnd(main_pid).ok());
+  }
+  const auto end = client.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->state(), agent::TASK_STATE_LOST);
+  EXPECT_EQ(end->exit_code(), 137);
+  EXPECT_EQ(end->restarts(), 1u);
+  EXPECT_THAT(end->reason(), HasSubstr("its shim was killed"));
+  EXPECT_EQ(CountTokens("job"), 0);
+}
+
+TEST_F(AgentTest, ShimAndDaemonBothKilledLeaveNothingAfterTheNextContact) {
+  AgentClient first(root_);
+  ASSERT_TRUE(first.Call(StartRequest("job", "worker:0", Shell(kTree))).ok());
+  const agent::TaskStatus running = List("job")->tasks(0);
+  const pid_t shim = ReadProcessStat(static_cast<pid_t>(running.pid()))->parent;
+  KillDaemon();
+  ::kill(shim, SIGKILL);
+  ASSERT_TRUE(WaitForProcessEnd(shim).ok());
+  AgentClient second(root_);
+  const auto end = second.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->state(), agent::TASK_STATE_LOST);
+  EXPECT_EQ(CountTokens("job"), 0);
+}
+
+TEST_F(AgentTest, RestartsAreCountedExactly) {
+  std::optional<AgentClient> client(std::in_place, root_);
+  agent::Request request = StartRequest("job", "worker:0", {"sleep", "1000"});
+  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+  request.mutable_start_task()->set_max_restarts(2);
+  ASSERT_TRUE(client->Call(request).ok());
+  for (uint32_t restarts = 0; restarts < 3; ++restarts) {
+    const auto running = client->WaitFor("job", "worker:0", [&](const agent::TaskStatus& status) {
+      return status.state() == agent::TASK_STATE_RUNNING && status.pid() > 0 && status.restarts() == restarts;
+    });
+    ASSERT_TRUE(running.ok()) << running.status();
+    EXPECT_EQ(running->exit_code(), restarts == 0 ? -1 : 137);
+    // A new daemon has to count on from where the killed one stopped.
+    if (restarts == 1) KillDaemon();
+    ::kill(static_cast<pid_t>(running->pid()), SIGKILL);
+    if (restarts == 1) client.emplace(root_);
+  }
+  const auto end = client->WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->state(), agent::TASK_STATE_FAILED);
+  EXPECT_EQ(end->exit_code(), 137);
+  EXPECT_EQ(end->signal(), 9);
+  EXPECT_EQ(end->restarts(), 2u);
+  EXPECT_EQ(end->incarnation(), 3u);
+  EXPECT_THAT(end->reason(), HasSubstr("its 2 restarts are used up"));
+}
+
+TEST_F(AgentTest, StopEndsTheWholeTreeAndNothingElse) {
+  AgentClient client(root_);
+  ASSERT_TRUE(client.Call(StartRequest("job2", "worker:0", {"sleep", "1000"})).ok());
+  ASSERT_TRUE(client.Call(StartRequest("job", "worker:1", {"sleep", "1000"})).ok());
+  // Ignores TERM itself, has a grandchild that does, and one that has left session and parents and forgotten
+  // its token.
+  ASSERT_TRUE(client
+                  .Call(StartRequest("job", "worker:0",
+                                     Shell("trap '' TERM; (sleep 1000 & sleep 1000) & "
+                                           "setsid sh -c 'env -i setsid sleep 1001 & setsid sleep 1002 &'; "
+                                           "echo ready; while :; do sleep 1000; done")))
+                  .ok());
+  ASSERT_TRUE(
+      client.Follow("job", "worker:0", 0, [](const std::string& log) { return log == "ready\n"; }).ok());
+  const agent::TaskStatus before = List("job")->tasks(0);
+  const pid_t shim = ReadProcessStat(static_cast<pid_t>(before.pid()))->parent;
+  std::vector<pid_t> family = ChildrenOf(shim);
+  for (size_t i = 0; i < family.size(); ++i) {
+    for (const pid_t child : ChildrenOf(family[i])) family.push_back(child);
+  }
+  ASSERT_GE(family.size(), 5u);
+  const agent::TaskStatus other = List("job2")->tasks(0);
+
+  const auto stopped = client.Call(StopRequest("job", 100));
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  EXPECT_EQ(stopped->stop_tasks().processes_left(), 0u);
+  EXPECT_EQ(stopped->stop_tasks().tasks(0).exit_code(), 137);
+  EXPECT_TRUE(stopped->stop_tasks().tasks(0).stopped());
+  EXPECT_EQ(stopped->stop_tasks().tasks(1).exit_code(), 143);
+  EXPECT_EQ(CountTokens("job/"), 0);
+  for (const pid_t pid : family) EXPECT_FALSE(ReadProcessStat(pid).ok()) << pid;
+  EXPECT_EQ(List("job2")->tasks(0).pid(), other.pid());
+  EXPECT_EQ(List("job2")->tasks(0).state(), agent::TASK_STATE_RUNNING);
+}
+
+TEST_F(AgentTest, WhatATaskLeavesBehindEndsWithIt) {
+  AgentClient client(root_);
+  const agent::TaskStatus status =
+      RunToEnd(client, Shell("setsid sh -c 'trap \"\" TERM; sleep 1000 & sleep 1000' & sleep 1000 & exit 3"));
+  EXPECT_EQ(status.exit_code(), 3);
+  EXPECT_EQ(CountTokens("job"), 0);
+}
+
+TEST_F(AgentTest, StopEndsABackOffAndForgetsPorts) {
+  AgentClient client(root_);
+  agent::Request request = StartRequest("job", "worker:0", {"false"});
+  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ALWAYS);
+  request.mutable_start_task()->set_max_restarts(-1);
+  ASSERT_TRUE(client.Call(request).ok());
+  ASSERT_TRUE(
+      client.WaitFor("job", "worker:0", [](const auto& status) { return status.restarts() >= 3; }).ok());
+  const auto stopped = client.Call(StopRequest("job"));
+  ASSERT_TRUE(stopped.ok());
+  const agent::TaskStatus& status = stopped->stop_tasks().tasks(0);
+  EXPECT_EQ(status.state(), agent::TASK_STATE_FAILED);
+  EXPECT_TRUE(status.stopped());
+  KillDaemon();
+  EXPECT_EQ(List("job")->tasks(0).incarnation(), status.incarnation()) << "a stopped task was started again";
+}
+
+TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
+  AgentClient client(root_);
+  agent::Request request = StartRequest("job", "worker:0", {"sleep", "1000"});
+  request.mutable_start_task()->set_generation(5);
+  const auto first = client.Call(request);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_FALSE(first->start_task().already_running());
+  const auto again = client.Call(request);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->start_task().already_running());
+  EXPECT_EQ(again->start_task().status().pid(), first->start_task().status().pid());
+
+  agent::Request newer = request;
+  newer.mutable_start_task()->set_generation(6);
+  newer.mutable_start_task()->add_files()->set_path("tls/cluster.json");
+  newer.mutable_start_task()->mutable_files(0)->set_content("{}");
+  const auto moved = client.Call(newer);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_TRUE(moved->start_task().already_running());
+  EXPECT_EQ(moved->start_task().status().pid(), first->start_task().status().pid());
+  EXPECT_EQ(moved->start_task().status().generation(), 6u);
+  EXPECT_EQ(ReadFile(root_ / "jobs/job/worker.0/tls/cluster.json").value_or(""), "{}");
+
+  const auto older = client.Call(request);
+  EXPECT_THAT(Message(older.status()), HasSubstr("generation 5 of job job is older than 6"));
+  agent::Request other_task = StartRequest("job", "worker:1", {"true"});
+  EXPECT_EQ(client.Call(other_task).status().code(), absl::StatusCode::kFailedPrecondition);
+  newer.mutable_start_task()->set_spec_hash("other");
+  EXPECT_THAT(Message(client.Call(newer).status()), HasSubstr("runs with another spec"));
+}
+
+TEST_F(AgentTest, RefusesNamesAndPathsThatLeaveTheirFolder) {
+  AgentClient client(root_);
+  EXPECT_EQ(client.Call(StartRequest("../job", "worker:0", {"true"})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client.Call(StartRequest("job", "worker/0", {"true"})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client.Call(StartRequest("job", "worker:0", {})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  for (const char* path : {"../escape", "/tmp/escape", "log", ".muster/task"}) {
+    agent::Request request = StartRequest("job", "worker:0", {"true"});
+    request.mutable_start_task()->add_files()->set_path(path);
+    EXPECT_EQ(client.Call(request).status().code(), absl::StatusCode::kInvalidArgument) << path;
+  }
+  RunToEnd(client, {"true"});
+  agent::Request read;
+  read.mutable_read_file()->set_job("job");
+  read.mutable_read_file()->set_task("worker:0");
+  read.mutable_read_file()->set_path("../../../store/x");
+  EXPECT_EQ(client.Call(read).status().code(), absl::StatusCode::kInvalidArgument);
+  read.mutable_read_file()->set_path("nothing");
+  EXPECT_EQ(client.Call(read).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(AgentTest, ForgetsOnlyWhatHasEnded) {
+  AgentClient client(root_);
+  ASSERT_TRUE(client.Call(StartRequest("job", "worker:0", {"sleep", "1000"})).ok());
+  agent::Request forget;
+  forget.mutable_forget_job()->set_job("job");
+  EXPECT_EQ(client.Call(forget).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(client.Call(StopRequest("job")).ok());
+  ASSERT_TRUE(client.Call(forget).ok());
+  EXPECT_FALSE(std::filesystem::exists(root_ / "jobs/job"));
+  EXPECT_EQ(List()->tasks_size(), 0);
+  EXPECT_TRUE(client.Call(forget).ok());
+}
+
+TEST_F(AgentTest, ADamagedRecordIsReportedAndTheTaskCanBeStartedAnew) {
+  auto client = std::make_unique<AgentClient>(root_);
+  RunToEnd(*client, {"true"});
+  RunToEnd(*client, {"true"});
+  KillDaemon();
+  const std::filesystem::path path = root_ / "jobs/job/worker.0/.muster/task";
+  const std::string record = *ReadFile(path);
+  for (const std::string& damaged :
+       {record.substr(0, record.size() / 2), record.substr(0, record.size() - 1) + "~", std::string()}) {
+    ASSERT_TRUE(WriteFileAtomically(path, damaged).ok());
+    const agent::TaskStatus status = List("job")->tasks(0);
+    EXPECT_EQ(status.state(), agent::TASK_STATE_LOST);
+    EXPECT_THAT(status.reason(), AllOf(HasSubstr(path.string()), HasSubstr("damaged")));
+    KillDaemon();
+  }
+  std::string newer = record;
+  newer[newer.find('1')] = '7';
+  ASSERT_TRUE(WriteFileAtomically(path, newer).ok());
+  EXPECT_THAT(List("job")->tasks(0).reason(), HasSubstr("has record version 7, this agent reads version 1"));
+  client = std::make_unique<AgentClient>(root_);
+  const agent::TaskStatus status = RunToEnd(*client, {"true"});
+  EXPECT_EQ(status.state(), agent::TASK_STATE_SUCCEEDED);
+  EXPECT_EQ(status.incarnation(), 3u);
+}
+
+TEST_F(AgentTest, LeasesPortsThatAreFree) {
+  std::optional<AgentClient> client(std::in_place, root_);
+  agent::Request request;
+  agent::LeasePortsRequest* lease = request.mutable_lease_ports();
+  lease->set_job("job");
+  lease->set_task("ps:0");
+  lease->set_address("127.0.0.1");
+  lease->set_count(3);
+  const auto ports_of = [&] {
+    const auto response = client->Call(request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return std::vector<uint32_t>(response->lease_ports().ports().begin(),
+                                 response->lease_ports().ports().end());
+  };
+  const std::vector<uint32_t> first = ports_of();
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_THAT(first, testing::Each(AllOf(testing::Ge(20000u), testing::Le(32767u))));
+  EXPECT_THAT(ports_of(), ElementsAreArray(first));
+  KillDaemon();
+  client.emplace(root_);
+  EXPECT_THAT(ports_of(), ElementsAreArray(first)) << "leases outlive the daemon";
+
+  lease->set_task("ps:1");
+  for (const uint32_t port : ports_of()) EXPECT_THAT(first, testing::Not(Contains(port)));
+  lease->set_task("ps:0");
+  UniqueFd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(first[1]))};
+  ::inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const std::vector<uint32_t> second = ports_of();
+  EXPECT_EQ(std::set<uint32_t>(second.begin(), second.end()).size(), 3u);
+  EXPECT_THAT(second, AllOf(Contains(first[0]), Contains(first[2]), testing::Not(Contains(first[1]))));
+  lease->add_avoid(first[0]);
+  EXPECT_THAT(ports_of(), testing::Not(Contains(first[0])));
+
+  lease->set_address("10.255.255.254");
+  EXPECT_THAT(Message(client->Call(request).status()), HasSubstr("not an address of this host"));
+  lease->set_address("localhost");
+  EXPECT_THAT(Message(client->Call(request).status()), HasSubstr("no literal"));
+  ASSERT_TRUE(client->Call(StopRequest("job")).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "ports"));
+}
+
+TEST_F(AgentTest, TwoDaemonsAreNeverThereAtOnce) {
+  std::vector<std::unique_ptr<AgentClient>> clients;
+  for (int i = 0; i < 8; ++i) clients.push_back(std::make_unique<AgentClient>(root_));
+  agent::Request request;
+  request.mutable_facts();
+  for (auto& client : clients) {
+    const auto response = client->Call(request);
+    ASSERT_TRUE(response.ok()) << response.status();
+  }
+  int daemons = 0;
+  const std::string command_line = std::string("daemon\0--root\0", 14) + root_.string() + '\0';
+  for (const std::string& pid : ListDirectory("/proc").value_or(std::vector<std::string>{})) {
+    if (ReadFile("/proc/" + pid + "/cmdline").value_or("").ends_with(command_line)) ++daemons;
+  }
+  // The losers of the race have ended, or not yet been reaped by their bridge: then they have no command
+  // line.
+  EXPECT_EQ(daemons, 1);
+}
+
+TEST_F(AgentTest, ReportsFacts) {
+  AgentClient client(root_);
+  agent::Request request;
+  request.mutable_facts();
+  const auto response = client.Call(request);
+  ASSERT_TRUE(response.ok()) << response.status();
+  const agent::FactsResponse& facts = response->facts();
+  EXPECT_THAT(facts.libc(), AnyOf(testing::StartsWith("glibc 2."), testing::StartsWith("musl 1.")));
+  EXPECT_GT(facts.processors(), 0u);
+  EXPECT_GT(facts.memory_bytes(), uint64_t{1} << 20);
+  EXPECT_GT(facts.disk_free_bytes(), 0u);
+  EXPECT_EQ(facts.root(), root_.string());
+  EXPECT_EQ(facts.agent_sha256(), Sha256Hex(*ReadFile(MUSTER_AGENT_PATH)));
+  EXPECT_THAT(facts.addresses(), testing::Not(Contains("127.0.0.1")));
+}
+
+TEST_F(AgentTest, AnotherVersionIsRefusedWithBothNumbers) {
+  AgentClient client(root_, 99);
+  const auto refusal = client.Receive(0);
+  ASSERT_TRUE(refusal.ok()) << refusal.status();
+  EXPECT_THAT(refusal->error().message(),
+              HasSubstr(absl::StrFormat("the launcher speaks protocol version 99, the agent version %d",
+                                        kAgentProtocolVersion)));
+  EXPECT_EQ(client.WaitForExit().value_or(-1), 69);
+}
+
+TEST_F(AgentTest, GarbageIsAnsweredWithAnErrorAndNeverACrash) {
+  AgentClient healthy(root_);
+  const pid_t daemon = [&] {
+    agent::Request request;
+    request.mutable_list_tasks();
+    EXPECT_TRUE(healthy.Call(request).ok());
+    return DaemonPid(root_);
+  }();
+  std::string bad_frame, random_bytes(100000, '\0');
+  AppendFrame(bad_frame, "\xff\xff\xff not protobuf");
+  RandomStream random(7);
+  for (char& byte : random_bytes) byte = static_cast<char>(random.Next());
+  for (const std::string& garbage : {std::string("\xff\xff\xff\x7f too long"), bad_frame, random_bytes}) {
+    AgentClient client(root_);
+    client.SendRaw(garbage);
+    const auto refusal = client.Receive(0);
+    ASSERT_TRUE(refusal.ok()) << refusal.status();
+    EXPECT_EQ(refusal->error().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+    EXPECT_EQ(client.WaitForExit().value_or(-1), 69);
+  }
+  EXPECT_EQ(healthy.Call(agent::Request()).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(DaemonPid(root_), daemon);
+}
+
+TEST_F(AgentTest, AReaderThatDoesNotReadHoldsUpOnlyItself) {
+  AgentClient slow(root_);
+  RunToEnd(slow, {"head", "-c", "50000000", "/dev/zero"});
+  agent::Request read;
+  read.mutable_read_file()->set_job("job");
+  read.mutable_read_file()->set_task("worker:0");
+  read.mutable_read_file()->set_path("log");
+  const uint64_t id = slow.Send(read);
+  AgentClient quick(root_);
+  RunToEnd(quick, {"true"}, "worker:1");
+  size_t bytes = 0;
+  while (true) {
+    const auto part = slow.Receive(id);
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->read_file().offset(), bytes);
+    bytes += part->read_file().data().size();
+    if (part->last()) break;
+  }
+  EXPECT_EQ(bytes, 50000000u);
+}
+
+TEST_F(AgentTest, ALongRootIsNoProblemForItsSocket) {
+  const std::filesystem::path root = root_ / std::string(100, 'a') / std::string(100, 'b');
+  AgentClient client(root);
+  agent::Request request;
+  request.mutable_list_tasks();
+  EXPECT_TRUE(client.Call(request).ok());
+  const pid_t daemon = DaemonPid(root);
+  EXPECT_EQ(client.Close(), 0);
+  EXPECT_TRUE(WaitForProcessEnd(daemon).ok());
+}
+
+class ReceiveTest : public testing::Test {
+ protected:
+  ReceiveTest() {
+    std::filesystem::create_directories(folder_.path() / "in/bin");
+    std::ofstream(folder_.path() / "in/bin/hello") << "#!/bin/sh\necho hello $1\n";
+    std::filesystem::permissions(folder_.path() / "in/bin/hello", std::filesystem::perms(0755));
+    archive_ = *PackDirectory(folder_.path() / "in");
+    sha256_ = Sha256Hex(archive_);
+    std::ofstream(folder_.path() / "archive") << archive_;
+  }
+
+  Process Start(const std::string& sha256, uint64_t size, int output) {
+    UniqueFd input(::open((folder_.path() / "archive").c_str(), O_RDONLY | O_CLOEXEC));
+    return *Process::Spawn({.argv = {MUSTER_AGENT_PATH, "receive", "--root", root_.string(), "--sha256",
+                                     sha256, "--size", std::to_string(size)},
+                            .stdin_fd = input.get(),
+                            .stdout_fd = output,
+                            .stderr_fd = output});
+  }
+
+  // Exit code, and what it printed.
+  std::pair<int, std::string> Run(const std::string& sha256, uint64_t size) {
+    const std::filesystem::path path = folder_.path() / ("out" + RandomName(8));
+    UniqueFd output(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    Process process = Start(sha256, size, output.get());
+    const int code = process.Wait(TestDeadline()).value_or(-1);
+    return {code, *ReadFile(path)};
+  }
+
+  std::vector<std::string> StoreNames() {
+    return ListDirectory(root_ / "store").value_or(std::vector<std::string>{});
+  }
+
+  TemporaryDirectory folder_;
+  const std::filesystem::path root_ = folder_.path() / "root";
+  std::string archive_, sha256_;
+};
+
+TEST_F(ReceiveTest, StoresWhatHasTheRightHashAndNothingElse) {
+  const std::string wrong(64, '0');
+  auto [code, text] = Run(wrong, archive_.size());
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(text, AllOf(HasSubstr(sha256_), HasSubstr(wrong)));
+  std::tie(code, text) = Run(sha256_, archive_.size() + 1);
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(text,
+              HasSubstr(absl::StrFormat("ended after %d of %d bytes", archive_.size(), archive_.size() + 1)));
+  std::tie(code, text) = Run("../x", 1);
+  EXPECT_EQ(code, 2);
+  EXPECT_THAT(StoreNames(), testing::ElementsAre("tmp"));
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
+  EXPECT_EQ(Run(sha256_, uint64_t{1} << 40).first, 1) << "more than the disk holds";
+
+  EXPECT_EQ(Run(sha256_, archive_.size()), std::make_pair(0, "stored " + sha256_ + "\n"));
+  EXPECT_EQ(Run(sha256_, archive_.size()), std::make_pair(0, "present " + sha256_ + "\n"));
+  EXPECT_EQ(*ReadFile(root_ / "store" / sha256_ / "bin/hello"), *ReadFile(folder_.path() / "in/bin/hello"));
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
+}
+
+TEST_F(ReceiveTest, SeveralAtOnceAllSucceed) {
+  UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  std::vector<Process> processes;
+  for (int i = 0; i < 6; ++i) processes.push_back(Start(sha256_, archive_.size(), null.get()));
+  for (Process& process : processes) EXPECT_EQ(process.Wait(TestDeadline()).value_or(-1), 0);
+  EXPECT_THAT(StoreNames(), testing::UnorderedElementsAre("tmp", sha256_));
+}
+
+TEST_F(AgentTest, RunsAProgramOfTheStore) {
+  TemporaryDirectory folder;
+  std::filesystem::create_directories(folder.path() / "bin");
+  std::ofstream(folder.path() / "bin/hello") << "#!/bin/sh\necho hello \"$1\"\n";
+  std::filesystem::permissions(folder.path() / "bin/hello", std::filesystem::perms(0755));
+  const std::string archive = *PackDirectory(folder.path());
+  const std::string sha256 = Sha256Hex(archive);
+  ASSERT_TRUE(MakeDirectories(root_ / "store" / sha256).ok());
+  ASSERT_TRUE(UnpackArchive(archive, root_ / "store" / sha256).ok());
+  AgentClient client(root_);
+  agent::Request store;
+  store.mutable_store()->add_sha256(sha256);
+  store.mutable_store()->add_sha256(std::string(64, 'f'));
+  EXPECT_THAT(client.Call(store)->store().present_sha256(), testing::ElementsAre(sha256));
+  agent::Request request = StartRequest("job", "worker:0", {"bin/hello", "{store:" + sha256 + "}"});
+  request.mutable_start_task()->set_program_sha256(sha256);
+  ASSERT_TRUE(client.Call(request).ok());
+  EXPECT_EQ(client.Follow("job", "worker:0", 0).value_or(""),
+            "hello " + (root_ / "store" / sha256).string() + "\n");
+  request.mutable_start_task()->set_program_sha256(std::string(64, 'f'));
+  ASSERT_TRUE(client.WaitForEnd("job", "worker:0").ok());
+  const auto missing = client.Call(request);
+  ASSERT_TRUE(missing.ok()) << missing.status();
+  EXPECT_EQ(missing->start_task().status().exit_code(), 127);
+}
+
+}  // namespace
+}  // namespace muster
