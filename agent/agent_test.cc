@@ -113,9 +113,17 @@ TEST_F(AgentTest, AProgramThatCannotStartIsAnEndWithAReason) {
   status = RunToEnd(client, {"/no/such/file"});
   EXPECT_EQ(status.exit_code(), 127);
   EXPECT_THAT(status.reason(), HasSubstr("/no/such/file: No such file or directory"));
-  status = RunToEnd(client, {"/etc/hostname"});
-  EXPECT_EQ(status.exit_code(), 126);
-  EXPECT_THAT(status.reason(), HasSubstr("/etc/hostname: Permission denied"));
+  for (const auto& [mode, complaint] :
+       {std::pair(0644, "Permission denied"), std::pair(0755, "Exec format error")}) {
+    agent::Request request = StartRequest("job", "worker:1", {"{task_dir}/program"});
+    request.mutable_start_task()->add_files()->set_path("program");
+    request.mutable_start_task()->mutable_files(0)->set_content("neither a binary nor a script");
+    request.mutable_start_task()->mutable_files(0)->set_mode(mode);
+    const auto started = client.Call(request);
+    ASSERT_TRUE(started.ok()) << started.status();
+    EXPECT_EQ(started->start_task().status().exit_code(), 126);
+    EXPECT_THAT(started->start_task().status().reason(), HasSubstr(std::string("program: ") + complaint));
+  }
 }
 
 TEST_F(AgentTest, ArgumentsAndEnvironmentArriveByteForByte) {
@@ -460,6 +468,14 @@ TEST_F(AgentTest, ADamagedRecordIsReportedAndTheTaskCanBeStartedAnew) {
     EXPECT_THAT(status.reason(), AllOf(HasSubstr(path.string()), HasSubstr("damaged")));
     KillDaemon();
   }
+  ASSERT_TRUE(WriteFileAtomically(path, record).ok());
+  const std::filesystem::path exit_path = root_ / "jobs/job/worker.0/.muster/2.exit";
+  const std::string exit_record = *ReadFile(exit_path);
+  ASSERT_TRUE(WriteFileAtomically(exit_path, exit_record.substr(1)).ok());
+  const agent::TaskStatus unknown = List("job")->tasks(0);
+  EXPECT_EQ(unknown.state(), agent::TASK_STATE_LOST);
+  EXPECT_THAT(unknown.reason(), AllOf(HasSubstr(exit_path.string()), HasSubstr("damaged")));
+  KillDaemon();
   std::string newer = record;
   newer[newer.find('1')] = '7';
   ASSERT_TRUE(WriteFileAtomically(path, newer).ok());
@@ -603,6 +619,21 @@ TEST_F(AgentTest, AReaderThatDoesNotReadHoldsUpOnlyItself) {
   EXPECT_EQ(bytes, 50000000u);
 }
 
+TEST_F(AgentTest, AFloodOfRequestsIsAnsweredCompletely) {
+  AgentClient client(root_);
+  RunToEnd(client, {"true"});
+  agent::Request list;
+  list.mutable_list_tasks();
+  std::vector<uint64_t> ids;
+  // Each answer is longer than its request, and none is read before the last has been sent.
+  for (int i = 0; i < 20000; ++i) ids.push_back(client.Send(list));
+  for (const uint64_t id : ids) {
+    const auto answer = client.Receive(id);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->list_tasks().tasks_size(), 1);
+  }
+}
+
 TEST_F(AgentTest, ALongRootIsNoProblemForItsSocket) {
   const std::filesystem::path root = root_ / std::string(100, 'a') / std::string(100, 'b');
   AgentClient client(root);
@@ -612,73 +643,6 @@ TEST_F(AgentTest, ALongRootIsNoProblemForItsSocket) {
   const pid_t daemon = DaemonPid(root);
   EXPECT_EQ(client.Close(), 0);
   EXPECT_TRUE(WaitForProcessEnd(daemon).ok());
-}
-
-class ReceiveTest : public testing::Test {
- protected:
-  ReceiveTest() {
-    std::filesystem::create_directories(folder_.path() / "in/bin");
-    std::ofstream(folder_.path() / "in/bin/hello") << "#!/bin/sh\necho hello $1\n";
-    std::filesystem::permissions(folder_.path() / "in/bin/hello", std::filesystem::perms(0755));
-    archive_ = *PackDirectory(folder_.path() / "in");
-    sha256_ = Sha256Hex(archive_);
-    std::ofstream(folder_.path() / "archive") << archive_;
-  }
-
-  Process Start(const std::string& sha256, uint64_t size, int output) {
-    UniqueFd input(::open((folder_.path() / "archive").c_str(), O_RDONLY | O_CLOEXEC));
-    return *Process::Spawn({.argv = {MUSTER_AGENT_PATH, "receive", "--root", root_.string(), "--sha256",
-                                     sha256, "--size", std::to_string(size)},
-                            .stdin_fd = input.get(),
-                            .stdout_fd = output,
-                            .stderr_fd = output});
-  }
-
-  // Exit code, and what it printed.
-  std::pair<int, std::string> Run(const std::string& sha256, uint64_t size) {
-    const std::filesystem::path path = folder_.path() / ("out" + RandomName(8));
-    UniqueFd output(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    Process process = Start(sha256, size, output.get());
-    const int code = process.Wait(TestDeadline()).value_or(-1);
-    return {code, *ReadFile(path)};
-  }
-
-  std::vector<std::string> StoreNames() {
-    return ListDirectory(root_ / "store").value_or(std::vector<std::string>{});
-  }
-
-  TemporaryDirectory folder_;
-  const std::filesystem::path root_ = folder_.path() / "root";
-  std::string archive_, sha256_;
-};
-
-TEST_F(ReceiveTest, StoresWhatHasTheRightHashAndNothingElse) {
-  const std::string wrong(64, '0');
-  auto [code, text] = Run(wrong, archive_.size());
-  EXPECT_EQ(code, 1);
-  EXPECT_THAT(text, AllOf(HasSubstr(sha256_), HasSubstr(wrong)));
-  std::tie(code, text) = Run(sha256_, archive_.size() + 1);
-  EXPECT_EQ(code, 1);
-  EXPECT_THAT(text,
-              HasSubstr(absl::StrFormat("ended after %d of %d bytes", archive_.size(), archive_.size() + 1)));
-  std::tie(code, text) = Run("../x", 1);
-  EXPECT_EQ(code, 2);
-  EXPECT_THAT(StoreNames(), testing::ElementsAre("tmp"));
-  EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
-  EXPECT_EQ(Run(sha256_, uint64_t{1} << 40).first, 1) << "more than the disk holds";
-
-  EXPECT_EQ(Run(sha256_, archive_.size()), std::make_pair(0, "stored " + sha256_ + "\n"));
-  EXPECT_EQ(Run(sha256_, archive_.size()), std::make_pair(0, "present " + sha256_ + "\n"));
-  EXPECT_EQ(*ReadFile(root_ / "store" / sha256_ / "bin/hello"), *ReadFile(folder_.path() / "in/bin/hello"));
-  EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
-}
-
-TEST_F(ReceiveTest, SeveralAtOnceAllSucceed) {
-  UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  std::vector<Process> processes;
-  for (int i = 0; i < 6; ++i) processes.push_back(Start(sha256_, archive_.size(), null.get()));
-  for (Process& process : processes) EXPECT_EQ(process.Wait(TestDeadline()).value_or(-1), 0);
-  EXPECT_THAT(StoreNames(), testing::UnorderedElementsAre("tmp", sha256_));
 }
 
 TEST_F(AgentTest, RunsAProgramOfTheStore) {

@@ -118,6 +118,7 @@ class Daemon {
 
   UniqueFd listener_;
   Supervisor supervisor_;
+  bool drained_ = false;  // a connection was congested and no longer is
   uint64_t next_connection_ = 1;
   std::map<uint64_t, Connection> connections_;
   std::list<PendingStart> starts_;
@@ -144,7 +145,12 @@ void Daemon::Serve() {
     StepAll(stops_, now);
     StepAll(files_, now);
     StepAll(watches_, now);
-    for (auto& [id, connection] : connections_) connection.Flush();
+    drained_ = false;
+    for (auto& [id, connection] : connections_) {
+      const bool was_congested = connection.congested();
+      connection.Flush();
+      if (was_congested && !connection.congested()) drained_ = true;
+    }
     std::erase_if(connections_, [](const auto& entry) { return entry.second.finished(); });
     if (!Idle()) idle_since = now;
     if (now - idle_since >= kLinger) return;
@@ -160,6 +166,12 @@ void Daemon::Poll() {
     fds.push_back({.fd = connection.fd(), .events = static_cast<short>(events), .revents = 0});
   }
   supervisor_.AppendPollFds(fds);
+  // Requests already received, streams and watches may have waited for the drain, and no descriptor will tell
+  // of them.
+  if (drained_) {
+    (void)::poll(fds.data(), fds.size(), 0);
+    return;
+  }
   const TimePoint wake_at = Idle() ? std::min(WakeAt(), Now() + kLinger) : WakeAt();
   (void)::poll(fds.data(), fds.size(), wake_at == TimePoint::max() ? -1 : MillisecondsUntil(wake_at));
 }

@@ -9,6 +9,7 @@
 
 #include <google/protobuf/message_lite.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string_view>
 

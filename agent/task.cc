@@ -75,12 +75,14 @@ absl::Status Task::Resume() {
   tracker_ = RestartTracker(record_.spec().restart(), record_.spec().max_restarts());
   LoadLastExit();
   std::error_code error;
-  const bool ran = std::filesystem::exists(RunRecordPath(folder_, record_.incarnation()), error) ||
-                   std::filesystem::exists(ExitRecordPath(folder_, record_.incarnation()), error);
+  agent::ExitRecord exit;
   if (ShimLockHeld()) {
     Enter(Phase::kStarting, Now());
     Adopt();
-  } else if (ran || record_.stop()) {
+  } else if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok()) {
+    Settle(exit);  // nothing is left of it, so /proc need not be searched: most tasks of an old root end here
+  } else if (record_.stop() ||
+             std::filesystem::exists(RunRecordPath(folder_, record_.incarnation()), error)) {
     OnShimEnded();
   } else {
     Enter(Phase::kBackoff, Now());  // recorded, but its shim never got going
@@ -306,8 +308,9 @@ void Task::Sweep(TimePoint now) {
   }
   agent::ExitRecord exit;
   const std::filesystem::path path = ExitRecordPath(folder_, record_.incarnation());
-  if (!ReadRecord(path, "exit", exit).ok()) {
+  if (const absl::Status read = ReadRecord(path, "exit", exit); !read.ok()) {
     exit = ExitWithoutShim(left);
+    if (!absl::IsNotFound(read)) exit.set_reason("how it ended is not known: " + std::string(read.message()));
     if (const absl::Status status = WriteRecord(path, "exit", exit); !status.ok()) {
       exit.set_reason(exit.reason() + "; " + std::string(status.message()));
     }
@@ -343,7 +346,9 @@ void Task::Settle(const agent::ExitRecord& exit) {
   reason_ = exit.reason();
   const TaskEnd end{.exit_code = exit.exit_code(),
                     .lost = exit.lost(),
-                    .ran_for = std::chrono::microseconds(exit.ended_micros() - exit.started_micros())};
+                    .ran_for = exit.started_micros() > 0
+                                   ? std::chrono::microseconds(exit.ended_micros() - exit.started_micros())
+                                   : Duration(0)};
   const bool stopped = exit.stopped() || record_.stop();
   const uint32_t restarts = record_.incarnation() - record_.first_incarnation();
   const RestartDecision decision =
