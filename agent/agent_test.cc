@@ -52,6 +52,8 @@ class AgentTest : public testing::Test {
     EXPECT_EQ(client.Close(), 0);
     EXPECT_TRUE(WaitForProcessEnd(daemon).ok()) << "the daemon stays although nothing is left to do";
     EXPECT_EQ(CountTokens(""), 0);
+    // Where a sanitizer's report, a failed check or a shim's last words would be.
+    EXPECT_EQ(ReadFile(root_ / "daemon.log").value_or("no log"), "");
   }
 
   absl::StatusOr<agent::ListTasksResponse> List(const std::string& job = "") {
