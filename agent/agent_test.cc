@@ -328,6 +328,34 @@ TEST_F(AgentTest, RestartsAreCountedExactly) {
   EXPECT_THAT(end->reason(), HasSubstr("its 2 restarts are used up"));
 }
 
+TEST_F(AgentTest, RestartsAreCountedExactlyWhateverTheMomentTheDaemonIsKilled) {
+  {
+    AgentClient client(root_);
+    agent::Request request =
+        StartRequest("job", "worker:0", Shell("echo $MUSTER_INCARNATION >> runs; exit 1"));
+    request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+    request.mutable_start_task()->set_max_restarts(5);
+    ASSERT_TRUE(client.Call(request).ok());
+  }
+  agent::TaskStatus status;
+  const TimePoint deadline = TestDeadline();
+  for (RandomStream random(RandomSeed()); status.state() != agent::TASK_STATE_FAILED && Now() < deadline;) {
+    AgentClient client(root_);
+    agent::Request list;
+    list.mutable_list_tasks();
+    // The number of requests before the kill only spreads the moments at which it comes.
+    for (uint64_t requests = 1 + random.NextBelow(3000); requests > 0; --requests) {
+      const auto answer = client.Call(list);
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      status = answer->list_tasks().tasks(0);
+    }
+    KillDaemon();
+  }
+  EXPECT_EQ(status.state(), agent::TASK_STATE_FAILED);
+  EXPECT_EQ(status.restarts(), 5u);
+  EXPECT_EQ(ReadFile(root_ / "jobs/job/worker.0/runs").value_or(""), "1\n2\n3\n4\n5\n6\n");
+}
+
 TEST_F(AgentTest, StopEndsTheWholeTreeAndNothingElse) {
   AgentClient client(root_);
   ASSERT_TRUE(client.Call(StartRequest("job2", "worker:0", {"sleep", "1000"})).ok());
