@@ -1,7 +1,7 @@
 // Optimizers over a contiguous range of the flat parameter buffer.
 //
-// Elementwise, without contraction, without libm beyond the correctly rounded sqrt: the result does not depend on how the
-// buffer is cut into shards, on alignment, or on the machine.
+// Elementwise, without contraction, without libm beyond the correctly rounded sqrt: the result does not
+// depend on how the buffer is cut into shards, on alignment, or on the machine.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// One update: updated = parameters - f(gradient), where gradient = gradient_sum * gradient_scale (one over the number of
-  /// samples in the sum). All spans have the length given at creation. `updated` may be `parameters` itself (in place) and must
-  /// not overlap it otherwise; `gradient_sum` overlaps neither.
-  virtual void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, float gradient_scale,
-                     std::span<float> updated) = 0;
+  /// One update: updated = parameters - f(gradient), where gradient = gradient_sum * gradient_scale (one over
+  /// the number of samples in the sum). All spans have the length given at creation. `updated` may be
+  /// `parameters` itself (in place) and must not overlap it otherwise; `gradient_sum` overlaps neither.
+  virtual void Apply(std::span<const float> parameters, std::span<const float> gradient_sum,
+                     float gradient_scale, std::span<float> updated) = 0;
 };
 
 /// An optimizer with zeroed slots for `size` floats.

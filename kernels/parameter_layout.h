@@ -1,8 +1,9 @@
 // ParameterLayout: where each dense parameter of a model lies in one flat float32 buffer.
 //
-// Parameters, gradients and optimizer slots all use the same layout; parameter servers own contiguous ranges of it and
-// collectives reduce ranges of it, so that both strategies share everything else. Each tensor starts on a 64-byte boundary; the
-// padding between tensors is zero in parameters and gradients and stays zero.
+// Parameters, gradients and optimizer slots all use the same layout; parameter servers own contiguous ranges
+// of it and collectives reduce ranges of it, so that both strategies share everything else. Each tensor
+// starts on a 64-byte boundary; the padding between tensors is zero in parameters and gradients and stays
+// zero.
 //
 // Immutable after construction; any thread may read it.
 #pragma once
@@ -50,8 +51,8 @@ class ParameterLayout {
  public:
   ParameterLayout() = default;
 
-  /// Lays the tensors out in the order given. InvalidArgument: no tensors, a name used twice, a shape with an entry < 1, more
-  /// than 2^40 floats in all.
+  /// Lays the tensors out in the order given. InvalidArgument: no tensors, a name used twice, a shape with an
+  /// entry < 1, more than 2^40 floats in all.
   static absl::StatusOr<ParameterLayout> Create(std::vector<TensorSpec> tensors);
 
   /// Floats in the buffer, padding included; a multiple of kBlockFloats.
@@ -64,12 +65,12 @@ class ParameterLayout {
   /// A hash of names, shapes, initializers and scales, the same on every machine; compared when a task joins.
   uint64_t Hash() const;
 
-  /// The range that shard `index` of `count` owns: whole blocks, sizes that differ by at most one block. With more shards than
-  /// blocks some are empty.
+  /// The range that shard `index` of `count` owns: whole blocks, sizes that differ by at most one block. With
+  /// more shards than blocks some are empty.
   LayoutRange Shard(int index, int count) const;
 
-  /// Writes the initial values of `range` into `values` ([range.size()]): a pure function of (layout, seed), the same bits on
-  /// every machine and for every sharding, without libm.
+  /// Writes the initial values of `range` into `values` ([range.size()]): a pure function of (layout, seed),
+  /// the same bits on every machine and for every sharding, without libm.
   void Initialize(uint64_t seed, LayoutRange range, std::span<float> values) const;
 
  private:

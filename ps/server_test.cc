@@ -1,40 +1,26 @@
 // Real servers and clients over gRPC on loopback.
 #include "ps/server.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <cstring>
 #include <limits>
 #include <thread>
 
 #include "base/certificates.h"
-#include "base/file.h"
 #include "base/random.h"
 #include "ps/client.h"
 #include "ps/job_config.h"
 #include "ps/shard_connection.h"
+#include "tests/support/free_port.h"
 
 namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A port that was free a moment ago. The socket stays bound without listening until the server is about to
-// take it.
-int FreePort() {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{
-      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
-}
 
 ParameterLayout TestLayout() {
   auto layout = ParameterLayout::Create(
@@ -48,7 +34,7 @@ class Cluster {
  public:
   Cluster(int ps, int workers, UpdateMode mode, OptimizerConfig optimizer = {}, bool tls = false)
       : mode_(mode), optimizer_(optimizer) {
-    for (int i = 0; i < ps; ++i) spec.ps.push_back(absl::StrFormat("127.0.0.1:%d", FreePort()));
+    for (int i = 0; i < ps; ++i) spec.ps.push_back(FreeAddress());
     for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("127.0.0.2:%d", 1000 + i));
     if (tls) authority_ = *MakeAuthority("test");
     servers.resize(ps);

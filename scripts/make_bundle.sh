@@ -20,5 +20,8 @@ ldd "$program" | while read -r name _ path _; do
   fi
   strip --strip-unneeded -o "$folder.new/lib/$base" "$path"
 done
+# The newest version of the C library that any of them asks for.
+objdump -T "$folder.new"/bin/* "$folder.new"/lib/* | grep -o 'GLIBC_[0-9.]*' | cut -d_ -f2 | sort -uV | tail -1 \
+  >"$folder.new/required_glibc"
 rm -rf "$folder"
 mv "$folder.new" "$folder"

@@ -1,0 +1,288 @@
+// muster-trainer as people start it by hand: real processes, the real command lines of TensorFlow's
+// documentation. On the real data set where MUSTER_DATA names its folder, else on synthetic digits.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/certificates.h"
+#include "base/file.h"
+#include "base/process.h"
+#include "cluster/cluster_spec.h"
+#include "tests/support/free_port.h"
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::json;
+using std::chrono::minutes;
+using ::testing::HasSubstr;
+
+constexpr int kPortLost = 98;
+
+class Trainers : public testing::Test {
+ protected:
+  struct Started {
+    std::string name;
+    Process process;
+    std::filesystem::path log;
+  };
+
+  static ClusterSpec MakeCluster(int ps, int workers) {
+    ClusterSpec cluster;
+    for (int i = 0; i < ps; ++i) cluster.ps.push_back(FreeAddress());
+    for (int i = 0; i < workers; ++i) cluster.workers.push_back(FreeAddress());
+    return cluster;
+  }
+
+  Started Start(const std::string& name, std::vector<std::string> arguments,
+                const std::vector<std::string>& environment = {}) {
+    const std::filesystem::path log = folder.path() / (name + ".log");
+    const UniqueFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    arguments.insert(arguments.begin(), MUSTER_TRAINER);
+    std::vector<std::string> all = environment;
+    for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
+    auto process = Process::Spawn(
+        {.argv = arguments, .environment = all, .stdout_fd = output.get(), .stderr_fd = output.get()});
+    EXPECT_TRUE(process.ok()) << process.status();
+    return {name, *std::move(process), log};
+  }
+
+  std::vector<Started> StartCluster(const ClusterSpec& cluster, const std::vector<std::string>& flags,
+                                    const std::string& run) {
+    std::vector<Started> started;
+    for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
+      for (int i = 0; i < static_cast<int>(cluster.addresses(role).size()); ++i) {
+        started.push_back(StartTask(cluster, {role, i}, flags, run));
+      }
+    }
+    return started;
+  }
+
+  Started StartTask(const ClusterSpec& cluster, TaskId task, const std::vector<std::string>& flags,
+                    const std::string& run) {
+    std::vector<std::string> arguments = ToFlags(cluster, task);
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    if (IsChief(cluster, task)) {
+      arguments.push_back("--result_json=" + Path(run + ".json"));
+      arguments.push_back("--metrics_jsonl=" + Path(run + ".jsonl"));
+      arguments.push_back("--save_model=" + Path(run + ".safetensors"));
+    }
+    return Start(run + "-" + TaskName(task), arguments);
+  }
+
+  void WaitForSuccess(std::vector<Started>& tasks) {
+    const TimePoint deadline = Now() + minutes(3);
+    for (Started& task : tasks) {
+      const auto code = task.process.Wait(deadline);
+      EXPECT_TRUE(code.ok() && *code == 0)
+          << task.name << ": " << (code.ok() ? std::to_string(*code) : "no end") << "\n"
+          << ReadFile(task.log).value_or("");
+    }
+  }
+
+  Json Run(const ClusterSpec& cluster, const std::vector<std::string>& flags, const std::string& run) {
+    auto tasks = StartCluster(cluster, flags, run);
+    WaitForSuccess(tasks);
+    return Result(run);
+  }
+
+  Json Result(const std::string& run) { return Json::parse(ReadFile(Path(run + ".json")).value_or("{}")); }
+
+  std::vector<double> Losses(const std::string& run) {
+    std::vector<double> losses;
+    std::istringstream lines(ReadFile(Path(run + ".jsonl")).value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      const Json json = Json::parse(line);
+      if (!json.contains("test_accuracy")) losses.push_back(json["loss"]);
+    }
+    return losses;
+  }
+
+  int ExitCode(Started started) {
+    const auto code = started.process.Wait(Now() + minutes(2));
+    EXPECT_TRUE(code.ok()) << code.status();
+    return code.value_or(-1);
+  }
+
+  std::string Path(const std::string& name) { return (folder.path() / name).string(); }
+
+  TemporaryDirectory folder;
+};
+
+TEST_F(Trainers, TheFourFlagsOfTensorFlowsDocumentation) {
+  const std::string ps = FreeAddress(), worker0 = FreeAddress(), worker1 = FreeAddress();
+  const std::vector<std::string> hosts = {"--ps_hosts=" + ps, "--worker_hosts=" + worker0 + "," + worker1};
+  const auto start = [&](const std::string& job, int index) {
+    return Start(job + std::to_string(index),
+                 {hosts[0], hosts[1], "--job_name=" + job, "--task_index=" + std::to_string(index)});
+  };
+  std::vector<Started> tasks;
+  tasks.push_back(start("ps", 0));
+  tasks.push_back(start("worker", 0));
+  tasks.push_back(start("worker", 1));
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[1].log), HasSubstr("MNIST accuracy: 0.9"));
+  EXPECT_THAT(*ReadFile(tasks[2].log), testing::Not(HasSubstr("accuracy")));
+}
+
+TEST_F(Trainers, TfConfigWithMaster) {
+  const ClusterSpec cluster{.ps = {FreeAddress()}, .workers = {FreeAddress()}, .chief = {FreeAddress()}};
+  std::vector<Started> tasks;
+  for (const TaskId task : {TaskId{Role::kPs, 0}, TaskId{Role::kChief, 0}, TaskId{Role::kWorker, 0}}) {
+    std::string config = ToTfConfig(cluster, task);
+    while (config.find("chief") != std::string::npos) config.replace(config.find("chief"), 5, "master");
+    tasks.push_back(Start(TaskName(task), {"--train_steps=500", "--result_json=" + Path("master.json")},
+                          {"TF_CONFIG=" + config}));
+  }
+  WaitForSuccess(tasks);
+  EXPECT_GE(Result("master")["test_accuracy"], 0.85);
+  EXPECT_EQ(Result("master")["workers"], 2);
+}
+
+TEST_F(Trainers, SyncSoftmaxReachesItsBarAndRepeatsBitForBit) {
+  const std::vector<std::string> flags = {"--model=mnist_softmax", "--sync_replicas",
+                                          "--global_batch_size=100", "--train_steps=1000"};
+  std::vector<std::string> checksums;
+  for (const int ps : {1, 2, 5, 5}) {  // 5: more than there are tensors; twice: the same bits
+    const std::string run = "ps" + std::to_string(checksums.size());
+    const Json result = Run(MakeCluster(ps, 3), flags, run);
+    EXPECT_GE(result["test_accuracy"], std::getenv("MUSTER_DATA") != nullptr ? 0.915 : 0.90);
+    EXPECT_EQ(result["steps"], 1000);
+    EXPECT_EQ(result["samples"], 100'000);
+    EXPECT_EQ(result["pushes"]["received"], 3000);
+    EXPECT_EQ(result["pushes"]["applied"], 3000);
+    checksums.push_back(result["parameters_crc32c"]);
+    EXPECT_EQ(*ReadFile(Path(run + ".safetensors")), *ReadFile(Path("ps0.safetensors")));
+  }
+  EXPECT_THAT(checksums, testing::Each(checksums[0]));
+}
+
+TEST_F(Trainers, TheSameGlobalBatchGivesTheSameLossesForEveryNumberOfWorkers) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp",       "--sync_replicas",
+                                          "--global_batch_size=100", "--train_steps=100",
+                                          "--learning_rate=0.01",    "--log_every=1"};
+  Run(MakeCluster(1, 1), flags, "w1");
+  const std::vector<double> expected = Losses("w1");
+  ASSERT_EQ(expected.size(), 100u);
+  for (const int workers : {2, 3}) {  // 3: parts of 34, 33 and 33
+    const std::string run = "w" + std::to_string(workers);
+    Run(MakeCluster(2, workers), flags, run);
+    const std::vector<double> losses = Losses(run);
+    ASSERT_EQ(losses.size(), expected.size());
+    for (size_t step = 0; step < losses.size(); ++step) {
+      EXPECT_NEAR(losses[step], expected[step], 1e-5 * expected[step])
+          << workers << " workers, step " << step;
+    }
+  }
+}
+
+TEST_F(Trainers, OneProcessWithoutAServerGivesTheSameLosses) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp", "--train_steps=50", "--log_every=1"};
+  Run(MakeCluster(2, 1), {"--sync_replicas", flags[0], flags[1], flags[2]}, "ps");
+  std::vector<Started> local;
+  local.push_back(
+      Start("local", {"--job_name=local", flags[0], flags[1], flags[2],
+                      "--metrics_jsonl=" + Path("local.jsonl"), "--result_json=" + Path("local.json")}));
+  WaitForSuccess(local);
+  EXPECT_EQ(Losses("local"), Losses("ps"));
+  EXPECT_EQ(Result("local")["parameters_crc32c"], Result("ps")["parameters_crc32c"]);
+}
+
+TEST_F(Trainers, AsyncWithThreeWorkersReachesTheFloor) {
+  const Json result = Run(MakeCluster(2, 3), {"--model=mnist_softmax", "--train_steps=1000"}, "async");
+  EXPECT_GE(result["test_accuracy"], 0.900);
+  EXPECT_GE(result["steps"], 1000);
+  EXPECT_LT(result["steps"],
+            1003);  // at most one push of each other worker is on its way when the last step is made
+  EXPECT_EQ(result["pushes"]["applied"], result["steps"]);
+}
+
+TEST_F(Trainers, MlpReachesItsBar) {
+  if (std::getenv("MUSTER_DATA") == nullptr) GTEST_SKIP() << "the bar is for the real data: set MUSTER_DATA";
+  const Json result = Run(MakeCluster(2, 2),
+                          {"--model=mnist_mlp", "--train_steps=200", "--learning_rate=0.01",
+                           "--sync_replicas", "--global_batch_size=100"},
+                          "mlp");
+  EXPECT_GE(result["test_accuracy"], 0.93);
+}
+
+TEST_F(Trainers, AKilledWorkerThatStartsAgainChangesNoBit) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp", "--hidden=300", "--sync_replicas",
+                                          "--train_steps=400", "--log_every=10"};
+  const Json expected = Run(MakeCluster(2, 2), flags, "undisturbed");
+
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  auto tasks = StartCluster(cluster, flags, "killed");
+  // Kill worker:1 once training is under way, which the chief's metrics show.
+  const TimePoint deadline = Now() + minutes(2);
+  while (Losses("killed").empty() && Now() < deadline)
+    (void)tasks[2].process.Wait(Now() + std::chrono::milliseconds(5));
+  ASSERT_FALSE(Losses("killed").empty());
+  tasks[3].process.Signal(SIGKILL);
+  EXPECT_EQ(tasks[3].process.Wait(deadline).value_or(-1), 128 + SIGKILL);
+  tasks[3] = StartTask(cluster, {Role::kWorker, 1}, flags, "killed");
+  WaitForSuccess(tasks);
+  EXPECT_EQ(Result("killed")["parameters_crc32c"], expected["parameters_crc32c"]);
+}
+
+TEST_F(Trainers, MutualTls) {
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  const auto authority = MakeAuthority("test");
+  std::vector<Started> tasks;
+  for (const TaskId task : {TaskId{Role::kPs, 0}, TaskId{Role::kWorker, 0}}) {
+    const std::string name = RoleName(task.role) + "-0";
+    const auto certificate = IssueCertificate(*authority, name);
+    ASSERT_TRUE(MakeDirectories(Path(name)).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path(name + "/ca.pem"), authority->certificate_pem).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path(name + "/cert.pem"), certificate->certificate_pem).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path(name + "/key.pem"), certificate->key_pem, 0600).ok());
+    tasks.push_back(StartTask(cluster, task, {"--train_steps=10", "--tls_dir=" + Path(name)}, "tls"));
+  }
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), testing::Not(HasSubstr("without TLS")));
+}
+
+TEST_F(Trainers, FailuresReachTheExitStatusWithTheirCause) {
+  EXPECT_EQ(ExitCode(Start("bad", {"--job_name=worker", "--worker_hosts=a:1"})), 2);
+  EXPECT_THAT(*ReadFile(Path("bad.log")), HasSubstr("--ps_hosts"));
+  EXPECT_EQ(ExitCode(Start("typo", {"--job_name=local", "--train_stesp=1"})), 2);
+  EXPECT_EQ(ExitCode(Start("model", {"--job_name=local", "--model=mnist_sotfmax"})), 2);
+  EXPECT_THAT(*ReadFile(Path("model.log")), HasSubstr("mnist_softmax"));
+
+  const std::string nobody = FreeAddress();
+  EXPECT_EQ(
+      ExitCode(Start("alone", {"--job_name=worker", "--ps_hosts=" + nobody, "--worker_hosts=127.0.0.1:1",
+                               "--data_dir=synthetic", "--connect_timeout=1"})),
+      69);
+  EXPECT_THAT(*ReadFile(Path("alone.log")), HasSubstr("ps:0 at " + nobody));
+
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  auto first = StartTask(cluster, {Role::kPs, 0}, {}, "first");
+  const TimePoint deadline = Now() + minutes(1);
+  while (ReadFile(first.log)->find("listens") == std::string::npos && Now() < deadline) {
+    (void)first.process.Wait(Now() + std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(ExitCode(StartTask(cluster, {Role::kPs, 0}, {}, "second")), kPortLost);
+
+  ASSERT_TRUE(MakeDirectories(Path("data/mnist")).ok());
+  for (const std::string name :
+       {"train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"}) {
+    ASSERT_TRUE(
+        WriteFileAtomically(Path("data/mnist/" + name + "-ubyte"), std::string("\0\0\x08\x03xx", 6)).ok());
+  }
+  EXPECT_EQ(ExitCode(Start("corrupt", {"--job_name=local", "--data_dir=" + Path("data")})), 2);
+  EXPECT_THAT(*ReadFile(Path("corrupt.log")), HasSubstr("train-images-idx3-ubyte"));
+
+  EXPECT_EQ(ExitCode(Start("diverges", {"--job_name=local", "--model=mnist_mlp", "--optimizer=sgd",
+                                        "--learning_rate=1e30", "--data_dir=synthetic"})),
+            1);
+  EXPECT_THAT(*ReadFile(Path("diverges.log")), HasSubstr("not finite at step"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,64 @@
+// GradientExchange: the one interface in which the strategies differ. A worker computes a gradient; the
+// exchange turns it, with those of the other workers, into updated parameters.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "kernels/optimizer.h"
+#include "kernels/parameter_layout.h"
+#include "ps/client.h"
+
+namespace muster {
+
+struct ExchangeStart {
+  uint64_t step = 0;         // updates that the parameters have had
+  uint64_t local_steps = 0;  // of them, those that this rank took part in
+};
+
+struct ExchangeResult {
+  uint64_t step = 0;       // of the parameters after the update
+  double mean_loss = 0;    // over `samples`
+  uint64_t samples = 0;    // of all contributions to the update
+  uint64_t staleness = 0;  // updates between the parameters the gradient was computed from and this one
+};
+
+struct ExchangeSummary {
+  uint64_t step = 0;
+  PushCounts pushes;  // as one shard counts them; zero where nothing is pushed
+};
+
+/// One thread at a time. Spans are [layout.size()].
+class GradientExchange {
+ public:
+  virtual ~GradientExchange() = default;
+
+  /// Writes the parameters to begin with.
+  virtual absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) = 0;
+
+  /// Contributes `gradient`, the sum over `samples` at the parameters written last, and writes the updated
+  /// ones.
+  virtual absl::StatusOr<ExchangeResult> Exchange(uint64_t samples, double loss_sum,
+                                                  std::span<const float> gradient,
+                                                  std::span<float> parameters) = 0;
+
+  /// Waits until all other workers have finished, and writes the final parameters.
+  virtual absl::StatusOr<ExchangeSummary> AwaitOthers(std::span<float> parameters) = 0;
+
+  /// This worker has succeeded and contributes no more.
+  virtual absl::Status Finish() = 0;
+
+  virtual uint64_t bytes_pushed() const = 0;
+  virtual uint64_t bytes_pulled() const = 0;
+};
+
+/// One process without any server: the optimizer runs here.
+std::unique_ptr<GradientExchange> MakeLocalExchange(const ParameterLayout& layout,
+                                                    const OptimizerConfig& optimizer, uint64_t seed);
+
+/// Through parameter servers.
+std::unique_ptr<GradientExchange> MakeParameterServerExchange(ParameterServerClientOptions options);
+
+}  // namespace muster

@@ -1,0 +1,61 @@
+// muster-trainer: one task of a training job, in every role.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "base/logging.h"
+#include "ps/server.h"
+#include "trainer/options.h"
+#include "trainer/training.h"
+
+namespace muster {
+namespace {
+
+absl::Status Serve(const TrainerOptions& options) {
+  ParameterServerOptions server_options{.cluster = options.task->cluster,
+                                        .shard_index = options.task->task.index,
+                                        .generation = options.generation,
+                                        .worker_timeout = options.worker_timeout};
+  if (!options.bind_host.empty()) {
+    const std::string& address = options.task->cluster.ps[options.task->task.index];
+    server_options.bind_address = options.bind_host + address.substr(address.rfind(':'));
+  }
+  if (!options.tls_dir.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(server_options.tls, LoadTlsDirectory(options.tls_dir));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(server_options));
+  return server->Wait();
+}
+
+int Main(int argc, char** argv) {
+  const TimePoint start = Now();
+  // gRPC prints what we report ourselves, in lines of a thousand characters.
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  std::signal(SIGPIPE, SIG_IGN);
+  const Environment environment = [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  const auto line = ParseCommandLine({argv + 1, argv + argc}, environment);
+  if (!line.ok()) {
+    std::fprintf(stderr, "muster-trainer: %s\n", std::string(line.status().message()).c_str());
+    return ExitCodeFor(line.status());
+  }
+  if (line->text) {
+    std::fputs(line->text->c_str(), stdout);
+    return 0;
+  }
+  const TrainerOptions& options = line->options;
+  InitLogging(options.task ? TaskName(options.task->task) : "local");
+  const bool is_server = options.task && options.task->task.role == Role::kPs;
+  const absl::Status status = is_server ? Serve(options) : Train(options, start);
+  if (status.ok()) return 0;
+  spdlog::error("{}", std::string(status.message()));
+  return absl::IsAlreadyExists(status) ? kPortLostExitCode : ExitCodeFor(status);
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) { return muster::Main(argc, argv); }

@@ -1,0 +1,75 @@
+// Models: a loss and its gradient as functions of one flat parameter buffer and a batch.
+//
+// To add a model: a file beside mnist.cc that makes it, and a row in the table of model.cc.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/optimizer.h"
+#include "kernels/parameter_layout.h"
+#include "trainer/data/batch.h"
+
+namespace muster {
+
+/// Which model. What is empty takes the model's default.
+struct ModelConfig {
+  std::string model;            // "mnist_softmax", "mnist_mlp"
+  std::string variant;          // for models that have variants
+  std::vector<int64_t> hidden;  // sizes of hidden layers, for models that have them
+};
+
+/// How a model is trained unless something else is asked for.
+struct TrainDefaults {
+  OptimizerConfig optimizer;  // with its learning rate
+  int64_t batch_size = 0;     // per worker
+  int64_t train_steps = 0;
+};
+
+/// Sums over the samples of one batch, so that results of parts add up to that of the whole.
+struct BatchResult {
+  double loss_sum = 0;
+  int64_t correct = 0;
+  int64_t samples = 0;
+  double mean_loss() const { return loss_sum / static_cast<double>(samples); }
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
+  BatchResult& operator+=(const BatchResult& other) {
+    loss_sum += other.loss_sum;
+    correct += other.correct;
+    samples += other.samples;
+    return *this;
+  }
+};
+
+/// Holds scratch memory for the largest batch, planned once: a step allocates nothing of its own. One thread
+/// at a time.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const ParameterLayout& layout() const = 0;
+
+  /// gradient [layout().size()]: of the loss summed over the samples, padding zero; overwritten. parameters
+  /// [layout().size()]. A batch larger than planned is a bug; an empty one gives zeros.
+  virtual BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
+                                      std::span<float> gradient) = 0;
+
+  /// The same result without the gradient.
+  virtual BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) = 0;
+};
+
+/// InvalidArgument: an unknown model (with the nearest name and the list), a variant or hidden sizes that it
+/// does not have, a hidden size below 1.
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, int64_t largest_batch);
+
+/// Fails as MakeModel does for an unknown model or variant.
+absl::StatusOr<TrainDefaults> DefaultsFor(const ModelConfig& config);
+
+/// "mnist_softmax", "mnist_mlp", ... for help texts.
+std::vector<std::string> ModelNames();
+
+}  // namespace muster

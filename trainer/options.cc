@@ -1,0 +1,240 @@
+#include "trainer/options.h"
+
+#include <absl/strings/ascii.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+namespace muster {
+namespace {
+
+// As typed; what was not given is unset, or zero where zero cannot be asked for.
+struct Flags {
+  ClusterFlags cluster;
+  std::string model = "mnist_softmax";
+  std::string variant;
+  std::string hidden;
+  std::optional<int64_t> batch_size;
+  std::optional<int64_t> global_batch_size;
+  std::optional<uint64_t> train_steps;
+  std::optional<float> learning_rate;
+  std::string optimizer;
+  bool sync_replicas = false;
+  std::optional<int> replicas_to_aggregate;
+  std::string data_dir = "auto";
+  std::string device = "auto";
+  std::string checkpoint_dir;
+  int connect_timeout_s = 300;
+  int server_timeout_s = 60;
+  int worker_timeout_s = 600;
+  TrainerOptions options;
+};
+
+void DeclareFlags(CLI::App& app, Flags& f) {
+  const std::string cluster = "Cluster (or TF_CONFIG)";
+  app.add_option("--job_name", f.cluster.job_name,
+                 "ps, worker, chief, or local: one process without any server")
+      ->group(cluster);
+  app.add_option("--task_index,--task_id", f.cluster.task_index, "Which of the tasks of that name")
+      ->group(cluster);
+  app.add_option("--ps_hosts", f.cluster.ps_hosts, "host:port,host:port of the parameter servers")
+      ->group(cluster);
+  app.add_option("--worker_hosts", f.cluster.worker_hosts, "host:port,host:port of the workers")
+      ->group(cluster);
+  app.add_option("--cluster_spec", f.cluster.cluster_spec, "All of them: worker|h:p;h:p,ps|h:p")
+      ->group(cluster);
+  app.add_option("--bind_host", f.options.bind_host,
+                 "Where a ps listens, if not at its address in the cluster")
+      ->group(cluster);
+  app.add_option("--tls_dir", f.options.tls_dir, "Folder of ca.pem, cert.pem, key.pem: mutual TLS")
+      ->group(cluster);
+  app.add_option("--connect_timeout", f.connect_timeout_s, "Seconds to wait for a ps to come up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(cluster);
+  app.add_option("--server_timeout", f.server_timeout_s, "Seconds to wait for a ps that is gone to come back")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(cluster);
+  app.add_option("--worker_timeout", f.worker_timeout_s,
+                 "Seconds that a worker others wait for may be silent")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(cluster);
+
+  const std::string training = "Training (what is not given takes the model's default)";
+  app.add_option("--model", f.model, absl::StrJoin(ModelNames(), ", "))
+      ->capture_default_str()
+      ->group(training);
+  app.add_option("--variant", f.variant, "Of a model that has variants")->group(training);
+  app.add_option("--hidden,--hidden_units", f.hidden, "Sizes of hidden layers: 512,512")->group(training);
+  app.add_option("--batch_size", f.batch_size, "Samples per worker and step")
+      ->check(CLI::PositiveNumber)
+      ->group(training);
+  app.add_option("--global_batch_size", f.global_batch_size, "Samples per step, split over the workers")
+      ->check(CLI::PositiveNumber)
+      ->excludes("--batch_size")
+      ->group(training);
+  app.add_option("--train_steps", f.train_steps, "Updates of the parameters, by all workers together")
+      ->group(training);
+  app.add_option("--optimizer", f.optimizer, "sgd, adam")->group(training);
+  app.add_option("--learning_rate", f.learning_rate, "")->check(CLI::PositiveNumber)->group(training);
+  app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
+      ->group(training);
+  app.add_option("--replicas_to_aggregate", f.replicas_to_aggregate,
+                 "Workers that make up a synchronous step: all of them")
+      ->group(training);
+  app.add_option("--seed", f.options.seed, "")->capture_default_str()->group(training);
+  app.add_option("--data_dir", f.data_dir,
+                 "A folder with mnist/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
+      ->capture_default_str()
+      ->group(training);
+  app.add_option("--threads", f.options.threads, "For the matrix products of one process")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(training);
+  app.add_option("--device", f.device, "auto, cpu")->capture_default_str()->group(training);
+  app.add_flag("--deterministic", f.options.deterministic, "The same instruction set on unlike hosts: AVX2")
+      ->group(training);
+  app.add_option("--checkpoint_dir", f.checkpoint_dir, "Not in this version")->group(training);
+
+  const std::string output = "Output (written by the chief: the chief task, or worker 0)";
+  app.add_option("--log_every", f.options.log_every,
+                 "Steps between lines of progress; they also come once a second")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(output);
+  app.add_option("--eval_every", f.options.eval_every, "Steps between evaluations; 0: only at the end")
+      ->capture_default_str()
+      ->group(output);
+  app.add_option("--result_json", f.options.result_json, "File for the result record")->group(output);
+  app.add_option("--metrics_jsonl", f.options.metrics_jsonl, "File for the metrics on the way")
+      ->group(output);
+  app.add_option("--save_model", f.options.save_model, "File for the parameters (safetensors)")
+      ->group(output);
+}
+
+absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) {
+  if (text.empty()) return absl::OkStatus();
+  for (const auto part : absl::StrSplit(text, ',')) {
+    int64_t size;
+    if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(part), &size) || size < 1) {
+      return InvalidArgument("--hidden: '%s' is not a list of sizes like 512,512", text);
+    }
+    hidden->push_back(size);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
+  options->model = {.model = f.model, .variant = f.variant};
+  MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
+  MUSTER_ASSIGN_OR_RETURN(const TrainDefaults defaults, DefaultsFor(options->model));
+  options->optimizer = defaults.optimizer;
+  if (!f.optimizer.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(options->optimizer.kind, ParseOptimizerKind(f.optimizer));
+  }
+  options->optimizer.learning_rate = f.learning_rate.value_or(defaults.optimizer.learning_rate);
+  options->mode = f.sync_replicas ? UpdateMode::kSync : UpdateMode::kAsync;
+
+  const int workers = options->worker_count();
+  if (f.replicas_to_aggregate) {
+    if (!f.sync_replicas) return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");
+    if (*f.replicas_to_aggregate != workers) {
+      return InvalidArgument("--replicas_to_aggregate=%d: this version sums the gradients of all %d workers",
+                             *f.replicas_to_aggregate, workers);
+    }
+  }
+  options->global_batch_size = f.global_batch_size.value_or(f.batch_size.value_or(defaults.batch_size) *
+                                                            static_cast<int64_t>(workers));
+  if (options->global_batch_size < workers) {
+    return InvalidArgument("--global_batch_size=%d is less than one sample for each of %d workers",
+                           options->global_batch_size, workers);
+  }
+  options->train_steps = f.train_steps.value_or(defaults.train_steps);
+  return absl::OkStatus();
+}
+
+absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* options) {
+  const auto number = [&](const std::string& name, uint64_t* value) -> absl::Status {
+    const auto text = environment(name);
+    if (text && !absl::SimpleAtoi(*text, value))
+      return InvalidArgument("%s='%s' is not a number", name, *text);
+    return absl::OkStatus();
+  };
+  MUSTER_RETURN_IF_ERROR(number("MUSTER_INCARNATION", &options->incarnation));
+  MUSTER_RETURN_IF_ERROR(number("MUSTER_GENERATION", &options->generation));
+  options->program_sha256 = environment("MUSTER_PROGRAM_SHA256");
+  options->platform = environment("MUSTER_PLATFORM")
+                          .value_or(environment("KUBERNETES_SERVICE_HOST") ? "kubernetes" : "local");
+  if (options->task) {
+    for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
+      for (const std::string& address : options->task->cluster.addresses(role)) {
+        const std::string host = HostOfAddress(address);
+        if (std::find(options->hosts.begin(), options->hosts.end(), host) == options->hosts.end()) {
+          options->hosts.push_back(host);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment) {
+  TrainerOptions options = f.options;
+  if (f.cluster.job_name != "local") {
+    f.cluster.tf_config = environment("TF_CONFIG").value_or("");
+    MUSTER_ASSIGN_OR_RETURN(options.task, ResolveTask(f.cluster));
+    if (options.task->cluster.ps.empty()) {
+      return InvalidArgument(
+          "no parameter servers: give --ps_hosts (this version trains with parameter servers only)");
+    }
+  }
+  if (f.device != "auto" && f.device != "cpu") {
+    return InvalidArgument("--device=%s: this version computes on the CPU only (auto, cpu)", f.device);
+  }
+  if (!f.checkpoint_dir.empty())
+    return InvalidArgument("--checkpoint_dir: this version writes no checkpoints");
+  options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);
+  options.server_timeout = std::chrono::seconds(f.server_timeout_s);
+  options.worker_timeout = std::chrono::seconds(f.worker_timeout_s);
+  options.data_dir = f.data_dir == "auto"        ? environment("MUSTER_DATA").value_or("")
+                     : f.data_dir == "synthetic" ? ""
+                                                 : f.data_dir;
+  // A server takes what it has to know about the training from the first worker that joins.
+  if (!options.task || options.task->task.role != Role::kPs)
+    MUSTER_RETURN_IF_ERROR(ResolveTraining(f, &options));
+  MUSTER_RETURN_IF_ERROR(ResolveEnvironment(environment, &options));
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                             const Environment& environment) {
+  CLI::App app("Trains a model as one task of a cluster, or alone.", "muster-trainer");
+  app.set_version_flag("--version", std::string("muster-trainer ") + MUSTER_VERSION);
+  app.get_formatter()->column_width(34);
+  Flags flags;
+  DeclareFlags(app, flags);
+  CommandLine line;
+  try {
+    // CLI11 takes the arguments last first.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    line.text = app.help();
+    return line;
+  } catch (const CLI::CallForVersion&) {
+    line.text = app.version() + "\n";
+    return line;
+  } catch (const CLI::ParseError& error) {
+    return InvalidArgument("%s (muster-trainer --help lists the flags)", error.what());
+  }
+  MUSTER_ASSIGN_OR_RETURN(line.options, Resolve(flags, environment));
+  return line;
+}
+
+}  // namespace muster

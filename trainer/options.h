@@ -1,0 +1,68 @@
+// The trainer's command line, read once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/cluster_spec.h"
+#include "kernels/optimizer.h"
+#include "ps/update_rule.h"
+#include "trainer/models/model.h"
+
+namespace muster {
+
+struct TrainerOptions {
+  /// Unset: --job_name=local, one process without any server.
+  std::optional<TaskInCluster> task;
+
+  ModelConfig model;
+  OptimizerConfig optimizer;
+  UpdateMode mode = UpdateMode::kAsync;
+  int64_t global_batch_size = 0;  // over all workers
+  uint64_t train_steps = 0;       // global
+  uint64_t seed = 1;
+  std::string data_dir;  // empty: the synthetic set
+  int threads = 1;
+  bool deterministic = false;
+
+  uint64_t eval_every = 0;  // steps; 0: only at the end
+  uint64_t log_every = 100;
+  std::string result_json;
+  std::string metrics_jsonl;
+  std::string save_model;
+
+  std::string bind_host;
+  std::string tls_dir;
+  Duration connect_timeout = std::chrono::minutes(5);
+  Duration server_timeout = std::chrono::seconds(60);
+  Duration worker_timeout = std::chrono::minutes(10);
+
+  // From the environment that muster's agent sets; a start by hand has none of it.
+  uint64_t incarnation = 0;
+  uint64_t generation = 0;
+  std::optional<std::string> program_sha256;
+  std::string platform = "local";
+  std::vector<std::string> hosts;  // of the cluster's addresses
+
+  int worker_count() const { return task ? task->cluster.rank_count() : 1; }
+};
+
+/// What a command line asks for: to train, or only to print `text` (--help, --version).
+struct CommandLine {
+  TrainerOptions options;
+  std::optional<std::string> text;
+};
+
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// InvalidArgument names the flag. The process's environment comes in as a function, so that only main reads
+/// it.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
+                                             const Environment& environment);
+
+}  // namespace muster

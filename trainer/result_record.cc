@@ -1,0 +1,84 @@
+#include "trainer/result_record.h"
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json ToJson(const PushCounts& counts) {
+  return {{"received", counts.received},
+          {"applied", counts.applied},
+          {"stale", counts.stale},
+          {"duplicate", counts.duplicate},
+          {"rejected", counts.rejected}};
+}
+
+}  // namespace
+
+std::string ToJson(const ResultRecord& record) {
+  const Json json = {{"schema_version", kResultSchemaVersion},
+                     {"model", record.model},
+                     {"variant", record.variant.empty() ? Json(nullptr) : Json(record.variant)},
+                     {"strategy", record.strategy},
+                     {"update_mode", record.update_mode},
+                     {"workers", record.workers},
+                     {"ps", record.ps},
+                     {"seed", record.seed},
+                     {"steps", record.steps},
+                     {"samples", record.samples},
+                     {"batch_size", record.batch_size},
+                     {"seconds_to_first_step", record.seconds_to_first_step},
+                     {"seconds_training", record.seconds_training},
+                     {"samples_per_second", record.samples_per_second},
+                     {"steps_per_second", record.steps_per_second},
+                     {"train_loss", OrNull(record.train_loss)},
+                     {"test_loss", OrNull(record.test_loss)},
+                     {"test_accuracy", OrNull(record.test_accuracy)},
+                     {"test_auc", OrNull(record.test_auc)},
+                     {"bytes_pushed", record.bytes_pushed},
+                     {"bytes_pulled", record.bytes_pulled},
+                     {"pushes", record.pushes ? ToJson(*record.pushes) : Json(nullptr)},
+                     {"parameters_crc32c", absl::StrFormat("%08x", record.parameters_crc32c)},
+                     {"device", record.device},
+                     {"instruction_set", record.instruction_set},
+                     {"threads", record.threads},
+                     {"program_sha256", OrNull(record.program_sha256)},
+                     {"hosts", record.hosts},
+                     {"platform", record.platform}};
+  return json.dump(2) + "\n";
+}
+
+absl::StatusOr<MetricsWriter> MetricsWriter::Open(const std::filesystem::path& path) {
+  MetricsWriter writer;
+  if (path.empty()) return writer;
+  writer.path_ = path;
+  writer.file_.reset(std::fopen(path.c_str(), "we"));
+  if (writer.file_ == nullptr) return ErrnoError(errno, "--metrics_jsonl=" + path.string());
+  return writer;
+}
+
+absl::Status MetricsWriter::Write(const MetricsLine& line) {
+  if (file_ == nullptr) return absl::OkStatus();
+  Json json = {{"step", line.step},
+               {"seconds", line.seconds},
+               {"loss", line.loss},
+               {"samples_per_second", line.samples_per_second},
+               {"staleness", line.staleness}};
+  if (line.test_accuracy) json["test_accuracy"] = *line.test_accuracy;
+  if (line.test_loss) json["test_loss"] = *line.test_loss;
+  const std::string text = json.dump() + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0) {
+    return ErrnoError(errno, path_.string());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

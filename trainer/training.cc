@@ -1,0 +1,305 @@
+#include "trainer/training.h"
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/logging.h"
+#include "kernels/dense.h"
+#include "ps/job_config.h"
+#include "trainer/data/batch.h"
+#include "trainer/data/mnist.h"
+#include "trainer/data/sample_order.h"
+#include "trainer/data/synthetic_digits.h"
+#include "trainer/gradient_exchange.h"
+#include "trainer/models/evaluate.h"
+#include "trainer/models/model.h"
+#include "trainer/result_record.h"
+#include "trainer/safetensors.h"
+
+namespace muster {
+namespace {
+
+constexpr uint64_t kSyntheticSeed =
+    1;  // the synthetic set is one data set, whatever the seed of the training
+constexpr int64_t kEvaluationBatch = 1000;
+
+// One float buffer of a model, on 64-byte boundaries like the tensors in it.
+class FlatBuffer {
+ public:
+  explicit FlatBuffer(int64_t size)
+      : size_(size), data_(static_cast<float*>(std::aligned_alloc(64, size * sizeof(float)))) {
+    MUSTER_CHECK(data_ != nullptr);
+    std::fill_n(data_.get(), size, 0.0f);
+  }
+  std::span<float> values() { return {data_.get(), static_cast<size_t>(size_)}; }
+
+ private:
+  struct Free {
+    void operator()(float* data) const { std::free(data); }
+  };
+  int64_t size_;
+  std::unique_ptr<float[], Free> data_;
+};
+
+absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> gradient, double loss_sum,
+                         uint64_t step) {
+  // One sum tells whether anything is wrong; only then is the tensor looked for.
+  float probe = 0;
+  for (const float value : gradient) probe += value * 0.0f;
+  if (probe == 0 && std::isfinite(loss_sum)) return absl::OkStatus();
+  for (const LayoutTensor& tensor : layout.tensors()) {
+    for (const float value : gradient.subspan(tensor.offset, tensor.size)) {
+      if (!std::isfinite(value)) {
+        return FailedPrecondition(
+            "the gradient of %s is not finite at step %d: lower the learning rate or check the data",
+            tensor.spec.name, step);
+      }
+    }
+  }
+  return FailedPrecondition("the loss is not finite at step %d: lower the learning rate or check the data",
+                            step);
+}
+
+absl::StatusOr<Mnist> LoadData(const std::string& folder) {
+  if (folder.empty()) return MakeSyntheticMnist(kSyntheticSeed);
+  auto data = LoadMnist(folder);
+  // A file that is not there is wrong input like one that is damaged.
+  if (absl::IsNotFound(data.status()))
+    return InvalidArgument("--data_dir: %s", std::string(data.status().message()));
+  return data;
+}
+
+absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
+                                                               const ParameterLayout& layout) {
+  if (!options.task) return MakeLocalExchange(layout, options.optimizer, options.seed);
+  ParameterServerClientOptions client{
+      .cluster = options.task->cluster,
+      .task = options.task->task,
+      .incarnation = options.incarnation,
+      .generation = options.generation,
+      .config = MakeJobConfig(layout, options.mode, options.worker_count(), options.optimizer, options.seed),
+      .layout = layout,
+      .connect_timeout = options.connect_timeout,
+      .server_timeout = options.server_timeout,
+      .answer_timeout = options.worker_timeout + options.server_timeout};
+  if (!options.tls_dir.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(client.tls, LoadTlsDirectory(options.tls_dir));
+  } else {
+    spdlog::info("talking to the parameter servers without TLS; --tls_dir turns it on");
+  }
+  return MakeParameterServerExchange(std::move(client));
+}
+
+class Training {
+ public:
+  Training(const TrainerOptions& options, TimePoint process_start)
+      : options_(options), process_start_(process_start) {
+    if (options.task) rank_ = RankOf(options.task->cluster, options.task->task);
+    is_chief_ = rank_ == 0;
+  }
+
+  absl::Status Run();
+
+ private:
+  absl::Status Prepare();
+  absl::Status Loop();
+  absl::Status Step();
+  absl::Status Report(const ExchangeResult& result);
+  absl::Status Conclude();
+  BatchResult EvaluateOnTestSet();
+  ResultRecord MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const;
+
+  const TrainerOptions& options_;
+  const TimePoint process_start_;
+  int rank_ = 0;
+  bool is_chief_ = false;
+
+  Mnist data_;
+  std::unique_ptr<SampleOrder> order_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<BatchBuffer> batch_;
+  std::unique_ptr<BatchBuffer> evaluation_batch_;
+  std::unique_ptr<GradientExchange> exchange_;
+  std::unique_ptr<FlatBuffer> parameters_;
+  std::unique_ptr<FlatBuffer> gradient_;
+  MetricsWriter metrics_;
+
+  uint64_t step_ = 0;         // of the parameters
+  uint64_t local_steps_ = 0;  // of them, this rank's
+  uint64_t samples_ = 0;      // seen by all workers since this process began, as far as this one knows
+  TimePoint training_start_;
+  TimePoint first_step_;
+  TimePoint training_end_;
+  TimePoint last_report_;
+  uint64_t last_report_samples_ = 0;
+  std::optional<double> train_loss_;
+};
+
+absl::Status Training::Run() {
+  MUSTER_RETURN_IF_ERROR(Prepare());
+  MUSTER_RETURN_IF_ERROR(Loop());
+  if (is_chief_) MUSTER_RETURN_IF_ERROR(Conclude());
+  return exchange_->Finish();
+}
+
+absl::Status Training::Prepare() {
+  // AVX2 is what nearly every host of a cluster has.
+  if (options_.deterministic) MUSTER_RETURN_IF_ERROR(Annotate(PinInstructionSet("avx2"), "--deterministic"));
+  SetKernelThreads(options_.threads);
+  MUSTER_ASSIGN_OR_RETURN(data_, LoadData(options_.data_dir));
+  spdlog::info("data: {}, {} training samples",
+               options_.data_dir.empty() ? "synthetic digits" : options_.data_dir, data_.train.size());
+  order_ = std::make_unique<SampleOrder>(options_.seed, data_.train.size());
+  // The first worker's part of a batch is the largest one.
+  const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.worker_count()).size();
+  MUSTER_ASSIGN_OR_RETURN(model_,
+                          MakeModel(options_.model, std::max(largest, is_chief_ ? kEvaluationBatch : 0)));
+  batch_ = std::make_unique<BatchBuffer>(largest);
+  parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
+  gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
+  if (is_chief_) {
+    evaluation_batch_ = std::make_unique<BatchBuffer>(kEvaluationBatch);
+    MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(options_.metrics_jsonl));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
+  step_ = start.step;
+  local_steps_ = start.local_steps;
+  if (start.step > 0) spdlog::info("going on from step {}", start.step);
+  training_start_ = last_report_ = first_step_ = training_end_ = Now();
+  return absl::OkStatus();
+}
+
+absl::Status Training::Loop() {
+  const uint64_t first = step_;
+  while (step_ < options_.train_steps) {
+    MUSTER_RETURN_IF_ERROR(Step());
+    if (first_step_ == training_start_ && step_ > first) first_step_ = Now();
+  }
+  training_end_ = Now();
+  return absl::OkStatus();
+}
+
+absl::Status Training::Step() {
+  // In sync mode all workers share one stream of batches, by step; in async mode each goes along its own part
+  // of it at its own pace.
+  const uint64_t position = options_.mode == UpdateMode::kSync ? step_ : local_steps_;
+  const SampleRange slice =
+      BatchSlice(static_cast<int64_t>(position), options_.global_batch_size, rank_, options_.worker_count());
+  const Batch batch = batch_->Fill(data_.train, *order_, slice);
+  const BatchResult local = model_->ForwardBackward(parameters_->values(), batch, gradient_->values());
+  MUSTER_RETURN_IF_ERROR(CheckFinite(model_->layout(), gradient_->values(), local.loss_sum, step_));
+  MUSTER_ASSIGN_OR_RETURN(
+      const ExchangeResult result,
+      exchange_->Exchange(batch.size(), local.loss_sum, gradient_->values(), parameters_->values()));
+  // An asynchronous worker knows only its own samples, but it can see how many updates there were.
+  samples_ += options_.mode == UpdateMode::kSync ? result.samples : (result.step - step_) * result.samples;
+  step_ = result.step;
+  ++local_steps_;
+  train_loss_ = result.mean_loss;
+  return is_chief_ ? Report(result) : absl::OkStatus();
+}
+
+absl::Status Training::Report(const ExchangeResult& result) {
+  const TimePoint now = Now();
+  const bool evaluate = options_.eval_every > 0 && local_steps_ % options_.eval_every == 0;
+  if (local_steps_ % options_.log_every != 0 && !evaluate && now - last_report_ < std::chrono::seconds(1)) {
+    return absl::OkStatus();
+  }
+  const double seconds = ToSeconds(now - last_report_);
+  MetricsLine line{
+      .step = step_,
+      .seconds = ToSeconds(now - training_start_),
+      .loss = result.mean_loss,
+      .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
+      .staleness = result.staleness};
+  std::printf("step %llu: loss %.4f, %.0f samples/s", static_cast<unsigned long long>(line.step), line.loss,
+              line.samples_per_second);
+  if (evaluate) {
+    const BatchResult test = EvaluateOnTestSet();
+    line.test_accuracy = test.accuracy();
+    line.test_loss = test.mean_loss();
+    std::printf(", test accuracy %.4f", test.accuracy());
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+  last_report_ = now;
+  last_report_samples_ = samples_;
+  return metrics_.Write(line);
+}
+
+BatchResult Training::EvaluateOnTestSet() {
+  return EvaluateDataset(*model_, parameters_->values(), data_.test, *evaluation_batch_);
+}
+
+absl::Status Training::Conclude() {
+  MUSTER_ASSIGN_OR_RETURN(const ExchangeSummary summary, exchange_->AwaitOthers(parameters_->values()));
+  const BatchResult test = EvaluateOnTestSet();
+  const ResultRecord record = MakeRecord(summary, test);
+  MUSTER_RETURN_IF_ERROR(metrics_.Write({.step = summary.step,
+                                         .seconds = ToSeconds(Now() - training_start_),
+                                         .loss = train_loss_.value_or(0),
+                                         .samples_per_second = record.samples_per_second,
+                                         .test_accuracy = test.accuracy(),
+                                         .test_loss = test.mean_loss()}));
+  if (!options_.save_model.empty()) {
+    MUSTER_RETURN_IF_ERROR(SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(),
+                                           {{"model", record.model},
+                                            {"steps", absl::StrFormat("%d", record.steps)},
+                                            {"test_accuracy", absl::StrFormat("%.4f", test.accuracy())}}));
+  }
+  if (!options_.result_json.empty())
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.result_json, ToJson(record)));
+  std::printf("%.2f s of training, %.0f samples/s, test loss %.4f\nMNIST accuracy: %.4f\n",
+              record.seconds_training, record.samples_per_second, test.mean_loss(), test.accuracy());
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const {
+  const double seconds = ToSeconds(training_end_ - training_start_);
+  const auto per_second = [&](double count) { return seconds > 0 ? count / seconds : 0; };
+  const int workers = options_.worker_count();
+  ResultRecord record{
+      .model = options_.model.model,
+      .variant = options_.model.variant,
+      .strategy = options_.task ? "parameter_server" : "local",
+      .update_mode = options_.mode == UpdateMode::kSync ? "sync" : "async",
+      .workers = workers,
+      .ps = options_.task ? static_cast<int>(options_.task->cluster.ps.size()) : 0,
+      .seed = options_.seed,
+      .steps = summary.step,
+      .samples = samples_,
+      .batch_size = (options_.global_batch_size + workers - 1) / workers,
+      .seconds_to_first_step = ToSeconds(first_step_ - process_start_),
+      .seconds_training = seconds,
+      .samples_per_second = per_second(static_cast<double>(samples_)),
+      .steps_per_second = per_second(static_cast<double>(step_)),
+      .train_loss = train_loss_,
+      .test_loss = test.mean_loss(),
+      .test_accuracy = test.accuracy(),
+      .bytes_pushed = exchange_->bytes_pushed(),
+      .bytes_pulled = exchange_->bytes_pulled(),
+      .parameters_crc32c = Crc32c(parameters_->values().data(), parameters_->values().size_bytes()),
+      .device = "cpu",
+      .instruction_set = InstructionSetName(),
+      .threads = options_.threads,
+      .program_sha256 = options_.program_sha256,
+      .hosts = options_.hosts,
+      .platform = options_.platform,
+  };
+  if (options_.task) record.pushes = summary.pushes;
+  return record;
+}
+
+}  // namespace
+
+absl::Status Train(const TrainerOptions& options, TimePoint process_start) {
+  return Training(options, process_start).Run();
+}
+
+}  // namespace muster
