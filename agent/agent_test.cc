@@ -79,15 +79,23 @@ class AgentTest : public testing::Test {
 
   agent::TaskStatus RunToEnd(AgentClient& client, const std::vector<std::string>& argv,
                              const std::string& task = "worker:0") {
-    const auto started = client.Call(StartRequest("job", task, argv));
+    const auto started = client.Call(NewStart(task, argv));
     EXPECT_TRUE(started.ok()) << started.status();
     const auto status = client.WaitForEnd("job", task);
     EXPECT_TRUE(status.ok()) << status.status();
     return status.value_or(agent::TaskStatus());
   }
 
+  /// A start that is not a repetition of an earlier one.
+  agent::Request NewStart(const std::string& task, const std::vector<std::string>& argv) {
+    agent::Request request = StartRequest("job", task, argv);
+    request.mutable_start_task()->set_generation(++generation_);
+    return request;
+  }
+
   TemporaryDirectory folder_;
   const std::filesystem::path root_;
+  uint64_t generation_ = 0;
 };
 
 TEST_F(AgentTest, ReportsHowTasksEnd) {
@@ -117,7 +125,7 @@ TEST_F(AgentTest, AProgramThatCannotStartIsAnEndWithAReason) {
   EXPECT_THAT(status.reason(), HasSubstr("/no/such/file: No such file or directory"));
   for (const auto& [mode, complaint] :
        {std::pair(0644, "Permission denied"), std::pair(0755, "Exec format error")}) {
-    agent::Request request = StartRequest("job", "worker:1", {"{task_dir}/program"});
+    agent::Request request = NewStart("worker:1", {"{task_dir}/program"});
     request.mutable_start_task()->add_files()->set_path("program");
     request.mutable_start_task()->mutable_files(0)->set_content("neither a binary nor a script");
     request.mutable_start_task()->mutable_files(0)->set_mode(mode);
@@ -200,6 +208,7 @@ TEST_F(AgentTest, LogsAreByteForByteAndGrowOverIncarnations) {
   file->set_mode(0600);
   ASSERT_TRUE(client.Call(request).ok());
   EXPECT_TRUE(*client.Follow("job", "worker:0", 0) == bytes + "err");
+  request.mutable_start_task()->set_generation(2);
   ASSERT_TRUE(client.Call(request).ok());
   EXPECT_TRUE(*client.Follow("job", "worker:0", bytes.size() + 3) == bytes + "err");
   struct stat info {};
@@ -414,6 +423,35 @@ TEST_F(AgentTest, StopEndsABackOffAndForgetsPorts) {
   EXPECT_TRUE(status.stopped());
   KillDaemon();
   EXPECT_EQ(List("job")->tasks(0).incarnation(), status.incarnation()) << "a stopped task was started again";
+}
+
+TEST_F(AgentTest, ARepeatedOrLateStartNeverRunsATaskTwice) {
+  AgentClient client(root_);
+  agent::Request request = StartRequest("job", "worker:0", {"true"});
+  request.mutable_start_task()->set_generation(3);
+  ASSERT_TRUE(client.Call(request).ok());
+  ASSERT_TRUE(client.Follow("job", "worker:0", 0).ok());  // until it has ended
+  const auto again = client.Call(request);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->start_task().already_running());
+  EXPECT_EQ(again->start_task().status().incarnation(), 1u);
+
+  // A stop below generation 5 refuses what is older from now on, and leaves what is newer alone, a new daemon
+  // included.
+  agent::Request fence;
+  fence.mutable_stop_tasks()->set_job("job");
+  fence.mutable_stop_tasks()->set_minimum_generation(5);
+  ASSERT_TRUE(client.Call(fence).ok());
+  request.mutable_start_task()->set_generation(4);
+  EXPECT_THAT(Message(client.Call(request).status()), HasSubstr("older than 5"));
+  agent::Request newer = StartRequest("job", "worker:0", {"sleep", "1000"});
+  newer.mutable_start_task()->set_generation(5);
+  ASSERT_TRUE(client.Call(newer).ok());
+  const auto late = client.Call(fence);
+  ASSERT_TRUE(late.ok());
+  agent::Request list;
+  list.mutable_list_tasks()->set_job("job");
+  EXPECT_EQ(client.Call(list)->list_tasks().tasks(0).state(), agent::TASK_STATE_RUNNING);
 }
 
 TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
@@ -695,6 +733,7 @@ TEST_F(AgentTest, RunsAProgramOfTheStore) {
   EXPECT_EQ(client.Follow("job", "worker:0", 0).value_or(""),
             "hello " + (root_ / "store" / sha256).string() + "\n");
   request.mutable_start_task()->set_program_sha256(std::string(64, 'f'));
+  request.mutable_start_task()->set_generation(2);
   ASSERT_TRUE(client.WaitForEnd("job", "worker:0").ok());
   const auto missing = client.Call(request);
   ASSERT_TRUE(missing.ok()) << missing.status();

@@ -306,9 +306,16 @@ bool Daemon::Step(PendingStart& start, TimePoint now) {
 }
 
 void Daemon::HandleStop(const Caller& caller, const agent::StopTasksRequest& request) {
-  const absl::StatusOr<TimePoint> deadline = supervisor_.Stop(request);
+  agent::StopTasksRequest stop = request;
+  const absl::StatusOr<std::optional<TimePoint>> deadline = supervisor_.Stop(stop);
   if (!deadline.ok()) return Answer(caller, deadline.status());
-  stops_.push_back({.caller = caller, .request = request, .deadline = *deadline});
+  if (!*deadline) {
+    agent::Response response;
+    response.set_last(true);
+    *response.mutable_stop_tasks()->mutable_tasks() = std::move(*supervisor_.List(stop).mutable_tasks());
+    return Answer(caller, response);
+  }
+  stops_.push_back({.caller = caller, .request = std::move(stop), .deadline = **deadline});
 }
 
 // Goes on when the connection is gone: what was asked to stop stops.

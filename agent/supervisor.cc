@@ -10,6 +10,7 @@
 namespace muster {
 namespace {
 
+constexpr char kFenceFile[] = ".fence";
 constexpr Duration kStopSlack = std::chrono::seconds(20);
 
 bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
@@ -58,6 +59,9 @@ Supervisor::Supervisor(std::filesystem::path root)
   const std::filesystem::path jobs = root / "jobs";
   for (const std::string& job : ListDirectory(jobs).value_or(std::vector<std::string>{})) {
     if (!ValidateJobName(job).ok()) continue;
+    if (agent::FenceRecord fence; ReadRecord(jobs / job / kFenceFile, "fence", fence).ok()) {
+      fences_[job] = fence.minimum_generation();
+    }
     for (const std::string& folder : ListDirectory(jobs / job).value_or(std::vector<std::string>{})) {
       const std::optional<std::string> name = TaskOfFolder(folder);
       if (!name) continue;
@@ -69,6 +73,12 @@ Supervisor::Supervisor(std::filesystem::path root)
 
 absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, bool* already_running) {
   MUSTER_RETURN_IF_ERROR(ValidateStart(request));
+  if (const auto fence = fences_.find(request.job());
+      fence != fences_.end() && request.generation() < fence->second) {
+    return FailedPrecondition(
+        "%s: generation %d of job %s is older than %d, below which this host starts nothing any more",
+        request.task(), request.generation(), request.job(), fence->second);
+  }
   for (const auto& [key, task] : tasks_) {
     if (key.first == request.job() && request.generation() < task->generation()) {
       return FailedPrecondition("%s: generation %d of job %s is older than %d, which this host has seen (%s)",
@@ -96,10 +106,33 @@ std::vector<Task*> Supervisor::Select(const agent::StopTasksRequest& request) co
   return selected;
 }
 
-absl::StatusOr<TimePoint> Supervisor::Stop(const agent::StopTasksRequest& request) {
+// On disk before anything is stopped: a daemon that is killed in between must refuse late starts as well.
+absl::Status Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation) {
+  uint64_t& fence = fences_[job];
+  if (minimum_generation <= fence) return absl::OkStatus();
+  const std::filesystem::path folder = context_.root / "jobs" / job;
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
+  agent::FenceRecord record;
+  record.set_minimum_generation(minimum_generation);
+  MUSTER_RETURN_IF_ERROR(WriteRecord(folder / kFenceFile, "fence", record));
+  fence = minimum_generation;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<TimePoint>> Supervisor::Stop(agent::StopTasksRequest& request) {
   MUSTER_RETURN_IF_ERROR(ValidateStop(request));
+  std::vector<Task*> selected = Select(request);
+  if (const uint64_t minimum = request.minimum_generation(); minimum > 0) {
+    MUSTER_RETURN_IF_ERROR(RaiseFence(request.job(), minimum));
+    // Once a task of a newer generation is here, only the older ones are meant, by name.
+    if (std::erase_if(selected, [&](const Task* task) { return task->generation() >= minimum; }) > 0) {
+      if (selected.empty()) return std::nullopt;
+      request.clear_tasks();
+      for (const Task* task : selected) request.add_tasks(task->name());
+    }
+  }
   TimePoint deadline = Now() + kStopSlack;
-  for (Task* task : Select(request)) {
+  for (Task* task : selected) {
     deadline = std::max(
         deadline, Now() + std::chrono::milliseconds(task->StopGraceMs(request.grace_ms())) + kStopSlack);
     task->Stop(request.grace_ms());
@@ -169,6 +202,7 @@ absl::Status Supervisor::Forget(const std::string& job) {
   ports_.ReleaseJob(job);
   MUSTER_RETURN_IF_ERROR(RemoveTree(context_.root / "jobs" / job));
   std::erase_if(tasks_, [&](const auto& entry) { return entry.first.first == job; });
+  fences_.erase(job);
   ++context_.changes;
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,9 @@ class Supervisor {
   absl::StatusOr<Task*> Start(const agent::StartTaskRequest& request, bool* already_running);
 
   /// Tells tasks (all of the job, if none is named) to stop, and returns by when each of them has to be gone.
-  absl::StatusOr<TimePoint> Stop(const agent::StopTasksRequest& request);
+  /// With a minimum generation, `request` then names only the tasks that it is about, and nothing is left to
+  /// do if there are none (nullopt).
+  absl::StatusOr<std::optional<TimePoint>> Stop(agent::StopTasksRequest& request);
 
   /// Whether any of these tasks is still active.
   bool AnyActive(const agent::StopTasksRequest& request) const;
@@ -60,9 +63,11 @@ class Supervisor {
 
  private:
   std::vector<Task*> Select(const agent::StopTasksRequest& request) const;
+  absl::Status RaiseFence(const std::string& job, uint64_t minimum_generation);
 
   TaskContext context_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Task>> tasks_;  // by job and name
+  std::map<std::string, uint64_t> fences_;  // by job: the lowest generation that may be started
   PortLeases ports_;
 };
 

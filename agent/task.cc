@@ -132,6 +132,11 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
     ++context_.changes;
     return WriteFiles();
   }
+  if (record_.incarnation() > 0 && damage_.empty() && request.generation() == record_.spec().generation() &&
+      request.spec_hash() == record_.spec().spec_hash()) {
+    *already_running = true;  // it has been started and has ended: this is the same request again
+    return absl::OkStatus();
+  }
   if (ShimLockHeld()) return FailedPrecondition("%s: %s; stop it first", name_, damage_);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(AgentFolder(folder_), 0700));
   const agent::TaskRecord before = record_;

@@ -46,7 +46,8 @@ class Task {
   absl::Status Resume();
 
   /// The request is valid and names this task, and its generation is not old. FailedPrecondition: it runs
-  /// with another spec, or is being stopped. Sets `already_running` when nothing needed to be started.
+  /// with another spec, or is being stopped. Sets `already_running` when nothing needed to be started: it
+  /// runs, or has ended, under the same spec and generation.
   absl::Status Start(const agent::StartTaskRequest& request, bool* already_running);
 
   /// From now on it is never restarted; a running incarnation is told to end within the grace (0: its own).

@@ -47,14 +47,14 @@ X509Pointer NewCertificate(const std::string& common_name, EVP_PKEY* key) {
   serial[0] &= 0x7f;  // serial numbers are positive
   const std::unique_ptr<BIGNUM, Free<BN_free>> number(BN_bin2bn(serial, sizeof serial, nullptr));
   X509_NAME* name = X509_get_subject_name(certificate.get());
-  const bool ok = X509_set_version(certificate.get(), 2) == 1 &&
-                  BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate.get())) != nullptr &&
-                  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -kDaySeconds) != nullptr &&
-                  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 365 * kDaySeconds) != nullptr &&
-                  X509_set_pubkey(certificate.get(), key) == 1 &&
-                  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8,
-                                             reinterpret_cast<const unsigned char*>(common_name.c_str()), -1, -1,
-                                             0) == 1;
+  const bool ok =
+      X509_set_version(certificate.get(), 2) == 1 &&
+      BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate.get())) != nullptr &&
+      X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -kDaySeconds) != nullptr &&
+      X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 365 * kDaySeconds) != nullptr &&
+      X509_set_pubkey(certificate.get(), key) == 1 &&
+      X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8,
+                                 reinterpret_cast<const unsigned char*>(common_name.c_str()), -1, -1, 0) == 1;
   return ok ? std::move(certificate) : nullptr;
 }
 
@@ -78,10 +78,12 @@ absl::StatusOr<Certificate> ToPem(X509* certificate, EVP_PKEY* key) {
 absl::StatusOr<Certificate> MakeAuthority(const std::string& name) {
   const Key key(EVP_EC_gen("P-256"));
   if (key == nullptr) return OpenSslError("make a key");
-  const X509Pointer certificate = NewCertificate(name.substr(0, 64), key.get());  // ub-common-name of RFC 5280
+  const X509Pointer certificate =
+      NewCertificate(name.substr(0, 64), key.get());  // ub-common-name of RFC 5280
   if (certificate == nullptr ||
       X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get())) != 1 ||
-      !AddExtension(certificate.get(), certificate.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0") ||
+      !AddExtension(certificate.get(), certificate.get(), NID_basic_constraints,
+                    "critical,CA:TRUE,pathlen:0") ||
       !AddExtension(certificate.get(), certificate.get(), NID_key_usage, "critical,keyCertSign") ||
       !AddExtension(certificate.get(), certificate.get(), NID_subject_key_identifier, "hash") ||
       X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0) {

@@ -1,7 +1,7 @@
 // The certificate authority of one job, and the certificates of its tasks: X.509, P-256, PEM.
 //
-// A certificate names a task and not an address, so that a task that moves keeps it. Valid from a day ago, because the clocks of
-// hosts differ, for a year.
+// A certificate names a task and not an address, so that a task that moves keeps it. Valid from a day ago,
+// because the clocks of hosts differ, for a year.
 #pragma once
 
 #include <string>

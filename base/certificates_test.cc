@@ -27,11 +27,12 @@ TEST(Certificates, OpensslVerifiesThemAgainstTheirAuthorityAndNoOther) {
   ASSERT_TRUE(WriteFileAtomically(path("other"), other->certificate_pem).ok());
   ASSERT_TRUE(WriteFileAtomically(path("cert"), certificate->certificate_pem).ok());
   for (const std::string purpose : {"sslserver", "sslclient"}) {
-    const auto good = OpenSsl({"verify", "-purpose", purpose, "-x509_strict", "-verify_hostname", "worker-2", "-CAfile",
-                               path("ca"), path("cert")});
+    const auto good = OpenSsl({"verify", "-purpose", purpose, "-x509_strict", "-verify_hostname", "worker-2",
+                               "-CAfile", path("ca"), path("cert")});
     EXPECT_EQ(good.exit_code, 0) << good.stderr_text;
   }
-  EXPECT_NE(OpenSsl({"verify", "-verify_hostname", "worker-1", "-CAfile", path("ca"), path("cert")}).exit_code, 0);
+  EXPECT_NE(
+      OpenSsl({"verify", "-verify_hostname", "worker-1", "-CAfile", path("ca"), path("cert")}).exit_code, 0);
   EXPECT_NE(OpenSsl({"verify", "-CAfile", path("other"), path("cert")}).exit_code, 0);
 }
 
