@@ -1,0 +1,255 @@
+#include "launcher/agent_connection.h"
+
+#include <absl/strings/str_split.h>
+#include <sys/utsname.h>
+
+#include <cstdlib>
+
+#include "base/file.h"
+#include "base/sha256.h"
+#include "launcher/known_hosts.h"
+#include "launcher/local_transport.h"
+#include "launcher/shell_quote.h"
+
+namespace muster {
+namespace {
+
+constexpr char kMissing[] = "muster-agent-missing ";
+
+std::string OwnArchitecture() {
+  utsname name{};
+  ::uname(&name);
+  return name.machine;
+}
+
+// A name for the host that stays the same when its address changes: homes may be shared by hosts over NFS, so
+// each has a folder of its own in them.
+absl::StatusOr<std::string> HostId(const record::Host& host, const SshOptions& ssh) {
+  if (host.local()) {
+    const auto machine_id = ReadFile("/etc/machine-id", 256);
+    return "local-" + Sha256Hex(machine_id.value_or("")).substr(0, 12);
+  }
+  MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(ssh.known_hosts));
+  const std::vector<HostKey> keys = known.KeysOf(host.name());
+  if (keys.empty()) return Internal("%s: connected, but its key is not known", host.name());
+  return Sha256Hex(keys[0].base64).substr(0, 16);
+}
+
+// `dir` as a word for sh, with ~ as the account's home.
+std::string DirectoryWord(const std::string& dir) {
+  if (dir == "~") return "\"$HOME\"";
+  if (dir.starts_with("~/")) return "\"$HOME\"/" + QuoteWord(dir.substr(2));
+  return QuoteWord(dir);
+}
+
+}  // namespace
+
+absl::StatusOr<AgentProgram> LoadAgentProgram(const Installation& installation) {
+  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadFile(installation.agent));
+  std::string sha256 = Sha256Hex(bytes);
+  return AgentProgram{.sha256 = std::move(sha256), .bytes = std::move(bytes)};
+}
+
+absl::Status StatusOf(const agent::Response& response, const std::string& host) {
+  if (!response.has_error()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(response.error().code()),
+                      host + ": " + response.error().message());
+}
+
+AgentConnection::AgentConnection(const record::Host& host, const ConnectOptions& options)
+    : host_(host), options_(options) {}
+
+AgentConnection::~AgentConnection() {
+  bridge_ = nullptr;  // channels go before their transport
+}
+
+absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const record::Host& host,
+                                                                          const ConnectOptions& options,
+                                                                          TimePoint deadline) {
+  std::unique_ptr<AgentConnection> connection(new AgentConnection(host, options));
+  MUSTER_RETURN_IF_ERROR(connection->OpenTransport(deadline));
+  MUSTER_ASSIGN_OR_RETURN(const std::string id, HostId(host, options.ssh));
+  connection->root_ = DirectoryWord(host.dir()) + "/hosts/" + id;
+  connection->agent_ = connection->root_ + "/agents/" + options.agent->sha256;
+
+  std::string architecture;
+  MUSTER_ASSIGN_OR_RETURN(bool there, connection->OpenBridge(deadline, &architecture));
+  if (!there) {
+    if (architecture != OwnArchitecture()) {
+      return WithNeedsUser(
+          FailedPrecondition("%s is a %s machine, and this muster is built for %s: nothing was started",
+                             host.name(), architecture, OwnArchitecture()));
+    }
+    MUSTER_RETURN_IF_ERROR(connection->UploadAgent(deadline));
+    MUSTER_ASSIGN_OR_RETURN(there, connection->OpenBridge(deadline, &architecture));
+    if (!there) return Unavailable("%s: the agent was uploaded and is gone again", host.name());
+  }
+  agent::Request facts;
+  facts.mutable_facts();
+  MUSTER_ASSIGN_OR_RETURN(const agent::Response response, connection->Call(facts, deadline));
+  connection->facts_ = response.facts();
+  return connection;
+}
+
+absl::Status AgentConnection::OpenTransport(TimePoint deadline) {
+  if (host_.local()) {
+    const char* home = std::getenv("HOME");
+    transport_ = MakeLocalTransport({.name = host_.name(), .home = home != nullptr ? home : "/"});
+    return absl::OkStatus();
+  }
+  const SshTarget target{.name = host_.name(),
+                         .address = host_.ssh_address(),
+                         .port = static_cast<uint16_t>(host_.ssh_port()),
+                         .user = host_.user(),
+                         .identities = {host_.identities().begin(), host_.identities().end()}};
+  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<SshTransport> ssh,
+                          SshTransport::Connect(target, options_.ssh, deadline));
+  accepted_key_ = ssh->accepted_key();
+  transport_ = std::move(ssh);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AgentConnection::OpenBridge(TimePoint deadline, std::string* architecture) {
+  const std::string command = absl::StrFormat(
+      "a=%s; if [ -x \"$a\" ]; then exec \"$a\" bridge --root %s; fi; printf '\\n%s%%s\\n' \"$(uname -m)\"",
+      agent_, root_, kMissing);
+  MUSTER_ASSIGN_OR_RETURN(bridge_, transport_->Start(command, deadline));
+  HelloScanner scanner;
+  while (true) {
+    char buffer[4096];
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, transport_->Read(*bridge_, buffer, deadline));
+    if (n == 0) break;
+    const auto found = scanner.Feed({buffer, n});
+    if (!found.ok()) return Annotate(found.status(), host_.name());
+    if (!*found) continue;
+    MUSTER_RETURN_IF_ERROR(
+        CheckProtocolVersion(scanner.version(), "the agent on " + host_.name(), "this muster"));
+    decoder_ = FrameDecoder();
+    decoder_.Feed(scanner.TakeRest());
+    MUSTER_RETURN_IF_ERROR(transport_->Write(*bridge_, HelloLine(), deadline));
+    return true;
+  }
+  const size_t missing = scanner.noise().rfind(kMissing);
+  if (missing == std::string::npos) {
+    return Unavailable("%s: the agent did not start: %s%s", host_.name(), scanner.noise(),
+                       bridge_->StderrTail());
+  }
+  const std::string rest = scanner.noise().substr(missing + sizeof kMissing - 1);
+  *architecture = rest.substr(0, rest.find('\n'));
+  bridge_ = nullptr;
+  return false;
+}
+
+absl::Status AgentConnection::UploadAgent(TimePoint deadline) {
+  // To a name of its own first, so that two launchers at once do not see each other's half a file.
+  const std::string command = absl::StrFormat(
+      "umask 077; r=%s; a=%s; t=$a.tmp$$; mkdir -p \"$r/agents\" && cat > \"$t\" && "
+      "[ \"$(sha256sum < \"$t\")\" = '%s  -' ] && chmod 700 \"$t\" && mv \"$t\" \"$a\" || { rm -f \"$t\"; "
+      "exit 1; }",
+      root_, agent_, options_.agent->sha256);
+  MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
+                          RunOnHost(*transport_, command, options_.agent->bytes, deadline));
+  if (result.exit_code != 0) {
+    return WithNeedsUser(FailedPrecondition(
+        "%s: the agent could not be written to %s: %s (is the disk full or the home read-only?)",
+        host_.name(), host_.dir(), result.stderr_tail));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> AgentConnection::Send(const agent::Request& request, TimePoint deadline) {
+  agent::Envelope envelope;
+  envelope.set_id(++last_id_);
+  *envelope.mutable_request() = request;
+  std::string frame;
+  AppendFrame(frame, envelope.SerializeAsString());
+  MUSTER_RETURN_IF_ERROR(transport_->Write(*bridge_, frame, deadline));
+  return last_id_;
+}
+
+absl::StatusOr<std::optional<AgentConnection::Answer>> AgentConnection::Receive(int wake_fd,
+                                                                                TimePoint deadline) {
+  if (!kept_.empty()) {
+    Answer answer = std::move(kept_.front());
+    kept_.pop_front();
+    return answer;
+  }
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(std::optional<std::string> frame, decoder_.Next());
+    if (frame) {
+      agent::Envelope envelope;
+      if (!envelope.ParseFromString(*frame) || !envelope.has_response()) {
+        return Unavailable("%s: the agent sent something that is no answer", host_.name());
+      }
+      return Answer{.id = envelope.id(), .response = std::move(*envelope.mutable_response())};
+    }
+    MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadMore(wake_fd, deadline));
+    if (bytes.empty()) return std::nullopt;
+    decoder_.Feed(bytes);
+  }
+}
+
+// What has arrived; empty when woken or at the deadline.
+absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint deadline) {
+  std::string bytes(65536, '\0');
+  MUSTER_ASSIGN_OR_RETURN(size_t n, bridge_->TryRead(bytes));
+  if (n == 0 && !bridge_->end_of_output()) {
+    const PollItem items[] = {{.channel = bridge_.get(), .read = true}};
+    const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
+    if (absl::IsDeadlineExceeded(polled)) return std::string();
+    MUSTER_RETURN_IF_ERROR(polled);
+    MUSTER_ASSIGN_OR_RETURN(n, bridge_->TryRead(bytes));
+  }
+  if (n == 0 && bridge_->end_of_output()) {
+    return Unavailable("%s: the connection to the agent ended: %s", host_.name(), bridge_->StderrTail());
+  }
+  bytes.resize(n);
+  return bytes;
+}
+
+absl::StatusOr<agent::Response> AgentConnection::Call(const agent::Request& request, TimePoint deadline) {
+  MUSTER_ASSIGN_OR_RETURN(const uint64_t id, Send(request, deadline));
+  std::deque<Answer> others;
+  others.swap(kept_);
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(std::optional<Answer> answer, Receive(-1, deadline));
+    if (!answer) return Unavailable("%s: the agent did not answer in time", host_.name());
+    if (answer->id != id) {
+      others.push_back(*std::move(answer));
+      continue;
+    }
+    kept_.swap(others);
+    MUSTER_RETURN_IF_ERROR(StatusOf(answer->response, host_.name()));
+    return std::move(answer->response);
+  }
+}
+
+absl::Status AgentConnection::Upload(const Content& content, const UploadProgress& progress,
+                                     TimePoint deadline) {
+  const std::string_view bytes = *content.bytes;
+  MUSTER_ASSIGN_OR_RETURN(const auto channel,
+                          transport_->Start(absl::StrFormat("exec %s receive --root %s --sha256 %s --size %d",
+                                                            agent_, root_, content.sha256, bytes.size()),
+                                            deadline));
+  std::string_view rest = bytes;
+  while (!rest.empty()) {
+    const auto sent = channel->TryWrite(rest);
+    if (absl::IsFailedPrecondition(sent.status())) break;  // it has ended early; its exit code says why
+    MUSTER_RETURN_IF_ERROR(sent.status());
+    rest.remove_prefix(*sent);
+    if (progress) progress(bytes.size() - rest.size(), bytes.size());
+    if (*sent == 0) {
+      const PollItem items[] = {{.channel = channel.get(), .write = true, .exit = true}};
+      MUSTER_RETURN_IF_ERROR(Annotate(transport_->Poll(items, -1, deadline), "upload of " + content.name));
+    }
+  }
+  if (rest.empty()) MUSTER_RETURN_IF_ERROR(channel->CloseInput());
+  MUSTER_ASSIGN_OR_RETURN(const int exit_code, transport_->Wait(*channel, deadline));
+  if (exit_code != 0) {
+    return FailedPrecondition("%s: the upload of %s failed: %s", host_.name(), content.name,
+                              channel->StderrTail());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

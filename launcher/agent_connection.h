@@ -1,0 +1,94 @@
+// AgentConnection: a conversation with the agent of one host, over whatever transport reaches it. Brings the
+// agent there first, if it is not.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/framing.h"
+#include "base/status.h"
+#include "launcher/contents.h"
+#include "launcher/ssh_transport.h"
+#include "launcher/transport.h"
+#include "proto/agent.pb.h"
+#include "proto/job_record.pb.h"
+
+namespace muster {
+
+/// The static agent binary, as it is put on hosts.
+struct AgentProgram {
+  std::string sha256;
+  std::string bytes;
+};
+absl::StatusOr<AgentProgram> LoadAgentProgram(const Installation& installation);
+
+struct ConnectOptions {
+  SshOptions ssh;
+  const AgentProgram* agent = nullptr;
+};
+
+/// `sent` of `total` bytes have been handed to the host.
+using UploadProgress = std::function<void(uint64_t sent, uint64_t total)>;
+
+/// One thread at a time. Errors name the host. Once an operation has failed with Unavailable the connection
+/// is over.
+class AgentConnection {
+ public:
+  /// Connects, uploads the agent if it is not there, starts its bridge and checks the versions.
+  static absl::StatusOr<std::unique_ptr<AgentConnection>> Connect(const record::Host& host,
+                                                                  const ConnectOptions& options,
+                                                                  TimePoint deadline);
+  ~AgentConnection();
+
+  const agent::FactsResponse& facts() const { return facts_; }
+  /// Of a host key that was accepted by this connection, or "".
+  const std::string& accepted_key() const { return accepted_key_; }
+
+  /// Sends a request and returns its id. Its answers come from Receive.
+  absl::StatusOr<uint64_t> Send(const agent::Request& request, TimePoint deadline);
+
+  struct Answer {
+    uint64_t id = 0;
+    agent::Response response;
+  };
+  /// The next answer; nothing when `wake_fd` became readable or the deadline passed first.
+  absl::StatusOr<std::optional<Answer>> Receive(int wake_fd, TimePoint deadline);
+
+  /// Sends a request and waits for its one answer; answers to others are kept for Receive. An error of the
+  /// agent is returned as the status.
+  absl::StatusOr<agent::Response> Call(const agent::Request& request, TimePoint deadline);
+
+  /// Makes the content present in the host's store, through a channel of its own.
+  absl::Status Upload(const Content& content, const UploadProgress& progress, TimePoint deadline);
+
+ private:
+  AgentConnection(const record::Host& host, const ConnectOptions& options);
+
+  absl::Status OpenTransport(TimePoint deadline);
+  absl::Status UploadAgent(TimePoint deadline);
+  /// False: the agent is not on the host, whose architecture is `*architecture`.
+  absl::StatusOr<bool> OpenBridge(TimePoint deadline, std::string* architecture);
+  absl::StatusOr<std::string> ReadMore(int wake_fd, TimePoint deadline);
+
+  const record::Host host_;
+  const ConnectOptions options_;
+  std::string root_;   // of the agent's files on the host, as a word for sh
+  std::string agent_;  // its path, likewise
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<CommandChannel> bridge_;
+  FrameDecoder decoder_;
+  std::deque<Answer> kept_;
+  agent::FactsResponse facts_;
+  std::string accepted_key_;
+  uint64_t last_id_ = 0;
+};
+
+/// The status that an answer carries: OK unless its error is set.
+absl::Status StatusOf(const agent::Response& response, const std::string& host);
+
+}  // namespace muster

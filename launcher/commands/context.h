@@ -1,0 +1,75 @@
+// What the commands share: where things are, how to connect, how to print.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "inventory/inventory.h"
+#include "inventory/job.h"
+#include "launcher/agent_connection.h"
+#include "launcher/job_store.h"
+#include "launcher/table.h"
+
+namespace muster {
+
+/// Flags of all commands, as typed.
+struct CommandFlags {
+  std::string job;  // a job file (run, plan), or the id or name of a job
+  std::string inventory = "inventory.yaml";
+  std::vector<std::string> tasks;  // logs: only these
+  std::string known_hosts;
+  OutputFormat format = OutputFormat::kText;
+  bool accept_new = false;  // check
+  bool detach = false;      // run
+  bool follow = false;      // logs
+  bool quiet = false;       // run: without the tasks' output
+  double timeout_s = 0;     // run, wait: 0: none
+  double connect_timeout_s = 15;
+};
+
+/// Made once by main; the only place that looks at the environment.
+class CommandContext {
+ public:
+  static absl::StatusOr<CommandContext> Create(const CommandFlags& flags);
+
+  const CommandFlags& flags() const { return flags_; }
+  const JobStore& jobs() const { return jobs_; }
+  const Installation& installation() const { return installation_; }
+  const std::string& data_folder() const { return data_folder_; }
+  /// Valid while this object is.
+  ConnectOptions connect_options() const { return {.ssh = ssh_, .agent = &agent_}; }
+  Duration connect_timeout() const;
+
+  absl::StatusOr<Inventory> ReadInventoryFlag() const;
+  absl::StatusOr<Job> ReadJobFlag() const;
+
+  /// To stdout, in the format asked for.
+  void Print(const Table& table) const;
+
+ private:
+  CommandContext(const CommandFlags& flags, JobStore jobs) : flags_(flags), jobs_(std::move(jobs)) {}
+
+  CommandFlags flags_;
+  JobStore jobs_;
+  Installation installation_;
+  AgentProgram agent_;
+  SshOptions ssh_;
+  std::string home_;
+  std::string data_folder_;
+};
+
+/// The commands. Each returns the status that the program exits with; those that end with a job's own exit
+/// code return it.
+absl::Status CheckCommand(const CommandContext& context);
+absl::Status PlanCommand(const CommandContext& context);
+absl::StatusOr<int> RunJobCommand(const CommandContext& context);
+absl::StatusOr<int> WaitCommand(const CommandContext& context);
+absl::Status ShowCommand(const CommandContext& context);
+absl::Status ListCommand(const CommandContext& context);
+absl::Status LogsCommand(const CommandContext& context);
+absl::Status StopCommand(const CommandContext& context);
+
+}  // namespace muster

@@ -1,0 +1,202 @@
+// check, plan, show and list: commands that look and change nothing.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "launcher/commands/context.h"
+#include "launcher/fleet.h"
+#include "launcher/host_session.h"
+#include "launcher/plan.h"
+
+namespace muster {
+namespace {
+
+void Complain(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
+void Complain(const std::vector<absl::Status>& statuses) {
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) Complain(std::string(status.message()));
+  }
+}
+
+std::string Age(int64_t from_micros, int64_t to_micros) {
+  if (from_micros == 0) return "";
+  return FormatAge(std::chrono::microseconds(std::max<int64_t>(to_micros - from_micros, 0)));
+}
+
+// What a job's record says of its state, without asking its hosts.
+std::string RecordedState(const record::JobRecord& record) {
+  if (!record.cluster().has_ending()) return record.cluster().fixed() ? "Running" : "Pending";
+  switch (static_cast<reconcile::Result>(record.cluster().ending().result())) {
+    case reconcile::Result::kSucceeded:
+      return "Succeeded";
+    case reconcile::Result::kFailed:
+      return "Failed";
+    case reconcile::Result::kStopped:
+      return "Stopped";
+  }
+  return "";
+}
+
+std::string StateName(const agent::TaskStatus& status) {
+  return reconcile::TaskStateName(ReportOf(status).state);
+}
+
+}  // namespace
+
+absl::Status CheckCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
+  const std::vector<record::Host> hosts = AllHosts(inventory);
+  std::vector<agent::FactsResponse> facts(hosts.size());
+  std::vector<std::string> accepted(hosts.size());
+  const std::vector<absl::Status> statuses =
+      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+               [&](size_t i, AgentConnection& connection) {
+                 facts[i] = connection.facts();
+                 accepted[i] = connection.accepted_key();
+                 return absl::OkStatus();
+               });
+  Table table(
+      {"HOST", "STATE", "ARCH", "LIBC", "INSTRUCTION SETS", "CPUS", "MEMORY", "DISK FREE", "ADDRESSES"});
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    if (!accepted[i].empty()) Complain(hosts[i].name() + ": accepted its key " + accepted[i]);
+    if (!statuses[i].ok()) {
+      table.Add({hosts[i].name(), "unreachable", "", "", "", "", "", "", ""});
+      continue;
+    }
+    const agent::FactsResponse& fact = facts[i];
+    std::string sets, addresses;
+    for (const std::string& set : fact.instruction_sets()) sets += (sets.empty() ? "" : ",") + set;
+    for (const std::string& address : fact.addresses()) addresses += (addresses.empty() ? "" : ",") + address;
+    table.Add({hosts[i].name(), "ok", fact.architecture(), fact.libc(), sets,
+               std::to_string(fact.processors()), FormatBytes(fact.memory_bytes()),
+               FormatBytes(fact.disk_free_bytes()), addresses});
+  }
+  context.Print(table);
+  Complain(statuses);
+  const absl::Status failure = FirstFailure(statuses);
+  if (failure.ok()) return failure;
+  return absl::Status(
+      failure.code() == absl::StatusCode::kInvalidArgument ? failure.code() : absl::StatusCode::kUnavailable,
+      "not every host is ready");
+}
+
+absl::Status PlanCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
+  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
+  MUSTER_ASSIGN_OR_RETURN(const JobPlan plan, MakePlan(job, inventory,
+                                                       {.installation = context.installation(),
+                                                        .data_folder = context.data_folder()}));
+  // Against the job of this name that may be running.
+  std::map<std::string, std::string> running;
+  if (const auto record = context.jobs().Find(job.name);
+      record.ok() && !record->cluster().has_ending() && record->cluster().fixed()) {
+    for (const record::Task& task : record->tasks()) running[task.id()] = task.spec_hash();
+  }
+  std::map<std::string, int> counts;
+  Table table({"TASK", "HOST", "ADDRESS", "ACTION"});
+  for (const record::Task& task : plan.record.tasks()) {
+    const auto old = running.find(task.id());
+    const std::string action = old == running.end()              ? "start"
+                               : old->second == task.spec_hash() ? "unchanged"
+                                                                 : "redeploy";
+    ++counts[action];
+    const auto host = std::find_if(plan.record.hosts().begin(), plan.record.hosts().end(),
+                                   [&](const record::Host& h) { return h.name() == task.host(); });
+    table.Add({task.id(), task.host(), host->data_address(), action});
+    running.erase(task.id());
+  }
+  for (const auto& [task, hash] : running) {
+    table.Add({task, "", "", "stop"});
+    ++counts["stop"];
+  }
+  context.Print(table);
+  std::string summary;
+  for (const auto& [action, count] : counts) {
+    summary += absl::StrFormat("%s%d %s", summary.empty() ? "" : ", ", count, action);
+  }
+  Complain(summary);
+  if (!plan.data.empty()) Complain("data: " + plan.data);
+  for (const record::Content& content : plan.record.contents()) {
+    Complain(absl::StrFormat("%s: %s, sha256 %s", content.name(), FormatBytes(content.size_bytes()),
+                             content.sha256().substr(0, 12)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShowCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
+  const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
+  std::vector<std::map<std::string, agent::TaskStatus>> tasks(hosts.size());
+  const std::vector<absl::Status> statuses =
+      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+               [&](size_t i, AgentConnection& connection) -> absl::Status {
+                 agent::Request request;
+                 request.mutable_list_tasks()->set_job(record.id());
+                 MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
+                                         connection.Call(request, Now() + context.connect_timeout()));
+                 for (const agent::TaskStatus& task : response.list_tasks().tasks())
+                   tasks[i][task.task()] = task;
+                 return absl::OkStatus();
+               });
+
+  Table host_table({"HOST", "STATE", "SSH ADDRESS", "DATA ADDRESS", "TASKS"});
+  std::map<std::string, size_t> host_index;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    host_index[hosts[i].name()] = i;
+    const std::string ssh =
+        hosts[i].local() ? "local" : absl::StrFormat("%s:%d", hosts[i].ssh_address(), hosts[i].ssh_port());
+    host_table.Add({hosts[i].name(), statuses[i].ok() ? "ok" : "unreachable", ssh, hosts[i].data_address(),
+                    std::to_string(tasks[i].size())});
+  }
+  std::map<std::string, std::string> addresses;
+  for (const auto& member : record.cluster().members()) {
+    addresses[member.task()] =
+        reconcile::Address({.data_address = member.data_address(), .port = member.port()});
+  }
+  const int64_t now = WallTimeMicros();
+  Table task_table({"TASK", "HOST", "STATE", "RESTARTS", "AGE", "ADDRESS", "REASON"});
+  for (const record::Task& task : record.tasks()) {
+    const size_t i = host_index[task.host()];
+    const auto found = tasks[i].find(task.id());
+    if (found == tasks[i].end()) {
+      task_table.Add(
+          {task.id(), task.host(), statuses[i].ok() ? "Pending" : "Lost", "", "", addresses[task.id()], ""});
+      continue;
+    }
+    const agent::TaskStatus& status = found->second;
+    const bool ended =
+        status.state() == agent::TASK_STATE_SUCCEEDED || status.state() == agent::TASK_STATE_FAILED;
+    task_table.Add({task.id(), task.host(), StateName(status), std::to_string(status.restarts()),
+                    Age(status.started_micros(), ended ? status.ended_micros() : now), addresses[task.id()],
+                    status.reason()});
+  }
+  if (context.flags().format == OutputFormat::kJson) {
+    std::printf("{\"job\": \"%s\", \"state\": \"%s\", \"hosts\": %s, \"tasks\": %s}\n", record.id().c_str(),
+                RecordedState(record).c_str(), host_table.ToJson().c_str(), task_table.ToJson().c_str());
+  } else {
+    std::printf("job %s, %s, generation %llu\n\n%s\n%s", record.id().c_str(), RecordedState(record).c_str(),
+                static_cast<unsigned long long>(record.cluster().generation()), host_table.ToText().c_str(),
+                task_table.ToText().c_str());
+    if (record.cluster().has_ending()) std::printf("\n%s\n", record.cluster().ending().message().c_str());
+  }
+  Complain(statuses);
+  return FirstFailure(statuses).ok() ? absl::OkStatus() : Unavailable("not every host could be asked");
+}
+
+absl::Status ListCommand(const CommandContext& context) {
+  std::vector<absl::Status> problems;
+  Table table({"JOB", "STATE", "AGE", "RAN", "HOSTS", "TASKS", "JOB FILE"});
+  const int64_t now = WallTimeMicros();
+  for (const record::JobRecord& record : context.jobs().List(&problems)) {
+    const int64_t end = record.ended_micros() != 0 ? record.ended_micros() : now;
+    table.Add({record.id(), RecordedState(record), Age(record.created_micros(), now),
+               Age(record.created_micros(), end), std::to_string(record.hosts_size()),
+               std::to_string(record.tasks_size()), record.job_file()});
+  }
+  context.Print(table);
+  Complain(problems);
+  return FirstFailure(problems);
+}
+
+}  // namespace muster

@@ -1,0 +1,115 @@
+// logs: what tasks printed, from the beginning; with -f, as it comes.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "launcher/commands/context.h"
+#include "launcher/fleet.h"
+#include "launcher/terminal.h"
+
+namespace muster {
+namespace {
+
+// A host that is gone may come back, with everything that its tasks printed meanwhile.
+constexpr Duration kReconnectTimeout = std::chrono::minutes(1);
+constexpr Duration kReconnectPause = std::chrono::milliseconds(500);
+
+class Printer {
+ public:
+  explicit Printer(bool prefix) : printer_(prefix) {}
+  void Print(const std::string& task, const std::string& host, const agent::Response& response) {
+    const std::lock_guard lock(mutex_);
+    printer_.Print(task, host, response.read_file().data());
+    if (response.last()) printer_.Flush(task, host);
+  }
+
+ private:
+  std::mutex mutex_;
+  LogPrinter printer_;
+};
+
+struct HostLogs {
+  const record::JobRecord& record;
+  const record::Host& host;
+  std::map<std::string, uint64_t> offsets;  // of the tasks that are not finished
+  bool follow = false;
+};
+
+// Reads on where the offsets are until all logs have ended; they say how far it came if the connection
+// breaks.
+absl::Status ReadLogs(HostLogs& logs, AgentConnection& connection, Printer& printer) {
+  std::map<uint64_t, std::string> requests;
+  for (const auto& [task, offset] : logs.offsets) {
+    agent::Request request;
+    request.mutable_read_file()->set_job(logs.record.id());
+    request.mutable_read_file()->set_task(task);
+    request.mutable_read_file()->set_path("log");
+    request.mutable_read_file()->set_offset(offset);
+    request.mutable_read_file()->set_follow(logs.follow);
+    MUSTER_ASSIGN_OR_RETURN(const uint64_t id, connection.Send(request, Now() + std::chrono::seconds(10)));
+    requests[id] = task;
+  }
+  while (!requests.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(const auto answer, connection.Receive(-1, Now() + std::chrono::minutes(1)));
+    if (!answer) continue;  // following: a task may be silent for as long as it likes
+    const auto request = requests.find(answer->id);
+    if (request == requests.end()) continue;
+    const std::string& task = request->second;
+    const absl::Status status = StatusOf(answer->response, logs.host.name());
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+    printer.Print(task, logs.host.name(), answer->response);
+    logs.offsets[task] += answer->response.read_file().data().size();
+    if (!answer->response.last() && status.ok()) continue;
+    logs.offsets.erase(task);
+    requests.erase(request);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LogsCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
+  const std::set<std::string> wanted(context.flags().tasks.begin(), context.flags().tasks.end());
+  std::set<std::string> known;
+  for (const record::Task& task : record.tasks()) known.insert(task.id());
+  for (const std::string& task : wanted) {
+    if (!known.contains(task)) return InvalidArgument("job %s has no task '%s'", record.id(), task);
+  }
+
+  std::vector<record::Host> hosts;
+  std::vector<HostLogs> logs;
+  for (const record::Host& host : record.hosts()) {
+    HostLogs of_host{.record = record, .host = host, .follow = context.flags().follow};
+    for (const record::Task& task : record.tasks()) {
+      if (task.host() == host.name() && (wanted.empty() || wanted.contains(task.id())))
+        of_host.offsets[task.id()] = 0;
+    }
+    if (of_host.offsets.empty()) continue;
+    hosts.push_back(host);
+    logs.push_back(std::move(of_host));
+  }
+  // One task's log alone is given as the task wrote it.
+  Printer printer(/*prefix=*/wanted.size() != 1);
+  const auto read = [&](size_t i, AgentConnection& connection) {
+    return ReadLogs(logs[i], connection, printer);
+  };
+  // As many at once as there are hosts: a follower never gives its place to another.
+  const int parallel = static_cast<int>(hosts.size());
+  std::vector<absl::Status> statuses =
+      AskHosts(hosts, context.connect_options(), context.connect_timeout(), read, parallel);
+  const TimePoint give_up = Now() + kReconnectTimeout;
+  while (context.flags().follow && absl::IsUnavailable(FirstFailure(statuses)) && Now() < give_up) {
+    std::this_thread::sleep_for(kReconnectPause);
+    statuses = AskHosts(hosts, context.connect_options(), context.connect_timeout(), read, parallel);
+  }
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  }
+  return FirstFailure(statuses).ok() ? absl::OkStatus() : Unavailable("not every log could be read");
+}
+
+}  // namespace muster

@@ -1,0 +1,162 @@
+// run, wait and stop: commands that drive a job.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+
+#include "launcher/commands/context.h"
+#include "launcher/fleet.h"
+#include "launcher/plan.h"
+#include "launcher/run_display.h"
+#include "launcher/runner.h"
+
+namespace muster {
+namespace {
+
+std::atomic<int> interrupts = 0;
+int interrupt_fd = -1;
+
+void OnInterrupt(int) {
+  interrupts.fetch_add(1);
+  const uint64_t one = 1;
+  (void)!::write(interrupt_fd, &one, sizeof one);
+}
+
+// From now on Ctrl-C and TERM stop the job instead of this process.
+void CatchInterrupts() {
+  interrupt_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct sigaction action {};
+  action.sa_handler = OnInterrupt;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
+}
+
+RunOptions MakeRunOptions(const CommandContext& context) {
+  CatchInterrupts();
+  RunOptions options{
+      .connect = context.connect_options(), .interrupts = &interrupts, .interrupt_fd = interrupt_fd};
+  if (context.flags().timeout_s > 0) {
+    options.run_deadline =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(context.flags().timeout_s));
+  }
+  return options;
+}
+
+void PrintResult(const CommandContext& context, const RunResult& result) {
+  if (context.flags().format == OutputFormat::kJson && !result.result_json.empty()) {
+    std::fputs(result.result_json.c_str(), stdout);
+  }
+}
+
+// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, and
+// ends.
+absl::Status StopDirectly(const CommandContext& context, const record::JobRecord& record) {
+  const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
+  const auto statuses =
+      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+               [&](size_t i, AgentConnection& connection) -> absl::Status {
+                 agent::Request request;
+                 request.mutable_stop_tasks()->set_job(record.id());
+                 request.mutable_stop_tasks()->set_grace_ms(3000);
+                 MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
+                                         connection.Call(request, Now() + std::chrono::seconds(20)));
+                 const uint32_t left = response.stop_tasks().processes_left();
+                 if (left == 0) return absl::OkStatus();
+                 return Internal("%s: %d processes of the job are left", hosts[i].name(), left);
+               });
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  }
+  return FirstFailure(statuses);
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
+  const TimePoint start = Now();
+  MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
+  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
+  MUSTER_ASSIGN_OR_RETURN(
+      JobPlan plan, MakePlan(job, inventory,
+                             {.installation = context.installation(), .data_folder = context.data_folder()}));
+  // A job of this name that has not ended goes on: its tasks that are as they should be are left alone.
+  const auto running = context.jobs().Find(job.name);
+  if (running.ok() && running->ended_micros() == 0 && !running->cluster().has_ending()) {
+    ContinueJob(*running, &plan.record);
+  } else {
+    MUSTER_RETURN_IF_ERROR(BeginJob(&plan.record));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, context.jobs().Lock(plan.record.id()));
+  std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
+               plan.record.hosts_size());
+  if (!plan.data.empty()) std::fprintf(stderr, "data: %s\n", plan.data.c_str());
+
+  RunOptions options = MakeRunOptions(context);
+  options.detach = context.flags().detach;
+  options.follow_logs = !context.flags().detach;
+  RunDisplay display({.logs = !context.flags().quiet,
+                      .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
+                      .start = start},
+                     plan.record);
+  MUSTER_ASSIGN_OR_RETURN(const RunResult result,
+                          RunJob(context.jobs(), plan.record, plan.contents, options, display));
+  if (result.detached) {
+    std::fprintf(stderr, "job %s runs; `muster logs -f %s` follows it, `muster wait %s` waits for its end\n",
+                 plan.record.id().c_str(), plan.record.id().c_str(), plan.record.id().c_str());
+    return 0;
+  }
+  display.Summarize(result);
+  PrintResult(context, result);
+  return result.outcome.exit_code;
+}
+
+absl::StatusOr<int> WaitCommand(const CommandContext& context) {
+  const TimePoint start = Now();
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+  auto lock = context.jobs().Lock(record.id());
+  // Another muster drives it, and will write down how it ends.
+  while (!lock.ok() && record.ended_micros() == 0) {
+    if (context.flags().timeout_s > 0 && ToSeconds(Now() - start) > context.flags().timeout_s) {
+      return DeadlineExceeded("job %s has not ended", record.id());
+    }
+    ::usleep(200'000);
+    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+    lock = context.jobs().Lock(record.id());
+  }
+  if (record.ended_micros() == 0) {
+    RunOptions options = MakeRunOptions(context);
+    options.follow_logs = false;
+    RunDisplay display({.logs = false, .start = start}, record);
+    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+    display.Summarize(result);
+    PrintResult(context, result);
+    return result.outcome.exit_code;
+  }
+  std::fprintf(stderr, "%s\n", record.cluster().ending().message().c_str());
+  return record.cluster().ending().exit_code();
+}
+
+absl::Status StopCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
+  const auto lock = context.jobs().Lock(record.id());
+  if (!lock.ok() || record.ended_micros() != 0) {
+    // Held by another muster, or ended: then this only makes sure.
+    MUSTER_RETURN_IF_ERROR(StopDirectly(context, record));
+  } else {
+    RunOptions options = MakeRunOptions(context);
+    options.stop = true;
+    options.follow_logs = false;
+    RunDisplay display({.logs = false, .start = Now()}, record);
+    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+    if (!result.outcome.left_behind.empty()) {
+      display.Summarize(result);
+      return Unavailable("not every host could be reached");
+    }
+  }
+  std::fprintf(stderr, "job %s: 0 processes on %d hosts\n", record.id().c_str(), record.hosts_size());
+  return absl::OkStatus();
+}
+
+}  // namespace muster

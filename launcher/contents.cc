@@ -1,0 +1,30 @@
+#include "launcher/contents.h"
+
+#include "base/archive.h"
+#include "base/sha256.h"
+
+namespace muster {
+
+absl::StatusOr<Content> PackContent(const std::string& name, const std::filesystem::path& folder,
+                                    const std::function<bool(std::string_view)>& include) {
+  MUSTER_ASSIGN_OR_RETURN(std::string bytes, PackDirectory(folder, include));
+  auto shared = std::make_shared<const std::string>(std::move(bytes));
+  return Content{.sha256 = Sha256Hex(*shared), .name = name, .bytes = std::move(shared)};
+}
+
+absl::StatusOr<Installation> FindInstallation() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return ErrnoError(error.value(), "/proc/self/exe");
+  Installation installation{.agent = self.parent_path() / "muster-agent",
+                            .trainer = self.parent_path().parent_path() / "lib/muster/trainer"};
+  for (const std::filesystem::path& path :
+       {installation.agent, installation.trainer / "bin/muster-trainer"}) {
+    if (!std::filesystem::exists(path, error)) {
+      return FailedPrecondition("%s is missing: the installation of muster is incomplete", path.string());
+    }
+  }
+  return installation;
+}
+
+}  // namespace muster

@@ -1,0 +1,35 @@
+// What travels to hosts: programs and data, packed into one archive each and named by its hash.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace muster {
+
+struct Content {
+  std::string sha256;
+  std::string name;  // for people: "trainer", "data"
+  std::shared_ptr<const std::string> bytes;
+};
+
+/// By hash.
+using Contents = std::map<std::string, Content>;
+
+/// Packs the files under `folder` for which `include` holds (all, without it).
+absl::StatusOr<Content> PackContent(const std::string& name, const std::filesystem::path& folder,
+                                    const std::function<bool(std::string_view)>& include = {});
+
+/// muster's own programs, found beside the running one: bin/muster-agent and lib/muster/trainer/.
+struct Installation {
+  std::filesystem::path agent;
+  std::filesystem::path trainer;  // the bundle's folder
+};
+absl::StatusOr<Installation> FindInstallation();
+
+}  // namespace muster

@@ -1,0 +1,312 @@
+#include "launcher/host_session.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_split.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "launcher/transport.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kCallTimeout = std::chrono::seconds(10);
+constexpr Duration kUploadTimeout = std::chrono::minutes(30);
+
+void Signal(const UniqueFd& event) {
+  const uint64_t one = 1;
+  (void)!::write(event.get(), &one, sizeof one);
+}
+
+reconcile::TaskState StateOf(agent::TaskState state) {
+  switch (state) {
+    case agent::TASK_STATE_RUNNING:
+      return reconcile::TaskState::kRunning;
+    case agent::TASK_STATE_RESTARTING:
+      return reconcile::TaskState::kRestarting;
+    case agent::TASK_STATE_SUCCEEDED:
+      return reconcile::TaskState::kSucceeded;
+    case agent::TASK_STATE_FAILED:
+      return reconcile::TaskState::kFailed;
+    case agent::TASK_STATE_LOST:
+      return reconcile::TaskState::kLost;
+    default:
+      return reconcile::TaskState::kPending;
+  }
+}
+
+template <typename Tasks>
+std::vector<reconcile::TaskReport> ReportsOf(const Tasks& tasks) {
+  std::vector<reconcile::TaskReport> reports;
+  for (const agent::TaskStatus& task : tasks) reports.push_back(ReportOf(task));
+  return reports;
+}
+
+// "2.36" as numbers that compare.
+std::vector<int> VersionNumbers(const std::string& version) {
+  std::vector<int> numbers;
+  for (const auto part : absl::StrSplit(version, '.')) {
+    int number = 0;
+    (void)absl::SimpleAtoi(part, &number);
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+reconcile::TaskReport ReportOf(const agent::TaskStatus& status) {
+  return {.task = status.task(),
+          .state = StateOf(status.state()),
+          .generation = status.generation(),
+          .spec_hash = status.spec_hash(),
+          .incarnation = status.incarnation(),
+          .restarts = status.restarts(),
+          .exit_code = status.exit_code(),
+          .stopped = status.stopped(),
+          .started_micros = status.started_micros(),
+          .ended_micros = status.ended_micros(),
+          .reason = status.reason()};
+}
+
+HostSession::HostSession(HostSessionOptions options)
+    : options_(std::move(options)),
+      name_(options_.host.name()),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      cancel_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  MUSTER_CHECK(wake_.valid() && cancel_.valid());
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
+
+HostSession::~HostSession() {
+  thread_.request_stop();
+  Signal(cancel_);
+  Signal(wake_);
+  thread_.join();
+}
+
+void HostSession::Execute(reconcile::Action action) { Enqueue(std::move(action)); }
+
+void HostSession::Start(uint64_t request, agent::StartTaskRequest start) {
+  Enqueue(StartCommand{request, std::move(start)});
+}
+
+void HostSession::Follow(const std::string& task, const std::string& path) {
+  Enqueue(FollowCommand{task, path});
+}
+
+void HostSession::Enqueue(Command command) {
+  const std::lock_guard lock(mutex_);
+  commands_.push_back(std::move(command));
+  Signal(wake_);
+}
+
+void HostSession::Run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    uint64_t ignored;
+    (void)!::read(wake_.get(), &ignored, sizeof ignored);
+    std::deque<Command> commands;
+    {
+      const std::lock_guard lock(mutex_);
+      commands.swap(commands_);
+    }
+    for (const Command& command : commands) {
+      if (stop.stop_requested()) break;
+      Do(command);
+    }
+    if (!commands.empty()) continue;
+    if (agent_ != nullptr) {
+      ReceiveOne();
+    } else {
+      pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+      ::poll(&wake, 1, -1);  // ends with the next command or with the session
+    }
+  }
+  agent_ = nullptr;
+}
+
+void HostSession::Do(const Command& command) {
+  if (const auto* start = std::get_if<StartCommand>(&command)) return Do(*start);
+  if (const auto* follow = std::get_if<FollowCommand>(&command)) return Do(*follow);
+  const auto& action = std::get<reconcile::Action>(command);
+  if (const auto* connect = std::get_if<reconcile::Connect>(&action)) return Do(*connect);
+  if (agent_ == nullptr) return;  // its connection was lost, which the reconciler has been told
+  if (const auto* ensure = std::get_if<reconcile::EnsureContents>(&action)) Do(*ensure);
+  if (const auto* lease = std::get_if<reconcile::LeasePort>(&action)) Do(*lease);
+  if (const auto* stop = std::get_if<reconcile::StopTasks>(&action)) Do(*stop);
+}
+
+void HostSession::Do(const reconcile::Connect& connect) {
+  agent_ = nullptr;
+  handlers_.clear();
+  connection_ = connect.connection;
+  ConnectOptions options = options_.connect;
+  options.ssh.cancel_fd = cancel_.get();
+  auto connected = AgentConnection::Connect(options_.host, options, connect.deadline);
+  absl::Status status = connected.status();
+  if (status.ok()) status = CheckFacts((*connected)->facts());
+  if (!status.ok()) {
+    // The reconciler tries again after Unavailable and gives up at once after any other code.
+    if (NeedsUser(status)) status = FailedPrecondition("%s", std::string(status.message()));
+    Emit(reconcile::HostFailed{.host = name_, .connection = connection_, .status = std::move(status)});
+    return;
+  }
+  agent_ = *std::move(connected);
+  options_.sink(HostFacts{name_, agent_->facts()});
+  Emit(reconcile::HostConnected{.host = name_, .connection = connection_});
+  agent::Request watch;
+  watch.mutable_watch()->set_job(options_.job);
+  Ask(0, watch, [this](const agent::Response& response) {
+    Emit(reconcile::HostReported{
+        .host = name_, .connection = connection_, .tasks = ReportsOf(response.watch().tasks())});
+  });
+  for (const auto& [file, followed] : followed_) {
+    if (followed.active) SendFollow(file.first, file.second);
+  }
+}
+
+absl::Status HostSession::CheckFacts(const agent::FactsResponse& facts) const {
+  if (options_.required_glibc.empty()) return absl::OkStatus();
+  const std::string& libc = facts.libc();
+  if (!libc.starts_with("glibc ")) {
+    return FailedPrecondition("%s has %s, and the trainer needs glibc %s or newer: nothing was started",
+                              name_, libc.empty() ? "an unknown C library" : libc, options_.required_glibc);
+  }
+  if (VersionNumbers(libc.substr(6)) < VersionNumbers(options_.required_glibc)) {
+    return FailedPrecondition("%s has %s, and the trainer needs glibc %s or newer: nothing was started",
+                              name_, libc, options_.required_glibc);
+  }
+  return absl::OkStatus();
+}
+
+void HostSession::Do(const reconcile::EnsureContents& ensure) {
+  const absl::Status status = UploadMissing(ensure.contents);
+  if (status.ok()) return Emit(reconcile::ContentsReady{.host = name_, .request = ensure.request});
+  if (absl::IsUnavailable(status)) return Lose(status);
+  Emit(reconcile::RequestFailed{.host = name_, .request = ensure.request, .status = status});
+}
+
+absl::Status HostSession::UploadMissing(const std::vector<std::string>& contents) {
+  agent::Request request;
+  request.mutable_store();
+  for (const std::string& sha256 : contents) request.mutable_store()->add_sha256(sha256);
+  MUSTER_ASSIGN_OR_RETURN(const agent::Response response, agent_->Call(request, Now() + kCallTimeout));
+  const auto& present = response.store().present_sha256();
+  for (const std::string& sha256 : contents) {
+    if (std::find(present.begin(), present.end(), sha256) != present.end()) continue;
+    const auto content = options_.contents->find(sha256);
+    if (content == options_.contents->end()) {
+      return FailedPrecondition("%s no longer has what the job needs: run the job file again", name_);
+    }
+    MUSTER_RETURN_IF_ERROR(agent_->Upload(
+        content->second,
+        [&](uint64_t sent, uint64_t total) {
+          options_.sink(UploadStep{name_, content->second.name, sent, total});
+        },
+        Now() + kUploadTimeout));
+  }
+  return absl::OkStatus();
+}
+
+void HostSession::Do(const reconcile::LeasePort& lease) {
+  agent::Request message;
+  agent::LeasePortsRequest* ports = message.mutable_lease_ports();
+  ports->set_job(options_.job);
+  ports->set_task(lease.task);
+  ports->set_address(lease.data_address);
+  ports->set_count(1);
+  for (const uint32_t port : lease.avoid) ports->add_avoid(port);
+  Ask(lease.request, message, [this, request = lease.request](const agent::Response& response) {
+    Emit(reconcile::PortLeased{.host = name_, .request = request, .port = response.lease_ports().ports(0)});
+  });
+}
+
+void HostSession::Do(const reconcile::StopTasks& stop) {
+  agent::Request message;
+  agent::StopTasksRequest* tasks = message.mutable_stop_tasks();
+  tasks->set_job(options_.job);
+  for (const std::string& task : stop.tasks) tasks->add_tasks(task);
+  tasks->set_minimum_generation(stop.minimum_generation);
+  tasks->set_grace_ms(
+      static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(stop.grace).count()));
+  Ask(stop.request, message, [this, request = stop.request](const agent::Response& response) {
+    Emit(reconcile::TasksStopped{.host = name_,
+                                 .request = request,
+                                 .processes_left = response.stop_tasks().processes_left(),
+                                 .tasks = ReportsOf(response.stop_tasks().tasks())});
+  });
+}
+
+void HostSession::Do(const StartCommand& start) {
+  if (agent_ == nullptr) return;
+  agent::Request message;
+  *message.mutable_start_task() = start.start;
+  Ask(start.request, message, [this, request = start.request](const agent::Response& response) {
+    Emit(reconcile::TaskStarted{
+        .host = name_, .request = request, .task = ReportOf(response.start_task().status())});
+  });
+}
+
+void HostSession::Do(const FollowCommand& follow) {
+  Followed& followed = followed_[{follow.task, follow.path}];
+  if (followed.active) return;
+  followed.active = true;
+  if (agent_ != nullptr) SendFollow(follow.task, follow.path);
+}
+
+void HostSession::SendFollow(const std::string& task, const std::string& path) {
+  agent::Request message;
+  agent::ReadFileRequest* read = message.mutable_read_file();
+  read->set_job(options_.job);
+  read->set_task(task);
+  read->set_path(path);
+  read->set_offset(followed_[{task, path}].offset);
+  read->set_follow(true);
+  Ask(0, message, [this, task, path](const agent::Response& response) {
+    Followed& followed = followed_[{task, path}];
+    followed.offset += response.read_file().data().size();
+    // An error, a file that the task never wrote, say, is the end of it as well.
+    const bool last = response.last() || response.has_error();
+    followed.active = !last;
+    options_.sink(FileBytes{task, path, response.read_file().data(), last});
+  });
+}
+
+// `request`: the reconciler's, to which an error of the agent is the answer; 0: the handler gets errors too.
+void HostSession::Ask(uint64_t request, const agent::Request& message, Handler handler) {
+  if (agent_ == nullptr) return;
+  const auto id = agent_->Send(message, Now() + kCallTimeout);
+  if (!id.ok()) return Lose(id.status());
+  handlers_[*id] = [this, request, handler = std::move(handler)](const agent::Response& response) {
+    if (request == 0 || !response.has_error()) return handler(response);
+    Emit(reconcile::RequestFailed{.host = name_, .request = request, .status = StatusOf(response, name_)});
+  };
+}
+
+void HostSession::ReceiveOne() {
+  auto answer = agent_->Receive(wake_.get(), Now() + std::chrono::minutes(1));
+  if (!answer.ok()) return Lose(answer.status());
+  if (!*answer) return;
+  const auto handler = handlers_.find((*answer)->id);
+  if (handler == handlers_.end()) {
+    return Lose(Unavailable("%s: %s", name_,
+                            (*answer)->response.has_error() ? (*answer)->response.error().message()
+                                                            : "an answer that nobody asked for"));
+  }
+  const bool last = (*answer)->response.last() || (*answer)->response.has_error();
+  const Handler handle = handler->second;
+  if (last) handlers_.erase(handler);
+  handle((*answer)->response);
+}
+
+void HostSession::Lose(const absl::Status& status) {
+  agent_ = nullptr;
+  handlers_.clear();
+  Emit(reconcile::HostFailed{
+      .host = name_, .connection = connection_, .status = Unavailable("%s", std::string(status.message()))});
+}
+
+}  // namespace muster

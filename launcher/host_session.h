@@ -1,0 +1,126 @@
+// HostSession: one thread that holds the connection to one host, executes what the reconciler wants done
+// there, and follows files of its tasks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "launcher/agent_connection.h"
+#include "launcher/contents.h"
+#include "launcher/reconciler/messages.h"
+#include "proto/agent.pb.h"
+#include "proto/job_record.pb.h"
+
+namespace muster {
+
+/// Bytes of a file that is followed, in order and without gaps, over reconnects too.
+struct FileBytes {
+  std::string task;
+  std::string path;
+  std::string bytes;
+  bool last = false;  // the task has ended and this was all; a new start goes on
+};
+
+/// What a host said about itself when it was connected.
+struct HostFacts {
+  std::string host;
+  agent::FactsResponse facts;
+};
+
+struct UploadStep {
+  std::string host;
+  std::string content;
+  uint64_t sent_bytes = 0;
+  uint64_t total_bytes = 0;
+};
+
+using SessionEvent = std::variant<reconcile::Event, FileBytes, HostFacts, UploadStep>;
+
+struct HostSessionOptions {
+  record::Host host;
+  std::string job;
+  std::string required_glibc;  // "": any
+  ConnectOptions connect;
+  const Contents* contents = nullptr;
+  /// Called from the session's thread; must not block on it.
+  std::function<void(SessionEvent)> sink;
+};
+
+class HostSession {
+ public:
+  explicit HostSession(HostSessionOptions options);
+  /// Gives up what is under way, closes the connection and joins the thread.
+  ~HostSession();
+
+  /// Any thread. Connect, EnsureContents, LeasePort and StopTasks of this host.
+  void Execute(reconcile::Action action);
+  void Start(uint64_t request, agent::StartTaskRequest start);
+  /// Sends the file's bytes from where it was left. Doing it again after the `last` bytes goes on with what
+  /// came since.
+  void Follow(const std::string& task, const std::string& path);
+
+ private:
+  struct StartCommand {
+    uint64_t request;
+    agent::StartTaskRequest start;
+  };
+  struct FollowCommand {
+    std::string task;
+    std::string path;
+  };
+  using Command = std::variant<reconcile::Action, StartCommand, FollowCommand>;
+  using Handler = std::function<void(const agent::Response&)>;
+
+  // A file whose bytes go to the sink.
+  struct Followed {
+    uint64_t offset = 0;
+    bool active = false;  // a request is under way, or wanted as soon as there is a connection
+  };
+
+  void Enqueue(Command command);
+  void Run(const std::stop_token& stop);
+  void Do(const Command& command);
+  void Do(const reconcile::Connect& connect);
+  void Do(const reconcile::EnsureContents& ensure);
+  void Do(const reconcile::LeasePort& lease);
+  void Do(const reconcile::StopTasks& stop);
+  void Do(const StartCommand& start);
+  void Do(const FollowCommand& follow);
+
+  absl::Status CheckFacts(const agent::FactsResponse& facts) const;
+  absl::Status UploadMissing(const std::vector<std::string>& contents);
+  void Ask(uint64_t request, const agent::Request& message, Handler handler);
+  void SendFollow(const std::string& task, const std::string& path);
+  void ReceiveOne();
+  void Lose(const absl::Status& status);
+  void Emit(reconcile::Event event) { options_.sink(std::move(event)); }
+
+  const HostSessionOptions options_;
+  const std::string name_;
+  UniqueFd wake_;    // readable when there are commands
+  UniqueFd cancel_;  // readable once the session is being destroyed
+  std::mutex mutex_;
+  std::deque<Command> commands_;  // guarded by mutex_
+
+  // Used by the session's thread only.
+  std::unique_ptr<AgentConnection> agent_;
+  reconcile::ConnectionId connection_ = 0;
+  std::map<uint64_t, Handler> handlers_;  // by the agent's request id
+  std::map<std::pair<std::string, std::string>, Followed> followed_;
+
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+reconcile::TaskReport ReportOf(const agent::TaskStatus& status);
+
+}  // namespace muster

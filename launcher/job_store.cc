@@ -1,0 +1,146 @@
+#include "launcher/job_store.h"
+
+#include <absl/strings/str_join.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace muster {
+namespace {
+
+constexpr char kRecordFile[] = "record.pb";
+
+reconcile::Casualty FromProto(const record::Casualty& proto) {
+  return {.task = proto.task(), .host = proto.host(), .what = proto.what()};
+}
+
+void ToProto(const reconcile::Casualty& casualty, record::Casualty* proto) {
+  proto->set_task(casualty.task);
+  proto->set_host(casualty.host);
+  proto->set_what(casualty.what);
+}
+
+reconcile::Outcome FromProto(const record::Outcome& proto) {
+  reconcile::Outcome outcome{.result = static_cast<reconcile::Result>(proto.result()),
+                             .exit_code = proto.exit_code(),
+                             .message = proto.message(),
+                             .left_behind = {proto.left_behind().begin(), proto.left_behind().end()}};
+  if (proto.has_first_cause()) outcome.first_cause = FromProto(proto.first_cause());
+  for (const auto& casualty : proto.consequences()) outcome.consequences.push_back(FromProto(casualty));
+  return outcome;
+}
+
+void ToProto(const reconcile::Outcome& outcome, record::Outcome* proto) {
+  proto->set_result(static_cast<int>(outcome.result));
+  proto->set_exit_code(outcome.exit_code);
+  proto->set_message(outcome.message);
+  if (outcome.first_cause) ToProto(*outcome.first_cause, proto->mutable_first_cause());
+  for (const auto& casualty : outcome.consequences) ToProto(casualty, proto->add_consequences());
+  for (const auto& host : outcome.left_behind) proto->add_left_behind(host);
+}
+
+}  // namespace
+
+reconcile::Record FromProto(const record::ClusterRecord& proto) {
+  reconcile::Record record{
+      .generation = proto.generation(), .fixed = proto.fixed(), .retries = proto.retries()};
+  auto cluster = std::make_shared<reconcile::Cluster>();
+  for (const auto& member : proto.members()) {
+    cluster->push_back({member.task(), member.host(), member.data_address(), member.port()});
+  }
+  record.cluster = std::move(cluster);
+  for (const auto& lost : proto.lost_ports()) record.lost_ports.push_back({lost.host(), lost.port()});
+  if (proto.has_ending()) record.ending = FromProto(proto.ending());
+  return record;
+}
+
+record::ClusterRecord ToProto(const reconcile::Record& record) {
+  record::ClusterRecord proto;
+  proto.set_generation(record.generation);
+  proto.set_fixed(record.fixed);
+  for (const reconcile::Member& member : *record.cluster) {
+    auto* out = proto.add_members();
+    out->set_task(member.task);
+    out->set_host(member.host);
+    out->set_data_address(member.data_address);
+    out->set_port(member.port);
+  }
+  for (const reconcile::LostPort& lost : record.lost_ports) {
+    proto.add_lost_ports()->set_host(lost.host);
+    proto.mutable_lost_ports()->rbegin()->set_port(lost.port);
+  }
+  proto.set_retries(record.retries);
+  if (record.ending) ToProto(*record.ending, proto.mutable_ending());
+  return proto;
+}
+
+absl::Status JobStore::Save(const record::JobRecord& record) const {
+  const std::filesystem::path folder = JobFolder(record.id());
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
+  return WriteFileAtomically(folder / kRecordFile, record.SerializeAsString(), 0600);
+}
+
+absl::StatusOr<record::JobRecord> JobStore::Load(const std::string& id) const {
+  const std::filesystem::path path = JobFolder(id) / kRecordFile;
+  MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, 1 << 28));
+  record::JobRecord record;
+  if (!record.ParseFromString(bytes)) return DataLoss("%s is damaged", path.string());
+  if (record.version() != kJobRecordVersion) {
+    return FailedPrecondition("%s has version %d, this muster knows version %d", path.string(),
+                              record.version(), kJobRecordVersion);
+  }
+  return record;
+}
+
+std::vector<record::JobRecord> JobStore::List(std::vector<absl::Status>* problems) const {
+  std::vector<record::JobRecord> records;
+  const auto ids = ListDirectory(folder_ / "jobs");
+  for (const std::string& id : ids.value_or(std::vector<std::string>())) {
+    auto record = Load(id);
+    if (record.ok()) {
+      records.push_back(*std::move(record));
+    } else if (problems != nullptr && !absl::IsNotFound(record.status())) {
+      problems->push_back(record.status());
+    }
+  }
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.created_micros() > b.created_micros(); });
+  return records;
+}
+
+absl::StatusOr<record::JobRecord> JobStore::Find(const std::string& id_or_name) const {
+  const std::vector<record::JobRecord> records = List(nullptr);
+  for (const auto& record : records) {
+    if (record.id() == id_or_name) return record;
+  }
+  for (const auto& record : records) {
+    if (record.name() == id_or_name) return record;
+  }
+  if (records.empty()) return InvalidArgument("there is no job '%s': no job has been run yet", id_or_name);
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < records.size() && i < 10; ++i) ids.push_back(records[i].id());
+  return InvalidArgument("there is no job '%s'; the newest are %s (muster list shows all)", id_or_name,
+                         absl::StrJoin(ids, ", "));
+}
+
+absl::StatusOr<JobLock> JobStore::Lock(const std::string& id) const {
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(JobFolder(id), 0700));
+  const std::filesystem::path path = JobFolder(id) / "lock";
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoError(errno, path.string());
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    const auto holder = ReadFile(path);
+    return FailedPrecondition(
+        "job %s is driven by another muster (process %s); `muster logs -f %s` follows it, `muster stop %s` "
+        "ends it",
+        id, holder.value_or("unknown"), id, id);
+  }
+  const std::string pid = std::to_string(::getpid());
+  if (::ftruncate(fd.get(), 0) != 0) return ErrnoError(errno, path.string());
+  MUSTER_RETURN_IF_ERROR(WriteAll(fd.get(), pid));
+  return JobLock(std::move(fd));
+}
+
+}  // namespace muster

@@ -1,0 +1,57 @@
+// The records of jobs on this machine: ~/.muster/jobs/<id>/ with record.pb, and what came back from the job
+// when it ended (result.json, metrics.jsonl, model.safetensors).
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "launcher/reconciler/messages.h"
+#include "proto/job_record.pb.h"
+
+namespace muster {
+
+inline constexpr uint32_t kJobRecordVersion = 1;
+
+/// Says that this process drives a job; freed with the object, or when the process dies.
+class JobLock {
+ public:
+  explicit JobLock(UniqueFd fd) : fd_(std::move(fd)) {}
+
+ private:
+  UniqueFd fd_;
+};
+
+class JobStore {
+ public:
+  /// `folder` is ~/.muster (or MUSTER_HOME).
+  explicit JobStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  std::filesystem::path JobFolder(const std::string& id) const { return folder_ / "jobs" / id; }
+
+  /// Atomic and durable.
+  absl::Status Save(const record::JobRecord& record) const;
+
+  /// DataLoss: damaged; FailedPrecondition: of another version, with both numbers.
+  absl::StatusOr<record::JobRecord> Load(const std::string& id) const;
+
+  /// All jobs that can be read, the newest first; what cannot is said in `problems`.
+  std::vector<record::JobRecord> List(std::vector<absl::Status>* problems) const;
+
+  /// By id, or the newest of that name. InvalidArgument names what there is.
+  absl::StatusOr<record::JobRecord> Find(const std::string& id_or_name) const;
+
+  /// FailedPrecondition, with the process id of its holder, if another muster drives the job.
+  absl::StatusOr<JobLock> Lock(const std::string& id) const;
+
+ private:
+  const std::filesystem::path folder_;
+};
+
+reconcile::Record FromProto(const record::ClusterRecord& proto);
+record::ClusterRecord ToProto(const reconcile::Record& record);
+
+}  // namespace muster

@@ -1,0 +1,115 @@
+// muster: the command.
+#include <csignal>
+#include <cstdio>
+
+#include <CLI/CLI.hpp>
+
+#include "launcher/commands/context.h"
+
+namespace muster {
+namespace {
+
+struct CommandLine {
+  CLI::App app{"Runs training jobs on machines you have, over SSH.", "muster"};
+  CommandFlags flags;
+  std::string format = "text";
+  CLI::App* check = app.add_subcommand("check", "Connect to every host of an inventory and say what it is");
+  CLI::App* plan = app.add_subcommand("plan", "Say what `run` would do, without contacting anything");
+  CLI::App* run = app.add_subcommand("run", "Run a job, or bring a running one to what its file says now");
+  CLI::App* show = app.add_subcommand("show", "The hosts and tasks of a job")->alias("status");
+  CLI::App* logs = app.add_subcommand("logs", "What the tasks of a job printed");
+  CLI::App* stop = app.add_subcommand("stop", "Stop a job: nothing of it is left on any host");
+  CLI::App* list = app.add_subcommand("list", "The jobs run from this account");
+  CLI::App* wait = app.add_subcommand("wait", "Wait for the end of a job, and exit as it does");
+};
+
+void Declare(CommandLine& line) {
+  CLI::App& app = line.app;
+  CommandFlags& flags = line.flags;
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("muster ") + MUSTER_VERSION);
+  for (CLI::App* command : {line.run, line.plan})
+    command->add_option("JOB", flags.job, "Job file (YAML)")->required();
+  for (CLI::App* command : {line.show, line.logs, line.stop, line.wait}) {
+    command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
+  }
+  for (CLI::App* command : {line.run, line.plan, line.check}) {
+    command->add_option("-i,--inventory", flags.inventory, "Inventory file (YAML)")
+        ->envname("MUSTER_INVENTORY")
+        ->capture_default_str();
+  }
+  for (CLI::App* command : {line.run, line.check, line.show, line.logs, line.stop, line.wait}) {
+    command->add_option(
+        "--known-hosts", flags.known_hosts,
+        "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
+  }
+  for (CLI::App* command : {line.check, line.show, line.logs, line.stop}) {
+    command->add_option("--connect-timeout", flags.connect_timeout_s, "Seconds for a host to answer")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+  }
+  for (CLI::App* command : {line.check, line.plan, line.run, line.show, line.list, line.wait}) {
+    command->add_option("-o,--output", line.format, "text or json")
+        ->check(CLI::IsMember({"text", "json"}))
+        ->capture_default_str();
+  }
+  for (CLI::App* command : {line.run, line.wait}) {
+    command
+        ->add_option("--timeout", flags.timeout_s,
+                     "Seconds for the whole job; then it is stopped, exit status 124")
+        ->check(CLI::PositiveNumber);
+  }
+  line.check->add_flag("--accept-new", flags.accept_new,
+                       "Trust hosts whose key is not known yet, and remember it");
+  line.run->add_flag("-d,--detach", flags.detach, "Return once every task runs");
+  line.run->add_flag("-q,--quiet", flags.quiet, "Without the output of the tasks");
+  line.logs->add_option("TASK", flags.tasks, "Only these: worker:0");
+  line.logs->add_flag("-f,--follow", flags.follow, "Go on until the tasks have ended");
+}
+
+absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& context) {
+  if (*line.run) return RunJobCommand(context);
+  if (*line.wait) return WaitCommand(context);
+  absl::Status status;
+  if (*line.check) status = CheckCommand(context);
+  if (*line.plan) status = PlanCommand(context);
+  if (*line.show) status = ShowCommand(context);
+  if (*line.logs) status = LogsCommand(context);
+  if (*line.stop) status = StopCommand(context);
+  if (*line.list) status = ListCommand(context);
+  if (!status.ok()) return status;
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  CommandLine line;
+  Declare(line);
+  try {
+    line.app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(line.app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::CallForVersion&) {
+    std::printf("%s\n", line.app.version().c_str());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", error.what());
+    return 2;
+  }
+  line.flags.format = line.format == "json" ? OutputFormat::kJson : OutputFormat::kText;
+  absl::StatusOr<int> code = 0;
+  if (const auto context = CommandContext::Create(line.flags); context.ok()) {
+    code = Dispatch(line, *context);
+  } else {
+    code = context.status();
+  }
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "muster: %s\n", std::string(code.status().message()).c_str());
+  return ExitCodeFor(code.status());
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) { return muster::Main(argc, argv); }

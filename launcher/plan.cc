@@ -1,0 +1,387 @@
+#include "launcher/plan.h"
+
+#include <absl/strings/str_split.h>
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/certificates.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "base/sha256.h"
+#include "cluster/cluster_spec.h"
+#include "inventory/placement.h"
+#include "launcher/job_store.h"
+
+namespace muster {
+namespace {
+
+constexpr uint64_t kMaxProgramFilesBytes = 8
+                                           << 20;  // they travel in the start message, whose frame is bounded
+
+// The address under which other hosts reach this one's tasks, as a literal.
+absl::StatusOr<std::string> DataAddress(const Host& host) {
+  if (!host.data_address.empty()) return host.data_address;
+  if (host.local) return "127.0.0.1";
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (const int error = ::getaddrinfo(host.ssh_address.c_str(), nullptr, &hints, &found); error != 0) {
+    return InvalidArgument(
+        "%s: host %s: '%s' cannot be resolved (%s): correct it, or give the host `data: ADDRESS`",
+        host.position.ToString(), host.name, host.ssh_address, ::gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, ::freeaddrinfo);
+  char text[NI_MAXHOST];
+  if (::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) {
+    return Internal("%s: address of a kind that has no literal", host.name);
+  }
+  return std::string(text);
+}
+
+record::Host HostRecord(const Host& host) {
+  record::Host out;
+  out.set_name(host.name);
+  out.set_local(host.local);
+  out.set_ssh_address(host.ssh_address);
+  out.set_ssh_port(static_cast<uint32_t>(host.ssh_port));
+  out.set_user(host.user);
+  for (const std::string& identity : host.identities) out.add_identities(identity);
+  out.set_dir(host.dir);
+  return out;
+}
+
+agent::RestartPolicy PolicyOf(ReplicaSpec::Restart restart) {
+  switch (restart) {
+    case ReplicaSpec::Restart::kNever:
+      return agent::RESTART_POLICY_NEVER;
+    case ReplicaSpec::Restart::kOnFailure:
+      return agent::RESTART_POLICY_ON_FAILURE;
+    case ReplicaSpec::Restart::kAlways:
+      return agent::RESTART_POLICY_ALWAYS;
+    case ReplicaSpec::Restart::kExitCode:
+      return agent::RESTART_POLICY_EXIT_CODE;
+  }
+  MUSTER_CHECK(false);
+}
+
+template <typename T>
+void AddFlag(const char* name, const std::optional<T>& value, agent::StartTaskRequest* start) {
+  if (!value) return;
+  if constexpr (std::is_floating_point_v<T>) {
+    start->add_argv(absl::StrFormat("--%s=%.9g", name, *value));
+  } else if constexpr (std::is_integral_v<T>) {
+    start->add_argv(absl::StrFormat("--%s=%d", name, *value));
+  } else {
+    start->add_argv(absl::StrFormat("--%s=%s", name, *value));
+  }
+}
+
+// Plans one job; the parts of MakePlan.
+class Planner {
+ public:
+  Planner(const Job& job, const Inventory& inventory, const PlanInputs& inputs)
+      : job_(job), inventory_(inventory), inputs_(inputs) {}
+
+  absl::StatusOr<JobPlan> Plan();
+
+ private:
+  absl::Status PackProgram();
+  absl::Status PackData();
+  absl::Status AddHosts(const std::vector<PlacedTask>& placed);
+  void AddTask(const PlacedTask& placed);
+  void AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const;
+  void AddContent(Content content);
+
+  const Job& job_;
+  const Inventory& inventory_;
+  const PlanInputs& inputs_;
+  JobPlan plan_;
+  std::string program_sha256_;
+  std::vector<agent::FileContent> files_;
+  std::string data_argument_;  // a folder on the host, or "synthetic"
+};
+
+absl::StatusOr<JobPlan> Planner::Plan() {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<PlacedTask> placed, PlaceTasks(job_, inventory_));
+  plan_.record.set_version(kJobRecordVersion);
+  plan_.record.set_name(job_.name);
+  plan_.record.set_job_file(job_.path);
+  plan_.record.set_inventory_file(inventory_.path);
+  MUSTER_RETURN_IF_ERROR(PackProgram());
+  MUSTER_RETURN_IF_ERROR(PackData());
+  MUSTER_RETURN_IF_ERROR(AddHosts(placed));
+  for (const PlacedTask& task : placed) AddTask(task);
+  return std::move(plan_);
+}
+
+absl::Status Planner::PackProgram() {
+  if (job_.program.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(Content trainer, PackContent("trainer", inputs_.installation.trainer));
+    MUSTER_ASSIGN_OR_RETURN(std::string glibc,
+                            ReadFile(inputs_.installation.trainer / "required_glibc", 100));
+    plan_.record.set_required_glibc(glibc.substr(0, glibc.find('\n')));
+    program_sha256_ = trainer.sha256;
+    AddContent(std::move(trainer));
+    return absl::OkStatus();
+  }
+  uint64_t total = 0;
+  for (const std::string& name : job_.files) {
+    const std::filesystem::path path = std::filesystem::path(job_.path).parent_path() / name;
+    auto bytes = ReadFile(path, kMaxProgramFilesBytes);
+    if (!bytes.ok())
+      return InvalidArgument("%s: files: %s", job_.path, std::string(bytes.status().message()));
+    if ((total += bytes->size()) > kMaxProgramFilesBytes) {
+      return InvalidArgument("%s: files: together larger than 8 MiB; put large ones under `data`", job_.path);
+    }
+    struct stat info {};
+    const bool executable = ::stat(path.c_str(), &info) == 0 && (info.st_mode & 0100) != 0;
+    agent::FileContent& file = files_.emplace_back();
+    file.set_path(name);
+    file.set_content(*std::move(bytes));
+    file.set_mode(executable ? 0755 : 0644);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Planner::PackData() {
+  std::string folder = job_.data.folder;
+  switch (job_.data.kind) {
+    case DataSource::Kind::kNone:
+      return absl::OkStatus();
+    case DataSource::Kind::kOnHosts:
+      data_argument_ = folder;
+      plan_.data = folder + " on the hosts";
+      return absl::OkStatus();
+    case DataSource::Kind::kAuto:
+      if (inputs_.data_folder.empty()) {
+        data_argument_ = "synthetic";
+        plan_.data = "synthetic digits (set MUSTER_DATA to a folder with mnist/ for the real ones)";
+        return absl::OkStatus();
+      }
+      folder = inputs_.data_folder;
+      break;
+    case DataSource::Kind::kFolder:
+      break;
+  }
+  if (!std::filesystem::is_directory(folder)) return InvalidArgument("data: %s is no folder", folder);
+  // The built-in models take a part of the folder; another program gets all of it.
+  const bool all = !job_.program.empty();
+  MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", folder, [all](std::string_view name) {
+                            return all || name.starts_with("mnist/");
+                          }));
+  data_argument_ = "{store:" + data.sha256 + "}";
+  plan_.data = folder;
+  AddContent(std::move(data));
+  return absl::OkStatus();
+}
+
+void Planner::AddContent(Content content) {
+  record::Content* out = plan_.record.add_contents();
+  out->set_sha256(content.sha256);
+  out->set_name(content.name);
+  out->set_size_bytes(content.bytes->size());
+  plan_.contents[content.sha256] = std::move(content);
+}
+
+absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
+  std::set<int> used;
+  for (const PlacedTask& task : placed) used.insert(task.host_index);
+  for (const int index : used) {
+    const Host& host = inventory_.hosts[index];
+    if (host.jump) {
+      return InvalidArgument("%s: host %s: this version cannot go through a jump host",
+                             host.position.ToString(), host.name);
+    }
+    record::Host out = HostRecord(host);
+    MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host));
+    for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
+    *plan_.record.add_hosts() = std::move(out);
+  }
+  for (const record::Host& host : plan_.record.hosts()) {
+    if (host.data_address().starts_with("127.") && !host.local() &&
+        host.ssh_address() != host.data_address() && plan_.record.hosts_size() > 1) {
+      return InvalidArgument(
+          "host %s: its address resolves to %s, which other hosts cannot reach: give it `data: ADDRESS`",
+          host.name(), host.data_address());
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Planner::AddTask(const PlacedTask& placed) {
+  const ReplicaSpec& replicas = job_.replicas(placed.role);
+  record::Task task;
+  task.set_id(placed.Name());
+  task.set_host(inventory_.hosts[placed.host_index].name);
+  task.set_is_server(placed.role == ReplicaRole::kPs);
+  task.set_is_chief(placed.role == ReplicaRole::kChief ||
+                    (placed.role == ReplicaRole::kWorker && placed.index == 0 && job_.chief.count == 0));
+  agent::StartTaskRequest* start = task.mutable_start();
+  start->set_task(placed.Name());
+  start->set_restart(PolicyOf(replicas.restart));
+  start->set_max_restarts(replicas.max_restarts);
+  start->add_environment("MUSTER_PLATFORM=ssh");
+  if (job_.program.empty()) {
+    start->set_program_sha256(program_sha256_);
+    start->add_environment("MUSTER_PROGRAM_SHA256=" + program_sha256_);
+    start->add_argv("bin/muster-trainer");
+    task.set_tensorflow_flags(true);
+    task.set_tls(true);
+    AddTrainerArguments(placed, start);
+  } else {
+    for (const std::string& word : job_.program) start->add_argv(word);
+    for (const agent::FileContent& file : files_) *start->add_files() = file;
+    task.set_tensorflow_flags(job_.tensorflow_flags);
+    task.set_rank_environment(true);
+    if (!data_argument_.empty()) start->add_environment("MUSTER_DATA=" + data_argument_);
+  }
+  for (const auto& [name, value] : job_.env) start->add_environment(name + "=" + value);
+  task.set_spec_hash(Sha256Hex(task.SerializeAsString()));
+  *plan_.record.add_tasks() = std::move(task);
+}
+
+void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const {
+  start->add_argv("--tls_dir={task_dir}/tls");
+  if (placed.role == ReplicaRole::kPs) return;
+  start->add_argv("--model=" + job_.model);
+  if (!job_.variant.empty()) start->add_argv("--variant=" + job_.variant);
+  if (!job_.hidden.empty()) {
+    std::string sizes;
+    for (const int size : job_.hidden) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+    start->add_argv("--hidden=" + sizes);
+  }
+  if (job_.update.mode == UpdateSpec::Mode::kSync) start->add_argv("--sync_replicas");
+  AddFlag("train_steps", job_.train.steps, start);
+  AddFlag("batch_size", job_.train.batch_size, start);
+  AddFlag("global_batch_size", job_.train.global_batch_size, start);
+  AddFlag("optimizer", job_.train.optimizer, start);
+  AddFlag("learning_rate", job_.train.learning_rate, start);
+  AddFlag("seed", job_.train.seed, start);
+  AddFlag("eval_every", job_.train.eval_every, start);
+  AddFlag("threads", job_.train.threads, start);
+  start->add_argv("--data_dir=" + data_argument_);
+  // Only the chief writes them, and which task that is, the trainer knows.
+  start->add_argv("--result_json={task_dir}/result.json");
+  start->add_argv("--metrics_jsonl={task_dir}/metrics.jsonl");
+  start->add_argv("--save_model={task_dir}/model.safetensors");
+}
+
+absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  MUSTER_CHECK(parts.size() == 2, text);
+  MUSTER_ASSIGN_OR_RETURN(const Role role, ParseRole(parts[0]));
+  return TaskId{role, std::stoi(parts[1])};
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs) {
+  return Planner(job, inventory, inputs).Plan();
+}
+
+std::vector<record::Host> AllHosts(const Inventory& inventory) {
+  std::vector<record::Host> hosts;
+  for (const Host& host : inventory.hosts) hosts.push_back(HostRecord(host));
+  return hosts;
+}
+
+absl::Status BeginJob(record::JobRecord* record) {
+  record->set_id(record->name() + "-" + RandomName(6));
+  record->set_created_micros(WallTimeMicros());
+  MUSTER_ASSIGN_OR_RETURN(const Certificate authority, MakeAuthority("muster job " + record->id()));
+  record->set_authority_certificate_pem(authority.certificate_pem);
+  record->set_authority_key_pem(authority.key_pem);
+  return absl::OkStatus();
+}
+
+void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
+  record->set_id(running.id());
+  record->set_created_micros(running.created_micros());
+  record->set_authority_certificate_pem(running.authority_certificate_pem());
+  record->set_authority_key_pem(running.authority_key_pem());
+  *record->mutable_cluster() = running.cluster();
+}
+
+reconcile::Desired DesiredOf(const record::JobRecord& record) {
+  reconcile::Desired desired;
+  for (const record::Host& host : record.hosts()) {
+    desired.hosts.push_back({.id = host.name(),
+                             .data_address = host.data_address(),
+                             .contents = {host.contents().begin(), host.contents().end()}});
+  }
+  for (const record::Task& task : record.tasks()) {
+    desired.tasks.push_back({.id = task.id(),
+                             .host = task.host(),
+                             .spec_hash = task.spec_hash(),
+                             .needs_port = true,  // every member of a ClusterSpec has an address
+                             .is_server = task.is_server()});
+  }
+  return desired;
+}
+
+absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
+                                                         const reconcile::StartTask& start) {
+  const auto task = std::find_if(record.tasks().begin(), record.tasks().end(),
+                                 [&](const record::Task& t) { return t.id() == start.task; });
+  MUSTER_CHECK(task != record.tasks().end(), start.task);
+  ClusterSpec cluster;
+  std::map<std::string, int> tasks_on_host;
+  int local_rank = 0;
+  for (const reconcile::Member& member : *start.cluster) {
+    MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(member.task));
+    auto& addresses = id.role == Role::kPs      ? cluster.ps
+                      : id.role == Role::kChief ? cluster.chief
+                                                : cluster.workers;
+    if (static_cast<int>(addresses.size()) <= id.index) addresses.resize(id.index + 1);
+    addresses[id.index] = reconcile::Address(member);
+    if (id.role == Role::kPs) continue;
+    if (member.task == start.task) local_rank = tasks_on_host[member.host];
+    ++tasks_on_host[member.host];
+  }
+  MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(start.task));
+
+  agent::StartTaskRequest request = task->start();
+  request.set_job(record.id());
+  request.set_generation(start.generation);
+  request.set_spec_hash(start.spec_hash);
+  if (task->tensorflow_flags()) {
+    for (const std::string& flag : ToFlags(cluster, id)) request.add_argv(flag);
+  }
+  if (task->rank_environment()) {
+    request.add_environment("TF_CONFIG=" + ToTfConfig(cluster, id));
+    const std::string& master = cluster.chief.empty() ? cluster.workers[0] : cluster.chief[0];
+    request.add_environment("MASTER_ADDR=" + HostOfAddress(master));
+    request.add_environment("MASTER_PORT=" + master.substr(master.rfind(':') + 1));
+    request.add_environment(absl::StrFormat("WORLD_SIZE=%d", cluster.rank_count()));
+    if (id.role != Role::kPs) {
+      request.add_environment(absl::StrFormat("RANK=%d", RankOf(cluster, id)));
+      request.add_environment(absl::StrFormat("LOCAL_RANK=%d", local_rank));
+    }
+  }
+  if (task->tls()) {
+    const Certificate authority{record.authority_certificate_pem(), record.authority_key_pem()};
+    MUSTER_ASSIGN_OR_RETURN(
+        const Certificate certificate,
+        IssueCertificate(authority, absl::StrFormat("%s-%d", RoleName(id.role), id.index)));
+    const std::pair<const char*, const std::string*> files[] = {
+        {"tls/ca.pem", &record.authority_certificate_pem()},
+        {"tls/cert.pem", &certificate.certificate_pem},
+        {"tls/key.pem", &certificate.key_pem}};
+    for (const auto& [path, content] : files) {
+      agent::FileContent* file = request.add_files();
+      file->set_path(path);
+      file->set_content(*content);
+      file->set_mode(0600);
+    }
+  }
+  return request;
+}
+
+}  // namespace muster

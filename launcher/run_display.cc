@@ -1,0 +1,207 @@
+#include "launcher/run_display.h"
+
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Bar(double part) {
+  constexpr int kWidth = 20;
+  const int filled = std::clamp(static_cast<int>(part * kWidth), 0, kWidth);
+  return "[" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "]";
+}
+
+std::string Describe(const reconcile::TaskView& task) {
+  std::string text = reconcile::TaskStateName(task.state);
+  if (task.report && task.report->restarts > 0)
+    text += absl::StrFormat(", restarts %d", task.report->restarts);
+  if (task.report && !task.report->reason.empty() && task.state != reconcile::TaskState::kRunning) {
+    text += ": " + task.report->reason;
+  }
+  return text;
+}
+
+std::string Describe(const reconcile::HostView& host) {
+  std::string text = reconcile::HostStateName(host.state);
+  if (!host.last_error.ok() && host.state != reconcile::HostState::kReady) {
+    text += ": " + std::string(host.last_error.message());
+  }
+  return text;
+}
+
+double Number(const Json& json, const char* key) {
+  const auto value = json.find(key);
+  return value != json.end() && value->is_number() ? value->get<double>() : 0;
+}
+
+}  // namespace
+
+RunDisplay::RunDisplay(const RunDisplayOptions& options, const record::JobRecord& record)
+    : options_(options) {
+  for (const record::Task& task : record.tasks()) host_of_task_[task.id()] = task.host();
+}
+
+void RunDisplay::Say(const std::string& line) {
+  block_.Clear();
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void RunDisplay::OnView(const reconcile::View& view) {
+  view_ = view;
+  ReportChanges(view);
+  Draw(/*must=*/false);
+}
+
+// One line a change. On a terminal the hosts' way to being ready is drawn instead, and only trouble is said.
+void RunDisplay::ReportChanges(const reconcile::View& view) {
+  for (const reconcile::HostView& host : view.hosts) {
+    const std::string text = Describe(host);
+    std::string& said = said_[host.host];
+    if (said == text) continue;
+    const bool trouble =
+        host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused;
+    if (trouble || (!block_.enabled() && host.state == reconcile::HostState::kReady))
+      Say(host.host + ": " + text);
+    said = text;
+  }
+  for (const reconcile::TaskView& task : view.tasks) {
+    const std::string text = Describe(task);
+    std::string& said = said_[task.task];
+    if (said == text) continue;
+    const bool trouble = task.state != reconcile::TaskState::kPending &&
+                         task.state != reconcile::TaskState::kRunning &&
+                         task.state != reconcile::TaskState::kSucceeded;
+    if (trouble || (!block_.enabled() && task.state != reconcile::TaskState::kPending)) {
+      Say(absl::StrFormat("%s on %s: %s", task.task, task.host, text));
+    }
+    said = text;
+  }
+}
+
+void RunDisplay::OnHostFacts(const HostFacts& facts) {
+  if (block_.enabled()) return;
+  Say(absl::StrFormat("%s: connected, %s, %s, %d processors, %s of memory", facts.host,
+                      facts.facts.architecture(), facts.facts.libc(), facts.facts.processors(),
+                      FormatBytes(facts.facts.memory_bytes())));
+}
+
+void RunDisplay::OnUpload(const UploadStep& step) {
+  Upload& upload = uploads_[step.host][step.content];
+  if (upload.total == 0 && !block_.enabled()) {
+    Say(absl::StrFormat("%s: uploading %s, %s", step.host, step.content, FormatBytes(step.total_bytes)));
+  }
+  upload = {.sent = step.sent_bytes, .total = step.total_bytes};
+  Draw(/*must=*/false);
+}
+
+void RunDisplay::OnLog(const std::string& task, const std::string& bytes, bool last) {
+  if (!options_.logs) return;
+  block_.Clear();
+  printer_.Print(task, host_of_task_[task], bytes);
+  if (last) printer_.Flush(task, host_of_task_[task]);
+}
+
+void RunDisplay::OnMetrics(const std::string& bytes) {
+  metrics_ += bytes;
+  size_t begin = 0;
+  for (size_t end; (end = metrics_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const Json line = Json::parse(metrics_.substr(begin, end - begin), nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object()) continue;
+    if (!seconds_to_first_step_) {
+      seconds_to_first_step_ = ToSeconds(Now() - options_.start) - Number(line, "seconds");
+    }
+    live_metrics_ =
+        absl::StrFormat("step %.0f%s  loss %.4f  %.0f samples/s", Number(line, "step"),
+                        options_.train_steps > 0 ? absl::StrFormat("/%d", options_.train_steps) : "",
+                        Number(line, "loss"), Number(line, "samples_per_second"));
+  }
+  metrics_.erase(0, begin);
+  Draw(/*must=*/false);
+}
+
+void RunDisplay::Draw(bool must) {
+  if (!block_.enabled()) return;
+  std::vector<std::string> lines;
+  if (view_.phase == reconcile::Phase::kGathering) {
+    constexpr size_t kMostLines = 16;
+    for (const reconcile::HostView& host : view_.hosts) {
+      if (lines.size() < kMostLines) lines.push_back(HostLine(host));
+    }
+    if (view_.hosts.size() > kMostLines) {
+      lines.push_back(absl::StrFormat("and %d more hosts", view_.hosts.size() - kMostLines));
+    }
+  } else {
+    lines.push_back(LiveLine());
+  }
+  block_.Show(lines, must);
+}
+
+std::string RunDisplay::HostLine(const reconcile::HostView& host) const {
+  std::string line = absl::StrFormat("%-20s %-10s", host.host, reconcile::HostStateName(host.state));
+  if (const auto uploads = uploads_.find(host.host); uploads != uploads_.end()) {
+    for (const auto& [content, upload] : uploads->second) {
+      if (upload.total == 0) continue;
+      line += absl::StrFormat("  %s %s %s", content, Bar(static_cast<double>(upload.sent) / upload.total),
+                              FormatBytes(upload.total));
+    }
+  }
+  return line;
+}
+
+std::string RunDisplay::LiveLine() const {
+  std::map<reconcile::TaskState, int> counts;
+  for (const reconcile::TaskView& task : view_.tasks) ++counts[task.state];
+  std::vector<std::string> states;
+  for (const auto& [state, count] : counts) {
+    states.push_back(absl::StrFormat("%d %s", count, reconcile::TaskStateName(state)));
+  }
+  return absl::StrFormat("%s  %s  %s", FormatAge(Now() - options_.start), absl::StrJoin(states, ", "),
+                         live_metrics_);
+}
+
+uint64_t RunDisplay::uploaded_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [host, contents] : uploads_) {
+    for (const auto& [content, upload] : contents) bytes += upload.sent;
+  }
+  return bytes;
+}
+
+void RunDisplay::Summarize(const RunResult& result) {
+  block_.Clear();
+  const reconcile::Outcome& outcome = result.outcome;
+  if (outcome.result != reconcile::Result::kSucceeded) {
+    std::fprintf(stderr, "\n%s\n", outcome.message.c_str());
+    if (!outcome.consequences.empty()) {
+      std::fprintf(stderr, "as a consequence:\n");
+      for (const reconcile::Casualty& casualty : outcome.consequences) {
+        std::fprintf(stderr, "  %s on %s: %s\n", casualty.task.c_str(), casualty.host.c_str(),
+                     casualty.what.c_str());
+      }
+    }
+    for (const std::string& host : outcome.left_behind) {
+      std::fprintf(stderr, "%s could not be reached; tasks may still run there\n", host.c_str());
+    }
+    return;
+  }
+  std::fprintf(stderr, "\nsucceeded after %.1f s; uploaded %s\n", ToSeconds(Now() - options_.start),
+               FormatBytes(uploaded_bytes()).c_str());
+  const Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return;
+  std::fprintf(stderr,
+               "time to first step %.2f s, training %.2f s, %.0f steps, %.0f samples/s, the chief sent %s "
+               "and received %s\n",
+               seconds_to_first_step_.value_or(0), Number(json, "seconds_training"), Number(json, "steps"),
+               Number(json, "samples_per_second"),
+               FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pushed"))).c_str(),
+               FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pulled"))).c_str());
+  std::fprintf(stderr, "MNIST accuracy: %.4f\n", Number(json, "test_accuracy"));
+}
+
+}  // namespace muster

@@ -1,0 +1,60 @@
+// What `muster run` shows: each host's way to being ready, then one live line, the tasks' output all the
+// while, and a summary.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/runner.h"
+#include "launcher/table.h"
+#include "launcher/terminal.h"
+
+namespace muster {
+
+struct RunDisplayOptions {
+  bool logs = true;          // print the tasks' output
+  uint64_t train_steps = 0;  // 0: unknown
+  TimePoint start;           // of the command
+};
+
+class RunDisplay final : public RunObserver {
+ public:
+  RunDisplay(const RunDisplayOptions& options, const record::JobRecord& record);
+
+  void OnView(const reconcile::View& view) override;
+  void OnHostFacts(const HostFacts& facts) override;
+  void OnUpload(const UploadStep& step) override;
+  void OnLog(const std::string& task, const std::string& bytes, bool last) override;
+  void OnMetrics(const std::string& bytes) override;
+
+  /// The outcome, the cause of a failure with its consequences, and the figures of the training, to stderr.
+  void Summarize(const RunResult& result);
+
+  uint64_t uploaded_bytes() const;
+
+ private:
+  struct Upload {
+    uint64_t sent = 0;
+    uint64_t total = 0;
+  };
+  void Say(const std::string& line);
+  void Draw(bool must);
+  void ReportChanges(const reconcile::View& view);
+  std::string HostLine(const reconcile::HostView& host) const;
+  std::string LiveLine() const;
+
+  const RunDisplayOptions options_;
+  std::map<std::string, std::string> host_of_task_;
+  LiveBlock block_;
+  LogPrinter printer_{/*prefix=*/true};
+  reconcile::View view_;
+  std::map<std::string, std::map<std::string, Upload>> uploads_;  // by host, by content
+  std::map<std::string, std::string> said_;                       // what was said last of a host or task
+  std::string metrics_;                                           // not yet a whole line
+  std::string live_metrics_;  // "step 300/1000  loss 0.31  12345 samples/s"
+  std::optional<double> seconds_to_first_step_;
+};
+
+}  // namespace muster

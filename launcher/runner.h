@@ -1,0 +1,54 @@
+// Runs a job: a reconciler, a session per host, and the record that both outlive.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "launcher/contents.h"
+#include "launcher/host_session.h"
+#include "launcher/job_store.h"
+#include "launcher/reconciler/messages.h"
+#include "proto/job_record.pb.h"
+
+namespace muster {
+
+/// What a run shows. Called from the runner's thread only.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  /// After each change of any state.
+  virtual void OnView(const reconcile::View& view) = 0;
+  virtual void OnHostFacts(const HostFacts& facts) = 0;
+  virtual void OnUpload(const UploadStep& step) = 0;
+  /// What a task printed.
+  virtual void OnLog(const std::string& task, const std::string& bytes, bool last) = 0;
+  /// Lines of the chief's metrics, as far as they have come.
+  virtual void OnMetrics(const std::string& bytes) = 0;
+};
+
+struct RunOptions {
+  ConnectOptions connect;
+  bool stop = false;    // only stop what runs
+  bool detach = false;  // return once every task has been started
+  bool follow_logs = true;
+  std::optional<Duration> run_deadline;  // then the job is stopped and 124 returned
+  const std::atomic<int>* interrupts =
+      nullptr;            // signals of the user so far: the first stops the job, the second gives up
+  int interrupt_fd = -1;  // readable when that grows
+};
+
+struct RunResult {
+  reconcile::Outcome outcome;
+  bool detached = false;    // the job goes on by itself; the outcome means nothing
+  std::string result_json;  // the chief's, if it wrote one
+};
+
+/// `record` is saved before anything is started and whenever the cluster changes; with the outcome at the
+/// end. The chief's result, metrics and model are fetched into the job's folder. Cancelled: the second
+/// interrupt.
+absl::StatusOr<RunResult> RunJob(const JobStore& store, record::JobRecord record, const Contents& contents,
+                                 const RunOptions& options, RunObserver& observer);
+
+}  // namespace muster
