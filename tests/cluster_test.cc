@@ -1,0 +1,50 @@
+// muster from inventory to result, on hosts behind real sshds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/muster_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = R"(
+name: mnist
+model: mnist_softmax
+update: {mode: sync}
+replicas:
+  ps: {count: 2}
+  worker: {count: 3, restart: on_failure, max_restarts: 2}
+train: {steps: 300, batch_size: 100, optimizer: sgd, learning_rate: 0.5}
+)";
+
+TEST(Cluster, OneCommandTrainsAndASecondOneUploadsNothing) {
+  MusterCluster cluster(4);
+  const std::string job = cluster.Write("job.yaml", kJob);
+  const CommandResult first = cluster.Muster({"run", job, "-i", cluster.inventory()});
+  ASSERT_EQ(first.exit_code, 0) << first.stderr_text;
+  EXPECT_THAT(first.stderr_text, HasSubstr("MNIST accuracy: 0.9"));
+  EXPECT_THAT(first.stdout_text, HasSubstr("[worker:0@host-3] step 300: loss"));
+  EXPECT_THAT(first.stderr_text, HasSubstr("uploading trainer"));
+
+  const CommandResult second = cluster.Muster({"run", job, "-i", cluster.inventory(), "-q", "-o", "json"});
+  ASSERT_EQ(second.exit_code, 0) << second.stderr_text;
+  EXPECT_THAT(second.stderr_text, HasSubstr("uploaded 0 B"));
+  const auto result = nlohmann::json::parse(second.stdout_text);
+  EXPECT_EQ(result["steps"], 300);
+  EXPECT_EQ(result["platform"], "ssh");
+  EXPECT_EQ(result["pushes"]["applied"], 900);
+
+  const CommandResult list = cluster.Muster({"list", "-o", "json"});
+  EXPECT_EQ(nlohmann::json::parse(list.stdout_text).size(), 2u);
+  for (const std::string file : {"result.json", "metrics.jsonl", "model.safetensors"}) {
+    const std::string id = nlohmann::json::parse(list.stdout_text)[0]["job"];
+    EXPECT_TRUE(std::filesystem::exists(cluster.home() / "jobs" / id / file)) << file;
+  }
+}
+
+}  // namespace
+}  // namespace muster
