@@ -201,7 +201,10 @@ void RunDisplay::Summarize(const RunResult& result) {
                Number(json, "samples_per_second"),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pushed"))).c_str(),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pulled"))).c_str());
-  std::fprintf(stderr, "MNIST accuracy: %.4f\n", Number(json, "test_accuracy"));
+  if (options_.accuracy) {
+    std::printf("MNIST accuracy: %.4f\n", Number(json, "test_accuracy"));
+    std::fflush(stdout);
+  }
 }
 
 }  // namespace muster

@@ -15,6 +15,7 @@ namespace muster {
 
 struct RunDisplayOptions {
   bool logs = true;          // print the tasks' output
+  bool accuracy = true;      // print it at the end
   uint64_t train_steps = 0;  // 0: unknown
   TimePoint start;           // of the command
 };
@@ -29,7 +30,8 @@ class RunDisplay final : public RunObserver {
   void OnLog(const std::string& task, const std::string& bytes, bool last) override;
   void OnMetrics(const std::string& bytes) override;
 
-  /// The outcome, the cause of a failure with its consequences, and the figures of the training, to stderr.
+  /// The outcome, the cause of a failure with its consequences, and the figures of the training, to stderr; the accuracy, which
+  /// is what was asked for, to stdout.
   void Summarize(const RunResult& result);
 
   uint64_t uploaded_bytes() const;

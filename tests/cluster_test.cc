@@ -26,7 +26,7 @@ TEST(Cluster, OneCommandTrainsAndASecondOneUploadsNothing) {
   const std::string job = cluster.Write("job.yaml", kJob);
   const CommandResult first = cluster.Muster({"run", job, "-i", cluster.inventory()});
   ASSERT_EQ(first.exit_code, 0) << first.stderr_text;
-  EXPECT_THAT(first.stderr_text, HasSubstr("MNIST accuracy: 0.9"));
+  EXPECT_THAT(first.stdout_text, HasSubstr("\nMNIST accuracy: 0.9"));
   EXPECT_THAT(first.stdout_text, HasSubstr("[worker:0@host-3] step 300: loss"));
   EXPECT_THAT(first.stderr_text, HasSubstr("uploading trainer"));
 

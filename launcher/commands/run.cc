@@ -97,6 +97,7 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   options.detach = context.flags().detach;
   options.follow_logs = !context.flags().detach;
   RunDisplay display({.logs = !context.flags().quiet,
+                      .accuracy = context.flags().format == OutputFormat::kText,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start},
                      plan.record);
@@ -128,7 +129,8 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
   if (record.ended_micros() == 0) {
     RunOptions options = MakeRunOptions(context);
     options.follow_logs = false;
-    RunDisplay display({.logs = false, .start = start}, record);
+    RunDisplay display(
+        {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
     MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
     display.Summarize(result);
     PrintResult(context, result);
