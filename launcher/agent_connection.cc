@@ -77,12 +77,17 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
   if (!there) {
     if (architecture != OwnArchitecture()) {
       return WithNeedsUser(
-          FailedPrecondition("%s is a %s machine, and this muster is built for %s: nothing was started",
+          FailedPrecondition("%s: its architecture is %s, and this muster is built for %s: nothing was sent",
                              host.name(), architecture, OwnArchitecture()));
     }
     MUSTER_RETURN_IF_ERROR(connection->UploadAgent(deadline));
     MUSTER_ASSIGN_OR_RETURN(there, connection->OpenBridge(deadline, &architecture));
-    if (!there) return Unavailable("%s: the agent was uploaded and is gone again", host.name());
+    if (!there) {
+      return WithNeedsUser(FailedPrecondition(
+          "%s: the agent was written to %s, but cannot be run there: is it mounted noexec? Give the host "
+          "another folder with `dir:`",
+          host.name(), host.dir()));
+    }
   }
   agent::Request facts;
   facts.mutable_facts();
@@ -150,9 +155,10 @@ absl::Status AgentConnection::UploadAgent(TimePoint deadline) {
   MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
                           RunOnHost(*transport_, command, options_.agent->bytes, deadline));
   if (result.exit_code != 0) {
-    return WithNeedsUser(FailedPrecondition(
-        "%s: the agent could not be written to %s: %s (is the disk full or the home read-only?)",
-        host_.name(), host_.dir(), result.stderr_tail));
+    return WithNeedsUser(
+        FailedPrecondition("%s: the agent could not be written to %s: %s (make room there, or give the host "
+                           "another folder with `dir:`)",
+                           host_.name(), host_.dir(), result.stderr_tail));
   }
   return absl::OkStatus();
 }
@@ -244,6 +250,11 @@ absl::Status AgentConnection::Upload(const Content& content, const UploadProgres
     }
   }
   if (rest.empty()) MUSTER_RETURN_IF_ERROR(channel->CloseInput());
+  // sshd may send the exit code before the last words, but never the end of the output.
+  char unwanted[4096];
+  while (!channel->end_of_output()) {
+    MUSTER_RETURN_IF_ERROR(transport_->Read(*channel, unwanted, deadline).status());
+  }
   MUSTER_ASSIGN_OR_RETURN(const int exit_code, transport_->Wait(*channel, deadline));
   if (exit_code != 0) {
     return FailedPrecondition("%s: the upload of %s failed: %s", host_.name(), content.name,

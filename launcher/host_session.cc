@@ -15,6 +15,8 @@ namespace {
 
 constexpr Duration kCallTimeout = std::chrono::seconds(10);
 constexpr Duration kUploadTimeout = std::chrono::minutes(30);
+// At its deadline the reconciler gives a connection up by itself, and would not know why.
+constexpr Duration kTimeToReport = std::chrono::milliseconds(500);
 
 void Signal(const UniqueFd& event) {
   const uint64_t one = 1;
@@ -145,7 +147,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
   connection_ = connect.connection;
   ConnectOptions options = options_.connect;
   options.ssh.cancel_fd = cancel_.get();
-  auto connected = AgentConnection::Connect(options_.host, options, connect.deadline);
+  auto connected = AgentConnection::Connect(options_.host, options, connect.deadline - kTimeToReport);
   absl::Status status = connected.status();
   if (status.ok()) status = CheckFacts((*connected)->facts());
   if (!status.ok()) {
@@ -172,11 +174,11 @@ absl::Status HostSession::CheckFacts(const agent::FactsResponse& facts) const {
   if (options_.required_glibc.empty()) return absl::OkStatus();
   const std::string& libc = facts.libc();
   if (!libc.starts_with("glibc ")) {
-    return FailedPrecondition("%s has %s, and the trainer needs glibc %s or newer: nothing was started",
+    return FailedPrecondition("%s: it has %s, and the trainer needs glibc %s or newer: nothing was sent",
                               name_, libc.empty() ? "an unknown C library" : libc, options_.required_glibc);
   }
   if (VersionNumbers(libc.substr(6)) < VersionNumbers(options_.required_glibc)) {
-    return FailedPrecondition("%s has %s, and the trainer needs glibc %s or newer: nothing was started",
+    return FailedPrecondition("%s: it has %s, and the trainer needs glibc %s or newer: nothing was sent",
                               name_, libc, options_.required_glibc);
   }
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/nearest.h"
 #include "launcher/commands/context.h"
 
 namespace muster {
@@ -81,6 +82,17 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   return 0;
 }
 
+// CLI11 only knows that there was no command, not that a word was meant as one.
+std::string Missing(const CLI::App& app, const CLI::RequiredError& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  if (unknown.empty() || !app.get_subcommands().empty()) return error.what();
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+  const std::string nearest = NearestWord(unknown[0], commands);
+  return "unknown command '" + unknown[0] + "'" +
+         (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+}
+
 int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   CommandLine line;
@@ -93,6 +105,9 @@ int Main(int argc, char** argv) {
   } catch (const CLI::CallForVersion&) {
     std::printf("%s\n", line.app.version().c_str());
     return 0;
+  } catch (const CLI::RequiredError& error) {
+    std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", Missing(line.app, error).c_str());
+    return 2;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", error.what());
     return 2;

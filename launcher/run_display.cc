@@ -28,11 +28,9 @@ std::string Describe(const reconcile::TaskView& task) {
 }
 
 std::string Describe(const reconcile::HostView& host) {
-  std::string text = reconcile::HostStateName(host.state);
-  if (!host.last_error.ok() && host.state != reconcile::HostState::kReady) {
-    text += ": " + std::string(host.last_error.message());
-  }
-  return text;
+  const std::string state = reconcile::HostStateName(host.state);
+  if (host.last_error.ok() || host.state == reconcile::HostState::kReady) return host.host + ": " + state;
+  return state + ": " + std::string(host.last_error.message());  // which names the host
 }
 
 double Number(const Json& json, const char* key) {
@@ -53,6 +51,11 @@ void RunDisplay::Say(const std::string& line) {
 }
 
 void RunDisplay::OnView(const reconcile::View& view) {
+  if (view_.phase == reconcile::Phase::kRunning && view.phase == reconcile::Phase::kGathering) {
+    Say(absl::StrFormat(
+        "generation %d is given up (a port was taken, or a stop came late): all tasks start again",
+        view.generation));
+  }
   view_ = view;
   ReportChanges(view);
   Draw(/*must=*/false);
@@ -66,8 +69,7 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
     if (said == text) continue;
     const bool trouble =
         host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused;
-    if (trouble || (!block_.enabled() && host.state == reconcile::HostState::kReady))
-      Say(host.host + ": " + text);
+    if (trouble || (!block_.enabled() && host.state == reconcile::HostState::kReady)) Say(text);
     said = text;
   }
   for (const reconcile::TaskView& task : view.tasks) {

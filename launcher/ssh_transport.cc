@@ -126,6 +126,8 @@ absl::StatusOr<size_t> SshChannel::TryRead(std::span<char> buffer) {
   if (n > 0) return n;
   if (n == SSH_ERROR) return Lost("the connection is lost");
   end_of_output_ = n == SSH_EOF || ssh_channel_is_eof(channel_);
+  // Errors may have arrived with the end, and nobody reads once that is known.
+  if (end_of_output_) MUSTER_RETURN_IF_ERROR(CollectStderr());
   return 0;
 }
 

@@ -1,7 +1,12 @@
 #include "launcher/commands/context.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+
+#include "launcher/shell_quote.h"
 
 namespace muster {
 namespace {
@@ -9,6 +14,14 @@ namespace {
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
+}
+
+// For commands that a message tells the user to type: as short as it can be.
+std::string ShellWord(const std::string& word) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::strchr("/._-+=:,@%", c) != nullptr;
+  };
+  return !word.empty() && std::all_of(word.begin(), word.end(), plain) ? word : QuoteWord(word);
 }
 
 }  // namespace
@@ -23,10 +36,17 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   context.ssh_ = SshOptionsFromEnvironment();
   if (!flags.known_hosts.empty()) context.ssh_.known_hosts = flags.known_hosts;
   context.ssh_.accept_new_keys = flags.accept_new;
-  context.ssh_.accept_command = "muster check --accept-new -i " + flags.inventory;
   context.home_ = home;
   context.data_folder_ = Variable("MUSTER_DATA");
   return context;
+}
+
+ConnectOptions CommandContext::ConnectOptionsFor(const std::string& inventory) const {
+  ConnectOptions options{.ssh = ssh_, .agent = &agent_};
+  options.ssh.accept_command = "muster check --accept-new -i " + ShellWord(inventory);
+  if (!flags_.known_hosts.empty())
+    options.ssh.accept_command += " --known-hosts " + ShellWord(flags_.known_hosts);
+  return options;
 }
 
 Duration CommandContext::connect_timeout() const {

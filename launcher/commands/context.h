@@ -39,8 +39,11 @@ class CommandContext {
   const JobStore& jobs() const { return jobs_; }
   const Installation& installation() const { return installation_; }
   const std::string& data_folder() const { return data_folder_; }
-  /// Valid while this object is.
-  ConnectOptions connect_options() const { return {.ssh = ssh_, .agent = &agent_}; }
+  /// To hosts of the inventory flag, or of the one that a job was run with. Valid while this object is.
+  ConnectOptions connect_options() const { return ConnectOptionsFor(flags_.inventory); }
+  ConnectOptions connect_options(const record::JobRecord& job) const {
+    return ConnectOptionsFor(job.inventory_file());
+  }
   Duration connect_timeout() const;
 
   absl::StatusOr<Inventory> ReadInventoryFlag() const;
@@ -51,6 +54,8 @@ class CommandContext {
 
  private:
   CommandContext(const CommandFlags& flags, JobStore jobs) : flags_(flags), jobs_(std::move(jobs)) {}
+
+  ConnectOptions ConnectOptionsFor(const std::string& inventory) const;
 
   CommandFlags flags_;
   JobStore jobs_;

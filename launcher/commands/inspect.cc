@@ -129,7 +129,7 @@ absl::Status ShowCommand(const CommandContext& context) {
   const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
   std::vector<std::map<std::string, agent::TaskStatus>> tasks(hosts.size());
   const std::vector<absl::Status> statuses =
-      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+      AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) -> absl::Status {
                  agent::Request request;
                  request.mutable_list_tasks()->set_job(record.id());

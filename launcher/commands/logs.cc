@@ -100,11 +100,11 @@ absl::Status LogsCommand(const CommandContext& context) {
   // As many at once as there are hosts: a follower never gives its place to another.
   const int parallel = static_cast<int>(hosts.size());
   std::vector<absl::Status> statuses =
-      AskHosts(hosts, context.connect_options(), context.connect_timeout(), read, parallel);
+      AskHosts(hosts, context.connect_options(record), context.connect_timeout(), read, parallel);
   const TimePoint give_up = Now() + kReconnectTimeout;
   while (context.flags().follow && absl::IsUnavailable(FirstFailure(statuses)) && Now() < give_up) {
     std::this_thread::sleep_for(kReconnectPause);
-    statuses = AskHosts(hosts, context.connect_options(), context.connect_timeout(), read, parallel);
+    statuses = AskHosts(hosts, context.connect_options(record), context.connect_timeout(), read, parallel);
   }
   for (const absl::Status& status : statuses) {
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());

@@ -33,10 +33,10 @@ void CatchInterrupts() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
 }
 
-RunOptions MakeRunOptions(const CommandContext& context) {
+RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
   CatchInterrupts();
   RunOptions options{
-      .connect = context.connect_options(), .interrupts = &interrupts, .interrupt_fd = interrupt_fd};
+      .connect = context.connect_options(record), .interrupts = &interrupts, .interrupt_fd = interrupt_fd};
   if (context.flags().timeout_s > 0) {
     options.run_deadline =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(context.flags().timeout_s));
@@ -55,7 +55,7 @@ void PrintResult(const CommandContext& context, const RunResult& result) {
 absl::Status StopDirectly(const CommandContext& context, const record::JobRecord& record) {
   const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
   const auto statuses =
-      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+      AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) -> absl::Status {
                  agent::Request request;
                  request.mutable_stop_tasks()->set_job(record.id());
@@ -93,7 +93,7 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
                plan.record.hosts_size());
   if (!plan.data.empty()) std::fprintf(stderr, "data: %s\n", plan.data.c_str());
 
-  RunOptions options = MakeRunOptions(context);
+  RunOptions options = MakeRunOptions(context, plan.record);
   options.detach = context.flags().detach;
   options.follow_logs = !context.flags().detach;
   RunDisplay display({.logs = !context.flags().quiet,
@@ -127,7 +127,7 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     lock = context.jobs().Lock(record.id());
   }
   if (record.ended_micros() == 0) {
-    RunOptions options = MakeRunOptions(context);
+    RunOptions options = MakeRunOptions(context, record);
     options.follow_logs = false;
     RunDisplay display(
         {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
@@ -147,7 +147,7 @@ absl::Status StopCommand(const CommandContext& context) {
     // Held by another muster, or ended: then this only makes sure.
     MUSTER_RETURN_IF_ERROR(StopDirectly(context, record));
   } else {
-    RunOptions options = MakeRunOptions(context);
+    RunOptions options = MakeRunOptions(context, record);
     options.stop = true;
     options.follow_logs = false;
     RunDisplay display({.logs = false, .start = Now()}, record);

@@ -7,8 +7,6 @@
 namespace muster::reconcile {
 namespace {
 
-constexpr int kUnreachableExitCode = 69;
-
 std::string Join(const std::vector<std::string>& parts) {
   std::string joined;
   for (const std::string& part : parts) joined += (joined.empty() ? "" : "; ") + part;
@@ -62,9 +60,8 @@ void Reconciler::FailUnreachable() {
   for (const Host& host : hosts_) {
     const bool down = phase_ == Phase::kGathering && host.link != Link::kUp;
     if (!Matters(host) || !(host.refused || down)) continue;
-    reasons.push_back(
-        absl::StrFormat("%s: %s", host.desired.id,
-                        host.last_error.ok() ? "no answer" : std::string(host.last_error.message())));
+    reasons.push_back(host.last_error.ok() ? host.desired.id + ": no answer"
+                                           : std::string(host.last_error.message()));
     for (const int index : host.tasks) {
       if (first || Done(tasks_[index])) continue;
       first = {tasks_[index].desired.id, host.desired.id, "lost with its host"};

@@ -26,6 +26,9 @@ using ConnectionId = uint64_t;  // of one Connect action; later ones are larger
 /// instead of failing.
 inline constexpr int kPortLostExitCode = 98;
 
+/// `muster run` ends with it where a host could not be reached or would not take what it was given.
+inline constexpr int kUnreachableExitCode = 69;
+
 // ---- What is wanted
 // -------------------------------------------------------------------------------------------------
 
@@ -153,8 +156,8 @@ struct TaskReport {
 };
 
 /// Answers to Connect. HostFailed also tells that an established connection is gone. The driver finds
-/// half-open connections with keepalives. Unavailable, DeadlineExceeded and Aborted are tried again; any
-/// other code (host key, login) is final.
+/// half-open connections with keepalives. `status` names the host. Unavailable, DeadlineExceeded and Aborted
+/// are tried again; any other code (host key, login) is final.
 struct HostConnected {
   HostId host;
   ConnectionId connection = 0;

@@ -46,19 +46,19 @@ void Reconciler::ReconcileHost(Host& host) {
 
 void Reconciler::CheckDeadlines(Host& host) {
   if (host.link == Link::kConnecting && now_ >= host.connect_at) {
-    LoseConnection(host, DeadlineExceeded("no connection within its deadline"));
+    LoseConnection(host, DeadlineExceeded("%s: no connection within its deadline", host.desired.id));
   }
   const bool silent = std::any_of(host.requests.begin(), host.requests.end(),
                                   [this](const Request& request) { return now_ >= request.deadline; });
   if (silent) {
     ++host.silences;
-    LoseConnection(host, DeadlineExceeded("connected, but a request got no answer"));
+    LoseConnection(host, DeadlineExceeded("%s: connected, but a request got no answer", host.desired.id));
     host.connect_at = now_;
   }
   if (phase_ == Phase::kEnding || !Matters(host)) return;
   if (host.silences >= options_.max_silences) {
     host.refused = true;
-    host.last_error = Unavailable("%d requests in a row got no answer", host.silences);
+    host.last_error = Unavailable("%s: %d requests in a row got no answer", host.desired.id, host.silences);
   }
   if (host.lost_since && now_ >= LostLimit(host)) host.refused = true;
   // A first start waits for the verdict on the other hosts: Advance.

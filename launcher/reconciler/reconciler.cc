@@ -388,9 +388,10 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
       break;
   }
   Outcome outcome{.result = Result::kFailed,
-                  .exit_code = ExitCodeFor(status),
-                  .message = absl::StrFormat("%s could not %s: %s (%d attempts)", host.desired.id, what,
-                                             std::string(status.message()), attempts)};
+                  .exit_code = request.ask == Ask::kContents ? kUnreachableExitCode : ExitCodeFor(status),
+                  .message = absl::StrFormat("%s%s could not %s: %s (%d attempts)",
+                                             record_.generation == 0 ? "nothing was started: " : "",
+                                             host.desired.id, what, std::string(status.message()), attempts)};
   if (task) outcome.first_cause = Casualty{task->desired.id, host.desired.id, std::string(status.message())};
   BeginEnding(std::move(outcome));
 }

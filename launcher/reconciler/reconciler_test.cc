@@ -38,7 +38,8 @@ class Script {
   std::string Report(const HostId& host, std::vector<TaskReport> tasks) {
     return Feed(HostReported{host, connections_[host], std::move(tasks)});
   }
-  std::string Lost(const HostId& host, const absl::Status& status = Unavailable("connection reset")) {
+  std::string Lost(const HostId& host) { return Lost(host, Unavailable("%s: connection reset", host)); }
+  std::string Lost(const HostId& host, const absl::Status& status) {
     return Feed(HostFailed{host, connections_[host], status});
   }
   std::string Ready(const HostId& host) { return Feed(ContentsReady{host, requests_[host + " contents"]}); }
@@ -221,10 +222,10 @@ TEST(ReconcilerTest, StopIsBoundedAndNamesWhoCouldNotBeReached) {
 TEST(ReconcilerTest, HostsNotReachedAreAllNamedAndNothingIsStarted) {
   Script script(OnePsOneWorker());
   script.Feed(Tick{});
-  EXPECT_EQ(script.Lost("a", PermissionDenied("host key changed")), "");  // b may be wrong too
+  EXPECT_EQ(script.Lost("a", PermissionDenied("a: host key changed")), "");  // b may be wrong too
   EXPECT_EQ(script.Lost("b"), "");
   EXPECT_EQ(script.Wait(milliseconds(400)), "connect b\n");
-  EXPECT_EQ(script.Lost("b", PermissionDenied("no such user")),
+  EXPECT_EQ(script.Lost("b", PermissionDenied("b: no such user")),
             "persist 0 ending\npersist 0 ending\n"
             "finish 69: nothing was started, because a host was not reached: a: host key changed; b: no such "
             "user\n");
@@ -259,7 +260,7 @@ TEST(ReconcilerTest, AHostLostForTooLongFailsTheJob) {
   script.StartAll();
   script.Lost("b");
   EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
-  script.Lost("b", Unavailable("no route"));
+  script.Lost("b", Unavailable("b: no route"));
   EXPECT_EQ(script.Wait(seconds(4)), "persist 1 ending\nstop a all below 2\n");
   EXPECT_EQ(script.Stopped("a", {}), "persist 1 ending\nfinish 69: host lost: b: no route\n");
   EXPECT_EQ(script.outcome->first_cause->task, "worker:0");
@@ -269,19 +270,20 @@ TEST(ReconcilerTest, AHostLostForTooLongFailsTheJob) {
 TEST(ReconcilerTest, AHostThatIsAnotherMachineWhenItReturnsFailsTheJobAtOnce) {
   Script script(OnePsOneWorker());
   script.StartAll();
-  EXPECT_EQ(script.Lost("b", PermissionDenied("host key changed")), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.Lost("b", PermissionDenied("b: host key changed")),
+            "persist 1 ending\nstop a all below 2\n");
   EXPECT_EQ(script.Stopped("a", {}), "persist 1 ending\nfinish 69: host lost: b: host key changed\n");
 }
 
 TEST(ReconcilerTest, AHostThatIsGoneWithADeadTasksServerIsTheFirstCause) {
   Script script(OnePsOneWorker());
   script.StartAll();
-  script.Lost("a", Unavailable("no route"));
+  script.Lost("a", Unavailable("a: no route"));
   script.Wait(milliseconds(100));
   script.Report("b", {Script::Ended("worker:0", 1)});
   script.Stopped("b", {});
   EXPECT_EQ(script.Wait(seconds(1)), "connect a\n");
-  script.Lost("a", Unavailable("no route"));
+  script.Lost("a", Unavailable("a: no route"));
   script.Wait(seconds(9));
   EXPECT_EQ(script.outcome->exit_code, 69);
   EXPECT_EQ(script.outcome->first_cause->task, "ps:0");

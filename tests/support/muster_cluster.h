@@ -16,14 +16,31 @@ namespace muster {
 
 class MusterCluster {
  public:
-  explicit MusterCluster(int hosts, const std::vector<std::string>& sshd_options = {}) : cluster_(hosts, sshd_options) {}
+  explicit MusterCluster(int hosts, const std::vector<std::string>& sshd_options = {})
+      : cluster_(hosts, sshd_options) {}
 
-  /// Runs muster to its end with the cluster's keys and this object's home; `arguments` as typed after `muster`.
-  CommandResult Muster(const std::vector<std::string>& arguments, Duration timeout = std::chrono::seconds(90)) {
+  /// Runs muster to its end with the cluster's keys and this object's home; `arguments` as typed after
+  /// `muster`.
+  CommandResult Muster(const std::vector<std::string>& arguments,
+                       Duration timeout = std::chrono::seconds(90)) {
     const auto result = RunCommand({.argv = Argv(arguments), .environment = Environment()}, Now() + timeout);
     EXPECT_TRUE(result.ok()) << result.status();
     return result.value_or(CommandResult{.exit_code = -1});
   }
+
+  /// Runs a line of sh in which `muster` is the command under test, with the same surroundings.
+  CommandResult Shell(const std::string& line, Duration timeout = std::chrono::seconds(90)) {
+    const std::string script = "muster() { \"$MUSTER\" \"$@\"; }\n" + line;
+    std::vector<std::string> environment = Environment();
+    environment.push_back("MUSTER=" + binary_);
+    const auto result =
+        RunCommand({.argv = {"sh", "-c", script}, .environment = environment}, Now() + timeout);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(CommandResult{.exit_code = -1});
+  }
+
+  /// The muster to run from now on, of another installation.
+  void set_binary(const std::string& path) { binary_ = path; }
 
   /// Starts muster with both outputs in the file `name` of folder().
   Process Start(const std::vector<std::string>& arguments, const std::string& name) {
@@ -37,7 +54,8 @@ class MusterCluster {
   }
 
   /// Waits until `text` stands in a file of folder(); false at the deadline.
-  bool WaitForText(const std::string& name, const std::string& text, Duration timeout = std::chrono::seconds(60)) {
+  bool WaitForText(const std::string& name, const std::string& text,
+                   Duration timeout = std::chrono::seconds(60)) {
     const TimePoint deadline = Now() + timeout;
     while (Now() < deadline) {
       if (ReadFile(Path(name)).value_or("").find(text) != std::string::npos) return true;
@@ -59,8 +77,8 @@ class MusterCluster {
   std::filesystem::path home() const { return folder_.path() / "home"; }
 
  private:
-  static std::vector<std::string> Argv(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), MUSTER_BINARY);
+  std::vector<std::string> Argv(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), binary_);
     return arguments;
   }
 
@@ -75,6 +93,7 @@ class MusterCluster {
 
   TemporaryDirectory folder_;
   LoopbackCluster cluster_;
+  std::string binary_ = MUSTER_BINARY;
 };
 
 }  // namespace muster
