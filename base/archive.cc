@@ -103,7 +103,7 @@ absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
   for (auto it = std::filesystem::recursive_directory_iterator(folder, error);
        !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error)) {
     const std::string name = it->path().lexically_relative(folder).string();
-    if (!include || it->is_directory() || include(name)) names.push_back(name);
+    if (!include || it->is_directory(error) || include(name)) names.push_back(name);
   }
   if (error) return ErrnoError(error.value(), folder.string());
   std::sort(names.begin(), names.end());

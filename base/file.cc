@@ -60,6 +60,10 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
   if (status.ok() && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoError(errno, "rename");
   if (!status.ok()) ::unlink(temporary.c_str());
+  // Without this the new name may be forgotten when the power goes.
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (status.ok() && ::fsync(folder_fd.get()) != 0) status = ErrnoError(errno, "fsync of its folder");
   return Annotate(status, path.string());
 }
 
@@ -69,7 +73,8 @@ absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode) {
     MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), mode));
   }
   if (::mkdir(path.c_str(), mode) == 0) return absl::OkStatus();
-  if (const int error = errno; error != EEXIST || !std::filesystem::is_directory(path)) {
+  std::error_code ignored;
+  if (const int error = errno; error != EEXIST || !std::filesystem::is_directory(path, ignored)) {
     return ErrnoError(error, path.string());
   }
   return absl::OkStatus();

@@ -21,6 +21,10 @@ namespace muster {
 
 int ExitCodeFor(const absl::Status& status);
 
+/// With this a server exits that cannot bind the port it was given (EADDRINUSE): the job then gets other
+/// ports instead of failing.
+inline constexpr int kPortLostExitCode = 98;
+
 /// "context: message", same code. OK stays OK.
 absl::Status Annotate(const absl::Status& status, const std::string& context);
 

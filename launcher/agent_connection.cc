@@ -3,7 +3,9 @@
 #include <absl/strings/str_split.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 #include "base/file.h"
 #include "base/sha256.h"
@@ -60,7 +62,9 @@ AgentConnection::AgentConnection(const record::Host& host, const ConnectOptions&
     : host_(host), options_(options) {}
 
 AgentConnection::~AgentConnection() {
-  bridge_ = nullptr;  // channels go before their transport
+  // Channels go before their transport.
+  upload_.reset();
+  bridge_ = nullptr;
 }
 
 absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const record::Host& host,
@@ -121,10 +125,10 @@ absl::StatusOr<bool> AgentConnection::OpenBridge(TimePoint deadline, std::string
   MUSTER_ASSIGN_OR_RETURN(bridge_, transport_->Start(command, deadline));
   HelloScanner scanner;
   while (true) {
-    char buffer[4096];
-    MUSTER_ASSIGN_OR_RETURN(const size_t n, transport_->Read(*bridge_, buffer, deadline));
-    if (n == 0) break;
-    const auto found = scanner.Feed({buffer, n});
+    const auto bytes = ReadMore(options_.ssh.cancel_fd, deadline);
+    if (!bytes.ok()) break;  // the end: what came before it says why
+    if (bytes->empty()) return Unavailable("%s: the agent did not answer in time", host_.name());
+    const auto found = scanner.Feed(*bytes);
     if (!found.ok()) return Annotate(found.status(), host_.name());
     if (!*found) continue;
     MUSTER_RETURN_IF_ERROR(
@@ -195,12 +199,20 @@ absl::StatusOr<std::optional<AgentConnection::Answer>> AgentConnection::Receive(
   }
 }
 
-// What has arrived; empty when woken or at the deadline.
 absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint deadline) {
   std::string bytes(65536, '\0');
   MUSTER_ASSIGN_OR_RETURN(size_t n, bridge_->TryRead(bytes));
   if (n == 0 && !bridge_->end_of_output()) {
-    const PollItem items[] = {{.channel = bridge_.get(), .read = true}};
+    PumpUpload();
+    if (upload_ && upload_->result) return std::string();
+    std::vector<PollItem> items = {{.channel = bridge_.get(), .read = true}};
+    if (upload_) {
+      items.push_back({.channel = upload_->channel.get(),
+                       .read = upload_->input_closed && !upload_->channel->end_of_output(),
+                       .write = !upload_->input_closed,
+                       .exit = upload_->input_closed});
+      deadline = std::min(deadline, upload_->deadline);
+    }
     const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
     if (absl::IsDeadlineExceeded(polled)) return std::string();
     MUSTER_RETURN_IF_ERROR(polled);
@@ -218,7 +230,7 @@ absl::StatusOr<agent::Response> AgentConnection::Call(const agent::Request& requ
   std::deque<Answer> others;
   others.swap(kept_);
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(std::optional<Answer> answer, Receive(-1, deadline));
+    MUSTER_ASSIGN_OR_RETURN(std::optional<Answer> answer, Receive(options_.ssh.cancel_fd, deadline));
     if (!answer) return Unavailable("%s: the agent did not answer in time", host_.name());
     if (answer->id != id) {
       others.push_back(*std::move(answer));
@@ -230,35 +242,71 @@ absl::StatusOr<agent::Response> AgentConnection::Call(const agent::Request& requ
   }
 }
 
-absl::Status AgentConnection::Upload(const Content& content, const UploadProgress& progress,
-                                     TimePoint deadline) {
-  const std::string_view bytes = *content.bytes;
-  MUSTER_ASSIGN_OR_RETURN(const auto channel,
-                          transport_->Start(absl::StrFormat("exec %s receive --root %s --sha256 %s --size %d",
-                                                            agent_, root_, content.sha256, bytes.size()),
-                                            deadline));
-  std::string_view rest = bytes;
-  while (!rest.empty()) {
-    const auto sent = channel->TryWrite(rest);
-    if (absl::IsFailedPrecondition(sent.status())) break;  // it has ended early; its exit code says why
-    MUSTER_RETURN_IF_ERROR(sent.status());
-    rest.remove_prefix(*sent);
-    if (progress) progress(bytes.size() - rest.size(), bytes.size());
-    if (*sent == 0) {
-      const PollItem items[] = {{.channel = channel.get(), .write = true, .exit = true}};
-      MUSTER_RETURN_IF_ERROR(Annotate(transport_->Poll(items, -1, deadline), "upload of " + content.name));
-    }
+absl::Status AgentConnection::BeginUpload(const Content& content, UploadProgress progress,
+                                          TimePoint deadline) {
+  MUSTER_CHECK(!upload_);
+  Upload upload{.content = content, .progress = std::move(progress), .deadline = deadline};
+  upload.rest = *upload.content.bytes;
+  MUSTER_ASSIGN_OR_RETURN(
+      upload.channel, transport_->Start(absl::StrFormat("exec %s receive --root %s --sha256 %s --size %d",
+                                                        agent_, root_, content.sha256, upload.rest.size()),
+                                        std::min(deadline, Now() + std::chrono::seconds(10))));
+  upload_ = std::move(upload);
+  return absl::OkStatus();
+}
+
+std::optional<absl::Status> AgentConnection::TakeUploadResult() {
+  if (!upload_ || !upload_->result) return std::nullopt;
+  const absl::Status result = *upload_->result;
+  upload_.reset();
+  return result;
+}
+
+// Does what can be done without waiting.
+void AgentConnection::PumpUpload() {
+  if (!upload_ || upload_->result) return;
+  if (const absl::Status sent = SendUpload(); !sent.ok()) {
+    upload_->result = sent;
+  } else if (upload_->input_closed && upload_->channel->end_of_output() && upload_->channel->exit_code()) {
+    const int exit_code = *upload_->channel->exit_code();
+    upload_->result = exit_code == 0
+                          ? absl::OkStatus()
+                          : FailedPrecondition("%s: the upload of %s failed: %s", host_.name(),
+                                               upload_->content.name, upload_->channel->StderrTail());
+  } else if (Now() >= upload_->deadline) {
+    upload_->result =
+        DeadlineExceeded("%s: the upload of %s took too long", host_.name(), upload_->content.name);
   }
-  if (rest.empty()) MUSTER_RETURN_IF_ERROR(channel->CloseInput());
+}
+
+absl::Status AgentConnection::SendUpload() {
+  Upload& upload = *upload_;
+  // So many bytes at a time, so that the conversation gets its turn.
+  constexpr size_t kTurnBytes = 1 << 20;
+  size_t turn = 0;
+  while (!upload.rest.empty() && turn < kTurnBytes) {
+    const auto sent = upload.channel->TryWrite(upload.rest);
+    // It has ended early; its exit code says why.
+    if (absl::IsFailedPrecondition(sent.status())) upload.rest = {};
+    if (upload.rest.empty()) break;
+    MUSTER_RETURN_IF_ERROR(sent.status());
+    if (*sent == 0) break;
+    upload.rest.remove_prefix(*sent);
+    turn += *sent;
+    const size_t total = upload.content.bytes->size();
+    if (upload.progress) upload.progress(total - upload.rest.size(), total);
+  }
+  if (!upload.rest.empty()) return absl::OkStatus();
+  if (!upload.input_closed) {
+    upload.input_closed = true;
+    // Of one that has ended, there is nothing to close.
+    if (const absl::Status closed = upload.channel->CloseInput(); absl::IsUnavailable(closed)) return closed;
+  }
   // sshd may send the exit code before the last words, but never the end of the output.
   char unwanted[4096];
-  while (!channel->end_of_output()) {
-    MUSTER_RETURN_IF_ERROR(transport_->Read(*channel, unwanted, deadline).status());
-  }
-  MUSTER_ASSIGN_OR_RETURN(const int exit_code, transport_->Wait(*channel, deadline));
-  if (exit_code != 0) {
-    return FailedPrecondition("%s: the upload of %s failed: %s", host_.name(), content.name,
-                              channel->StderrTail());
+  while (!upload.channel->end_of_output()) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, upload.channel->TryRead(unwanted));
+    if (n == 0) break;
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/framing.h"
@@ -56,15 +57,20 @@ class AgentConnection {
     uint64_t id = 0;
     agent::Response response;
   };
-  /// The next answer; nothing when `wake_fd` became readable or the deadline passed first.
+  /// The next answer; nothing when `wake_fd` became readable, an upload ended or the deadline passed first.
+  /// Drives the upload.
   absl::StatusOr<std::optional<Answer>> Receive(int wake_fd, TimePoint deadline);
 
   /// Sends a request and waits for its one answer; answers to others are kept for Receive. An error of the
-  /// agent is returned as the status.
+  /// agent is returned as the status. Gives up when the options' cancel_fd becomes readable.
   absl::StatusOr<agent::Response> Call(const agent::Request& request, TimePoint deadline);
 
-  /// Makes the content present in the host's store, through a channel of its own.
-  absl::Status Upload(const Content& content, const UploadProgress& progress, TimePoint deadline);
+  /// Begins to make the content present in the host's store, through a channel of its own, beside the
+  /// conversation: Receive drives it. One at a time.
+  absl::Status BeginUpload(const Content& content, UploadProgress progress, TimePoint deadline);
+
+  /// How the upload ended, once; nothing while it goes on.
+  std::optional<absl::Status> TakeUploadResult();
 
  private:
   AgentConnection(const record::Host& host, const ConnectOptions& options);
@@ -73,7 +79,20 @@ class AgentConnection {
   absl::Status UploadAgent(TimePoint deadline);
   /// False: the agent is not on the host, whose architecture is `*architecture`.
   absl::StatusOr<bool> OpenBridge(TimePoint deadline, std::string* architecture);
+  /// What has arrived on the bridge; empty when woken, when an upload ended, or at the deadline.
   absl::StatusOr<std::string> ReadMore(int wake_fd, TimePoint deadline);
+
+  struct Upload {
+    Content content;  // keeps the bytes alive
+    std::string_view rest;
+    UploadProgress progress;
+    TimePoint deadline;
+    std::unique_ptr<CommandChannel> channel;
+    bool input_closed = false;
+    std::optional<absl::Status> result;
+  };
+  void PumpUpload();
+  absl::Status SendUpload();
 
   const record::Host host_;
   const ConnectOptions options_;
@@ -81,6 +100,7 @@ class AgentConnection {
   std::string agent_;  // its path, likewise
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<CommandChannel> bridge_;
+  std::optional<Upload> upload_;
   FrameDecoder decoder_;
   std::deque<Answer> kept_;
   agent::FactsResponse facts_;

@@ -142,8 +142,7 @@ void HostSession::Do(const Command& command) {
 }
 
 void HostSession::Do(const reconcile::Connect& connect) {
-  agent_ = nullptr;
-  handlers_.clear();
+  Disconnect();
   connection_ = connect.connection;
   ConnectOptions options = options_.connect;
   options.ssh.cancel_fd = cancel_.get();
@@ -162,6 +161,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
   agent::Request watch;
   watch.mutable_watch()->set_job(options_.job);
   Ask(0, watch, [this](const agent::Response& response) {
+    if (response.has_error()) return Lose(StatusOf(response, name_));
     Emit(reconcile::HostReported{
         .host = name_, .connection = connection_, .tasks = ReportsOf(response.watch().tasks())});
   });
@@ -185,32 +185,53 @@ absl::Status HostSession::CheckFacts(const agent::FactsResponse& facts) const {
 }
 
 void HostSession::Do(const reconcile::EnsureContents& ensure) {
-  const absl::Status status = UploadMissing(ensure.contents);
-  if (status.ok()) return Emit(reconcile::ContentsReady{.host = name_, .request = ensure.request});
-  if (absl::IsUnavailable(status)) return Lose(status);
-  Emit(reconcile::RequestFailed{.host = name_, .request = ensure.request, .status = status});
+  auto missing = MissingContents(ensure.contents);
+  ensuring_ = ensure.request;
+  if (!missing.ok()) return FailUploads(missing.status());
+  to_upload_ = *std::move(missing);
+  UploadNext();
 }
 
-absl::Status HostSession::UploadMissing(const std::vector<std::string>& contents) {
+absl::StatusOr<std::deque<std::string>> HostSession::MissingContents(
+    const std::vector<std::string>& contents) {
   agent::Request request;
   request.mutable_store();
   for (const std::string& sha256 : contents) request.mutable_store()->add_sha256(sha256);
   MUSTER_ASSIGN_OR_RETURN(const agent::Response response, agent_->Call(request, Now() + kCallTimeout));
   const auto& present = response.store().present_sha256();
+  std::deque<std::string> missing;
   for (const std::string& sha256 : contents) {
     if (std::find(present.begin(), present.end(), sha256) != present.end()) continue;
-    const auto content = options_.contents->find(sha256);
-    if (content == options_.contents->end()) {
+    if (!options_.contents->contains(sha256)) {
       return FailedPrecondition("%s no longer has what the job needs: run the job file again", name_);
     }
-    MUSTER_RETURN_IF_ERROR(agent_->Upload(
-        content->second,
-        [&](uint64_t sent, uint64_t total) {
-          options_.sink(UploadStep{name_, content->second.name, sent, total});
-        },
-        Now() + kUploadTimeout));
+    missing.push_back(sha256);
   }
-  return absl::OkStatus();
+  return missing;
+}
+
+// The uploads go on while the session executes and answers other things: a host that has much to receive is
+// not a silent one, and can be told to stop.
+void HostSession::UploadNext() {
+  if (to_upload_.empty()) {
+    const reconcile::RequestId request = *std::exchange(ensuring_, std::nullopt);
+    return Emit(reconcile::ContentsReady{.host = name_, .request = request});
+  }
+  const Content& content = options_.contents->at(to_upload_.front());
+  const absl::Status begun = agent_->BeginUpload(
+      content,
+      [this, name = content.name](uint64_t sent, uint64_t total) {
+        options_.sink(UploadStep{name_, name, sent, total});
+      },
+      Now() + kUploadTimeout);
+  if (!begun.ok()) FailUploads(begun);
+}
+
+void HostSession::FailUploads(const absl::Status& status) {
+  to_upload_.clear();
+  const reconcile::RequestId request = *std::exchange(ensuring_, std::nullopt);
+  if (absl::IsUnavailable(status)) return Lose(status);
+  Emit(reconcile::RequestFailed{.host = name_, .request = request, .status = status});
 }
 
 void HostSession::Do(const reconcile::LeasePort& lease) {
@@ -273,7 +294,7 @@ void HostSession::SendFollow(const std::string& task, const std::string& path) {
     // An error, a file that the task never wrote, say, is the end of it as well.
     const bool last = response.last() || response.has_error();
     followed.active = !last;
-    options_.sink(FileBytes{task, path, response.read_file().data(), last});
+    options_.sink(FileBytes{task, path, response.read_file().data(), last, response.has_error()});
   });
 }
 
@@ -289,24 +310,39 @@ void HostSession::Ask(uint64_t request, const agent::Request& message, Handler h
 }
 
 void HostSession::ReceiveOne() {
-  auto answer = agent_->Receive(wake_.get(), Now() + std::chrono::minutes(1));
+  const auto answer = agent_->Receive(wake_.get(), Now() + std::chrono::minutes(1));
   if (!answer.ok()) return Lose(answer.status());
-  if (!*answer) return;
-  const auto handler = handlers_.find((*answer)->id);
-  if (handler == handlers_.end()) {
-    return Lose(Unavailable("%s: %s", name_,
-                            (*answer)->response.has_error() ? (*answer)->response.error().message()
-                                                            : "an answer that nobody asked for"));
+  if (*answer) Handle(**answer);
+  if (agent_ == nullptr) return;
+  if (const auto uploaded = agent_->TakeUploadResult()) {
+    if (!uploaded->ok()) return FailUploads(*uploaded);
+    to_upload_.pop_front();
+    UploadNext();
   }
-  const bool last = (*answer)->response.last() || (*answer)->response.has_error();
-  const Handler handle = handler->second;
-  if (last) handlers_.erase(handler);
-  handle((*answer)->response);
+}
+
+void HostSession::Handle(const AgentConnection::Answer& answer) {
+  const auto found = handlers_.find(answer.id);
+  if (found == handlers_.end()) {
+    // About the connection itself.
+    return Lose(Unavailable(
+        "%s: %s", name_,
+        answer.response.has_error() ? answer.response.error().message() : "an answer that nobody asked for"));
+  }
+  const Handler handler = found->second;  // which may close the connection, and so end its own entry
+  if (answer.response.last() || answer.response.has_error()) handlers_.erase(found);
+  handler(answer.response);
+}
+
+void HostSession::Disconnect() {
+  agent_ = nullptr;
+  handlers_.clear();
+  to_upload_.clear();
+  ensuring_.reset();
 }
 
 void HostSession::Lose(const absl::Status& status) {
-  agent_ = nullptr;
-  handlers_.clear();
+  Disconnect();
   Emit(reconcile::HostFailed{
       .host = name_, .connection = connection_, .status = Unavailable("%s", std::string(status.message()))});
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,7 +29,8 @@ struct FileBytes {
   std::string task;
   std::string path;
   std::string bytes;
-  bool last = false;  // the task has ended and this was all; a new start goes on
+  bool last = false;    // the task has ended and this was all; a new start goes on
+  bool failed = false;  // `last`, because the file could not be read (further)
 };
 
 /// What a host said about itself when it was connected.
@@ -98,10 +100,14 @@ class HostSession {
   void Do(const FollowCommand& follow);
 
   absl::Status CheckFacts(const agent::FactsResponse& facts) const;
-  absl::Status UploadMissing(const std::vector<std::string>& contents);
+  absl::StatusOr<std::deque<std::string>> MissingContents(const std::vector<std::string>& contents);
+  void UploadNext();
+  void FailUploads(const absl::Status& status);
   void Ask(uint64_t request, const agent::Request& message, Handler handler);
   void SendFollow(const std::string& task, const std::string& path);
   void ReceiveOne();
+  void Handle(const AgentConnection::Answer& answer);
+  void Disconnect();
   void Lose(const absl::Status& status);
   void Emit(reconcile::Event event) { options_.sink(std::move(event)); }
 
@@ -117,6 +123,8 @@ class HostSession {
   reconcile::ConnectionId connection_ = 0;
   std::map<uint64_t, Handler> handlers_;  // by the agent's request id
   std::map<std::pair<std::string, std::string>, Followed> followed_;
+  std::optional<reconcile::RequestId> ensuring_;  // the EnsureContents that uploads are for
+  std::deque<std::string> to_upload_;             // hashes; the front one is on its way
 
   std::jthread thread_;  // last: it uses all of the above
 };

@@ -104,7 +104,6 @@ class Planner {
   const PlanInputs& inputs_;
   JobPlan plan_;
   std::string program_sha256_;
-  std::vector<agent::FileContent> files_;
   std::string data_argument_;  // a folder on the host, or "synthetic"
 };
 
@@ -142,7 +141,7 @@ absl::Status Planner::PackProgram() {
     }
     struct stat info {};
     const bool executable = ::stat(path.c_str(), &info) == 0 && (info.st_mode & 0100) != 0;
-    agent::FileContent& file = files_.emplace_back();
+    agent::FileContent& file = *plan_.record.add_program_files();
     file.set_path(name);
     file.set_content(*std::move(bytes));
     file.set_mode(executable ? 0755 : 0644);
@@ -170,7 +169,8 @@ absl::Status Planner::PackData() {
     case DataSource::Kind::kFolder:
       break;
   }
-  if (!std::filesystem::is_directory(folder)) return InvalidArgument("data: %s is no folder", folder);
+  if (std::error_code error; !std::filesystem::is_directory(folder, error))
+    return InvalidArgument("data: %s is no folder", folder);
   // The built-in models take a part of the folder; another program gets all of it.
   const bool all = !job_.program.empty();
   MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", folder, [all](std::string_view name) {
@@ -205,8 +205,9 @@ absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
     *plan_.record.add_hosts() = std::move(out);
   }
   for (const record::Host& host : plan_.record.hosts()) {
-    if (host.data_address().starts_with("127.") && !host.local() &&
-        host.ssh_address() != host.data_address() && plan_.record.hosts_size() > 1) {
+    // A loopback address that the inventory itself names is meant: a cluster on this machine.
+    if (host.data_address().starts_with("127.") && host.ssh_address() != host.data_address() &&
+        plan_.record.hosts_size() > 1) {
       return InvalidArgument(
           "host %s: its address resolves to %s, which other hosts cannot reach: give it `data: ADDRESS`",
           host.name(), host.data_address());
@@ -227,23 +228,26 @@ void Planner::AddTask(const PlacedTask& placed) {
   start->set_task(placed.Name());
   start->set_restart(PolicyOf(replicas.restart));
   start->set_max_restarts(replicas.max_restarts);
-  start->add_environment("MUSTER_PLATFORM=ssh");
+  start->add_environment(inventory_.hosts[placed.host_index].local ? "MUSTER_PLATFORM=local"
+                                                                   : "MUSTER_PLATFORM=ssh");
   if (job_.program.empty()) {
     start->set_program_sha256(program_sha256_);
     start->add_environment("MUSTER_PROGRAM_SHA256=" + program_sha256_);
     start->add_argv("bin/muster-trainer");
     task.set_tensorflow_flags(true);
     task.set_tls(true);
+    task.set_writes_results(task.is_chief());
     AddTrainerArguments(placed, start);
   } else {
     for (const std::string& word : job_.program) start->add_argv(word);
-    for (const agent::FileContent& file : files_) *start->add_files() = file;
     task.set_tensorflow_flags(job_.tensorflow_flags);
     task.set_rank_environment(true);
     if (!data_argument_.empty()) start->add_environment("MUSTER_DATA=" + data_argument_);
   }
   for (const auto& [name, value] : job_.env) start->add_environment(name + "=" + value);
-  task.set_spec_hash(Sha256Hex(task.SerializeAsString()));
+  std::string spec = task.SerializeAsString();
+  for (const agent::FileContent& file : plan_.record.program_files()) spec += file.SerializeAsString();
+  task.set_spec_hash(Sha256Hex(spec));
   *plan_.record.add_tasks() = std::move(task);
 }
 
@@ -307,6 +311,12 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_authority_certificate_pem(running.authority_certificate_pem());
   record->set_authority_key_pem(running.authority_key_pem());
   *record->mutable_cluster() = running.cluster();
+  // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
+  for (const record::Host& old : running.hosts()) {
+    const bool known = std::any_of(record->hosts().begin(), record->hosts().end(),
+                                   [&](const record::Host& host) { return host.name() == old.name(); });
+    if (!known) *record->add_hosts() = old;
+  }
 }
 
 reconcile::Desired DesiredOf(const record::JobRecord& record) {
@@ -351,6 +361,7 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   request.set_job(record.id());
   request.set_generation(start.generation);
   request.set_spec_hash(start.spec_hash);
+  for (const agent::FileContent& file : record.program_files()) *request.add_files() = file;
   if (task->tensorflow_flags()) {
     for (const std::string& flag : ToFlags(cluster, id)) request.add_argv(flag);
   }

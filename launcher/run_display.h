@@ -30,8 +30,8 @@ class RunDisplay final : public RunObserver {
   void OnLog(const std::string& task, const std::string& bytes, bool last) override;
   void OnMetrics(const std::string& bytes) override;
 
-  /// The outcome, the cause of a failure with its consequences, and the figures of the training, to stderr; the accuracy, which
-  /// is what was asked for, to stdout.
+  /// The outcome, the cause of a failure with its consequences, and the figures of the training, to stderr;
+  /// the accuracy, which is what was asked for, to stdout.
   void Summarize(const RunResult& result);
 
   uint64_t uploaded_bytes() const;

@@ -49,6 +49,11 @@ class EventQueue {
   std::deque<SessionEvent> events_;
 };
 
+struct ResultFile {
+  std::string bytes;
+  bool complete = false;
+};
+
 class Runner {
  public:
   Runner(const JobStore& store, record::JobRecord record, const Contents& contents, const RunOptions& options,
@@ -59,7 +64,9 @@ class Runner {
         options_(options),
         observer_(observer) {
     for (const record::Task& task : record_.tasks()) {
-      if (task.is_chief()) chief_ = task.id();
+      if (!task.is_chief()) continue;
+      chief_ = task.id();
+      writes_results_ = task.writes_results();
     }
   }
 
@@ -77,7 +84,8 @@ class Runner {
   void FollowOutput(const reconcile::View& view);
   bool EverythingRuns(const reconcile::View& view) const;
   void Drain();
-  void FetchResults();
+  absl::Status FetchResults();
+  std::string HostOf(const std::string& task_id) const;
 
   const JobStore& store_;
   record::JobRecord record_;
@@ -85,14 +93,16 @@ class Runner {
   const RunOptions& options_;
   RunObserver& observer_;
   std::string chief_;
+  bool writes_results_ = false;  // the chief does
   EventQueue queue_;
   std::map<std::string, std::unique_ptr<HostSession>> sessions_;
   std::optional<reconcile::Outcome> outcome_;
   bool detached_ = false;
   int interrupts_handled_ = 0;
+  std::optional<TimePoint> interrupted_at_;
   std::set<std::pair<std::string, std::string>> following_;  // (task, path)
   std::map<std::string, uint64_t> followed_incarnation_;     // of each task, counted over generations
-  std::map<std::string, std::string> results_;               // what has come of the files in kResultFiles
+  std::map<std::string, ResultFile> results_;                // by path: of kResultFiles
 };
 
 absl::StatusOr<RunResult> Runner::Run() {
@@ -104,18 +114,20 @@ absl::StatusOr<RunResult> Runner::Run() {
   if (options_.stop) Step(reconciler, reconcile::StopRequested{});
   Step(reconciler, reconcile::Tick{});
   MUSTER_RETURN_IF_ERROR(Loop(reconciler));
+  absl::Status fetched;
   if (!detached_) {
     Drain();
-    FetchResults();
+    fetched = FetchResults();
     observer_.OnView(reconciler.GetView());
     record_.set_ended_micros(WallTimeMicros());
     *record_.mutable_cluster() = ToProto(reconciler.record());
-    MUSTER_RETURN_IF_ERROR(store_.Save(record_));
+    fetched.Update(store_.Save(record_));
   }
   sessions_.clear();
   return RunResult{.outcome = outcome_.value_or(reconcile::Outcome{}),
                    .detached = detached_,
-                   .result_json = results_["result.json"]};
+                   .fetched = fetched,
+                   .result_json = results_["result.json"].bytes};
 }
 
 absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
@@ -144,16 +156,18 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
 absl::Status Runner::HandleInterrupts(reconcile::Reconciler& reconciler) {
   const int interrupts = options_.interrupts == nullptr ? 0 : options_.interrupts->load();
   if (interrupts == interrupts_handled_) return absl::OkStatus();
-  const bool first = interrupts_handled_ == 0;
   interrupts_handled_ = interrupts;
   if (options_.interrupt_fd >= 0) {
     uint64_t ignored;
     (void)!::read(options_.interrupt_fd, &ignored, sizeof ignored);
   }
-  if (first && interrupts == 1) {
+  if (!interrupted_at_) {
+    interrupted_at_ = Now();
     Step(reconciler, reconcile::StopRequested{});
     return absl::OkStatus();
   }
+  // A terminal that closes sends the same signal twice at once; a user who means it takes longer.
+  if (Now() - *interrupted_at_ < std::chrono::milliseconds(500)) return absl::OkStatus();
   return Cancelled("interrupted again: tasks of job %s may still run; `muster stop %s` ends them",
                    record_.id(), record_.id());
 }
@@ -163,17 +177,15 @@ void Runner::Step(reconcile::Reconciler& reconciler, const reconcile::Event& eve
 }
 
 void Runner::Perform(reconcile::Reconciler& reconciler, const std::vector<reconcile::Action>& actions) {
+  absl::Status saved;
   for (const reconcile::Action& action : actions) {
     if (const auto* persist = std::get_if<reconcile::PersistRecord>(&action)) {
-      if (const absl::Status saved = Persist(persist->record); !saved.ok()) {
-        // What follows would start tasks that nobody could find again.
-        Step(reconciler, reconcile::RecordFailed{saved});
-        return;
-      }
+      saved.Update(Persist(persist->record));
     } else if (const auto* finish = std::get_if<reconcile::Finish>(&action)) {
       outcome_ = finish->outcome;
     } else if (const auto* start = std::get_if<reconcile::StartTask>(&action)) {
-      Start(*start);
+      // Without its record, nobody could find the task again.
+      if (saved.ok()) Start(*start);
     } else {
       const std::string& host = std::visit(
           [](const auto& a) -> const std::string& {
@@ -185,6 +197,7 @@ void Runner::Perform(reconcile::Reconciler& reconciler, const std::vector<reconc
       SessionOf(host).Execute(action);
     }
   }
+  if (!saved.ok()) Step(reconciler, reconcile::RecordFailed{saved});
 }
 
 absl::Status Runner::Persist(const reconcile::Record& cluster) {
@@ -242,7 +255,9 @@ void Runner::FollowOutput(const reconcile::View& view) {
 void Runner::Handle(const FileBytes& bytes) {
   if (bytes.last) following_.erase({bytes.task, bytes.path});
   if (bytes.path == "log") return observer_.OnLog(bytes.task, bytes.bytes, bytes.last);
-  results_[bytes.path] += bytes.bytes;
+  ResultFile& file = results_[bytes.path];
+  file.bytes += bytes.bytes;
+  file.complete = bytes.last && !bytes.failed;
   if (bytes.path == "metrics.jsonl") observer_.OnMetrics(bytes.bytes);
 }
 
@@ -253,36 +268,50 @@ bool Runner::EverythingRuns(const reconcile::View& view) const {
          });
 }
 
-// What the tasks printed last is still on its way when they have ended.
+// What the tasks wrote last is still on its way when they have ended: waits for it as long as something
+// comes.
 void Runner::Drain() {
-  const TimePoint deadline = Now() + kDrainTimeout;
+  TimePoint deadline = Now() + kDrainTimeout;
   while (!following_.empty() && Now() < deadline) {
     for (const SessionEvent& event : queue_.Wait(-1, deadline)) {
-      if (const auto* bytes = std::get_if<FileBytes>(&event)) Handle(*bytes);
-      // A host that is gone sends nothing more.
-      if (const auto* change = std::get_if<reconcile::Event>(&event);
-          change != nullptr && std::holds_alternative<reconcile::HostFailed>(*change)) {
-        return;
+      if (const auto* bytes = std::get_if<FileBytes>(&event)) {
+        Handle(*bytes);
+        deadline = Now() + kDrainTimeout;
+      }
+      const auto* change = std::get_if<reconcile::Event>(&event);
+      if (change == nullptr) continue;
+      if (const auto* failed = std::get_if<reconcile::HostFailed>(change)) {
+        // A host that is gone sends nothing more.
+        std::erase_if(following_, [&](const auto& file) { return HostOf(file.first) == failed->host; });
       }
     }
   }
 }
 
-void Runner::FetchResults() {
-  if (!outcome_ || outcome_->result != reconcile::Result::kSucceeded || chief_.empty()) return;
-  std::string host;
+std::string Runner::HostOf(const std::string& task_id) const {
   for (const record::Task& task : record_.tasks()) {
-    if (task.id() == chief_) host = task.host();
+    if (task.id() == task_id) return task.host();
   }
+  return "";
+}
+
+absl::Status Runner::FetchResults() {
+  if (!outcome_ || outcome_->result != reconcile::Result::kSucceeded || !writes_results_)
+    return absl::OkStatus();
   for (const char* path : kResultFiles) {
-    if (std::string(path) == "metrics.jsonl" && options_.follow_logs) continue;  // it has come already
+    if (results_[path].complete) continue;
     following_.insert({chief_, path});
-    SessionOf(host).Follow(chief_, path);
+    SessionOf(HostOf(chief_)).Follow(chief_, path);
   }
   Drain();
-  for (const auto& [path, bytes] : results_) {
-    if (!bytes.empty()) (void)WriteFileAtomically(store_.JobFolder(record_.id()) / path, bytes);
+  for (const auto& [path, file] : results_) {
+    if (!file.complete) {
+      return Unavailable("the job succeeded, but %s of %s could not be fetched from %s", path, chief_,
+                         HostOf(chief_));
+    }
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(store_.JobFolder(record_.id()) / path, file.bytes));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace

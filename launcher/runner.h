@@ -30,18 +30,19 @@ class RunObserver {
 
 struct RunOptions {
   ConnectOptions connect;
-  bool stop = false;    // only stop what runs
-  bool detach = false;  // return once every task has been started
+  bool stop = false;     // only stop what runs
+  bool detach = false;   // return once every task has been started
   bool follow_logs = true;
   std::optional<Duration> run_deadline;  // then the job is stopped and 124 returned
   const std::atomic<int>* interrupts =
-      nullptr;            // signals of the user so far: the first stops the job, the second gives up
+      nullptr;            // signals so far: the first stops the job, a later one gives up
   int interrupt_fd = -1;  // readable when that grows
 };
 
 struct RunResult {
   reconcile::Outcome outcome;
   bool detached = false;    // the job goes on by itself; the outcome means nothing
+  absl::Status fetched;     // whether what the chief wrote has come back
   std::string result_json;  // the chief's, if it wrote one
 };
 

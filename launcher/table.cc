@@ -45,7 +45,7 @@ std::string Table::ToJson() const {
     }
     json.push_back(std::move(object));
   }
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::string FormatBytes(uint64_t bytes) {

@@ -1,6 +1,7 @@
 #include "ps/client.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/logging.h"
 #include "base/random.h"
@@ -18,6 +19,8 @@ struct ParameterServerClient::Shard {
 };
 
 namespace {
+
+constexpr Duration kConnectPause = std::chrono::milliseconds(200);
 
 std::span<const float> Part(std::span<const float> values, LayoutRange range) {
   return values.empty() ? values : values.subspan(range.begin, range.size());
@@ -93,6 +96,7 @@ absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimeP
   const std::string who = TaskName(shard.task);
   const TimePoint start = Now();
   shard.connection = nullptr;
+  absl::Status last_error;
   while (true) {
     auto connection = ShardConnection::Connect(shard.address, shard.task, options_.tls,
                                                std::min(deadline, Now() + std::chrono::seconds(10)));
@@ -114,12 +118,18 @@ absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimeP
         return reply->header.join();
       }
       if (!absl::IsUnavailable(reply.status())) return reply.status();
+      last_error = reply.status();
+    } else {
+      last_error = connection.status();
     }
     if (Now() >= deadline) {
-      return Unavailable("%s at %s has not answered for %.0f s: does it run, and may this host reach it?",
-                         who, shard.address, ToSeconds(Now() - start));
+      return Unavailable(
+          "%s at %s has not answered for %.0f s (%s): does it run, and may this host reach it?", who,
+          shard.address, ToSeconds(Now() - start), std::string(last_error.message()));
     }
     spdlog::info("waiting for {} at {}", who, shard.address);
+    // One that hangs up at once, because it is just ending, say, is not asked a thousand times a second.
+    std::this_thread::sleep_for(std::min<Duration>(kConnectPause, deadline - Now()));
   }
 }
 
@@ -165,7 +175,7 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::ExchangeWit
   const TimePoint deadline = Now() + options_.answer_timeout;
   for (const auto& shard : shards_) {
     auto reply = Receive(*shard, deadline);
-    while (absl::IsUnavailable(reply.status())) {
+    while (absl::IsUnavailable(reply.status()) && Now() < deadline) {
       MUSTER_RETURN_IF_ERROR(Reconnect(*shard));
       Send(*shard, header, gradient);
       reply = Receive(*shard, deadline);

@@ -33,7 +33,7 @@ struct ParameterServerClientOptions {
   Duration connect_timeout = std::chrono::minutes(5);  // for the first connection to each server
   Duration server_timeout = std::chrono::seconds(60);  // for a server that was there and is gone
   Duration answer_timeout =
-      std::chrono::minutes(11);  // for an answer on a live stream; the server gives up before that
+      std::chrono::minutes(11);  // for an answer; longer than a server waits for a silent worker
   std::optional<TlsIdentity> tls;
 };
 

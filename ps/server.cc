@@ -106,7 +106,7 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
   absl::Status HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull);
   absl::Status HandlePush(Stream* stream, uint64_t request, const ps::Push& push,
                           const FloatPayload& payload);
-  absl::Status AdoptConfig(const ps::JobConfig& config, bool* was_new);
+  absl::Status AdoptConfig(const ps::JobConfig& config);
 
   void Perform(const UpdateActions& actions);
   void Do(const ApplyAction& action);
@@ -292,7 +292,8 @@ absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join
                               join.shard_count());
   }
   const int ranks = options_.cluster.rank_count();
-  if (static_cast<int>(join.config().worker_count()) != ranks || static_cast<int>(join.rank()) >= ranks) {
+  if (static_cast<int>(join.config().worker_count()) != ranks ||
+      join.rank() >= static_cast<uint32_t>(ranks)) {
     return FailedPrecondition("%s counts %d workers, rank %d counts %d: compare --worker_hosts", name_, ranks,
                               join.rank(), join.config().worker_count());
   }
@@ -304,8 +305,7 @@ absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join
     MUSTER_RETURN_IF_ERROR(
         CheckPeer(stream->auth(), TaskOfRank(options_.cluster, static_cast<int>(join.rank()))));
   }
-  bool config_was_new = false;
-  MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config(), &config_was_new));
+  MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
 
   WorkerIdentity worker{
       .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
@@ -319,12 +319,11 @@ absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join
   reply.mutable_join()->set_server_uuid(uuid_);
   reply.mutable_join()->set_step(answer.step);
   reply.mutable_join()->set_pushes(answer.pushes);
-  reply.mutable_join()->set_config_was_new(config_was_new);
   Reply(AddPending(stream, request, {}), std::move(reply), parameters_);
   return absl::OkStatus();
 }
 
-absl::Status Server::AdoptConfig(const ps::JobConfig& config, bool* was_new) {
+absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
   if (config_) {
     if (config.layout_hash() != config_->layout_hash()) {
       return FailedPrecondition(
@@ -360,7 +359,6 @@ absl::Status Server::AdoptConfig(const ps::JobConfig& config, bool* was_new) {
                                                      .worker_timeout = options_.worker_timeout},
                                    Now());
   config_ = config;
-  *was_new = true;
   spdlog::info("{} owns parameters [{}, {}) of {}", name_, range_.begin, range_.end, layout.size());
   return absl::OkStatus();
 }

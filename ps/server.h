@@ -17,10 +17,6 @@
 
 namespace muster {
 
-/// The exit status of a server whose port was taken by another process between its lease and its start
-/// (EADDRINUSE).
-inline constexpr int kPortLostExitCode = 98;
-
 struct ParameterServerOptions {
   ClusterSpec cluster;
   int shard_index = 0;

@@ -18,7 +18,7 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
     StartCall();
   }
 
-  /// After this no reaction runs and none of the sent slices is read.
+  /// After this no reaction runs.
   ~Stream() override {
     context_.TryCancel();
     RemoveHold();
@@ -37,7 +37,7 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
     if (!changed_.wait_until(lock, deadline, [this] { return !received_.empty() || broken_; })) {
       return DeadlineExceeded("no answer");
     }
-    if (received_.empty()) return Unavailable("the connection broke");
+    if (received_.empty()) return Unavailable("the connection broke%s", why_);
     grpc::ByteBuffer frame = std::move(received_.front());
     received_.pop_front();
     return frame;
@@ -63,8 +63,9 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
     changed_.notify_all();
   }
 
-  void OnDone(const grpc::Status&) override {
+  void OnDone(const grpc::Status& status) override {
     const std::lock_guard lock(mutex_);
+    if (!status.ok()) why_ = ": " + status.error_message();
     done_ = broken_ = true;
     changed_.notify_all();
   }
@@ -79,6 +80,7 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
   std::deque<grpc::ByteBuffer> received_;
   bool broken_ = false;
   bool done_ = false;
+  std::string why_;  // known once done
 };
 
 absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(

@@ -24,7 +24,7 @@
 namespace muster {
 
 enum class UpdateMode { kAsync, kSync };
-enum class PushOutcome { kApplied, kStale, kDuplicate, kRejected };
+enum class PushOutcome { kApplied, kStale, kDuplicate };
 
 /// Names a push (or an await) whose sender waits for its answer; chosen by the caller, never used twice.
 using PushId = uint64_t;

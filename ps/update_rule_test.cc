@@ -23,7 +23,7 @@ std::string Text(const UpdateAction& action) {
       return absl::StrFormat("apply %s of %d samples -> step %d", ids, a.samples, a.step);
     }
     std::string operator()(const AnswerAction& a) const {
-      const char* outcomes[] = {"applied", "stale", "duplicate", "rejected"};
+      const char* outcomes[] = {"applied", "stale", "duplicate"};
       return absl::StrFormat("answer %d %s step %d loss %g staleness %d", a.id,
                              outcomes[static_cast<int>(a.outcome)], a.step, a.mean_loss, a.staleness);
     }

@@ -56,11 +56,11 @@ std::string ToJson(const ResultRecord& record) {
   return json.dump(2) + "\n";
 }
 
-absl::StatusOr<MetricsWriter> MetricsWriter::Open(const std::filesystem::path& path) {
+absl::StatusOr<MetricsWriter> MetricsWriter::Open(const std::filesystem::path& path, bool append) {
   MetricsWriter writer;
   if (path.empty()) return writer;
   writer.path_ = path;
-  writer.file_.reset(std::fopen(path.c_str(), "we"));
+  writer.file_.reset(std::fopen(path.c_str(), append ? "ae" : "we"));
   if (writer.file_ == nullptr) return ErrnoError(errno, "--metrics_jsonl=" + path.string());
   return writer;
 }
@@ -69,7 +69,7 @@ absl::Status MetricsWriter::Write(const MetricsLine& line) {
   if (file_ == nullptr) return absl::OkStatus();
   Json json = {{"step", line.step},
                {"seconds", line.seconds},
-               {"loss", line.loss},
+               {"loss", OrNull(line.loss)},
                {"samples_per_second", line.samples_per_second},
                {"staleness", line.staleness}};
   if (line.test_accuracy) json["test_accuracy"] = *line.test_accuracy;

@@ -56,7 +56,7 @@ std::string ToJson(const ResultRecord& record);
 struct MetricsLine {
   uint64_t step = 0;
   double seconds = 0;  // since training began
-  double loss = 0;
+  std::optional<double> loss;
   double samples_per_second = 0;
   uint64_t staleness = 0;
   std::optional<double> test_accuracy;
@@ -66,8 +66,9 @@ struct MetricsLine {
 /// Appends JSON lines to a file, each flushed when it is written. One thread at a time.
 class MetricsWriter {
  public:
-  /// Truncates the file. An empty path writes nothing.
-  static absl::StatusOr<MetricsWriter> Open(const std::filesystem::path& path);
+  /// Truncates the file, unless a task that was started again is to `append` to what it wrote before. An
+  /// empty path writes nothing.
+  static absl::StatusOr<MetricsWriter> Open(const std::filesystem::path& path, bool append);
   absl::Status Write(const MetricsLine& line);
 
  private:

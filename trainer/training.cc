@@ -99,7 +99,7 @@ class Training {
   Training(const TrainerOptions& options, TimePoint process_start)
       : options_(options), process_start_(process_start) {
     if (options.task) rank_ = RankOf(options.task->cluster, options.task->task);
-    is_chief_ = rank_ == 0;
+    is_chief_ = !options.task || IsChief(options.task->cluster, options.task->task);
   }
 
   absl::Status Run();
@@ -123,11 +123,12 @@ class Training {
   std::unique_ptr<Model> model_;
   std::unique_ptr<BatchBuffer> batch_;
   std::unique_ptr<BatchBuffer> evaluation_batch_;
-  std::unique_ptr<GradientExchange> exchange_;
   std::unique_ptr<FlatBuffer> parameters_;
   std::unique_ptr<FlatBuffer> gradient_;
+  std::unique_ptr<GradientExchange> exchange_;  // after the buffers: what it sends is read from them
   MetricsWriter metrics_;
 
+  uint64_t start_step_ = 0;   // of the parameters when this process joined
   uint64_t step_ = 0;         // of the parameters
   uint64_t local_steps_ = 0;  // of them, this rank's
   uint64_t samples_ = 0;      // seen by all workers since this process began, as far as this one knows
@@ -164,10 +165,11 @@ absl::Status Training::Prepare() {
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
   if (is_chief_) {
     evaluation_batch_ = std::make_unique<BatchBuffer>(kEvaluationBatch);
-    MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(options_.metrics_jsonl));
+    MUSTER_ASSIGN_OR_RETURN(metrics_,
+                            MetricsWriter::Open(options_.metrics_jsonl, /*append=*/options_.incarnation > 1));
   }
   MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
-  step_ = start.step;
+  step_ = start_step_ = start.step;
   local_steps_ = start.local_steps;
   if (start.step > 0) spdlog::info("going on from step {}", start.step);
   training_start_ = last_report_ = first_step_ = training_end_ = Now();
@@ -175,10 +177,9 @@ absl::Status Training::Prepare() {
 }
 
 absl::Status Training::Loop() {
-  const uint64_t first = step_;
   while (step_ < options_.train_steps) {
     MUSTER_RETURN_IF_ERROR(Step());
-    if (first_step_ == training_start_ && step_ > first) first_step_ = Now();
+    if (first_step_ == training_start_ && step_ > start_step_) first_step_ = Now();
   }
   training_end_ = Now();
   return absl::OkStatus();
@@ -217,8 +218,8 @@ absl::Status Training::Report(const ExchangeResult& result) {
       .loss = result.mean_loss,
       .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
       .staleness = result.staleness};
-  std::printf("step %llu: loss %.4f, %.0f samples/s", static_cast<unsigned long long>(line.step), line.loss,
-              line.samples_per_second);
+  std::printf("step %llu: loss %.4f, %.0f samples/s", static_cast<unsigned long long>(line.step),
+              result.mean_loss, line.samples_per_second);
   if (evaluate) {
     const BatchResult test = EvaluateOnTestSet();
     line.test_accuracy = test.accuracy();
@@ -242,7 +243,7 @@ absl::Status Training::Conclude() {
   const ResultRecord record = MakeRecord(summary, test);
   MUSTER_RETURN_IF_ERROR(metrics_.Write({.step = summary.step,
                                          .seconds = ToSeconds(Now() - training_start_),
-                                         .loss = train_loss_.value_or(0),
+                                         .loss = train_loss_,
                                          .samples_per_second = record.samples_per_second,
                                          .test_accuracy = test.accuracy(),
                                          .test_loss = test.mean_loss()}));
@@ -278,7 +279,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchRes
       .seconds_to_first_step = ToSeconds(first_step_ - process_start_),
       .seconds_training = seconds,
       .samples_per_second = per_second(static_cast<double>(samples_)),
-      .steps_per_second = per_second(static_cast<double>(step_)),
+      .steps_per_second = per_second(static_cast<double>(step_ - start_step_)),
       .train_loss = train_loss_,
       .test_loss = test.mean_loss(),
       .test_accuracy = test.accuracy(),

@@ -50,18 +50,20 @@ void PrintResult(const CommandContext& context, const RunResult& result) {
   }
 }
 
-// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, and
-// ends.
+// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, or its
+// starts refused, and ends.
 absl::Status StopDirectly(const CommandContext& context, const record::JobRecord& record) {
   const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
+  agent::Request request;
+  request.mutable_stop_tasks()->set_job(record.id());
+  request.mutable_stop_tasks()->set_grace_ms(3000);
+  // The other muster may be about to start the next generation.
+  request.mutable_stop_tasks()->set_minimum_generation(record.cluster().generation() + 2);
   const auto statuses =
       AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) -> absl::Status {
-                 agent::Request request;
-                 request.mutable_stop_tasks()->set_job(record.id());
-                 request.mutable_stop_tasks()->set_grace_ms(3000);
                  MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
-                                         connection.Call(request, Now() + std::chrono::seconds(20)));
+                                         connection.Call(request, Now() + std::chrono::seconds(30)));
                  const uint32_t left = response.stop_tasks().processes_left();
                  if (left == 0) return absl::OkStatus();
                  return Internal("%s: %d processes of the job are left", hosts[i].name(), left);
@@ -110,6 +112,7 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   }
   display.Summarize(result);
   PrintResult(context, result);
+  MUSTER_RETURN_IF_ERROR(result.fetched);
   return result.outcome.exit_code;
 }
 
@@ -134,6 +137,7 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
     display.Summarize(result);
     PrintResult(context, result);
+    MUSTER_RETURN_IF_ERROR(result.fetched);
     return result.outcome.exit_code;
   }
   std::fprintf(stderr, "%s\n", record.cluster().ending().message().c_str());

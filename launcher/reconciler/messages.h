@@ -22,10 +22,6 @@ using TaskId = std::string;     // "ps:0"
 using RequestId = uint64_t;     // of one action; unique within one Reconciler
 using ConnectionId = uint64_t;  // of one Connect action; later ones are larger
 
-/// A server exits with this code when it cannot bind the port it was given. The job then gets new ports
-/// instead of failing.
-inline constexpr int kPortLostExitCode = 98;
-
 /// `muster run` ends with it where a host could not be reached or would not take what it was given.
 inline constexpr int kUnreachableExitCode = 69;
 
