@@ -146,7 +146,8 @@ void HostSession::Do(const reconcile::Connect& connect) {
   connection_ = connect.connection;
   ConnectOptions options = options_.connect;
   options.ssh.cancel_fd = cancel_.get();
-  auto connected = AgentConnection::Connect(options_.host, options, connect.deadline - kTimeToReport);
+  const Duration time_to_report = std::min<Duration>(kTimeToReport, (connect.deadline - Now()) / 4);
+  auto connected = AgentConnection::Connect(options_.host, options, connect.deadline - time_to_report);
   absl::Status status = connected.status();
   if (status.ok()) status = CheckFacts((*connected)->facts());
   if (!status.ok()) {

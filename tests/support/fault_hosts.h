@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/file.h"
 
 namespace muster {
@@ -120,17 +122,20 @@ inline std::vector<std::string> TaskFoldersIn(const std::string& home) {
   return found;
 }
 
-/// Ids of processes that are, or were started by, tasks on the host with this home folder.
-inline std::vector<std::string> TaskProcessesIn(const std::string& home) {
-  std::vector<std::string> found;
-  for (const std::string& pid : ListDirectory("/proc").value_or(std::vector<std::string>{})) {
-    if (!std::all_of(pid.begin(), pid.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
-    std::string environment = std::string(1, '\0') + ReadFile("/proc/" + pid + "/environ").value_or("");
-    const std::string mine = std::string(1, '\0') + "HOME=" + home + std::string(1, '\0');
-    const bool is_task = environment.find(std::string(1, '\0') + "MUSTER_TOKEN=") != std::string::npos;
-    if (is_task && environment.find(mine) != std::string::npos) found.push_back(pid);
+/// Ids of the processes of muster on the host with this home folder: once there are none, or after 30 s.
+inline std::vector<std::string> ProcessesLeftIn(const std::string& home) {
+  const std::string mine = std::string(1, '\0') + "HOME=" + home + std::string(1, '\0');
+  const TimePoint deadline = Now() + std::chrono::seconds(30);
+  while (true) {
+    std::vector<std::string> found;
+    for (const std::string& pid : ListDirectory("/proc").value_or(std::vector<std::string>{})) {
+      if (!std::all_of(pid.begin(), pid.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
+      const std::string environment = ReadFile("/proc/" + pid + "/environ").value_or("");
+      if ((std::string(1, '\0') + environment).find(mine) != std::string::npos) found.push_back(pid);
+    }
+    if (found.empty() || Now() >= deadline) return found;
+    ::usleep(20'000);
   }
-  return found;
 }
 
 }  // namespace muster
