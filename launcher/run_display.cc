@@ -41,7 +41,7 @@ double Number(const Json& json, const char* key) {
 }  // namespace
 
 RunDisplay::RunDisplay(const RunDisplayOptions& options, const record::JobRecord& record)
-    : options_(options) {
+    : options_(options), job_(record.id()) {
   for (const record::Task& task : record.tasks()) host_of_task_[task.id()] = task.host();
 }
 
@@ -180,6 +180,10 @@ void RunDisplay::Summarize(const RunResult& result) {
   const reconcile::Outcome& outcome = result.outcome;
   if (outcome.result != reconcile::Result::kSucceeded) {
     std::fprintf(stderr, "\n%s\n", outcome.message.c_str());
+    if (outcome.first_cause && !options_.logs) {
+      std::fprintf(stderr, "muster logs %s %s   shows what it printed\n", job_.c_str(),
+                   outcome.first_cause->task.c_str());
+    }
     if (!outcome.consequences.empty()) {
       std::fprintf(stderr, "as a consequence:\n");
       for (const reconcile::Casualty& casualty : outcome.consequences) {

@@ -48,6 +48,7 @@ class RunDisplay final : public RunObserver {
   std::string LiveLine() const;
 
   const RunDisplayOptions options_;
+  const std::string job_;
   std::map<std::string, std::string> host_of_task_;
   LiveBlock block_;
   LogPrinter printer_{/*prefix=*/true};

@@ -85,6 +85,19 @@ std::string HostLine(const std::string& name, const std::string& address, int po
   return absl::StrFormat("  %s: {ssh: \"%s:%d\", data: %s, labels: [cpu]}\n", name, address, port, address);
 }
 
+// What the tests below look for when they expect nothing is seen where it is.
+TEST(ClusterFaults, TasksOnAHostAreSeen) {
+  MusterCluster cluster(1);
+  const std::string home = cluster.hosts().HomeOf("host-1");
+  const std::string job = cluster.Write(
+      "job.yaml", "name: sleeper\nprogram: [sleep, \"1000\"]\nreplicas: {worker: {count: 1}}\n");
+  ASSERT_EQ(cluster.Muster({"run", "-d", job, "-i", cluster.inventory()}).exit_code, 0);
+  EXPECT_THAT(ProcessesIn(home), Not(IsEmpty()));
+  EXPECT_THAT(TaskFoldersIn(home), ::testing::ElementsAre(HasSubstr("sleeper-")));
+  EXPECT_EQ(cluster.Muster({"stop", "sleeper"}).exit_code, 0);
+  EXPECT_THAT(ProcessesLeftIn(home), IsEmpty());
+}
+
 TEST(ClusterFaults, HostsThatDoNotAnswerAreAllNamedAndNothingStarts) {
   MusterCluster cluster(3);
   const SilentHost silent;

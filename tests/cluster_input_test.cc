@@ -284,9 +284,11 @@ class DamagedData : public ::testing::Test {
     }
   }
 
-  CommandResult Run() {
+  CommandResult Run(const std::vector<std::string>& flags = {}) {
     const std::string job = cluster_.Write("job.yaml", Replaced(kTraining, "train:", "data: data\ntrain:"));
-    return cluster_.Muster({"run", job, "-i", cluster_.inventory()});
+    std::vector<std::string> command = {"run", job, "-i", cluster_.inventory()};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return cluster_.Muster(command);
   }
 
   void ExpectFailure(const std::string& message) {
@@ -318,6 +320,13 @@ TEST_F(DamagedData, IsNamedWithItsOffset) {
   ASSERT_TRUE(
       WriteFileAtomically(File("t10k-labels-idx1-ubyte"), std::string("\0\0\x0d\x01\0\0\0\x32", 8)).ok());
   ExpectFailure("t10k-labels-idx1-ubyte: byte 2: elements of type 0x0d");
+
+  // Without the tasks' output, the message says where it is.
+  const CommandResult quiet = Run({"-q"});
+  const size_t at = quiet.stderr_text.find("muster logs mnist-");
+  ASSERT_NE(at, std::string::npos) << quiet.stderr_text;
+  const std::string command = quiet.stderr_text.substr(at, quiet.stderr_text.find("  ", at) - at);
+  EXPECT_THAT(cluster_.Shell(command).stdout_text, HasSubstr("elements of type 0x0d")) << command;
 }
 
 }  // namespace

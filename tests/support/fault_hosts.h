@@ -122,17 +122,23 @@ inline std::vector<std::string> TaskFoldersIn(const std::string& home) {
   return found;
 }
 
-/// Ids of the processes of muster on the host with this home folder: once there are none, or after 30 s.
-inline std::vector<std::string> ProcessesLeftIn(const std::string& home) {
+/// Ids of the processes that were started on the host with this home folder.
+inline std::vector<std::string> ProcessesIn(const std::string& home) {
   const std::string mine = std::string(1, '\0') + "HOME=" + home + std::string(1, '\0');
+  std::vector<std::string> found;
+  for (const std::string& pid : ListDirectory("/proc").value_or(std::vector<std::string>{})) {
+    if (!std::all_of(pid.begin(), pid.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
+    const std::string environment = ReadFile("/proc/" + pid + "/environ").value_or("");
+    if ((std::string(1, '\0') + environment).find(mine) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+/// The same once there are none, or after 30 s: an agent without tasks ends soon, but not at once.
+inline std::vector<std::string> ProcessesLeftIn(const std::string& home) {
   const TimePoint deadline = Now() + std::chrono::seconds(30);
   while (true) {
-    std::vector<std::string> found;
-    for (const std::string& pid : ListDirectory("/proc").value_or(std::vector<std::string>{})) {
-      if (!std::all_of(pid.begin(), pid.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
-      const std::string environment = ReadFile("/proc/" + pid + "/environ").value_or("");
-      if ((std::string(1, '\0') + environment).find(mine) != std::string::npos) found.push_back(pid);
-    }
+    std::vector<std::string> found = ProcessesIn(home);
     if (found.empty() || Now() >= deadline) return found;
     ::usleep(20'000);
   }
