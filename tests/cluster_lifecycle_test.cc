@@ -1,0 +1,460 @@
+// The life of a job on real hosts: how it ends, restarts, stops; detached, left by its launcher or its
+// daemons. The jobs are shell scripts, so that each fault is exact; tests/cluster_training_test.cc does it to
+// the real trainer.
+#include "tests/support/lifecycle_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// Until a test creates the file `go`.
+constexpr char kWaitForGo[] = "while [ ! -e \"$DIR/go\" ]; do sleep 0.02; done\n";
+
+class ClusterLifecycle : public LifecycleTest {};
+
+// ---- How a job ends
+// ------------------------------------------------------------------------------------------------
+
+TEST_F(ClusterLifecycle, TheJobExitsAsItsFailedTaskDid) {
+  const std::string job = ScriptJob("fails", "[ $RANK != 1 ] || exit 3\nexec sleep 600");
+  const CommandResult failed = RunJob(job);
+  EXPECT_EQ(failed.exit_code, 3) << failed.stderr_text;
+  EXPECT_THAT(failed.stderr_text, HasSubstr("\nworker:1 on host-2 failed: exited with code 3"));
+  EXPECT_THAT(failed.stderr_text, HasSubstr("as a consequence:\n  worker:0 on host-1: stopped\n"));
+
+  const std::string killed_job = ScriptJob("killed", "[ $RANK != 2 ] || kill -TERM $$\nexec sleep 600");
+  const CommandResult killed = RunJob(killed_job);
+  EXPECT_EQ(killed.exit_code, 128 + SIGTERM) << killed.stderr_text;
+  EXPECT_THAT(killed.stderr_text, HasSubstr("\nworker:2 on host-3 failed: killed by signal 15"));
+}
+
+TEST_F(ClusterLifecycle, AtItsDeadlineTheJobIsStopped) {
+  const CommandResult result = RunJob(ScriptJob("endless", "exec sleep 600"), {"--timeout", "1.5"});
+  EXPECT_EQ(result.exit_code, 124) << result.stderr_text;
+  EXPECT_THAT(result.stderr_text, HasSubstr("the job did not end within its deadline of"));
+}
+
+TEST_F(ClusterLifecycle, AWorkerThatIsKilledTooOftenFailsTheJobAndIsNamedFirst) {
+  const std::string job =
+      ScriptJob("victim", "exec sleep 600", "count: 3, restart: on_failure, max_restarts: 2");
+  Process run = StartJob(job, "run");
+  for (int incarnation = 1; incarnation <= 3; ++incarnation) KillTask("victim", "worker:1", incarnation);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"),
+              HasSubstr("\nworker:1 on host-2 failed: killed by signal 9, no restart left (exit code 137, "
+                        "after 2 restarts)\n"
+                        "as a consequence:\n  worker:0 on host-1: stopped\n  worker:2 on host-3: stopped\n"));
+  EXPECT_EQ(ShowTask("victim", "worker:1")["state"], "Failed");
+  EXPECT_EQ(ShowTask("victim", "worker:1")["restarts"], "2");
+  EXPECT_EQ(ShowTask("victim", "worker:0")["restarts"], "0");
+}
+
+TEST_F(ClusterLifecycle, RestartPolicies) {
+  struct Case {
+    const char* name;
+    const char* script;
+    const char* policy;
+    int exit_code;
+    const char* restarts;
+  };
+  const Case cases[] = {
+      {"never", "exit 4", "never", 4, "0"},
+      {"failure", "[ $MUSTER_INCARNATION = 3 ] || exit 4", "on_failure, max_restarts: 5", 0, "2"},
+      {"always", "exit 0", "always, max_restarts: 2", 0, "2"},
+      {"permanent", "exit 5", "exit_code, max_restarts: 3", 5, "0"},
+      {"retryable", "exit 200", "exit_code, max_restarts: 2", 200, "2"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const CommandResult result =
+        RunJob(ScriptJob(c.name, c.script, std::string("count: 1, restart: ") + c.policy));
+    EXPECT_EQ(result.exit_code, c.exit_code) << result.stderr_text;
+    EXPECT_EQ(ShowTask(c.name, "worker:0")["restarts"], c.restarts);
+  }
+}
+
+// ---- Stopping
+// ------------------------------------------------------------------------------------------------------
+
+TEST_F(ClusterLifecycle, CtrlCStopsTheJobAndNoOther) {
+  const std::string other_file = ScriptJob("other", kWaitForGo);
+  Process other = StartJob(other_file, "other");
+  const auto other_tasks = WaitForTasks("other", 3);
+  Process run = StartJob(ScriptJob("job", "trap '' TERM\nsleep 600"), "run");
+  WaitForTasks("job", 3);
+
+  run.Signal(SIGINT);
+  EXPECT_TRUE(Eventually([&] { return ProcessCount("job") == 0; }, std::chrono::seconds(10)));
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("\nstopped on request\n"));
+
+  EXPECT_EQ(FirstProcesses("other"), other_tasks);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(other), 0) << cluster_.Text("other");
+}
+
+TEST_F(ClusterLifecycle, ASecondCtrlCEndsAtOnceAndSaysWhatIsLeft) {
+  // The tasks ignore TERM, so the first one is still busy when the second one comes.
+  Process run =
+      StartJob(ScriptJob("stubborn", "trap '' TERM\ntouch $DIR/$RANK\nwhile :; do sleep 0.1; done"), "run");
+  for (const char* rank : {"0", "1", "2"}) ASSERT_TRUE(WaitForFile(rank));
+  run.Signal(SIGINT);
+  run.Signal(SIGTERM);
+  EXPECT_EQ(ExitCodeOf(run), 130);
+  EXPECT_THAT(cluster_.Text("run"), AllOf(HasSubstr("interrupted again: tasks of job stubborn-"),
+                                          HasSubstr("`muster stop stubborn-")));
+  EXPECT_EQ(Muster({"stop", "stubborn"}).exit_code, 0);
+}
+
+// A task's child that ignores TERM, and one that has left its session and its parent.
+constexpr char kFamily[] =
+    "sh -c 'trap \"\" TERM; sleep 600 & touch $DIR/child$RANK; while :; do sleep 0.1; done' &\n"
+    "setsid sh -c 'trap \"\" TERM; (sleep 600 & sleep 600 & touch $DIR/daemon$RANK) &' &\n"
+    "wait\n"
+    "sleep 600";
+
+TEST_F(ClusterLifecycle, StopFromAnotherShellEndsTheWholeTree) {
+  for (const bool launcher_killed : {false, true}) {
+    SCOPED_TRACE(launcher_killed ? "the launcher was killed" : "the launcher runs");
+    Process other = StartJob(ScriptJob("other", kWaitForGo, "count: 3"), "other");
+    const auto other_tasks = WaitForTasks("other", 3);
+    const size_t other_ports = LeasedPorts();
+    Process run = StartJob(ScriptJob("family", kFamily), "run");
+    for (const char* rank : {"0", "1", "2"}) {
+      ASSERT_TRUE(WaitForFile(std::string("child") + rank));
+      ASSERT_TRUE(WaitForFile(std::string("daemon") + rank));
+    }
+    EXPECT_GT(ProcessCount("family"), 3u * 4);
+    EXPECT_GT(LeasedPorts(), other_ports);
+    if (launcher_killed) {
+      run.Signal(SIGKILL);
+      EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+    }
+
+    const CommandResult stop = Muster({"stop", "family"});
+    EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+    EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes on 3 hosts\n"));
+    EXPECT_EQ(ProcessCount("family"), 0u);
+    EXPECT_EQ(LeasedPorts(), other_ports);
+    if (!launcher_killed) {
+      EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+      EXPECT_THAT(cluster_.Text("run"), HasSubstr("was stopped by another command"));
+    }
+    EXPECT_EQ(Show("family")["state"], "Stopped");
+
+    EXPECT_EQ(FirstProcesses("other"), other_tasks);
+    Touch("go");
+    EXPECT_EQ(ExitCodeOf(other), 0) << cluster_.Text("other");
+    for (const auto& entry : std::filesystem::directory_iterator(Path("")))
+      if (entry.is_regular_file()) std::filesystem::remove(entry);
+  }
+}
+
+// ---- Detached
+// ------------------------------------------------------------------------------------------------------
+
+TEST_F(ClusterLifecycle, ADetachedJobIsListedShownAndWaitedFor) {
+  const CommandResult run =
+      RunJob(ScriptJob("away", std::string(kWaitForGo) + "exit $((RANK * 7))", "count: 2"), {"-d"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_EQ(FirstProcesses("away").size(), 2u);
+  const Json list = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0]["state"], "Running");
+  EXPECT_THAT(std::string(list[0]["job"]), StartsWith("away-"));
+  const Json shown = Show("away");
+  EXPECT_EQ(shown["tasks"][1]["state"], "Running");
+  EXPECT_EQ(shown["tasks"][1]["host"], "host-2");
+
+  Process wait = cluster_.Start({"wait", "away"}, "wait");
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(wait), 7) << cluster_.Text("wait");
+  // Again, of a job whose end is written down.
+  const CommandResult again = Muster({"wait", "away"});
+  EXPECT_EQ(again.exit_code, 7);
+  EXPECT_THAT(again.stderr_text, HasSubstr("worker:1 on host-2 failed: exited with code 7"));
+
+  ASSERT_EQ(RunJob(ScriptJob("fine", "exit 0"), {"-d"}).exit_code, 0);
+  EXPECT_EQ(Muster({"wait", "fine"}).exit_code, 0);
+}
+
+TEST_F(ClusterLifecycle, CtrlCOfWaitOnlyEndsTheWaiting) {
+  ASSERT_EQ(RunJob(ScriptJob("away", kWaitForGo), {"-d"}).exit_code, 0);
+  const auto tasks = WaitForTasks("away", 3);
+  Process wait = cluster_.Start({"wait", "away"}, "wait");
+  ASSERT_TRUE(cluster_.WaitForText("wait", "host-3: ready"));
+  wait.Signal(SIGINT);
+  EXPECT_EQ(ExitCodeOf(wait), 128 + SIGINT);
+  EXPECT_EQ(FirstProcesses("away"), tasks);
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "away"}).exit_code, 0);
+}
+
+TEST_F(ClusterLifecycle, ASecondRunOfAJobThatIsDrivenIsRefused) {
+  const std::string job = ScriptJob("once", kWaitForGo);
+  Process run = StartJob(job, "run");
+  const auto tasks = WaitForTasks("once", 3);
+  const CommandResult second = RunJob(job);
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.stderr_text,
+              AllOf(HasSubstr("is driven by another muster (process " + std::to_string(run.pid())),
+                    HasSubstr("`muster logs -f once-"), HasSubstr("`muster stop once-")));
+  EXPECT_EQ(FirstProcesses("once"), tasks);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+}
+
+TEST_F(ClusterLifecycle, OfTwoRunsAtTheSameMomentOneStartsTheJob) {
+  const std::string job = ScriptJob("twins", kWaitForGo);
+  Process first = StartJob(job, "first");
+  Process second = StartJob(job, "second");
+  WaitForTasks("twins", 3);
+  ASSERT_TRUE(Eventually([&] {
+    return (cluster_.Text("first") + cluster_.Text("second")).find("is driven by another muster") !=
+           std::string::npos;
+  }));
+  EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text).size(), 1u);
+  Touch("go");
+  const int codes[] = {ExitCodeOf(first), ExitCodeOf(second)};
+  EXPECT_EQ(std::min(codes[0], codes[1]), 0);
+  EXPECT_EQ(std::max(codes[0], codes[1]), 1);
+}
+
+// ---- Launcher and daemons killed
+// -----------------------------------------------------------------------------------
+
+// Prints line 1 to 300, and waits for the test in between.
+constexpr char kTalker[] =
+    "i=0\n"
+    "while [ $i -lt 300 ]; do\n"
+    "  i=$((i + 1)); echo line $i\n"
+    "  [ $i != 100 ] || while [ ! -e $DIR/go1 ]; do sleep 0.02; done\n"
+    "  [ $i != 200 ] || while [ ! -e $DIR/go2 ]; do sleep 0.02; done\n"
+    "done\n"
+    "exit ${CODE:-0}";
+
+TEST_F(ClusterLifecycle, AfterTheLauncherWasKilledOthersFindTheJob) {
+  Process run = StartJob(ScriptJob("orphan", kTalker, "count: 2", "CODE: \"9\""), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "[worker:1@host-2] line 100\n"));
+  const auto tasks = WaitForTasks("orphan", 2);
+  run.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+
+  EXPECT_EQ(ShowTask("orphan", "worker:1")["state"], "Running");
+  Process logs = cluster_.Start({"logs", "-f", "orphan", "worker:1"}, "logs");
+  ASSERT_TRUE(cluster_.WaitForText("logs", "line 100\n"));
+  Process wait = cluster_.Start({"wait", "orphan"}, "wait");
+  ASSERT_TRUE(cluster_.WaitForText("wait", "worker:1 on host-2: Running"));
+  EXPECT_EQ(FirstProcesses("orphan"), tasks);
+  // Both tasks exit with 9, so nothing stops worker:1 before it has printed everything but the other's end:
+  // let it be first.
+  Touch("go1");
+  ASSERT_TRUE(cluster_.WaitForText("logs", "line 200\n"));
+  EXPECT_EQ(FirstProcesses("orphan"), tasks);
+  Touch("go2");
+  EXPECT_EQ(ExitCodeOf(wait), 9) << cluster_.Text("wait");
+  EXPECT_EQ(ExitCodeOf(logs), 0);
+  EXPECT_THAT(cluster_.Text("logs"), StartsWith(Lines(1, 200)));
+  EXPECT_EQ(Show("orphan")["state"], "Failed");
+}
+
+TEST_F(ClusterLifecycle, RunAgainAdoptsWhatTheKilledLauncherLeft) {
+  const std::string job = ScriptJob("adopted", kWaitForGo, "count: 3, restart: on_failure, max_restarts: 1");
+  Process first = StartJob(job, "first");
+  const auto tasks = WaitForTasks("adopted", 3);
+  first.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(first), 128 + SIGKILL);
+
+  EXPECT_THAT(Muster({"plan", job, "-i", cluster_.inventory()}).stderr_text, StartsWith("3 unchanged\n"));
+  Process second = StartJob(job, "second");
+  ASSERT_TRUE(cluster_.WaitForText("second", "worker:2 on host-3: Running"));
+  ASSERT_TRUE(cluster_.WaitForText("second", "worker:0 on host-1: Running"));
+  EXPECT_EQ(FirstProcesses("adopted"), tasks);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(second), 0) << cluster_.Text("second");
+  EXPECT_EQ(ShowTask("adopted", "worker:2")["restarts"], "0");
+  EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text).size(), 1u);
+}
+
+TEST_F(ClusterLifecycle, RunWithAChangedFileRedeploysWhatChanged) {
+  const std::string text =
+      "name: changed\nprogram: [sh, -c, 'while [ ! -e \"$DIR/go\" ]; do sleep 0.02; done']\nenv: {DIR: \"" +
+      Path("") + "\"}\nreplicas:\n  ps: {count: 1}\n  worker: {count: 2, restart: RESTART}\n";
+  const auto file = [&](const std::string& restart) {
+    std::string out = text;
+    return cluster_.Write("changed.yaml", out.replace(out.find("RESTART"), 7, restart));
+  };
+  ASSERT_EQ(RunJob(file("never"), {"-d"}).exit_code, 0);
+  const auto before = WaitForTasks("changed", 3);
+  const std::string job = file("on_failure, max_restarts: 1");
+
+  const CommandResult plan = Muster({"plan", job, "-i", cluster_.inventory(), "-o", "json"});
+  const Json actions = Json::parse(plan.stdout_text);
+  ASSERT_EQ(actions.size(), 3u);
+  for (const Json& row : actions)
+    EXPECT_EQ(row["action"], row["task"] == "ps:0" ? "unchanged" : "redeploy") << row;
+
+  ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
+  const auto after = WaitForTasks("changed", 3);
+  EXPECT_EQ(after.at("ps:0"), before.at("ps:0"));
+  for (const char* worker : {"worker:0", "worker:1"}) {
+    EXPECT_NE(after.at(worker).pid, before.at(worker).pid);
+    EXPECT_EQ(after.at(worker).job, before.at(worker).job);
+  }
+  // What came is what was asked for.
+  KillTask("changed", "worker:1", after.at("worker:1").incarnation);
+  EXPECT_TRUE(Eventually([&] {
+    const auto now = FirstProcesses("changed");
+    return now.contains("worker:1") && now.at("worker:1").incarnation == after.at("worker:1").incarnation + 1;
+  }));
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "changed"}).exit_code, 0);
+  EXPECT_EQ(ShowTask("changed", "worker:1")["restarts"], "1");
+}
+
+TEST_F(ClusterLifecycle, AKilledDaemonCostsNeitherTasksNorOutput) {
+  Process run = StartJob(ScriptJob("steady", kTalker), "run");
+  for (const char* task : {"worker:0@host-1", "worker:1@host-2", "worker:2@host-3"})
+    ASSERT_TRUE(cluster_.WaitForText("run", std::string("[") + task + "] line 100\n"));
+  const auto tasks = WaitForTasks("steady", 3);
+  Process logs = cluster_.Start({"logs", "-f", "steady", "worker:1"}, "logs");
+  Process all_logs = cluster_.Start({"logs", "-f", "steady"}, "all_logs");
+  ASSERT_TRUE(cluster_.WaitForText("logs", "line 100\n"));
+  ASSERT_TRUE(cluster_.WaitForText("all_logs", "[worker:1@host-2] line 100\n"));
+
+  const std::vector<pid_t> daemons = AgentProcesses(cluster_.hosts().HomeOf("host-2"), "daemon");
+  ASSERT_EQ(daemons.size(), 1u);
+  ASSERT_EQ(::kill(daemons[0], SIGKILL), 0);
+  Touch("go1");
+  // Through new connections, while the tasks still run: worker:0's follower does not have to end first.
+  for (const char* output : {"run", "all_logs"})
+    ASSERT_TRUE(cluster_.WaitForText(output, "[worker:1@host-2] line 200\n")) << output;
+  ASSERT_TRUE(cluster_.WaitForText("logs", "line 200\n"));
+  EXPECT_EQ(FirstProcesses("steady"), tasks);
+  Process new_logs = cluster_.Start({"logs", "-f", "steady", "worker:1"}, "new_logs");
+  ASSERT_TRUE(cluster_.WaitForText("new_logs", "line 200\n"));
+  Touch("go2");
+
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  for (Process* follower : {&logs, &all_logs, &new_logs}) EXPECT_EQ(ExitCodeOf(*follower), 0);
+  EXPECT_EQ(cluster_.Text("logs"), Lines(1, 300));
+  EXPECT_EQ(cluster_.Text("new_logs"), Lines(1, 300));
+  for (const char* output : {"run", "all_logs"}) {
+    std::istringstream lines(cluster_.Text(output));
+    const std::string prefix = "[worker:1@host-2] ";
+    std::string of_worker;
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with(prefix)) of_worker += line.substr(prefix.size()) + "\n";
+    EXPECT_EQ(of_worker, Lines(1, 300)) << output;
+  }
+}
+
+// ---- What tasks are given, and what they print
+// ---------------------------------------------------------------------
+
+TEST_F(ClusterLifecycle, LogsOfOneTaskAreItsBytes) {
+  // 20 MB: binary, then a line of 3 MB, then one without an end.
+  const std::string script =
+      "import os, sys\n"
+      "out = sys.stdout.buffer\n"
+      "out.write(bytes(range(256)) * 65536)\n"
+      "out.write(b'x' * 3000000 + b'\\n')\n"
+      "out.write(b'\\r\\n\\x00 no end')\n";
+  cluster_.Write("print.py", script);
+  const std::string job = cluster_.Write(
+      "bytes.yaml",
+      "name: bytes\nprogram: [python3, print.py]\nfiles: [print.py]\nreplicas: {worker: {count: 1}}\n");
+  const CommandResult run = RunJob(job, {"-q"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  std::string expected;
+  for (int i = 0; i < 65536; ++i)
+    for (int byte = 0; byte < 256; ++byte) expected += static_cast<char>(byte);
+  expected += std::string(3'000'000, 'x') + "\n" + std::string("\r\n\0 no end", 10);
+  // Not EXPECT_EQ: it would print them.
+  const CommandResult logs = Muster({"logs", "bytes", "worker:0"});
+  EXPECT_EQ(logs.stdout_text.size(), expected.size());
+  EXPECT_TRUE(logs.stdout_text == expected);
+}
+
+TEST_F(ClusterLifecycle, ArgumentsAndEnvironmentArriveAsTheyWereWritten) {
+  const std::vector<std::string> words = {
+      "two  words", "it's \"quoted\" \\ $HOME `x` *", "a\nb\n", "", "Größe → 数", "{task_dir", "--", "~"};
+  std::string program = "sh, -c, 'for a in \"$0\" \"$@\" \"$WORD\"; do printf \"%s|\" \"$a\"; done'";
+  for (const std::string& word : words) program += ", " + Json(word).dump();
+  const std::string value = "=a b  'c' \"d\"\n\te → $PATH";
+  const std::string job = cluster_.Write("words.yaml", "name: words\nprogram: [" + program +
+                                                           "]\nenv: {WORD: " + Json(value).dump() +
+                                                           "}\nreplicas: {worker: {count: 1}}\n");
+  const CommandResult run = RunJob(job, {"-q"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  std::string expected;
+  for (const std::string& word : words) expected += word + "|";
+  EXPECT_EQ(Muster({"logs", "words", "worker:0"}).stdout_text, expected + value + "|");
+}
+
+// The values of NAME=VALUE lines that a task printed.
+std::map<std::string, std::string> Variables(const std::string& text) {
+  std::map<std::string, std::string> variables;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (const size_t equals = line.find('='); equals != std::string::npos)
+      variables[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return variables;
+}
+
+TEST_F(ClusterLifecycle, TasksAgreeOnTheirCluster) {
+  const std::string job =
+      cluster_.Write("ranks.yaml",
+                     "name: ranks\nprogram: [sh, -c, 'echo flags=\"$*\"; env', program]\nflags: tensorflow\n"
+                     "replicas: {ps: {count: 1}, chief: {count: 1}, worker: {count: 4}}\n");
+  const CommandResult run = RunJob(job, {"-q"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  std::map<std::string, std::map<std::string, std::string>> of_task;
+  const std::vector<std::string> ranked = {"chief:0", "worker:0", "worker:1", "worker:2", "worker:3"};
+  for (const std::string& task : ranked)
+    of_task[task] = Variables(Muster({"logs", "ranks", task}).stdout_text);
+  of_task["ps:0"] = Variables(Muster({"logs", "ranks", "ps:0"}).stdout_text);
+
+  const Json cluster = Json::parse(of_task["chief:0"]["TF_CONFIG"])["cluster"];
+  EXPECT_EQ(cluster["ps"].size(), 1u);
+  EXPECT_EQ(cluster["chief"].size(), 1u);
+  EXPECT_EQ(cluster["worker"].size(), 4u);
+  std::set<std::string> addresses, places;
+  for (const auto& [role, members] : cluster.items())
+    for (const std::string address : members) addresses.insert(address);
+  EXPECT_EQ(addresses.size(), 6u) << cluster;
+  std::string workers;
+  for (const std::string address : cluster["worker"]) workers += (workers.empty() ? "" : ",") + address;
+
+  for (auto& [task, variables] : of_task) {
+    SCOPED_TRACE(task);
+    const std::string role = task.substr(0, task.find(':')), index = task.substr(task.find(':') + 1);
+    const Json config = Json::parse(variables["TF_CONFIG"]);
+    EXPECT_EQ(config["cluster"], cluster);
+    EXPECT_EQ(config["task"]["type"], role);
+    EXPECT_EQ(config["task"]["index"], std::stoi(index));
+    EXPECT_EQ(variables["MASTER_ADDR"] + ":" + variables["MASTER_PORT"], std::string(cluster["chief"][0]));
+    EXPECT_EQ(variables["WORLD_SIZE"], "5");
+    EXPECT_THAT(variables["flags"], AllOf(HasSubstr("--job_name=" + role), HasSubstr("--task_index=" + index),
+                                          HasSubstr("--ps_hosts=" + std::string(cluster["ps"][0])),
+                                          HasSubstr("--worker_hosts=" + workers)));
+  }
+  for (size_t i = 0; i < ranked.size(); ++i) {
+    auto& variables = of_task[ranked[i]];
+    EXPECT_EQ(variables["RANK"], std::to_string(i));
+    EXPECT_THAT(std::stoi(variables["LOCAL_RANK"]), Lt(2));
+    // A place on a host is one rank's.
+    EXPECT_TRUE(places.insert(variables["HOME"] + " " + variables["LOCAL_RANK"]).second) << ranked[i];
+  }
+  EXPECT_FALSE(of_task["ps:0"].contains("RANK"));
+}
+
+}  // namespace
+}  // namespace muster
