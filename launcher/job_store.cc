@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 namespace muster {
 namespace {
 
 constexpr char kRecordFile[] = "record.pb";
+constexpr Duration kDecisionTimeout = std::chrono::seconds(30);
 
 reconcile::Casualty FromProto(const record::Casualty& proto) {
   return {.task = proto.task(), .host = proto.host(), .what = proto.what()};
@@ -123,6 +125,21 @@ absl::StatusOr<record::JobRecord> JobStore::Find(const std::string& id_or_name) 
   for (size_t i = 0; i < records.size() && i < 10; ++i) ids.push_back(records[i].id());
   return InvalidArgument("there is no job '%s'; the newest are %s (muster list shows all)", id_or_name,
                          absl::StrJoin(ids, ", "));
+}
+
+absl::StatusOr<JobLock> JobStore::LockDecision() const {
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_, 0700));
+  const std::filesystem::path path = folder_ / "lock";
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoError(errno, path.string());
+  const TimePoint deadline = Now() + kDecisionTimeout;
+  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, path.string());
+    if (Now() > deadline)
+      return Unavailable("%s has been locked by another muster for too long", path.string());
+    ::usleep(10'000);
+  }
+  return JobLock(std::move(fd));
 }
 
 absl::StatusOr<JobLock> JobStore::Lock(const std::string& id) const {

@@ -47,6 +47,10 @@ class JobStore {
   /// FailedPrecondition, with the process id of its holder, if another muster drives the job.
   absl::StatusOr<JobLock> Lock(const std::string& id) const;
 
+  /// Held by who decides whether a job of some name goes on or a new one begins. Waits for the other to have
+  /// decided, which takes no longer than its files do; Unavailable if it does.
+  absl::StatusOr<JobLock> LockDecision() const;
+
  private:
   const std::filesystem::path folder_;
 };

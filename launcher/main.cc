@@ -54,11 +54,19 @@ void Declare(CommandLine& line) {
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
   }
+  line.run
+      ->add_option("--timeout", flags.timeout_s,
+                   "Seconds for the whole job; then it is stopped, exit status 124")
+      ->check(CLI::PositiveNumber);
+  line.wait
+      ->add_option("--timeout", flags.timeout_s, "Seconds to wait; then exit status 124, and the job goes on")
+      ->check(CLI::PositiveNumber);
   for (CLI::App* command : {line.run, line.wait}) {
     command
-        ->add_option("--timeout", flags.timeout_s,
-                     "Seconds for the whole job; then it is stopped, exit status 124")
-        ->check(CLI::PositiveNumber);
+        ->add_option("--lost-timeout", flags.lost_timeout_s,
+                     "Seconds for a host that is lost to come back before the job fails")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
   }
   line.check->add_flag("--accept-new", flags.accept_new,
                        "Trust hosts whose key is not known yet, and remember it");

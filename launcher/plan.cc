@@ -310,7 +310,9 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_created_micros(running.created_micros());
   record->set_authority_certificate_pem(running.authority_certificate_pem());
   record->set_authority_key_pem(running.authority_key_pem());
-  *record->mutable_cluster() = running.cluster();
+  *record->mutable_cluster() = running.cluster().has_ending()
+                                   ? ToProto(reconcile::NextRun(FromProto(running.cluster())))
+                                   : running.cluster();
   // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
   for (const record::Host& old : running.hosts()) {
     const bool known = std::any_of(record->hosts().begin(), record->hosts().end(),

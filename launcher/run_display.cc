@@ -56,6 +56,11 @@ void RunDisplay::OnView(const reconcile::View& view) {
         "generation %d is given up (a port was taken, or a stop came late): all tasks start again",
         view.generation));
   }
+  // A stop can take seconds: why it happens is said first.
+  if (view.phase == reconcile::Phase::kEnding && view_.phase != view.phase &&
+      view.ending->result != reconcile::Result::kSucceeded) {
+    Say("stopping the job: " + view.ending->message);
+  }
   view_ = view;
   ReportChanges(view);
   Draw(/*must=*/false);

@@ -110,6 +110,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   MUSTER_RETURN_IF_ERROR(store_.Save(record_));
   reconcile::Options reconciler_options;
   reconciler_options.run_deadline = options_.run_deadline;
+  if (options_.lost_deadline) reconciler_options.lost_deadline = *options_.lost_deadline;
   reconcile::Reconciler reconciler(desired, FromProto(record_.cluster()), reconciler_options, Now());
   if (options_.stop) Step(reconciler, reconcile::StopRequested{});
   Step(reconciler, reconcile::Tick{});
@@ -136,6 +137,9 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     const TimePoint deadline = std::min(reconciler.NextDeadline(), Now() + std::chrono::seconds(1));
     const auto events = queue_.Wait(options_.interrupt_fd, deadline);
     MUSTER_RETURN_IF_ERROR(HandleInterrupts(reconciler));
+    if (options_.give_up_at && Now() >= *options_.give_up_at) {
+      return DeadlineExceeded("job %s has not ended", record_.id());
+    }
     for (const SessionEvent& event : events) {
       if (const auto* bytes = std::get_if<FileBytes>(&event)) Handle(*bytes);
       if (const auto* upload = std::get_if<UploadStep>(&event)) observer_.OnUpload(*upload);

@@ -33,7 +33,9 @@ struct RunOptions {
   bool stop = false;     // only stop what runs
   bool detach = false;   // return once every task has been started
   bool follow_logs = true;
-  std::optional<Duration> run_deadline;  // then the job is stopped and 124 returned
+  std::optional<Duration> run_deadline;   // then the job is stopped and 124 returned
+  std::optional<TimePoint> give_up_at;    // then DeadlineExceeded is returned, and the job goes on
+  std::optional<Duration> lost_deadline;  // for a host that is lost to come back; unset: the reconciler's
   const std::atomic<int>* interrupts =
       nullptr;            // signals so far: the first stops the job, a later one gives up
   int interrupt_fd = -1;  // readable when that grows

@@ -54,6 +54,10 @@ LogPrinter::LogPrinter(bool prefix)
     : prefix_(prefix), colors_(prefix && IsTerminal(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr) {}
 
 void LogPrinter::Print(const std::string& task, const std::string& host, const std::string& bytes) {
+  if (!prefix_) {
+    (void)WriteAll(STDOUT_FILENO, bytes);  // a reader that has gone away ends nothing
+    return;
+  }
   std::string& partial = partial_[task];
   partial += bytes;
   size_t begin = 0;
@@ -71,16 +75,13 @@ void LogPrinter::Flush(const std::string& task, const std::string& host) {
 }
 
 void LogPrinter::PrintLine(const std::string& task, const std::string& host, std::string_view line) {
-  std::string text;
-  if (prefix_) {
-    const std::string label = "[" + task + "@" + host + "] ";
-    constexpr int kColors[] = {32, 33, 34, 35, 36, 92, 93, 94, 95, 96};
-    const size_t color = std::hash<std::string>()(task) % std::size(kColors);
-    text = colors_ ? "\033[" + std::to_string(kColors[color]) + "m" + label + "\033[0m" : label;
-  }
+  const std::string label = "[" + task + "@" + host + "] ";
+  constexpr int kColors[] = {32, 33, 34, 35, 36, 92, 93, 94, 95, 96};
+  const size_t color = std::hash<std::string>()(task) % std::size(kColors);
+  std::string text = colors_ ? "\033[" + std::to_string(kColors[color]) + "m" + label + "\033[0m" : label;
   text += line;
   text += '\n';
-  (void)WriteAll(STDOUT_FILENO, text);  // a reader that has gone away ends nothing
+  (void)WriteAll(STDOUT_FILENO, text);
 }
 
 }  // namespace muster

@@ -33,7 +33,7 @@ class LiveBlock {
 };
 
 /// Cuts what tasks print into lines with the prefix "[worker:1@host-2] ", each written to stdout in one
-/// piece. One thread at a time.
+/// piece, with a line's end where there was none. Without the prefix, byte for byte. One thread at a time.
 class LogPrinter {
  public:
   /// `prefix`: print one. Colours by task when stdout is a terminal and NO_COLOR is not set.

@@ -112,6 +112,23 @@ TEST_F(ClusterLifecycle, ASecondCtrlCEndsAtOnceAndSaysWhatIsLeft) {
   EXPECT_EQ(Muster({"stop", "stubborn"}).exit_code, 0);
 }
 
+TEST_F(ClusterLifecycle, RunAfterAStopThatWasGivenUpEndsWhatIsLeftFirst) {
+  Process run =
+      StartJob(ScriptJob("again", "trap '' TERM\ntouch $DIR/$RANK\nwhile :; do sleep 0.1; done"), "run");
+  for (const char* rank : {"0", "1", "2"}) ASSERT_TRUE(WaitForFile(rank));
+  run.Signal(SIGINT);
+  ASSERT_TRUE(cluster_.WaitForText("run", "stopping the job: "));
+  run.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+
+  const CommandResult second =
+      RunJob(ScriptJob("again", "ps -e -o args | grep -c \"[t]ouch $DIR\"; exit 0"), {"-q"});
+  EXPECT_EQ(second.exit_code, 0) << second.stderr_text;
+  EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text).size(), 1u);
+  for (const char* task : {"worker:0", "worker:1", "worker:2"})
+    EXPECT_EQ(Muster({"logs", "again", task}).stdout_text, "0\n");
+}
+
 // A task's child that ignores TERM, and one that has left its session and its parent.
 constexpr char kFamily[] =
     "sh -c 'trap \"\" TERM; sleep 600 & touch $DIR/child$RANK; while :; do sleep 0.1; done' &\n"

@@ -22,11 +22,12 @@ struct CommandFlags {
   std::vector<std::string> tasks;  // logs: only these
   std::string known_hosts;
   OutputFormat format = OutputFormat::kText;
-  bool accept_new = false;  // check
-  bool detach = false;      // run
-  bool follow = false;      // logs
-  bool quiet = false;       // run: without the tasks' output
-  double timeout_s = 0;     // run, wait: 0: none
+  bool accept_new = false;     // check
+  bool detach = false;         // run
+  bool follow = false;         // logs
+  bool quiet = false;          // run: without the tasks' output
+  double timeout_s = 0;        // run, wait: 0: none
+  double lost_timeout_s = 60;  // run, wait
   double connect_timeout_s = 15;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -54,7 +55,8 @@ absl::Status ReadLogs(HostLogs& logs, AgentConnection& connection, Printer& prin
   }
   while (!requests.empty()) {
     MUSTER_ASSIGN_OR_RETURN(const auto answer, connection.Receive(-1, Now() + std::chrono::minutes(1)));
-    if (!answer) continue;  // following: a task may be silent for as long as it likes
+    if (!answer && !logs.follow) return Unavailable("%s: the agent does not answer", logs.host.name());
+    if (!answer) continue;  // a task may be silent for as long as it likes
     const auto request = requests.find(answer->id);
     if (request == requests.end()) continue;
     const std::string& task = request->second;
@@ -69,6 +71,23 @@ absl::Status ReadLogs(HostLogs& logs, AgentConnection& connection, Printer& prin
   return absl::OkStatus();
 }
 
+// Reads a host's logs to their end; when following, over lost connections too. Each host on its own: the
+// followers of the others do not have to end first.
+absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& printer) {
+  std::optional<TimePoint> give_up;  // set while the host is gone
+  while (true) {
+    const auto connection =
+        AgentConnection::Connect(logs.host, context.connect_options(logs.record), Now() + context.connect_timeout());
+    if (connection.ok()) give_up.reset();
+    const absl::Status status = connection.ok() ? ReadLogs(logs, **connection, printer) : connection.status();
+    if (status.ok() || !logs.follow) return status;
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+    if (!give_up) give_up = Now() + kReconnectTimeout;
+    if (Now() >= *give_up) return status;
+    std::this_thread::sleep_for(kReconnectPause);
+  }
+}
+
 }  // namespace
 
 absl::Status LogsCommand(const CommandContext& context) {
@@ -80,7 +99,6 @@ absl::Status LogsCommand(const CommandContext& context) {
     if (!known.contains(task)) return InvalidArgument("job %s has no task '%s'", record.id(), task);
   }
 
-  std::vector<record::Host> hosts;
   std::vector<HostLogs> logs;
   for (const record::Host& host : record.hosts()) {
     HostLogs of_host{.record = record, .host = host, .follow = context.flags().follow};
@@ -88,24 +106,15 @@ absl::Status LogsCommand(const CommandContext& context) {
       if (task.host() == host.name() && (wanted.empty() || wanted.contains(task.id())))
         of_host.offsets[task.id()] = 0;
     }
-    if (of_host.offsets.empty()) continue;
-    hosts.push_back(host);
-    logs.push_back(std::move(of_host));
+    if (!of_host.offsets.empty()) logs.push_back(std::move(of_host));
   }
   // One task's log alone is given as the task wrote it.
   Printer printer(/*prefix=*/wanted.size() != 1);
-  const auto read = [&](size_t i, AgentConnection& connection) {
-    return ReadLogs(logs[i], connection, printer);
-  };
-  // As many at once as there are hosts: a follower never gives its place to another.
-  const int parallel = static_cast<int>(hosts.size());
-  std::vector<absl::Status> statuses =
-      AskHosts(hosts, context.connect_options(record), context.connect_timeout(), read, parallel);
-  const TimePoint give_up = Now() + kReconnectTimeout;
-  while (context.flags().follow && absl::IsUnavailable(FirstFailure(statuses)) && Now() < give_up) {
-    std::this_thread::sleep_for(kReconnectPause);
-    statuses = AskHosts(hosts, context.connect_options(record), context.connect_timeout(), read, parallel);
-  }
+  std::vector<absl::Status> statuses(logs.size());
+  std::vector<std::jthread> threads;
+  for (size_t i = 0; i < logs.size(); ++i)
+    threads.emplace_back([&, i] { statuses[i] = ReadHost(context, logs[i], printer); });
+  threads.clear();  // joins
   for (const absl::Status& status : statuses) {
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   }

@@ -33,15 +33,41 @@ void CatchInterrupts() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
 }
 
+std::optional<Duration> Seconds(double seconds) {
+  if (seconds <= 0) return std::nullopt;
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
+  return {.connect = context.connect_options(record), .lost_deadline = Seconds(context.flags().lost_timeout_s)};
+}
+
+// For commands that have started what they drive, or are to stop it. Others leave the job alone when they are
+// interrupted.
+void StopWhenInterrupted(RunOptions* options) {
   CatchInterrupts();
-  RunOptions options{
-      .connect = context.connect_options(record), .interrupts = &interrupts, .interrupt_fd = interrupt_fd};
-  if (context.flags().timeout_s > 0) {
-    options.run_deadline =
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(context.flags().timeout_s));
+  options->interrupts = &interrupts;
+  options->interrupt_fd = interrupt_fd;
+}
+
+// Gives the plan the identity of the job of its name that has not ended, whose tasks that are as they should
+// be are then left alone, or one of its own.
+absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, record::JobRecord* plan) {
+  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
+  if (const auto newest = jobs.Find(plan->name()); newest.ok() && newest->ended_micros() == 0) {
+    MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(newest->id()));
+    // It may have gone on, or ended, before the lock was ours.
+    MUSTER_ASSIGN_OR_RETURN(const record::JobRecord running, jobs.Load(newest->id()));
+    if (running.ended_micros() == 0) {
+      ContinueJob(running, plan);
+      MUSTER_RETURN_IF_ERROR(jobs.Save(*plan));
+      return lock;
+    }
   }
-  return options;
+  MUSTER_RETURN_IF_ERROR(BeginJob(plan));
+  MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(plan->id()));
+  MUSTER_RETURN_IF_ERROR(jobs.Save(*plan));
+  return lock;
 }
 
 void PrintResult(const CommandContext& context, const RunResult& result) {
@@ -83,19 +109,14 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(
       JobPlan plan, MakePlan(job, inventory,
                              {.installation = context.installation(), .data_folder = context.data_folder()}));
-  // A job of this name that has not ended goes on: its tasks that are as they should be are left alone.
-  const auto running = context.jobs().Find(job.name);
-  if (running.ok() && running->ended_micros() == 0 && !running->cluster().has_ending()) {
-    ContinueJob(*running, &plan.record);
-  } else {
-    MUSTER_RETURN_IF_ERROR(BeginJob(&plan.record));
-  }
-  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, context.jobs().Lock(plan.record.id()));
+  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context.jobs(), &plan.record));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
                plan.record.hosts_size());
   if (!plan.data.empty()) std::fprintf(stderr, "data: %s\n", plan.data.c_str());
 
   RunOptions options = MakeRunOptions(context, plan.record);
+  StopWhenInterrupted(&options);
+  options.run_deadline = Seconds(context.flags().timeout_s);
   options.detach = context.flags().detach;
   options.follow_logs = !context.flags().detach;
   RunDisplay display({.logs = !context.flags().quiet,
@@ -121,19 +142,22 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
   auto lock = context.jobs().Lock(record.id());
   // Another muster drives it, and will write down how it ends.
-  while (!lock.ok() && record.ended_micros() == 0) {
-    if (context.flags().timeout_s > 0 && ToSeconds(Now() - start) > context.flags().timeout_s) {
-      return DeadlineExceeded("job %s has not ended", record.id());
-    }
+  const std::optional<Duration> timeout = Seconds(context.flags().timeout_s);
+  while (absl::IsFailedPrecondition(lock.status()) && record.ended_micros() == 0) {
+    if (timeout && Now() - start > *timeout) return DeadlineExceeded("job %s has not ended", record.id());
     ::usleep(200'000);
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
     lock = context.jobs().Lock(record.id());
   }
+  if (lock.ok()) {
+    // What it was before the lock was ours, it may be no longer.
+    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+  }
   if (record.ended_micros() == 0) {
     RunOptions options = MakeRunOptions(context, record);
     options.follow_logs = false;
-    RunDisplay display(
-        {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
+    if (timeout) options.give_up_at = start + *timeout;
+    RunDisplay display({.logs = false, .start = start}, record);
     MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
     display.Summarize(result);
     PrintResult(context, result);
@@ -145,13 +169,17 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
 }
 
 absl::Status StopCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
   const auto lock = context.jobs().Lock(record.id());
+  if (lock.ok()) {
+    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+  }
   if (!lock.ok() || record.ended_micros() != 0) {
     // Held by another muster, or ended: then this only makes sure.
     MUSTER_RETURN_IF_ERROR(StopDirectly(context, record));
   } else {
     RunOptions options = MakeRunOptions(context, record);
+    StopWhenInterrupted(&options);
     options.stop = true;
     options.follow_logs = false;
     RunDisplay display({.logs = false, .start = Now()}, record);

@@ -99,7 +99,8 @@ class LifecycleTest : public testing::Test {
   }
   /// The row of a task in what `muster show` says.
   Json ShowTask(const std::string& job, const std::string& task) {
-    for (const Json& row : Show(job)["tasks"]) {
+    const Json shown = Show(job);
+    for (const Json& row : shown["tasks"]) {
       if (row["task"] == task) return row;
     }
     ADD_FAILURE() << "no task " << task;
