@@ -1,1 +1,150 @@
+// The real trainer on real hosts while workers, daemons, the launcher and whole hosts are killed.
 #include "tests/support/lifecycle_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ClusterTraining : public LifecycleTest {
+ protected:
+  /// ps:0 on host-1, worker:0, which is chief, on host-2, worker:1 on host-3.
+  std::string TrainingJob(const std::string& name, int steps) {
+    return cluster_.Write(name + ".yaml", "name: " + name +
+                                              "\nmodel: mnist_mlp\nupdate: {mode: sync}\n"
+                                              "replicas:\n"
+                                              "  ps: {count: 1}\n"
+                                              "  worker: {count: 2, restart: on_failure, max_restarts: 2}\n"
+                                              "train: {steps: " +
+                                              std::to_string(steps) +
+                                              ", batch_size: 20, seed: 3, threads: 1}\n");
+  }
+
+  /// The result record of the newest job, as it came back.
+  Json Result() {
+    const Json jobs = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
+    const std::filesystem::path folder = cluster_.home() / "jobs" / std::string(jobs[0]["job"]);
+    EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
+    EXPECT_NE(ReadFile(folder / "metrics.jsonl").value_or(""), "");
+    const Json result =
+        Json::parse(ReadFile(folder / "result.json").value_or(""), nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(result.is_object());
+    return result;
+  }
+
+  /// What a run of this many steps leads to if nothing happens to it.
+  Json UndisturbedChecksum(int steps) {
+    const CommandResult run = RunJob(TrainingJob("undisturbed", steps), {"-q"});
+    EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+    return Result()["parameters_crc32c"];
+  }
+};
+
+constexpr int kSteps = 800;
+constexpr int kEndlessSteps = 10'000'000;
+
+TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
+  const Json expected = UndisturbedChecksum(kSteps);
+  Process run = StartJob(TrainingJob("disturbed", kSteps), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  KillTask("disturbed", "worker:1", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 300: "));
+  KillTask("disturbed", "worker:0", 1);  // the chief
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected);
+  EXPECT_EQ(Result()["steps"], kSteps);
+  EXPECT_EQ(ShowTask("disturbed", "ps:0")["restarts"], "0");
+  EXPECT_EQ(ShowTask("disturbed", "worker:0")["restarts"], "1");
+  EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], "1");
+}
+
+TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult) {
+  const Json expected = UndisturbedChecksum(kSteps);
+  Process run = StartJob(TrainingJob("alone", kSteps), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  const auto tasks = WaitForTasks("alone", 3);
+  run.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+  const std::vector<pid_t> daemons = AgentProcesses(cluster_.hosts().folder(), "daemon");
+  EXPECT_EQ(daemons.size(), 3u);
+  for (const pid_t daemon : daemons) EXPECT_EQ(::kill(daemon, SIGKILL), 0);
+  EXPECT_EQ(FirstProcesses("alone"), tasks);
+
+  const CommandResult wait = Muster({"wait", "alone"});
+  EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
+  EXPECT_THAT(wait.stderr_text, HasSubstr("MNIST accuracy: 0."));
+  EXPECT_EQ(Result()["parameters_crc32c"], expected);
+  for (const auto& [task, process] : tasks) EXPECT_EQ(ShowTask("alone", task)["restarts"], "0") << task;
+}
+
+TEST_F(ClusterTraining, MoreStepsRedeployTheWorkersAndKeepTheParameters) {
+  Process first = StartJob(TrainingJob("longer", kEndlessSteps), "first");
+  ASSERT_TRUE(cluster_.WaitForText("first", "step 100: "));
+  const auto before = WaitForTasks("longer", 3);
+  first.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(first), 128 + SIGKILL);
+
+  const std::string job = TrainingJob("longer", 2000);
+  EXPECT_THAT(Muster({"plan", job, "-i", cluster_.inventory()}).stderr_text,
+              HasSubstr("2 redeploy, 1 unchanged\n"));
+  Process second = StartJob(job, "second");
+  ASSERT_TRUE(Eventually([&] {
+    const auto now = FirstProcesses("longer");
+    return now.size() == 3 && now.at("worker:0").pid != before.at("worker:0").pid &&
+           now.at("worker:1").pid != before.at("worker:1").pid;
+  }));
+  EXPECT_EQ(FirstProcesses("longer").at("ps:0"), before.at("ps:0"));
+  EXPECT_EQ(ExitCodeOf(second), 0) << cluster_.Text("second");
+  EXPECT_EQ(Result()["steps"], 2000);
+}
+
+TEST_F(ClusterTraining, CtrlCEndsItAndNoOtherJob) {
+  Process other = StartJob(TrainingJob("other", kEndlessSteps), "other");
+  ASSERT_TRUE(cluster_.WaitForText("other", "step 100: "));
+  const auto other_tasks = WaitForTasks("other", 3);
+  Process run = StartJob(TrainingJob("job", kEndlessSteps), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  WaitForTasks("job", 3);
+
+  run.Signal(SIGINT);
+  EXPECT_TRUE(Eventually([&] { return ProcessCount("job") == 0; }, std::chrono::seconds(10)));
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+
+  EXPECT_EQ(FirstProcesses("other"), other_tasks);
+  const size_t printed = cluster_.Text("other").size();
+  EXPECT_TRUE(Eventually([&] { return cluster_.Text("other").size() > printed; })) << "it does not go on";
+  const CommandResult stop = Muster({"stop", "other"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_EQ(ExitCodeOf(other), 130) << cluster_.Text("other");
+}
+
+TEST_F(ClusterTraining, AHostThatDoesNotComeBackFailsTheJobAndIsNamed) {
+  Process run = StartJob(TrainingJob("job", kEndlessSteps), "run", {"--lost-timeout", "5"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(cluster_.WaitForText("run", "\nworker:1 on host-3: Lost"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "\nhost-3: lost: "));
+  EXPECT_EQ(ShowTask("job", "worker:1")["state"], "Lost");
+  EXPECT_EQ(ShowTask("job", "worker:0")["state"], "Running");
+  EXPECT_EQ(ExitCodeOf(run), 69) << cluster_.Text("run");
+  EXPECT_THAT(
+      cluster_.Text("run"),
+      AllOf(HasSubstr("\n\nhost lost: host-3: "), HasSubstr("as a consequence:\n  ps:0 on host-1: stopped\n"),
+            HasSubstr("host-3 could not be reached; tasks may still run there\n")));
+}
+
+TEST_F(ClusterTraining, AHostThatComesBackGoesOnWithTheSameBits) {
+  const Json expected = UndisturbedChecksum(kSteps);
+  Process run = StartJob(TrainingJob("job", kSteps), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(cluster_.WaitForText("run", "\nhost-3: lost: "));
+  cluster_.hosts().Start("host-3");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected);
+  EXPECT_EQ(ShowTask("job", "worker:1")["restarts"], "1");
+}
+
+}  // namespace
+}  // namespace muster
