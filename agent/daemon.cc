@@ -327,7 +327,7 @@ bool Daemon::Step(PendingStop& stop, TimePoint now) {
     stop.next_sweep = now + kSweepInterval;
     return false;
   }
-  if (left == 0) supervisor_.ReleasePorts(stop.request);
+  if (left == 0 && !stop.request.keep_ports()) supervisor_.ReleasePorts(stop.request);
   agent::Response response;
   response.set_last(true);
   response.mutable_stop_tasks()->set_processes_left(left);

@@ -242,8 +242,11 @@ TimePoint Supervisor::wake_at() const {
 
 void Supervisor::Step(TimePoint now) {
   for (const auto& [key, task] : tasks_) {
+    const bool was_active = task->active();
     task->OnEvent();
     task->OnTime(now);
+    // The ports of one that was stopped are its stopper's to release.
+    if (was_active && !task->active() && !task->told_to_stop()) ports_.ReleaseTask(key.first, key.second);
   }
 }
 

@@ -62,6 +62,7 @@ class Task {
 
   /// Running, starting, restarting or being cleaned up.
   bool active() const { return phase_ != Phase::kIdle; }
+  bool told_to_stop() const { return record_.stop(); }
   /// Whether it is known how the latest start went.
   bool start_settled() const { return phase_ != Phase::kStarting && phase_ != Phase::kSweeping; }
   uint64_t generation() const { return record_.spec().generation(); }

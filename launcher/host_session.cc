@@ -254,6 +254,8 @@ void HostSession::Do(const reconcile::StopTasks& stop) {
   tasks->set_job(options_.job);
   for (const std::string& task : stop.tasks) tasks->add_tasks(task);
   tasks->set_minimum_generation(stop.minimum_generation);
+  // Without a fence they are stopped to be started again in the same cluster.
+  tasks->set_keep_ports(stop.minimum_generation == 0);
   tasks->set_grace_ms(
       static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(stop.grace).count()));
   Ask(stop.request, message, [this, request = stop.request](const agent::Response& response) {

@@ -148,11 +148,12 @@ absl::StatusOr<JobLock> JobStore::Lock(const std::string& id) const {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoError(errno, path.string());
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    const auto holder = ReadFile(path);
+    std::string holder = ReadFile(path).value_or("");
+    if (holder.empty()) holder = "unknown";  // it is just about to write it
     return FailedPrecondition(
         "job %s is driven by another muster (process %s); `muster logs -f %s` follows it, `muster stop %s` "
         "ends it",
-        id, holder.value_or("unknown"), id, id);
+        id, holder, id, id);
   }
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(fd.get(), 0) != 0) return ErrnoError(errno, path.string());

@@ -59,6 +59,17 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], "1");
 }
 
+TEST_F(ClusterTraining, AKilledParameterServerIsNamedBeforeTheWorkersThatMissIt) {
+  Process run = StartJob(TrainingJob("job", kEndlessSteps), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  KillTask("job", "ps:0", 1);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL) << cluster_.Text("run");
+  EXPECT_THAT(
+      cluster_.Text("run"),
+      HasSubstr("\n\nps:0 on host-1 failed: killed by signal 9 (Killed) (exit code 137, after 0 restarts)\n"
+                "as a consequence:\n  worker:0 on host-2: stopped\n  worker:1 on host-3: stopped\n"));
+}
+
 TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult) {
   const Json expected = UndisturbedChecksum(kSteps);
   Process run = StartJob(TrainingJob("alone", kSteps), "run");
@@ -132,6 +143,7 @@ TEST_F(ClusterTraining, AHostThatDoesNotComeBackFailsTheJobAndIsNamed) {
       cluster_.Text("run"),
       AllOf(HasSubstr("\n\nhost lost: host-3: "), HasSubstr("as a consequence:\n  ps:0 on host-1: stopped\n"),
             HasSubstr("host-3 could not be reached; tasks may still run there\n")));
+  ports_left_ = 1;
 }
 
 TEST_F(ClusterTraining, AHostThatComesBackGoesOnWithTheSameBits) {

@@ -24,6 +24,7 @@ class LifecycleTest : public testing::Test {
   void TearDown() override {
     // No time is given: what a command has said is stopped is stopped.
     EXPECT_THAT(JobProcesses(cluster_.hosts().folder()), testing::IsEmpty());
+    EXPECT_EQ(LeasedPorts(), ports_left_);
   }
 
   /// Writes a job that runs a shell script as each of its workers. `replicas`: what stands in braces behind
@@ -123,6 +124,7 @@ class LifecycleTest : public testing::Test {
   }
 
   MusterCluster cluster_{3};
+  size_t ports_left_ = 0;  // by hosts that are down when the test ends
 
  private:
   std::vector<std::string> RunArguments(const std::string& file, const std::vector<std::string>& more) {
