@@ -30,8 +30,8 @@ class RunObserver {
 
 struct RunOptions {
   ConnectOptions connect;
-  bool stop = false;     // only stop what runs
-  bool detach = false;   // return once every task has been started
+  bool stop = false;    // only stop what runs
+  bool detach = false;  // return once every task has been started
   bool follow_logs = true;
   std::optional<Duration> run_deadline;   // then the job is stopped and 124 returned
   std::optional<TimePoint> give_up_at;    // then DeadlineExceeded is returned, and the job goes on

@@ -76,8 +76,8 @@ absl::Status ReadLogs(HostLogs& logs, AgentConnection& connection, Printer& prin
 absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& printer) {
   std::optional<TimePoint> give_up;  // set while the host is gone
   while (true) {
-    const auto connection =
-        AgentConnection::Connect(logs.host, context.connect_options(logs.record), Now() + context.connect_timeout());
+    const auto connection = AgentConnection::Connect(logs.host, context.connect_options(logs.record),
+                                                     Now() + context.connect_timeout());
     if (connection.ok()) give_up.reset();
     const absl::Status status = connection.ok() ? ReadLogs(logs, **connection, printer) : connection.status();
     if (status.ok() || !logs.follow) return status;

@@ -39,7 +39,8 @@ std::optional<Duration> Seconds(double seconds) {
 }
 
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
-  return {.connect = context.connect_options(record), .lost_deadline = Seconds(context.flags().lost_timeout_s)};
+  return {.connect = context.connect_options(record),
+          .lost_deadline = Seconds(context.flags().lost_timeout_s)};
 }
 
 // For commands that have started what they drive, or are to stop it. Others leave the job alone when they are
@@ -149,6 +150,7 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
     lock = context.jobs().Lock(record.id());
   }
+  if (!lock.ok() && record.ended_micros() == 0) return lock.status();
   if (lock.ok()) {
     // What it was before the lock was ours, it may be no longer.
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
