@@ -99,7 +99,7 @@ class Runner {
   std::optional<reconcile::Outcome> outcome_;
   bool detached_ = false;
   int interrupts_handled_ = 0;
-  std::optional<TimePoint> interrupted_at_;
+  bool stop_requested_ = false;
   std::set<std::pair<std::string, std::string>> following_;  // (task, path)
   std::map<std::string, uint64_t> followed_incarnation_;     // of each task, counted over generations
   std::map<std::string, ResultFile> results_;                // by path: of kResultFiles
@@ -160,18 +160,16 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
 absl::Status Runner::HandleInterrupts(reconcile::Reconciler& reconciler) {
   const int interrupts = options_.interrupts == nullptr ? 0 : options_.interrupts->load();
   if (interrupts == interrupts_handled_) return absl::OkStatus();
-  interrupts_handled_ = interrupts;
+  ++interrupts_handled_;  // one at a time: the stop is begun first, whatever came meanwhile
   if (options_.interrupt_fd >= 0) {
     uint64_t ignored;
     (void)!::read(options_.interrupt_fd, &ignored, sizeof ignored);
   }
-  if (!interrupted_at_) {
-    interrupted_at_ = Now();
+  if (!stop_requested_) {
+    stop_requested_ = true;
     Step(reconciler, reconcile::StopRequested{});
     return absl::OkStatus();
   }
-  // A terminal that closes sends the same signal twice at once; a user who means it takes longer.
-  if (Now() - *interrupted_at_ < std::chrono::milliseconds(500)) return absl::OkStatus();
   return Cancelled("interrupted again: tasks of job %s may still run; `muster stop %s` ends them",
                    record_.id(), record_.id());
 }

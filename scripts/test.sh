@@ -7,4 +7,5 @@ preset=${PRESET:-dev}
 scripts/install_deps.sh
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset"
-ctest --preset "$preset" "$@"
+# Most of the tests wait for other processes more than they compute.
+ctest --preset "$preset" -j$(($(nproc) + 1)) "$@"

@@ -19,7 +19,9 @@ namespace {
 std::atomic<int> interrupts = 0;
 int interrupt_fd = -1;
 
-void OnInterrupt(int) {
+void OnInterrupt(int number) {
+  // A terminal that closes may say so twice, and means it once.
+  if (number == SIGHUP && interrupts.load() > 0) return;
   interrupts.fetch_add(1);
   const uint64_t one = 1;
   (void)!::write(interrupt_fd, &one, sizeof one);
