@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "launcher/known_hosts.h"
-#include "launcher/loopback_cluster.h"
 #include "launcher/ssh_socket.h"
+#include "tests/support/loopback_cluster.h"
 
 namespace muster {
 namespace {

@@ -13,8 +13,8 @@
 #include "base/random.h"
 #include "base/sha256.h"
 #include "launcher/local_transport.h"
-#include "launcher/loopback_cluster.h"
 #include "launcher/ssh_transport.h"
+#include "tests/support/loopback_cluster.h"
 
 namespace muster {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
-#include "launcher/loopback_cluster.h"
+#include "tests/support/loopback_cluster.h"
 
 namespace muster {
 
