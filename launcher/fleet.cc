@@ -1,25 +1,20 @@
 #include "launcher/fleet.h"
 
-#include <algorithm>
-#include <atomic>
 #include <thread>
 
 namespace muster {
 
 std::vector<absl::Status> AskHosts(const std::vector<record::Host>& hosts, const ConnectOptions& options,
                                    Duration connect_timeout,
-                                   const std::function<absl::Status(size_t, AgentConnection&)>& ask,
-                                   int parallel) {
+                                   const std::function<absl::Status(size_t, AgentConnection&)>& ask) {
   std::vector<absl::Status> statuses(hosts.size());
-  std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < hosts.size(); i = next++) {
+  std::vector<std::jthread> threads;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    threads.emplace_back([&, i] {
       const auto connection = AgentConnection::Connect(hosts[i], options, Now() + connect_timeout);
       statuses[i] = connection.ok() ? ask(i, **connection) : connection.status();
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (size_t i = 0; i < std::min<size_t>(hosts.size(), parallel); ++i) threads.emplace_back(work);
+    });
+  }
   threads.clear();  // joins
   return statuses;
 }

@@ -11,13 +11,12 @@
 
 namespace muster {
 
-/// Connects to each host, at most `parallel` at a time, and calls `ask(index, connection)` on a thread of its
-/// own. The statuses are those of the connection or of `ask`, in the order of the hosts. A host that does not
-/// answer holds up no other.
+/// Connects to all hosts at once (of which so many log in at a time: ssh_transport.h) and calls
+/// `ask(index, connection)` on a thread of each host's own. The statuses are those of the connection or of
+/// `ask`, in the order of the hosts. A host that does not answer holds up no other.
 std::vector<absl::Status> AskHosts(const std::vector<record::Host>& hosts, const ConnectOptions& options,
                                    Duration connect_timeout,
-                                   const std::function<absl::Status(size_t, AgentConnection&)>& ask,
-                                   int parallel = 32);
+                                   const std::function<absl::Status(size_t, AgentConnection&)>& ask);
 
 /// The first failure that is not OK, or OK: what a command exits with.
 absl::Status FirstFailure(const std::vector<absl::Status>& statuses);

@@ -1,4 +1,7 @@
 // muster: the command.
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -101,8 +104,18 @@ std::string Missing(const CLI::App& app, const CLI::RequiredError& error) {
          (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
 
+// Each host takes a few descriptors; the usual soft limit of 1024 is there for programs that use select().
+void AllowManyHosts() {
+  constexpr rlim_t kEnough = 65536;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, kEnough);
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  AllowManyHosts();
   CommandLine line;
   Declare(line);
   try {

@@ -1,14 +1,10 @@
 #include "launcher/plan.h"
 
 #include <absl/strings/str_split.h>
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <set>
 
 #include "base/certificates.h"
@@ -19,6 +15,7 @@
 #include "cluster/cluster_spec.h"
 #include "inventory/placement.h"
 #include "launcher/job_store.h"
+#include "launcher/ssh_socket.h"
 
 namespace muster {
 namespace {
@@ -26,23 +23,16 @@ namespace {
 constexpr uint64_t kMaxProgramFilesBytes = 8
                                            << 20;  // they travel in the start message, whose frame is bounded
 
+constexpr Duration kLookupsTimeout = std::chrono::seconds(10);  // of all names in an inventory
+
 // The address under which other hosts reach this one's tasks, as a literal.
-absl::StatusOr<std::string> DataAddress(const Host& host) {
+absl::StatusOr<std::string> DataAddress(const Host& host, TimePoint deadline) {
   if (!host.data_address.empty()) return host.data_address;
   if (host.local) return "127.0.0.1";
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (const int error = ::getaddrinfo(host.ssh_address.c_str(), nullptr, &hints, &found); error != 0) {
-    return InvalidArgument(
-        "%s: host %s: '%s' cannot be resolved (%s): correct it, or give the host `data: ADDRESS`",
-        host.position.ToString(), host.name, host.ssh_address, ::gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, ::freeaddrinfo);
-  char text[NI_MAXHOST];
-  if (::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) {
-    return Internal("%s: address of a kind that has no literal", host.name);
-  }
-  return std::string(text);
+  const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
+  if (address.ok()) return address;
+  return InvalidArgument("%s: host %s: %s, or give the host `data: ADDRESS`", host.position.ToString(),
+                         host.name, std::string(address.status().message()));
 }
 
 record::Host HostRecord(const Host& host) {
@@ -193,6 +183,7 @@ void Planner::AddContent(Content content) {
 absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
   std::set<int> used;
   for (const PlacedTask& task : placed) used.insert(task.host_index);
+  const TimePoint lookups_deadline = Now() + kLookupsTimeout;
   for (const int index : used) {
     const Host& host = inventory_.hosts[index];
     if (host.jump) {
@@ -200,7 +191,7 @@ absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
                              host.position.ToString(), host.name);
     }
     record::Host out = HostRecord(host);
-    MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host));
+    MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host, lookups_deadline));
     for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
     *plan_.record.add_hosts() = std::move(out);
   }

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "launcher/known_hosts.h"
@@ -24,6 +27,9 @@ constexpr char kCiphers[] =
 constexpr char kKeyExchanges[] =
     "curve25519-sha256,curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,"
     "diffie-hellman-group16-sha512,diffie-hellman-group18-sha512,diffie-hellman-group14-sha256";
+// A login keeps a processor busy at both ends. More at once would only make each of them slower, until some
+// miss their deadlines.
+constexpr int kLoginsAtATime = 32;
 constexpr const char* kHostKeyTypes[] = {"ssh-ed25519",         "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384",
                                          "ecdsa-sha2-nistp521", "rsa-sha2-512",        "rsa-sha2-256"};
 
@@ -81,6 +87,49 @@ absl::Status SetOptions(ssh_session session, const SshTarget& target, const std:
   return absl::OkStatus();
 }
 
+// One of this process's kLoginsAtATime logins, given back when destroyed.
+class LoginTurn {
+ public:
+  static absl::StatusOr<LoginTurn> Take(const Limits& limits) {
+    uint64_t one;
+    while (::read(Turns(), &one, sizeof one) < 0) {
+      if (errno != EAGAIN && errno != EINTR) return ErrnoError(errno, "eventfd");
+      MUSTER_RETURN_IF_ERROR(
+          Annotate(WaitForFd(Turns(), POLLIN, limits), "waiting for the logins to other hosts"));
+    }
+    return LoginTurn();
+  }
+  LoginTurn(LoginTurn&& other) noexcept : held_(std::exchange(other.held_, false)) {}
+  LoginTurn& operator=(LoginTurn&&) = delete;
+  ~LoginTurn() {
+    const uint64_t one = 1;
+    if (held_) (void)!::write(Turns(), &one, sizeof one);
+  }
+
+ private:
+  LoginTurn() = default;
+  // A semaphore that can be waited for together with an interrupt.
+  static int Turns() {
+    static const UniqueFd turns(::eventfd(kLoginsAtATime, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
+    MUSTER_CHECK(turns.valid());
+    return turns.get();
+  }
+
+  bool held_ = true;
+};
+
+// The host speaks first, so one that says nothing is waited for without a turn, which others can use.
+absl::StatusOr<LoginTurn> WaitForGreeting(int fd, const Limits& limits) {
+  const absl::Status greeted = WaitForFd(fd, POLLIN, limits);
+  if (absl::IsDeadlineExceeded(greeted)) {
+    return DeadlineExceeded(
+        "waiting for the SSH greeting: accepted the connection but said nothing before the deadline; check "
+        "that sshd listens there and that the host is not overloaded");
+  }
+  MUSTER_RETURN_IF_ERROR(greeted);
+  return LoginTurn::Take(limits);
+}
+
 absl::Status ExchangeKeys(ssh_session session, const Limits& limits, bool& dropped) {
   const absl::StatusOr<int> result =
       DriveSession(session, SSH_AGAIN, limits, [&] { return ssh_connect(session); });
@@ -88,13 +137,9 @@ absl::Status ExchangeKeys(ssh_session session, const Limits& limits, bool& dropp
   const bool greeted = ssh_get_serverbanner(session) != nullptr;
   if (absl::IsCancelled(result.status())) return result.status();
   if (absl::IsDeadlineExceeded(result.status())) {
-    return greeted
-               ? DeadlineExceeded(
-                     "key exchange: no answer before the deadline; check the host's load, and whether large "
-                     "packets are lost on the way (MTU)")
-               : DeadlineExceeded(
-                     "waiting for the SSH greeting: accepted the connection but said nothing before the "
-                     "deadline; check that sshd listens there and that the host is not overloaded");
+    return DeadlineExceeded(
+        "key exchange: no answer before the deadline; check the host's load, and whether large packets are "
+        "lost on the way (MTU)");
   }
   const std::string why = ssh_get_error(session);
   dropped = !greeted || !result.ok() || why.find("Socket error") != std::string::npos;
@@ -179,6 +224,7 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
   MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(options.known_hosts));
   MUSTER_ASSIGN_OR_RETURN(UniqueFd fd,
                           ConnectTcp(target.address, target.port, options.silence_limit, limits));
+  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits));
   login.session.reset(ssh_new());
   MUSTER_CHECK(login.session != nullptr);
   ssh_session session = login.session.get();

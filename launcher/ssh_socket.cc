@@ -77,8 +77,8 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& address, u
   if (lookup->error != 0) {
     const char* why =
         lookup->error == EAI_SYSTEM ? std::strerror(lookup->error_number) : ::gai_strerror(lookup->error);
-    return Unavailable("look up %s: %s; correct the name, or give the address with `ssh:` in the inventory",
-                       address, why);
+    return Unavailable("look up %s: %s; correct the name, or give the address in the inventory", address,
+                       why);
   }
   return lookup->addresses;
 }
@@ -139,6 +139,19 @@ absl::Status SleepFor(Duration duration, const Limits& limits) {
   const absl::Status status = WaitForFd(
       -1, 0, {.deadline = std::min(limits.deadline, Now() + duration), .cancel_fd = limits.cancel_fd});
   return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
+}
+
+absl::StatusOr<std::string> LookUpAddress(const std::string& address, const Limits& limits) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, Resolve(address, 0, limits));
+  if (addresses.empty()) return Unavailable("look up %s: it has no addresses", address);
+  char text[NI_MAXHOST];
+  const auto* first = reinterpret_cast<const sockaddr*>(&addresses[0].storage);
+  if (const int error =
+          ::getnameinfo(first, addresses[0].length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+      error != 0) {
+    return Internal("look up %s: %s", address, ::gai_strerror(error));
+  }
+  return std::string(text);
 }
 
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration silence_limit,

@@ -24,6 +24,10 @@ absl::Status WaitForFd(int fd, short events, const Limits& limits);
 /// Sleeps, unless cancelled, and never beyond the deadline.
 absl::Status SleepFor(Duration duration, const Limits& limits);
 
+/// The first address of a name (or literal) as a literal. Unavailable (not resolved), DeadlineExceeded,
+/// Cancelled.
+absl::StatusOr<std::string> LookUpAddress(const std::string& address, const Limits& limits);
+
 /// A connected socket: not blocking, without Nagle's delay, which reports a peer that has been silent for
 /// about `silence_limit` while something was owed as an error (so a half-open connection ends). `address` is
 /// a literal or a name; all its addresses are tried in turn. Errors say which step failed and why, without

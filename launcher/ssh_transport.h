@@ -47,7 +47,8 @@ class SshTransport : public Transport {
  public:
   /// Connects and logs in before `deadline`: identities of the target, then ssh-agent, then the default
   /// identities. A host that hangs up early is tried again after a random pause that grows. Costs one key
-  /// exchange: about 30 ms of processor time, most of it on the host.
+  /// exchange: about 30 ms of processor time, most of it on the host. A process logs in to 32 hosts at a
+  /// time; the others, once they have greeted, wait for their turn.
   ///
   /// Unavailable in all cases that lie with the host, its deadline included; the message names host, address,
   /// step, cause and what to do. NeedsUser() tells those that trying again cannot cure. InvalidArgument: an

@@ -13,10 +13,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -397,6 +399,46 @@ TEST_F(SshTransportTest, SixteenThreadsConnectAtATime) {
       EXPECT_EQ(result->exit_code, i);
     });
   }
+}
+
+TEST_F(SshTransportTest, LogsInToThirtyTwoHostsAtATimeAndSilentOnesDoNotCount) {
+  Listener silent({});
+  std::mutex mutex;
+  std::vector<UniqueFd> connections;  // guarded by mutex
+  Listener greets([&](UniqueFd connection) {
+    EXPECT_TRUE(WriteAll(connection.get(), "SSH-2.0-OpenSSH_9.2\r\n").ok());
+    const std::lock_guard lock(mutex);
+    connections.push_back(std::move(connection));
+  });
+  // Those that have got more than a greeting.
+  const auto count_begun = [&] {
+    const std::lock_guard lock(mutex);
+    return std::ranges::count_if(connections, [](const UniqueFd& connection) {
+      return WaitForFd(connection.get(), POLLIN, {.deadline = Now()}).ok();
+    });
+  };
+  const UniqueFd cancel(::eventfd(0, EFD_CLOEXEC));
+  SshOptions options = BareOptions();
+  options.cancel_fd = cancel.get();
+  options.max_attempts = 1;
+  std::vector<std::jthread> launcher;
+  for (int i = 0; i < 40; ++i) launcher.emplace_back([&] { (void)ConnectStatus(silent.target(), options); });
+  for (int i = 0; i < 40; ++i) launcher.emplace_back([&] { (void)ConnectStatus(greets.target(), options); });
+  const TimePoint deadline = Soon();
+  while ((greets.accepted() < 40 || count_begun() < 32) && Now() < deadline)
+    std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(200));  // for one too many to show itself
+  EXPECT_EQ(count_begun(), 32);
+  {
+    const std::lock_guard lock(mutex);  // hang up on those that had their turn
+    std::erase_if(connections, [](const UniqueFd& connection) {
+      return WaitForFd(connection.get(), POLLIN, {.deadline = Now()}).ok();
+    });
+  }
+  while (count_begun() < 8 && Now() < deadline) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(count_begun(), 8);
+  const uint64_t one = 1;
+  EXPECT_EQ(::write(cancel.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
 }
 
 TEST_F(SshTransportTest, ConnectionsThatSshdDropsAreTriedAgain) {

@@ -2,15 +2,31 @@
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "base/status.h"
 
 namespace muster {
 
-void Table::Add(std::vector<std::string> row) {
+Cell::Cell(std::vector<std::string> list) : text(absl::StrJoin(list, ",")), value(std::move(list)) {}
+
+Cell Cell::Bytes(uint64_t bytes) {
+  Cell cell(static_cast<int64_t>(bytes));
+  cell.text = FormatBytes(bytes);
+  return cell;
+}
+
+Cell Cell::Age(Duration age) {
+  Cell cell(FormatAge(age));
+  cell.value = ToSeconds(age);
+  return cell;
+}
+
+void Table::Add(std::vector<Cell> row) {
   MUSTER_CHECK(row.size() == header_.size());
   rows_.push_back(std::move(row));
 }
@@ -19,18 +35,17 @@ std::string Table::ToText() const {
   std::vector<size_t> widths(header_.size());
   for (size_t i = 0; i < header_.size(); ++i) {
     widths[i] = header_[i].size();
-    for (const auto& row : rows_) widths[i] = std::max(widths[i], row[i].size());
+    for (const auto& row : rows_) widths[i] = std::max(widths[i], row[i].text.size());
   }
   std::string text;
-  const auto append = [&](const std::vector<std::string>& row) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += row[i];
-      if (i + 1 < row.size()) text.append(widths[i] - row[i].size() + 2, ' ');
-    }
-    text += '\n';
+  const auto append = [&](size_t column, const std::string& cell) {
+    const bool last = column + 1 == header_.size();
+    text += last ? cell + '\n' : cell + std::string(widths[column] - cell.size() + 2, ' ');
   };
-  append(header_);
-  for (const auto& row : rows_) append(row);
+  for (size_t i = 0; i < header_.size(); ++i) append(i, header_[i]);
+  for (const auto& row : rows_) {
+    for (size_t i = 0; i < row.size(); ++i) append(i, row[i].text);
+  }
   return text;
 }
 
@@ -41,7 +56,15 @@ std::string Table::ToJson() const {
     for (size_t i = 0; i < row.size(); ++i) {
       std::string key = absl::AsciiStrToLower(header_[i]);
       std::replace(key.begin(), key.end(), ' ', '_');
-      object[key] = row[i];
+      std::visit(
+          [&](const auto& value) {
+            if constexpr (std::is_same_v<decltype(value), const std::monostate&>) {
+              object[key] = nullptr;
+            } else {
+              object[key] = value;
+            }
+          },
+          row[i].value);
     }
     json.push_back(std::move(object));
   }

@@ -3,11 +3,29 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace muster {
 
 enum class OutputFormat { kText, kJson };
+
+/// What stands in a table: text for people, and for JSON what it was made of.
+struct Cell {
+  Cell() = default;  // nothing known: empty, null in JSON
+  Cell(std::string text) : text(text), value(std::move(text)) {}
+  Cell(const char* text) : Cell(std::string(text)) {}
+  Cell(int64_t number) : text(std::to_string(number)), value(number) {}
+  Cell(std::vector<std::string> list);  // separated by commas
+  static Cell Bytes(uint64_t bytes);    // "61 MB"; in JSON the number
+  static Cell Age(Duration age);        // "3m20s"; in JSON seconds
+
+  std::string text;
+  std::variant<std::monostate, std::string, int64_t, double, std::vector<std::string>> value;
+};
 
 /// Rows of cells under a header. As JSON: an array of objects whose keys are the header's words in lower
 /// case, "_" for spaces.
@@ -16,7 +34,7 @@ class Table {
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
 
   /// As many cells as the header has.
-  void Add(std::vector<std::string> row);
+  void Add(std::vector<Cell> row);
   bool empty() const { return rows_.empty(); }
 
   /// Columns two spaces apart, the last one not padded.
@@ -25,7 +43,7 @@ class Table {
 
  private:
   std::vector<std::string> header_;
-  std::vector<std::vector<std::string>> rows_;
+  std::vector<std::vector<Cell>> rows_;
 };
 
 /// "61 MB", "1.2 GB": three significant digits at most, powers of 1000.

@@ -109,6 +109,19 @@ TEST_F(BadInput, InTheInventoryNamesItsPlaceAndContactsNobody) {
   ExpectBadInventory("hosts: {}\n", "hosts.yaml:1:8: ");
 }
 
+TEST_F(BadInput, AnAddressThatIsNoneIsNamedWithItsHost) {
+  const std::string job = cluster_.Write("job.yaml", kTraining);
+  const std::string inventory =
+      cluster_.Write("hosts.yaml", good_inventory_ + "  typo: {ssh: no-such-host.invalid, labels: [cpu]}\n");
+  for (const char* command : {"run", "plan"}) {
+    const CommandResult result = Muster({command, job, "-i", inventory});
+    EXPECT_EQ(result.exit_code, kBadInput) << result.stderr_text;
+    EXPECT_THAT(result.stderr_text,
+                ContainsRegex("hosts.yaml:3:3: host typo: look up no-such-host.invalid: .*`data: ADDRESS`"));
+  }
+  EXPECT_EQ(host_.TakeConnections(), 0);
+}
+
 TEST_F(BadInput, OfTheCommandLineContactsNobody) {
   const std::string job = cluster_.Write("job.yaml", kTraining);
   const std::string inventory = cluster_.Write("hosts.yaml", good_inventory_);

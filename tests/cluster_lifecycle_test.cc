@@ -49,8 +49,8 @@ TEST_F(ClusterLifecycle, AWorkerThatIsKilledTooOftenFailsTheJobAndIsNamedFirst) 
                 "(exit code 137, after 2 restarts)\n"
                 "as a consequence:\n  worker:0 on host-1: stopped\n  worker:2 on host-3: stopped\n"));
   EXPECT_EQ(ShowTask("victim", "worker:1")["state"], "Failed");
-  EXPECT_EQ(ShowTask("victim", "worker:1")["restarts"], "2");
-  EXPECT_EQ(ShowTask("victim", "worker:0")["restarts"], "0");
+  EXPECT_EQ(ShowTask("victim", "worker:1")["restarts"], 2);
+  EXPECT_EQ(ShowTask("victim", "worker:0")["restarts"], 0);
 }
 
 TEST_F(ClusterLifecycle, RestartPolicies) {
@@ -59,14 +59,14 @@ TEST_F(ClusterLifecycle, RestartPolicies) {
     const char* script;
     const char* policy;
     int exit_code;
-    const char* restarts;
+    int restarts;
   };
   const Case cases[] = {
-      {"never", "exit 4", "never", 4, "0"},
-      {"failure", "[ $MUSTER_INCARNATION = 3 ] || exit 4", "on_failure, max_restarts: 5", 0, "2"},
-      {"always", "exit 0", "always, max_restarts: 2", 0, "2"},
-      {"permanent", "exit 5", "exit_code, max_restarts: 3", 5, "0"},
-      {"retryable", "exit 200", "exit_code, max_restarts: 2", 200, "2"},
+      {"never", "exit 4", "never", 4, 0},
+      {"failure", "[ $MUSTER_INCARNATION = 3 ] || exit 4", "on_failure, max_restarts: 5", 0, 2},
+      {"always", "exit 0", "always, max_restarts: 2", 0, 2},
+      {"permanent", "exit 5", "exit_code, max_restarts: 3", 5, 0},
+      {"retryable", "exit 200", "exit_code, max_restarts: 2", 200, 2},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
@@ -284,6 +284,20 @@ TEST_F(ClusterLifecycle, AfterTheLauncherWasKilledOthersFindTheJob) {
   EXPECT_EQ(Show("orphan")["state"], "Failed");
 }
 
+TEST_F(ClusterLifecycle, LogsOfATaskThatHasNotBegunAreFollowedFromItsBeginning) {
+  // A host that is stopped keeps the others, which are ready, from starting.
+  const pid_t sshd = std::stoi(cluster_.hosts().Text("host-3/sshd.pid"));
+  ASSERT_EQ(::kill(sshd, SIGSTOP), 0);
+  Process run = StartJob(ScriptJob("late", "echo line 1"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "host-1: connected"));
+  Process logs = cluster_.Start({"logs", "-f", "late", "worker:0"}, "logs");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(logs.Wait(Now() + std::chrono::seconds(2)).status()));
+  ASSERT_EQ(::kill(sshd, SIGCONT), 0);
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(ExitCodeOf(logs), 0);
+  EXPECT_EQ(cluster_.Text("logs"), Lines(1, 1));
+}
+
 TEST_F(ClusterLifecycle, RunAgainAdoptsWhatTheKilledLauncherLeft) {
   const std::string job = ScriptJob("adopted", kWaitForGo, "count: 3, restart: on_failure, max_restarts: 1");
   Process first = StartJob(job, "first");
@@ -298,7 +312,7 @@ TEST_F(ClusterLifecycle, RunAgainAdoptsWhatTheKilledLauncherLeft) {
   EXPECT_EQ(FirstProcesses("adopted"), tasks);
   Touch("go");
   EXPECT_EQ(ExitCodeOf(second), 0) << cluster_.Text("second");
-  EXPECT_EQ(ShowTask("adopted", "worker:2")["restarts"], "0");
+  EXPECT_EQ(ShowTask("adopted", "worker:2")["restarts"], 0);
   EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text).size(), 1u);
 }
 
@@ -336,7 +350,7 @@ TEST_F(ClusterLifecycle, RunWithAChangedFileRedeploysWhatChanged) {
   }));
   Touch("go");
   EXPECT_EQ(Muster({"wait", "changed"}).exit_code, 0);
-  EXPECT_EQ(ShowTask("changed", "worker:1")["restarts"], "1");
+  EXPECT_EQ(ShowTask("changed", "worker:1")["restarts"], 1);
 }
 
 TEST_F(ClusterLifecycle, AKilledDaemonCostsNeitherTasksNorOutput) {

@@ -54,9 +54,9 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
   EXPECT_EQ(Result()["steps"], kSteps);
-  EXPECT_EQ(ShowTask("disturbed", "ps:0")["restarts"], "0");
-  EXPECT_EQ(ShowTask("disturbed", "worker:0")["restarts"], "1");
-  EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], "1");
+  EXPECT_EQ(ShowTask("disturbed", "ps:0")["restarts"], 0);
+  EXPECT_EQ(ShowTask("disturbed", "worker:0")["restarts"], 1);
+  EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], 1);
 }
 
 TEST_F(ClusterTraining, AKilledParameterServerIsNamedBeforeTheWorkersThatMissIt) {
@@ -86,7 +86,7 @@ TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult)
   EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
   EXPECT_THAT(wait.stdout_text, HasSubstr("MNIST accuracy: 0."));
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
-  for (const auto& [task, process] : tasks) EXPECT_EQ(ShowTask("alone", task)["restarts"], "0") << task;
+  for (const auto& [task, process] : tasks) EXPECT_EQ(ShowTask("alone", task)["restarts"], 0) << task;
 }
 
 TEST_F(ClusterTraining, MoreStepsRedeployTheWorkersAndKeepTheParameters) {
@@ -155,7 +155,7 @@ TEST_F(ClusterTraining, AHostThatComesBackGoesOnWithTheSameBits) {
   cluster_.hosts().Start("host-3");
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
-  EXPECT_EQ(ShowTask("job", "worker:1")["restarts"], "1");
+  EXPECT_EQ(ShowTask("job", "worker:1")["restarts"], 1);
 }
 
 }  // namespace

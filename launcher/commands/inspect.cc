@@ -19,10 +19,12 @@ void Complain(const std::vector<absl::Status>& statuses) {
   }
 }
 
-std::string Age(int64_t from_micros, int64_t to_micros) {
-  if (from_micros == 0) return "";
-  return FormatAge(std::chrono::microseconds(std::max<int64_t>(to_micros - from_micros, 0)));
+Cell Age(int64_t from_micros, int64_t to_micros) {
+  if (from_micros == 0) return {};
+  return Cell::Age(std::chrono::microseconds(std::max<int64_t>(to_micros - from_micros, 0)));
 }
+
+Cell ListOf(const auto& strings) { return std::vector<std::string>(strings.begin(), strings.end()); }
 
 // What a job's record says of its state, without asking its hosts.
 std::string RecordedState(const record::JobRecord& record) {
@@ -61,16 +63,13 @@ absl::Status CheckCommand(const CommandContext& context) {
   for (size_t i = 0; i < hosts.size(); ++i) {
     if (!accepted[i].empty()) Complain(hosts[i].name() + ": accepted its key " + accepted[i]);
     if (!statuses[i].ok()) {
-      table.Add({hosts[i].name(), "unreachable", "", "", "", "", "", "", ""});
+      table.Add({hosts[i].name(), "unreachable", {}, {}, {}, {}, {}, {}, {}});
       continue;
     }
     const agent::FactsResponse& fact = facts[i];
-    std::string sets, addresses;
-    for (const std::string& set : fact.instruction_sets()) sets += (sets.empty() ? "" : ",") + set;
-    for (const std::string& address : fact.addresses()) addresses += (addresses.empty() ? "" : ",") + address;
-    table.Add({hosts[i].name(), "ok", fact.architecture(), fact.libc(), sets,
-               std::to_string(fact.processors()), FormatBytes(fact.memory_bytes()),
-               FormatBytes(fact.disk_free_bytes()), addresses});
+    table.Add({hosts[i].name(), "ok", fact.architecture(), fact.libc(), ListOf(fact.instruction_sets()),
+               int64_t{fact.processors()}, Cell::Bytes(fact.memory_bytes()),
+               Cell::Bytes(fact.disk_free_bytes()), ListOf(fact.addresses())});
   }
   context.Print(table);
   Complain(statuses);
@@ -107,7 +106,7 @@ absl::Status PlanCommand(const CommandContext& context) {
     running.erase(task.id());
   }
   for (const auto& [task, hash] : running) {
-    table.Add({task, "", "", "stop"});
+    table.Add({task, {}, {}, "stop"});
     ++counts["stop"];
   }
   context.Print(table);
@@ -147,7 +146,7 @@ absl::Status ShowCommand(const CommandContext& context) {
     const std::string ssh =
         hosts[i].local() ? "local" : absl::StrFormat("%s:%d", hosts[i].ssh_address(), hosts[i].ssh_port());
     host_table.Add({hosts[i].name(), statuses[i].ok() ? "ok" : "unreachable", ssh, hosts[i].data_address(),
-                    std::to_string(tasks[i].size())});
+                    static_cast<int64_t>(tasks[i].size())});
   }
   std::map<std::string, std::string> addresses;
   for (const auto& member : record.cluster().members()) {
@@ -161,13 +160,13 @@ absl::Status ShowCommand(const CommandContext& context) {
     const auto found = tasks[i].find(task.id());
     if (found == tasks[i].end()) {
       task_table.Add(
-          {task.id(), task.host(), statuses[i].ok() ? "Pending" : "Lost", "", "", addresses[task.id()], ""});
+          {task.id(), task.host(), statuses[i].ok() ? "Pending" : "Lost", {}, {}, addresses[task.id()], {}});
       continue;
     }
     const agent::TaskStatus& status = found->second;
     const bool ended =
         status.state() == agent::TASK_STATE_SUCCEEDED || status.state() == agent::TASK_STATE_FAILED;
-    task_table.Add({task.id(), task.host(), StateName(status), std::to_string(status.restarts()),
+    task_table.Add({task.id(), task.host(), StateName(status), int64_t{status.restarts()},
                     Age(status.started_micros(), ended ? status.ended_micros() : now), addresses[task.id()],
                     status.reason()});
   }
@@ -191,8 +190,8 @@ absl::Status ListCommand(const CommandContext& context) {
   for (const record::JobRecord& record : context.jobs().List(&problems)) {
     const int64_t end = record.ended_micros() != 0 ? record.ended_micros() : now;
     table.Add({record.id(), RecordedState(record), Age(record.created_micros(), now),
-               Age(record.created_micros(), end), std::to_string(record.hosts_size()),
-               std::to_string(record.tasks_size()), record.job_file()});
+               Age(record.created_micros(), end), int64_t{record.hosts_size()}, int64_t{record.tasks_size()},
+               record.job_file()});
   }
   context.Print(table);
   Complain(problems);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "launcher/commands/context.h"
 #include "launcher/fleet.h"
@@ -17,6 +18,7 @@ namespace {
 // A host that is gone may come back, with everything that its tasks printed meanwhile.
 constexpr Duration kReconnectTimeout = std::chrono::minutes(1);
 constexpr Duration kReconnectPause = std::chrono::milliseconds(500);
+constexpr Duration kNotBegunPause = std::chrono::milliseconds(500);
 
 class Printer {
  public:
@@ -32,6 +34,12 @@ class Printer {
   LogPrinter printer_;
 };
 
+// By the launcher's own record: of a job that `run` gave up before all its tasks began, nothing more comes.
+bool HasEnded(const CommandContext& context, const std::string& job) {
+  const auto record = context.jobs().Find(job);
+  return !record.ok() || record->cluster().has_ending();
+}
+
 struct HostLogs {
   const record::JobRecord& record;
   const record::Host& host;
@@ -39,34 +47,51 @@ struct HostLogs {
   bool follow = false;
 };
 
+absl::StatusOr<uint64_t> AskForLog(const HostLogs& logs, const std::string& task,
+                                   AgentConnection& connection) {
+  agent::Request request;
+  request.mutable_read_file()->set_job(logs.record.id());
+  request.mutable_read_file()->set_task(task);
+  request.mutable_read_file()->set_path("log");
+  request.mutable_read_file()->set_offset(logs.offsets.at(task));
+  request.mutable_read_file()->set_follow(logs.follow);
+  return connection.Send(request, Now() + std::chrono::seconds(10));
+}
+
 // Reads on where the offsets are until all logs have ended; they say how far it came if the connection
-// breaks.
-absl::Status ReadLogs(HostLogs& logs, AgentConnection& connection, Printer& printer) {
+// breaks. A task without a log has not begun, and when following, it may yet.
+absl::Status ReadLogs(const CommandContext& context, HostLogs& logs, AgentConnection& connection,
+                      Printer& printer) {
   std::map<uint64_t, std::string> requests;
-  for (const auto& [task, offset] : logs.offsets) {
-    agent::Request request;
-    request.mutable_read_file()->set_job(logs.record.id());
-    request.mutable_read_file()->set_task(task);
-    request.mutable_read_file()->set_path("log");
-    request.mutable_read_file()->set_offset(offset);
-    request.mutable_read_file()->set_follow(logs.follow);
-    MUSTER_ASSIGN_OR_RETURN(const uint64_t id, connection.Send(request, Now() + std::chrono::seconds(10)));
-    requests[id] = task;
-  }
-  while (!requests.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(const auto answer, connection.Receive(-1, Now() + std::chrono::minutes(1)));
+  std::set<std::string> to_ask;
+  for (const auto& [task, offset] : logs.offsets) to_ask.insert(task);
+  TimePoint ask_again = Now();
+  while (!requests.empty() || !to_ask.empty()) {
+    if (!to_ask.empty() && Now() >= ask_again) {
+      for (const std::string& task : std::exchange(to_ask, {})) {
+        MUSTER_ASSIGN_OR_RETURN(const uint64_t id, AskForLog(logs, task, connection));
+        requests[id] = task;
+      }
+      ask_again = Now() + kNotBegunPause;
+    }
+    const TimePoint deadline = to_ask.empty() ? Now() + std::chrono::minutes(1) : ask_again;
+    MUSTER_ASSIGN_OR_RETURN(const auto answer, connection.Receive(-1, deadline));
     if (!answer && !logs.follow) return Unavailable("%s: the agent does not answer", logs.host.name());
     if (!answer) continue;  // a task may be silent for as long as it likes
     const auto request = requests.find(answer->id);
     if (request == requests.end()) continue;
-    const std::string& task = request->second;
+    const std::string task = request->second;
     const absl::Status status = StatusOf(answer->response, logs.host.name());
     if (!status.ok() && !absl::IsNotFound(status)) return status;
     printer.Print(task, logs.host.name(), answer->response);
     logs.offsets[task] += answer->response.read_file().data().size();
     if (!answer->response.last() && status.ok()) continue;
-    logs.offsets.erase(task);
     requests.erase(request);
+    if (absl::IsNotFound(status) && logs.follow && !HasEnded(context, logs.record.id())) {
+      to_ask.insert(task);
+    } else {
+      logs.offsets.erase(task);
+    }
   }
   return absl::OkStatus();
 }
@@ -79,7 +104,8 @@ absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& pr
     const auto connection = AgentConnection::Connect(logs.host, context.connect_options(logs.record),
                                                      Now() + context.connect_timeout());
     if (connection.ok()) give_up.reset();
-    const absl::Status status = connection.ok() ? ReadLogs(logs, **connection, printer) : connection.status();
+    const absl::Status status =
+        connection.ok() ? ReadLogs(context, logs, **connection, printer) : connection.status();
     if (status.ok() || !logs.follow) return status;
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
     if (!give_up) give_up = Now() + kReconnectTimeout;
