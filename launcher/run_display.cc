@@ -17,7 +17,12 @@ std::string Bar(double part) {
   return "[" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "]";
 }
 
+bool WasStopped(const reconcile::TaskView& task) {
+  return task.state == reconcile::TaskState::kFailed && task.report && task.report->stopped;
+}
+
 std::string Describe(const reconcile::TaskView& task) {
+  if (WasStopped(task)) return "stopped";
   std::string text = reconcile::TaskStateName(task.state);
   if (task.report && task.report->restarts > 0)
     text += absl::StrFormat(", restarts %d", task.report->restarts);
@@ -83,7 +88,7 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
     if (said == text) continue;
     const bool trouble = task.state != reconcile::TaskState::kPending &&
                          task.state != reconcile::TaskState::kRunning &&
-                         task.state != reconcile::TaskState::kSucceeded;
+                         task.state != reconcile::TaskState::kSucceeded && !WasStopped(task);
     if (trouble || (!block_.enabled() && task.state != reconcile::TaskState::kPending)) {
       Say(absl::StrFormat("%s on %s: %s", task.task, task.host, text));
     }

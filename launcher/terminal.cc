@@ -45,7 +45,8 @@ void LiveBlock::Show(const std::vector<std::string>& lines, bool must) {
 
 void LiveBlock::Clear() {
   if (drawn_lines_ == 0) return;
-  std::fprintf(stderr, "\033[%zuA\033[J", drawn_lines_);
+  // From wherever the cursor is: a Ctrl-C is echoed as "^C".
+  std::fprintf(stderr, "\r\033[%zuA\033[J", drawn_lines_);
   std::fflush(stderr);
   drawn_lines_ = 0;
 }

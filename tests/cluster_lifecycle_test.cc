@@ -90,7 +90,9 @@ TEST_F(ClusterLifecycle, CtrlCStopsTheJobAndNoOther) {
   run.Signal(SIGINT);
   EXPECT_TRUE(Eventually([&] { return ProcessCount("job") == 0; }, std::chrono::seconds(10)));
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
-  EXPECT_THAT(cluster_.Text("run"), HasSubstr("\nstopped on request\n"));
+  EXPECT_THAT(cluster_.Text("run"),
+              AllOf(HasSubstr("\nworker:1 on host-2: stopped\n"), HasSubstr("\nstopped on request\n"),
+                    testing::Not(HasSubstr("consequence"))));
 
   EXPECT_EQ(FirstProcesses("other"), other_tasks);
   Touch("go");

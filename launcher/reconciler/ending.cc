@@ -140,6 +140,7 @@ std::vector<Casualty> Reconciler::Consequences(const Outcome& outcome) const {
         (outcome.first_cause && outcome.first_cause->task == task.desired.id))
       continue;
     const TaskReport& report = *task.report;
+    if (outcome.result == Result::kStopped && report.stopped && !Live(report)) continue;  // as was asked
     std::string what = FailureText(report);
     if (report.stopped) what = "stopped";
     if (Live(report)) what = hosts_[task.host].lost_since ? "lost with its host" : "could not be stopped";

@@ -206,8 +206,10 @@ TEST(ReconcilerTest, StopEndsWith130) {
   script.StartAll();
   EXPECT_EQ(script.Feed(StopRequested{}), "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
   EXPECT_EQ(script.Feed(StopRequested{}), "");
-  script.Stopped("a", {});
-  EXPECT_EQ(script.Stopped("b", {}), "persist 1 ending\nfinish 130: stopped on request\n");
+  script.Stopped("a", {Script::Ended("ps:0", 143, 2, true)});
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 2, true)}),
+            "persist 1 ending\nfinish 130: stopped on request\n");
+  EXPECT_TRUE(script.outcome->consequences.empty()) << "that they stopped is what was asked for";
 }
 
 TEST(ReconcilerTest, StopIsBoundedAndNamesWhoCouldNotBeReached) {
