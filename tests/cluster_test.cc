@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/job_processes.h"
 #include "tests/support/muster_cluster.h"
 
 namespace muster {
@@ -44,6 +45,18 @@ TEST(Cluster, OneCommandTrainsAndASecondOneUploadsNothing) {
     const std::string id = nlohmann::json::parse(list.stdout_text)[0]["job"];
     EXPECT_TRUE(std::filesystem::exists(cluster.home() / "jobs" / id / file)) << file;
   }
+}
+
+TEST(Cluster, WhenItsHostsAreGoneSoIsAllThatRanOnThem) {
+  std::string folder;
+  {
+    MusterCluster cluster(2);
+    folder = cluster.hosts().folder();
+    ASSERT_EQ(cluster.Muster({"check", "-i", cluster.inventory()}).exit_code, 0);
+    ASSERT_FALSE(AgentProcesses(folder, "daemon").empty());
+  }
+  EXPECT_THAT(AgentProcesses(folder, "daemon"), testing::IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
 }  // namespace
