@@ -352,11 +352,16 @@ TEST_F(AgentTest, RestartsAreCountedExactlyWhateverTheMomentTheDaemonIsKilled) {
     AgentClient client(root_);
     agent::Request list;
     list.mutable_list_tasks();
+    std::pair<uint32_t, agent::TaskState> last{};
     // The number of requests before the kill only spreads the moments at which it comes.
     for (uint64_t requests = 1 + random.NextBelow(3000); requests > 0; --requests) {
       const auto answer = client.Call(list);
       ASSERT_TRUE(answer.ok()) << answer.status();
       status = answer->list_tasks().tasks(0);
+      // By this order watchers tell old reports from new ones.
+      const std::pair now(status.incarnation(), status.state());
+      EXPECT_GE(now, last) << status.DebugString();
+      last = now;
     }
     KillDaemon();
   }
@@ -483,6 +488,19 @@ TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
   EXPECT_EQ(client.Call(other_task).status().code(), absl::StatusCode::kFailedPrecondition);
   newer.mutable_start_task()->set_spec_hash("other");
   EXPECT_THAT(Message(client.Call(newer).status()), HasSubstr("runs with another spec"));
+
+  // A stop names what it is about: one that comes late leaves alone what has been started since.
+  agent::Request stop;
+  stop.mutable_stop_tasks()->set_job("job");
+  auto* target = stop.mutable_stop_tasks()->add_targets();
+  target->set_task("worker:0");
+  target->set_spec_hash(request.start_task().spec_hash());
+  for (const uint64_t generation : {5, 6}) {
+    target->set_generation(generation);
+    ASSERT_TRUE(client.Call(stop).ok());
+    EXPECT_EQ(List("job")->tasks(0).state(),
+              generation == 5 ? agent::TASK_STATE_RUNNING : agent::TASK_STATE_FAILED);
+  }
 }
 
 TEST_F(AgentTest, RefusesNamesAndPathsThatLeaveTheirFolder) {

@@ -277,9 +277,10 @@ absl::StatusOr<agent::Response> Daemon::Immediate(const agent::Request& request)
 
 void Daemon::HandleStart(const Caller& caller, const agent::StartTaskRequest& request) {
   for (const PendingStop& stop : stops_) {
-    const auto& tasks = stop.request.tasks();
+    const auto& targets = stop.request.targets();
     if (stop.request.job() == request.job() &&
-        (tasks.empty() || std::find(tasks.begin(), tasks.end(), request.task()) != tasks.end())) {
+        (targets.empty() ||
+         std::ranges::any_of(targets, [&](const auto& target) { return target.task() == request.task(); }))) {
       return Answer(caller,
                     FailedPrecondition("%s is being stopped: wait for the stop to end", request.task()));
     }

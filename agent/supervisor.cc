@@ -1,6 +1,7 @@
 #include "agent/supervisor.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "agent/names.h"
 #include "agent/proc_scan.h"
@@ -48,7 +49,7 @@ absl::Status ValidateStart(const agent::StartTaskRequest& request) {
 
 absl::Status ValidateStop(const agent::StopTasksRequest& request) {
   MUSTER_RETURN_IF_ERROR(ValidateJobName(request.job()));
-  for (const std::string& task : request.tasks()) MUSTER_RETURN_IF_ERROR(ValidateTaskName(task));
+  for (const auto& target : request.targets()) MUSTER_RETURN_IF_ERROR(ValidateTaskName(target.task()));
   return absl::OkStatus();
 }
 
@@ -99,36 +100,45 @@ absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, 
 std::vector<Task*> Supervisor::Select(const agent::StopTasksRequest& request) const {
   std::vector<Task*> selected;
   for (const auto& [key, task] : tasks_) {
-    const bool named = request.tasks().empty() || std::find(request.tasks().begin(), request.tasks().end(),
-                                                            key.second) != request.tasks().end();
-    if (key.first == request.job() && named) selected.push_back(task.get());
+    const bool meant =
+        request.targets().empty() || std::ranges::any_of(request.targets(), [&](const auto& target) {
+          return target.task() == key.second && target.generation() == task->generation() &&
+                 target.spec_hash() == task->spec_hash();
+        });
+    if (key.first == request.job() && meant) selected.push_back(task.get());
   }
   return selected;
 }
 
-// On disk before anything is stopped: a daemon that is killed in between must refuse late starts as well.
-absl::Status Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation) {
+// On disk before anything is stopped: a daemon that is killed in between must refuse late starts as well. On
+// a full disk it would not, but that is no reason to let the tasks run on.
+void Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation) {
   uint64_t& fence = fences_[job];
-  if (minimum_generation <= fence) return absl::OkStatus();
+  if (minimum_generation <= fence) return;
+  fence = minimum_generation;
   const std::filesystem::path folder = context_.root / "jobs" / job;
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
   agent::FenceRecord record;
   record.set_minimum_generation(minimum_generation);
-  MUSTER_RETURN_IF_ERROR(WriteRecord(folder / kFenceFile, "fence", record));
-  fence = minimum_generation;
-  return absl::OkStatus();
+  absl::Status status = MakeDirectories(folder, 0700);
+  if (status.ok()) status = WriteRecord(folder / kFenceFile, "fence", record);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
 }
 
 absl::StatusOr<std::optional<TimePoint>> Supervisor::Stop(agent::StopTasksRequest& request) {
   MUSTER_RETURN_IF_ERROR(ValidateStop(request));
   std::vector<Task*> selected = Select(request);
   if (const uint64_t minimum = request.minimum_generation(); minimum > 0) {
-    MUSTER_RETURN_IF_ERROR(RaiseFence(request.job(), minimum));
+    RaiseFence(request.job(), minimum);
     // Once a task of a newer generation is here, only the older ones are meant, by name.
     if (std::erase_if(selected, [&](const Task* task) { return task->generation() >= minimum; }) > 0) {
       if (selected.empty()) return std::nullopt;
-      request.clear_tasks();
-      for (const Task* task : selected) request.add_tasks(task->name());
+      request.clear_targets();
+      for (const Task* task : selected) {
+        agent::StopTasksRequest::Target* target = request.add_targets();
+        target->set_task(task->name());
+        target->set_generation(task->generation());
+        target->set_spec_hash(task->spec_hash());
+      }
     }
   }
   TimePoint deadline = Now() + kStopSlack;
@@ -147,16 +157,18 @@ bool Supervisor::AnyActive(const agent::StopTasksRequest& request) const {
 
 int Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
   const std::string prefix = JobTokenPrefix(request.job(), context_.root_id);
+  const std::vector<Task*> selected = Select(request);
   return KillByToken([&](std::string_view token) {
     if (!token.starts_with(prefix)) return false;
-    return request.tasks().empty() || std::find(request.tasks().begin(), request.tasks().end(),
-                                                token.substr(prefix.size())) != request.tasks().end();
+    return request.targets().empty() || std::ranges::any_of(selected, [&](const Task* task) {
+             return task->name() == token.substr(prefix.size());
+           });
   });
 }
 
 void Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
-  if (request.tasks().empty()) return ports_.ReleaseJob(request.job());
-  for (const std::string& task : request.tasks()) ports_.ReleaseTask(request.job(), task);
+  if (request.targets().empty()) return ports_.ReleaseJob(request.job());
+  for (const Task* task : Select(request)) ports_.ReleaseTask(request.job(), task->name());
 }
 
 absl::StatusOr<agent::LeasePortsResponse> Supervisor::LeasePorts(const agent::LeasePortsRequest& request) {

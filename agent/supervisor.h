@@ -28,8 +28,8 @@ class Supervisor {
   /// The task, whose start is under way or which runs already.
   absl::StatusOr<Task*> Start(const agent::StartTaskRequest& request, bool* already_running);
 
-  /// Tells tasks (all of the job, if none is named) to stop, and returns by when each of them has to be gone.
-  /// With a minimum generation, `request` then names only the tasks that it is about, and nothing is left to
+  /// Tells tasks (all of the job, if it has no targets) to stop, and returns by when each of them has to be
+  /// gone. With a minimum generation, the targets are then the tasks that it is about, and nothing is left to
   /// do if there are none (nullopt).
   absl::StatusOr<std::optional<TimePoint>> Stop(agent::StopTasksRequest& request);
 
@@ -63,7 +63,7 @@ class Supervisor {
 
  private:
   std::vector<Task*> Select(const agent::StopTasksRequest& request) const;
-  absl::Status RaiseFence(const std::string& job, uint64_t minimum_generation);
+  void RaiseFence(const std::string& job, uint64_t minimum_generation);
 
   TaskContext context_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Task>> tasks_;  // by job and name

@@ -25,6 +25,7 @@ using std::chrono::seconds;
 constexpr Duration kSweepInterval = milliseconds(20);
 constexpr Duration kSweepTimeout = seconds(10);
 constexpr Duration kAdoptInterval = milliseconds(20);
+constexpr int kMostFailedStarts = 6;              // kLongestRestartDelay apart: for a disk that is full
 constexpr Duration kShimStopSlack = seconds(12);  // more than the shim itself spends on killing
 
 bool IsReadable(int fd) {
@@ -85,7 +86,7 @@ absl::Status Task::Resume() {
              std::filesystem::exists(RunRecordPath(folder_, record_.incarnation()), error)) {
     OnShimEnded();
   } else {
-    Enter(Phase::kBackoff, Now());  // recorded, but its shim never got going
+    Enter(Phase::kUnstarted, Now());
   }
   return absl::OkStatus();
 }
@@ -145,6 +146,7 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   record_.set_stop(false);
   *record_.mutable_spec() = request;
   tracker_ = RestartTracker(request.restart(), request.max_restarts());
+  failed_starts_ = 0;
   const absl::Status status = StartIncarnation();
   if (!status.ok()) {
     record_ = before;
@@ -216,13 +218,21 @@ absl::Status Task::StartIncarnation() {
 
 // The end of a back-off.
 void Task::StartAgain() {
+  const Phase phase = phase_;
   const uint32_t before = record_.incarnation();
   record_.set_incarnation(std::max(NextIncarnation(), record_.first_incarnation()));
   const absl::Status status = StartIncarnation();
-  if (status.ok()) return;
+  if (status.ok()) {
+    failed_starts_ = 0;
+    return;
+  }
   record_.set_incarnation(before);
-  reason_ = absl::StrFormat("could not restart, will be tried again: %s", std::string(status.message()));
-  Enter(Phase::kBackoff, Now() + kLongestRestartDelay);
+  if (++failed_starts_ == kMostFailedStarts) {
+    final_state_ = agent::TASK_STATE_FAILED;
+    reason_ = absl::StrFormat("%s; could not be started again: %s", reason_, std::string(status.message()));
+    return Enter(Phase::kIdle, TimePoint::max());
+  }
+  Enter(phase, Now() + kLongestRestartDelay);
 }
 
 uint32_t Task::StopGraceMs(uint32_t requested_ms) const {
@@ -240,7 +250,7 @@ void Task::Stop(uint32_t requested_grace_ms) {
       reason_ = std::string(status.message());
     }
   }
-  if (phase_ == Phase::kBackoff) {
+  if (phase_ == Phase::kBackoff || phase_ == Phase::kUnstarted) {
     final_state_ = last_exit_ && last_exit_->lost() ? agent::TASK_STATE_LOST : agent::TASK_STATE_FAILED;
     reason_ += "; stopped before its next start";
     Enter(Phase::kIdle, TimePoint::max());
@@ -275,7 +285,7 @@ void Task::OnTime(TimePoint now) {
   if (now < wake_at_) return;
   wake_at_ = TimePoint::max();
   if (phase_ == Phase::kSweeping) return Sweep(now);
-  if (phase_ == Phase::kBackoff) return StartAgain();
+  if (phase_ == Phase::kBackoff || phase_ == Phase::kUnstarted) return StartAgain();
   if (now >= kill_shim_at_ && pidfd_.valid()) {
     SignalPidfd(pidfd_.get(),
                 SIGKILL);  // it did not do its work within its deadline; its task is swept up by token
@@ -386,8 +396,9 @@ agent::TaskStatus Task::Status() const {
     case Phase::kIdle:
       status.set_state(final_state_);
       break;
+    case Phase::kUnstarted:
     case Phase::kStarting:
-      status.set_state(status.restarts() > 0 ? agent::TASK_STATE_RESTARTING : agent::TASK_STATE_PENDING);
+      status.set_state(agent::TASK_STATE_PENDING);
       break;
     case Phase::kRunning:
     case Phase::kSweeping:

@@ -4,6 +4,9 @@
 //   Idle ──Start──> Starting ──shim says so──> Running ──shim ends──> Sweeping ──> Idle, or Backoff ──>
 //   Starting ...
 //
+// Within one incarnation a watcher sees Pending, Running, Restarting and the end, in this order and none
+// twice: it tells old reports from new ones by that.
+//
 // Everything that matters is on disk before it is acted on, so that a new daemon goes on where a killed one
 // stopped.
 #pragma once
@@ -66,6 +69,7 @@ class Task {
   /// Whether it is known how the latest start went.
   bool start_settled() const { return phase_ != Phase::kStarting && phase_ != Phase::kSweeping; }
   uint64_t generation() const { return record_.spec().generation(); }
+  const std::string& spec_hash() const { return record_.spec().spec_hash(); }
   const std::string& job() const { return job_; }
   const std::string& name() const { return name_; }
   const std::filesystem::path& folder() const { return folder_; }
@@ -73,7 +77,8 @@ class Task {
   agent::TaskStatus Status() const;
 
  private:
-  enum class Phase { kIdle, kStarting, kRunning, kSweeping, kBackoff };
+  // kUnstarted: recorded by a daemon that was killed before it had started the shim.
+  enum class Phase { kIdle, kUnstarted, kStarting, kRunning, kSweeping, kBackoff };
 
   void Enter(Phase phase, TimePoint wake_at);
   absl::Status WriteFiles() const;
@@ -97,7 +102,8 @@ class Task {
   TimePoint wake_at_ = TimePoint::max();
   agent::TaskRecord record_;
   RestartTracker tracker_;
-  std::string damage_;  // why the records could not be read
+  std::string damage_;     // why the records could not be read
+  int failed_starts_ = 0;  // in a row, at the end of a back-off
   pid_t shim_pid_ = -1;
   UniqueFd pidfd_, started_;  // of the shim, and the pipe on which it says that the program runs
   agent::RunRecord run_;

@@ -1,6 +1,6 @@
 // How launcher and agent talk over a byte stream: each side first sends a hello line, then frames.
 //
-//   hello   "\nmuster-agent-protocol 1\n", with the version of what the sender speaks. It starts with a
+//   hello   "\nmuster-agent-protocol 2\n", with the version of what the sender speaks. It starts with a
 //   newline, so that it is a
 //           line of its own after whatever a login shell printed, and it is how the reader knows where that
 //           ends.
@@ -21,7 +21,7 @@
 
 namespace muster {
 
-inline constexpr int kAgentProtocolVersion = 1;
+inline constexpr int kAgentProtocolVersion = 2;
 inline constexpr size_t kMaxFrameBytes = size_t{16} << 20;
 
 std::string HelloLine(int version = kAgentProtocolVersion);

@@ -252,7 +252,12 @@ void HostSession::Do(const reconcile::StopTasks& stop) {
   agent::Request message;
   agent::StopTasksRequest* tasks = message.mutable_stop_tasks();
   tasks->set_job(options_.job);
-  for (const std::string& task : stop.tasks) tasks->add_tasks(task);
+  for (const reconcile::Deployment& deployment : stop.targets) {
+    agent::StopTasksRequest::Target* target = tasks->add_targets();
+    target->set_task(deployment.task);
+    target->set_generation(deployment.generation);
+    target->set_spec_hash(deployment.spec_hash);
+  }
   tasks->set_minimum_generation(stop.minimum_generation);
   // Without a fence they are stopped to be started again in the same cluster.
   tasks->set_keep_ports(stop.minimum_generation == 0);

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/support/fault_hosts.h"
+#include "tests/support/job_processes.h"
 #include "tests/support/muster_cluster.h"
 
 namespace muster {
@@ -351,6 +352,23 @@ TEST_F(BadDisk, ReadOnly) {
   SKIP_UNLESS(disk);
   ASSERT_TRUE(disk.MakeReadOnly());
   ExpectRefusal(": the agent could not be written to ~/.muster: .*Read-only file system");
+}
+
+TEST_F(BadDisk, ThatFillsUpKeepsNobodyFromStoppingTheJob) {
+  const SmallDisk disk(home(), AgentBytes() + (8 << 20));
+  SKIP_UNLESS(disk);
+  const std::string job = cluster_.Write("fill.yaml",
+                                         "name: fill\nprogram: [sh, -c, '[ $RANK = 0 ] || cat /dev/zero "
+                                         "> full; sleep 600']\n"
+                                         "replicas: {worker: {count: 2}}\n");
+  Process run = cluster_.Start({"run", job, "-i", cluster_.inventory()}, "output");
+  ASSERT_TRUE(Eventually([&] {
+    const auto space = std::filesystem::space(home());
+    return space.available == 0;
+  }));
+  run.Signal(SIGINT);
+  EXPECT_EQ(run.Wait(Now() + std::chrono::seconds(30)).value_or(-1), 130) << cluster_.Text("output");
+  EXPECT_THAT(JobProcesses(cluster_.hosts().folder()), ::testing::IsEmpty());
 }
 
 TEST_F(BadDisk, WithoutTheRightToRunPrograms) {

@@ -355,6 +355,23 @@ TEST_F(ClusterLifecycle, RunWithAChangedFileRedeploysWhatChanged) {
   EXPECT_EQ(ShowTask("changed", "worker:1")["restarts"], 1);
 }
 
+TEST_F(ClusterLifecycle, AfterARestartALostConnectionOrDaemonCostsNothing) {
+  Process run =
+      StartJob(ScriptJob("again", kWaitForGo, "count: 3, restart: on_failure, max_restarts: 1"), "run");
+  WaitForTasks("again", 3);
+  KillTask("again", "worker:1", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 on host-2: Running, restarts 1"));
+  const auto tasks = WaitForTasks("again", 3);
+  for (const char* role : {"bridge", "daemon"}) {
+    for (const pid_t pid : AgentProcesses(cluster_.hosts().HomeOf("host-2"), role)) ::kill(pid, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return ShowTask("again", "worker:1")["state"] == "Running"; }));
+  }
+  EXPECT_EQ(FirstProcesses("again"), tasks);
+  EXPECT_EQ(ShowTask("again", "worker:1")["restarts"], 1);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+}
+
 TEST_F(ClusterLifecycle, AKilledDaemonCostsNeitherTasksNorOutput) {
   Process run = StartJob(ScriptJob("steady", kTalker), "run");
   for (const char* task : {"worker:0@host-1", "worker:1@host-2", "worker:2@host-3"})

@@ -106,26 +106,18 @@ void Invariants::CheckStart(const StartTask& start) {
 }
 
 void Invariants::CheckStop(const StopTasks& stop) {
-  if (stop.tasks.empty()) {
+  if (stop.targets.empty()) {
     Require(persisted_.ending || !persisted_.fixed,
             "I11 all tasks of a host are stopped only at an end: " + stop.host);
     return;
   }
-  for (const auto& [where, report] : live_) {
-    if (where.first != stop.host ||
-        std::find(stop.tasks.begin(), stop.tasks.end(), where.second) == stop.tasks.end())
-      continue;
-    Require(!InPlan({report.task, report.generation, report.spec_hash}),
-            "I12 what runs as desired is not stopped: " + report.task);
+  for (const Deployment& target : stop.targets) {
+    Require(!InPlan(target), "I12 what is desired is not stopped: " + target.task);
   }
 }
 
 void Invariants::OnPortGiven(const TaskId& task, const HostId& host, uint32_t port) {
   ports_[{host, task}] = port;
-}
-
-void Invariants::OnStoppedAlone(const TaskReport& report) {
-  if (InPlan({report.task, report.generation, report.spec_hash})) OnSetback();
 }
 
 void Invariants::OnStarted(const HostId& host, const TaskReport& report) {

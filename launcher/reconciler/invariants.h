@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "launcher/reconciler/messages.h"
@@ -22,10 +21,7 @@ class Invariants {
 
   // The truth about the hosts.
   void OnPortGiven(const TaskId& task, const HostId& host, uint32_t port);
-  // What makes a new generation necessary: a lost port, or a late stop of what was meant to be replaced long
-  // ago.
-  void OnSetback() { ++setbacks_; }
-  void OnStoppedAlone(const TaskReport& report);                 // by a stop that named it
+  void OnSetback() { ++setbacks_; }  // what makes a new generation necessary: a lost port
   void OnStarted(const HostId& host, const TaskReport& report);  // each incarnation
   void OnDied(const HostId& host, const TaskReport& report);     // for good, by itself
   void OnEnded(const HostId& host, const TaskReport& report);    // each incarnation, in any way
@@ -41,8 +37,6 @@ class Invariants {
   const std::vector<std::string>& violations() const { return violations_; }
 
  private:
-  using Deployment = std::tuple<TaskId, uint64_t, std::string>;  // task, generation, spec_hash
-
   void Require(bool condition, const std::string& what);
   void CheckRecord(const Record& record);
   void CheckStart(const StartTask& start);

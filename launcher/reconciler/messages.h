@@ -243,13 +243,21 @@ struct StartTask {
   std::string spec_hash;
   std::shared_ptr<const Cluster> cluster;
 };
-/// An empty list means every task of the job. With a minimum generation (0: none) only tasks below it are
-/// stopped, and starts of this job below it are refused by the host from now on: a start that was delayed on
-/// its way cannot undo the stop, nor can a delayed stop undo a later start.
+/// What runs, as its start was named: an agent starts the same one only once.
+struct Deployment {
+  TaskId task;
+  uint64_t generation = 0;
+  std::string spec_hash;
+  auto operator<=>(const Deployment&) const = default;
+};
+/// No targets: every task of the job. A task that runs under another start than its target's is left alone,
+/// so that a late stop cannot hit what has come since. With a minimum generation (0: none) only tasks below
+/// it are stopped, and starts of this job below it are refused by the host from now on: a start that was
+/// delayed on its way cannot undo the stop, nor can a delayed stop undo a later start.
 struct StopTasks {
   RequestId request = 0;
   HostId host;
-  std::vector<TaskId> tasks;
+  std::vector<Deployment> targets;
   uint64_t minimum_generation = 0;
   Duration grace{};
 };

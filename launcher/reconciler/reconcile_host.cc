@@ -91,15 +91,15 @@ void Reconciler::GatherHost(Host& host) {
 void Reconciler::RunHost(Host& host) {
   EnsureHostContents(host);
   if (!gang_complete_) return;
-  std::vector<TaskId> outdated;
+  std::vector<Deployment> outdated;
   for (const auto& [id, report] : host.strangers) {
-    if (Live(report)) outdated.push_back(id);
+    if (Live(report)) outdated.push_back(DeploymentOf(report));
   }
   for (const int index : host.tasks) {
     Task& task = tasks_[index];
     if (Current(task)) continue;
     if (task.report && Live(*task.report)) {
-      outdated.push_back(task.desired.id);
+      outdated.push_back(DeploymentOf(*task.report));
     } else if (now_ >= task.retry_at && !Asked(host, Ask::kStart, index)) {
       host.may_run = true;
       const Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
@@ -108,8 +108,8 @@ void Reconciler::RunHost(Host& host) {
     }
   }
   if (outdated.empty() || now_ < host.retry_at || Asked(host, Ask::kStopSome)) return;
-  const Request& request =
-      AddRequest(host, Ask::kStopSome, -1, options_.stop_grace + options_.request_timeout);
+  Request& request = AddRequest(host, Ask::kStopSome, -1, options_.stop_grace + options_.request_timeout);
+  request.targets = outdated;
   actions_.push_back(StopTasks{request.id, host.desired.id, std::move(outdated), 0, options_.stop_grace});
 }
 

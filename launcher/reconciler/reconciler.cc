@@ -255,22 +255,20 @@ void Reconciler::Merge(Host& host, const TaskReport& report) {
     if (phase_ != Phase::kGathering) return Supersede(host, report);
     record_.generation = report.generation;  // our record is gone; theirs is not
   }
-  if (Live(report)) host.may_run = true;
   const auto found = task_index_.find(report.task);
   if (found == task_index_.end() || &hosts_[tasks_[found->second].host] != &host) {
     const auto [stranger, added] = host.strangers.emplace(report.task, report);
-    if (!added && Newer(report, stranger->second)) stranger->second = report;
+    if (!added && !Newer(report, stranger->second)) return;
+    stranger->second = report;
+    host.may_run = host.may_run || Live(report);
     return;
   }
   Task& task = tasks_[found->second];
-  if (task.report && !Newer(report, *task.report)) {
-    if (!Newer(*task.report, report)) task.reported_on = host.connection;
-    return;
-  }
-  task.reported_on = host.connection;
-  if (report.generation == record_.generation && report.spec_hash != task.desired.spec_hash)
-    task.replaced = true;
+  // An agent that has just been started may not know yet how far an incarnation has come, but it knows of it.
+  if (!task.report || report.incarnation >= task.report->incarnation) task.reported_on = host.connection;
+  if (task.report && !Newer(report, *task.report)) return;
   task.report = report;
+  host.may_run = host.may_run || Live(report);
   Judge(task);
 }
 
@@ -289,10 +287,6 @@ void Reconciler::Judge(Task& task) {
     }
     ++record_.retries;
     LosePort(task);
-    BeginGathering();
-  } else if (failed && report.stopped && task.replaced && record_.retries < options_.max_retries) {
-    // Our own stop of its predecessor came late and hit it. Its agent would not start this deployment twice.
-    ++record_.retries;
     BeginGathering();
   } else if (failed && report.stopped) {
     BeginEnding({.result = Result::kStopped,
@@ -351,10 +345,15 @@ void Reconciler::On(const TasksStopped& event) {
   host.attempts = 0;
   const bool all = request->ask == Ask::kStopAll;
   if (all) host.may_run = false;
-  for (auto& [id, report] : host.strangers) MarkStopped(report);
+  const auto is_stopped = [&](const TaskReport& report) {
+    return all || std::ranges::find(request->targets, DeploymentOf(report)) != request->targets.end();
+  };
+  for (auto& [id, report] : host.strangers) {
+    if (is_stopped(report)) MarkStopped(report);
+  }
   for (const int index : host.tasks) {
-    Task& task = tasks_[index];
-    if (task.report && (all || !Current(task))) MarkStopped(*task.report);
+    std::optional<TaskReport>& report = tasks_[index].report;
+    if (report && is_stopped(*report)) MarkStopped(*report);
   }
 }
 

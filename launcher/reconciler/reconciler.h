@@ -71,6 +71,7 @@ class Reconciler {
     Ask ask = Ask::kReport;
     int task = -1;
     TimePoint deadline;
+    std::vector<Deployment> targets;  // of a stop
   };
 
   // What a host adds to the totals by which phases change. Kept per host so that one event costs no walk over
@@ -87,7 +88,6 @@ class Reconciler {
     bool leased = false;
     std::optional<TaskReport> report;
     ConnectionId reported_on = 0;
-    bool replaced = false;  // another spec_hash of it has run before
     TimePoint failed_seen;  // when its failure became known here
     int attempts = 0;
     TimePoint retry_at;

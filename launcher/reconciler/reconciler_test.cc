@@ -117,8 +117,9 @@ class Script {
     if (const auto* stop = std::get_if<StopTasks>(&action)) {
       requests_[stop->host + " stop"] = stop->request;
       std::string line = "stop " + stop->host;
-      for (const TaskId& task : stop->tasks) line += " " + task;
-      return stop->tasks.empty() ? absl::StrFormat("%s all below %d", line, stop->minimum_generation) : line;
+      for (const Deployment& target : stop->targets) line += " " + target.task + " " + target.spec_hash;
+      return stop->targets.empty() ? absl::StrFormat("%s all below %d", line, stop->minimum_generation)
+                                   : line;
     }
     outcome = std::get<Finish>(action).outcome;
     return absl::StrFormat("finish %d: %s", outcome->exit_code, outcome->message);
@@ -199,6 +200,28 @@ TEST(ReconcilerTest, RestartsOnAHostAreTheAgents) {
   restarting.exit_code = 137;
   EXPECT_EQ(script.Report("b", {restarting}), "");
   EXPECT_EQ(script.reconciler.GetView().tasks[1].state, TaskState::kRestarting);
+}
+
+TEST(ReconcilerTest, ALostConnectionAfterARestartIsNoLossOfState) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  TaskReport report = Script::Task("worker:0", TaskState::kRestarting);
+  EXPECT_EQ(script.Report("b", {report}), "");
+  report.incarnation = 2;
+  for (const TaskState state : {TaskState::kPending, TaskState::kRunning}) {
+    report.state = state;
+    EXPECT_EQ(script.Report("b", {report}), "");
+    EXPECT_EQ(script.reconciler.GetView().tasks[1].state, state);
+  }
+  // An agent that was killed and adopts what runs starts with less than its predecessor knew.
+  for (const TaskState state : {TaskState::kRunning, TaskState::kPending}) {
+    EXPECT_EQ(script.Lost("b"), "");
+    EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+    report.state = state;
+    EXPECT_EQ(script.Connected("b", {report}), "");
+    script.Ready("b");
+    EXPECT_EQ(script.reconciler.GetView().phase, Phase::kRunning);
+  }
 }
 
 TEST(ReconcilerTest, StopEndsWith130) {
@@ -338,7 +361,7 @@ TEST(ReconcilerTest, ANewLauncherAdoptsWhatRunsAndRedeploysOnlyWhatChanged) {
   EXPECT_EQ(second.Connected("b", {Script::Task("worker:0", kRunning)}), "contents b\n");
   second.Connected("a", {Script::Task("ps:0", kRunning)});
   second.Ready("b");
-  EXPECT_EQ(second.Ready("a"), "stop b worker:0\n");
+  EXPECT_EQ(second.Ready("a"), "stop b worker:0 v1\n");
   EXPECT_EQ(second.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}),
             "start b worker:0 1 v2 10.0.0.1:20000 10.0.0.2:20001\n");
 }

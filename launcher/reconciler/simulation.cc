@@ -193,7 +193,7 @@ void Simulation::Execute(const Action& action) {
       Start(agent, life, connection, ask);
     });
   } else if (const auto* stop = std::get_if<StopTasks>(&action)) {
-    Note("stop", absl::StrFormat("%d tasks on %s below %d", stop->tasks.size(), stop->host,
+    Note("stop", absl::StrFormat("%d tasks on %s below %d", stop->targets.size(), stop->host,
                                  stop->minimum_generation));
     ToAgent(stop->host, [=, this, ask = *stop, connection = wires_[stop->host].connection](Agent& agent) {
       Stop(agent, life, connection, ask);
@@ -298,10 +298,16 @@ void Simulation::Spawn(Agent& agent, AgentTask& task) {
   TaskReport& report = task.report;
   ++task.run;
   ++report.incarnation;
-  report.state = TaskState::kRunning;
+  report.state = TaskState::kPending;
   report.stopped = false;
   report.started_micros = Micros(now_);
   invariants_.OnStarted(agent.id, report);
+  After(Between(1, 100), [=, this, host = agent.id, id = report.task, run = task.run] {
+    AgentTask& task = agents_[host].tasks[id];
+    if (task.run != run) return;
+    task.report.state = TaskState::kRunning;
+    Snapshot(agents_[host]);
+  });
   Note("runs", absl::StrFormat("%s on %s incarnation %d", report.task, agent.id, report.incarnation));
   const bool port_lost = Fault(0.04);
   After(port_lost ? 50 : 500, [=, this, host = agent.id, id = report.task, run = task.run] {
@@ -380,11 +386,11 @@ void Simulation::Exit(Agent& agent, AgentTask& task, int exit_code) {
 void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const StopTasks& stop) {
   agent.minimum_generation = std::max(agent.minimum_generation, stop.minimum_generation);
   for (auto& [id, task] : agent.tasks) {
-    const bool meant = stop.tasks.empty() || std::count(stop.tasks.begin(), stop.tasks.end(), id) > 0;
+    const bool meant = stop.targets.empty() ||
+                       std::ranges::find(stop.targets, DeploymentOf(task.report)) != stop.targets.end();
     const bool spared = stop.minimum_generation > 0 && task.report.generation >= stop.minimum_generation;
     if (!meant || spared || !Live(task.report) || task.report.stopped) continue;
     task.report.stopped = true;
-    if (!stop.tasks.empty()) invariants_.OnStoppedAlone(task.report);
     agent.leases.erase(id);
     const bool between_starts = task.report.state == TaskState::kRestarting;
     After(between_starts ? 0 : Between(10, 3000), [=, this, host = agent.id, id = id, run = task.run] {

@@ -21,6 +21,10 @@ inline bool Newer(const TaskReport& a, const TaskReport& b) {
   return a.incarnation != b.incarnation ? a.incarnation > b.incarnation : rank(a) > rank(b);
 }
 
+inline Deployment DeploymentOf(const TaskReport& report) {
+  return {report.task, report.generation, report.spec_hash};
+}
+
 /// What is left of a live task when its host has said that nothing runs any more.
 inline void MarkStopped(TaskReport& report) {
   if (!Live(report)) return;
