@@ -38,9 +38,8 @@ void Declare(CommandLine& line) {
     command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
   }
   for (CLI::App* command : {line.run, line.plan, line.check}) {
-    command->add_option("-i,--inventory", flags.inventory, "Inventory file (YAML)")
-        ->envname("MUSTER_INVENTORY")
-        ->capture_default_str();
+    command->add_option("-i,--inventory", flags.inventory,
+                        "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]");
   }
   for (CLI::App* command : {line.run, line.check, line.show, line.logs, line.stop, line.wait}) {
     command->add_option(

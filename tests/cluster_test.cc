@@ -47,6 +47,21 @@ TEST(Cluster, OneCommandTrainsAndASecondOneUploadsNothing) {
   }
 }
 
+TEST(Cluster, TheInventoryFlagGoesBeforeTheVariable) {
+  MusterCluster cluster(1);
+  const std::string variable = "MUSTER_INVENTORY=" + cluster.inventory();
+  EXPECT_THAT(cluster.Shell("export " + variable + "; muster check").stdout_text, HasSubstr("host-1"));
+  const std::string local = cluster.Write("local.yaml", "hosts:\n  here: {local: true}\n");
+  const std::string job =
+      cluster.Write("job.yaml", "name: flag\nprogram: [\"true\"]\nreplicas: {worker: {count: 1}}\n");
+  for (const std::string& command : {std::string("check"), "plan " + job, "run " + job}) {
+    const CommandResult result = cluster.Shell("export " + variable + "; muster " + command + " -i " + local);
+    EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+    EXPECT_THAT(result.stdout_text + result.stderr_text, HasSubstr("here")) << command;
+    EXPECT_THAT(result.stdout_text + result.stderr_text, testing::Not(HasSubstr("host-1"))) << command;
+  }
+}
+
 TEST(Cluster, WhenItsHostsAreGoneSoIsAllThatRanOnThem) {
   std::string folder;
   {

@@ -31,6 +31,9 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   if (home.empty()) return InvalidArgument("HOME is not set");
   const std::string folder = Variable("MUSTER_HOME");
   CommandContext context(flags, JobStore(folder.empty() ? home + "/.muster" : folder));
+  std::string& inventory = context.flags_.inventory;
+  if (inventory.empty()) inventory = Variable("MUSTER_INVENTORY");
+  if (inventory.empty()) inventory = "inventory.yaml";
   MUSTER_ASSIGN_OR_RETURN(context.installation_, FindInstallation());
   MUSTER_ASSIGN_OR_RETURN(context.agent_, LoadAgentProgram(context.installation_));
   context.ssh_ = SshOptionsFromEnvironment();
