@@ -370,6 +370,22 @@ TEST_F(AgentTest, RestartsAreCountedExactlyWhateverTheMomentTheDaemonIsKilled) {
   EXPECT_EQ(ReadFile(root_ / "jobs/job/worker.0/runs").value_or(""), "1\n2\n3\n4\n5\n6\n");
 }
 
+TEST_F(AgentTest, WhatATaskHasDoneIsKnownToItsNextIncarnationAndToNoOtherStart) {
+  AgentClient client(root_);
+  agent::Request request = StartRequest(
+      "job", "worker:0", Shell("[ -e $MUSTER_DONE_FILE ] && exit 0; touch $MUSTER_DONE_FILE; exit 9"));
+  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+  request.mutable_start_task()->set_max_restarts(1);
+  for (const uint64_t generation : {1, 2}) {
+    request.mutable_start_task()->set_generation(generation);
+    ASSERT_TRUE(client.Call(request).ok());
+    const auto end = client.WaitForEnd("job", "worker:0");
+    ASSERT_TRUE(end.ok()) << end.status();
+    EXPECT_EQ(end->state(), agent::TASK_STATE_SUCCEEDED);
+    EXPECT_EQ(end->restarts(), 1u);
+  }
+}
+
 TEST_F(AgentTest, StopEndsTheWholeTreeAndNothingElse) {
   AgentClient client(root_);
   ASSERT_TRUE(client.Call(StartRequest("job2", "worker:0", {"sleep", "1000"})).ok());

@@ -66,6 +66,10 @@ std::filesystem::path ShimLockPath(const std::filesystem::path& task_folder) {
   return AgentFolder(task_folder) / "shim.lock";
 }
 
+std::filesystem::path DoneFilePath(const std::filesystem::path& task_folder) {
+  return AgentFolder(task_folder) / "done";
+}
+
 std::filesystem::path LogPath(const std::filesystem::path& task_folder) { return task_folder / "log"; }
 
 }  // namespace muster

@@ -36,6 +36,9 @@ std::filesystem::path ExitRecordPath(const std::filesystem::path& task_folder, u
 /// Locked (flock) by a shim from before it exists to its end: held means that one lives, whatever became of
 /// the daemon.
 std::filesystem::path ShimLockPath(const std::filesystem::path& task_folder);
+/// Made by a task that has done its work and has only to end well, under the path in MUSTER_DONE_FILE, for
+/// its next incarnation, should there be one. Removed before another start.
+std::filesystem::path DoneFilePath(const std::filesystem::path& task_folder);
 std::filesystem::path LogPath(const std::filesystem::path& task_folder);
 
 }  // namespace muster

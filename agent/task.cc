@@ -147,6 +147,7 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   *record_.mutable_spec() = request;
   tracker_ = RestartTracker(request.restart(), request.max_restarts());
   failed_starts_ = 0;
+  ::unlink(DoneFilePath(folder_).c_str());
   const absl::Status status = StartIncarnation();
   if (!status.ok()) {
     record_ = before;

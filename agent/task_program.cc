@@ -6,6 +6,7 @@
 #include <map>
 
 #include "agent/names.h"
+#include "agent/records.h"
 
 namespace muster {
 namespace {
@@ -57,6 +58,7 @@ TaskProgram MakeTaskProgram(const ShimOptions& options, const agent::StartTaskRe
   variables["MUSTER_INCARNATION"] = std::to_string(options.incarnation);
   variables["MUSTER_GENERATION"] = std::to_string(spec.generation());
   variables["MUSTER_TASK_DIR"] = task_folder.string();
+  variables["MUSTER_DONE_FILE"] = DoneFilePath(task_folder).string();
   for (const auto& [name, value] : variables) program.environment.push_back(name + "=" + value);
 
   if (!spec.program_sha256().empty()) {

@@ -1,5 +1,6 @@
 #include "launcher/plan.h"
 
+#include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 #include <sys/stat.h>
 
@@ -62,14 +63,14 @@ agent::RestartPolicy PolicyOf(ReplicaSpec::Restart restart) {
 }
 
 template <typename T>
-void AddFlag(const char* name, const std::optional<T>& value, agent::StartTaskRequest* start) {
+void AddFlag(const char* name, const std::optional<T>& value, std::vector<std::string>& arguments) {
   if (!value) return;
   if constexpr (std::is_floating_point_v<T>) {
-    start->add_argv(absl::StrFormat("--%s=%.9g", name, *value));
+    arguments.push_back(absl::StrFormat("--%s=%.9g", name, *value));
   } else if constexpr (std::is_integral_v<T>) {
-    start->add_argv(absl::StrFormat("--%s=%d", name, *value));
+    arguments.push_back(absl::StrFormat("--%s=%d", name, *value));
   } else {
-    start->add_argv(absl::StrFormat("--%s=%s", name, *value));
+    arguments.push_back(absl::StrFormat("--%s=%s", name, *value));
   }
 }
 
@@ -86,6 +87,7 @@ class Planner {
   absl::Status PackData();
   absl::Status AddHosts(const std::vector<PlacedTask>& placed);
   void AddTask(const PlacedTask& placed);
+  std::vector<std::string> ParameterArguments() const;
   void AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const;
   void AddContent(Content content);
 
@@ -237,30 +239,35 @@ void Planner::AddTask(const PlacedTask& placed) {
   }
   for (const auto& [name, value] : job_.env) start->add_environment(name + "=" + value);
   std::string spec = task.SerializeAsString();
+  // Servers are told these by the first worker, and keep to them until they end.
+  if (job_.program.empty()) spec += absl::StrJoin(ParameterArguments(), " ");
   for (const agent::FileContent& file : plan_.record.program_files()) spec += file.SerializeAsString();
   task.set_spec_hash(Sha256Hex(spec));
   *plan_.record.add_tasks() = std::move(task);
 }
 
+// What the parameters are and how they are updated.
+std::vector<std::string> Planner::ParameterArguments() const {
+  std::vector<std::string> arguments = {"--model=" + job_.model};
+  if (!job_.variant.empty()) arguments.push_back("--variant=" + job_.variant);
+  if (!job_.hidden.empty()) arguments.push_back("--hidden=" + absl::StrJoin(job_.hidden, ","));
+  if (job_.update.mode == UpdateSpec::Mode::kSync) arguments.push_back("--sync_replicas");
+  AddFlag("optimizer", job_.train.optimizer, arguments);
+  AddFlag("learning_rate", job_.train.learning_rate, arguments);
+  AddFlag("seed", job_.train.seed, arguments);
+  return arguments;
+}
+
 void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const {
   start->add_argv("--tls_dir={task_dir}/tls");
   if (placed.role == ReplicaRole::kPs) return;
-  start->add_argv("--model=" + job_.model);
-  if (!job_.variant.empty()) start->add_argv("--variant=" + job_.variant);
-  if (!job_.hidden.empty()) {
-    std::string sizes;
-    for (const int size : job_.hidden) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
-    start->add_argv("--hidden=" + sizes);
-  }
-  if (job_.update.mode == UpdateSpec::Mode::kSync) start->add_argv("--sync_replicas");
-  AddFlag("train_steps", job_.train.steps, start);
-  AddFlag("batch_size", job_.train.batch_size, start);
-  AddFlag("global_batch_size", job_.train.global_batch_size, start);
-  AddFlag("optimizer", job_.train.optimizer, start);
-  AddFlag("learning_rate", job_.train.learning_rate, start);
-  AddFlag("seed", job_.train.seed, start);
-  AddFlag("eval_every", job_.train.eval_every, start);
-  AddFlag("threads", job_.train.threads, start);
+  std::vector<std::string> arguments = ParameterArguments();
+  AddFlag("train_steps", job_.train.steps, arguments);
+  AddFlag("batch_size", job_.train.batch_size, arguments);
+  AddFlag("global_batch_size", job_.train.global_batch_size, arguments);
+  AddFlag("eval_every", job_.train.eval_every, arguments);
+  AddFlag("threads", job_.train.threads, arguments);
+  for (std::string& argument : arguments) start->add_argv(std::move(argument));
   start->add_argv("--data_dir=" + data_argument_);
   // Only the chief writes them, and which task that is, the trainer knows.
   start->add_argv("--result_json={task_dir}/result.json");

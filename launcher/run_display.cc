@@ -125,7 +125,7 @@ void RunDisplay::OnMetrics(const std::string& bytes) {
   for (size_t end; (end = metrics_.find('\n', begin)) != std::string::npos; begin = end + 1) {
     const Json line = Json::parse(metrics_.substr(begin, end - begin), nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) continue;
-    if (!seconds_to_first_step_) {
+    if (options_.first_start && !seconds_to_first_step_) {
       seconds_to_first_step_ = ToSeconds(Now() - options_.start) - Number(line, "seconds");
     }
     live_metrics_ =
@@ -210,11 +210,11 @@ void RunDisplay::Summarize(const RunResult& result) {
                FormatBytes(uploaded_bytes()).c_str());
   const Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;
-  std::fprintf(stderr,
-               "time to first step %.2f s, training %.2f s, %.0f steps, %.0f samples/s, the chief sent %s "
-               "and received %s\n",
-               seconds_to_first_step_.value_or(0), Number(json, "seconds_training"), Number(json, "steps"),
-               Number(json, "samples_per_second"),
+  std::fprintf(stderr, "%straining %.2f s, %.0f steps, %.0f samples/s, the chief sent %s and received %s\n",
+               seconds_to_first_step_
+                   ? absl::StrFormat("time to first step %.2f s, ", *seconds_to_first_step_).c_str()
+                   : "",
+               Number(json, "seconds_training"), Number(json, "steps"), Number(json, "samples_per_second"),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pushed"))).c_str(),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pulled"))).c_str());
   if (options_.accuracy) {

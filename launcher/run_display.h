@@ -18,6 +18,7 @@ struct RunDisplayOptions {
   bool accuracy = true;      // print it at the end
   uint64_t train_steps = 0;  // 0: unknown
   TimePoint start;           // of the command
+  bool first_start = false;  // it starts the job, rather than find it running
 };
 
 class RunDisplay final : public RunObserver {

@@ -6,6 +6,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ClusterTraining : public LifecycleTest {
  protected:
@@ -54,6 +55,7 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
   EXPECT_EQ(Result()["steps"], kSteps);
+  EXPECT_EQ(Result()["samples"], kSteps * 40);
   EXPECT_EQ(ShowTask("disturbed", "ps:0")["restarts"], 0);
   EXPECT_EQ(ShowTask("disturbed", "worker:0")["restarts"], 1);
   EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], 1);
@@ -85,6 +87,7 @@ TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult)
   const CommandResult wait = Muster({"wait", "alone"});
   EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
   EXPECT_THAT(wait.stdout_text, HasSubstr("MNIST accuracy: 0."));
+  EXPECT_THAT(wait.stderr_text, Not(HasSubstr("time to first step"))) << "it has not seen it";
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
   for (const auto& [task, process] : tasks) EXPECT_EQ(ShowTask("alone", task)["restarts"], 0) << task;
 }
@@ -108,6 +111,22 @@ TEST_F(ClusterTraining, MoreStepsRedeployTheWorkersAndKeepTheParameters) {
   EXPECT_EQ(FirstProcesses("longer").at("ps:0"), before.at("ps:0"));
   EXPECT_EQ(ExitCodeOf(second), 0) << cluster_.Text("second");
   EXPECT_EQ(Result()["steps"], 2000);
+}
+
+TEST_F(ClusterTraining, ASeedThatTheServersWereToldBeforeRedeploysThemToo) {
+  Process first = StartJob(TrainingJob("reseeded", kEndlessSteps), "first");
+  ASSERT_TRUE(cluster_.WaitForText("first", "step 100: "));
+  first.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(first), 128 + SIGKILL);
+
+  std::string text = *ReadFile(TrainingJob("reseeded", kSteps));
+  text.replace(text.find("seed: 3"), 7, "seed: 4");
+  const std::string job = cluster_.Write("reseeded.yaml", text);
+  EXPECT_THAT(Muster({"plan", job, "-i", cluster_.inventory()}).stderr_text, HasSubstr("3 redeploy\n"));
+  const CommandResult second = RunJob(job, {"-q"});
+  EXPECT_EQ(second.exit_code, 0) << second.stderr_text;
+  EXPECT_EQ(Result()["steps"], kSteps);
+  EXPECT_EQ(Result()["seed"], 4);
 }
 
 TEST_F(ClusterTraining, CtrlCEndsItAndNoOtherJob) {

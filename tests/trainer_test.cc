@@ -241,6 +241,27 @@ TEST_F(Trainers, AKilledWorkerThatStartsAgainChangesNoBit) {
   EXPECT_EQ(Result("killed")["parameters_crc32c"], expected["parameters_crc32c"]);
 }
 
+TEST_F(Trainers, ATaskThatIsKilledAfterItsWorkOnlyTellsTheServers) {
+  const std::string done = "MUSTER_DONE_FILE=" + Path("done");
+  const ClusterSpec cluster = MakeCluster(1, 2);
+  auto tasks = StartCluster({.ps = cluster.ps, .workers = cluster.workers}, {"--train_steps=100"}, "whole");
+  WaitForSuccess(tasks);
+  // Its last words were not heard: the servers wait for it.
+  ASSERT_TRUE(WriteFileAtomically(Path("done"), "").ok());
+  const std::vector<std::string> flags = ToFlags(cluster, {Role::kWorker, 1});
+  tasks.clear();
+  tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {}, "again"));
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, {"--train_steps=100"}, "again"));
+  tasks.push_back(Start("done-1", flags, {done}));
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[2].log), HasSubstr("work was done"));
+  // They were heard: the servers are gone.
+  tasks.clear();
+  tasks.push_back(Start("done-2", flags, {done}));
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("the parameter servers have ended"));
+}
+
 TEST_F(Trainers, MutualTls) {
   const ClusterSpec cluster = MakeCluster(1, 1);
   const auto authority = MakeAuthority("test");

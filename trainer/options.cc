@@ -167,6 +167,7 @@ absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* 
   };
   MUSTER_RETURN_IF_ERROR(number("MUSTER_INCARNATION", &options->incarnation));
   MUSTER_RETURN_IF_ERROR(number("MUSTER_GENERATION", &options->generation));
+  options->done_file = environment("MUSTER_DONE_FILE").value_or("");
   options->program_sha256 = environment("MUSTER_PROGRAM_SHA256");
   options->platform = environment("MUSTER_PLATFORM")
                           .value_or(environment("KUBERNETES_SERVICE_HOST") ? "kubernetes" : "local");

@@ -45,6 +45,7 @@ struct TrainerOptions {
   // From the environment that muster's agent sets; a start by hand has none of it.
   uint64_t incarnation = 0;
   uint64_t generation = 0;
+  std::string done_file;  // of the task; empty: none
   std::optional<std::string> program_sha256;
   std::string platform = "local";
   std::vector<std::string> hosts;  // of the cluster's addresses

@@ -30,6 +30,7 @@ struct ResultRecord {
   uint64_t steps = 0;
   uint64_t samples = 0;
   int64_t batch_size = 0;  // per worker; the mean of unequal parts, rounded up
+  // Times and rates are of the chief's last incarnation, the counts are of the whole training.
   double seconds_to_first_step = 0;
   double seconds_training = 0;
   double samples_per_second = 0;
@@ -55,7 +56,7 @@ std::string ToJson(const ResultRecord& record);
 /// A point on the way. Unset: not measured at this step.
 struct MetricsLine {
   uint64_t step = 0;
-  double seconds = 0;  // since training began
+  double seconds = 0;  // since training began, or went on in another incarnation of the chief
   std::optional<double> loss;
   double samples_per_second = 0;
   uint64_t staleness = 0;

@@ -1,7 +1,9 @@
 #include "trainer/training.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -26,6 +28,7 @@ namespace {
 constexpr uint64_t kSyntheticSeed =
     1;  // the synthetic set is one data set, whatever the seed of the training
 constexpr int64_t kEvaluationBatch = 1000;
+constexpr Duration kFinishAgainTimeout = std::chrono::seconds(5);
 
 // One float buffer of a model, on 64-byte boundaries like the tensors in it.
 class FlatBuffer {
@@ -105,6 +108,7 @@ class Training {
   absl::Status Run();
 
  private:
+  absl::Status FinishAgain();
   absl::Status Prepare();
   absl::Status Loop();
   absl::Status Step();
@@ -131,7 +135,8 @@ class Training {
   uint64_t start_step_ = 0;   // of the parameters when this process joined
   uint64_t step_ = 0;         // of the parameters
   uint64_t local_steps_ = 0;  // of them, this rank's
-  uint64_t samples_ = 0;      // seen by all workers since this process began, as far as this one knows
+  uint64_t samples_ = 0;      // that went into the parameters, as far as this process knows
+  uint64_t start_samples_ = 0;
   TimePoint training_start_;
   TimePoint first_step_;
   TimePoint training_end_;
@@ -141,10 +146,28 @@ class Training {
 };
 
 absl::Status Training::Run() {
+  if (std::error_code error; std::filesystem::exists(options_.done_file, error)) return FinishAgain();
   MUSTER_RETURN_IF_ERROR(Prepare());
   MUSTER_RETURN_IF_ERROR(Loop());
   if (is_chief_) MUSTER_RETURN_IF_ERROR(Conclude());
+  if (!options_.done_file.empty()) MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.done_file, ""));
   return exchange_->Finish();
+}
+
+// An earlier incarnation of this task has done everything but to end well. The servers may still have to be
+// told; if they are gone, they have been, since they end when all workers have finished.
+absl::Status Training::FinishAgain() {
+  spdlog::info("this task's work was done before it was started again");
+  TrainerOptions options = options_;
+  options.connect_timeout = std::min<Duration>(options.connect_timeout, kFinishAgainTimeout);
+  MUSTER_ASSIGN_OR_RETURN(model_, MakeModel(options.model, /*largest_batch=*/1));
+  parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, model_->layout()));
+  absl::Status status = exchange_->Start(parameters_->values()).status();
+  if (status.ok()) status = exchange_->Finish();
+  if (!absl::IsUnavailable(status)) return status;
+  spdlog::info("the parameter servers have ended: {}", std::string(status.message()));
+  return absl::OkStatus();
 }
 
 absl::Status Training::Prepare() {
@@ -171,6 +194,11 @@ absl::Status Training::Prepare() {
   MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
   step_ = start_step_ = start.step;
   local_steps_ = start.local_steps;
+  const uint64_t samples_per_step =
+      options_.mode == UpdateMode::kSync
+          ? options_.global_batch_size
+          : BatchSlice(0, options_.global_batch_size, rank_, options_.worker_count()).size();
+  samples_ = start_samples_ = last_report_samples_ = start.step * samples_per_step;
   if (start.step > 0) spdlog::info("going on from step {}", start.step);
   training_start_ = last_report_ = first_step_ = training_end_ = Now();
   return absl::OkStatus();
@@ -278,7 +306,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchRes
       .batch_size = (options_.global_batch_size + workers - 1) / workers,
       .seconds_to_first_step = ToSeconds(first_step_ - process_start_),
       .seconds_training = seconds,
-      .samples_per_second = per_second(static_cast<double>(samples_)),
+      .samples_per_second = per_second(static_cast<double>(samples_ - start_samples_)),
       .steps_per_second = per_second(static_cast<double>(step_ - start_step_)),
       .train_loss = train_loss_,
       .test_loss = test.mean_loss(),

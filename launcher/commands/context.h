@@ -17,8 +17,8 @@ namespace muster {
 
 /// Flags of all commands, as typed.
 struct CommandFlags {
-  std::string job;  // a job file (run, plan), or the id or name of a job
-  std::string inventory;  // empty: MUSTER_INVENTORY, or inventory.yaml
+  std::string job;                 // a job file (run, plan), or the id or name of a job
+  std::string inventory;           // empty: MUSTER_INVENTORY, or inventory.yaml
   std::vector<std::string> tasks;  // logs: only these
   std::string known_hosts;
   OutputFormat format = OutputFormat::kText;

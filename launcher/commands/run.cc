@@ -125,7 +125,8 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   RunDisplay display({.logs = !context.flags().quiet,
                       .accuracy = context.flags().format == OutputFormat::kText,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
-                      .start = start},
+                      .start = start,
+                      .first_start = plan.record.cluster().generation() == 0},
                      plan.record);
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), plan.record, plan.contents, options, display));
