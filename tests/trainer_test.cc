@@ -316,5 +316,32 @@ TEST_F(Trainers, FailuresReachTheExitStatusWithTheirCause) {
   EXPECT_THAT(*ReadFile(Path("diverges.log")), HasSubstr("not finite at step"));
 }
 
+TEST_F(Trainers, NumbersThatMakeNoSenseAreRefusedBeforeAnythingRuns) {
+  for (const std::string flag :
+       {"--train_steps=-5", "--seed=-1", "--batch_size=99999999999999", "--log_every=0",
+        "--learning_rate=nan", "--hidden=4294967296", "--task_index=4294967296"}) {
+    EXPECT_EQ(ExitCode(Start("number", {"--job_name=local", "--model=mnist_mlp", flag})), 2) << flag;
+  }
+  EXPECT_THAT(*ReadFile(Path("number.log")),
+              HasSubstr("muster-trainer: --train_steps: expected a whole number "
+                        "from 1 to 1000000000000, found \"-5\"\n"));
+}
+
+TEST_F(Trainers, ABatchThatDoesNotFitIntoMemoryIsAFailureWithItsCause) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer needs more address space than the limit leaves";
+#endif
+  // 3 GB of pixels in 2 GB of address space.
+  const auto result =
+      RunCommand({.argv = {"sh", "-c",
+                           "ulimit -v 2000000; exec \"$0\" --job_name=local --batch_size=1000000 "
+                           "--data_dir=synthetic",
+                           MUSTER_TRAINER}},
+                 Now() + minutes(1));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->exit_code, 1);
+  EXPECT_THAT(result->stderr_text, HasSubstr("lower --batch_size"));
+}
+
 }  // namespace
 }  // namespace muster

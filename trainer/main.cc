@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 
 #include "base/clock.h"
 #include "base/logging.h"
@@ -28,6 +29,15 @@ absl::Status Serve(const TrainerOptions& options) {
   return server->Wait();
 }
 
+absl::Status Run(const TrainerOptions& options, TimePoint start) try {
+  const bool is_server = options.task && options.task->task.role == Role::kPs;
+  return is_server ? Serve(options) : Train(options, start);
+} catch (const std::bad_alloc&) {
+  // No bound of a flag can know the memory of this host.
+  return absl::ResourceExhaustedError(
+      "not enough memory on this host for the model and its batch: lower --batch_size or --hidden");
+}
+
 int Main(int argc, char** argv) {
   const TimePoint start = Now();
   // gRPC prints what we report ourselves, in lines of a thousand characters.
@@ -48,8 +58,7 @@ int Main(int argc, char** argv) {
   }
   const TrainerOptions& options = line->options;
   InitLogging(options.task ? TaskName(options.task->task) : "local");
-  const bool is_server = options.task && options.task->task.role == Role::kPs;
-  const absl::Status status = is_server ? Serve(options) : Train(options, start);
+  const absl::Status status = Run(options, start);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return absl::IsAlreadyExists(status) ? kPortLostExitCode : ExitCodeFor(status);

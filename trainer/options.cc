@@ -7,9 +7,61 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace muster {
 namespace {
+
+// Bounds of the numbers: beyond every use, but small enough that nothing computed from them overflows. What a
+// job file may say (inventory/job.cc) lies within.
+constexpr uint64_t kMaxSteps = 1'000'000'000'000;
+constexpr uint64_t kMaxBatchSize = 1'000'000;
+constexpr uint64_t kMaxLayerSize = 65536;
+constexpr uint64_t kMaxTasks = 1'000'000;
+constexpr uint64_t kMaxThreads = 1024;
+constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
+constexpr double kMinLearningRate = 1e-30;  // what is far beyond may be 0 or infinite as a float
+constexpr double kMaxLearningRate = 1e30;
+
+absl::Status ExpectedNumber(const std::string& expected, const std::string& found) {
+  return InvalidArgument("expected %s, found \"%s\"", expected, found);
+}
+
+// Decimal digits only: a sign, a fraction or another base is no whole number.
+absl::StatusOr<uint64_t> ParseWholeNumber(const std::string& text, uint64_t minimum, uint64_t maximum) {
+  uint64_t value = 0;
+  const bool digits = std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  if (!digits || !absl::SimpleAtoi(text, &value) || value < minimum || value > maximum) {
+    return ExpectedNumber(absl::StrFormat("a whole number from %d to %d", minimum, maximum), text);
+  }
+  return value;
+}
+
+// For Option::transform, which passes on what the validator leaves in the text: CLI11's own conversions let
+// -1 wrap, read 010 as 8, and let nan and inf through any range.
+CLI::Validator WholeNumber(uint64_t minimum, uint64_t maximum) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        const auto value = ParseWholeNumber(text, minimum, maximum);
+        if (!value.ok()) return std::string(value.status().message());
+        text = std::to_string(*value);
+        return "";
+      },
+      absl::StrFormat("%d..%d", minimum, maximum));
+}
+
+CLI::Validator RealNumber(double minimum, double maximum) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        double value = 0;
+        // The comparisons fail for nan.
+        if (absl::SimpleAtod(text, &value) && value >= minimum && value <= maximum) return "";
+        return std::string(
+            ExpectedNumber(absl::StrFormat("a number from %g to %g", minimum, maximum), text).message());
+      },
+      absl::StrFormat("%g..%g", minimum, maximum));
+}
 
 // As typed; what was not given is unset, or zero where zero cannot be asked for.
 struct Flags {
@@ -39,6 +91,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
                  "ps, worker, chief, or local: one process without any server")
       ->group(cluster);
   app.add_option("--task_index,--task_id", f.cluster.task_index, "Which of the tasks of that name")
+      ->transform(WholeNumber(0, kMaxTasks - 1))
       ->group(cluster);
   app.add_option("--ps_hosts", f.cluster.ps_hosts, "host:port,host:port of the parameter servers")
       ->group(cluster);
@@ -52,16 +105,16 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--tls_dir", f.options.tls_dir, "Folder of ca.pem, cert.pem, key.pem: mutual TLS")
       ->group(cluster);
   app.add_option("--connect_timeout", f.connect_timeout_s, "Seconds to wait for a ps to come up")
-      ->check(CLI::PositiveNumber)
+      ->transform(WholeNumber(1, kMaxTimeoutS))
       ->capture_default_str()
       ->group(cluster);
   app.add_option("--server_timeout", f.server_timeout_s, "Seconds to wait for a ps that is gone to come back")
-      ->check(CLI::PositiveNumber)
+      ->transform(WholeNumber(1, kMaxTimeoutS))
       ->capture_default_str()
       ->group(cluster);
   app.add_option("--worker_timeout", f.worker_timeout_s,
                  "Seconds that a worker others wait for may be silent")
-      ->check(CLI::PositiveNumber)
+      ->transform(WholeNumber(1, kMaxTimeoutS))
       ->capture_default_str()
       ->group(cluster);
 
@@ -72,28 +125,35 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--variant", f.variant, "Of a model that has variants")->group(training);
   app.add_option("--hidden,--hidden_units", f.hidden, "Sizes of hidden layers: 512,512")->group(training);
   app.add_option("--batch_size", f.batch_size, "Samples per worker and step")
-      ->check(CLI::PositiveNumber)
+      ->transform(WholeNumber(1, kMaxBatchSize))
       ->group(training);
   app.add_option("--global_batch_size", f.global_batch_size, "Samples per step, split over the workers")
-      ->check(CLI::PositiveNumber)
+      ->transform(WholeNumber(1, kMaxBatchSize))
       ->excludes("--batch_size")
       ->group(training);
   app.add_option("--train_steps", f.train_steps, "Updates of the parameters, by all workers together")
+      ->transform(WholeNumber(1, kMaxSteps))
       ->group(training);
   app.add_option("--optimizer", f.optimizer, "sgd, adam")->group(training);
-  app.add_option("--learning_rate", f.learning_rate, "")->check(CLI::PositiveNumber)->group(training);
+  app.add_option("--learning_rate", f.learning_rate, "")
+      ->transform(RealNumber(kMinLearningRate, kMaxLearningRate))
+      ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
       ->group(training);
   app.add_option("--replicas_to_aggregate", f.replicas_to_aggregate,
                  "Workers that make up a synchronous step: all of them")
+      ->transform(WholeNumber(1, kMaxTasks))
       ->group(training);
-  app.add_option("--seed", f.options.seed, "")->capture_default_str()->group(training);
+  app.add_option("--seed", f.options.seed, "")
+      ->transform(WholeNumber(0, std::numeric_limits<uint64_t>::max()))
+      ->capture_default_str()
+      ->group(training);
   app.add_option("--data_dir", f.data_dir,
                  "A folder with mnist/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
       ->capture_default_str()
       ->group(training);
   app.add_option("--threads", f.options.threads, "For the matrix products of one process")
-      ->check(CLI::Range(1, 1024))
+      ->transform(WholeNumber(1, kMaxThreads))
       ->capture_default_str()
       ->group(training);
   app.add_option("--device", f.device, "auto, cpu")->capture_default_str()->group(training);
@@ -104,10 +164,11 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   const std::string output = "Output (written by the chief: the chief task, or worker 0)";
   app.add_option("--log_every", f.options.log_every,
                  "Steps between lines of progress; they also come once a second")
-      ->check(CLI::PositiveNumber)
+      ->transform(WholeNumber(1, kMaxSteps))
       ->capture_default_str()
       ->group(output);
   app.add_option("--eval_every", f.options.eval_every, "Steps between evaluations; 0: only at the end")
+      ->transform(WholeNumber(0, kMaxSteps))
       ->capture_default_str()
       ->group(output);
   app.add_option("--result_json", f.options.result_json, "File for the result record")->group(output);
@@ -120,11 +181,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) {
   if (text.empty()) return absl::OkStatus();
   for (const auto part : absl::StrSplit(text, ',')) {
-    int64_t size;
-    if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(part), &size) || size < 1) {
-      return InvalidArgument("--hidden: '%s' is not a list of sizes like 512,512", text);
-    }
-    hidden->push_back(size);
+    const auto size = ParseWholeNumber(std::string(absl::StripAsciiWhitespace(part)), 1, kMaxLayerSize);
+    if (!size.ok()) return Annotate(size.status(), "--hidden (sizes like 512,512)");
+    hidden->push_back(static_cast<int64_t>(*size));
   }
   return absl::OkStatus();
 }
@@ -231,6 +290,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::CallForVersion&) {
     line.text = app.version() + "\n";
     return line;
+  } catch (const CLI::ValidationError& error) {
+    return InvalidArgument("%s", error.what());
   } catch (const CLI::ParseError& error) {
     return InvalidArgument("%s (muster-trainer --help lists the flags)", error.what());
   }
