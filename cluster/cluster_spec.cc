@@ -1,9 +1,12 @@
 #include "cluster/cluster_spec.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -74,6 +77,18 @@ absl::Status ParseTfCluster(const Json& json, ClusterSpec* cluster) {
   return absl::OkStatus();
 }
 
+// A number, or one in a string, as some operators write it.
+absl::StatusOr<int> ParseTfIndex(const Json& json) {
+  const std::string text = json.is_string() ? json.get<std::string>() : json.dump();
+  int index = 0;
+  // From its digits: Json::get would cut a number that is too large for an int.
+  if ((!json.is_string() && !json.is_number_integer()) || !absl::SimpleAtoi(text, &index) || index < 0) {
+    return InvalidArgument("TF_CONFIG: task.index is %s, not a whole number from 0 to %d", json.dump(),
+                           std::numeric_limits<int>::max());
+  }
+  return index;
+}
+
 absl::StatusOr<TfConfig> ParseTfConfig(const std::string& text) {
   TfConfig config;
   if (text.empty()) return config;
@@ -88,14 +103,9 @@ absl::StatusOr<TfConfig> ParseTfConfig(const std::string& text) {
     const auto role = ParseRole(task["type"].get<std::string>());
     if (!role.ok()) return Annotate(role.status(), "TF_CONFIG: task.type");
     config.role = *role;
-    if (!task.contains("index")) {
-      config.index = 0;
-    } else if (int index; task["index"].is_number_integer()) {
-      config.index = task["index"].get<int>();
-    } else if (task["index"].is_string() && absl::SimpleAtoi(task["index"].get<std::string>(), &index)) {
-      config.index = index;  // some operators write the index as a string
-    } else {
-      return InvalidArgument("TF_CONFIG: task.index is %s, not a number", task["index"].dump());
+    config.index = 0;
+    if (task.contains("index")) {
+      MUSTER_ASSIGN_OR_RETURN(config.index, ParseTfIndex(task["index"]));
     }
   }
   return config;
@@ -241,8 +251,11 @@ absl::Status CheckAddress(const std::string& address) {
   if (!bracketed && host.find_first_of(":[] \t/") != std::string::npos) {
     return InvalidArgument("'%s' is not host:port (an IPv6 address stands in brackets: [::1]:2222)", address);
   }
+  const std::string digits = address.substr(colon + 1);
   int port = 0;
-  if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+  // SimpleAtoi alone would take a sign and spaces, which what connects to the address does not.
+  if (!std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) || !absl::SimpleAtoi(digits, &port) ||
+      port < 1 || port > 65535) {
     return InvalidArgument("'%s' has no port of 1-65535", address);
   }
   return absl::OkStatus();

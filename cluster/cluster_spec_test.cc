@@ -94,6 +94,11 @@ TEST(ResolveTask, BadInputNamesItsPlace) {
   EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a", .worker_hosts = "b:1"}),
               HasSubstr("--ps_hosts: 'a'"));
   EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a:70000", .worker_hosts = "b:1"}), HasSubstr("1-65535"));
+  // 2^32 + 80 would be port 80 if it wrapped.
+  for (const std::string port : {"4294967376", "-1", "0", "+80", " 80", "80 ", "", "8x"}) {
+    EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a:" + port, .worker_hosts = "b:1"}),
+                HasSubstr("'a:" + port + "' has no port of 1-65535"));
+  }
   EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "::1:80", .worker_hosts = "b:1"}), HasSubstr("brackets"));
   EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a:1", .worker_hosts = "a:1"}),
               HasSubstr("ps:0 and worker:0 have the same address a:1"));
@@ -105,6 +110,20 @@ TEST(ResolveTask, BadInputNamesItsPlace) {
               HasSubstr("cluster.worker is not a list"));
   EXPECT_THAT(Error({.tf_config = R"({"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}})"}),
               HasSubstr("task.type: 'evaluator'"));
+}
+
+TEST(ResolveTask, AnIndexThatIsNoneIsRefusedWithTheNumber) {
+  // 2^32 would be worker:0 and 2^64 + 1 worker:1 if they wrapped.
+  for (const std::string index : {"4294967296", "\"4294967296\"", "18446744073709551615", "-4294967296", "-1",
+                                  "\"-1\"", "1.0", "\"\"", "\"x\"", "null", "true", "[0]"}) {
+    EXPECT_THAT(Error({.tf_config = R"({"cluster": {"worker": ["w:1", "w:2"], "ps": ["p:1"]},
+                                        "task": {"type": "worker", "index": )" +
+                                    index + "}}"}),
+                HasSubstr("TF_CONFIG: task.index is " + index + ", not a whole number from 0"));
+  }
+  EXPECT_THAT(Error({.tf_config = R"({"cluster": {"worker": ["w:1"]},
+                                      "task": {"type": "worker", "index": 18446744073709551617}})"}),
+              HasSubstr("TF_CONFIG: task.index is 1.8446744073709552e+19, not a whole number"));
 }
 
 }  // namespace

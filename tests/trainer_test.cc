@@ -343,5 +343,12 @@ TEST_F(Trainers, ABatchThatDoesNotFitIntoMemoryIsAFailureWithItsCause) {
   EXPECT_THAT(result->stderr_text, HasSubstr("lower --batch_size"));
 }
 
+TEST_F(Trainers, TfConfigWithAnIndexThatWouldWrapIsRefused) {
+  const std::string config =
+      R"({"cluster": {"worker": ["w:1"], "ps": ["p:1"]}, "task": {"type": "worker", "index": 4294967296}})";
+  EXPECT_EQ(ExitCode(Start("index", {}, {"TF_CONFIG=" + config})), 2);
+  EXPECT_THAT(*ReadFile(Path("index.log")), HasSubstr("task.index is 4294967296"));
+}
+
 }  // namespace
 }  // namespace muster
