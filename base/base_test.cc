@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -71,6 +73,60 @@ TEST(File, AtomicWriteReplacesAndLeavesNothingBehind) {
   ASSERT_TRUE(WriteFileAtomically(path, "two").ok());
   EXPECT_EQ(*ReadFile(path), "two");
   EXPECT_EQ(ListDirectory(folder.path())->size(), 1u);
+}
+
+TEST(File, AtomicWriteFollowsASymbolicLink) {
+  TemporaryDirectory folder;
+  const auto link = folder.path() / "link", target = folder.path() / "below/target";
+  ASSERT_TRUE(MakeDirectories(folder.path() / "below").ok());
+  std::filesystem::create_symlink("second", link);  // relative, by way of another one
+  std::filesystem::create_symlink(target, folder.path() / "second");
+  for (const std::string text : {"made", "replaced"}) {  // the links dangle at first
+    ASSERT_TRUE(WriteFileAtomically(link, text).ok());
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(target)));
+    EXPECT_EQ(ReadFile(target).value_or("no file"), text);
+  }
+  EXPECT_EQ(ListDirectory(folder.path())->size(), 3u);
+  EXPECT_EQ(ListDirectory(folder.path() / "below")->size(), 1u);
+
+  std::filesystem::create_symlink("loop", folder.path() / "loop");
+  EXPECT_THAT(std::string(WriteFileAtomically(folder.path() / "loop", "x").message()), HasSubstr("loop"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "loop"));
+}
+
+TEST(File, AtomicWriteLeavesAPipeAndAFolderWhatTheyAre) {
+  TemporaryDirectory folder;
+  const auto pipe = folder.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const UniqueFd reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader.valid());
+  const absl::Status status = WriteFileAtomically(pipe, "through");
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  char buffer[16] = {};
+  EXPECT_EQ(::read(reader.get(), buffer, sizeof(buffer)), 7);
+
+  EXPECT_THAT(std::string(WriteFileAtomically(folder.path(), "x").message()), HasSubstr("Is a directory"));
+  EXPECT_EQ(ListDirectory(folder.path())->size(), 1u);
+}
+
+TEST(File, AtomicWriteToAFullDeviceFailsAndLeavesIt) {
+  TemporaryDirectory folder;
+  const auto full = folder.path() / "full", link = folder.path() / "link";
+  // As /dev/full, which this must not be tried on.
+  if (::mknod(full.c_str(), S_IFCHR | 0600, makedev(1, 7)) != 0) GTEST_SKIP() << "only root makes devices";
+  if (!UniqueFd(::open(full.c_str(), O_WRONLY | O_CLOEXEC)).valid())
+    GTEST_SKIP() << "devices do not open here";
+  std::filesystem::create_symlink("full", link);
+  for (const auto& path : {full, link}) {
+    const absl::Status status = WriteFileAtomically(path, "x");
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path.string()));
+    EXPECT_TRUE(std::filesystem::is_character_file(full));
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(ListDirectory(folder.path())->size(), 2u);
 }
 
 TEST(File, ReadRefusesMoreThanAllowedAndNamesThePath) {

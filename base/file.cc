@@ -11,6 +11,49 @@
 #include "base/random.h"
 
 namespace muster {
+namespace {
+
+// The name that `path` stands for once symbolic links are followed, whether or not there is a file of that
+// name. Links among the folders on the way are the kernel's matter.
+absl::StatusOr<std::filesystem::path> FollowLinks(std::filesystem::path path) {
+  constexpr int kMaxLinks = 40;  // as in the kernel
+  for (int links = 0; links < kMaxLinks; ++links) {
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) return ErrnoError(error.value(), path.string());
+    path = path.parent_path() / target;  // an absolute target takes the place of the whole
+  }
+  return ErrnoError(ELOOP, path.string());
+}
+
+// For what a rename would take from the system: devices, pipes.
+absl::Status WriteInPlace(const std::filesystem::path& path, std::string_view bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd.valid()) return ErrnoError(errno, path.string());
+  absl::Status status = WriteAll(fd.get(), bytes);
+  // EINVAL: nothing that could be synced.
+  if (status.ok() && ::fsync(fd.get()) != 0 && errno != EINVAL) status = ErrnoError(errno, "fsync");
+  return Annotate(status, path.string());
+}
+
+absl::Status ReplaceFile(const std::filesystem::path& path, std::string_view bytes, mode_t mode) {
+  const std::filesystem::path temporary = path.string() + ".tmp" + RandomName(8);
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!fd.valid()) return ErrnoError(errno, temporary.string());
+  absl::Status status = WriteAll(fd.get(), bytes);
+  if (status.ok() && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoError(errno, "rename");
+  if (!status.ok()) ::unlink(temporary.c_str());
+  // Without this the new name may be forgotten when the power goes.
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (status.ok() && ::fsync(folder_fd.get()) != 0) status = ErrnoError(errno, "fsync of its folder");
+  return Annotate(status, path.string());
+}
+
+}  // namespace
 
 void UniqueFd::reset(int fd) {
   if (fd_ >= 0) ::close(fd_);
@@ -53,18 +96,10 @@ absl::Status WriteAll(int fd, std::string_view bytes) {
 }
 
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode) {
-  const std::filesystem::path temporary = path.string() + ".tmp" + RandomName(8);
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!fd.valid()) return ErrnoError(errno, temporary.string());
-  absl::Status status = WriteAll(fd.get(), bytes);
-  if (status.ok() && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoError(errno, "rename");
-  if (!status.ok()) ::unlink(temporary.c_str());
-  // Without this the new name may be forgotten when the power goes.
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (status.ok() && ::fsync(folder_fd.get()) != 0) status = ErrnoError(errno, "fsync of its folder");
-  return Annotate(status, path.string());
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return WriteInPlace(path, bytes);
+  MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path target, FollowLinks(path));
+  return ReplaceFile(target, bytes, mode);
 }
 
 absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode) {

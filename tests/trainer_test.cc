@@ -350,5 +350,14 @@ TEST_F(Trainers, TfConfigWithAnIndexThatWouldWrapIsRefused) {
   EXPECT_THAT(*ReadFile(Path("index.log")), HasSubstr("task.index is 4294967296"));
 }
 
+TEST_F(Trainers, ResultsGoThroughSymbolicLinks) {
+  std::filesystem::create_symlink("result", Path("result.json"));
+  EXPECT_EQ(ExitCode(Start("link", {"--job_name=local", "--train_steps=1", "--data_dir=synthetic",
+                                    "--result_json=" + Path("result.json")})),
+            0);
+  EXPECT_TRUE(std::filesystem::is_symlink(Path("result.json")));
+  EXPECT_EQ(Json::parse(ReadFile(Path("result")).value_or("{}"))["steps"], 1);
+}
+
 }  // namespace
 }  // namespace muster
