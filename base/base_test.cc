@@ -6,6 +6,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <set>
 
@@ -127,6 +129,36 @@ TEST(File, AtomicWriteToAFullDeviceFailsAndLeavesIt) {
   }
   EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_EQ(ListDirectory(folder.path())->size(), 2u);
+}
+
+// In a process of its own, with `fd` as its stdout: prints, perhaps flushes, and ends with 0 where
+// FlushStdout finds nothing wrong.
+void PrintTo(int fd, bool flushed_before) {
+  ::signal(SIGPIPE, SIG_IGN);
+  ::dup2(fd, STDOUT_FILENO);
+  std::printf("text");
+  if (flushed_before) std::fflush(stdout);
+  const absl::Status status = FlushStdout();
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::_Exit(ExitCodeFor(status));
+}
+
+TEST(FlushStdoutDeathTest, AFullDiskIsAnErrorWheneverItWasMet) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full.valid());
+  EXPECT_EXIT(PrintTo(full.get(), false), testing::ExitedWithCode(1), "stdout: .*No space left on device");
+  EXPECT_EXIT(PrintTo(full.get(), true), testing::ExitedWithCode(1), "stdout: .*lost");
+}
+
+TEST(FlushStdoutDeathTest, AClosedReaderIsNone) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  EXPECT_EXIT(PrintTo(writer.get(), false), testing::ExitedWithCode(0), "");
+  reader.reset();
+  EXPECT_EXIT(PrintTo(writer.get(), false), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(PrintTo(writer.get(), true), testing::ExitedWithCode(0), "");
 }
 
 TEST(File, ReadRefusesMoreThanAllowedAndNamesThePath) {

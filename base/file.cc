@@ -2,11 +2,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/random.h"
 
@@ -100,6 +103,20 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return WriteInPlace(path, bytes);
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path target, FollowLinks(path));
   return ReplaceFile(target, bytes, mode);
+}
+
+absl::Status FlushStdout() {
+  const int flush_error = std::fflush(stdout) == 0 ? 0 : errno;
+  if (flush_error == EPIPE) return absl::OkStatus();
+  if (flush_error != 0) return DataLoss("stdout: some of the output is lost: %s", std::strerror(flush_error));
+  if (std::ferror(stdout) == 0) return absl::OkStatus();
+  // A write that failed earlier leaves a mark but no errno, and its bytes are gone from the buffer. Whether
+  // the reader went away can still be seen.
+  struct pollfd output {
+    .fd = STDOUT_FILENO, .events = POLLOUT
+  };
+  if (::poll(&output, 1, 0) == 1 && (output.revents & (POLLERR | POLLHUP)) != 0) return absl::OkStatus();
+  return DataLoss("stdout: some of the output is lost: a write failed; is its disk full?");
 }
 
 absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode) {

@@ -52,6 +52,11 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
 /// SIGPIPE ignored.
 absl::Status WriteAll(int fd, std::string_view bytes);
 
+/// Writes out what printf and the like left in stdout's buffer. DataLoss if that, or any write to stdout
+/// before it, failed, for example on a full disk. A reader that closed its end has what it wanted and is no
+/// error (SIGPIPE must be ignored).
+absl::Status FlushStdout();
+
 /// mkdir -p, new folders with `mode`.
 absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode = 0755);
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -21,6 +22,7 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::minutes;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr int kPortLost = 98;
 
@@ -357,6 +359,30 @@ TEST_F(Trainers, ResultsGoThroughSymbolicLinks) {
             0);
   EXPECT_TRUE(std::filesystem::is_symlink(Path("result.json")));
   EXPECT_EQ(Json::parse(ReadFile(Path("result")).value_or("{}"))["steps"], 1);
+}
+
+TEST_F(Trainers, OutputThatCannotBeWrittenIsAFailure) {
+  const auto run = [](const std::string& command) {
+    const auto result = RunCommand({.argv = {"sh", "-c", command, MUSTER_TRAINER}}, Now() + minutes(1));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? absl::StrFormat("%d %s", result->exit_code, result->stderr_text) : "";
+  };
+  const std::string train = "\"$0\" --job_name=local --train_steps=20 --log_every=1 --data_dir=synthetic";
+  EXPECT_THAT(run(train + " >/dev/full"),
+              testing::AllOf(StartsWith("1 "), HasSubstr("stdout: some of the output")));
+  EXPECT_THAT(run("\"$0\" --help >/dev/full"),
+              testing::AllOf(StartsWith("1 "), HasSubstr("No space left on device")));
+  // Who stopped reading has what they wanted.
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  reader.reset();
+  auto process = Process::Spawn(
+      {.argv = {MUSTER_TRAINER, "--job_name=local", "--train_steps=20", "--data_dir=synthetic"},
+       .stdout_fd = writer.get()});
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_EQ(process->Wait(Now() + minutes(1)).value_or(-1), 0);
 }
 
 }  // namespace

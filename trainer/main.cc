@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/logging.h"
 #include "ps/server.h"
 #include "trainer/options.h"
@@ -31,7 +32,8 @@ absl::Status Serve(const TrainerOptions& options) {
 
 absl::Status Run(const TrainerOptions& options, TimePoint start) try {
   const bool is_server = options.task && options.task->task.role == Role::kPs;
-  return is_server ? Serve(options) : Train(options, start);
+  MUSTER_RETURN_IF_ERROR(is_server ? Serve(options) : Train(options, start));
+  return FlushStdout();
 } catch (const std::bad_alloc&) {
   // No bound of a flag can know the memory of this host.
   return absl::ResourceExhaustedError(
@@ -54,7 +56,9 @@ int Main(int argc, char** argv) {
   }
   if (line->text) {
     std::fputs(line->text->c_str(), stdout);
-    return 0;
+    const absl::Status status = FlushStdout();
+    if (!status.ok()) std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
+    return ExitCodeFor(status);
   }
   const TrainerOptions& options = line->options;
   InitLogging(options.task ? TaskName(options.task->task) : "local");
