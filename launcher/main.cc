@@ -9,6 +9,7 @@
 
 #include "base/nearest.h"
 #include "launcher/commands/context.h"
+#include "launcher/terminal.h"
 
 namespace muster {
 namespace {
@@ -112,7 +113,7 @@ void AllowManyHosts() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-int Main(int argc, char** argv) {
+int RunCommandLine(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   AllowManyHosts();
   CommandLine line;
@@ -120,10 +121,10 @@ int Main(int argc, char** argv) {
   try {
     line.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(line.app.help().c_str(), stdout);
+    PrintToStdout(line.app.help());
     return 0;
   } catch (const CLI::CallForVersion&) {
-    std::printf("%s\n", line.app.version().c_str());
+    PrintToStdout(line.app.version() + "\n");
     return 0;
   } catch (const CLI::RequiredError& error) {
     std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", Missing(line.app, error).c_str());
@@ -142,6 +143,15 @@ int Main(int argc, char** argv) {
   if (code.ok()) return *code;
   std::fprintf(stderr, "muster: %s\n", std::string(code.status().message()).c_str());
   return ExitCodeFor(code.status());
+}
+
+int Main(int argc, char** argv) {
+  const int code = RunCommandLine(argc, argv);
+  const absl::Status printed = StdoutStatus();
+  if (printed.ok()) return code;
+  // A script that takes 0 for "everything is in the file" must not get it.
+  std::fprintf(stderr, "muster: %s\n", std::string(printed.message()).c_str());
+  return code != 0 ? code : 1;
 }
 
 }  // namespace

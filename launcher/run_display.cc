@@ -218,8 +218,7 @@ void RunDisplay::Summarize(const RunResult& result) {
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pushed"))).c_str(),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pulled"))).c_str());
   if (options_.accuracy) {
-    std::printf("MNIST accuracy: %.4f\n", Number(json, "test_accuracy"));
-    std::fflush(stdout);
+    PrintToStdout(absl::StrFormat("MNIST accuracy: %.4f\n", Number(json, "test_accuracy")));
   }
 }
 

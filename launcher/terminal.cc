@@ -1,14 +1,15 @@
 #include "launcher/terminal.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-
-#include "base/file.h"
 
 namespace muster {
 namespace {
@@ -16,6 +17,9 @@ namespace {
 constexpr Duration kDrawInterval = std::chrono::milliseconds(100);
 // A task that never ends a line must not be kept in memory without bound.
 constexpr size_t kLongestLine = 1 << 20;
+
+// The errno of the first write that failed. A process has one stdout, so there is one of these.
+std::atomic<int> stdout_error = 0;
 
 size_t TerminalWidth() {
   winsize size{};
@@ -27,6 +31,28 @@ size_t TerminalWidth() {
 bool IsTerminal(int fd) {
   const char* term = std::getenv("TERM");
   return ::isatty(fd) == 1 && term != nullptr && std::strcmp(term, "dumb") != 0;
+}
+
+void PrintToStdout(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (n >= 0) {
+      text.remove_prefix(n);
+    } else if (errno == EAGAIN) {
+      // Whoever shares the pipe or terminal has made it non-blocking.
+      pollfd room{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+      ::poll(&room, 1, -1);
+    } else if (errno != EINTR) {
+      int none = 0;
+      stdout_error.compare_exchange_strong(none, errno);
+      return;
+    }
+  }
+}
+
+absl::Status StdoutStatus() {
+  const int error = stdout_error.load();
+  return error == 0 || error == EPIPE ? absl::OkStatus() : ErrnoError(error, "stdout");
 }
 
 LiveBlock::LiveBlock() : enabled_(IsTerminal(STDERR_FILENO)) {}
@@ -56,7 +82,7 @@ LogPrinter::LogPrinter(bool prefix)
 
 void LogPrinter::Print(const std::string& task, const std::string& host, const std::string& bytes) {
   if (!prefix_) {
-    (void)WriteAll(STDOUT_FILENO, bytes);  // a reader that has gone away ends nothing
+    PrintToStdout(bytes);
     return;
   }
   std::string& partial = partial_[task];
@@ -82,7 +108,7 @@ void LogPrinter::PrintLine(const std::string& task, const std::string& host, std
   std::string text = colors_ ? "\033[" + std::to_string(kColors[color]) + "m" + label + "\033[0m" : label;
   text += line;
   text += '\n';
-  (void)WriteAll(STDOUT_FILENO, text);
+  PrintToStdout(text);
 }
 
 }  // namespace muster

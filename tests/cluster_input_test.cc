@@ -271,6 +271,36 @@ replicas: {ps: {count: 1}, worker: {count: 2}}
               ContainsRegex("generation 1 is given up .*port was taken.*all tasks start again"));
 }
 
+// ---- Output
+// ---------------------------------------------------------------------------------------------------------
+
+TEST(Output, ThatIsLostIsAnErrorUnlessItsReaderHasGone) {
+  MusterCluster cluster(1);
+  cluster.Write("job.yaml", kTraining);
+  const std::string run = "muster run -q -o json " + cluster.Path("job.yaml") + " -i " + cluster.inventory();
+  const std::string commands[] = {run,
+                                  "muster list",
+                                  "muster show mnist",
+                                  "muster show mnist -o json",
+                                  "muster logs mnist",
+                                  "muster logs mnist worker:0",
+                                  "muster check -i " + cluster.inventory(),
+                                  "muster --help",
+                                  "muster --version"};
+  for (const std::string& command : commands) {
+    const CommandResult full = cluster.Shell(command + " >/dev/full");
+    EXPECT_EQ(full.exit_code, 1) << command << ": " << full.stderr_text;
+    EXPECT_THAT(full.stderr_text, ::testing::EndsWith("muster: stdout: No space left on device\n"))
+        << command;
+
+    // `true` reads nothing; the loop ends when it is gone.
+    const CommandResult closed = cluster.Shell("{ trap '' PIPE; while echo 2>/dev/null; do :; done; " +
+                                               command + "; echo \"code $?\" >&2; } | true");
+    EXPECT_THAT(closed.stderr_text, ::testing::EndsWith("code 0\n")) << command;
+    EXPECT_THAT(closed.stderr_text, Not(HasSubstr("stdout"))) << command;
+  }
+}
+
 // ---- Data
 // -----------------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "launcher/shell_quote.h"
+#include "launcher/terminal.h"
 
 namespace muster {
 namespace {
@@ -63,7 +63,7 @@ absl::StatusOr<Inventory> CommandContext::ReadInventoryFlag() const {
 absl::StatusOr<Job> CommandContext::ReadJobFlag() const { return ReadJob(flags_.job, home_); }
 
 void CommandContext::Print(const Table& table) const {
-  std::fputs((flags_.format == OutputFormat::kJson ? table.ToJson() : table.ToText()).c_str(), stdout);
+  PrintToStdout(flags_.format == OutputFormat::kJson ? table.ToJson() : table.ToText());
 }
 
 }  // namespace muster

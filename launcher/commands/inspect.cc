@@ -7,6 +7,7 @@
 #include "launcher/fleet.h"
 #include "launcher/host_session.h"
 #include "launcher/plan.h"
+#include "launcher/terminal.h"
 
 namespace muster {
 namespace {
@@ -171,13 +172,15 @@ absl::Status ShowCommand(const CommandContext& context) {
                     status.reason()});
   }
   if (context.flags().format == OutputFormat::kJson) {
-    std::printf("{\"job\": \"%s\", \"state\": \"%s\", \"hosts\": %s, \"tasks\": %s}\n", record.id().c_str(),
-                RecordedState(record).c_str(), host_table.ToJson().c_str(), task_table.ToJson().c_str());
+    PrintToStdout(absl::StrFormat("{\"job\": \"%s\", \"state\": \"%s\", \"hosts\": %s, \"tasks\": %s}\n",
+                                  record.id(), RecordedState(record), host_table.ToJson(),
+                                  task_table.ToJson()));
   } else {
-    std::printf("job %s, %s, generation %llu\n\n%s\n%s", record.id().c_str(), RecordedState(record).c_str(),
-                static_cast<unsigned long long>(record.cluster().generation()), host_table.ToText().c_str(),
-                task_table.ToText().c_str());
-    if (record.cluster().has_ending()) std::printf("\n%s\n", record.cluster().ending().message().c_str());
+    PrintToStdout(absl::StrFormat("job %s, %s, generation %d\n\n%s\n%s", record.id(), RecordedState(record),
+                                  record.cluster().generation(), host_table.ToText(), task_table.ToText()));
+    if (record.cluster().has_ending()) {
+      PrintToStdout(absl::StrFormat("\n%s\n", record.cluster().ending().message()));
+    }
   }
   Complain(statuses);
   return FirstFailure(statuses).ok() ? absl::OkStatus() : Unavailable("not every host could be asked");

@@ -12,6 +12,7 @@
 #include "launcher/plan.h"
 #include "launcher/run_display.h"
 #include "launcher/runner.h"
+#include "launcher/terminal.h"
 
 namespace muster {
 namespace {
@@ -75,7 +76,7 @@ absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, record::JobRecord* plan) 
 
 void PrintResult(const CommandContext& context, const RunResult& result) {
   if (context.flags().format == OutputFormat::kJson && !result.result_json.empty()) {
-    std::fputs(result.result_json.c_str(), stdout);
+    PrintToStdout(result.result_json);
   }
 }
 
