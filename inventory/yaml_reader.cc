@@ -1,5 +1,7 @@
 #include "inventory/yaml_reader.h"
 
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -78,6 +80,10 @@ absl::StatusOr<std::string> YamlRemoteFolder(const YamlNode& node) {
   const std::string& folder = node.text;
   if (folder[0] != '/' && folder != "~" && !folder.starts_with("~/")) {
     return node.Error(Quoted(folder) + " must start with / or ~/: it is a folder on the host");
+  }
+  // It stands in command lines for the host's shell, and shells do not agree on how to quote a line break.
+  if (std::any_of(folder.begin(), folder.end(), absl::ascii_iscntrl)) {
+    return node.Error(Quoted(folder) + " holds a control character; give the host a folder without one");
   }
   return folder;
 }

@@ -82,7 +82,7 @@ auto YamlOneOrMore(std::string what, Read read) {
   };
 }
 
-/// A folder on a host, "/x" or "~/x", as it is written.
+/// A folder on a host, "/x" or "~/x", as it is written; without control characters.
 absl::StatusOr<std::string> YamlRemoteFolder(const YamlNode& node);
 
 /// A path on this machine: "~/x" is under `home` (empty: refused), "x" is under the folder of the file it is

@@ -48,6 +48,17 @@ TEST(YamlReader, ResolvesLocalPathsAgainstHomeAndTheFilesFolder) {
   EXPECT_EQ(resolve(0, "").status().message(), "jobs/f.yaml:1:2: ~ cannot be resolved: HOME is not set");
 }
 
+TEST(YamlReader, ReadsFoldersOfHostsThatAShellCanBeGiven) {
+  const auto document = ParseYaml("[/a b, ~/x, \"~\", x, \"/a\\nb\", \"~/\\t\", \"/\\x7f\", \"/\u00fc\"]", "f");
+  ASSERT_TRUE(document.ok()) << document.status();
+  const auto& items = document->root.children;
+  EXPECT_EQ(*YamlRemoteFolder(items[0]), "/a b");
+  for (const size_t i : {1, 2, 7}) EXPECT_TRUE(YamlRemoteFolder(items[i]).ok()) << i;
+  for (const size_t i : {3, 4, 5, 6}) EXPECT_FALSE(YamlRemoteFolder(items[i]).ok()) << i;
+  EXPECT_EQ(YamlRemoteFolder(items[4]).status().message(),
+            "f:1:21: \"/a\\nb\" holds a control character; give the host a folder without one");
+}
+
 TEST(YamlFields, ReportsTheFirstErrorOfTheFileAndMissingKeysLast) {
   const auto finish = [](std::string_view text) {
     const auto document = ParseYaml(text, "f");

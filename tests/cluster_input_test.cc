@@ -102,6 +102,10 @@ TEST_F(BadInput, InTheInventoryNamesItsPlaceAndContactsNobody) {
   ExpectBadInventory(good_inventory_ + "  twin: " + host_line_ + "\n", "hosts.yaml:3:[0-9]+: .*gpu-01");
   ExpectBadInventory(good_inventory_ + "  b: {ssh: \"127.0.0.2:70000\"}\n",
                      "hosts.yaml:3:12: .*70000.*65535");
+  ExpectBadInventory(good_inventory_ + "  b: {ssh: 127.0.0.2, dir: \"/a\\nb\"}\n",
+                     "hosts.yaml:3:28: .*control character");
+  ExpectBadInventory("defaults: {dir: \"~/a\\rb\"}\n" + good_inventory_,
+                     "hosts.yaml:1:17: .*control character");
   ExpectBadInventory(good_inventory_ + "hosts: {}\n", "hosts.yaml:3:1: .*\"hosts\".*1:1");
   ExpectBadInventory("hosts:\n\tgpu-01: {}\n", "hosts.yaml:2:1: .*tab");
   ExpectBadInventory("", "hosts.yaml:1:1: .*empty");
@@ -136,6 +140,9 @@ TEST_F(BadInput, OfTheCommandLineContactsNobody) {
       {{"stopp", "mnist"}, "did you mean 'stop'?"},
       {{"show", "no-such-job"}, "no-such-job"},
       {{"check", "-i", inventory, "-o", "xml"}, "xml"},
+      {{"check", "-i", cluster_.Write("a\nb.yaml", good_inventory_)},
+       "a\\nb.yaml\": the path holds a control"},
+      {{"check", "-i", inventory, "--known-hosts", "a\rb"}, "\"a\\rb\": the path holds a control"},
       {{}, "subcommand"},
   };
   for (const auto& [arguments, message] : cases) {

@@ -1,5 +1,8 @@
 #include "launcher/commands/context.h"
 
+#include <absl/strings/ascii.h>
+#include <absl/strings/escaping.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -24,11 +27,21 @@ std::string ShellWord(const std::string& word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), plain) ? word : QuoteWord(word);
 }
 
+// The path of a flag that stands in such a command.
+absl::Status CheckPath(const char* flag, const std::string& path) {
+  if (std::none_of(path.begin(), path.end(), absl::ascii_iscntrl)) return absl::OkStatus();
+  return InvalidArgument(
+      "%s \"%s\": the path holds a control character, which no shell can be given safely; rename it", flag,
+      absl::Utf8SafeCEscape(path));
+}
+
 }  // namespace
 
 absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags) {
   const std::string home = Variable("HOME");
   if (home.empty()) return InvalidArgument("HOME is not set");
+  MUSTER_RETURN_IF_ERROR(CheckPath("--inventory", flags.inventory));
+  MUSTER_RETURN_IF_ERROR(CheckPath("--known-hosts", flags.known_hosts));
   const std::string folder = Variable("MUSTER_HOME");
   CommandContext context(flags, JobStore(folder.empty() ? home + "/.muster" : folder));
   std::string& inventory = context.flags_.inventory;
