@@ -172,7 +172,7 @@ absl::StatusOr<TrainSpec> ParseTrain(const YamlNode& node) {
 
 auto ParseData(const std::string& home) {
   return [home](const YamlNode& node) -> absl::StatusOr<DataSource> {
-    DataSource data;
+    DataSource data{.position = node.position()};
     if (node.kind == YamlNode::Kind::kMapping) {
       data.kind = DataSource::Kind::kOnHosts;
       YamlFields fields(node, "data");
@@ -202,14 +202,23 @@ absl::StatusOr<std::vector<std::string>> ParseProgram(const YamlNode& node) {
   return argv;
 }
 
-absl::StatusOr<std::string> ParseProgramFile(const YamlNode& node) {
+// As agent/supervisor.cc takes them (ValidateStart), so that no host has to say no.
+absl::StatusOr<ProgramFile> ParseProgramFile(const YamlNode& node) {
+  constexpr size_t kMaxPathBytes = 4096;
   MUSTER_RETURN_IF_ERROR(node.CheckText());
   const std::string& text = node.text;
   const std::filesystem::path path = std::filesystem::path(text).lexically_normal();
   if (path.is_absolute() || *path.begin() == ".." || *path.begin() == "~") {
     return node.Error(Quoted(text) + " must be a path below the folder of the job file");
   }
-  return path.string();
+  if (!path.has_filename() || path == "." || path.native().size() > kMaxPathBytes) {
+    return node.Error(Quoted(text) + " must be the path of a file, of at most 4096 bytes");
+  }
+  if (*path.begin() == "log" || *path.begin() == ".muster") {
+    return node.Error(Quoted(text) +
+                      " is where the task's folder holds muster's own; give the file another name");
+  }
+  return ProgramFile{.path = path.string(), .position = node.position()};
 }
 
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseEnv(const YamlNode& node) {

@@ -60,6 +60,13 @@ struct DataSource {
   };
   Kind kind = Kind::kNone;
   std::string folder;
+  SourcePosition position;  // of what the job file says, where it says something
+};
+
+/// What a program needs beside the job file.
+struct ProgramFile {
+  std::string path;  // relative to the folder of the job file, and to that of the task; inside both
+  SourcePosition position;
 };
 
 struct UpdateSpec {
@@ -92,8 +99,8 @@ struct Job {
   TrainSpec train;
   // ... or any other program.
   std::vector<std::string> program;  // argv
-  std::vector<std::string> files;    // what it needs, relative to the folder of the job file and inside it
-  bool tensorflow_flags = false;     // gets --job_name, --task_index, --ps_hosts and --worker_hosts
+  std::vector<ProgramFile> files;
+  bool tensorflow_flags = false;  // gets --job_name, --task_index, --ps_hosts and --worker_hosts
 
   DataSource data;
   std::vector<std::pair<std::string, std::string>> env;  // for every task, in the order of the file

@@ -9,6 +9,7 @@ namespace muster {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::Pair;
 using Restart = ReplicaSpec::Restart;
 
@@ -95,7 +96,10 @@ replicas: {worker: {count: 2, restart: exit_code}, chief: {count: 1, max_restart
   EXPECT_EQ(job->model, "");
   EXPECT_EQ(job->strategy, "");
   EXPECT_THAT(job->program, ElementsAre("python3", "train.py", "--rate", "0.5", ""));
-  EXPECT_THAT(job->files, ElementsAre("train.py", "lib/x.py"));
+  EXPECT_THAT(job->files,
+              ElementsAre(Field(&ProgramFile::path, "train.py"), Field(&ProgramFile::path, "lib/x.py")));
+  EXPECT_EQ(job->files[1].position.ToString(), "jobs/job.yaml:4:19");
+  EXPECT_EQ(job->data.position.ToString(), "jobs/job.yaml:6:7");
   EXPECT_TRUE(job->tensorflow_flags);
   EXPECT_EQ(job->data.kind, DataSource::Kind::kOnHosts);
   EXPECT_EQ(job->data.folder, "/data");
@@ -264,6 +268,16 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "3:9: \"/etc/passwd\" must be a path below the folder of the job file"},
       {"name: j\nprogram: [x]\nfiles: [a/../../x]\n" + replicas,
        "3:9: \"a/../../x\" must be a path below the folder of the job file"},
+      {"name: j\nprogram: [x]\nfiles: [x, log]\n" + replicas,
+       "3:12: \"log\" is where the task's folder holds muster's own; give the file another name"},
+      {"name: j\nprogram: [x]\nfiles: .muster/task\n" + replicas,
+       "3:8: \".muster/task\" is where the task's folder holds muster's own; give the file another name"},
+      {"name: j\nprogram: [x]\nfiles: [./a/../log/x]\n" + replicas,
+       "3:9: \"./a/../log/x\" is where the task's folder holds muster's own; give the file another name"},
+      {"name: j\nprogram: [x]\nfiles: [.]\n" + replicas,
+       "3:9: \".\" must be the path of a file, of at most 4096 bytes"},
+      {"name: j\nprogram: [x]\nfiles: [lib/]\n" + replicas,
+       "3:9: \"lib/\" must be the path of a file, of at most 4096 bytes"},
       {"name: j\nprogram: [x]\nflags: tensorfow\n" + replicas,
        "3:8: unknown kind of flags \"tensorfow\"; did you mean \"tensorflow\"?"},
   };

@@ -123,13 +123,14 @@ absl::Status Planner::PackProgram() {
     return absl::OkStatus();
   }
   uint64_t total = 0;
-  for (const std::string& name : job_.files) {
+  for (const auto& [name, position] : job_.files) {
     const std::filesystem::path path = std::filesystem::path(job_.path).parent_path() / name;
     auto bytes = ReadFile(path, kMaxProgramFilesBytes);
     if (!bytes.ok())
-      return InvalidArgument("%s: files: %s", job_.path, std::string(bytes.status().message()));
+      return InvalidArgument("%s: %s", position.ToString(), std::string(bytes.status().message()));
     if ((total += bytes->size()) > kMaxProgramFilesBytes) {
-      return InvalidArgument("%s: files: together larger than 8 MiB; put large ones under `data`", job_.path);
+      return InvalidArgument("%s: the files together are larger than 8 MiB; put large ones under `data`",
+                             position.ToString());
     }
     struct stat info {};
     const bool executable = ::stat(path.c_str(), &info) == 0 && (info.st_mode & 0100) != 0;
@@ -143,6 +144,7 @@ absl::Status Planner::PackProgram() {
 
 absl::Status Planner::PackData() {
   std::string folder = job_.data.folder;
+  std::string origin = job_.data.position.ToString();
   switch (job_.data.kind) {
     case DataSource::Kind::kNone:
       return absl::OkStatus();
@@ -157,12 +159,13 @@ absl::Status Planner::PackData() {
         return absl::OkStatus();
       }
       folder = inputs_.data_folder;
+      origin = "MUSTER_DATA";
       break;
     case DataSource::Kind::kFolder:
       break;
   }
   if (std::error_code error; !std::filesystem::is_directory(folder, error))
-    return InvalidArgument("data: %s is no folder", folder);
+    return InvalidArgument("%s: %s is no folder of this machine", origin, folder);
   // The built-in models take a part of the folder; another program gets all of it.
   const bool all = !job_.program.empty();
   MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", folder, [all](std::string_view name) {

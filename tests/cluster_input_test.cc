@@ -87,6 +87,11 @@ TEST_F(BadInput, InTheJobFileNamesItsPlaceAndContactsNobody) {
                "job.yaml:4:22: no host in .*hosts.yaml has the label \"cpus\"; did you mean \"cpu\"");
   ExpectBadJob(Replaced(kTraining, "mnist_softmax", "mnist_softmix"),
                "job.yaml:2:8: .*did you mean \"mnist_softmax\"");
+  ExpectBadJob(Replaced(kTraining, "train:", "data: /nonexist\ntrain:"),
+               "job.yaml:6:7: /nonexist is no folder of this machine");
+  const std::string program = "name: j\nprogram: [x]\nreplicas: {worker: {count: 1}}\n";
+  ExpectBadJob(program + "files: [nope.py]\n", "job.yaml:4:9: .*nope.py: No such file");
+  ExpectBadJob(program + "files: [log]\n", "job.yaml:4:9: \"log\" is where the task's folder");
   ExpectBadJob("", "job.yaml:1:1: .*empty");
   ExpectBadJob("# nothing but a comment\n", "job.yaml:1:1: .*empty");
   ExpectBadJob(std::string("name: mnist\nmodel: \xff\xfe\n"), "job.yaml:2:8: .*UTF-8");

@@ -1,0 +1,53 @@
+#include "launcher/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+class PlanOfAProgram : public ::testing::Test {
+ protected:
+  // What is wrong with a job of a program; `keys` begin at line 4 of its file.
+  std::string ErrorOf(const std::string& keys) {
+    const auto job = ParseJob("name: j\nprogram: [x]\nreplicas: {worker: {count: 1}}\n" + keys,
+                              (folder_.path() / "job.yaml").string(), "/home/me");
+    EXPECT_TRUE(job.ok()) << job.status();
+    const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+    EXPECT_TRUE(inventory.ok()) << inventory.status();
+    const auto plan = MakePlan(*job, *inventory, {});
+    if (plan.ok()) return "OK";
+    EXPECT_EQ(ExitCodeFor(plan.status()), 2);
+    return std::string(plan.status().message());
+  }
+
+  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(PlanOfAProgram, NamesThePlaceOfAFileThatCannotBeSent) {
+  ASSERT_TRUE(WriteFileAtomically(Path("train.py"), "x").ok());
+  ASSERT_TRUE(MakeDirectories(Path("lib")).ok());
+  EXPECT_EQ(ErrorOf("files: [train.py]\n"), "OK");
+  EXPECT_EQ(ErrorOf("files: [train.py, nope.py]\n"),
+            Path("job.yaml") + ":4:19: " + Path("nope.py") + ": No such file or directory");
+  EXPECT_EQ(ErrorOf("files:\n- lib\n"), Path("job.yaml") + ":5:3: " + Path("lib") + ": Is a directory");
+
+  const std::string large((5 << 20), 'x');
+  for (const char* name : {"a", "b"}) ASSERT_TRUE(WriteFileAtomically(Path(name), large).ok());
+  EXPECT_EQ(
+      ErrorOf("files: [a, b]\n"),
+      Path("job.yaml") + ":4:12: the files together are larger than 8 MiB; put large ones under `data`");
+}
+
+TEST_F(PlanOfAProgram, NamesThePlaceOfADataFolderThatIsNone) {
+  EXPECT_EQ(ErrorOf("data: /nonexist\n"), Path("job.yaml") + ":4:7: /nonexist is no folder of this machine");
+  ASSERT_TRUE(WriteFileAtomically(Path("file"), "x").ok());
+  EXPECT_EQ(ErrorOf("env: {A: b}\ndata: file\n"),
+            Path("job.yaml") + ":5:7: " + Path("file") + " is no folder of this machine");
+}
+
+}  // namespace
+}  // namespace muster
