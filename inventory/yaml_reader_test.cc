@@ -49,7 +49,8 @@ TEST(YamlReader, ResolvesLocalPathsAgainstHomeAndTheFilesFolder) {
 }
 
 TEST(YamlReader, ReadsFoldersOfHostsThatAShellCanBeGiven) {
-  const auto document = ParseYaml("[/a b, ~/x, \"~\", x, \"/a\\nb\", \"~/\\t\", \"/\\x7f\", \"/\u00fc\"]", "f");
+  const auto document =
+      ParseYaml("[/a b, ~/x, \"~\", x, \"/a\\nb\", \"~/\\t\", \"/\\x7f\", \"/\u00fc\"]", "f");
   ASSERT_TRUE(document.ok()) << document.status();
   const auto& items = document->root.children;
   EXPECT_EQ(*YamlRemoteFolder(items[0]), "/a b");

@@ -16,6 +16,9 @@ namespace muster {
 
 inline constexpr uint32_t kJobRecordVersion = 1;
 
+/// In the folder of a job whose chief wrote a result.
+inline constexpr char kResultFile[] = "result.json";
+
 /// Says that this process drives a job; freed with the object, or when the process dies.
 class JobLock {
  public:

@@ -18,7 +18,7 @@ namespace muster {
 namespace {
 
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
-constexpr const char* kResultFiles[] = {"result.json", "metrics.jsonl", "model.safetensors"};
+constexpr const char* kResultFiles[] = {kResultFile, "metrics.jsonl", "model.safetensors"};
 
 // Events from the sessions' threads to the runner's, with a descriptor to wait on.
 class EventQueue {
@@ -128,7 +128,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   return RunResult{.outcome = outcome_.value_or(reconcile::Outcome{}),
                    .detached = detached_,
                    .fetched = fetched,
-                   .result_json = results_["result.json"].bytes};
+                   .result_json = results_[kResultFile].complete ? results_[kResultFile].bytes : ""};
 }
 
 absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {

@@ -45,7 +45,7 @@ struct RunResult {
   reconcile::Outcome outcome;
   bool detached = false;    // the job goes on by itself; the outcome means nothing
   absl::Status fetched;     // whether what the chief wrote has come back
-  std::string result_json;  // the chief's, if it wrote one
+  std::string result_json;  // the chief's, if all of it has come
 };
 
 /// `record` is saved before anything is started and whenever the cluster changes; with the outcome at the

@@ -313,6 +313,36 @@ TEST(Output, ThatIsLostIsAnErrorUnlessItsReaderHasGone) {
   }
 }
 
+TEST(Output, AsJsonIsTheResultWheneverThereIsOne) {
+  MusterCluster cluster(1);
+  const auto arguments = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = {"run", cluster.Write("job.yaml", kTraining), "-i", cluster.inventory()};
+    all.insert(all.end(), more);
+    return all;
+  };
+  const CommandResult run = cluster.Muster(arguments({"-q", "-o", "json"}));
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_EQ(nlohmann::json::parse(run.stdout_text)["steps"], 20);
+  // Of a job that has ended.
+  const CommandResult again = cluster.Muster({"wait", "mnist", "-o", "json"});
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+  EXPECT_EQ(again.stdout_text, run.stdout_text);
+  EXPECT_EQ(cluster.Muster({"wait", "mnist"}).stdout_text, "");
+
+  ASSERT_EQ(cluster.Muster(arguments({"-d"})).exit_code, 0);
+  const CommandResult wait = cluster.Muster({"wait", "mnist", "-o", "json"});
+  EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
+  EXPECT_EQ(nlohmann::json::parse(wait.stdout_text)["steps"], 20);
+
+  // One without a result has none, and its own exit code.
+  const std::string other = "name: other\nprogram: [sh, -c, exit 3]\nreplicas: {worker: {count: 1}}\n";
+  ASSERT_EQ(cluster.Muster({"run", cluster.Write("other.yaml", other), "-i", cluster.inventory()}).exit_code,
+            3);
+  const CommandResult none = cluster.Muster({"wait", "other", "-o", "json"});
+  EXPECT_EQ(none.exit_code, 3) << none.stderr_text;
+  EXPECT_EQ(none.stdout_text, "");
+}
+
 // ---- Data
 // -----------------------------------------------------------------------------------------------------------
 

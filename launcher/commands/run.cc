@@ -74,10 +74,8 @@ absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, record::JobRecord* plan) 
   return lock;
 }
 
-void PrintResult(const CommandContext& context, const RunResult& result) {
-  if (context.flags().format == OutputFormat::kJson && !result.result_json.empty()) {
-    PrintToStdout(result.result_json);
-  }
+void PrintResult(const CommandContext& context, const std::string& result_json) {
+  if (context.flags().format == OutputFormat::kJson) PrintToStdout(result_json);
 }
 
 // Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, or its
@@ -137,7 +135,7 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
     return 0;
   }
   display.Summarize(result);
-  PrintResult(context, result);
+  PrintResult(context, result.result_json);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   return result.outcome.exit_code;
 }
@@ -163,14 +161,20 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     RunOptions options = MakeRunOptions(context, record);
     options.follow_logs = false;
     if (timeout) options.give_up_at = start + *timeout;
-    RunDisplay display({.logs = false, .start = start}, record);
+    RunDisplay display(
+        {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
     MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
     display.Summarize(result);
-    PrintResult(context, result);
+    PrintResult(context, result.result_json);
     MUSTER_RETURN_IF_ERROR(result.fetched);
     return result.outcome.exit_code;
   }
   std::fprintf(stderr, "%s\n", record.cluster().ending().message().c_str());
+  if (const auto json = ReadFile(context.jobs().JobFolder(record.id()) / kResultFile); json.ok()) {
+    PrintResult(context, *json);
+  } else if (!absl::IsNotFound(json.status())) {
+    return json.status();  // a job that wrote no result has none
+  }
   return record.cluster().ending().exit_code();
 }
 
