@@ -28,6 +28,20 @@ struct CommandLine {
   CLI::App* wait = app.add_subcommand("wait", "Wait for the end of a job, and exit as it does");
 };
 
+// Of all flags that take seconds. Times are 64 bits of nanoseconds; the limit is far from that and far from
+// any job. CLI11's own check lets nan pass, and shows its bounds with all their digits.
+CLI::Validator Seconds() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        constexpr double kMost = 1e9;
+        double seconds = 0;
+        if (CLI::detail::lexical_cast(text, seconds) && seconds > 0 && seconds <= kMost) return "";
+        return absl::StrFormat("expected seconds, a number above 0 and at most %.0f, found '%s'", kMost,
+                               text);
+      },
+      "SECONDS");
+}
+
 void Declare(CommandLine& line) {
   CLI::App& app = line.app;
   CommandFlags& flags = line.flags;
@@ -49,7 +63,7 @@ void Declare(CommandLine& line) {
   }
   for (CLI::App* command : {line.check, line.show, line.logs, line.stop}) {
     command->add_option("--connect-timeout", flags.connect_timeout_s, "Seconds for a host to answer")
-        ->check(CLI::PositiveNumber)
+        ->check(Seconds())
         ->capture_default_str();
   }
   for (CLI::App* command : {line.check, line.plan, line.run, line.show, line.list, line.wait}) {
@@ -60,15 +74,15 @@ void Declare(CommandLine& line) {
   line.run
       ->add_option("--timeout", flags.timeout_s,
                    "Seconds for the whole job; then it is stopped, exit status 124")
-      ->check(CLI::PositiveNumber);
+      ->check(Seconds());
   line.wait
       ->add_option("--timeout", flags.timeout_s, "Seconds to wait; then exit status 124, and the job goes on")
-      ->check(CLI::PositiveNumber);
+      ->check(Seconds());
   for (CLI::App* command : {line.run, line.wait}) {
     command
         ->add_option("--lost-timeout", flags.lost_timeout_s,
                      "Seconds for a host that is lost to come back before the job fails")
-        ->check(CLI::PositiveNumber)
+        ->check(Seconds())
         ->capture_default_str();
   }
   line.check->add_flag("--accept-new", flags.accept_new,
