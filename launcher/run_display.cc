@@ -185,12 +185,18 @@ uint64_t RunDisplay::uploaded_bytes() const {
   return bytes;
 }
 
+bool RunDisplay::HasRun(const std::string& task) const {
+  return std::any_of(view_.tasks.begin(), view_.tasks.end(), [&](const reconcile::TaskView& each) {
+    return each.task == task && each.report && each.report->incarnation > 0;
+  });
+}
+
 void RunDisplay::Summarize(const RunResult& result) {
   block_.Clear();
   const reconcile::Outcome& outcome = result.outcome;
   if (outcome.result != reconcile::Result::kSucceeded) {
     std::fprintf(stderr, "\n%s\n", outcome.message.c_str());
-    if (outcome.first_cause && !options_.logs) {
+    if (outcome.first_cause && !options_.logs && HasRun(outcome.first_cause->task)) {
       std::fprintf(stderr, "muster logs %s %s   shows what it printed\n", job_.c_str(),
                    outcome.first_cause->task.c_str());
     }

@@ -47,6 +47,7 @@ class RunDisplay final : public RunObserver {
   void ReportChanges(const reconcile::View& view);
   std::string HostLine(const reconcile::HostView& host) const;
   std::string LiveLine() const;
+  bool HasRun(const std::string& task) const;  // so that there is a log
 
   const RunDisplayOptions options_;
   const std::string job_;
