@@ -314,6 +314,9 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   *record->mutable_cluster() = running.cluster().has_ending()
                                    ? ToProto(reconcile::NextRun(FromProto(running.cluster())))
                                    : running.cluster();
+  // Before its first generation a job has started nothing anywhere. A host that only a wrong inventory gave
+  // it, and that nobody can reach, must not stay with it for ever.
+  if (running.cluster().generation() == 0) return;
   // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
   for (const record::Host& old : running.hosts()) {
     const bool known = std::any_of(record->hosts().begin(), record->hosts().end(),

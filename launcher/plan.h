@@ -34,7 +34,8 @@ absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, con
 absl::Status BeginJob(record::JobRecord* record);
 
 /// Gives the plan the identity and the cluster of a job that may be running, so that only what differs is
-/// started again. If it was being ended, what is left of it is stopped first, and all is started again.
+/// started again. If it was being ended, what is left of it is stopped first, and all is started again. Keeps
+/// the hosts on which tasks may still run.
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
 
 /// The hosts of the inventory as the record keeps them, without anything to run: for `check`.

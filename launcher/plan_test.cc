@@ -49,5 +49,32 @@ TEST_F(PlanOfAProgram, NamesThePlaceOfADataFolderThatIsNone) {
             Path("job.yaml") + ":5:7: " + Path("file") + " is no folder of this machine");
 }
 
+record::JobRecord RecordOn(const std::string& host, uint64_t generation = 0) {
+  record::JobRecord record;
+  record.set_id("j-1");
+  record.add_hosts()->set_name(host);
+  record.mutable_cluster()->set_generation(generation);
+  return record;
+}
+
+TEST(ContinueJob, KeepsOldHostsOnceTasksMayRunThere) {
+  for (const uint64_t generation : {0, 1}) {
+    record::JobRecord record = RecordOn("new");
+    ContinueJob(RecordOn("old", generation), &record);
+    EXPECT_EQ(record.id(), "j-1");
+    ASSERT_EQ(record.hosts_size(), generation == 0 ? 1 : 2);
+    EXPECT_EQ(record.hosts(0).name(), "new");
+    if (generation > 0) {
+      EXPECT_EQ(record.hosts(1).name(), "old");
+    }
+  }
+  // One whose ending is decided is counted by what it was.
+  record::JobRecord ending = RecordOn("old");
+  ending.mutable_cluster()->mutable_ending()->set_message("stopped on request");
+  record::JobRecord record = RecordOn("new");
+  ContinueJob(ending, &record);
+  EXPECT_EQ(record.hosts_size(), 1);
+}
+
 }  // namespace
 }  // namespace muster

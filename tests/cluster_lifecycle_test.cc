@@ -1,6 +1,7 @@
 // The life of a job on real hosts: how it ends, restarts, stops; detached, left by its launcher or its
 // daemons. The jobs are shell scripts, so that each fault is exact; tests/cluster_training_test.cc does it to
 // the real trainer.
+#include "tests/support/fault_hosts.h"
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -316,6 +317,26 @@ TEST_F(ClusterLifecycle, RunAgainAdoptsWhatTheKilledLauncherLeft) {
   EXPECT_EQ(ExitCodeOf(second), 0) << cluster_.Text("second");
   EXPECT_EQ(ShowTask("adopted", "worker:2")["restarts"], 0);
   EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text).size(), 1u);
+}
+
+TEST_F(ClusterLifecycle, AHostOfAWrongInventoryIsForgottenWhenNothingWasStarted) {
+  const SilentHost silent;
+  const std::string wrong = cluster_.Write(
+      "wrong.yaml",
+      absl::StrFormat("hosts: {typo: {ssh: \"127.0.0.1:%d\", data: 127.0.0.1}}\n", silent.port()));
+  const std::string job = ScriptJob("corrected", "exit 0");
+  Process first = cluster_.Start({"run", job, "-i", wrong}, "first");
+  ASSERT_TRUE(cluster_.WaitForText("first", "tasks on 1 hosts"));
+  first.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(first), 128 + SIGKILL);
+
+  const CommandResult second = RunJob(job);
+  EXPECT_EQ(second.exit_code, 0) << second.stderr_text;
+  EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text).size(), 1u);
+  EXPECT_EQ(Muster({"show", "corrected"}).exit_code, 0);
+  const CommandResult stop = Muster({"stop", "corrected"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes on 3 hosts\n"));
 }
 
 TEST_F(ClusterLifecycle, RunWithAChangedFileRedeploysWhatChanged) {
