@@ -112,9 +112,7 @@ absl::Status FlushStdout() {
   if (std::ferror(stdout) == 0) return absl::OkStatus();
   // A write that failed earlier leaves a mark but no errno, and its bytes are gone from the buffer. Whether
   // the reader went away can still be seen.
-  struct pollfd output {
-    .fd = STDOUT_FILENO, .events = POLLOUT
-  };
+  pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT};
   if (::poll(&output, 1, 0) == 1 && (output.revents & (POLLERR | POLLHUP)) != 0) return absl::OkStatus();
   return DataLoss("stdout: some of the output is lost: a write failed; is its disk full?");
 }

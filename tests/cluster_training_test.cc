@@ -110,7 +110,9 @@ TEST_F(ClusterTraining, MoreStepsRedeployTheWorkersAndKeepTheParameters) {
   }));
   EXPECT_EQ(FirstProcesses("longer").at("ps:0"), before.at("ps:0"));
   EXPECT_EQ(ExitCodeOf(second), 0) << cluster_.Text("second");
-  EXPECT_EQ(Result()["steps"], 2000);
+  EXPECT_THAT(cluster_.Text("second"), HasSubstr("going on from step "));
+  EXPECT_GE(Result()["steps"],
+            2000);  // the first one's workers may have come further before they were stopped
 }
 
 TEST_F(ClusterTraining, ASeedThatTheServersWereToldBeforeRedeploysThemToo) {
