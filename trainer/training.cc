@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "base/crc32c.h"
@@ -35,7 +36,7 @@ class FlatBuffer {
  public:
   explicit FlatBuffer(int64_t size)
       : size_(size), data_(static_cast<float*>(std::aligned_alloc(64, size * sizeof(float)))) {
-    MUSTER_CHECK(data_ != nullptr);
+    if (data_ == nullptr) throw std::bad_alloc();  // as from `new`: main knows what to say
     std::fill_n(data_.get(), size, 0.0f);
   }
   std::span<float> values() { return {data_.get(), static_cast<size_t>(size_)}; }
