@@ -40,13 +40,13 @@ absl::Status CheckPath(const char* flag, const std::string& path) {
 absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags) {
   const std::string home = Variable("HOME");
   if (home.empty()) return InvalidArgument("HOME is not set");
-  MUSTER_RETURN_IF_ERROR(CheckPath("--inventory", flags.inventory));
-  MUSTER_RETURN_IF_ERROR(CheckPath("--known-hosts", flags.known_hosts));
   const std::string folder = Variable("MUSTER_HOME");
   CommandContext context(flags, JobStore(folder.empty() ? home + "/.muster" : folder));
   std::string& inventory = context.flags_.inventory;
   if (inventory.empty()) inventory = Variable("MUSTER_INVENTORY");
   if (inventory.empty()) inventory = "inventory.yaml";
+  MUSTER_RETURN_IF_ERROR(CheckPath("--inventory", inventory));
+  MUSTER_RETURN_IF_ERROR(CheckPath("--known-hosts", flags.known_hosts));
   MUSTER_ASSIGN_OR_RETURN(context.installation_, FindInstallation());
   MUSTER_ASSIGN_OR_RETURN(context.agent_, LoadAgentProgram(context.installation_));
   context.ssh_ = SshOptionsFromEnvironment();
