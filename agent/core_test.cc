@@ -4,6 +4,7 @@
 
 #include "agent/names.h"
 #include "agent/restart_policy.h"
+#include "base/file.h"
 
 namespace muster {
 namespace {

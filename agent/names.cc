@@ -55,20 +55,6 @@ std::optional<std::string> TaskOfFolder(std::string_view folder) {
   return task;
 }
 
-absl::Status ValidateRelativePath(std::string_view path) {
-  const bool bad =
-      path.empty() || path.size() > 4096 || path.find('\0') != std::string_view::npos || path[0] == '/';
-  if (!bad) {
-    const std::filesystem::path parts(path);
-    if (std::none_of(parts.begin(), parts.end(),
-                     [](const auto& part) { return part == ".." || part == "."; }) &&
-        parts.has_filename()) {
-      return absl::OkStatus();
-    }
-  }
-  return InvalidArgument("path '%s': give one relative to the task's folder, without '.' and '..'", path);
-}
-
 bool IsSha256(std::string_view text) {
   return text.size() == kSha256Digits &&
          std::all_of(text.begin(), text.end(), [](char c) { return IsDigit(c) || (c >= 'a' && c <= 'f'); });

@@ -25,9 +25,6 @@ std::string TaskFolder(std::string_view task);
 /// The inverse; nothing if no valid task has this folder.
 std::optional<std::string> TaskOfFolder(std::string_view folder);
 
-/// A relative path that stays below where it starts: not absolute, not empty, no "..", no NUL.
-absl::Status ValidateRelativePath(std::string_view path);
-
 bool IsSha256(std::string_view text);
 
 /// Tells agents of different folders on one machine apart, in tokens: 16 hexadecimal digits of the hash of

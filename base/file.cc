@@ -2,12 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -105,16 +103,18 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
   return ReplaceFile(target, bytes, mode);
 }
 
-absl::Status FlushStdout() {
-  const int flush_error = std::fflush(stdout) == 0 ? 0 : errno;
-  if (flush_error == EPIPE) return absl::OkStatus();
-  if (flush_error != 0) return DataLoss("stdout: some of the output is lost: %s", std::strerror(flush_error));
-  if (std::ferror(stdout) == 0) return absl::OkStatus();
-  // A write that failed earlier leaves a mark but no errno, and its bytes are gone from the buffer. Whether
-  // the reader went away can still be seen.
-  pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT};
-  if (::poll(&output, 1, 0) == 1 && (output.revents & (POLLERR | POLLHUP)) != 0) return absl::OkStatus();
-  return DataLoss("stdout: some of the output is lost: a write failed; is its disk full?");
+absl::Status ValidateRelativePath(std::string_view path) {
+  const bool bad =
+      path.empty() || path.size() > 4096 || path.find('\0') != std::string_view::npos || path[0] == '/';
+  if (!bad) {
+    const std::filesystem::path parts(path);
+    if (std::none_of(parts.begin(), parts.end(),
+                     [](const auto& part) { return part == ".." || part == "."; }) &&
+        parts.has_filename()) {
+      return absl::OkStatus();
+    }
+  }
+  return InvalidArgument("path '%s': give one relative to its folder, without '.' and '..'", path);
 }
 
 absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode) {

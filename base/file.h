@@ -52,10 +52,10 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
 /// SIGPIPE ignored.
 absl::Status WriteAll(int fd, std::string_view bytes);
 
-/// Writes out what printf and the like left in stdout's buffer. DataLoss if that, or any write to stdout
-/// before it, failed, for example on a full disk. A reader that closed its end has what it wanted and is no
-/// error (SIGPIPE must be ignored).
-absl::Status FlushStdout();
+/// A relative path of a file that stays below where it starts: at most 4096 bytes, not absolute, not empty,
+/// no
+/// "." and "..", no NUL. InvalidArgument otherwise.
+absl::Status ValidateRelativePath(std::string_view path);
 
 /// mkdir -p, new folders with `mode`.
 absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode = 0755);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/file.h"
 #include "inventory/yaml_reader.h"
 
 namespace muster {
@@ -202,17 +203,13 @@ absl::StatusOr<std::vector<std::string>> ParseProgram(const YamlNode& node) {
   return argv;
 }
 
-// As agent/supervisor.cc takes them (ValidateStart), so that no host has to say no.
+// What the agent would refuse is refused here, so that no host has to say no.
 absl::StatusOr<ProgramFile> ParseProgramFile(const YamlNode& node) {
-  constexpr size_t kMaxPathBytes = 4096;
   MUSTER_RETURN_IF_ERROR(node.CheckText());
   const std::string& text = node.text;
   const std::filesystem::path path = std::filesystem::path(text).lexically_normal();
-  if (path.is_absolute() || *path.begin() == ".." || *path.begin() == "~") {
-    return node.Error(Quoted(text) + " must be a path below the folder of the job file");
-  }
-  if (!path.has_filename() || path == "." || path.native().size() > kMaxPathBytes) {
-    return node.Error(Quoted(text) + " must be the path of a file, of at most 4096 bytes");
+  if (!ValidateRelativePath(path.native()).ok() || *path.begin() == "~") {
+    return node.Error(Quoted(text) + " must be the path of a file below the folder of the job file");
   }
   if (*path.begin() == "log" || *path.begin() == ".muster") {
     return node.Error(Quoted(text) +

@@ -8,8 +8,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/nearest.h"
+#include "base/stdout.h"
 #include "launcher/commands/context.h"
-#include "launcher/terminal.h"
 
 namespace muster {
 namespace {

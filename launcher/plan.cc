@@ -32,7 +32,7 @@ absl::StatusOr<std::string> DataAddress(const Host& host, TimePoint deadline) {
   if (host.local) return "127.0.0.1";
   const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
   if (address.ok()) return address;
-  return InvalidArgument("%s: host %s: %s, or give the host `data: ADDRESS`", host.position.ToString(),
+  return InvalidArgument("%s: host %s: %s (or give the host `data: ADDRESS`)", host.position.ToString(),
                          host.name, std::string(address.status().message()));
 }
 

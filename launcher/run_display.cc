@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/stdout.h"
+
 namespace muster {
 namespace {
 
@@ -57,9 +59,8 @@ void RunDisplay::Say(const std::string& line) {
 
 void RunDisplay::OnView(const reconcile::View& view) {
   if (view_.phase == reconcile::Phase::kRunning && view.phase == reconcile::Phase::kGathering) {
-    Say(absl::StrFormat(
-        "generation %d is given up (a port was taken, or a stop came late): all tasks start again",
-        view.generation));
+    Say(absl::StrFormat("generation %d is given up (a port was taken): all tasks start again",
+                        view.generation));
   }
   // A stop can take seconds: why it happens is said first.
   if (view.phase == reconcile::Phase::kEnding && view_.phase != view.phase &&

@@ -1,15 +1,14 @@
 #include "launcher/terminal.h"
 
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+
+#include "base/stdout.h"
 
 namespace muster {
 namespace {
@@ -17,9 +16,6 @@ namespace {
 constexpr Duration kDrawInterval = std::chrono::milliseconds(100);
 // A task that never ends a line must not be kept in memory without bound.
 constexpr size_t kLongestLine = 1 << 20;
-
-// The errno of the first write that failed. A process has one stdout, so there is one of these.
-std::atomic<int> stdout_error = 0;
 
 size_t TerminalWidth() {
   winsize size{};
@@ -31,28 +27,6 @@ size_t TerminalWidth() {
 bool IsTerminal(int fd) {
   const char* term = std::getenv("TERM");
   return ::isatty(fd) == 1 && term != nullptr && std::strcmp(term, "dumb") != 0;
-}
-
-void PrintToStdout(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (n >= 0) {
-      text.remove_prefix(n);
-    } else if (errno == EAGAIN) {
-      // Whoever shares the pipe or terminal has made it non-blocking.
-      pollfd room{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-      ::poll(&room, 1, -1);
-    } else if (errno != EINTR) {
-      int none = 0;
-      stdout_error.compare_exchange_strong(none, errno);
-      return;
-    }
-  }
-}
-
-absl::Status StdoutStatus() {
-  const int error = stdout_error.load();
-  return error == 0 || error == EPIPE ? absl::OkStatus() : ErrnoError(error, "stdout");
 }
 
 LiveBlock::LiveBlock() : enabled_(IsTerminal(STDERR_FILENO)) {}

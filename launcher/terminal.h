@@ -8,21 +8,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/status.h"
 
 namespace muster {
 
 /// True if the descriptor is a terminal and escape sequences may be sent to it (NO_COLOR concerns colours
 /// only).
 bool IsTerminal(int fd);
-
-/// Writes to stdout, at once. What cannot be written is lost, and StdoutStatus() says so: a job goes on
-/// whatever becomes of its output. Any thread.
-void PrintToStdout(std::string_view text);
-
-/// The first failure of PrintToStdout in this process, as "stdout: No space left on device". A reader that
-/// has gone away (EPIPE) has seen what it wanted, and is none.
-absl::Status StdoutStatus();
 
 /// Lines at the bottom of stderr that are replaced in place. Does nothing unless stderr is a terminal. One
 /// thread at a time.

@@ -5,8 +5,8 @@
 #include <new>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/logging.h"
+#include "base/stdout.h"
 #include "ps/server.h"
 #include "trainer/options.h"
 #include "trainer/training.h"
@@ -33,7 +33,7 @@ absl::Status Serve(const TrainerOptions& options) {
 absl::Status Run(const TrainerOptions& options, TimePoint start) try {
   const bool is_server = options.task && options.task->task.role == Role::kPs;
   MUSTER_RETURN_IF_ERROR(is_server ? Serve(options) : Train(options, start));
-  return FlushStdout();
+  return StdoutStatus();
 } catch (const std::bad_alloc&) {
   // No bound of a flag can know the memory of this host.
   return absl::ResourceExhaustedError(
@@ -55,8 +55,8 @@ int Main(int argc, char** argv) {
     return ExitCodeFor(line.status());
   }
   if (line->text) {
-    std::fputs(line->text->c_str(), stdout);
-    const absl::Status status = FlushStdout();
+    PrintToStdout(*line->text);
+    const absl::Status status = StdoutStatus();
     if (!status.ok()) std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
     return ExitCodeFor(status);
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <new>
@@ -11,6 +10,7 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/logging.h"
+#include "base/stdout.h"
 #include "kernels/dense.h"
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
@@ -247,16 +247,15 @@ absl::Status Training::Report(const ExchangeResult& result) {
       .loss = result.mean_loss,
       .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
       .staleness = result.staleness};
-  std::printf("step %llu: loss %.4f, %.0f samples/s", static_cast<unsigned long long>(line.step),
-              result.mean_loss, line.samples_per_second);
+  std::string text = absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, result.mean_loss,
+                                     line.samples_per_second);
   if (evaluate) {
     const BatchResult test = EvaluateOnTestSet();
     line.test_accuracy = test.accuracy();
     line.test_loss = test.mean_loss();
-    std::printf(", test accuracy %.4f", test.accuracy());
+    text += absl::StrFormat(", test accuracy %.4f", test.accuracy());
   }
-  std::printf("\n");
-  std::fflush(stdout);
+  PrintToStdout(text + "\n");
   last_report_ = now;
   last_report_samples_ = samples_;
   return metrics_.Write(line);
@@ -284,9 +283,9 @@ absl::Status Training::Conclude() {
   }
   if (!options_.result_json.empty())
     MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.result_json, ToJson(record)));
-  std::printf("%.2f s of training, %.0f samples/s, test loss %.4f\nMNIST accuracy: %.4f\n",
-              record.seconds_training, record.samples_per_second, test.mean_loss(), test.accuracy());
-  std::fflush(stdout);
+  PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\nMNIST accuracy: %.4f\n",
+                                record.seconds_training, record.samples_per_second, test.mean_loss(),
+                                test.accuracy()));
   return absl::OkStatus();
 }
 

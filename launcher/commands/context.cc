@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/stdout.h"
 #include "launcher/shell_quote.h"
-#include "launcher/terminal.h"
 
 namespace muster {
 namespace {

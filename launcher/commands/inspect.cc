@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <map>
 
+#include "base/stdout.h"
 #include "launcher/commands/context.h"
 #include "launcher/fleet.h"
 #include "launcher/host_session.h"
 #include "launcher/plan.h"
-#include "launcher/terminal.h"
 
 namespace muster {
 namespace {

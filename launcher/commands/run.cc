@@ -7,12 +7,12 @@
 #include <atomic>
 #include <cstdio>
 
+#include "base/stdout.h"
 #include "launcher/commands/context.h"
 #include "launcher/fleet.h"
 #include "launcher/plan.h"
 #include "launcher/run_display.h"
 #include "launcher/runner.h"
-#include "launcher/terminal.h"
 
 namespace muster {
 namespace {
