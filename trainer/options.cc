@@ -191,7 +191,8 @@ absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) 
 absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->model = {.model = f.model, .variant = f.variant};
   MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
-  MUSTER_ASSIGN_OR_RETURN(const TrainDefaults defaults, DefaultsFor(options->model));
+  MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options->model));
+  const TrainDefaults& defaults = recipe.defaults;
   options->optimizer = defaults.optimizer;
   if (!f.optimizer.empty()) {
     MUSTER_ASSIGN_OR_RETURN(options->optimizer.kind, ParseOptimizerKind(f.optimizer));

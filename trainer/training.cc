@@ -18,6 +18,7 @@
 #include "trainer/data/sample_order.h"
 #include "trainer/data/synthetic_digits.h"
 #include "trainer/gradient_exchange.h"
+#include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 #include "trainer/result_record.h"
@@ -68,7 +69,7 @@ absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> g
                             step);
 }
 
-absl::StatusOr<Mnist> LoadData(const std::string& folder) {
+absl::StatusOr<TrainTestData> LoadData(const std::string& folder) {
   if (folder.empty()) return MakeSyntheticMnist(kSyntheticSeed);
   auto data = LoadMnist(folder);
   // A file that is not there is wrong input like one that is damaged.
@@ -123,7 +124,7 @@ class Training {
   int rank_ = 0;
   bool is_chief_ = false;
 
-  Mnist data_;
+  TrainTestData data_;
   std::unique_ptr<SampleOrder> order_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<BatchBuffer> batch_;
@@ -161,9 +162,10 @@ absl::Status Training::FinishAgain() {
   spdlog::info("this task's work was done before it was started again");
   TrainerOptions options = options_;
   options.connect_timeout = std::min<Duration>(options.connect_timeout, kFinishAgainTimeout);
-  MUSTER_ASSIGN_OR_RETURN(model_, MakeModel(options.model, /*largest_batch=*/1));
-  parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, model_->layout()));
+  MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options.model));
+  MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
+  parameters_ = std::make_unique<FlatBuffer>(plan.layout.size());
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan.layout));
   absl::Status status = exchange_->Start(parameters_->values()).status();
   if (status.ok()) status = exchange_->Finish();
   if (!absl::IsUnavailable(status)) return status;
@@ -181,14 +183,18 @@ absl::Status Training::Prepare() {
   order_ = std::make_unique<SampleOrder>(options_.seed, data_.train.size());
   // The first worker's part of a batch is the largest one.
   const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.worker_count()).size();
-  MUSTER_ASSIGN_OR_RETURN(model_,
-                          MakeModel(options_.model, std::max(largest, is_chief_ ? kEvaluationBatch : 0)));
-  batch_ = std::make_unique<BatchBuffer>(largest);
+  MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options_.model));
+  MUSTER_ASSIGN_OR_RETURN(ModelPlan plan, PlanModel(recipe.spec));
+  model_ = MakeCpuModel(
+      std::move(plan),
+      {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
+  batch_ = std::make_unique<BatchBuffer>(largest, data_.train.feature_count, data_.train.id_count);
   parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
   gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
   if (is_chief_) {
-    evaluation_batch_ = std::make_unique<BatchBuffer>(kEvaluationBatch);
+    evaluation_batch_ =
+        std::make_unique<BatchBuffer>(kEvaluationBatch, data_.test.feature_count, data_.test.id_count);
     MUSTER_ASSIGN_OR_RETURN(metrics_,
                             MetricsWriter::Open(options_.metrics_jsonl, /*append=*/options_.incarnation > 1));
   }

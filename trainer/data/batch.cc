@@ -1,44 +1,57 @@
 #include "trainer/data/batch.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 
 namespace muster {
+namespace {
 
-BatchBuffer::BatchBuffer(int64_t largest_batch)
-    : features_(largest_batch * kMnistPixels), labels_(largest_batch) {}
-
-Batch BatchBuffer::Fill(const MnistDataset& dataset, std::span<const int64_t> indices) {
-  const int64_t size = static_cast<int64_t>(indices.size());
-  MUSTER_CHECK(size <= largest_batch());
-  for (int64_t i = 0; i < size; ++i) Set(dataset, i, indices[i]);
-  return View(size);
+void BytesToFeatures(const uint8_t* bytes, int64_t size, float* features) {
+  // A product, because the division would cost as much as a small model's forward pass.
+  constexpr float kScale = 1.0f / 255;
+  for (int64_t i = 0; i < size; ++i) features[i] = static_cast<float>(bytes[i]) * kScale;
 }
 
-Batch BatchBuffer::Fill(const MnistDataset& dataset, const SampleOrder& order, SampleRange positions) {
+}  // namespace
+
+BatchBuffer::BatchBuffer(int64_t largest_batch, int64_t feature_count, int64_t id_count)
+    : feature_count_(feature_count),
+      id_count_(id_count),
+      features_(largest_batch * feature_count),
+      ids_(largest_batch * id_count),
+      labels_(largest_batch) {}
+
+Batch BatchBuffer::Fill(const Dataset& dataset, const SampleOrder& order, SampleRange positions) {
   MUSTER_CHECK(positions.size() <= largest_batch());
   for (int64_t i = 0; i < positions.size(); ++i) Set(dataset, i, order.SampleAt(positions.begin + i));
-  return View(positions.size());
+  return View(positions.size(), positions.begin);
 }
 
-Batch BatchBuffer::FillInOrder(const MnistDataset& dataset, SampleRange indices) {
+Batch BatchBuffer::FillInOrder(const Dataset& dataset, SampleRange indices) {
   MUSTER_CHECK(indices.size() <= largest_batch());
   for (int64_t i = 0; i < indices.size(); ++i) Set(dataset, i, indices.begin + i);
-  return View(indices.size());
+  return View(indices.size(), indices.begin);
 }
 
-void BatchBuffer::Set(const MnistDataset& dataset, int64_t slot, int64_t index) {
+void BatchBuffer::Set(const Dataset& dataset, int64_t slot, int64_t index) {
+  MUSTER_CHECK(dataset.feature_count == feature_count_ && dataset.id_count == id_count_);
   MUSTER_CHECK(index >= 0 && index < dataset.size());
-  constexpr float kScale =
-      1.0f / 255;  // a product, because the division would cost as much as the model's forward pass
-  const uint8_t* const pixels = dataset.images.data() + index * kMnistPixels;
-  float* const features = features_.data() + slot * kMnistPixels;
-  for (int64_t i = 0; i < kMnistPixels; ++i) features[i] = static_cast<float>(pixels[i]) * kScale;
+  float* const features = features_.data() + slot * feature_count_;
+  if (!dataset.bytes.empty()) {
+    BytesToFeatures(dataset.bytes.data() + index * feature_count_, feature_count_, features);
+  } else {
+    std::copy_n(dataset.features.begin() + index * feature_count_, feature_count_, features);
+  }
+  std::copy_n(dataset.ids.begin() + index * id_count_, id_count_, ids_.begin() + slot * id_count_);
   labels_[slot] = dataset.labels[index];
 }
 
-Batch BatchBuffer::View(int64_t size) const {
-  return {.features = std::span(features_).first(size * kMnistPixels),
-          .labels = std::span(labels_).first(size)};
+Batch BatchBuffer::View(int64_t size, int64_t position) const {
+  return {.features = std::span(features_).first(size * feature_count_),
+          .ids = std::span(ids_).first(size * id_count_),
+          .labels = std::span(labels_).first(size),
+          .position = position};
 }
 
 }  // namespace muster

@@ -5,15 +5,17 @@
 #include <span>
 #include <vector>
 
-#include "trainer/data/mnist.h"
+#include "trainer/data/dataset.h"
 #include "trainer/data/sample_order.h"
 
 namespace muster {
 
 /// A view of samples; whoever filled it owns them.
 struct Batch {
-  std::span<const float> features;  // [size, features of a sample]; pixels are in [0, 1]
+  std::span<const float> features;  // [size, feature_count]
+  std::span<const int32_t> ids;     // [size, id_count]
   std::span<const int32_t> labels;  // [size]
+  int64_t position = 0;             // of the first sample in the training stream; the others follow it
   int64_t size() const { return static_cast<int64_t>(labels.size()); }
 };
 
@@ -21,24 +23,25 @@ struct Batch {
 /// one is filled. One thread at a time.
 class BatchBuffer {
  public:
-  explicit BatchBuffer(int64_t largest_batch);
+  BatchBuffer(int64_t largest_batch, int64_t feature_count, int64_t id_count = 0);
 
   int64_t largest_batch() const { return static_cast<int64_t>(labels_.size()); }
 
-  /// The samples at these indices of the data set; at most largest_batch().
-  Batch Fill(const MnistDataset& dataset, std::span<const int64_t> indices);
-
-  /// The samples at these positions of the stream, for training.
-  Batch Fill(const MnistDataset& dataset, const SampleOrder& order, SampleRange positions);
+  /// The samples at these positions of the stream, for training; at most largest_batch(). `dataset` has the
+  /// counts given at construction.
+  Batch Fill(const Dataset& dataset, const SampleOrder& order, SampleRange positions);
 
   /// Samples [begin, end) in the order of the data set, for evaluation.
-  Batch FillInOrder(const MnistDataset& dataset, SampleRange indices);
+  Batch FillInOrder(const Dataset& dataset, SampleRange indices);
 
  private:
-  void Set(const MnistDataset& dataset, int64_t slot, int64_t index);
-  Batch View(int64_t size) const;
+  void Set(const Dataset& dataset, int64_t slot, int64_t index);
+  Batch View(int64_t size, int64_t position) const;
 
-  std::vector<float> features_;  // [largest_batch, 784]
+  const int64_t feature_count_;
+  const int64_t id_count_;
+  std::vector<float> features_;  // [largest_batch, feature_count]
+  std::vector<int32_t> ids_;     // [largest_batch, id_count]
   std::vector<int32_t> labels_;
 };
 

@@ -13,6 +13,8 @@
 namespace muster {
 namespace {
 
+using ::testing::ElementsAre;
+
 std::vector<int64_t> Samples(const SampleOrder& order, SampleRange positions) {
   std::vector<int64_t> samples;
   for (int64_t p = positions.begin; p < positions.end; ++p) samples.push_back(order.SampleAt(p));
@@ -79,40 +81,52 @@ TEST(BatchSlice, AnyNumberOfWorkersTakesTheSameSamples) {
   EXPECT_EQ(BatchSlice(2, 100, 2, 3), (SampleRange{267, 300}));
 }
 
-TEST(BatchBuffer, FillsFromIndicesPositionsAndInOrder) {
-  const MnistDataset dataset = MakeSyntheticDigits(1, 20);
-  BatchBuffer buffer(7);
+TEST(BatchBuffer, FillsFromPositionsAndInOrder) {
+  const Dataset dataset = MakeSyntheticDigits(1, 20);
+  BatchBuffer buffer(7, kMnistPixels);
   const auto expect = [&](const Batch& batch, const std::vector<int64_t>& indices) {
     ASSERT_EQ(batch.size(), static_cast<int64_t>(indices.size()));
     ASSERT_EQ(batch.features.size(), indices.size() * kMnistPixels);
     for (size_t i = 0; i < indices.size(); ++i) {
       EXPECT_EQ(batch.labels[i], dataset.labels[indices[i]]);
       for (int64_t p = 0; p < kMnistPixels; ++p) {
-        ASSERT_FLOAT_EQ(batch.features[i * kMnistPixels + p], dataset.image(indices[i])[p] / 255.0f);
+        ASSERT_FLOAT_EQ(batch.features[i * kMnistPixels + p], dataset.sample_bytes(indices[i])[p] / 255.0f);
       }
     }
   };
-  expect(buffer.Fill(dataset, std::vector<int64_t>{3, 19, 0}), {3, 19, 0});
   const SampleOrder order(9, dataset.size());
   expect(buffer.Fill(dataset, order, {17, 24}), Samples(order, {17, 24}));  // over the end of an epoch
   expect(buffer.FillInOrder(dataset, {13, 20}), {13, 14, 15, 16, 17, 18, 19});
-  expect(buffer.Fill(dataset, std::vector<int64_t>{}), {});
+  expect(buffer.Fill(dataset, order, {3, 3}), {});
+}
+
+TEST(BatchBuffer, TakesFloatsAndIdsAsTheyAre) {
+  const Dataset dataset{.feature_count = 2,
+                        .id_count = 3,
+                        .features = {0.5f, -1, 7, 1e9f},
+                        .ids = {1, 2, 3, 4, 5, 6},
+                        .labels = {1, 0}};
+  BatchBuffer buffer(2, 2, 3);
+  const Batch batch = buffer.FillInOrder(dataset, {1, 2});
+  EXPECT_THAT(batch.features, ElementsAre(7, 1e9f));
+  EXPECT_THAT(batch.ids, ElementsAre(4, 5, 6));
+  EXPECT_THAT(batch.labels, ElementsAre(0));
 }
 
 TEST(BatchBuffer, PixelsSpanZeroToOne) {
-  MnistDataset dataset{.images = std::vector<uint8_t>(kMnistPixels), .labels = {0}};
-  dataset.images[1] = 255;
-  BatchBuffer buffer(1);
+  Dataset dataset{.feature_count = kMnistPixels, .bytes = std::vector<uint8_t>(kMnistPixels), .labels = {0}};
+  dataset.bytes[1] = 255;
+  BatchBuffer buffer(1, kMnistPixels);
   const Batch batch = buffer.FillInOrder(dataset, {0, 1});
   EXPECT_EQ(batch.features[0], 0.0f);
   EXPECT_EQ(batch.features[1], 1.0f);
 }
 
 TEST(SyntheticDigits, EachSampleDependsOnItsIndexOnly) {
-  const MnistDataset few = MakeSyntheticDigits(4, 10), more = MakeSyntheticDigits(4, 500);
-  EXPECT_TRUE(std::equal(few.images.begin(), few.images.end(), more.images.begin()));
+  const Dataset few = MakeSyntheticDigits(4, 10), more = MakeSyntheticDigits(4, 500);
+  EXPECT_TRUE(std::equal(few.bytes.begin(), few.bytes.end(), more.bytes.begin()));
   EXPECT_TRUE(std::equal(few.labels.begin(), few.labels.end(), more.labels.begin()));
-  EXPECT_NE(MakeSyntheticDigits(5, 10).images, few.images);
+  EXPECT_NE(MakeSyntheticDigits(5, 10).bytes, few.bytes);
   const std::set<uint8_t> labels(more.labels.begin(), more.labels.end());
   EXPECT_EQ(labels.size(), 10u);
   EXPECT_EQ(*labels.rbegin(), 9);
@@ -120,12 +134,12 @@ TEST(SyntheticDigits, EachSampleDependsOnItsIndexOnly) {
 
 // Golden value, made by this code: hosts that make their own data must make the same.
 TEST(SyntheticDigits, HasTheRecordedBits) {
-  const MnistDataset dataset = MakeSyntheticDigits(1, 100);
-  EXPECT_EQ(Crc32c(dataset.images.data(), dataset.images.size()), 0x4a7ace6du);
-  const Mnist mnist = MakeSyntheticMnist(1, 10, 5);
+  const Dataset dataset = MakeSyntheticDigits(1, 100);
+  EXPECT_EQ(Crc32c(dataset.bytes.data(), dataset.bytes.size()), 0x4a7ace6du);
+  const TrainTestData mnist = MakeSyntheticMnist(1, 10, 5);
   EXPECT_EQ(mnist.train.size(), 10);
   EXPECT_EQ(mnist.test.size(), 5);
-  EXPECT_FALSE(std::equal(mnist.test.images.begin(), mnist.test.images.end(), mnist.train.images.begin()));
+  EXPECT_FALSE(std::equal(mnist.test.bytes.begin(), mnist.test.bytes.end(), mnist.train.bytes.begin()));
 }
 
 }  // namespace

@@ -161,11 +161,11 @@ class LoadMnistTest : public ::testing::Test {
 };
 
 TEST_F(LoadMnistTest, ReadsPackedAndUnpackedFiles) {
-  const absl::StatusOr<Mnist> mnist = LoadMnist(folder_.path());
+  const absl::StatusOr<TrainTestData> mnist = LoadMnist(folder_.path());
   ASSERT_TRUE(mnist.ok()) << mnist.status();
   EXPECT_THAT(mnist->train.labels, ElementsAre(0, 9, 4));
   EXPECT_EQ(mnist->test.size(), 1);
-  EXPECT_EQ(mnist->train.image(2)[5], static_cast<uint8_t>(Values(3 * 784)[2 * 784 + 5]));
+  EXPECT_EQ(mnist->train.sample_bytes(2)[5], static_cast<uint8_t>(Values(3 * 784)[2 * 784 + 5]));
 }
 
 TEST_F(LoadMnistTest, RefusesPartsThatDoNotFit) {

@@ -18,7 +18,7 @@ absl::StatusOr<std::filesystem::path> FindFile(const std::filesystem::path& fold
   return NotFound("%s: there is neither %s nor %s.gz", folder.string(), name, name);
 }
 
-absl::StatusOr<MnistDataset> LoadPart(const std::filesystem::path& folder, const std::string& part) {
+absl::StatusOr<Dataset> LoadPart(const std::filesystem::path& folder, const std::string& part) {
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path images_path,
                           FindFile(folder, part + "-images-idx3-ubyte"));
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path labels_path,
@@ -44,13 +44,14 @@ absl::StatusOr<MnistDataset> LoadPart(const std::filesystem::path& folder, const
     return InvalidArgument("%s: byte %d: label %d where 0 to 9 are expected", labels_path.string(),
                            kHeaderSize + (bad - labels.values.begin()), *bad);
   }
-  return MnistDataset{.images = std::move(images.values), .labels = std::move(labels.values)};
+  return Dataset{
+      .feature_count = kMnistPixels, .bytes = std::move(images.values), .labels = std::move(labels.values)};
 }
 
 }  // namespace
 
-absl::StatusOr<Mnist> LoadMnist(const std::filesystem::path& data_dir) {
-  Mnist mnist;
+absl::StatusOr<TrainTestData> LoadMnist(const std::filesystem::path& data_dir) {
+  TrainTestData mnist;
   MUSTER_ASSIGN_OR_RETURN(mnist.train, LoadPart(data_dir / "mnist", "train"));
   MUSTER_ASSIGN_OR_RETURN(mnist.test, LoadPart(data_dir / "mnist", "t10k"));
   return mnist;

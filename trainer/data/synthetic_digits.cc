@@ -121,18 +121,19 @@ void DrawDigit(int digit, RandomStream& random, std::span<uint8_t> image) {
 
 }  // namespace
 
-MnistDataset MakeSyntheticDigits(uint64_t seed, int64_t size) {
-  MnistDataset dataset{.images = std::vector<uint8_t>(size * kMnistPixels),
-                       .labels = std::vector<uint8_t>(size)};
+Dataset MakeSyntheticDigits(uint64_t seed, int64_t size) {
+  Dataset dataset{.feature_count = kMnistPixels,
+                  .bytes = std::vector<uint8_t>(size * kMnistPixels),
+                  .labels = std::vector<uint8_t>(size)};
   for (int64_t i = 0; i < size; ++i) {
     RandomStream random(seed, static_cast<uint64_t>(i));
     dataset.labels[i] = static_cast<uint8_t>(random.NextBelow(kMnistClasses));
-    DrawDigit(dataset.labels[i], random, std::span(dataset.images).subspan(i * kMnistPixels, kMnistPixels));
+    DrawDigit(dataset.labels[i], random, std::span(dataset.bytes).subspan(i * kMnistPixels, kMnistPixels));
   }
   return dataset;
 }
 
-Mnist MakeSyntheticMnist(uint64_t seed, int64_t train_size, int64_t test_size) {
+TrainTestData MakeSyntheticMnist(uint64_t seed, int64_t train_size, int64_t test_size) {
   RandomStream seeds(seed);
   const uint64_t train_seed = seeds.Next(), test_seed = seeds.Next();
   return {.train = MakeSyntheticDigits(train_seed, train_size),

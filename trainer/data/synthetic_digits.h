@@ -13,9 +13,9 @@ namespace muster {
 
 /// `size` digits in the shape of MNIST, labels uniform. Sample i depends on (seed, i) only. About 10
 /// microseconds a sample.
-MnistDataset MakeSyntheticDigits(uint64_t seed, int64_t size);
+Dataset MakeSyntheticDigits(uint64_t seed, int64_t size);
 
 /// A training and a test set that share no sample.
-Mnist MakeSyntheticMnist(uint64_t seed, int64_t train_size = 12'000, int64_t test_size = 2'000);
+TrainTestData MakeSyntheticMnist(uint64_t seed, int64_t train_size = 12'000, int64_t test_size = 2'000);
 
 }  // namespace muster

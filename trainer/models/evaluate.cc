@@ -4,7 +4,7 @@
 
 namespace muster {
 
-BatchResult EvaluateDataset(Model& model, std::span<const float> parameters, const MnistDataset& dataset,
+BatchResult EvaluateDataset(Model& model, std::span<const float> parameters, const Dataset& dataset,
                             BatchBuffer& buffer) {
   MUSTER_CHECK(buffer.largest_batch() > 0);
   BatchResult result;

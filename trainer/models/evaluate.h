@@ -11,7 +11,7 @@ namespace muster {
 
 /// The sums over all samples of `dataset`, in its order, in batches of the buffer's size (which the model
 /// must have been made for).
-BatchResult EvaluateDataset(Model& model, std::span<const float> parameters, const MnistDataset& dataset,
+BatchResult EvaluateDataset(Model& model, std::span<const float> parameters, const Dataset& dataset,
                             BatchBuffer& buffer);
 
 }  // namespace muster

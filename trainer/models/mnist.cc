@@ -1,33 +1,40 @@
 #include "trainer/models/mnist.h"
 
 #include <cmath>
-#include <utility>
 
-#include "trainer/models/dense_layer.h"
-#include "trainer/models/sequential.h"
+#include "trainer/data/mnist.h"
 
 namespace muster {
+namespace {
 
-absl::StatusOr<std::unique_ptr<Model>> MakeMnistSoftmax(const ModelConfig& config, int64_t largest_batch) {
+constexpr SampleShape kImage = {.height = kMnistSide, .width = kMnistSide, .channels = 1};
+
+}  // namespace
+
+absl::StatusOr<ModelRecipe> MnistSoftmax(const ModelConfig& config) {
   if (!config.hidden.empty()) {
     return InvalidArgument("%s has no hidden layers; mnist_mlp is the model that has", config.model);
   }
-  std::vector<std::unique_ptr<Layer>> layers;
-  layers.push_back(MakeDenseLayer({.name = "softmax", .inputs = kMnistPixels, .outputs = kMnistClasses}));
-  return MakeSequential(std::move(layers), largest_batch);
+  return ModelRecipe{
+      .spec = {.input = kImage, .layers = {DenseSpec{.name = "softmax", .outputs = kMnistClasses}}},
+      .defaults = {.optimizer = {.kind = OptimizerKind::kSgd, .learning_rate = 0.5f},
+                   .batch_size = 100,
+                   .train_steps = 1000}};
 }
 
-absl::StatusOr<std::unique_ptr<Model>> MakeMnistMlp(const ModelConfig& config, int64_t largest_batch) {
+absl::StatusOr<ModelRecipe> MnistMlp(const ModelConfig& config) {
   const std::vector<int64_t> hidden = config.hidden.empty() ? std::vector<int64_t>{100} : config.hidden;
-  std::vector<std::unique_ptr<Layer>> layers;
+  ModelRecipe recipe{.spec = {.input = kImage},
+                     .defaults = {.optimizer = {.kind = OptimizerKind::kAdam, .learning_rate = 0.001f},
+                                  .batch_size = 100,
+                                  .train_steps = 5000}};
   int64_t inputs = kMnistPixels;
   const auto add = [&](const std::string& name, int64_t outputs, Activation activation) {
-    layers.push_back(MakeDenseLayer({.name = name,
-                                     .inputs = inputs,
-                                     .outputs = outputs,
-                                     .activation = activation,
-                                     .weights_initializer = Initializer::kTruncatedNormal,
-                                     .weights_scale = 1 / std::sqrt(static_cast<float>(inputs))}));
+    recipe.spec.layers.push_back(DenseSpec{.name = name,
+                                           .outputs = outputs,
+                                           .activation = activation,
+                                           .initializer = Initializer::kTruncatedNormal,
+                                           .scale = 1 / std::sqrt(static_cast<float>(inputs))});
     inputs = outputs;
   };
   for (size_t i = 0; i < hidden.size(); ++i) {
@@ -35,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeMnistMlp(const ModelConfig& config, i
     add(absl::StrFormat("hidden_%d", i), hidden[i], Activation::kRelu);
   }
   add("softmax", kMnistClasses, Activation::kNone);
-  return MakeSequential(std::move(layers), largest_batch);
+  return recipe;
 }
 
 }  // namespace muster

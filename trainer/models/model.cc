@@ -1,5 +1,9 @@
 #include "trainer/models/model.h"
 
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+
 #include "base/nearest.h"
 #include "trainer/models/mnist.h"
 
@@ -8,54 +12,50 @@ namespace {
 
 struct ModelEntry {
   const char* name;
-  absl::StatusOr<std::unique_ptr<Model>> (*make)(const ModelConfig& config, int64_t largest_batch);
-  TrainDefaults defaults;
+  absl::StatusOr<ModelRecipe> (*make)(const ModelConfig& config);
+  std::vector<std::string> variants;  // the first is the default
 };
 
-constexpr ModelEntry kModels[] = {
-    {.name = "mnist_softmax",
-     .make = MakeMnistSoftmax,
-     .defaults = {.optimizer = {.kind = OptimizerKind::kSgd, .learning_rate = 0.5f},
-                  .batch_size = 100,
-                  .train_steps = 1000}},
-    {.name = "mnist_mlp",
-     .make = MakeMnistMlp,
-     .defaults = {.optimizer = {.kind = OptimizerKind::kAdam, .learning_rate = 0.001f},
-                  .batch_size = 100,
-                  .train_steps = 5000}},
-};
+const std::vector<ModelEntry>& Models() {
+  static const std::vector<ModelEntry> kModels = {
+      {.name = "mnist_softmax", .make = MnistSoftmax},
+      {.name = "mnist_mlp", .make = MnistMlp},
+  };
+  return kModels;
+}
 
-absl::StatusOr<const ModelEntry*> Find(const ModelConfig& config) {
-  for (const ModelEntry& entry : kModels) {
-    if (config.model != entry.name) continue;
-    if (!config.variant.empty()) {
-      return InvalidArgument("%s has no variants, so none called '%s'", config.model, config.variant);
-    }
-    return &entry;
+absl::StatusOr<std::string> ChooseVariant(const ModelEntry& entry, const std::string& variant) {
+  if (variant.empty()) return entry.variants.empty() ? "" : entry.variants.front();
+  if (entry.variants.empty()) {
+    return InvalidArgument("%s has no variants, so none called '%s'", entry.name, variant);
   }
-  const std::vector<std::string> names = ModelNames();
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-  const std::string nearest = NearestWord(config.model, names);
-  return InvalidArgument("no model '%s'%s; there are: %s", config.model,
-                         nearest.empty() ? "" : absl::StrFormat(", did you mean '%s'?", nearest), list);
+  if (std::find(entry.variants.begin(), entry.variants.end(), variant) != entry.variants.end())
+    return variant;
+  const std::string nearest = NearestWord(variant, entry.variants);
+  return InvalidArgument("%s has no variant '%s'%s; there are: %s", entry.name, variant,
+                         nearest.empty() ? "" : absl::StrFormat(", did you mean '%s'?", nearest),
+                         absl::StrJoin(entry.variants, ", "));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, int64_t largest_batch) {
-  MUSTER_ASSIGN_OR_RETURN(const ModelEntry* entry, Find(config));
-  return entry->make(config, largest_batch);
-}
-
-absl::StatusOr<TrainDefaults> DefaultsFor(const ModelConfig& config) {
-  MUSTER_ASSIGN_OR_RETURN(const ModelEntry* entry, Find(config));
-  return entry->defaults;
+absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config) {
+  for (const ModelEntry& entry : Models()) {
+    if (config.model != entry.name) continue;
+    ModelConfig chosen = config;
+    MUSTER_ASSIGN_OR_RETURN(chosen.variant, ChooseVariant(entry, config.variant));
+    return entry.make(chosen);
+  }
+  const std::vector<std::string> names = ModelNames();
+  const std::string nearest = NearestWord(config.model, names);
+  return InvalidArgument("no model '%s'%s; there are: %s", config.model,
+                         nearest.empty() ? "" : absl::StrFormat(", did you mean '%s'?", nearest),
+                         absl::StrJoin(names, ", "));
 }
 
 std::vector<std::string> ModelNames() {
   std::vector<std::string> names;
-  for (const ModelEntry& entry : kModels) names.push_back(entry.name);
+  for (const ModelEntry& entry : Models()) names.push_back(entry.name);
   return names;
 }
 

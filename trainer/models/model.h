@@ -1,6 +1,6 @@
 // Models: a loss and its gradient as functions of one flat parameter buffer and a batch.
 //
-// To add a model: a file beside mnist.cc that makes it, and a row in the table of model.cc.
+// To add a model: a file beside mnist.cc that describes it, and a row in the table of model.cc.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "kernels/optimizer.h"
 #include "kernels/parameter_layout.h"
 #include "trainer/data/batch.h"
+#include "trainer/models/model_spec.h"
 
 namespace muster {
 
@@ -28,6 +29,12 @@ struct TrainDefaults {
   OptimizerConfig optimizer;  // with its learning rate
   int64_t batch_size = 0;     // per worker
   int64_t train_steps = 0;
+};
+
+/// A model and how it is trained.
+struct ModelRecipe {
+  ModelSpec spec;
+  TrainDefaults defaults;
 };
 
 /// Sums over the samples of one batch, so that results of parts add up to that of the whole.
@@ -51,7 +58,8 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  virtual const ParameterLayout& layout() const = 0;
+  virtual const ModelPlan& plan() const = 0;
+  const ParameterLayout& layout() const { return plan().layout; }
 
   /// gradient [layout().size()]: of the loss summed over the samples, padding zero; overwritten. parameters
   /// [layout().size()]. A batch larger than planned is a bug; an empty one gives zeros.
@@ -64,10 +72,7 @@ class Model {
 
 /// InvalidArgument: an unknown model (with the nearest name and the list), a variant or hidden sizes that it
 /// does not have, a hidden size below 1.
-absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, int64_t largest_batch);
-
-/// Fails as MakeModel does for an unknown model or variant.
-absl::StatusOr<TrainDefaults> DefaultsFor(const ModelConfig& config);
+absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config);
 
 /// "mnist_softmax", "mnist_mlp", ... for help texts.
 std::vector<std::string> ModelNames();

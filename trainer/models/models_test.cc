@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "trainer/data/mnist.h"
 #include "trainer/data/synthetic_digits.h"
+#include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 
@@ -17,7 +19,9 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kLargestBatch = 32;
 
-std::unique_ptr<Model> MustMake(const ModelConfig& config) { return *MakeModel(config, kLargestBatch); }
+std::unique_ptr<Model> MustMake(const ModelConfig& config) {
+  return MakeCpuModel(*PlanModel(FindModel(config)->spec), {.largest_batch = kLargestBatch});
+}
 
 std::vector<float> Initial(const Model& model) {
   std::vector<float> parameters(model.layout().size());
@@ -40,11 +44,11 @@ TEST(Models, HaveTheirPublishedShapes) {
 }
 
 TEST(Models, DefaultsAreThePublishedOnes) {
-  const TrainDefaults softmax = *DefaultsFor({.model = "mnist_softmax"});
+  const TrainDefaults softmax = FindModel({.model = "mnist_softmax"})->defaults;
   EXPECT_EQ(softmax.optimizer, (OptimizerConfig{.kind = OptimizerKind::kSgd, .learning_rate = 0.5f}));
   EXPECT_EQ(softmax.batch_size, 100);
   EXPECT_EQ(softmax.train_steps, 1000);
-  const TrainDefaults mlp = *DefaultsFor({.model = "mnist_mlp"});
+  const TrainDefaults mlp = FindModel({.model = "mnist_mlp"})->defaults;
   EXPECT_EQ(mlp.optimizer, (OptimizerConfig{.kind = OptimizerKind::kAdam, .learning_rate = 0.001f}));
   EXPECT_EQ(mlp.batch_size, 100);
   EXPECT_EQ(mlp.train_steps, 5000);
@@ -52,7 +56,7 @@ TEST(Models, DefaultsAreThePublishedOnes) {
 
 TEST(Models, RefuseWhatTheyDoNotHave) {
   const auto error = [](const ModelConfig& config) {
-    const absl::Status status = MakeModel(config, 1).status();
+    const absl::Status status = FindModel(config).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
@@ -64,14 +68,13 @@ TEST(Models, RefuseWhatTheyDoNotHave) {
   EXPECT_EQ(error({.model = "mnist_mlp", .hidden = {100, 0}}), "hidden: a layer of size 0; at least 1");
   EXPECT_EQ(error({.model = "mnist_softmax", .hidden = {100}}),
             "mnist_softmax has no hidden layers; mnist_mlp is the model that has");
-  EXPECT_EQ(DefaultsFor({.model = "resnet"}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 class EachModelTest : public ::testing::TestWithParam<ModelConfig> {
  protected:
   const std::unique_ptr<Model> model_ = MustMake(GetParam());
-  const MnistDataset dataset_ = MakeSyntheticDigits(1, 100);
-  BatchBuffer buffer_{kLargestBatch};
+  const Dataset dataset_ = MakeSyntheticDigits(1, 100);
+  BatchBuffer buffer_{kLargestBatch, kMnistPixels};
 };
 
 // The loss of dense layers with ReLU between them, plainly and in double.

@@ -6,7 +6,9 @@
 
 #include "kernels/dense.h"
 #include "kernels/optimizer.h"
+#include "trainer/data/mnist.h"
 #include "trainer/data/synthetic_digits.h"
+#include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 
@@ -28,10 +30,14 @@ const Recipe kMlp = {.model = {.model = "mnist_mlp"},
                      .optimizer = {.kind = OptimizerKind::kAdam, .learning_rate = 0.01f},
                      .steps = 200};
 
-std::vector<float> Train(Model& model, const Recipe& recipe, const MnistDataset& dataset) {
+std::unique_ptr<Model> MakeModel(const ModelConfig& config) {
+  return MakeCpuModel(*PlanModel(FindModel(config)->spec), {.largest_batch = kBatch});
+}
+
+std::vector<float> Train(Model& model, const Recipe& recipe, const Dataset& dataset) {
   SetKernelThreads(1);
   constexpr uint64_t kSeed = 1;
-  BatchBuffer buffer(kBatch);
+  BatchBuffer buffer(kBatch, kMnistPixels);
   std::vector<float> parameters(model.layout().size()), gradient(model.layout().size());
   model.layout().Initialize(kSeed, {0, model.layout().size()}, parameters);
   const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(recipe.optimizer, model.layout().size());
@@ -44,10 +50,10 @@ std::vector<float> Train(Model& model, const Recipe& recipe, const MnistDataset&
   return parameters;
 }
 
-double TestAccuracy(const Recipe& recipe, const Mnist& mnist) {
-  const std::unique_ptr<Model> model = *MakeModel(recipe.model, kBatch);
+double TestAccuracy(const Recipe& recipe, const TrainTestData& mnist) {
+  const std::unique_ptr<Model> model = MakeModel(recipe.model);
   const std::vector<float> parameters = Train(*model, recipe, mnist.train);
-  BatchBuffer buffer(kBatch);
+  BatchBuffer buffer(kBatch, kMnistPixels);
   const double accuracy = EvaluateDataset(*model, parameters, mnist.test, buffer).accuracy();
   ::testing::Test::RecordProperty("accuracy", std::to_string(accuracy));
   printf("%s: test accuracy %.4f after %d steps\n", recipe.model.model.c_str(), accuracy,
@@ -56,7 +62,7 @@ double TestAccuracy(const Recipe& recipe, const Mnist& mnist) {
 }
 
 TEST(Training, LearnsSyntheticDigits) {
-  const Mnist mnist = MakeSyntheticMnist(1);
+  const TrainTestData mnist = MakeSyntheticMnist(1);
   const double softmax = TestAccuracy(kSoftmax, mnist);
   EXPECT_GE(softmax, 0.90);
   EXPECT_LE(softmax, 0.995) << "too easy to show that something broke";
@@ -64,10 +70,10 @@ TEST(Training, LearnsSyntheticDigits) {
 }
 
 TEST(Training, SameBitsOnEachRun) {
-  const Mnist mnist = MakeSyntheticMnist(2, 1000, 1);
+  const TrainTestData mnist = MakeSyntheticMnist(2, 1000, 1);
   Recipe recipe = kMlp;
   recipe.steps = 20;
-  const std::unique_ptr<Model> model = *MakeModel(recipe.model, kBatch);
+  const std::unique_ptr<Model> model = MakeModel(recipe.model);
   EXPECT_EQ(Train(*model, recipe, mnist.train), Train(*model, recipe, mnist.train));
 }
 
@@ -75,7 +81,7 @@ TEST(Training, ReachesThePublishedAccuraciesOnMnist) {
   const char* const folder = std::getenv("MUSTER_DATA");
   if (folder == nullptr)
     GTEST_SKIP() << "MUSTER_DATA does not name a folder with the real data set (mnist/*-ubyte)";
-  const absl::StatusOr<Mnist> mnist = LoadMnist(folder);
+  const absl::StatusOr<TrainTestData> mnist = LoadMnist(folder);
   ASSERT_TRUE(mnist.ok()) << mnist.status();
   EXPECT_EQ(mnist->train.size(), 60'000);
   EXPECT_EQ(mnist->test.size(), 10'000);
