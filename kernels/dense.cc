@@ -4,10 +4,11 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "base/nearest.h"
+#include "kernels/narrow_product.h"
+#include "kernels/vectorize.h"
 
 namespace muster {
 namespace {
@@ -49,19 +50,32 @@ void MatrixProduct(Transpose transpose_a, Transpose transpose_b, int64_t m, int6
   MUSTER_CHECK(status == dnnl_success, absl::StrFormat("dnnl_sgemm: status %d", static_cast<int>(status)));
 }
 
-void AddBias(const DenseShape& shape, const float* bias, float* output) {
+MUSTER_VECTORIZE void AddBias(const DenseShape& shape, const float* __restrict bias,
+                              float* __restrict output) {
   for (int64_t row = 0; row < shape.batch; ++row, output += shape.outputs) {
     for (int64_t i = 0; i < shape.outputs; ++i) output[i] += bias[i];
   }
 }
 
-void AddBiasRelu(const DenseShape& shape, const float* bias, float* output) {
+MUSTER_VECTORIZE void AddBiasRelu(const DenseShape& shape, const float* __restrict bias,
+                                  float* __restrict output) {
   for (int64_t row = 0; row < shape.batch; ++row, output += shape.outputs) {
     for (int64_t i = 0; i < shape.outputs; ++i) {
       const float value = output[i] + bias[i];
       output[i] = value < 0 ? 0 : value;  // in this order, because NaN < 0 is false and the NaN stays
     }
   }
+}
+
+MUSTER_VECTORIZE void AddRows(const DenseShape& shape, const float* __restrict rows, float* __restrict sums) {
+  for (int64_t row = 0; row < shape.batch; ++row, rows += shape.outputs) {
+    for (int64_t i = 0; i < shape.outputs; ++i) sums[i] += rows[i];
+  }
+}
+
+MUSTER_VECTORIZE void ZeroWhereZero(const float* __restrict activated, float* __restrict gradient,
+                                    int64_t size) {
+  for (int64_t i = 0; i < size; ++i) gradient[i] = activated[i] == 0 ? 0 : gradient[i];
 }
 
 }  // namespace
@@ -88,13 +102,14 @@ void DenseBackwardParameters(const DenseShape& shape, std::span<const float> inp
   MUSTER_CHECK(
       HasSize(input, shape.batch, shape.inputs) && HasSize(output_gradient, shape.batch, shape.outputs) &&
       HasSize(weights_gradient, shape.inputs, shape.outputs) && HasSize(bias_gradient, 1, shape.outputs));
-  MatrixProduct(Transpose::kYes, Transpose::kNo, shape.inputs, shape.outputs, shape.batch, input.data(),
-                output_gradient.data(), weights_gradient.data());
-  std::fill(bias_gradient.begin(), bias_gradient.end(), 0.0f);
-  for (int64_t row = 0; row < shape.batch; ++row) {
-    const float* const gradient = output_gradient.data() + row * shape.outputs;
-    for (int64_t i = 0; i < shape.outputs; ++i) bias_gradient[i] += gradient[i];
+  if (IsNarrow(shape)) {
+    NarrowBackwardWeights(shape, input.data(), output_gradient.data(), weights_gradient.data());
+  } else {
+    MatrixProduct(Transpose::kYes, Transpose::kNo, shape.inputs, shape.outputs, shape.batch, input.data(),
+                  output_gradient.data(), weights_gradient.data());
   }
+  std::fill(bias_gradient.begin(), bias_gradient.end(), 0.0f);
+  AddRows(shape, output_gradient.data(), bias_gradient.data());
 }
 
 void DenseBackwardInput(const DenseShape& shape, std::span<const float> output_gradient,
@@ -108,33 +123,7 @@ void DenseBackwardInput(const DenseShape& shape, std::span<const float> output_g
 
 void ReluBackward(std::span<const float> activated, std::span<float> gradient) {
   MUSTER_CHECK(activated.size() == gradient.size());
-  for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = activated[i] == 0 ? 0 : gradient[i];
-}
-
-LossResult SoftmaxCrossEntropy(int64_t classes, std::span<const float> logits,
-                               std::span<const int32_t> labels, std::span<float> gradient) {
-  const int64_t batch = static_cast<int64_t>(labels.size());
-  MUSTER_CHECK(HasSize(logits, batch, classes) && (gradient.empty() || gradient.size() == logits.size()));
-  LossResult result;
-  for (int64_t row = 0; row < batch; ++row) {
-    const float* const x = logits.data() + row * classes;
-    const int32_t label = labels[row];
-    MUSTER_CHECK(label >= 0 && label < classes);
-    const int64_t largest = std::max_element(x, x + classes) - x;
-    const float shift = x[largest];
-    double exponentials = 0;
-    for (int64_t i = 0; i < classes; ++i) exponentials += std::exp(x[i] - shift);
-    const double loss = std::log(exponentials) - (double{x[label]} - double{shift});
-    result.loss_sum += loss;
-    result.correct += largest == label && !std::isnan(loss);
-    if (gradient.empty()) continue;
-    // Again rather than stored: the row is short, and where gradient is logits there is no room for both.
-    const float inverse = static_cast<float>(1 / exponentials);
-    float* const dx = gradient.data() + row * classes;
-    for (int64_t i = 0; i < classes; ++i) dx[i] = std::exp(x[i] - shift) * inverse;
-    dx[label] -= 1;
-  }
-  return result;
+  ZeroWhereZero(activated.data(), gradient.data(), static_cast<int64_t>(gradient.size()));
 }
 
 void SetKernelThreads(int threads) { omp_set_num_threads(std::max(threads, 1)); }

@@ -1,9 +1,9 @@
 // The operations of dense layers on the CPU, forward and backward. Matrices are row-major without gaps.
 //
 // Sums are over the samples of the batch, never means; an empty batch has sums of zero. What is not finite
-// stays visible: a NaN in an input reaches the loss. Matrix products go through oneDNN, which picks the
-// instruction set when it runs. The same bits come out for the same inputs, build, instruction set, number of
-// threads, and libm (expf is its own on each version and instruction set).
+// stays visible: a NaN in an input reaches the output. Matrix products go through oneDNN, which picks the
+// instruction set when it runs, but for narrow ones (kernels/narrow_product.h). The same bits come out for
+// the same inputs, build, instruction set and number of threads.
 //
 // Sizes that do not fit together are a bug and abort. Outputs overlap no input unless said otherwise. Any
 // thread may call, with outputs of its own.
@@ -42,18 +42,6 @@ void DenseBackwardInput(const DenseShape& shape, std::span<const float> output_g
 
 /// Zeroes each gradient whose `activated` value (what ReLU gave, same length) is zero.
 void ReluBackward(std::span<const float> activated, std::span<float> gradient);
-
-struct LossResult {
-  double loss_sum = 0;
-  int64_t correct = 0;  // samples whose largest logit (the first of equals) is their label; none with a NaN
-};
-
-/// Cross-entropy of softmax(logits [batch, classes]) with labels [batch], each in [0, classes), summed over
-/// the batch, and the gradient of that sum with respect to the logits ([batch, classes]; may be `logits`
-/// itself, or empty when not needed). The largest logit is subtracted first, so that finite logits never
-/// overflow.
-LossResult SoftmaxCrossEntropy(int64_t classes, std::span<const float> logits,
-                               std::span<const int32_t> labels, std::span<float> gradient);
 
 /// Threads that products called from this thread may use; OpenMP keeps the number per calling thread. At
 /// least 1.

@@ -12,6 +12,7 @@
 #include "base/logging.h"
 #include "base/stdout.h"
 #include "kernels/dense.h"
+#include "kernels/elementwise.h"
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
 #include "trainer/data/mnist.h"
@@ -52,17 +53,12 @@ class FlatBuffer {
 
 absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> gradient, double loss_sum,
                          uint64_t step) {
-  // One sum tells whether anything is wrong; only then is the tensor looked for.
-  float probe = 0;
-  for (const float value : gradient) probe += value * 0.0f;
-  if (probe == 0 && std::isfinite(loss_sum)) return absl::OkStatus();
+  if (AllFinite(gradient) && std::isfinite(loss_sum)) return absl::OkStatus();
   for (const LayoutTensor& tensor : layout.tensors()) {
-    for (const float value : gradient.subspan(tensor.offset, tensor.size)) {
-      if (!std::isfinite(value)) {
-        return FailedPrecondition(
-            "the gradient of %s is not finite at step %d: lower the learning rate or check the data",
-            tensor.spec.name, step);
-      }
+    if (!AllFinite(gradient.subspan(tensor.offset, tensor.size))) {
+      return FailedPrecondition(
+          "the gradient of %s is not finite at step %d: lower the learning rate or check the data",
+          tensor.spec.name, step);
     }
   }
   return FailedPrecondition("the loss is not finite at step %d: lower the learning rate or check the data",

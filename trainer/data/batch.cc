@@ -3,18 +3,9 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "kernels/elementwise.h"
 
 namespace muster {
-namespace {
-
-void BytesToFeatures(const uint8_t* bytes, int64_t size, float* features) {
-  // A product, because the division would cost as much as a small model's forward pass.
-  constexpr float kScale = 1.0f / 255;
-  for (int64_t i = 0; i < size; ++i) features[i] = static_cast<float>(bytes[i]) * kScale;
-}
-
-}  // namespace
-
 BatchBuffer::BatchBuffer(int64_t largest_batch, int64_t feature_count, int64_t id_count)
     : feature_count_(feature_count),
       id_count_(id_count),
@@ -37,11 +28,11 @@ Batch BatchBuffer::FillInOrder(const Dataset& dataset, SampleRange indices) {
 void BatchBuffer::Set(const Dataset& dataset, int64_t slot, int64_t index) {
   MUSTER_CHECK(dataset.feature_count == feature_count_ && dataset.id_count == id_count_);
   MUSTER_CHECK(index >= 0 && index < dataset.size());
-  float* const features = features_.data() + slot * feature_count_;
+  const std::span<float> features = std::span(features_).subspan(slot * feature_count_, feature_count_);
   if (!dataset.bytes.empty()) {
-    BytesToFeatures(dataset.bytes.data() + index * feature_count_, feature_count_, features);
+    BytesToUnitInterval(dataset.sample_bytes(index), features);
   } else {
-    std::copy_n(dataset.features.begin() + index * feature_count_, feature_count_, features);
+    std::copy_n(dataset.features.begin() + index * feature_count_, feature_count_, features.begin());
   }
   std::copy_n(dataset.ids.begin() + index * id_count_, id_count_, ids_.begin() + slot * id_count_);
   labels_[slot] = dataset.labels[index];

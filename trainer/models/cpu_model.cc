@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/dense.h"
+#include "kernels/cross_entropy.h"
 #include "trainer/models/cpu_layer.h"
 
 namespace muster {
@@ -19,8 +19,8 @@ class CpuModel final : public Model {
     int64_t widest = 0;
     for (const LayerPlan& layer : plan_.layers) {
       const CpuLayerOptions layer_options{.largest_batch = largest_batch_, .seed = seeds.Next()};
-      layers_.push_back(std::visit(
-          [&](const auto& spec) { return MakeCpuLayer(spec, layer, layer_options); }, layer.spec));
+      layers_.push_back(
+          std::visit([&](const auto& spec) { return MakeCpuLayer(spec, layer, layer_options); }, layer.spec));
       outputs_.emplace_back(largest_batch_ * layer.output.size());
       widest = std::max(widest, layer.output.size());
     }
@@ -43,9 +43,9 @@ class CpuModel final : public Model {
       // The data needs no gradient, so the first layer is asked for none. The others alternate between two
       // buffers.
       const std::span<float> input_gradient =
-          i == 0 ? std::span<float>()
-                 : std::span(gradients_[(last - i + 1) % 2])
-                       .first(batch.size() * plan_.layers[i].input.size());
+          i == 0
+              ? std::span<float>()
+              : std::span(gradients_[(last - i + 1) % 2]).first(batch.size() * plan_.layers[i].input.size());
       layers_[i]->Backward(pass, parameters, InputOf(i, batch), OutputOf(i, batch), output_gradient, gradient,
                            input_gradient);
       output_gradient = input_gradient;
@@ -55,7 +55,7 @@ class CpuModel final : public Model {
 
   BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) override {
     Forward({.samples = batch.size(), .training = false, .position = batch.position}, parameters, batch);
-    return Loss(batch, {});
+    return Loss(batch, std::span(gradients_[0]).first(batch.size() * plan_.layers.back().output.size()));
   }
 
  private:
