@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "inventory/train_reader.h"
 #include "inventory/yaml_reader.h"
 
 namespace muster {
@@ -12,8 +13,6 @@ namespace {
 
 constexpr int kMaxTasksOfRole = 4096;
 constexpr int kDefaultMaxRestarts = 3;
-constexpr int64_t kMaxSteps = 1'000'000'000;
-constexpr int kMaxBatchSize = 1'000'000;
 
 // What the built-in trainer can train. Those that are not available are known, so that the answer is not "did
 // you mean".
@@ -148,27 +147,6 @@ absl::StatusOr<Replicas> ParseReplicas(const YamlNode& node) {
   if (replicas.chief.count > 1)
     return node.Find("chief")->Find("count")->Error("a job has at most one chief");
   return replicas;
-}
-
-absl::StatusOr<TrainSpec> ParseTrain(const YamlNode& node) {
-  TrainSpec train;
-  YamlFields fields(node, "train");
-  fields.Read("steps", &train.steps, YamlInteger<int64_t>(1, kMaxSteps));
-  fields.Read("batch_size", &train.batch_size, YamlInteger<int>(1, kMaxBatchSize));
-  fields.Read("global_batch_size", &train.global_batch_size, YamlInteger<int>(1, kMaxBatchSize));
-  fields.Read("optimizer", &train.optimizer,
-              YamlChoice<std::string>("optimizer", {{"sgd", "sgd"}, {"adam", "adam"}}));
-  fields.Read("learning_rate", &train.learning_rate, YamlPositiveNumber(1000));
-  fields.Read("seed", &train.seed, YamlInteger<int64_t>(0, INT64_MAX));
-  fields.Read("eval_every", &train.eval_every, YamlInteger<int64_t>(1, kMaxSteps));
-  fields.Read("threads", &train.threads, YamlInteger<int>(1, 1024));
-  MUSTER_RETURN_IF_ERROR(fields.Finish());
-  if (train.batch_size && train.global_batch_size) {
-    return node.Find("global_batch_size")
-        ->KeyError(
-            "\"batch_size\" (of each worker) and \"global_batch_size\" (of all together) exclude each other");
-  }
-  return train;
 }
 
 auto ParseData(const std::string& home) {
@@ -344,7 +322,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   fields.Read("strategy", &job.strategy, ParseStrategy);
   fields.Read("update", &job.update, ParseUpdate);
   fields.Require("replicas", &replicas, ParseReplicas);
-  fields.Read("train", &job.train, ParseTrain);
+  fields.Read("train", &job.train, ReadTrainSpec);
   fields.Read("checkpoint", &unused, Unsupported("checkpoints are"));
   fields.Read("durability", &unused, Unsupported("durability of parameter servers is"));
   fields.Read("program", &job.program, ParseProgram);

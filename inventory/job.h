@@ -7,7 +7,9 @@
 //     replicas:
 //       ps:     {count: 2, on: cpu}
 //       worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 3}
-//     train: {steps: 1000, batch_size: 100, optimizer: adam, learning_rate: 0.001, seed: 1}
+//     train:
+//       {steps: 1000, batch_size: 100, seed: 1, optimizer: momentum, momentum: 0.9, weight_decay: 0.0005,
+//        learning_rate: 0.01, schedule: {kind: cosine, warmup_steps: 100}}
 //
 // What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
 // version of muster cannot do yet is refused, with its place, and never ignored.
@@ -75,12 +77,27 @@ struct UpdateSpec {
   std::optional<int> aggregate;  // contributions that make up a step of sync mode; here always all workers
 };
 
+/// Of the learning rate. The numbers of a kind are there only together with it.
+struct ScheduleSpec {
+  std::optional<std::string> kind;
+  std::optional<double> gamma, power;
+  std::optional<int64_t> step_size, decay_steps;
+  std::optional<double> final_fraction;
+  std::optional<int64_t> warmup_steps;
+};
+
 struct TrainSpec {
   std::optional<int64_t> steps;
   std::optional<int> batch_size;         // per worker; not together with global_batch_size
   std::optional<int> global_batch_size;  // split over the workers
   std::optional<std::string> optimizer;
   std::optional<double> learning_rate;
+  // Of the optimizers that have them; `optimizer` is given then.
+  std::optional<double> weight_decay, momentum;
+  std::optional<bool> nesterov;
+  std::optional<double> beta1, beta2, epsilon;
+  std::optional<double> initial_accumulator, l1, l2;
+  ScheduleSpec schedule;
   std::optional<int64_t> seed;
   std::optional<int64_t> eval_every;  // steps
   std::optional<int> threads;         // per task

@@ -70,6 +70,43 @@ env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
   EXPECT_TRUE(job->program.empty());
 }
 
+TEST(Job, ReadsEveryKeyOfOptimizersAndSchedules) {
+  const auto train = [](const std::string& text) {
+    const auto job = Parse(
+        "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" + text + "}\n");
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? job->train : TrainSpec{};
+  };
+  const TrainSpec momentum = train(
+      "optimizer: momentum, momentum: 0.8, nesterov: true, weight_decay: 5e-4, schedule: {kind: inverse, "
+      "gamma: 1e-4, power: 0.75, warmup_steps: 0}");
+  EXPECT_EQ(momentum.optimizer, "momentum");
+  EXPECT_EQ(momentum.momentum, 0.8);
+  EXPECT_EQ(momentum.nesterov, true);
+  EXPECT_EQ(momentum.weight_decay, 5e-4);
+  EXPECT_EQ(momentum.schedule.kind, "inverse");
+  EXPECT_EQ(momentum.schedule.gamma, 1e-4);
+  EXPECT_EQ(momentum.schedule.power, 0.75);
+  EXPECT_EQ(momentum.schedule.warmup_steps, 0);
+  const TrainSpec adam = train(
+      "optimizer: adam, beta1: 0.8, beta2: 0.99, epsilon: 1e-4, schedule: {kind: cosine, decay_steps: 50, "
+      "final_fraction: 0.1, warmup_steps: 5}");
+  EXPECT_EQ(adam.beta1, 0.8);
+  EXPECT_EQ(adam.beta2, 0.99);
+  EXPECT_EQ(adam.epsilon, 1e-4);
+  EXPECT_EQ(adam.schedule.decay_steps, 50);
+  EXPECT_EQ(adam.schedule.final_fraction, 0.1);
+  EXPECT_EQ(adam.schedule.warmup_steps, 5);
+  const TrainSpec ftrl = train("optimizer: ftrl, l1: 0.5, l2: 0.25, initial_accumulator: 0.2, schedule: {}");
+  EXPECT_EQ(ftrl.l1, 0.5);
+  EXPECT_EQ(ftrl.l2, 0.25);
+  EXPECT_EQ(ftrl.initial_accumulator, 0.2);
+  EXPECT_EQ(ftrl.schedule.kind, std::nullopt);
+  const TrainSpec step = train("schedule: {kind: step, step_size: 30, gamma: 0.5}");
+  EXPECT_EQ(step.schedule.step_size, 30);
+  EXPECT_EQ(step.optimizer, std::nullopt);
+}
+
 TEST(Job, LeavesWhatIsNotGivenToTheTrainer) {
   const auto job = Parse("name: j\nmodel: mnist_softmax\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n");
   ASSERT_TRUE(job.ok()) << job.status();
@@ -174,7 +211,38 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"train: {learning_rate: 0}\n", "4:24: expected a number above 0, at most 1000, found \"0\""},
       {"train: {learning_rate: nan}\n", "4:24: expected a number above 0, at most 1000, found \"nan\""},
       {"train: {optimizer: adma}\n", "4:20: unknown optimizer \"adma\"; did you mean \"adam\"?"},
-      {"train: {optimizer: [adam]}\n", "4:20: expected one of sgd, adam, found a list"},
+      {"train: {optimizer: [adam]}\n",
+       "4:20: expected one of sgd, momentum, adagrad, adam, ftrl, found a list"},
+      {"train: {momentum: 0.9}\n",
+       "4:9: \"momentum\" belongs to an optimizer: give \"optimizer\" too, one of momentum"},
+      {"train: {optimizer: adam, nesterov: true}\n",
+       "4:26: \"nesterov\" means nothing with `optimizer: adam`, only with momentum"},
+      {"train: {optimizer: ftrl, weight_decay: 0.1}\n",
+       "4:26: \"weight_decay\" means nothing with `optimizer: ftrl`, only with sgd, momentum, adagrad, adam"},
+      {"train: {optimizer: momentum, momentum: 1}\n",
+       "4:40: expected a number from 0 to 0.999999, found \"1\""},
+      {"train: {optimizer: momentum, momemtum: 0.9}\n",
+       "4:30: unknown key \"momemtum\" in train; did you mean \"momentum\"?"},
+      {"train: {optimizer: momentum, nesterov: 1}\n", "4:40: expected true or false, found \"1\""},
+      {"train: {optimizer: adam, epsilon: 0}\n", "4:35: expected a number from 1e-30 to 1e+06, found \"0\""},
+      {"train: {schedule: cosine}\n",
+       "4:19: expected a mapping (`key: value`) in schedule, found \"cosine\""},
+      {"train: {schedule: {kind: cosin}}\n", "4:26: unknown schedule \"cosin\"; did you mean \"cosine\"?"},
+      {"train: {schedule: {warmup_step: 5}}\n",
+       "4:20: unknown key \"warmup_step\" in schedule; did you mean \"warmup_steps\"?"},
+      {"train:\n  schedule:\n    gamma: 0.5\n",
+       "6:5: \"gamma\" belongs to a kind of schedule: give \"kind\" too, one of inverse, step"},
+      {"train: {schedule: {kind: cosine, power: 2}}\n",
+       "4:34: \"power\" means nothing with `kind: cosine`, only with inverse"},
+      {"train: {schedule: {kind: step}}\n", "4:26: the schedule step needs \"step_size\""},
+      {"train: {schedule: {kind: step, step_size: 1, gamma: 2}}\n",
+       "4:53: \"gamma\" of the schedule step must be above 0, at most 1"},
+      {"train: {schedule: {kind: cosine, final_fraction: 1.5}}\n",
+       "4:50: expected a number from 0 to 1, found \"1.5\""},
+      {"train: {steps: 10, schedule: {kind: cosine, warmup_steps: 10}}\n",
+       "4:59: \"warmup_steps\" leaves the cosine nothing of 10 steps"},
+      {"train: {optimizer: ftrl, schedule: {warmup_steps: 10}}\n",
+       "4:26: the optimizer ftrl takes a constant learning rate only, without warm-up"},
       {"train: {seed: -1}\n", "4:15: expected a whole number from 0 to 9223372036854775807, found \"-1\""},
       {"train: {threads: 0}\n", "4:18: expected a whole number from 1 to 1024, found \"0\""},
       {"train:\n  batch_size: 10\n  global_batch_size: 30\n",

@@ -26,6 +26,12 @@ bool HasLeadingZero(std::string_view text) {
   return text.size() > 1 && text[0] == '0' && text[1] != '.';
 }
 
+// May be infinite or NaN.
+std::optional<double> RealNumber(const YamlNode& node) {
+  const bool number = node.kind == YamlNode::Kind::kText && !node.quoted && !HasLeadingZero(node.text);
+  return number ? ParseWhole<double>(node.text) : std::nullopt;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> YamlText(const YamlNode& node) {
@@ -51,10 +57,17 @@ absl::StatusOr<int64_t> ParseYamlInteger(const YamlNode& node, int64_t minimum, 
 }
 
 absl::StatusOr<double> ParseYamlPositiveNumber(const YamlNode& node, double maximum) {
-  const bool number = node.kind == YamlNode::Kind::kText && !node.quoted && !HasLeadingZero(node.text);
-  const std::optional<double> value = number ? ParseWhole<double>(node.text) : std::nullopt;
+  const std::optional<double> value = RealNumber(node);
   if (!value || !(*value > 0 && *value <= maximum)) {
     return node.Expected(absl::StrFormat("a number above 0, at most %g", maximum));
+  }
+  return *value;
+}
+
+absl::StatusOr<double> ParseYamlNumber(const YamlNode& node, double minimum, double maximum) {
+  const std::optional<double> value = RealNumber(node);
+  if (!value || !(*value >= minimum && *value <= maximum)) {
+    return node.Expected(absl::StrFormat("a number from %g to %g", minimum, maximum));
   }
   return *value;
 }

@@ -22,6 +22,8 @@ absl::StatusOr<bool> YamlBoolean(const YamlNode& node);      // true or false
 absl::StatusOr<int64_t> ParseYamlInteger(const YamlNode& node, int64_t minimum, int64_t maximum);
 /// A finite decimal number, above 0 and at most `maximum`.
 absl::StatusOr<double> ParseYamlPositiveNumber(const YamlNode& node, double maximum);
+/// A finite decimal number in [minimum, maximum].
+absl::StatusOr<double> ParseYamlNumber(const YamlNode& node, double minimum, double maximum);
 /// A duration like 500ms, 10s, 5m or 2h, in milliseconds, up to 24 hours.
 absl::StatusOr<int64_t> YamlDurationMs(const YamlNode& node);
 
@@ -35,6 +37,10 @@ auto YamlInteger(T minimum, T maximum) {
 
 inline auto YamlPositiveNumber(double maximum) {
   return [=](const YamlNode& node) { return ParseYamlPositiveNumber(node, maximum); };
+}
+
+inline auto YamlNumber(double minimum, double maximum) {
+  return [=](const YamlNode& node) { return ParseYamlNumber(node, minimum, maximum); };
 }
 
 /// One word of a table. `what` names the thing in messages: `unknown WHAT "word"; did you mean ...`.

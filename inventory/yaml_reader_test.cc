@@ -23,6 +23,10 @@ TEST(YamlReader, ReadsNumbersStrictly) {
   for (const size_t i : {0, 1, 2, 8}) EXPECT_TRUE(YamlPositiveNumber(2)(numbers->root.children[i]).ok()) << i;
   for (const size_t i : {3, 4, 5, 6, 7, 9})
     EXPECT_FALSE(YamlPositiveNumber(2)(numbers->root.children[i]).ok()) << i;
+  for (const size_t i : {0, 1, 2, 3, 8}) EXPECT_TRUE(YamlNumber(0, 2)(numbers->root.children[i]).ok()) << i;
+  for (const size_t i : {4, 5, 6, 7, 9}) EXPECT_FALSE(YamlNumber(0, 2)(numbers->root.children[i]).ok()) << i;
+  EXPECT_EQ(YamlNumber(0, 2)(numbers->root.children[4]).status().message(),
+            "f:1:19: expected a number from 0 to 2, found \"-1\"");
 }
 
 TEST(YamlReader, ReadsDurations) {

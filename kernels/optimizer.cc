@@ -1,71 +1,157 @@
 #include "kernels/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/nearest.h"
+#include "kernels/optimizer_loops.h"
 
 namespace muster {
 namespace {
 
-class Sgd : public Optimizer {
+// What dense updates and those of rows have in common: an update begins with its factors, and then goes over
+// one range or several.
+class ElementwiseOptimizer : public Optimizer {
  public:
-  Sgd(const OptimizerConfig& config, int64_t size) : learning_rate_(config.learning_rate), size_(size) {}
+  ElementwiseOptimizer(const OptimizerConfig& config, int64_t size) : config_(config), size_(size) {}
 
   void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, float gradient_scale,
-             std::span<float> updated) override {
-    MUSTER_CHECK(parameters.size() == size_ && gradient_sum.size() == size_ && updated.size() == size_);
-    for (size_t i = 0; i < size_; ++i) {
-      updated[i] = parameters[i] - learning_rate_ * (gradient_sum[i] * gradient_scale);
+             std::span<float> updated) final {
+    const size_t size = size_;
+    MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
+    CountUpdate();
+    Update(0, {size_, parameters.data(), gradient_sum.data(), updated.data()}, gradient_scale);
+  }
+
+  void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
+                 float gradient_scale, std::span<float> parameters) final {
+    MUSTER_CHECK(width > 0 && size_ % width == 0 && static_cast<int64_t>(parameters.size()) == size_);
+    MUSTER_CHECK(gradient_sums.size() == rows.size() * width);
+    CountUpdate();
+    const float* gradient_sum = gradient_sums.data();
+    for (const int64_t row : rows) {
+      MUSTER_CHECK(row >= 0 && row < size_ / width, "a row outside the table");
+      float* const values = parameters.data() + row * width;
+      Update(row * width, {width, values, gradient_sum, values}, gradient_scale);
+      gradient_sum += width;
     }
   }
 
+ protected:
+  /// Computes the factors of one more update.
+  virtual void Begin(double learning_rate) = 0;
+
+  /// Goes over the arrays, whose slots begin at `offset`.
+  virtual void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) = 0;
+
+  GradientFactors Factors(float gradient_scale) const { return {gradient_scale, config_.weight_decay}; }
+
+  const OptimizerConfig config_;
+
  private:
-  const float learning_rate_;
-  const size_t size_;
+  void CountUpdate() { Begin(LearningRateAt(config_.schedule, config_.learning_rate, updates_++)); }
+
+  const int64_t size_;
+  uint64_t updates_ = 0;
 };
 
-class Adam : public Optimizer {
+class Sgd final : public ElementwiseOptimizer {
+ public:
+  using ElementwiseOptimizer::ElementwiseOptimizer;
+
+ private:
+  void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
+  void Update(int64_t, UpdateArrays arrays, float gradient_scale) override {
+    SgdLoop(arrays, Factors(gradient_scale), rate_);
+  }
+
+  float rate_ = 0;
+};
+
+class Momentum final : public ElementwiseOptimizer {
+ public:
+  Momentum(const OptimizerConfig& config, int64_t size)
+      : ElementwiseOptimizer(config, size), velocity_(size) {}
+
+ private:
+  void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
+  void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
+    const auto loop = config_.nesterov ? NesterovLoop : MomentumLoop;
+    loop(arrays, Factors(gradient_scale), rate_, config_.momentum, velocity_.data() + offset);
+  }
+
+  float rate_ = 0;
+  std::vector<float> velocity_;
+};
+
+class Adagrad final : public ElementwiseOptimizer {
+ public:
+  Adagrad(const OptimizerConfig& config, int64_t size)
+      : ElementwiseOptimizer(config, size), accumulator_(size, config.initial_accumulator) {}
+
+ private:
+  void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
+  void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
+    AdagradLoop(arrays, Factors(gradient_scale), rate_, accumulator_.data() + offset);
+  }
+
+  float rate_ = 0;
+  std::vector<float> accumulator_;
+};
+
+class Adam final : public ElementwiseOptimizer {
  public:
   Adam(const OptimizerConfig& config, int64_t size)
-      : config_(config), first_moment_(size), second_moment_(size) {}
+      : ElementwiseOptimizer(config, size), first_moment_(size), second_moment_(size) {}
 
-  void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, float gradient_scale,
-             std::span<float> updated) override {
-    const size_t size = first_moment_.size();
-    MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
+ private:
+  void Begin(double learning_rate) override {
     // Running products, because pow differs between versions of libm.
     beta1_power_ *= double{config_.beta1};
     beta2_power_ *= double{config_.beta2};
-    const float rate = static_cast<float>(double{config_.learning_rate} / (1 - beta1_power_));
-    const float second_correction = static_cast<float>(1 / (1 - beta2_power_));
-    const float one_minus_beta1 = static_cast<float>(1 - double{config_.beta1});
-    const float one_minus_beta2 = static_cast<float>(1 - double{config_.beta2});
-    const auto [kind, learning_rate, beta1, beta2, epsilon] = config_;
-    float* const first_moment = first_moment_.data();
-    float* const second_moment = second_moment_.data();
-    // Each element is read before it is written and none depends on another, also when updated is parameters.
-#pragma GCC ivdep
-    for (size_t i = 0; i < size; ++i) {
-      const float gradient = gradient_sum[i] * gradient_scale;
-      const float m = beta1 * first_moment[i] + one_minus_beta1 * gradient;
-      const float v = beta2 * second_moment[i] + one_minus_beta2 * (gradient * gradient);
-      first_moment[i] = m;
-      second_moment[i] = v;
-      updated[i] = parameters[i] - rate * m / (std::sqrt(v * second_correction) + epsilon);
-    }
+    factors_ = {.rate = static_cast<float>(learning_rate / (1 - beta1_power_)),
+                .beta1 = config_.beta1,
+                .one_minus_beta1 = static_cast<float>(1 - double{config_.beta1}),
+                .beta2 = config_.beta2,
+                .one_minus_beta2 = static_cast<float>(1 - double{config_.beta2}),
+                .second_correction = static_cast<float>(1 / (1 - beta2_power_)),
+                .epsilon = config_.epsilon};
+  }
+  void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
+    AdamLoop(arrays, Factors(gradient_scale), factors_, first_moment_.data() + offset,
+             second_moment_.data() + offset);
   }
 
- private:
-  const OptimizerConfig config_;
+  AdamFactors factors_;
   std::vector<float> first_moment_;
   std::vector<float> second_moment_;
   double beta1_power_ = 1;
   double beta2_power_ = 1;
 };
 
+class Ftrl final : public ElementwiseOptimizer {
+ public:
+  Ftrl(const OptimizerConfig& config, int64_t size)
+      : ElementwiseOptimizer(config, size), accumulator_(size, config.initial_accumulator), linear_(size) {}
+
+ private:
+  void Begin(double learning_rate) override { inverse_rate_ = static_cast<float>(1 / learning_rate); }
+  void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
+    const FtrlFactors factors{
+        .scale = gradient_scale, .inverse_rate = inverse_rate_, .l1 = config_.l1, .twice_l2 = 2 * config_.l2};
+    FtrlLoop(arrays, factors, accumulator_.data() + offset, linear_.data() + offset);
+  }
+
+  float inverse_rate_ = 0;
+  std::vector<float> accumulator_;
+  std::vector<float> linear_;
+};
+
 struct OptimizerEntry {
   OptimizerKind kind;
   const char* name;
+  float usual_learning_rate;
+  std::span<const std::string_view> fields;
   std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config, int64_t size);
 };
 
@@ -74,9 +160,18 @@ std::unique_ptr<Optimizer> Make(const OptimizerConfig& config, int64_t size) {
   return std::make_unique<T>(config, size);
 }
 
+constexpr std::string_view kSgdFields[] = {"weight_decay"};
+constexpr std::string_view kMomentumFields[] = {"weight_decay", "momentum", "nesterov"};
+constexpr std::string_view kAdagradFields[] = {"weight_decay", "initial_accumulator"};
+constexpr std::string_view kAdamFields[] = {"weight_decay", "beta1", "beta2", "epsilon"};
+constexpr std::string_view kFtrlFields[] = {"initial_accumulator", "l1", "l2"};
+
 constexpr OptimizerEntry kOptimizers[] = {
-    {OptimizerKind::kSgd, "sgd", Make<Sgd>},
-    {OptimizerKind::kAdam, "adam", Make<Adam>},
+    {OptimizerKind::kSgd, "sgd", 0.01f, kSgdFields, Make<Sgd>},
+    {OptimizerKind::kMomentum, "momentum", 0.01f, kMomentumFields, Make<Momentum>},
+    {OptimizerKind::kAdagrad, "adagrad", 0.05f, kAdagradFields, Make<Adagrad>},
+    {OptimizerKind::kAdam, "adam", 0.001f, kAdamFields, Make<Adam>},
+    {OptimizerKind::kFtrl, "ftrl", 0.2f, kFtrlFields, Make<Ftrl>},
 };
 
 const OptimizerEntry& EntryFor(OptimizerKind kind) {
@@ -84,6 +179,11 @@ const OptimizerEntry& EntryFor(OptimizerKind kind) {
     if (entry.kind == kind) return entry;
   }
   MUSTER_CHECK(false, "an optimizer without a row in the table");
+}
+
+bool Reads(OptimizerKind kind, std::string_view field) {
+  const auto fields = OptimizerFields(kind);
+  return std::find(fields.begin(), fields.end(), field) != fields.end();
 }
 
 }  // namespace
@@ -103,7 +203,55 @@ absl::StatusOr<OptimizerKind> ParseOptimizerKind(const std::string& name) {
 
 std::string OptimizerName(OptimizerKind kind) { return EntryFor(kind).name; }
 
+std::span<const std::string_view> OptimizerFields(OptimizerKind kind) { return EntryFor(kind).fields; }
+
+OptimizerConfig UsualOptimizer(OptimizerKind kind) {
+  return {.kind = kind, .learning_rate = EntryFor(kind).usual_learning_rate};
+}
+
+absl::Status Validate(const OptimizerConfig& config) {
+  struct Number {
+    const char* field;
+    float value;
+    bool ok;  // false for NaN too
+    const char* expected;
+  };
+  const auto at_least_0 = [](const char* field, float value) {
+    return Number{field, value, std::isfinite(value) && value >= 0, "a finite number of at least 0"};
+  };
+  const auto above_0 = [](const char* field, float value) {
+    return Number{field, value, std::isfinite(value) && value > 0, "a finite number above 0"};
+  };
+  const auto below_1 = [](const char* field, float value) {
+    return Number{field, value, value >= 0 && value < 1, "a number from 0 to below 1"};
+  };
+  const std::string name = OptimizerName(config.kind);
+  for (const auto& [field, value, ok, expected] :
+       {above_0("learning_rate", config.learning_rate), at_least_0("weight_decay", config.weight_decay),
+        below_1("momentum", config.momentum), below_1("beta1", config.beta1), below_1("beta2", config.beta2),
+        above_0("epsilon", config.epsilon), above_0("initial_accumulator", config.initial_accumulator),
+        at_least_0("l1", config.l1), at_least_0("l2", config.l2)}) {
+    if (!ok)
+      return InvalidArgument("%s of the optimizer %s is %g, expected %s", field, name, value, expected);
+  }
+  // Of the other fields nothing tells whether they were meant.
+  for (const auto& [field, is_set] :
+       {std::pair{"weight_decay", config.weight_decay != 0}, std::pair{"nesterov", config.nesterov},
+        std::pair{"l1", config.l1 != 0}, std::pair{"l2", config.l2 != 0}}) {
+    if (is_set && !Reads(config.kind, field)) {
+      return InvalidArgument("%s means nothing with the optimizer %s", field, name);
+    }
+  }
+  MUSTER_RETURN_IF_ERROR(Validate(config.schedule));
+  if (config.kind == OptimizerKind::kFtrl &&
+      (config.schedule.kind != ScheduleKind::kConstant || config.schedule.warmup_steps > 0)) {
+    return InvalidArgument("the optimizer ftrl takes a constant learning rate only, without warm-up");
+  }
+  return absl::OkStatus();
+}
+
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerConfig& config, int64_t size) {
+  MUSTER_CHECK(Validate(config).ok(), std::string(Validate(config).message()));
   return EntryFor(config.kind).make(config, size);
 }
 

@@ -1,4 +1,4 @@
-// Optimizers over a contiguous range of the flat parameter buffer.
+// Optimizers over a contiguous range of the flat parameter buffer, or over rows of a table.
 //
 // Elementwise, without contraction, without libm beyond the correctly rounded sqrt: the result does not
 // depend on how the buffer is cut into shards, on alignment, or on the machine.
@@ -8,31 +8,81 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/learning_rate.h"
 
 namespace muster {
 
+/// With p a parameter, rate the learning rate of the update, and g its gradient. To the gradient all but ftrl
+/// add weight_decay p, the gradient of an L2 penalty, as Caffe and PyTorch's SGD do; so Adam's moments see it
+/// too, other than in AdamW. All read learning_rate and schedule.
 enum class OptimizerKind : uint8_t {
+  /// p -= rate g. Reads weight_decay.
   kSgd = 0,
-  kAdam = 1,  // Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1
+
+  /// Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1. Reads weight_decay,
+  /// beta1, beta2, epsilon.
+  kAdam = 1,
+
+  /// The heavy ball as PyTorch has it: v = momentum v + g; p -= rate v, or with nesterov
+  /// p -= rate (g + momentum v). The rate is outside of v; in Caffe it is inside, which is the same as long
+  /// as
+  /// it is constant. Reads weight_decay, momentum, nesterov.
+  kMomentum = 2,
+
+  /// Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
+  /// JMLR 2011, as TensorFlow has it: a starts at initial_accumulator; a += g^2; p -= rate g / sqrt(a). Reads
+  /// weight_decay, initial_accumulator.
+  kAdagrad = 3,
+
+  /// FTRL-Proximal: McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013, algorithm 1,
+  /// with TensorFlow's constants (FtrlOptimizer, learning_rate_power -0.5): n starts at initial_accumulator,
+  /// which stands for the paper's beta, and l2 counts twice (the penalty is l2 p^2). z starts at 0, as if the
+  /// parameters did. Two differences: a parameter whose gradient is 0 keeps its value, as in the paper, where
+  /// TensorFlow's dense update computes it again (which matters only until its first gradient); and the
+  /// rate must be constant, because z holds what earlier rates made of the parameters. Reads l1, l2,
+  /// initial_accumulator.
+  kFtrl = 4,
 };
 
+/// Everything any of them reads. What a kind does not read keeps its default.
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kSgd;
   float learning_rate = 0.5f;
-  float beta1 = 0.9f;     // Adam
-  float beta2 = 0.999f;   // Adam
-  float epsilon = 1e-8f;  // Adam
+  float weight_decay = 0;
+  float momentum = 0.9f;
+  bool nesterov = false;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float initial_accumulator = 0.1f;
+  float l1 = 0;
+  float l2 = 0;
+  LearningRateSchedule schedule;
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
-/// "sgd", "adam"; InvalidArgument names the valid ones and the nearest.
+/// "sgd", "momentum", ...; InvalidArgument names the valid ones and the nearest.
 absl::StatusOr<OptimizerKind> ParseOptimizerKind(const std::string& name);
 std::string OptimizerName(OptimizerKind kind);
 
-/// Owns the slots (moments) of one range. One thread at a time.
+/// Names of the fields that the kind reads beside learning_rate and schedule.
+std::span<const std::string_view> OptimizerFields(OptimizerKind kind);
+
+/// The kind with the learning rate that people begin with: sgd and momentum 0.01, adam 0.001 (its paper's),
+/// adagrad 0.05 and ftrl 0.2 (those of TensorFlow's estimators).
+OptimizerConfig UsualOptimizer(OptimizerKind kind);
+
+/// InvalidArgument names a field out of range, or one that has been set and that the kind does not read.
+absl::Status Validate(const OptimizerConfig& config);
+
+/// Owns the slots (moments) of one range and counts its updates, of either sort: the schedule's step is the
+/// number of those before. One thread at a time.
+///
+/// A parameter that is 0 and never gets a gradient stays 0.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -42,9 +92,18 @@ class Optimizer {
   /// `parameters` itself (in place) and must not overlap it otherwise; `gradient_sum` overlaps neither.
   virtual void Apply(std::span<const float> parameters, std::span<const float> gradient_sum,
                      float gradient_scale, std::span<float> updated) = 0;
+
+  /// One update that touches only the rows named of a table, parameters: [size / width, width], in place.
+  /// rows: distinct, in any order; one outside the table is a bug. gradient_sums: [rows.size(), width],
+  /// packed, overlaps nothing. Parameters and slots of other rows stay as they are: neither moments nor
+  /// weights decay there. What belongs to the optimizer and not to a row advances once for each update: the
+  /// schedule and Adam's bias correction. Without weight decay, sgd, adagrad and ftrl give the same bits as
+  /// Apply with zeros for the other rows.
+  virtual void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
+                         float gradient_scale, std::span<float> parameters) = 0;
 };
 
-/// An optimizer with zeroed slots for `size` floats.
+/// An optimizer with fresh slots for `size` floats. A config that is not valid is a bug.
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerConfig& config, int64_t size);
 
 }  // namespace muster

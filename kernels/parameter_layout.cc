@@ -10,7 +10,7 @@ namespace muster {
 namespace {
 
 constexpr int64_t kMaxFloats = int64_t{1} << 40;
-constexpr uint64_t kHashVersion = 1;
+constexpr uint64_t kHashVersion = 2;
 
 int64_t RoundUpToBlock(int64_t floats) { return (floats + kBlockFloats - 1) / kBlockFloats * kBlockFloats; }
 
@@ -94,6 +94,9 @@ absl::StatusOr<ParameterLayout> ParameterLayout::Create(std::vector<TensorSpec> 
   std::set<std::string> names;
   for (TensorSpec& spec : tensors) {
     if (!names.insert(spec.name).second) return InvalidArgument("two tensors are named '%s'", spec.name);
+    if (spec.optimizer_group < 0) {
+      return InvalidArgument("tensor '%s' has optimizer group %d", spec.name, spec.optimizer_group);
+    }
     int64_t size = 1;
     for (const int64_t dimension : spec.shape) {
       if (dimension < 1) return InvalidArgument("tensor '%s' has a dimension of %d", spec.name, dimension);
@@ -119,8 +122,8 @@ int64_t ParameterLayout::parameter_count() const {
 }
 
 // The words hashed: version of this format, block size, number of tensors; then per tensor its name (length,
-// bytes), rank, dimensions, initializer, and the bits of its scale. Lengths come first, so that no two
-// layouts give the same words.
+// bytes), rank, dimensions, initializer, the bits of its scale, and its optimizer group. Lengths come first,
+// so that no two layouts give the same words.
 uint64_t ParameterLayout::Hash() const {
   WordHash hash;
   hash.Add(kHashVersion);
@@ -132,6 +135,7 @@ uint64_t ParameterLayout::Hash() const {
     for (const int64_t dimension : tensor.spec.shape) hash.Add(static_cast<uint64_t>(dimension));
     hash.Add(static_cast<uint64_t>(tensor.spec.initializer));
     hash.Add(std::bit_cast<uint32_t>(tensor.spec.scale));
+    hash.Add(static_cast<uint64_t>(tensor.spec.optimizer_group));
   }
   return hash.value();
 }

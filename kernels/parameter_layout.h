@@ -31,6 +31,7 @@ struct TensorSpec {
   std::vector<int64_t> shape;  // row-major
   Initializer initializer = Initializer::kZeros;
   float scale = 0;
+  int optimizer_group = 0;  // which of the job's optimizers updates it
 };
 
 struct LayoutTensor {
@@ -52,7 +53,7 @@ class ParameterLayout {
   ParameterLayout() = default;
 
   /// Lays the tensors out in the order given. InvalidArgument: no tensors, a name used twice, a shape with an
-  /// entry < 1, more than 2^40 floats in all.
+  /// entry < 1, a group < 0, more than 2^40 floats in all.
   static absl::StatusOr<ParameterLayout> Create(std::vector<TensorSpec> tensors);
 
   /// Floats in the buffer, padding included; a multiple of kBlockFloats.
@@ -62,7 +63,8 @@ class ParameterLayout {
   /// Parameters without padding, as people count them.
   int64_t parameter_count() const;
 
-  /// A hash of names, shapes, initializers and scales, the same on every machine; compared when a task joins.
+  /// A hash of names, shapes, initializers, scales and optimizer groups, the same on every machine; compared
+  /// when a task joins.
   uint64_t Hash() const;
 
   /// The range that shard `index` of `count` owns: whole blocks, sizes that differ by at most one block. With

@@ -58,6 +58,7 @@ TEST(ParameterLayout, RefusesWhatCannotBeLaidOut) {
   EXPECT_THAT(error({{"a", {1}}, {"a", {1}}}), HasSubstr("'a'"));
   EXPECT_THAT(error({{"a", {3, 0}}}), HasSubstr("dimension of 0"));
   EXPECT_THAT(error({{"a", {-1}}}), HasSubstr("dimension of -1"));
+  EXPECT_THAT(error({{.name = "a", .shape = {1}, .optimizer_group = -1}}), HasSubstr("optimizer group -1"));
   EXPECT_THAT(error({{"a", {int64_t{1} << 40, 2}}}), HasSubstr("'a'"));
   EXPECT_THAT(error({{"a", {INT64_MAX, INT64_MAX}}}), HasSubstr("'a'"));
   EXPECT_THAT(error({{"a", {int64_t{1} << 40}}, {"b", {1}}}), HasSubstr("'b'"));
@@ -163,6 +164,7 @@ TEST(ParameterLayout, HashDependsOnEachField) {
   with([](auto& s) { s[0].shape = {185}; });
   with([](auto& s) { s[1].initializer = Initializer::kUniform; });
   with([](auto& s) { s[0].scale = std::nextafter(0.25f, 1.0f); });
+  with([](auto& s) { s[3].optimizer_group = 1; });
   with([](auto& s) { std::swap(s[0], s[2]); });
   with([](auto& s) { s.pop_back(); });
   std::sort(hashes.begin(), hashes.end());
@@ -174,7 +176,7 @@ TEST(ParameterLayout, HashDependsOnEachField) {
 TEST(ParameterLayout, HashAndFirstValuesAreTheRecordedOnes) {
   const ParameterLayout layout = MustCreate(ExampleSpecs());
   const std::vector<uint32_t> bits = Bits(InitializeAll(layout, 1));
-  EXPECT_EQ(layout.Hash(), 0x04e0bc045e12adf7u);
+  EXPECT_EQ(layout.Hash(), 0x97b21bc6b96f407du);
   EXPECT_THAT(std::vector<uint32_t>(bits.begin(), bits.begin() + 4),
               ::testing::ElementsAre(0xbd57bbd6u, 0xbe0e4402u, 0xbc9edd0au, 0x3ec40341u));
   EXPECT_THAT(std::vector<uint32_t>(bits.begin() + 208, bits.begin() + 212),

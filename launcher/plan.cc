@@ -65,13 +65,20 @@ agent::RestartPolicy PolicyOf(ReplicaSpec::Restart restart) {
 template <typename T>
 void AddFlag(const char* name, const std::optional<T>& value, std::vector<std::string>& arguments) {
   if (!value) return;
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (std::is_same_v<T, bool>) {
+    arguments.push_back(absl::StrFormat("--%s=%s", name, *value ? "true" : "false"));
+  } else if constexpr (std::is_floating_point_v<T>) {
     arguments.push_back(absl::StrFormat("--%s=%.9g", name, *value));
   } else if constexpr (std::is_integral_v<T>) {
     arguments.push_back(absl::StrFormat("--%s=%d", name, *value));
   } else {
     arguments.push_back(absl::StrFormat("--%s=%s", name, *value));
   }
+}
+
+// A cosine without an end of its own ends with the training.
+bool RateDependsOnSteps(const TrainSpec& train) {
+  return train.schedule.kind == "cosine" && !train.schedule.decay_steps;
 }
 
 // Plans one job; the parts of MakePlan.
@@ -255,9 +262,27 @@ std::vector<std::string> Planner::ParameterArguments() const {
   if (!job_.variant.empty()) arguments.push_back("--variant=" + job_.variant);
   if (!job_.hidden.empty()) arguments.push_back("--hidden=" + absl::StrJoin(job_.hidden, ","));
   if (job_.update.mode == UpdateSpec::Mode::kSync) arguments.push_back("--sync_replicas");
-  AddFlag("optimizer", job_.train.optimizer, arguments);
-  AddFlag("learning_rate", job_.train.learning_rate, arguments);
   AddFlag("seed", job_.train.seed, arguments);
+  const TrainSpec& train = job_.train;
+  AddFlag("optimizer", train.optimizer, arguments);
+  AddFlag("learning_rate", train.learning_rate, arguments);
+  AddFlag("weight_decay", train.weight_decay, arguments);
+  AddFlag("momentum", train.momentum, arguments);
+  AddFlag("nesterov", train.nesterov, arguments);
+  AddFlag("beta1", train.beta1, arguments);
+  AddFlag("beta2", train.beta2, arguments);
+  AddFlag("epsilon", train.epsilon, arguments);
+  AddFlag("initial_accumulator", train.initial_accumulator, arguments);
+  AddFlag("l1", train.l1, arguments);
+  AddFlag("l2", train.l2, arguments);
+  AddFlag("learning_rate_schedule", train.schedule.kind, arguments);
+  AddFlag("learning_rate_gamma", train.schedule.gamma, arguments);
+  AddFlag("learning_rate_power", train.schedule.power, arguments);
+  AddFlag("learning_rate_step_size", train.schedule.step_size, arguments);
+  AddFlag("learning_rate_decay_steps", train.schedule.decay_steps, arguments);
+  AddFlag("learning_rate_final_fraction", train.schedule.final_fraction, arguments);
+  AddFlag("warmup_steps", train.schedule.warmup_steps, arguments);
+  if (RateDependsOnSteps(train)) AddFlag("train_steps", train.steps, arguments);
   return arguments;
 }
 
@@ -265,7 +290,7 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
   start->add_argv("--tls_dir={task_dir}/tls");
   if (placed.role == ReplicaRole::kPs) return;
   std::vector<std::string> arguments = ParameterArguments();
-  AddFlag("train_steps", job_.train.steps, arguments);
+  if (!RateDependsOnSteps(job_.train)) AddFlag("train_steps", job_.train.steps, arguments);
   AddFlag("batch_size", job_.train.batch_size, arguments);
   AddFlag("global_batch_size", job_.train.global_batch_size, arguments);
   AddFlag("eval_every", job_.train.eval_every, arguments);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/file.h"
 
 namespace muster {
@@ -47,6 +49,62 @@ TEST_F(PlanOfAProgram, NamesThePlaceOfADataFolderThatIsNone) {
   ASSERT_TRUE(WriteFileAtomically(Path("file"), "x").ok());
   EXPECT_EQ(ErrorOf("env: {A: b}\ndata: file\n"),
             Path("job.yaml") + ":5:7: " + Path("file") + " is no folder of this machine");
+}
+
+// What a server keeps to from its first worker on is part of what it is, so that a change starts it again.
+TEST(PlanOfAModel, AServersSpecHashCoversHowParametersAreUpdated) {
+  TemporaryDirectory trainer;
+  ASSERT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+  const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const auto hash = [&](const std::string& train) {
+    const auto job = ParseJob(
+        "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" + train + "}\n",
+        "job.yaml", "/home/me");
+    EXPECT_TRUE(job.ok()) << job.status();
+    const auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    EXPECT_TRUE(plan->record.tasks(0).is_server());
+    return plan->record.tasks(0).spec_hash();
+  };
+  const std::vector<std::string> different = {
+      "steps: 5",
+      "optimizer: sgd",
+      "optimizer: sgd, learning_rate: 0.25",
+      "optimizer: sgd, weight_decay: 0.25",
+      "optimizer: momentum",
+      "optimizer: momentum, momentum: 0.25",
+      "optimizer: momentum, nesterov: true",
+      "optimizer: adam",
+      "optimizer: adam, beta1: 0.25",
+      "optimizer: adam, beta2: 0.25",
+      "optimizer: adam, epsilon: 0.25",
+      "optimizer: adagrad",
+      "optimizer: adagrad, initial_accumulator: 0.25",
+      "optimizer: ftrl",
+      "optimizer: ftrl, l1: 0.25",
+      "optimizer: ftrl, l2: 0.25",
+      "schedule: {warmup_steps: 5}",
+      "schedule: {kind: constant}",
+      "schedule: {kind: inverse}",
+      "schedule: {kind: inverse, gamma: 0.25}",
+      "schedule: {kind: inverse, power: 0.25}",
+      "schedule: {kind: step, step_size: 5}",
+      "schedule: {kind: step, step_size: 5, gamma: 0.25}",
+      "steps: 5, schedule: {kind: cosine}",
+      "steps: 6, schedule: {kind: cosine}",
+      "steps: 5, schedule: {kind: cosine, final_fraction: 0.25}",
+      "steps: 5, schedule: {kind: cosine, decay_steps: 5}",
+  };
+  std::map<std::string, std::string> seen;
+  for (const std::string& train : different) {
+    const auto [other, is_new] = seen.emplace(hash(train), train);
+    EXPECT_TRUE(is_new) << train << " is the same as " << other->second;
+  }
+  // More steps are no reason to begin again, unless the rate depends on them.
+  EXPECT_EQ(hash("steps: 6"), hash("steps: 5"));
+  EXPECT_EQ(hash("steps: 6, schedule: {kind: cosine, decay_steps: 5}"),
+            hash("steps: 5, schedule: {kind: cosine, decay_steps: 5}"));
 }
 
 record::JobRecord RecordOn(const std::string& host, uint64_t generation = 0) {

@@ -1,9 +1,66 @@
 #include "ps/job_config.h"
 
 namespace muster {
+namespace {
+
+ps::Optimizer ToProto(const OptimizerConfig& optimizer) {
+  ps::Optimizer out;
+  out.set_kind(static_cast<uint32_t>(optimizer.kind));
+  out.set_learning_rate(optimizer.learning_rate);
+  out.set_weight_decay(optimizer.weight_decay);
+  out.set_momentum(optimizer.momentum);
+  out.set_nesterov(optimizer.nesterov);
+  out.set_beta1(optimizer.beta1);
+  out.set_beta2(optimizer.beta2);
+  out.set_epsilon(optimizer.epsilon);
+  out.set_initial_accumulator(optimizer.initial_accumulator);
+  out.set_l1(optimizer.l1);
+  out.set_l2(optimizer.l2);
+  ps::LearningRateSchedule* schedule = out.mutable_schedule();
+  schedule->set_kind(static_cast<uint32_t>(optimizer.schedule.kind));
+  schedule->set_gamma(optimizer.schedule.gamma);
+  schedule->set_power(optimizer.schedule.power);
+  schedule->set_step_size(optimizer.schedule.step_size);
+  schedule->set_decay_steps(optimizer.schedule.decay_steps);
+  schedule->set_final_fraction(optimizer.schedule.final_fraction);
+  schedule->set_warmup_steps(optimizer.schedule.warmup_steps);
+  return out;
+}
+
+absl::StatusOr<OptimizerConfig> FromProto(const ps::Optimizer& optimizer) {
+  const ps::LearningRateSchedule& schedule = optimizer.schedule();
+  if (optimizer.kind() > static_cast<uint32_t>(OptimizerKind::kFtrl)) {
+    return InvalidArgument("optimizer %d is not one that this version knows", optimizer.kind());
+  }
+  if (schedule.kind() > static_cast<uint32_t>(ScheduleKind::kCosine)) {
+    return InvalidArgument("learning-rate schedule %d is not one that this version knows", schedule.kind());
+  }
+  const OptimizerConfig config{.kind = static_cast<OptimizerKind>(optimizer.kind()),
+                               .learning_rate = optimizer.learning_rate(),
+                               .weight_decay = optimizer.weight_decay(),
+                               .momentum = optimizer.momentum(),
+                               .nesterov = optimizer.nesterov(),
+                               .beta1 = optimizer.beta1(),
+                               .beta2 = optimizer.beta2(),
+                               .epsilon = optimizer.epsilon(),
+                               .initial_accumulator = optimizer.initial_accumulator(),
+                               .l1 = optimizer.l1(),
+                               .l2 = optimizer.l2(),
+                               .schedule = {.kind = static_cast<ScheduleKind>(schedule.kind()),
+                                            .gamma = schedule.gamma(),
+                                            .power = schedule.power(),
+                                            .step_size = schedule.step_size(),
+                                            .decay_steps = schedule.decay_steps(),
+                                            .final_fraction = schedule.final_fraction(),
+                                            .warmup_steps = schedule.warmup_steps()}};
+  MUSTER_RETURN_IF_ERROR(Validate(config));
+  return config;
+}
+
+}  // namespace
 
 ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int worker_count,
-                            const OptimizerConfig& optimizer, uint64_t seed) {
+                            std::span<const OptimizerConfig> optimizers, uint64_t seed) {
   ps::JobConfig config;
   for (const LayoutTensor& tensor : layout.tensors()) {
     ps::Tensor* out = config.add_tensors();
@@ -11,15 +68,12 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int 
     for (const int64_t dimension : tensor.spec.shape) out->add_shape(dimension);
     out->set_initializer(static_cast<uint32_t>(tensor.spec.initializer));
     out->set_scale(tensor.spec.scale);
+    out->set_optimizer_group(static_cast<uint32_t>(tensor.spec.optimizer_group));
   }
   config.set_layout_hash(layout.Hash());
   config.set_mode(mode == UpdateMode::kSync ? ps::SYNC : ps::ASYNC);
   config.set_worker_count(static_cast<uint32_t>(worker_count));
-  config.set_optimizer(static_cast<uint32_t>(optimizer.kind));
-  config.set_learning_rate(optimizer.learning_rate);
-  config.set_beta1(optimizer.beta1);
-  config.set_beta2(optimizer.beta2);
-  config.set_epsilon(optimizer.epsilon);
+  for (const OptimizerConfig& optimizer : optimizers) *config.add_optimizers() = ToProto(optimizer);
   config.set_seed(seed);
   return config;
 }
@@ -34,7 +88,8 @@ absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config) {
     tensors.push_back({.name = tensor.name(),
                        .shape = {tensor.shape().begin(), tensor.shape().end()},
                        .initializer = static_cast<Initializer>(tensor.initializer()),
-                       .scale = tensor.scale()});
+                       .scale = tensor.scale(),
+                       .optimizer_group = static_cast<int>(tensor.optimizer_group())});
   }
   MUSTER_ASSIGN_OR_RETURN(ParameterLayout layout, ParameterLayout::Create(std::move(tensors)));
   if (layout.Hash() != config.layout_hash()) {
@@ -45,15 +100,20 @@ absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config) {
   return layout;
 }
 
-absl::StatusOr<OptimizerConfig> OptimizerOf(const ps::JobConfig& config) {
-  if (config.optimizer() > static_cast<uint32_t>(OptimizerKind::kAdam)) {
-    return InvalidArgument("optimizer %d is not one that this version knows", config.optimizer());
+absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config) {
+  std::vector<OptimizerConfig> optimizers;
+  for (const ps::Optimizer& optimizer : config.optimizers()) {
+    auto one = FromProto(optimizer);
+    if (!one.ok()) return Annotate(one.status(), absl::StrFormat("optimizer group %d", optimizers.size()));
+    optimizers.push_back(*std::move(one));
   }
-  return OptimizerConfig{.kind = static_cast<OptimizerKind>(config.optimizer()),
-                         .learning_rate = config.learning_rate(),
-                         .beta1 = config.beta1(),
-                         .beta2 = config.beta2(),
-                         .epsilon = config.epsilon()};
+  for (const ps::Tensor& tensor : config.tensors()) {
+    if (tensor.optimizer_group() >= optimizers.size()) {
+      return InvalidArgument("tensor %s is of optimizer group %d, for which there is no optimizer",
+                             tensor.name(), tensor.optimizer_group());
+    }
+  }
+  return optimizers;
 }
 
 absl::StatusOr<UpdateMode> UpdateModeOf(const ps::JobConfig& config) {

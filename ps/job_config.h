@@ -1,6 +1,9 @@
 // JobConfig on the wire, to and from what it stands for.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "base/status.h"
 #include "kernels/optimizer.h"
 #include "kernels/parameter_layout.h"
@@ -9,12 +12,17 @@
 
 namespace muster {
 
+/// `optimizers`: by optimizer group, one for each that the layout has.
 ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int worker_count,
-                            const OptimizerConfig& optimizer, uint64_t seed);
+                            std::span<const OptimizerConfig> optimizers, uint64_t seed);
 
 /// FailedPrecondition if the layout does not have the hash that its sender computed: the builds differ.
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config);
-absl::StatusOr<OptimizerConfig> OptimizerOf(const ps::JobConfig& config);
+
+/// By optimizer group. InvalidArgument: a kind that this version does not know, a number out of range, a
+/// tensor of a group without an optimizer.
+absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config);
+
 absl::StatusOr<UpdateMode> UpdateModeOf(const ps::JobConfig& config);
 
 }  // namespace muster

@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "base/logging.h"
 #include "base/random.h"
-#include "kernels/optimizer.h"
+#include "kernels/layout_optimizer.h"
 #include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/job_config.h"
@@ -136,7 +136,7 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
   std::optional<ps::JobConfig> config_;
   std::unique_ptr<UpdateRule> rule_;
   LayoutRange range_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<LayoutOptimizer> optimizer_;
   std::vector<float> gradient_sum_;
   std::shared_ptr<const std::vector<float>> parameters_;
   std::shared_ptr<const std::vector<float>> previous_parameters_;  // sync: of the step before, for Pull
@@ -340,19 +340,19 @@ absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
     return absl::OkStatus();
   }
   MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(config));
-  MUSTER_ASSIGN_OR_RETURN(const OptimizerConfig optimizer, OptimizerOf(config));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<OptimizerConfig> optimizers, OptimizersOf(config));
   MUSTER_ASSIGN_OR_RETURN(const UpdateMode mode, UpdateModeOf(config));
   range_ = layout.Shard(options_.shard_index, static_cast<int>(options_.cluster.ps.size()));
   if (range_.size() * static_cast<int64_t>(sizeof(float)) > kMaxFrameBytes / 2) {
     return InvalidArgument(
         "a shard of %d parameters is too large for one message: use more parameter servers", range_.size());
   }
+  MUSTER_ASSIGN_OR_RETURN(optimizer_, LayoutOptimizer::Create(layout, range_, optimizers));
   auto parameters = std::make_shared<std::vector<float>>(range_.size());
   layout.Initialize(config.seed(), range_, *parameters);
   versions_ = {parameters};
   parameters_ = std::move(parameters);
   gradient_sum_.resize(range_.size());
-  optimizer_ = MakeOptimizer(optimizer, range_.size());
   rule_ =
       std::make_unique<UpdateRule>(UpdateRuleOptions{.mode = mode,
                                                      .worker_count = static_cast<int>(config.worker_count()),

@@ -12,6 +12,7 @@
 
 #include "base/certificates.h"
 #include "base/random.h"
+#include "kernels/layout_optimizer.h"
 #include "ps/client.h"
 #include "ps/job_config.h"
 #include "ps/shard_connection.h"
@@ -25,15 +26,16 @@ using ::testing::HasSubstr;
 ParameterLayout TestLayout() {
   auto layout = ParameterLayout::Create(
       {{.name = "w", .shape = {37, 5}, .initializer = Initializer::kUniform, .scale = 0.5f},
-       {.name = "b", .shape = {5}}});
+       {.name = "b", .shape = {5}, .optimizer_group = 1}});
   EXPECT_TRUE(layout.ok());
   return *layout;
 }
 
 class Cluster {
  public:
-  Cluster(int ps, int workers, UpdateMode mode, OptimizerConfig optimizer = {}, bool tls = false)
-      : mode_(mode), optimizer_(optimizer) {
+  Cluster(int ps, int workers, UpdateMode mode, std::vector<OptimizerConfig> optimizers = {{}, {}},
+          bool tls = false)
+      : mode_(mode), optimizers_(std::move(optimizers)) {
     for (int i = 0; i < ps; ++i) spec.ps.push_back(FreeAddress());
     for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("127.0.0.2:%d", 1000 + i));
     if (tls) authority_ = *MakeAuthority("test");
@@ -62,7 +64,7 @@ class Cluster {
   ParameterServerClientOptions ClientOptions(int rank) const {
     return {.cluster = spec,
             .task = {Role::kWorker, rank},
-            .config = MakeJobConfig(layout, mode_, spec.rank_count(), optimizer_, /*seed=*/7),
+            .config = MakeJobConfig(layout, mode_, spec.rank_count(), optimizers_, /*seed=*/7),
             .layout = layout,
             .connect_timeout = std::chrono::seconds(20),
             .server_timeout = std::chrono::seconds(20),
@@ -76,7 +78,7 @@ class Cluster {
 
  private:
   const UpdateMode mode_;
-  const OptimizerConfig optimizer_;
+  const std::vector<OptimizerConfig> optimizers_;  // by group
   std::optional<Certificate> authority_;
 };
 
@@ -118,12 +120,17 @@ std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
 }
 
 TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
-  const OptimizerConfig adam{.kind = OptimizerKind::kAdam, .learning_rate = 0.01f};
+  const std::vector<OptimizerConfig> optimizers = {
+      {.kind = OptimizerKind::kAdam,
+       .learning_rate = 0.01f,
+       .schedule = {.kind = ScheduleKind::kCosine, .decay_steps = 15, .warmup_steps = 5}},
+      {.kind = OptimizerKind::kMomentum, .learning_rate = 0.1f, .weight_decay = 0.01f, .nesterov = true}};
   const uint64_t steps = 20;
   const ParameterLayout layout = TestLayout();
   std::vector<float> expected(layout.size());
   layout.Initialize(7, {0, layout.size()}, expected);
-  const auto optimizer = MakeOptimizer(adam, layout.size());
+  auto optimizer = LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers);
+  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
   for (uint64_t step = 0; step < steps; ++step) {
     std::vector<float> sum = GradientOf(layout, step, 0);
     for (const int rank : {1, 2}) {
@@ -133,7 +140,7 @@ TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
     optimizer->Apply(expected, sum, 1.0f / (10 + 11 + 12), expected);
   }
   for (const int shards : {1, 2, 5, 20}) {  // 20: more than there are blocks
-    Cluster cluster(shards, 3, UpdateMode::kSync, adam);
+    Cluster cluster(shards, 3, UpdateMode::kSync, optimizers);
     const std::vector<float> parameters = TrainAll(cluster, steps);
     ASSERT_EQ(parameters.size(), expected.size());
     EXPECT_EQ(std::memcmp(parameters.data(), expected.data(), expected.size() * sizeof(float)), 0) << shards;
@@ -141,7 +148,8 @@ TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
 }
 
 TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
-  Cluster cluster(2, 3, UpdateMode::kAsync, {.kind = OptimizerKind::kSgd, .learning_rate = 1.0f});
+  const OptimizerConfig sgd{.kind = OptimizerKind::kSgd, .learning_rate = 1.0f};
+  Cluster cluster(2, 3, UpdateMode::kAsync, {sgd, sgd});
   std::vector<float> initial(cluster.layout.size()), final(cluster.layout.size());
   ParameterServerClient watcher(cluster.ClientOptions(0));
   ASSERT_TRUE(watcher.Join(initial).ok());
@@ -166,7 +174,11 @@ TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
   EXPECT_EQ(summary->pushes().received(), 2u * kPushes);
   // Each push takes exactly 1 from each parameter; the sums of such small numbers are off by their rounding
   // only.
-  for (size_t i = 0; i < final.size(); ++i) ASSERT_NEAR(final[i], initial[i] - 2 * kPushes, 1e-3) << i;
+  for (const LayoutTensor& tensor : cluster.layout.tensors()) {
+    for (int64_t i = tensor.offset; i < tensor.offset + tensor.size; ++i) {
+      ASSERT_NEAR(final[i], initial[i] - 2 * kPushes, 1e-3) << i;
+    }
+  }
 }
 
 // A connection that joins as rank 0 of a cluster with one shard, for pushes that the client would not send.
@@ -298,7 +310,7 @@ TEST(ParameterServer, WorkersWithAnotherJobAreRefusedWithTheDifference) {
   ParameterServerClient first(cluster.ClientOptions(0));
   ASSERT_TRUE(first.Join(parameters).ok());
   auto options = cluster.ClientOptions(1);
-  options.config.set_learning_rate(0.25f);
+  options.config.mutable_optimizers(0)->set_learning_rate(0.25f);
   const auto joined = ParameterServerClient(options).Join(parameters);
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(joined.status().message()), HasSubstr("learning_rate"));
@@ -341,7 +353,7 @@ TEST(ParameterServer, ATakenPortIsItsOwnKindOfFailure) {
 }
 
 TEST(ParameterServer, MutualTlsLetsOnlyTheNamedTasksIn) {
-  Cluster cluster(2, 2, UpdateMode::kSync, {}, /*tls=*/true);
+  Cluster cluster(2, 2, UpdateMode::kSync, {{}, {}}, /*tls=*/true);
   std::vector<float> parameters(cluster.layout.size());
 
   auto no_certificate = cluster.ClientOptions(0);
@@ -398,7 +410,7 @@ TEST(ParameterServer, UnknownMethodsAndGarbageFramesAreAnsweredAndChangeNothing)
   old_version.set_version(99);
   (*connection)->Send(old_version, {});
   EXPECT_THAT((*connection)->Receive(Now() + std::chrono::seconds(20))->header.error().message(),
-              HasSubstr("version 1 of the protocol, the client version 99"));
+              HasSubstr(absl::StrFormat("version %d of the protocol, the client version 99", kWireVersion)));
   connection->reset();
   TrainAll(cluster, 2);
 }

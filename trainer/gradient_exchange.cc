@@ -1,12 +1,14 @@
 #include "trainer/gradient_exchange.h"
 
+#include "kernels/layout_optimizer.h"
+
 namespace muster {
 namespace {
 
 class LocalExchange final : public GradientExchange {
  public:
-  LocalExchange(const ParameterLayout& layout, const OptimizerConfig& optimizer, uint64_t seed)
-      : layout_(layout), seed_(seed), optimizer_(MakeOptimizer(optimizer, layout.size())) {}
+  LocalExchange(const ParameterLayout& layout, LayoutOptimizer optimizer, uint64_t seed)
+      : layout_(layout), seed_(seed), optimizer_(std::move(optimizer)) {}
 
   absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) override {
     layout_.Initialize(seed_, {0, layout_.size()}, parameters);
@@ -15,7 +17,7 @@ class LocalExchange final : public GradientExchange {
 
   absl::StatusOr<ExchangeResult> Exchange(uint64_t samples, double loss_sum, std::span<const float> gradient,
                                           std::span<float> parameters) override {
-    optimizer_->Apply(parameters, gradient, 1.0f / static_cast<float>(samples), parameters);
+    optimizer_.Apply(parameters, gradient, 1.0f / static_cast<float>(samples), parameters);
     return ExchangeResult{.step = ++step_,
                           .mean_loss = loss_sum / static_cast<double>(samples),
                           .samples = samples,
@@ -32,7 +34,7 @@ class LocalExchange final : public GradientExchange {
  private:
   const ParameterLayout layout_;
   const uint64_t seed_;
-  const std::unique_ptr<Optimizer> optimizer_;
+  LayoutOptimizer optimizer_;
   uint64_t step_ = 0;
 };
 
@@ -75,9 +77,11 @@ class ParameterServerExchange final : public GradientExchange {
 
 }  // namespace
 
-std::unique_ptr<GradientExchange> MakeLocalExchange(const ParameterLayout& layout,
-                                                    const OptimizerConfig& optimizer, uint64_t seed) {
-  return std::make_unique<LocalExchange>(layout, optimizer, seed);
+absl::StatusOr<std::unique_ptr<GradientExchange>> MakeLocalExchange(
+    const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers, uint64_t seed) {
+  MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer,
+                          LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers));
+  return std::make_unique<LocalExchange>(layout, std::move(optimizer), seed);
 }
 
 std::unique_ptr<GradientExchange> MakeParameterServerExchange(ParameterServerClientOptions options) {

@@ -54,9 +54,9 @@ class GradientExchange {
   virtual uint64_t bytes_pulled() const = 0;
 };
 
-/// One process without any server: the optimizer runs here.
-std::unique_ptr<GradientExchange> MakeLocalExchange(const ParameterLayout& layout,
-                                                    const OptimizerConfig& optimizer, uint64_t seed);
+/// One process without any server: the optimizers run here. Fails as LayoutOptimizer::Create does.
+absl::StatusOr<std::unique_ptr<GradientExchange>> MakeLocalExchange(
+    const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers, uint64_t seed);
 
 /// Through parameter servers.
 std::unique_ptr<GradientExchange> MakeParameterServerExchange(ParameterServerClientOptions options);

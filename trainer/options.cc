@@ -10,6 +10,8 @@
 #include <cmath>
 #include <limits>
 
+#include "trainer/optimizer_flags.h"
+
 namespace muster {
 namespace {
 
@@ -21,8 +23,9 @@ constexpr uint64_t kMaxLayerSize = 65536;
 constexpr uint64_t kMaxTasks = 1'000'000;
 constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
-constexpr double kMinLearningRate = 1e-30;  // what is far beyond may be 0 or infinite as a float
-constexpr double kMaxLearningRate = 1e30;
+constexpr double kMinReal = 1e-30;  // what is far beyond may be 0 or infinite as a float
+constexpr double kMaxReal = 1e30;
+constexpr double kMaxBelow1 = 0.999999;  // what is nearer to 1 may be 1 as a float
 
 absl::Status ExpectedNumber(const std::string& expected, const std::string& found) {
   return InvalidArgument("expected %s, found \"%s\"", expected, found);
@@ -72,8 +75,7 @@ struct Flags {
   std::optional<int64_t> batch_size;
   std::optional<int64_t> global_batch_size;
   std::optional<uint64_t> train_steps;
-  std::optional<float> learning_rate;
-  std::string optimizer;
+  OptimizerFlags optimizer;
   bool sync_replicas = false;
   std::optional<int> replicas_to_aggregate;
   std::string data_dir = "auto";
@@ -134,10 +136,6 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--train_steps", f.train_steps, "Updates of the parameters, by all workers together")
       ->transform(WholeNumber(1, kMaxSteps))
       ->group(training);
-  app.add_option("--optimizer", f.optimizer, "sgd, adam")->group(training);
-  app.add_option("--learning_rate", f.learning_rate, "")
-      ->transform(RealNumber(kMinLearningRate, kMaxLearningRate))
-      ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
       ->group(training);
   app.add_option("--replicas_to_aggregate", f.replicas_to_aggregate,
@@ -178,6 +176,43 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(output);
 }
 
+void DeclareOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
+  const std::string group = "Optimizer (what is not given is the model's, or usual for the optimizer)";
+  const auto real = [&](const char* flag, std::optional<float>& value, double minimum, double maximum,
+                        const char* help) {
+    app.add_option(flag, value, help)->transform(RealNumber(minimum, maximum))->group(group);
+  };
+  const auto steps = [&](const char* flag, std::optional<uint64_t>& value, uint64_t minimum,
+                         const char* help) {
+    app.add_option(flag, value, help)->transform(WholeNumber(minimum, kMaxSteps))->group(group);
+  };
+  app.add_option("--optimizer", f.optimizer, "sgd, momentum, adagrad, adam, ftrl")->group(group);
+  real("--learning_rate", f.learning_rate, kMinReal, kMaxReal, "");
+  real("--weight_decay", f.weight_decay, 0, kMaxReal, "All but ftrl: L2, added to the gradient");
+  real("--momentum", f.momentum, 0, kMaxBelow1, "momentum");
+  // Not to the optional itself, which CLI11 sets to false where the flag is not given.
+  app.add_flag_function(
+         "--nesterov", [&f](int64_t count) { f.nesterov = count > 0; }, "momentum: Nesterov's")
+      ->group(group);
+  real("--beta1", f.beta1, 0, kMaxBelow1, "adam");
+  real("--beta2", f.beta2, 0, kMaxBelow1, "adam");
+  real("--epsilon", f.epsilon, kMinReal, kMaxReal, "adam");
+  real("--initial_accumulator", f.initial_accumulator, kMinReal, kMaxReal, "adagrad, ftrl");
+  real("--l1", f.l1, 0, kMaxReal, "ftrl");
+  real("--l2", f.l2, 0, kMaxReal, "ftrl: of the penalty l2 p^2");
+  app.add_option("--learning_rate_schedule", f.learning_rate_schedule, "constant, inverse, step, cosine")
+      ->group(group);
+  real("--learning_rate_gamma", f.learning_rate_gamma, 0, kMaxReal,
+       "inverse: rate (1 + gamma t)^-power after t steps; step: the factor of each drop, at most 1");
+  real("--learning_rate_power", f.learning_rate_power, 0, kMaxReal, "inverse");
+  steps("--learning_rate_step_size", f.learning_rate_step_size, 1, "step: steps from drop to drop");
+  steps("--learning_rate_decay_steps", f.learning_rate_decay_steps, 1,
+        "cosine: steps that it takes, if not all after the warm-up");
+  real("--learning_rate_final_fraction", f.learning_rate_final_fraction, 0, 1,
+       "cosine: of the rate, at its end");
+  steps("--warmup_steps", f.warmup_steps, 0, "In which the rate rises linearly, before the schedule begins");
+}
+
 absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) {
   if (text.empty()) return absl::OkStatus();
   for (const auto part : absl::StrSplit(text, ',')) {
@@ -193,11 +228,6 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options->model));
   const TrainDefaults& defaults = recipe.defaults;
-  options->optimizer = defaults.optimizer;
-  if (!f.optimizer.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(options->optimizer.kind, ParseOptimizerKind(f.optimizer));
-  }
-  options->optimizer.learning_rate = f.learning_rate.value_or(defaults.optimizer.learning_rate);
   options->mode = f.sync_replicas ? UpdateMode::kSync : UpdateMode::kAsync;
 
   const int workers = options->worker_count();
@@ -215,6 +245,8 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
                            options->global_batch_size, workers);
   }
   options->train_steps = f.train_steps.value_or(defaults.train_steps);
+  MUSTER_ASSIGN_OR_RETURN(options->optimizer,
+                          ResolveOptimizer(f.optimizer, defaults.optimizer, options->train_steps));
   return absl::OkStatus();
 }
 
@@ -281,6 +313,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   app.get_formatter()->column_width(34);
   Flags flags;
   DeclareFlags(app, flags);
+  DeclareOptimizerFlags(app, flags.optimizer);
   CommandLine line;
   try {
     // CLI11 takes the arguments last first.

@@ -33,10 +33,17 @@ struct NumberFlag {
   std::string expected;  // as errors say it
   std::string minimum;
   std::string maximum;
+  std::vector<std::string> with = {};  // flags without which it means nothing
 };
 
-NumberFlag Whole(const std::string& name, const std::string& minimum, const std::string& maximum) {
-  return {name, "a whole number from " + minimum + " to " + maximum, minimum, maximum};
+NumberFlag Whole(const std::string& name, const std::string& minimum, const std::string& maximum,
+                 std::vector<std::string> with = {}) {
+  return {name, "a whole number from " + minimum + " to " + maximum, minimum, maximum, std::move(with)};
+}
+
+NumberFlag Real(const std::string& name, const std::string& minimum, const std::string& maximum,
+                std::vector<std::string> with = {}) {
+  return {name, "a number from " + minimum + " to " + maximum, minimum, maximum, std::move(with)};
 }
 
 // All flags of the trainer that take a number.
@@ -53,7 +60,21 @@ const std::vector<NumberFlag>& NumberFlags() {
       Whole("threads", "1", "1024"),
       Whole("log_every", "1", "1000000000000"),
       Whole("eval_every", "0", "1000000000000"),
-      {"learning_rate", "a number from 1e-30 to 1e+30", "1e-30", "1e+30"},
+      Real("learning_rate", "1e-30", "1e+30"),
+      Real("weight_decay", "0", "1e+30"),
+      Real("momentum", "0", "0.999999", {"--optimizer=momentum"}),
+      Real("beta1", "0", "0.999999", {"--optimizer=adam"}),
+      Real("beta2", "0", "0.999999", {"--optimizer=adam"}),
+      Real("epsilon", "1e-30", "1e+30", {"--optimizer=adam"}),
+      Real("initial_accumulator", "1e-30", "1e+30", {"--optimizer=adagrad"}),
+      Real("l1", "0", "1e+30", {"--optimizer=ftrl"}),
+      Real("l2", "0", "1e+30", {"--optimizer=ftrl"}),
+      Real("learning_rate_gamma", "0", "1e+30", {"--learning_rate_schedule=inverse"}),
+      Real("learning_rate_power", "0", "1e+30", {"--learning_rate_schedule=inverse"}),
+      Whole("learning_rate_step_size", "1", "1000000000000", {"--learning_rate_schedule=step"}),
+      Whole("learning_rate_decay_steps", "1", "1000000000000", {"--learning_rate_schedule=cosine"}),
+      Real("learning_rate_final_fraction", "0", "1", {"--learning_rate_schedule=cosine"}),
+      Whole("warmup_steps", "0", "1000000000000"),
   };
   return flags;
 }
@@ -62,7 +83,7 @@ TEST(Options, NumbersOutsideTheirBoundsAreRefusedInOneSentence) {
   for (const NumberFlag& flag : NumberFlags()) {
     std::vector<std::string> bad = {"-5", "-1", std::string(40, '9'), "nan", "inf", "x", "1x", "0x", "1,"};
     if (flag.minimum != "0") bad.push_back("0");
-    if (flag.name != "learning_rate") bad.insert(bad.end(), {"+1", "1.0", "1e2", "0x10", " 1"});
+    if (flag.expected.starts_with("a whole")) bad.insert(bad.end(), {"+1", "1.0", "1e2", "0x10", " 1"});
     for (const std::string& text : bad) {
       const std::string sentence =
           absl::StrFormat("--%s: expected %s, found \"%s\"", flag.name, flag.expected, text);
@@ -78,8 +99,11 @@ TEST(Options, NumbersOutsideTheirBoundsAreRefusedInOneSentence) {
 
 TEST(Options, BothBoundsAreWithin) {
   for (const NumberFlag& flag : NumberFlags()) {
-    EXPECT_TRUE(Parse({"--" + flag.name + "=" + flag.minimum}).ok()) << flag.name;
-    EXPECT_TRUE(Parse({"--" + flag.name + "=" + flag.maximum}).ok()) << flag.name;
+    for (const std::string& bound : {flag.minimum, flag.maximum}) {
+      std::vector<std::string> flags = flag.with;
+      flags.push_back("--" + flag.name + "=" + bound);
+      EXPECT_EQ(Parse(flags).status(), absl::OkStatus()) << flags.back();
+    }
   }
   EXPECT_EQ(Options({"--seed=18446744073709551615"}).seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(Options({"--learning_rate=1e-30"}).optimizer.learning_rate, 1e-30f);
@@ -94,6 +118,91 @@ TEST(Options, SizesOfHiddenLayers) {
         "--hidden (sizes like 512,512): expected a whole number from 1 to 65536, found \"" + text + "\"");
   }
   EXPECT_THAT(Error({"--hidden=512,,512"}), HasSubstr("found \"\""));
+}
+
+TEST(Options, WhatIsNotGivenOfTheOptimizerIsTheModels) {
+  const OptimizerConfig sgd{.kind = OptimizerKind::kSgd, .learning_rate = 0.5f};
+  EXPECT_EQ(Options({"--model=mnist_softmax"}).optimizer, sgd);
+  EXPECT_EQ(Options({"--model=mnist_softmax", "--optimizer=sgd"}).optimizer, sgd);
+  OptimizerConfig expected = sgd;
+  expected.weight_decay = 0.01f;
+  expected.learning_rate = 0.25f;
+  EXPECT_EQ(Options({"--weight_decay=0.01", "--learning_rate=0.25"}).optimizer, expected);
+}
+
+TEST(Options, AnotherOptimizerThanTheModelsBeginsAsIsUsual) {
+  EXPECT_EQ(Options({"--model=mnist_softmax", "--optimizer=adam"}).optimizer,
+            (OptimizerConfig{.kind = OptimizerKind::kAdam, .learning_rate = 0.001f}));
+  EXPECT_EQ(
+      Options({"--optimizer=momentum", "--momentum=0.8", "--nesterov", "--weight_decay=5e-4"}).optimizer,
+      (OptimizerConfig{.kind = OptimizerKind::kMomentum,
+                       .learning_rate = 0.01f,
+                       .weight_decay = 5e-4f,
+                       .momentum = 0.8f,
+                       .nesterov = true}));
+  EXPECT_EQ(Options({"--optimizer=adam", "--beta1=0.8", "--beta2=0.99", "--epsilon=1e-4"}).optimizer,
+            (OptimizerConfig{.kind = OptimizerKind::kAdam,
+                             .learning_rate = 0.001f,
+                             .beta1 = 0.8f,
+                             .beta2 = 0.99f,
+                             .epsilon = 1e-4f}));
+  EXPECT_EQ(Options({"--optimizer=adagrad", "--initial_accumulator=0.2"}).optimizer,
+            (OptimizerConfig{
+                .kind = OptimizerKind::kAdagrad, .learning_rate = 0.05f, .initial_accumulator = 0.2f}));
+  EXPECT_EQ(Options({"--optimizer=ftrl", "--l1=0.5", "--l2=0.25", "--learning_rate=0.1"}).optimizer,
+            (OptimizerConfig{.kind = OptimizerKind::kFtrl, .learning_rate = 0.1f, .l1 = 0.5f, .l2 = 0.25f}));
+}
+
+TEST(Options, Schedules) {
+  const auto schedule = [](std::vector<std::string> flags) { return Options(flags).optimizer.schedule; };
+  EXPECT_EQ(schedule({"--warmup_steps=5"}), (LearningRateSchedule{.warmup_steps = 5}));
+  EXPECT_EQ(schedule({"--learning_rate_schedule=inverse"}),
+            (LearningRateSchedule{.kind = ScheduleKind::kInverse, .gamma = 1e-4f, .power = 0.75f}));
+  EXPECT_EQ(
+      schedule({"--learning_rate_schedule=inverse", "--learning_rate_gamma=2", "--learning_rate_power=0.5"}),
+      (LearningRateSchedule{.kind = ScheduleKind::kInverse, .gamma = 2, .power = 0.5f}));
+  EXPECT_EQ(schedule({"--learning_rate_schedule=step", "--learning_rate_step_size=30"}),
+            (LearningRateSchedule{.kind = ScheduleKind::kStep, .gamma = 0.1f, .step_size = 30}));
+  // All that the warm-up leaves, unless it is said.
+  const LearningRateSchedule cosine{
+      .kind = ScheduleKind::kCosine, .decay_steps = 90, .final_fraction = 0.1f, .warmup_steps = 10};
+  EXPECT_EQ(schedule({"--learning_rate_schedule=cosine", "--warmup_steps=10", "--train_steps=100",
+                      "--learning_rate_final_fraction=0.1"}),
+            cosine);
+  EXPECT_EQ(schedule({"--learning_rate_schedule=cosine", "--learning_rate_decay_steps=70"}),
+            (LearningRateSchedule{.kind = ScheduleKind::kCosine, .decay_steps = 70}));
+}
+
+TEST(Options, FlagsThatMeanNothingTogetherAreRefused) {
+  EXPECT_EQ(
+      Error({"--optimizer=adma"}),
+      "--optimizer: no optimizer 'adma', did you mean 'adam'?; there are: sgd, momentum, adagrad, adam, "
+      "ftrl");
+  EXPECT_EQ(Error({"--learning_rate_schedule=cosin"}),
+            "--learning_rate_schedule: no learning-rate schedule 'cosin', did you mean 'cosine'?; there are: "
+            "constant, inverse, step, cosine");
+  EXPECT_EQ(Error({"--optimizer=sgd", "--momentum=0.9"}),
+            "--momentum means nothing with the optimizer sgd, which takes --weight_decay");
+  EXPECT_EQ(Error({"--model=mnist_mlp", "--l1=0.1"}),
+            "--l1 means nothing with the optimizer adam, which takes --weight_decay, --beta1, --beta2, "
+            "--epsilon");
+  EXPECT_THAT(Error({"--optimizer=adam", "--nesterov"}), HasSubstr("--nesterov means nothing"));
+  EXPECT_THAT(Error({"--optimizer=ftrl", "--weight_decay=0.1"}), HasSubstr("--weight_decay means nothing"));
+  EXPECT_EQ(
+      Error({"--learning_rate_gamma=0.1"}),
+      "--learning_rate_gamma means nothing with the learning-rate schedule constant, which takes no such "
+      "flag");
+  EXPECT_EQ(Error({"--learning_rate_schedule=cosine", "--learning_rate_power=1"}),
+            "--learning_rate_power means nothing with the learning-rate schedule cosine, which takes "
+            "--learning_rate_decay_steps, --learning_rate_final_fraction");
+  EXPECT_EQ(Error({"--learning_rate_schedule=step"}),
+            "--learning_rate_schedule=step needs --learning_rate_step_size");
+  EXPECT_THAT(
+      Error({"--learning_rate_schedule=step", "--learning_rate_step_size=1", "--learning_rate_gamma=1.5"}),
+      HasSubstr("gamma of the learning-rate schedule step is 1.5"));
+  EXPECT_EQ(Error({"--learning_rate_schedule=cosine", "--warmup_steps=10", "--train_steps=10"}),
+            "--warmup_steps=10 leaves the cosine nothing of 10 steps");
+  EXPECT_THAT(Error({"--optimizer=ftrl", "--learning_rate_schedule=cosine"}), HasSubstr("constant"));
 }
 
 }  // namespace

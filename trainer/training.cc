@@ -76,13 +76,14 @@ absl::StatusOr<TrainTestData> LoadData(const std::string& folder) {
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ParameterLayout& layout) {
-  if (!options.task) return MakeLocalExchange(layout, options.optimizer, options.seed);
+  const std::span<const OptimizerConfig> optimizers(&options.optimizer, 1);  // no model has more groups yet
+  if (!options.task) return MakeLocalExchange(layout, optimizers, options.seed);
   ParameterServerClientOptions client{
       .cluster = options.task->cluster,
       .task = options.task->task,
       .incarnation = options.incarnation,
       .generation = options.generation,
-      .config = MakeJobConfig(layout, options.mode, options.worker_count(), options.optimizer, options.seed),
+      .config = MakeJobConfig(layout, options.mode, options.worker_count(), optimizers, options.seed),
       .layout = layout,
       .connect_timeout = options.connect_timeout,
       .server_timeout = options.server_timeout,

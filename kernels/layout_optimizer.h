@@ -1,0 +1,42 @@
+// LayoutOptimizer: the optimizers of a range of a ParameterLayout, each over the tensors of its group.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/optimizer.h"
+#include "kernels/parameter_layout.h"
+
+namespace muster {
+
+/// One thread at a time.
+class LayoutOptimizer {
+ public:
+  /// `by_group`: the optimizer of each TensorSpec::optimizer_group. InvalidArgument, the same for every
+  /// range: a config that is not valid, a tensor of a group without one.
+  static absl::StatusOr<LayoutOptimizer> Create(const ParameterLayout& layout, LayoutRange range,
+                                                std::span<const OptimizerConfig> by_group);
+
+  /// One update, as Optimizer::Apply; all spans [range.size()]. Padding is 0 in `updated`, whatever it is in
+  /// the others, and however the buffer is cut into ranges the result has the same bits.
+  void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, float gradient_scale,
+             std::span<float> updated);
+
+ private:
+  // Neighbouring tensors of one group with the padding between them. Ranges here count from the start of
+  // the whole range.
+  struct Stretch {
+    LayoutRange range;
+    std::unique_ptr<Optimizer> optimizer;
+  };
+
+  explicit LayoutOptimizer(int64_t size) : size_(size) {}
+
+  int64_t size_ = 0;
+  std::vector<Stretch> stretches_;
+  std::vector<LayoutRange> padding_;
+};
+
+}  // namespace muster

@@ -1,0 +1,96 @@
+#include "kernels/optimizer_loops.h"
+
+#include <cmath>
+
+#include "kernels/vectorize.h"
+
+// In every loop each element is read before it is written and none depends on another, also when `updated` is
+// `parameters`: hence ivdep, without which the compiler compares the arrays' addresses or gives up.
+
+namespace muster {
+
+MUSTER_VECTORIZE void SgdLoop(UpdateArrays arrays, GradientFactors factors, float rate) {
+  const auto [size, parameters, gradient_sum, updated] = arrays;
+  const auto [scale, weight_decay] = factors;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < size; ++i) {
+    const float gradient = gradient_sum[i] * scale + parameters[i] * weight_decay;
+    updated[i] = parameters[i] - rate * gradient;
+  }
+}
+
+MUSTER_VECTORIZE void MomentumLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum,
+                                   float* velocity) {
+  const auto [size, parameters, gradient_sum, updated] = arrays;
+  const auto [scale, weight_decay] = factors;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < size; ++i) {
+    const float gradient = gradient_sum[i] * scale + parameters[i] * weight_decay;
+    const float v = momentum * velocity[i] + gradient;
+    velocity[i] = v;
+    updated[i] = parameters[i] - rate * v;
+  }
+}
+
+MUSTER_VECTORIZE void NesterovLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum,
+                                   float* velocity) {
+  const auto [size, parameters, gradient_sum, updated] = arrays;
+  const auto [scale, weight_decay] = factors;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < size; ++i) {
+    const float gradient = gradient_sum[i] * scale + parameters[i] * weight_decay;
+    const float v = momentum * velocity[i] + gradient;
+    velocity[i] = v;
+    updated[i] = parameters[i] - rate * (gradient + momentum * v);
+  }
+}
+
+MUSTER_VECTORIZE void AdagradLoop(UpdateArrays arrays, GradientFactors factors, float rate,
+                                  float* accumulator) {
+  const auto [size, parameters, gradient_sum, updated] = arrays;
+  const auto [scale, weight_decay] = factors;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < size; ++i) {
+    const float gradient = gradient_sum[i] * scale + parameters[i] * weight_decay;
+    const float a = accumulator[i] + gradient * gradient;
+    accumulator[i] = a;
+    updated[i] = parameters[i] - rate * gradient / std::sqrt(a);
+  }
+}
+
+MUSTER_VECTORIZE void AdamLoop(UpdateArrays arrays, GradientFactors factors, AdamFactors adam,
+                               float* first_moment, float* second_moment) {
+  const auto [size, parameters, gradient_sum, updated] = arrays;
+  const auto [scale, weight_decay] = factors;
+  const auto [rate, beta1, one_minus_beta1, beta2, one_minus_beta2, second_correction, epsilon] = adam;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < size; ++i) {
+    const float gradient = gradient_sum[i] * scale + parameters[i] * weight_decay;
+    const float m = beta1 * first_moment[i] + one_minus_beta1 * gradient;
+    const float v = beta2 * second_moment[i] + one_minus_beta2 * (gradient * gradient);
+    first_moment[i] = m;
+    second_moment[i] = v;
+    updated[i] = parameters[i] - rate * m / (std::sqrt(v * second_correction) + epsilon);
+  }
+}
+
+MUSTER_VECTORIZE void FtrlLoop(UpdateArrays arrays, FtrlFactors factors, float* accumulator, float* linear) {
+  const auto [size, parameters, gradient_sum, updated] = arrays;
+  const auto [scale, inverse_rate, l1, twice_l2] = factors;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < size; ++i) {
+    const float gradient = gradient_sum[i] * scale;
+    const float old_root = std::sqrt(accumulator[i]);
+    const float a = accumulator[i] + gradient * gradient;
+    const float root = std::sqrt(a);
+    const float z = linear[i] + gradient - (root - old_root) * inverse_rate * parameters[i];
+    accumulator[i] = a;
+    linear[i] = z;
+    const float value = (std::copysign(l1, z) - z) / (root * inverse_rate + twice_l2);
+    // Not the other way round: what is NaN has to stay it.
+    const float shrunk = std::abs(z) <= l1 ? 0.0f : value;
+    updated[i] = gradient == 0 ? parameters[i] : shrunk;
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,51 @@
+// The loops of the optimizers, over plain arrays of one length. For optimizer.cc and benchmarks.
+//
+// The updates are those of OptimizerKind (kernels/optimizer.h). Slots are read and written in place.
+#pragma once
+
+#include <cstdint>
+
+namespace muster {
+
+/// What one update reads and writes: arrays of `size` floats.
+struct UpdateArrays {
+  int64_t size = 0;
+  const float* parameters = nullptr;
+  const float* gradient_sum = nullptr;
+  float* updated = nullptr;  // overlaps nothing else, but may be `parameters`
+};
+
+/// gradient = gradient_sum * scale + parameter * weight_decay
+struct GradientFactors {
+  float scale = 1;
+  float weight_decay = 0;
+};
+
+void SgdLoop(UpdateArrays arrays, GradientFactors factors, float rate);
+
+void MomentumLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum, float* velocity);
+void NesterovLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum, float* velocity);
+
+void AdagradLoop(UpdateArrays arrays, GradientFactors factors, float rate, float* accumulator);
+
+struct AdamFactors {
+  float rate = 0;  // with the correction of the first moment
+  float beta1 = 0;
+  float one_minus_beta1 = 0;
+  float beta2 = 0;
+  float one_minus_beta2 = 0;
+  float second_correction = 0;
+  float epsilon = 0;
+};
+void AdamLoop(UpdateArrays arrays, GradientFactors factors, AdamFactors adam, float* first_moment,
+              float* second_moment);
+
+struct FtrlFactors {
+  float scale = 1;  // of the gradient sum
+  float inverse_rate = 0;
+  float l1 = 0;
+  float twice_l2 = 0;
+};
+void FtrlLoop(UpdateArrays arrays, FtrlFactors factors, float* accumulator, float* linear);
+
+}  // namespace muster

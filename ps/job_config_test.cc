@@ -1,0 +1,92 @@
+#include "ps/job_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+ParameterLayout TwoGroups() {
+  return *ParameterLayout::Create(
+      {{.name = "w", .shape = {3, 2}, .initializer = Initializer::kUniform, .scale = 0.5f},
+       {.name = "wide", .shape = {7}, .optimizer_group = 1}});
+}
+
+// No field has the value that it has by default, or the one of another field.
+const std::vector<OptimizerConfig> kOptimizers = {
+    {.kind = OptimizerKind::kMomentum,
+     .learning_rate = 0.25f,
+     .weight_decay = 0.01f,
+     .momentum = 0.8f,
+     .nesterov = true,
+     .beta1 = 0.7f,
+     .beta2 = 0.6f,
+     .epsilon = 1e-3f,
+     .initial_accumulator = 0.3f,
+     .schedule = {.kind = ScheduleKind::kCosine,
+                  .gamma = 0.2f,
+                  .power = 0.4f,
+                  .step_size = 5,
+                  .decay_steps = 100,
+                  .final_fraction = 0.125f,
+                  .warmup_steps = 7}},
+    {.kind = OptimizerKind::kFtrl, .learning_rate = 0.2f, .l1 = 0.5f, .l2 = 0.75f},
+};
+
+ps::JobConfig Config() { return MakeJobConfig(TwoGroups(), UpdateMode::kSync, 3, kOptimizers, 7); }
+
+TEST(JobConfig, ComesBackAsItWas) {
+  ps::JobConfig config;
+  ASSERT_TRUE(config.ParseFromString(Config().SerializeAsString()));
+  const auto layout = LayoutOf(config);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->Hash(), TwoGroups().Hash());
+  EXPECT_EQ(layout->tensors()[1].spec.optimizer_group, 1);
+  const auto optimizers = OptimizersOf(config);
+  ASSERT_TRUE(optimizers.ok()) << optimizers.status();
+  EXPECT_THAT(*optimizers, ElementsAreArray(kOptimizers));
+  EXPECT_EQ(*UpdateModeOf(config), UpdateMode::kSync);
+  EXPECT_EQ(config.worker_count(), 3u);
+  EXPECT_EQ(config.seed(), 7u);
+}
+
+TEST(JobConfig, OptimizersAreChecked) {
+  const auto error = [](auto change) {
+    ps::JobConfig config = Config();
+    change(config);
+    const absl::Status status = OptimizersOf(config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error([](auto& c) { c.mutable_optimizers(1)->set_kind(5); }),
+            "optimizer group 1: optimizer 5 is not one that this version knows");
+  EXPECT_EQ(error([](auto& c) { c.mutable_optimizers(0)->mutable_schedule()->set_kind(4); }),
+            "optimizer group 0: learning-rate schedule 4 is not one that this version knows");
+  EXPECT_EQ(
+      error([](auto& c) { c.mutable_optimizers(0)->set_momentum(1); }),
+      "optimizer group 0: momentum of the optimizer momentum is 1, expected a number from 0 to below 1");
+  EXPECT_THAT(error([](auto& c) {
+                c.mutable_optimizers(1)->set_learning_rate(std::numeric_limits<float>::quiet_NaN());
+              }),
+              HasSubstr("optimizer group 1: learning_rate"));
+  EXPECT_THAT(error([](auto& c) { c.mutable_optimizers(0)->mutable_schedule()->clear_decay_steps(); }),
+              HasSubstr("optimizer group 0: decay_steps"));
+  EXPECT_EQ(error([](auto& c) { c.mutable_optimizers()->RemoveLast(); }),
+            "tensor wide is of optimizer group 1, for which there is no optimizer");
+  EXPECT_THAT(error([](auto& c) { c.clear_optimizers(); }), HasSubstr("tensor w is of optimizer group 0"));
+}
+
+TEST(JobConfig, AGroupBeyondEveryNumberIsRefused) {
+  ps::JobConfig config = Config();
+  config.mutable_tensors(0)->set_optimizer_group(std::numeric_limits<uint32_t>::max());
+  EXPECT_EQ(LayoutOf(config).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(OptimizersOf(config).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster
