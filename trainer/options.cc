@@ -174,6 +174,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--result_json", f.options.result_json, "File for the result record")->group(output);
   app.add_option("--metrics_jsonl", f.options.metrics_jsonl, "File for the metrics on the way")
       ->group(output);
+  app.add_option("--log_dir", f.options.log_dir, "Folder for curves that TensorBoard shows")->group(output);
   app.add_option("--save_model", f.options.save_model, "File for the parameters (safetensors)")
       ->group(output);
 }

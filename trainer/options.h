@@ -34,6 +34,7 @@ struct TrainerOptions {
   uint64_t log_every = 100;
   std::string result_json;
   std::string metrics_jsonl;
+  std::string log_dir;
   std::string save_model;
 
   std::string bind_host;

@@ -56,22 +56,43 @@ std::string ToJson(const ResultRecord& record) {
   return json.dump(2) + "\n";
 }
 
-absl::StatusOr<MetricsWriter> MetricsWriter::Open(const std::filesystem::path& path, bool append) {
+absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options) {
   MetricsWriter writer;
-  if (path.empty()) return writer;
-  writer.path_ = path;
-  writer.file_.reset(std::fopen(path.c_str(), append ? "ae" : "we"));
-  if (writer.file_ == nullptr) return ErrnoError(errno, "--metrics_jsonl=" + path.string());
+  if (!options.jsonl.empty()) {
+    writer.path_ = options.jsonl;
+    writer.file_.reset(std::fopen(options.jsonl.c_str(), options.append ? "ae" : "we"));
+    if (writer.file_ == nullptr) return ErrnoError(errno, "--metrics_jsonl=" + options.jsonl.string());
+  }
+  if (!options.log_dir.empty()) {
+    auto events = EventFile::Create(options.log_dir);
+    if (!events.ok()) return Annotate(events.status(), "--log_dir");
+    writer.events_ = *std::move(events);
+  }
   return writer;
 }
 
 absl::Status MetricsWriter::Write(const MetricsLine& line) {
-  if (file_ == nullptr) return absl::OkStatus();
+  if (file_ != nullptr) MUSTER_RETURN_IF_ERROR(WriteJson(line));
+  return events_ ? WriteEvent(line) : absl::OkStatus();
+}
+
+absl::Status MetricsWriter::WriteEvent(const MetricsLine& line) {
+  std::vector<Scalar> scalars = {{"samples_per_second", line.samples_per_second},
+                                 {"learning_rate", line.learning_rate}};
+  if (line.loss) scalars.push_back({"loss", *line.loss});
+  if (line.staleness) scalars.push_back({"staleness", static_cast<double>(*line.staleness)});
+  if (line.test_accuracy) scalars.push_back({"accuracy", *line.test_accuracy});
+  if (line.test_loss) scalars.push_back({"test_loss", *line.test_loss});
+  return events_->Write(line.step, scalars);
+}
+
+absl::Status MetricsWriter::WriteJson(const MetricsLine& line) {
   Json json = {{"step", line.step},
                {"seconds", line.seconds},
                {"loss", OrNull(line.loss)},
                {"samples_per_second", line.samples_per_second},
-               {"staleness", line.staleness}};
+               {"staleness", OrNull(line.staleness)},
+               {"learning_rate", line.learning_rate}};
   if (line.test_accuracy) json["test_accuracy"] = *line.test_accuracy;
   if (line.test_loss) json["test_loss"] = *line.test_loss;
   const std::string text = json.dump() + "\n";

@@ -1,5 +1,5 @@
 // What a finished training writes: the result record (--result_json) and the metrics on the way
-// (--metrics_jsonl).
+// (--metrics_jsonl, --log_dir).
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "ps/update_rule.h"
+#include "trainer/event_file.h"
 
 namespace muster {
 
@@ -59,25 +60,36 @@ struct MetricsLine {
   double seconds = 0;  // since training began, or went on in another incarnation of the chief
   std::optional<double> loss;
   double samples_per_second = 0;
-  uint64_t staleness = 0;
+  std::optional<uint64_t> staleness;
+  double learning_rate = 0;
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
 };
 
-/// Appends JSON lines to a file, each flushed when it is written. One thread at a time.
+/// Where the metrics go. An empty path: not there.
+struct MetricsOptions {
+  std::filesystem::path jsonl;    // a file of JSON lines
+  std::filesystem::path log_dir;  // a folder for TensorBoard, in which a file of its own is made
+  bool append = false;            // the JSON lines, to those of a task that was started again
+};
+
+/// Writes metrics, each line flushed when it is written. One thread at a time.
 class MetricsWriter {
  public:
-  /// Truncates the file, unless a task that was started again is to `append` to what it wrote before. An
-  /// empty path writes nothing.
-  static absl::StatusOr<MetricsWriter> Open(const std::filesystem::path& path, bool append);
+  /// Truncates the file of JSON lines, unless told to append.
+  static absl::StatusOr<MetricsWriter> Open(const MetricsOptions& options);
   absl::Status Write(const MetricsLine& line);
 
  private:
+  absl::Status WriteJson(const MetricsLine& line);
+  absl::Status WriteEvent(const MetricsLine& line);
+
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::unique_ptr<std::FILE, Close> file_;
   std::filesystem::path path_;
+  std::optional<EventFile> events_;
 };
 
 }  // namespace muster

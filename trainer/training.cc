@@ -116,6 +116,7 @@ class Training {
   absl::Status Step();
   absl::Status Report(const ExchangeResult& result);
   absl::Status Conclude();
+  double LearningRate() const;
   BatchResult EvaluateOnTestSet();
   ResultRecord MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const;
 
@@ -195,8 +196,9 @@ absl::Status Training::Prepare() {
   if (is_chief_) {
     evaluation_batch_ =
         std::make_unique<BatchBuffer>(kEvaluationBatch, data_.test.feature_count, data_.test.id_count);
-    MUSTER_ASSIGN_OR_RETURN(metrics_,
-                            MetricsWriter::Open(options_.metrics_jsonl, /*append=*/options_.incarnation > 1));
+    MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
+                                                           .log_dir = options_.log_dir,
+                                                           .append = options_.incarnation > 1}));
   }
   MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
   step_ = start_step_ = start.step;
@@ -252,7 +254,8 @@ absl::Status Training::Report(const ExchangeResult& result) {
       .seconds = ToSeconds(now - training_start_),
       .loss = result.mean_loss,
       .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
-      .staleness = result.staleness};
+      .staleness = result.staleness,
+      .learning_rate = LearningRate()};
   std::string text = absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, result.mean_loss,
                                      line.samples_per_second);
   if (evaluate) {
@@ -267,6 +270,8 @@ absl::Status Training::Report(const ExchangeResult& result) {
   return metrics_.Write(line);
 }
 
+double Training::LearningRate() const { return options_.optimizer.learning_rate; }
+
 BatchResult Training::EvaluateOnTestSet() {
   return EvaluateDataset(*model_, parameters_->values(), data_.test, *evaluation_batch_);
 }
@@ -279,6 +284,7 @@ absl::Status Training::Conclude() {
                                          .seconds = ToSeconds(Now() - training_start_),
                                          .loss = train_loss_,
                                          .samples_per_second = record.samples_per_second,
+                                         .learning_rate = LearningRate(),
                                          .test_accuracy = test.accuracy(),
                                          .test_loss = test.mean_loss()}));
   if (!options_.save_model.empty()) {

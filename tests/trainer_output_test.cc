@@ -1,0 +1,128 @@
+// What the trainer leaves behind, as other programs read it: readers in tests/support that know the formats
+// and nothing of this code. On the real data set where MUSTER_DATA names its folder, else on synthetic
+// digits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/process.h"
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+class TrainerOutput : public testing::Test {
+ protected:
+  CommandResult Run(std::vector<std::string> argv, const std::vector<std::string>& environment = {}) {
+    std::vector<std::string> all = environment;
+    for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
+    auto result = RunCommand({.argv = std::move(argv), .environment = all}, Now() + std::chrono::minutes(2));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(CommandResult{.exit_code = -1});
+  }
+
+  CommandResult Trainer(std::vector<std::string> flags, const std::vector<std::string>& environment = {}) {
+    flags.insert(flags.begin(), MUSTER_TRAINER);
+    return Run(std::move(flags), environment);
+  }
+
+  void Train(std::vector<std::string> flags, const std::vector<std::string>& environment = {}) {
+    flags.insert(flags.begin(), "--job_name=local");
+    const CommandResult result = Trainer(std::move(flags), environment);
+    ASSERT_EQ(result.exit_code, 0) << result.stderr_text;
+  }
+
+  std::string Path(const std::string& name) { return (folder_.path() / name).string(); }
+
+  static std::string Script(const std::string& name) { return std::string(MUSTER_TEST_SUPPORT) + "/" + name; }
+
+  std::vector<Json> JsonLines(const std::string& text) {
+    std::vector<Json> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+
+  /// [step, wall time, {tag: value}] of each event.
+  std::vector<Json> Events(const std::string& path) {
+    const CommandResult result = Run({"python3", Script("read_events.py"), path});
+    EXPECT_EQ(result.exit_code, 0) << path << ": " << result.stderr_text;
+    return JsonLines(result.stdout_text);
+  }
+
+  const TemporaryDirectory folder_;
+};
+
+TEST_F(TrainerOutput, EventFilesHoldTheCurvesOfTheMetrics) {
+  Train({"--model=mnist_mlp", "--train_steps=30", "--log_every=10", "--eval_every=20", "--learning_rate=0.25",
+         "--optimizer=sgd", "--log_dir=" + Path("new/logs"), "--metrics_jsonl=" + Path("metrics.jsonl")});
+  const std::vector<std::string> names = *ListDirectory(Path("new/logs"));
+  ASSERT_THAT(names, SizeIs(1));
+  EXPECT_THAT(names[0], testing::MatchesRegex("events\\.out\\.tfevents\\.[0-9]{10}\\..+"));
+
+  const std::vector<Json> metrics = JsonLines(ReadFile(Path("metrics.jsonl")).value_or(""));
+  const std::vector<Json> events = Events(Path("new/logs/" + names[0]));
+  ASSERT_EQ(events.size(), metrics.size());
+  EXPECT_GE(events.size(), 4u);  // 10, 20, 30, and the end; more where a step takes a second
+  const std::pair<const char*, const char*> names_of_scalars[] = {
+      {"loss", "loss"},           {"accuracy", "test_accuracy"},
+      {"test_loss", "test_loss"}, {"samples_per_second", "samples_per_second"},
+      {"staleness", "staleness"}, {"learning_rate", "learning_rate"}};
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i][0], metrics[i]["step"]);
+    EXPECT_GT(events[i][1], 1.6e9);  // seconds since 1970, not since the machine started
+    size_t expected_count = 0;
+    for (const auto& [tag, key] : names_of_scalars) {
+      if (!metrics[i].contains(key) || metrics[i][key].is_null()) continue;
+      ++expected_count;
+      ASSERT_TRUE(events[i][2].contains(tag)) << tag << " at " << events[i][0];
+      EXPECT_EQ(events[i][2][tag].get<double>(), static_cast<float>(metrics[i][key].get<double>())) << tag;
+    }
+    EXPECT_EQ(events[i][2].size(), expected_count) << events[i];
+  }
+  EXPECT_EQ(events[0][2]["learning_rate"], 0.25);
+  EXPECT_EQ(events[0][2]["staleness"], 0);
+  EXPECT_FALSE(events[0][2].contains("accuracy"));
+  EXPECT_TRUE(events[1][2].contains("accuracy"));
+  EXPECT_TRUE(events.back()[2].contains("accuracy"));
+}
+
+TEST_F(TrainerOutput, AChiefThatIsStartedAgainLeavesTheTornEventFileAsItIs) {
+  const std::vector<std::string> flags = {"--train_steps=20", "--data_dir=synthetic",
+                                          "--log_dir=" + Path("logs")};
+  Train(flags);
+  const std::string first = ListDirectory(Path("logs"))->at(0);
+  const std::string whole = *ReadFile(Path("logs/" + first));
+  const std::string torn = whole.substr(0, whole.size() - 7);
+  ASSERT_TRUE(WriteFileAtomically(Path("logs/" + first), torn).ok());
+  EXPECT_THAT(Run({"python3", Script("read_events.py"), Path("logs/" + first)}).stderr_text,
+              StartsWith("torn at byte"));
+
+  Train(flags, {"MUSTER_INCARNATION=2"});
+  const std::vector<std::string> names = *ListDirectory(Path("logs"));
+  ASSERT_THAT(names, SizeIs(2));  // whether or not a second has passed
+  EXPECT_EQ(names[0], first);     // in the order in which TensorBoard reads them
+  EXPECT_EQ(*ReadFile(Path("logs/" + first)), torn);
+  EXPECT_EQ(Events(Path("logs/" + names[1])).back()[0], 20);
+}
+
+TEST_F(TrainerOutput, AFolderForEventsThatCannotBeMadeIsNamedBeforeTheTraining) {
+  ASSERT_TRUE(WriteFileAtomically(Path("file"), "").ok());
+  const CommandResult result =
+      Trainer({"--job_name=local", "--data_dir=synthetic", "--log_dir=" + Path("file")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.stderr_text, HasSubstr("--log_dir: " + Path("file") + " is no folder"));
+  EXPECT_THAT(result.stdout_text, testing::Not(HasSubstr("step")));
+}
+
+}  // namespace
+}  // namespace muster
