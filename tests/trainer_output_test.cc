@@ -124,5 +124,73 @@ TEST_F(TrainerOutput, AFolderForEventsThatCannotBeMadeIsNamedBeforeTheTraining) 
   EXPECT_THAT(result.stdout_text, testing::Not(HasSubstr("step")));
 }
 
+TEST_F(TrainerOutput, ASavedModelIsEvaluatedToWhatTrainingSaid) {
+  const std::string model = Path("model.safetensors");
+  Train({"--model=mnist_mlp", "--hidden=30,20", "--train_steps=100", "--save_model=" + model,
+         "--result_json=" + Path("train.json")});
+  const Json trained = Json::parse(*ReadFile(Path("train.json")));
+  const std::string line = absl::StrFormat("MNIST accuracy: %.4f\n", trained["test_accuracy"].get<double>());
+
+  const CommandResult plain = Trainer({"--evaluate", model, "--result_json=" + Path("evaluate.json")});
+  EXPECT_EQ(plain.exit_code, 0) << plain.stderr_text;
+  EXPECT_EQ(plain.stdout_text, line);
+  const Json evaluated = Json::parse(*ReadFile(Path("evaluate.json")));
+  for (const auto& [key, value] : trained.items()) EXPECT_TRUE(evaluated.contains(key)) << key;
+  EXPECT_EQ(evaluated.size(), trained.size());
+  for (const char* key : {"model", "variant", "test_accuracy", "test_loss", "parameters_crc32c", "threads"}) {
+    EXPECT_EQ(evaluated[key], trained[key]) << key;
+  }
+  EXPECT_EQ(evaluated["strategy"], "evaluation");
+  for (const char* key : {"steps", "update_mode", "seconds_training", "pushes", "train_loss"}) {
+    EXPECT_TRUE(evaluated[key].is_null()) << key;
+  }
+
+  // Flags that say what the file says.
+  const CommandResult again =
+      Trainer({"--evaluate", model, "--job_name=local", "--model=mnist_mlp", "--hidden=30,20"});
+  EXPECT_EQ(again.stdout_text, line) << again.stderr_text;
+
+  const auto refused = [&](std::vector<std::string> flags) {
+    const CommandResult result = Trainer(std::move(flags));
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.stdout_text, "");
+    return result.stderr_text;
+  };
+  EXPECT_THAT(refused({"--evaluate", model, "--model=mnist_softmax"}),
+              HasSubstr("--model=mnist_softmax: " + model + " holds mnist_mlp with hidden layers 30,20"));
+  EXPECT_THAT(refused({"--evaluate", model, "--hidden=30"}), HasSubstr("--hidden=30: " + model + " holds"));
+  EXPECT_THAT(refused({"--evaluate", model, "--variant=deep"}), HasSubstr("no variants"));
+  EXPECT_THAT(refused({"--evaluate", model, "--train_steps=1"}),
+              HasSubstr("--train_steps means nothing with --evaluate"));
+  EXPECT_THAT(refused({"--evaluate", model, "--job_name=worker"}), HasSubstr("--job_name=local, or none"));
+  EXPECT_THAT(refused({"--evaluate", model, "--data_dir=" + Path("nowhere")}), HasSubstr("--data_dir: "));
+  EXPECT_THAT(refused({"--evaluate", Path("missing")}), HasSubstr("--evaluate: " + Path("missing")));
+  EXPECT_THAT(refused({"--evaluate="}), HasSubstr("--evaluate: "));
+  const std::string bytes = *ReadFile(model);
+  ASSERT_TRUE(WriteFileAtomically(model, bytes.substr(0, bytes.size() - 1)).ok());
+  EXPECT_THAT(refused({"--evaluate", model}),
+              HasSubstr(model + ": tensor 'softmax/bias': expected two data"));
+}
+
+TEST_F(TrainerOutput, AModelIsEvaluatedWithTheDataSetThatItKnows) {
+  const std::string model = Path("model.safetensors");
+  Train({"--train_steps=50", "--data_dir=synthetic", "--save_model=" + model});
+  const std::string nowhere = "MUSTER_DATA=" + Path("nowhere");
+  // The variable only says where MNIST would be.
+  const CommandResult synthetic = Trainer({"--evaluate", model}, {nowhere});
+  EXPECT_EQ(synthetic.exit_code, 0) << synthetic.stderr_text;
+  EXPECT_THAT(synthetic.stdout_text, StartsWith("MNIST accuracy: 0."));
+
+  std::string bytes = *ReadFile(model);
+  const std::string name = "\"synthetic_digits\"";
+  ASSERT_NE(bytes.find(name), std::string::npos);
+  bytes.replace(bytes.find(name), name.size(), "\"mnist\"           ");
+  ASSERT_TRUE(WriteFileAtomically(model, bytes).ok());
+  const CommandResult unknown = Trainer({"--evaluate", model}, {"MUSTER_DATA="});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.stderr_text, HasSubstr("name a folder with mnist/ in --data_dir or MUSTER_DATA"));
+  EXPECT_EQ(Trainer({"--evaluate", model, "--data_dir=synthetic"}).stdout_text, synthetic.stdout_text);
+}
+
 }  // namespace
 }  // namespace muster

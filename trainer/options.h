@@ -54,9 +54,23 @@ struct TrainerOptions {
   int worker_count() const { return task ? task->cluster.rank_count() : 1; }
 };
 
-/// What a command line asks for: to train, or only to print `text` (--help, --version).
+/// To evaluate a saved model on a test set.
+struct EvaluationOptions {
+  std::string file;
+  ModelConfig model;                    // as far as flags name it: the file has to hold the same
+  std::optional<std::string> data_dir;  // empty: the synthetic set; unset: what the model was trained with,
+  std::string known_data_dir;           // which is here, if anywhere
+  int threads = 1;
+  bool deterministic = false;
+  std::string result_json;
+  std::optional<std::string> program_sha256;
+  std::string platform = "local";
+};
+
+/// What a command line asks for: to train, to evaluate, or only to print `text` (--help, --version).
 struct CommandLine {
   TrainerOptions options;
+  std::optional<EvaluationOptions> evaluation;
   std::optional<std::string> text;
 };
 

@@ -13,6 +13,8 @@ Json OrNull(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json NameOrNull(const std::string& name) { return name.empty() ? Json(nullptr) : Json(name); }
+
 Json ToJson(const PushCounts& counts) {
   return {{"received", counts.received},
           {"applied", counts.applied},
@@ -26,25 +28,25 @@ Json ToJson(const PushCounts& counts) {
 std::string ToJson(const ResultRecord& record) {
   const Json json = {{"schema_version", kResultSchemaVersion},
                      {"model", record.model},
-                     {"variant", record.variant.empty() ? Json(nullptr) : Json(record.variant)},
+                     {"variant", NameOrNull(record.variant)},
                      {"strategy", record.strategy},
-                     {"update_mode", record.update_mode},
-                     {"workers", record.workers},
-                     {"ps", record.ps},
-                     {"seed", record.seed},
-                     {"steps", record.steps},
-                     {"samples", record.samples},
-                     {"batch_size", record.batch_size},
-                     {"seconds_to_first_step", record.seconds_to_first_step},
-                     {"seconds_training", record.seconds_training},
-                     {"samples_per_second", record.samples_per_second},
-                     {"steps_per_second", record.steps_per_second},
+                     {"update_mode", NameOrNull(record.update_mode)},
+                     {"workers", OrNull(record.workers)},
+                     {"ps", OrNull(record.ps)},
+                     {"seed", OrNull(record.seed)},
+                     {"steps", OrNull(record.steps)},
+                     {"samples", OrNull(record.samples)},
+                     {"batch_size", OrNull(record.batch_size)},
+                     {"seconds_to_first_step", OrNull(record.seconds_to_first_step)},
+                     {"seconds_training", OrNull(record.seconds_training)},
+                     {"samples_per_second", OrNull(record.samples_per_second)},
+                     {"steps_per_second", OrNull(record.steps_per_second)},
                      {"train_loss", OrNull(record.train_loss)},
                      {"test_loss", OrNull(record.test_loss)},
                      {"test_accuracy", OrNull(record.test_accuracy)},
                      {"test_auc", OrNull(record.test_auc)},
-                     {"bytes_pushed", record.bytes_pushed},
-                     {"bytes_pulled", record.bytes_pulled},
+                     {"bytes_pushed", OrNull(record.bytes_pushed)},
+                     {"bytes_pulled", OrNull(record.bytes_pulled)},
                      {"pushes", record.pushes ? ToJson(*record.pushes) : Json(nullptr)},
                      {"parameters_crc32c", absl::StrFormat("%08x", record.parameters_crc32c)},
                      {"device", record.device},

@@ -18,30 +18,30 @@ namespace muster {
 
 inline constexpr int kResultSchemaVersion = 1;
 
-/// One line of docs for each is in README.md. Unset optionals are written as null, and every key is always
-/// there.
+/// One line of docs for each is in README.md. Unset optionals and empty names are written as null, and every
+/// key is always there.
 struct ResultRecord {
   std::string model;
   std::string variant;
-  std::string strategy;     // parameter_server, local
+  std::string strategy;     // parameter_server, local, evaluation (of a saved model: no training)
   std::string update_mode;  // async, sync
-  int workers = 0;
-  int ps = 0;
-  uint64_t seed = 0;
-  uint64_t steps = 0;
-  uint64_t samples = 0;
-  int64_t batch_size = 0;  // per worker; the mean of unequal parts, rounded up
+  std::optional<int> workers;
+  std::optional<int> ps;
+  std::optional<uint64_t> seed;
+  std::optional<uint64_t> steps;
+  std::optional<uint64_t> samples;
+  std::optional<int64_t> batch_size;  // per worker; the mean of unequal parts, rounded up
   // Times and rates are of the chief's last incarnation, the counts are of the whole training.
-  double seconds_to_first_step = 0;
-  double seconds_training = 0;
-  double samples_per_second = 0;
-  double steps_per_second = 0;
+  std::optional<double> seconds_to_first_step;
+  std::optional<double> seconds_training;
+  std::optional<double> samples_per_second;
+  std::optional<double> steps_per_second;
   std::optional<double> train_loss;
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
   std::optional<double> test_auc;
-  uint64_t bytes_pushed = 0;  // by the chief
-  uint64_t bytes_pulled = 0;
+  std::optional<uint64_t> bytes_pushed;  // by the chief
+  std::optional<uint64_t> bytes_pulled;
   std::optional<PushCounts> pushes;  // as ps:0 counted them
   uint32_t parameters_crc32c = 0;
   std::string device;

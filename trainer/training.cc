@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "base/crc32c.h"
@@ -14,41 +13,21 @@
 #include "kernels/dense.h"
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
-#include "trainer/data/mnist.h"
 #include "trainer/data/sample_order.h"
-#include "trainer/data/synthetic_digits.h"
+#include "trainer/evaluation.h"
+#include "trainer/flat_buffer.h"
 #include "trainer/gradient_exchange.h"
+#include "trainer/load_data.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 #include "trainer/result_record.h"
-#include "trainer/safetensors.h"
+#include "trainer/saved_model.h"
 
 namespace muster {
 namespace {
 
-constexpr uint64_t kSyntheticSeed =
-    1;  // the synthetic set is one data set, whatever the seed of the training
-constexpr int64_t kEvaluationBatch = 1000;
 constexpr Duration kFinishAgainTimeout = std::chrono::seconds(5);
-
-// One float buffer of a model, on 64-byte boundaries like the tensors in it.
-class FlatBuffer {
- public:
-  explicit FlatBuffer(int64_t size)
-      : size_(size), data_(static_cast<float*>(std::aligned_alloc(64, size * sizeof(float)))) {
-    if (data_ == nullptr) throw std::bad_alloc();  // as from `new`: main knows what to say
-    std::fill_n(data_.get(), size, 0.0f);
-  }
-  std::span<float> values() { return {data_.get(), static_cast<size_t>(size_)}; }
-
- private:
-  struct Free {
-    void operator()(float* data) const { std::free(data); }
-  };
-  int64_t size_;
-  std::unique_ptr<float[], Free> data_;
-};
 
 absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> gradient, double loss_sum,
                          uint64_t step) {
@@ -67,15 +46,6 @@ absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> g
   }
   return FailedPrecondition("the loss is not finite at step %d: lower the learning rate or check the data",
                             step);
-}
-
-absl::StatusOr<TrainTestData> LoadData(const std::string& folder) {
-  if (folder.empty()) return MakeSyntheticMnist(kSyntheticSeed);
-  auto data = LoadMnist(folder);
-  // A file that is not there is wrong input like one that is damaged.
-  if (absl::IsNotFound(data.status()))
-    return InvalidArgument("--data_dir: %s", std::string(data.status().message()));
-  return data;
 }
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
@@ -283,21 +253,23 @@ absl::Status Training::Conclude() {
   MUSTER_RETURN_IF_ERROR(metrics_.Write({.step = summary.step,
                                          .seconds = ToSeconds(Now() - training_start_),
                                          .loss = train_loss_,
-                                         .samples_per_second = record.samples_per_second,
+                                         .samples_per_second = *record.samples_per_second,
                                          .learning_rate = LearningRate(),
                                          .test_accuracy = test.accuracy(),
                                          .test_loss = test.mean_loss()}));
   if (!options_.save_model.empty()) {
-    MUSTER_RETURN_IF_ERROR(SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(),
-                                           {{"model", record.model},
-                                            {"steps", absl::StrFormat("%d", record.steps)},
-                                            {"test_accuracy", absl::StrFormat("%.4f", test.accuracy())}}));
+    const SavedModelInfo info{.config = WithHiddenSizes(options_.model, model_->plan()),
+                              .data_set = DataSetName(options_.data_dir),
+                              .steps = summary.step,
+                              .test_accuracy = test.accuracy()};
+    MUSTER_RETURN_IF_ERROR(
+        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)));
   }
   if (!options_.result_json.empty())
     MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.result_json, ToJson(record)));
-  PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\nMNIST accuracy: %.4f\n",
-                                record.seconds_training, record.samples_per_second, test.mean_loss(),
-                                test.accuracy()));
+  PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
+                                *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
+                AccuracyLine(test));
   return absl::OkStatus();
 }
 
