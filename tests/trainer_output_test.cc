@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
+#include "trainer/data/synthetic_digits.h"
 
 namespace muster {
 namespace {
@@ -191,6 +192,81 @@ TEST_F(TrainerOutput, AModelIsEvaluatedWithTheDataSetThatItKnows) {
   EXPECT_THAT(unknown.stderr_text, HasSubstr("name a folder with mnist/ in --data_dir or MUSTER_DATA"));
   EXPECT_EQ(Trainer({"--evaluate", model, "--data_dir=synthetic"}).stdout_text, synthetic.stdout_text);
 }
+
+struct ModelFlags {
+  std::string name;
+  std::vector<std::string> flags;
+};
+
+void PrintTo(const ModelFlags& model, std::ostream* out) { *out << model.name; }
+
+class SavedModels : public TrainerOutput, public testing::WithParamInterface<ModelFlags> {
+ protected:
+  /// The first Python that has both, or nothing.
+  std::string PythonWithOpenCv() {
+    for (const std::string python : {"python3", "/usr/bin/python3"}) {
+      if (Run({python, "-c", "import cv2, numpy"}).exit_code == 0) return python;
+    }
+    return "";
+  }
+
+  /// A folder with mnist/: the real one, or one of synthetic digits that this test writes.
+  std::string DataFolder() {
+    const char* const real = std::getenv("MUSTER_DATA");
+    if (real != nullptr) return real;
+    const TrainTestData data = MakeSyntheticMnist(1);
+    EXPECT_TRUE(MakeDirectories(Path("data/mnist")).ok());
+    WriteIdx("train", data.train);
+    WriteIdx("t10k", data.test);
+    return Path("data");
+  }
+
+ private:
+  void WriteIdx(const std::string& part, const Dataset& dataset) {
+    const auto number = [](int64_t value) {
+      std::string bytes;
+      for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift);
+      return bytes;
+    };
+    const auto text = [](const std::vector<uint8_t>& bytes) {
+      return std::string(bytes.begin(), bytes.end());
+    };
+    const std::string base = Path("data/mnist/" + part);
+    EXPECT_TRUE(WriteFileAtomically(base + "-images-idx3-ubyte", number(0x803) + number(dataset.size()) +
+                                                                     number(kMnistSide) + number(kMnistSide) +
+                                                                     text(dataset.bytes))
+                    .ok());
+    EXPECT_TRUE(WriteFileAtomically(base + "-labels-idx1-ubyte",
+                                    number(0x801) + number(dataset.size()) + text(dataset.labels))
+                    .ok());
+  }
+};
+
+TEST_P(SavedModels, OtherProgramsFindTheSameAccuracy) {
+  const std::string python = PythonWithOpenCv();
+  if (python.empty()) GTEST_SKIP() << "no Python with cv2 and numpy: apt-get install python3-opencv";
+  const std::string data = DataFolder();
+  std::vector<std::string> flags = GetParam().flags;
+  flags.insert(flags.end(), {"--data_dir=" + data, "--save_model=" + Path("model.safetensors"),
+                             "--save_onnx=" + Path("model.onnx"), "--result_json=" + Path("result.json")});
+  Train(flags);
+  const Json result = Json::parse(*ReadFile(Path("result.json")));
+  for (const std::string file : {"model.onnx", "model.safetensors"}) {
+    const CommandResult run = Run({python, Script("evaluate_model.py"), Path(file), data});
+    ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+    const Json found = Json::parse(run.stdout_text);
+    const double correct = result["test_accuracy"].get<double>() * found["samples"].get<double>();
+    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6) << file;
+    EXPECT_LE(found["close"], found["samples"].get<int>() / 100) << "too many to tell anything";
+    printf("%s: %s, trainer: %.0f\n", file.c_str(), run.stdout_text.c_str(), correct);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SavedModels,
+    testing::Values(ModelFlags{"softmax", {"--model=mnist_softmax", "--train_steps=300"}},
+                    ModelFlags{"mlp", {"--model=mnist_mlp", "--hidden=60,30", "--train_steps=300"}}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace muster

@@ -185,6 +185,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--log_dir", f.options.log_dir, "Folder for curves that TensorBoard shows")->group(output);
   app.add_option("--save_model", f.options.save_model, "File for the parameters (safetensors)")
       ->group(output);
+  app.add_option("--save_onnx", f.options.save_onnx, "File for the model as other programs run it (ONNX)")
+      ->group(output);
 }
 
 absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) {

@@ -36,6 +36,7 @@ struct TrainerOptions {
   std::string metrics_jsonl;
   std::string log_dir;
   std::string save_model;
+  std::string save_onnx;
 
   std::string bind_host;
   std::string tls_dir;

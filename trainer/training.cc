@@ -21,6 +21,7 @@
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
+#include "trainer/onnx.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
 
@@ -86,6 +87,7 @@ class Training {
   absl::Status Step();
   absl::Status Report(const ExchangeResult& result);
   absl::Status Conclude();
+  absl::Status SaveModel(const SavedModelInfo& info);
   double LearningRate() const;
   BatchResult EvaluateOnTestSet();
   ResultRecord MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const;
@@ -257,20 +259,25 @@ absl::Status Training::Conclude() {
                                          .learning_rate = LearningRate(),
                                          .test_accuracy = test.accuracy(),
                                          .test_loss = test.mean_loss()}));
-  if (!options_.save_model.empty()) {
-    const SavedModelInfo info{.config = WithHiddenSizes(options_.model, model_->plan()),
-                              .data_set = DataSetName(options_.data_dir),
-                              .steps = summary.step,
-                              .test_accuracy = test.accuracy()};
-    MUSTER_RETURN_IF_ERROR(
-        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)));
-  }
+  MUSTER_RETURN_IF_ERROR(SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
+                                    .data_set = DataSetName(options_.data_dir),
+                                    .steps = summary.step,
+                                    .test_accuracy = test.accuracy()}));
   if (!options_.result_json.empty())
     MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.result_json, ToJson(record)));
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
                 AccuracyLine(test));
   return absl::OkStatus();
+}
+
+absl::Status Training::SaveModel(const SavedModelInfo& info) {
+  if (!options_.save_model.empty()) {
+    MUSTER_RETURN_IF_ERROR(
+        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)));
+  }
+  if (options_.save_onnx.empty()) return absl::OkStatus();
+  return SaveOnnx(options_.save_onnx, model_->plan(), parameters_->values(), ToMetadata(info));
 }
 
 ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const {
