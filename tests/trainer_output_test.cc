@@ -193,6 +193,24 @@ TEST_F(TrainerOutput, AModelIsEvaluatedWithTheDataSetThatItKnows) {
   EXPECT_EQ(Trainer({"--evaluate", model, "--data_dir=synthetic"}).stdout_text, synthetic.stdout_text);
 }
 
+TEST_F(TrainerOutput, AugmentationChangesTheTrainingAndNotTheTestSet) {
+  const auto run = [&](const std::string& name, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--data_dir=synthetic", "--train_steps=40",
+                               "--save_model=" + Path(name + ".safetensors"), "--result_json=" + Path(name)});
+    Train(flags);
+    return Json::parse(*ReadFile(Path(name)));
+  };
+  const Json plain = run("plain", {}), augmented = run("augmented", {"--augment=shift"});
+  EXPECT_NE(augmented["parameters_crc32c"], plain["parameters_crc32c"]);
+  EXPECT_EQ(run("again", {"--augment", "shift"})["parameters_crc32c"], augmented["parameters_crc32c"]);
+  // --evaluate knows nothing of augmentation.
+  EXPECT_EQ(Trainer({"--evaluate", Path("augmented.safetensors")}).stdout_text,
+            absl::StrFormat("MNIST accuracy: %.4f\n", augmented["test_accuracy"].get<double>()));
+  const CommandResult refused = Trainer({"--job_name=local", "--augment=rotate"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.stderr_text, HasSubstr("--augment=rotate: there is only: shift"));
+}
+
 struct ModelFlags {
   std::string name;
   std::vector<std::string> flags;

@@ -75,6 +75,7 @@ struct Flags {
   std::optional<uint64_t> train_steps;
   std::optional<float> learning_rate;
   std::string optimizer;
+  std::string augment;
   bool sync_replicas = false;
   std::optional<int> replicas_to_aggregate;
   std::string data_dir = "auto";
@@ -150,6 +151,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->transform(WholeNumber(0, std::numeric_limits<uint64_t>::max()))
       ->capture_default_str()
       ->group(training);
+  app.add_option("--augment", f.augment, "shift: training images moved by up to 2 pixels in x and y")
+      ->group(training);
   app.add_option("--data_dir", f.data_dir,
                  "A folder with mnist/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
       ->capture_default_str()
@@ -210,6 +213,15 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   }
   options->optimizer.learning_rate = f.learning_rate.value_or(defaults.optimizer.learning_rate);
   options->mode = f.sync_replicas ? UpdateMode::kSync : UpdateMode::kAsync;
+
+  if (!f.augment.empty() && f.augment != "shift") {
+    return InvalidArgument("--augment=%s: there is only: shift", f.augment);
+  }
+  const SampleShape& input = recipe.spec.input;
+  options->augment_shift = !f.augment.empty();
+  if (options->augment_shift && input.size() == input.channels) {
+    return InvalidArgument("--augment=shift is for images, which %s does not take", options->model.model);
+  }
 
   const int workers = options->worker_count();
   if (f.replicas_to_aggregate) {

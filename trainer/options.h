@@ -26,7 +26,8 @@ struct TrainerOptions {
   int64_t global_batch_size = 0;  // over all workers
   uint64_t train_steps = 0;       // global
   uint64_t seed = 1;
-  std::string data_dir;  // empty: the synthetic set
+  bool augment_shift = false;  // training images, by up to two pixels
+  std::string data_dir;        // empty: the synthetic set
   int threads = 1;
   bool deterministic = false;
 

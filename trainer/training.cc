@@ -162,6 +162,10 @@ absl::Status Training::Prepare() {
       std::move(plan),
       {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
   batch_ = std::make_unique<BatchBuffer>(largest, data_.train.feature_count, data_.train.id_count);
+  if (options_.augment_shift) {
+    const SampleShape& image = model_->plan().spec.input;
+    batch_->set_augmentation({options_.seed, image.height, image.width, image.channels});
+  }
   parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
   gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
