@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "base/stdout.h"
 #include "ps/server.h"
+#include "trainer/evaluation.h"
 #include "trainer/options.h"
 #include "trainer/training.h"
 
@@ -30,9 +31,12 @@ absl::Status Serve(const TrainerOptions& options) {
   return server->Wait();
 }
 
-absl::Status Run(const TrainerOptions& options, TimePoint start) try {
+absl::Status Run(const CommandLine& line, TimePoint start) try {
+  const TrainerOptions& options = line.options;
   const bool is_server = options.task && options.task->task.role == Role::kPs;
-  MUSTER_RETURN_IF_ERROR(is_server ? Serve(options) : Train(options, start));
+  MUSTER_RETURN_IF_ERROR(line.evaluation ? Evaluate(*line.evaluation)
+                         : is_server     ? Serve(options)
+                                         : Train(options, start));
   return StdoutStatus();
 } catch (const std::bad_alloc&) {
   // No bound of a flag can know the memory of this host.
@@ -60,9 +64,9 @@ int Main(int argc, char** argv) {
     if (!status.ok()) std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
     return ExitCodeFor(status);
   }
-  const TrainerOptions& options = line->options;
-  InitLogging(options.task ? TaskName(options.task->task) : "local");
-  const absl::Status status = Run(options, start);
+  const std::optional<TaskInCluster>& task = line->options.task;
+  InitLogging(task ? TaskName(task->task) : "local");
+  const absl::Status status = Run(*line, start);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return absl::IsAlreadyExists(status) ? kPortLostExitCode : ExitCodeFor(status);

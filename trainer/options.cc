@@ -26,6 +26,7 @@ constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
 constexpr double kMinReal = 1e-30;  // what is far beyond may be 0 or infinite as a float
 constexpr double kMaxReal = 1e30;
 constexpr double kMaxBelow1 = 0.999999;  // what is nearer to 1 may be 1 as a float
+constexpr const char* kDefaultModel = "mnist_softmax";
 
 absl::Status ExpectedNumber(const std::string& expected, const std::string& found) {
   return InvalidArgument("expected %s, found \"%s\"", expected, found);
@@ -69,16 +70,18 @@ CLI::Validator RealNumber(double minimum, double maximum) {
 // As typed; what was not given is unset, or zero where zero cannot be asked for.
 struct Flags {
   ClusterFlags cluster;
-  std::string model = "mnist_softmax";
+  std::optional<std::string> model;
   std::string variant;
   std::string hidden;
   std::optional<int64_t> batch_size;
   std::optional<int64_t> global_batch_size;
   std::optional<uint64_t> train_steps;
   OptimizerFlags optimizer;
+  std::string augment;
   bool sync_replicas = false;
   std::optional<int> replicas_to_aggregate;
   std::string data_dir = "auto";
+  std::optional<std::string> evaluate;
   std::string device = "auto";
   std::string checkpoint_dir;
   int connect_timeout_s = 300;
@@ -122,7 +125,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
 
   const std::string training = "Training (what is not given takes the model's default)";
   app.add_option("--model", f.model, absl::StrJoin(ModelNames(), ", "))
-      ->capture_default_str()
+      ->default_str(kDefaultModel)
       ->group(training);
   app.add_option("--variant", f.variant, "Of a model that has variants")->group(training);
   app.add_option("--hidden,--hidden_units", f.hidden, "Sizes of hidden layers: 512,512")->group(training);
@@ -146,6 +149,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->transform(WholeNumber(0, std::numeric_limits<uint64_t>::max()))
       ->capture_default_str()
       ->group(training);
+  app.add_option("--augment", f.augment, "shift: training images moved by up to 2 pixels in x and y")
+      ->group(training);
   app.add_option("--data_dir", f.data_dir,
                  "A folder with mnist/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
       ->capture_default_str()
@@ -158,6 +163,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_flag("--deterministic", f.options.deterministic, "The same instruction set on unlike hosts: AVX2")
       ->group(training);
   app.add_option("--checkpoint_dir", f.checkpoint_dir, "Not in this version")->group(training);
+
+  const std::string evaluation = "Evaluation (instead of training)";
+  app.add_option("--evaluate", f.evaluate,
+                 "A model that --save_model wrote: its accuracy on the test set it belongs to, or on that of "
+                 "--data_dir")
+      ->group(evaluation);
 
   const std::string output = "Output (written by the chief: the chief task, or worker 0)";
   app.add_option("--log_every", f.options.log_every,
@@ -172,7 +183,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--result_json", f.options.result_json, "File for the result record")->group(output);
   app.add_option("--metrics_jsonl", f.options.metrics_jsonl, "File for the metrics on the way")
       ->group(output);
+  app.add_option("--log_dir", f.options.log_dir, "Folder for curves that TensorBoard shows")->group(output);
   app.add_option("--save_model", f.options.save_model, "File for the parameters (safetensors)")
+      ->group(output);
+  app.add_option("--save_onnx", f.options.save_onnx, "File for the model as other programs run it (ONNX)")
       ->group(output);
 }
 
@@ -224,11 +238,20 @@ absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) 
 }
 
 absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
-  options->model = {.model = f.model, .variant = f.variant};
+  options->model = {.model = f.model.value_or(kDefaultModel), .variant = f.variant};
   MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options->model));
   const TrainDefaults& defaults = recipe.defaults;
   options->mode = f.sync_replicas ? UpdateMode::kSync : UpdateMode::kAsync;
+
+  if (!f.augment.empty() && f.augment != "shift") {
+    return InvalidArgument("--augment=%s: there is only: shift", f.augment);
+  }
+  const SampleShape& input = recipe.spec.input;
+  options->augment_shift = !f.augment.empty();
+  if (options->augment_shift && input.size() == input.channels) {
+    return InvalidArgument("--augment=shift is for images, which %s does not take", options->model.model);
+  }
 
   const int workers = options->worker_count();
   if (f.replicas_to_aggregate) {
@@ -250,6 +273,11 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   return absl::OkStatus();
 }
 
+std::string PlatformOf(const Environment& environment) {
+  return environment("MUSTER_PLATFORM")
+      .value_or(environment("KUBERNETES_SERVICE_HOST") ? "kubernetes" : "local");
+}
+
 absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* options) {
   const auto number = [&](const std::string& name, uint64_t* value) -> absl::Status {
     const auto text = environment(name);
@@ -261,8 +289,7 @@ absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* 
   MUSTER_RETURN_IF_ERROR(number("MUSTER_GENERATION", &options->generation));
   options->done_file = environment("MUSTER_DONE_FILE").value_or("");
   options->program_sha256 = environment("MUSTER_PROGRAM_SHA256");
-  options->platform = environment("MUSTER_PLATFORM")
-                          .value_or(environment("KUBERNETES_SERVICE_HOST") ? "kubernetes" : "local");
+  options->platform = PlatformOf(environment);
   if (options->task) {
     for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
       for (const std::string& address : options->task->cluster.addresses(role)) {
@@ -276,6 +303,45 @@ absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* 
   return absl::OkStatus();
 }
 
+// A folder with data sets, or empty for the synthetic one.
+std::string ResolveDataDir(const Flags& f, const Environment& environment) {
+  if (f.data_dir == "auto") return environment("MUSTER_DATA").value_or("");
+  return f.data_dir == "synthetic" ? "" : f.data_dir;
+}
+
+absl::Status CheckDevice(const Flags& f) {
+  if (f.device == "auto" || f.device == "cpu") return absl::OkStatus();
+  return InvalidArgument("--device=%s: this version computes on the CPU only (auto, cpu)", f.device);
+}
+
+absl::StatusOr<EvaluationOptions> ResolveEvaluation(const CLI::App& app, const Flags& f,
+                                                    const Environment& environment) {
+  const std::vector<std::string> fitting = {"evaluate", "job_name",   "model",   "variant",
+                                            "hidden",   "data_dir",   "threads", "deterministic",
+                                            "device",   "result_json"};
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& name = option->get_lnames().front();
+    if (option->count() == 0 || std::find(fitting.begin(), fitting.end(), name) != fitting.end()) continue;
+    return InvalidArgument("--%s means nothing with --evaluate, which takes --%s", name,
+                           absl::StrJoin(fitting.begin() + 1, fitting.end(), ", --"));
+  }
+  if (!f.cluster.job_name.empty() && f.cluster.job_name != "local") {
+    return InvalidArgument("--evaluate is done by one process: --job_name=local, or none");
+  }
+  MUSTER_RETURN_IF_ERROR(CheckDevice(f));
+  EvaluationOptions options{.file = *f.evaluate,
+                            .model = {.model = f.model.value_or(""), .variant = f.variant},
+                            .known_data_dir = environment("MUSTER_DATA").value_or(""),
+                            .threads = f.options.threads,
+                            .deterministic = f.options.deterministic,
+                            .result_json = f.options.result_json,
+                            .program_sha256 = environment("MUSTER_PROGRAM_SHA256"),
+                            .platform = PlatformOf(environment)};
+  MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options.model.hidden));
+  if (f.data_dir != "auto") options.data_dir = ResolveDataDir(f, environment);
+  return options;
+}
+
 absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment) {
   TrainerOptions options = f.options;
   if (f.cluster.job_name != "local") {
@@ -286,17 +352,13 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
           "no parameter servers: give --ps_hosts (this version trains with parameter servers only)");
     }
   }
-  if (f.device != "auto" && f.device != "cpu") {
-    return InvalidArgument("--device=%s: this version computes on the CPU only (auto, cpu)", f.device);
-  }
+  MUSTER_RETURN_IF_ERROR(CheckDevice(f));
   if (!f.checkpoint_dir.empty())
     return InvalidArgument("--checkpoint_dir: this version writes no checkpoints");
   options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);
   options.server_timeout = std::chrono::seconds(f.server_timeout_s);
   options.worker_timeout = std::chrono::seconds(f.worker_timeout_s);
-  options.data_dir = f.data_dir == "auto"        ? environment("MUSTER_DATA").value_or("")
-                     : f.data_dir == "synthetic" ? ""
-                                                 : f.data_dir;
+  options.data_dir = ResolveDataDir(f, environment);
   // A server takes what it has to know about the training from the first worker that joins.
   if (!options.task || options.task->task.role != Role::kPs)
     MUSTER_RETURN_IF_ERROR(ResolveTraining(f, &options));
@@ -328,6 +390,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     return InvalidArgument("%s", error.what());
   } catch (const CLI::ParseError& error) {
     return InvalidArgument("%s (muster-trainer --help lists the flags)", error.what());
+  }
+  if (flags.evaluate) {
+    MUSTER_ASSIGN_OR_RETURN(line.evaluation, ResolveEvaluation(app, flags, environment));
+    return line;
   }
   MUSTER_ASSIGN_OR_RETURN(line.options, Resolve(flags, environment));
   return line;

@@ -26,7 +26,8 @@ struct TrainerOptions {
   int64_t global_batch_size = 0;  // over all workers
   uint64_t train_steps = 0;       // global
   uint64_t seed = 1;
-  std::string data_dir;  // empty: the synthetic set
+  bool augment_shift = false;  // training images, by up to two pixels
+  std::string data_dir;        // empty: the synthetic set
   int threads = 1;
   bool deterministic = false;
 
@@ -34,7 +35,9 @@ struct TrainerOptions {
   uint64_t log_every = 100;
   std::string result_json;
   std::string metrics_jsonl;
+  std::string log_dir;
   std::string save_model;
+  std::string save_onnx;
 
   std::string bind_host;
   std::string tls_dir;
@@ -53,9 +56,23 @@ struct TrainerOptions {
   int worker_count() const { return task ? task->cluster.rank_count() : 1; }
 };
 
-/// What a command line asks for: to train, or only to print `text` (--help, --version).
+/// To evaluate a saved model on a test set.
+struct EvaluationOptions {
+  std::string file;
+  ModelConfig model;                    // as far as flags name it: the file has to hold the same
+  std::optional<std::string> data_dir;  // empty: the synthetic set; unset: what the model was trained with,
+  std::string known_data_dir;           // which is here, if anywhere
+  int threads = 1;
+  bool deterministic = false;
+  std::string result_json;
+  std::optional<std::string> program_sha256;
+  std::string platform = "local";
+};
+
+/// What a command line asks for: to train, to evaluate, or only to print `text` (--help, --version).
 struct CommandLine {
   TrainerOptions options;
+  std::optional<EvaluationOptions> evaluation;
   std::optional<std::string> text;
 };
 

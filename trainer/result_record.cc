@@ -13,6 +13,8 @@ Json OrNull(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json NameOrNull(const std::string& name) { return name.empty() ? Json(nullptr) : Json(name); }
+
 Json ToJson(const PushCounts& counts) {
   return {{"received", counts.received},
           {"applied", counts.applied},
@@ -26,25 +28,25 @@ Json ToJson(const PushCounts& counts) {
 std::string ToJson(const ResultRecord& record) {
   const Json json = {{"schema_version", kResultSchemaVersion},
                      {"model", record.model},
-                     {"variant", record.variant.empty() ? Json(nullptr) : Json(record.variant)},
+                     {"variant", NameOrNull(record.variant)},
                      {"strategy", record.strategy},
-                     {"update_mode", record.update_mode},
-                     {"workers", record.workers},
-                     {"ps", record.ps},
-                     {"seed", record.seed},
-                     {"steps", record.steps},
-                     {"samples", record.samples},
-                     {"batch_size", record.batch_size},
-                     {"seconds_to_first_step", record.seconds_to_first_step},
-                     {"seconds_training", record.seconds_training},
-                     {"samples_per_second", record.samples_per_second},
-                     {"steps_per_second", record.steps_per_second},
+                     {"update_mode", NameOrNull(record.update_mode)},
+                     {"workers", OrNull(record.workers)},
+                     {"ps", OrNull(record.ps)},
+                     {"seed", OrNull(record.seed)},
+                     {"steps", OrNull(record.steps)},
+                     {"samples", OrNull(record.samples)},
+                     {"batch_size", OrNull(record.batch_size)},
+                     {"seconds_to_first_step", OrNull(record.seconds_to_first_step)},
+                     {"seconds_training", OrNull(record.seconds_training)},
+                     {"samples_per_second", OrNull(record.samples_per_second)},
+                     {"steps_per_second", OrNull(record.steps_per_second)},
                      {"train_loss", OrNull(record.train_loss)},
                      {"test_loss", OrNull(record.test_loss)},
                      {"test_accuracy", OrNull(record.test_accuracy)},
                      {"test_auc", OrNull(record.test_auc)},
-                     {"bytes_pushed", record.bytes_pushed},
-                     {"bytes_pulled", record.bytes_pulled},
+                     {"bytes_pushed", OrNull(record.bytes_pushed)},
+                     {"bytes_pulled", OrNull(record.bytes_pulled)},
                      {"pushes", record.pushes ? ToJson(*record.pushes) : Json(nullptr)},
                      {"parameters_crc32c", absl::StrFormat("%08x", record.parameters_crc32c)},
                      {"device", record.device},
@@ -56,22 +58,43 @@ std::string ToJson(const ResultRecord& record) {
   return json.dump(2) + "\n";
 }
 
-absl::StatusOr<MetricsWriter> MetricsWriter::Open(const std::filesystem::path& path, bool append) {
+absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options) {
   MetricsWriter writer;
-  if (path.empty()) return writer;
-  writer.path_ = path;
-  writer.file_.reset(std::fopen(path.c_str(), append ? "ae" : "we"));
-  if (writer.file_ == nullptr) return ErrnoError(errno, "--metrics_jsonl=" + path.string());
+  if (!options.jsonl.empty()) {
+    writer.path_ = options.jsonl;
+    writer.file_.reset(std::fopen(options.jsonl.c_str(), options.append ? "ae" : "we"));
+    if (writer.file_ == nullptr) return ErrnoError(errno, "--metrics_jsonl=" + options.jsonl.string());
+  }
+  if (!options.log_dir.empty()) {
+    auto events = EventFile::Create(options.log_dir);
+    if (!events.ok()) return Annotate(events.status(), "--log_dir");
+    writer.events_ = *std::move(events);
+  }
   return writer;
 }
 
 absl::Status MetricsWriter::Write(const MetricsLine& line) {
-  if (file_ == nullptr) return absl::OkStatus();
+  if (file_ != nullptr) MUSTER_RETURN_IF_ERROR(WriteJson(line));
+  return events_ ? WriteEvent(line) : absl::OkStatus();
+}
+
+absl::Status MetricsWriter::WriteEvent(const MetricsLine& line) {
+  std::vector<Scalar> scalars = {{"samples_per_second", line.samples_per_second},
+                                 {"learning_rate", line.learning_rate}};
+  if (line.loss) scalars.push_back({"loss", *line.loss});
+  if (line.staleness) scalars.push_back({"staleness", static_cast<double>(*line.staleness)});
+  if (line.test_accuracy) scalars.push_back({"accuracy", *line.test_accuracy});
+  if (line.test_loss) scalars.push_back({"test_loss", *line.test_loss});
+  return events_->Write(line.step, scalars);
+}
+
+absl::Status MetricsWriter::WriteJson(const MetricsLine& line) {
   Json json = {{"step", line.step},
                {"seconds", line.seconds},
                {"loss", OrNull(line.loss)},
                {"samples_per_second", line.samples_per_second},
-               {"staleness", line.staleness}};
+               {"staleness", OrNull(line.staleness)},
+               {"learning_rate", line.learning_rate}};
   if (line.test_accuracy) json["test_accuracy"] = *line.test_accuracy;
   if (line.test_loss) json["test_loss"] = *line.test_loss;
   const std::string text = json.dump() + "\n";

@@ -1,5 +1,5 @@
 // What a finished training writes: the result record (--result_json) and the metrics on the way
-// (--metrics_jsonl).
+// (--metrics_jsonl, --log_dir).
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,36 @@
 
 #include "base/status.h"
 #include "ps/update_rule.h"
+#include "trainer/event_file.h"
 
 namespace muster {
 
 inline constexpr int kResultSchemaVersion = 1;
 
-/// One line of docs for each is in README.md. Unset optionals are written as null, and every key is always
-/// there.
+/// One line of docs for each is in README.md. Unset optionals and empty names are written as null, and every
+/// key is always there.
 struct ResultRecord {
   std::string model;
   std::string variant;
-  std::string strategy;     // parameter_server, local
+  std::string strategy;     // parameter_server, local, evaluation (of a saved model: no training)
   std::string update_mode;  // async, sync
-  int workers = 0;
-  int ps = 0;
-  uint64_t seed = 0;
-  uint64_t steps = 0;
-  uint64_t samples = 0;
-  int64_t batch_size = 0;  // per worker; the mean of unequal parts, rounded up
+  std::optional<int> workers;
+  std::optional<int> ps;
+  std::optional<uint64_t> seed;
+  std::optional<uint64_t> steps;
+  std::optional<uint64_t> samples;
+  std::optional<int64_t> batch_size;  // per worker; the mean of unequal parts, rounded up
   // Times and rates are of the chief's last incarnation, the counts are of the whole training.
-  double seconds_to_first_step = 0;
-  double seconds_training = 0;
-  double samples_per_second = 0;
-  double steps_per_second = 0;
+  std::optional<double> seconds_to_first_step;
+  std::optional<double> seconds_training;
+  std::optional<double> samples_per_second;
+  std::optional<double> steps_per_second;
   std::optional<double> train_loss;
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
   std::optional<double> test_auc;
-  uint64_t bytes_pushed = 0;  // by the chief
-  uint64_t bytes_pulled = 0;
+  std::optional<uint64_t> bytes_pushed;  // by the chief
+  std::optional<uint64_t> bytes_pulled;
   std::optional<PushCounts> pushes;  // as ps:0 counted them
   uint32_t parameters_crc32c = 0;
   std::string device;
@@ -59,25 +60,36 @@ struct MetricsLine {
   double seconds = 0;  // since training began, or went on in another incarnation of the chief
   std::optional<double> loss;
   double samples_per_second = 0;
-  uint64_t staleness = 0;
+  std::optional<uint64_t> staleness;
+  double learning_rate = 0;
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
 };
 
-/// Appends JSON lines to a file, each flushed when it is written. One thread at a time.
+/// Where the metrics go. An empty path: not there.
+struct MetricsOptions {
+  std::filesystem::path jsonl;    // a file of JSON lines
+  std::filesystem::path log_dir;  // a folder for TensorBoard, in which a file of its own is made
+  bool append = false;            // the JSON lines, to those of a task that was started again
+};
+
+/// Writes metrics, each line flushed when it is written. One thread at a time.
 class MetricsWriter {
  public:
-  /// Truncates the file, unless a task that was started again is to `append` to what it wrote before. An
-  /// empty path writes nothing.
-  static absl::StatusOr<MetricsWriter> Open(const std::filesystem::path& path, bool append);
+  /// Truncates the file of JSON lines, unless told to append.
+  static absl::StatusOr<MetricsWriter> Open(const MetricsOptions& options);
   absl::Status Write(const MetricsLine& line);
 
  private:
+  absl::Status WriteJson(const MetricsLine& line);
+  absl::Status WriteEvent(const MetricsLine& line);
+
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::unique_ptr<std::FILE, Close> file_;
   std::filesystem::path path_;
+  std::optional<EventFile> events_;
 };
 
 }  // namespace muster

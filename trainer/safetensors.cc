@@ -1,18 +1,123 @@
 #include "trainer/safetensors.h"
 
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/file.h"
 
 namespace muster {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "floats are written as they lie in memory");
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 1 << 20;
+constexpr const char* kMetadataKey = "__metadata__";
+
+std::string ShapeText(const std::vector<int64_t>& shape) { return "[" + absl::StrJoin(shape, ",") + "]"; }
+
+// JSON that says something twice would be read as whatever it says last.
+absl::StatusOr<Json> ParseHeader(std::string_view text) {
+  std::vector<std::set<std::string>> keys;  // of the object that is open at each depth
+  std::string twice;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    keys.resize(std::max<size_t>(keys.size(), depth + 2));
+    if (event == Json::parse_event_t::object_start) keys[depth + 1].clear();
+    if (event == Json::parse_event_t::key && !keys[depth].insert(parsed.get<std::string>()).second) {
+      twice = parsed.get<std::string>();
+    }
+    return true;
+  };
+  const Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (header.is_discarded() || !header.is_object() || !text.starts_with('{')) {
+    return InvalidArgument("the header is no JSON object");
+  }
+  if (!twice.empty()) return InvalidArgument("the header has '%s' twice", twice);
+  return header;
+}
+
+absl::StatusOr<SafetensorsMetadata> ParseMetadata(const Json& json) {
+  const auto is_text = [](const Json& value) { return value.is_string(); };
+  if (!json.is_object() || !std::all_of(json.begin(), json.end(), is_text)) {
+    return InvalidArgument("%s is no object of strings", kMetadataKey);
+  }
+  return json.get<SafetensorsMetadata>();
+}
+
+bool IsListOfSizes(const Json& json) {
+  return json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& value) {
+           return value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX;
+         });
+}
+
+// The bytes of float32 values in this shape, or more than `limit` where they are more.
+uint64_t BytesOf(const std::vector<int64_t>& shape, uint64_t limit) {
+  uint64_t bytes = sizeof(float);
+  for (const int64_t size : shape) {
+    if (size != 0 && bytes > limit / static_cast<uint64_t>(size)) return limit + 1;
+    bytes *= static_cast<uint64_t>(size);
+  }
+  return bytes;
+}
+
+absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json& json, uint64_t data_bytes) {
+  if (!json.is_object() || json.size() != 3 || !json.contains("dtype") || !json.contains("shape") ||
+      !json.contains("data_offsets")) {
+    return InvalidArgument("expected an object of dtype, shape and data_offsets");
+  }
+  if (json["dtype"] != "F32") {
+    return InvalidArgument("expected dtype \"F32\", found %s", json["dtype"].dump());
+  }
+  if (!IsListOfSizes(json["shape"])) {
+    return InvalidArgument("expected a shape, found %s", json["shape"].dump());
+  }
+  const Json& offsets = json["data_offsets"];
+  if (!IsListOfSizes(offsets) || offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes) {
+    return InvalidArgument("expected two data_offsets within the %d bytes after the header, found %s",
+                           data_bytes, offsets.dump());
+  }
+  SafetensorsEntry entry{.name = name,
+                         .shape = json["shape"].get<std::vector<int64_t>>(),
+                         .begin = offsets[0].get<uint64_t>(),
+                         .end = offsets[1].get<uint64_t>()};
+  if (BytesOf(entry.shape, data_bytes) != entry.end - entry.begin) {
+    return InvalidArgument("%d bytes do not fit its shape %s", entry.end - entry.begin,
+                           ShapeText(entry.shape));
+  }
+  return entry;
+}
+
+// Sorts them by place; they must be all of the data, one after the other.
+absl::Status PutInOrder(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  uint64_t end = 0;
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.begin != end) {
+      return InvalidArgument("tensor '%s': starts at offset %d, but what is before it ends at %d", entry.name,
+                             entry.begin, end);
+    }
+    end = entry.end;
+  }
+  if (end != data_bytes) return InvalidArgument("%d bytes after the last tensor", data_bytes - end);
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status SaveSafetensors(const std::filesystem::path& path, const ParameterLayout& layout,
-                             std::span<const float> parameters,
-                             const std::map<std::string, std::string>& metadata) {
+                             std::span<const float> parameters, const SafetensorsMetadata& metadata) {
   MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == layout.size());
   nlohmann::ordered_json header;
-  header["__metadata__"] = metadata;
+  header[kMetadataKey] = metadata;
   std::string data;
   for (const LayoutTensor& tensor : layout.tensors()) {
     const size_t begin = data.size();
@@ -27,6 +132,74 @@ absl::Status SaveSafetensors(const std::filesystem::path& path, const ParameterL
   std::string file(sizeof size, '\0');
   std::memcpy(file.data(), &size, sizeof size);
   return WriteFileAtomically(path, file + text + data);
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Read(const std::filesystem::path& path) {
+  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path));
+  return Parse(std::move(bytes), path.string());
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string bytes, const std::string& name) {
+  SafetensorsFile file;
+  file.name_ = name;
+  file.bytes_ = std::move(bytes);
+  const absl::Status status = file.ParseBytes();
+  if (!status.ok()) return Annotate(status, name);
+  return file;
+}
+
+absl::Status SafetensorsFile::ParseBytes() {
+  if (bytes_.size() < kLengthBytes) return InvalidArgument("%d bytes are no safetensors file", bytes_.size());
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes_.data(), sizeof header_bytes);
+  if (header_bytes > kMaxHeaderBytes) {
+    return InvalidArgument("no safetensors file, or one with a header of %d bytes; at most %d are read",
+                           header_bytes, kMaxHeaderBytes);
+  }
+  if (header_bytes > bytes_.size() - kLengthBytes) {
+    return InvalidArgument("truncated: %d bytes with a header of %d", bytes_.size(), header_bytes);
+  }
+  MUSTER_ASSIGN_OR_RETURN(const Json header,
+                          ParseHeader(std::string_view(bytes_).substr(kLengthBytes, header_bytes)));
+  data_begin_ = kLengthBytes + header_bytes;
+  const uint64_t data_bytes = bytes_.size() - data_begin_;
+  for (const auto& [key, json] : header.items()) {
+    if (key == kMetadataKey) {
+      MUSTER_ASSIGN_OR_RETURN(metadata_, ParseMetadata(json));
+      continue;
+    }
+    auto entry = ParseEntry(key, json, data_bytes);
+    if (!entry.ok()) return Annotate(entry.status(), absl::StrFormat("tensor '%s'", key));
+    entries_.push_back(*std::move(entry));
+  }
+  return PutInOrder(entries_, data_bytes);
+}
+
+absl::StatusOr<FlatBuffer> SafetensorsFile::Parameters(const ParameterLayout& layout) const {
+  std::map<std::string, const SafetensorsEntry*> unused;
+  for (const SafetensorsEntry& entry : entries_) unused[entry.name] = &entry;
+  std::vector<const SafetensorsEntry*> found;  // one for each tensor of the layout
+  for (const LayoutTensor& tensor : layout.tensors()) {
+    const auto node = unused.extract(tensor.spec.name);
+    if (node.empty()) {
+      return InvalidArgument("%s: tensor '%s' of shape %s is missing", name_, tensor.spec.name,
+                             ShapeText(tensor.spec.shape));
+    }
+    found.push_back(node.mapped());
+    if (found.back()->shape != tensor.spec.shape) {
+      return InvalidArgument("%s: tensor '%s': expected the shape %s, found %s", name_, tensor.spec.name,
+                             ShapeText(tensor.spec.shape), ShapeText(found.back()->shape));
+    }
+  }
+  if (!unused.empty()) {
+    return InvalidArgument("%s: tensor '%s' is none of the model's", name_, unused.begin()->first);
+  }
+  FlatBuffer parameters(layout.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    std::memcpy(parameters.values().data() + layout.tensors()[i].offset,
+                bytes_.data() + data_begin_ + found[i]->begin, found[i]->end - found[i]->begin);
+  }
+  return parameters;
 }
 
 }  // namespace muster

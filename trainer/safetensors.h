@@ -1,20 +1,61 @@
-// The saved model: safetensors (huggingface/safetensors, format 0.x): 8 bytes little-endian length, a JSON
+// Tensors in a file: safetensors (huggingface/safetensors, format 0.x): 8 bytes little-endian length, a JSON
 // header, raw tensors.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "kernels/parameter_layout.h"
+#include "trainer/flat_buffer.h"
 
 namespace muster {
 
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
 /// Writes every tensor of the layout, without padding, atomically. `metadata` goes into the header.
 absl::Status SaveSafetensors(const std::filesystem::path& path, const ParameterLayout& layout,
-                             std::span<const float> parameters,
-                             const std::map<std::string, std::string>& metadata);
+                             std::span<const float> parameters, const SafetensorsMetadata& metadata);
+
+/// One tensor of float32 in a file.
+struct SafetensorsEntry {
+  std::string name;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // bytes from the end of the header
+  uint64_t end = 0;
+};
+
+/// A file that was read and is sound: the header is within 1 MiB and says nothing twice, every tensor is F32
+/// and as long as its shape says, and together they are the rest of the file, without gaps, overlaps or
+/// anything after them. Immutable.
+class SafetensorsFile {
+ public:
+  /// InvalidArgument, in one sentence with the path and the tensor, where it is not sound; NotFound and
+  /// others when the file cannot be read.
+  static absl::StatusOr<SafetensorsFile> Read(const std::filesystem::path& path);
+
+  /// The same from memory; `name` stands in errors.
+  static absl::StatusOr<SafetensorsFile> Parse(std::string bytes, const std::string& name);
+
+  const SafetensorsMetadata& metadata() const { return metadata_; }
+
+  /// The tensors in their places, padding zero. InvalidArgument where the file has not exactly the tensors of
+  /// the layout, in their shapes.
+  absl::StatusOr<FlatBuffer> Parameters(const ParameterLayout& layout) const;
+
+ private:
+  SafetensorsFile() = default;
+  absl::Status ParseBytes();
+
+  std::string name_;
+  std::string bytes_;
+  SafetensorsMetadata metadata_;
+  uint64_t data_begin_ = 0;
+  std::vector<SafetensorsEntry> entries_;  // in the order of their bytes
+};
 
 }  // namespace muster

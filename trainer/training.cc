@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "base/crc32c.h"
@@ -13,43 +12,25 @@
 #include "base/stdout.h"
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
+#include "kernels/learning_rate.h"
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
-#include "trainer/data/mnist.h"
 #include "trainer/data/sample_order.h"
-#include "trainer/data/synthetic_digits.h"
+#include "trainer/evaluation.h"
+#include "trainer/flat_buffer.h"
 #include "trainer/gradient_exchange.h"
+#include "trainer/load_data.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
+#include "trainer/onnx.h"
 #include "trainer/result_record.h"
-#include "trainer/safetensors.h"
+#include "trainer/saved_model.h"
 
 namespace muster {
 namespace {
 
-constexpr uint64_t kSyntheticSeed =
-    1;  // the synthetic set is one data set, whatever the seed of the training
-constexpr int64_t kEvaluationBatch = 1000;
 constexpr Duration kFinishAgainTimeout = std::chrono::seconds(5);
-
-// One float buffer of a model, on 64-byte boundaries like the tensors in it.
-class FlatBuffer {
- public:
-  explicit FlatBuffer(int64_t size)
-      : size_(size), data_(static_cast<float*>(std::aligned_alloc(64, size * sizeof(float)))) {
-    if (data_ == nullptr) throw std::bad_alloc();  // as from `new`: main knows what to say
-    std::fill_n(data_.get(), size, 0.0f);
-  }
-  std::span<float> values() { return {data_.get(), static_cast<size_t>(size_)}; }
-
- private:
-  struct Free {
-    void operator()(float* data) const { std::free(data); }
-  };
-  int64_t size_;
-  std::unique_ptr<float[], Free> data_;
-};
 
 absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> gradient, double loss_sum,
                          uint64_t step) {
@@ -63,15 +44,6 @@ absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> g
   }
   return FailedPrecondition("the loss is not finite at step %d: lower the learning rate or check the data",
                             step);
-}
-
-absl::StatusOr<TrainTestData> LoadData(const std::string& folder) {
-  if (folder.empty()) return MakeSyntheticMnist(kSyntheticSeed);
-  auto data = LoadMnist(folder);
-  // A file that is not there is wrong input like one that is damaged.
-  if (absl::IsNotFound(data.status()))
-    return InvalidArgument("--data_dir: %s", std::string(data.status().message()));
-  return data;
 }
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
@@ -113,6 +85,8 @@ class Training {
   absl::Status Step();
   absl::Status Report(const ExchangeResult& result);
   absl::Status Conclude();
+  absl::Status SaveModel(const SavedModelInfo& info);
+  double LearningRate() const;
   BatchResult EvaluateOnTestSet();
   ResultRecord MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const;
 
@@ -186,14 +160,19 @@ absl::Status Training::Prepare() {
       std::move(plan),
       {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
   batch_ = std::make_unique<BatchBuffer>(largest, data_.train.feature_count, data_.train.id_count);
+  if (options_.augment_shift) {
+    const SampleShape& image = model_->plan().spec.input;
+    batch_->set_augmentation({options_.seed, image.height, image.width, image.channels});
+  }
   parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
   gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
   if (is_chief_) {
     evaluation_batch_ =
         std::make_unique<BatchBuffer>(kEvaluationBatch, data_.test.feature_count, data_.test.id_count);
-    MUSTER_ASSIGN_OR_RETURN(metrics_,
-                            MetricsWriter::Open(options_.metrics_jsonl, /*append=*/options_.incarnation > 1));
+    MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
+                                                           .log_dir = options_.log_dir,
+                                                           .append = options_.incarnation > 1}));
   }
   MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
   step_ = start_step_ = start.step;
@@ -249,7 +228,8 @@ absl::Status Training::Report(const ExchangeResult& result) {
       .seconds = ToSeconds(now - training_start_),
       .loss = result.mean_loss,
       .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
-      .staleness = result.staleness};
+      .staleness = result.staleness,
+      .learning_rate = LearningRate()};
   std::string text = absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, result.mean_loss,
                                      line.samples_per_second);
   if (evaluate) {
@@ -264,6 +244,12 @@ absl::Status Training::Report(const ExchangeResult& result) {
   return metrics_.Write(line);
 }
 
+// Of the last update.
+double Training::LearningRate() const {
+  const OptimizerConfig& optimizer = options_.optimizer;
+  return LearningRateAt(optimizer.schedule, optimizer.learning_rate, step_ > 0 ? step_ - 1 : 0);
+}
+
 BatchResult Training::EvaluateOnTestSet() {
   return EvaluateDataset(*model_, parameters_->values(), data_.test, *evaluation_batch_);
 }
@@ -275,21 +261,29 @@ absl::Status Training::Conclude() {
   MUSTER_RETURN_IF_ERROR(metrics_.Write({.step = summary.step,
                                          .seconds = ToSeconds(Now() - training_start_),
                                          .loss = train_loss_,
-                                         .samples_per_second = record.samples_per_second,
+                                         .samples_per_second = *record.samples_per_second,
+                                         .learning_rate = LearningRate(),
                                          .test_accuracy = test.accuracy(),
                                          .test_loss = test.mean_loss()}));
-  if (!options_.save_model.empty()) {
-    MUSTER_RETURN_IF_ERROR(SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(),
-                                           {{"model", record.model},
-                                            {"steps", absl::StrFormat("%d", record.steps)},
-                                            {"test_accuracy", absl::StrFormat("%.4f", test.accuracy())}}));
-  }
+  MUSTER_RETURN_IF_ERROR(SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
+                                    .data_set = DataSetName(options_.data_dir),
+                                    .steps = summary.step,
+                                    .test_accuracy = test.accuracy()}));
   if (!options_.result_json.empty())
     MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.result_json, ToJson(record)));
-  PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\nMNIST accuracy: %.4f\n",
-                                record.seconds_training, record.samples_per_second, test.mean_loss(),
-                                test.accuracy()));
+  PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
+                                *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
+                AccuracyLine(test));
   return absl::OkStatus();
+}
+
+absl::Status Training::SaveModel(const SavedModelInfo& info) {
+  if (!options_.save_model.empty()) {
+    MUSTER_RETURN_IF_ERROR(
+        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)));
+  }
+  if (options_.save_onnx.empty()) return absl::OkStatus();
+  return SaveOnnx(options_.save_onnx, model_->plan(), parameters_->values(), ToMetadata(info));
 }
 
 ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const {

@@ -16,6 +16,10 @@ BatchBuffer::BatchBuffer(int64_t largest_batch, int64_t feature_count, int64_t i
 Batch BatchBuffer::Fill(const Dataset& dataset, const SampleOrder& order, SampleRange positions) {
   MUSTER_CHECK(positions.size() <= largest_batch());
   for (int64_t i = 0; i < positions.size(); ++i) Set(dataset, i, order.SampleAt(positions.begin + i));
+  for (int64_t i = 0; augmentation_ && i < positions.size(); ++i) {
+    augmentation_->Apply(positions.begin + i,
+                         std::span(features_).subspan(i * feature_count_, feature_count_));
+  }
   return View(positions.size(), positions.begin);
 }
 

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "trainer/data/augment.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/sample_order.h"
 
@@ -25,6 +27,9 @@ class BatchBuffer {
  public:
   BatchBuffer(int64_t largest_batch, int64_t feature_count, int64_t id_count = 0);
 
+  /// From now on Fill augments what it fills: features are images of the augmentation's shape.
+  void set_augmentation(const ShiftAugmentation& augmentation) { augmentation_ = augmentation; }
+
   int64_t largest_batch() const { return static_cast<int64_t>(labels_.size()); }
 
   /// The samples at these positions of the stream, for training; at most largest_batch(). `dataset` has the
@@ -43,6 +48,7 @@ class BatchBuffer {
   std::vector<float> features_;  // [largest_batch, feature_count]
   std::vector<int32_t> ids_;     // [largest_batch, id_count]
   std::vector<int32_t> labels_;
+  std::optional<ShiftAugmentation> augmentation_;
 };
 
 }  // namespace muster

@@ -1,0 +1,290 @@
+// What the trainer leaves behind, as other programs read it: readers in tests/support that know the formats
+// and nothing of this code. On the real data set where MUSTER_DATA names its folder, else on synthetic
+// digits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/process.h"
+#include "trainer/data/synthetic_digits.h"
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+class TrainerOutput : public testing::Test {
+ protected:
+  CommandResult Run(std::vector<std::string> argv, const std::vector<std::string>& environment = {}) {
+    std::vector<std::string> all = environment;
+    for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
+    auto result = RunCommand({.argv = std::move(argv), .environment = all}, Now() + std::chrono::minutes(2));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(CommandResult{.exit_code = -1});
+  }
+
+  CommandResult Trainer(std::vector<std::string> flags, const std::vector<std::string>& environment = {}) {
+    flags.insert(flags.begin(), MUSTER_TRAINER);
+    return Run(std::move(flags), environment);
+  }
+
+  void Train(std::vector<std::string> flags, const std::vector<std::string>& environment = {}) {
+    flags.insert(flags.begin(), "--job_name=local");
+    const CommandResult result = Trainer(std::move(flags), environment);
+    ASSERT_EQ(result.exit_code, 0) << result.stderr_text;
+  }
+
+  std::string Path(const std::string& name) { return (folder_.path() / name).string(); }
+
+  static std::string Script(const std::string& name) { return std::string(MUSTER_TEST_SUPPORT) + "/" + name; }
+
+  std::vector<Json> JsonLines(const std::string& text) {
+    std::vector<Json> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+
+  /// [step, wall time, {tag: value}] of each event.
+  std::vector<Json> Events(const std::string& path) {
+    const CommandResult result = Run({"python3", Script("read_events.py"), path});
+    EXPECT_EQ(result.exit_code, 0) << path << ": " << result.stderr_text;
+    return JsonLines(result.stdout_text);
+  }
+
+  const TemporaryDirectory folder_;
+};
+
+TEST_F(TrainerOutput, EventFilesHoldTheCurvesOfTheMetrics) {
+  Train({"--model=mnist_mlp", "--train_steps=30", "--log_every=10", "--eval_every=20", "--learning_rate=0.25",
+         "--optimizer=sgd", "--log_dir=" + Path("new/logs"), "--metrics_jsonl=" + Path("metrics.jsonl")});
+  const std::vector<std::string> names = *ListDirectory(Path("new/logs"));
+  ASSERT_THAT(names, SizeIs(1));
+  EXPECT_THAT(names[0], testing::MatchesRegex("events\\.out\\.tfevents\\.[0-9]{10}\\..+"));
+
+  const std::vector<Json> metrics = JsonLines(ReadFile(Path("metrics.jsonl")).value_or(""));
+  const std::vector<Json> events = Events(Path("new/logs/" + names[0]));
+  ASSERT_EQ(events.size(), metrics.size());
+  EXPECT_GE(events.size(), 4u);  // 10, 20, 30, and the end; more where a step takes a second
+  const std::pair<const char*, const char*> names_of_scalars[] = {
+      {"loss", "loss"},           {"accuracy", "test_accuracy"},
+      {"test_loss", "test_loss"}, {"samples_per_second", "samples_per_second"},
+      {"staleness", "staleness"}, {"learning_rate", "learning_rate"}};
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i][0], metrics[i]["step"]);
+    EXPECT_GT(events[i][1], 1.6e9);  // seconds since 1970, not since the machine started
+    size_t expected_count = 0;
+    for (const auto& [tag, key] : names_of_scalars) {
+      if (!metrics[i].contains(key) || metrics[i][key].is_null()) continue;
+      ++expected_count;
+      ASSERT_TRUE(events[i][2].contains(tag)) << tag << " at " << events[i][0];
+      EXPECT_EQ(events[i][2][tag].get<double>(), static_cast<float>(metrics[i][key].get<double>())) << tag;
+    }
+    EXPECT_EQ(events[i][2].size(), expected_count) << events[i];
+  }
+  EXPECT_EQ(events[0][2]["learning_rate"], 0.25);
+  EXPECT_EQ(events[0][2]["staleness"], 0);
+  EXPECT_FALSE(events[0][2].contains("accuracy"));
+  EXPECT_TRUE(events[1][2].contains("accuracy"));
+  EXPECT_TRUE(events.back()[2].contains("accuracy"));
+}
+
+TEST_F(TrainerOutput, AChiefThatIsStartedAgainLeavesTheTornEventFileAsItIs) {
+  const std::vector<std::string> flags = {"--train_steps=20", "--data_dir=synthetic",
+                                          "--log_dir=" + Path("logs")};
+  Train(flags);
+  const std::string first = ListDirectory(Path("logs"))->at(0);
+  const std::string whole = *ReadFile(Path("logs/" + first));
+  const std::string torn = whole.substr(0, whole.size() - 7);
+  ASSERT_TRUE(WriteFileAtomically(Path("logs/" + first), torn).ok());
+  EXPECT_THAT(Run({"python3", Script("read_events.py"), Path("logs/" + first)}).stderr_text,
+              StartsWith("torn at byte"));
+
+  Train(flags, {"MUSTER_INCARNATION=2"});
+  const std::vector<std::string> names = *ListDirectory(Path("logs"));
+  ASSERT_THAT(names, SizeIs(2));  // whether or not a second has passed
+  EXPECT_EQ(names[0], first);     // in the order in which TensorBoard reads them
+  EXPECT_EQ(*ReadFile(Path("logs/" + first)), torn);
+  EXPECT_EQ(Events(Path("logs/" + names[1])).back()[0], 20);
+}
+
+TEST_F(TrainerOutput, AFolderForEventsThatCannotBeMadeIsNamedBeforeTheTraining) {
+  ASSERT_TRUE(WriteFileAtomically(Path("file"), "").ok());
+  const CommandResult result =
+      Trainer({"--job_name=local", "--data_dir=synthetic", "--log_dir=" + Path("file")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.stderr_text, HasSubstr("--log_dir: " + Path("file") + " is no folder"));
+  EXPECT_THAT(result.stdout_text, testing::Not(HasSubstr("step")));
+}
+
+TEST_F(TrainerOutput, ASavedModelIsEvaluatedToWhatTrainingSaid) {
+  const std::string model = Path("model.safetensors");
+  Train({"--model=mnist_mlp", "--hidden=30,20", "--train_steps=100", "--save_model=" + model,
+         "--result_json=" + Path("train.json")});
+  const Json trained = Json::parse(*ReadFile(Path("train.json")));
+  const std::string line = absl::StrFormat("MNIST accuracy: %.4f\n", trained["test_accuracy"].get<double>());
+
+  const CommandResult plain = Trainer({"--evaluate", model, "--result_json=" + Path("evaluate.json")});
+  EXPECT_EQ(plain.exit_code, 0) << plain.stderr_text;
+  EXPECT_EQ(plain.stdout_text, line);
+  const Json evaluated = Json::parse(*ReadFile(Path("evaluate.json")));
+  for (const auto& [key, value] : trained.items()) EXPECT_TRUE(evaluated.contains(key)) << key;
+  EXPECT_EQ(evaluated.size(), trained.size());
+  for (const char* key : {"model", "variant", "test_accuracy", "test_loss", "parameters_crc32c", "threads"}) {
+    EXPECT_EQ(evaluated[key], trained[key]) << key;
+  }
+  EXPECT_EQ(evaluated["strategy"], "evaluation");
+  for (const char* key : {"steps", "update_mode", "seconds_training", "pushes", "train_loss"}) {
+    EXPECT_TRUE(evaluated[key].is_null()) << key;
+  }
+
+  // Flags that say what the file says.
+  const CommandResult again =
+      Trainer({"--evaluate", model, "--job_name=local", "--model=mnist_mlp", "--hidden=30,20"});
+  EXPECT_EQ(again.stdout_text, line) << again.stderr_text;
+
+  const auto refused = [&](std::vector<std::string> flags) {
+    const CommandResult result = Trainer(std::move(flags));
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.stdout_text, "");
+    return result.stderr_text;
+  };
+  EXPECT_THAT(refused({"--evaluate", model, "--model=mnist_softmax"}),
+              HasSubstr("--model=mnist_softmax: " + model + " holds mnist_mlp with hidden layers 30,20"));
+  EXPECT_THAT(refused({"--evaluate", model, "--hidden=30"}), HasSubstr("--hidden=30: " + model + " holds"));
+  EXPECT_THAT(refused({"--evaluate", model, "--variant=deep"}), HasSubstr("no variants"));
+  EXPECT_THAT(refused({"--evaluate", model, "--train_steps=1"}),
+              HasSubstr("--train_steps means nothing with --evaluate"));
+  EXPECT_THAT(refused({"--evaluate", model, "--job_name=worker"}), HasSubstr("--job_name=local, or none"));
+  EXPECT_THAT(refused({"--evaluate", model, "--data_dir=" + Path("nowhere")}), HasSubstr("--data_dir: "));
+  EXPECT_THAT(refused({"--evaluate", Path("missing")}), HasSubstr("--evaluate: " + Path("missing")));
+  EXPECT_THAT(refused({"--evaluate="}), HasSubstr("--evaluate: "));
+  const std::string bytes = *ReadFile(model);
+  ASSERT_TRUE(WriteFileAtomically(model, bytes.substr(0, bytes.size() - 1)).ok());
+  EXPECT_THAT(refused({"--evaluate", model}),
+              HasSubstr(model + ": tensor 'softmax/bias': expected two data"));
+}
+
+TEST_F(TrainerOutput, AModelIsEvaluatedWithTheDataSetThatItKnows) {
+  const std::string model = Path("model.safetensors");
+  Train({"--train_steps=50", "--data_dir=synthetic", "--save_model=" + model});
+  const std::string nowhere = "MUSTER_DATA=" + Path("nowhere");
+  // The variable only says where MNIST would be.
+  const CommandResult synthetic = Trainer({"--evaluate", model}, {nowhere});
+  EXPECT_EQ(synthetic.exit_code, 0) << synthetic.stderr_text;
+  EXPECT_THAT(synthetic.stdout_text, StartsWith("MNIST accuracy: 0."));
+
+  std::string bytes = *ReadFile(model);
+  const std::string name = "\"synthetic_digits\"";
+  ASSERT_NE(bytes.find(name), std::string::npos);
+  bytes.replace(bytes.find(name), name.size(), "\"mnist\"           ");
+  ASSERT_TRUE(WriteFileAtomically(model, bytes).ok());
+  const CommandResult unknown = Trainer({"--evaluate", model}, {"MUSTER_DATA="});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.stderr_text, HasSubstr("name a folder with mnist/ in --data_dir or MUSTER_DATA"));
+  EXPECT_EQ(Trainer({"--evaluate", model, "--data_dir=synthetic"}).stdout_text, synthetic.stdout_text);
+}
+
+TEST_F(TrainerOutput, AugmentationChangesTheTrainingAndNotTheTestSet) {
+  const auto run = [&](const std::string& name, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--data_dir=synthetic", "--train_steps=40",
+                               "--save_model=" + Path(name + ".safetensors"), "--result_json=" + Path(name)});
+    Train(flags);
+    return Json::parse(*ReadFile(Path(name)));
+  };
+  const Json plain = run("plain", {}), augmented = run("augmented", {"--augment=shift"});
+  EXPECT_NE(augmented["parameters_crc32c"], plain["parameters_crc32c"]);
+  EXPECT_EQ(run("again", {"--augment", "shift"})["parameters_crc32c"], augmented["parameters_crc32c"]);
+  // --evaluate knows nothing of augmentation.
+  EXPECT_EQ(Trainer({"--evaluate", Path("augmented.safetensors")}).stdout_text,
+            absl::StrFormat("MNIST accuracy: %.4f\n", augmented["test_accuracy"].get<double>()));
+  const CommandResult refused = Trainer({"--job_name=local", "--augment=rotate"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.stderr_text, HasSubstr("--augment=rotate: there is only: shift"));
+}
+
+struct ModelFlags {
+  std::string name;
+  std::vector<std::string> flags;
+};
+
+void PrintTo(const ModelFlags& model, std::ostream* out) { *out << model.name; }
+
+class SavedModels : public TrainerOutput, public testing::WithParamInterface<ModelFlags> {
+ protected:
+  /// The first Python that has both, or nothing.
+  std::string PythonWithOpenCv() {
+    for (const std::string python : {"python3", "/usr/bin/python3"}) {
+      if (Run({python, "-c", "import cv2, numpy"}).exit_code == 0) return python;
+    }
+    return "";
+  }
+
+  /// A folder with mnist/: the real one, or one of synthetic digits that this test writes.
+  std::string DataFolder() {
+    const char* const real = std::getenv("MUSTER_DATA");
+    if (real != nullptr) return real;
+    const TrainTestData data = MakeSyntheticMnist(1);
+    EXPECT_TRUE(MakeDirectories(Path("data/mnist")).ok());
+    WriteIdx("train", data.train);
+    WriteIdx("t10k", data.test);
+    return Path("data");
+  }
+
+ private:
+  void WriteIdx(const std::string& part, const Dataset& dataset) {
+    const auto number = [](int64_t value) {
+      std::string bytes;
+      for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift);
+      return bytes;
+    };
+    const auto text = [](const std::vector<uint8_t>& bytes) {
+      return std::string(bytes.begin(), bytes.end());
+    };
+    const std::string base = Path("data/mnist/" + part);
+    EXPECT_TRUE(WriteFileAtomically(base + "-images-idx3-ubyte", number(0x803) + number(dataset.size()) +
+                                                                     number(kMnistSide) + number(kMnistSide) +
+                                                                     text(dataset.bytes))
+                    .ok());
+    EXPECT_TRUE(WriteFileAtomically(base + "-labels-idx1-ubyte",
+                                    number(0x801) + number(dataset.size()) + text(dataset.labels))
+                    .ok());
+  }
+};
+
+TEST_P(SavedModels, OtherProgramsFindTheSameAccuracy) {
+  const std::string python = PythonWithOpenCv();
+  if (python.empty()) GTEST_SKIP() << "no Python with cv2 and numpy: apt-get install python3-opencv";
+  const std::string data = DataFolder();
+  std::vector<std::string> flags = GetParam().flags;
+  flags.insert(flags.end(), {"--data_dir=" + data, "--save_model=" + Path("model.safetensors"),
+                             "--save_onnx=" + Path("model.onnx"), "--result_json=" + Path("result.json")});
+  Train(flags);
+  const Json result = Json::parse(*ReadFile(Path("result.json")));
+  for (const std::string file : {"model.onnx", "model.safetensors"}) {
+    const CommandResult run = Run({python, Script("evaluate_model.py"), Path(file), data});
+    ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+    const Json found = Json::parse(run.stdout_text);
+    const double correct = result["test_accuracy"].get<double>() * found["samples"].get<double>();
+    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6) << file;
+    EXPECT_LE(found["close"], found["samples"].get<int>() / 100) << "too many to tell anything";
+    printf("%s: %s, trainer: %.0f\n", file.c_str(), run.stdout_text.c_str(), correct);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SavedModels,
+    testing::Values(ModelFlags{"softmax", {"--model=mnist_softmax", "--train_steps=300"}},
+                    ModelFlags{"mlp", {"--model=mnist_mlp", "--hidden=60,30", "--train_steps=300"}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace muster

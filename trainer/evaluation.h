@@ -1,0 +1,23 @@
+// A model on its test set.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "trainer/models/model.h"
+#include "trainer/options.h"
+
+namespace muster {
+
+/// Samples at a time.
+inline constexpr int64_t kEvaluationBatch = 1000;
+
+/// "MNIST accuracy: 0.9205\n", as training and evaluation print it at their end.
+std::string AccuracyLine(const BatchResult& test);
+
+/// --evaluate: loads a saved model, prints its accuracy on the test set, and writes the result record if that
+/// was asked for. InvalidArgument: the file is damaged, or is not what the flags say.
+absl::Status Evaluate(const EvaluationOptions& options);
+
+}  // namespace muster

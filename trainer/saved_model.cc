@@ -1,0 +1,78 @@
+#include "trainer/saved_model.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+namespace muster {
+namespace {
+
+constexpr const char* kVersionKey = "muster_model_version";
+constexpr const char* kVersion = "1";
+
+absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata) {
+  const auto version = metadata.find(kVersionKey);
+  if (version == metadata.end()) {
+    return InvalidArgument("its metadata has no %s: it was not written by muster-trainer --save_model",
+                           kVersionKey);
+  }
+  if (version->second != kVersion) {
+    return InvalidArgument("%s is %s; this program reads %s", kVersionKey, version->second, kVersion);
+  }
+  const auto value = [&](const char* key) -> std::string {
+    const auto entry = metadata.find(key);
+    return entry == metadata.end() ? "" : entry->second;
+  };
+  SavedModelInfo info{.config = {.model = value("model"), .variant = value("variant")},
+                      .data_set = value("data_set")};
+  for (const auto text : absl::StrSplit(value("hidden"), ',', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(text, &info.config.hidden.emplace_back())) {
+      return InvalidArgument("hidden is \"%s\", expected sizes like 512,512", value("hidden"));
+    }
+  }
+  if (!absl::SimpleAtoi(value("steps"), &info.steps)) {
+    return InvalidArgument("steps is \"%s\", expected a number", value("steps"));
+  }
+  if (!absl::SimpleAtod(value("test_accuracy"), &info.test_accuracy)) {
+    return InvalidArgument("test_accuracy is \"%s\", expected a number", value("test_accuracy"));
+  }
+  return info;
+}
+
+}  // namespace
+
+ModelConfig WithHiddenSizes(const ModelConfig& config, const ModelPlan& plan) {
+  ModelConfig complete = config;
+  complete.hidden.clear();
+  for (size_t i = 0; i + 1 < plan.layers.size(); ++i) {
+    const auto* dense = std::get_if<DenseSpec>(&plan.layers[i].spec);
+    if (dense == nullptr) return config;
+    complete.hidden.push_back(dense->outputs);
+  }
+  // Of a model that has layers of its own, none can be named.
+  return FindModel(complete).ok() ? complete : config;
+}
+
+SafetensorsMetadata ToMetadata(const SavedModelInfo& info) {
+  return {{kVersionKey, kVersion},
+          {"model", info.config.model},
+          {"variant", info.config.variant},
+          {"hidden", absl::StrJoin(info.config.hidden, ",")},
+          {"data_set", info.data_set},
+          {"steps", absl::StrFormat("%d", info.steps)},
+          {"test_accuracy", absl::StrFormat("%.4f", info.test_accuracy)}};
+}
+
+absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path) {
+  MUSTER_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Read(path));
+  auto info = ParseMetadata(file.metadata());
+  if (!info.ok()) return Annotate(info.status(), path.string());
+  const auto recipe = FindModel(info->config);
+  if (!recipe.ok()) return Annotate(recipe.status(), path.string());
+  auto plan = PlanModel(recipe->spec);
+  if (!plan.ok()) return Annotate(plan.status(), path.string());
+  MUSTER_ASSIGN_OR_RETURN(FlatBuffer parameters, file.Parameters(plan->layout));
+  return SavedModel{.info = *std::move(info), .plan = *std::move(plan), .parameters = std::move(parameters)};
+}
+
+}  // namespace muster

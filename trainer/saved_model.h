@@ -1,0 +1,41 @@
+// A trained model in a file that says by itself what it holds.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "base/status.h"
+#include "trainer/flat_buffer.h"
+#include "trainer/models/model.h"
+#include "trainer/safetensors.h"
+
+namespace muster {
+
+/// `config` with the sizes of hidden layers that the model has by default, which may be others in a later
+/// version. `plan`: of `config`.
+ModelConfig WithHiddenSizes(const ModelConfig& config, const ModelPlan& plan);
+
+/// What a file says of its model besides the parameters.
+struct SavedModelInfo {
+  ModelConfig config;
+  std::string data_set;  // that it was trained with, as load_data.h names them
+  uint64_t steps = 0;
+  double test_accuracy = 0;
+};
+
+struct SavedModel {
+  SavedModelInfo info;
+  ModelPlan plan;
+  FlatBuffer parameters;
+};
+
+/// The entries of safetensors' __metadata__: muster_model_version, model, variant, hidden ("512,256"),
+/// data_set, steps, test_accuracy. What is empty is the model's default.
+SafetensorsMetadata ToMetadata(const SavedModelInfo& info);
+
+/// InvalidArgument names the path and the tensor or entry: a file that is damaged, of another version or not
+/// of this program, a model that is not known, tensors that are not the model's.
+absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path);
+
+}  // namespace muster
