@@ -165,9 +165,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--checkpoint_dir", f.checkpoint_dir, "Not in this version")->group(training);
 
   const std::string evaluation = "Evaluation (instead of training)";
-  app.add_option("--evaluate", f.evaluate,
-                 "A model that --save_model wrote: its accuracy on the test set it belongs to, or on that of "
-                 "--data_dir")
+  app.add_option("--evaluate", f.evaluate, "File of --save_model: says its accuracy on the test set")
       ->group(evaluation);
 
   const std::string output = "Output (written by the chief: the chief task, or worker 0)";
