@@ -53,10 +53,12 @@ struct TrainerOptions {
   int worker_count() const { return task ? task->cluster.rank_count() : 1; }
 };
 
-/// What a command line asks for: to train, or only to print `text` (--help, --version).
+/// What a command line asks for: to train, or only to print `text` (--help, --version), or only to write the
+/// synthetic set `make_data` into options.data_dir.
 struct CommandLine {
   TrainerOptions options;
   std::optional<std::string> text;
+  std::optional<std::string> make_data;
 };
 
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
