@@ -56,7 +56,7 @@ struct ReplicaSpec {
 struct DataSource {
   enum class Kind : uint8_t {
     kNone,     // only with `program`
-    kAuto,     // MUSTER_DATA, the cache, a download, then the synthetic set
+    kAuto,     // MUSTER_DATA, the data cache, then the synthetic set
     kFolder,   // `folder` on this machine, sent to the hosts
     kOnHosts,  // `folder` is there on each host already
   };

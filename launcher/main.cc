@@ -5,11 +5,13 @@
 #include <csignal>
 #include <cstdio>
 
+#include <absl/strings/str_join.h>
 #include <CLI/CLI.hpp>
 
 #include "base/nearest.h"
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
+#include "launcher/data_sets.h"
 
 namespace muster {
 namespace {
@@ -25,6 +27,9 @@ struct CommandLine {
   CLI::App* logs = app.add_subcommand("logs", "What the tasks of a job printed");
   CLI::App* stop = app.add_subcommand("stop", "Stop a job: nothing of it is left on any host");
   CLI::App* list = app.add_subcommand("list", "The jobs run from this account");
+  CLI::App* data = app.add_subcommand("data", "Data sets: fetch the real ones, or make synthetic ones");
+  CLI::App* data_fetch = data->add_subcommand("fetch", "Download a data set, once");
+  CLI::App* data_make = data->add_subcommand("make", "Write the synthetic stand-in for a data set");
   CLI::App* wait = app.add_subcommand("wait", "Wait for the end of a job, and exit as it does");
 };
 
@@ -93,9 +98,36 @@ void Declare(CommandLine& line) {
   line.logs->add_flag("-f,--follow", flags.follow, "Go on until the tasks have ended");
 }
 
+void DeclareData(CommandLine& line) {
+  CommandFlags& flags = line.flags;
+  std::vector<std::string> sets;
+  for (const DataSet& set : DataSets()) sets.push_back(set.name);
+  line.data->require_subcommand(1);
+  for (CLI::App* command : {line.data_fetch, line.data_make}) {
+    command->add_option("SET", flags.data_set, absl::StrJoin(sets, " or "))
+        ->required()
+        ->check(CLI::IsMember(sets).description(""));
+  }
+  line.data_fetch->add_option("DIR", flags.data_folder,
+                              "Where to, as DIR/SET/ [the cache that `data: auto` of a job looks into: "
+                              "$MUSTER_CACHE/data, or muster/data under $XDG_CACHE_HOME or ~/.cache]");
+  line.data_fetch
+      ->add_option("--mirror", flags.mirrors,
+                   "URL of a folder with the files, instead of the known ones; may be repeated")
+      ->allow_extra_args(false);
+  line.data_fetch->footer(
+      "What was cut off is gone on with, what does not have the SHA-256 of the set is thrown away, and what "
+      "is\n"
+      "there stays. Prints the folder to stdout. Exit status: 69 if no mirror gives a file, 1 if one gave\n"
+      "something else or DIR holds something else.");
+  line.data_make->add_option("DIR", flags.data_folder, "Where to, as DIR/SET/; overwrites nothing")
+      ->required();
+}
+
 absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& context) {
   if (*line.run) return RunJobCommand(context);
   if (*line.wait) return WaitCommand(context);
+  if (*line.data_make) return MakeDataCommand(context);
   absl::Status status;
   if (*line.check) status = CheckCommand(context);
   if (*line.plan) status = PlanCommand(context);
@@ -103,16 +135,19 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   if (*line.logs) status = LogsCommand(context);
   if (*line.stop) status = StopCommand(context);
   if (*line.list) status = ListCommand(context);
+  if (*line.data_fetch) status = FetchDataCommand(context);
   if (!status.ok()) return status;
   return 0;
 }
 
 // CLI11 only knows that there was no command, not that a word was meant as one.
 std::string Missing(const CLI::App& app, const CLI::RequiredError& error) {
-  const std::vector<std::string> unknown = app.remaining();
-  if (unknown.empty() || !app.get_subcommands().empty()) return error.what();
+  const CLI::App* last = &app;  // of the commands that were given
+  while (!last->get_subcommands().empty()) last = last->get_subcommands().back();
+  const std::vector<std::string> unknown = last->remaining();
   std::vector<std::string> commands;
-  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+  for (const CLI::App* command : last->get_subcommands({})) commands.push_back(command->get_name());
+  if (unknown.empty() || commands.empty()) return error.what();
   const std::string nearest = NearestWord(unknown[0], commands);
   return "unknown command '" + unknown[0] + "'" +
          (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
@@ -132,6 +167,7 @@ int RunCommandLine(int argc, char** argv) {
   AllowManyHosts();
   CommandLine line;
   Declare(line);
+  DeclareData(line);
   try {
     line.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

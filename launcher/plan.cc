@@ -15,6 +15,7 @@
 #include "base/sha256.h"
 #include "cluster/cluster_spec.h"
 #include "inventory/placement.h"
+#include "launcher/data_sets.h"
 #include "launcher/job_store.h"
 #include "launcher/ssh_socket.h"
 
@@ -152,6 +153,7 @@ absl::Status Planner::PackProgram() {
 absl::Status Planner::PackData() {
   std::string folder = job_.data.folder;
   std::string origin = job_.data.position.ToString();
+  const DataSet& set = DataSetOfModel(job_.model);
   switch (job_.data.kind) {
     case DataSource::Kind::kNone:
       return absl::OkStatus();
@@ -159,14 +161,20 @@ absl::Status Planner::PackData() {
       data_argument_ = folder;
       plan_.data = folder + " on the hosts";
       return absl::OkStatus();
-    case DataSource::Kind::kAuto:
-      if (inputs_.data_folder.empty()) {
+    case DataSource::Kind::kAuto:  // always of a model
+      if (!inputs_.data_folder.empty()) {
+        folder = inputs_.data_folder;
+        origin = "MUSTER_DATA";
+      } else if (!inputs_.data_cache.empty() && HasDataSet(inputs_.data_cache, set)) {
+        folder = inputs_.data_cache.string();
+        origin = "the data cache";
+      } else {
         data_argument_ = "synthetic";
-        plan_.data = "synthetic digits (set MUSTER_DATA to a folder with mnist/ for the real ones)";
+        plan_.data = absl::StrFormat(
+            "synthetic (for the real set: `muster data fetch %s`, or MUSTER_DATA=FOLDER with %s/)", set.name,
+            set.name);
         return absl::OkStatus();
       }
-      folder = inputs_.data_folder;
-      origin = "MUSTER_DATA";
       break;
     case DataSource::Kind::kFolder:
       break;
@@ -174,9 +182,9 @@ absl::Status Planner::PackData() {
   if (std::error_code error; !std::filesystem::is_directory(folder, error))
     return InvalidArgument("%s: %s is no folder of this machine", origin, folder);
   // The built-in models take a part of the folder; another program gets all of it.
-  const bool all = !job_.program.empty();
-  MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", folder, [all](std::string_view name) {
-                            return all || name.starts_with("mnist/");
+  const std::string part = job_.program.empty() ? set.name + "/" : "";
+  MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", folder, [&](std::string_view name) {
+                            return name.starts_with(part);
                           }));
   data_argument_ = "{store:" + data.sha256 + "}";
   plan_.data = folder;

@@ -2,6 +2,7 @@
 // contacted.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,10 @@ namespace muster {
 
 struct PlanInputs {
   Installation installation;
-  std::string data_folder;  // MUSTER_DATA: what `data: auto` means; empty: the synthetic set
+  // What `data: auto` means: this folder (MUSTER_DATA), else this one if it holds the set, else the synthetic
+  // set. Empty: none.
+  std::string data_folder;
+  std::filesystem::path data_cache;
 };
 
 struct JobPlan {

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
+#include "base/archive.h"
 #include "base/file.h"
 
 namespace muster {
@@ -105,6 +107,78 @@ TEST(PlanOfAModel, AServersSpecHashCoversHowParametersAreUpdated) {
   EXPECT_EQ(hash("steps: 6"), hash("steps: 5"));
   EXPECT_EQ(hash("steps: 6, schedule: {kind: cosine, decay_steps: 5}"),
             hash("steps: 5, schedule: {kind: cosine, decay_steps: 5}"));
+}
+
+class DataOfAPlan : public ::testing::Test {
+ protected:
+  DataOfAPlan() {
+    Write("trainer/required_glibc", "2.34\n");
+    for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
+                             "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte.gz"}) {
+      Write(std::string("cache/mnist/") + name, name);
+    }
+    Write("mine/mnist/mine", "mine");
+  }
+
+  // Of a job with `data: auto`.
+  JobPlan Plan(const std::string& data_folder, const std::string& data_cache) {
+    const auto job =
+        ParseJob("name: j\ndata: auto\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n",
+                 Path("job.yaml"), "/home/me");
+    EXPECT_TRUE(job.ok()) << job.status();
+    const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+    EXPECT_TRUE(inventory.ok()) << inventory.status();
+    const auto plan = MakePlan(*job, *inventory,
+                               {.installation = {.trainer = Path("trainer")},
+                                .data_folder = data_folder.empty() ? "" : Path(data_folder),
+                                .data_cache = data_cache.empty() ? "" : Path(data_cache)});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.value_or(JobPlan());
+  }
+  // The files of the data that the plan sends, sorted.
+  std::vector<std::string> Sent(const JobPlan& plan) {
+    for (const auto& [sha256, content] : plan.contents) {
+      if (content.name != "data") continue;
+      const TemporaryDirectory unpacked;
+      EXPECT_TRUE(UnpackArchive(*content.bytes, unpacked.path()).ok());
+      std::vector<std::string> names;
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(unpacked.path())) {
+        if (!entry.is_regular_file()) continue;
+        names.push_back(entry.path().lexically_relative(unpacked.path()).string());
+      }
+      std::sort(names.begin(), names.end());
+      return names;
+    }
+    return {};
+  }
+  void Write(const std::string& name, const std::string& bytes) {
+    ASSERT_TRUE(MakeDirectories(std::filesystem::path(Path(name)).parent_path()).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path(name), bytes).ok());
+  }
+  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(DataOfAPlan, IsMusterDataThenTheCacheThenSynthetic) {
+  const JobPlan mine = Plan("mine", "cache");
+  EXPECT_EQ(mine.data, Path("mine"));
+  EXPECT_EQ(Sent(mine), std::vector<std::string>{"mnist/mine"});
+  const JobPlan cached = Plan("", "cache");
+  EXPECT_EQ(cached.data, Path("cache"));
+  EXPECT_EQ(Sent(cached).size(), 4u);
+  for (const std::string cache : {"nowhere", ""}) {
+    const JobPlan synthetic = Plan("", cache);
+    EXPECT_EQ(synthetic.data,
+              "synthetic (for the real set: `muster data fetch mnist`, or MUSTER_DATA=FOLDER with mnist/)");
+    EXPECT_TRUE(Sent(synthetic).empty());
+  }
+}
+
+TEST_F(DataOfAPlan, LeavesAHalfFetchedSetInTheCache) {
+  ASSERT_TRUE(RemoveTree(Path("cache/mnist/t10k-images-idx3-ubyte")).ok());
+  Write("cache/mnist/t10k-images-idx3-ubyte.gz.part", "half");
+  EXPECT_TRUE(Sent(Plan("", "cache")).empty());
 }
 
 record::JobRecord RecordOn(const std::string& host, uint64_t generation = 0) {

@@ -2,12 +2,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/stdout.h"
 #include "ps/server.h"
+#include "trainer/data/make_data.h"
 #include "trainer/evaluation.h"
 #include "trainer/options.h"
 #include "trainer/training.h"
@@ -44,6 +46,12 @@ absl::Status Run(const CommandLine& line, TimePoint start) try {
       "not enough memory on this host for the model and its batch: lower --batch_size or --hidden");
 }
 
+absl::Status MakeData(const std::string& kind, const std::string& folder) {
+  MUSTER_ASSIGN_OR_RETURN(const auto paths, WriteSyntheticData(kind, folder));
+  for (const std::filesystem::path& path : paths) PrintToStdout(path.string() + "\n");
+  return StdoutStatus();
+}
+
 int Main(int argc, char** argv) {
   const TimePoint start = Now();
   // gRPC prints what we report ourselves, in lines of a thousand characters.
@@ -58,9 +66,10 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "muster-trainer: %s\n", std::string(line.status().message()).c_str());
     return ExitCodeFor(line.status());
   }
-  if (line->text) {
-    PrintToStdout(*line->text);
-    const absl::Status status = StdoutStatus();
+  if (line->text || line->make_data) {
+    if (line->text) PrintToStdout(*line->text);
+    const absl::Status status =
+        line->make_data ? MakeData(*line->make_data, line->options.data_dir) : StdoutStatus();
     if (!status.ok()) std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
     return ExitCodeFor(status);
   }

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "trainer/data/make_data.h"
 #include "trainer/optimizer_flags.h"
 
 namespace muster {
@@ -82,6 +83,7 @@ struct Flags {
   std::optional<int> replicas_to_aggregate;
   std::string data_dir = "auto";
   std::optional<std::string> evaluate;
+  std::optional<std::string> make_data;
   std::string device = "auto";
   std::string checkpoint_dir;
   int connect_timeout_s = 300;
@@ -154,6 +156,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--data_dir", f.data_dir,
                  "A folder with mnist/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
       ->capture_default_str()
+      ->group(training);
+  app.add_option("--make_data", f.make_data, "Only write that synthetic set into the folder --data_dir")
+      ->check(CLI::IsMember(SyntheticDataKinds()))
       ->group(training);
   app.add_option("--threads", f.options.threads, "For the matrix products of one process")
       ->transform(WholeNumber(1, kMaxThreads))
@@ -391,6 +396,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   }
   if (flags.evaluate) {
     MUSTER_ASSIGN_OR_RETURN(line.evaluation, ResolveEvaluation(app, flags, environment));
+    return line;
+  }
+  if (flags.make_data) {
+    if (flags.data_dir.empty() || flags.data_dir == "auto" || flags.data_dir == "synthetic")
+      return InvalidArgument("--make_data=%s needs --data_dir=FOLDER", *flags.make_data);
+    line.make_data = flags.make_data;
+    line.options.data_dir = flags.data_dir;
     return line;
   }
   MUSTER_ASSIGN_OR_RETURN(line.options, Resolve(flags, environment));

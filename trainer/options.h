@@ -69,11 +69,13 @@ struct EvaluationOptions {
   std::string platform = "local";
 };
 
-/// What a command line asks for: to train, to evaluate, or only to print `text` (--help, --version).
+/// What a command line asks for: to train, to evaluate, only to print `text` (--help, --version), or only to
+/// write the synthetic set `make_data` into options.data_dir.
 struct CommandLine {
   TrainerOptions options;
   std::optional<EvaluationOptions> evaluation;
   std::optional<std::string> text;
+  std::optional<std::string> make_data;
 };
 
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;

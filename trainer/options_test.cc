@@ -205,5 +205,23 @@ TEST(Options, FlagsThatMeanNothingTogetherAreRefused) {
   EXPECT_THAT(Error({"--optimizer=ftrl", "--learning_rate_schedule=cosine"}), HasSubstr("constant"));
 }
 
+TEST(Options, MakingDataNeedsAFolderAndNoCluster) {
+  const auto parse = [](const std::vector<std::string>& flags) {
+    return ParseCommandLine(flags, [](const std::string&) { return std::nullopt; });
+  };
+  const auto line = parse({"--make_data=census", "--data_dir=/tmp/d"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->make_data, "census");
+  EXPECT_EQ(line->options.data_dir, "/tmp/d");
+  for (const std::string folder : {"auto", "synthetic", ""}) {
+    EXPECT_THAT(Error({"--make_data=mnist", "--data_dir", folder}), HasSubstr("needs --data_dir=FOLDER"));
+  }
+  EXPECT_THAT(Error({"--make_data=mnist"}), HasSubstr("needs --data_dir=FOLDER"));
+  EXPECT_THAT(Error({"--make_data=cifar", "--data_dir=/tmp/d"}), HasSubstr("cifar"));
+  const auto training = Parse({});
+  ASSERT_TRUE(training.ok());
+  EXPECT_FALSE(training->make_data.has_value());
+}
+
 }  // namespace
 }  // namespace muster

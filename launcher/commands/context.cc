@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/stdout.h"
+#include "launcher/data_sets.h"
 #include "launcher/shell_quote.h"
 
 namespace muster {
@@ -54,6 +55,7 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   context.ssh_.accept_new_keys = flags.accept_new;
   context.home_ = home;
   context.data_folder_ = Variable("MUSTER_DATA");
+  context.data_cache_ = DataCache(Variable("MUSTER_CACHE"), Variable("XDG_CACHE_HOME"), home);
   return context;
 }
 

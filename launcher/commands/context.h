@@ -1,6 +1,7 @@
 // What the commands share: where things are, how to connect, how to print.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ struct CommandFlags {
   double timeout_s = 0;        // run, wait: 0: none
   double lost_timeout_s = 60;  // run, wait
   double connect_timeout_s = 15;
+  std::string data_set;                    // data: "mnist"
+  std::optional<std::string> data_folder;  // data; fetch: unset: the data cache
+  std::vector<std::string> mirrors;        // data fetch; empty: the set's own
 };
 
 /// Made once by main; the only place that looks at the environment.
@@ -40,6 +44,7 @@ class CommandContext {
   const JobStore& jobs() const { return jobs_; }
   const Installation& installation() const { return installation_; }
   const std::string& data_folder() const { return data_folder_; }
+  const std::filesystem::path& data_cache() const { return data_cache_; }
   /// To hosts of the inventory flag, or of the one that a job was run with. Valid while this object is.
   ConnectOptions connect_options() const { return ConnectOptionsFor(flags_.inventory); }
   ConnectOptions connect_options(const record::JobRecord& job) const {
@@ -64,7 +69,8 @@ class CommandContext {
   AgentProgram agent_;
   SshOptions ssh_;
   std::string home_;
-  std::string data_folder_;
+  std::string data_folder_;  // MUSTER_DATA
+  std::filesystem::path data_cache_;
 };
 
 /// The commands. Each returns the status that the program exits with; those that end with a job's own exit
@@ -77,5 +83,7 @@ absl::Status ShowCommand(const CommandContext& context);
 absl::Status ListCommand(const CommandContext& context);
 absl::Status LogsCommand(const CommandContext& context);
 absl::Status StopCommand(const CommandContext& context);
+absl::Status FetchDataCommand(const CommandContext& context);
+absl::StatusOr<int> MakeDataCommand(const CommandContext& context);
 
 }  // namespace muster

@@ -86,7 +86,8 @@ absl::Status PlanCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
   MUSTER_ASSIGN_OR_RETURN(const JobPlan plan, MakePlan(job, inventory,
                                                        {.installation = context.installation(),
-                                                        .data_folder = context.data_folder()}));
+                                                        .data_folder = context.data_folder(),
+                                                        .data_cache = context.data_cache()}));
   // Against the job of this name that may be running.
   std::map<std::string, std::string> running;
   if (const auto record = context.jobs().Find(job.name);

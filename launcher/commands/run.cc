@@ -108,9 +108,10 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   const TimePoint start = Now();
   MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
-  MUSTER_ASSIGN_OR_RETURN(
-      JobPlan plan, MakePlan(job, inventory,
-                             {.installation = context.installation(), .data_folder = context.data_folder()}));
+  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(job, inventory,
+                                                 {.installation = context.installation(),
+                                                  .data_folder = context.data_folder(),
+                                                  .data_cache = context.data_cache()}));
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context.jobs(), &plan.record));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
                plan.record.hosts_size());

@@ -1,54 +1,13 @@
 #include "trainer/data/idx.h"
 
-#include <zlib.h>
-
-#include <algorithm>
-#include <memory>
-
 #include "base/file.h"
+#include "base/gzip.h"
 
 namespace muster {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
 constexpr uint8_t kUnsignedByte = 0x08;
-constexpr std::string_view kGzipMagic = "\x1f\x8b";
-
-struct InflateEnd {
-  void operator()(z_stream* stream) const { inflateEnd(stream); }
-};
-
-// Offsets in errors count bytes of the packed file.
-absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& name) {
-  z_stream stream{};
-  constexpr int kGzipOnly = 16 + MAX_WBITS;
-  if (inflateInit2(&stream, kGzipOnly) != Z_OK) return Internal("%s: zlib did not start", name);
-  const std::unique_ptr<z_stream, InflateEnd> owner(&stream);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
-  stream.avail_in = static_cast<uInt>(packed.size());
-
-  std::string bytes;
-  int result = Z_OK;
-  while (result == Z_OK) {  // each turn takes input or ends, and the output is bounded
-    if (bytes.size() == kMaxBytes)
-      return InvalidArgument("%s: unpacks to more than %d bytes", name, kMaxBytes);
-    const size_t old_size = bytes.size();
-    bytes.resize(std::min(kMaxBytes, std::max<size_t>(old_size * 2, 1 << 16)));
-    stream.next_out = reinterpret_cast<Bytef*>(bytes.data() + old_size);
-    stream.avail_out = static_cast<uInt>(bytes.size() - old_size);
-    result = inflate(&stream, Z_NO_FLUSH);
-    bytes.resize(bytes.size() - stream.avail_out);
-  }
-  if (result == Z_STREAM_END && stream.avail_in > 0) {
-    return InvalidArgument("%s: byte %d: %d bytes after the end of the gzip data", name, stream.total_in,
-                           stream.avail_in);
-  }
-  if (result == Z_STREAM_END) return bytes;
-  if (result == Z_BUF_ERROR)
-    return InvalidArgument("%s: byte %d: the gzip data is truncated", name, stream.total_in);
-  return InvalidArgument("%s: byte %d: damaged gzip data (%s)", name, stream.total_in,
-                         stream.msg != nullptr ? stream.msg : "zlib gives no reason");
-}
 
 uint32_t BigEndian32(std::string_view bytes, size_t offset) {
   uint32_t value = 0;
@@ -101,8 +60,8 @@ absl::StatusOr<IdxArray> ParseIdx(std::string_view bytes, int dimensions, const 
 
 absl::StatusOr<IdxArray> ReadIdxFile(const std::filesystem::path& path, int dimensions) {
   MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxBytes));
-  if (!bytes.starts_with(kGzipMagic)) return ParseIdx(bytes, dimensions, path.string());
-  MUSTER_ASSIGN_OR_RETURN(const std::string unpacked, Gunzip(bytes, path.string()));
+  if (!IsGzip(bytes)) return ParseIdx(bytes, dimensions, path.string());
+  MUSTER_ASSIGN_OR_RETURN(const std::string unpacked, Gunzip(bytes, path.string(), kMaxBytes));
   return ParseIdx(unpacked, dimensions, path.string() + " (unpacked)");
 }
 

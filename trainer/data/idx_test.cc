@@ -2,11 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <fstream>
 
 #include "base/file.h"
+#include "tests/support/gzip.h"
 #include "trainer/data/mnist.h"
 
 namespace muster {
@@ -25,20 +25,6 @@ std::string Idx(const std::vector<uint32_t>& shape, const std::string& values) {
   std::string bytes{'\0', '\0', '\x08', static_cast<char>(shape.size())};
   for (const uint32_t dimension : shape) bytes += BigEndian32(dimension);
   return bytes + values;
-}
-
-std::string Gzip(const std::string& bytes) {
-  z_stream stream{};
-  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string packed(deflateBound(&stream, bytes.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  stream.avail_out = static_cast<uInt>(packed.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  packed.resize(stream.total_out);
-  deflateEnd(&stream);
-  return packed;
 }
 
 std::string Values(size_t size) {

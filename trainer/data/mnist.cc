@@ -2,27 +2,19 @@
 
 #include <algorithm>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "base/gzip.h"
 #include "trainer/data/idx.h"
 
 namespace muster {
 namespace {
 
-absl::StatusOr<std::filesystem::path> FindFile(const std::filesystem::path& folder, const std::string& name) {
-  for (const std::string& candidate : {name, name + ".gz"}) {
-    std::error_code ignored;  // what cannot be looked at does not exist for us, and is named below
-    if (std::filesystem::exists(folder / candidate, ignored)) return folder / candidate;
-  }
-  return NotFound("%s: there is neither %s nor %s.gz", folder.string(), name, name);
-}
-
 absl::StatusOr<Dataset> LoadPart(const std::filesystem::path& folder, const std::string& part) {
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path images_path,
-                          FindFile(folder, part + "-images-idx3-ubyte"));
+                          FindPlainOrGzip(folder, part + "-images-idx3-ubyte"));
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path labels_path,
-                          FindFile(folder, part + "-labels-idx1-ubyte"));
+                          FindPlainOrGzip(folder, part + "-labels-idx1-ubyte"));
   MUSTER_ASSIGN_OR_RETURN(IdxArray images, ReadIdxFile(images_path, 3));
   MUSTER_ASSIGN_OR_RETURN(IdxArray labels, ReadIdxFile(labels_path, 1));
 

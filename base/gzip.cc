@@ -1,0 +1,62 @@
+#include "base/gzip.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <climits>
+#include <memory>
+#include <system_error>
+
+namespace muster {
+namespace {
+
+struct InflateEnd {
+  void operator()(z_stream* stream) const { inflateEnd(stream); }
+};
+
+}  // namespace
+
+bool IsGzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
+absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& name, size_t max_bytes) {
+  MUSTER_CHECK(packed.size() <= UINT_MAX);
+  z_stream stream{};
+  constexpr int kGzipOnly = 16 + MAX_WBITS;
+  if (inflateInit2(&stream, kGzipOnly) != Z_OK) return Internal("%s: zlib did not start", name);
+  const std::unique_ptr<z_stream, InflateEnd> owner(&stream);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+
+  std::string bytes;
+  int result = Z_OK;
+  while (result == Z_OK) {  // each turn takes input or ends, and the output is bounded
+    if (bytes.size() == max_bytes)
+      return InvalidArgument("%s: unpacks to more than %d bytes", name, max_bytes);
+    const size_t old_size = bytes.size();
+    bytes.resize(std::min(max_bytes, std::max<size_t>(old_size * 2, 1 << 16)));
+    stream.next_out = reinterpret_cast<Bytef*>(bytes.data() + old_size);
+    stream.avail_out = static_cast<uInt>(bytes.size() - old_size);
+    result = inflate(&stream, Z_NO_FLUSH);
+    bytes.resize(bytes.size() - stream.avail_out);
+  }
+  if (result == Z_STREAM_END && stream.avail_in > 0) {
+    return InvalidArgument("%s: byte %d: %d bytes after the end of the gzip data", name, stream.total_in,
+                           stream.avail_in);
+  }
+  if (result == Z_STREAM_END) return bytes;
+  if (result == Z_BUF_ERROR)
+    return InvalidArgument("%s: byte %d: the gzip data is truncated", name, stream.total_in);
+  return InvalidArgument("%s: byte %d: damaged gzip data (%s)", name, stream.total_in,
+                         stream.msg != nullptr ? stream.msg : "zlib gives no reason");
+}
+
+absl::StatusOr<std::filesystem::path> FindPlainOrGzip(const std::filesystem::path& folder,
+                                                      const std::string& name) {
+  for (const std::string& candidate : {name, name + ".gz"}) {
+    std::error_code ignored;  // what cannot be looked at does not exist for us, and is named below
+    if (std::filesystem::exists(folder / candidate, ignored)) return folder / candidate;
+  }
+  return NotFound("%s: there is neither %s nor %s.gz", folder.string(), name, name);
+}
+
+}  // namespace muster
