@@ -5,7 +5,6 @@
 #include "trainer/data/synthetic_digits.h"
 
 namespace muster {
-namespace {}  // namespace
 
 std::string DataSetName(const std::string& folder) {
   return folder.empty() ? kSyntheticDigitsName : kMnistName;
