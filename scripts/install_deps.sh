@@ -4,7 +4,7 @@ set -euo pipefail
 
 packages=(
   ca-certificates clang-format cmake g++ git iproute2 mold ninja-build ccache openssh-client openssh-server patchelf python3
-  libabsl-dev libcli11-dev libdnnl-dev libeigen3-dev libgmock-dev libgrpc++-dev libgtest-dev libprotobuf-dev libspdlog-dev
+  libabsl-dev libbenchmark-dev libcli11-dev libdnnl-dev libeigen3-dev libgmock-dev libgrpc++-dev libgtest-dev libprotobuf-dev libspdlog-dev
   libssh-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
   # oneDNN's CMake package looks for OpenCL's headers.
   ocl-icd-opencl-dev opencl-c-headers opencl-clhpp-headers
