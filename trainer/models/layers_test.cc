@@ -116,6 +116,7 @@ std::vector<LayersCase> AllCases() {
            .layers = {DenseSpec{.name = "first", .outputs = 9, .activation = kRelu},
                       ConvolutionSpec{.name = "conv", .outputs = 4, .kernel = 3, .padding = Padding::kSame}}},
           {.name = "dropout", .channels = 3, .layers = {dropout}},
+          {.name = "dropout_behind", .layers = {same, pool, dropout}},
           {.name = "dropouts",
            .channels = 3,
            .layers = {dropout, same, DropoutSpec{.name = "dropout_2", .rate = 0.75f}, pool}}};
