@@ -27,7 +27,7 @@ const std::vector<Model>& Models() {
   static const std::vector<Model> models = {
       {.name = "mnist_softmax", .available = true, .has_hidden_layers = false},
       {.name = "mnist_mlp", .available = true, .has_hidden_layers = true},
-      {.name = "mnist_cnn", .available = false, .has_hidden_layers = false},
+      {.name = "mnist_cnn", .available = true, .has_hidden_layers = false, .variants = {"lenet", "deep"}},
       {.name = "wide_deep", .available = false, .has_hidden_layers = true},
   };
   return models;

@@ -6,29 +6,11 @@
 #include <cmath>
 #include <tuple>
 
+#include "kernels/dense_reference.h"
 #include "kernels/kernel_testing.h"
 
 namespace muster {
 namespace {
-
-// Returns the loss sum; fills the gradient.
-template <typename T>
-T ReferenceLoss(int64_t classes, const std::vector<T>& logits, const std::vector<int32_t>& labels,
-                std::vector<T>* gradient) {
-  T loss = 0;
-  gradient->assign(logits.size(), 0);
-  for (size_t row = 0; row < labels.size(); ++row) {
-    const T* x = logits.data() + row * classes;
-    const T shift = *std::max_element(x, x + classes);
-    T sum = 0;
-    for (int64_t i = 0; i < classes; ++i) sum += std::exp(x[i] - shift);
-    loss += std::log(sum) - (x[labels[row]] - shift);
-    for (int64_t i = 0; i < classes; ++i) {
-      (*gradient)[row * classes + i] = std::exp(x[i] - shift) / sum - (i == labels[row] ? 1 : 0);
-    }
-  }
-  return loss;
-}
 
 class SoftmaxTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
@@ -38,7 +20,7 @@ TEST_P(SoftmaxTest, MatchesTheReference) {
   for (float& value : x) value *= 20;
   const std::vector<int32_t> labels = RandomLabels(6, batch, classes);
   std::vector<double> expected_gradient;
-  const double expected = ReferenceLoss(classes, Doubles(x), labels, &expected_gradient);
+  const double expected = ReferenceSoftmaxCrossEntropy(classes, Doubles(x), labels, &expected_gradient);
 
   Guarded logits(x), gradient(batch * classes);
   const LossResult result = SoftmaxCrossEntropy(classes, logits.span(), labels, gradient.span());
@@ -125,13 +107,13 @@ TEST(SoftmaxReference, GradientAgreesWithCentralDifferences) {
   constexpr double kStep = 1e-5;  // truncation and rounding both near 1e-10
   const std::vector<int32_t> labels = RandomLabels(1, 4, kClasses);
   std::vector<double> x = Doubles(RandomFloats(2, 4 * kClasses)), gradient, unused;
-  ReferenceLoss(kClasses, x, labels, &gradient);
+  ReferenceSoftmaxCrossEntropy(kClasses, x, labels, &gradient);
   for (size_t i = 0; i < x.size(); ++i) {
     const double saved = x[i];
     x[i] = saved + kStep;
-    const double above = ReferenceLoss(kClasses, x, labels, &unused);
+    const double above = ReferenceSoftmaxCrossEntropy(kClasses, x, labels, &unused);
     x[i] = saved - kStep;
-    const double below = ReferenceLoss(kClasses, x, labels, &unused);
+    const double below = ReferenceSoftmaxCrossEntropy(kClasses, x, labels, &unused);
     x[i] = saved;
     EXPECT_NEAR((above - below) / (2 * kStep), gradient[i], 1e-6) << i;
   }

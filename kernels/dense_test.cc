@@ -6,59 +6,14 @@
 
 #include <cfloat>
 #include <cmath>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
+#include "kernels/dense_reference.h"
 #include "kernels/kernel_testing.h"
 
 namespace muster {
 namespace {
-
-// The same layer, plainly, on any scalar: float-sized errors are judged against double, and double against
-// differences.
-template <typename T>
-struct Reference {
-  DenseShape shape;
-  bool relu;
-
-  std::vector<T> Forward(const std::vector<T>& input, const std::vector<T>& weights,
-                         const std::vector<T>& bias) const {
-    std::vector<T> output(shape.batch * shape.outputs);
-    for (int64_t b = 0; b < shape.batch; ++b) {
-      for (int64_t o = 0; o < shape.outputs; ++o) {
-        T sum = bias[o];
-        for (int64_t i = 0; i < shape.inputs; ++i) {
-          sum += input[b * shape.inputs + i] * weights[i * shape.outputs + o];
-        }
-        output[b * shape.outputs + o] = relu && sum < 0 ? T{0} : sum;
-      }
-    }
-    return output;
-  }
-
-  struct Gradients {
-    std::vector<T> input, weights, bias;
-  };
-
-  Gradients Backward(const std::vector<T>& input, const std::vector<T>& weights, const std::vector<T>& output,
-                     std::vector<T> output_gradient) const {
-    Gradients gradients{std::vector<T>(input.size()), std::vector<T>(weights.size()),
-                        std::vector<T>(shape.outputs)};
-    for (int64_t b = 0; b < shape.batch; ++b) {
-      for (int64_t o = 0; o < shape.outputs; ++o) {
-        const int64_t at = b * shape.outputs + o;
-        const T gradient = relu && output[at] == 0 ? T{0} : output_gradient[at];
-        gradients.bias[o] += gradient;
-        for (int64_t i = 0; i < shape.inputs; ++i) {
-          gradients.weights[i * shape.outputs + o] += input[b * shape.inputs + i] * gradient;
-          gradients.input[b * shape.inputs + i] += weights[i * shape.outputs + o] * gradient;
-        }
-      }
-    }
-    return gradients;
-  }
-};
 
 // A sum of `terms` products of values up to 1, in any order, is wrong by at most (terms + 1) roundings of a
 // value up to `terms` (Higham, "Accuracy and stability of numerical algorithms", 3.1); the bias is one term
@@ -77,18 +32,21 @@ TEST_P(DenseTest, MatchesTheReferenceAndStaysInside) {
   const std::vector<float> x = RandomFloats(1, s.batch * s.inputs), w = RandomFloats(2, s.inputs * s.outputs),
                            b = RandomFloats(3, s.outputs), dy = RandomFloats(4, s.batch * s.outputs);
   for (const bool relu : {false, true}) {
-    const Reference<double> reference{s, relu};
     Guarded input(x), weights(w), bias(b), output(s.batch * s.outputs), output_gradient(dy);
     Guarded weights_gradient(s.inputs * s.outputs), bias_gradient(s.outputs),
         input_gradient(s.batch * s.inputs);
 
     DenseForward(s, input.span(), weights.span(), bias.span(), relu ? Activation::kRelu : Activation::kNone,
                  output.span());
-    ExpectNear(output.span(), reference.Forward(Doubles(x), Doubles(w), Doubles(b)), SumTolerance(s.inputs));
+    std::vector<double> expected_output = ReferenceDenseForward(s, Doubles(x), Doubles(w), Doubles(b));
+    if (relu) ReferenceRelu(expected_output);
+    ExpectNear(output.span(), expected_output, SumTolerance(s.inputs));
 
     // From the outputs of the float version, so that a value near zero falls on the same side of ReLU.
     const std::vector<double> y(output.span().begin(), output.span().end());
-    const auto expected = reference.Backward(Doubles(x), Doubles(w), y, Doubles(dy));
+    std::vector<double> expected_gradient = Doubles(dy);
+    if (relu) ReferenceReluBackward(y, expected_gradient);
+    const ReferenceGradients expected = ReferenceDenseBackward(s, Doubles(x), Doubles(w), expected_gradient);
     if (relu) ReluBackward(output.span(), output_gradient.span());
     DenseBackwardParameters(s, input.span(), output_gradient.span(), weights_gradient.span(),
                             bias_gradient.span());
@@ -106,35 +64,6 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(7, 129, 1),
                       // over one part of the inputs, and around the widest narrow product
                       std::tuple(3, 1031, 15), std::tuple(5, 31, 16), std::tuple(5, 31, 17)));
-
-TEST(Reference, GradientsAgreeWithCentralDifferences) {
-  const DenseShape s{4, 6, 5};
-  const Reference<double> reference{s, true};
-  std::vector<double> x = Doubles(RandomFloats(2, s.batch * s.inputs)),
-                      w = Doubles(RandomFloats(3, s.inputs * s.outputs)),
-                      b = Doubles(RandomFloats(4, s.outputs));
-  const std::vector<double> loss_gradient = Doubles(RandomFloats(1, s.batch * s.outputs));
-  const auto loss = [&] {
-    const std::vector<double> output = reference.Forward(x, w, b);
-    return std::inner_product(output.begin(), output.end(), loss_gradient.begin(), 0.0);
-  };
-  const auto gradients = reference.Backward(x, w, reference.Forward(x, w, b), loss_gradient);
-  const auto check = [&](std::vector<double>& values, const std::vector<double>& gradient) {
-    constexpr double kStep = 1e-5;  // truncation and rounding both near 1e-10
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double saved = values[i];
-      values[i] = saved + kStep;
-      const double above = loss();
-      values[i] = saved - kStep;
-      const double below = loss();
-      values[i] = saved;
-      EXPECT_NEAR((above - below) / (2 * kStep), gradient[i], 1e-6) << i;
-    }
-  };
-  check(x, gradients.input);
-  check(w, gradients.weights);
-  check(b, gradients.bias);
-}
 
 TEST(Dense, NotFiniteStaysVisible) {
   const DenseShape s{1, 2, 3};

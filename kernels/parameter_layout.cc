@@ -82,6 +82,9 @@ void InitializeTensor(const TensorSpec& spec, uint64_t tensor_seed, int64_t firs
       case Initializer::kUniform:
         values[i] = static_cast<float>(Uniform(RandomStream(tensor_seed, element)) * scale);
         break;
+      case Initializer::kConstant:
+        values[i] = spec.scale;
+        break;
     }
   }
 }

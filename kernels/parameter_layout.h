@@ -24,6 +24,7 @@ enum class Initializer : uint8_t {
   kZeros = 0,
   kTruncatedNormal = 1,  // mean 0, standard deviation `scale` before truncation at two of them
   kUniform = 2,          // in [-scale, scale)
+  kConstant = 3,         // scale
 };
 
 struct TensorSpec {

@@ -150,6 +150,13 @@ TEST(ParameterLayout, UniformStaysBelowItsScale) {
   EXPECT_NEAR(square_sum / kSamples, variance, 5 * 0.09 * std::sqrt((1.0 / 5 - 1.0 / 9) / kSamples));
 }
 
+TEST(ParameterLayout, ConstantIsTheScale) {
+  const ParameterLayout layout =
+      MustCreate({{.name = "bias", .shape = {3}, .initializer = Initializer::kConstant, .scale = 0.1f}});
+  const std::vector<float> values = InitializeAll(layout, 1);
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], i < 3 ? 0.1f : 0) << i;
+}
+
 TEST(ParameterLayout, HashDependsOnEachField) {
   const std::vector<TensorSpec> specs = ExampleSpecs();
   std::vector<uint64_t> hashes = {MustCreate(specs).Hash()};

@@ -212,6 +212,7 @@ TEST_F(TrainerOutput, AugmentationChangesTheTrainingAndNotTheTestSet) {
 struct ModelFlags {
   std::string name;
   std::vector<std::string> flags;
+  std::vector<std::string> files;  // to read with other programs
 };
 
 void PrintTo(const ModelFlags& model, std::ostream* out) { *out << model.name; }
@@ -267,7 +268,7 @@ TEST_P(SavedModels, OtherProgramsFindTheSameAccuracy) {
                              "--save_onnx=" + Path("model.onnx"), "--result_json=" + Path("result.json")});
   Train(flags);
   const Json result = Json::parse(*ReadFile(Path("result.json")));
-  for (const std::string file : {"model.onnx", "model.safetensors"}) {
+  for (const std::string& file : GetParam().files) {
     const CommandResult run = Run({python, Script("evaluate_model.py"), Path(file), data});
     ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
     const Json found = Json::parse(run.stdout_text);
@@ -278,10 +279,14 @@ TEST_P(SavedModels, OtherProgramsFindTheSameAccuracy) {
   }
 }
 
+const std::vector<std::string> kBothFiles = {"model.onnx", "model.safetensors"};
 INSTANTIATE_TEST_SUITE_P(
     All, SavedModels,
-    testing::Values(ModelFlags{"softmax", {"--model=mnist_softmax", "--train_steps=300"}},
-                    ModelFlags{"mlp", {"--model=mnist_mlp", "--hidden=60,30", "--train_steps=300"}}),
+    testing::Values(ModelFlags{"softmax", {"--model=mnist_softmax", "--train_steps=300"}, kBothFiles},
+                    ModelFlags{
+                        "mlp", {"--model=mnist_mlp", "--hidden=60,30", "--train_steps=300"}, kBothFiles},
+                    // Convolutions of ten thousand images would take numpy a minute.
+                    ModelFlags{"lenet", {"--model=mnist_cnn", "--train_steps=100"}, {"model.onnx"}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

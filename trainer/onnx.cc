@@ -49,6 +49,29 @@ class GraphBuilder {
     AddActivation(spec.name, spec.activation);
   }
 
+  void Add(const ConvolutionSpec& spec, const LayerPlan& layer) {
+    const TensorSpec& weights = layer.tensors[0].spec;
+    const TensorSpec& bias = layer.tensors[1].spec;
+    const SampleShape window = {
+        .height = spec.kernel, .width = spec.kernel, .channels = layer.input.channels};
+    AddTensor(weights.name, {spec.outputs, window.channels, spec.kernel, spec.kernel},
+              WeightsByChannel(window, spec.outputs, ValuesOf(layer.tensors[0])));
+    AddTensor(bias.name, bias.shape, ValuesOf(layer.tensors[1]));
+    onnx::Node& node = AddNode(spec.name, "Conv", {weights.name, bias.name});
+    AddIntegers(node, "kernel_shape", {spec.kernel, spec.kernel});
+    const int64_t zeros = spec.padding == Padding::kSame ? spec.kernel - 1 : 0;
+    AddIntegers(node, "pads", {zeros / 2, zeros / 2, zeros - zeros / 2, zeros - zeros / 2});
+    AddActivation(spec.name, spec.activation);
+  }
+
+  void Add(const MaxPoolSpec& spec, const LayerPlan&) {
+    onnx::Node& node = AddNode(spec.name, "MaxPool", {});
+    AddIntegers(node, "kernel_shape", {spec.window, spec.window});
+    AddIntegers(node, "strides", {spec.window, spec.window});
+  }
+
+  void Add(const DropoutSpec&, const LayerPlan&) {}  // drops nothing outside of training
+
   // What the last layer gave is the output.
   void NameOutput(const std::string& name) {
     graph_.mutable_node(graph_.node_size() - 1)->set_output(0, name);
@@ -73,6 +96,13 @@ class GraphBuilder {
     attribute.set_name(name);
     attribute.set_type(onnx::Attribute::INT);
     attribute.set_i(value);
+  }
+
+  static void AddIntegers(onnx::Node& node, const std::string& name, const std::vector<int64_t>& values) {
+    onnx::Attribute& attribute = *node.add_attribute();
+    attribute.set_name(name);
+    attribute.set_type(onnx::Attribute::INTS);
+    for (const int64_t value : values) attribute.add_ints(value);
   }
 
   void AddActivation(const std::string& layer, Activation activation) {

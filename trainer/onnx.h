@@ -12,8 +12,9 @@
 
 namespace muster {
 
-/// The weights [image.size(), outputs] of a dense layer after an image, whose rows stand in the order height,
-/// width, channels, as [outputs, image.size()] with the columns in ONNX's order channels, height, width.
+/// The weights [image.size(), outputs] of a dense layer after an image, or of a convolution whose window is
+/// the image, with rows in the order height, width, channels, as [outputs, image.size()] with the columns in
+/// ONNX's order channels, height, width.
 std::vector<float> WeightsByChannel(const SampleShape& image, int64_t outputs,
                                     std::span<const float> weights);
 

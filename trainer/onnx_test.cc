@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 
@@ -96,6 +97,43 @@ TEST(Onnx, DenseLayersAfterAnImageOfSeveralChannels) {
         is_bias ? std::vector<int64_t>{outputs} : std::vector<int64_t>{outputs, layer.input.size()};
     EXPECT_THAT(graph.initializer(i).dims(), testing::ElementsAreArray(shape));
   }
+}
+
+TEST(Onnx, ConvolutionsPoolingAndDropout) {
+  const ModelPlan plan = *PlanModel(
+      {.input = {.height = 8, .width = 8, .channels = 3},
+       .layers = {ConvolutionSpec{.name = "same",
+                                  .outputs = 4,
+                                  .kernel = 4,
+                                  .padding = Padding::kSame,
+                                  .activation = Activation::kRelu},
+                  MaxPoolSpec{.name = "pool", .window = 2},
+                  ConvolutionSpec{.name = "valid", .outputs = 2, .kernel = 3},
+                  DropoutSpec{.name = "dropout", .rate = 0.5f}, DenseSpec{.name = "dense", .outputs = 5}}});
+  std::vector<float> parameters(plan.layout.size());
+  std::iota(parameters.begin(), parameters.end(), 0.0f);
+  const onnx::Graph graph = SaveAndRead(plan, parameters).graph();
+  std::vector<std::string> operations;
+  std::map<std::string, std::vector<int64_t>> attributes;
+  for (const onnx::Node& node : graph.node()) {
+    operations.push_back(node.op_type());
+    for (const onnx::Attribute& attribute : node.attribute()) {
+      attributes[node.name() + " " + attribute.name()].assign(attribute.ints().begin(),
+                                                              attribute.ints().end());
+    }
+  }
+  EXPECT_THAT(operations, ElementsAre("Conv", "Relu", "MaxPool", "Conv", "Flatten", "Gemm"));
+  EXPECT_THAT(attributes["same/Conv kernel_shape"], ElementsAre(4, 4));
+  EXPECT_THAT(attributes["same/Conv pads"], ElementsAre(1, 1, 2, 2));  // the smaller half goes before
+  EXPECT_THAT(attributes["pool/MaxPool kernel_shape"], ElementsAre(2, 2));
+  EXPECT_THAT(attributes["pool/MaxPool strides"], ElementsAre(2, 2));
+  EXPECT_THAT(attributes["valid/Conv pads"], ElementsAre(0, 0, 0, 0));
+  // [kernel, kernel, channels, outputs] has become [outputs, channels, kernel, kernel].
+  EXPECT_THAT(graph.initializer(0).dims(), ElementsAre(4, 3, 4, 4));
+  const std::vector<float> weights = Values(graph.initializer(0));
+  const int output = 3, channel = 1, y = 2, x = 0;
+  EXPECT_EQ(weights[((output * 3 + channel) * 4 + y) * 4 + x],
+            parameters[plan.layout.tensors()[0].offset + ((y * 4 + x) * 3 + channel) * 4 + output]);
 }
 
 TEST(Onnx, WhatNoFileCanHoldIsRefused) {

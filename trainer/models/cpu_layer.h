@@ -50,5 +50,16 @@ struct CpuLayerOptions {
 /// One overload for each kind of layer; `plan.spec` holds `spec`.
 std::unique_ptr<CpuLayer> MakeCpuLayer(const DenseSpec& spec, const LayerPlan& plan,
                                        const CpuLayerOptions& options);
+std::unique_ptr<CpuLayer> MakeCpuLayer(const ConvolutionSpec& spec, const LayerPlan& plan,
+                                       const CpuLayerOptions& options);
+std::unique_ptr<CpuLayer> MakeCpuLayer(const MaxPoolSpec& spec, const LayerPlan& plan,
+                                       const CpuLayerOptions& options);
+std::unique_ptr<CpuLayer> MakeCpuLayer(const DropoutSpec& spec, const LayerPlan& plan,
+                                       const CpuLayerOptions& options);
+
+/// A convolution and the pooling behind it as one layer, which is faster than two: from the input of the one
+/// to the output of the other, with the tensors of `plan`, the convolution's.
+std::unique_ptr<CpuLayer> MakeCpuPooledConvolution(const ConvolutionSpec& spec, const MaxPoolSpec& pool,
+                                                   const LayerPlan& plan, const CpuLayerOptions& options);
 
 }  // namespace muster

@@ -15,14 +15,25 @@ class CpuModel final : public Model {
  public:
   CpuModel(ModelPlan plan, const CpuModelOptions& options)
       : plan_(std::move(plan)), largest_batch_(options.largest_batch) {
-    RandomStream seeds(options.seed);
+    RandomStream seeds(options.seed);  // one for each layer of the plan
     int64_t widest = 0;
-    for (const LayerPlan& layer : plan_.layers) {
+    for (size_t i = 0; i < plan_.layers.size(); ++i) {
+      const LayerPlan& first = plan_.layers[i];
       const CpuLayerOptions layer_options{.largest_batch = largest_batch_, .seed = seeds.Next()};
-      layers_.push_back(
-          std::visit([&](const auto& spec) { return MakeCpuLayer(spec, layer, layer_options); }, layer.spec));
-      outputs_.emplace_back(largest_batch_ * layer.output.size());
-      widest = std::max(widest, layer.output.size());
+      Stage stage{.input_size = first.input.size()};
+      if (const MaxPoolSpec* const pool = PoolBehindConvolution(i)) {
+        stage.layer =
+            MakeCpuPooledConvolution(std::get<ConvolutionSpec>(first.spec), *pool, first, layer_options);
+        seeds.Next();
+        ++i;
+      } else {
+        stage.layer = std::visit([&](const auto& spec) { return MakeCpuLayer(spec, first, layer_options); },
+                                 first.spec);
+      }
+      stage.output_size = plan_.layers[i].output.size();
+      stage.output.resize(largest_batch_ * stage.output_size);
+      widest = std::max(widest, stage.output_size);
+      stages_.push_back(std::move(stage));
     }
     for (std::vector<float>& gradient : gradients_) gradient.resize(largest_batch_ * widest);
   }
@@ -35,19 +46,18 @@ class CpuModel final : public Model {
     const LayerPass pass{.samples = batch.size(), .training = true, .position = batch.position};
     Forward(pass, parameters, batch);
     ClearPadding(gradient);
-    const int64_t last = static_cast<int64_t>(layers_.size()) - 1;
+    const int64_t last = static_cast<int64_t>(stages_.size()) - 1;
     std::span<float> output_gradient =
-        std::span(gradients_[0]).first(batch.size() * plan_.layers[last].output.size());
+        std::span(gradients_[0]).first(batch.size() * stages_[last].output_size);
     const BatchResult result = Loss(batch, output_gradient);
     for (int64_t i = last; i >= 0; --i) {
       // The data needs no gradient, so the first layer is asked for none. The others alternate between two
       // buffers.
       const std::span<float> input_gradient =
-          i == 0
-              ? std::span<float>()
-              : std::span(gradients_[(last - i + 1) % 2]).first(batch.size() * plan_.layers[i].input.size());
-      layers_[i]->Backward(pass, parameters, InputOf(i, batch), OutputOf(i, batch), output_gradient, gradient,
-                           input_gradient);
+          i == 0 ? std::span<float>()
+                 : std::span(gradients_[(last - i + 1) % 2]).first(batch.size() * stages_[i].input_size);
+      stages_[i].layer->Backward(pass, parameters, InputOf(i, batch), OutputOf(i, batch), output_gradient,
+                                 gradient, input_gradient);
       output_gradient = input_gradient;
     }
     return result;
@@ -59,18 +69,32 @@ class CpuModel final : public Model {
   }
 
  private:
+  // One layer of the plan, or two that run as one.
+  struct Stage {
+    std::unique_ptr<CpuLayer> layer;
+    int64_t input_size = 0;
+    int64_t output_size = 0;
+    std::vector<float> output;  // [largest_batch, output_size]
+  };
+
+  // The pooling that follows layer i, if that is a convolution and has one; null otherwise.
+  const MaxPoolSpec* PoolBehindConvolution(size_t i) const {
+    if (!std::holds_alternative<ConvolutionSpec>(plan_.layers[i].spec)) return nullptr;
+    return i + 1 < plan_.layers.size() ? std::get_if<MaxPoolSpec>(&plan_.layers[i + 1].spec) : nullptr;
+  }
+
   void Forward(const LayerPass& pass, std::span<const float> parameters, const Batch& batch) {
     MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == plan_.layout.size());
     MUSTER_CHECK(batch.size() <= largest_batch_);
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      layers_[i]->Forward(pass, parameters, InputOf(i, batch), OutputOf(i, batch));
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      stages_[i].layer->Forward(pass, parameters, InputOf(i, batch), OutputOf(i, batch));
     }
   }
 
   BatchResult Loss(const Batch& batch, std::span<float> logits_gradient) {
-    const size_t last = layers_.size() - 1;
-    const LossResult loss = SoftmaxCrossEntropy(plan_.layers[last].output.size(), OutputOf(last, batch),
-                                                batch.labels, logits_gradient);
+    const size_t last = stages_.size() - 1;
+    const LossResult loss =
+        SoftmaxCrossEntropy(stages_[last].output_size, OutputOf(last, batch), batch.labels, logits_gradient);
     return {.loss_sum = loss.loss_sum, .correct = loss.correct, .samples = batch.size()};
   }
 
@@ -79,7 +103,7 @@ class CpuModel final : public Model {
   }
 
   std::span<float> OutputOf(size_t i, const Batch& batch) {
-    return std::span(outputs_[i]).first(batch.size() * plan_.layers[i].output.size());
+    return std::span(stages_[i].output).first(batch.size() * stages_[i].output_size);
   }
 
   // Layers write their tensors and nothing between them.
@@ -93,9 +117,8 @@ class CpuModel final : public Model {
 
   const ModelPlan plan_;
   const int64_t largest_batch_;
-  std::vector<std::unique_ptr<CpuLayer>> layers_;
-  std::vector<std::vector<float>> outputs_;  // of each layer: [largest_batch, output size]
-  std::vector<float> gradients_[2];          // [largest_batch, widest output]
+  std::vector<Stage> stages_;
+  std::vector<float> gradients_[2];  // [largest_batch, widest output]
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace muster {
 
 struct CpuModelOptions {
   int64_t largest_batch = 0;
-  uint64_t seed = 0;  // of dropout
+  uint64_t seed = 0;  // of dropout: layer i of the plan takes number i of RandomStream(seed)
 };
 
 /// Plans all scratch memory for the largest batch.

@@ -20,6 +20,7 @@ const std::vector<ModelEntry>& Models() {
   static const std::vector<ModelEntry> kModels = {
       {.name = "mnist_softmax", .make = MnistSoftmax},
       {.name = "mnist_mlp", .make = MnistMlp},
+      {.name = "mnist_cnn", .make = MnistCnn, .variants = {"lenet", "deep"}},
   };
   return kModels;
 }

@@ -19,7 +19,7 @@ namespace muster {
 
 /// Which model. What is empty takes the model's default.
 struct ModelConfig {
-  std::string model;            // "mnist_softmax", "mnist_mlp"
+  std::string model;            // "mnist_softmax", "mnist_mlp", "mnist_cnn"
   std::string variant;          // for models that have variants
   std::vector<int64_t> hidden;  // sizes of hidden layers, for models that have them
 };

@@ -1,6 +1,9 @@
 #include "trainer/models/model_spec.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "kernels/max_pool.h"
 
 namespace muster {
 namespace {
@@ -11,6 +14,13 @@ struct Resolved {
   std::vector<TensorSpec> tensors;
 };
 
+TensorSpec BiasTensor(const std::string& layer, int64_t size, float value) {
+  return {.name = layer + "/bias",
+          .shape = {size},
+          .initializer = value == 0 ? Initializer::kZeros : Initializer::kConstant,
+          .scale = value};
+}
+
 absl::StatusOr<Resolved> Resolve(const DenseSpec& spec, const SampleShape& input) {
   if (spec.outputs < 1) return InvalidArgument("%s: a layer of size %d; at least 1", spec.name, spec.outputs);
   return Resolved{.output = {.channels = spec.outputs},
@@ -18,7 +28,48 @@ absl::StatusOr<Resolved> Resolve(const DenseSpec& spec, const SampleShape& input
                                .shape = {input.size(), spec.outputs},
                                .initializer = spec.initializer,
                                .scale = spec.scale},
-                              {.name = spec.name + "/bias", .shape = {spec.outputs}}}};
+                              BiasTensor(spec.name, spec.outputs, spec.initial_bias)}};
+}
+
+absl::StatusOr<Resolved> Resolve(const ConvolutionSpec& spec, const SampleShape& input) {
+  if (spec.outputs < 1) return InvalidArgument("%s: a layer of size %d; at least 1", spec.name, spec.outputs);
+  if (spec.kernel < 1) return InvalidArgument("%s: a kernel of size %d; at least 1", spec.name, spec.kernel);
+  SampleShape output = {.height = input.height, .width = input.width, .channels = spec.outputs};
+  if (spec.padding == Padding::kValid) {
+    if (spec.kernel > std::min(input.height, input.width)) {
+      return InvalidArgument("%s: a kernel of size %d on an image of %d x %d", spec.name, spec.kernel,
+                             input.height, input.width);
+    }
+    output.height -= spec.kernel - 1;
+    output.width -= spec.kernel - 1;
+  }
+  return Resolved{.output = output,
+                  .tensors = {{.name = spec.name + "/weights",
+                               .shape = {spec.kernel, spec.kernel, input.channels, spec.outputs},
+                               .initializer = spec.initializer,
+                               .scale = spec.scale},
+                              BiasTensor(spec.name, spec.outputs, spec.initial_bias)}};
+}
+
+absl::StatusOr<Resolved> Resolve(const MaxPoolSpec& spec, const SampleShape& input) {
+  if (spec.window < 1 || spec.window > kLargestPoolWindow) {
+    return InvalidArgument("%s: a window of size %d; from 1 to %d", spec.name, spec.window,
+                           kLargestPoolWindow);
+  }
+  if (spec.window > std::min(input.height, input.width)) {
+    return InvalidArgument("%s: a window of size %d on an image of %d x %d", spec.name, spec.window,
+                           input.height, input.width);
+  }
+  return Resolved{.output = {.height = input.height / spec.window,
+                             .width = input.width / spec.window,
+                             .channels = input.channels}};
+}
+
+absl::StatusOr<Resolved> Resolve(const DropoutSpec& spec, const SampleShape& input) {
+  if (!(spec.rate >= 0 && spec.rate < 1)) {
+    return InvalidArgument("%s: a rate of %g; at least 0 and below 1", spec.name, spec.rate);
+  }
+  return Resolved{.output = input};
 }
 
 }  // namespace

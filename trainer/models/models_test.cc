@@ -10,7 +10,9 @@
 #include "trainer/data/synthetic_digits.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
+#include "trainer/models/exact_data.h"
 #include "trainer/models/model.h"
+#include "trainer/models/reference_model.h"
 
 namespace muster {
 namespace {
@@ -18,9 +20,10 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr int64_t kLargestBatch = 32;
+constexpr uint64_t kSeed = 5;
 
 std::unique_ptr<Model> MustMake(const ModelConfig& config) {
-  return MakeCpuModel(*PlanModel(FindModel(config)->spec), {.largest_batch = kLargestBatch});
+  return MakeCpuModel(*PlanModel(FindModel(config)->spec), {.largest_batch = kLargestBatch, .seed = kSeed});
 }
 
 std::vector<float> Initial(const Model& model) {
@@ -41,6 +44,25 @@ TEST(Models, HaveTheirPublishedShapes) {
                                  "softmax/weights", "softmax/bias"));
   EXPECT_THAT(large->layout().tensors()[2].spec.shape, ElementsAre(512, 256));
   EXPECT_EQ(large->layout().tensors()[0].spec.scale, 1.0f / 28);
+  EXPECT_EQ(MustMake({.model = "mnist_cnn"})->layout().parameter_count(), 431'080);
+  EXPECT_EQ(MustMake({.model = "mnist_cnn", .variant = "lenet"})->layout().parameter_count(), 431'080);
+  EXPECT_EQ(MustMake({.model = "mnist_cnn", .variant = "deep"})->layout().parameter_count(), 3'274'634);
+}
+
+TEST(Models, ConvolutionalNetworksStartAsPublished) {
+  const auto lenet = MustMake({.model = "mnist_cnn", .variant = "lenet"});
+  const auto deep = MustMake({.model = "mnist_cnn", .variant = "deep"});
+  const std::vector<double> fan_in = {25, 500, 800, 500};
+  for (size_t i = 0; i < 8; ++i) {
+    const bool is_bias = i % 2 == 1;
+    const TensorSpec& uniform = lenet->layout().tensors()[i].spec;
+    EXPECT_EQ(uniform.initializer, is_bias ? Initializer::kZeros : Initializer::kUniform) << uniform.name;
+    EXPECT_FLOAT_EQ(uniform.scale, is_bias ? 0 : std::sqrt(3 / fan_in[i / 2])) << uniform.name;
+    const TensorSpec& normal = deep->layout().tensors()[i].spec;
+    EXPECT_EQ(normal.initializer, is_bias ? Initializer::kConstant : Initializer::kTruncatedNormal)
+        << normal.name;
+    EXPECT_EQ(normal.scale, 0.1f) << normal.name;
+  }
 }
 
 TEST(Models, DefaultsAreThePublishedOnes) {
@@ -52,6 +74,13 @@ TEST(Models, DefaultsAreThePublishedOnes) {
   EXPECT_EQ(mlp.optimizer, (OptimizerConfig{.kind = OptimizerKind::kAdam, .learning_rate = 0.001f}));
   EXPECT_EQ(mlp.batch_size, 100);
   EXPECT_EQ(mlp.train_steps, 5000);
+  const TrainDefaults lenet = FindModel({.model = "mnist_cnn"})->defaults;
+  EXPECT_EQ(lenet.batch_size, 64);
+  EXPECT_EQ(lenet.train_steps, 10'000);
+  const TrainDefaults deep = FindModel({.model = "mnist_cnn", .variant = "deep"})->defaults;
+  EXPECT_EQ(deep.optimizer, (OptimizerConfig{.kind = OptimizerKind::kAdam, .learning_rate = 1e-4f}));
+  EXPECT_EQ(deep.batch_size, 50);
+  EXPECT_EQ(deep.train_steps, 20'000);
 }
 
 TEST(Models, RefuseWhatTheyDoNotHave) {
@@ -61,93 +90,96 @@ TEST(Models, RefuseWhatTheyDoNotHave) {
     return std::string(status.message());
   };
   EXPECT_EQ(error({.model = "mnist_sofmax"}),
-            "no model 'mnist_sofmax', did you mean 'mnist_softmax'?; there are: mnist_softmax, mnist_mlp");
-  EXPECT_EQ(error({.model = "resnet"}), "no model 'resnet'; there are: mnist_softmax, mnist_mlp");
+            "no model 'mnist_sofmax', did you mean 'mnist_softmax'?; there are: mnist_softmax, mnist_mlp, "
+            "mnist_cnn");
+  EXPECT_EQ(error({.model = "resnet"}), "no model 'resnet'; there are: mnist_softmax, mnist_mlp, mnist_cnn");
   EXPECT_EQ(error({.model = "mnist_mlp", .variant = "deep"}),
             "mnist_mlp has no variants, so none called 'deep'");
+  EXPECT_EQ(error({.model = "mnist_cnn", .variant = "dep"}),
+            "mnist_cnn has no variant 'dep', did you mean 'deep'?; there are: lenet, deep");
+  EXPECT_EQ(error({.model = "mnist_cnn", .hidden = {100}}),
+            "mnist_cnn has no hidden layers; mnist_mlp is the model that has");
   EXPECT_EQ(error({.model = "mnist_mlp", .hidden = {100, 0}}), "hidden: a layer of size 0; at least 1");
   EXPECT_EQ(error({.model = "mnist_softmax", .hidden = {100}}),
             "mnist_softmax has no hidden layers; mnist_mlp is the model that has");
 }
 
+constexpr int64_t kDigits = 70;  // no multiple of the batch
+
+// Synthetic digits in steps of 1/16, for ExactParameters.
+Dataset ExactDigits() {
+  Dataset digits = MakeSyntheticDigits(1, kDigits);
+  for (const uint8_t byte : digits.bytes) digits.features.push_back(static_cast<float>(byte / 16) / 16);
+  digits.bytes.clear();
+  return digits;
+}
+
 class EachModelTest : public ::testing::TestWithParam<ModelConfig> {
  protected:
   const std::unique_ptr<Model> model_ = MustMake(GetParam());
-  const Dataset dataset_ = MakeSyntheticDigits(1, 100);
+  const ReferenceModel reference_{model_->plan(), kSeed};
+  const Dataset dataset_ = ExactDigits();
   BatchBuffer buffer_{kLargestBatch, kMnistPixels};
 };
 
-// The loss of dense layers with ReLU between them, plainly and in double.
-double ReferenceLoss(const ParameterLayout& layout, const std::vector<double>& parameters,
-                     const Batch& batch) {
-  double loss = 0;
-  for (int64_t b = 0; b < batch.size(); ++b) {
-    const std::span<const float> pixels = batch.features.subspan(b * kMnistPixels, kMnistPixels);
-    std::vector<double> values(pixels.begin(), pixels.end());
-    for (size_t t = 0; t < layout.tensors().size(); t += 2) {
-      const double* const weights = parameters.data() + layout.tensors()[t].offset;
-      const LayoutTensor& bias = layout.tensors()[t + 1];
-      std::vector<double> next(parameters.begin() + bias.offset,
-                               parameters.begin() + bias.offset + bias.size);
-      for (size_t i = 0; i < values.size(); ++i) {
-        for (size_t o = 0; o < next.size(); ++o) next[o] += values[i] * weights[i * next.size() + o];
-      }
-      const bool last = t + 2 == layout.tensors().size();
-      for (double& value : next) value = last ? value : std::max(value, 0.0);
-      values = next;
-    }
-    double sum = 0;
-    for (const double logit : values) sum += std::exp(logit);
-    loss += std::log(sum) - values[batch.labels[b]];
-  }
-  return loss;
-}
+// Of the gradient of logits up to 20 in float, and of one sample's loss (dense_test.cc).
+constexpr double kLossError = 24 * FLT_EPSILON;
 
-TEST_P(EachModelTest, GradientAgreesWithDifferencesOfTheLoss) {
-  constexpr int64_t kSamples = 8;
-  const ParameterLayout& layout = model_->layout();
-  RandomStream random(1);
-  std::vector<float> parameters(layout.size()), gradient(layout.size(), NAN);
-  for (float& value : parameters) value = static_cast<float>((2 * random.NextDouble() - 1) / 28);
-  const Batch batch = buffer_.FillInOrder(dataset_, {0, kSamples});
+TEST_P(EachModelTest, MatchesTheReference) {
+  const std::vector<float> parameters = ExactParameters(model_->layout(), 1);
+  const std::vector<double> exact(parameters.begin(), parameters.end());
+  const Batch batch = buffer_.FillInOrder(dataset_, {7, 10});
+  std::vector<float> gradient(parameters.size(), NAN);
   const BatchResult result = model_->ForwardBackward(parameters, batch, gradient);
-
-  // As in PartsAddUpToTheWhole; the differences themselves are good to nine digits.
-  const double tolerance = kSamples * 784 * FLT_EPSILON / 2;
-  std::vector<double> moved(parameters.begin(), parameters.end());
-  EXPECT_NEAR(result.loss_sum, ReferenceLoss(layout, moved, batch), tolerance);
-  for (const LayoutTensor& tensor : layout.tensors()) {
-    for (int i = 0; i < 20; ++i) {
-      const int64_t at = tensor.offset + static_cast<int64_t>(random.NextBelow(tensor.size));
-      constexpr double kStep = 1e-6;
-      moved[at] += kStep;
-      const double above = ReferenceLoss(layout, moved, batch);
-      moved[at] -= 2 * kStep;
-      const double below = ReferenceLoss(layout, moved, batch);
-      moved[at] = parameters[at];
-      EXPECT_NEAR(gradient[at], (above - below) / (2 * kStep), tolerance) << tensor.spec.name << " at " << at;
+  const ReferenceResult expected = reference_.ForwardBackward(exact, batch);
+  const std::vector<double> tolerance = reference_.GradientTolerance(exact, batch, kLossError);
+  EXPECT_NEAR(result.loss_sum, expected.loss_sum, batch.size() * kLossError);
+  for (const LayoutTensor& tensor : model_->layout().tensors()) {
+    double largest = 0, largest_tolerance = 0;
+    for (int64_t i = tensor.offset; i < tensor.offset + tensor.size; ++i) {
+      ASSERT_NEAR(gradient[i], expected.gradient[i], tolerance[i]) << tensor.spec.name << " at " << i;
+      largest = std::max(largest, std::abs(expected.gradient[i]));
+      largest_tolerance = std::max(largest_tolerance, tolerance[i]);
     }
+    EXPECT_LT(largest_tolerance, 0.1 * largest) << tensor.spec.name << ": too wide to show a mistake";
   }
+  EXPECT_NEAR(model_->Evaluate(parameters, batch).loss_sum, reference_.EvaluationLoss(exact, batch),
+              batch.size() * kLossError);
 }
 
 TEST_P(EachModelTest, PartsAddUpToTheWhole) {
-  const std::vector<float> parameters = Initial(*model_);
+  constexpr int64_t kSamples = 7;
+  const std::vector<float> parameters = ExactParameters(model_->layout(), 2);
+  const std::vector<double> exact(parameters.begin(), parameters.end());
   std::vector<float> whole(parameters.size(), NAN), sum(parameters.size()), part(parameters.size(), NAN);
-  const BatchResult expected =
-      model_->ForwardBackward(parameters, buffer_.FillInOrder(dataset_, {0, kLargestBatch}), whole);
   BatchResult result;
   for (int worker = 0; worker < 3; ++worker) {
-    const SampleRange slice = BatchSlice(0, kLargestBatch, worker, 3);
+    const SampleRange slice = BatchSlice(0, kSamples, worker, 3);
     result += model_->ForwardBackward(parameters, buffer_.FillInOrder(dataset_, slice), part);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
   }
-  EXPECT_EQ(result.samples, kLargestBatch);
+  const Batch batch = buffer_.FillInOrder(dataset_, {0, kSamples});
+  const BatchResult expected = model_->ForwardBackward(parameters, batch, whole);
+  EXPECT_EQ(result.samples, kSamples);
   EXPECT_EQ(result.correct, expected.correct);
-  // Each logit is a sum of up to 784 products and may be rounded differently for another batch size; for
-  // values of order one that is at most 784 half epsilons per sample.
-  const double tolerance = kLargestBatch * 784 * FLT_EPSILON / 2;
-  EXPECT_NEAR(result.loss_sum, expected.loss_sum, tolerance);
-  for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], tolerance) << i;
+  EXPECT_NEAR(result.loss_sum, expected.loss_sum, 2 * kSamples * kLossError);
+  // Each of the two may be off by that much.
+  const std::vector<double> tolerance = reference_.GradientTolerance(exact, batch, kLossError);
+  for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 2 * tolerance[i]) << i;
+}
+
+TEST_P(EachModelTest, NotFiniteReachesTheLoss) {
+  const std::vector<float> parameters = Initial(*model_);
+  std::vector<float> gradient(parameters.size());
+  for (const float bad : {NAN, INFINITY}) {
+    Dataset poisoned = dataset_;
+    poisoned.features[kMnistPixels + kMnistPixels / 2] = bad;  // the second sample's
+    const Batch batch = buffer_.FillInOrder(poisoned, {0, 3});
+    EXPECT_FALSE(std::isfinite(model_->ForwardBackward(parameters, batch, gradient).loss_sum));
+    EXPECT_FALSE(
+        std::all_of(gradient.begin(), gradient.end(), [](float value) { return std::isfinite(value); }));
+    EXPECT_FALSE(std::isfinite(model_->Evaluate(parameters, batch).loss_sum));
+  }
 }
 
 TEST_P(EachModelTest, PaddingIsIgnoredAndItsGradientIsZero) {
@@ -183,21 +215,23 @@ TEST_P(EachModelTest, EmptyBatchGivesZeros) {
 }
 
 TEST_P(EachModelTest, EvaluationCoversTheWholeDataSet) {
-  const std::vector<float> parameters = Initial(*model_);
-  const BatchResult all =
-      EvaluateDataset(*model_, parameters, dataset_, buffer_);  // 100 is no multiple of 32
+  const std::vector<float> parameters = ExactParameters(model_->layout(), 3);
+  const BatchResult all = EvaluateDataset(*model_, parameters, dataset_, buffer_);
   BatchResult expected;
   for (int64_t i = 0; i < dataset_.size(); ++i) {
     expected += model_->Evaluate(parameters, buffer_.FillInOrder(dataset_, {i, i + 1}));
   }
-  EXPECT_EQ(all.samples, 100);
-  EXPECT_NEAR(all.mean_loss(), expected.mean_loss(), 784 * FLT_EPSILON / 2);
+  EXPECT_EQ(all.samples, kDigits);
+  EXPECT_EQ(all.correct, expected.correct);
+  EXPECT_NEAR(all.loss_sum, expected.loss_sum, 2 * kDigits * kLossError);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EachModelTest,
                          ::testing::Values(ModelConfig{.model = "mnist_softmax"},
                                            ModelConfig{.model = "mnist_mlp"},
-                                           ModelConfig{.model = "mnist_mlp", .hidden = {33, 50, 7}}));
+                                           ModelConfig{.model = "mnist_mlp", .hidden = {33, 50, 7}},
+                                           ModelConfig{.model = "mnist_cnn", .variant = "lenet"},
+                                           ModelConfig{.model = "mnist_cnn", .variant = "deep"}));
 
 }  // namespace
 }  // namespace muster

@@ -1,0 +1,67 @@
+#include "kernels/dense_reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace muster {
+
+std::vector<double> ReferenceDenseForward(const DenseShape& shape, std::span<const double> input,
+                                          std::span<const double> weights, std::span<const double> bias) {
+  std::vector<double> output(shape.batch * shape.outputs);
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    double* const row = output.data() + b * shape.outputs;
+    for (int64_t o = 0; o < shape.outputs; ++o) row[o] = bias[o];
+    for (int64_t i = 0; i < shape.inputs; ++i) {
+      for (int64_t o = 0; o < shape.outputs; ++o) {
+        row[o] += input[b * shape.inputs + i] * weights[i * shape.outputs + o];
+      }
+    }
+  }
+  return output;
+}
+
+ReferenceGradients ReferenceDenseBackward(const DenseShape& shape, std::span<const double> input,
+                                          std::span<const double> weights,
+                                          std::span<const double> output_gradient) {
+  ReferenceGradients gradients{.input = std::vector<double>(input.size()),
+                               .weights = std::vector<double>(weights.size()),
+                               .bias = std::vector<double>(shape.outputs)};
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    const double* const gradient = output_gradient.data() + b * shape.outputs;
+    for (int64_t o = 0; o < shape.outputs; ++o) gradients.bias[o] += gradient[o];
+    for (int64_t i = 0; i < shape.inputs; ++i) {
+      for (int64_t o = 0; o < shape.outputs; ++o) {
+        gradients.weights[i * shape.outputs + o] += input[b * shape.inputs + i] * gradient[o];
+        gradients.input[b * shape.inputs + i] += weights[i * shape.outputs + o] * gradient[o];
+      }
+    }
+  }
+  return gradients;
+}
+
+void ReferenceRelu(std::span<double> values) {
+  for (double& value : values) value = value < 0 ? 0 : value;
+}
+
+void ReferenceReluBackward(std::span<const double> activated, std::span<double> gradient) {
+  for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = activated[i] == 0 ? 0 : gradient[i];
+}
+
+double ReferenceSoftmaxCrossEntropy(int64_t classes, std::span<const double> logits,
+                                    std::span<const int32_t> labels, std::vector<double>* gradient) {
+  double loss = 0;
+  gradient->assign(logits.size(), 0);
+  for (size_t row = 0; row < labels.size(); ++row) {
+    const std::span<const double> x = logits.subspan(row * classes, classes);
+    const double shift = *std::max_element(x.begin(), x.end());
+    double sum = 0;
+    for (const double value : x) sum += std::exp(value - shift);
+    loss += std::log(sum) - (x[labels[row]] - shift);
+    for (int64_t i = 0; i < classes; ++i) {
+      (*gradient)[row * classes + i] = std::exp(x[i] - shift) / sum - (i == labels[row] ? 1 : 0);
+    }
+  }
+  return loss;
+}
+
+}  // namespace muster
