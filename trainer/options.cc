@@ -244,6 +244,7 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->model = {.model = f.model.value_or(kDefaultModel), .variant = f.variant};
   MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options->model));
+  options->model.variant = recipe.variant;
   const TrainDefaults& defaults = recipe.defaults;
   options->mode = f.sync_replicas ? UpdateMode::kSync : UpdateMode::kAsync;
 

@@ -15,7 +15,13 @@ absl::Status RefuseHidden(const ModelConfig& config) {
 }
 
 // Caffe's lenet is trained with momentum 0.9, weight decay 5e-4 and the rate 0.01 * (1 + 1e-4 * step)^-0.75.
-OptimizerConfig LenetOptimizer() { return {.kind = OptimizerKind::kSgd, .learning_rate = 0.01f}; }
+OptimizerConfig LenetOptimizer() {
+  return {.kind = OptimizerKind::kMomentum,
+          .learning_rate = 0.01f,
+          .weight_decay = 5e-4f,
+          .momentum = 0.9f,
+          .schedule = {.kind = ScheduleKind::kInverse, .gamma = 1e-4f, .power = 0.75f}};
+}
 
 ModelRecipe Lenet() {
   // Caffe's "xavier": the deviation of this uniform distribution is 1 / sqrt(fan_in).

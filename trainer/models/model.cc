@@ -45,7 +45,9 @@ absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config) {
     if (config.model != entry.name) continue;
     ModelConfig chosen = config;
     MUSTER_ASSIGN_OR_RETURN(chosen.variant, ChooseVariant(entry, config.variant));
-    return entry.make(chosen);
+    MUSTER_ASSIGN_OR_RETURN(ModelRecipe recipe, entry.make(chosen));
+    recipe.variant = chosen.variant;
+    return recipe;
   }
   const std::vector<std::string> names = ModelNames();
   const std::string nearest = NearestWord(config.model, names);

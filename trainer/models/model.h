@@ -35,6 +35,7 @@ struct TrainDefaults {
 struct ModelRecipe {
   ModelSpec spec;
   TrainDefaults defaults;
+  std::string variant;  // the one asked for or the model's default; empty if it has none
 };
 
 /// Sums over the samples of one batch, so that results of parts add up to that of the whole.

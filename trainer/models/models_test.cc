@@ -75,12 +75,25 @@ TEST(Models, DefaultsAreThePublishedOnes) {
   EXPECT_EQ(mlp.batch_size, 100);
   EXPECT_EQ(mlp.train_steps, 5000);
   const TrainDefaults lenet = FindModel({.model = "mnist_cnn"})->defaults;
+  EXPECT_EQ(lenet.optimizer,
+            (OptimizerConfig{.kind = OptimizerKind::kMomentum,
+                             .learning_rate = 0.01f,
+                             .weight_decay = 5e-4f,
+                             .momentum = 0.9f,
+                             .schedule = {.kind = ScheduleKind::kInverse, .gamma = 1e-4f, .power = 0.75f}}));
+  EXPECT_TRUE(Validate(lenet.optimizer).ok());
   EXPECT_EQ(lenet.batch_size, 64);
   EXPECT_EQ(lenet.train_steps, 10'000);
   const TrainDefaults deep = FindModel({.model = "mnist_cnn", .variant = "deep"})->defaults;
   EXPECT_EQ(deep.optimizer, (OptimizerConfig{.kind = OptimizerKind::kAdam, .learning_rate = 1e-4f}));
   EXPECT_EQ(deep.batch_size, 50);
   EXPECT_EQ(deep.train_steps, 20'000);
+}
+
+TEST(Models, SayWhichVariantWasChosen) {
+  EXPECT_EQ(FindModel({.model = "mnist_mlp"})->variant, "");
+  EXPECT_EQ(FindModel({.model = "mnist_cnn"})->variant, "lenet");
+  EXPECT_EQ(FindModel({.model = "mnist_cnn", .variant = "deep"})->variant, "deep");
 }
 
 TEST(Models, RefuseWhatTheyDoNotHave) {
