@@ -1,0 +1,141 @@
+#!/usr/bin/python3
+"""Makes golden_losses.json: the losses of the first ten steps of each model, computed by PyTorch in double.
+
+    /usr/bin/python3 tests/golden/golden_losses.py > tests/golden/golden_losses.json      (Debian 12: python3-torch 1.13.1)
+
+Parameters, features and labels are made by `uniform`, which golden_losses_test.cc has too, so that nothing has to be stored but the
+losses. Weights lie as in muster: dense [inputs, outputs], convolutions [kernel, kernel, inputs, outputs], images [height, width, channels].
+"""
+import json
+import sys
+
+import numpy
+import torch
+from torch.nn import functional
+
+STEPS = 10
+BATCH = 16
+SEED = 7  # of dropout
+MASK32 = 0xFFFFFFFF
+MASK64 = 0xFFFFFFFFFFFFFFFF
+
+
+def uniform(stream, count):
+    """`count` numbers in [0, 1), multiples of 2^-24, a function of the stream's number."""
+    x = (numpy.arange(count, dtype=numpy.uint64) * 2654435761 + stream * 2246822519) & MASK32
+    x ^= x >> 15
+    x = (x * 3266489917) & MASK32
+    x ^= x >> 13
+    x = (x * 668265263) & MASK32
+    x ^= x >> 16
+    return torch.from_numpy((x >> 8).astype(numpy.float64) / 2**24)
+
+
+def layer_seeds(seed, count):
+    """What the layers draw from: muster's RandomStream(seed), a SplitMix64."""
+    def mix(x):
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK64
+        return x ^ (x >> 31)
+    state = mix(mix((seed + 0x9E3779B97F4A7C15) & MASK64) ^ mix(0xD1B54A32D192ED03))
+    seeds = []
+    for _ in range(count):
+        state = (state + 0x9E3779B97F4A7C15) & MASK64
+        seeds.append(mix(state))
+    return seeds
+
+
+def dropout_factors(seed, position, samples, units, rate):
+    """As kernels/dropout.h says: Philox4x32-10 of the sample's position and the unit."""
+    fours = (units + 3) // 4
+    c = [numpy.tile(numpy.arange(fours, dtype=numpy.uint64), samples), numpy.zeros(samples * fours, numpy.uint64),
+         numpy.repeat(numpy.arange(position, position + samples, dtype=numpy.uint64), fours), numpy.zeros(samples * fours, numpy.uint64)]
+    key = [seed & MASK32, seed >> 32]
+    for _ in range(10):
+        even, odd = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(odd >> 32) ^ c[1] ^ key[0], odd & MASK32, (even >> 32) ^ c[3] ^ key[1], even & MASK32]
+        key = [(key[0] + 0x9E3779B9) & MASK32, (key[1] + 0xBB67AE85) & MASK32]
+    words = numpy.stack(c, axis=1).reshape(samples, fours * 4)[:, :units]
+    return torch.from_numpy(numpy.where(words < round(rate * 2**32), 0.0, 1 / (1 - rate)))
+
+
+def dense(values, weights, bias):
+    return values.reshape(len(values), -1) @ weights + bias
+
+
+def convolution(images, weights, bias, padding):
+    planes = functional.conv2d(images.permute(0, 3, 1, 2), weights.permute(3, 2, 0, 1), bias, padding=padding)
+    return planes.permute(0, 2, 3, 1)
+
+
+def pool(images):
+    return functional.max_pool2d(images.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+
+
+def softmax(p, x, _):
+    return dense(x, *p)
+
+
+def mlp(p, x, _):
+    for i in range(0, len(p) - 2, 2):
+        x = functional.relu(dense(x, p[i], p[i + 1]))
+    return dense(x, p[-2], p[-1])
+
+
+def lenet(p, x, _):
+    x = pool(convolution(x.reshape(-1, 28, 28, 1), p[0], p[1], 0))
+    x = pool(convolution(x, p[2], p[3], 0))
+    return dense(functional.relu(dense(x, p[4], p[5])), p[6], p[7])
+
+
+def deep(p, x, position):
+    x = pool(functional.relu(convolution(x.reshape(-1, 28, 28, 1), p[0], p[1], 2)))
+    x = pool(functional.relu(convolution(x, p[2], p[3], 2)))
+    x = functional.relu(dense(x, p[4], p[5]))
+    x = x * dropout_factors(layer_seeds(SEED, 6)[5], position, len(x), 1024, 0.5)
+    return dense(x, p[6], p[7])
+
+
+SOFTMAX = [(784, 10), (10,)]
+MLP = [(784, 100), (100,), (100, 10), (10,)]
+LARGE_MLP = [(784, 512), (512,), (512, 512), (512,), (512, 10), (10,)]
+LENET = [(5, 5, 1, 20), (20,), (5, 5, 20, 50), (50,), (800, 500), (500,), (500, 10), (10,)]
+DEEP = [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (3136, 1024), (1024,), (1024, 10), (10,)]
+
+SGD, ADAM, ADAGRAD = torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad
+CASES = {
+    "softmax": (softmax, SOFTMAX, SGD, {"lr": 0.5}, None),
+    "softmax_adagrad": (softmax, SOFTMAX, ADAGRAD, {"lr": 0.05, "initial_accumulator_value": 0.1, "eps": 0}, None),
+    "mlp": (mlp, MLP, ADAM, {"lr": 0.001}, None),
+    "mlp_nesterov_decay": (mlp, MLP, SGD, {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, None),
+    "mlp_large_momentum": (mlp, LARGE_MLP, SGD, {"lr": 0.01, "momentum": 0.9}, None),
+    "lenet": (lenet, LENET, SGD, {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}, lambda step: (1 + 1e-4 * step) ** -0.75),
+    "deep": (deep, DEEP, ADAM, {"lr": 1e-4}, None),
+}
+
+
+def losses_of(model, shapes, optimizer, settings, schedule):
+    parameters = []
+    for number, shape in enumerate(shapes):
+        scale = 0.1 if len(shape) == 1 else numpy.prod(shape[:-1]) ** -0.5
+        values = (2 * uniform(number, int(numpy.prod(shape))) - 1) * scale
+        # Rounded to float, as muster keeps them.
+        parameters.append(values.float().double().reshape(shape).requires_grad_())
+    update = optimizer(parameters, **settings)
+    rates = torch.optim.lr_scheduler.LambdaLR(update, schedule) if schedule else None
+    losses = []
+    for step in range(STEPS):
+        features = uniform(1000 + step, BATCH * 784).reshape(BATCH, 784)
+        labels = (uniform(2000 + step, BATCH) * 10).long()
+        update.zero_grad()
+        loss = functional.cross_entropy(model(parameters, features, step * BATCH), labels)
+        loss.backward()
+        update.step()
+        if rates:
+            rates.step()
+        losses.append(loss.item())
+    return losses
+
+
+json.dump({name: losses_of(*case) for name, case in CASES.items()}, sys.stdout, indent=1)
+print()
