@@ -22,15 +22,8 @@ void PrintTo(const ConvolutionShape& shape, std::ostream* out) {
 
 namespace {
 
-// Whole numbers from -3 to 3: their sums of products are exact in float, so that the results are those of the
-// reference to the last bit, and every choice that ReLU and pooling make is the same.
-std::vector<float> RandomIntegers(uint64_t seed, int64_t size) {
-  RandomStream random(seed);
-  std::vector<float> values(size);
-  for (float& value : values) value = static_cast<float>(random.NextBelow(7)) - 3;
-  return values;
-}
-
+// Of whole numbers, so that the results are those of the reference to the last bit, and every choice that
+// ReLU and pooling make is the same.
 struct Data {
   std::vector<float> input, weights, bias, output_gradient;
 };

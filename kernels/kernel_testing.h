@@ -22,6 +22,15 @@ inline std::vector<float> RandomFloats(uint64_t seed, int64_t size) {
   return values;
 }
 
+/// Whole numbers from -3 to 3: their sums of products are exact in float, so that results are those of a
+/// reference to the last bit; few different ones, so that some are equal.
+inline std::vector<float> RandomIntegers(uint64_t seed, int64_t size) {
+  RandomStream random(seed);
+  std::vector<float> values(size);
+  for (float& value : values) value = static_cast<float>(random.NextBelow(7)) - 3;
+  return values;
+}
+
 inline std::vector<int32_t> RandomLabels(uint64_t seed, int64_t size, int64_t classes) {
   RandomStream random(seed);
   std::vector<int32_t> labels(size);

@@ -6,22 +6,11 @@
 #include <cmath>
 #include <vector>
 
-#include "base/random.h"
-#include "kernels/guarded.h"
+#include "kernels/kernel_testing.h"
 #include "kernels/max_pool_reference.h"
 
 namespace muster {
 namespace {
-
-// Few different values, so that windows have equal ones.
-std::vector<float> RandomIntegers(uint64_t seed, int64_t size) {
-  RandomStream random(seed);
-  std::vector<float> values(size);
-  for (float& value : values) value = static_cast<float>(random.NextBelow(7)) - 3;
-  return values;
-}
-
-std::vector<double> Doubles(std::span<const float> values) { return {values.begin(), values.end()}; }
 
 // Where channel c of a pixel of [samples, height, width, channels] lies in the memory that `shape` names.
 int64_t PlaceOf(const MaxPoolShape& shape, int64_t at) {
