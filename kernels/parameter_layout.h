@@ -27,6 +27,8 @@ enum class Initializer : uint8_t {
   kConstant = 3,         // scale
 };
 
+inline constexpr Initializer kLastInitializer = Initializer::kConstant;
+
 struct TensorSpec {
   std::string name;            // unique in the model, e.g. "hidden_0/weights"
   std::vector<int64_t> shape;  // row-major

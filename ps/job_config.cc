@@ -81,7 +81,7 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int 
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config) {
   std::vector<TensorSpec> tensors;
   for (const ps::Tensor& tensor : config.tensors()) {
-    if (tensor.initializer() > static_cast<uint32_t>(Initializer::kUniform)) {
+    if (tensor.initializer() > static_cast<uint32_t>(kLastInitializer)) {
       return InvalidArgument("tensor %s has initializer %d, which this version does not know", tensor.name(),
                              tensor.initializer());
     }

@@ -55,6 +55,21 @@ TEST(JobConfig, ComesBackAsItWas) {
   EXPECT_EQ(config.seed(), 7u);
 }
 
+TEST(JobConfig, EveryInitializerComesBack) {
+  std::vector<TensorSpec> tensors;
+  for (uint32_t kind = 0; kind <= static_cast<uint32_t>(Initializer::kConstant); ++kind) {
+    tensors.push_back({.name = std::to_string(kind),
+                       .shape = {3},
+                       .initializer = static_cast<Initializer>(kind),
+                       .scale = 0.1f});
+  }
+  const ParameterLayout layout = *ParameterLayout::Create(tensors);
+  ps::JobConfig config = MakeJobConfig(layout, UpdateMode::kSync, 1, kOptimizers, 7);
+  EXPECT_TRUE(LayoutOf(config).ok()) << LayoutOf(config).status();
+  config.mutable_tensors(0)->set_initializer(static_cast<uint32_t>(tensors.size()));
+  EXPECT_THAT(LayoutOf(config).status().message(), HasSubstr("initializer 4, which this version does not"));
+}
+
 TEST(JobConfig, OptimizersAreChecked) {
   const auto error = [](auto change) {
     ps::JobConfig config = Config();

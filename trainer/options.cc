@@ -318,20 +318,25 @@ absl::Status CheckDevice(const Flags& f) {
   return InvalidArgument("--device=%s: this version computes on the CPU only (auto, cpu)", f.device);
 }
 
-absl::StatusOr<EvaluationOptions> ResolveEvaluation(const CLI::App& app, const Flags& f,
-                                                    const Environment& environment) {
-  const std::vector<std::string> fitting = {"evaluate", "job_name",   "model",   "variant",
-                                            "hidden",   "data_dir",   "threads", "deterministic",
-                                            "device",   "result_json"};
+// Some flags ask for something else than training, which most of the others mean nothing to.
+absl::Status CheckFlagsBeside(const CLI::App& app, const Flags& f, const std::string& flag,
+                              const std::vector<std::string>& fitting) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string& name = option->get_lnames().front();
-    if (option->count() == 0 || std::find(fitting.begin(), fitting.end(), name) != fitting.end()) continue;
-    return InvalidArgument("--%s means nothing with --evaluate, which takes --%s", name,
-                           absl::StrJoin(fitting.begin() + 1, fitting.end(), ", --"));
+    const bool fits = name == flag || std::find(fitting.begin(), fitting.end(), name) != fitting.end();
+    if (option->count() == 0 || fits) continue;
+    return InvalidArgument("--%s means nothing with --%s, which takes --%s", name, flag,
+                           absl::StrJoin(fitting, ", --"));
   }
-  if (!f.cluster.job_name.empty() && f.cluster.job_name != "local") {
-    return InvalidArgument("--evaluate is done by one process: --job_name=local, or none");
-  }
+  if (f.cluster.job_name.empty() || f.cluster.job_name == "local") return absl::OkStatus();
+  return InvalidArgument("--%s is done by one process: --job_name=local, or none", flag);
+}
+
+absl::StatusOr<EvaluationOptions> ResolveEvaluation(const CLI::App& app, const Flags& f,
+                                                    const Environment& environment) {
+  MUSTER_RETURN_IF_ERROR(CheckFlagsBeside(app, f, "evaluate",
+                                          {"job_name", "model", "variant", "hidden", "data_dir", "threads",
+                                           "deterministic", "device", "result_json"}));
   MUSTER_RETURN_IF_ERROR(CheckDevice(f));
   EvaluationOptions options{.file = *f.evaluate,
                             .model = {.model = f.model.value_or(""), .variant = f.variant},
@@ -395,12 +400,19 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::ParseError& error) {
     return InvalidArgument("%s (muster-trainer --help lists the flags)", error.what());
   }
+  for (const CLI::Option* option : app.get_options()) {
+    // Most often a variable of the shell that is not set.
+    for (const std::string& value : option->results()) {
+      if (value.empty()) return InvalidArgument("%s: expected a value, found \"\"", option->get_name());
+    }
+  }
   if (flags.evaluate) {
     MUSTER_ASSIGN_OR_RETURN(line.evaluation, ResolveEvaluation(app, flags, environment));
     return line;
   }
   if (flags.make_data) {
-    if (flags.data_dir.empty() || flags.data_dir == "auto" || flags.data_dir == "synthetic")
+    MUSTER_RETURN_IF_ERROR(CheckFlagsBeside(app, flags, "make_data", {"job_name", "data_dir"}));
+    if (flags.data_dir == "auto" || flags.data_dir == "synthetic")
       return InvalidArgument("--make_data=%s needs --data_dir=FOLDER", *flags.make_data);
     line.make_data = flags.make_data;
     line.options.data_dir = flags.data_dir;

@@ -205,6 +205,12 @@ TEST(Options, FlagsThatMeanNothingTogetherAreRefused) {
   EXPECT_THAT(Error({"--optimizer=ftrl", "--learning_rate_schedule=cosine"}), HasSubstr("constant"));
 }
 
+TEST(Options, AnEmptyValueIsAVariableThatIsNotSet) {
+  for (const std::string flag : {"--save_model", "--data_dir", "--optimizer", "--variant", "--hidden"}) {
+    EXPECT_EQ(Error({flag, ""}), flag + ": expected a value, found \"\"");
+  }
+}
+
 TEST(Options, MakingDataNeedsAFolderAndNoCluster) {
   const auto parse = [](const std::vector<std::string>& flags) {
     return ParseCommandLine(flags, [](const std::string&) { return std::nullopt; });
@@ -213,10 +219,14 @@ TEST(Options, MakingDataNeedsAFolderAndNoCluster) {
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->make_data, "census");
   EXPECT_EQ(line->options.data_dir, "/tmp/d");
-  for (const std::string folder : {"auto", "synthetic", ""}) {
+  for (const std::string folder : {"auto", "synthetic"}) {
     EXPECT_THAT(Error({"--make_data=mnist", "--data_dir", folder}), HasSubstr("needs --data_dir=FOLDER"));
   }
   EXPECT_THAT(Error({"--make_data=mnist"}), HasSubstr("needs --data_dir=FOLDER"));
+  EXPECT_EQ(Error({"--make_data=mnist", "--data_dir=/tmp/d", "--seed=3"}),
+            "--seed means nothing with --make_data, which takes --job_name, --data_dir");
+  EXPECT_EQ(parse({"--make_data=mnist", "--data_dir=/tmp/d", "--job_name=worker"}).status().message(),
+            "--make_data is done by one process: --job_name=local, or none");
   EXPECT_THAT(Error({"--make_data=cifar", "--data_dir=/tmp/d"}), HasSubstr("cifar"));
   const auto training = Parse({});
   ASSERT_TRUE(training.ok());

@@ -1,7 +1,11 @@
 #include "trainer/training.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -46,6 +50,19 @@ absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> g
                             step);
 }
 
+// What is written at the end has to have a place before hours of training.
+absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& file) {
+  if (file.empty()) return absl::OkStatus();
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) {
+    return InvalidArgument("%s=%s: this is a folder, a file is expected", flag, file.string());
+  }
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  if (::access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
+  return InvalidArgument("%s=%s: cannot write into %s: %s", flag, file.string(), folder.string(),
+                         std::strerror(errno));
+}
+
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ParameterLayout& layout) {
   const std::span<const OptimizerConfig> optimizers(&options.optimizer, 1);  // no model has more groups yet
@@ -84,6 +101,7 @@ class Training {
   absl::Status Loop();
   absl::Status Step();
   absl::Status Report(const ExchangeResult& result);
+  MetricsLine Measure(TimePoint now) const;
   absl::Status Conclude();
   absl::Status SaveModel(const SavedModelInfo& info);
   double LearningRate() const;
@@ -116,6 +134,7 @@ class Training {
   TimePoint last_report_;
   uint64_t last_report_samples_ = 0;
   std::optional<double> train_loss_;
+  std::optional<uint64_t> staleness_;
 };
 
 absl::Status Training::Run() {
@@ -168,6 +187,9 @@ absl::Status Training::Prepare() {
   gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
   if (is_chief_) {
+    MUSTER_RETURN_IF_ERROR(CheckOutput("--result_json", options_.result_json));
+    MUSTER_RETURN_IF_ERROR(CheckOutput("--save_model", options_.save_model));
+    MUSTER_RETURN_IF_ERROR(CheckOutput("--save_onnx", options_.save_onnx));
     evaluation_batch_ =
         std::make_unique<BatchBuffer>(kEvaluationBatch, data_.test.feature_count, data_.test.id_count);
     MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
@@ -213,23 +235,18 @@ absl::Status Training::Step() {
   step_ = result.step;
   ++local_steps_;
   train_loss_ = result.mean_loss;
+  staleness_ = result.staleness;
   return is_chief_ ? Report(result) : absl::OkStatus();
 }
 
 absl::Status Training::Report(const ExchangeResult& result) {
   const TimePoint now = Now();
-  const bool evaluate = options_.eval_every > 0 && local_steps_ % options_.eval_every == 0;
+  const bool is_last = step_ >= options_.train_steps;  // what there is to measure then, Conclude does
+  const bool evaluate = !is_last && options_.eval_every > 0 && local_steps_ % options_.eval_every == 0;
   if (local_steps_ % options_.log_every != 0 && !evaluate && now - last_report_ < std::chrono::seconds(1)) {
     return absl::OkStatus();
   }
-  const double seconds = ToSeconds(now - last_report_);
-  MetricsLine line{
-      .step = step_,
-      .seconds = ToSeconds(now - training_start_),
-      .loss = result.mean_loss,
-      .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
-      .staleness = result.staleness,
-      .learning_rate = LearningRate()};
+  MetricsLine line = Measure(now);
   std::string text = absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, result.mean_loss,
                                      line.samples_per_second);
   if (evaluate) {
@@ -239,9 +256,22 @@ absl::Status Training::Report(const ExchangeResult& result) {
     text += absl::StrFormat(", test accuracy %.4f", test.accuracy());
   }
   PrintToStdout(text + "\n");
+  if (is_last) return absl::OkStatus();
   last_report_ = now;
   last_report_samples_ = samples_;
   return metrics_.Write(line);
+}
+
+// What is known of the last step, with the rate since the last line that was written.
+MetricsLine Training::Measure(TimePoint now) const {
+  const double seconds = ToSeconds(now - last_report_);
+  return {
+      .step = step_,
+      .seconds = ToSeconds(now - training_start_),
+      .loss = train_loss_,
+      .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
+      .staleness = staleness_,
+      .learning_rate = LearningRate()};
 }
 
 // Of the last update.
@@ -257,33 +287,38 @@ BatchResult Training::EvaluateOnTestSet() {
 absl::Status Training::Conclude() {
   MUSTER_ASSIGN_OR_RETURN(const ExchangeSummary summary, exchange_->AwaitOthers(parameters_->values()));
   const BatchResult test = EvaluateOnTestSet();
+  if (!AllFinite(parameters_->values()) || !std::isfinite(test.loss_sum)) {
+    return FailedPrecondition(
+        "the parameters are not finite after the last step, %d: lower the learning rate", summary.step);
+  }
   const ResultRecord record = MakeRecord(summary, test);
-  MUSTER_RETURN_IF_ERROR(metrics_.Write({.step = summary.step,
-                                         .seconds = ToSeconds(Now() - training_start_),
-                                         .loss = train_loss_,
-                                         .samples_per_second = *record.samples_per_second,
-                                         .learning_rate = LearningRate(),
-                                         .test_accuracy = test.accuracy(),
-                                         .test_loss = test.mean_loss()}));
-  MUSTER_RETURN_IF_ERROR(SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
-                                    .data_set = DataSetName(options_.data_dir),
-                                    .steps = summary.step,
-                                    .test_accuracy = test.accuracy()}));
-  if (!options_.result_json.empty())
-    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.result_json, ToJson(record)));
+  MetricsLine line = Measure(training_end_);
+  line.step = summary.step;
+  line.test_accuracy = test.accuracy();
+  line.test_loss = test.mean_loss();
+  MUSTER_RETURN_IF_ERROR(metrics_.Write(line));
+  if (!options_.result_json.empty()) {
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"));
+  }
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
                 AccuracyLine(test));
-  return absl::OkStatus();
+  return SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
+                    .data_set = DataSetName(options_.data_dir),
+                    .steps = summary.step,
+                    .test_accuracy = test.accuracy()});
 }
 
 absl::Status Training::SaveModel(const SavedModelInfo& info) {
   if (!options_.save_model.empty()) {
-    MUSTER_RETURN_IF_ERROR(
-        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)));
+    MUSTER_RETURN_IF_ERROR(Annotate(
+        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)),
+        "--save_model"));
   }
   if (options_.save_onnx.empty()) return absl::OkStatus();
-  return SaveOnnx(options_.save_onnx, model_->plan(), parameters_->values(), ToMetadata(info));
+  return Annotate(SaveOnnx(options_.save_onnx, model_->plan(), parameters_->values(), ToMetadata(info)),
+                  "--save_onnx");
 }
 
 ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const {

@@ -93,9 +93,14 @@ class CpuModel final : public Model {
 
   BatchResult Loss(const Batch& batch, std::span<float> logits_gradient) {
     const size_t last = stages_.size() - 1;
-    const LossResult loss =
-        SoftmaxCrossEntropy(stages_[last].output_size, OutputOf(last, batch), batch.labels, logits_gradient);
-    return {.loss_sum = loss.loss_sum, .correct = loss.correct, .samples = batch.size()};
+    switch (plan_.spec.loss) {
+      case LossKind::kSoftmaxCrossEntropy: {
+        const LossResult loss = SoftmaxCrossEntropy(stages_[last].output_size, OutputOf(last, batch),
+                                                    batch.labels, logits_gradient);
+        return {.loss_sum = loss.loss_sum, .correct = loss.correct, .samples = batch.size()};
+      }
+    }
+    MUSTER_CHECK(false, "a loss without a case");
   }
 
   std::span<const float> InputOf(size_t i, const Batch& batch) {
