@@ -9,7 +9,10 @@
 namespace muster {
 namespace {
 
+// Within the trainer's bounds (trainer/options.cc): what a job file may say, no task may refuse.
+// tests/job_flags_test.cc tries the ends.
 constexpr int kMaxBatchSize = 1'000'000;
+constexpr double kMaxLearningRate = 1000;
 constexpr double kMaxNumber = 1e6;
 constexpr double kMinNumber = 1e-30;     // of what must be above 0: what is far below may be 0 in the trainer
 constexpr double kMaxBelow1 = 0.999999;  // what is nearer to 1 may be 1 in the trainer
@@ -78,7 +81,8 @@ absl::StatusOr<ScheduleSpec> ReadSchedule(const YamlNode& node) {
   const auto steps = YamlInteger<int64_t>(1, kMaxTrainSteps);
   YamlFields fields(node, "schedule");
   fields.Read("kind", &schedule.kind, ReadChoice("schedule", Schedules()));
-  fields.Read("gamma", &schedule.gamma, YamlNumber(0, kMaxNumber));
+  fields.Read("gamma", &schedule.gamma,
+              schedule.kind == "step" ? YamlNumber(kMinNumber, 1) : YamlNumber(0, kMaxNumber));
   fields.Read("power", &schedule.power, YamlNumber(0, kMaxNumber));
   fields.Read("step_size", &schedule.step_size, steps);
   fields.Read("decay_steps", &schedule.decay_steps, steps);
@@ -86,11 +90,8 @@ absl::StatusOr<ScheduleSpec> ReadSchedule(const YamlNode& node) {
   fields.Read("warmup_steps", &schedule.warmup_steps, YamlInteger<int64_t>(0, kMaxTrainSteps));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   MUSTER_RETURN_IF_ERROR(CheckKeys(node, "a kind of schedule", "kind", schedule.kind, Schedules()));
-  if (schedule.kind == "step") {
-    if (!schedule.step_size) return node.Find("kind")->Error("the schedule step needs \"step_size\"");
-    if (schedule.gamma && !(*schedule.gamma > 0 && *schedule.gamma <= 1)) {
-      return node.Find("gamma")->Error("\"gamma\" of the schedule step must be above 0, at most 1");
-    }
+  if (schedule.kind == "step" && !schedule.step_size) {
+    return node.Find("kind")->Error("the schedule step needs \"step_size\"");
   }
   return schedule;
 }
@@ -104,9 +105,18 @@ absl::Status CheckSchedule(const YamlNode& node, const TrainSpec& train) {
     return schedule->KeyError("the optimizer ftrl takes a constant learning rate only, without warm-up");
   }
   const bool fills_steps = spec.kind == "cosine" && !spec.decay_steps;
-  if (fills_steps && train.steps && spec.warmup_steps.value_or(0) >= *train.steps) {
-    return schedule->Find("warmup_steps")
-        ->Error(absl::StrFormat("\"warmup_steps\" leaves the cosine nothing of %d steps", *train.steps));
+  if (!fills_steps || spec.warmup_steps.value_or(0) == 0) return absl::OkStatus();
+  const YamlNode* warmup_steps = schedule->Find("warmup_steps");
+  // How many steps the model's own are, only the trainer knows.
+  if (!train.steps) {
+    return warmup_steps->Error(
+        "a cosine behind \"warmup_steps\" ends with the training: give \"steps\" in train, or "
+        "\"decay_steps\" "
+        "here");
+  }
+  if (*spec.warmup_steps >= *train.steps) {
+    return warmup_steps->Error(
+        absl::StrFormat("\"warmup_steps\" leaves the cosine nothing of %d steps", *train.steps));
   }
   return absl::OkStatus();
 }
@@ -120,7 +130,7 @@ absl::StatusOr<TrainSpec> ReadTrainSpec(const YamlNode& node) {
   fields.Read("batch_size", &train.batch_size, YamlInteger<int>(1, kMaxBatchSize));
   fields.Read("global_batch_size", &train.global_batch_size, YamlInteger<int>(1, kMaxBatchSize));
   fields.Read("optimizer", &train.optimizer, ReadChoice("optimizer", Optimizers()));
-  fields.Read("learning_rate", &train.learning_rate, YamlPositiveNumber(1000));
+  fields.Read("learning_rate", &train.learning_rate, YamlNumber(kMinNumber, kMaxLearningRate));
   fields.Read("weight_decay", &train.weight_decay, YamlNumber(0, kMaxNumber));
   fields.Read("momentum", &train.momentum, YamlNumber(0, kMaxBelow1));
   fields.Read("nesterov", &train.nesterov, YamlBoolean);

@@ -56,14 +56,6 @@ absl::StatusOr<int64_t> ParseYamlInteger(const YamlNode& node, int64_t minimum, 
   return *value;
 }
 
-absl::StatusOr<double> ParseYamlPositiveNumber(const YamlNode& node, double maximum) {
-  const std::optional<double> value = RealNumber(node);
-  if (!value || !(*value > 0 && *value <= maximum)) {
-    return node.Expected(absl::StrFormat("a number above 0, at most %g", maximum));
-  }
-  return *value;
-}
-
 absl::StatusOr<double> ParseYamlNumber(const YamlNode& node, double minimum, double maximum) {
   const std::optional<double> value = RealNumber(node);
   if (!value || !(*value >= minimum && *value <= maximum)) {

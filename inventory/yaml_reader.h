@@ -20,8 +20,6 @@ namespace muster {
 absl::StatusOr<std::string> YamlText(const YamlNode& node);  // not empty
 absl::StatusOr<bool> YamlBoolean(const YamlNode& node);      // true or false
 absl::StatusOr<int64_t> ParseYamlInteger(const YamlNode& node, int64_t minimum, int64_t maximum);
-/// A finite decimal number, above 0 and at most `maximum`.
-absl::StatusOr<double> ParseYamlPositiveNumber(const YamlNode& node, double maximum);
 /// A finite decimal number in [minimum, maximum].
 absl::StatusOr<double> ParseYamlNumber(const YamlNode& node, double minimum, double maximum);
 /// A duration like 500ms, 10s, 5m or 2h, in milliseconds, up to 24 hours.
@@ -33,10 +31,6 @@ auto YamlInteger(T minimum, T maximum) {
     MUSTER_ASSIGN_OR_RETURN(const int64_t value, ParseYamlInteger(node, minimum, maximum));
     return static_cast<T>(value);
   };
-}
-
-inline auto YamlPositiveNumber(double maximum) {
-  return [=](const YamlNode& node) { return ParseYamlPositiveNumber(node, maximum); };
 }
 
 inline auto YamlNumber(double minimum, double maximum) {

@@ -48,7 +48,9 @@ class PartFile {
     }, named{};
     if (!locked || ::fstat(fd.get(), &opened) != 0 || ::stat(path.c_str(), &named) != 0 ||
         opened.st_ino != named.st_ino) {
-      return FailedPrecondition("%s: another process is fetching it", path.string());
+      return FailedPrecondition(
+          "%s: another process is fetching it; wait until that one has ended, then call this again",
+          path.string());
     }
     return PartFile(path, std::move(fd));
   }
@@ -95,6 +97,7 @@ class Fetcher {
     absl::Status unreached;  // by an earlier file
   };
 
+  absl::StatusOr<bool> IsThere(const DataFile& file) const;
   absl::Status FetchFromMirrors(const DataFile& file, PartFile& part);
   absl::Status FetchFrom(Mirror& mirror, const DataFile& file, PartFile& part);
 
@@ -108,22 +111,33 @@ class Fetcher {
 };
 
 absl::Status Fetcher::Fetch(const DataFile& file) {
-  if (const auto there = FindPlainOrGzip(folder_, file.name); there.ok()) {
-    const std::string wrong = WrongHash(*there, file, options_.download.max_bytes);
-    if (wrong.empty()) {
-      Say(there->string() + ": already there");
-      return absl::OkStatus();
-    }
+  MUSTER_ASSIGN_OR_RETURN(const bool there, IsThere(file));
+  if (there) return absl::OkStatus();
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_));
+  MUSTER_ASSIGN_OR_RETURN(PartFile part, PartFile::Open(folder_ / (file.RemoteName() + ".part")));
+  // Who had the lock until now may have finished it.
+  const auto finished = IsThere(file);
+  absl::Status status = finished.status();
+  if (status.ok() && !*finished) {
+    status = FetchFromMirrors(file, part);
+    if (status.ok()) return part.MoveTo(folder_ / file.RemoteName());
+  }
+  if (part.size() == 0) (void)part.Remove();
+  return status;
+}
+
+// FailedPrecondition: something else is there.
+absl::StatusOr<bool> Fetcher::IsThere(const DataFile& file) const {
+  const auto there = FindPlainOrGzip(folder_, file.name);
+  if (!there.ok()) return false;
+  const std::string wrong = WrongHash(*there, file, options_.download.max_bytes);
+  if (!wrong.empty()) {
     return FailedPrecondition(
         "%s is there already and is something else: %s. Give another folder, or remove it", there->string(),
         wrong);
   }
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_));
-  MUSTER_ASSIGN_OR_RETURN(PartFile part, PartFile::Open(folder_ / (file.RemoteName() + ".part")));
-  absl::Status status = FetchFromMirrors(file, part);
-  if (status.ok()) return part.MoveTo(folder_ / file.RemoteName());
-  if (part.size() == 0) (void)part.Remove();
-  return status;
+  Say(there->string() + ": already there");
+  return true;
 }
 
 // OK: `part` is the file. What failed before that is said then; otherwise the status says it.

@@ -239,7 +239,24 @@ TEST_F(FetchTest, TwoAtATimeAreRefused) {
   ASSERT_EQ(::flock(other.get(), LOCK_EX | LOCK_NB), 0);
   const absl::Status status = Fetch({"ok"});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("first.gz.part: another process is fetching it"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("first.gz.part: another process is fetching it; "
+                        "wait until that one has ended, then call this again"));
+  EXPECT_THAT(TakeRequests(), IsEmpty());
+}
+
+TEST_F(FetchTest, KeepsWhatAnotherProcessFinishedBeforeTheLock) {
+  // To open the .part makes the finished file, as another process might between the first look and the lock.
+  ASSERT_TRUE(MakeDirectories(Path("data/set")).ok());
+  std::filesystem::create_symlink("empty", Path("data/set/empty.part"));
+  const DataSet set{.name = "set", .files = {{"empty", Sha256Hex(""), false}}};
+  std::string said;
+  const FetchOptions options{.mirrors = {mirror_.url() + "ok"},
+                             .say = [&](const std::string& line) { said += line + "\n"; }};
+  const absl::Status status = FetchDataSet(set, folder_.path() / "data", options);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(said, Path("data/set/empty") + ": already there\n");
+  EXPECT_THAT(Names(), ElementsAre("empty"));
   EXPECT_THAT(TakeRequests(), IsEmpty());
 }
 

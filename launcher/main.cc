@@ -116,10 +116,11 @@ void DeclareData(CommandLine& line) {
                    "URL of a folder with the files, instead of the known ones; may be repeated")
       ->allow_extra_args(false);
   line.data_fetch->footer(
-      "What was cut off is gone on with, what does not have the SHA-256 of the set is thrown away, and what "
-      "is\n"
-      "there stays. Prints the folder to stdout. Exit status: 69 if no mirror gives a file, 1 if one gave\n"
-      "something else or DIR holds something else.");
+      "What was cut off is gone on with, what does not have the SHA-256 of the set is thrown away, and\n"
+      "what is there stays. Prints the folder to stdout. Exit status: 69 if no mirror gives a file, 1 if "
+      "one\n"
+      "gave something else, if DIR holds something else, or if another process is fetching the same\n"
+      "file (wait for its end, then call this again).");
   line.data_make->add_option("DIR", flags.data_folder, "Where to, as DIR/SET/; overwrites nothing")
       ->required();
 }

@@ -181,6 +181,10 @@ absl::Status Planner::PackData() {
   }
   if (std::error_code error; !std::filesystem::is_directory(folder, error))
     return InvalidArgument("%s: %s is no folder of this machine", origin, folder);
+  if (job_.program.empty() && !HasDataSet(folder, set)) {
+    return InvalidArgument("%s: %s does not hold %s/ with its files; `muster data fetch %s DIR` brings them",
+                           origin, folder, set.name, set.name);
+  }
   // The built-in models take a part of the folder; another program gets all of it.
   const std::string part = job_.program.empty() ? set.name + "/" : "";
   MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", folder, [&](std::string_view name) {

@@ -1,5 +1,6 @@
 #include "launcher/plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,6 +52,15 @@ TEST_F(PlanOfAProgram, NamesThePlaceOfADataFolderThatIsNone) {
   ASSERT_TRUE(WriteFileAtomically(Path("file"), "x").ok());
   EXPECT_EQ(ErrorOf("env: {A: b}\ndata: file\n"),
             Path("job.yaml") + ":5:7: " + Path("file") + " is no folder of this machine");
+}
+
+// Files with the names of the set's, in `folder`/mnist.
+void WriteMnist(const std::filesystem::path& folder) {
+  ASSERT_TRUE(MakeDirectories(folder / "mnist").ok());
+  for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
+                           "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte.gz"}) {
+    ASSERT_TRUE(WriteFileAtomically(folder / "mnist" / name, name).ok());
+  }
 }
 
 // What a server keeps to from its first worker on is part of what it is, so that a change starts it again.
@@ -113,25 +123,26 @@ class DataOfAPlan : public ::testing::Test {
  protected:
   DataOfAPlan() {
     Write("trainer/required_glibc", "2.34\n");
-    for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
-                             "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte.gz"}) {
-      Write(std::string("cache/mnist/") + name, name);
-    }
+    WriteMnist(Path("cache"));
+    WriteMnist(Path("mine"));
     Write("mine/mnist/mine", "mine");
   }
 
-  // Of a job with `data: auto`.
-  JobPlan Plan(const std::string& data_folder, const std::string& data_cache) {
-    const auto job =
-        ParseJob("name: j\ndata: auto\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n",
-                 Path("job.yaml"), "/home/me");
+  absl::StatusOr<JobPlan> TryPlan(const std::string& data, const std::string& data_folder,
+                                  const std::string& data_cache) {
+    const auto job = ParseJob(
+        "name: j\ndata: " + data + "\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n",
+        Path("job.yaml"), "/home/me");
     EXPECT_TRUE(job.ok()) << job.status();
     const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
     EXPECT_TRUE(inventory.ok()) << inventory.status();
-    const auto plan = MakePlan(*job, *inventory,
-                               {.installation = {.trainer = Path("trainer")},
-                                .data_folder = data_folder.empty() ? "" : Path(data_folder),
-                                .data_cache = data_cache.empty() ? "" : Path(data_cache)});
+    return MakePlan(*job, *inventory,
+                    {.installation = {.trainer = Path("trainer")},
+                     .data_folder = data_folder.empty() ? "" : Path(data_folder),
+                     .data_cache = data_cache.empty() ? "" : Path(data_cache)});
+  }
+  JobPlan Plan(const std::string& data_folder, const std::string& data_cache) {
+    const auto plan = TryPlan("auto", data_folder, data_cache);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.value_or(JobPlan());
   }
@@ -163,7 +174,7 @@ class DataOfAPlan : public ::testing::Test {
 TEST_F(DataOfAPlan, IsMusterDataThenTheCacheThenSynthetic) {
   const JobPlan mine = Plan("mine", "cache");
   EXPECT_EQ(mine.data, Path("mine"));
-  EXPECT_EQ(Sent(mine), std::vector<std::string>{"mnist/mine"});
+  EXPECT_THAT(Sent(mine), ::testing::AllOf(::testing::SizeIs(5), ::testing::Contains("mnist/mine")));
   const JobPlan cached = Plan("", "cache");
   EXPECT_EQ(cached.data, Path("cache"));
   EXPECT_EQ(Sent(cached).size(), 4u);
@@ -179,6 +190,22 @@ TEST_F(DataOfAPlan, LeavesAHalfFetchedSetInTheCache) {
   ASSERT_TRUE(RemoveTree(Path("cache/mnist/t10k-images-idx3-ubyte")).ok());
   Write("cache/mnist/t10k-images-idx3-ubyte.gz.part", "half");
   EXPECT_TRUE(Sent(Plan("", "cache")).empty());
+}
+
+TEST_F(DataOfAPlan, MustHoldTheSetOfTheModel) {
+  const std::string holds_not =
+      " does not hold mnist/ with its files; `muster data fetch mnist DIR` brings them";
+  Write("other/census/adult.data", "mine");
+  Write("half/mnist/train-images-idx3-ubyte", "mine");
+  for (const std::string folder : {"other", "half"}) {
+    const auto in_job = TryPlan(Path(folder), "", "cache");
+    EXPECT_EQ(ExitCodeFor(in_job.status()), 2);
+    EXPECT_EQ(in_job.status().message(), Path("job.yaml") + ":2:7: " + Path(folder) + holds_not);
+    const auto in_variable = TryPlan("auto", folder, "cache");
+    EXPECT_EQ(ExitCodeFor(in_variable.status()), 2);
+    EXPECT_EQ(in_variable.status().message(), "MUSTER_DATA: " + Path(folder) + holds_not);
+  }
+  EXPECT_TRUE(TryPlan(Path("mine"), "", "").ok());
 }
 
 record::JobRecord RecordOn(const std::string& host, uint64_t generation = 0) {

@@ -1,8 +1,11 @@
 // What a job file may say of optimizers and schedules is what the trainer understands: the launcher has
 // tables of its own, because it includes nothing of the trainer.
+#include <absl/strings/match.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "inventory/inventory.h"
@@ -47,13 +50,13 @@ class JobFlags : public ::testing::Test {
     ASSERT_TRUE(WriteFileAtomically(trainer_.path() / "required_glibc", "2.34\n").ok());
   }
 
-  // What the trainer makes of the flags of a worker whose job file says `train`.
-  absl::StatusOr<OptimizerConfig> Optimizer(const std::string& train) {
+  // What the trainer makes of the flags of a worker whose job file says `train`, and `keys` beside it.
+  absl::StatusOr<TrainerOptions> Options(const std::string& train, const std::string& keys = "") {
     // Its own optimizer is Adam as it usually is.
     MUSTER_ASSIGN_OR_RETURN(
         const Job job,
         ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" +
-                     train + "}\n",
+                     train + "}\n" + keys,
                  "job.yaml", "/home/me"));
     MUSTER_ASSIGN_OR_RETURN(const Inventory inventory,
                             ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me"));
@@ -66,7 +69,11 @@ class JobFlags : public ::testing::Test {
     // The job file was accepted: then the trainer has to understand it.
     EXPECT_TRUE(line.ok()) << train << ": " << line.status();
     if (!line.ok()) return line.status();
-    return line->options.optimizer;
+    return line->options;
+  }
+  absl::StatusOr<OptimizerConfig> Optimizer(const std::string& train) {
+    MUSTER_ASSIGN_OR_RETURN(const TrainerOptions options, Options(train));
+    return options.optimizer;
   }
 
   TemporaryDirectory trainer_;
@@ -119,6 +126,61 @@ TEST_F(JobFlags, SchedulesAreThoseOfTheTrainer) {
       key.set(expected);
       EXPECT_EQ(*optimizer, expected) << train << ", " << key.name;
     }
+  }
+}
+
+// Of a job file: the ends are still accepted, what is beyond them is not.
+struct Range {
+  std::string before;  // in `train`, up to the number
+  std::string below, lowest, highest, above;
+  std::string after;
+};
+
+TEST_F(JobFlags, TheTrainerTakesBothEndsOfEveryRange) {
+  const std::string cosine = "schedule: {kind: cosine, ", inverse = "schedule: {kind: inverse, ";
+  const std::vector<Range> ranges = {
+      {"steps: ", "0", "1", "1000000000", "1000000001", ""},
+      {"batch_size: ", "0", "1", "1000000", "1000001", ""},
+      {"global_batch_size: ", "0", "1", "1000000", "1000001", ""},
+      {"learning_rate: ", "9.99e-31", "1e-30", "1000", "1000.1", ""},
+      {"optimizer: sgd, weight_decay: ", "-1e-30", "0", "1e6", "1.1e6", ""},
+      {"optimizer: momentum, momentum: ", "-1e-30", "0", "0.999999", "0.9999999", ""},
+      {"optimizer: adam, beta1: ", "-1e-30", "0", "0.999999", "0.9999999", ""},
+      {"optimizer: adam, beta2: ", "-1e-30", "0", "0.999999", "0.9999999", ""},
+      {"optimizer: adam, epsilon: ", "9.99e-31", "1e-30", "1e6", "1.1e6", ""},
+      {"optimizer: adagrad, initial_accumulator: ", "9.99e-31", "1e-30", "1e6", "1.1e6", ""},
+      {"optimizer: ftrl, initial_accumulator: ", "9.99e-31", "1e-30", "1e6", "1.1e6", ""},
+      {"optimizer: ftrl, l1: ", "-1e-30", "0", "1e6", "1.1e6", ""},
+      {"optimizer: ftrl, l2: ", "-1e-30", "0", "1e6", "1.1e6", ""},
+      {inverse + "gamma: ", "-1e-30", "0", "1e6", "1.1e6", "}"},
+      {inverse + "power: ", "-1e-30", "0", "1e6", "1.1e6", "}"},
+      {"schedule: {kind: step, step_size: 5, gamma: ", "9.99e-31", "1e-30", "1", "1.1", "}"},
+      {"schedule: {kind: step, step_size: ", "0", "1", "1000000000", "1000000001", "}"},
+      {cosine + "decay_steps: ", "0", "1", "1000000000", "1000000001", "}"},
+      {cosine + "final_fraction: ", "-1e-30", "0", "1", "1.1", "}"},
+      {"schedule: {warmup_steps: ", "-1", "0", "1000000000", "1000000001", "}"},
+      {"steps: 20, " + cosine + "warmup_steps: ", "-1", "0", "19", "20", "}"},
+      {cosine + "decay_steps: 5, warmup_steps: ", "-1", "0", "1000000000", "1000000001", "}"},
+      {cosine + "warmup_steps: ", "-1", "0", "0", "1", "}"},  // without steps
+      {"seed: ", "-1", "0", "9223372036854775807", "9223372036854775808", ""},
+      {"eval_every: ", "0", "1", "1000000000", "1000000001", ""},
+      {"threads: ", "0", "1", "1024", "1025", ""},
+  };
+  for (const auto& [before, below, lowest, highest, above, after] : ranges) {
+    for (const std::string& end : {lowest, highest}) {
+      const auto options = Options(before + end + after);
+      EXPECT_TRUE(options.ok()) << before << end << ": " << options.status();
+    }
+    for (const std::string& beyond : {below, above}) {
+      const auto options = Options(before + beyond + after);
+      EXPECT_TRUE(absl::StartsWith(options.status().message(), "job.yaml:")) << before << beyond;
+    }
+  }
+  for (const std::string hidden : {"1", "65536"}) {
+    EXPECT_TRUE(Options("", "hidden: [" + hidden + "]\n").ok()) << hidden;
+  }
+  for (const std::string hidden : {"0", "65537"}) {
+    EXPECT_FALSE(Options("", "hidden: [" + hidden + "]\n").ok()) << hidden;
   }
 }
 

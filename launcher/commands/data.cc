@@ -1,6 +1,7 @@
 // data: sets for training, fetched or made.
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "base/process.h"
@@ -54,10 +55,18 @@ absl::StatusOr<int> MakeDataCommand(const CommandContext& context) {
   const CommandFlags& flags = context.flags();
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path folder, Absolute(*flags.data_folder));
   const std::filesystem::path trainer = context.installation().trainer / "bin/muster-trainer";
-  MUSTER_ASSIGN_OR_RETURN(Process process,
-                          Process::Spawn({.argv = {trainer.string(), "--make_data=" + flags.data_set,
-                                                   "--data_dir=" + folder.string()}}));
-  return process.Wait(Now() + kMakeTimeout);
+  MUSTER_ASSIGN_OR_RETURN(const CommandResult made,
+                          RunCommand({.argv = {trainer.string(), "--make_data=" + flags.data_set,
+                                               "--data_dir=" + folder.string()}},
+                                     Now() + kMakeTimeout));
+  PrintToStdout(made.stdout_text);
+  // Whoever called muster need not know whose words these are.
+  std::string_view said = made.stderr_text;
+  constexpr std::string_view kTrainersName = "muster-trainer: ";
+  const bool named = said.starts_with(kTrainersName);
+  if (named) said.remove_prefix(kTrainersName.size());
+  std::fprintf(stderr, "%s%.*s", named ? "muster: " : "", static_cast<int>(said.size()), said.data());
+  return made.exit_code;
 }
 
 }  // namespace muster
