@@ -168,7 +168,7 @@ TEST_F(TrainerOutput, ASavedModelIsEvaluatedToWhatTrainingSaid) {
   const std::string bytes = *ReadFile(model);
   ASSERT_TRUE(WriteFileAtomically(model, bytes.substr(0, bytes.size() - 1)).ok());
   EXPECT_THAT(refused({"--evaluate", model}),
-              HasSubstr(model + ": tensor 'softmax/bias': expected two data"));
+              HasSubstr(model + ": tensor \"softmax/bias\": expected two data"));
 }
 
 TEST_F(TrainerOutput, AModelIsEvaluatedWithTheDataSetThatItKnows) {

@@ -77,8 +77,8 @@ TEST_F(SavedModelTest, WhatItDoesNotSayOrSaysWrongIsRefused) {
   EXPECT_THAT(error("model", "mnist_mpl"), HasSubstr("did you mean 'mnist_mlp'?"));
   EXPECT_THAT(error("variant", "deep"), HasSubstr("no variants"));
   EXPECT_EQ(error("hidden", "4,x"), "hidden is \"4,x\", expected sizes like 512,512");
-  EXPECT_EQ(error("hidden", "5"), "tensor 'hidden_0/weights': expected the shape [784,5], found [784,4]");
-  EXPECT_EQ(error("hidden", "4,4"), "tensor 'hidden_1/weights' of shape [4,4] is missing");
+  EXPECT_EQ(error("hidden", "5"), "tensor \"hidden_0/weights\": expected the shape [784,5], found [784,4]");
+  EXPECT_EQ(error("hidden", "4,4"), "tensor \"hidden_1/weights\" of shape [4,4] is missing");
   // Refused for its size, not tried.
   EXPECT_THAT(error("hidden", "9000000000000000000,9000000000000000000"), HasSubstr("hidden_0/weights"));
   EXPECT_EQ(error("steps", ""), "steps is \"\", expected a number");
