@@ -267,6 +267,7 @@ absl::Status Training::Conclude() {
                                          .test_loss = test.mean_loss()}));
   MUSTER_RETURN_IF_ERROR(SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
                                     .data_set = DataSetName(options_.data_dir),
+                                    .test_set_crc32c = TestSetCrc32c(data_.test),
                                     .steps = summary.step,
                                     .test_accuracy = test.accuracy()}));
   if (!options_.result_json.empty())
