@@ -193,10 +193,56 @@ TEST_F(TrainerOutput, ASavedModelIsEvaluatedToWhatTrainingSaid) {
   EXPECT_THAT(refused({"--evaluate", model, "--data_dir=" + Path("nowhere")}), HasSubstr("--data_dir: "));
   EXPECT_THAT(refused({"--evaluate", Path("missing")}), HasSubstr("--evaluate: " + Path("missing")));
   EXPECT_THAT(refused({"--evaluate="}), HasSubstr("--evaluate: "));
+  EXPECT_THAT(refused({"--evaluate", ""}), HasSubstr("--evaluate: needs the name of a file"));
+  const std::string folder = folder_.path().string();
+  EXPECT_THAT(refused({"--evaluate", folder}), HasSubstr("--evaluate: " + folder + ": Is a directory"));
   const std::string bytes = *ReadFile(model);
   ASSERT_TRUE(WriteFileAtomically(model, bytes.substr(0, bytes.size() - 1)).ok());
   EXPECT_THAT(refused({"--evaluate", model}),
-              HasSubstr(model + ": tensor 'softmax/bias': expected two data"));
+              HasSubstr("--evaluate: " + model + ": tensor \"softmax/bias\": expected two data"));
+}
+
+TEST_F(TrainerOutput, HiddenLayersThatTheModelOfTheFileCannotHaveAreRefusedWithBothNames) {
+  const std::string model = Path("model.safetensors");
+  Train({"--train_steps=1", "--data_dir=synthetic", "--save_model=" + model});
+  const CommandResult result = Trainer({"--evaluate", model, "--hidden=5"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.stderr_text, HasSubstr("--hidden=5: " + model + " holds mnist_softmax: "));
+}
+
+// A folder says nothing of what is in it.
+TEST_F(TrainerOutput, ATestSetThatIsNotTheTrainingsOwnIsOnlyTakenOnPurpose) {
+  const auto make_data = [&](const std::string& name) {
+    EXPECT_EQ(Trainer({"--make_data=mnist", "--data_dir=" + Path(name)}).exit_code, 0);
+    return Path(name);
+  };
+  const std::string own = make_data("own"), other = make_data("other");
+  const std::string labels = other + "/mnist/t10k-labels-idx1-ubyte";
+  std::string bytes = *ReadFile(labels);
+  bytes.back() = bytes.back() == 0 ? 1 : 0;
+  ASSERT_TRUE(WriteFileAtomically(labels, bytes).ok());
+
+  const std::string model = Path("model.safetensors");
+  Train({"--train_steps=50", "--data_dir=" + own, "--save_model=" + model});
+  const CommandResult same = Trainer({"--evaluate", model}, {"MUSTER_DATA=" + own});
+  EXPECT_EQ(same.exit_code, 0) << same.stderr_text;
+  EXPECT_THAT(same.stderr_text, testing::Not(HasSubstr("another")));
+
+  const CommandResult refused = Trainer({"--evaluate", model}, {"MUSTER_DATA=" + other});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.stdout_text, "");
+  EXPECT_THAT(refused.stderr_text, HasSubstr(model + ": trained with mnist, test set "));
+  EXPECT_THAT(refused.stderr_text, HasSubstr("but " + other + " has "));
+  EXPECT_THAT(refused.stderr_text, HasSubstr("--data_dir names another on purpose"));
+
+  const CommandResult asked = Trainer({"--evaluate", model, "--data_dir=" + other});
+  EXPECT_EQ(asked.exit_code, 0) << asked.stderr_text;
+  EXPECT_THAT(asked.stdout_text, StartsWith("MNIST accuracy: 0."));
+  EXPECT_NE(asked.stdout_text, same.stdout_text);  // by the one label
+  EXPECT_THAT(asked.stderr_text, HasSubstr("this is another test set than that of its training"));
+  const CommandResult by_name = Trainer({"--evaluate", model, "--data_dir=" + own});
+  EXPECT_EQ(by_name.stdout_text, same.stdout_text);
+  EXPECT_THAT(by_name.stderr_text, testing::Not(HasSubstr("another")));
 }
 
 TEST_F(TrainerOutput, AModelIsEvaluatedWithTheDataSetThatItKnows) {

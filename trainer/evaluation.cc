@@ -33,13 +33,21 @@ absl::Status CheckModelFlags(const EvaluationOptions& options, const SavedModel&
   if (!flags.model.empty() && flags.model != config.model) return contradiction("--model=" + flags.model);
   if (flags.variant.empty() && flags.hidden.empty()) return absl::OkStatus();
   ModelConfig merged = config;
-  if (!flags.variant.empty()) merged.variant = flags.variant;
-  if (!flags.hidden.empty()) merged.hidden = flags.hidden;
-  MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(merged));
-  MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
-  if (plan.layout.Hash() == saved.plan.layout.Hash()) return absl::OkStatus();
-  return contradiction(flags.hidden.empty() ? "--variant=" + flags.variant
-                                            : "--hidden=" + absl::StrJoin(flags.hidden, ","));
+  std::vector<std::string> given;
+  if (!flags.variant.empty()) {
+    merged.variant = flags.variant;
+    given.push_back("--variant=" + flags.variant);
+  }
+  if (!flags.hidden.empty()) {
+    merged.hidden = flags.hidden;
+    given.push_back("--hidden=" + absl::StrJoin(flags.hidden, ","));
+  }
+  const absl::Status contradicted = contradiction(absl::StrJoin(given, " "));
+  const auto recipe = FindModel(merged);
+  if (!recipe.ok()) return Annotate(recipe.status(), std::string(contradicted.message()));
+  const auto plan = PlanModel(recipe->spec);
+  if (!plan.ok()) return Annotate(plan.status(), std::string(contradicted.message()));
+  return plan->layout.Hash() == saved.plan.layout.Hash() ? absl::OkStatus() : contradicted;
 }
 
 // Of a data set that the file was not trained with, the accuracy would be a surprise: that has to be asked
@@ -58,6 +66,21 @@ absl::StatusOr<std::string> ChooseData(const EvaluationOptions& options, const S
   return options.known_data_dir;
 }
 
+// The names of data sets say only what kind they are.
+absl::Status CheckTestSet(const EvaluationOptions& options, const SavedModelInfo& info, const Dataset& test,
+                          const std::string& place) {
+  const uint32_t crc32c = TestSetCrc32c(test);
+  if (crc32c == info.test_set_crc32c) return absl::OkStatus();
+  if (!options.data_dir) {
+    return InvalidArgument(
+        "%s: trained with %s, test set %08x (CRC-32C), but %s has %08x; --data_dir names another on purpose",
+        options.file, info.data_set, info.test_set_crc32c, place, crc32c);
+  }
+  spdlog::warn("{}: this is another test set than that of its training: {:08x} (CRC-32C), not {:08x}",
+               options.file, crc32c, info.test_set_crc32c);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string AccuracyLine(const BatchResult& test) {
@@ -67,21 +90,21 @@ std::string AccuracyLine(const BatchResult& test) {
 absl::Status Evaluate(const EvaluationOptions& options) {
   if (options.deterministic) MUSTER_RETURN_IF_ERROR(Annotate(PinInstructionSet("avx2"), "--deterministic"));
   SetKernelThreads(options.threads);
-  auto saved = LoadModel(options.file);
-  if (absl::IsNotFound(saved.status())) {
-    return InvalidArgument("--evaluate: %s", std::string(saved.status().message()));
-  }
-  MUSTER_RETURN_IF_ERROR(saved.status());
+  if (options.file.empty()) return InvalidArgument("--evaluate: needs the name of a file");
+  const auto saved = LoadModel(options.file);
+  if (!saved.ok()) return InvalidArgument("--evaluate: %s", std::string(saved.status().message()));
   MUSTER_RETURN_IF_ERROR(CheckModelFlags(options, *saved));
   MUSTER_ASSIGN_OR_RETURN(const std::string data_dir, ChooseData(options, saved->info));
   MUSTER_ASSIGN_OR_RETURN(const TrainTestData data, LoadData(data_dir));
+  const std::string place = data_dir.empty() ? "the synthetic digits" : data_dir;
+  MUSTER_RETURN_IF_ERROR(CheckTestSet(options, saved->info, data.test, place));
   spdlog::info("{}: {}, trained for {} steps with {}; test set: {} of {}", options.file,
                Describe(saved->info.config), saved->info.steps, saved->info.data_set, data.test.size(),
-               data_dir.empty() ? "the synthetic digits" : data_dir);
+               place);
 
   const std::unique_ptr<Model> model = MakeCpuModel(saved->plan, {.largest_batch = kEvaluationBatch});
   BatchBuffer buffer(kEvaluationBatch, data.test.feature_count, data.test.id_count);
-  const std::span<const float> parameters = std::as_const(saved->parameters).values();
+  const std::span<const float> parameters = saved->parameters.values();
   const BatchResult test = EvaluateDataset(*model, parameters, data.test, buffer);
   if (!options.result_json.empty()) {
     const ResultRecord record{.model = saved->info.config.model,

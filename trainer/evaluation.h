@@ -17,7 +17,8 @@ inline constexpr int64_t kEvaluationBatch = 1000;
 std::string AccuracyLine(const BatchResult& test);
 
 /// --evaluate: loads a saved model, prints its accuracy on the test set, and writes the result record if that
-/// was asked for. InvalidArgument: the file is damaged, or is not what the flags say.
+/// was asked for. Of a test set that is not the training's own, only if --data_dir names it. InvalidArgument:
+/// the file cannot be read, is damaged, or is not what the flags say; another test set than the training's.
 absl::Status Evaluate(const EvaluationOptions& options);
 
 }  // namespace muster

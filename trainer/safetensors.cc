@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/quoted_bytes.h"
 
 namespace muster {
 namespace {
@@ -20,14 +21,35 @@ using Json = nlohmann::json;
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 1 << 20;
 constexpr const char* kMetadataKey = "__metadata__";
+constexpr int kMaxDepth = 3;  // the header, a tensor, its shape
 
-std::string ShapeText(const std::vector<int64_t>& shape) { return "[" + absl::StrJoin(shape, ",") + "]"; }
+// For messages.
+std::string Shortened(const std::string& text) {
+  constexpr size_t kLongest = 80;
+  return text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
+}
 
-// JSON that says something twice would be read as whatever it says last.
+std::string JsonText(const Json& json) {
+  return Shortened(json.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/true));
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return Shortened("[" + absl::StrJoin(shape, ",") + "]");
+}
+
+// JSON that says something twice would be read as whatever it says last. What nests too deep is dropped while
+// it is read: to print or copy it would recurse.
 absl::StatusOr<Json> ParseHeader(std::string_view text) {
   std::vector<std::set<std::string>> keys;  // of the object that is open at each depth
   std::string twice;
+  bool too_deep = false;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    const bool starts =
+        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    if (depth + (starts ? 1 : 0) > kMaxDepth) {
+      too_deep = true;
+      return false;
+    }
     keys.resize(std::max<size_t>(keys.size(), depth + 2));
     if (event == Json::parse_event_t::object_start) keys[depth + 1].clear();
     if (event == Json::parse_event_t::key && !keys[depth].insert(parsed.get<std::string>()).second) {
@@ -36,10 +58,11 @@ absl::StatusOr<Json> ParseHeader(std::string_view text) {
     return true;
   };
   const Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (too_deep) return InvalidArgument("the header nests deeper than %d", kMaxDepth);
   if (header.is_discarded() || !header.is_object() || !text.starts_with('{')) {
     return InvalidArgument("the header is no JSON object");
   }
-  if (!twice.empty()) return InvalidArgument("the header has '%s' twice", twice);
+  if (!twice.empty()) return InvalidArgument("the header has %s twice", QuotedBytes(twice));
   return header;
 }
 
@@ -73,15 +96,15 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json&
     return InvalidArgument("expected an object of dtype, shape and data_offsets");
   }
   if (json["dtype"] != "F32") {
-    return InvalidArgument("expected dtype \"F32\", found %s", json["dtype"].dump());
+    return InvalidArgument("expected dtype \"F32\", found %s", JsonText(json["dtype"]));
   }
   if (!IsListOfSizes(json["shape"])) {
-    return InvalidArgument("expected a shape, found %s", json["shape"].dump());
+    return InvalidArgument("expected a shape, found %s", JsonText(json["shape"]));
   }
   const Json& offsets = json["data_offsets"];
   if (!IsListOfSizes(offsets) || offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes) {
     return InvalidArgument("expected two data_offsets within the %d bytes after the header, found %s",
-                           data_bytes, offsets.dump());
+                           data_bytes, JsonText(offsets));
   }
   SafetensorsEntry entry{.name = name,
                          .shape = json["shape"].get<std::vector<int64_t>>(),
@@ -102,8 +125,8 @@ absl::Status PutInOrder(std::vector<SafetensorsEntry>& entries, uint64_t data_by
   uint64_t end = 0;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin != end) {
-      return InvalidArgument("tensor '%s': starts at offset %d, but what is before it ends at %d", entry.name,
-                             entry.begin, end);
+      return InvalidArgument("tensor %s: starts at offset %d, but what is before it ends at %d",
+                             QuotedBytes(entry.name), entry.begin, end);
     }
     end = entry.end;
   }
@@ -169,7 +192,7 @@ absl::Status SafetensorsFile::ParseBytes() {
       continue;
     }
     auto entry = ParseEntry(key, json, data_bytes);
-    if (!entry.ok()) return Annotate(entry.status(), absl::StrFormat("tensor '%s'", key));
+    if (!entry.ok()) return Annotate(entry.status(), "tensor " + QuotedBytes(key));
     entries_.push_back(*std::move(entry));
   }
   return PutInOrder(entries_, data_bytes);
@@ -182,17 +205,18 @@ absl::StatusOr<FlatBuffer> SafetensorsFile::Parameters(const ParameterLayout& la
   for (const LayoutTensor& tensor : layout.tensors()) {
     const auto node = unused.extract(tensor.spec.name);
     if (node.empty()) {
-      return InvalidArgument("%s: tensor '%s' of shape %s is missing", name_, tensor.spec.name,
+      return InvalidArgument("%s: tensor %s of shape %s is missing", name_, QuotedBytes(tensor.spec.name),
                              ShapeText(tensor.spec.shape));
     }
     found.push_back(node.mapped());
     if (found.back()->shape != tensor.spec.shape) {
-      return InvalidArgument("%s: tensor '%s': expected the shape %s, found %s", name_, tensor.spec.name,
-                             ShapeText(tensor.spec.shape), ShapeText(found.back()->shape));
+      return InvalidArgument("%s: tensor %s: expected the shape %s, found %s", name_,
+                             QuotedBytes(tensor.spec.name), ShapeText(tensor.spec.shape),
+                             ShapeText(found.back()->shape));
     }
   }
   if (!unused.empty()) {
-    return InvalidArgument("%s: tensor '%s' is none of the model's", name_, unused.begin()->first);
+    return InvalidArgument("%s: tensor %s is none of the model's", name_, QuotedBytes(unused.begin()->first));
   }
   FlatBuffer parameters(layout.size());
   for (size_t i = 0; i < found.size(); ++i) {

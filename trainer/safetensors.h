@@ -29,13 +29,13 @@ struct SafetensorsEntry {
   uint64_t end = 0;
 };
 
-/// A file that was read and is sound: the header is within 1 MiB and says nothing twice, every tensor is F32
-/// and as long as its shape says, and together they are the rest of the file, without gaps, overlaps or
-/// anything after them. Immutable.
+/// A file that was read and is sound: the header is within 1 MiB, nests no deeper than a tensor's shape
+/// and says nothing twice, every tensor is F32 and as long as its shape says, and together they are the rest
+/// of the file, without gaps, overlaps or anything after them. Immutable.
 class SafetensorsFile {
  public:
   /// InvalidArgument, in one sentence with the path and the tensor, where it is not sound; NotFound and
-  /// others when the file cannot be read.
+  /// others when the file cannot be read. What a message shows of the file is short and escaped.
   static absl::StatusOr<SafetensorsFile> Read(const std::filesystem::path& path);
 
   /// The same from memory; `name` stands in errors.

@@ -71,11 +71,11 @@ TEST(Safetensors, TensorsThatAreNotTheModelsAreNamed) {
     return std::string(status.message());
   };
   const std::string name = path.string();
-  EXPECT_EQ(error({kTensors[0]}), name + ": tensor 'b' is none of the model's");
+  EXPECT_EQ(error({kTensors[0]}), name + ": tensor \"b\" is none of the model's");
   EXPECT_EQ(error({kTensors[0], kTensors[1], {.name = "c", .shape = {2, 4}}}),
-            name + ": tensor 'c' of shape [2,4] is missing");
+            name + ": tensor \"c\" of shape [2,4] is missing");
   EXPECT_EQ(error({kTensors[1], {.name = "w", .shape = {7, 3}}}),
-            name + ": tensor 'w': expected the shape [7,3], found [3,7]");
+            name + ": tensor \"w\": expected the shape [7,3], found [3,7]");
 }
 
 TEST(Safetensors, WhatIsNotSoundIsRefusedWithItsPlace) {
@@ -91,9 +91,9 @@ TEST(Safetensors, WhatIsNotSoundIsRefusedWithItsPlace) {
     EXPECT_EQ(ParseError(File(header, 0)), "x: the header is no JSON object") << header;
   }
   EXPECT_EQ(ParseError(File("{" + a + Entry("[1]", "[0,4]") + "," + a + Entry("[1]", "[0,4]") + "}", 4)),
-            "x: the header has 'a' twice");
+            "x: the header has \"a\" twice");
   EXPECT_EQ(ParseError(File(R"({"__metadata__":{"model":"a","model":"b"}})", 0)),
-            "x: the header has 'model' twice");
+            "x: the header has \"model\" twice");
   EXPECT_EQ(ParseError(File(R"({"__metadata__":{"steps":1}})", 0)),
             "x: __metadata__ is no object of strings");
 
@@ -102,32 +102,84 @@ TEST(Safetensors, WhatIsNotSoundIsRefusedWithItsPlace) {
   };
   for (const std::string entry : {"1", "{}", R"({"dtype":"F32","shape":[1]})",
                                   R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1})"}) {
-    EXPECT_EQ(entry_error(entry), "x: tensor 'a': expected an object of dtype, shape and data_offsets");
+    EXPECT_EQ(entry_error(entry), "x: tensor \"a\": expected an object of dtype, shape and data_offsets");
   }
   EXPECT_EQ(entry_error(Entry("[2]", "[0,4]", "F16")),
-            "x: tensor 'a': expected dtype \"F32\", found \"F16\"");
+            "x: tensor \"a\": expected dtype \"F32\", found \"F16\"");
   for (const std::string shape : {"1", "[-1]", "[1.0]", "[\"1\"]", "[9223372036854775808]"}) {
-    EXPECT_EQ(entry_error(Entry(shape, "[0,4]")), "x: tensor 'a': expected a shape, found " + shape);
+    EXPECT_EQ(entry_error(Entry(shape, "[0,4]")), "x: tensor \"a\": expected a shape, found " + shape);
   }
   for (const std::string offsets : {"4", "[0]", "[0,4,8]", "[4,0]", "[0,5]", "[-4,0]", "[0.0,4]"}) {
     EXPECT_EQ(
         entry_error(Entry("[1]", offsets)),
-        "x: tensor 'a': expected two data_offsets within the 4 bytes after the header, found " + offsets);
+        "x: tensor \"a\": expected two data_offsets within the 4 bytes after the header, found " + offsets);
   }
-  EXPECT_EQ(entry_error(Entry("[2]", "[0,4]")), "x: tensor 'a': 4 bytes do not fit its shape [2]");
-  EXPECT_EQ(entry_error(Entry("[1]", "[0,3]")), "x: tensor 'a': 3 bytes do not fit its shape [1]");
+  EXPECT_EQ(entry_error(Entry("[2]", "[0,4]")), "x: tensor \"a\": 4 bytes do not fit its shape [2]");
+  EXPECT_EQ(entry_error(Entry("[1]", "[0,3]")), "x: tensor \"a\": 3 bytes do not fit its shape [1]");
   // 2^62 floats are 2^64 bytes, which would be 0 if it wrapped.
   EXPECT_EQ(entry_error(Entry("[4611686018427387904]", "[0,0]"), 0),
-            "x: tensor 'a': 0 bytes do not fit its shape [4611686018427387904]");
+            "x: tensor \"a\": 0 bytes do not fit its shape [4611686018427387904]");
 
   const auto two = [&](const std::string& first, const std::string& second, size_t data_bytes) {
     return ParseError(File("{" + a + first + b + second + "}", data_bytes));
   };
   EXPECT_EQ(two(Entry("[2]", "[0,8]"), Entry("[1]", "[4,8]"), 8),
-            "x: tensor 'b': starts at offset 4, but what is before it ends at 8");
+            "x: tensor \"b\": starts at offset 4, but what is before it ends at 8");
   EXPECT_EQ(two(Entry("[1]", "[8,12]"), Entry("[1]", "[0,4]"), 12),
-            "x: tensor 'a': starts at offset 8, but what is before it ends at 4");
+            "x: tensor \"a\": starts at offset 8, but what is before it ends at 4");
   EXPECT_EQ(entry_error(Entry("[1]", "[0,4]"), 6), "x: 2 bytes after the last tensor");
+}
+
+// JSON of any depth would be written into the message by recursion, which ends the stack.
+TEST(Safetensors, NothingNestedDeeperThanItsPartsAreIsKept) {
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  for (const size_t depth : {size_t{2}, size_t{100'000}}) {
+    const std::string lists = nested(depth);
+    for (const std::string& header :
+         {R"({"a":{"dtype":)" + lists + R"(,"shape":[1],"data_offsets":[0,4]}})",
+          "{\"a\":" + Entry(lists, "[0,4]") + "}", "{\"a\":" + Entry("[1]", lists) + "}",
+          R"({"__metadata__":{"model":)" + lists + "}}",
+          R"({"__metadata__":{"model":{"m":{"m":1,"m":)" + lists + "}}}}"}) {
+      EXPECT_EQ(ParseError(File(header, 4)), "x: the header nests deeper than 3");
+    }
+  }
+  for (const std::string objects : {R"({"a":)", R"([{"a":)"}) {
+    std::string header = R"({"a":)";
+    for (int i = 0; i < 50'000; ++i) header += objects;
+    EXPECT_EQ(ParseError(File(header, 4)), "x: the header nests deeper than 3");  // none of them ends
+  }
+  EXPECT_EQ(ParseError(File(R"({"__metadata__":{"model":[]}})", 4)),
+            "x: __metadata__ is no object of strings");
+}
+
+TEST(Safetensors, WhatMessagesShowOfAFileIsShortAndEscaped) {
+  // "\u001b" and "\u009b" begin a command to a terminal.
+  const std::string name = R"(\u001b[2J\u009b)";
+  const std::string good = Entry("[1]", "[0,4]");
+  EXPECT_EQ(ParseError(File("{\"" + name + "\":" + good + ",\"" + name + "\":" + good + "}", 4)),
+            R"(x: the header has "\033[2J\302\233" twice)");
+  EXPECT_EQ(ParseError(File("{\"" + name + "\":1}", 4)),
+            R"(x: tensor "\033[2J\302\233": expected an object of dtype, shape and data_offsets)");
+  EXPECT_EQ(ParseError(File("{\"a\":" + Entry("[1]", "[0,4]", name + R"(\u007f)") + "}", 4)),
+            R"(x: tensor "a": expected dtype "F32", found "\u001b[2J\u009b\u007f")");
+  const auto file = SafetensorsFile::Parse(
+      File("{\"a\":" + good + ",\"" + name + "\":" + Entry("[1]", "[4,8]") + "}", 8), "x");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->Parameters(Layout({{.name = "a", .shape = {1}}})).status().message(),
+            R"(x: tensor "\033[2J\302\233" is none of the model's)");
+
+  const std::string text(100'000, 'b');
+  std::string sizes = "[1";
+  for (int i = 0; i < 100'000; ++i) sizes += ",1";
+  sizes += "]";
+  for (const std::string& header :
+       {"{\"" + text + "\":1}", "{\"a\":" + Entry("[1]", "[0,4]", text) + "}",
+        "{\"a\":" + Entry("\"" + text + "\"", "[0,4]") + "}", "{\"a\":" + Entry("[1]", sizes) + "}",
+        "{\"a\":" + Entry(sizes, "[0,3]") + "}"}) {
+    const std::string message = ParseError(File(header, 4));
+    EXPECT_THAT(message, HasSubstr("..."));
+    EXPECT_LT(message.size(), 250u);
+  }
 }
 
 // What the sanitizers watch: every short file and every changed byte of a header is read to its end or

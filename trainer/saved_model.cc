@@ -1,14 +1,41 @@
 #include "trainer/saved_model.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
+
+#include <algorithm>
+
+#include "base/quoted_bytes.h"
+#include "kernels/elementwise.h"
 
 namespace muster {
 namespace {
 
 constexpr const char* kVersionKey = "muster_model_version";
 constexpr const char* kVersion = "1";
+
+// What may stand in messages as it is.
+bool IsName(const std::string& text) {
+  constexpr size_t kLongest = 40;
+  return text.size() <= kLongest && std::all_of(text.begin(), text.end(), absl::ascii_isgraph);
+}
+
+bool ParseCrc32c(const std::string& text, uint32_t* crc32c) {
+  return text.size() == 8 && std::all_of(text.begin(), text.end(), absl::ascii_isxdigit) &&
+         absl::SimpleHexAtoi(text, crc32c);
+}
+
+// To compute with them would give an accuracy all the same.
+absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> parameters) {
+  for (const LayoutTensor& tensor : layout.tensors()) {
+    if (!AllFinite(parameters.subspan(tensor.offset, tensor.size))) {
+      return InvalidArgument("tensor %s has values that are not finite", QuotedBytes(tensor.spec.name));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata) {
   const auto version = metadata.find(kVersionKey);
@@ -17,7 +44,8 @@ absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata
                            kVersionKey);
   }
   if (version->second != kVersion) {
-    return InvalidArgument("%s is %s; this program reads %s", kVersionKey, version->second, kVersion);
+    return InvalidArgument("%s is %s; this program reads %s", kVersionKey, QuotedBytes(version->second),
+                           kVersion);
   }
   const auto value = [&](const char* key) -> std::string {
     const auto entry = metadata.find(key);
@@ -25,16 +53,25 @@ absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata
   };
   SavedModelInfo info{.config = {.model = value("model"), .variant = value("variant")},
                       .data_set = value("data_set")};
-  for (const auto text : absl::StrSplit(value("hidden"), ',', absl::SkipEmpty())) {
-    if (!absl::SimpleAtoi(text, &info.config.hidden.emplace_back())) {
-      return InvalidArgument("hidden is \"%s\", expected sizes like 512,512", value("hidden"));
+  for (const char* const key : {"model", "variant", "data_set"}) {
+    if (!IsName(value(key))) {
+      return InvalidArgument("%s is %s, expected a name", key, QuotedBytes(value(key)));
     }
   }
+  for (const auto text : absl::StrSplit(value("hidden"), ',', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(text, &info.config.hidden.emplace_back())) {
+      return InvalidArgument("hidden is %s, expected sizes like 512,512", QuotedBytes(value("hidden")));
+    }
+  }
+  if (!ParseCrc32c(value("test_set_crc32c"), &info.test_set_crc32c)) {
+    return InvalidArgument("test_set_crc32c is %s, expected 8 hexadecimal digits",
+                           QuotedBytes(value("test_set_crc32c")));
+  }
   if (!absl::SimpleAtoi(value("steps"), &info.steps)) {
-    return InvalidArgument("steps is \"%s\", expected a number", value("steps"));
+    return InvalidArgument("steps is %s, expected a number", QuotedBytes(value("steps")));
   }
   if (!absl::SimpleAtod(value("test_accuracy"), &info.test_accuracy)) {
-    return InvalidArgument("test_accuracy is \"%s\", expected a number", value("test_accuracy"));
+    return InvalidArgument("test_accuracy is %s, expected a number", QuotedBytes(value("test_accuracy")));
   }
   return info;
 }
@@ -59,6 +96,7 @@ SafetensorsMetadata ToMetadata(const SavedModelInfo& info) {
           {"variant", info.config.variant},
           {"hidden", absl::StrJoin(info.config.hidden, ",")},
           {"data_set", info.data_set},
+          {"test_set_crc32c", absl::StrFormat("%08x", info.test_set_crc32c)},
           {"steps", absl::StrFormat("%d", info.steps)},
           {"test_accuracy", absl::StrFormat("%.4f", info.test_accuracy)}};
 }
@@ -72,6 +110,8 @@ absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path) {
   auto plan = PlanModel(recipe->spec);
   if (!plan.ok()) return Annotate(plan.status(), path.string());
   MUSTER_ASSIGN_OR_RETURN(FlatBuffer parameters, file.Parameters(plan->layout));
+  const absl::Status finite = CheckFinite(plan->layout, parameters.values());
+  if (!finite.ok()) return Annotate(finite, path.string());
   return SavedModel{.info = *std::move(info), .plan = *std::move(plan), .parameters = std::move(parameters)};
 }
 

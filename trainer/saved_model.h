@@ -19,7 +19,8 @@ ModelConfig WithHiddenSizes(const ModelConfig& config, const ModelPlan& plan);
 /// What a file says of its model besides the parameters.
 struct SavedModelInfo {
   ModelConfig config;
-  std::string data_set;  // that it was trained with, as load_data.h names them
+  std::string data_set;          // that it was trained with, as load_data.h names them
+  uint32_t test_set_crc32c = 0;  // TestSetCrc32c of its test set
   uint64_t steps = 0;
   double test_accuracy = 0;
 };
@@ -31,11 +32,11 @@ struct SavedModel {
 };
 
 /// The entries of safetensors' __metadata__: muster_model_version, model, variant, hidden ("512,256"),
-/// data_set, steps, test_accuracy. What is empty is the model's default.
+/// data_set, test_set_crc32c ("0badcafe"), steps, test_accuracy. What is empty is the model's default.
 SafetensorsMetadata ToMetadata(const SavedModelInfo& info);
 
 /// InvalidArgument names the path and the tensor or entry: a file that is damaged, of another version or not
-/// of this program, a model that is not known, tensors that are not the model's.
+/// of this program, a model that is not known, tensors that are not the model's, values that are not finite.
 absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path);
 
 }  // namespace muster

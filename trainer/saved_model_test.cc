@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/file.h"
+#include "trainer/load_data.h"
 
 namespace muster {
 namespace {
@@ -37,6 +40,7 @@ class SavedModelTest : public ::testing::Test {
 TEST_F(SavedModelTest, ComesBackAsItWas) {
   const SavedModelInfo info{.config = {.model = "mnist_mlp", .hidden = {30, 20}},
                             .data_set = "mnist",
+                            .test_set_crc32c = 0xfedcba98,
                             .steps = 77,
                             .test_accuracy = 0.9125};
   Save(info.config, ToMetadata(info));
@@ -46,6 +50,7 @@ TEST_F(SavedModelTest, ComesBackAsItWas) {
   EXPECT_EQ(saved->info.config.variant, "");
   EXPECT_THAT(saved->info.config.hidden, ElementsAre(30, 20));
   EXPECT_EQ(saved->info.data_set, "mnist");
+  EXPECT_EQ(saved->info.test_set_crc32c, 0xfedcba98);
   EXPECT_EQ(saved->info.steps, 77u);
   EXPECT_EQ(saved->info.test_accuracy, 0.9125);
   std::vector<float> expected(saved->plan.layout.size());
@@ -73,16 +78,61 @@ TEST_F(SavedModelTest, WhatItDoesNotSayOrSaysWrongIsRefused) {
   ASSERT_TRUE(LoadModel(path_).ok());
   Save(config, {});
   EXPECT_THAT(Error(), HasSubstr("not written by muster-trainer --save_model"));
-  EXPECT_EQ(error("muster_model_version", "2"), "muster_model_version is 2; this program reads 1");
+  EXPECT_EQ(error("muster_model_version", "2"), "muster_model_version is \"2\"; this program reads 1");
   EXPECT_THAT(error("model", "mnist_mpl"), HasSubstr("did you mean 'mnist_mlp'?"));
   EXPECT_THAT(error("variant", "deep"), HasSubstr("no variants"));
   EXPECT_EQ(error("hidden", "4,x"), "hidden is \"4,x\", expected sizes like 512,512");
-  EXPECT_EQ(error("hidden", "5"), "tensor 'hidden_0/weights': expected the shape [784,5], found [784,4]");
-  EXPECT_EQ(error("hidden", "4,4"), "tensor 'hidden_1/weights' of shape [4,4] is missing");
+  EXPECT_EQ(error("hidden", "5"), "tensor \"hidden_0/weights\": expected the shape [784,5], found [784,4]");
+  EXPECT_EQ(error("hidden", "4,4"), "tensor \"hidden_1/weights\" of shape [4,4] is missing");
   // Refused for its size, not tried.
   EXPECT_THAT(error("hidden", "9000000000000000000,9000000000000000000"), HasSubstr("hidden_0/weights"));
   EXPECT_EQ(error("steps", ""), "steps is \"\", expected a number");
+  for (const char* const key : {"model", "variant", "data_set"}) {
+    EXPECT_EQ(error(key, "a\x1b[2J"), std::string(key) + R"( is "a\033[2J", expected a name)");
+    EXPECT_EQ(error(key, std::string(1000, 'b')),
+              std::string(key) + " is \"" + std::string(40, 'b') + "...\", expected a name");
+  }
+  EXPECT_EQ(error("steps", "\x1b"), R"(steps is "\033", expected a number)");
+  for (const char* const crc32c : {"", "fedcba9", "fedcba9g", "0xfedcba", "fedcba980"}) {
+    EXPECT_EQ(error("test_set_crc32c", crc32c),
+              absl::StrFormat("test_set_crc32c is \"%s\", expected 8 hexadecimal digits", crc32c));
+  }
   EXPECT_EQ(error("test_accuracy", "high"), "test_accuracy is \"high\", expected a number");
+}
+
+TEST_F(SavedModelTest, ParametersThatAreNotFiniteAreRefused) {
+  const ModelConfig config = {.model = "mnist_mlp", .hidden = {4}};
+  const ModelPlan plan = Plan(config);
+  std::vector<float> parameters(plan.layout.size());
+  for (const LayoutTensor& tensor : plan.layout.tensors()) {
+    for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN()}) {
+      float& last = parameters[tensor.offset + tensor.size - 1];
+      last = value;
+      ASSERT_TRUE(SaveSafetensors(path_, plan.layout, parameters, ToMetadata({.config = config})).ok());
+      EXPECT_EQ(Error(), "tensor \"" + tensor.spec.name + "\" has values that are not finite");
+      last = std::numeric_limits<float>::max();
+    }
+  }
+  ASSERT_TRUE(SaveSafetensors(path_, plan.layout, parameters, ToMetadata({.config = config})).ok());
+  EXPECT_TRUE(LoadModel(path_).ok());
+}
+
+TEST(TestSetCrc32c, IsAnotherWhereAnythingThatAModelSeesIs) {
+  const Dataset bytes = {.feature_count = 2, .bytes = {1, 2, 3, 4}, .labels = {0, 1}};
+  const Dataset floats = {
+      .feature_count = 1, .id_count = 1, .features = {1, 2}, .ids = {3, 4}, .labels = {0, 1}};
+  EXPECT_EQ(TestSetCrc32c(bytes), TestSetCrc32c(Dataset(bytes)));
+  const auto changed = [](const Dataset& dataset, auto change) {
+    Dataset other = dataset;
+    change(other);
+    return TestSetCrc32c(other) != TestSetCrc32c(dataset);
+  };
+  EXPECT_TRUE(changed(bytes, [](Dataset& dataset) { dataset.bytes[3] = 5; }));
+  EXPECT_TRUE(changed(bytes, [](Dataset& dataset) { dataset.labels[1] = 0; }));
+  EXPECT_TRUE(changed(floats, [](Dataset& dataset) { dataset.features[1] = 5; }));
+  EXPECT_TRUE(changed(floats, [](Dataset& dataset) { dataset.ids[1] = 5; }));
+  EXPECT_TRUE(changed(floats, [](Dataset& dataset) { dataset.labels[1] = 0; }));
 }
 
 }  // namespace

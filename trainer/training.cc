@@ -306,6 +306,7 @@ absl::Status Training::Conclude() {
                 AccuracyLine(test));
   return SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
                     .data_set = DataSetName(options_.data_dir),
+                    .test_set_crc32c = TestSetCrc32c(data_.test),
                     .steps = summary.step,
                     .test_accuracy = test.accuracy()});
 }

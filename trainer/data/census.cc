@@ -1,7 +1,6 @@
 #include "trainer/data/census.h"
 
 #include <absl/strings/ascii.h>
-#include <absl/strings/escaping.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/gzip.h"
+#include "base/quoted_bytes.h"
 
 namespace muster {
 namespace {
@@ -47,13 +47,6 @@ std::string_view Strip(std::string_view text) {
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
   while (!text.empty() && blank(text.back())) text.remove_suffix(1);
   return text;
-}
-
-// For messages: short, and without anything that a terminal would act on.
-std::string Quoted(std::string_view text) {
-  constexpr size_t kLongest = 40;
-  const std::string escaped = absl::CEscape(std::string(text.substr(0, kLongest)));
-  return "\"" + escaped + (text.size() > kLongest ? "...\"" : "\"");
 }
 
 class Parser {
@@ -144,7 +137,8 @@ absl::Status Parser::ParseNumber(std::string_view text, NumberColumn* column) {
   float value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-    return Error(text.data(), absl::StrFormat("%s: expected a number, found %s", column->name, Quoted(text)));
+    return Error(text.data(),
+                 absl::StrFormat("%s: expected a number, found %s", column->name, QuotedBytes(text)));
   }
   column->values.push_back(value);
   return absl::OkStatus();
@@ -156,7 +150,7 @@ absl::Status Parser::ParseString(std::string_view text, size_t index) {
   if (found == codes_[index].end()) {
     if (text.empty() || std::any_of(text.begin(), text.end(), absl::ascii_iscntrl)) {
       return Error(text.data(),
-                   absl::StrFormat("%s: expected a category, found %s", column.name, Quoted(text)));
+                   absl::StrFormat("%s: expected a category, found %s", column.name, QuotedBytes(text)));
     }
     found = codes_[index].emplace(text, static_cast<int32_t>(column.dictionary.size())).first;
     column.dictionary.emplace_back(text);
@@ -169,7 +163,7 @@ absl::Status Parser::ParseLabel(std::string_view text) {
   std::string_view label = text;
   if (label.ends_with('.')) label.remove_suffix(1);
   if (label != ">50K" && label != "<=50K") {
-    return Error(text.data(), "expected the label >50K or <=50K, found " + Quoted(text));
+    return Error(text.data(), "expected the label >50K or <=50K, found " + QuotedBytes(text));
   }
   dataset_.labels.push_back(label == ">50K");
   return absl::OkStatus();
