@@ -193,7 +193,7 @@ TEST_F(TrainerOutput, ASavedModelIsEvaluatedToWhatTrainingSaid) {
   EXPECT_THAT(refused({"--evaluate", model, "--data_dir=" + Path("nowhere")}), HasSubstr("--data_dir: "));
   EXPECT_THAT(refused({"--evaluate", Path("missing")}), HasSubstr("--evaluate: " + Path("missing")));
   EXPECT_THAT(refused({"--evaluate="}), HasSubstr("--evaluate: "));
-  EXPECT_THAT(refused({"--evaluate", ""}), HasSubstr("--evaluate: needs the name of a file"));
+  EXPECT_THAT(refused({"--evaluate", ""}), HasSubstr("--evaluate: expected a value, found"));
   const std::string folder = folder_.path().string();
   EXPECT_THAT(refused({"--evaluate", folder}), HasSubstr("--evaluate: " + folder + ": Is a directory"));
   const std::string bytes = *ReadFile(model);

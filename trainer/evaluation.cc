@@ -90,7 +90,6 @@ std::string AccuracyLine(const BatchResult& test) {
 absl::Status Evaluate(const EvaluationOptions& options) {
   if (options.deterministic) MUSTER_RETURN_IF_ERROR(Annotate(PinInstructionSet("avx2"), "--deterministic"));
   SetKernelThreads(options.threads);
-  if (options.file.empty()) return InvalidArgument("--evaluate: needs the name of a file");
   const auto saved = LoadModel(options.file);
   if (!saved.ok()) return InvalidArgument("--evaluate: %s", std::string(saved.status().message()));
   MUSTER_RETURN_IF_ERROR(CheckModelFlags(options, *saved));
