@@ -111,8 +111,7 @@ absl::Status CheckSchedule(const YamlNode& node, const TrainSpec& train) {
   if (!train.steps) {
     return warmup_steps->Error(
         "a cosine behind \"warmup_steps\" ends with the training: give \"steps\" in train, or "
-        "\"decay_steps\" "
-        "here");
+        "\"decay_steps\" here");
   }
   if (*spec.warmup_steps >= *train.steps) {
     return warmup_steps->Error(

@@ -76,8 +76,8 @@ class Momentum final : public ElementwiseOptimizer {
  private:
   void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
-    const auto loop = config_.nesterov ? NesterovLoop : MomentumLoop;
-    loop(arrays, Factors(gradient_scale), rate_, config_.momentum, velocity_.data() + offset);
+    MomentumLoop(arrays, Factors(gradient_scale), rate_, config_.momentum, config_.nesterov,
+                 velocity_.data() + offset);
   }
 
   float rate_ = 0;

@@ -20,7 +20,7 @@ MUSTER_VECTORIZE void SgdLoop(UpdateArrays arrays, GradientFactors factors, floa
 }
 
 MUSTER_VECTORIZE void MomentumLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum,
-                                   float* velocity) {
+                                   bool nesterov, float* velocity) {
   const auto [size, parameters, gradient_sum, updated] = arrays;
   const auto [scale, weight_decay] = factors;
 #pragma GCC ivdep
@@ -28,20 +28,7 @@ MUSTER_VECTORIZE void MomentumLoop(UpdateArrays arrays, GradientFactors factors,
     const float gradient = gradient_sum[i] * scale + parameters[i] * weight_decay;
     const float v = momentum * velocity[i] + gradient;
     velocity[i] = v;
-    updated[i] = parameters[i] - rate * v;
-  }
-}
-
-MUSTER_VECTORIZE void NesterovLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum,
-                                   float* velocity) {
-  const auto [size, parameters, gradient_sum, updated] = arrays;
-  const auto [scale, weight_decay] = factors;
-#pragma GCC ivdep
-  for (int64_t i = 0; i < size; ++i) {
-    const float gradient = gradient_sum[i] * scale + parameters[i] * weight_decay;
-    const float v = momentum * velocity[i] + gradient;
-    velocity[i] = v;
-    updated[i] = parameters[i] - rate * (gradient + momentum * v);
+    updated[i] = parameters[i] - rate * (nesterov ? gradient + momentum * v : v);
   }
 }
 

@@ -23,8 +23,8 @@ struct GradientFactors {
 
 void SgdLoop(UpdateArrays arrays, GradientFactors factors, float rate);
 
-void MomentumLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum, float* velocity);
-void NesterovLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum, float* velocity);
+void MomentumLoop(UpdateArrays arrays, GradientFactors factors, float rate, float momentum, bool nesterov,
+                  float* velocity);
 
 void AdagradLoop(UpdateArrays arrays, GradientFactors factors, float rate, float* accumulator);
 

@@ -35,26 +35,24 @@ absl::StatusOr<OptimizerConfig> FromProto(const ps::Optimizer& optimizer) {
   if (schedule.kind() > static_cast<uint32_t>(ScheduleKind::kCosine)) {
     return InvalidArgument("learning-rate schedule %d is not one that this version knows", schedule.kind());
   }
-  const OptimizerConfig config{.kind = static_cast<OptimizerKind>(optimizer.kind()),
-                               .learning_rate = optimizer.learning_rate(),
-                               .weight_decay = optimizer.weight_decay(),
-                               .momentum = optimizer.momentum(),
-                               .nesterov = optimizer.nesterov(),
-                               .beta1 = optimizer.beta1(),
-                               .beta2 = optimizer.beta2(),
-                               .epsilon = optimizer.epsilon(),
-                               .initial_accumulator = optimizer.initial_accumulator(),
-                               .l1 = optimizer.l1(),
-                               .l2 = optimizer.l2(),
-                               .schedule = {.kind = static_cast<ScheduleKind>(schedule.kind()),
-                                            .gamma = schedule.gamma(),
-                                            .power = schedule.power(),
-                                            .step_size = schedule.step_size(),
-                                            .decay_steps = schedule.decay_steps(),
-                                            .final_fraction = schedule.final_fraction(),
-                                            .warmup_steps = schedule.warmup_steps()}};
-  MUSTER_RETURN_IF_ERROR(Validate(config));
-  return config;
+  return OptimizerConfig{.kind = static_cast<OptimizerKind>(optimizer.kind()),
+                         .learning_rate = optimizer.learning_rate(),
+                         .weight_decay = optimizer.weight_decay(),
+                         .momentum = optimizer.momentum(),
+                         .nesterov = optimizer.nesterov(),
+                         .beta1 = optimizer.beta1(),
+                         .beta2 = optimizer.beta2(),
+                         .epsilon = optimizer.epsilon(),
+                         .initial_accumulator = optimizer.initial_accumulator(),
+                         .l1 = optimizer.l1(),
+                         .l2 = optimizer.l2(),
+                         .schedule = {.kind = static_cast<ScheduleKind>(schedule.kind()),
+                                      .gamma = schedule.gamma(),
+                                      .power = schedule.power(),
+                                      .step_size = schedule.step_size(),
+                                      .decay_steps = schedule.decay_steps(),
+                                      .final_fraction = schedule.final_fraction(),
+                                      .warmup_steps = schedule.warmup_steps()}};
 }
 
 }  // namespace
@@ -106,12 +104,6 @@ absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& c
     auto one = FromProto(optimizer);
     if (!one.ok()) return Annotate(one.status(), absl::StrFormat("optimizer group %d", optimizers.size()));
     optimizers.push_back(*std::move(one));
-  }
-  for (const ps::Tensor& tensor : config.tensors()) {
-    if (tensor.optimizer_group() >= optimizers.size()) {
-      return InvalidArgument("tensor %s is of optimizer group %d, for which there is no optimizer",
-                             tensor.name(), tensor.optimizer_group());
-    }
   }
   return optimizers;
 }

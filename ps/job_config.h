@@ -19,8 +19,8 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int 
 /// FailedPrecondition if the layout does not have the hash that its sender computed: the builds differ.
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config);
 
-/// By optimizer group. InvalidArgument: a kind that this version does not know, a number out of range, a
-/// tensor of a group without an optimizer.
+/// By optimizer group. InvalidArgument: a kind that this version does not know. Numbers and groups are
+/// checked where they are used, by LayoutOptimizer::Create.
 absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config);
 
 absl::StatusOr<UpdateMode> UpdateModeOf(const ps::JobConfig& config);

@@ -113,6 +113,16 @@ TEST_F(TrainerOutput, WhatCannotBeWrittenAtTheEndIsSaidBeforeTheTraining) {
   }
 }
 
+TEST_F(TrainerOutput, TwoOutputsOfOneNameAreRefused) {
+  const CommandResult result = Trainer({"--job_name=local", "--train_steps=1", "--save_model=" + Path("same"),
+                                        "--result_json=" + Path("./same")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.stderr_text,
+              HasSubstr("--result_json and --save_model name the same file, " + Path("same")));
+  EXPECT_FALSE(std::filesystem::exists(Path("same")));
+  Train({"--train_steps=1", "--save_model=/dev/null", "--result_json=/dev/null"});
+}
+
 TEST_F(TrainerOutput, ParametersThatTheLastUpdateSpoiledAreAFailure) {
   const CommandResult result = Trainer(
       {"--job_name=local", "--model=mnist_mlp", "--optimizer=sgd", "--learning_rate=1e30", "--train_steps=1",

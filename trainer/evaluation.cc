@@ -117,7 +117,8 @@ absl::Status Evaluate(const EvaluationOptions& options) {
                               .threads = options.threads,
                               .program_sha256 = options.program_sha256,
                               .platform = options.platform};
-    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options.result_json, ToJson(record)));
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(WriteFileAtomically(options.result_json, ToJson(record)), "--result_json"));
   }
   PrintToStdout(AccuracyLine(test));
   return absl::OkStatus();

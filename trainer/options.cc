@@ -17,7 +17,7 @@ namespace muster {
 namespace {
 
 // Bounds of the numbers: beyond every use, but small enough that nothing computed from them overflows. What a
-// job file may say (inventory/job.cc) lies within.
+// job file may say (inventory/train_reader.cc) lies within.
 constexpr uint64_t kMaxSteps = 1'000'000'000'000;
 constexpr uint64_t kMaxBatchSize = 1'000'000;
 constexpr uint64_t kMaxLayerSize = 65536;

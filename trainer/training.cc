@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -52,7 +53,6 @@ absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> g
 
 // What is written at the end has to have a place before hours of training.
 absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& file) {
-  if (file.empty()) return absl::OkStatus();
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) {
     return InvalidArgument("%s=%s: this is a folder, a file is expected", flag, file.string());
@@ -61,6 +61,24 @@ absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& f
   if (::access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
   return InvalidArgument("%s=%s: cannot write into %s: %s", flag, file.string(), folder.string(),
                          std::strerror(errno));
+}
+
+absl::Status CheckOutputs(const TrainerOptions& options) {
+  const std::pair<const char*, std::string> outputs[] = {{"--result_json", options.result_json},
+                                                         {"--save_model", options.save_model},
+                                                         {"--save_onnx", options.save_onnx},
+                                                         {"--metrics_jsonl", options.metrics_jsonl}};
+  std::map<std::filesystem::path, std::string> flag_of;
+  for (const auto& [flag, file] : outputs) {
+    if (file.empty()) continue;
+    MUSTER_RETURN_IF_ERROR(CheckOutput(flag, file));
+    std::error_code error;
+    const std::filesystem::path place = std::filesystem::weakly_canonical(file, error);
+    const auto [other, is_new] = flag_of.emplace(error ? std::filesystem::path(file) : place, flag);
+    if (is_new || std::filesystem::is_character_file(place, error)) continue;
+    return InvalidArgument("%s and %s name the same file, %s", other->second, flag, file);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
@@ -187,9 +205,7 @@ absl::Status Training::Prepare() {
   gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
   if (is_chief_) {
-    MUSTER_RETURN_IF_ERROR(CheckOutput("--result_json", options_.result_json));
-    MUSTER_RETURN_IF_ERROR(CheckOutput("--save_model", options_.save_model));
-    MUSTER_RETURN_IF_ERROR(CheckOutput("--save_onnx", options_.save_onnx));
+    MUSTER_RETURN_IF_ERROR(CheckOutputs(options_));
     evaluation_batch_ =
         std::make_unique<BatchBuffer>(kEvaluationBatch, data_.test.feature_count, data_.test.id_count);
     MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
