@@ -14,21 +14,23 @@ namespace {
 constexpr int kMaxTasksOfRole = 4096;
 constexpr int kDefaultMaxRestarts = 3;
 
-// What the built-in trainer can train. Those that are not available are known, so that the answer is not "did
-// you mean".
+// What the built-in trainer can train.
 struct Model {
   std::string name;
-  bool available;
   bool has_hidden_layers;
   std::vector<std::string> variants;
+  std::string without_hidden;  // a variant of a model that has hidden layers otherwise
 };
 
 const std::vector<Model>& Models() {
   static const std::vector<Model> models = {
-      {.name = "mnist_softmax", .available = true, .has_hidden_layers = false},
-      {.name = "mnist_mlp", .available = true, .has_hidden_layers = true},
-      {.name = "mnist_cnn", .available = true, .has_hidden_layers = false, .variants = {"lenet", "deep"}},
-      {.name = "wide_deep", .available = false, .has_hidden_layers = true},
+      {.name = "mnist_softmax", .has_hidden_layers = false},
+      {.name = "mnist_mlp", .has_hidden_layers = true},
+      {.name = "mnist_cnn", .has_hidden_layers = false, .variants = {"lenet", "deep"}},
+      {.name = "wide_deep",
+       .has_hidden_layers = true,
+       .variants = {"tutorial", "dist_test", "minibatch", "wide_only"},
+       .without_hidden = "wide_only"},
   };
   return models;
 }
@@ -60,14 +62,8 @@ absl::StatusOr<std::string> ParseName(const YamlNode& node) {
 
 absl::StatusOr<const Model*> ParseModel(const YamlNode& node) {
   std::vector<std::pair<std::string, const Model*>> table;
-  std::vector<std::string> available;
-  for (const Model& model : Models()) {
-    table.emplace_back(model.name, &model);
-    if (model.available) available.push_back(model.name);
-  }
-  MUSTER_ASSIGN_OR_RETURN(const Model* model, YamlChoice("model", table)(node));
-  if (!model->available) return NotInThisVersion(node, "it has: " + JoinWords(available));
-  return model;
+  for (const Model& model : Models()) table.emplace_back(model.name, &model);
+  return YamlChoice("model", table)(node);
 }
 
 absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
@@ -258,6 +254,11 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
     if (std::find(model.variants.begin(), model.variants.end(), job.variant) == model.variants.end()) {
       return variant->Error(absl::StrFormat("unknown variant %s of %s%s", Quoted(job.variant), model.name,
                                             DidYouMean(job.variant, model.variants, "it is one of")));
+    }
+    const YamlNode* const hidden = root.Find("hidden");
+    if (hidden != nullptr && job.variant == model.without_hidden) {
+      return hidden->KeyError(
+          absl::StrFormat("%s of %s has no hidden layers", Quoted(job.variant), model.name));
     }
   }
   return absl::OkStatus();

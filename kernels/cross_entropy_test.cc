@@ -40,29 +40,15 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SoftmaxTest,
                                            std::tuple(64, 33), std::tuple(65, 10), std::tuple(200, 3),
                                            std::tuple(0, 3)));
 
-// The loss and its gradient of one sample, plainly.
-struct Sigmoid {
-  double loss, gradient;
-};
-Sigmoid ReferenceSigmoid(double x, int32_t label) {
-  const double probability = 1 / (1 + std::exp(-x));
-  return {label == 1 ? -std::log(probability) : -std::log1p(-probability), probability - label};
-}
-
 TEST(SigmoidCrossEntropy, MatchesTheReference) {
   for (const int batch : {0, 1, 7, 64, 65, 200}) {
     std::vector<float> x = RandomFloats(7, batch);
     for (float& value : x) value *= 10;
     const std::vector<int32_t> labels = RandomLabels(8, batch, 2);
-    double expected = 0;
-    int64_t correct = 0;
     std::vector<double> expected_gradient;
-    for (int i = 0; i < batch; ++i) {
-      const Sigmoid sample = ReferenceSigmoid(x[i], labels[i]);
-      expected += sample.loss;
-      expected_gradient.push_back(sample.gradient);
-      correct += (x[i] > 0) == (labels[i] == 1);
-    }
+    const double expected = ReferenceSigmoidCrossEntropy(Doubles(x), labels, &expected_gradient);
+    int64_t correct = 0;
+    for (int i = 0; i < batch; ++i) correct += (x[i] > 0) == (labels[i] == 1);
     Guarded logits(x), gradient(batch);
     const LossResult result = SigmoidCrossEntropy(logits.span(), labels, gradient.span());
     // The exponential is off by two epsilon, a loss near 0 by as much of at most 1, a gradient by one
@@ -75,13 +61,19 @@ TEST(SigmoidCrossEntropy, MatchesTheReference) {
   }
 }
 
-TEST(SigmoidCrossEntropy, GradientAgreesWithCentralDifferences) {
+TEST(SigmoidReference, IsThePlainFormulaAndAgreesWithCentralDifferences) {
   constexpr double kStep = 1e-5;
+  const auto loss = [](double x, int32_t label, std::vector<double>* gradient) {
+    return ReferenceSigmoidCrossEntropy(std::vector{x}, std::vector{label}, gradient);
+  };
   for (const double x : {-30.0, -2.0, -1e-3, 0.0, 0.5, 3.0}) {
     for (const int32_t label : {0, 1}) {
+      std::vector<double> gradient, unused;
+      const double probability = 1 / (1 + std::exp(label == 1 ? -x : x));
+      EXPECT_NEAR(loss(x, label, &gradient), -std::log(probability), 1e-12);
       const double difference =
-          (ReferenceSigmoid(x + kStep, label).loss - ReferenceSigmoid(x - kStep, label).loss) / (2 * kStep);
-      EXPECT_NEAR(ReferenceSigmoid(x, label).gradient, difference, 1e-6);
+          (loss(x + kStep, label, &unused) - loss(x - kStep, label, &unused)) / (2 * kStep);
+      EXPECT_NEAR(gradient[0], difference, 1e-6);
     }
   }
 }

@@ -64,4 +64,17 @@ double ReferenceSoftmaxCrossEntropy(int64_t classes, std::span<const double> log
   return loss;
 }
 
+double ReferenceSigmoidCrossEntropy(std::span<const double> logits, std::span<const int32_t> labels,
+                                    std::vector<double>* gradient) {
+  double loss = 0;
+  gradient->assign(logits.size(), 0);
+  for (size_t i = 0; i < labels.size(); ++i) {
+    // log(1 + exp(x)) - x label, with an exponential that cannot overflow.
+    const double x = logits[i];
+    loss += std::max(x, 0.0) - x * labels[i] + std::log1p(std::exp(-std::abs(x)));
+    (*gradient)[i] = 1 / (1 + std::exp(-x)) - labels[i];
+  }
+  return loss;
+}
+
 }  // namespace muster

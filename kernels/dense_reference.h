@@ -31,5 +31,7 @@ void ReferenceReluBackward(std::span<const double> activated, std::span<double> 
 /// The loss, and in `gradient` that of the logits.
 double ReferenceSoftmaxCrossEntropy(int64_t classes, std::span<const double> logits,
                                     std::span<const int32_t> labels, std::vector<double>* gradient);
+double ReferenceSigmoidCrossEntropy(std::span<const double> logits, std::span<const int32_t> labels,
+                                    std::vector<double>* gradient);
 
 }  // namespace muster

@@ -37,12 +37,20 @@ class ElementwiseOptimizer : public Optimizer {
     }
   }
 
+  void Grow(int64_t size) final {
+    MUSTER_CHECK(size >= size_);
+    size_ = size;
+    GrowSlots(size);
+  }
+
  protected:
   /// Computes the factors of one more update.
   virtual void Begin(double learning_rate) = 0;
 
   /// Goes over the arrays, whose slots begin at `offset`.
   virtual void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) = 0;
+
+  virtual void GrowSlots(int64_t size) = 0;
 
   GradientFactors Factors(float gradient_scale) const { return {gradient_scale, config_.weight_decay}; }
 
@@ -51,7 +59,7 @@ class ElementwiseOptimizer : public Optimizer {
  private:
   void CountUpdate() { Begin(LearningRateAt(config_.schedule, config_.learning_rate, updates_++)); }
 
-  const int64_t size_;
+  int64_t size_;
   uint64_t updates_ = 0;
 };
 
@@ -60,6 +68,7 @@ class Sgd final : public ElementwiseOptimizer {
   using ElementwiseOptimizer::ElementwiseOptimizer;
 
  private:
+  void GrowSlots(int64_t) override {}
   void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
   void Update(int64_t, UpdateArrays arrays, float gradient_scale) override {
     SgdLoop(arrays, Factors(gradient_scale), rate_);
@@ -74,6 +83,7 @@ class Momentum final : public ElementwiseOptimizer {
       : ElementwiseOptimizer(config, size), velocity_(size) {}
 
  private:
+  void GrowSlots(int64_t size) override { velocity_.resize(size); }
   void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
     MomentumLoop(arrays, Factors(gradient_scale), rate_, config_.momentum, config_.nesterov,
@@ -90,6 +100,7 @@ class Adagrad final : public ElementwiseOptimizer {
       : ElementwiseOptimizer(config, size), accumulator_(size, config.initial_accumulator) {}
 
  private:
+  void GrowSlots(int64_t size) override { accumulator_.resize(size, config_.initial_accumulator); }
   void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
     AdagradLoop(arrays, Factors(gradient_scale), rate_, accumulator_.data() + offset);
@@ -105,6 +116,10 @@ class Adam final : public ElementwiseOptimizer {
       : ElementwiseOptimizer(config, size), first_moment_(size), second_moment_(size) {}
 
  private:
+  void GrowSlots(int64_t size) override {
+    first_moment_.resize(size);
+    second_moment_.resize(size);
+  }
   void Begin(double learning_rate) override {
     // Running products, because pow differs between versions of libm.
     beta1_power_ *= double{config_.beta1};
@@ -135,6 +150,10 @@ class Ftrl final : public ElementwiseOptimizer {
       : ElementwiseOptimizer(config, size), accumulator_(size, config.initial_accumulator), linear_(size) {}
 
  private:
+  void GrowSlots(int64_t size) override {
+    accumulator_.resize(size, config_.initial_accumulator);
+    linear_.resize(size);
+  }
   void Begin(double learning_rate) override { inverse_rate_ = static_cast<float>(1 / learning_rate); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
     const FtrlFactors factors{

@@ -101,6 +101,9 @@ class Optimizer {
   /// Apply with zeros for the other rows.
   virtual void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
                          float gradient_scale, std::span<float> parameters) = 0;
+
+  /// From now on over `size` floats, not less than before; those that are new have fresh slots.
+  virtual void Grow(int64_t size) = 0;
 };
 
 /// An optimizer with fresh slots for `size` floats. A config that is not valid is a bug.

@@ -38,57 +38,6 @@ class WordHash {
   uint64_t state_ = 0;
 };
 
-// True with probability exp(-x), 0 <= x <= 1, from comparisons alone (von Neumann, "Various techniques used
-// in connection with random digits", 1951): a run of uniforms that falls from x on lasts n or longer with
-// probability x^n/n!, and the alternating sum of those is the probability that it breaks at an odd place.
-bool BernoulliExp(double x, RandomStream& random) {
-  bool odd = true;
-  double previous = x;
-  for (;;
-       odd = !odd) {  // ends: a strictly falling run is finite, and each further term is as unlikely as 1/n!
-    const double next = random.NextDouble();
-    if (next >= previous) return odd;
-    previous = next;
-  }
-}
-
-// Standard normal, truncated to [-2, 2), by rejection from the uniform distribution with the exact
-// probability exp(-x^2/2).
-double TruncatedNormal(RandomStream random) {
-  constexpr int kMaxAttempts = 1000;  // one attempt fails with probability 0.40, so all of them with 1e-395
-  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    const double x = 4 * random.NextDouble() - 2;
-    const double half = x * x / 4;  // BernoulliExp takes at most 1, and x^2/2 may be 2
-    if (BernoulliExp(half, random) && BernoulliExp(half, random)) return x;
-  }
-  MUSTER_CHECK(false, "the random stream is not random");
-}
-
-// In [-1, 1) on a grid of 2^-23, so that the product with a float scale cannot round up to the scale itself.
-double Uniform(RandomStream random) { return static_cast<double>(random.Next() >> 40) * 0x1.0p-23 - 1; }
-
-void InitializeTensor(const TensorSpec& spec, uint64_t tensor_seed, int64_t first_element,
-                      std::span<float> values) {
-  const double scale = spec.scale;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t element = static_cast<uint64_t>(first_element) + i;
-    switch (spec.initializer) {
-      case Initializer::kZeros:
-        values[i] = 0;
-        break;
-      case Initializer::kTruncatedNormal:
-        values[i] = static_cast<float>(TruncatedNormal(RandomStream(tensor_seed, element)) * scale);
-        break;
-      case Initializer::kUniform:
-        values[i] = static_cast<float>(Uniform(RandomStream(tensor_seed, element)) * scale);
-        break;
-      case Initializer::kConstant:
-        values[i] = spec.scale;
-        break;
-    }
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<ParameterLayout> ParameterLayout::Create(std::vector<TensorSpec> tensors) {
@@ -161,8 +110,8 @@ void ParameterLayout::Initialize(uint64_t seed, LayoutRange range, std::span<flo
     const int64_t begin = std::max(range.begin, tensor.offset);
     const int64_t end = std::min(range.end, tensor.offset + tensor.size);
     if (begin >= end) continue;
-    InitializeTensor(tensor.spec, RandomStream(seed, t).Next(), begin - tensor.offset,
-                     values.subspan(begin - range.begin, end - begin));
+    InitializeValues(tensor.spec.initializer, tensor.spec.scale, RandomStream(seed, t).Next(),
+                     begin - tensor.offset, values.subspan(begin - range.begin, end - begin));
   }
 }
 

@@ -14,20 +14,12 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/initializer.h"
 
 namespace muster {
 
 /// Floats in 64 bytes: the unit in which tensors are aligned and shards are balanced.
 inline constexpr int64_t kBlockFloats = 16;
-
-enum class Initializer : uint8_t {
-  kZeros = 0,
-  kTruncatedNormal = 1,  // mean 0, standard deviation `scale` before truncation at two of them
-  kUniform = 2,          // in [-scale, scale)
-  kConstant = 3,         // scale
-};
-
-inline constexpr Initializer kLastInitializer = Initializer::kConstant;
 
 struct TensorSpec {
   std::string name;            // unique in the model, e.g. "hidden_0/weights"

@@ -10,6 +10,7 @@ namespace muster {
 const std::vector<DataSet>& DataSets() {
   static const std::vector<DataSet> sets = {
       {.name = "mnist",
+       .title = "MNIST",
        .files =
            {{"train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"},
             {"train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"},
@@ -18,6 +19,7 @@ const std::vector<DataSet>& DataSets() {
        .mirrors = {"https://storage.googleapis.com/cvdf-datasets/mnist",
                    "https://ossci-datasets.s3.amazonaws.com/mnist"}},
       {.name = "census",
+       .title = "Census",
        .files = {{"adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", false},
                  {"adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05", false}},
        .mirrors = {"https://archive.ics.uci.edu/ml/machine-learning-databases/adult",

@@ -15,7 +15,8 @@ struct DataFile {
 };
 
 struct DataSet {
-  std::string name;  // also of its folder
+  std::string name;   // also of its folder
+  std::string title;  // for people
   std::vector<DataFile> files;
   std::vector<std::string> mirrors;  // URLs of folders that hold the files
 };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/stdout.h"
+#include "launcher/data_sets.h"
 
 namespace muster {
 namespace {
@@ -225,7 +226,12 @@ void RunDisplay::Summarize(const RunResult& result) {
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pushed"))).c_str(),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pulled"))).c_str());
   if (options_.accuracy) {
-    PrintToStdout(absl::StrFormat("MNIST accuracy: %.4f\n", Number(json, "test_accuracy")));
+    const std::string data_set = DataSetOfModel(json.value("model", "")).title;
+    std::string line = absl::StrFormat("%s accuracy: %.4f", data_set, Number(json, "test_accuracy"));
+    if (json.contains("test_auc") && json["test_auc"].is_number()) {
+      line += absl::StrFormat(", AUC %.4f", Number(json, "test_auc"));
+    }
+    PrintToStdout(line + "\n");
   }
 }
 

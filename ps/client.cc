@@ -22,25 +22,31 @@ namespace {
 
 constexpr Duration kConnectPause = std::chrono::milliseconds(200);
 
-std::span<const float> Part(std::span<const float> values, LayoutRange range) {
-  return values.empty() ? values : values.subspan(range.begin, range.size());
+// Copies what a shard sent to its places.
+absl::Status Receive(const ShardReply& reply, const std::string& who, LayoutRange range,
+                     std::span<float> parameters, int64_t row_floats, std::span<float> rows) {
+  const int64_t own = parameters.empty() ? 0 : range.size();
+  if (reply.payload.size_bytes() != (own + row_floats) * static_cast<int64_t>(sizeof(float))) {
+    return Internal("%s sent %d bytes for %d parameters and rows of %d", who, reply.payload.size_bytes(), own,
+                    row_floats);
+  }
+  if (own > 0) reply.payload.Part(0, own).CopyTo(parameters.subspan(range.begin, own));
+  reply.payload.Part(own, row_floats).CopyTo(rows);
+  return absl::OkStatus();
 }
 
 absl::Status ReceiveFloats(const ShardReply& reply, const std::string& who, LayoutRange range,
                            std::span<float> parameters) {
-  if (reply.payload.size_bytes() == 0 && parameters.empty()) return absl::OkStatus();
-  if (reply.payload.size_bytes() != range.size() * static_cast<int64_t>(sizeof(float))) {
-    return Internal("%s sent %d bytes for a shard of %d parameters", who, reply.payload.size_bytes(),
-                    range.size());
-  }
-  reply.payload.CopyTo(parameters.subspan(range.begin, range.size()));
-  return absl::OkStatus();
+  return Receive(reply, who, range, parameters, 0, {});
 }
 
 }  // namespace
 
 ParameterServerClient::ParameterServerClient(ParameterServerClientOptions options)
-    : options_(std::move(options)), uuid_(RandomName(20)) {
+    : options_(std::move(options)),
+      uuid_(RandomName(20)),
+      rows_(static_cast<int>(options_.cluster.ps.size())),
+      next_rows_(static_cast<int>(options_.cluster.ps.size())) {
   const int count = static_cast<int>(options_.cluster.ps.size());
   for (int i = 0; i < count; ++i) {
     auto shard = std::make_unique<Shard>();
@@ -81,9 +87,9 @@ absl::Status ParameterServerClient::AlignSteps(std::span<float> parameters) {
   }
   for (const auto& shard : shards_) {
     if (shard->step == step) continue;
-    ps::ClientHeader header;
-    header.mutable_pull()->set_step(step);
-    Send(*shard, std::move(header), {});
+    Request request;
+    request.header.mutable_pull()->set_step(step);
+    Send(*shard, request);
     MUSTER_ASSIGN_OR_RETURN(const ShardReply reply, Receive(*shard, Now() + options_.server_timeout));
     MUSTER_RETURN_IF_ERROR(ReceiveFloats(reply, TaskName(shard->task), shard->range, parameters));
     shard->step = step;
@@ -102,8 +108,8 @@ absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimeP
                                                std::min(deadline, Now() + std::chrono::seconds(10)));
     if (connection.ok()) {
       shard.connection = *std::move(connection);
-      ps::ClientHeader header;
-      ps::Join* join = header.mutable_join();
+      Request request;
+      ps::Join* join = request.header.mutable_join();
       join->set_rank(RankOf(options_.cluster, options_.task));
       join->set_worker_uuid(uuid_);
       join->set_incarnation(static_cast<uint32_t>(options_.incarnation));
@@ -111,7 +117,7 @@ absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimeP
       join->set_shard_index(shard.task.index);
       join->set_shard_count(static_cast<uint32_t>(shards_.size()));
       *join->mutable_config() = options_.config;
-      Send(shard, std::move(header), {});
+      Send(shard, request);
       auto reply = Receive(shard, deadline);
       if (reply.ok()) {
         MUSTER_RETURN_IF_ERROR(ReceiveFloats(*reply, who, shard.range, parameters));
@@ -145,13 +151,16 @@ absl::Status ParameterServerClient::Reconnect(Shard& shard) {
   return absl::OkStatus();
 }
 
-void ParameterServerClient::Send(Shard& shard, ps::ClientHeader header, std::span<const float> gradient) {
+void ParameterServerClient::Send(Shard& shard, Request& request) {
+  ps::ClientHeader& header = request.header;
   header.set_version(kWireVersion);
   header.set_request(shard.request = ++last_request_);
   if (header.has_push()) header.mutable_push()->set_step(shard.step);
-  const std::span<const float> part = Part(gradient, shard.range);
-  bytes_pushed_ += part.size_bytes();
-  shard.connection->Send(header, part.empty() ? grpc::Slice() : BorrowFloats(part));
+  if (header.has_pull_rows()) header.mutable_pull_rows()->set_step(shard.step);
+  std::vector<grpc::Slice> payload = {BorrowFloats(request.gradient)};
+  if (request.row_gradients != nullptr) payload.push_back(ShareFloats(request.row_gradients));
+  for (const grpc::Slice& slice : payload) bytes_pushed_ += slice.size();
+  shard.connection->Send(header, payload);
 }
 
 absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoint deadline) {
@@ -169,33 +178,59 @@ absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoin
 }
 
 absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::ExchangeWithAll(
-    const ps::ClientHeader& header, std::span<const float> gradient, std::span<float> parameters) {
-  for (const auto& shard : shards_) Send(*shard, header, gradient);
+    std::vector<Request> requests, const Destination& destination) {
+  for (size_t i = 0; i < shards_.size(); ++i) Send(*shards_[i], requests[i]);
   std::vector<ps::ServerHeader> replies;
+  std::vector<float> rows;
   const TimePoint deadline = Now() + options_.answer_timeout;
-  for (const auto& shard : shards_) {
-    auto reply = Receive(*shard, deadline);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    Shard& shard = *shards_[i];
+    auto reply = Receive(shard, deadline);
     while (absl::IsUnavailable(reply.status()) && Now() < deadline) {
-      MUSTER_RETURN_IF_ERROR(Reconnect(*shard));
-      Send(*shard, header, gradient);
-      reply = Receive(*shard, deadline);
+      MUSTER_RETURN_IF_ERROR(Reconnect(shard));
+      Send(shard, requests[i]);
+      reply = Receive(shard, deadline);
     }
     if (!reply.ok()) return Annotate(reply.status(), TaskName(options_.task));
-    MUSTER_RETURN_IF_ERROR(ReceiveFloats(*reply, TaskName(shard->task), shard->range, parameters));
-    if (reply->header.has_push()) shard->step = reply->header.push().step();
+    rows.resize(destination.rows == nullptr ? 0 : destination.rows->size(static_cast<int>(i)));
+    MUSTER_RETURN_IF_ERROR(muster::Receive(*reply, TaskName(shard.task), shard.range, destination.parameters,
+                                           static_cast<int64_t>(rows.size()), rows));
+    if (destination.rows != nullptr) {
+      destination.rows->Scatter(static_cast<int>(i), rows, destination.row_values);
+    }
+    if (reply->header.has_push()) shard.step = reply->header.push().step();
+    if (reply->header.has_await_finished()) shard.step = reply->header.await_finished().step();
     replies.push_back(std::move(reply->header));
   }
   return replies;
 }
 
-absl::StatusOr<PushResult> ParameterServerClient::PushPull(uint64_t samples, double loss_sum,
-                                                           std::span<const float> gradient,
-                                                           std::span<float> parameters) {
-  ps::ClientHeader header;
-  header.mutable_push()->set_sequence(++sequence_);
-  header.mutable_push()->set_samples(samples);
-  header.mutable_push()->set_loss_sum(loss_sum);
-  MUSTER_ASSIGN_OR_RETURN(const auto replies, ExchangeWithAll(header, gradient, parameters));
+absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& contribution,
+                                                           std::span<float> parameters,
+                                                           const RowIndex& next_rows,
+                                                           std::span<float> next_row_values) {
+  const std::span<const float> row_gradients = contribution.gradient.subspan(options_.layout.size());
+  rows_.Build(contribution.rows);
+  next_rows_.Build(next_rows);
+  std::vector<Request> requests(shards_.size());
+  ++sequence_;
+  for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
+    ps::Push* push = requests[i].header.mutable_push();
+    push->set_sequence(sequence_);
+    push->set_samples(contribution.samples);
+    push->set_loss_sum(contribution.loss_sum);
+    *push->mutable_rows() = rows_.rows(i);
+    *push->mutable_next_rows() = next_rows_.rows(i);
+    const LayoutRange range = shards_[i]->range;
+    requests[i].gradient = contribution.gradient.subspan(range.begin, range.size());
+    auto of_rows = std::make_shared<std::vector<float>>(rows_.size(i));
+    rows_.Gather(i, row_gradients, *of_rows);
+    requests[i].row_gradients = std::move(of_rows);
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      const auto replies,
+      ExchangeWithAll(std::move(requests),
+                      {.parameters = parameters, .rows = &next_rows_, .row_values = next_row_values}));
   const ps::PushReply& first = replies[0].push();
   return PushResult{.outcome = first.outcome() == ps::APPLIED ? PushOutcome::kApplied
                                : first.outcome() == ps::STALE ? PushOutcome::kStale
@@ -206,17 +241,27 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(uint64_t samples, dou
                     .staleness = first.staleness()};
 }
 
+absl::Status ParameterServerClient::PullRows(const RowIndex& rows, std::span<float> values) {
+  next_rows_.Build(rows);
+  std::vector<Request> requests(shards_.size());
+  for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
+    *requests[i].header.mutable_pull_rows()->mutable_rows() = next_rows_.rows(i);
+  }
+  return ExchangeWithAll(std::move(requests), {.rows = &next_rows_, .row_values = values}).status();
+}
+
 absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::span<float> parameters) {
-  ps::ClientHeader header;
-  header.mutable_await_finished();
-  MUSTER_ASSIGN_OR_RETURN(const auto replies, ExchangeWithAll(header, {}, parameters));
+  std::vector<Request> requests(shards_.size());
+  for (Request& request : requests) request.header.mutable_await_finished();
+  MUSTER_ASSIGN_OR_RETURN(const auto replies,
+                          ExchangeWithAll(std::move(requests), {.parameters = parameters}));
   return replies[0].await_finished();
 }
 
 absl::Status ParameterServerClient::Finish() {
-  ps::ClientHeader header;
-  header.mutable_finish();
-  return ExchangeWithAll(header, {}, {}).status();
+  std::vector<Request> requests(shards_.size());
+  for (Request& request : requests) request.header.mutable_finish();
+  return ExchangeWithAll(std::move(requests), {}).status();
 }
 
 }  // namespace muster

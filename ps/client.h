@@ -17,6 +17,7 @@
 #include "cluster/cluster_spec.h"
 #include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/row_partition.h"
 #include "ps/shard_connection.h"
 #include "ps/tls.h"
 #include "ps/update_rule.h"
@@ -50,6 +51,14 @@ struct PushResult {
   uint64_t staleness = 0;
 };
 
+/// What a worker brings to an update: sums over `samples` at the parameters and rows received last.
+struct Contribution {
+  uint64_t samples = 0;
+  double loss_sum = 0;
+  std::span<const float> gradient;  // [layout.size() + rows.size()]: behind that of the layout the rows'
+  const RowIndex& rows;             // of the batch
+};
+
 /// One thread at a time.
 class ParameterServerClient {
  public:
@@ -60,11 +69,14 @@ class ParameterServerClient {
   /// of them are those of one step, which is the one to go on from.
   absl::StatusOr<JoinResult> Join(std::span<float> parameters);
 
-  /// One fused exchange with every shard: pushes `gradient` ([layout.size()], sums over `samples`) computed
-  /// from the parameters received last, receives the updated ones. 4 * layout.size() bytes each way. The
-  /// result is what ps:0 said.
-  absl::StatusOr<PushResult> PushPull(uint64_t samples, double loss_sum, std::span<const float> gradient,
-                                      std::span<float> parameters);
+  /// One fused exchange with every shard: pushes the contribution, receives the updated parameters and the
+  /// rows of the next batch ([next_rows.size()]). 4 * layout.size() bytes each way, and those of the rows.
+  /// The result is what ps:0 said.
+  absl::StatusOr<PushResult> PushPull(const Contribution& contribution, std::span<float> parameters,
+                                      const RowIndex& next_rows, std::span<float> next_row_values);
+
+  /// Receives rows ([rows.size()]), in sync mode those of the same step as the parameters received last.
+  absl::Status PullRows(const RowIndex& rows, std::span<float> values);
 
   /// Waits until all other workers have finished, and receives the final parameters. The counts are those of
   /// ps:0.
@@ -79,18 +91,33 @@ class ParameterServerClient {
  private:
   struct Shard;
 
+  // What is asked of one shard, kept until it has answered.
+  struct Request {
+    ps::ClientHeader header;
+    std::span<const float> gradient;                          // of its range
+    std::shared_ptr<const std::vector<float>> row_gradients;  // of its rows
+  };
+
+  // Where the answers go; what is empty is not expected.
+  struct Destination {
+    std::span<float> parameters;         // [layout.size()]
+    const RowPartition* rows = nullptr;  // and these rows' values
+    std::span<float> row_values;         // packed as in their index
+  };
+
   absl::StatusOr<ps::JoinReply> Connect(Shard& shard, TimePoint deadline, std::span<float> parameters);
   absl::Status Reconnect(Shard& shard);
-  void Send(Shard& shard, ps::ClientHeader header, std::span<const float> gradient);
+  void Send(Shard& shard, Request& request);
   absl::StatusOr<ShardReply> Receive(Shard& shard, TimePoint deadline);
   absl::Status AlignSteps(std::span<float> parameters);
-  absl::StatusOr<std::vector<ps::ServerHeader>> ExchangeWithAll(const ps::ClientHeader& header,
-                                                                std::span<const float> gradient,
-                                                                std::span<float> parameters);
+  absl::StatusOr<std::vector<ps::ServerHeader>> ExchangeWithAll(std::vector<Request> requests,
+                                                                const Destination& destination);
 
   const ParameterServerClientOptions options_;
   const std::string uuid_;
   std::vector<std::unique_ptr<Shard>> shards_;
+  RowPartition rows_;       // that are pushed
+  RowPartition next_rows_;  // that are asked for
   uint64_t last_request_ = 0;
   uint64_t sequence_ = 0;
   uint64_t bytes_pushed_ = 0;

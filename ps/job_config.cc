@@ -55,10 +55,16 @@ absl::StatusOr<OptimizerConfig> FromProto(const ps::Optimizer& optimizer) {
                                       .warmup_steps = schedule.warmup_steps()}};
 }
 
+absl::Status CheckInitializer(const char* what, const std::string& name, uint32_t initializer) {
+  if (initializer <= static_cast<uint32_t>(kLastInitializer)) return absl::OkStatus();
+  return InvalidArgument("%s %s has initializer %d, which this version does not know", what, name,
+                         initializer);
+}
+
 }  // namespace
 
-ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int worker_count,
-                            std::span<const OptimizerConfig> optimizers, uint64_t seed) {
+ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const TableSpec> tables, UpdateMode mode,
+                            int worker_count, std::span<const OptimizerConfig> optimizers, uint64_t seed) {
   ps::JobConfig config;
   for (const LayoutTensor& tensor : layout.tensors()) {
     ps::Tensor* out = config.add_tensors();
@@ -67,6 +73,15 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int 
     out->set_initializer(static_cast<uint32_t>(tensor.spec.initializer));
     out->set_scale(tensor.spec.scale);
     out->set_optimizer_group(static_cast<uint32_t>(tensor.spec.optimizer_group));
+  }
+  for (const TableSpec& table : tables) {
+    ps::Table* out = config.add_tables();
+    out->set_name(table.name);
+    out->set_rows(table.rows);
+    out->set_width(table.width);
+    out->set_initializer(static_cast<uint32_t>(table.initializer));
+    out->set_scale(table.scale);
+    out->set_optimizer_group(static_cast<uint32_t>(table.optimizer_group));
   }
   config.set_layout_hash(layout.Hash());
   config.set_mode(mode == UpdateMode::kSync ? ps::SYNC : ps::ASYNC);
@@ -79,10 +94,7 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int 
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config) {
   std::vector<TensorSpec> tensors;
   for (const ps::Tensor& tensor : config.tensors()) {
-    if (tensor.initializer() > static_cast<uint32_t>(kLastInitializer)) {
-      return InvalidArgument("tensor %s has initializer %d, which this version does not know", tensor.name(),
-                             tensor.initializer());
-    }
+    MUSTER_RETURN_IF_ERROR(CheckInitializer("tensor", tensor.name(), tensor.initializer()));
     tensors.push_back({.name = tensor.name(),
                        .shape = {tensor.shape().begin(), tensor.shape().end()},
                        .initializer = static_cast<Initializer>(tensor.initializer()),
@@ -96,6 +108,20 @@ absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config) {
         config.layout_hash());
   }
   return layout;
+}
+
+absl::StatusOr<std::vector<TableSpec>> TablesOf(const ps::JobConfig& config) {
+  std::vector<TableSpec> tables;
+  for (const ps::Table& table : config.tables()) {
+    MUSTER_RETURN_IF_ERROR(CheckInitializer("table", table.name(), table.initializer()));
+    tables.push_back({.name = table.name(),
+                      .rows = table.rows(),
+                      .width = table.width(),
+                      .initializer = static_cast<Initializer>(table.initializer()),
+                      .scale = table.scale(),
+                      .optimizer_group = static_cast<int>(table.optimizer_group())});
+  }
+  return tables;
 }
 
 absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config) {

@@ -7,17 +7,22 @@
 #include "base/status.h"
 #include "kernels/optimizer.h"
 #include "kernels/parameter_layout.h"
+#include "kernels/parameter_table.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/update_rule.h"
 
 namespace muster {
 
-/// `optimizers`: by optimizer group, one for each that the layout has.
-ps::JobConfig MakeJobConfig(const ParameterLayout& layout, UpdateMode mode, int worker_count,
-                            std::span<const OptimizerConfig> optimizers, uint64_t seed);
+/// `optimizers`: by optimizer group, one for each that the layout and the tables have.
+ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const TableSpec> tables, UpdateMode mode,
+                            int worker_count, std::span<const OptimizerConfig> optimizers, uint64_t seed);
 
 /// FailedPrecondition if the layout does not have the hash that its sender computed: the builds differ.
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config);
+
+/// InvalidArgument: an initializer that this version does not know. Sizes and groups are checked by
+/// MakeTables.
+absl::StatusOr<std::vector<TableSpec>> TablesOf(const ps::JobConfig& config);
 
 /// By optimizer group. InvalidArgument: a kind that this version does not know. Numbers and groups are
 /// checked where they are used, by LayoutOptimizer::Create.

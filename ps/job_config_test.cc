@@ -40,7 +40,11 @@ const std::vector<OptimizerConfig> kOptimizers = {
     {.kind = OptimizerKind::kFtrl, .learning_rate = 0.2f, .l1 = 0.5f, .l2 = 0.75f},
 };
 
-ps::JobConfig Config() { return MakeJobConfig(TwoGroups(), UpdateMode::kSync, 3, kOptimizers, 7); }
+const std::vector<TableSpec> kTables = {
+    {.name = "deep/a", .rows = 5, .width = 3, .initializer = Initializer::kTruncatedNormal, .scale = 0.25f},
+    {.name = "wide/b", .rows = 1'000'000, .width = 1, .optimizer_group = 1}};
+
+ps::JobConfig Config() { return MakeJobConfig(TwoGroups(), kTables, UpdateMode::kSync, 3, kOptimizers, 7); }
 
 TEST(JobConfig, ComesBackAsItWas) {
   ps::JobConfig config;
@@ -52,6 +56,9 @@ TEST(JobConfig, ComesBackAsItWas) {
   const auto optimizers = OptimizersOf(config);
   ASSERT_TRUE(optimizers.ok()) << optimizers.status();
   EXPECT_THAT(*optimizers, ElementsAreArray(kOptimizers));
+  const auto tables = TablesOf(config);
+  ASSERT_TRUE(tables.ok()) << tables.status();
+  EXPECT_THAT(*tables, ElementsAreArray(kTables));
   EXPECT_EQ(*UpdateModeOf(config), UpdateMode::kSync);
   EXPECT_EQ(config.worker_count(), 3u);
   EXPECT_EQ(config.seed(), 7u);
@@ -66,10 +73,13 @@ TEST(JobConfig, EveryInitializerComesBack) {
                        .scale = 0.1f});
   }
   const ParameterLayout layout = *ParameterLayout::Create(tensors);
-  ps::JobConfig config = MakeJobConfig(layout, UpdateMode::kSync, 1, kOptimizers, 7);
+  ps::JobConfig config = MakeJobConfig(layout, kTables, UpdateMode::kSync, 1, kOptimizers, 7);
   EXPECT_TRUE(LayoutOf(config).ok()) << LayoutOf(config).status();
   config.mutable_tensors(0)->set_initializer(static_cast<uint32_t>(tensors.size()));
   EXPECT_THAT(LayoutOf(config).status().message(), HasSubstr("initializer 4, which this version does not"));
+  EXPECT_TRUE(TablesOf(config).ok());
+  config.mutable_tables(1)->set_initializer(4);
+  EXPECT_THAT(TablesOf(config).status().message(), HasSubstr("table wide/b has initializer 4"));
 }
 
 // As a server does.

@@ -22,6 +22,7 @@
 #include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/job_config.h"
+#include "ps/shard_tables.h"
 #include "ps/update_rule.h"
 #include "ps/wire.h"
 
@@ -80,6 +81,18 @@ class Stream final : public grpc::ServerGenericBidiReactor {
   bool finished_ = false;
 };
 
+// What is sent; never changed once somebody reads it.
+using Floats = std::shared_ptr<const std::vector<float>>;
+
+// A request whose answer the rule has not given yet.
+struct Pending {
+  uint64_t stream_id = 0;
+  uint64_t request = 0;
+  FloatPayload gradient;  // of the parameters, and behind it that of `rows`
+  RepeatedRows rows;
+  RepeatedRows next_rows;  // go with the answer
+};
+
 class Server final : public ParameterServer, private grpc::CallbackGenericService {
  public:
   explicit Server(const ParameterServerOptions& options)
@@ -93,19 +106,12 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
   void Remove(Stream* stream);
 
  private:
-  // A request whose answer the rule has not given yet.
-  struct Pending {
-    uint64_t stream_id = 0;
-    uint64_t request = 0;
-    FloatPayload gradient;
-  };
-
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
 
   absl::Status HandleJoin(Stream* stream, uint64_t request, const ps::Join& join);
   absl::Status HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull);
-  absl::Status HandlePush(Stream* stream, uint64_t request, const ps::Push& push,
-                          const FloatPayload& payload);
+  absl::Status HandlePullRows(Stream* stream, uint64_t request, const ps::PullRows& pull);
+  absl::Status HandlePush(Stream* stream, uint64_t request, const ps::Push& push, FloatPayload payload);
   absl::Status AdoptConfig(const ps::JobConfig& config);
 
   void Perform(const UpdateActions& actions);
@@ -116,8 +122,8 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
   void Do(const EndAction& action);
   std::shared_ptr<std::vector<float>> NewVersion();
 
-  PushId AddPending(Stream* stream, uint64_t request, FloatPayload gradient);
-  void Reply(PushId id, ps::ServerHeader header, std::shared_ptr<const std::vector<float>> payload = nullptr);
+  PushId AddPending(Stream* stream, uint64_t request, Pending pending = {});
+  void Reply(PushId id, ps::ServerHeader header, Floats payload = nullptr);
   void SendError(Stream* stream, uint64_t request, const absl::Status& status);
 
   const ParameterServerOptions options_;
@@ -138,8 +144,10 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
   LayoutRange range_;
   std::optional<LayoutOptimizer> optimizer_;
   std::vector<float> gradient_sum_;
-  std::shared_ptr<const std::vector<float>> parameters_;
-  std::shared_ptr<const std::vector<float>> previous_parameters_;  // sync: of the step before, for Pull
+  std::vector<float> row_gradients_;  // of one push
+  Floats parameters_;
+  Floats previous_parameters_;  // sync: of the step before, for Pull
+  ShardTables tables_;
   std::vector<std::shared_ptr<std::vector<float>>> versions_;  // buffers to use again once nobody reads them
 };
 
@@ -259,16 +267,19 @@ void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) {
       case ps::ClientHeader::kPull:
         status = HandlePull(stream, header.request(), header.pull());
         break;
+      case ps::ClientHeader::kPullRows:
+        status = HandlePullRows(stream, header.request(), header.pull_rows());
+        break;
       case ps::ClientHeader::kPush:
-        status = HandlePush(stream, header.request(), header.push(), payload);
+        status = HandlePush(stream, header.request(), header.push(), std::move(payload));
         break;
       case ps::ClientHeader::kAwaitFinished:
-        Perform(rule_->AwaitFinished(*worker, AddPending(stream, header.request(), {}), Now()));
+        Perform(rule_->AwaitFinished(*worker, AddPending(stream, header.request()), Now()));
         break;
       case ps::ClientHeader::kFinish: {
         ps::ServerHeader reply;
         reply.mutable_finish();
-        Reply(AddPending(stream, header.request(), {}), std::move(reply));
+        Reply(AddPending(stream, header.request()), std::move(reply));
         spdlog::info("{}: rank {} has finished", name_, worker->rank);
         Perform(rule_->Finish(*worker, Now()));
         break;
@@ -319,7 +330,7 @@ absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join
   reply.mutable_join()->set_server_uuid(uuid_);
   reply.mutable_join()->set_step(answer.step);
   reply.mutable_join()->set_pushes(answer.pushes);
-  Reply(AddPending(stream, request, {}), std::move(reply), parameters_);
+  Reply(AddPending(stream, request), std::move(reply), parameters_);
   return absl::OkStatus();
 }
 
@@ -341,12 +352,16 @@ absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
   }
   MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(config));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<OptimizerConfig> optimizers, OptimizersOf(config));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<TableSpec> tables, TablesOf(config));
   MUSTER_ASSIGN_OR_RETURN(const UpdateMode mode, UpdateModeOf(config));
   range_ = layout.Shard(options_.shard_index, static_cast<int>(options_.cluster.ps.size()));
   if (range_.size() * static_cast<int64_t>(sizeof(float)) > kMaxFrameBytes / 2) {
     return InvalidArgument(
         "a shard of %d parameters is too large for one message: use more parameter servers", range_.size());
   }
+  MUSTER_ASSIGN_OR_RETURN(
+      tables_, ShardTables::Create(tables, optimizers, config.seed(), options_.shard_index,
+                                   static_cast<int>(options_.cluster.ps.size()), mode == UpdateMode::kSync));
   MUSTER_ASSIGN_OR_RETURN(optimizer_, LayoutOptimizer::Create(layout, range_, optimizers));
   auto parameters = std::make_shared<std::vector<float>>(range_.size());
   layout.Initialize(config.seed(), range_, *parameters);
@@ -364,7 +379,7 @@ absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
 }
 
 absl::Status Server::HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull) {
-  std::shared_ptr<const std::vector<float>> parameters;
+  Floats parameters;
   if (pull.step() == rule_->step()) parameters = parameters_;
   if (pull.step() + 1 == rule_->step()) parameters = previous_parameters_;
   if (parameters == nullptr) {
@@ -373,17 +388,38 @@ absl::Status Server::HandlePull(Stream* stream, uint64_t request, const ps::Pull
   }
   ps::ServerHeader header;
   header.mutable_pull();
-  Reply(AddPending(stream, request, {}), std::move(header), parameters);
+  Reply(AddPending(stream, request), std::move(header), parameters);
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandlePullRows(Stream* stream, uint64_t request, const ps::PullRows& pull) {
+  MUSTER_ASSIGN_OR_RETURN(const int64_t floats, tables_.CheckRows(pull.rows()));
+  const bool is_sync = config_->mode() == ps::SYNC;
+  auto values = std::make_shared<std::vector<float>>(floats);
+  if (is_sync && pull.step() + 1 == rule_->step()) {
+    tables_.ReadPrevious(pull.rows(), *values);
+  } else if (!is_sync || pull.step() == rule_->step()) {
+    tables_.Read(pull.rows(), *values);
+  } else {
+    return FailedPrecondition("%s is at step %d and has no rows of step %d", name_, rule_->step(),
+                              pull.step());
+  }
+  ps::ServerHeader header;
+  header.mutable_pull_rows();
+  Reply(AddPending(stream, request), std::move(header), std::move(values));
   return absl::OkStatus();
 }
 
 absl::Status Server::HandlePush(Stream* stream, uint64_t request, const ps::Push& push,
-                                const FloatPayload& payload) {
-  if (payload.size_bytes() != range_.size() * static_cast<int64_t>(sizeof(float))) {
-    return InvalidArgument("rank %d pushed %d bytes to a shard of %d parameters", stream->worker->rank,
-                           payload.size_bytes(), range_.size());
+                                FloatPayload payload) {
+  MUSTER_ASSIGN_OR_RETURN(const int64_t row_floats, tables_.CheckRows(push.rows()));
+  if (push.next_rows_size() > 0) MUSTER_RETURN_IF_ERROR(tables_.CheckRows(push.next_rows()).status());
+  if (payload.size_bytes() != (range_.size() + row_floats) * static_cast<int64_t>(sizeof(float))) {
+    return InvalidArgument("rank %d pushed %d bytes to a shard of %d parameters, with rows of %d",
+                           stream->worker->rank, payload.size_bytes(), range_.size(), row_floats);
   }
-  const PushInfo info{.id = AddPending(stream, request, payload),
+  Pending pending{.gradient = std::move(payload), .rows = push.rows(), .next_rows = push.next_rows()};
+  const PushInfo info{.id = AddPending(stream, request, std::move(pending)),
                       .sequence = push.sequence(),
                       .step = push.step(),
                       .samples = push.samples(),
@@ -402,12 +438,18 @@ void Server::Do(const ApplyAction& action) {
   const std::span<float> sum(gradient_sum_);
   bool first = true;
   for (const PushId id : action.pushes) {
-    const FloatPayload& gradient = pending_.at(id).gradient;
-    first ? gradient.CopyTo(sum) : gradient.AddTo(sum);
+    const auto& [stream_id, request, gradient, rows, next_rows] = pending_.at(id);
+    const FloatPayload of_parameters = gradient.Part(0, range_.size());
+    first ? of_parameters.CopyTo(sum) : of_parameters.AddTo(sum);
     first = false;
+    row_gradients_.resize(gradient.size_bytes() / sizeof(float) - range_.size());
+    gradient.Part(range_.size(), static_cast<int64_t>(row_gradients_.size())).CopyTo(row_gradients_);
+    tables_.AddGradients(rows, row_gradients_);
   }
   auto updated = NewVersion();
-  optimizer_->Apply(*parameters_, sum, 1.0f / static_cast<float>(action.samples), *updated);
+  const float scale = 1.0f / static_cast<float>(action.samples);
+  optimizer_->Apply(*parameters_, sum, scale, *updated);
+  tables_.Apply(scale);
   // An asynchronous worker never goes back a step: its buffer is free for the next update.
   if (config_->mode() == ps::SYNC) previous_parameters_ = parameters_;
   parameters_ = std::move(updated);
@@ -461,20 +503,28 @@ void Server::Do(const ReleaseAction& action) {
 
 void Server::Do(const EndAction& action) { end_ = action.status; }
 
-PushId Server::AddPending(Stream* stream, uint64_t request, FloatPayload gradient) {
+PushId Server::AddPending(Stream* stream, uint64_t request, Pending pending) {
   const PushId id = ++last_id_;
-  pending_.emplace(id, Pending{stream->id(), request, std::move(gradient)});
+  pending.stream_id = stream->id();
+  pending.request = request;
+  pending_.emplace(id, std::move(pending));
   return id;
 }
 
-void Server::Reply(PushId id, ps::ServerHeader header, std::shared_ptr<const std::vector<float>> payload) {
+void Server::Reply(PushId id, ps::ServerHeader header, Floats payload) {
   const auto pending = pending_.extract(id);
   const auto stream = streams_.find(pending.mapped().stream_id);
   if (stream == streams_.end()) return;  // the worker will come back and ask again
   header.set_version(kWireVersion);
   header.set_request(pending.mapped().request);
-  stream->second->Send(
-      EncodeFrame(header, payload != nullptr ? ShareFloats(std::move(payload)) : grpc::Slice()));
+  std::vector<grpc::Slice> slices;
+  if (payload != nullptr) slices.push_back(ShareFloats(std::move(payload)));
+  if (const RepeatedRows& rows = pending.mapped().next_rows; !rows.empty()) {
+    auto values = std::make_shared<std::vector<float>>(*tables_.CheckRows(rows));
+    tables_.Read(rows, *values);
+    slices.push_back(ShareFloats(std::move(values)));
+  }
+  stream->second->Send(EncodeFrame(header, slices));
 }
 
 void Server::SendError(Stream* stream, uint64_t request, const absl::Status& status) {

@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include "base/certificates.h"
@@ -15,6 +16,7 @@
 #include "kernels/layout_optimizer.h"
 #include "ps/client.h"
 #include "ps/job_config.h"
+#include "ps/row_partition.h"
 #include "ps/shard_connection.h"
 #include "tests/support/free_port.h"
 
@@ -29,6 +31,38 @@ ParameterLayout TestLayout() {
        {.name = "b", .shape = {5}, .optimizer_group = 1}});
   EXPECT_TRUE(layout.ok());
   return *layout;
+}
+
+// Of two optimizer groups, one with fewer rows than a batch has samples.
+const std::vector<TableSpec> kTables = {
+    {.name = "small",
+     .rows = 6,
+     .width = 3,
+     .initializer = Initializer::kUniform,
+     .scale = 0.5f,
+     .optimizer_group = 1},
+    {.name = "large", .rows = 100'000, .width = 1, .initializer = Initializer::kUniform, .scale = 0.5f}};
+constexpr uint64_t kSeed = 7;
+
+RowIndex IndexOf(const std::vector<int32_t>& ids, int64_t samples) {
+  const int columns[] = {0, 1};
+  RowIndex index(kTables, columns, samples);
+  index.Build(ids, 2, samples);
+  return index;
+}
+
+RowIndex NoRows() { return IndexOf({}, 0); }
+
+// The rows of a batch that is a function of (step, rank): some of them are those of other ranks and steps.
+RowIndex RowsOf(uint64_t step, int rank) {
+  RandomStream random(step, 100 + static_cast<uint64_t>(rank));
+  std::vector<int32_t> ids;
+  constexpr int64_t kSamples = 9;
+  for (int64_t i = 0; i < kSamples; ++i) {
+    ids.push_back(static_cast<int32_t>(random.NextBelow(6)));
+    ids.push_back(static_cast<int32_t>(random.NextBelow(20) * 5000));
+  }
+  return IndexOf(ids, kSamples);
 }
 
 class Cluster {
@@ -64,7 +98,7 @@ class Cluster {
   ParameterServerClientOptions ClientOptions(int rank) const {
     return {.cluster = spec,
             .task = {Role::kWorker, rank},
-            .config = MakeJobConfig(layout, mode_, spec.rank_count(), optimizers_, /*seed=*/7),
+            .config = MakeJobConfig(layout, kTables, mode_, spec.rank_count(), optimizers_, kSeed),
             .layout = layout,
             .connect_timeout = std::chrono::seconds(20),
             .server_timeout = std::chrono::seconds(20),
@@ -82,22 +116,56 @@ class Cluster {
   std::optional<Certificate> authority_;
 };
 
-// A gradient that is a function of (step, rank), so that any process of the rank computes the same one.
-std::vector<float> GradientOf(const ParameterLayout& layout, uint64_t step, int rank) {
+// A gradient that is a function of (step, rank) and the values of the rows, so that any process of the rank
+// computes the same one, and a row that is wrong once stays wrong.
+std::vector<float> GradientOf(const ParameterLayout& layout, uint64_t step, int rank,
+                              std::span<const float> row_values = {}) {
   RandomStream random(step, static_cast<uint64_t>(rank));
   std::vector<float> gradient(layout.size());
   for (float& g : gradient) g = static_cast<float>(random.NextDouble() - 0.5);
+  for (const float value : row_values) {
+    gradient.push_back(static_cast<float>(random.NextDouble() - 0.5) + 0.5f * value);
+  }
   return gradient;
+}
+
+RowIndex AllRows() {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 20; ++i) ids.insert(ids.end(), {i % 6, i * 5000});
+  return IndexOf(ids, 20);
+}
+
+// A push without rows.
+absl::StatusOr<PushResult> Push(ParameterServerClient& client, std::span<const float> gradient,
+                                std::span<float> parameters) {
+  const RowIndex rows = NoRows();
+  return client.PushPull({.samples = 1, .gradient = gradient, .rows = rows}, parameters, rows, {});
 }
 
 absl::StatusOr<std::vector<float>> TrainRank(const Cluster& cluster, int rank, uint64_t steps) {
   ParameterServerClient client(cluster.ClientOptions(rank));
   std::vector<float> parameters(cluster.layout.size());
   MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, client.Join(parameters));
+  RowIndex rows = RowsOf(joined.step, rank);
+  std::vector<float> row_values(rows.size());
+  MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values));
   for (uint64_t step = joined.step; step < steps; ++step) {
-    MUSTER_RETURN_IF_ERROR(
-        client.PushPull(10 + rank, 1.0, GradientOf(cluster.layout, step, rank), parameters).status());
+    RowIndex next_rows = RowsOf(step + 1, rank);
+    const std::vector<float> gradient = GradientOf(cluster.layout, step, rank, row_values);
+    row_values.resize(next_rows.size());
+    MUSTER_RETURN_IF_ERROR(client
+                               .PushPull({.samples = static_cast<uint64_t>(10 + rank),
+                                          .loss_sum = 1.0,
+                                          .gradient = gradient,
+                                          .rows = rows},
+                                         parameters, next_rows, row_values)
+                               .status());
+    rows = std::move(next_rows);
   }
+  // All rows that some batch may have named, behind the parameters.
+  rows = AllRows();
+  parameters.resize(cluster.layout.size() + rows.size());
+  MUSTER_RETURN_IF_ERROR(client.PullRows(rows, std::span(parameters).subspan(cluster.layout.size())));
   MUSTER_RETURN_IF_ERROR(client.Finish());
   return parameters;
 }
@@ -131,20 +199,136 @@ TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
   layout.Initialize(7, {0, layout.size()}, expected);
   auto optimizer = LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers);
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
-  for (uint64_t step = 0; step < steps; ++step) {
-    std::vector<float> sum = GradientOf(layout, step, 0);
-    for (const int rank : {1, 2}) {
-      const std::vector<float> gradient = GradientOf(layout, step, rank);
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+  auto tables = MakeTables(kTables, optimizers, kSeed);
+  ASSERT_TRUE(tables.ok()) << tables.status();
+  const auto read = [&](const RowIndex& rows) {
+    std::vector<float> values(rows.size());
+    for (const int t : {0, 1}) {
+      (*tables)[t].Read(rows.ids(t), std::span(values).subspan(rows.range(t).begin, rows.range(t).size()));
     }
-    optimizer->Apply(expected, sum, 1.0f / (10 + 11 + 12), expected);
+    return values;
+  };
+  for (uint64_t step = 0; step < steps; ++step) {
+    std::vector<float> sum(layout.size());
+    std::map<int64_t, std::vector<float>> row_sums[2];
+    for (const int rank : {0, 1, 2}) {
+      const RowIndex rows = RowsOf(step, rank);
+      const std::vector<float> gradient = GradientOf(layout, step, rank, read(rows));
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+      for (const int t : {0, 1}) {
+        const int64_t width = kTables[t].width;
+        const float* row = gradient.data() + layout.size() + rows.range(t).begin;
+        for (const int64_t id : rows.ids(t)) {
+          std::vector<float>& row_sum = row_sums[t][id];
+          row_sum.resize(width);
+          for (int64_t i = 0; i < width; ++i) row_sum[i] += *row++;
+        }
+      }
+    }
+    const float scale = 1.0f / (10 + 11 + 12);
+    optimizer->Apply(expected, sum, scale, expected);
+    for (const int t : {0, 1}) {
+      std::vector<int64_t> ids;
+      std::vector<float> sums;
+      for (const auto& [id, row_sum] : row_sums[t]) {
+        ids.push_back(id);
+        sums.insert(sums.end(), row_sum.begin(), row_sum.end());
+      }
+      (*tables)[t].Apply(ids, sums, scale);
+    }
   }
+  const std::vector<float> rows = read(AllRows());
+  expected.insert(expected.end(), rows.begin(), rows.end());
   for (const int shards : {1, 2, 5, 20}) {  // 20: more than there are blocks
     Cluster cluster(shards, 3, UpdateMode::kSync, optimizers);
     const std::vector<float> parameters = TrainAll(cluster, steps);
     ASSERT_EQ(parameters.size(), expected.size());
     EXPECT_EQ(std::memcmp(parameters.data(), expected.data(), expected.size() * sizeof(float)), 0) << shards;
   }
+}
+
+TEST(ParameterServer, RowsThatAreNotTheShardsAreRefused) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  auto options = cluster.ClientOptions(0);
+  std::vector<float> parameters(cluster.layout.size());
+  ParameterServerClient client(options);
+  ASSERT_TRUE(client.Join(parameters).ok());
+  // A client that thinks that its tables are others.
+  const TableSpec larger[] = {{.name = "small", .rows = 7, .width = 3}, kTables[1]};
+  const int columns[] = {0, 1};
+  RowIndex rows(larger, columns, 1);
+  rows.Build(std::vector<int32_t>{6, 0}, 2, 1);
+  std::vector<float> values(rows.size());
+  EXPECT_THAT(client.PullRows(rows, values).message(), HasSubstr("row 6 of table small, which has 6"));
+  const auto connection = ShardConnection::Connect(cluster.spec.ps[1], {Role::kPs, 1}, std::nullopt,
+                                                   Now() + std::chrono::seconds(20));
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const auto ask = [&](const ps::ClientHeader& header) {
+    (*connection)->Send(header, {});
+    return *(*connection)->Receive(Now() + std::chrono::seconds(20));
+  };
+  ps::ClientHeader join;
+  join.set_version(kWireVersion);
+  join.mutable_join()->set_worker_uuid("u");
+  join.mutable_join()->set_shard_index(1);
+  join.mutable_join()->set_shard_count(2);
+  *join.mutable_join()->mutable_config() = options.config;
+  ASSERT_TRUE(ask(join).header.has_join());
+  ps::ClientHeader pull;
+  pull.set_version(kWireVersion);
+  for (int t = 0; t < 2; ++t) pull.mutable_pull_rows()->add_rows();
+  int refused = 0;
+  for (uint64_t id = 0; id < 6; ++id) {
+    pull.mutable_pull_rows()->mutable_rows(0)->clear_ids();
+    pull.mutable_pull_rows()->mutable_rows(0)->add_ids(id);
+    const ps::ServerHeader reply = ask(pull).header;
+    EXPECT_EQ(reply.has_error(), OwnerOfRow(0, id, 2) == 0) << id;
+    if (reply.has_error()) {
+      ++refused;
+      EXPECT_THAT(reply.error().message(), HasSubstr("is not of shard 1"));
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 6);
+  pull.mutable_pull_rows()->add_rows();
+  EXPECT_THAT(ask(pull).header.error().message(), HasSubstr("rows of 3 tables, the model has 2"));
+}
+
+TEST(RowPartition, MovesOnlyTheRowsThatMustWithAnotherShard) {
+  constexpr int kRows = 20'000;
+  int moved = 0, elsewhere = 0;
+  std::vector<int> owned(5);
+  for (uint64_t id = 0; id < kRows; ++id) {
+    const int before = OwnerOfRow(3, id, 4), after = OwnerOfRow(3, id, 5);
+    ++owned[after];
+    moved += before != after;
+    elsewhere += before != after && after != 4;
+  }
+  EXPECT_EQ(elsewhere, 0);
+  // Binomial with p = 1/5: the deviation is 57.
+  for (const int count : owned) EXPECT_NEAR(count, kRows / 5, 300);
+  EXPECT_NEAR(moved, kRows / 5, 300);
+  EXPECT_EQ(OwnerOfRow(3, 1, 1), 0);
+}
+
+TEST(RowPartition, GathersAndScattersWhatItTookApart) {
+  const RowIndex rows = AllRows();
+  std::vector<float> packed(rows.size()), back(rows.size());
+  for (size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<float>(i);
+  RowPartition partition(3);
+  partition.Build(rows);
+  int64_t floats = 0;
+  for (const int shard : {0, 1, 2}) {
+    std::vector<float> part(partition.size(shard));
+    partition.Gather(shard, packed, part);
+    partition.Scatter(shard, part, back);
+    floats += partition.size(shard);
+    for (const int t : {0, 1}) {
+      for (const uint64_t id : partition.rows(shard)[t].ids()) EXPECT_EQ(OwnerOfRow(t, id, 3), shard);
+    }
+  }
+  EXPECT_EQ(floats, rows.size());
+  EXPECT_EQ(back, packed);
 }
 
 TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
@@ -162,7 +346,7 @@ TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
         std::vector<float> parameters(cluster.layout.size());
         ASSERT_TRUE(client.Join(parameters).ok());
         const std::vector<float> ones(cluster.layout.size(), 1.0f);
-        for (int i = 0; i < kPushes; ++i) ASSERT_TRUE(client.PushPull(1, 0.0, ones, parameters).ok());
+        for (int i = 0; i < kPushes; ++i) ASSERT_TRUE(Push(client, ones, parameters).ok());
         ASSERT_TRUE(client.Finish().ok());
       });
     }
@@ -208,7 +392,8 @@ struct RawWorker {
     header.mutable_push()->set_sequence(sequence);
     header.mutable_push()->set_step(step);
     header.mutable_push()->set_samples(1);
-    connection->Send(header, BorrowFloats(gradient));
+    for (size_t t = 0; t < kTables.size(); ++t) header.mutable_push()->add_rows();
+    connection->Send(header, {BorrowFloats(gradient)});
   }
   ps::ServerHeader Receive() {
     auto reply = connection->Receive(Now() + std::chrono::seconds(20));
@@ -270,14 +455,28 @@ TEST(ParameterServer, AReplacementWorkerGoesOnWhereTheOldOneDiedBetweenTwoShards
     join.mutable_join()->set_worker_uuid("dies");
     join.mutable_join()->set_shard_count(2);
     (*connection)->Send(join, {});
-    const std::vector<float> gradient = GradientOf(cluster.layout, 0, 0);
+    // What TrainRank pushes at that step.
+    const RowIndex rows = RowsOf(0, 0);
+    std::vector<float> row_values(rows.size());
+    for (const int t : {0, 1}) {
+      ParameterTable(kTables[t], t, {}, kSeed)
+          .Read(rows.ids(t), std::span(row_values).subspan(rows.range(t).begin, rows.range(t).size()));
+    }
+    const std::vector<float> gradient = GradientOf(cluster.layout, 0, 0, row_values);
     const LayoutRange range = cluster.layout.Shard(0, 2);
+    RowPartition partition(2);
+    partition.Build(rows);
+    std::vector<float> row_gradients(partition.size(0));
+    partition.Gather(0, std::span(gradient).subspan(cluster.layout.size()), row_gradients);
     ps::ClientHeader push;
     push.set_version(kWireVersion);
     push.set_request(1);
     push.mutable_push()->set_sequence(1);
     push.mutable_push()->set_samples(10);
-    (*connection)->Send(push, BorrowFloats(std::span(gradient).subspan(range.begin, range.size())));
+    *push.mutable_push()->mutable_rows() = partition.rows(0);
+    (*connection)
+        ->Send(push, {BorrowFloats(std::span(gradient).subspan(range.begin, range.size())),
+                      BorrowFloats(row_gradients)});
     ASSERT_TRUE((*connection)->Receive(Now() + std::chrono::seconds(20)).ok());
     const auto reply = (*connection)->Receive(Now() + std::chrono::seconds(20));
     ASSERT_TRUE(reply.ok()) << reply.status();
@@ -297,9 +496,9 @@ TEST(ParameterServer, AServerThatStartsAgainHasLostItsParametersAndItIsSaid) {
   std::vector<float> parameters(cluster.layout.size());
   ASSERT_TRUE(client.Join(parameters).ok());
   const std::vector<float> gradient(cluster.layout.size(), 1.0f);
-  ASSERT_TRUE(client.PushPull(1, 0, gradient, parameters).ok());
+  ASSERT_TRUE(Push(client, gradient, parameters).ok());
   cluster.StartServer(1);
-  const auto result = client.PushPull(1, 0, gradient, parameters);
+  const auto result = Push(client, gradient, parameters);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("ps:1"));
 }
@@ -335,7 +534,7 @@ TEST(ParameterServer, AMissingWorkerEndsTheWaitWithItsName) {
     ParameterServerClient client(cluster.ClientOptions(0));
     std::vector<float> parameters(cluster.layout.size());
     ASSERT_TRUE(client.Join(parameters).ok());
-    result = client.PushPull(1, 0, std::vector<float>(cluster.layout.size()), parameters);
+    result = Push(client, std::vector<float>(cluster.layout.size()), parameters);
   });
   const absl::Status ended = cluster.servers[0]->Wait();
   worker.join();

@@ -114,7 +114,7 @@ ShardConnection::ShardConnection(std::shared_ptr<grpc::Channel> channel, std::st
 
 ShardConnection::~ShardConnection() = default;
 
-void ShardConnection::Send(const ps::ClientHeader& header, const grpc::Slice& payload) {
+void ShardConnection::Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload) {
   stream_->Send(EncodeFrame(header, payload));
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -30,8 +31,9 @@ class ShardConnection {
                                                                   TimePoint deadline);
   ~ShardConnection();
 
-  /// Starts to send a frame; `payload` must stay as it is until its answer has come, or this object is gone.
-  void Send(const ps::ClientHeader& header, const grpc::Slice& payload);
+  /// Starts to send a frame; what `payload` lies over must stay as it is until its answer has come, or this
+  /// object is gone.
+  void Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload);
 
   /// The next frame from the server. Unavailable: the stream broke. DeadlineExceeded: nothing came.
   absl::StatusOr<ShardReply> Receive(TimePoint deadline);

@@ -11,7 +11,7 @@ static_assert(std::endian::native == std::endian::little, "floats travel as they
 
 constexpr char kMagic[4] = {'M', 'P', 'S', '1'};
 constexpr size_t kPrefixBytes = 8;
-constexpr size_t kMaxHeaderBytes = 1 << 20;
+constexpr size_t kMaxHeaderBytes = 256 << 20;  // a batch of a million samples may name ten rows for each
 
 // Copies `size` bytes at `offset` out of a list of slices; false if there are fewer.
 bool CopyOut(const std::vector<grpc::Slice>& slices, size_t offset, size_t size, char* out) {
@@ -41,6 +41,14 @@ FloatPayload::FloatPayload(std::vector<grpc::Slice> slices, size_t skip_bytes) :
   size_bytes_ -= static_cast<int64_t>(skip_bytes_);
 }
 
+FloatPayload FloatPayload::Part(int64_t begin, int64_t count) const {
+  const int64_t size = static_cast<int64_t>(sizeof(float));
+  MUSTER_CHECK(begin >= 0 && count >= 0 && (begin + count) * size <= size_bytes_);
+  FloatPayload part(slices_, skip_bytes_ + begin * size);
+  part.size_bytes_ = count * size;
+  return part;
+}
+
 // Calls combine(destination, bytes, count) for runs of floats. Slices begin at any byte, so a float may be
 // split over two of them: it is put together in `split`. memcpy is how unaligned floats are read; compilers
 // turn it into vector loads.
@@ -51,9 +59,11 @@ void FloatPayload::Visit(std::span<float> values, Combine combine) const {
   unsigned char split[sizeof(float)];
   size_t split_bytes = 0;
   size_t skip = skip_bytes_;
+  size_t left = size_bytes_;
   for (const grpc::Slice& slice : slices_) {
     const unsigned char* bytes = slice.begin() + skip;
-    size_t size = slice.size() - skip;
+    size_t size = std::min(slice.size() - skip, left);
+    left -= size;
     skip = 0;
     if (split_bytes > 0) {
       const size_t n = std::min(size, sizeof(float) - split_bytes);
@@ -89,15 +99,19 @@ void FloatPayload::AddTo(std::span<float> values) const {
   });
 }
 
-grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header, const grpc::Slice& payload) {
+grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
+                             const std::vector<grpc::Slice>& payload) {
   const std::string bytes = header.SerializeAsString();
   MUSTER_CHECK(bytes.size() <= kMaxHeaderBytes);
   const uint32_t size = static_cast<uint32_t>(bytes.size());
   std::string front(kPrefixBytes, '\0');
   std::memcpy(front.data(), kMagic, sizeof kMagic);
   std::memcpy(front.data() + sizeof kMagic, &size, sizeof size);
-  const grpc::Slice slices[] = {grpc::Slice(front + bytes), payload};
-  return grpc::ByteBuffer(slices, payload.size() > 0 ? 2 : 1);
+  std::vector<grpc::Slice> slices = {grpc::Slice(front + bytes)};
+  for (const grpc::Slice& slice : payload) {
+    if (slice.size() > 0) slices.push_back(slice);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
 grpc::Slice BorrowFloats(std::span<const float> values) {
@@ -126,8 +140,8 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& frame, google::protobuf::Messag
     return InvalidArgument("a frame with a wrong magic number");
   uint32_t header_bytes;
   std::memcpy(&header_bytes, prefix + sizeof kMagic, sizeof header_bytes);
-  if (header_bytes > kMaxHeaderBytes)
-    return InvalidArgument("a frame with a header of %d bytes", header_bytes);
+  if (header_bytes > kMaxHeaderBytes || header_bytes > frame.Length() - kPrefixBytes)
+    return InvalidArgument("a frame of %d bytes with a header of %d", frame.Length(), header_bytes);
   std::string bytes(header_bytes, '\0');
   if (!CopyOut(slices, kPrefixBytes, header_bytes, bytes.data()) || !header->ParseFromString(bytes)) {
     return InvalidArgument("a frame with a damaged header");

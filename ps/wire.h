@@ -17,7 +17,7 @@
 namespace muster {
 
 /// Of ClientHeader and ServerHeader.
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 
 /// The largest message that either end accepts: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
@@ -29,6 +29,9 @@ class FloatPayload {
   FloatPayload(std::vector<grpc::Slice> slices, size_t skip_bytes);
 
   int64_t size_bytes() const { return size_bytes_; }
+
+  /// `count` floats from float `begin` on; it has as many.
+  FloatPayload Part(int64_t begin, int64_t count) const;
 
   /// values = payload, values += payload. `values` must hold size_bytes() / 4 floats exactly.
   void CopyTo(std::span<float> values) const;
@@ -43,10 +46,10 @@ class FloatPayload {
   int64_t size_bytes_ = 0;
 };
 
-/// A frame whose payload is sent from where it lies; `payload` keeps the floats alive (and unchanged) until
-/// they are sent.
+/// A frame whose payload, the slices one after the other, is sent from where it lies; they keep the floats
+/// alive (and unchanged) until they are sent.
 grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
-                             const grpc::Slice& payload = grpc::Slice());
+                             const std::vector<grpc::Slice>& payload = {});
 
 /// A slice over floats that the caller keeps unchanged until the peer has answered.
 grpc::Slice BorrowFloats(std::span<const float> values);

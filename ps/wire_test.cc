@@ -38,7 +38,7 @@ TEST(Wire, FloatsArriveBitForBitHoweverTheTransportCutsThem) {
   header.set_version(kWireVersion);
   header.mutable_push()->set_samples(7);
   for (int round = 0; round < 200; ++round) {
-    const grpc::ByteBuffer frame = Cut(EncodeFrame(header, BorrowFloats(sent)), random);
+    const grpc::ByteBuffer frame = Cut(EncodeFrame(header, {BorrowFloats(sent)}), random);
     ps::ClientHeader received_header;
     FloatPayload payload;
     ASSERT_TRUE(DecodeFrame(frame, &received_header, &payload).ok());
@@ -55,7 +55,7 @@ TEST(Wire, ASharedBufferLivesUntilTheFrameIsGone) {
   auto values = std::make_shared<const std::vector<float>>(Ramp(1000));
   const std::weak_ptr<const std::vector<float>> watch = values;
   {
-    const grpc::ByteBuffer frame = EncodeFrame(ps::ServerHeader(), ShareFloats(std::move(values)));
+    const grpc::ByteBuffer frame = EncodeFrame(ps::ServerHeader(), {ShareFloats(std::move(values))});
     EXPECT_FALSE(watch.expired());
   }
   EXPECT_TRUE(watch.expired());
@@ -66,7 +66,7 @@ TEST(Wire, RefusesDamagedFrames) {
   header.mutable_join()->set_worker_uuid("u");
   const std::vector<float> values = Ramp(3);
   grpc::Slice whole;
-  ASSERT_TRUE(EncodeFrame(header, BorrowFloats(values)).DumpToSingleSlice(&whole).ok());
+  ASSERT_TRUE(EncodeFrame(header, {BorrowFloats(values)}).DumpToSingleSlice(&whole).ok());
   const std::string good(reinterpret_cast<const char*>(whole.begin()), whole.size());
   const auto decode = [](const std::string& bytes) {
     const grpc::Slice slice(bytes);
@@ -85,7 +85,7 @@ TEST(Wire, RefusesDamagedFrames) {
   EXPECT_THAT(std::string(decode(bad).message()), testing::HasSubstr("magic"));
   bad = good;
   std::memset(bad.data() + 4, 0xff, 4);
-  EXPECT_THAT(std::string(decode(bad).message()), testing::HasSubstr("header of 4294967295 bytes"));
+  EXPECT_THAT(std::string(decode(bad).message()), testing::HasSubstr("with a header of 4294967295"));
 }
 
 }  // namespace

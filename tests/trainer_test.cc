@@ -1,10 +1,7 @@
 // muster-trainer as people start it by hand: real processes, the real command lines of TensorFlow's
 // documentation. On the real data set where MUSTER_DATA names its folder, else on synthetic digits.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -14,107 +11,16 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "cluster/cluster_spec.h"
-#include "tests/support/free_port.h"
+#include "tests/support/trainers_fixture.h"
 
 namespace muster {
 namespace {
 
-using Json = nlohmann::json;
 using std::chrono::minutes;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr int kPortLost = 98;
-
-class Trainers : public testing::Test {
- protected:
-  struct Started {
-    std::string name;
-    Process process;
-    std::filesystem::path log;
-  };
-
-  static ClusterSpec MakeCluster(int ps, int workers) {
-    ClusterSpec cluster;
-    for (int i = 0; i < ps; ++i) cluster.ps.push_back(FreeAddress());
-    for (int i = 0; i < workers; ++i) cluster.workers.push_back(FreeAddress());
-    return cluster;
-  }
-
-  Started Start(const std::string& name, std::vector<std::string> arguments,
-                const std::vector<std::string>& environment = {}) {
-    const std::filesystem::path log = folder.path() / (name + ".log");
-    const UniqueFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    arguments.insert(arguments.begin(), MUSTER_TRAINER);
-    std::vector<std::string> all = environment;
-    for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
-    auto process = Process::Spawn(
-        {.argv = arguments, .environment = all, .stdout_fd = output.get(), .stderr_fd = output.get()});
-    EXPECT_TRUE(process.ok()) << process.status();
-    return {name, *std::move(process), log};
-  }
-
-  std::vector<Started> StartCluster(const ClusterSpec& cluster, const std::vector<std::string>& flags,
-                                    const std::string& run) {
-    std::vector<Started> started;
-    for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
-      for (int i = 0; i < static_cast<int>(cluster.addresses(role).size()); ++i) {
-        started.push_back(StartTask(cluster, {role, i}, flags, run));
-      }
-    }
-    return started;
-  }
-
-  Started StartTask(const ClusterSpec& cluster, TaskId task, const std::vector<std::string>& flags,
-                    const std::string& run) {
-    std::vector<std::string> arguments = ToFlags(cluster, task);
-    arguments.insert(arguments.end(), flags.begin(), flags.end());
-    if (IsChief(cluster, task)) {
-      arguments.push_back("--result_json=" + Path(run + ".json"));
-      arguments.push_back("--metrics_jsonl=" + Path(run + ".jsonl"));
-      arguments.push_back("--save_model=" + Path(run + ".safetensors"));
-    }
-    return Start(run + "-" + TaskName(task), arguments);
-  }
-
-  void WaitForSuccess(std::vector<Started>& tasks) {
-    const TimePoint deadline = Now() + minutes(3);
-    for (Started& task : tasks) {
-      const auto code = task.process.Wait(deadline);
-      EXPECT_TRUE(code.ok() && *code == 0)
-          << task.name << ": " << (code.ok() ? std::to_string(*code) : "no end") << "\n"
-          << ReadFile(task.log).value_or("");
-    }
-  }
-
-  Json Run(const ClusterSpec& cluster, const std::vector<std::string>& flags, const std::string& run) {
-    auto tasks = StartCluster(cluster, flags, run);
-    WaitForSuccess(tasks);
-    return Result(run);
-  }
-
-  Json Result(const std::string& run) { return Json::parse(ReadFile(Path(run + ".json")).value_or("{}")); }
-
-  std::vector<double> Losses(const std::string& run) {
-    std::vector<double> losses;
-    std::istringstream lines(ReadFile(Path(run + ".jsonl")).value_or(""));
-    for (std::string line; std::getline(lines, line);) {
-      const Json json = Json::parse(line);
-      if (!json["loss"].is_null()) losses.push_back(json["loss"]);
-    }
-    return losses;
-  }
-
-  int ExitCode(Started started) {
-    const auto code = started.process.Wait(Now() + minutes(2));
-    EXPECT_TRUE(code.ok()) << code.status();
-    return code.value_or(-1);
-  }
-
-  std::string Path(const std::string& name) { return (folder.path() / name).string(); }
-
-  TemporaryDirectory folder;
-};
 
 TEST_F(Trainers, TheFourFlagsOfTensorFlowsDocumentation) {
   const std::string ps = FreeAddress(), worker0 = FreeAddress(), worker1 = FreeAddress();
@@ -243,19 +149,7 @@ TEST_F(Trainers, AKilledWorkerThatStartsAgainChangesNoBit) {
   const std::vector<std::string> flags = {"--model=mnist_mlp", "--hidden=300", "--sync_replicas",
                                           "--train_steps=400", "--log_every=10"};
   const Json expected = Run(MakeCluster(2, 2), flags, "undisturbed");
-
-  const ClusterSpec cluster = MakeCluster(2, 2);
-  auto tasks = StartCluster(cluster, flags, "killed");
-  // Kill worker:1 once training is under way, which the chief's metrics show.
-  const TimePoint deadline = Now() + minutes(2);
-  while (Losses("killed").empty() && Now() < deadline)
-    (void)tasks[2].process.Wait(Now() + std::chrono::milliseconds(5));
-  ASSERT_FALSE(Losses("killed").empty());
-  tasks[3].process.Signal(SIGKILL);
-  EXPECT_EQ(tasks[3].process.Wait(deadline).value_or(-1), 128 + SIGKILL);
-  tasks[3] = StartTask(cluster, {Role::kWorker, 1}, flags, "killed");
-  WaitForSuccess(tasks);
-  EXPECT_EQ(Result("killed")["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(RunWithAKilledWorker(flags, "killed")["parameters_crc32c"], expected["parameters_crc32c"]);
 }
 
 TEST_F(Trainers, ATaskThatIsKilledAfterItsWorkOnlyTellsTheServers) {

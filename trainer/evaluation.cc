@@ -47,21 +47,23 @@ absl::Status CheckModelFlags(const EvaluationOptions& options, const SavedModel&
   if (!recipe.ok()) return Annotate(recipe.status(), std::string(contradicted.message()));
   const auto plan = PlanModel(recipe->spec);
   if (!plan.ok()) return Annotate(plan.status(), std::string(contradicted.message()));
-  return plan->layout.Hash() == saved.plan.layout.Hash() ? absl::OkStatus() : contradicted;
+  const bool same = plan->layout.Hash() == saved.plan.layout.Hash() && plan->tables == saved.plan.tables;
+  return same ? absl::OkStatus() : contradicted;
 }
 
 // Of a data set that the file was not trained with, the accuracy would be a surprise: that has to be asked
 // for.
-absl::StatusOr<std::string> ChooseData(const EvaluationOptions& options, const SavedModelInfo& info) {
+absl::StatusOr<std::string> ChooseData(const EvaluationOptions& options, const ModelRecipe& recipe,
+                                       const SavedModelInfo& info) {
   if (options.data_dir) return *options.data_dir;
-  if (info.data_set == kSyntheticDigitsName) return std::string();
-  if (info.data_set != kMnistName) {
+  if (info.data_set == DataSetName(recipe, "")) return std::string();
+  if (info.data_set != DataSetName(recipe, "folder")) {
     return InvalidArgument("%s: trained with the data set '%s', which is not known here", options.file,
                            info.data_set);
   }
   if (options.known_data_dir.empty()) {
-    return InvalidArgument(
-        "%s was trained with mnist: name a folder with mnist/ in --data_dir or MUSTER_DATA", options.file);
+    return InvalidArgument("%s was trained with %s: name a folder with %s/ in --data_dir or MUSTER_DATA",
+                           options.file, info.data_set, info.data_set);
   }
   return options.known_data_dir;
 }
@@ -83,8 +85,17 @@ absl::Status CheckTestSet(const EvaluationOptions& options, const SavedModelInfo
 
 }  // namespace
 
-std::string AccuracyLine(const BatchResult& test) {
-  return absl::StrFormat("MNIST accuracy: %.4f\n", test.accuracy());
+std::string AccuracyLine(const std::string& data_set, const Evaluation& test) {
+  std::string line = absl::StrFormat("%s accuracy: %.4f", data_set, test.result.accuracy());
+  if (test.auc) line += absl::StrFormat(", AUC %.4f", *test.auc);
+  return line + "\n";
+}
+
+uint32_t ParametersCrc32c(std::span<const float> parameters, const TableValues& tables) {
+  uint32_t crc = Crc32c(parameters.data(), parameters.size_bytes());
+  for (const std::vector<float>& table : tables)
+    crc = Crc32c(table.data(), table.size() * sizeof(float), crc);
+  return crc;
 }
 
 absl::Status Evaluate(const EvaluationOptions& options) {
@@ -93,25 +104,28 @@ absl::Status Evaluate(const EvaluationOptions& options) {
   const auto saved = LoadModel(options.file);
   if (!saved.ok()) return InvalidArgument("--evaluate: %s", std::string(saved.status().message()));
   MUSTER_RETURN_IF_ERROR(CheckModelFlags(options, *saved));
-  MUSTER_ASSIGN_OR_RETURN(const std::string data_dir, ChooseData(options, saved->info));
-  MUSTER_ASSIGN_OR_RETURN(const TrainTestData data, LoadData(data_dir));
-  const std::string place = data_dir.empty() ? "the synthetic digits" : data_dir;
-  MUSTER_RETURN_IF_ERROR(CheckTestSet(options, saved->info, data.test, place));
+  MUSTER_ASSIGN_OR_RETURN(const std::string data_dir, ChooseData(options, saved->recipe, saved->info));
+  MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(saved->recipe, data_dir, saved->info.numeric));
+  const Dataset& test_set = data.sets.test;
+  const std::string place = data_dir.empty() ? "the synthetic set" : data_dir;
+  MUSTER_RETURN_IF_ERROR(CheckTestSet(options, saved->info, test_set, place));
   spdlog::info("{}: {}, trained for {} steps with {}; test set: {} of {}", options.file,
-               Describe(saved->info.config), saved->info.steps, saved->info.data_set, data.test.size(),
-               place);
+               Describe(saved->info.config), saved->info.steps, saved->info.data_set, test_set.size(), place);
 
   const std::unique_ptr<Model> model = MakeCpuModel(saved->plan, {.largest_batch = kEvaluationBatch});
-  BatchBuffer buffer(kEvaluationBatch, data.test.feature_count, data.test.id_count);
+  BatchBuffer buffer(kEvaluationBatch, test_set.feature_count, test_set.id_count);
   const std::span<const float> parameters = saved->parameters.values();
-  const BatchResult test = EvaluateDataset(*model, parameters, data.test, buffer);
+  TableValuesSource rows(saved->plan.tables, saved->tables);
+  MUSTER_ASSIGN_OR_RETURN(const Evaluation test,
+                          EvaluateDataset(*model, parameters, test_set, buffer, &rows));
   if (!options.result_json.empty()) {
     const ResultRecord record{.model = saved->info.config.model,
                               .variant = saved->info.config.variant,
                               .strategy = "evaluation",
-                              .test_loss = test.mean_loss(),
-                              .test_accuracy = test.accuracy(),
-                              .parameters_crc32c = Crc32c(parameters.data(), parameters.size_bytes()),
+                              .test_loss = test.result.mean_loss(),
+                              .test_accuracy = test.result.accuracy(),
+                              .test_auc = test.auc,
+                              .parameters_crc32c = ParametersCrc32c(parameters, saved->tables),
                               .device = "cpu",
                               .instruction_set = InstructionSetName(),
                               .threads = options.threads,
@@ -120,7 +134,7 @@ absl::Status Evaluate(const EvaluationOptions& options) {
     MUSTER_RETURN_IF_ERROR(
         Annotate(WriteFileAtomically(options.result_json, ToJson(record)), "--result_json"));
   }
-  PrintToStdout(AccuracyLine(test));
+  PrintToStdout(AccuracyLine(DataSetTitle(saved->recipe), test));
   return absl::OkStatus();
 }
 

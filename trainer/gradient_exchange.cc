@@ -7,17 +7,34 @@ namespace {
 
 class LocalExchange final : public GradientExchange {
  public:
-  LocalExchange(const ParameterLayout& layout, LayoutOptimizer optimizer, uint64_t seed)
-      : layout_(layout), seed_(seed), optimizer_(std::move(optimizer)) {}
+  LocalExchange(const ParameterLayout& layout, LayoutOptimizer optimizer, std::vector<ParameterTable> tables,
+                uint64_t seed)
+      : layout_(layout), seed_(seed), optimizer_(std::move(optimizer)), tables_(std::move(tables)) {}
 
   absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) override {
     layout_.Initialize(seed_, {0, layout_.size()}, parameters);
     return ExchangeStart{};
   }
 
-  absl::StatusOr<ExchangeResult> Exchange(uint64_t samples, double loss_sum, std::span<const float> gradient,
-                                          std::span<float> parameters) override {
-    optimizer_.Apply(parameters, gradient, 1.0f / static_cast<float>(samples), parameters);
+  absl::Status ReadRows(const RowIndex& rows, std::span<float> values) override {
+    MUSTER_CHECK(rows.table_count() == static_cast<int>(tables_.size()));
+    for (int t = 0; t < rows.table_count(); ++t) {
+      tables_[t].Read(rows.ids(t), values.subspan(rows.range(t).begin, rows.range(t).size()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ExchangeResult> Exchange(const Contribution& contribution, std::span<float> parameters,
+                                          const RowIndex& next_rows,
+                                          std::span<float> next_row_values) override {
+    const auto& [samples, loss_sum, gradient, rows] = contribution;
+    const float scale = 1.0f / static_cast<float>(samples);
+    optimizer_.Apply(parameters, gradient.first(layout_.size()), scale, parameters);
+    const std::span<const float> row_gradients = gradient.subspan(layout_.size());
+    for (int t = 0; t < rows.table_count(); ++t) {
+      tables_[t].Apply(rows.ids(t), row_gradients.subspan(rows.range(t).begin, rows.range(t).size()), scale);
+    }
+    MUSTER_RETURN_IF_ERROR(ReadRows(next_rows, next_row_values));
     return ExchangeResult{.step = ++step_,
                           .mean_loss = loss_sum / static_cast<double>(samples),
                           .samples = samples,
@@ -35,6 +52,7 @@ class LocalExchange final : public GradientExchange {
   const ParameterLayout layout_;
   const uint64_t seed_;
   LayoutOptimizer optimizer_;
+  std::vector<ParameterTable> tables_;
   uint64_t step_ = 0;
 };
 
@@ -47,10 +65,15 @@ class ParameterServerExchange final : public GradientExchange {
     return ExchangeStart{.step = joined.step, .local_steps = joined.pushes};
   }
 
-  absl::StatusOr<ExchangeResult> Exchange(uint64_t samples, double loss_sum, std::span<const float> gradient,
-                                          std::span<float> parameters) override {
+  absl::Status ReadRows(const RowIndex& rows, std::span<float> values) override {
+    return client_.PullRows(rows, values);
+  }
+
+  absl::StatusOr<ExchangeResult> Exchange(const Contribution& contribution, std::span<float> parameters,
+                                          const RowIndex& next_rows,
+                                          std::span<float> next_row_values) override {
     MUSTER_ASSIGN_OR_RETURN(const PushResult result,
-                            client_.PushPull(samples, loss_sum, gradient, parameters));
+                            client_.PushPull(contribution, parameters, next_rows, next_row_values));
     return ExchangeResult{.step = result.step,
                           .mean_loss = result.mean_loss,
                           .samples = result.samples,
@@ -78,10 +101,12 @@ class ParameterServerExchange final : public GradientExchange {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeLocalExchange(
-    const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers, uint64_t seed) {
+    const ParameterLayout& layout, std::span<const TableSpec> tables,
+    std::span<const OptimizerConfig> optimizers, uint64_t seed) {
   MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer,
                           LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers));
-  return std::make_unique<LocalExchange>(layout, std::move(optimizer), seed);
+  MUSTER_ASSIGN_OR_RETURN(std::vector<ParameterTable> made, MakeTables(tables, optimizers, seed));
+  return std::make_unique<LocalExchange>(layout, std::move(optimizer), std::move(made), seed);
 }
 
 std::unique_ptr<GradientExchange> MakeParameterServerExchange(ParameterServerClientOptions options) {

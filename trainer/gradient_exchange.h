@@ -9,7 +9,10 @@
 #include "base/status.h"
 #include "kernels/optimizer.h"
 #include "kernels/parameter_layout.h"
+#include "kernels/parameter_table.h"
+#include "kernels/row_index.h"
 #include "ps/client.h"
+#include "trainer/models/row_source.h"
 
 namespace muster {
 
@@ -30,19 +33,18 @@ struct ExchangeSummary {
   PushCounts pushes;  // as one shard counts them; zero where nothing is pushed
 };
 
-/// One thread at a time. Spans are [layout.size()].
-class GradientExchange {
+/// One thread at a time. `parameters` is [layout.size()]. Rows that are read are those of the same step as
+/// the parameters that were written last; over asynchronous servers, as near to it as they come.
+class GradientExchange : public RowSource {
  public:
-  virtual ~GradientExchange() = default;
-
   /// Writes the parameters to begin with.
   virtual absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) = 0;
 
-  /// Contributes `gradient`, the sum over `samples` at the parameters written last, and writes the updated
-  /// ones.
-  virtual absl::StatusOr<ExchangeResult> Exchange(uint64_t samples, double loss_sum,
-                                                  std::span<const float> gradient,
-                                                  std::span<float> parameters) = 0;
+  /// Contributes, and writes the updated parameters and, to save a round trip, the rows of the next batch
+  /// ([next_rows.size()]).
+  virtual absl::StatusOr<ExchangeResult> Exchange(const Contribution& contribution,
+                                                  std::span<float> parameters, const RowIndex& next_rows,
+                                                  std::span<float> next_row_values) = 0;
 
   /// Waits until all other workers have finished, and writes the final parameters.
   virtual absl::StatusOr<ExchangeSummary> AwaitOthers(std::span<float> parameters) = 0;
@@ -56,7 +58,8 @@ class GradientExchange {
 
 /// One process without any server: the optimizers run here. Fails as LayoutOptimizer::Create does.
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeLocalExchange(
-    const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers, uint64_t seed);
+    const ParameterLayout& layout, std::span<const TableSpec> tables,
+    std::span<const OptimizerConfig> optimizers, uint64_t seed);
 
 /// Through parameter servers.
 std::unique_ptr<GradientExchange> MakeParameterServerExchange(ParameterServerClientOptions options);

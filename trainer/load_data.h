@@ -3,22 +3,37 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "trainer/data/dataset.h"
+#include "trainer/data/feature_columns.h"
+#include "trainer/models/model.h"
 
 namespace muster {
 
 /// The kinds, as saved models name what they were trained with.
 inline constexpr const char* kMnistName = "mnist";
+inline constexpr const char* kCensusName = "census";
 inline constexpr const char* kSyntheticDigitsName = "synthetic_digits";
+inline constexpr const char* kSyntheticCensusName = "synthetic_census";
 
-/// Of a folder as LoadData takes it.
-std::string DataSetName(const std::string& folder);
+/// Of what the model of `recipe` takes from a folder as LoadData takes it.
+std::string DataSetName(const ModelRecipe& recipe, const std::string& folder);
 
-/// MNIST from `folder`/mnist, or the synthetic digits, which are the same for everybody, if it is empty.
-/// InvalidArgument: files that are missing or damaged.
-absl::StatusOr<TrainTestData> LoadData(const std::string& folder);
+/// "MNIST", "Census": for people.
+std::string DataSetTitle(const ModelRecipe& recipe);
+
+struct LoadedData {
+  TrainTestData sets;
+  std::vector<NumericFeature> numeric;  // with the standardization that was applied
+};
+
+/// The set from `folder`/mnist or `folder`/census or, if it is empty, the synthetic one, which is the same
+/// for everybody, as the model takes it. Numbers are standardized as `numeric` says if that is not empty,
+/// else by the training set. InvalidArgument: files that are missing or damaged.
+absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string& folder,
+                                    const std::vector<NumericFeature>& numeric = {});
 
 /// Tells test sets apart that have the same name: CRC-32C over bytes, features, ids (both little-endian) and
 /// labels.

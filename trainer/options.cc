@@ -154,7 +154,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--augment", f.augment, "shift: training images moved by up to 2 pixels in x and y")
       ->group(training);
   app.add_option("--data_dir", f.data_dir,
-                 "A folder with mnist/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
+                 "A folder with mnist/ or census/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
       ->capture_default_str()
       ->group(training);
   app.add_option("--make_data", f.make_data, "Only write that synthetic set into the folder --data_dir")
@@ -257,6 +257,11 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
     return InvalidArgument("--augment=shift is for images, which %s does not take", options->model.model);
   }
 
+  if (!options->save_onnx.empty() && !recipe.spec.columns.empty()) {
+    return InvalidArgument("--save_onnx: %s has tables, which only --save_model writes",
+                           options->model.model);
+  }
+
   const int workers = options->worker_count();
   if (f.replicas_to_aggregate) {
     if (!f.sync_replicas) return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");
@@ -274,6 +279,7 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->train_steps = f.train_steps.value_or(defaults.train_steps);
   MUSTER_ASSIGN_OR_RETURN(options->optimizer,
                           ResolveOptimizer(f.optimizer, defaults.optimizer, options->train_steps));
+  options->wide_optimizer = defaults.wide_optimizer;
   return absl::OkStatus();
 }
 

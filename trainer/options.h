@@ -21,7 +21,8 @@ struct TrainerOptions {
   std::optional<TaskInCluster> task;
 
   ModelConfig model;
-  OptimizerConfig optimizer;
+  OptimizerConfig optimizer;                      // of group 0
+  std::optional<OptimizerConfig> wide_optimizer;  // of group 1, if the model has that
   UpdateMode mode = UpdateMode::kAsync;
   int64_t global_batch_size = 0;  // over all workers
   uint64_t train_steps = 0;       // global

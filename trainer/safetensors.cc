@@ -136,18 +136,16 @@ absl::Status PutInOrder(std::vector<SafetensorsEntry>& entries, uint64_t data_by
 
 }  // namespace
 
-absl::Status SaveSafetensors(const std::filesystem::path& path, const ParameterLayout& layout,
-                             std::span<const float> parameters, const SafetensorsMetadata& metadata) {
-  MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == layout.size());
+absl::Status SaveSafetensors(const std::filesystem::path& path,
+                             std::span<const TensorView<const float>> tensors,
+                             const SafetensorsMetadata& metadata) {
   nlohmann::ordered_json header;
   header[kMetadataKey] = metadata;
   std::string data;
-  for (const LayoutTensor& tensor : layout.tensors()) {
+  for (const TensorView<const float>& tensor : tensors) {
     const size_t begin = data.size();
-    data.append(reinterpret_cast<const char*>(parameters.data() + tensor.offset),
-                tensor.size * sizeof(float));
-    header[tensor.spec.name] = {
-        {"dtype", "F32"}, {"shape", tensor.spec.shape}, {"data_offsets", {begin, data.size()}}};
+    data.append(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size_bytes());
+    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors are aligned when the file is mapped
@@ -198,32 +196,31 @@ absl::Status SafetensorsFile::ParseBytes() {
   return PutInOrder(entries_, data_bytes);
 }
 
-absl::StatusOr<FlatBuffer> SafetensorsFile::Parameters(const ParameterLayout& layout) const {
+absl::Status SafetensorsFile::CopyTo(std::span<const TensorView<float>> tensors) const {
   std::map<std::string, const SafetensorsEntry*> unused;
   for (const SafetensorsEntry& entry : entries_) unused[entry.name] = &entry;
-  std::vector<const SafetensorsEntry*> found;  // one for each tensor of the layout
-  for (const LayoutTensor& tensor : layout.tensors()) {
-    const auto node = unused.extract(tensor.spec.name);
+  std::vector<const SafetensorsEntry*> found;  // one for each of `tensors`
+  for (const TensorView<float>& tensor : tensors) {
+    const auto node = unused.extract(tensor.name);
     if (node.empty()) {
-      return InvalidArgument("%s: tensor %s of shape %s is missing", name_, QuotedBytes(tensor.spec.name),
-                             ShapeText(tensor.spec.shape));
+      return InvalidArgument("%s: tensor %s of shape %s is missing", name_, QuotedBytes(tensor.name),
+                             ShapeText(tensor.shape));
     }
     found.push_back(node.mapped());
-    if (found.back()->shape != tensor.spec.shape) {
+    if (found.back()->shape != tensor.shape) {
       return InvalidArgument("%s: tensor %s: expected the shape %s, found %s", name_,
-                             QuotedBytes(tensor.spec.name), ShapeText(tensor.spec.shape),
+                             QuotedBytes(tensor.name), ShapeText(tensor.shape),
                              ShapeText(found.back()->shape));
     }
   }
   if (!unused.empty()) {
     return InvalidArgument("%s: tensor %s is none of the model's", name_, QuotedBytes(unused.begin()->first));
   }
-  FlatBuffer parameters(layout.size());
   for (size_t i = 0; i < found.size(); ++i) {
-    std::memcpy(parameters.values().data() + layout.tensors()[i].offset,
-                bytes_.data() + data_begin_ + found[i]->begin, found[i]->end - found[i]->begin);
+    std::memcpy(tensors[i].values.data(), bytes_.data() + data_begin_ + found[i]->begin,
+                found[i]->end - found[i]->begin);
   }
-  return parameters;
+  return absl::OkStatus();
 }
 
 }  // namespace muster

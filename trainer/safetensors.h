@@ -17,9 +17,28 @@ namespace muster {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-/// Writes every tensor of the layout, without padding, atomically. `metadata` goes into the header.
-absl::Status SaveSafetensors(const std::filesystem::path& path, const ParameterLayout& layout,
-                             std::span<const float> parameters, const SafetensorsMetadata& metadata);
+/// A tensor of float32 in memory, row-major: T is `const float` to write it and `float` to read it.
+template <typename T>
+struct TensorView {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::span<T> values;
+};
+
+/// The tensors of a layout in a buffer, without padding.
+template <typename T>
+std::vector<TensorView<T>> ViewTensors(const ParameterLayout& layout, std::span<T> buffer) {
+  std::vector<TensorView<T>> views;
+  for (const LayoutTensor& tensor : layout.tensors()) {
+    views.push_back({tensor.spec.name, tensor.spec.shape, buffer.subspan(tensor.offset, tensor.size)});
+  }
+  return views;
+}
+
+/// Writes the tensors in their order, atomically. `metadata` goes into the header.
+absl::Status SaveSafetensors(const std::filesystem::path& path,
+                             std::span<const TensorView<const float>> tensors,
+                             const SafetensorsMetadata& metadata);
 
 /// One tensor of float32 in a file.
 struct SafetensorsEntry {
@@ -43,9 +62,9 @@ class SafetensorsFile {
 
   const SafetensorsMetadata& metadata() const { return metadata_; }
 
-  /// The tensors in their places, padding zero. InvalidArgument where the file has not exactly the tensors of
-  /// the layout, in their shapes.
-  absl::StatusOr<FlatBuffer> Parameters(const ParameterLayout& layout) const;
+  /// Reads the tensors into their places. InvalidArgument, with nothing read, where the file has not exactly
+  /// these, in their shapes.
+  absl::Status CopyTo(std::span<const TensorView<float>> tensors) const;
 
  private:
   SafetensorsFile() = default;

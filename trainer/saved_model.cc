@@ -6,6 +6,7 @@
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/quoted_bytes.h"
 #include "kernels/elementwise.h"
@@ -28,13 +29,60 @@ bool ParseCrc32c(const std::string& text, uint32_t* crc32c) {
 }
 
 // To compute with them would give an accuracy all the same.
-absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> parameters) {
-  for (const LayoutTensor& tensor : layout.tensors()) {
-    if (!AllFinite(parameters.subspan(tensor.offset, tensor.size))) {
-      return InvalidArgument("tensor %s has values that are not finite", QuotedBytes(tensor.spec.name));
+absl::Status CheckFinite(std::span<const TensorView<float>> tensors) {
+  for (const TensorView<float>& tensor : tensors) {
+    if (!AllFinite(tensor.values)) {
+      return InvalidArgument("tensor %s has values that are not finite", QuotedBytes(tensor.name));
     }
   }
   return absl::OkStatus();
+}
+
+// All that a model has learned: the tensors of its layout, then its tables.
+template <typename T, typename Tables>
+std::vector<TensorView<T>> ViewModel(const ModelPlan& plan, std::span<T> parameters, Tables& tables) {
+  std::vector<TensorView<T>> views = ViewTensors(plan.layout, parameters);
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    views.push_back({plan.tables[t].name, {plan.tables[t].rows, plan.tables[t].width}, tables[t]});
+  }
+  return views;
+}
+
+// "age:38.5:13.6,..."
+absl::StatusOr<std::vector<NumericFeature>> ParseStandardization(const std::string& text) {
+  std::vector<NumericFeature> features;
+  const std::vector<std::string> entries = absl::StrSplit(text, ',', absl::SkipEmpty());
+  for (const std::string& entry : entries) {
+    const std::vector<std::string> fields = absl::StrSplit(entry, ':');
+    NumericFeature feature;
+    if (fields.size() != 3 || !IsName(fields[0]) || !absl::SimpleAtod(fields[1], &feature.mean) ||
+        !absl::SimpleAtod(fields[2], &feature.deviation) || !std::isfinite(feature.mean) ||
+        !(feature.deviation > 0 && std::isfinite(feature.deviation))) {
+      return InvalidArgument("standardization has %s, expected a column, its mean and its deviation",
+                             QuotedBytes(entry));
+    }
+    feature.column = fields[0];
+    features.push_back(std::move(feature));
+  }
+  return features;
+}
+
+std::string FormatStandardization(const std::vector<NumericFeature>& features) {
+  return absl::StrJoin(features, ",", [](std::string* out, const NumericFeature& feature) {
+    *out += absl::StrFormat("%s:%.17g:%.17g", feature.column, feature.mean, feature.deviation);
+  });
+}
+
+// The columns that the model takes, in their order.
+absl::Status CheckStandardization(const ModelRecipe& recipe, const std::vector<NumericFeature>& numeric) {
+  const auto names = [](const std::vector<NumericFeature>& features) {
+    return absl::StrJoin(features, ",",
+                         [](std::string* out, const NumericFeature& feature) { *out += feature.column; });
+  };
+  const std::string expected = recipe.columns ? names(recipe.columns->numeric) : "";
+  if (names(numeric) == expected) return absl::OkStatus();
+  return InvalidArgument("standardization is of the columns %s, the model takes %s",
+                         QuotedBytes(names(numeric)), QuotedBytes(expected));
 }
 
 absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata) {
@@ -73,6 +121,7 @@ absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata
   if (!absl::SimpleAtod(value("test_accuracy"), &info.test_accuracy)) {
     return InvalidArgument("test_accuracy is %s, expected a number", QuotedBytes(value("test_accuracy")));
   }
+  MUSTER_ASSIGN_OR_RETURN(info.numeric, ParseStandardization(value("standardization")));
   return info;
 }
 
@@ -98,7 +147,14 @@ SafetensorsMetadata ToMetadata(const SavedModelInfo& info) {
           {"data_set", info.data_set},
           {"test_set_crc32c", absl::StrFormat("%08x", info.test_set_crc32c)},
           {"steps", absl::StrFormat("%d", info.steps)},
-          {"test_accuracy", absl::StrFormat("%.4f", info.test_accuracy)}};
+          {"test_accuracy", absl::StrFormat("%.4f", info.test_accuracy)},
+          {"standardization", FormatStandardization(info.numeric)}};
+}
+
+absl::Status SaveModel(const std::filesystem::path& path, const ModelPlan& plan,
+                       std::span<const float> parameters, const TableValues& tables,
+                       const SavedModelInfo& info) {
+  return SaveSafetensors(path, ViewModel(plan, parameters, tables), ToMetadata(info));
 }
 
 absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path) {
@@ -109,10 +165,18 @@ absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path) {
   if (!recipe.ok()) return Annotate(recipe.status(), path.string());
   auto plan = PlanModel(recipe->spec);
   if (!plan.ok()) return Annotate(plan.status(), path.string());
-  MUSTER_ASSIGN_OR_RETURN(FlatBuffer parameters, file.Parameters(plan->layout));
-  const absl::Status finite = CheckFinite(plan->layout, parameters.values());
-  if (!finite.ok()) return Annotate(finite, path.string());
-  return SavedModel{.info = *std::move(info), .plan = *std::move(plan), .parameters = std::move(parameters)};
+  MUSTER_RETURN_IF_ERROR(Annotate(CheckStandardization(*recipe, info->numeric), path.string()));
+  FlatBuffer parameters(plan->layout.size());
+  TableValues tables;
+  for (const TableSpec& table : plan->tables) tables.emplace_back(table.rows * table.width);
+  const std::vector<TensorView<float>> tensors = ViewModel(*plan, parameters.values(), tables);
+  MUSTER_RETURN_IF_ERROR(file.CopyTo(tensors));
+  MUSTER_RETURN_IF_ERROR(Annotate(CheckFinite(tensors), path.string()));
+  return SavedModel{.info = *std::move(info),
+                    .recipe = *recipe,
+                    .plan = *std::move(plan),
+                    .parameters = std::move(parameters),
+                    .tables = std::move(tables)};
 }
 
 }  // namespace muster

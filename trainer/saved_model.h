@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "trainer/flat_buffer.h"
 #include "trainer/models/model.h"
+#include "trainer/models/row_source.h"
 #include "trainer/safetensors.h"
 
 namespace muster {
@@ -23,17 +26,26 @@ struct SavedModelInfo {
   uint32_t test_set_crc32c = 0;  // TestSetCrc32c of its test set
   uint64_t steps = 0;
   double test_accuracy = 0;
+  std::vector<NumericFeature> numeric;  // how numbers were standardized, of models that take a table
 };
 
 struct SavedModel {
   SavedModelInfo info;
+  ModelRecipe recipe;
   ModelPlan plan;
   FlatBuffer parameters;
+  TableValues tables;
 };
 
 /// The entries of safetensors' __metadata__: muster_model_version, model, variant, hidden ("512,256"),
-/// data_set, test_set_crc32c ("0badcafe"), steps, test_accuracy. What is empty is the model's default.
+/// data_set, test_set_crc32c ("0badcafe"), steps, test_accuracy, standardization ("age:38.5:13.6,...":
+/// column, mean, deviation). What is empty is the model's default.
 SafetensorsMetadata ToMetadata(const SavedModelInfo& info);
+
+/// Writes the parameters and the tables as a file that LoadModel reads.
+absl::Status SaveModel(const std::filesystem::path& path, const ModelPlan& plan,
+                       std::span<const float> parameters, const TableValues& tables,
+                       const SavedModelInfo& info);
 
 /// InvalidArgument names the path and the tensor or entry: a file that is damaged, of another version or not
 /// of this program, a model that is not known, tensors that are not the model's, values that are not finite.

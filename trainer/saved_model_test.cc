@@ -22,7 +22,11 @@ class SavedModelTest : public ::testing::Test {
     const ModelPlan plan = Plan(config);
     std::vector<float> parameters(plan.layout.size());
     plan.layout.Initialize(1, {0, plan.layout.size()}, parameters);
-    ASSERT_TRUE(SaveSafetensors(path_, plan.layout, parameters, metadata).ok());
+    Write(plan, parameters, metadata);
+  }
+
+  void Write(const ModelPlan& plan, std::span<const float> parameters, const SafetensorsMetadata& metadata) {
+    ASSERT_TRUE(SaveSafetensors(path_, ViewTensors(plan.layout, parameters), metadata).ok());
   }
 
   std::string Error() {
@@ -109,13 +113,56 @@ TEST_F(SavedModelTest, ParametersThatAreNotFiniteAreRefused) {
                               std::numeric_limits<float>::quiet_NaN()}) {
       float& last = parameters[tensor.offset + tensor.size - 1];
       last = value;
-      ASSERT_TRUE(SaveSafetensors(path_, plan.layout, parameters, ToMetadata({.config = config})).ok());
+      Write(plan, parameters, ToMetadata({.config = config}));
       EXPECT_EQ(Error(), "tensor \"" + tensor.spec.name + "\" has values that are not finite");
       last = std::numeric_limits<float>::max();
     }
   }
-  ASSERT_TRUE(SaveSafetensors(path_, plan.layout, parameters, ToMetadata({.config = config})).ok());
+  Write(plan, parameters, ToMetadata({.config = config}));
   EXPECT_TRUE(LoadModel(path_).ok());
+}
+
+TEST_F(SavedModelTest, TablesAndStandardizationComeBackAsTheyWere) {
+  const ModelConfig config = {.model = "wide_deep", .variant = "dist_test"};
+  const ModelPlan plan = Plan(config);
+  SavedModelInfo info{.config = config, .data_set = "census"};
+  for (const char* const column :
+       {"age", "education_num", "capital_gain", "capital_loss", "hours_per_week"}) {
+    info.numeric.push_back({.column = column, .mean = 1.0 / 3, .deviation = 1e-7});
+  }
+  const std::vector<float> parameters(plan.layout.size());
+  TableValues tables;
+  for (const TableSpec& table : plan.tables) {
+    std::vector<float>& values = tables.emplace_back(table.rows * table.width);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i + tables.size());
+  }
+  ASSERT_TRUE(SaveModel(path_, plan, parameters, tables, info).ok());
+  const auto saved = LoadModel(path_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->tables, tables);
+  ASSERT_EQ(saved->info.numeric.size(), 5u);
+  EXPECT_EQ(saved->info.numeric[4].column, "hours_per_week");
+  EXPECT_EQ(saved->info.numeric[4].mean, 1.0 / 3);
+  EXPECT_EQ(saved->info.numeric[4].deviation, 1e-7);
+
+  tables.back().back() = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(SaveModel(path_, plan, parameters, tables, info).ok());
+  EXPECT_EQ(Error(), "tensor \"" + plan.tables.back().name + "\" has values that are not finite");
+  tables.back().back() = 0;
+  for (const auto& [standardization, error] : std::vector<std::pair<std::string, std::string>>{
+           {"age:1", R"(standardization has "age:1", expected a column, its mean and its deviation)"},
+           {"age:1:0", R"(standardization has "age:1:0", expected a column, its mean and its deviation)"},
+           {"age:nan:1", R"(standardization has "age:nan:1", expected a column, its mean and its deviation)"},
+           {"age:0:1",
+            R"(standardization is of the columns "age", the model takes "age,education_num,capital_gain,)"
+            R"(capital_l...")"}}) {
+    SafetensorsMetadata metadata = ToMetadata(info);
+    metadata["standardization"] = standardization;
+    Write(plan, parameters, metadata);
+    EXPECT_EQ(Error(), error);
+  }
+  Write(plan, parameters, ToMetadata(info));
+  EXPECT_THAT(Error(), HasSubstr("tensor \"wide/gender\" of shape [3,1] is missing"));
 }
 
 TEST(TestSetCrc32c, IsAnotherWhereAnythingThatAModelSeesIs) {

@@ -37,15 +37,21 @@ namespace {
 
 constexpr Duration kFinishAgainTimeout = std::chrono::seconds(5);
 
-absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> gradient, double loss_sum,
-                         uint64_t step) {
+absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient, const RowIndex& rows,
+                         double loss_sum, uint64_t step) {
   if (AllFinite(gradient) && std::isfinite(loss_sum)) return absl::OkStatus();
-  for (const LayoutTensor& tensor : layout.tensors()) {
-    if (!AllFinite(gradient.subspan(tensor.offset, tensor.size))) {
-      return FailedPrecondition(
-          "the gradient of %s is not finite at step %d: lower the learning rate or check the data",
-          tensor.spec.name, step);
-    }
+  const auto check = [&](const std::string& name, std::span<const float> part) {
+    if (AllFinite(part)) return absl::OkStatus();
+    return FailedPrecondition(
+        "the gradient of %s is not finite at step %d: lower the learning rate or check the data", name, step);
+  };
+  for (const LayoutTensor& tensor : plan.layout.tensors()) {
+    MUSTER_RETURN_IF_ERROR(check(tensor.spec.name, gradient.subspan(tensor.offset, tensor.size)));
+  }
+  for (int t = 0; t < rows.table_count(); ++t) {
+    MUSTER_RETURN_IF_ERROR(
+        check(plan.tables[t].name,
+              gradient.subspan(plan.layout.size() + rows.range(t).begin, rows.range(t).size())));
   }
   return FailedPrecondition("the loss is not finite at step %d: lower the learning rate or check the data",
                             step);
@@ -82,16 +88,18 @@ absl::Status CheckOutputs(const TrainerOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
-                                                               const ParameterLayout& layout) {
-  const std::span<const OptimizerConfig> optimizers(&options.optimizer, 1);  // no model has more groups yet
-  if (!options.task) return MakeLocalExchange(layout, optimizers, options.seed);
+                                                               const ModelPlan& plan) {
+  std::vector<OptimizerConfig> optimizers = {options.optimizer};  // by group
+  if (options.wide_optimizer) optimizers.push_back(*options.wide_optimizer);
+  if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
   ParameterServerClientOptions client{
       .cluster = options.task->cluster,
       .task = options.task->task,
       .incarnation = options.incarnation,
       .generation = options.generation,
-      .config = MakeJobConfig(layout, options.mode, options.worker_count(), optimizers, options.seed),
-      .layout = layout,
+      .config = MakeJobConfig(plan.layout, plan.tables, options.mode, options.worker_count(), optimizers,
+                              options.seed),
+      .layout = plan.layout,
       .connect_timeout = options.connect_timeout,
       .server_timeout = options.server_timeout,
       .answer_timeout = options.worker_timeout + options.server_timeout};
@@ -121,20 +129,29 @@ class Training {
   absl::Status Report(const ExchangeResult& result);
   MetricsLine Measure(TimePoint now) const;
   absl::Status Conclude();
-  absl::Status SaveModel(const SavedModelInfo& info);
+  absl::Status WriteModel(const TableValues& tables, const SavedModelInfo& info);
   double LearningRate() const;
-  BatchResult EvaluateOnTestSet();
-  ResultRecord MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const;
+  void PrepareBatch(uint64_t number);
+  std::span<float> RowValues();
+  absl::StatusOr<Evaluation> EvaluateOnTestSet();
+  ResultRecord MakeRecord(const ExchangeSummary& summary, const Evaluation& test,
+                          const TableValues& tables) const;
 
   const TrainerOptions& options_;
   const TimePoint process_start_;
   int rank_ = 0;
   bool is_chief_ = false;
 
-  TrainTestData data_;
+  ModelRecipe recipe_;
+  LoadedData data_;
   std::unique_ptr<SampleOrder> order_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<BatchBuffer> batch_;
+  std::unique_ptr<BatchBuffer> batch_buffer_;
+  Batch batch_;                           // the one to compute next
+  std::optional<uint64_t> batch_number_;  // its number, once it is there
+  RowIndex rows_;                         // of that batch
+  RowIndex pushed_rows_;                  // of the batch before, while its gradient is pushed
+  std::vector<float> row_values_;         // [rows_.largest_size()]
   std::unique_ptr<BatchBuffer> evaluation_batch_;
   std::unique_ptr<FlatBuffer> parameters_;
   std::unique_ptr<FlatBuffer> gradient_;
@@ -173,7 +190,7 @@ absl::Status Training::FinishAgain() {
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options.model));
   MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
   parameters_ = std::make_unique<FlatBuffer>(plan.layout.size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan.layout));
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan));
   absl::Status status = exchange_->Start(parameters_->values()).status();
   if (status.ok()) status = exchange_->Finish();
   if (!absl::IsUnavailable(status)) return status;
@@ -185,29 +202,33 @@ absl::Status Training::Prepare() {
   // AVX2 is what nearly every host of a cluster has.
   if (options_.deterministic) MUSTER_RETURN_IF_ERROR(Annotate(PinInstructionSet("avx2"), "--deterministic"));
   SetKernelThreads(options_.threads);
-  MUSTER_ASSIGN_OR_RETURN(data_, LoadData(options_.data_dir));
+  MUSTER_ASSIGN_OR_RETURN(recipe_, FindModel(options_.model));
+  MUSTER_ASSIGN_OR_RETURN(data_, LoadData(recipe_, options_.data_dir));
+  const TrainTestData& sets = data_.sets;
   spdlog::info("data: {}, {} training samples",
-               options_.data_dir.empty() ? "synthetic digits" : options_.data_dir, data_.train.size());
-  order_ = std::make_unique<SampleOrder>(options_.seed, data_.train.size());
+               options_.data_dir.empty() ? DataSetName(recipe_, "") : options_.data_dir, sets.train.size());
+  order_ = std::make_unique<SampleOrder>(options_.seed, sets.train.size());
   // The first worker's part of a batch is the largest one.
   const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.worker_count()).size();
-  MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options_.model));
-  MUSTER_ASSIGN_OR_RETURN(ModelPlan plan, PlanModel(recipe.spec));
+  MUSTER_ASSIGN_OR_RETURN(ModelPlan plan, PlanModel(recipe_.spec));
   model_ = MakeCpuModel(
       std::move(plan),
       {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
-  batch_ = std::make_unique<BatchBuffer>(largest, data_.train.feature_count, data_.train.id_count);
+  batch_buffer_ = std::make_unique<BatchBuffer>(largest, sets.train.feature_count, sets.train.id_count);
+  rows_ = RowIndex(model_->plan().tables, model_->plan().TableColumns(), largest);
+  pushed_rows_ = RowIndex(model_->plan().tables, model_->plan().TableColumns(), largest);
+  row_values_.resize(rows_.largest_size());
   if (options_.augment_shift) {
     const SampleShape& image = model_->plan().spec.input;
-    batch_->set_augmentation({options_.seed, image.height, image.width, image.channels});
+    batch_buffer_->set_augmentation({options_.seed, image.height, image.width, image.channels});
   }
   parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
-  gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
+  gradient_ = std::make_unique<FlatBuffer>(model_->layout().size() + rows_.largest_size());
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->plan()));
   if (is_chief_) {
     MUSTER_RETURN_IF_ERROR(CheckOutputs(options_));
     evaluation_batch_ =
-        std::make_unique<BatchBuffer>(kEvaluationBatch, data_.test.feature_count, data_.test.id_count);
+        std::make_unique<BatchBuffer>(kEvaluationBatch, sets.test.feature_count, sets.test.id_count);
     MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
                                                            .log_dir = options_.log_dir,
                                                            .append = options_.incarnation > 1}));
@@ -237,15 +258,23 @@ absl::Status Training::Loop() {
 absl::Status Training::Step() {
   // In sync mode all workers share one stream of batches, by step; in async mode each goes along its own part
   // of it at its own pace.
-  const uint64_t position = options_.mode == UpdateMode::kSync ? step_ : local_steps_;
-  const SampleRange slice =
-      BatchSlice(static_cast<int64_t>(position), options_.global_batch_size, rank_, options_.worker_count());
-  const Batch batch = batch_->Fill(data_.train, *order_, slice);
-  const BatchResult local = model_->ForwardBackward(parameters_->values(), batch, gradient_->values());
-  MUSTER_RETURN_IF_ERROR(CheckFinite(model_->layout(), gradient_->values(), local.loss_sum, step_));
-  MUSTER_ASSIGN_OR_RETURN(
-      const ExchangeResult result,
-      exchange_->Exchange(batch.size(), local.loss_sum, gradient_->values(), parameters_->values()));
+  const uint64_t number = options_.mode == UpdateMode::kSync ? step_ : local_steps_;
+  if (batch_number_ != number) {
+    PrepareBatch(number);
+    MUSTER_RETURN_IF_ERROR(exchange_->ReadRows(rows_, RowValues()));
+  }
+  const std::span<float> gradient = gradient_->values().first(model_->layout().size() + rows_.size());
+  const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient);
+  MUSTER_RETURN_IF_ERROR(CheckFinite(model_->plan(), gradient, rows_, local.loss_sum, step_));
+  // The next batch is named with the push, so that its rows come with the answer.
+  std::swap(rows_, pushed_rows_);
+  PrepareBatch(number + 1);
+  const Contribution contribution{.samples = static_cast<uint64_t>(local.samples),
+                                  .loss_sum = local.loss_sum,
+                                  .gradient = gradient,
+                                  .rows = pushed_rows_};
+  MUSTER_ASSIGN_OR_RETURN(const ExchangeResult result,
+                          exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues()));
   // An asynchronous worker knows only its own samples, but it can see how many updates there were.
   samples_ += options_.mode == UpdateMode::kSync ? result.samples : (result.step - step_) * result.samples;
   step_ = result.step;
@@ -254,6 +283,19 @@ absl::Status Training::Step() {
   staleness_ = result.staleness;
   return is_chief_ ? Report(result) : absl::OkStatus();
 }
+
+// The values of its rows are still to be read.
+void Training::PrepareBatch(uint64_t number) {
+  const SampleRange slice =
+      BatchSlice(static_cast<int64_t>(number), options_.global_batch_size, rank_, options_.worker_count());
+  batch_ = batch_buffer_->Fill(data_.sets.train, *order_, slice);
+  rows_.Build(batch_.ids, data_.sets.train.id_count, batch_.size());
+  batch_.rows = &rows_;
+  batch_.row_values = RowValues();
+  batch_number_ = number;
+}
+
+std::span<float> Training::RowValues() { return std::span(row_values_).first(rows_.size()); }
 
 absl::Status Training::Report(const ExchangeResult& result) {
   const TimePoint now = Now();
@@ -266,10 +308,10 @@ absl::Status Training::Report(const ExchangeResult& result) {
   std::string text = absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, result.mean_loss,
                                      line.samples_per_second);
   if (evaluate) {
-    const BatchResult test = EvaluateOnTestSet();
-    line.test_accuracy = test.accuracy();
-    line.test_loss = test.mean_loss();
-    text += absl::StrFormat(", test accuracy %.4f", test.accuracy());
+    MUSTER_ASSIGN_OR_RETURN(const Evaluation test, EvaluateOnTestSet());
+    line.test_accuracy = test.result.accuracy();
+    line.test_loss = test.result.mean_loss();
+    text += absl::StrFormat(", test accuracy %.4f", test.result.accuracy());
   }
   PrintToStdout(text + "\n");
   if (is_last) return absl::OkStatus();
@@ -296,18 +338,23 @@ double Training::LearningRate() const {
   return LearningRateAt(optimizer.schedule, optimizer.learning_rate, step_ > 0 ? step_ - 1 : 0);
 }
 
-BatchResult Training::EvaluateOnTestSet() {
-  return EvaluateDataset(*model_, parameters_->values(), data_.test, *evaluation_batch_);
+absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
+  return EvaluateDataset(*model_, parameters_->values(), data_.sets.test, *evaluation_batch_,
+                         exchange_.get());
 }
 
 absl::Status Training::Conclude() {
   MUSTER_ASSIGN_OR_RETURN(const ExchangeSummary summary, exchange_->AwaitOthers(parameters_->values()));
-  const BatchResult test = EvaluateOnTestSet();
-  if (!AllFinite(parameters_->values()) || !std::isfinite(test.loss_sum)) {
+  MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
+  MUSTER_ASSIGN_OR_RETURN(const TableValues tables, ReadTables(model_->plan().tables, *exchange_));
+  const BatchResult& test = evaluation.result;
+  const auto is_finite = [](const std::vector<float>& values) { return AllFinite(values); };
+  if (!AllFinite(parameters_->values()) || !std::all_of(tables.begin(), tables.end(), is_finite) ||
+      !std::isfinite(test.loss_sum)) {
     return FailedPrecondition(
         "the parameters are not finite after the last step, %d: lower the learning rate", summary.step);
   }
-  const ResultRecord record = MakeRecord(summary, test);
+  const ResultRecord record = MakeRecord(summary, evaluation, tables);
   MetricsLine line = Measure(training_end_);
   line.step = summary.step;
   line.test_accuracy = test.accuracy();
@@ -319,26 +366,27 @@ absl::Status Training::Conclude() {
   }
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
-                AccuracyLine(test));
-  return SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
-                    .data_set = DataSetName(options_.data_dir),
-                    .test_set_crc32c = TestSetCrc32c(data_.test),
-                    .steps = summary.step,
-                    .test_accuracy = test.accuracy()});
+                AccuracyLine(DataSetTitle(recipe_), evaluation));
+  return WriteModel(tables, {.config = WithHiddenSizes(options_.model, model_->plan()),
+                             .data_set = DataSetName(recipe_, options_.data_dir),
+                             .test_set_crc32c = TestSetCrc32c(data_.sets.test),
+                             .steps = summary.step,
+                             .test_accuracy = test.accuracy(),
+                             .numeric = data_.numeric});
 }
 
-absl::Status Training::SaveModel(const SavedModelInfo& info) {
+absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInfo& info) {
   if (!options_.save_model.empty()) {
     MUSTER_RETURN_IF_ERROR(Annotate(
-        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)),
-        "--save_model"));
+        SaveModel(options_.save_model, model_->plan(), parameters_->values(), tables, info), "--save_model"));
   }
   if (options_.save_onnx.empty()) return absl::OkStatus();
   return Annotate(SaveOnnx(options_.save_onnx, model_->plan(), parameters_->values(), ToMetadata(info)),
                   "--save_onnx");
 }
 
-ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const {
+ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluation& test,
+                                  const TableValues& tables) const {
   const double seconds = ToSeconds(training_end_ - training_start_);
   const auto per_second = [&](double count) { return seconds > 0 ? count / seconds : 0; };
   const int workers = options_.worker_count();
@@ -358,11 +406,12 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchRes
       .samples_per_second = per_second(static_cast<double>(samples_ - start_samples_)),
       .steps_per_second = per_second(static_cast<double>(step_ - start_step_)),
       .train_loss = train_loss_,
-      .test_loss = test.mean_loss(),
-      .test_accuracy = test.accuracy(),
+      .test_loss = test.result.mean_loss(),
+      .test_accuracy = test.result.accuracy(),
+      .test_auc = test.auc,
       .bytes_pushed = exchange_->bytes_pushed(),
       .bytes_pulled = exchange_->bytes_pulled(),
-      .parameters_crc32c = Crc32c(parameters_->values().data(), parameters_->values().size_bytes()),
+      .parameters_crc32c = ParametersCrc32c(parameters_->values(), tables),
       .device = "cpu",
       .instruction_set = InstructionSetName(),
       .threads = options_.threads,

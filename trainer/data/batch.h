@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/row_index.h"
 #include "trainer/data/augment.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/sample_order.h"
@@ -18,6 +19,11 @@ struct Batch {
   std::span<const int32_t> ids;     // [size, id_count]
   std::span<const int32_t> labels;  // [size]
   int64_t position = 0;             // of the first sample in the training stream; the others follow it
+
+  // For models with tables: the rows that the ids name and, packed as they are there, their values.
+  const RowIndex* rows = nullptr;
+  std::span<const float> row_values;
+
   int64_t size() const { return static_cast<int64_t>(labels.size()); }
 };
 

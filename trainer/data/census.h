@@ -17,6 +17,9 @@
 
 namespace muster {
 
+inline constexpr int64_t kCensusTrainSize =
+    32'561;  // people in UCI's adult.data; other files may have other numbers
+
 /// The columns of the table, in the order and with the names that the TensorFlow examples give them: numbers
 /// age, fnlwgt, education_num, capital_gain, capital_loss, hours_per_week; strings workclass, education,
 /// marital_status, occupation, relationship, race, gender, native_country.

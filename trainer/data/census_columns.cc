@@ -91,7 +91,9 @@ absl::StatusOr<WideDeepColumns> CensusColumns(const std::string& variant) {
   if (variant == "tutorial") return Tutorial();
   if (variant == "dist_test") return DistTest();
   if (variant == "minibatch") return Minibatch();
-  return InvalidArgument("unknown variant \"%s\" of wide_deep: tutorial, dist_test, minibatch", variant);
+  if (variant == "wide_only") return WideDeepColumns{.wide = Tutorial().wide};
+  return InvalidArgument("unknown variant \"%s\" of wide_deep: tutorial, dist_test, minibatch, wide_only",
+                         variant);
 }
 
 FeatureColumns AllFeatures(const WideDeepColumns& columns) {

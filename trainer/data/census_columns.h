@@ -26,6 +26,7 @@ struct WideDeepColumns {
 ///   tutorial   tensorflow/tensorflow, tensorflow/examples/learn/wide_n_deep_tutorial.py
 ///   dist_test  tensorflow/tensorflow, tensorflow/tools/dist_test/python/census_widendeep.py
 ///   minibatch  tensorflow/models, official/wide_deep/census_dataset.py
+///   wide_only  the wide columns of tutorial and nothing else
 /// with two differences: the words for gender are "Female" and "Male" as in the files, where the first two
 /// sources have them in lower case and so never meet them; and a word that no list has gets an id of its own.
 /// InvalidArgument: another name.

@@ -6,6 +6,7 @@
 
 #include "base/nearest.h"
 #include "trainer/models/mnist.h"
+#include "trainer/models/wide_deep.h"
 
 namespace muster {
 namespace {
@@ -21,6 +22,9 @@ const std::vector<ModelEntry>& Models() {
       {.name = "mnist_softmax", .make = MnistSoftmax},
       {.name = "mnist_mlp", .make = MnistMlp},
       {.name = "mnist_cnn", .make = MnistCnn, .variants = {"lenet", "deep"}},
+      {.name = "wide_deep",
+       .make = WideDeep,
+       .variants = {"tutorial", "dist_test", "minibatch", "wide_only"}},
   };
   return kModels;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,27 +14,30 @@
 #include "kernels/optimizer.h"
 #include "kernels/parameter_layout.h"
 #include "trainer/data/batch.h"
+#include "trainer/data/census_columns.h"
 #include "trainer/models/model_spec.h"
 
 namespace muster {
 
 /// Which model. What is empty takes the model's default.
 struct ModelConfig {
-  std::string model;            // "mnist_softmax", "mnist_mlp", "mnist_cnn"
+  std::string model;            // "mnist_softmax", "mnist_mlp", "mnist_cnn", "wide_deep"
   std::string variant;          // for models that have variants
   std::vector<int64_t> hidden;  // sizes of hidden layers, for models that have them
 };
 
 /// How a model is trained unless something else is asked for.
 struct TrainDefaults {
-  OptimizerConfig optimizer;  // with its learning rate
-  int64_t batch_size = 0;     // per worker
+  OptimizerConfig optimizer;                      // with its learning rate
+  std::optional<OptimizerConfig> wide_optimizer;  // of group 1, if the model has that
+  int64_t batch_size = 0;                         // per worker
   int64_t train_steps = 0;
 };
 
 /// A model and how it is trained.
 struct ModelRecipe {
   ModelSpec spec;
+  std::optional<WideDeepColumns> columns;  // what it makes of the census; unset: it takes the images of MNIST
   TrainDefaults defaults;
   std::string variant;  // the one asked for or the model's default; empty if it has none
 };
@@ -62,13 +66,17 @@ class Model {
   virtual const ModelPlan& plan() const = 0;
   const ParameterLayout& layout() const { return plan().layout; }
 
-  /// gradient [layout().size()]: of the loss summed over the samples, padding zero; overwritten. parameters
-  /// [layout().size()]. A batch larger than planned is a bug; an empty one gives zeros.
+  /// gradient [layout().size() + batch.rows->size()]: of the loss summed over the samples, padding zero, and
+  /// behind the layout that of the batch's rows; overwritten. parameters [layout().size()]. A batch larger
+  /// than planned is a bug; an empty one gives zeros.
   virtual BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
                                       std::span<float> gradient) = 0;
 
   /// The same result without the gradient.
   virtual BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) = 0;
+
+  /// [samples, plan().outputs] of the batch that passed last, until the next one.
+  virtual std::span<const float> logits() const = 0;
 };
 
 /// InvalidArgument: an unknown model (with the nearest name and the list), a variant or hidden sizes that it

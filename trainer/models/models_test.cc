@@ -104,8 +104,9 @@ TEST(Models, RefuseWhatTheyDoNotHave) {
   };
   EXPECT_EQ(error({.model = "mnist_sofmax"}),
             "no model 'mnist_sofmax', did you mean 'mnist_softmax'?; there are: mnist_softmax, mnist_mlp, "
-            "mnist_cnn");
-  EXPECT_EQ(error({.model = "resnet"}), "no model 'resnet'; there are: mnist_softmax, mnist_mlp, mnist_cnn");
+            "mnist_cnn, wide_deep");
+  EXPECT_EQ(error({.model = "resnet"}),
+            "no model 'resnet'; there are: mnist_softmax, mnist_mlp, mnist_cnn, wide_deep");
   EXPECT_EQ(error({.model = "mnist_mlp", .variant = "deep"}),
             "mnist_mlp has no variants, so none called 'deep'");
   EXPECT_EQ(error({.model = "mnist_cnn", .variant = "dep"}),
@@ -229,7 +230,7 @@ TEST_P(EachModelTest, EmptyBatchGivesZeros) {
 
 TEST_P(EachModelTest, EvaluationCoversTheWholeDataSet) {
   const std::vector<float> parameters = ExactParameters(model_->layout(), 3);
-  const BatchResult all = EvaluateDataset(*model_, parameters, dataset_, buffer_);
+  const BatchResult all = EvaluateDataset(*model_, parameters, dataset_, buffer_)->result;
   BatchResult expected;
   for (int64_t i = 0; i < dataset_.size(); ++i) {
     expected += model_->Evaluate(parameters, buffer_.FillInOrder(dataset_, {i, i + 1}));

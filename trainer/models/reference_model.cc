@@ -142,6 +142,7 @@ struct ReferenceModel::Activations {
   Pass pass;
   Values features;
   std::vector<Trace> traces;  // of each layer
+  Values logits;
   double loss_sum = 0;
   Values logits_gradient;
 
@@ -156,7 +157,7 @@ ReferenceModel::ReferenceModel(ModelPlan plan, uint64_t seed) : plan_(std::move(
 ReferenceModel::Activations ReferenceModel::Forward(std::span<const double> parameters, const Batch& batch,
                                                     bool training) const {
   Activations activations{.pass = {.samples = batch.size(), .position = batch.position, .training = training},
-                          .features = Values(batch.features.begin(), batch.features.end())};
+                          .features = Input(parameters.subspan(plan_.layout.size()), batch)};
   for (size_t i = 0; i < plan_.layers.size(); ++i) {
     const LayerPlan& layer = plan_.layers[i];
     Pass pass = activations.pass;
@@ -167,16 +168,82 @@ ReferenceModel::Activations ReferenceModel::Forward(std::span<const double> para
         },
         layer.spec));
   }
+  activations.logits =
+      activations.traces.empty() ? Values(batch.size() * plan_.outputs) : activations.traces.back().output;
+  if (plan_.wide_bias) AddWide(parameters, batch, activations.logits);
   activations.loss_sum =
-      ReferenceSoftmaxCrossEntropy(plan_.layers.back().output.size(), activations.traces.back().output,
-                                   batch.labels, &activations.logits_gradient);
+      plan_.spec.loss == LossKind::kSigmoidCrossEntropy
+          ? ReferenceSigmoidCrossEntropy(activations.logits, batch.labels, &activations.logits_gradient)
+          : ReferenceSoftmaxCrossEntropy(plan_.outputs, activations.logits, batch.labels,
+                                         &activations.logits_gradient);
   return activations;
 }
 
-std::vector<double> ReferenceModel::Backward(std::span<const double> parameters,
+// What the first layer takes: the features, and what the id columns give.
+std::vector<double> ReferenceModel::Input(std::span<const double> row_values, const Batch& batch) const {
+  if (plan_.columns.empty()) return {batch.features.begin(), batch.features.end()};
+  Values input;
+  const int64_t features = plan_.spec.input.size(), id_count = static_cast<int64_t>(plan_.columns.size());
+  for (int64_t s = 0; s < batch.size(); ++s) {
+    input.insert(input.end(), batch.features.begin() + s * features,
+                 batch.features.begin() + (s + 1) * features);
+    for (int64_t c = 0; c < id_count; ++c) {
+      const IdColumnPlan& column = plan_.columns[c];
+      if (const auto* const embedding = std::get_if<EmbeddingColumnSpec>(&column.spec)) {
+        const double* const row = row_values.data() + batch.rows->offsets(column.table)[s];
+        input.insert(input.end(), row, row + embedding->width);
+      } else if (const auto* const one_hot = std::get_if<OneHotColumnSpec>(&column.spec)) {
+        for (int64_t id = 0; id < one_hot->buckets; ++id) {
+          input.push_back(id == batch.ids[s * id_count + c] ? 1 : 0);
+        }
+      }
+    }
+  }
+  return input;
+}
+
+void ReferenceModel::AddWide(std::span<const double> parameters, const Batch& batch,
+                             std::vector<double>& logits) const {
+  const std::span<const double> rows = parameters.subspan(plan_.layout.size());
+  for (int64_t s = 0; s < batch.size(); ++s) {
+    for (int64_t i = 0; i < plan_.outputs; ++i) {
+      double& logit = logits[s * plan_.outputs + i];
+      logit += parameters[plan_.wide_bias->offset + i];
+      for (const IdColumnPlan& column : plan_.columns) {
+        if (!std::holds_alternative<WideColumnSpec>(column.spec)) continue;
+        logit += rows[batch.rows->offsets(column.table)[s] + i];
+      }
+    }
+  }
+}
+
+// Of the wide columns and their bias from the logits' gradient, of the embeddings from that of the input.
+void ReferenceModel::ColumnGradients(const Batch& batch, const std::vector<double>& logits_gradient,
+                                     const std::vector<double>& input_gradient,
+                                     std::span<double> gradient) const {
+  const std::span<double> rows = gradient.subspan(plan_.layout.size());
+  for (int64_t s = 0; s < batch.size(); ++s) {
+    const double* const of_logits = logits_gradient.data() + s * plan_.outputs;
+    for (int64_t i = 0; plan_.wide_bias && i < plan_.outputs; ++i) {
+      gradient[plan_.wide_bias->offset + i] += of_logits[i];
+    }
+    for (const IdColumnPlan& column : plan_.columns) {
+      if (column.table < 0) continue;
+      const bool is_wide = std::holds_alternative<WideColumnSpec>(column.spec);
+      const double* const from =
+          is_wide ? of_logits
+                  : input_gradient.data() + s * plan_.layers.front().input.size() + column.input_begin;
+      double* const row = rows.data() + batch.rows->offsets(column.table)[s];
+      for (int64_t i = 0; i < plan_.tables[column.table].width; ++i) row[i] += from[i];
+    }
+  }
+}
+
+std::vector<double> ReferenceModel::Backward(std::span<const double> parameters, const Batch& batch,
                                              const Activations& activations,
                                              std::vector<double> gradient) const {
-  Values result(plan_.layout.size());
+  Values result(parameters.size());
+  const Values logits_gradient = gradient;
   for (size_t i = plan_.layers.size(); i-- > 0;) {
     const LayerPlan& layer = plan_.layers[i];
     Gradients gradients = std::visit(
@@ -191,6 +258,7 @@ std::vector<double> ReferenceModel::Backward(std::span<const double> parameters,
     }
     gradient = std::move(gradients.input);
   }
+  if (!plan_.columns.empty()) ColumnGradients(batch, logits_gradient, gradient, result);
   return result;
 }
 
@@ -198,7 +266,7 @@ ReferenceResult ReferenceModel::ForwardBackward(std::span<const double> paramete
                                                 const Batch& batch) const {
   const Activations activations = Forward(parameters, batch, true);
   return {.loss_sum = activations.loss_sum,
-          .gradient = Backward(parameters, activations, activations.logits_gradient)};
+          .gradient = Backward(parameters, batch, activations, activations.logits_gradient)};
 }
 
 double ReferenceModel::TrainingLoss(std::span<const double> parameters, const Batch& batch) const {
@@ -214,13 +282,13 @@ std::vector<double> ReferenceModel::GradientTolerance(std::span<const double> pa
   // The backward pass is linear in the gradient, so run with magnitudes it adds magnitudes up.
   Activations activations = Forward(parameters, batch, true);
   activations.features = Magnitudes(activations.features);
-  int64_t terms = 0;
+  int64_t terms = plan_.columns.empty() ? 0 : batch.size();  // of a row's sum
   for (size_t i = 0; i < plan_.layers.size(); ++i) {
     activations.traces[i].output = Magnitudes(activations.traces[i].output);
     terms += LongestSum(plan_.layers[i], batch.size());
   }
   Values tolerance =
-      Backward(Magnitudes(parameters), activations, Values(activations.logits_gradient.size(), 1.0));
+      Backward(Magnitudes(parameters), batch, activations, Values(activations.logits_gradient.size(), 1.0));
   for (double& value : tolerance) value *= logits_error + static_cast<double>(terms) * FLT_EPSILON / 2;
   return tolerance;
 }

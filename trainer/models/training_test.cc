@@ -59,7 +59,7 @@ double TestAccuracy(const Recipe& recipe, const TrainTestData& mnist) {
   const std::unique_ptr<Model> model = MakeModel(recipe.model);
   const std::vector<float> parameters = Train(*model, recipe, mnist.train);
   BatchBuffer buffer(kBatch, kMnistPixels);
-  const double accuracy = EvaluateDataset(*model, parameters, mnist.test, buffer).accuracy();
+  const double accuracy = EvaluateDataset(*model, parameters, mnist.test, buffer)->result.accuracy();
   ::testing::Test::RecordProperty("accuracy", std::to_string(accuracy));
   printf("%s: test accuracy %.4f after %d steps\n", recipe.model.model.c_str(), accuracy,
          static_cast<int>(recipe.steps));

@@ -1,0 +1,78 @@
+// Tables: parameters of which an update touches a few rows, such as embeddings and the weights of crossed
+// columns. They lie beside the ParameterLayout, row by row where they are used.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/initializer.h"
+#include "kernels/optimizer.h"
+
+namespace muster {
+
+struct TableSpec {
+  std::string name;   // unique among the model's tensors and tables, e.g. "wide/education"
+  int64_t rows = 0;   // ids are in [0, rows)
+  int64_t width = 0;  // floats of a row
+  Initializer initializer = Initializer::kZeros;
+  float scale = 0;
+  int optimizer_group = 0;  // which of the job's optimizers updates it
+  friend bool operator==(const TableSpec&, const TableSpec&) = default;
+};
+
+/// InvalidArgument: two tables of one name, a size below 1, more than 2^31 - 1 rows, a row of more than 2^16
+/// floats, a group without an optimizer.
+absl::Status ValidateTables(std::span<const TableSpec> tables, size_t optimizer_count);
+
+/// The rows of one table that have been updated, with their optimizer's slots. All other rows have their
+/// initial values, pure functions of (seed, table, id), and take no memory: so the order in which rows come
+/// into use changes nothing. One thread at a time; an id out of range is a bug.
+class ParameterTable {
+ public:
+  /// `index`: of the table in the model. An optimizer that is not valid is a bug.
+  ParameterTable(const TableSpec& spec, int index, const OptimizerConfig& optimizer, uint64_t seed);
+
+  const TableSpec& spec() const { return spec_; }
+  int64_t updated_rows() const { return static_cast<int64_t>(places_.size()); }
+
+  /// values: [ids.size(), width], packed.
+  void Read(std::span<const int64_t> ids, std::span<float> values) const;
+
+  /// One update, as Optimizer::ApplyRows; it counts as one also without any row. ids: distinct.
+  /// gradient_sums: [ids.size(), width], packed.
+  void Apply(std::span<const int64_t> ids, std::span<const float> gradient_sums, float gradient_scale);
+
+  /// From now on Apply keeps what it changes, for ReadPrevious.
+  void KeepPrevious() { keep_previous_ = true; }
+
+  /// As Read before the last Apply.
+  void ReadPrevious(std::span<const int64_t> ids, std::span<float> values) const;
+
+ private:
+  std::span<float> RowAt(int64_t place) {
+    return std::span(values_).subspan(place * spec_.width, spec_.width);
+  }
+
+  TableSpec spec_;
+  uint64_t seed_;
+  absl::flat_hash_map<int64_t, int64_t> places_;  // of the rows in use
+  std::vector<float> values_;                     // [room for rows, width]
+  std::unique_ptr<Optimizer> optimizer_;          // of all of values_
+  std::vector<int64_t> touched_;                  // the places of one update
+  bool keep_previous_ = false;
+  absl::flat_hash_map<int64_t, int64_t> previous_places_;
+  std::vector<float> previous_values_;
+};
+
+/// One of each, by optimizer group. Fails as ValidateTables does.
+absl::StatusOr<std::vector<ParameterTable>> MakeTables(std::span<const TableSpec> tables,
+                                                       std::span<const OptimizerConfig> by_group,
+                                                       uint64_t seed);
+
+}  // namespace muster

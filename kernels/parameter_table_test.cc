@@ -1,0 +1,120 @@
+#include "kernels/parameter_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace muster {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kWidth = 3;
+constexpr uint64_t kSeed = 9;
+const TableSpec kSpec{
+    .name = "t", .rows = 1000, .width = kWidth, .initializer = Initializer::kTruncatedNormal, .scale = 0.5f};
+
+std::vector<OptimizerConfig> AllOptimizers() {
+  std::vector<OptimizerConfig> configs;
+  for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kMomentum,
+                                   OptimizerKind::kAdagrad, OptimizerKind::kFtrl}) {
+    configs.push_back(UsualOptimizer(kind));
+  }
+  return configs;
+}
+
+std::vector<float> Read(const ParameterTable& table, std::vector<int64_t> ids) {
+  std::vector<float> values(ids.size() * table.spec().width);
+  table.Read(ids, values);
+  return values;
+}
+
+std::vector<float> AllRows(const ParameterTable& table) {
+  std::vector<int64_t> ids;
+  for (int64_t id = 0; id < table.spec().rows; ++id) ids.push_back(id);
+  return Read(table, ids);
+}
+
+TEST(ParameterTable, RowsBeginAsFunctionsOfSeedTableAndId) {
+  const ParameterTable table(kSpec, 2, AllOptimizers()[0], kSeed), same(kSpec, 2, AllOptimizers()[1], kSeed),
+      other_seed(kSpec, 2, AllOptimizers()[0], kSeed + 1), other_table(kSpec, 3, AllOptimizers()[0], kSeed);
+  const std::vector<float> rows = AllRows(table);
+  EXPECT_THAT(rows, Each(::testing::AllOf(::testing::Ge(-1), ::testing::Lt(1))));
+  EXPECT_EQ(rows, AllRows(same));
+  EXPECT_NE(rows, AllRows(other_seed));
+  EXPECT_NE(rows, AllRows(other_table));
+  // Neither which rows are asked for nor in which order changes one.
+  EXPECT_EQ(Read(table, {7}), std::vector<float>(rows.begin() + 7 * kWidth, rows.begin() + 8 * kWidth));
+  EXPECT_EQ(table.updated_rows(), 0);
+}
+
+// The same as an optimizer over the whole table, whose rows are all there from the start.
+TEST(ParameterTable, UpdatesAsAnOptimizerOfTheWholeTable) {
+  for (const OptimizerConfig& config : AllOptimizers()) {
+    ParameterTable table(kSpec, 0, config, kSeed);
+    std::vector<float> whole = AllRows(table);
+    const auto optimizer = MakeOptimizer(config, static_cast<int64_t>(whole.size()));
+    RandomStream random(4);
+    for (int step = 0; step < 60; ++step) {
+      std::vector<int64_t> ids;
+      // Later steps reach rows that the first ones did not, so that the table grows in between.
+      for (int64_t id = 0; id < kSpec.rows; ++id) {
+        if (random.NextBelow(2000) < static_cast<uint64_t>(step)) ids.push_back(kSpec.rows - 1 - id);
+      }
+      std::vector<float> gradient(ids.size() * kWidth);
+      for (float& value : gradient) value = static_cast<float>(2 * random.NextDouble() - 1);
+      table.Apply(ids, gradient, 0.25f);
+      optimizer->ApplyRows(kWidth, ids, gradient, 0.25f, whole);
+    }
+    EXPECT_EQ(AllRows(table), whole) << OptimizerName(config.kind);
+    EXPECT_GT(table.updated_rows(), 500);
+    EXPECT_LT(table.updated_rows(), kSpec.rows);
+  }
+}
+
+TEST(ParameterTable, KeepsTheRowsOfTheUpdateBefore) {
+  ParameterTable table(kSpec, 0, UsualOptimizer(OptimizerKind::kAdagrad), kSeed);
+  table.KeepPrevious();
+  const std::vector<int64_t> all = {0, 1, 2, 3};
+  const auto previous = [&] {
+    std::vector<float> values(all.size() * kWidth);
+    table.ReadPrevious(all, values);
+    return values;
+  };
+  std::vector<float> before = Read(table, all);
+  EXPECT_EQ(previous(), before);
+  for (const std::vector<int64_t>& ids : {std::vector<int64_t>{1, 2}, {2, 0}, {}, {3}}) {
+    before = Read(table, all);
+    table.Apply(ids, std::vector<float>(ids.size() * kWidth, 1.0f), 1);
+    EXPECT_EQ(previous(), before);
+    EXPECT_EQ(Read(table, all) == before, ids.empty());
+  }
+}
+
+TEST(ParameterTable, NamesWhatIsWrongWithASpec) {
+  const auto error = [](const TableSpec& spec, size_t optimizers = 1) {
+    const TableSpec tables[] = {{.name = "first", .rows = 1, .width = 1}, spec};
+    return std::string(ValidateTables(tables, optimizers).message());
+  };
+  EXPECT_EQ(error(kSpec), "");
+  EXPECT_EQ(error({.name = "first", .rows = 1, .width = 1}), "two tables are named 'first'");
+  EXPECT_THAT(error({.name = "t", .rows = 0, .width = 1}), HasSubstr("table 't' has 0 rows"));
+  EXPECT_THAT(error({.name = "t", .rows = int64_t{1} << 31, .width = 1}),
+              HasSubstr("expected 1 to 2147483647"));
+  EXPECT_THAT(error({.name = "t", .rows = 1, .width = 0}), HasSubstr("has 0 numbers"));
+  EXPECT_THAT(error({.name = "t", .rows = 1, .width = 1, .optimizer_group = 1}), HasSubstr("group 1"));
+  EXPECT_EQ(error({.name = "t", .rows = 1, .width = 1, .optimizer_group = 1}, 2), "");
+}
+
+TEST(ParameterTableDeathTest, IdsOutOfRangeAreABug) {
+  ParameterTable table(kSpec, 0, AllOptimizers()[0], kSeed);
+  for (const int64_t id : {int64_t{-1}, kSpec.rows}) {
+    EXPECT_DEATH(Read(table, {id}), "outside the table");
+    EXPECT_DEATH(table.Apply(std::vector{id}, std::vector<float>(kWidth), 1), "outside the table");
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,92 @@
+#include "ps/shard_tables.h"
+
+namespace muster {
+
+absl::StatusOr<ShardTables> ShardTables::Create(std::span<const TableSpec> tables,
+                                                std::span<const OptimizerConfig> by_group, uint64_t seed,
+                                                int shard_index, int shard_count, bool keep_previous) {
+  ShardTables result;
+  MUSTER_ASSIGN_OR_RETURN(result.tables_, MakeTables(tables, by_group, seed));
+  for (ParameterTable& table : result.tables_) {
+    if (keep_previous) table.KeepPrevious();
+  }
+  result.sums_.resize(tables.size());
+  result.shard_index_ = shard_index;
+  result.shard_count_ = shard_count;
+  return result;
+}
+
+absl::StatusOr<int64_t> ShardTables::CheckRows(const RepeatedRows& rows) const {
+  if (rows.size() != static_cast<int>(tables_.size())) {
+    return InvalidArgument("rows of %d tables, the model has %d", rows.size(), tables_.size());
+  }
+  int64_t floats = 0;
+  for (int t = 0; t < rows.size(); ++t) {
+    const TableSpec& spec = tables_[t].spec();
+    for (const uint64_t id : rows[t].ids()) {
+      if (id >= static_cast<uint64_t>(spec.rows)) {
+        return InvalidArgument("row %d of table %s, which has %d", id, spec.name, spec.rows);
+      }
+      if (OwnerOfRow(t, id, shard_count_) != shard_index_) {
+        return InvalidArgument("row %d of table %s is not of shard %d", id, spec.name, shard_index_);
+      }
+    }
+    floats += rows[t].ids_size() * spec.width;
+  }
+  return floats;
+}
+
+void ShardTables::AddGradients(const RepeatedRows& rows, std::span<const float> gradients) {
+  const float* from = gradients.data();
+  for (int t = 0; t < rows.size(); ++t) {
+    RowSums& sums = sums_[t];
+    const int64_t width = tables_[t].spec().width;
+    for (const uint64_t id : rows[t].ids()) {
+      const auto [found, is_new] = sums.places.try_emplace(static_cast<int64_t>(id), sums.ids.size());
+      if (is_new) {
+        sums.ids.push_back(static_cast<int64_t>(id));
+        sums.gradients.insert(sums.gradients.end(), from, from + width);
+      } else {
+        float* const sum = sums.gradients.data() + found->second * width;
+        for (int64_t i = 0; i < width; ++i) sum[i] += from[i];
+      }
+      from += width;
+    }
+  }
+}
+
+void ShardTables::Apply(float gradient_scale) {
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    RowSums& sums = sums_[t];
+    tables_[t].Apply(sums.ids, sums.gradients, gradient_scale);
+    sums.places.clear();
+    sums.ids.clear();
+    sums.gradients.clear();
+  }
+}
+
+template <typename ReadTable>
+void ShardTables::ReadEach(const RepeatedRows& rows, std::span<float> values, ReadTable read) const {
+  std::vector<int64_t> ids;
+  int64_t begin = 0;
+  for (int t = 0; t < rows.size(); ++t) {
+    ids.assign(rows[t].ids().begin(), rows[t].ids().end());
+    const int64_t floats = rows[t].ids_size() * tables_[t].spec().width;
+    read(tables_[t], ids, values.subspan(begin, floats));
+    begin += floats;
+  }
+}
+
+void ShardTables::Read(const RepeatedRows& rows, std::span<float> values) const {
+  ReadEach(rows, values, [](const ParameterTable& table, std::span<const int64_t> ids, std::span<float> to) {
+    table.Read(ids, to);
+  });
+}
+
+void ShardTables::ReadPrevious(const RepeatedRows& rows, std::span<float> values) const {
+  ReadEach(rows, values, [](const ParameterTable& table, std::span<const int64_t> ids, std::span<float> to) {
+    table.ReadPrevious(ids, to);
+  });
+}
+
+}  // namespace muster

@@ -1,0 +1,122 @@
+// Wide & deep on the census, as real processes: alone, over servers, and back from its file.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/support/trainers_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kMinibatch = {"--model=wide_deep", "--variant=minibatch", "--sync_replicas",
+                                             "--global_batch_size=60", "--train_steps=40"};
+
+std::vector<std::string> With(std::vector<std::string> flags, const std::vector<std::string>& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+class WideDeep : public Trainers {
+ protected:
+  Json RunLocal(const std::vector<std::string>& flags, const std::string& run) {
+    std::vector<Started> local;
+    local.push_back(Start(run, With(flags, {"--job_name=local", "--metrics_jsonl=" + Path(run + ".jsonl"),
+                                            "--result_json=" + Path(run + ".json"),
+                                            "--save_model=" + Path(run + ".safetensors")})));
+    WaitForSuccess(local);
+    return Result(run);
+  }
+};
+
+TEST_F(WideDeep, SyncOverServersGivesTheBitsOfOneProcess) {
+  const Json expected = RunLocal(kMinibatch, "local");
+  for (const int ps : {1, 3}) {
+    const std::string run = "ps" + std::to_string(ps);
+    const Json result = Run(MakeCluster(ps, 1), kMinibatch, run);
+    EXPECT_EQ(result["parameters_crc32c"], expected["parameters_crc32c"]) << ps;
+    EXPECT_EQ(result["test_auc"], expected["test_auc"]) << ps;
+    EXPECT_EQ(*ReadFile(Path(run + ".safetensors")), *ReadFile(Path("local.safetensors"))) << ps;
+    // Rows of a few hundred ids, not tables of thousands.
+    EXPECT_LT(result["bytes_pulled"], result["bytes_pushed"].get<int64_t>() + 10'000'000);
+  }
+}
+
+TEST_F(WideDeep, TheSameGlobalBatchGivesTheSameLossesForEveryNumberOfWorkers) {
+  const std::vector<std::string> flags = With(kMinibatch, {"--log_every=1"});
+  Run(MakeCluster(1, 1), flags, "w1");
+  const std::vector<double> expected = Losses("w1");
+  ASSERT_EQ(expected.size(), 40u);
+  Run(MakeCluster(2, 3), flags, "w3");
+  const std::vector<double> losses = Losses("w3");
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t step = 0; step < losses.size(); ++step) {
+    EXPECT_NEAR(losses[step], expected[step], 1e-5 * expected[step]) << "step " << step;
+  }
+}
+
+TEST_F(WideDeep, AKilledWorkerThatStartsAgainChangesNoBit) {
+  const std::vector<std::string> flags = {"--model=wide_deep",      "--variant=tutorial", "--sync_replicas",
+                                          "--global_batch_size=60", "--train_steps=1500", "--log_every=10"};
+  const Json expected = Run(MakeCluster(2, 2), flags, "undisturbed");
+  EXPECT_EQ(RunWithAKilledWorker(flags, "killed")["parameters_crc32c"], expected["parameters_crc32c"]);
+}
+
+TEST_F(WideDeep, AsynchronousWorkersTrainItToo) {
+  const Json result =
+      Run(MakeCluster(2, 3), {"--model=wide_deep", "--variant=minibatch", "--train_steps=600"}, "async");
+  EXPECT_GT(result["test_auc"], 0.8);
+  EXPECT_EQ(result["pushes"]["applied"], result["steps"]);
+}
+
+TEST_F(WideDeep, ReachesItsBars) {
+  if (std::getenv("MUSTER_DATA") == nullptr)
+    GTEST_SKIP() << "the bars are for the real data: set MUSTER_DATA";
+  EXPECT_GE(RunLocal({"--model=wide_deep", "--variant=wide_only"}, "wide")["test_accuracy"], 0.832);
+  // In small batches, which is faster than its own 200 steps over all samples.
+  const Json tutorial = RunLocal(
+      {"--model=wide_deep", "--variant=tutorial", "--batch_size=200", "--train_steps=600"}, "tutorial");
+  EXPECT_GE(tutorial["test_accuracy"], 0.840);
+  EXPECT_GE(tutorial["test_auc"], 0.89);
+}
+
+TEST_F(WideDeep, EveryVariantLearnsTheSyntheticCensus) {
+  for (const std::string variant : {"tutorial", "dist_test", "minibatch", "wide_only"}) {
+    const Json result = RunLocal({"--model=wide_deep", "--data_dir=synthetic", "--batch_size=200",
+                                  "--train_steps=300", "--variant=" + variant},
+                                 variant);
+    EXPECT_EQ(result["variant"], variant);
+    EXPECT_GT(result["test_auc"], 0.75) << variant;
+  }
+}
+
+TEST_F(WideDeep, ASavedModelIsEvaluatedToTheSameNumbers) {
+  const Json trained = RunLocal(kMinibatch, "local");
+  std::vector<Started> evaluation;
+  evaluation.push_back(Start(
+      "evaluate", {"--evaluate=" + Path("local.safetensors"), "--result_json=" + Path("evaluate.json")}));
+  WaitForSuccess(evaluation);
+  const Json evaluated = Result("evaluate");
+  for (const char* const key : {"test_accuracy", "test_auc", "test_loss", "parameters_crc32c", "variant"}) {
+    EXPECT_EQ(evaluated[key], trained[key]) << key;
+  }
+  EXPECT_THAT(*ReadFile(evaluation[0].log), HasSubstr(absl::StrFormat("Census accuracy: %.4f, AUC %.4f\n",
+                                                                      trained["test_accuracy"].get<double>(),
+                                                                      trained["test_auc"].get<double>())));
+}
+
+TEST_F(WideDeep, WhatItCannotDoIsSaidBeforeTraining) {
+  const auto error = [this](const std::vector<std::string>& flags) {
+    EXPECT_EQ(ExitCode(Start("bad", With(flags, {"--job_name=local", "--model=wide_deep"}))), 2);
+    return *ReadFile(Path("bad.log"));
+  };
+  EXPECT_THAT(error({"--save_onnx=" + Path("m.onnx")}), HasSubstr("wide_deep has tables"));
+  EXPECT_THAT(error({"--variant=wide_only", "--hidden=3"}), HasSubstr("wide_only has no hidden layers"));
+  EXPECT_THAT(error({"--augment=shift"}), HasSubstr("for images"));
+  EXPECT_THAT(error({"--data_dir=" + Path("nothing")}), HasSubstr("adult.data"));
+}
+
+}  // namespace
+}  // namespace muster
