@@ -35,11 +35,12 @@ constexpr InstructionSet kInstructionSets[] = {
 // one cache line longer spread over all of them. Measured with AVX2 on one thread (bench/RESULTS.md): the
 // forward product gains a factor of 1.2 to 1.7, copy included, with weights in rows of 512, 1,024 and 2,048
 // floats and batches of 32 and more, and nothing in other rows, those of 256 and 768 included; the weights'
-// gradient, whose copies are smaller, gains 1.1 to 1.9 with rows of a multiple of 256; the input's gradient
-// gains nothing. Without a copy that would be oneDNN's own layouts: for AVX2 it has none.
+// gradient, whose copies are smaller, gains up to 1.9 with rows of a multiple of 256; the input's gradient
+// gains nothing. oneDNN's matmul and inner product, free to choose the layout of the weights, choose plain
+// rows too with AVX2, and take as long as dnnl_sgemm without a copy.
 constexpr int64_t kCriticalWeightsRow = 512, kCriticalBatchRow = 256;
-constexpr int64_t kSmallestPaddedBatch =
-    32;  // with fewer samples the copy of the weights costs what it gains
+// With fewer samples the copy of the weights costs what it gains.
+constexpr int64_t kSmallestPaddedBatch = 32;
 constexpr int64_t kGap = 16;
 
 enum class Transpose : char { kNo = 'N', kYes = 'T' };

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/elementwise.h"
 #include "kernels/kernel_testing.h"
 #include "kernels/optimizer.h"
 
@@ -79,6 +81,18 @@ TEST(Threads, OptimizersGiveTheSameBitsOnAnyNumber) {
     EXPECT_NE(results[0], start);
     EXPECT_EQ(results[1], results[0]) << OptimizerName(kind);
     EXPECT_EQ(results[2], results[0]) << OptimizerName(kind);
+  }
+  SetKernelThreads(1);
+}
+
+TEST(Threads, AValueThatIsNotFiniteIsFoundInAnyPart) {
+  SetKernelThreads(3);
+  std::vector<float> values(3 * kSmallestPart);
+  EXPECT_TRUE(AllFinite(values));
+  for (const int64_t i : {int64_t{0}, kSmallestPart - 1, kSmallestPart, 3 * kSmallestPart - 1}) {
+    values[i] = NAN;
+    EXPECT_FALSE(AllFinite(values)) << i;
+    values[i] = 0;
   }
   SetKernelThreads(1);
 }
