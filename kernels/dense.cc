@@ -36,8 +36,9 @@ constexpr InstructionSet kInstructionSets[] = {
 // forward product gains a factor of 1.2 to 1.7, copy included, with weights in rows of 512, 1,024 and 2,048
 // floats and batches of 32 and more, and nothing in other rows, those of 256 and 768 included; the weights'
 // gradient, whose copies are smaller, gains up to 1.9 with rows of a multiple of 256; the input's gradient
-// gains nothing. oneDNN's matmul and inner product, free to choose the layout of the weights, choose plain
-// rows too with AVX2, and take as long as dnnl_sgemm without a copy.
+// gains nothing. Weights that do not begin at a cache line, unlike a model's, would spread over twice
+// as many sets by themselves and gain nothing either. oneDNN's matmul and inner product, free to choose the
+// layout of the weights, choose plain rows too with AVX2, and take as long as dnnl_sgemm without a copy.
 constexpr int64_t kCriticalWeightsRow = 512, kCriticalBatchRow = 256;
 // With fewer samples the copy of the weights costs what it gains.
 constexpr int64_t kSmallestPaddedBatch = 32;
