@@ -1,17 +1,21 @@
 // Speed of the kernels at the sizes of the models, on one thread or more.
 
 #include <benchmark/benchmark.h>
+#include <dnnl.h>
 
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/aligned_floats.h"
 #include "kernels/convolution.h"
 #include "kernels/dense.h"
 #include "kernels/max_pool.h"
+#include "kernels/threads.h"
 
 namespace muster {
 namespace {
@@ -21,7 +25,9 @@ constexpr char kHelp[] =
 
 FLOP/s counts two operations for each product and sum that defines the layer, so that it can be held against
 the peak of the machine; the number behind the slash is the batch. `backward` gives the gradient of the
-parameters, and that of the input unless the layer is a model's first.)";
+parameters, and that of the input unless the layer is a model's first. `step_products` are the bare products
+of oneDNN in a training step, each at the layout that it is fastest with: its samples/s are what a trainer
+could reach if the rest cost nothing.)";
 
 // A buffer that a closure can keep.
 using Buffer = std::shared_ptr<std::vector<float>>;
@@ -49,20 +55,54 @@ void Register(const std::string& name, int64_t batch, int64_t products, std::fun
 }
 
 void RegisterDense(const std::string& name, const DenseShape& shape, bool is_first) {
-  const Buffer input = RandomFloats(shape.batch * shape.inputs),
-               weights = RandomFloats(shape.inputs * shape.outputs), bias = RandomFloats(shape.outputs),
+  const auto dense = std::make_shared<Dense>(shape, Activation::kRelu);
+  const Buffer input = RandomFloats(shape.batch * shape.inputs), bias = RandomFloats(shape.outputs),
                output = RandomFloats(shape.batch * shape.outputs),
                output_gradient = RandomFloats(shape.batch * shape.outputs),
                weights_gradient = RandomFloats(shape.inputs * shape.outputs),
                bias_gradient = RandomFloats(shape.outputs),
-               input_gradient = RandomFloats(shape.batch * shape.inputs);
+               input_gradient = RandomFloats(is_first ? 0 : shape.batch * shape.inputs);
+  // At a cache line, like the tensors of a model: elsewhere their rows would share fewer sets of the caches.
+  const auto weights = std::make_shared<AlignedFloats>(shape.inputs * shape.outputs, 0.5f);
+  const auto w = std::span<const float>(weights->data(), shape.inputs * shape.outputs);
   const int64_t products = shape.batch * shape.inputs * shape.outputs;
   Register("dense_forward/" + name, shape.batch, products,
-           [=] { DenseForward(shape, *input, *weights, *bias, Activation::kRelu, *output); });
-  Register("dense_backward/" + name, shape.batch, is_first ? products : 2 * products, [=] {
-    ReluBackward(*output, *output_gradient);
-    DenseBackwardParameters(shape, *input, *output_gradient, *weights_gradient, *bias_gradient);
-    if (!is_first) DenseBackwardInput(shape, *output_gradient, *weights, *input_gradient);
+           [=, keep = weights] { dense->Forward(shape.batch, *input, w, *bias, *output); });
+  Register("dense_backward/" + name, shape.batch, is_first ? products : 2 * products, [=, keep = weights] {
+    dense->Backward(shape.batch, *input, w, *output, *output_gradient, *weights_gradient, *bias_gradient,
+                    *input_gradient);
+  });
+}
+
+// One product of oneDNN with nothing around it: op(a) [m, k] * op(b) [k, n]. All begin at a cache line, and
+// rows a multiple of 1,024 bytes long are a line further apart: the layout that oneDNN is fastest with.
+std::function<void()> BareProduct(char transpose_a, char transpose_b, int64_t m, int64_t n, int64_t k) {
+  const auto stride = [](int64_t columns) { return columns % 256 == 0 ? columns + 16 : columns; };
+  const auto matrix = [](int64_t rows, int64_t row_stride) {
+    return std::make_shared<AlignedFloats>(rows * row_stride, 0.5f);
+  };
+  const int64_t a_stride = stride(transpose_a == 'N' ? k : m), b_stride = stride(transpose_b == 'N' ? n : k),
+                c_stride = stride(n);
+  return [=, a = matrix(transpose_a == 'N' ? m : k, a_stride),
+          b = matrix(transpose_b == 'N' ? k : n, b_stride), c = matrix(m, c_stride)] {
+    dnnl_sgemm(transpose_a, transpose_b, m, n, k, 1, a->data(), a_stride, b->data(), b_stride, 0, c->data(),
+               c_stride);
+  };
+}
+
+// All that oneDNN multiplies in one step of an MLP: what is left of a step is ours.
+void RegisterStepProducts(const std::string& name, int64_t batch, const std::vector<int64_t>& sizes) {
+  std::vector<std::function<void()>> work;
+  int64_t products = 0;
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+    const int64_t inputs = sizes[i], outputs = sizes[i + 1];
+    work.push_back(BareProduct('N', 'N', batch, outputs, inputs));
+    work.push_back(BareProduct('T', 'N', inputs, outputs, batch));
+    if (i > 0) work.push_back(BareProduct('N', 'T', batch, inputs, outputs));
+    products += (i > 0 ? 3 : 2) * batch * inputs * outputs;
+  }
+  Register("step_products/" + name, batch, products, [=] {
+    for (const std::function<void()>& product : work) product();
   });
 }
 
@@ -99,11 +139,14 @@ void RegisterAll() {
   constexpr bool kFirst = true;
   RegisterDense("softmax_784x10", {.batch = 100, .inputs = 784, .outputs = 10}, kFirst);
   RegisterDense("mlp_784x100", {.batch = 100, .inputs = 784, .outputs = 100}, kFirst);
+  RegisterDense("mlp_784x512", {.batch = 128, .inputs = 784, .outputs = 512}, kFirst);
   RegisterDense("mlp_512x512", {.batch = 128, .inputs = 512, .outputs = 512}, !kFirst);
   RegisterDense("lenet_800x500", {.batch = 64, .inputs = 800, .outputs = 500}, !kFirst);
   for (const int64_t batch : {50, 128}) {
     RegisterDense("deep_3136x1024", {.batch = batch, .inputs = 3136, .outputs = 1024}, !kFirst);
   }
+
+  RegisterStepProducts("mlp_784x512x512x10", 128, {784, 512, 512, 10});
 
   // With the pooling that follows them, which the second group times by itself.
   ConvolutionShape lenet_1 = {

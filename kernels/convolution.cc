@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/aligned_floats.h"
 #include "kernels/convolution_plan.h"
 #include "kernels/max_pool.h"
 
@@ -31,19 +32,6 @@ auto CallDnnl(const Work& work) {
   }
 }
 
-// Zeros that begin at a cache line.
-class Floats {
- public:
-  explicit Floats(int64_t size) : lines_((size + 15) / 16) {}
-  float* data() { return reinterpret_cast<float*>(lines_.data()); }
-
- private:
-  struct alignas(64) Line {
-    float values[16];
-  };
-  std::vector<Line> lines_;
-};
-
 void Add(const float* from, int64_t size, float* to) {
   for (int64_t i = 0; i < size; ++i) to[i] += from[i];
 }
@@ -64,10 +52,10 @@ struct Calls {
 // One thread's buffers.
 struct Worker {
   dnnl::stream stream;
-  Floats convolved;  // of a group: the values, later their gradient
-  Floats input, input_gradient;
-  Floats weights_gradient, bias_gradient;  // of a group
-  Floats weights_sum, bias_sum;
+  AlignedFloats convolved;  // of a group: the values, later their gradient
+  AlignedFloats input, input_gradient;
+  AlignedFloats weights_gradient, bias_gradient;  // of a group
+  AlignedFloats weights_sum, bias_sum;
   std::vector<std::optional<Calls>> calls;  // by the samples of the group
   bool has_sum = false;
 };
@@ -186,19 +174,19 @@ class Convolution::State {
 
   std::unique_ptr<Worker> MakeWorker() const {
     const auto floats = [](const memory::desc& desc) {
-      return Floats(static_cast<int64_t>(desc.get_size() / sizeof(float)));
+      return AlignedFloats(static_cast<int64_t>(desc.get_size() / sizeof(float)));
     };
     const auto image = planner_.Input(largest_group_, blocks_);
     const auto convolved = planner_.Convolved(largest_group_, blocks_);
     const bool blocked = blocks_.input != 0;
     return std::make_unique<Worker>(Worker{.stream = dnnl::stream(engine_),
                                            .convolved = floats(convolved),
-                                           .input = blocked ? floats(image) : Floats(0),
-                                           .input_gradient = blocked ? floats(image) : Floats(0),
+                                           .input = blocked ? floats(image) : AlignedFloats(0),
+                                           .input_gradient = blocked ? floats(image) : AlignedFloats(0),
                                            .weights_gradient = floats(weights_.gradient),
-                                           .bias_gradient = Floats(shape_.outputs),
+                                           .bias_gradient = AlignedFloats(shape_.outputs),
                                            .weights_sum = floats(weights_.gradient),
-                                           .bias_sum = Floats(shape_.outputs),
+                                           .bias_sum = AlignedFloats(shape_.outputs),
                                            .calls = std::vector<std::optional<Calls>>(largest_group_ + 1)});
   }
 

@@ -11,6 +11,7 @@
 #include "kernels/convolution_reference.h"
 #include "kernels/kernel_testing.h"
 #include "kernels/max_pool_reference.h"
+#include "kernels/threads.h"
 
 namespace muster {
 

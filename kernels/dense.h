@@ -1,12 +1,11 @@
-// The operations of dense layers on the CPU, forward and backward. Matrices are row-major without gaps.
+// Dense layers on the CPU, forward and backward. Matrices are row-major without gaps.
 //
 // Sums are over the samples of the batch, never means; an empty batch has sums of zero. What is not finite
 // stays visible: a NaN in an input reaches the output. Matrix products go through oneDNN, which picks the
 // instruction set when it runs, but for narrow ones (kernels/narrow_product.h). The same bits come out for
 // the same inputs, build, instruction set and number of threads.
 //
-// Sizes that do not fit together are a bug and abort. Outputs overlap no input unless said otherwise. Any
-// thread may call, with outputs of its own.
+// Sizes that do not fit together are a bug and abort. Outputs overlap no input unless said otherwise.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "kernels/aligned_floats.h"
 
 namespace muster {
 
@@ -25,27 +25,33 @@ struct DenseShape {
 
 enum class Activation : uint8_t { kNone, kRelu };
 
-/// output [batch, outputs] = activation(input [batch, inputs] * weights [inputs, outputs] + bias [outputs]).
-void DenseForward(const DenseShape& shape, std::span<const float> input, std::span<const float> weights,
-                  std::span<const float> bias, Activation activation, std::span<float> output);
+/// One layer and its scratch memory. One thread at a time; the work is shared out among its kernel threads
+/// (kernels/threads.h).
+class Dense {
+ public:
+  /// `shape.batch`: of the largest batch.
+  Dense(const DenseShape& shape, Activation activation);
 
-/// weights_gradient [inputs, outputs] = input^T [inputs, batch] * output_gradient [batch, outputs], and
-/// bias_gradient [outputs] = the column sums of output_gradient, where output_gradient is that before the
-/// activation.
-void DenseBackwardParameters(const DenseShape& shape, std::span<const float> input,
-                             std::span<const float> output_gradient, std::span<float> weights_gradient,
-                             std::span<float> bias_gradient);
+  /// output [samples, outputs] = activation(input [samples, inputs] * weights [inputs, outputs] + bias
+  /// [outputs]).
+  void Forward(int64_t samples, std::span<const float> input, std::span<const float> weights,
+               std::span<const float> bias, std::span<float> output);
 
-/// input_gradient [batch, inputs] = output_gradient [batch, outputs] * weights^T [outputs, inputs].
-void DenseBackwardInput(const DenseShape& shape, std::span<const float> output_gradient,
-                        std::span<const float> weights, std::span<float> input_gradient);
+  /// From output_gradient [samples, outputs], the gradient of what Forward gave as `output` for `input`,
+  /// which may be overwritten. With g its gradient before the activation (ReLU: zero where the output is
+  /// zero): weights_gradient [inputs, outputs] = input^T * g, bias_gradient [outputs] = the column sums of g,
+  /// and input_gradient [samples, inputs] = g * weights^T, unless that is empty.
+  void Backward(int64_t samples, std::span<const float> input, std::span<const float> weights,
+                std::span<const float> output, std::span<float> output_gradient,
+                std::span<float> weights_gradient, std::span<float> bias_gradient,
+                std::span<float> input_gradient);
 
-/// Zeroes each gradient whose `activated` value (what ReLU gave, same length) is zero.
-void ReluBackward(std::span<const float> activated, std::span<float> gradient);
-
-/// Threads that products called from this thread may use; OpenMP keeps the number per calling thread. At
-/// least 1.
-void SetKernelThreads(int threads);
+ private:
+  const DenseShape shape_;
+  const Activation activation_;
+  // Copies with rows a little further apart, where that pays (dense.cc); empty otherwise. The gaps are NaN.
+  AlignedFloats padded_weights_, padded_input_, padded_gradient_;
+};
 
 /// What products run with on this CPU under the limit set: "sse41", "avx", "avx2", "avx512_core", ...
 std::string InstructionSetName();

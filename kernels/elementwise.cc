@@ -1,10 +1,12 @@
 #include "kernels/elementwise.h"
 
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <limits>
 
 #include "base/status.h"
+#include "kernels/threads.h"
 #include "kernels/vectorize.h"
 
 namespace muster {
@@ -62,7 +64,11 @@ void Exponentials(std::span<float> values) {
 }
 
 bool AllFinite(std::span<const float> values) {
-  return AllFiniteIn(values.data(), static_cast<int64_t>(values.size()));
+  std::atomic<bool> all = true;
+  ForEachPart(static_cast<int64_t>(values.size()), 1, [&](int64_t begin, int64_t end) {
+    if (!AllFiniteIn(values.data() + begin, end - begin)) all = false;
+  });
+  return all;
 }
 
 void BytesToUnitInterval(std::span<const uint8_t> bytes, std::span<float> features) {

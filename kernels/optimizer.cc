@@ -5,6 +5,7 @@
 
 #include "base/nearest.h"
 #include "kernels/optimizer_loops.h"
+#include "kernels/threads.h"
 
 namespace muster {
 namespace {
@@ -20,7 +21,11 @@ class ElementwiseOptimizer : public Optimizer {
     const size_t size = size_;
     MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
     CountUpdate();
-    Update(0, {size_, parameters.data(), gradient_sum.data(), updated.data()}, gradient_scale);
+    ForEachPart(size_, 1, [&](int64_t begin, int64_t end) {
+      Update(begin,
+             {end - begin, parameters.data() + begin, gradient_sum.data() + begin, updated.data() + begin},
+             gradient_scale);
+    });
   }
 
   void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
@@ -47,7 +52,7 @@ class ElementwiseOptimizer : public Optimizer {
   /// Computes the factors of one more update.
   virtual void Begin(double learning_rate) = 0;
 
-  /// Goes over the arrays, whose slots begin at `offset`.
+  /// Goes over the arrays, whose slots begin at `offset`. Several threads at a time, each with its own range.
   virtual void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) = 0;
 
   virtual void GrowSlots(int64_t size) = 0;

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "kernels/dense.h"
 #include "kernels/layout_optimizer.h"
+#include "kernels/threads.h"
 #include "trainer/data/mnist.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/model.h"

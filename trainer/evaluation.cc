@@ -7,6 +7,7 @@
 #include "base/logging.h"
 #include "base/stdout.h"
 #include "kernels/dense.h"
+#include "kernels/threads.h"
 #include "trainer/load_data.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"

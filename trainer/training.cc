@@ -18,6 +18,7 @@
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
 #include "kernels/learning_rate.h"
+#include "kernels/threads.h"
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
 #include "trainer/data/sample_order.h"

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "kernels/dense.h"
+#include "kernels/threads.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/exact_data.h"
 #include "trainer/models/reference_model.h"

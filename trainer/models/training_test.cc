@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "kernels/dense.h"
 #include "kernels/optimizer.h"
+#include "kernels/threads.h"
 #include "trainer/data/mnist.h"
 #include "trainer/data/synthetic_digits.h"
 #include "trainer/models/cpu_model.h"
