@@ -20,6 +20,7 @@
 #include "kernels/learning_rate.h"
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
+#include "trainer/data/prefetch.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/evaluation.h"
 #include "trainer/flat_buffer.h"
@@ -134,7 +135,7 @@ class Training {
   TrainTestData data_;
   std::unique_ptr<SampleOrder> order_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<BatchBuffer> batch_;
+  std::unique_ptr<Prefetcher> batches_;
   std::unique_ptr<BatchBuffer> evaluation_batch_;
   std::unique_ptr<FlatBuffer> parameters_;
   std::unique_ptr<FlatBuffer> gradient_;
@@ -196,11 +197,12 @@ absl::Status Training::Prepare() {
   model_ = MakeCpuModel(
       std::move(plan),
       {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
-  batch_ = std::make_unique<BatchBuffer>(largest, data_.train.feature_count, data_.train.id_count);
+  BatchBuffer buffer(largest, data_.train.feature_count, data_.train.id_count);
   if (options_.augment_shift) {
     const SampleShape& image = model_->plan().spec.input;
-    batch_->set_augmentation({options_.seed, image.height, image.width, image.channels});
+    buffer.set_augmentation({options_.seed, image.height, image.width, image.channels});
   }
+  batches_ = std::make_unique<Prefetcher>(data_.train, *order_, buffer, options_.prefetch);
   parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
   gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
@@ -238,9 +240,10 @@ absl::Status Training::Step() {
   // In sync mode all workers share one stream of batches, by step; in async mode each goes along its own part
   // of it at its own pace.
   const uint64_t position = options_.mode == UpdateMode::kSync ? step_ : local_steps_;
-  const SampleRange slice =
-      BatchSlice(static_cast<int64_t>(position), options_.global_batch_size, rank_, options_.worker_count());
-  const Batch batch = batch_->Fill(data_.train, *order_, slice);
+  const auto slice = [&](uint64_t at) {
+    return BatchSlice(static_cast<int64_t>(at), options_.global_batch_size, rank_, options_.worker_count());
+  };
+  const Batch batch = batches_->Take(slice(position), slice(position + 1));
   const BatchResult local = model_->ForwardBackward(parameters_->values(), batch, gradient_->values());
   MUSTER_RETURN_IF_ERROR(CheckFinite(model_->layout(), gradient_->values(), local.loss_sum, step_));
   MUSTER_ASSIGN_OR_RETURN(
