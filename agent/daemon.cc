@@ -36,6 +36,7 @@ constexpr Duration kStartTimeout = seconds(30);
 constexpr size_t kFileChunkBytes = size_t{256} << 10;
 constexpr size_t kMaxConnections = 256;
 constexpr size_t kMaxPendingPerConnection = 256;
+constexpr size_t kMaxListedFiles = 10'000;
 
 // Where the answer goes. The connection may be gone by then.
 struct Caller {
@@ -105,6 +106,8 @@ class Daemon {
   absl::StatusOr<agent::Response> Immediate(const agent::Request& request);
   void HandleStart(const Caller& caller, const agent::StartTaskRequest& request);
   void HandleStop(const Caller& caller, const agent::StopTasksRequest& request);
+  absl::StatusOr<const Task*> FindTask(const std::string& job, const std::string& task) const;
+  absl::StatusOr<agent::ListFilesResponse> ListFiles(const agent::ListFilesRequest& request) const;
   void HandleReadFile(const Caller& caller, const agent::ReadFileRequest& request);
   bool Step(PendingStart& start, TimePoint now);
   bool Step(PendingStop& stop, TimePoint now);
@@ -269,6 +272,10 @@ absl::StatusOr<agent::Response> Daemon::Immediate(const agent::Request& request)
       MUSTER_RETURN_IF_ERROR(supervisor_.Forget(request.forget_job().job()));
       response.mutable_forget_job();
       return response;
+    case agent::Request::kListFiles: {
+      MUSTER_ASSIGN_OR_RETURN(*response.mutable_list_files(), ListFiles(request.list_files()));
+      return response;
+    }
     default:
       return absl::UnimplementedError(absl::StrFormat(
           "an unknown kind of request; this agent speaks protocol version %d", kAgentProtocolVersion));
@@ -338,16 +345,37 @@ bool Daemon::Step(PendingStop& stop, TimePoint now) {
   return true;
 }
 
-void Daemon::HandleReadFile(const Caller& caller, const agent::ReadFileRequest& request) {
-  const Task* task = supervisor_.Find(request.job(), request.task());
-  if (task == nullptr) {
-    return Answer(caller, NotFound("no task %s of job %s on this host", request.task(), request.job()));
+absl::StatusOr<const Task*> Daemon::FindTask(const std::string& job, const std::string& task) const {
+  const Task* found = supervisor_.Find(job, task);
+  if (found == nullptr) return NotFound("no task %s of job %s on this host", task, job);
+  return found;
+}
+
+absl::StatusOr<agent::ListFilesResponse> Daemon::ListFiles(const agent::ListFilesRequest& request) const {
+  MUSTER_ASSIGN_OR_RETURN(const Task* task, FindTask(request.job(), request.task()));
+  MUSTER_RETURN_IF_ERROR(ValidateRelativePath(request.folder()));
+  const std::filesystem::path folder = task->folder() / request.folder();
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder));
+  if (names.size() > kMaxListedFiles) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%s holds more than %d files", folder.string(), kMaxListedFiles));
   }
+  agent::ListFilesResponse response;
+  for (const std::string& name : names) {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(folder / name, error)) response.add_names(name);
+  }
+  return response;
+}
+
+void Daemon::HandleReadFile(const Caller& caller, const agent::ReadFileRequest& request) {
+  const absl::StatusOr<const Task*> task = FindTask(request.job(), request.task());
+  if (!task.ok()) return Answer(caller, task.status());
   if (const absl::Status status = ValidateRelativePath(request.path()); !status.ok())
     return Answer(caller, status);
   files_.push_back({.caller = caller,
                     .request = request,
-                    .path = task->folder() / request.path(),
+                    .path = (*task)->folder() / request.path(),
                     .offset = request.offset(),
                     .wake_at = Now()});
 }

@@ -442,6 +442,28 @@ TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
   }
 }
 
+TEST_F(AgentTest, ListsTheFilesOfAFolderThatATaskMade) {
+  AgentClient client(root_);
+  RunToEnd(client, Shell("mkdir -p out/deeper; mkfifo out/pipe; touch out/b out/a 'out/c d' out/deeper/e"));
+  const auto list = [&](const std::string& task, const std::string& folder) {
+    agent::Request request;
+    request.mutable_list_files()->set_job("job");
+    request.mutable_list_files()->set_task(task);
+    request.mutable_list_files()->set_folder(folder);
+    return client.Call(request);
+  };
+  const auto listed = list("worker:0", "out");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_THAT(listed->list_files().names(), testing::ElementsAre("a", "b", "c d"));
+  EXPECT_EQ(list("worker:0", "nothing").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(list("worker:1", "out").status().code(), absl::StatusCode::kNotFound);
+  for (const std::string folder : {"", "..", "out/..", "/tmp"}) {
+    EXPECT_EQ(list("worker:0", folder).status().code(), absl::StatusCode::kInvalidArgument) << folder;
+  }
+  RunToEnd(client, Shell("cd out; seq 10001 | xargs touch"));
+  EXPECT_EQ(list("worker:0", "out").status().code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST_F(AgentTest, ForgetsOnlyWhatHasEnded) {
   AgentClient client(root_);
   ASSERT_TRUE(client.Call(StartRequest("job", "worker:0", {"sleep", "1000"})).ok());

@@ -20,6 +20,7 @@ struct Model {
   bool has_hidden_layers;
   std::vector<std::string> variants;
   std::string without_hidden;  // a variant of a model that has hidden layers otherwise
+  bool takes_images = true;
 };
 
 const std::vector<Model>& Models() {
@@ -30,7 +31,8 @@ const std::vector<Model>& Models() {
       {.name = "wide_deep",
        .has_hidden_layers = true,
        .variants = {"tutorial", "dist_test", "minibatch", "wide_only"},
-       .without_hidden = "wide_only"},
+       .without_hidden = "wide_only",
+       .takes_images = false},
   };
   return models;
 }
@@ -259,6 +261,14 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
     if (hidden != nullptr && job.variant == model.without_hidden) {
       return hidden->KeyError(
           absl::StrFormat("%s of %s has no hidden layers", Quoted(job.variant), model.name));
+    }
+  }
+  if (const YamlNode* const train = root.Find("train"); train != nullptr && !model.takes_images) {
+    if (const YamlNode* const augment = train->Find("augment")) {
+      return augment->KeyError("\"augment\" is for images, which " + model.name + " does not take");
+    }
+    if (const YamlNode* const onnx = train->Find("save_onnx"); onnx != nullptr && job.train.save_onnx) {
+      return onnx->KeyError(model.name + " has tables, which are not written as ONNX; remove \"save_onnx\"");
     }
   }
   return absl::OkStatus();

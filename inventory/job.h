@@ -101,6 +101,8 @@ struct TrainSpec {
   std::optional<int64_t> seed;
   std::optional<int64_t> eval_every;  // steps
   std::optional<int> threads;         // per task
+  std::optional<std::string> augment;
+  bool save_onnx = false;  // beside the parameters, which are always saved
 };
 
 struct Job {

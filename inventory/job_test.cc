@@ -33,7 +33,8 @@ update: {mode: sync, aggregate: 4, staleness: 0}
 replicas:
   ps:     {count: 2, on: cpu}
   worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 5}
-train: {steps: 1000, batch_size: 100, optimizer: adam, learning_rate: 0.001, seed: 1, eval_every: 50, threads: 2}
+train: {steps: 1000, batch_size: 100, optimizer: adam, learning_rate: 0.001, seed: 1, eval_every: 50, threads: 2,
+        augment: shift, save_onnx: true}
 env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
 )");
   ASSERT_TRUE(job.ok()) << job.status();
@@ -65,6 +66,8 @@ env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
   EXPECT_EQ(job->train.seed, 1);
   EXPECT_EQ(job->train.eval_every, 50);
   EXPECT_EQ(job->train.threads, 2);
+  EXPECT_EQ(job->train.augment, "shift");
+  EXPECT_TRUE(job->train.save_onnx);
   EXPECT_THAT(job->env,
               ElementsAre(Pair("OMP_NUM_THREADS", "4"), Pair("GREETING", "a b"), Pair("EMPTY", "")));
   EXPECT_TRUE(job->program.empty());
@@ -116,6 +119,8 @@ TEST(Job, LeavesWhatIsNotGivenToTheTrainer) {
   EXPECT_EQ(job->update.aggregate, std::nullopt);
   EXPECT_EQ(job->train.steps, std::nullopt);
   EXPECT_EQ(job->train.seed, std::nullopt);
+  EXPECT_EQ(job->train.augment, std::nullopt);
+  EXPECT_FALSE(job->train.save_onnx);
   EXPECT_TRUE(job->hidden.empty());
   EXPECT_TRUE(job->env.empty());
 }
@@ -248,6 +253,10 @@ TEST(Job, RefusesBadInputWithItsPlace) {
        "4:26: the optimizer ftrl takes a constant learning rate only, without warm-up"},
       {"train: {seed: -1}\n", "4:15: expected a whole number from 0 to 9223372036854775807, found \"-1\""},
       {"train: {threads: 0}\n", "4:18: expected a whole number from 1 to 1024, found \"0\""},
+      {"train: {augment: shfit}\n", "4:18: unknown augmentation \"shfit\"; did you mean \"shift\"?"},
+      {"train: {augment: true}\n", "4:18: unknown augmentation \"true\"; it is one of: shift"},
+      {"train: {augment: [shift]}\n", "4:18: expected one of shift, found a list"},
+      {"train: {save_onnx: model.onnx}\n", "4:20: expected true or false, found \"model.onnx\""},
       {"train:\n  batch_size: 10\n  global_batch_size: 30\n",
        "6:3: \"batch_size\" (of each worker) and \"global_batch_size\" (of all together) exclude each other"},
       {"train: {global_batch_size: 2}\n",
@@ -304,6 +313,10 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
       {"name: j\nmodel: mnist_cnn\nhidden: [3]\n" + replicas, "3:1: \"mnist_cnn\" has no hidden layers"},
       {"name: j\nmodel: wide_deep\nvariant: wide_olny\n" + replicas,
        "3:10: unknown variant \"wide_olny\" of wide_deep; did you mean \"wide_only\"?"},
+      {"name: j\nmodel: wide_deep\ntrain: {augment: shift}\n" + replicas,
+       "3:9: \"augment\" is for images, which wide_deep does not take"},
+      {"name: j\nmodel: wide_deep\ntrain: {save_onnx: true}\n" + replicas,
+       "3:9: wide_deep has tables, which are not written as ONNX; remove \"save_onnx\""},
       {"name: j\nmodel: wide_deep\nvariant: wide_only\nhidden: [3]\n" + replicas,
        "4:1: \"wide_only\" of wide_deep has no hidden layers"},
       {"name: j\nmodel: mnist_softmax\nhidden: [3]\n" + replicas,

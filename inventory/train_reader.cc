@@ -143,6 +143,8 @@ absl::StatusOr<TrainSpec> ReadTrainSpec(const YamlNode& node) {
   fields.Read("seed", &train.seed, YamlInteger<int64_t>(0, INT64_MAX));
   fields.Read("eval_every", &train.eval_every, YamlInteger<int64_t>(1, kMaxTrainSteps));
   fields.Read("threads", &train.threads, YamlInteger<int>(1, 1024));
+  fields.Read("augment", &train.augment, YamlChoice<std::string>("augmentation", {{"shift", "shift"}}));
+  fields.Read("save_onnx", &train.save_onnx, YamlBoolean);
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   if (train.batch_size && train.global_batch_size) {
     return node.Find("global_batch_size")

@@ -74,6 +74,14 @@ reconcile::TaskReport ReportOf(const agent::TaskStatus& status) {
           .reason = status.reason()};
 }
 
+absl::StatusOr<std::vector<std::string>> NamesOf(const agent::ListFilesResponse& response) {
+  for (const std::string& name : response.names()) {
+    if (!ValidateRelativePath(name).ok() || name.find('/') != std::string::npos)
+      return DataLoss("'%s' is no name of a file", name);
+  }
+  return std::vector<std::string>(response.names().begin(), response.names().end());
+}
+
 HostSession::HostSession(HostSessionOptions options)
     : options_(std::move(options)),
       name_(options_.host.name()),
@@ -98,6 +106,10 @@ void HostSession::Start(uint64_t request, agent::StartTaskRequest start) {
 
 void HostSession::Follow(const std::string& task, const std::string& path) {
   Enqueue(FollowCommand{task, path});
+}
+
+void HostSession::ListFiles(const std::string& task, const std::string& folder) {
+  Enqueue(ListCommand{task, folder});
 }
 
 void HostSession::Enqueue(Command command) {
@@ -133,6 +145,7 @@ void HostSession::Run(const std::stop_token& stop) {
 void HostSession::Do(const Command& command) {
   if (const auto* start = std::get_if<StartCommand>(&command)) return Do(*start);
   if (const auto* follow = std::get_if<FollowCommand>(&command)) return Do(*follow);
+  if (const auto* list = std::get_if<ListCommand>(&command)) return Do(*list);
   const auto& action = std::get<reconcile::Action>(command);
   if (const auto* connect = std::get_if<reconcile::Connect>(&action)) return Do(*connect);
   if (agent_ == nullptr) return;  // its connection was lost, which the reconciler has been told
@@ -286,6 +299,21 @@ void HostSession::Do(const FollowCommand& follow) {
   if (followed.active) return;
   followed.active = true;
   if (agent_ != nullptr) SendFollow(follow.task, follow.path);
+}
+
+void HostSession::Do(const ListCommand& list) {
+  agent::Request message;
+  agent::ListFilesRequest* request = message.mutable_list_files();
+  request->set_job(options_.job);
+  request->set_task(list.task);
+  request->set_folder(list.folder);
+  if (agent_ == nullptr) {
+    return options_.sink(FolderNames{list.task, list.folder, Unavailable("%s is not connected", name_)});
+  }
+  Ask(0, message, [this, list](const agent::Response& response) {
+    const absl::Status status = StatusOf(response, name_);
+    options_.sink(FolderNames{list.task, list.folder, status.ok() ? NamesOf(response.list_files()) : status});
+  });
 }
 
 void HostSession::SendFollow(const std::string& task, const std::string& path) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/file.h"
 #include "base/status.h"
@@ -33,6 +34,13 @@ struct FileBytes {
   bool failed = false;  // `last`, because the file could not be read (further)
 };
 
+/// The regular files in a folder of a task.
+struct FolderNames {
+  std::string task;
+  std::string folder;
+  absl::StatusOr<std::vector<std::string>> names;  // sorted; NotFound: there is no such folder
+};
+
 /// What a host said about itself when it was connected.
 struct HostFacts {
   std::string host;
@@ -46,7 +54,7 @@ struct UploadStep {
   uint64_t total_bytes = 0;
 };
 
-using SessionEvent = std::variant<reconcile::Event, FileBytes, HostFacts, UploadStep>;
+using SessionEvent = std::variant<reconcile::Event, FileBytes, FolderNames, HostFacts, UploadStep>;
 
 struct HostSessionOptions {
   record::Host host;
@@ -70,6 +78,8 @@ class HostSession {
   /// Sends the file's bytes from where it was left. Doing it again after the `last` bytes goes on with what
   /// came since.
   void Follow(const std::string& task, const std::string& path);
+  /// Sends FolderNames once, or, if the connection is lost meanwhile, only what says so.
+  void ListFiles(const std::string& task, const std::string& folder);
 
  private:
   struct StartCommand {
@@ -80,7 +90,11 @@ class HostSession {
     std::string task;
     std::string path;
   };
-  using Command = std::variant<reconcile::Action, StartCommand, FollowCommand>;
+  struct ListCommand {
+    std::string task;
+    std::string folder;
+  };
+  using Command = std::variant<reconcile::Action, StartCommand, FollowCommand, ListCommand>;
   using Handler = std::function<void(const agent::Response&)>;
 
   // A file whose bytes go to the sink.
@@ -98,6 +112,7 @@ class HostSession {
   void Do(const reconcile::StopTasks& stop);
   void Do(const StartCommand& start);
   void Do(const FollowCommand& follow);
+  void Do(const ListCommand& list);
 
   absl::Status CheckFacts(const agent::FactsResponse& facts) const;
   absl::StatusOr<std::deque<std::string>> MissingContents(const std::vector<std::string>& contents);
@@ -130,5 +145,9 @@ class HostSession {
 };
 
 reconcile::TaskReport ReportOf(const agent::TaskStatus& status);
+
+/// DataLoss if one of the names is no name of a file in a folder: they become names of files here, and no
+/// host may choose another place.
+absl::StatusOr<std::vector<std::string>> NamesOf(const agent::ListFilesResponse& response);
 
 }  // namespace muster

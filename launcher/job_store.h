@@ -1,5 +1,5 @@
 // The records of jobs on this machine: ~/.muster/jobs/<id>/ with record.pb, and what came back from the job
-// when it ended (result.json, metrics.jsonl, model.safetensors).
+// when it ended (result.json, metrics.jsonl, model.safetensors, model.onnx, events/).
 #pragma once
 
 #include <filesystem>
@@ -18,6 +18,12 @@ inline constexpr uint32_t kJobRecordVersion = 1;
 
 /// In the folder of a job whose chief wrote a result.
 inline constexpr char kResultFile[] = "result.json";
+
+/// The chief's files and its folder of event files, in its own folder on its host and in the job's here.
+inline constexpr char kMetricsFile[] = "metrics.jsonl";
+inline constexpr char kModelFile[] = "model.safetensors";
+inline constexpr char kOnnxFile[] = "model.onnx";
+inline constexpr char kEventsFolder[] = "events";
 
 /// Says that this process drives a job; freed with the object, or when the process dies.
 class JobLock {

@@ -252,6 +252,7 @@ void Planner::AddTask(const PlacedTask& placed) {
     task.set_tensorflow_flags(true);
     task.set_tls(true);
     task.set_writes_results(task.is_chief());
+    task.set_writes_onnx(task.is_chief() && job_.train.save_onnx);
     AddTrainerArguments(placed, start);
   } else {
     for (const std::string& word : job_.program) start->add_argv(word);
@@ -305,14 +306,20 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
   if (!RateDependsOnSteps(job_.train)) AddFlag("train_steps", job_.train.steps, arguments);
   AddFlag("batch_size", job_.train.batch_size, arguments);
   AddFlag("global_batch_size", job_.train.global_batch_size, arguments);
+  AddFlag("augment", job_.train.augment, arguments);
   AddFlag("eval_every", job_.train.eval_every, arguments);
   AddFlag("threads", job_.train.threads, arguments);
   for (std::string& argument : arguments) start->add_argv(std::move(argument));
   start->add_argv("--data_dir=" + data_argument_);
   // Only the chief writes them, and which task that is, the trainer knows.
-  start->add_argv("--result_json={task_dir}/result.json");
-  start->add_argv("--metrics_jsonl={task_dir}/metrics.jsonl");
-  start->add_argv("--save_model={task_dir}/model.safetensors");
+  const auto add_output = [&](const char* flag, const char* name) {
+    start->add_argv(absl::StrFormat("--%s={task_dir}/%s", flag, name));
+  };
+  add_output("result_json", kResultFile);
+  add_output("metrics_jsonl", kMetricsFile);
+  add_output("log_dir", kEventsFolder);
+  add_output("save_model", kModelFile);
+  if (job_.train.save_onnx) add_output("save_onnx", kOnnxFile);
 }
 
 absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {

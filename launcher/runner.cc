@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 
 #include "launcher/plan.h"
 #include "launcher/reconciler/reconciler.h"
@@ -18,7 +19,7 @@ namespace muster {
 namespace {
 
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
-constexpr const char* kResultFiles[] = {kResultFile, "metrics.jsonl", "model.safetensors"};
+constexpr size_t kFilesAtOnce = 64;  // well below what an agent takes of one connection
 
 // Events from the sessions' threads to the runner's, with a descriptor to wait on.
 class EventQueue {
@@ -67,6 +68,7 @@ class Runner {
       if (!task.is_chief()) continue;
       chief_ = task.id();
       writes_results_ = task.writes_results();
+      writes_onnx_ = task.writes_onnx();
     }
   }
 
@@ -85,6 +87,7 @@ class Runner {
   bool EverythingRuns(const reconcile::View& view) const;
   void Drain();
   absl::Status FetchResults();
+  absl::Status FetchFiles(std::span<const std::string> paths);
   std::string HostOf(const std::string& task_id) const;
 
   const JobStore& store_;
@@ -94,6 +97,7 @@ class Runner {
   RunObserver& observer_;
   std::string chief_;
   bool writes_results_ = false;  // the chief does
+  bool writes_onnx_ = false;     // too
   EventQueue queue_;
   std::map<std::string, std::unique_ptr<HostSession>> sessions_;
   std::optional<reconcile::Outcome> outcome_;
@@ -102,7 +106,9 @@ class Runner {
   bool stop_requested_ = false;
   std::set<std::pair<std::string, std::string>> following_;  // (task, path)
   std::map<std::string, uint64_t> followed_incarnation_;     // of each task, counted over generations
-  std::map<std::string, ResultFile> results_;                // by path: of kResultFiles
+  std::map<std::string, ResultFile> results_;                // by path: of the chief's
+  // The names of the chief's, as its host says.
+  absl::StatusOr<std::vector<std::string>> event_files_ = Unavailable("no answer");
 };
 
 absl::StatusOr<RunResult> Runner::Run() {
@@ -246,7 +252,7 @@ void Runner::FollowOutput(const reconcile::View& view) {
     followed = incarnation;
     std::vector<std::string> paths;
     if (options_.follow_logs) paths.push_back("log");
-    if (task.task == chief_) paths.push_back("metrics.jsonl");
+    if (task.task == chief_) paths.push_back(kMetricsFile);
     for (const std::string& path : paths) {
       following_.insert({task.task, path});
       SessionOf(task.host).Follow(task.task, path);
@@ -260,7 +266,7 @@ void Runner::Handle(const FileBytes& bytes) {
   ResultFile& file = results_[bytes.path];
   file.bytes += bytes.bytes;
   file.complete = bytes.last && !bytes.failed;
-  if (bytes.path == "metrics.jsonl") observer_.OnMetrics(bytes.bytes);
+  if (bytes.path == kMetricsFile) observer_.OnMetrics(bytes.bytes);
 }
 
 bool Runner::EverythingRuns(const reconcile::View& view) const {
@@ -279,6 +285,10 @@ void Runner::Drain() {
       if (const auto* bytes = std::get_if<FileBytes>(&event)) {
         Handle(*bytes);
         deadline = Now() + kDrainTimeout;
+      }
+      if (const auto* folder = std::get_if<FolderNames>(&event)) {
+        following_.erase({folder->task, folder->folder});
+        event_files_ = folder->names;
       }
       const auto* change = std::get_if<reconcile::Event>(&event);
       if (change == nullptr) continue;
@@ -300,18 +310,42 @@ std::string Runner::HostOf(const std::string& task_id) const {
 absl::Status Runner::FetchResults() {
   if (!outcome_ || outcome_->result != reconcile::Result::kSucceeded || !writes_results_)
     return absl::OkStatus();
-  for (const char* path : kResultFiles) {
-    if (results_[path].complete) continue;
-    following_.insert({chief_, path});
-    SessionOf(HostOf(chief_)).Follow(chief_, path);
+  std::vector<std::string> paths = {kResultFile, kMetricsFile, kModelFile};
+  if (writes_onnx_) paths.push_back(kOnnxFile);
+  // Each start of the chief wrote an event file of its own.
+  following_.insert({chief_, kEventsFolder});
+  SessionOf(HostOf(chief_)).ListFiles(chief_, kEventsFolder);
+  MUSTER_RETURN_IF_ERROR(FetchFiles(paths));
+  // A chief that an older muster started has no such folder.
+  if (absl::IsNotFound(event_files_.status())) return absl::OkStatus();
+  if (!event_files_.ok()) {
+    return Unavailable("the job succeeded, but the curves of %s could not be fetched from %s: %s", chief_,
+                       HostOf(chief_), std::string(event_files_.status().message()));
   }
-  Drain();
-  for (const auto& [path, file] : results_) {
-    if (!file.complete) {
-      return Unavailable("the job succeeded, but %s of %s could not be fetched from %s", path, chief_,
-                         HostOf(chief_));
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(store_.JobFolder(record_.id()) / kEventsFolder));
+  paths = *event_files_;
+  for (std::string& path : paths) path = std::string(kEventsFolder) + "/" + path;
+  return FetchFiles(paths);
+}
+
+// From the chief's folder to the same paths in the job's.
+absl::Status Runner::FetchFiles(std::span<const std::string> paths) {
+  for (size_t done = 0; done < paths.size(); done += kFilesAtOnce) {
+    const auto some = paths.subspan(done, std::min(kFilesAtOnce, paths.size() - done));
+    for (const std::string& path : some) {
+      if (results_[path].complete) continue;
+      following_.insert({chief_, path});
+      SessionOf(HostOf(chief_)).Follow(chief_, path);
     }
-    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(store_.JobFolder(record_.id()) / path, file.bytes));
+    Drain();
+    for (const std::string& path : some) {
+      const ResultFile& file = results_[path];
+      if (!file.complete) {
+        return Unavailable("the job succeeded, but %s of %s could not be fetched from %s", path, chief_,
+                           HostOf(chief_));
+      }
+      MUSTER_RETURN_IF_ERROR(WriteFileAtomically(store_.JobFolder(record_.id()) / path, file.bytes));
+    }
   }
   return absl::OkStatus();
 }

@@ -49,8 +49,8 @@ struct RunResult {
 };
 
 /// `record` is saved before anything is started and whenever the cluster changes; with the outcome at the
-/// end. The chief's result, metrics and model are fetched into the job's folder. Cancelled: the second
-/// interrupt.
+/// end. The chief's result, metrics, curves and model are fetched into the job's folder. Cancelled: the
+/// second interrupt.
 absl::StatusOr<RunResult> RunJob(const JobStore& store, record::JobRecord record, const Contents& contents,
                                  const RunOptions& options, RunObserver& observer);
 

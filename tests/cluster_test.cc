@@ -41,7 +41,7 @@ TEST(Cluster, OneCommandTrainsAndASecondOneUploadsNothing) {
 
   const CommandResult list = cluster.Muster({"list", "-o", "json"});
   EXPECT_EQ(nlohmann::json::parse(list.stdout_text).size(), 2u);
-  for (const std::string file : {"result.json", "metrics.jsonl", "model.safetensors"}) {
+  for (const std::string file : {"result.json", "metrics.jsonl", "model.safetensors", "events"}) {
     const std::string id = nlohmann::json::parse(list.stdout_text)[0]["job"];
     EXPECT_TRUE(std::filesystem::exists(cluster.home() / "jobs" / id / file)) << file;
   }

@@ -19,14 +19,38 @@ class ClusterTraining : public LifecycleTest {
                                               "  worker: {count: 2, restart: on_failure, max_restarts: 2}\n"
                                               "train: {steps: " +
                                               std::to_string(steps) +
-                                              ", batch_size: 20, seed: 3, threads: 1}\n");
+                                              ", batch_size: 20, seed: 3, threads: 1, augment: shift, "
+                                              "save_onnx: true}\n");
+  }
+
+  /// Of the newest job, with what came back.
+  std::filesystem::path JobFolder() {
+    const Json jobs = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
+    return cluster_.home() / "jobs" / std::string(jobs[0]["job"]);
+  }
+
+  /// Its event files by name, with what they hold.
+  static std::map<std::string, std::string> EventFiles(const std::filesystem::path& folder) {
+    std::map<std::string, std::string> files;
+    const auto names = ListDirectory(folder / "events");
+    EXPECT_TRUE(names.ok()) << names.status();
+    for (const std::string& name : names.value_or(std::vector<std::string>()))
+      files[name] = ReadFile(folder / "events" / name).value_or("");
+    return files;
+  }
+
+  /// The folder of the newest job's chief on its host.
+  std::filesystem::path ChiefFolder() {
+    const std::filesystem::path roots = cluster_.hosts().HomeOf("host-2") + "/.muster/hosts";
+    return roots / ListDirectory(roots)->at(0) / "jobs" / JobFolder().filename() / "worker.0";
   }
 
   /// The result record of the newest job, as it came back.
   Json Result() {
-    const Json jobs = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
-    const std::filesystem::path folder = cluster_.home() / "jobs" / std::string(jobs[0]["job"]);
-    EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
+    const std::filesystem::path folder = JobFolder();
+    for (const std::string file : {"model.safetensors", "model.onnx"})
+      EXPECT_TRUE(std::filesystem::exists(folder / file)) << file;
+    EXPECT_FALSE(EventFiles(folder).empty());
     EXPECT_NE(ReadFile(folder / "metrics.jsonl").value_or(""), "");
     const Json result =
         Json::parse(ReadFile(folder / "result.json").value_or(""), nullptr, /*allow_exceptions=*/false);
@@ -56,6 +80,8 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
   EXPECT_EQ(Result()["steps"], kSteps);
   EXPECT_EQ(Result()["samples"], kSteps * 40);
+  EXPECT_EQ(EventFiles(JobFolder()).size(), 2u) << "one of each start of the chief";
+  EXPECT_EQ(EventFiles(JobFolder()), EventFiles(ChiefFolder()));
   EXPECT_EQ(ShowTask("disturbed", "ps:0")["restarts"], 0);
   EXPECT_EQ(ShowTask("disturbed", "worker:0")["restarts"], 1);
   EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], 1);

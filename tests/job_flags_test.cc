@@ -129,6 +129,18 @@ TEST_F(JobFlags, SchedulesAreThoseOfTheTrainer) {
   }
 }
 
+TEST_F(JobFlags, AugmentationAndOutputsReachTheTrainer) {
+  const TrainerOptions plain = *Options("");
+  EXPECT_FALSE(plain.augment_shift);
+  EXPECT_EQ(plain.save_model, "{task_dir}/model.safetensors");
+  EXPECT_EQ(plain.log_dir, "{task_dir}/events");
+  EXPECT_EQ(plain.save_onnx, "");
+  const TrainerOptions asked = *Options("augment: shift, save_onnx: true");
+  EXPECT_TRUE(asked.augment_shift);
+  EXPECT_EQ(asked.save_onnx, "{task_dir}/model.onnx");
+  EXPECT_EQ(Options("save_onnx: false")->save_onnx, "");
+}
+
 // Of a job file: the ends are still accepted, what is beyond them is not.
 struct Range {
   std::string before;  // in `train`, up to the number

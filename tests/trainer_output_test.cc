@@ -285,6 +285,8 @@ TEST_F(TrainerOutput, AugmentationChangesTheTrainingAndNotTheTestSet) {
   const Json plain = run("plain", {}), augmented = run("augmented", {"--augment=shift"});
   EXPECT_NE(augmented["parameters_crc32c"], plain["parameters_crc32c"]);
   EXPECT_EQ(run("again", {"--augment", "shift"})["parameters_crc32c"], augmented["parameters_crc32c"]);
+  EXPECT_EQ(run("prefetched", {"--augment=shift", "--prefetch"})["parameters_crc32c"],
+            augmented["parameters_crc32c"]);
   // --evaluate knows nothing of augmentation.
   EXPECT_EQ(Trainer({"--evaluate", Path("augmented.safetensors")}).stdout_text,
             absl::StrFormat("MNIST accuracy: %.4f\n", augmented["test_accuracy"].get<double>()));

@@ -153,6 +153,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(training);
   app.add_option("--augment", f.augment, "shift: training images moved by up to 2 pixels in x and y")
       ->group(training);
+  app.add_flag("--prefetch", f.options.prefetch,
+               "Prepare the next batch during a step: faster only with a core that nothing else needs")
+      ->group(training);
   app.add_option("--data_dir", f.data_dir,
                  "A folder with mnist/ or census/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
       ->capture_default_str()

@@ -28,6 +28,7 @@ struct TrainerOptions {
   uint64_t train_steps = 0;       // global
   uint64_t seed = 1;
   bool augment_shift = false;  // training images, by up to two pixels
+  bool prefetch = false;       // with a thread, on a core that nothing else needs
   std::string data_dir;        // empty: the synthetic set
   int threads = 1;
   bool deterministic = false;

@@ -21,6 +21,7 @@
 #include "kernels/threads.h"
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
+#include "trainer/data/prefetch.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/evaluation.h"
 #include "trainer/flat_buffer.h"
@@ -147,7 +148,7 @@ class Training {
   LoadedData data_;
   std::unique_ptr<SampleOrder> order_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<BatchBuffer> batch_buffer_;
+  std::unique_ptr<Prefetcher> batches_;
   Batch batch_;                           // the one to compute next
   std::optional<uint64_t> batch_number_;  // its number, once it is there
   RowIndex rows_;                         // of that batch
@@ -215,14 +216,15 @@ absl::Status Training::Prepare() {
   model_ = MakeCpuModel(
       std::move(plan),
       {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
-  batch_buffer_ = std::make_unique<BatchBuffer>(largest, sets.train.feature_count, sets.train.id_count);
+  BatchBuffer buffer(largest, sets.train.feature_count, sets.train.id_count);
+  if (options_.augment_shift) {
+    const SampleShape& image = model_->plan().spec.input;
+    buffer.set_augmentation({options_.seed, image.height, image.width, image.channels});
+  }
+  batches_ = std::make_unique<Prefetcher>(sets.train, *order_, buffer, options_.prefetch);
   rows_ = RowIndex(model_->plan().tables, model_->plan().TableColumns(), largest);
   pushed_rows_ = RowIndex(model_->plan().tables, model_->plan().TableColumns(), largest);
   row_values_.resize(rows_.largest_size());
-  if (options_.augment_shift) {
-    const SampleShape& image = model_->plan().spec.input;
-    batch_buffer_->set_augmentation({options_.seed, image.height, image.width, image.channels});
-  }
   parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
   gradient_ = std::make_unique<FlatBuffer>(model_->layout().size() + rows_.largest_size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->plan()));
@@ -287,9 +289,10 @@ absl::Status Training::Step() {
 
 // The values of its rows are still to be read.
 void Training::PrepareBatch(uint64_t number) {
-  const SampleRange slice =
-      BatchSlice(static_cast<int64_t>(number), options_.global_batch_size, rank_, options_.worker_count());
-  batch_ = batch_buffer_->Fill(data_.sets.train, *order_, slice);
+  const auto slice = [&](uint64_t at) {
+    return BatchSlice(static_cast<int64_t>(at), options_.global_batch_size, rank_, options_.worker_count());
+  };
+  batch_ = batches_->Take(slice(number), slice(number + 1));
   rows_.Build(batch_.ids, data_.sets.train.id_count, batch_.size());
   batch_.rows = &rows_;
   batch_.row_values = RowValues();

@@ -5,23 +5,33 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <set>
 #include <string>
 
 #include "base/file.h"
+#include "base/random.h"
 
 namespace muster {
 
-/// "127.0.0.1:port", free a moment ago. The kernel hands out ephemeral ports in random order, so that nobody
-/// is likely to get the same one before the server has it.
+/// "127.0.0.1:port", free a moment ago, and never the same twice in one process. Drawn at random from ports
+/// that the kernel does not give to clients and muster's agent does not lease, so that nobody is likely to
+/// take it before the server does. One thread at a time.
 inline std::string FreeAddress(const char* host = "127.0.0.1") {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  EXPECT_EQ(::inet_pton(AF_INET, host, &address.sin_addr), 1);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return std::string(host) + ":" + std::to_string(ntohs(address.sin_port));
+  constexpr int kFirst = 10'240, kEnd = 20'000, kAttempts = 1000;
+  static RandomStream random(RandomSeed());
+  static std::set<int> given;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const int port = kFirst + static_cast<int>(random.NextBelow(kEnd - kFirst));
+    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    EXPECT_EQ(::inet_pton(AF_INET, host, &address.sin_addr), 1);
+    if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
+    if (given.insert(port).second) return std::string(host) + ":" + std::to_string(port);
+  }
+  ADD_FAILURE() << "no port is free";
+  return std::string(host) + ":1";
 }
 
 }  // namespace muster
