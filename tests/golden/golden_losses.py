@@ -3,7 +3,7 @@
 
     /usr/bin/python3 tests/golden/golden_losses.py > tests/golden/golden_losses.json      (Debian 12: python3-torch 1.13.1)
 
-Parameters, features and labels are made by `uniform`, which golden_losses_test.cc has too, so that nothing has to be stored but the
+Parameters, features, ids and labels are made by `uniform`, which golden_losses_test.cc has too, so that nothing has to be stored but the
 losses. Weights lie as in muster: dense [inputs, outputs], convolutions [kernel, kernel, inputs, outputs], images [height, width, channels].
 """
 import json
@@ -137,5 +137,88 @@ def losses_of(model, shapes, optimizer, settings, schedule):
     return losses
 
 
-json.dump({name: losses_of(*case) for name, case in CASES.items()}, sys.stdout, indent=1)
+# Of the id columns: the buckets of the wide ones, and of the others with the width of the embedding, 0 for zeros and a one.
+TUTORIAL_WIDE = [3, 1000, 1000, 1000, 100, 100, 11, 10000, 1000000, 10000]
+TUTORIAL_DEEP = [(100, 8), (1000, 8), (3, 8), (100, 8), (1000, 8), (1000, 8)]
+MINIBATCH_WIDE = [17, 8, 7, 10, 1000, 11, 1000, 1000]
+MINIBATCH_DEEP = [(10, 0), (17, 0), (8, 0), (7, 0), (1000, 8)]
+# name: (wide columns, other columns, layers, rate of Adagrad)
+CENSUS_CASES = {
+    "wide_deep_tutorial": (TUTORIAL_WIDE, TUTORIAL_DEEP, [100, 50, 1], 0.05),
+    "wide_deep_minibatch": (MINIBATCH_WIDE, MINIBATCH_DEEP, [100, 75, 50, 25, 1], 0.01),
+    "wide_deep_wide_only": (TUTORIAL_WIDE, [], [], None),
+}
+NUMBERS = 5  # of a sample, where there are layers
+
+
+class Ftrl:
+    """FTRL-Proximal (McMahan et al., KDD 2013, algorithm 1) without penalties, with TensorFlow's constants."""
+
+    def __init__(self, parameters, rate=0.2, initial_accumulator=0.1):
+        self.parameters, self.rate = parameters, rate
+        self.n = [torch.full_like(p, initial_accumulator) for p in parameters]
+        self.z = [torch.zeros_like(p) for p in parameters]
+        self.touched = [torch.zeros_like(p, dtype=torch.bool) for p in parameters]
+
+    @torch.no_grad()
+    def step(self):
+        for p, n, z, touched in zip(self.parameters, self.n, self.z, self.touched):
+            touched |= p.grad != 0
+            grown = n + p.grad**2
+            z += p.grad - (grown.sqrt() - n.sqrt()) / self.rate * p
+            n.copy_(grown)
+            p.copy_(torch.where(touched, -z * self.rate / n.sqrt(), p))
+
+
+def parameter(stream, shape, scale):
+    values = (2 * uniform(stream, int(numpy.prod(shape))) - 1) * scale
+    return values.float().double().reshape(shape).requires_grad_()
+
+
+def census_losses(wide_columns, deep_columns, layers, rate):
+    columns = wide_columns + [buckets for buckets, _ in deep_columns]
+    wide = [torch.zeros(buckets, 1, dtype=torch.float64).requires_grad_() for buckets in wide_columns]
+    # Tables are numbered in the order of their columns, from stream 100 on.
+    embeddings, stream = [], 100 + len(wide)
+    for buckets, width in deep_columns:
+        embeddings.append(parameter(stream, (buckets, width), 0.1) if width else None)
+        stream += width > 0
+    dense_layers = []
+    inputs = (NUMBERS if layers else 0) + sum(width or buckets for buckets, width in deep_columns)
+    for number, outputs in enumerate(layers):
+        dense_layers.append((parameter(2 * number, (inputs, outputs), inputs**-0.5), parameter(2 * number + 1, (outputs,), 0.1)))
+        inputs = outputs
+    bias = parameter(2 * len(layers), (1,), 0.1)
+    optimizers = [Ftrl(wide + [bias])]
+    if layers:
+        deep = [e for e in embeddings if e is not None] + [tensor for layer in dense_layers for tensor in layer]
+        optimizers.append(torch.optim.Adagrad(deep, lr=rate, initial_accumulator_value=0.1, eps=0))
+    everything = wide + [bias] + (deep if layers else [])
+    losses = []
+    for step in range(STEPS):
+        numbers = uniform(1000 + step, BATCH * NUMBERS).reshape(BATCH, NUMBERS)
+        labels = (uniform(2000 + step, BATCH) * 2).long().double()
+        ids = (uniform(3000 + step, BATCH * len(columns)).reshape(BATCH, -1) * torch.tensor(columns)).long()
+        logits = bias + sum(table[ids[:, c]] for c, table in enumerate(wide)).squeeze(1)
+        if layers:
+            parts = [numbers]
+            for c, (embedding, (buckets, _)) in enumerate(zip(embeddings, deep_columns), start=len(wide)):
+                parts.append(functional.one_hot(ids[:, c], buckets).double() if embedding is None else embedding[ids[:, c]])
+            x = torch.cat(parts, 1)
+            for weights, offsets in dense_layers[:-1]:
+                x = functional.relu(dense(x, weights, offsets))
+            logits = logits + dense(x, *dense_layers[-1]).squeeze(1)
+        for tensor in everything:
+            tensor.grad = None
+        loss = functional.binary_cross_entropy_with_logits(logits, labels)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+golden = {name: losses_of(*case) for name, case in CASES.items()}
+golden.update({name: census_losses(*case) for name, case in CENSUS_CASES.items()})
+json.dump(golden, sys.stdout, indent=1)
 print()
