@@ -28,7 +28,18 @@ MODELS = {
     "mlp": (["--model=mnist_mlp"], 100, 3000, 6000),
     "mlp512": (["--model=mnist_mlp", "--hidden=512,512", "--optimizer=momentum", "--learning_rate=0.01"], 128, 500, 800),
     "deep": (["--model=mnist_cnn", "--variant=deep", "--optimizer=momentum", "--learning_rate=0.01"], 128, 20, 40),
+    "wide_deep": (["--model=wide_deep", "--variant=tutorial"], 128, 1000, 8000),
 }
+# The tutorial's id columns: those of the wide part with their buckets, and those of the deep part. AGE is in buckets.
+AGE_BUCKETS = [18, 25, 30, 35, 40, 45, 50, 55, 60, 65]
+CENSUS_FIELDS = ("age workclass fnlwgt education education_num marital_status occupation relationship race gender capital_gain "
+                 "capital_loss hours_per_week native_country").split()
+NUMBERS = ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
+WIDE = [(["gender"], 3), (["native_country"], 1000), (["education"], 1000), (["occupation"], 1000), (["workclass"], 100),
+        (["relationship"], 100), (["AGE"], 11), (["education", "occupation"], 10**4), (["AGE", "education", "occupation"], 10**6),
+        (["native_country", "occupation"], 10**4)]
+DEEP = [("workclass", 100), ("education", 1000), ("gender", 3), ("relationship", 100), ("native_country", 1000), ("occupation", 1000)]
+EMBEDDING = 8
 
 
 def read_idx(folder, name, header):
@@ -43,6 +54,62 @@ def load_mnist(folder):
     images = torch.frombuffer(bytearray(read_idx(folder, "train-images-idx3-ubyte", 16)), dtype=torch.uint8)
     labels = torch.frombuffer(bytearray(read_idx(folder, "train-labels-idx1-ubyte", 8)), dtype=torch.uint8)
     return images.reshape(-1, 784).float() / 255, labels.long()
+
+
+def load_census(folder):
+    """Numbers, standardized, and the ids of WIDE and DEEP, each behind those of the columns before it in its part's one table."""
+    import bisect
+    import zlib
+
+    import torch
+
+    path = folder / "census" / "adult.data"
+    text = path.read_text() if path.exists() else gzip.open(f"{path}.gz", "rt").read()
+    numbers, wide, deep, labels = [], [], [], []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 15:
+            continue
+        row = dict(zip(CENSUS_FIELDS, fields))
+        row["AGE"] = str(bisect.bisect_right(AGE_BUCKETS, float(row["age"])))
+        numbers.append([float(row[name]) for name in NUMBERS])
+        labels.append(float(fields[14].startswith(">50K")))
+
+        def place(columns):
+            begin, ids = 0, []
+            for names, buckets in columns:
+                ids.append(begin + zlib.crc32("|".join(row[name] for name in names).encode()) % buckets)
+                begin += buckets
+            return ids
+
+        wide.append(place(WIDE))
+        deep.append(place([([name], buckets) for name, buckets in DEEP]))
+    numbers = torch.tensor(numbers)
+    numbers = (numbers - numbers.mean(0)) / numbers.std(0)
+    return numbers, torch.tensor(wide), torch.tensor(deep), torch.tensor(labels)
+
+
+def make_wide_deep():
+    """The tutorial's model and its optimizers: Adagrad throughout, since PyTorch has no FTRL, on sparse gradients of the tables."""
+    import torch
+    from torch import nn
+
+    class WideDeep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide = nn.EmbeddingBag(sum(buckets for _, buckets in WIDE), 1, mode="sum", sparse=True)
+            self.embeddings = nn.Embedding(sum(buckets for _, buckets in DEEP), EMBEDDING, sparse=True)
+            self.bias = nn.Parameter(torch.zeros(1))
+            inputs = len(NUMBERS) + EMBEDDING * len(DEEP)
+            self.layers = nn.Sequential(nn.Linear(inputs, 100), nn.ReLU(), nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 1))
+            nn.init.zeros_(self.wide.weight)
+
+        def forward(self, numbers, wide, deep):
+            embedded = self.embeddings(deep).flatten(1)
+            return (self.layers(torch.cat([numbers, embedded], 1)) + self.wide(wide) + self.bias).squeeze(1)
+
+    model = WideDeep()
+    return model, torch.optim.Adagrad(model.parameters(), lr=0.05, initial_accumulator_value=0.1)
 
 
 def make_model(name):
@@ -70,28 +137,42 @@ def make_model(name):
     raise ValueError(name)
 
 
+def make_training(name, folder):
+    """The number of samples, and what computes the loss of some of them; the optimizer."""
+    from torch.nn import functional
+
+    if name == "wide_deep":
+        numbers, wide, deep, labels = load_census(folder)
+        model, optimizer = make_wide_deep()
+
+        def loss_of(index):
+            return functional.binary_cross_entropy_with_logits(model(numbers[index], wide[index], deep[index]), labels[index])
+    else:
+        images, labels = load_mnist(folder)
+        model, optimizer, takes_images = make_model(name)
+
+        def loss_of(index):
+            features = images[index]
+            return functional.cross_entropy(model(features.view(-1, 1, 28, 28) if takes_images else features), labels[index])
+    return len(labels), loss_of, optimizer
+
+
 def train_with_torch(name, batch, steps, threads, folder):
     import torch
-    from torch.nn import functional
 
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    images, labels = load_mnist(folder)
-    model, optimizer, takes_images = make_model(name)
-    order, position = torch.randperm(len(labels)), 0
+    count, loss_of, optimizer = make_training(name, folder)
+    order, position = torch.randperm(count), 0
 
     def step():
         nonlocal order, position
         if position + batch > len(order):
-            order, position = torch.randperm(len(labels)), 0
+            order, position = torch.randperm(count), 0
         index = order[position:position + batch]
         position += batch
-        features = images[index]
-        if takes_images:
-            features = features.view(-1, 1, 28, 28)
         optimizer.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(model(features), labels[index])
-        loss.backward()
+        loss_of(index).backward()
         optimizer.step()
 
     for _ in range(max(steps // 20, 2)):
