@@ -12,11 +12,12 @@ set(MUSTER_SANITIZE "" CACHE STRING "Value for -fsanitize=, e.g. address,undefin
 add_library(muster_settings INTERFACE)
 target_include_directories(muster_settings INTERFACE ${CMAKE_SOURCE_DIR})
 # One binary has to run on every x86-64-v2 host, and its sums must not depend on where the compiler may fuse.
-target_compile_options(muster_settings INTERFACE -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
+set(muster_compile_options -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
   $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-march=x86-64-v2>)
 if(MUSTER_WERROR)
-  target_compile_options(muster_settings INTERFACE -Werror)
+  list(APPEND muster_compile_options -Werror)
 endif()
+target_compile_options(muster_settings INTERFACE $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${muster_compile_options}>)
 if(MUSTER_SANITIZE)
   target_compile_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
