@@ -3,6 +3,10 @@
 # Machine code for Hopper; the driver compiles the rest from PTX when a program starts: 7.5 is the oldest that CUDA 13
 # supports, 8.0 the first with TF32.
 find_program(MUSTER_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
+option(MUSTER_REQUIRE_CUDA "Fail where nvcc is not found" OFF)
+if(MUSTER_REQUIRE_CUDA AND NOT MUSTER_NVCC)
+  message(FATAL_ERROR "nvcc is neither in PATH, nor in CUDA_HOME/bin, nor in /usr/local/cuda/bin")
+endif()
 set(MUSTER_CUDA OFF)
 if(MUSTER_NVCC AND NOT MUSTER_SANITIZE)
   set(CMAKE_CUDA_COMPILER ${MUSTER_NVCC})

@@ -46,8 +46,12 @@ endfunction()
 # What the thread sanitizer needs: building the rest under it would take minutes for nothing.
 add_custom_target(muster_core_tests)
 
+# The module for CUDA, its tests and its benchmark.
+add_custom_target(muster_cuda_all)
+
 # muster_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry per test case.
-# Label `core` marks what the thread sanitizer runs; `e2e` what starts real sshd or trainers.
+# Label `core` marks what the thread sanitizer runs; `cuda` what needs a GPU and is
+# skipped without; `e2e` what starts real sshd or trainers.
 function(muster_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING)
@@ -61,6 +65,9 @@ function(muster_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if("core" IN_LIST arg_LABELS)
     add_dependencies(muster_core_tests ${name})
+  endif()
+  if("cuda" IN_LIST arg_LABELS)
+    add_dependencies(muster_cuda_all ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")

@@ -101,6 +101,8 @@ struct TrainSpec {
   std::optional<int64_t> seed;
   std::optional<int64_t> eval_every;  // steps
   std::optional<int> threads;         // per task
+  std::optional<std::string> device;  // of the workers: auto, cpu, cuda:N
+  std::optional<std::string> cuda_math;
 };
 
 struct Job {

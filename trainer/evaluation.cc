@@ -7,8 +7,8 @@
 #include "base/logging.h"
 #include "base/stdout.h"
 #include "kernels/dense.h"
+#include "trainer/device_choice.h"
 #include "trainer/load_data.h"
-#include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
@@ -101,10 +101,15 @@ absl::Status Evaluate(const EvaluationOptions& options) {
                Describe(saved->info.config), saved->info.steps, saved->info.data_set, data.test.size(),
                place);
 
-  const std::unique_ptr<Model> model = MakeCpuModel(saved->plan, {.largest_batch = kEvaluationBatch});
+  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(options.device));
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Model> model,
+      MakeModel(saved->plan, options.device, {.largest_batch = kEvaluationBatch, .math = options.device.math},
+                &device));
   BatchBuffer buffer(kEvaluationBatch, data.test.feature_count, data.test.id_count);
   const std::span<const float> parameters = saved->parameters.values();
   const BatchResult test = EvaluateDataset(*model, parameters, data.test, buffer);
+  MUSTER_RETURN_IF_ERROR(model->status());
   if (!options.result_json.empty()) {
     const ResultRecord record{.model = saved->info.config.model,
                               .variant = saved->info.config.variant,
@@ -112,7 +117,7 @@ absl::Status Evaluate(const EvaluationOptions& options) {
                               .test_loss = test.mean_loss(),
                               .test_accuracy = test.accuracy(),
                               .parameters_crc32c = Crc32c(parameters.data(), parameters.size_bytes()),
-                              .device = "cpu",
+                              .device = DeviceName(device.get()),
                               .instruction_set = InstructionSetName(),
                               .threads = options.threads,
                               .program_sha256 = options.program_sha256,

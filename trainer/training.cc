@@ -21,11 +21,12 @@
 #include "ps/job_config.h"
 #include "trainer/data/batch.h"
 #include "trainer/data/sample_order.h"
+#include "trainer/device_choice.h"
 #include "trainer/evaluation.h"
 #include "trainer/flat_buffer.h"
 #include "trainer/gradient_exchange.h"
 #include "trainer/load_data.h"
-#include "trainer/models/cpu_model.h"
+#include "trainer/models/device.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 #include "trainer/onnx.h"
@@ -37,18 +38,20 @@ namespace {
 
 constexpr Duration kFinishAgainTimeout = std::chrono::seconds(5);
 
+// `tensor`: the first whose gradient is not finite, or null: only the loss is not.
+absl::Status NotFinite(const LayoutTensor* tensor, uint64_t step) {
+  const std::string what = tensor == nullptr ? "loss" : "gradient of " + tensor->spec.name;
+  return FailedPrecondition("the %s is not finite at step %d: lower the learning rate or check the data",
+                            what, step);
+}
+
 absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> gradient, double loss_sum,
                          uint64_t step) {
   if (AllFinite(gradient) && std::isfinite(loss_sum)) return absl::OkStatus();
   for (const LayoutTensor& tensor : layout.tensors()) {
-    if (!AllFinite(gradient.subspan(tensor.offset, tensor.size))) {
-      return FailedPrecondition(
-          "the gradient of %s is not finite at step %d: lower the learning rate or check the data",
-          tensor.spec.name, step);
-    }
+    if (!AllFinite(gradient.subspan(tensor.offset, tensor.size))) return NotFinite(&tensor, step);
   }
-  return FailedPrecondition("the loss is not finite at step %d: lower the learning rate or check the data",
-                            step);
+  return NotFinite(nullptr, step);
 }
 
 // What is written at the end has to have a place before hours of training.
@@ -116,14 +119,16 @@ class Training {
  private:
   absl::Status FinishAgain();
   absl::Status Prepare();
+  absl::Status PrepareDevice(int64_t largest_batch);
   absl::Status Loop();
   absl::Status Step();
+  absl::Status RunOnDevice();
   absl::Status Report(const ExchangeResult& result);
   MetricsLine Measure(TimePoint now) const;
   absl::Status Conclude();
   absl::Status SaveModel(const SavedModelInfo& info);
   double LearningRate() const;
-  BatchResult EvaluateOnTestSet();
+  absl::StatusOr<BatchResult> EvaluateOnTestSet();
   ResultRecord MakeRecord(const ExchangeSummary& summary, const BatchResult& test) const;
 
   const TrainerOptions& options_;
@@ -133,6 +138,9 @@ class Training {
 
   TrainTestData data_;
   std::unique_ptr<SampleOrder> order_;
+  ModelPlan plan_;
+  std::unique_ptr<Device> device_;                   // null: the CPU
+  std::unique_ptr<DeviceTraining> device_training_;  // without servers on a device: no model, no exchanges
   std::unique_ptr<Model> model_;
   std::unique_ptr<BatchBuffer> batch_;
   std::unique_ptr<BatchBuffer> evaluation_batch_;
@@ -192,18 +200,16 @@ absl::Status Training::Prepare() {
   // The first worker's part of a batch is the largest one.
   const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.worker_count()).size();
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options_.model));
-  MUSTER_ASSIGN_OR_RETURN(ModelPlan plan, PlanModel(recipe.spec));
-  model_ = MakeCpuModel(
-      std::move(plan),
-      {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
+  MUSTER_ASSIGN_OR_RETURN(plan_, PlanModel(recipe.spec));
+  MUSTER_RETURN_IF_ERROR(PrepareDevice(largest));
   batch_ = std::make_unique<BatchBuffer>(largest, data_.train.feature_count, data_.train.id_count);
   if (options_.augment_shift) {
-    const SampleShape& image = model_->plan().spec.input;
+    const SampleShape& image = plan_.spec.input;
     batch_->set_augmentation({options_.seed, image.height, image.width, image.channels});
   }
-  parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
-  gradient_ = std::make_unique<FlatBuffer>(model_->layout().size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->layout()));
+  parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
+  gradient_ = std::make_unique<FlatBuffer>(plan_.layout.size());
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_.layout));
   if (is_chief_) {
     MUSTER_RETURN_IF_ERROR(CheckOutputs(options_));
     evaluation_batch_ =
@@ -213,6 +219,9 @@ absl::Status Training::Prepare() {
                                                            .append = options_.incarnation > 1}));
   }
   MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
+  if (device_training_ != nullptr) {
+    MUSTER_RETURN_IF_ERROR(device_training_->Start(parameters_->values()));
+  }
   step_ = start_step_ = start.step;
   local_steps_ = start.local_steps;
   const uint64_t samples_per_step =
@@ -225,9 +234,38 @@ absl::Status Training::Prepare() {
   return absl::OkStatus();
 }
 
+// What this process computes on.
+absl::Status Training::PrepareDevice(int64_t largest_batch) {
+  MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
+  if (device_ != nullptr && !options_.task) {
+    auto training = device_->MakeTraining(plan_, data_,
+                                          {.optimizers = {options_.optimizer},
+                                           .batch_size = largest_batch,
+                                           .evaluation_batch_size = kEvaluationBatch,
+                                           .seed = options_.seed,
+                                           .augment_shift = options_.augment_shift,
+                                           .math = options_.device.math});
+    if (training.ok()) {
+      device_training_ = *std::move(training);
+      return absl::OkStatus();
+    }
+    // Step by step may still be possible.
+    if (!absl::IsUnimplemented(training.status())) {
+      MUSTER_RETURN_IF_ERROR(FallBackToCpu(options_.device, training.status(), &device_));
+    }
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      model_, MakeModel(plan_, options_.device,
+                        {.largest_batch = std::max(largest_batch, is_chief_ ? kEvaluationBatch : 0),
+                         .seed = options_.seed,
+                         .math = options_.device.math},
+                        &device_));
+  return absl::OkStatus();
+}
+
 absl::Status Training::Loop() {
   while (step_ < options_.train_steps) {
-    MUSTER_RETURN_IF_ERROR(Step());
+    MUSTER_RETURN_IF_ERROR(device_training_ != nullptr ? RunOnDevice() : Step());
     if (first_step_ == training_start_ && step_ > start_step_) first_step_ = Now();
   }
   training_end_ = Now();
@@ -242,7 +280,8 @@ absl::Status Training::Step() {
       BatchSlice(static_cast<int64_t>(position), options_.global_batch_size, rank_, options_.worker_count());
   const Batch batch = batch_->Fill(data_.train, *order_, slice);
   const BatchResult local = model_->ForwardBackward(parameters_->values(), batch, gradient_->values());
-  MUSTER_RETURN_IF_ERROR(CheckFinite(model_->layout(), gradient_->values(), local.loss_sum, step_));
+  MUSTER_RETURN_IF_ERROR(model_->status());
+  MUSTER_RETURN_IF_ERROR(CheckFinite(plan_.layout, gradient_->values(), local.loss_sum, step_));
   MUSTER_ASSIGN_OR_RETURN(
       const ExchangeResult result,
       exchange_->Exchange(batch.size(), local.loss_sum, gradient_->values(), parameters_->values()));
@@ -253,6 +292,29 @@ absl::Status Training::Step() {
   train_loss_ = result.mean_loss;
   staleness_ = result.staleness;
   return is_chief_ ? Report(result) : absl::OkStatus();
+}
+
+// Steps without the host until the next one at which something is to be reported. The first is one alone, so
+// that its time is known.
+absl::Status Training::RunOnDevice() {
+  constexpr uint64_t kMostSteps = 1000;  // so that lines of progress come in time
+  const auto until_multiple = [&](uint64_t every) { return every - local_steps_ % every; };
+  uint64_t steps = std::min({options_.train_steps - step_, until_multiple(options_.log_every), kMostSteps});
+  if (options_.eval_every > 0) steps = std::min(steps, until_multiple(options_.eval_every));
+  if (step_ == start_step_) steps = 1;
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<DeviceStep> results,
+                          device_training_->Run(static_cast<int64_t>(steps)));
+  for (const DeviceStep& result : results) {
+    const int32_t tensor = result.tensor_not_finite;
+    if (tensor >= 0) return NotFinite(&plan_.layout.tensors()[tensor], step_);
+    if (!std::isfinite(result.loss_sum)) return NotFinite(nullptr, step_);
+    ++step_;
+  }
+  local_steps_ += steps;
+  samples_ += steps * options_.global_batch_size;
+  train_loss_ = results.back().loss_sum / static_cast<double>(options_.global_batch_size);
+  staleness_ = 0;
+  return Report({.step = step_, .mean_loss = *train_loss_});
 }
 
 absl::Status Training::Report(const ExchangeResult& result) {
@@ -266,7 +328,7 @@ absl::Status Training::Report(const ExchangeResult& result) {
   std::string text = absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, result.mean_loss,
                                      line.samples_per_second);
   if (evaluate) {
-    const BatchResult test = EvaluateOnTestSet();
+    MUSTER_ASSIGN_OR_RETURN(const BatchResult test, EvaluateOnTestSet());
     line.test_accuracy = test.accuracy();
     line.test_loss = test.mean_loss();
     text += absl::StrFormat(", test accuracy %.4f", test.accuracy());
@@ -296,13 +358,21 @@ double Training::LearningRate() const {
   return LearningRateAt(optimizer.schedule, optimizer.learning_rate, step_ > 0 ? step_ - 1 : 0);
 }
 
-BatchResult Training::EvaluateOnTestSet() {
-  return EvaluateDataset(*model_, parameters_->values(), data_.test, *evaluation_batch_);
+absl::StatusOr<BatchResult> Training::EvaluateOnTestSet() {
+  if (device_training_ != nullptr) return device_training_->EvaluateTestSet();
+  const BatchResult test = EvaluateDataset(*model_, parameters_->values(), data_.test, *evaluation_batch_);
+  MUSTER_RETURN_IF_ERROR(model_->status());
+  return test;
 }
 
 absl::Status Training::Conclude() {
-  MUSTER_ASSIGN_OR_RETURN(const ExchangeSummary summary, exchange_->AwaitOthers(parameters_->values()));
-  const BatchResult test = EvaluateOnTestSet();
+  ExchangeSummary summary{.step = step_};
+  if (device_training_ != nullptr) {
+    MUSTER_RETURN_IF_ERROR(device_training_->ReadParameters(parameters_->values()));
+  } else {
+    MUSTER_ASSIGN_OR_RETURN(summary, exchange_->AwaitOthers(parameters_->values()));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const BatchResult test, EvaluateOnTestSet());
   if (!AllFinite(parameters_->values()) || !std::isfinite(test.loss_sum)) {
     return FailedPrecondition(
         "the parameters are not finite after the last step, %d: lower the learning rate", summary.step);
@@ -320,7 +390,7 @@ absl::Status Training::Conclude() {
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
                 AccuracyLine(test));
-  return SaveModel({.config = WithHiddenSizes(options_.model, model_->plan()),
+  return SaveModel({.config = WithHiddenSizes(options_.model, plan_),
                     .data_set = DataSetName(options_.data_dir),
                     .test_set_crc32c = TestSetCrc32c(data_.test),
                     .steps = summary.step,
@@ -329,12 +399,12 @@ absl::Status Training::Conclude() {
 
 absl::Status Training::SaveModel(const SavedModelInfo& info) {
   if (!options_.save_model.empty()) {
-    MUSTER_RETURN_IF_ERROR(Annotate(
-        SaveSafetensors(options_.save_model, model_->layout(), parameters_->values(), ToMetadata(info)),
-        "--save_model"));
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(SaveSafetensors(options_.save_model, plan_.layout, parameters_->values(), ToMetadata(info)),
+                 "--save_model"));
   }
   if (options_.save_onnx.empty()) return absl::OkStatus();
-  return Annotate(SaveOnnx(options_.save_onnx, model_->plan(), parameters_->values(), ToMetadata(info)),
+  return Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), ToMetadata(info)),
                   "--save_onnx");
 }
 
@@ -363,7 +433,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const BatchRes
       .bytes_pushed = exchange_->bytes_pushed(),
       .bytes_pulled = exchange_->bytes_pulled(),
       .parameters_crc32c = Crc32c(parameters_->values().data(), parameters_->values().size_bytes()),
-      .device = "cpu",
+      .device = DeviceName(device_.get()),
       .instruction_set = InstructionSetName(),
       .threads = options_.threads,
       .program_sha256 = options_.program_sha256,

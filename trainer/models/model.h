@@ -69,6 +69,9 @@ class Model {
 
   /// The same result without the gradient.
   virtual BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) = 0;
+
+  /// OK, or what went wrong first with the device that computes: no result since then means anything.
+  virtual absl::Status status() const { return absl::OkStatus(); }
 };
 
 /// InvalidArgument: an unknown model (with the nearest name and the list), a variant or hidden sizes that it
