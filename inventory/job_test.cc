@@ -250,7 +250,8 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"train: {device: gpu}\n",
        "4:17: expected auto, cpu, or cuda:N with the number of a GPU from 0, found \"gpu\""},
       {"train: {device: \"cuda:\"}\n",
-       "4:17: expected auto, cpu, or cuda:N with the number of a GPU from 0, found \"cuda:\""},
+       "4:17: expected auto, cpu, or cuda:N with the number of a GPU from 0, found the text "
+       "\"cuda:\""},
       {"train: {threads: 0}\n", "4:18: expected a whole number from 1 to 1024, found \"0\""},
       {"train:\n  batch_size: 10\n  global_batch_size: 30\n",
        "6:3: \"batch_size\" (of each worker) and \"global_batch_size\" (of all together) exclude each other"},

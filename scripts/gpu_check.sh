@@ -23,7 +23,7 @@ fail() {
 }
 
 pack() {
-  local root build folder=$1 program scratch
+  local root build folder=$1 program
   root=$(cd "$(dirname "$0")/.." && pwd)
   build=$root/build/${PRESET:-release}
   [ ! -e "$folder" ] || fail "$folder is there already"
@@ -49,7 +49,7 @@ pack() {
   [ "$bytes" -lt $((packed_limit_mb * 1000000)) ] || fail "that is not under $packed_limit_mb MB"
 }
 
-# Counts of all programs so far.
+# Of all programs so far.
 passed=0 failed=0 skipped=0
 
 # check NAME DEADLINE COMMAND...: one program that passes or fails as a whole.

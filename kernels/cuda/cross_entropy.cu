@@ -82,12 +82,13 @@ __global__ void SoftmaxCrossEntropyKernel(int64_t batch, int64_t classes, const 
   __threadfence();
   if (atomicInc(&scratch->finished, gridDim.x - 1) != gridDim.x - 1) return;
   __threadfence();
-  LossSums all = add ? *result : LossSums{};
+  LossSums all{};
   const volatile LossSums* const written = scratch->parts;
   for (unsigned i = 0; i < gridDim.x; ++i) {
     all.loss_sum += written[i].loss_sum;
     all.correct += written[i].correct;
   }
+  if (add) Add(&all, *result);
   *result = all;
 }
 
