@@ -17,7 +17,8 @@ set(muster_compile_options -Wall -Wextra -Wno-missing-field-initializers -ffp-co
 if(MUSTER_WERROR)
   list(APPEND muster_compile_options -Werror)
 endif()
-target_compile_options(muster_settings INTERFACE $<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${muster_compile_options}>)
+# nvcc takes other options, and what it compiles for the host computes nothing.
+target_compile_options(muster_settings INTERFACE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${muster_compile_options}>")
 if(MUSTER_SANITIZE)
   target_compile_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)

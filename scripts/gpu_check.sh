@@ -106,6 +106,13 @@ run() {
   if check trainer_evaluates 120 "${train[@]}" --model=mnist_mlp --augment=shift --train_steps=500 "--save_model=$results/model"; then
     check evaluation 60 bin/muster-trainer --evaluate "$results/model" --device=cuda:0 || true
   fi
+  # A worker on the GPU, its parameter server on the CPU, which ends when the worker has.
+  local port=$((20000 + RANDOM % 10000))
+  # shellcheck disable=SC2016  # that shell expands it
+  check trainer_worker 120 bash -c '
+    timeout 100 bin/muster-trainer --job_name=ps "$@" &
+    bin/muster-trainer --job_name=worker --sync_replicas --device=cuda:0 --model=mnist_cnn --train_steps=200 "$@" && wait $!' \
+    - "--ps_hosts=127.0.0.1:$port" "--worker_hosts=127.0.0.1:$((port + 1))" --task_index=0 || true
   if check gpu_bench "$bench_deadline_s" bin/gpu_bench; then
     cat "$results/gpu_bench.log"
   fi

@@ -77,7 +77,7 @@ class TensorCoreSums {
  public:
   __device__ TensorCoreSums() {
 #pragma unroll
-    for (int i = 0; i < kAcross; ++i) {
+    for (int i = 0; i < kDown; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) nvcuda::wmma::fill_fragment(sums_[i][j], 0.0f);
     }
@@ -86,11 +86,10 @@ class TensorCoreSums {
     namespace wmma = nvcuda::wmma;
 #pragma unroll
     for (int k = 0; k < kTileDepth; k += kFragmentDepth) {
-      wmma::fragment<wmma::matrix_a, 16, 16, kFragmentDepth, wmma::precision::tf32, wmma::col_major>
-          a[kAcross];
+      wmma::fragment<wmma::matrix_a, 16, 16, kFragmentDepth, wmma::precision::tf32, wmma::col_major> a[kDown];
       wmma::fragment<wmma::matrix_b, 16, 16, kFragmentDepth, wmma::precision::tf32, wmma::row_major> b[2];
 #pragma unroll
-      for (int i = 0; i < kAcross; ++i) {
+      for (int i = 0; i < kDown; ++i) {
         wmma::load_matrix_sync(a[i], &operands.a[k][first_row() + 16 * i], kTileRows + kTilePadding);
         Round(a[i]);
       }
@@ -100,7 +99,7 @@ class TensorCoreSums {
         Round(b[j]);
       }
 #pragma unroll
-      for (int i = 0; i < kAcross; ++i) {
+      for (int i = 0; i < kDown; ++i) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) wmma::mma_sync(sums_[i][j], a[i], b[j], sums_[i][j]);
       }
@@ -108,7 +107,7 @@ class TensorCoreSums {
   }
   __device__ void Store(float (*sums)[kColumns + kTilePadding]) const {
 #pragma unroll
-    for (int i = 0; i < kAcross; ++i) {
+    for (int i = 0; i < kDown; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         nvcuda::wmma::store_matrix_sync(&sums[first_row() + 16 * i][first_column() + 16 * j], sums_[i][j],
@@ -122,7 +121,7 @@ class TensorCoreSums {
   static constexpr int kWarps = kTileThreads / 32;
   static constexpr int kWarpsAcross = kColumns / 32;
   static constexpr int kWarpRows = kTileRows * kWarpsAcross / kWarps;
-  static constexpr int kAcross = kWarpRows / 16;  // fragments below one another
+  static constexpr int kDown = kWarpRows / 16;  // fragments, below one another
   static __device__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
   static __device__ int first_row() { return warp() / kWarpsAcross * kWarpRows; }
   static __device__ int first_column() { return warp() % kWarpsAcross * 32; }
@@ -134,7 +133,7 @@ class TensorCoreSums {
       fragment.x[i] = nvcuda::wmma::__float_to_tf32(fragment.x[i]);
   }
 
-  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, kFragmentDepth, float> sums_[kAcross][2];
+  nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, kFragmentDepth, float> sums_[kDown][2];
 };
 #endif
 

@@ -3,7 +3,8 @@
 
 #include <cfloat>
 #include <cmath>
-#include <cstring>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cross_entropy.h"
@@ -53,7 +54,7 @@ TEST_F(DropoutOnDevice, DropsWhatTheCpuDrops) {
 
 class LossTest : public CudaTest, public ::testing::WithParamInterface<std::tuple<int, int>> {
  protected:
-  const GuardedOnDevice<LossScratch> MakeScratch() {
+  static GuardedOnDevice<LossScratch> MakeScratch() {
     return GuardedOnDevice<LossScratch>(std::vector<LossScratch>(1));
   }
 };
@@ -288,7 +289,8 @@ INSTANTIATE_TEST_SUITE_P(
         OptimizerConfig{.kind = OptimizerKind::kMomentum, .learning_rate = 0.1f, .nesterov = true},
         OptimizerConfig{.kind = OptimizerKind::kAdagrad, .learning_rate = 0.05f},
         OptimizerConfig{.kind = OptimizerKind::kAdam, .learning_rate = 0.001f, .weight_decay = 0.01f},
-        OptimizerConfig{.kind = OptimizerKind::kFtrl, .learning_rate = 0.2f, .l1 = 0.01f, .l2 = 0.02f}));
+        OptimizerConfig{.kind = OptimizerKind::kFtrl, .learning_rate = 0.2f, .l1 = 0.01f, .l2 = 0.02f}),
+    [](const auto& info) { return OptimizerName(info.param.kind) + "_" + std::to_string(info.index); });
 
 using Graphs = CudaTest;
 

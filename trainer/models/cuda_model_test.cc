@@ -184,7 +184,12 @@ INSTANTIATE_TEST_SUITE_P(All, CudaModelTest,
                                            ModelConfig{.model = "mnist_mlp"},
                                            ModelConfig{.model = "mnist_mlp", .hidden = {33, 50, 7}},
                                            ModelConfig{.model = "mnist_cnn", .variant = "lenet"},
-                                           ModelConfig{.model = "mnist_cnn", .variant = "deep"}));
+                                           ModelConfig{.model = "mnist_cnn", .variant = "deep"}),
+                         [](const auto& info) {
+                           const ModelConfig& config = info.param;
+                           return config.model + (config.variant.empty() ? "" : "_" + config.variant) +
+                                  (config.hidden.empty() ? "" : "_hidden");
+                         });
 
 }  // namespace
 }  // namespace muster
