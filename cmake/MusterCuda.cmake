@@ -1,4 +1,4 @@
-# CUDA, where nvcc is found and no sanitizer is on (nvcc's host code does not build under them). Sets MUSTER_CUDA.
+# CUDA, where nvcc is found and no sanitizer is on (CUDA does not start under the address sanitizer's defaults). Sets MUSTER_CUDA.
 #
 # Machine code for Hopper; the driver compiles the rest from PTX when a program starts: 7.5 is the oldest that CUDA 13
 # supports, 8.0 the first with TF32.

@@ -15,10 +15,10 @@
 namespace muster::cuda {
 namespace {
 
-// As in kernels/dense_test.cc; factors that are rounded to fewer bits first add two roundings to each
-// product.
+// As in kernels/dense_test.cc; factors with fewer bits, to which they may be cut off instead of rounded, add
+// two such errors to each product.
 double SumTolerance(int64_t terms, Math math) {
-  const double unit = math == Math::kFloat32 ? 0 : math == Math::kTf32 ? 0x1p-11 : 0x1p-8;
+  const double unit = math == Math::kFloat32 ? 0 : math == Math::kTf32 ? 0x1p-10 : 0x1p-7;
   const double count = static_cast<double>(terms);
   return (count + 2) * (count + 1) * FLT_EPSILON / 2 + count * (2 * unit + unit * unit);
 }
