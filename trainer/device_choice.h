@@ -1,6 +1,7 @@
 // --device: what a process computes on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
