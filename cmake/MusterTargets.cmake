@@ -12,11 +12,13 @@ set(MUSTER_SANITIZE "" CACHE STRING "Value for -fsanitize=, e.g. address,undefin
 add_library(muster_settings INTERFACE)
 target_include_directories(muster_settings INTERFACE ${CMAKE_SOURCE_DIR})
 # One binary has to run on every x86-64-v2 host, and its sums must not depend on where the compiler may fuse.
-target_compile_options(muster_settings INTERFACE -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
+set(muster_compile_options -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
   $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-march=x86-64-v2>)
 if(MUSTER_WERROR)
-  target_compile_options(muster_settings INTERFACE -Werror)
+  list(APPEND muster_compile_options -Werror)
 endif()
+# nvcc takes other options, and what it compiles for the host computes nothing.
+target_compile_options(muster_settings INTERFACE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${muster_compile_options}>")
 if(MUSTER_SANITIZE)
   target_compile_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
@@ -45,8 +47,12 @@ endfunction()
 # What the thread sanitizer needs: building the rest under it would take minutes for nothing.
 add_custom_target(muster_core_tests)
 
+# The module for CUDA, its tests and its benchmark.
+add_custom_target(muster_cuda_all)
+
 # muster_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry per test case.
-# Label `core` marks what the thread sanitizer runs; `e2e` what starts real sshd or trainers.
+# Label `core` marks what the thread sanitizer runs; `cuda` what needs a GPU and is
+# skipped without; `e2e` what starts real sshd or trainers.
 function(muster_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING)
@@ -60,6 +66,9 @@ function(muster_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if("core" IN_LIST arg_LABELS)
     add_dependencies(muster_core_tests ${name})
+  endif()
+  if("cuda" IN_LIST arg_LABELS)
+    add_dependencies(muster_cuda_all ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")

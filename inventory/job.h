@@ -102,7 +102,9 @@ struct TrainSpec {
   std::optional<int64_t> eval_every;  // steps
   std::optional<int> threads;         // per task
   std::optional<std::string> augment;
-  bool save_onnx = false;  // beside the parameters, which are always saved
+  bool save_onnx = false;             // beside the parameters, which are always saved
+  std::optional<std::string> device;  // of the workers: auto, cpu, cuda:N
+  std::optional<std::string> cuda_math;
 };
 
 struct Job {

@@ -1,5 +1,7 @@
 #include "inventory/train_reader.h"
 
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -120,6 +122,17 @@ absl::Status CheckSchedule(const YamlNode& node, const TrainSpec& train) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> ReadDevice(const YamlNode& node) {
+  MUSTER_ASSIGN_OR_RETURN(std::string device, YamlText(node));
+  constexpr size_t kMostDigits = 3;
+  const std::string prefix = "cuda:";
+  const std::string index = device.starts_with(prefix) ? device.substr(prefix.size()) : "";
+  const bool is_index = !index.empty() && index.size() <= kMostDigits &&
+                        std::all_of(index.begin(), index.end(), absl::ascii_isdigit);
+  if (device == "auto" || device == "cpu" || device == "cuda" || is_index) return device;
+  return node.Expected("auto, cpu, or cuda:N with the number of a GPU from 0");
+}
+
 }  // namespace
 
 absl::StatusOr<TrainSpec> ReadTrainSpec(const YamlNode& node) {
@@ -145,6 +158,9 @@ absl::StatusOr<TrainSpec> ReadTrainSpec(const YamlNode& node) {
   fields.Read("threads", &train.threads, YamlInteger<int>(1, 1024));
   fields.Read("augment", &train.augment, YamlChoice<std::string>("augmentation", {{"shift", "shift"}}));
   fields.Read("save_onnx", &train.save_onnx, YamlBoolean);
+  fields.Read("device", &train.device, ReadDevice);
+  fields.Read("cuda_math", &train.cuda_math,
+              YamlChoice<std::string>("cuda_math", {{"fp32", "fp32"}, {"tf32", "tf32"}, {"bf16", "bf16"}}));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   if (train.batch_size && train.global_batch_size) {
     return node.Find("global_batch_size")

@@ -5,6 +5,7 @@
 
 #include "base/nearest.h"
 #include "kernels/optimizer_loops.h"
+#include "kernels/step_factors.h"
 #include "kernels/threads.h"
 
 namespace muster {
@@ -14,13 +15,14 @@ namespace {
 // one range or several.
 class ElementwiseOptimizer : public Optimizer {
  public:
-  ElementwiseOptimizer(const OptimizerConfig& config, int64_t size) : config_(config), size_(size) {}
+  ElementwiseOptimizer(const OptimizerConfig& config, int64_t size)
+      : config_(config), size_(size), sequence_(config) {}
 
   void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, float gradient_scale,
              std::span<float> updated) final {
     const size_t size = size_;
     MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
-    CountUpdate();
+    step_ = sequence_.Next();
     ForEachPart(size_, 1, [&](int64_t begin, int64_t end) {
       Update(begin,
              {end - begin, parameters.data() + begin, gradient_sum.data() + begin, updated.data() + begin},
@@ -32,7 +34,7 @@ class ElementwiseOptimizer : public Optimizer {
                  float gradient_scale, std::span<float> parameters) final {
     MUSTER_CHECK(width > 0 && size_ % width == 0 && static_cast<int64_t>(parameters.size()) == size_);
     MUSTER_CHECK(gradient_sums.size() == rows.size() * width);
-    CountUpdate();
+    step_ = sequence_.Next();
     const float* gradient_sum = gradient_sums.data();
     for (const int64_t row : rows) {
       MUSTER_CHECK(row >= 0 && row < size_ / width, "a row outside the table");
@@ -49,23 +51,20 @@ class ElementwiseOptimizer : public Optimizer {
   }
 
  protected:
-  /// Computes the factors of one more update.
-  virtual void Begin(double learning_rate) = 0;
-
   /// Goes over the arrays, whose slots begin at `offset`. Several threads at a time, each with its own range.
   virtual void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) = 0;
 
   virtual void GrowSlots(int64_t size) = 0;
 
   GradientFactors Factors(float gradient_scale) const { return {gradient_scale, config_.weight_decay}; }
+  const StepFactors& step() const { return step_; }
 
   const OptimizerConfig config_;
 
  private:
-  void CountUpdate() { Begin(LearningRateAt(config_.schedule, config_.learning_rate, updates_++)); }
-
   int64_t size_;
-  uint64_t updates_ = 0;
+  StepFactorSequence sequence_;
+  StepFactors step_;  // of the update under way
 };
 
 class Sgd final : public ElementwiseOptimizer {
@@ -74,12 +73,9 @@ class Sgd final : public ElementwiseOptimizer {
 
  private:
   void GrowSlots(int64_t) override {}
-  void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
   void Update(int64_t, UpdateArrays arrays, float gradient_scale) override {
-    SgdLoop(arrays, Factors(gradient_scale), rate_);
+    SgdLoop(arrays, Factors(gradient_scale), step().rate);
   }
-
-  float rate_ = 0;
 };
 
 class Momentum final : public ElementwiseOptimizer {
@@ -89,13 +85,11 @@ class Momentum final : public ElementwiseOptimizer {
 
  private:
   void GrowSlots(int64_t size) override { velocity_.resize(size); }
-  void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
-    MomentumLoop(arrays, Factors(gradient_scale), rate_, config_.momentum, config_.nesterov,
+    MomentumLoop(arrays, Factors(gradient_scale), step().rate, config_.momentum, config_.nesterov,
                  velocity_.data() + offset);
   }
 
-  float rate_ = 0;
   std::vector<float> velocity_;
 };
 
@@ -106,12 +100,10 @@ class Adagrad final : public ElementwiseOptimizer {
 
  private:
   void GrowSlots(int64_t size) override { accumulator_.resize(size, config_.initial_accumulator); }
-  void Begin(double learning_rate) override { rate_ = static_cast<float>(learning_rate); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
-    AdagradLoop(arrays, Factors(gradient_scale), rate_, accumulator_.data() + offset);
+    AdagradLoop(arrays, Factors(gradient_scale), step().rate, accumulator_.data() + offset);
   }
 
-  float rate_ = 0;
   std::vector<float> accumulator_;
 };
 
@@ -125,28 +117,13 @@ class Adam final : public ElementwiseOptimizer {
     first_moment_.resize(size);
     second_moment_.resize(size);
   }
-  void Begin(double learning_rate) override {
-    // Running products, because pow differs between versions of libm.
-    beta1_power_ *= double{config_.beta1};
-    beta2_power_ *= double{config_.beta2};
-    factors_ = {.rate = static_cast<float>(learning_rate / (1 - beta1_power_)),
-                .beta1 = config_.beta1,
-                .one_minus_beta1 = static_cast<float>(1 - double{config_.beta1}),
-                .beta2 = config_.beta2,
-                .one_minus_beta2 = static_cast<float>(1 - double{config_.beta2}),
-                .second_correction = static_cast<float>(1 / (1 - beta2_power_)),
-                .epsilon = config_.epsilon};
-  }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
-    AdamLoop(arrays, Factors(gradient_scale), factors_, first_moment_.data() + offset,
+    AdamLoop(arrays, Factors(gradient_scale), step().adam, first_moment_.data() + offset,
              second_moment_.data() + offset);
   }
 
-  AdamFactors factors_;
   std::vector<float> first_moment_;
   std::vector<float> second_moment_;
-  double beta1_power_ = 1;
-  double beta2_power_ = 1;
 };
 
 class Ftrl final : public ElementwiseOptimizer {
@@ -159,14 +136,14 @@ class Ftrl final : public ElementwiseOptimizer {
     accumulator_.resize(size, config_.initial_accumulator);
     linear_.resize(size);
   }
-  void Begin(double learning_rate) override { inverse_rate_ = static_cast<float>(1 / learning_rate); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
-    const FtrlFactors factors{
-        .scale = gradient_scale, .inverse_rate = inverse_rate_, .l1 = config_.l1, .twice_l2 = 2 * config_.l2};
+    const FtrlFactors factors{.scale = gradient_scale,
+                              .inverse_rate = step().inverse_rate,
+                              .l1 = config_.l1,
+                              .twice_l2 = 2 * config_.l2};
     FtrlLoop(arrays, factors, accumulator_.data() + offset, linear_.data() + offset);
   }
 
-  float inverse_rate_ = 0;
   std::vector<float> accumulator_;
   std::vector<float> linear_;
 };

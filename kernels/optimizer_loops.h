@@ -48,4 +48,11 @@ struct FtrlFactors {
 };
 void FtrlLoop(UpdateArrays arrays, FtrlFactors factors, float* accumulator, float* linear);
 
+/// The numbers that change from one update to the next, for any of the loops.
+struct StepFactors {
+  float rate = 0;          // sgd, momentum, adagrad
+  float inverse_rate = 0;  // ftrl
+  AdamFactors adam;
+};
+
 }  // namespace muster

@@ -309,6 +309,8 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
   AddFlag("augment", job_.train.augment, arguments);
   AddFlag("eval_every", job_.train.eval_every, arguments);
   AddFlag("threads", job_.train.threads, arguments);
+  AddFlag("device", job_.train.device, arguments);
+  AddFlag("cuda_math", job_.train.cuda_math, arguments);
   for (std::string& argument : arguments) start->add_argv(std::move(argument));
   start->add_argv("--data_dir=" + data_argument_);
   // Only the chief writes them, and which task that is, the trainer knows.

@@ -141,6 +141,24 @@ TEST_F(JobFlags, AugmentationAndOutputsReachTheTrainer) {
   EXPECT_EQ(Options("save_onnx: false")->save_onnx, "");
 }
 
+TEST_F(JobFlags, DevicesAreThoseOfTheTrainer) {
+  using Kind = DeviceChoice::Kind;
+  EXPECT_EQ(Options("")->device, DeviceChoice{});
+  EXPECT_EQ(Options("device: auto")->device, DeviceChoice{});
+  EXPECT_EQ(Options("device: cpu")->device, DeviceChoice{.kind = Kind::kCpu});
+  EXPECT_EQ(Options("device: cuda")->device, DeviceChoice{.kind = Kind::kCuda});
+  EXPECT_EQ(Options("device: cuda:12")->device, (DeviceChoice{.kind = Kind::kCuda, .index = 12}));
+  EXPECT_TRUE(Options("device: cuda:999").ok());
+  for (const std::string device : {"cuda:1000", "cuda:-1", "cuda:0x1", "gpu"}) {
+    EXPECT_FALSE(Options("device: " + device).ok()) << device;
+  }
+  EXPECT_EQ(Options("")->device.math, cuda::Math::kFloat32);
+  EXPECT_EQ(Options("cuda_math: fp32")->device.math, cuda::Math::kFloat32);
+  EXPECT_EQ(Options("cuda_math: tf32")->device.math, cuda::Math::kTf32);
+  EXPECT_EQ(Options("cuda_math: bf16")->device.math, cuda::Math::kBfloat16);
+  EXPECT_FALSE(Options("cuda_math: fp16").ok());
+}
+
 // Of a job file: the ends are still accepted, what is beyond them is not.
 struct Range {
   std::string before;  // in `train`, up to the number

@@ -227,6 +227,29 @@ TEST_F(Trainers, FailuresReachTheExitStatusWithTheirCause) {
   EXPECT_THAT(*ReadFile(Path("diverges.log")), HasSubstr("not finite at step"));
 }
 
+TEST_F(Trainers, WithoutAGpuTheCpuTrainsUnlessAGpuIsAskedFor) {
+  // Also where there is one.
+  const std::vector<std::string> hidden = {"CUDA_VISIBLE_DEVICES="};
+  const std::vector<std::string> flags = {"--job_name=local", "--data_dir=synthetic", "--train_steps=3",
+                                          "--result_json=" + Path("result.json")};
+  const auto with = [&](const std::string& flag) {
+    std::vector<std::string> all = flags;
+    all.push_back(flag);
+    return all;
+  };
+  EXPECT_EQ(ExitCode(Start("cuda", with("--device=cuda:0"), hidden)), 1);
+  const std::string refused = ReadFile(Path("cuda.log")).value_or("");
+  EXPECT_THAT(refused,
+              testing::ContainsRegex("--device=cuda:0: (no NVIDIA driver on this host|no GPU that)"));
+  EXPECT_FALSE(std::filesystem::exists(Path("result.json")));
+
+  EXPECT_EQ(ExitCode(Start("auto", with("--device=auto"), hidden)), 0);
+  EXPECT_THAT(ReadFile(Path("auto.log")).value_or(""), HasSubstr("computing on the CPU: no "));
+  EXPECT_EQ(Result("result")["device"], "cpu");
+  EXPECT_EQ(ExitCode(Start("cpu", with("--device=cpu"), hidden)), 0);
+  EXPECT_THAT(ReadFile(Path("cpu.log")).value_or(""), testing::Not(HasSubstr("computing on")));
+}
+
 TEST_F(Trainers, NumbersThatMakeNoSenseAreRefusedBeforeAnythingRuns) {
   for (const std::string flag :
        {"--train_steps=-5", "--seed=-1", "--batch_size=99999999999999", "--log_every=0",

@@ -8,8 +8,8 @@
 #include "base/stdout.h"
 #include "kernels/dense.h"
 #include "kernels/threads.h"
+#include "trainer/device_choice.h"
 #include "trainer/load_data.h"
-#include "trainer/models/cpu_model.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
@@ -113,7 +113,11 @@ absl::Status Evaluate(const EvaluationOptions& options) {
   spdlog::info("{}: {}, trained for {} steps with {}; test set: {} of {}", options.file,
                Describe(saved->info.config), saved->info.steps, saved->info.data_set, test_set.size(), place);
 
-  const std::unique_ptr<Model> model = MakeCpuModel(saved->plan, {.largest_batch = kEvaluationBatch});
+  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(options.device));
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Model> model,
+      MakeModel(saved->plan, options.device, {.largest_batch = kEvaluationBatch, .math = options.device.math},
+                &device));
   BatchBuffer buffer(kEvaluationBatch, test_set.feature_count, test_set.id_count);
   const std::span<const float> parameters = saved->parameters.values();
   TableValuesSource rows(saved->plan.tables, saved->tables);
@@ -127,7 +131,7 @@ absl::Status Evaluate(const EvaluationOptions& options) {
                               .test_accuracy = test.result.accuracy(),
                               .test_auc = test.auc,
                               .parameters_crc32c = ParametersCrc32c(parameters, saved->tables),
-                              .device = "cpu",
+                              .device = DeviceName(device.get()),
                               .instruction_set = InstructionSetName(),
                               .threads = options.threads,
                               .program_sha256 = options.program_sha256,

@@ -85,6 +85,7 @@ struct Flags {
   std::optional<std::string> evaluate;
   std::optional<std::string> make_data;
   std::string device = "auto";
+  std::string cuda_math = "fp32";
   std::string checkpoint_dir;
   int connect_timeout_s = 300;
   int server_timeout_s = 60;
@@ -167,8 +168,15 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->transform(WholeNumber(1, kMaxThreads))
       ->capture_default_str()
       ->group(training);
-  app.add_option("--device", f.device, "auto, cpu")->capture_default_str()->group(training);
-  app.add_flag("--deterministic", f.options.deterministic, "The same instruction set on unlike hosts: AVX2")
+  app.add_option("--device", f.device, "cpu, cuda:N, or auto: the first GPU, if there is one, else the CPU")
+      ->capture_default_str()
+      ->group(training);
+  app.add_option("--cuda_math", f.cuda_math,
+                 "How a GPU multiplies: fp32, or with rounded factors, tf32 or bf16")
+      ->capture_default_str()
+      ->group(training);
+  app.add_flag("--deterministic", f.options.deterministic,
+               "The same instruction set on unlike hosts: AVX2, no GPU")
       ->group(training);
   app.add_option("--checkpoint_dir", f.checkpoint_dir, "Not in this version")->group(training);
 
@@ -322,9 +330,16 @@ std::string ResolveDataDir(const Flags& f, const Environment& environment) {
   return f.data_dir == "synthetic" ? "" : f.data_dir;
 }
 
-absl::Status CheckDevice(const Flags& f) {
-  if (f.device == "auto" || f.device == "cpu") return absl::OkStatus();
-  return InvalidArgument("--device=%s: this version computes on the CPU only (auto, cpu)", f.device);
+absl::StatusOr<DeviceChoice> ResolveDevice(const Flags& f) {
+  MUSTER_ASSIGN_OR_RETURN(DeviceChoice choice, ParseDevice(f.device));
+  MUSTER_ASSIGN_OR_RETURN(choice.math, ParseCudaMath(f.cuda_math));
+  if (!f.options.deterministic) return choice;
+  if (choice.kind == DeviceChoice::Kind::kCuda) {
+    return InvalidArgument("--deterministic excludes --device=%s: unlike GPUs do not give the same bits",
+                           f.device);
+  }
+  choice.kind = DeviceChoice::Kind::kCpu;
+  return choice;
 }
 
 // Some flags ask for something else than training, which most of the others mean nothing to.
@@ -345,12 +360,13 @@ absl::StatusOr<EvaluationOptions> ResolveEvaluation(const CLI::App& app, const F
                                                     const Environment& environment) {
   MUSTER_RETURN_IF_ERROR(CheckFlagsBeside(app, f, "evaluate",
                                           {"job_name", "model", "variant", "hidden", "data_dir", "threads",
-                                           "deterministic", "device", "result_json"}));
-  MUSTER_RETURN_IF_ERROR(CheckDevice(f));
+                                           "deterministic", "device", "cuda_math", "result_json"}));
+  MUSTER_ASSIGN_OR_RETURN(const DeviceChoice device, ResolveDevice(f));
   EvaluationOptions options{.file = *f.evaluate,
                             .model = {.model = f.model.value_or(""), .variant = f.variant},
                             .known_data_dir = environment("MUSTER_DATA").value_or(""),
                             .threads = f.options.threads,
+                            .device = device,
                             .deterministic = f.options.deterministic,
                             .result_json = f.options.result_json,
                             .program_sha256 = environment("MUSTER_PROGRAM_SHA256"),
@@ -370,7 +386,7 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
           "no parameter servers: give --ps_hosts (this version trains with parameter servers only)");
     }
   }
-  MUSTER_RETURN_IF_ERROR(CheckDevice(f));
+  MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
   if (!f.checkpoint_dir.empty())
     return InvalidArgument("--checkpoint_dir: this version writes no checkpoints");
   options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);

@@ -12,6 +12,7 @@
 #include "cluster/cluster_spec.h"
 #include "kernels/optimizer.h"
 #include "ps/update_rule.h"
+#include "trainer/device_choice.h"
 #include "trainer/models/model.h"
 
 namespace muster {
@@ -31,6 +32,7 @@ struct TrainerOptions {
   bool prefetch = false;       // with a thread, on a core that nothing else needs
   std::string data_dir;        // empty: the synthetic set
   int threads = 1;
+  DeviceChoice device;
   bool deterministic = false;
 
   uint64_t eval_every = 0;  // steps; 0: only at the end
@@ -65,6 +67,7 @@ struct EvaluationOptions {
   std::optional<std::string> data_dir;  // empty: the synthetic set; unset: what the model was trained with,
   std::string known_data_dir;           // which is here, if anywhere
   int threads = 1;
+  DeviceChoice device;
   bool deterministic = false;
   std::string result_json;
   std::optional<std::string> program_sha256;

@@ -205,6 +205,24 @@ TEST(Options, FlagsThatMeanNothingTogetherAreRefused) {
   EXPECT_THAT(Error({"--optimizer=ftrl", "--learning_rate_schedule=cosine"}), HasSubstr("constant"));
 }
 
+TEST(Options, Devices) {
+  using Kind = DeviceChoice::Kind;
+  EXPECT_EQ(Options({}).device, DeviceChoice{});
+  EXPECT_EQ(Options({"--device=cpu"}).device, DeviceChoice{.kind = Kind::kCpu});
+  EXPECT_EQ(Options({"--device=cuda"}).device, DeviceChoice{.kind = Kind::kCuda});
+  EXPECT_EQ(Options({"--device=cuda:3", "--cuda_math=tf32"}).device,
+            (DeviceChoice{.kind = Kind::kCuda, .index = 3, .math = cuda::Math::kTf32}));
+  for (const std::string device : {"gpu", "cuda:", "cuda:-1", "cuda:1024", "cuda:99999999999", "CPU"}) {
+    EXPECT_EQ(Error({"--device=" + device}),
+              "--device=" + device + ": expected auto, cpu, or cuda:N with the number of a GPU from 0");
+  }
+  EXPECT_EQ(Error({"--cuda_math=fp16"}), "--cuda_math=fp16: there are: fp32, tf32, bf16");
+  // What is promised for unlike hosts is promised for their CPUs.
+  EXPECT_EQ(Options({"--deterministic"}).device, DeviceChoice{.kind = Kind::kCpu});
+  EXPECT_EQ(Error({"--deterministic", "--device=cuda:0"}),
+            "--deterministic excludes --device=cuda:0: unlike GPUs do not give the same bits");
+}
+
 TEST(Options, AnEmptyValueIsAVariableThatIsNotSet) {
   for (const std::string flag : {"--save_model", "--data_dir", "--optimizer", "--variant", "--hidden"}) {
     EXPECT_EQ(Error({flag, ""}), flag + ": expected a value, found \"\"");

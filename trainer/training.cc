@@ -23,11 +23,12 @@
 #include "trainer/data/batch.h"
 #include "trainer/data/prefetch.h"
 #include "trainer/data/sample_order.h"
+#include "trainer/device_choice.h"
 #include "trainer/evaluation.h"
 #include "trainer/flat_buffer.h"
 #include "trainer/gradient_exchange.h"
 #include "trainer/load_data.h"
-#include "trainer/models/cpu_model.h"
+#include "trainer/models/device.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 #include "trainer/onnx.h"
@@ -39,24 +40,25 @@ namespace {
 
 constexpr Duration kFinishAgainTimeout = std::chrono::seconds(5);
 
+// `tensor`: the first whose gradient is not finite; empty: only the loss is not.
+absl::Status NotFinite(const std::string& tensor, uint64_t step) {
+  return FailedPrecondition("the %s is not finite at step %d: lower the learning rate or check the data",
+                            tensor.empty() ? "loss" : "gradient of " + tensor, step);
+}
+
 absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient, const RowIndex& rows,
                          double loss_sum, uint64_t step) {
   if (AllFinite(gradient) && std::isfinite(loss_sum)) return absl::OkStatus();
-  const auto check = [&](const std::string& name, std::span<const float> part) {
-    if (AllFinite(part)) return absl::OkStatus();
-    return FailedPrecondition(
-        "the gradient of %s is not finite at step %d: lower the learning rate or check the data", name, step);
-  };
   for (const LayoutTensor& tensor : plan.layout.tensors()) {
-    MUSTER_RETURN_IF_ERROR(check(tensor.spec.name, gradient.subspan(tensor.offset, tensor.size)));
+    if (!AllFinite(gradient.subspan(tensor.offset, tensor.size))) return NotFinite(tensor.spec.name, step);
   }
   for (int t = 0; t < rows.table_count(); ++t) {
-    MUSTER_RETURN_IF_ERROR(
-        check(plan.tables[t].name,
-              gradient.subspan(plan.layout.size() + rows.range(t).begin, rows.range(t).size())));
+    const LayoutRange range = rows.range(t);
+    if (!AllFinite(gradient.subspan(plan.layout.size() + range.begin, range.size()))) {
+      return NotFinite(plan.tables[t].name, step);
+    }
   }
-  return FailedPrecondition("the loss is not finite at step %d: lower the learning rate or check the data",
-                            step);
+  return NotFinite("", step);
 }
 
 // What is written at the end has to have a place before hours of training.
@@ -126,8 +128,10 @@ class Training {
  private:
   absl::Status FinishAgain();
   absl::Status Prepare();
+  absl::Status PrepareDevice(int64_t largest_batch);
   absl::Status Loop();
   absl::Status Step();
+  absl::Status RunOnDevice();
   absl::Status Report(const ExchangeResult& result);
   MetricsLine Measure(TimePoint now) const;
   absl::Status Conclude();
@@ -147,6 +151,9 @@ class Training {
   ModelRecipe recipe_;
   LoadedData data_;
   std::unique_ptr<SampleOrder> order_;
+  ModelPlan plan_;
+  std::unique_ptr<Device> device_;                   // null: the CPU
+  std::unique_ptr<DeviceTraining> device_training_;  // without servers on a device: no model, no exchanges
   std::unique_ptr<Model> model_;
   std::unique_ptr<Prefetcher> batches_;
   Batch batch_;                           // the one to compute next
@@ -212,22 +219,20 @@ absl::Status Training::Prepare() {
   order_ = std::make_unique<SampleOrder>(options_.seed, sets.train.size());
   // The first worker's part of a batch is the largest one.
   const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.worker_count()).size();
-  MUSTER_ASSIGN_OR_RETURN(ModelPlan plan, PlanModel(recipe_.spec));
-  model_ = MakeCpuModel(
-      std::move(plan),
-      {.largest_batch = std::max(largest, is_chief_ ? kEvaluationBatch : 0), .seed = options_.seed});
+  MUSTER_ASSIGN_OR_RETURN(plan_, PlanModel(recipe_.spec));
+  MUSTER_RETURN_IF_ERROR(PrepareDevice(largest));
   BatchBuffer buffer(largest, sets.train.feature_count, sets.train.id_count);
   if (options_.augment_shift) {
-    const SampleShape& image = model_->plan().spec.input;
+    const SampleShape& image = plan_.spec.input;
     buffer.set_augmentation({options_.seed, image.height, image.width, image.channels});
   }
   batches_ = std::make_unique<Prefetcher>(sets.train, *order_, buffer, options_.prefetch);
-  rows_ = RowIndex(model_->plan().tables, model_->plan().TableColumns(), largest);
-  pushed_rows_ = RowIndex(model_->plan().tables, model_->plan().TableColumns(), largest);
+  rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
+  pushed_rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
   row_values_.resize(rows_.largest_size());
-  parameters_ = std::make_unique<FlatBuffer>(model_->layout().size());
-  gradient_ = std::make_unique<FlatBuffer>(model_->layout().size() + rows_.largest_size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, model_->plan()));
+  parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
+  gradient_ = std::make_unique<FlatBuffer>(plan_.layout.size() + rows_.largest_size());
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_));
   if (is_chief_) {
     MUSTER_RETURN_IF_ERROR(CheckOutputs(options_));
     evaluation_batch_ =
@@ -237,6 +242,9 @@ absl::Status Training::Prepare() {
                                                            .append = options_.incarnation > 1}));
   }
   MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
+  if (device_training_ != nullptr) {
+    MUSTER_RETURN_IF_ERROR(device_training_->Start(parameters_->values()));
+  }
   step_ = start_step_ = start.step;
   local_steps_ = start.local_steps;
   const uint64_t samples_per_step =
@@ -249,9 +257,38 @@ absl::Status Training::Prepare() {
   return absl::OkStatus();
 }
 
+// What this process computes on.
+absl::Status Training::PrepareDevice(int64_t largest_batch) {
+  MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
+  if (device_ != nullptr && !options_.task) {
+    auto training = device_->MakeTraining(plan_, data_.sets,
+                                          {.optimizers = {options_.optimizer},
+                                           .batch_size = largest_batch,
+                                           .evaluation_batch_size = kEvaluationBatch,
+                                           .seed = options_.seed,
+                                           .augment_shift = options_.augment_shift,
+                                           .math = options_.device.math});
+    if (training.ok()) {
+      device_training_ = *std::move(training);
+      return absl::OkStatus();
+    }
+    // Step by step may still be possible.
+    if (!absl::IsUnimplemented(training.status())) {
+      MUSTER_RETURN_IF_ERROR(FallBackToCpu(options_.device, training.status(), &device_));
+    }
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      model_, MakeModel(plan_, options_.device,
+                        {.largest_batch = std::max(largest_batch, is_chief_ ? kEvaluationBatch : 0),
+                         .seed = options_.seed,
+                         .math = options_.device.math},
+                        &device_));
+  return absl::OkStatus();
+}
+
 absl::Status Training::Loop() {
   while (step_ < options_.train_steps) {
-    MUSTER_RETURN_IF_ERROR(Step());
+    MUSTER_RETURN_IF_ERROR(device_training_ != nullptr ? RunOnDevice() : Step());
     if (first_step_ == training_start_ && step_ > start_step_) first_step_ = Now();
   }
   training_end_ = Now();
@@ -266,9 +303,10 @@ absl::Status Training::Step() {
     PrepareBatch(number);
     MUSTER_RETURN_IF_ERROR(exchange_->ReadRows(rows_, RowValues()));
   }
-  const std::span<float> gradient = gradient_->values().first(model_->layout().size() + rows_.size());
+  const std::span<float> gradient = gradient_->values().first(plan_.layout.size() + rows_.size());
   const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient);
-  MUSTER_RETURN_IF_ERROR(CheckFinite(model_->plan(), gradient, rows_, local.loss_sum, step_));
+  MUSTER_RETURN_IF_ERROR(model_->status());
+  MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, rows_, local.loss_sum, step_));
   // The next batch is named with the push, so that its rows come with the answer.
   std::swap(rows_, pushed_rows_);
   PrepareBatch(number + 1);
@@ -300,6 +338,29 @@ void Training::PrepareBatch(uint64_t number) {
 }
 
 std::span<float> Training::RowValues() { return std::span(row_values_).first(rows_.size()); }
+
+// Steps without the host until the next one at which something is to be reported. The first is one alone, so
+// that its time is known.
+absl::Status Training::RunOnDevice() {
+  constexpr uint64_t kMostSteps = 1000;  // so that lines of progress come in time
+  const auto until_multiple = [&](uint64_t every) { return every - local_steps_ % every; };
+  uint64_t steps = std::min({options_.train_steps - step_, until_multiple(options_.log_every), kMostSteps});
+  if (options_.eval_every > 0) steps = std::min(steps, until_multiple(options_.eval_every));
+  if (step_ == start_step_) steps = 1;
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<DeviceStep> results,
+                          device_training_->Run(static_cast<int64_t>(steps)));
+  for (const DeviceStep& result : results) {
+    const int32_t tensor = result.tensor_not_finite;
+    if (tensor >= 0) return NotFinite(plan_.layout.tensors()[tensor].spec.name, step_);
+    if (!std::isfinite(result.loss_sum)) return NotFinite("", step_);
+    ++step_;
+  }
+  local_steps_ += steps;
+  samples_ += steps * options_.global_batch_size;
+  train_loss_ = results.back().loss_sum / static_cast<double>(options_.global_batch_size);
+  staleness_ = 0;
+  return Report({.step = step_, .mean_loss = *train_loss_});
+}
 
 absl::Status Training::Report(const ExchangeResult& result) {
   const TimePoint now = Now();
@@ -343,14 +404,23 @@ double Training::LearningRate() const {
 }
 
 absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
+  if (device_training_ != nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(const BatchResult result, device_training_->EvaluateTestSet());
+    return Evaluation{.result = result};
+  }
   return EvaluateDataset(*model_, parameters_->values(), data_.sets.test, *evaluation_batch_,
                          exchange_.get());
 }
 
 absl::Status Training::Conclude() {
-  MUSTER_ASSIGN_OR_RETURN(const ExchangeSummary summary, exchange_->AwaitOthers(parameters_->values()));
+  ExchangeSummary summary{.step = step_};
+  if (device_training_ != nullptr) {
+    MUSTER_RETURN_IF_ERROR(device_training_->ReadParameters(parameters_->values()));
+  } else {
+    MUSTER_ASSIGN_OR_RETURN(summary, exchange_->AwaitOthers(parameters_->values()));
+  }
   MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
-  MUSTER_ASSIGN_OR_RETURN(const TableValues tables, ReadTables(model_->plan().tables, *exchange_));
+  MUSTER_ASSIGN_OR_RETURN(const TableValues tables, ReadTables(plan_.tables, *exchange_));
   const BatchResult& test = evaluation.result;
   const auto is_finite = [](const std::vector<float>& values) { return AllFinite(values); };
   if (!AllFinite(parameters_->values()) || !std::all_of(tables.begin(), tables.end(), is_finite) ||
@@ -371,7 +441,7 @@ absl::Status Training::Conclude() {
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
                 AccuracyLine(DataSetTitle(recipe_), evaluation));
-  return WriteModel(tables, {.config = WithHiddenSizes(options_.model, model_->plan()),
+  return WriteModel(tables, {.config = WithHiddenSizes(options_.model, plan_),
                              .data_set = DataSetName(recipe_, options_.data_dir),
                              .test_set_crc32c = TestSetCrc32c(data_.sets.test),
                              .steps = summary.step,
@@ -381,11 +451,11 @@ absl::Status Training::Conclude() {
 
 absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInfo& info) {
   if (!options_.save_model.empty()) {
-    MUSTER_RETURN_IF_ERROR(Annotate(
-        SaveModel(options_.save_model, model_->plan(), parameters_->values(), tables, info), "--save_model"));
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(SaveModel(options_.save_model, plan_, parameters_->values(), tables, info), "--save_model"));
   }
   if (options_.save_onnx.empty()) return absl::OkStatus();
-  return Annotate(SaveOnnx(options_.save_onnx, model_->plan(), parameters_->values(), ToMetadata(info)),
+  return Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), ToMetadata(info)),
                   "--save_onnx");
 }
 
@@ -416,7 +486,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .bytes_pushed = exchange_->bytes_pushed(),
       .bytes_pulled = exchange_->bytes_pulled(),
       .parameters_crc32c = ParametersCrc32c(parameters_->values(), tables),
-      .device = "cpu",
+      .device = DeviceName(device_.get()),
       .instruction_set = InstructionSetName(),
       .threads = options_.threads,
       .program_sha256 = options_.program_sha256,

@@ -23,9 +23,10 @@ absl::StatusOr<Evaluation> EvaluateDataset(Model& model, std::span<const float> 
       MUSTER_RETURN_IF_ERROR(rows->ReadRows(index, std::span(values).first(index.size())));
     }
     evaluation.result += model.Evaluate(parameters, batch);
+    MUSTER_RETURN_IF_ERROR(model.status());
     if (plan.outputs == 1) scores.insert(scores.end(), model.logits().begin(), model.logits().end());
   }
-  if (plan.outputs == 1) evaluation.auc = AreaUnderCurve(scores, dataset.labels);
+  if (!scores.empty()) evaluation.auc = AreaUnderCurve(scores, dataset.labels);
   return evaluation;
 }
 

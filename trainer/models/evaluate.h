@@ -17,7 +17,7 @@ struct Evaluation {
 };
 
 /// Over all samples of `dataset`, in its order, in batches of the buffer's size (which the model must have
-/// been made for). `rows`: of the model's tables; null for a model without any. Fails as it does.
+/// been made for). `rows`: of the model's tables; null for a model without any. Fails as it and the model do.
 absl::StatusOr<Evaluation> EvaluateDataset(Model& model, std::span<const float> parameters,
                                            const Dataset& dataset, BatchBuffer& buffer,
                                            RowSource* rows = nullptr);

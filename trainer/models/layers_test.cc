@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <ostream>
 
 #include "kernels/dense.h"
 #include "kernels/threads.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/exact_data.h"
+#include "trainer/models/layer_cases.h"
 #include "trainer/models/reference_model.h"
 
 namespace muster {
@@ -19,27 +19,9 @@ namespace muster {
 // As in dense_test.cc: of a gradient of logits up to 20 in float, and of one sample's loss.
 constexpr double kLossError = 24 * FLT_EPSILON;
 
-struct LayersCase {
-  std::string name;
-  int64_t channels = 1;
-  std::vector<LayerSpec> layers;  // on an image of 7 x 5; two dense layers and the loss follow
-};
-
-void PrintTo(const LayersCase& layers_case, std::ostream* out) { *out << layers_case.name; }
-
 namespace {
 
-constexpr int64_t kClasses = 3;
 constexpr uint64_t kSeed = 11;
-constexpr auto kRelu = Activation::kRelu;
-
-ModelPlan PlanOf(const LayersCase& layers_case) {
-  ModelSpec spec{.input = {.height = 7, .width = 5, .channels = layers_case.channels},
-                 .layers = layers_case.layers};
-  spec.layers.push_back(DenseSpec{.name = "hidden", .outputs = 6, .activation = kRelu});
-  spec.layers.push_back(DenseSpec{.name = "softmax", .outputs = kClasses});
-  return *PlanModel(std::move(spec));
-}
 
 class LayersTest : public ::testing::TestWithParam<LayersCase> {
  protected:
@@ -48,7 +30,7 @@ class LayersTest : public ::testing::TestWithParam<LayersCase> {
 };
 
 TEST_P(LayersTest, ReferenceAgreesWithDifferencesOfItsLoss) {
-  const ExactBatch data(1, 3, plan_.spec.input.size(), kClasses);
+  const ExactBatch data(1, 3, plan_.spec.input.size(), kLayersClasses);
   std::vector<double> parameters(plan_.layout.size());
   RandomStream random(2);
   for (double& value : parameters) value = 2 * random.NextDouble() - 1;
@@ -79,7 +61,7 @@ TEST_P(LayersTest, CpuModelMatchesTheReference) {
   for (const int threads : {1, 2}) {
     SetKernelThreads(threads);
     for (const int64_t samples : {3, 1}) {
-      const ExactBatch data(4, samples, plan_.spec.input.size(), kClasses);
+      const ExactBatch data(4, samples, plan_.spec.input.size(), kLayersClasses);
       std::vector<float> gradient(plan_.layout.size(), NAN);
       const BatchResult result = model->ForwardBackward(parameters, data.batch(), gradient);
       const ReferenceResult expected = reference_.ForwardBackward(exact, data.batch());
@@ -95,35 +77,7 @@ TEST_P(LayersTest, CpuModelMatchesTheReference) {
   SetKernelThreads(1);
 }
 
-std::vector<LayersCase> AllCases() {
-  const ConvolutionSpec same{
-      .name = "conv", .outputs = 5, .kernel = 3, .padding = Padding::kSame, .activation = kRelu};
-  const ConvolutionSpec valid{.name = "conv_1", .outputs = 17, .kernel = 4};
-  const ConvolutionSpec even{.name = "conv_2", .outputs = 3, .kernel = 2, .padding = Padding::kSame};
-  const MaxPoolSpec pool{.name = "pool", .window = 2};
-  const DropoutSpec dropout{.name = "dropout", .rate = 0.5f};
-  return {{.name = "dense", .layers = {}},
-          {.name = "same", .layers = {same}},
-          {.name = "valid", .channels = 3, .layers = {valid}},
-          {.name = "even", .channels = 17, .layers = {even}},
-          {.name = "pool", .channels = 5, .layers = {pool}},
-          {.name = "pooled", .channels = 3, .layers = {same, pool}},
-          {.name = "pooled_linear", .channels = 1, .layers = {valid, pool}},
-          {.name = "two",
-           .channels = 1,
-           .layers = {same, pool, even, MaxPoolSpec{.name = "pool_2", .window = 2}}},
-          {.name = "unpooled", .channels = 1, .layers = {same, even, dropout, pool}},
-          {.name = "after_dense",
-           .layers = {DenseSpec{.name = "first", .outputs = 9, .activation = kRelu},
-                      ConvolutionSpec{.name = "conv", .outputs = 4, .kernel = 3, .padding = Padding::kSame}}},
-          {.name = "dropout", .channels = 3, .layers = {dropout}},
-          {.name = "dropout_behind", .layers = {same, pool, dropout}},
-          {.name = "dropouts",
-           .channels = 3,
-           .layers = {dropout, same, DropoutSpec{.name = "dropout_2", .rate = 0.75f}, pool}}};
-}
-
-INSTANTIATE_TEST_SUITE_P(All, LayersTest, ::testing::ValuesIn(AllCases()),
+INSTANTIATE_TEST_SUITE_P(All, LayersTest, ::testing::ValuesIn(LayersCases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ModelSpec, LayersHaveTheShapesThatFollow) {

@@ -75,8 +75,12 @@ class Model {
   /// The same result without the gradient.
   virtual BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) = 0;
 
-  /// [samples, plan().outputs] of the batch that passed last, until the next one.
-  virtual std::span<const float> logits() const = 0;
+  /// [samples, plan().outputs] of the batch that passed last, until the next one. Empty for a model that
+  /// keeps them on its device.
+  virtual std::span<const float> logits() const { return {}; }
+
+  /// OK, or what went wrong first with the device that computes: no result since then means anything.
+  virtual absl::Status status() const { return absl::OkStatus(); }
 };
 
 /// InvalidArgument: an unknown model (with the nearest name and the list), a variant or hidden sizes that it

@@ -1,0 +1,58 @@
+#include <cmath>
+
+#include "kernels/cuda/batch.h"
+#include "kernels/cuda/device_code.h"
+
+namespace muster::cuda {
+namespace {
+
+// A block for each sample of the batch.
+__global__ void FillBatchKernel(ByteSamples samples, int feature_count, const SampleSource* sources,
+                                int64_t sources_count, const int64_t* position, float* features,
+                                int32_t* labels) {
+  const int64_t slot = blockIdx.x;
+  const int64_t at = *position + slot;
+  int64_t index = at;
+  int shift_x = 0, shift_y = 0;
+  if (sources != nullptr) {
+    const SampleSource source = sources[at % sources_count];
+    index = source.index;
+    shift_x = source.shift_x;
+    shift_y = source.shift_y;
+  }
+  const bool exists = index >= 0 && index < samples.size;
+  if (threadIdx.x == 0) labels[slot] = exists ? samples.labels[index] : -1;
+  float* const target = features + slot * feature_count;
+  const uint8_t* const bytes = samples.bytes + index * feature_count;
+  const int row_size = static_cast<int>(samples.width * samples.channels);
+  const bool moves = shift_x != 0 || shift_y != 0;
+  const int shift = static_cast<int>((shift_y * samples.width + shift_x) * samples.channels);
+  for (int i = static_cast<int>(threadIdx.x); i < feature_count; i += static_cast<int>(blockDim.x)) {
+    if (!exists) {
+      target[i] = NAN;
+      continue;
+    }
+    if (moves) {
+      const int64_t y = i / row_size - shift_y;
+      const int64_t x = i % row_size / samples.channels - shift_x;
+      if (y < 0 || y >= samples.height || x < 0 || x >= samples.width) {
+        target[i] = 0;
+        continue;
+      }
+    }
+    target[i] = static_cast<float>(bytes[i - shift]) * (1.0f / 255);
+  }
+}
+
+}  // namespace
+
+cudaError_t FillBatch(const ByteSamples& samples, const SampleSource* sources, int64_t sources_count,
+                      const int64_t* position, int64_t batch, float* features, int32_t* labels,
+                      cudaStream_t stream) {
+  if (batch == 0) return cudaSuccess;
+  FillBatchKernel<<<static_cast<unsigned>(batch), kBlockThreads, 0, stream>>>(
+      samples, static_cast<int>(samples.feature_count()), sources, sources_count, position, features, labels);
+  return cudaGetLastError();
+}
+
+}  // namespace muster::cuda

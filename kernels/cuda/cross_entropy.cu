@@ -1,0 +1,109 @@
+#include <climits>
+#include <cmath>
+
+#include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/device_code.h"
+
+namespace muster::cuda {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kWarps = kBlockThreads / kWarp;  // of a block; a warp takes one row at a time
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+struct Largest {
+  float value;
+  int index;  // the first of equals
+};
+
+__device__ Largest LargestOfWarp(Largest largest) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const float value = __shfl_xor_sync(kAllLanes, largest.value, offset);
+    const int index = __shfl_xor_sync(kAllLanes, largest.index, offset);
+    if (value > largest.value || (value == largest.value && index < largest.index)) largest = {value, index};
+  }
+  return largest;
+}
+
+__device__ double SumOfWarp(double sum) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  return sum;
+}
+
+// The loss of one row, the same in all lanes of the warp.
+__device__ LossSums RowLoss(int64_t classes, const float* x, int32_t label, float* gradient) {
+  const int lane = threadIdx.x % kWarp;
+  // NaNs are never the largest, but reach the sum of exponentials.
+  Largest largest = {-INFINITY, INT_MAX};
+  for (int64_t i = lane; i < classes; i += kWarp) {
+    if (x[i] > largest.value || (x[i] == largest.value && i < largest.index)) {
+      largest = {x[i], static_cast<int>(i)};
+    }
+  }
+  largest = LargestOfWarp(largest);
+  double sum = 0;
+  for (int64_t i = lane; i < classes; i += kWarp) sum += expf(x[i] - largest.value);
+  sum = SumOfWarp(sum);
+  const bool valid = label >= 0 && label < classes;
+  const double loss = valid ? log(sum) - (double{x[label]} - double{largest.value}) : NAN;
+  const bool correct = largest.index == label && !isnan(loss);
+  if (gradient != nullptr) {
+    __syncwarp();  // all lanes have read x[label], which may be overwritten now
+    const float inverse = valid ? static_cast<float>(1 / sum) : NAN;
+    for (int64_t i = lane; i < classes; i += kWarp) {
+      gradient[i] = expf(x[i] - largest.value) * inverse - (i == label ? 1.0f : 0.0f);
+    }
+  }
+  return {loss, correct ? 1 : 0};
+}
+
+__device__ void Add(LossSums* sums, const LossSums& other) {
+  sums->loss_sum += other.loss_sum;
+  sums->correct += other.correct;
+}
+
+__global__ void SoftmaxCrossEntropyKernel(int64_t batch, int64_t classes, const float* logits,
+                                          const int32_t* labels, float* gradient, bool add,
+                                          LossScratch* scratch, LossSums* result) {
+  __shared__ LossSums parts[kWarps];
+  const int warp = threadIdx.x / kWarp;
+  LossSums sums{};
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + warp; row < batch; row += int64_t{gridDim.x} * kWarps) {
+    float* const row_gradient = gradient == nullptr ? nullptr : gradient + row * classes;
+    Add(&sums, RowLoss(classes, logits + row * classes, labels[row], row_gradient));
+  }
+  if (threadIdx.x % kWarp == 0) parts[warp] = sums;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int i = 1; i < kWarps; ++i) Add(&sums, parts[i]);
+  scratch->parts[blockIdx.x] = sums;
+  // The block that is last adds all blocks' sums, in their order, so that the result has the same bits
+  // whichever it is. The counter is zero again then.
+  __threadfence();
+  if (atomicInc(&scratch->finished, gridDim.x - 1) != gridDim.x - 1) return;
+  __threadfence();
+  LossSums all{};
+  const volatile LossSums* const written = scratch->parts;
+  for (unsigned i = 0; i < gridDim.x; ++i) {
+    all.loss_sum += written[i].loss_sum;
+    all.correct += written[i].correct;
+  }
+  if (add) Add(&all, *result);
+  *result = all;
+}
+
+}  // namespace
+
+cudaError_t SoftmaxCrossEntropy(int64_t batch, int64_t classes, const float* logits, const int32_t* labels,
+                                float* gradient, bool add, LossScratch* scratch, LossSums* result,
+                                cudaStream_t stream) {
+  const int64_t wanted = (batch + kWarps - 1) / kWarps;
+  const auto blocks = static_cast<unsigned>(wanted < 1                ? 1
+                                            : wanted > kMaxLossBlocks ? kMaxLossBlocks
+                                                                      : wanted);
+  SoftmaxCrossEntropyKernel<<<blocks, kBlockThreads, 0, stream>>>(batch, classes, logits, labels, gradient,
+                                                                  add, scratch, result);
+  return cudaGetLastError();
+}
+
+}  // namespace muster::cuda

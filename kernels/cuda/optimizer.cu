@@ -1,0 +1,130 @@
+// Compiled without contraction (-fmad=false), so that every operation is rounded as on the CPU.
+#include "kernels/cuda/device_code.h"
+#include "kernels/cuda/optimizer.h"
+
+namespace muster::cuda {
+namespace {
+
+__device__ void Report(const FiniteCheck& check, int64_t i) {
+  const int64_t place = check.offset + i;
+  int32_t tensor = 0;
+  while (tensor < check.tensor_count - 1 && place >= check.tensor_ends[tensor]) ++tensor;
+  atomicMin(check.first_bad, tensor);
+}
+
+// update(parameter, gradient sum, i) gives the new parameter.
+template <typename Update>
+__device__ void ForEach(UpdateArrays arrays, const FiniteCheck& check, const Update& update) {
+  for (int64_t i = FirstIndex(); i < arrays.size; i += IndexStride()) {
+    const float sum = arrays.gradient_sum[i];
+    if (!isfinite(sum)) Report(check, i);
+    arrays.updated[i] = update(arrays.parameters[i], sum, i);
+  }
+}
+
+__global__ void SgdKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
+                          FiniteCheck check) {
+  const float rate = factors->rate;
+  ForEach(arrays, check, [&](float parameter, float sum, int64_t) {
+    const float gradient = sum * by.scale + parameter * by.weight_decay;
+    return parameter - rate * gradient;
+  });
+}
+
+__global__ void MomentumKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
+                               float momentum, bool nesterov, float* velocity, FiniteCheck check) {
+  const float rate = factors->rate;
+  const float of_gradient = nesterov ? 1 : 0, of_velocity = nesterov ? momentum : 1;
+  ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
+    const float gradient = sum * by.scale + parameter * by.weight_decay;
+    const float v = momentum * velocity[i] + gradient;
+    velocity[i] = v;
+    return parameter - rate * (of_gradient * gradient + of_velocity * v);
+  });
+}
+
+__global__ void AdagradKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
+                              float* accumulator, FiniteCheck check) {
+  const float rate = factors->rate;
+  ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
+    const float gradient = sum * by.scale + parameter * by.weight_decay;
+    const float a = accumulator[i] + gradient * gradient;
+    accumulator[i] = a;
+    return parameter - rate * gradient / sqrtf(a);
+  });
+}
+
+__global__ void AdamKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
+                           float* first_moment, float* second_moment, FiniteCheck check) {
+  const AdamFactors adam = factors->adam;
+  ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
+    const float gradient = sum * by.scale + parameter * by.weight_decay;
+    const float m = adam.beta1 * first_moment[i] + adam.one_minus_beta1 * gradient;
+    const float v = adam.beta2 * second_moment[i] + adam.one_minus_beta2 * (gradient * gradient);
+    first_moment[i] = m;
+    second_moment[i] = v;
+    return parameter - adam.rate * m / (sqrtf(v * adam.second_correction) + adam.epsilon);
+  });
+}
+
+__global__ void FtrlKernel(UpdateArrays arrays, float scale, const StepFactors* factors, float l1,
+                           float twice_l2, float* accumulator, float* linear, FiniteCheck check) {
+  const float inverse_rate = factors->inverse_rate;
+  ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
+    const float gradient = sum * scale;
+    const float old_root = sqrtf(accumulator[i]);
+    const float a = accumulator[i] + gradient * gradient;
+    const float root = sqrtf(a);
+    const float z = linear[i] + gradient - (root - old_root) * inverse_rate * parameter;
+    accumulator[i] = a;
+    linear[i] = z;
+    const float value = (copysignf(l1, z) - z) / (root * inverse_rate + twice_l2);
+    const float shrunk = fabsf(z) <= l1 ? 0.0f : value;
+    return gradient == 0 ? parameter : shrunk;
+  });
+}
+
+}  // namespace
+
+cudaError_t SgdUpdate(UpdateArrays arrays, GradientFactors gradient, const StepFactors* factors,
+                      const FiniteCheck& check, cudaStream_t stream) {
+  if (arrays.size == 0) return cudaSuccess;
+  SgdKernel<<<BlocksFor(arrays.size), kBlockThreads, 0, stream>>>(arrays, gradient, factors, check);
+  return cudaGetLastError();
+}
+
+cudaError_t MomentumUpdate(UpdateArrays arrays, GradientFactors gradient, const StepFactors* factors,
+                           float momentum, bool nesterov, float* velocity, const FiniteCheck& check,
+                           cudaStream_t stream) {
+  if (arrays.size == 0) return cudaSuccess;
+  MomentumKernel<<<BlocksFor(arrays.size), kBlockThreads, 0, stream>>>(arrays, gradient, factors, momentum,
+                                                                       nesterov, velocity, check);
+  return cudaGetLastError();
+}
+
+cudaError_t AdagradUpdate(UpdateArrays arrays, GradientFactors gradient, const StepFactors* factors,
+                          float* accumulator, const FiniteCheck& check, cudaStream_t stream) {
+  if (arrays.size == 0) return cudaSuccess;
+  AdagradKernel<<<BlocksFor(arrays.size), kBlockThreads, 0, stream>>>(arrays, gradient, factors, accumulator,
+                                                                      check);
+  return cudaGetLastError();
+}
+
+cudaError_t AdamUpdate(UpdateArrays arrays, GradientFactors gradient, const StepFactors* factors,
+                       float* first_moment, float* second_moment, const FiniteCheck& check,
+                       cudaStream_t stream) {
+  if (arrays.size == 0) return cudaSuccess;
+  AdamKernel<<<BlocksFor(arrays.size), kBlockThreads, 0, stream>>>(arrays, gradient, factors, first_moment,
+                                                                   second_moment, check);
+  return cudaGetLastError();
+}
+
+cudaError_t FtrlUpdate(UpdateArrays arrays, float scale, const StepFactors* factors, float l1, float twice_l2,
+                       float* accumulator, float* linear, const FiniteCheck& check, cudaStream_t stream) {
+  if (arrays.size == 0) return cudaSuccess;
+  FtrlKernel<<<BlocksFor(arrays.size), kBlockThreads, 0, stream>>>(arrays, scale, factors, l1, twice_l2,
+                                                                   accumulator, linear, check);
+  return cudaGetLastError();
+}
+
+}  // namespace muster::cuda

@@ -1,0 +1,32 @@
+#include "kernels/step_factors.h"
+
+namespace muster {
+
+StepFactorSequence::StepFactorSequence(const OptimizerConfig& config) : config_(config) {
+  MUSTER_CHECK(Validate(config).ok(), std::string(Validate(config).message()));
+}
+
+StepFactors StepFactorSequence::Next() {
+  const double rate = LearningRateAt(config_.schedule, config_.learning_rate, updates_++);
+  switch (config_.kind) {
+    case OptimizerKind::kSgd:
+    case OptimizerKind::kMomentum:
+    case OptimizerKind::kAdagrad:
+      return {.rate = static_cast<float>(rate)};
+    case OptimizerKind::kFtrl:
+      return {.inverse_rate = static_cast<float>(1 / rate)};
+    case OptimizerKind::kAdam:
+      beta1_power_ *= double{config_.beta1};
+      beta2_power_ *= double{config_.beta2};
+      return {.adam = {.rate = static_cast<float>(rate / (1 - beta1_power_)),
+                       .beta1 = config_.beta1,
+                       .one_minus_beta1 = static_cast<float>(1 - double{config_.beta1}),
+                       .beta2 = config_.beta2,
+                       .one_minus_beta2 = static_cast<float>(1 - double{config_.beta2}),
+                       .second_correction = static_cast<float>(1 / (1 - beta2_power_)),
+                       .epsilon = config_.epsilon}};
+  }
+  MUSTER_CHECK(false, "an optimizer without a case");
+}
+
+}  // namespace muster

@@ -1,0 +1,29 @@
+// The numbers that one update of an optimizer has and its elements share.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/optimizer.h"
+#include "kernels/optimizer_loops.h"
+
+namespace muster {
+
+/// Counts the updates of one optimizer: the schedule's step is the number of those before. The same bits on
+/// every machine. One thread at a time.
+class StepFactorSequence {
+ public:
+  /// A config that is not valid is a bug.
+  explicit StepFactorSequence(const OptimizerConfig& config);
+
+  /// Of the next update; what the kind does not read is 0.
+  StepFactors Next();
+
+ private:
+  OptimizerConfig config_;
+  uint64_t updates_ = 0;
+  // Running products, because pow differs between versions of libm.
+  double beta1_power_ = 1;
+  double beta2_power_ = 1;
+};
+
+}  // namespace muster

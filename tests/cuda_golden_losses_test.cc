@@ -1,0 +1,24 @@
+// On a GPU the first ten steps of each model give the losses that PyTorch gives.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_testing.h"
+#include "tests/support/golden_losses.h"
+#include "trainer/models/cuda_model.h"
+
+namespace muster {
+namespace {
+
+class CudaGoldenLossesTest : public cuda::CudaTest, public ::testing::WithParamInterface<GoldenCase> {};
+
+TEST_P(CudaGoldenLossesTest, AreThoseOfPyTorch) {
+  const auto model = MakeCudaModel(0, *PlanModel(FindModel(GetParam().model)->spec),
+                                   {.largest_batch = kGoldenBatch, .seed = kGoldenDropoutSeed});
+  ASSERT_TRUE(model.ok()) << model.status();
+  ExpectGoldenLosses(GetParam(), **model);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaGoldenLossesTest, ::testing::ValuesIn(GoldenCases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace muster

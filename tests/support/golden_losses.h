@@ -1,0 +1,129 @@
+// The first ten steps of each model, on numbers that tests/golden/golden_losses.py makes too.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "kernels/layout_optimizer.h"
+#include "trainer/data/mnist.h"
+#include "trainer/models/model.h"
+
+namespace muster {
+
+inline constexpr int kGoldenSteps = 10;
+inline constexpr int64_t kGoldenBatch = 16;
+inline constexpr uint64_t kGoldenDropoutSeed = 7;
+
+// As golden_losses.py has it: numbers in [0, 1), multiples of 2^-24.
+inline std::vector<float> GoldenUniform(uint32_t stream, int64_t count) {
+  std::vector<float> values(count);
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t x = static_cast<uint32_t>(i) * 2654435761u + stream * 2246822519u;
+    x = (x ^ (x >> 15)) * 3266489917u;
+    x = (x ^ (x >> 13)) * 668265263u;
+    values[i] = static_cast<float>((x ^ (x >> 16)) >> 8) * 0x1p-24f;
+  }
+  return values;
+}
+
+inline std::vector<float> GoldenParameters(const ParameterLayout& layout) {
+  std::vector<float> parameters(layout.size());
+  for (size_t t = 0; t < layout.tensors().size(); ++t) {
+    const LayoutTensor& tensor = layout.tensors()[t];
+    const bool is_bias = tensor.spec.shape.size() == 1;
+    const auto inputs = static_cast<double>(tensor.size / tensor.spec.shape.back());
+    const double scale = is_bias ? 0.1 : 1 / std::sqrt(inputs);
+    const std::vector<float> uniform = GoldenUniform(static_cast<uint32_t>(t), tensor.size);
+    for (int64_t i = 0; i < tensor.size; ++i) {
+      parameters[tensor.offset + i] = static_cast<float>((2 * double{uniform[i]} - 1) * scale);
+    }
+  }
+  return parameters;
+}
+
+/// The losses of the first steps of `model`, which was made for kGoldenBatch samples with kGoldenDropoutSeed.
+inline std::vector<double> GoldenLosses(Model& model, const OptimizerConfig& optimizer) {
+  const ParameterLayout& layout = model.layout();
+  std::vector<float> parameters = GoldenParameters(layout), gradient(layout.size());
+  LayoutOptimizer update = *LayoutOptimizer::Create(layout, {0, layout.size()}, {{optimizer}});
+  std::vector<double> losses;
+  for (uint32_t step = 0; step < kGoldenSteps; ++step) {
+    const std::vector<float> features = GoldenUniform(1000 + step, kGoldenBatch * kMnistPixels);
+    std::vector<int32_t> labels;
+    for (const float value : GoldenUniform(2000 + step, kGoldenBatch)) {
+      labels.push_back(static_cast<int32_t>(double{value} * 10));
+    }
+    const Batch batch{.features = features, .labels = labels, .position = int64_t{step} * kGoldenBatch};
+    losses.push_back(model.ForwardBackward(parameters, batch, gradient).mean_loss());
+    update.Apply(parameters, gradient, 1.0f / kGoldenBatch, parameters);
+  }
+  return losses;
+}
+
+struct GoldenCase {
+  std::string name;  // in golden_losses.json
+  ModelConfig model;
+  std::optional<OptimizerConfig> optimizer;  // unset: the model's own
+};
+
+inline void PrintTo(const GoldenCase& golden, std::ostream* out) { *out << golden.name; }
+
+/// They are those that PyTorch gives. `name`: in golden_losses.json.
+inline void ExpectGoldenLosses(const std::string& name, const std::vector<double>& losses) {
+  // The variable is for tests that were built elsewhere.
+  const char* const elsewhere = std::getenv("MUSTER_GOLDEN_LOSSES");
+  const auto text = ReadFile(elsewhere != nullptr ? elsewhere : MUSTER_GOLDEN_LOSSES);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto golden = nlohmann::json::parse(*text)[name].get<std::vector<double>>();
+  ASSERT_EQ(golden.size(), size_t{kGoldenSteps});
+  // Each logit is a sum of up to 3136 products, each rounded by half an epsilon at most, which adds up as a
+  // random walk does (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019); the
+  // steps add theirs.
+  const double tolerance = kGoldenSteps * std::sqrt(3136) * FLT_EPSILON / 2;
+  double worst = 0;
+  for (int step = 0; step < kGoldenSteps; ++step) {
+    EXPECT_NEAR(losses[step], golden[step], tolerance * golden[step]) << "step " << step;
+    worst = std::max(worst, std::abs(losses[step] / golden[step] - 1));
+  }
+  ::testing::Test::RecordProperty("worst_relative_error", std::to_string(worst));
+  printf("worst relative error %.2g\n", worst);
+}
+
+inline void ExpectGoldenLosses(const GoldenCase& golden_case, Model& model) {
+  const OptimizerConfig own = FindModel(golden_case.model)->defaults.optimizer;
+  ExpectGoldenLosses(golden_case.name, GoldenLosses(model, golden_case.optimizer.value_or(own)));
+}
+
+inline std::vector<GoldenCase> GoldenCases() {
+  return {
+      GoldenCase{"softmax", {.model = "mnist_softmax"}, {}},
+      GoldenCase{"softmax_adagrad",
+                 {.model = "mnist_softmax"},
+                 OptimizerConfig{.kind = OptimizerKind::kAdagrad, .learning_rate = 0.05f}},
+      GoldenCase{"mlp", {.model = "mnist_mlp"}, {}},
+      GoldenCase{"mlp_nesterov_decay",
+                 {.model = "mnist_mlp"},
+                 OptimizerConfig{.kind = OptimizerKind::kMomentum,
+                                 .learning_rate = 0.01f,
+                                 .weight_decay = 0.01f,
+                                 .momentum = 0.9f,
+                                 .nesterov = true}},
+      GoldenCase{"mlp_large_momentum",
+                 {.model = "mnist_mlp", .hidden = {512, 512}},
+                 OptimizerConfig{.kind = OptimizerKind::kMomentum, .learning_rate = 0.01f, .momentum = 0.9f}},
+      GoldenCase{"lenet", {.model = "mnist_cnn", .variant = "lenet"}, {}},
+      GoldenCase{"deep", {.model = "mnist_cnn", .variant = "deep"}, {}}};
+}
+
+}  // namespace muster

@@ -1,0 +1,143 @@
+#include "trainer/models/cuda_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "trainer/models/cuda_network.h"
+
+namespace muster {
+namespace {
+
+// What a step sends to the device and what comes back lies in pinned memory, so that a graph can hold the
+// transfers too. The first step of a size runs as it is enqueued, which loads what it needs; then it is
+// captured.
+class CudaModel final : public Model {
+ public:
+  static absl::StatusOr<std::unique_ptr<Model>> Create(int device_index, ModelPlan plan,
+                                                       const DeviceModelOptions& options);
+
+  const ModelPlan& plan() const override { return plan_; }
+  absl::Status status() const override { return status_; }
+
+  BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
+                              std::span<float> gradient) override {
+    MUSTER_CHECK(static_cast<int64_t>(gradient.size()) == plan_.layout.size());
+    const BatchResult result = Run(parameters, batch, /*training=*/true);
+    std::copy(gradient_.values().begin(), gradient_.values().end(), gradient.begin());
+    return result;
+  }
+
+  BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) override {
+    return Run(parameters, batch, /*training=*/false);
+  }
+
+ private:
+  CudaModel(int device_index, ModelPlan plan) : device_index_(device_index), plan_(std::move(plan)) {}
+
+  BatchResult Run(std::span<const float> parameters, const Batch& batch, bool training);
+  absl::Status RunOnDevice(int64_t samples, bool training);
+  absl::Status Enqueue(int64_t samples, bool training);
+
+  const int device_index_;
+  const ModelPlan plan_;
+  absl::Status status_;
+  cuda::Stream stream_;
+  std::unique_ptr<CudaNetwork> network_;
+  cuda::DeviceArray<int64_t> device_position_;
+  cuda::DeviceArray<cuda::LossSums> device_sums_;
+  cuda::PinnedArray<float> parameters_;
+  cuda::PinnedArray<float> gradient_;
+  cuda::PinnedArray<float> features_;
+  cuda::PinnedArray<int32_t> labels_;
+  cuda::PinnedArray<int64_t> position_;
+  cuda::PinnedArray<cuda::LossSums> sums_;
+  std::map<std::pair<int64_t, bool>, cuda::Graph> graphs_;  // by samples and training; null: ran once
+};
+
+absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(int device_index, ModelPlan plan,
+                                                         const DeviceModelOptions& options) {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index));
+  std::unique_ptr<CudaModel> model(new CudaModel(device_index, std::move(plan)));
+  const int64_t size = model->plan_.layout.size(), batch = options.largest_batch;
+  MUSTER_ASSIGN_OR_RETURN(model->stream_, cuda::MakeStream());
+  MUSTER_ASSIGN_OR_RETURN(model->network_, CudaNetwork::Create(model->plan_, {.largest_batch = batch,
+                                                                              .largest_training_batch = batch,
+                                                                              .seed = options.seed,
+                                                                              .math = options.math}));
+  MUSTER_ASSIGN_OR_RETURN(model->device_position_, cuda::DeviceArray<int64_t>::Create(1));
+  MUSTER_ASSIGN_OR_RETURN(model->device_sums_, cuda::DeviceArray<cuda::LossSums>::Create(1));
+  MUSTER_ASSIGN_OR_RETURN(model->parameters_, cuda::PinnedArray<float>::Create(size));
+  MUSTER_ASSIGN_OR_RETURN(model->gradient_, cuda::PinnedArray<float>::Create(size));
+  MUSTER_ASSIGN_OR_RETURN(model->features_,
+                          cuda::PinnedArray<float>::Create(batch * model->plan_.spec.input.size()));
+  MUSTER_ASSIGN_OR_RETURN(model->labels_, cuda::PinnedArray<int32_t>::Create(batch));
+  MUSTER_ASSIGN_OR_RETURN(model->position_, cuda::PinnedArray<int64_t>::Create(1));
+  MUSTER_ASSIGN_OR_RETURN(model->sums_, cuda::PinnedArray<cuda::LossSums>::Create(1));
+  return model;
+}
+
+BatchResult CudaModel::Run(std::span<const float> parameters, const Batch& batch, bool training) {
+  MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == plan_.layout.size());
+  MUSTER_CHECK(batch.size() <= labels_.size());
+  MUSTER_CHECK(static_cast<int64_t>(batch.features.size()) == batch.size() * plan_.spec.input.size());
+  std::copy(parameters.begin(), parameters.end(), parameters_.data());
+  std::copy(batch.features.begin(), batch.features.end(), features_.data());
+  std::copy(batch.labels.begin(), batch.labels.end(), labels_.data());
+  position_.data()[0] = batch.position;
+  if (status_.ok()) status_ = RunOnDevice(batch.size(), training);
+  if (!status_.ok()) return {.loss_sum = NAN, .samples = batch.size()};
+  const cuda::LossSums& sums = sums_.data()[0];
+  return {.loss_sum = sums.loss_sum, .correct = sums.correct, .samples = batch.size()};
+}
+
+absl::Status CudaModel::RunOnDevice(int64_t samples, bool training) {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index_));
+  const auto [entry, is_first] = graphs_.try_emplace({samples, training});
+  cuda::Graph& graph = entry->second;
+  if (is_first) {
+    MUSTER_RETURN_IF_ERROR(Enqueue(samples, training));
+  } else {
+    if (graph == nullptr) {
+      MUSTER_ASSIGN_OR_RETURN(graph,
+                              cuda::Capture(stream_.get(), [&] { return Enqueue(samples, training); }));
+    }
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph.get(), stream_.get()));
+  }
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaModel::Enqueue(int64_t samples, bool training) {
+  const cudaStream_t stream = stream_.get();
+  const auto copy = [&](auto* target, const auto* source, int64_t count) {
+    static_assert(sizeof *target == sizeof *source);
+    if (count == 0) return cudaSuccess;
+    return cudaMemcpyAsync(target, source, count * sizeof *target, cudaMemcpyDefault, stream);
+  };
+  MUSTER_CUDA_RETURN_IF_ERROR(copy(network_->parameters(), parameters_.data(), plan_.layout.size()));
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      copy(network_->features(), features_.data(), samples * plan_.spec.input.size()));
+  MUSTER_CUDA_RETURN_IF_ERROR(copy(network_->labels(), labels_.data(), samples));
+  MUSTER_CUDA_RETURN_IF_ERROR(copy(device_position_.data(), position_.data(), 1));
+  const CudaPass pass{
+      .samples = samples, .training = training, .position = device_position_.data(), .stream = stream};
+  if (training) {
+    MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(pass, device_sums_.data()));
+    MUSTER_CUDA_RETURN_IF_ERROR(copy(gradient_.data(), network_->gradient(), plan_.layout.size()));
+  } else {
+    MUSTER_RETURN_IF_ERROR(network_->Evaluate(pass, /*add=*/false, device_sums_.data()));
+  }
+  MUSTER_CUDA_RETURN_IF_ERROR(copy(sums_.data(), device_sums_.data(), 1));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> MakeCudaModel(int device_index, ModelPlan plan,
+                                                     const DeviceModelOptions& options) {
+  return CudaModel::Create(device_index, std::move(plan), options);
+}
+
+}  // namespace muster

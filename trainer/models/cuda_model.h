@@ -1,0 +1,15 @@
+// A planned model on a CUDA device that takes parameters and gives gradients in the host's memory.
+#pragma once
+
+#include <memory>
+
+#include "trainer/models/device.h"
+#include "trainer/models/model.h"
+
+namespace muster {
+
+/// On device `device_index`, which exists. Errors as Device::MakeModel.
+absl::StatusOr<std::unique_ptr<Model>> MakeCudaModel(int device_index, ModelPlan plan,
+                                                     const DeviceModelOptions& options);
+
+}  // namespace muster

@@ -1,0 +1,140 @@
+#include "trainer/models/cuda_network.h"
+
+#include <variant>
+
+#include "base/random.h"
+
+namespace muster {
+namespace {
+
+// Not std::visit: a kind of layer that has no code here is an answer, not a program that does not build.
+absl::StatusOr<std::unique_ptr<CudaLayer>> MakeLayer(const LayerPlan& plan, const MaxPoolSpec* pool,
+                                                     const CudaLayerContext& context, uint64_t seed) {
+  if (const auto* const dense = std::get_if<DenseSpec>(&plan.spec)) {
+    return MakeCudaDense(*dense, plan, context);
+  }
+  if (const auto* const convolution = std::get_if<ConvolutionSpec>(&plan.spec)) {
+    return MakeCudaConvolution(*convolution, pool, plan, context);
+  }
+  if (const auto* const max_pool = std::get_if<MaxPoolSpec>(&plan.spec)) {
+    return MakeCudaMaxPool(*max_pool, plan, context);
+  }
+  if (const auto* const dropout = std::get_if<DropoutSpec>(&plan.spec)) {
+    return MakeCudaDropout(*dropout, plan, seed);
+  }
+  return absl::UnimplementedError("the model has a kind of layer that is not there for CUDA yet");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SideStream>> SideStream::Create() {
+  auto side = std::make_unique<SideStream>();
+  MUSTER_ASSIGN_OR_RETURN(side->stream_, cuda::MakeStream());
+  MUSTER_ASSIGN_OR_RETURN(side->forked_, cuda::MakeEvent(/*timed=*/false));
+  MUSTER_ASSIGN_OR_RETURN(side->done_, cuda::MakeEvent(/*timed=*/false));
+  return side;
+}
+
+absl::StatusOr<cudaStream_t> SideStream::Fork(cudaStream_t main) {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaEventRecord(forked_.get(), main));
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(stream_.get(), forked_.get(), 0));
+  return stream_.get();
+}
+
+absl::Status SideStream::Join(cudaStream_t main) {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaEventRecord(done_.get(), stream_.get()));
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(main, done_.get(), 0));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(const ModelPlan& plan,
+                                                                 const CudaNetworkOptions& options) {
+  MUSTER_CHECK(options.largest_batch >= options.largest_training_batch);
+  if (plan.spec.loss != LossKind::kSoftmaxCrossEntropy) {
+    return absl::UnimplementedError("the model has a loss that is not there for CUDA yet");
+  }
+  if (!plan.columns.empty()) {
+    return absl::UnimplementedError("the model has id columns, which are not there for CUDA yet");
+  }
+  std::unique_ptr<CudaNetwork> network(new CudaNetwork());
+  network->classes_ = plan.layers.back().output.size();
+  MUSTER_ASSIGN_OR_RETURN(network->products_, cuda::MatrixProducts::Create(options.math));
+  MUSTER_ASSIGN_OR_RETURN(network->side_, SideStream::Create());
+  MUSTER_RETURN_IF_ERROR(network->AddStages(plan, options));
+  MUSTER_ASSIGN_OR_RETURN(network->parameters_, cuda::ZerosOnDevice<float>(plan.layout.size()));
+  // Layers write their tensors and nothing between them.
+  MUSTER_ASSIGN_OR_RETURN(network->gradient_, cuda::ZerosOnDevice<float>(plan.layout.size()));
+  MUSTER_ASSIGN_OR_RETURN(network->features_,
+                          cuda::DeviceArray<float>::Create(options.largest_batch * plan.spec.input.size()));
+  MUSTER_ASSIGN_OR_RETURN(network->labels_, cuda::DeviceArray<int32_t>::Create(options.largest_batch));
+  MUSTER_ASSIGN_OR_RETURN(network->loss_scratch_, cuda::ZerosOnDevice<cuda::LossScratch>(1));
+  return network;
+}
+
+absl::Status CudaNetwork::AddStages(const ModelPlan& plan, const CudaNetworkOptions& options) {
+  const CudaLayerContext context{.math = options.math,
+                                 .products = products_.get(),
+                                 .side = side_.get(),
+                                 .largest_batch = options.largest_batch,
+                                 .largest_training_batch = options.largest_training_batch};
+  RandomStream seeds(options.seed);  // one for each layer of the plan
+  for (size_t i = 0; i < plan.layers.size(); ++i) {
+    const LayerPlan& first = plan.layers[i];
+    const uint64_t seed = seeds.Next();
+    const bool is_convolution = std::holds_alternative<ConvolutionSpec>(first.spec);
+    const MaxPoolSpec* const pool = is_convolution && i + 1 < plan.layers.size()
+                                        ? std::get_if<MaxPoolSpec>(&plan.layers[i + 1].spec)
+                                        : nullptr;
+    if (pool != nullptr) {
+      seeds.Next();
+      ++i;
+    }
+    const int64_t output_size = plan.layers[i].output.size();
+    Stage stage;
+    MUSTER_ASSIGN_OR_RETURN(stage.layer, MakeLayer(first, pool, context, seed));
+    MUSTER_ASSIGN_OR_RETURN(stage.output,
+                            cuda::DeviceArray<float>::Create(options.largest_batch * output_size));
+    MUSTER_ASSIGN_OR_RETURN(stage.output_gradient,
+                            cuda::DeviceArray<float>::Create(options.largest_training_batch * output_size));
+    stages_.push_back(std::move(stage));
+  }
+  return absl::OkStatus();
+}
+
+const float* CudaNetwork::InputOf(size_t stage) const {
+  return stage == 0 ? features_.data() : stages_[stage - 1].output.data();
+}
+
+absl::Status CudaNetwork::Forward(const CudaPass& pass) {
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    MUSTER_RETURN_IF_ERROR(
+        stages_[i].layer->Forward(pass, parameters_.data(), InputOf(i), stages_[i].output.data()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaNetwork::ForwardBackward(const CudaPass& pass, cuda::LossSums* result) {
+  MUSTER_RETURN_IF_ERROR(Forward(pass));
+  const Stage& last = stages_.back();
+  MUSTER_CUDA_RETURN_IF_ERROR(cuda::SoftmaxCrossEntropy(
+      pass.samples, classes_, last.output.data(), labels_.data(), last.output_gradient.data(),
+      /*add=*/false, loss_scratch_.data(), result, pass.stream));
+  for (size_t i = stages_.size(); i-- > 0;) {
+    // The data needs no gradient, so the first layer is asked for none.
+    float* const input_gradient = i == 0 ? nullptr : stages_[i - 1].output_gradient.data();
+    MUSTER_RETURN_IF_ERROR(
+        stages_[i].layer->Backward(pass, parameters_.data(), InputOf(i), stages_[i].output.data(),
+                                   stages_[i].output_gradient.data(), gradient_.data(), input_gradient));
+  }
+  return side_->Join(pass.stream);
+}
+
+absl::Status CudaNetwork::Evaluate(const CudaPass& pass, bool add, cuda::LossSums* result) {
+  MUSTER_RETURN_IF_ERROR(Forward(pass));
+  MUSTER_CUDA_RETURN_IF_ERROR(cuda::SoftmaxCrossEntropy(pass.samples, classes_, stages_.back().output.data(),
+                                                        labels_.data(), /*gradient=*/nullptr, add,
+                                                        loss_scratch_.data(), result, pass.stream));
+  return absl::OkStatus();
+}
+
+}  // namespace muster

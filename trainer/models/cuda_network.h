@@ -1,0 +1,63 @@
+// A planned model on a CUDA device: parameters, one batch and its gradient. For cuda_model and cuda_training.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/cross_entropy.h"
+#include "trainer/models/cuda_layer.h"
+
+namespace muster {
+
+struct CudaNetworkOptions {
+  int64_t largest_batch = 0;           // of any pass
+  int64_t largest_training_batch = 0;  // of those with a backward pass
+  uint64_t seed = 0;                   // of dropout, as CpuModelOptions
+  cuda::Math math = cuda::Math::kFloat32;
+};
+
+/// All memory is planned at creation. Enqueues on one stream; pointers are into the device's memory. One
+/// thread at a time.
+class CudaNetwork {
+ public:
+  /// Unimplemented: a layer or loss without code for CUDA.
+  static absl::StatusOr<std::unique_ptr<CudaNetwork>> Create(const ModelPlan& plan,
+                                                             const CudaNetworkOptions& options);
+
+  float* parameters() const { return parameters_.data(); }  // [layout.size()]
+  float* gradient() const { return gradient_.data(); }      // [layout.size()], padding zero
+  float* features() const { return features_.data(); }      // [largest_batch, feature count]
+  int32_t* labels() const { return labels_.data(); }        // [largest_batch]
+
+  /// From parameters, features and labels: the gradient, summed over the samples, and *result.
+  absl::Status ForwardBackward(const CudaPass& pass, cuda::LossSums* result);
+
+  /// *result, or what it is more by if `add`.
+  absl::Status Evaluate(const CudaPass& pass, bool add, cuda::LossSums* result);
+
+ private:
+  // One layer of the plan, or two that run as one.
+  struct Stage {
+    std::unique_ptr<CudaLayer> layer;
+    cuda::DeviceArray<float> output;           // [largest_batch, output size]
+    cuda::DeviceArray<float> output_gradient;  // [largest_training_batch, output size]
+  };
+
+  CudaNetwork() = default;
+  absl::Status AddStages(const ModelPlan& plan, const CudaNetworkOptions& options);
+  absl::Status Forward(const CudaPass& pass);
+  const float* InputOf(size_t stage) const;
+
+  int64_t classes_ = 0;
+  std::unique_ptr<cuda::MatrixProducts> products_;
+  std::unique_ptr<SideStream> side_;
+  std::vector<Stage> stages_;
+  cuda::DeviceArray<float> parameters_;
+  cuda::DeviceArray<float> gradient_;
+  cuda::DeviceArray<float> features_;
+  cuda::DeviceArray<int32_t> labels_;
+  cuda::DeviceArray<cuda::LossScratch> loss_scratch_;
+};
+
+}  // namespace muster

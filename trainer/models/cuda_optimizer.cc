@@ -1,0 +1,114 @@
+#include "trainer/models/cuda_optimizer.h"
+
+#include <utility>
+
+namespace muster {
+namespace {
+
+struct Slots {
+  bool first, second;
+  float first_value;  // to begin with; the second begins with zeros
+};
+
+Slots SlotsOf(const OptimizerConfig& config) {
+  switch (config.kind) {
+    case OptimizerKind::kSgd:
+      return {false, false, 0};
+    case OptimizerKind::kMomentum:
+      return {true, false, 0};
+    case OptimizerKind::kAdagrad:
+      return {true, false, config.initial_accumulator};
+    case OptimizerKind::kAdam:
+      return {true, true, 0};
+    case OptimizerKind::kFtrl:
+      return {true, true, config.initial_accumulator};
+  }
+  MUSTER_CHECK(false, "an optimizer without a case");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaOptimizer>> CudaOptimizer::Create(
+    const ParameterLayout& layout, std::span<const OptimizerConfig> by_group, float gradient_scale) {
+  std::unique_ptr<CudaOptimizer> optimizer(new CudaOptimizer());
+  optimizer->gradient_scale_ = gradient_scale;
+  std::vector<int64_t> ends;
+  LayoutRange stretch;
+  int group = -1;
+  for (const LayoutTensor& tensor : layout.tensors()) {
+    if (tensor.spec.optimizer_group >= static_cast<int>(by_group.size())) {
+      return InvalidArgument("tensor '%s' is of optimizer group %d, for which there is no optimizer",
+                             tensor.spec.name, tensor.spec.optimizer_group);
+    }
+    if (tensor.spec.optimizer_group != group) {
+      if (group >= 0) {
+        MUSTER_RETURN_IF_ERROR(optimizer->AddStretch({stretch.begin, tensor.offset}, by_group[group]));
+      }
+      group = tensor.spec.optimizer_group;
+      stretch.begin = tensor.offset;
+    }
+    ends.push_back(tensor.offset + tensor.size);
+  }
+  MUSTER_RETURN_IF_ERROR(optimizer->AddStretch({stretch.begin, layout.size()}, by_group[group]));
+  MUSTER_ASSIGN_OR_RETURN(optimizer->tensor_ends_, cuda::CopyToDevice<int64_t>(ends));
+  return optimizer;
+}
+
+absl::Status CudaOptimizer::AddStretch(LayoutRange range, const OptimizerConfig& config) {
+  MUSTER_RETURN_IF_ERROR(Validate(config));
+  Stretch stretch{.range = range, .config = config, .sequence = StepFactorSequence(config)};
+  const Slots slots = SlotsOf(config);
+  if (slots.first) {
+    const std::vector<float> values(range.size(), slots.first_value);
+    MUSTER_ASSIGN_OR_RETURN(stretch.first_slot, cuda::CopyToDevice<float>(values));
+  }
+  if (slots.second) {
+    MUSTER_ASSIGN_OR_RETURN(stretch.second_slot, cuda::ZerosOnDevice<float>(range.size()));
+  }
+  stretches_.push_back(std::move(stretch));
+  return absl::OkStatus();
+}
+
+void CudaOptimizer::NextFactors(std::span<StepFactors> factors) {
+  MUSTER_CHECK(factors.size() == stretches_.size());
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] = stretches_[i].sequence.Next();
+}
+
+absl::Status CudaOptimizer::Update(const StepFactors* factors, float* parameters, const float* gradient,
+                                   int32_t* first_bad, cudaStream_t stream) {
+  for (const Stretch& stretch : stretches_) {
+    const OptimizerConfig& config = stretch.config;
+    float* const values = parameters + stretch.range.begin;
+    const UpdateArrays arrays{stretch.range.size(), values, gradient + stretch.range.begin, values};
+    const GradientFactors by{gradient_scale_, config.weight_decay};
+    float* const first = stretch.first_slot.data();
+    float* const second = stretch.second_slot.data();
+    const cuda::FiniteCheck check{.tensor_ends = tensor_ends_.data(),
+                                  .tensor_count = static_cast<int32_t>(tensor_ends_.size()),
+                                  .offset = stretch.range.begin,
+                                  .first_bad = first_bad};
+    switch (config.kind) {
+      case OptimizerKind::kSgd:
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::SgdUpdate(arrays, by, factors, check, stream));
+        break;
+      case OptimizerKind::kMomentum:
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::MomentumUpdate(arrays, by, factors, config.momentum,
+                                                         config.nesterov, first, check, stream));
+        break;
+      case OptimizerKind::kAdagrad:
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::AdagradUpdate(arrays, by, factors, first, check, stream));
+        break;
+      case OptimizerKind::kAdam:
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::AdamUpdate(arrays, by, factors, first, second, check, stream));
+        break;
+      case OptimizerKind::kFtrl:
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::FtrlUpdate(arrays, gradient_scale_, factors, config.l1,
+                                                     2 * config.l2, first, second, check, stream));
+        break;
+    }
+    ++factors;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+// LayoutOptimizer on a CUDA device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/parameter_layout.h"
+#include "kernels/step_factors.h"
+
+namespace muster {
+
+/// The optimizers of a whole layout, each over the tensors of its group, with their state on the device. The
+/// bits are those of LayoutOptimizer. One thread at a time.
+class CudaOptimizer {
+ public:
+  /// `by_group`: as for LayoutOptimizer. gradient_scale: one over the samples of a step. InvalidArgument: a
+  /// config that is not valid, a tensor of a group without one.
+  static absl::StatusOr<std::unique_ptr<CudaOptimizer>> Create(const ParameterLayout& layout,
+                                                               std::span<const OptimizerConfig> by_group,
+                                                               float gradient_scale);
+
+  /// StepFactors of one step.
+  int64_t factor_count() const { return static_cast<int64_t>(stretches_.size()); }
+
+  /// Writes those of the next step to `factors` ([factor_count()]).
+  void NextFactors(std::span<StepFactors> factors);
+
+  /// Enqueues one step's update of parameters [layout.size()] in place. On the device: gradient sums
+  /// [layout.size()], padding zero; factors [factor_count()]; first_bad as FiniteCheck has it.
+  absl::Status Update(const StepFactors* factors, float* parameters, const float* gradient,
+                      int32_t* first_bad, cudaStream_t stream);
+
+ private:
+  // Neighbouring tensors of one group with the padding between them.
+  struct Stretch {
+    LayoutRange range;
+    OptimizerConfig config;
+    StepFactorSequence sequence;
+    cuda::DeviceArray<float> first_slot;  // the kind's first, second: null where it has no such slot
+    cuda::DeviceArray<float> second_slot;
+  };
+
+  CudaOptimizer() = default;
+  absl::Status AddStretch(LayoutRange range, const OptimizerConfig& config);
+
+  float gradient_scale_ = 1;
+  std::vector<Stretch> stretches_;
+  cuda::DeviceArray<int64_t> tensor_ends_;
+};
+
+}  // namespace muster
