@@ -318,6 +318,8 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
       {"name: j\nmodel: mnist_cnn\nhidden: [3]\n" + replicas, "3:1: \"mnist_cnn\" has no hidden layers"},
       {"name: j\nmodel: wide_deep\nvariant: wide_olny\n" + replicas,
        "3:10: unknown variant \"wide_olny\" of wide_deep; did you mean \"wide_only\"?"},
+      {"name: j\nmodel: wide_deep\nvariant: wide_only\ntrain: {schedule: {kind: inverse}}\n" + replicas,
+       "4:9: \"wide_only\" is trained by ftrl, which takes a constant learning rate only"},
       {"name: j\nmodel: wide_deep\ntrain: {augment: shift}\n" + replicas,
        "3:9: \"augment\" is for images, which wide_deep does not take"},
       {"name: j\nmodel: wide_deep\ntrain: {save_onnx: true}\n" + replicas,

@@ -1,5 +1,7 @@
 #include "kernels/embedding.h"
 
+#include <type_traits>
+
 #include "base/status.h"
 
 namespace muster {
@@ -19,8 +21,6 @@ void WithWidth(int64_t width, Body body) {
       return body(std::integral_constant<int64_t, 1>());
     case 8:
       return body(std::integral_constant<int64_t, 8>());
-    case 16:
-      return body(std::integral_constant<int64_t, 16>());
     default:
       return body(width);
   }

@@ -317,7 +317,9 @@ absl::Status Runner::FetchResults() {
   SessionOf(HostOf(chief_)).ListFiles(chief_, kEventsFolder);
   MUSTER_RETURN_IF_ERROR(FetchFiles(paths));
   // A chief that an older muster started has no such folder.
-  if (absl::IsNotFound(event_files_.status())) return absl::OkStatus();
+  // A chief or an agent that an older muster started has none to give.
+  if (absl::IsNotFound(event_files_.status()) || absl::IsUnimplemented(event_files_.status()))
+    return absl::OkStatus();
   if (!event_files_.ok()) {
     return Unavailable("the job succeeded, but the curves of %s could not be fetched from %s: %s", chief_,
                        HostOf(chief_), std::string(event_files_.status().message()));

@@ -108,6 +108,7 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
  private:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
 
+  void Handle(Stream* stream, const grpc::ByteBuffer& frame);
   absl::Status HandleJoin(Stream* stream, uint64_t request, const ps::Join& join);
   absl::Status HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull);
   absl::Status HandlePullRows(Stream* stream, uint64_t request, const ps::PullRows& pull);
@@ -247,7 +248,22 @@ void Server::Remove(Stream* stream) {
   changed_.notify_all();
 }
 
-void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) {
+// gRPC would swallow an exception together with the request. What memory was short for may be done by half, so
+// this is the end.
+void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) try {
+  Handle(stream, frame);
+} catch (const std::bad_alloc&) {
+  const absl::Status status = absl::ResourceExhaustedError(
+      name_ + ": not enough memory on this host for its part of the model: use more parameter servers");
+  spdlog::error("{}", std::string(status.message()));
+  const std::lock_guard lock(mutex_);
+  if (!end_) end_ = status;
+  SendError(stream, 0, status);
+  stream->Close(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, std::string(status.message())));
+  changed_.notify_all();
+}
+
+void Server::Handle(Stream* stream, const grpc::ByteBuffer& frame) {
   ps::ClientHeader header;
   FloatPayload payload;
   absl::Status status = DecodeFrame(frame, &header, &payload);
@@ -260,6 +276,7 @@ void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) {
     status = InvalidArgument("the first frame is no join");
   if (status.ok()) {
     const auto& worker = stream->worker;
+    if (worker) rule_->Heard(*worker, Now());
     switch (header.kind_case()) {
       case ps::ClientHeader::kJoin:
         status = HandleJoin(stream, header.request(), header.join());
@@ -336,6 +353,10 @@ absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join
 
 absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
   if (config_) {
+    if (config.model() != config_->model()) {
+      return FailedPrecondition("this worker trains %s, the first one %s: are the flags the same everywhere?",
+                                config.model(), config_->model());
+    }
     if (config.layout_hash() != config_->layout_hash()) {
       return FailedPrecondition(
           "the model's layout hash is %016x, the first worker's was %016x: are the flags and the build "

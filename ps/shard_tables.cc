@@ -1,5 +1,7 @@
 #include "ps/shard_tables.h"
 
+#include "ps/wire.h"
+
 namespace muster {
 
 absl::StatusOr<ShardTables> ShardTables::Create(std::span<const TableSpec> tables,
@@ -23,6 +25,9 @@ absl::StatusOr<int64_t> ShardTables::CheckRows(const RepeatedRows& rows) const {
   int64_t floats = 0;
   for (int t = 0; t < rows.size(); ++t) {
     const TableSpec& spec = tables_[t].spec();
+    if (rows[t].ids_size() > spec.rows) {
+      return InvalidArgument("%d rows of table %s, which has %d", rows[t].ids_size(), spec.name, spec.rows);
+    }
     for (const uint64_t id : rows[t].ids()) {
       if (id >= static_cast<uint64_t>(spec.rows)) {
         return InvalidArgument("row %d of table %s, which has %d", id, spec.name, spec.rows);
@@ -32,6 +37,9 @@ absl::StatusOr<int64_t> ShardTables::CheckRows(const RepeatedRows& rows) const {
       }
     }
     floats += rows[t].ids_size() * spec.width;
+  }
+  if (floats * static_cast<int64_t>(sizeof(float)) > kMaxFrameBytes / 2) {
+    return InvalidArgument("rows of %d numbers are too many for one message: make batches smaller", floats);
   }
   return floats;
 }

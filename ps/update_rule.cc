@@ -146,6 +146,10 @@ void UpdateRule::ApplyStepIfComplete(UpdateActions* actions) {
   contributions_.clear();
 }
 
+void UpdateRule::Heard(const WorkerIdentity& worker, TimePoint now) {
+  if (CheckNewest(worker).ok()) workers_[worker.rank].last_heard = now;
+}
+
 UpdateActions UpdateRule::AwaitFinished(const WorkerIdentity& worker, PushId id, TimePoint now) {
   UpdateActions actions;
   if (absl::Status newest = CheckNewest(worker); !newest.ok()) {

@@ -113,6 +113,9 @@ class UpdateRule {
 
   UpdateActions Push(const WorkerIdentity& worker, const PushInfo& push, TimePoint now);
 
+  /// The worker has asked for something that changes nothing, and is not silent.
+  void Heard(const WorkerIdentity& worker, TimePoint now);
+
   /// The worker asks to be told when all others have finished.
   UpdateActions AwaitFinished(const WorkerIdentity& worker, PushId id, TimePoint now);
 

@@ -65,6 +65,7 @@ class Rule {
   std::vector<std::string> Finish(int rank, const std::string& uuid = "first") {
     return Texts(rule_.Finish({rank, uuid, 0}, now));
   }
+  void Heard(const WorkerIdentity& worker) { rule_.Heard(worker, now); }
   std::vector<std::string> Await(int rank, PushId id) {
     return Texts(rule_.AwaitFinished({rank, "first", 0}, id, now));
   }
@@ -170,6 +171,16 @@ TEST(Rule, SilenceEndsTheWaitAndNamesTheRank) {
   rule.now = kStart + std::chrono::seconds(100);
   EXPECT_THAT(rule.Tick(), ElementsAre("refuse 1: step 0 waits for rank 1 (silent for 1m40s)",
                                        "end: step 0 waits for rank 1 (silent for 1m40s)"));
+}
+
+TEST(Rule, AWorkerThatAsksForSomethingIsNotSilent) {
+  Rule rule(UpdateMode::kSync, 2);
+  rule.Push(0, {.id = 1, .sequence = 1});
+  rule.now = kStart + std::chrono::seconds(99);
+  rule.Heard({1, "first", 0});
+  rule.now += std::chrono::seconds(50);
+  rule.Heard({1, "nobody", 7});
+  EXPECT_EQ((*rule).next_deadline(), kStart + std::chrono::seconds(199));
 }
 
 TEST(Rule, AWorkerThatStillTrainsIsNotSilent) {

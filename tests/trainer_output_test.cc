@@ -128,7 +128,7 @@ TEST_F(TrainerOutput, ParametersThatTheLastUpdateSpoiledAreAFailure) {
       {"--job_name=local", "--model=mnist_mlp", "--optimizer=sgd", "--learning_rate=1e30", "--train_steps=1",
        "--save_model=" + Path("model.safetensors"), "--result_json=" + Path("result.json")});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.stderr_text, HasSubstr("not finite after the last step, 1: lower the learning rate"));
+  EXPECT_THAT(result.stderr_text, HasSubstr("not finite after step 1: lower the learning rate"));
   EXPECT_FALSE(std::filesystem::exists(Path("model.safetensors")));
   EXPECT_FALSE(std::filesystem::exists(Path("result.json")));
 }

@@ -107,6 +107,43 @@ TEST_F(WideDeep, ASavedModelIsEvaluatedToTheSameNumbers) {
                                                                       trained["test_auc"].get<double>())));
 }
 
+TEST_F(WideDeep, WorkersThatDifferInWhatTheyTrainOnAreRefusedWithTheDifference) {
+  const std::vector<std::string> common = {"--model=wide_deep", "--sync_replicas", "--train_steps=40",
+                                           "--worker_timeout=2"};
+  // Of worker:1, where worker:0 has the variant minibatch, the synthetic census and a batch of 60.
+  const auto error = [&](const std::string& run, const std::string& variant, const std::string& data,
+                         const std::string& batch) {
+    const ClusterSpec cluster = MakeCluster(1, 2);
+    std::vector<Started> tasks;
+    tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {"--worker_timeout=2"}, run));
+    const auto start = [&](int index, const std::string& v, const std::string& d, const std::string& b) {
+      return StartTask(cluster, {Role::kWorker, index},
+                       With(common, {"--variant=" + v, "--data_dir=" + d, "--global_batch_size=" + b}), run);
+    };
+    tasks.push_back(start(0, "minibatch", "synthetic", "60"));
+    const TimePoint deadline = Now() + std::chrono::minutes(1);
+    while (ReadFile(tasks[0].log)->find("rank 0 has joined") == std::string::npos && Now() < deadline) {
+      (void)tasks[0].process.Wait(Now() + std::chrono::milliseconds(5));
+    }
+    EXPECT_EQ(ExitCode(start(1, variant, data, batch)), 1);
+    for (Started& task : tasks) EXPECT_NE(ExitCode(std::move(task)), 0);
+    return *ReadFile(Path(run + "-worker:1.log"));
+  };
+  EXPECT_THAT(error("variant", "tutorial", "synthetic", "60"),
+              HasSubstr("this worker trains wide_deep tutorial, the first one wide_deep minibatch"));
+  EXPECT_THAT(error("batch", "minibatch", "synthetic", "61"), HasSubstr("global_batch_size"));
+  if (std::getenv("MUSTER_DATA") == nullptr) return;
+  EXPECT_THAT(error("data", "minibatch", "auto", "60"), HasSubstr("training_set_crc32c"));
+}
+
+TEST_F(WideDeep, AFileIsNotEvaluatedIntoItself) {
+  RunLocal(With(kMinibatch, {"--data_dir=synthetic"}), "local");
+  const std::string model = Path("local.safetensors"), bytes = *ReadFile(model);
+  EXPECT_EQ(ExitCode(Start("evaluate", {"--evaluate=" + model, "--result_json=" + model})), 2);
+  EXPECT_THAT(*ReadFile(Path("evaluate.log")), HasSubstr("--evaluate and --result_json name the same file"));
+  EXPECT_EQ(*ReadFile(model), bytes);
+}
+
 TEST_F(WideDeep, WhatItCannotDoIsSaidBeforeTraining) {
   const auto error = [this](const std::vector<std::string>& flags) {
     EXPECT_EQ(ExitCode(Start("bad", With(flags, {"--job_name=local", "--model=wide_deep"}))), 2);

@@ -11,18 +11,12 @@
 #include "trainer/device_choice.h"
 #include "trainer/load_data.h"
 #include "trainer/models/evaluate.h"
+#include "trainer/output_files.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
 
 namespace muster {
 namespace {
-
-std::string Describe(const ModelConfig& config) {
-  std::string text = config.model;
-  if (!config.variant.empty()) text += " " + config.variant;
-  if (!config.hidden.empty()) text += " with hidden layers " + absl::StrJoin(config.hidden, ",");
-  return text;
-}
 
 // A flag that names what the file has anyway, its defaults included, is fine.
 absl::Status CheckModelFlags(const EvaluationOptions& options, const SavedModel& saved) {
@@ -72,7 +66,7 @@ absl::StatusOr<std::string> ChooseData(const EvaluationOptions& options, const M
 // The names of data sets say only what kind they are.
 absl::Status CheckTestSet(const EvaluationOptions& options, const SavedModelInfo& info, const Dataset& test,
                           const std::string& place) {
-  const uint32_t crc32c = TestSetCrc32c(test);
+  const uint32_t crc32c = DatasetCrc32c(test);
   if (crc32c == info.test_set_crc32c) return absl::OkStatus();
   if (!options.data_dir) {
     return InvalidArgument(
@@ -100,6 +94,8 @@ uint32_t ParametersCrc32c(std::span<const float> parameters, const TableValues& 
 }
 
 absl::Status Evaluate(const EvaluationOptions& options) {
+  MUSTER_RETURN_IF_ERROR(
+      CheckOutputFiles({{"--result_json", options.result_json}}, {{"--evaluate", options.file}}));
   if (options.deterministic) MUSTER_RETURN_IF_ERROR(Annotate(PinInstructionSet("avx2"), "--deterministic"));
   SetKernelThreads(options.threads);
   const auto saved = LoadModel(options.file);

@@ -69,11 +69,11 @@ absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string
   return LoadedData{.sets = *std::move(mnist)};
 }
 
-uint32_t TestSetCrc32c(const Dataset& test) {
-  uint32_t crc = Crc32c(test.bytes.data(), test.bytes.size());
-  crc = Crc32c(test.features.data(), test.features.size() * sizeof(float), crc);
-  crc = Crc32c(test.ids.data(), test.ids.size() * sizeof(int32_t), crc);
-  return Crc32c(test.labels.data(), test.labels.size(), crc);
+uint32_t DatasetCrc32c(const Dataset& dataset) {
+  uint32_t crc = Crc32c(dataset.bytes.data(), dataset.bytes.size());
+  crc = Crc32c(dataset.features.data(), dataset.features.size() * sizeof(float), crc);
+  crc = Crc32c(dataset.ids.data(), dataset.ids.size() * sizeof(int32_t), crc);
+  return Crc32c(dataset.labels.data(), dataset.labels.size(), crc);
 }
 
 }  // namespace muster

@@ -35,8 +35,8 @@ struct LoadedData {
 absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string& folder,
                                     const std::vector<NumericFeature>& numeric = {});
 
-/// Tells test sets apart that have the same name: CRC-32C over bytes, features, ids (both little-endian) and
+/// Tells data sets apart that have the same name: CRC-32C over bytes, features, ids (both little-endian) and
 /// labels.
-uint32_t TestSetCrc32c(const Dataset& test);
+uint32_t DatasetCrc32c(const Dataset& dataset);
 
 }  // namespace muster

@@ -281,8 +281,10 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
                              *f.replicas_to_aggregate, workers);
     }
   }
-  options->global_batch_size = f.global_batch_size.value_or(f.batch_size.value_or(defaults.batch_size) *
-                                                            static_cast<int64_t>(workers));
+  const bool batch_is_global = f.global_batch_size || (!f.batch_size && defaults.global_batch_size > 0);
+  options->global_batch_size =
+      batch_is_global ? f.global_batch_size.value_or(defaults.global_batch_size)
+                      : f.batch_size.value_or(defaults.batch_size) * static_cast<int64_t>(workers);
   if (options->global_batch_size < workers) {
     return InvalidArgument("--global_batch_size=%d is less than one sample for each of %d workers",
                            options->global_batch_size, workers);

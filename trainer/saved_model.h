@@ -23,7 +23,7 @@ ModelConfig WithHiddenSizes(const ModelConfig& config, const ModelPlan& plan);
 struct SavedModelInfo {
   ModelConfig config;
   std::string data_set;          // that it was trained with, as load_data.h names them
-  uint32_t test_set_crc32c = 0;  // TestSetCrc32c of its test set
+  uint32_t test_set_crc32c = 0;  // DatasetCrc32c of its test set
   uint64_t steps = 0;
   double test_accuracy = 0;
   std::vector<NumericFeature> numeric;  // how numbers were standardized, of models that take a table

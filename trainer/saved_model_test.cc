@@ -165,15 +165,15 @@ TEST_F(SavedModelTest, TablesAndStandardizationComeBackAsTheyWere) {
   EXPECT_THAT(Error(), HasSubstr("tensor \"wide/gender\" of shape [3,1] is missing"));
 }
 
-TEST(TestSetCrc32c, IsAnotherWhereAnythingThatAModelSeesIs) {
+TEST(DatasetCrc32c, IsAnotherWhereAnythingThatAModelSeesIs) {
   const Dataset bytes = {.feature_count = 2, .bytes = {1, 2, 3, 4}, .labels = {0, 1}};
   const Dataset floats = {
       .feature_count = 1, .id_count = 1, .features = {1, 2}, .ids = {3, 4}, .labels = {0, 1}};
-  EXPECT_EQ(TestSetCrc32c(bytes), TestSetCrc32c(Dataset(bytes)));
+  EXPECT_EQ(DatasetCrc32c(bytes), DatasetCrc32c(Dataset(bytes)));
   const auto changed = [](const Dataset& dataset, auto change) {
     Dataset other = dataset;
     change(other);
-    return TestSetCrc32c(other) != TestSetCrc32c(dataset);
+    return DatasetCrc32c(other) != DatasetCrc32c(dataset);
   };
   EXPECT_TRUE(changed(bytes, [](Dataset& dataset) { dataset.bytes[3] = 5; }));
   EXPECT_TRUE(changed(bytes, [](Dataset& dataset) { dataset.labels[1] = 0; }));

@@ -1,13 +1,8 @@
 #include "trainer/training.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -32,6 +27,7 @@
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 #include "trainer/onnx.h"
+#include "trainer/output_files.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
 
@@ -61,38 +57,9 @@ absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient,
   return NotFinite("", step);
 }
 
-// What is written at the end has to have a place before hours of training.
-absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& file) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored)) {
-    return InvalidArgument("%s=%s: this is a folder, a file is expected", flag, file.string());
-  }
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  if (::access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
-  return InvalidArgument("%s=%s: cannot write into %s: %s", flag, file.string(), folder.string(),
-                         std::strerror(errno));
-}
-
-absl::Status CheckOutputs(const TrainerOptions& options) {
-  const std::pair<const char*, std::string> outputs[] = {{"--result_json", options.result_json},
-                                                         {"--save_model", options.save_model},
-                                                         {"--save_onnx", options.save_onnx},
-                                                         {"--metrics_jsonl", options.metrics_jsonl}};
-  std::map<std::filesystem::path, std::string> flag_of;
-  for (const auto& [flag, file] : outputs) {
-    if (file.empty()) continue;
-    MUSTER_RETURN_IF_ERROR(CheckOutput(flag, file));
-    std::error_code error;
-    const std::filesystem::path place = std::filesystem::weakly_canonical(file, error);
-    const auto [other, is_new] = flag_of.emplace(error ? std::filesystem::path(file) : place, flag);
-    if (is_new || std::filesystem::is_character_file(place, error)) continue;
-    return InvalidArgument("%s and %s name the same file, %s", other->second, flag, file);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
-                                                               const ModelPlan& plan) {
+                                                               const ModelPlan& plan,
+                                                               const Dataset& training_set) {
   std::vector<OptimizerConfig> optimizers = {options.optimizer};  // by group
   if (options.wide_optimizer) optimizers.push_back(*options.wide_optimizer);
   if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
@@ -107,6 +74,10 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
       .connect_timeout = options.connect_timeout,
       .server_timeout = options.server_timeout,
       .answer_timeout = options.worker_timeout + options.server_timeout};
+  client.config.set_model(Describe(options.model));
+  client.config.set_training_set_crc32c(DatasetCrc32c(training_set));
+  client.config.set_global_batch_size(options.global_batch_size);
+  client.config.set_augment_shift(options.augment_shift);
   if (!options.tls_dir.empty()) {
     MUSTER_ASSIGN_OR_RETURN(client.tls, LoadTlsDirectory(options.tls_dir));
   } else {
@@ -198,8 +169,9 @@ absl::Status Training::FinishAgain() {
   options.connect_timeout = std::min<Duration>(options.connect_timeout, kFinishAgainTimeout);
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options.model));
   MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
+  MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(recipe, options.data_dir));
   parameters_ = std::make_unique<FlatBuffer>(plan.layout.size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan));
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan, data.sets.train));
   absl::Status status = exchange_->Start(parameters_->values()).status();
   if (status.ok()) status = exchange_->Finish();
   if (!absl::IsUnavailable(status)) return status;
@@ -232,9 +204,12 @@ absl::Status Training::Prepare() {
   row_values_.resize(rows_.largest_size());
   parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
   gradient_ = std::make_unique<FlatBuffer>(plan_.layout.size() + rows_.largest_size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_));
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_, sets.train));
   if (is_chief_) {
-    MUSTER_RETURN_IF_ERROR(CheckOutputs(options_));
+    MUSTER_RETURN_IF_ERROR(CheckOutputFiles({{"--result_json", options_.result_json},
+                                             {"--save_model", options_.save_model},
+                                             {"--save_onnx", options_.save_onnx},
+                                             {"--metrics_jsonl", options_.metrics_jsonl}}));
     evaluation_batch_ =
         std::make_unique<BatchBuffer>(kEvaluationBatch, sets.test.feature_count, sets.test.id_count);
     MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
@@ -408,8 +383,11 @@ absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
     MUSTER_ASSIGN_OR_RETURN(const BatchResult result, device_training_->EvaluateTestSet());
     return Evaluation{.result = result};
   }
-  return EvaluateDataset(*model_, parameters_->values(), data_.sets.test, *evaluation_batch_,
-                         exchange_.get());
+  auto evaluation =
+      EvaluateDataset(*model_, parameters_->values(), data_.sets.test, *evaluation_batch_, exchange_.get());
+  if (!absl::IsFailedPrecondition(evaluation.status())) return evaluation;
+  return FailedPrecondition("%s after step %d: lower the learning rate",
+                            std::string(evaluation.status().message()), step_);
 }
 
 absl::Status Training::Conclude() {
@@ -419,34 +397,35 @@ absl::Status Training::Conclude() {
   } else {
     MUSTER_ASSIGN_OR_RETURN(summary, exchange_->AwaitOthers(parameters_->values()));
   }
-  MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
   MUSTER_ASSIGN_OR_RETURN(const TableValues tables, ReadTables(plan_.tables, *exchange_));
-  const BatchResult& test = evaluation.result;
   const auto is_finite = [](const std::vector<float>& values) { return AllFinite(values); };
-  if (!AllFinite(parameters_->values()) || !std::all_of(tables.begin(), tables.end(), is_finite) ||
-      !std::isfinite(test.loss_sum)) {
-    return FailedPrecondition(
-        "the parameters are not finite after the last step, %d: lower the learning rate", summary.step);
+  if (!AllFinite(parameters_->values()) || !std::all_of(tables.begin(), tables.end(), is_finite)) {
+    return FailedPrecondition("the parameters are not finite after step %d: lower the learning rate",
+                              summary.step);
   }
+  MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
+  const BatchResult& test = evaluation.result;
+  // First what cannot be made again in a moment.
+  MUSTER_RETURN_IF_ERROR(WriteModel(tables, {.config = WithHiddenSizes(options_.model, plan_),
+                                             .data_set = DataSetName(recipe_, options_.data_dir),
+                                             .test_set_crc32c = DatasetCrc32c(data_.sets.test),
+                                             .steps = summary.step,
+                                             .test_accuracy = test.accuracy(),
+                                             .numeric = data_.numeric}));
   const ResultRecord record = MakeRecord(summary, evaluation, tables);
+  if (!options_.result_json.empty()) {
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"));
+  }
   MetricsLine line = Measure(training_end_);
   line.step = summary.step;
   line.test_accuracy = test.accuracy();
   line.test_loss = test.mean_loss();
   MUSTER_RETURN_IF_ERROR(metrics_.Write(line));
-  if (!options_.result_json.empty()) {
-    MUSTER_RETURN_IF_ERROR(
-        Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"));
-  }
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
                 AccuracyLine(DataSetTitle(recipe_), evaluation));
-  return WriteModel(tables, {.config = WithHiddenSizes(options_.model, plan_),
-                             .data_set = DataSetName(recipe_, options_.data_dir),
-                             .test_set_crc32c = TestSetCrc32c(data_.sets.test),
-                             .steps = summary.step,
-                             .test_accuracy = test.accuracy(),
-                             .numeric = data_.numeric});
+  return absl::OkStatus();
 }
 
 absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInfo& info) {

@@ -199,6 +199,8 @@ TEST(ColumnsSpec, NamesTheColumnThatIsWrong) {
   EXPECT_THAT(error({OneHotColumnSpec{.name = "o", .buckets = 0}}), HasSubstr("'o'"));
   const WideColumnSpec twice{.name = "w", .buckets = 1};
   EXPECT_EQ(error({twice, twice}), "two tables are named 'wide/w'");
+  EXPECT_EQ(error({WideColumnSpec{.name = "bias", .buckets = 1}}),
+            "a tensor and a table are named 'wide/bias'");
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 #include <ostream>
 
 #include "kernels/cuda/cuda_testing.h"
-#include "kernels/threads.h"
 #include "kernels/layout_optimizer.h"
+#include "kernels/threads.h"
 #include "trainer/data/mnist.h"
 #include "trainer/data/synthetic_digits.h"
 #include "trainer/models/cpu_model.h"

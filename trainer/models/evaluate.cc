@@ -1,6 +1,7 @@
 #include "trainer/models/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace muster {
@@ -25,6 +26,9 @@ absl::StatusOr<Evaluation> EvaluateDataset(Model& model, std::span<const float> 
     evaluation.result += model.Evaluate(parameters, batch);
     MUSTER_RETURN_IF_ERROR(model.status());
     if (plan.outputs == 1) scores.insert(scores.end(), model.logits().begin(), model.logits().end());
+  }
+  if (!std::isfinite(evaluation.result.loss_sum)) {
+    return FailedPrecondition("the loss on the test set is not finite");
   }
   if (!scores.empty()) evaluation.auc = AreaUnderCurve(scores, dataset.labels);
   return evaluation;

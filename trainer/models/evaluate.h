@@ -25,7 +25,7 @@ absl::StatusOr<Evaluation> EvaluateDataset(Model& model, std::span<const float> 
 /// The area under the receiver operating characteristic: the probability that a sample of class 1 has a
 /// higher score than one of class 0, equal scores counting half (Hanley and McNeil, "The meaning and use of
 /// the area under a receiver operating characteristic (ROC) curve", Radiology 1982). Labels are 0 or 1;
-/// nullopt if all are the same.
+/// no score is NaN; nullopt if all are the same.
 std::optional<double> AreaUnderCurve(std::span<const float> scores, std::span<const uint8_t> labels);
 
 }  // namespace muster

@@ -60,6 +60,13 @@ absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config) {
                          absl::StrJoin(names, ", "));
 }
 
+std::string Describe(const ModelConfig& config) {
+  std::string text = config.model;
+  if (!config.variant.empty()) text += " " + config.variant;
+  if (!config.hidden.empty()) text += " with hidden layers " + absl::StrJoin(config.hidden, ",");
+  return text;
+}
+
 std::vector<std::string> ModelNames() {
   std::vector<std::string> names;
   for (const ModelEntry& entry : Models()) names.push_back(entry.name);

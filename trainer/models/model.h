@@ -31,6 +31,7 @@ struct TrainDefaults {
   OptimizerConfig optimizer;                      // with its learning rate
   std::optional<OptimizerConfig> wide_optimizer;  // of group 1, if the model has that
   int64_t batch_size = 0;                         // per worker
+  int64_t global_batch_size = 0;  // over all workers, instead of batch_size if it is not 0
   int64_t train_steps = 0;
 };
 
@@ -86,6 +87,9 @@ class Model {
 /// InvalidArgument: an unknown model (with the nearest name and the list), a variant or hidden sizes that it
 /// does not have, a hidden size below 1.
 absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config);
+
+/// "mnist_mlp with hidden layers 512,512", for messages.
+std::string Describe(const ModelConfig& config);
 
 /// "mnist_softmax", "mnist_mlp", ... for help texts.
 std::vector<std::string> ModelNames();

@@ -147,6 +147,12 @@ absl::StatusOr<ModelPlan> PlanModel(ModelSpec spec) {
   }
   MUSTER_RETURN_IF_ERROR(ValidateTables(plan.tables, plan.optimizer_group_count()));
   MUSTER_ASSIGN_OR_RETURN(plan.layout, ParameterLayout::Create(std::move(tensors)));
+  for (const LayoutTensor& tensor : plan.layout.tensors()) {
+    const auto same_name = [&](const TableSpec& table) { return table.name == tensor.spec.name; };
+    if (std::any_of(plan.tables.begin(), plan.tables.end(), same_name)) {
+      return InvalidArgument("a tensor and a table are named '%s'", tensor.spec.name);
+    }
+  }
   auto next = plan.layout.tensors().begin();
   for (size_t i = 0; i < plan.layers.size(); ++i) {
     plan.layers[i].tensors.assign(next, next + static_cast<int64_t>(tensor_counts[i]));

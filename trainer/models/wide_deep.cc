@@ -52,10 +52,11 @@ absl::StatusOr<ModelRecipe> WideDeep(const ModelConfig& config) {
                               .columns = IdColumns(columns),
                               .loss = LossKind::kSigmoidCrossEntropy},
                      .columns = columns,
-                     .defaults = {.batch_size = kCensusTrainSize, .train_steps = 200}};
+                     .defaults = {.global_batch_size = kCensusTrainSize, .train_steps = 200}};
   if (config.variant == "minibatch") {
     constexpr int64_t kBatchSize = 40, kEpochs = 40;
     recipe.defaults.batch_size = kBatchSize;
+    recipe.defaults.global_batch_size = 0;
     recipe.defaults.train_steps = kCensusTrainSize * kEpochs / kBatchSize;
   }
   if (!has_deep) {
