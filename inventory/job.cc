@@ -265,7 +265,8 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
   }
   if (const YamlNode* const train = root.Find("train"); train != nullptr && !model.takes_images) {
     const ScheduleSpec& schedule = job.train.schedule;
-    const bool is_constant = schedule.kind.value_or("constant") == "constant" && schedule.warmup_steps.value_or(0) == 0;
+    const bool is_constant =
+        schedule.kind.value_or("constant") == "constant" && schedule.warmup_steps.value_or(0) == 0;
     if (job.variant == model.without_hidden && !job.train.optimizer && !is_constant) {
       return train->Find("schedule")
           ->KeyError(Quoted(job.variant) + " is trained by ftrl, which takes a constant learning rate only");

@@ -248,8 +248,8 @@ void Server::Remove(Stream* stream) {
   changed_.notify_all();
 }
 
-// gRPC would swallow an exception together with the request. What memory was short for may be done by half, so
-// this is the end.
+// gRPC would swallow an exception together with the request. What memory was short for may be done by half,
+// so this is the end.
 void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) try {
   Handle(stream, frame);
 } catch (const std::bad_alloc&) {

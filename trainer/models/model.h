@@ -31,7 +31,7 @@ struct TrainDefaults {
   OptimizerConfig optimizer;                      // with its learning rate
   std::optional<OptimizerConfig> wide_optimizer;  // of group 1, if the model has that
   int64_t batch_size = 0;                         // per worker
-  int64_t global_batch_size = 0;  // over all workers, instead of batch_size if it is not 0
+  int64_t global_batch_size = 0;                  // over all workers, instead of batch_size if it is not 0
   int64_t train_steps = 0;
 };
 
