@@ -108,7 +108,7 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
  private:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
 
-  void Handle(Stream* stream, const grpc::ByteBuffer& frame);
+  void Handle(Stream* stream, const grpc::ByteBuffer& frame, ps::ClientHeader& header);
   absl::Status HandleJoin(Stream* stream, uint64_t request, const ps::Join& join);
   absl::Status HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull);
   absl::Status HandlePullRows(Stream* stream, uint64_t request, const ps::PullRows& pull);
@@ -250,21 +250,23 @@ void Server::Remove(Stream* stream) {
 
 // gRPC would swallow an exception together with the request. What memory was short for may be done by half,
 // so this is the end.
-void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) try {
-  Handle(stream, frame);
-} catch (const std::bad_alloc&) {
+void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) {
+  ps::ClientHeader header;
+  try {
+    Handle(stream, frame, header);
+    return;
+  } catch (const std::bad_alloc&) {
+  }
   const absl::Status status = absl::ResourceExhaustedError(
-      name_ + ": not enough memory on this host for its part of the model: use more parameter servers");
-  spdlog::error("{}", std::string(status.message()));
+      "not enough memory on its host for this part of the model: use more parameter servers");
+  spdlog::error("{}: {}", name_, std::string(status.message()));
   const std::lock_guard lock(mutex_);
   if (!end_) end_ = status;
-  SendError(stream, 0, status);
-  stream->Close(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, std::string(status.message())));
+  SendError(stream, header.request(), status);
   changed_.notify_all();
 }
 
-void Server::Handle(Stream* stream, const grpc::ByteBuffer& frame) {
-  ps::ClientHeader header;
+void Server::Handle(Stream* stream, const grpc::ByteBuffer& frame, ps::ClientHeader& header) {
   FloatPayload payload;
   absl::Status status = DecodeFrame(frame, &header, &payload);
   if (status.ok() && header.version() != kWireVersion) {
