@@ -76,7 +76,7 @@ void FloatPayload::Visit(std::span<float> values, Combine combine) const {
       split_bytes = 0;
     }
     const size_t count = size / sizeof(float);
-    combine(destination, bytes, count);
+    if (count > 0) combine(destination, bytes, count);  // no floats may lie nowhere
     destination += count;
     split_bytes = size % sizeof(float);
     std::memcpy(split, bytes + count * sizeof(float), split_bytes);

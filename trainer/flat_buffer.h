@@ -14,9 +14,9 @@ namespace muster {
 /// std::bad_alloc like `new`: main knows what to say.
 class FlatBuffer {
  public:
-  /// `size`: that of a ParameterLayout.
   explicit FlatBuffer(int64_t size)
-      : size_(size), data_(static_cast<float*>(std::aligned_alloc(64, size * sizeof(float)))) {
+      : size_(size),
+        data_(static_cast<float*>(std::aligned_alloc(64, (size * sizeof(float) + 63) / 64 * 64))) {
     if (data_ == nullptr) throw std::bad_alloc();
     std::fill_n(data_.get(), size, 0.0f);
   }
