@@ -46,8 +46,10 @@ void ToProto(const reconcile::Outcome& outcome, record::Outcome* proto) {
 }  // namespace
 
 reconcile::Record FromProto(const record::ClusterRecord& proto) {
-  reconcile::Record record{
-      .generation = proto.generation(), .fixed = proto.fixed(), .retries = proto.retries()};
+  reconcile::Record record{.generation = proto.generation(),
+                           .fixed = proto.fixed(),
+                           .leasing = proto.leasing(),
+                           .retries = proto.retries()};
   auto cluster = std::make_shared<reconcile::Cluster>();
   for (const auto& member : proto.members()) {
     cluster->push_back({member.task(), member.host(), member.data_address(), member.port()});
@@ -62,6 +64,7 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
   record::ClusterRecord proto;
   proto.set_generation(record.generation);
   proto.set_fixed(record.fixed);
+  proto.set_leasing(record.leasing);
   for (const reconcile::Member& member : *record.cluster) {
     auto* out = proto.add_members();
     out->set_task(member.task);

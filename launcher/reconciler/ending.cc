@@ -83,8 +83,8 @@ void Reconciler::Supersede(const Host& host, const TaskReport& report) {
                    "another muster has taken this job over: %s on %s has generation %d, this one %d; "
                    "look at it with `muster show`",
                    report.task, host.desired.id, report.generation, record_.generation)});
-  // Its tasks are not ours to stop.
-  for (Host& each : hosts_) each.may_run = false;
+  // Its tasks and ports are not ours to stop and release.
+  for (Host& each : hosts_) each.may_run = each.may_lease = false;
 }
 
 void Reconciler::FinishNow() {

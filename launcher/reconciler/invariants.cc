@@ -19,6 +19,7 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   gang_ = false;
   known_.clear();
   contents_requests_.clear();
+  stop_requests_.clear();
 }
 
 bool Invariants::InPlan(const Deployment& deployment) const {
@@ -49,6 +50,8 @@ void Invariants::OnEvent(const Event& event) {
   } else if (const auto* ready = std::get_if<ContentsReady>(&event)) {
     if (contents_requests_.contains(ready->request)) contents_.insert(ready->host);
     NoteGang();
+  } else if (const auto* stopped = std::get_if<TasksStopped>(&event)) {
+    if (stop_requests_.erase(stopped->request) > 0) leased_.erase(stopped->host);
   } else if (std::holds_alternative<StopRequested>(event)) {
     stop_requested_ = true;
   }
@@ -63,6 +66,9 @@ void Invariants::OnAction(const Action& action) {
     contents_requests_[contents->request] = contents->host;
   } else if (const auto* persist = std::get_if<PersistRecord>(&action)) {
     CheckRecord(persist->record);
+  } else if (const auto* lease = std::get_if<LeasePort>(&action)) {
+    Require(persisted_.leasing, "I30 who asks for a port has written it down: " + lease->host);
+    leased_.insert(lease->host);
   } else if (const auto* start = std::get_if<StartTask>(&action)) {
     CheckStart(*start);
   } else if (const auto* stop = std::get_if<StopTasks>(&action)) {
@@ -107,6 +113,7 @@ void Invariants::CheckStart(const StartTask& start) {
 
 void Invariants::CheckStop(const StopTasks& stop) {
   if (stop.targets.empty()) {
+    stop_requests_[stop.request] = stop.host;
     Require(persisted_.ending || !persisted_.fixed,
             "I11 all tasks of a host are stopped only at an end: " + stop.host);
     return;
@@ -146,6 +153,8 @@ void Invariants::OnOutage(const HostId& host, bool begins, TimePoint now) {
 
 void Invariants::OnBreak(const HostId& host, TimePoint now) { last_break_[host] = now; }
 
+void Invariants::OnDelay(const HostId& host, TimePoint now) { last_delay_[host] = now; }
+
 void Invariants::CheckNothingRuns(const std::string& when) {
   for (const auto& [where, report] : live_) {
     const bool named = std::count(finish_->left_behind.begin(), finish_->left_behind.end(), where.first) > 0;
@@ -162,9 +171,12 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
       return found == last.end() ? TimePoint::min() : found->second;
     };
     const TimePoint trouble = std::max(since(outage_end_), since(last_break_));
-    Require(trouble > now - options.stop_deadline * 3,
+    // An end is bounded: what is late three times in a row may be too late for it.
+    const bool late = since(last_delay_) > now - options.stop_deadline;
+    Require(late || trouble > now - options.stop_deadline * 3,
             "I15 a host that can be reached is not left behind: " + host);
   }
+  if (outcome.result != Result::kSucceeded) CheckPortsReleased(outcome);
   switch (outcome.result) {
     case Result::kSucceeded:
       for (const DesiredTask& task : desired_.tasks) {
@@ -183,6 +195,13 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
               "I20 a failure has a cause: " + outcome.message);
       CheckFirstCause(outcome);
       break;
+  }
+}
+
+void Invariants::CheckPortsReleased(const Outcome& outcome) {
+  for (const DesiredHost& host : desired_.hosts) {
+    const bool named = std::count(outcome.left_behind.begin(), outcome.left_behind.end(), host.id) > 0;
+    Require(named || !leased_.contains(host.id), "I31 an end releases the ports: " + host.id);
   }
 }
 

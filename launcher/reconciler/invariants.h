@@ -28,6 +28,7 @@ class Invariants {
   void OnOutage(const HostId& host, bool begins, TimePoint now);
 
   void OnBreak(const HostId& host, TimePoint now);  // of a connection
+  void OnDelay(const HostId& host, TimePoint now);  // of a message, for seconds
   void OnRefused(const HostId& host) { refused_.insert(host); }
 
   void OnFinish(const Outcome& outcome, const Options& options, TimePoint now);
@@ -41,6 +42,7 @@ class Invariants {
   void CheckRecord(const Record& record);
   void CheckStart(const StartTask& start);
   void CheckStop(const StopTasks& stop);
+  void CheckPortsReleased(const Outcome& outcome);
   void CheckFirstCause(const Outcome& outcome);
   void CheckNothingRuns(const std::string& when);
   void Learn(const TaskReport& report);
@@ -56,12 +58,14 @@ class Invariants {
   std::set<Deployment> known_;  // deployments this life was told of
   std::map<RequestId, HostId> contents_requests_;
   std::map<std::pair<HostId, TaskId>, uint32_t> ports_;
+  std::set<HostId> leased_;                    // asked for a port since all of the job was last stopped there
+  std::map<RequestId, HostId> stop_requests_;  // of everything on a host, in this life
   std::map<std::pair<HostId, TaskId>, TaskReport> live_;
   std::map<Deployment, TaskReport> last_;
   std::map<TaskId, TaskReport> deaths_;  // under the newest generation
   std::map<TaskId, HostId> death_hosts_;
   std::map<HostId, TimePoint> outage_end_;  // max() while it lasts
-  std::map<HostId, TimePoint> last_break_;
+  std::map<HostId, TimePoint> last_break_, last_delay_;
   std::set<HostId> refused_;
   int plans_ = 0;
   int setbacks_ = 0;

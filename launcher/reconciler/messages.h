@@ -117,6 +117,7 @@ struct LostPort {
 struct Record {
   uint64_t generation = 0;  // the newest that was fixed
   bool fixed = false;  // `cluster` is that of `generation` and in force; else only where tasks may still run
+  bool leasing = false;  // hosts have been asked for ports, whether or not a generation came of it
   std::shared_ptr<const Cluster> cluster =
       std::make_shared<Cluster>();  // shared because every StartTask holds it too
   std::vector<LostPort> lost_ports;

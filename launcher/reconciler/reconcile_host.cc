@@ -82,6 +82,8 @@ void Reconciler::GatherHost(Host& host) {
     for (const LostPort& lost : record_.lost_ports) {
       if (lost.host == host.desired.id) avoid.push_back(lost.port);
     }
+    host.may_lease = true;
+    if (!std::exchange(record_.leasing, true)) Persist();
     const Request& request = AddRequest(host, Ask::kLease, index, options_.request_timeout);
     actions_.push_back(
         LeasePort{request.id, host.desired.id, task.desired.id, host.desired.data_address, std::move(avoid)});
@@ -244,8 +246,9 @@ bool Reconciler::Matters(const Host& host) const {
 }
 
 bool Reconciler::NeedsStop(const Host& host) const {
-  if (!host.may_run || phase_ != Phase::kEnding) return false;
-  // After a success there is nothing to fence off: all tasks have been started once and have ended.
+  if (!(host.may_run || host.may_lease) || phase_ != Phase::kEnding) return false;
+  // After a success there is nothing to fence off: all tasks have been started once and have ended, and their
+  // ports with them.
   const bool quiet =
       record_.ending->result == Result::kSucceeded &&
       std::all_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return Done(tasks_[index]); }) &&

@@ -43,6 +43,7 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
   for (Host& host : hosts_) {
     host.contents_ready = host.desired.contents.empty();
     host.may_run = record_.generation > 0;
+    host.may_lease = record_.leasing;
     host.counts = Count(host);
     totals_.Add(host.counts, 1);
   }
@@ -344,7 +345,7 @@ void Reconciler::On(const TasksStopped& event) {
   }
   host.attempts = 0;
   const bool all = request->ask == Ask::kStopAll;
-  if (all) host.may_run = false;
+  if (all) host.may_run = host.may_lease = false;
   const auto is_stopped = [&](const TaskReport& report) {
     return all || std::ranges::find(request->targets, DeploymentOf(report)) != request->targets.end();
   };
@@ -354,6 +355,7 @@ void Reconciler::On(const TasksStopped& event) {
   for (const int index : host.tasks) {
     std::optional<TaskReport>& report = tasks_[index].report;
     if (report && is_stopped(*report)) MarkStopped(*report);
+    if (all) tasks_[index].leased = false;
   }
 }
 

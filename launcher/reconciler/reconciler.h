@@ -112,7 +112,8 @@ class Reconciler {
     bool contents_ready = false;
     int attempts = 0;  // at contents or stops
     TimePoint retry_at;
-    bool may_run = false;  // a task of the job, or a start of one on its way, may be there
+    bool may_run = false;    // a task of the job, or a start of one on its way, may be there
+    bool may_lease = false;  // a port leased to the job may be there
     bool dirty = false;
     TimePoint wake = TimePoint::max();
     Counts counts;

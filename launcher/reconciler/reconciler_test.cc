@@ -138,7 +138,7 @@ constexpr TaskState kRunning = TaskState::kRunning;
 TEST(ReconcilerTest, FirstStartWaitsForTheGangAndPersistsBeforeItStarts) {
   Script script(OnePsOneWorker());
   EXPECT_EQ(script.Feed(Tick{}), "connect a\nconnect b\n");
-  EXPECT_EQ(script.Connected("a"), "contents a\nlease a ps:0\n");
+  EXPECT_EQ(script.Connected("a"), "contents a\npersist 0 open\nlease a ps:0\n");
   EXPECT_EQ(script.Ready("a"), "");
   EXPECT_EQ(script.Leased("a", "ps:0", 20000), "");
   EXPECT_EQ(script.Connected("b"), "contents b\nlease b worker:0\n");
@@ -265,9 +265,10 @@ TEST(ReconcilerTest, ABlackHoleIsNamedAtTheConnectDeadline) {
   EXPECT_EQ(script.Wait(seconds(10)), "");  // the first attempt is over
   EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
   EXPECT_EQ(script.Wait(seconds(4)),
-            "persist 0 ending\npersist 0 ending\n"
-            "finish 69: nothing was started, because a host was not reached: b: no connection within its "
-            "deadline\n");
+            "persist 0 ending\nstop a all below 1\n");  // for its port
+  EXPECT_EQ(script.Stopped("a", {}),
+            "persist 0 ending\nfinish 69: nothing was started, because a host was not reached: b: no "
+            "connection within its deadline\n");
 }
 
 TEST(ReconcilerTest, AHostThatReturnsInTimeGoesOn) {
@@ -456,6 +457,26 @@ TEST(ReconcilerTest, TheRunDeadlineExitsWith124) {
   script.Stopped("a", {});
   EXPECT_EQ(script.Stopped("b", {}),
             "persist 1 ending\nfinish 124: the job did not end within its deadline of 1m00s\n");
+}
+
+TEST(ReconcilerTest, AnEndBeforeTheFirstGenerationReleasesThePorts) {
+  Script script(OnePsOneWorker(), {}, {.run_deadline = seconds(5)});
+  script.Feed(Tick{});
+  EXPECT_EQ(script.Connected("a"), "contents a\npersist 0 open\nlease a ps:0\n");
+  // b was not asked for anything, and is not looked for.
+  EXPECT_EQ(script.Wait(seconds(5)), "persist 0 ending\nstop a all below 1\n");
+  EXPECT_EQ(script.Stopped("a", {}),
+            "persist 0 ending\nfinish 124: the job did not end within its deadline of 5s\n");
+}
+
+TEST(ReconcilerTest, WhoStopsAJobThatWasGatheringReleasesThePorts) {
+  Script gathering(OnePsOneWorker());
+  gathering.Feed(Tick{});
+  gathering.Connected("a");
+  Script stop(OnePsOneWorker(), gathering.reconciler.record());
+  EXPECT_EQ(stop.Feed(StopRequested{}), "persist 0 ending\nconnect a\nconnect b\n");
+  EXPECT_EQ(stop.Connected("a"), "stop a all below 1\n");
+  EXPECT_EQ(stop.Connected("b"), "stop b all below 1\n");
 }
 
 TEST(ReconcilerTest, ARecordThatCannotBeWrittenEndsTheJob) {

@@ -223,8 +223,9 @@ void Simulation::ToAgent(const HostId& host, std::function<void(Agent&)> work) {
   const int copies = Fault(0.05) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     // What is under way arrives, even when the connection or the launcher is gone by then.
-    const int64_t delay = Fault(0.05) ? Between(500, 4000) : Between(1, 60);
-    After(delay, [=, this] {
+    const bool late = Fault(0.05);
+    if (late) invariants_.OnDelay(host, now_);
+    After(late ? Between(500, 4000) : Between(1, 60), [=, this] {
       Agent& agent = agents_[host];
       if (agent.up && agent.reachable) work(agent);
     });
@@ -237,7 +238,9 @@ void Simulation::ToLauncher(const HostId& host, int life, ConnectionId connectio
   if (Fault(0.01)) return Break(host, Between(0, 3000));
   const int copies = Fault(0.05) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
-    After(Fault(0.05) ? Between(200, 2000) : Between(1, 60), [=, this] { Feed(life, event); });
+    const bool late = Fault(0.05);
+    if (late) invariants_.OnDelay(host, now_);
+    After(late ? Between(200, 2000) : Between(1, 60), [=, this] { Feed(life, event); });
   }
 }
 
