@@ -316,7 +316,6 @@ absl::Status Runner::FetchResults() {
   following_.insert({chief_, kEventsFolder});
   SessionOf(HostOf(chief_)).ListFiles(chief_, kEventsFolder);
   MUSTER_RETURN_IF_ERROR(FetchFiles(paths));
-  // A chief that an older muster started has no such folder.
   // A chief or an agent that an older muster started has none to give.
   if (absl::IsNotFound(event_files_.status()) || absl::IsUnimplemented(event_files_.status()))
     return absl::OkStatus();

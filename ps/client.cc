@@ -22,22 +22,18 @@ namespace {
 
 constexpr Duration kConnectPause = std::chrono::milliseconds(200);
 
-// Copies what a shard sent to its places.
-absl::Status Receive(const ShardReply& reply, const std::string& who, LayoutRange range,
-                     std::span<float> parameters, int64_t row_floats, std::span<float> rows) {
-  const int64_t own = parameters.empty() ? 0 : range.size();
-  if (reply.payload.size_bytes() != (own + row_floats) * static_cast<int64_t>(sizeof(float))) {
+// Copies what a shard sent to its places: its range of `parameters` ([layout.size()], or empty if none are
+// expected), then `rows`.
+absl::Status ReceiveFloats(const ShardReply& reply, const std::string& who, LayoutRange range,
+                           std::span<float> parameters, std::span<float> rows = {}) {
+  const int64_t own = parameters.empty() ? 0 : range.size(), of_rows = std::ssize(rows);
+  if (reply.payload.size_bytes() != (own + of_rows) * static_cast<int64_t>(sizeof(float))) {
     return Internal("%s sent %d bytes for %d parameters and rows of %d", who, reply.payload.size_bytes(), own,
-                    row_floats);
+                    of_rows);
   }
   if (own > 0) reply.payload.Part(0, own).CopyTo(parameters.subspan(range.begin, own));
-  reply.payload.Part(own, row_floats).CopyTo(rows);
+  reply.payload.Part(own, of_rows).CopyTo(rows);
   return absl::OkStatus();
-}
-
-absl::Status ReceiveFloats(const ShardReply& reply, const std::string& who, LayoutRange range,
-                           std::span<float> parameters) {
-  return Receive(reply, who, range, parameters, 0, {});
 }
 
 }  // namespace
@@ -193,8 +189,8 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::ExchangeWit
     }
     if (!reply.ok()) return Annotate(reply.status(), TaskName(options_.task));
     rows.resize(destination.rows == nullptr ? 0 : destination.rows->size(static_cast<int>(i)));
-    MUSTER_RETURN_IF_ERROR(muster::Receive(*reply, TaskName(shard.task), shard.range, destination.parameters,
-                                           static_cast<int64_t>(rows.size()), rows));
+    MUSTER_RETURN_IF_ERROR(
+        ReceiveFloats(*reply, TaskName(shard.task), shard.range, destination.parameters, rows));
     if (destination.rows != nullptr) {
       destination.rows->Scatter(static_cast<int>(i), rows, destination.row_values);
     }

@@ -1,5 +1,7 @@
 #include "ps/job_config.h"
 
+#include <google/protobuf/util/message_differencer.h>
+
 namespace muster {
 namespace {
 
@@ -132,6 +134,25 @@ absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& c
     optimizers.push_back(*std::move(one));
   }
   return optimizers;
+}
+
+absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other) {
+  // Those of two models would be a hundred lines.
+  if (other.model() != first.model()) {
+    return FailedPrecondition("this worker trains %s, the first one %s: are the flags the same everywhere?",
+                              other.model(), first.model());
+  }
+  if (other.layout_hash() != first.layout_hash()) {
+    return FailedPrecondition(
+        "the model's layout hash is %016x, the first worker's was %016x: are the flags and the build "
+        "the same everywhere?",
+        other.layout_hash(), first.layout_hash());
+  }
+  std::string differences;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&differences);
+  if (differencer.Compare(first, other)) return absl::OkStatus();
+  return FailedPrecondition("the job differs from that of the first worker: %s", differences);
 }
 
 absl::StatusOr<UpdateMode> UpdateModeOf(const ps::JobConfig& config) {

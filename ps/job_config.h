@@ -28,6 +28,9 @@ absl::StatusOr<std::vector<TableSpec>> TablesOf(const ps::JobConfig& config);
 /// checked where they are used, by LayoutOptimizer::Create.
 absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config);
 
+/// FailedPrecondition says in what a worker's job differs from that of the first one.
+absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other);
+
 absl::StatusOr<UpdateMode> UpdateModeOf(const ps::JobConfig& config);
 
 }  // namespace muster

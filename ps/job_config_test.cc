@@ -82,6 +82,24 @@ TEST(JobConfig, EveryInitializerComesBack) {
   EXPECT_THAT(TablesOf(config).status().message(), HasSubstr("table wide/b has initializer 4"));
 }
 
+TEST(JobConfig, ADifferenceIsNamed) {
+  const ps::JobConfig first = Config();
+  EXPECT_TRUE(CheckSameJob(first, Config()).ok());
+  const auto error = [&](auto change) {
+    ps::JobConfig other = Config();
+    change(other);
+    const absl::Status status = CheckSameJob(first, other);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(error([](ps::JobConfig& c) { c.set_model("lenet"); }), HasSubstr("this worker trains lenet"));
+  EXPECT_THAT(error([](ps::JobConfig& c) { c.set_layout_hash(1); }), HasSubstr("is 0000000000000001"));
+  EXPECT_THAT(error([](ps::JobConfig& c) { c.set_training_set_crc32c(1); }), HasSubstr("training_set_crc32c"));
+  EXPECT_THAT(error([](ps::JobConfig& c) { c.set_global_batch_size(1); }), HasSubstr("global_batch_size"));
+  EXPECT_THAT(error([](ps::JobConfig& c) { c.set_augment_shift(true); }), HasSubstr("augment_shift"));
+  EXPECT_THAT(error([](ps::JobConfig& c) { c.mutable_tables(1)->set_rows(7); }), HasSubstr("tables[1].rows"));
+}
+
 // As a server does.
 absl::Status Adopt(const ps::JobConfig& config) {
   MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(config));

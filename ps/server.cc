@@ -1,6 +1,5 @@
 #include "ps/server.h"
 
-#include <google/protobuf/util/message_differencer.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <netdb.h>
@@ -91,6 +90,7 @@ struct Pending {
   FloatPayload gradient;  // of the parameters, and behind it that of `rows`
   RepeatedRows rows;
   RepeatedRows next_rows;  // go with the answer
+  int64_t next_row_floats = 0;
 };
 
 class Server final : public ParameterServer, private grpc::CallbackGenericService {
@@ -112,7 +112,7 @@ class Server final : public ParameterServer, private grpc::CallbackGenericServic
   absl::Status HandleJoin(Stream* stream, uint64_t request, const ps::Join& join);
   absl::Status HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull);
   absl::Status HandlePullRows(Stream* stream, uint64_t request, const ps::PullRows& pull);
-  absl::Status HandlePush(Stream* stream, uint64_t request, const ps::Push& push, FloatPayload payload);
+  absl::Status HandlePush(Stream* stream, uint64_t request, ps::Push& push, FloatPayload payload);
   absl::Status AdoptConfig(const ps::JobConfig& config);
 
   void Perform(const UpdateActions& actions);
@@ -274,6 +274,7 @@ void Server::Handle(Stream* stream, const grpc::ByteBuffer& frame, ps::ClientHea
                                 kWireVersion, header.version());
   }
   const std::lock_guard lock(mutex_);
+  if (status.ok() && end_ && !end_->ok()) status = *end_;
   if (status.ok() && !stream->worker && !header.has_join())
     status = InvalidArgument("the first frame is no join");
   if (status.ok()) {
@@ -290,7 +291,7 @@ void Server::Handle(Stream* stream, const grpc::ByteBuffer& frame, ps::ClientHea
         status = HandlePullRows(stream, header.request(), header.pull_rows());
         break;
       case ps::ClientHeader::kPush:
-        status = HandlePush(stream, header.request(), header.push(), std::move(payload));
+        status = HandlePush(stream, header.request(), *header.mutable_push(), std::move(payload));
         break;
       case ps::ClientHeader::kAwaitFinished:
         Perform(rule_->AwaitFinished(*worker, AddPending(stream, header.request()), Now()));
@@ -354,25 +355,7 @@ absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join
 }
 
 absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
-  if (config_) {
-    if (config.model() != config_->model()) {
-      return FailedPrecondition("this worker trains %s, the first one %s: are the flags the same everywhere?",
-                                config.model(), config_->model());
-    }
-    if (config.layout_hash() != config_->layout_hash()) {
-      return FailedPrecondition(
-          "the model's layout hash is %016x, the first worker's was %016x: are the flags and the build "
-          "the same everywhere?",
-          config.layout_hash(), config_->layout_hash());
-    }
-    std::string differences;
-    google::protobuf::util::MessageDifferencer differencer;
-    differencer.ReportDifferencesToString(&differences);
-    if (!differencer.Compare(*config_, config)) {
-      return FailedPrecondition("the job differs from that of the first worker: %s", differences);
-    }
-    return absl::OkStatus();
-  }
+  if (config_) return CheckSameJob(*config_, config);
   MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(config));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<OptimizerConfig> optimizers, OptimizersOf(config));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<TableSpec> tables, TablesOf(config));
@@ -433,15 +416,19 @@ absl::Status Server::HandlePullRows(Stream* stream, uint64_t request, const ps::
   return absl::OkStatus();
 }
 
-absl::Status Server::HandlePush(Stream* stream, uint64_t request, const ps::Push& push,
-                                FloatPayload payload) {
+absl::Status Server::HandlePush(Stream* stream, uint64_t request, ps::Push& push, FloatPayload payload) {
   MUSTER_ASSIGN_OR_RETURN(const int64_t row_floats, tables_.CheckRows(push.rows()));
-  if (push.next_rows_size() > 0) MUSTER_RETURN_IF_ERROR(tables_.CheckRows(push.next_rows()).status());
+  int64_t next_row_floats = 0;
+  if (push.next_rows_size() > 0) {
+    MUSTER_ASSIGN_OR_RETURN(next_row_floats, tables_.CheckRows(push.next_rows()));
+  }
   if (payload.size_bytes() != (range_.size() + row_floats) * static_cast<int64_t>(sizeof(float))) {
     return InvalidArgument("rank %d pushed %d bytes to a shard of %d parameters, with rows of %d",
                            stream->worker->rank, payload.size_bytes(), range_.size(), row_floats);
   }
-  Pending pending{.gradient = std::move(payload), .rows = push.rows(), .next_rows = push.next_rows()};
+  Pending pending{.gradient = std::move(payload), .next_row_floats = next_row_floats};
+  pending.rows.Swap(push.mutable_rows());
+  pending.next_rows.Swap(push.mutable_next_rows());
   const PushInfo info{.id = AddPending(stream, request, std::move(pending)),
                       .sequence = push.sequence(),
                       .step = push.step(),
@@ -461,13 +448,14 @@ void Server::Do(const ApplyAction& action) {
   const std::span<float> sum(gradient_sum_);
   bool first = true;
   for (const PushId id : action.pushes) {
-    const auto& [stream_id, request, gradient, rows, next_rows] = pending_.at(id);
+    const Pending& push = pending_.at(id);
+    const FloatPayload& gradient = push.gradient;
     const FloatPayload of_parameters = gradient.Part(0, range_.size());
     first ? of_parameters.CopyTo(sum) : of_parameters.AddTo(sum);
     first = false;
     row_gradients_.resize(gradient.size_bytes() / sizeof(float) - range_.size());
     gradient.Part(range_.size(), static_cast<int64_t>(row_gradients_.size())).CopyTo(row_gradients_);
-    tables_.AddGradients(rows, row_gradients_);
+    tables_.AddGradients(push.rows, row_gradients_);
   }
   auto updated = NewVersion();
   const float scale = 1.0f / static_cast<float>(action.samples);
@@ -543,7 +531,7 @@ void Server::Reply(PushId id, ps::ServerHeader header, Floats payload) {
   std::vector<grpc::Slice> slices;
   if (payload != nullptr) slices.push_back(ShareFloats(std::move(payload)));
   if (const RepeatedRows& rows = pending.mapped().next_rows; !rows.empty()) {
-    auto values = std::make_shared<std::vector<float>>(*tables_.CheckRows(rows));
+    auto values = std::make_shared<std::vector<float>>(pending.mapped().next_row_floats);
     tables_.Read(rows, *values);
     slices.push_back(ShareFloats(std::move(values)));
   }

@@ -294,43 +294,6 @@ TEST(ParameterServer, RowsThatAreNotTheShardsAreRefused) {
   EXPECT_THAT(ask(pull).header.error().message(), HasSubstr("rows of 3 tables, the model has 2"));
 }
 
-TEST(RowPartition, MovesOnlyTheRowsThatMustWithAnotherShard) {
-  constexpr int kRows = 20'000;
-  int moved = 0, elsewhere = 0;
-  std::vector<int> owned(5);
-  for (uint64_t id = 0; id < kRows; ++id) {
-    const int before = OwnerOfRow(3, id, 4), after = OwnerOfRow(3, id, 5);
-    ++owned[after];
-    moved += before != after;
-    elsewhere += before != after && after != 4;
-  }
-  EXPECT_EQ(elsewhere, 0);
-  // Binomial with p = 1/5: the deviation is 57.
-  for (const int count : owned) EXPECT_NEAR(count, kRows / 5, 300);
-  EXPECT_NEAR(moved, kRows / 5, 300);
-  EXPECT_EQ(OwnerOfRow(3, 1, 1), 0);
-}
-
-TEST(RowPartition, GathersAndScattersWhatItTookApart) {
-  const RowIndex rows = AllRows();
-  std::vector<float> packed(rows.size()), back(rows.size());
-  for (size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<float>(i);
-  RowPartition partition(3);
-  partition.Build(rows);
-  int64_t floats = 0;
-  for (const int shard : {0, 1, 2}) {
-    std::vector<float> part(partition.size(shard));
-    partition.Gather(shard, packed, part);
-    partition.Scatter(shard, part, back);
-    floats += partition.size(shard);
-    for (const int t : {0, 1}) {
-      for (const uint64_t id : partition.rows(shard)[t].ids()) EXPECT_EQ(OwnerOfRow(t, id, 3), shard);
-    }
-  }
-  EXPECT_EQ(floats, rows.size());
-  EXPECT_EQ(back, packed);
-}
-
 TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
   const OptimizerConfig sgd{.kind = OptimizerKind::kSgd, .learning_rate = 1.0f};
   Cluster cluster(2, 3, UpdateMode::kAsync, {sgd, sgd});

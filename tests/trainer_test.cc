@@ -1,5 +1,6 @@
 // muster-trainer as people start it by hand: real processes, the real command lines of TensorFlow's
 // documentation. On the real data set where MUSTER_DATA names its folder, else on synthetic digits.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -275,6 +276,26 @@ TEST_F(Trainers, ABatchThatDoesNotFitIntoMemoryIsAFailureWithItsCause) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->exit_code, 1);
   EXPECT_THAT(result->stderr_text, HasSubstr("lower --batch_size"));
+}
+
+TEST_F(Trainers, AServerWithoutMemoryEndsAndTellsTheWorkers) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer needs more address space than the limit leaves";
+#endif
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  const UniqueFd log(::open(Path("ps.log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  std::vector<std::string> limited = {"sh", "-c", "ulimit -v 1300000; exec \"$0\" \"$@\"", MUSTER_TRAINER};
+  for (const std::string& flag : ToFlags(cluster, {Role::kPs, 0})) limited.push_back(flag);
+  auto server = Process::Spawn({.argv = limited, .stdout_fd = log.get(), .stderr_fd = log.get()});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ(ExitCode(StartTask(cluster, {Role::kWorker, 0},
+                               {"--model=mnist_mlp", "--hidden=9000,9000", "--data_dir=synthetic",
+                                "--batch_size=1"},
+                               "large")),
+            1);
+  EXPECT_THAT(*ReadFile(Path("large-worker:0.log")), HasSubstr("ps:0: not enough memory on its host"));
+  EXPECT_EQ(server->Wait(Now() + minutes(1)).value_or(-1), 1);
+  EXPECT_THAT(*ReadFile(Path("ps.log")), HasSubstr("ps:0: not enough memory"));
 }
 
 TEST_F(Trainers, TfConfigWithAnIndexThatWouldWrapIsRefused) {

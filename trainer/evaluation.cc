@@ -52,7 +52,7 @@ absl::StatusOr<std::string> ChooseData(const EvaluationOptions& options, const M
                                        const SavedModelInfo& info) {
   if (options.data_dir) return *options.data_dir;
   if (info.data_set == DataSetName(recipe, "")) return std::string();
-  if (info.data_set != DataSetName(recipe, "folder")) {
+  if (info.data_set != RealDataSetName(recipe)) {
     return InvalidArgument("%s: trained with the data set '%s', which is not known here", options.file,
                            info.data_set);
   }
@@ -102,8 +102,8 @@ absl::Status Evaluate(const EvaluationOptions& options) {
   if (!saved.ok()) return InvalidArgument("--evaluate: %s", std::string(saved.status().message()));
   MUSTER_RETURN_IF_ERROR(CheckModelFlags(options, *saved));
   MUSTER_ASSIGN_OR_RETURN(const std::string data_dir, ChooseData(options, saved->recipe, saved->info));
-  MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(saved->recipe, data_dir, saved->info.numeric));
-  const Dataset& test_set = data.sets.test;
+  MUSTER_ASSIGN_OR_RETURN(const Dataset test_set,
+                          LoadTestSet(saved->recipe, data_dir, saved->info.numeric));
   const std::string place = data_dir.empty() ? "the synthetic set" : data_dir;
   MUSTER_RETURN_IF_ERROR(CheckTestSet(options, saved->info, test_set, place));
   spdlog::info("{}: {}, trained for {} steps with {}; test set: {} of {}", options.file,

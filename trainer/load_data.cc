@@ -25,21 +25,6 @@ absl::StatusOr<Dataset> EncodeCensus(const FeatureColumns& columns, const Census
                  .labels = census.labels};
 }
 
-absl::StatusOr<LoadedData> EncodeCensus(const WideDeepColumns& columns, const Census& census,
-                                        const std::vector<NumericFeature>& numeric) {
-  FeatureColumns features = AllFeatures(columns);
-  if (!numeric.empty()) {
-    features.numeric = numeric;
-  } else {
-    MUSTER_RETURN_IF_ERROR(FitStandardization(census.train.table, &features.numeric));
-  }
-  LoadedData data;
-  MUSTER_ASSIGN_OR_RETURN(data.sets.train, EncodeCensus(features, census.train));
-  MUSTER_ASSIGN_OR_RETURN(data.sets.test, EncodeCensus(features, census.test));
-  data.numeric = std::move(features.numeric);
-  return data;
-}
-
 // A file that is not there is wrong input like one that is damaged.
 absl::Status NameTheFlag(const absl::Status& status) {
   return absl::IsNotFound(status) ? InvalidArgument("--data_dir: %s", std::string(status.message())) : status;
@@ -47,26 +32,47 @@ absl::Status NameTheFlag(const absl::Status& status) {
 
 }  // namespace
 
+std::string RealDataSetName(const ModelRecipe& recipe) { return recipe.columns ? kCensusName : kMnistName; }
+
 std::string DataSetName(const ModelRecipe& recipe, const std::string& folder) {
-  if (recipe.columns) return folder.empty() ? kSyntheticCensusName : kCensusName;
-  return folder.empty() ? kSyntheticDigitsName : kMnistName;
+  if (!folder.empty()) return RealDataSetName(recipe);
+  return recipe.columns ? kSyntheticCensusName : kSyntheticDigitsName;
 }
 
 std::string DataSetTitle(const ModelRecipe& recipe) { return recipe.columns ? "Census" : "MNIST"; }
 
-absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string& folder,
-                                    const std::vector<NumericFeature>& numeric) {
-  if (recipe.columns) {
-    if (folder.empty())
-      return EncodeCensus(*recipe.columns, MakeSyntheticCensus(kSyntheticDataSeed), numeric);
-    const auto census = LoadCensus(folder);
-    if (!census.ok()) return NameTheFlag(census.status());
-    return EncodeCensus(*recipe.columns, *census, numeric);
+absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string& folder) {
+  LoadedData data;
+  if (!recipe.columns) {
+    auto mnist = folder.empty() ? MakeSyntheticMnist(kSyntheticDataSeed) : LoadMnist(folder);
+    if (!mnist.ok()) return NameTheFlag(mnist.status());
+    data.sets = *std::move(mnist);
+    return data;
   }
-  if (folder.empty()) return LoadedData{.sets = MakeSyntheticMnist(kSyntheticDataSeed)};
-  auto mnist = LoadMnist(folder);
-  if (!mnist.ok()) return NameTheFlag(mnist.status());
-  return LoadedData{.sets = *std::move(mnist)};
+  const auto census = folder.empty() ? MakeSyntheticCensus(kSyntheticDataSeed) : LoadCensus(folder);
+  if (!census.ok()) return NameTheFlag(census.status());
+  FeatureColumns features = AllFeatures(*recipe.columns);
+  MUSTER_RETURN_IF_ERROR(FitStandardization(census->train.table, &features.numeric));
+  MUSTER_ASSIGN_OR_RETURN(data.sets.train, EncodeCensus(features, census->train));
+  MUSTER_ASSIGN_OR_RETURN(data.sets.test, EncodeCensus(features, census->test));
+  data.numeric = std::move(features.numeric);
+  return data;
+}
+
+absl::StatusOr<Dataset> LoadTestSet(const ModelRecipe& recipe, const std::string& folder,
+                                    const std::vector<NumericFeature>& numeric) {
+  if (!recipe.columns) {
+    if (folder.empty()) return MakeSyntheticMnist(kSyntheticDataSeed).test;
+    auto mnist = LoadMnistTestSet(folder);
+    if (!mnist.ok()) return NameTheFlag(mnist.status());
+    return mnist;
+  }
+  FeatureColumns features = AllFeatures(*recipe.columns);
+  features.numeric = numeric;
+  if (folder.empty()) return EncodeCensus(features, MakeSyntheticCensus(kSyntheticDataSeed).test);
+  const auto census = LoadCensusTestSet(folder);
+  if (!census.ok()) return NameTheFlag(census.status());
+  return EncodeCensus(features, *census);
 }
 
 uint32_t DatasetCrc32c(const Dataset& dataset) {

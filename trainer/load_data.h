@@ -18,7 +18,10 @@ inline constexpr const char* kCensusName = "census";
 inline constexpr const char* kSyntheticDigitsName = "synthetic_digits";
 inline constexpr const char* kSyntheticCensusName = "synthetic_census";
 
-/// Of what the model of `recipe` takes from a folder as LoadData takes it.
+/// "mnist" or "census": the real set that the model of `recipe` takes, and the folder that holds it.
+std::string RealDataSetName(const ModelRecipe& recipe);
+
+/// Of what LoadData gives.
 std::string DataSetName(const ModelRecipe& recipe, const std::string& folder);
 
 /// "MNIST", "Census": for people.
@@ -29,11 +32,13 @@ struct LoadedData {
   std::vector<NumericFeature> numeric;  // with the standardization that was applied
 };
 
-/// The set from `folder`/mnist or `folder`/census or, if it is empty, the synthetic one, which is the same
-/// for everybody, as the model takes it. Numbers are standardized as `numeric` says if that is not empty,
-/// else by the training set. InvalidArgument: files that are missing or damaged.
-absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string& folder,
-                                    const std::vector<NumericFeature>& numeric = {});
+/// The set from `folder`/mnist or `folder`/census or, if it is empty, the synthetic one, which is the same for
+/// everybody, as the model takes it. InvalidArgument: files that are missing or damaged.
+absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string& folder);
+
+/// The test set alone, with the numbers standardized as LoadData did for the training.
+absl::StatusOr<Dataset> LoadTestSet(const ModelRecipe& recipe, const std::string& folder,
+                                    const std::vector<NumericFeature>& numeric);
 
 /// Tells data sets apart that have the same name: CRC-32C over bytes, features, ids (both little-endian) and
 /// labels.

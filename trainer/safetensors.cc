@@ -196,11 +196,13 @@ absl::Status SafetensorsFile::ParseBytes() {
   return PutInOrder(entries_, data_bytes);
 }
 
-absl::Status SafetensorsFile::CopyTo(std::span<const TensorView<float>> tensors) const {
+// One for each of `tensors`.
+absl::StatusOr<std::vector<const SafetensorsEntry*>> SafetensorsFile::Find(
+    std::span<const TensorShape> tensors) const {
   std::map<std::string, const SafetensorsEntry*> unused;
   for (const SafetensorsEntry& entry : entries_) unused[entry.name] = &entry;
-  std::vector<const SafetensorsEntry*> found;  // one for each of `tensors`
-  for (const TensorView<float>& tensor : tensors) {
+  std::vector<const SafetensorsEntry*> found;
+  for (const TensorShape& tensor : tensors) {
     const auto node = unused.extract(tensor.name);
     if (node.empty()) {
       return InvalidArgument("%s: tensor %s of shape %s is missing", name_, QuotedBytes(tensor.name),
@@ -216,9 +218,19 @@ absl::Status SafetensorsFile::CopyTo(std::span<const TensorView<float>> tensors)
   if (!unused.empty()) {
     return InvalidArgument("%s: tensor %s is none of the model's", name_, QuotedBytes(unused.begin()->first));
   }
+  return found;
+}
+
+absl::Status SafetensorsFile::CheckTensors(std::span<const TensorShape> tensors) const {
+  return Find(tensors).status();
+}
+
+absl::Status SafetensorsFile::CopyTo(std::span<const TensorView<float>> tensors) const {
+  MUSTER_ASSIGN_OR_RETURN(const auto found, Find(std::vector<TensorShape>(tensors.begin(), tensors.end())));
   for (size_t i = 0; i < found.size(); ++i) {
-    std::memcpy(tensors[i].values.data(), bytes_.data() + data_begin_ + found[i]->begin,
-                found[i]->end - found[i]->begin);
+    const uint64_t bytes = found[i]->end - found[i]->begin;
+    MUSTER_CHECK(tensors[i].values.size_bytes() == bytes);
+    std::memcpy(tensors[i].values.data(), bytes_.data() + data_begin_ + found[i]->begin, bytes);
   }
   return absl::OkStatus();
 }

@@ -17,11 +17,14 @@ namespace muster {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-/// A tensor of float32 in memory, row-major: T is `const float` to write it and `float` to read it.
-template <typename T>
-struct TensorView {
+struct TensorShape {
   std::string name;
   std::vector<int64_t> shape;
+};
+
+/// A tensor of float32 in memory, row-major: T is `const float` to write it and `float` to read it.
+template <typename T>
+struct TensorView : TensorShape {
   std::span<T> values;
 };
 
@@ -30,7 +33,7 @@ template <typename T>
 std::vector<TensorView<T>> ViewTensors(const ParameterLayout& layout, std::span<T> buffer) {
   std::vector<TensorView<T>> views;
   for (const LayoutTensor& tensor : layout.tensors()) {
-    views.push_back({tensor.spec.name, tensor.spec.shape, buffer.subspan(tensor.offset, tensor.size)});
+    views.push_back({{tensor.spec.name, tensor.spec.shape}, buffer.subspan(tensor.offset, tensor.size)});
   }
   return views;
 }
@@ -62,13 +65,17 @@ class SafetensorsFile {
 
   const SafetensorsMetadata& metadata() const { return metadata_; }
 
-  /// Reads the tensors into their places. InvalidArgument, with nothing read, where the file has not exactly
-  /// these, in their shapes.
+  /// InvalidArgument where the file has not exactly these tensors.
+  absl::Status CheckTensors(std::span<const TensorShape> tensors) const;
+
+  /// Reads the tensors into their places, which are as long as their shapes say. Fails as CheckTensors does,
+  /// with nothing read.
   absl::Status CopyTo(std::span<const TensorView<float>> tensors) const;
 
  private:
   SafetensorsFile() = default;
   absl::Status ParseBytes();
+  absl::StatusOr<std::vector<const SafetensorsEntry*>> Find(std::span<const TensorShape> tensors) const;
 
   std::string name_;
   std::string bytes_;

@@ -38,12 +38,14 @@ absl::Status CheckFinite(std::span<const TensorView<float>> tensors) {
   return absl::OkStatus();
 }
 
+TensorShape ShapeOf(const TableSpec& table) { return {table.name, {table.rows, table.width}}; }
+
 // All that a model has learned: the tensors of its layout, then its tables.
 template <typename T, typename Tables>
 std::vector<TensorView<T>> ViewModel(const ModelPlan& plan, std::span<T> parameters, Tables& tables) {
   std::vector<TensorView<T>> views = ViewTensors(plan.layout, parameters);
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    views.push_back({plan.tables[t].name, {plan.tables[t].rows, plan.tables[t].width}, tables[t]});
+    views.push_back({ShapeOf(plan.tables[t]), tables[t]});
   }
   return views;
 }
@@ -166,6 +168,13 @@ absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path) {
   auto plan = PlanModel(recipe->spec);
   if (!plan.ok()) return Annotate(plan.status(), path.string());
   MUSTER_RETURN_IF_ERROR(Annotate(CheckStandardization(*recipe, info->numeric), path.string()));
+  // Before memory is taken for a model of any size.
+  std::vector<TensorShape> shapes;
+  for (const LayoutTensor& tensor : plan->layout.tensors()) {
+    shapes.push_back({tensor.spec.name, tensor.spec.shape});
+  }
+  for (const TableSpec& table : plan->tables) shapes.push_back(ShapeOf(table));
+  MUSTER_RETURN_IF_ERROR(file.CheckTensors(shapes));
   FlatBuffer parameters(plan->layout.size());
   TableValues tables;
   for (const TableSpec& table : plan->tables) tables.emplace_back(table.rows * table.width);

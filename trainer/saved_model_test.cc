@@ -104,6 +104,15 @@ TEST_F(SavedModelTest, WhatItDoesNotSayOrSaysWrongIsRefused) {
   EXPECT_EQ(error("test_accuracy", "high"), "test_accuracy is \"high\", expected a number");
 }
 
+// Of the sizes that it claims to have, a machine may have no memory for one.
+TEST_F(SavedModelTest, SizesAreComparedBeforeMemoryIsTaken) {
+  const ModelConfig config = {.model = "mnist_mlp", .hidden = {4}};
+  SafetensorsMetadata metadata = ToMetadata({.config = config});
+  metadata["hidden"] = "65536,65536,65536,65536,65536,65536,65536,65536";
+  Save(config, metadata);
+  EXPECT_EQ(Error(), "tensor \"hidden_0/weights\": expected the shape [784,65536], found [784,4]");
+}
+
 TEST_F(SavedModelTest, ParametersThatAreNotFiniteAreRefused) {
   const ModelConfig config = {.model = "mnist_mlp", .hidden = {4}};
   const ModelPlan plan = Plan(config);

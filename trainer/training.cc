@@ -198,7 +198,7 @@ absl::Status Training::Prepare() {
     const SampleShape& image = plan_.spec.input;
     buffer.set_augmentation({options_.seed, image.height, image.width, image.channels});
   }
-  batches_ = std::make_unique<Prefetcher>(sets.train, *order_, buffer, options_.prefetch);
+  batches_ = std::make_unique<Prefetcher>(sets.train, *order_, std::move(buffer), options_.prefetch);
   rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
   pushed_rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
   row_values_.resize(rows_.largest_size());

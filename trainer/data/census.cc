@@ -187,8 +187,12 @@ absl::StatusOr<CensusDataset> ParseCensus(std::string_view bytes, const std::str
 absl::StatusOr<Census> LoadCensus(const std::filesystem::path& data_dir) {
   Census census;
   MUSTER_ASSIGN_OR_RETURN(census.train, LoadPart(data_dir / "census", "adult.data"));
-  MUSTER_ASSIGN_OR_RETURN(census.test, LoadPart(data_dir / "census", "adult.test"));
+  MUSTER_ASSIGN_OR_RETURN(census.test, LoadCensusTestSet(data_dir));
   return census;
+}
+
+absl::StatusOr<CensusDataset> LoadCensusTestSet(const std::filesystem::path& data_dir) {
+  return LoadPart(data_dir / "census", "adult.test");
 }
 
 }  // namespace muster

@@ -38,6 +38,9 @@ struct Census {
 /// appended. NotFound names a missing file; InvalidArgument what ParseCensus refuses, and damaged gzip data.
 absl::StatusOr<Census> LoadCensus(const std::filesystem::path& data_dir);
 
+/// The same of adult.test alone.
+absl::StatusOr<CensusDataset> LoadCensusTestSet(const std::filesystem::path& data_dir);
+
 /// One file from memory; `name` stands in errors. A first line that begins with '|' is a comment, labels may
 /// end in a period (both as in adult.test), lines may end in CR LF and empty ones may follow the last.
 /// InvalidArgument: another number of fields, a number that is none or not finite, an empty category or one

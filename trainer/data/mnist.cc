@@ -45,8 +45,12 @@ absl::StatusOr<Dataset> LoadPart(const std::filesystem::path& folder, const std:
 absl::StatusOr<TrainTestData> LoadMnist(const std::filesystem::path& data_dir) {
   TrainTestData mnist;
   MUSTER_ASSIGN_OR_RETURN(mnist.train, LoadPart(data_dir / "mnist", "train"));
-  MUSTER_ASSIGN_OR_RETURN(mnist.test, LoadPart(data_dir / "mnist", "t10k"));
+  MUSTER_ASSIGN_OR_RETURN(mnist.test, LoadMnistTestSet(data_dir));
   return mnist;
+}
+
+absl::StatusOr<Dataset> LoadMnistTestSet(const std::filesystem::path& data_dir) {
+  return LoadPart(data_dir / "mnist", "t10k");
 }
 
 }  // namespace muster

@@ -20,4 +20,7 @@ inline constexpr int64_t kMnistClasses = 10;
 /// labels, no samples, labels above 9).
 absl::StatusOr<TrainTestData> LoadMnist(const std::filesystem::path& data_dir);
 
+/// The same of the test set, from the two files of that.
+absl::StatusOr<Dataset> LoadMnistTestSet(const std::filesystem::path& data_dir);
+
 }  // namespace muster

@@ -4,9 +4,11 @@
 
 namespace muster {
 
-Prefetcher::Prefetcher(const Dataset& dataset, const SampleOrder& order, const BatchBuffer& buffer,
+Prefetcher::Prefetcher(const Dataset& dataset, const SampleOrder& order, BatchBuffer buffer,
                        bool with_thread)
-    : dataset_(dataset), order_(order), buffers_{buffer, buffer} {
+    : dataset_(dataset), order_(order) {
+  if (with_thread) buffers_.push_back(buffer);
+  buffers_.push_back(std::move(buffer));
   if (with_thread) thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
 

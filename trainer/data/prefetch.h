@@ -1,12 +1,12 @@
 // Prefetcher: the batches of a training, each filled while the one before it is computed with.
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 #include "trainer/data/batch.h"
 #include "trainer/data/dataset.h"
@@ -19,8 +19,9 @@ namespace muster {
 /// than a batch takes to fill.
 class Prefetcher {
  public:
-  /// `dataset` and `order` must outlive this object. Each batch lies in one of two copies of `buffer`.
-  Prefetcher(const Dataset& dataset, const SampleOrder& order, const BatchBuffer& buffer, bool with_thread);
+  /// `dataset` and `order` must outlive this object. Each batch lies in `buffer` or, with a thread, in one of
+  /// two like it.
+  Prefetcher(const Dataset& dataset, const SampleOrder& order, BatchBuffer buffer, bool with_thread);
 
   /// The samples at `positions`, valid until the next call. The thread then begins with those at `next`: a
   /// guess, since a call that asks for others, or comes before the thread has begun, fills them itself.
@@ -31,7 +32,7 @@ class Prefetcher {
 
   const Dataset& dataset_;
   const SampleOrder& order_;
-  std::array<BatchBuffer, 2> buffers_;
+  std::vector<BatchBuffer> buffers_;  // one; with a thread two
   int taken_ = 0;  // the buffer of the last batch; the thread fills the other one
 
   std::mutex mutex_;

@@ -11,6 +11,7 @@
 #include "kernels/dense.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/exact_data.h"
+#include "trainer/models/gradient_check.h"
 #include "trainer/models/reference_model.h"
 
 namespace muster {
@@ -82,22 +83,7 @@ class ColumnsTest : public ::testing::TestWithParam<ColumnsCase> {
 
 TEST_P(ColumnsTest, ReferenceAgreesWithDifferencesOfItsLoss) {
   const Data data(plan_, 1, 4);
-  std::vector<double> parameters(plan_.layout.size() + data.rows.size());
-  RandomStream random(2);
-  for (double& value : parameters) value = 2 * random.NextDouble() - 1;
-  const std::vector<double> gradient = reference_.ForwardBackward(parameters, data.batch()).gradient;
-  double largest = 0;
-  for (const double value : gradient) largest = std::max(largest, std::abs(value));
-  constexpr double kStep = 1e-5;  // as in layers_test.cc
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const double saved = parameters[i];
-    parameters[i] = saved + kStep;
-    const double above = reference_.TrainingLoss(parameters, data.batch());
-    parameters[i] = saved - kStep;
-    const double below = reference_.TrainingLoss(parameters, data.batch());
-    parameters[i] = saved;
-    ASSERT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-6 * largest) << i;
-  }
+  ExpectGradientOfLoss(reference_, plan_.layout.size() + data.rows.size(), data.batch());
 }
 
 TEST_P(ColumnsTest, CpuModelMatchesTheReference) {

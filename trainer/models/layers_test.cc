@@ -11,6 +11,7 @@
 #include "kernels/threads.h"
 #include "trainer/models/cpu_model.h"
 #include "trainer/models/exact_data.h"
+#include "trainer/models/gradient_check.h"
 #include "trainer/models/layer_cases.h"
 #include "trainer/models/reference_model.h"
 
@@ -31,27 +32,7 @@ class LayersTest : public ::testing::TestWithParam<LayersCase> {
 
 TEST_P(LayersTest, ReferenceAgreesWithDifferencesOfItsLoss) {
   const ExactBatch data(1, 3, plan_.spec.input.size(), kLayersClasses);
-  std::vector<double> parameters(plan_.layout.size());
-  RandomStream random(2);
-  for (double& value : parameters) value = 2 * random.NextDouble() - 1;
-  const std::vector<double> gradient = reference_.ForwardBackward(parameters, data.batch()).gradient;
-  double largest = 0;
-  for (const double value : gradient) largest = std::max(largest, std::abs(value));
-  // A central difference is off by the step's square, and by the rounding of a loss of order one divided by
-  // the step: both below 1e-9. What is asked for leaves room for third derivatives up to a thousand.
-  constexpr double kStep = 1e-5;
-  for (const LayoutTensor& tensor : plan_.layout.tensors()) {
-    for (int64_t i = tensor.offset; i < tensor.offset + tensor.size; ++i) {
-      const double saved = parameters[i];
-      parameters[i] = saved + kStep;
-      const double above = reference_.TrainingLoss(parameters, data.batch());
-      parameters[i] = saved - kStep;
-      const double below = reference_.TrainingLoss(parameters, data.batch());
-      parameters[i] = saved;
-      ASSERT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-6 * largest)
-          << tensor.spec.name << " at " << i - tensor.offset;
-    }
-  }
+  ExpectGradientOfLoss(reference_, plan_.layout.size(), data.batch());
 }
 
 TEST_P(LayersTest, CpuModelMatchesTheReference) {
