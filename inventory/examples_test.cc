@@ -48,8 +48,8 @@ TEST(Examples, MnistIsTheJobOfTheReadme) {
   EXPECT_EQ(job->update.mode, UpdateSpec::Mode::kSync);
   EXPECT_EQ(job->train.steps, 1000);
   EXPECT_EQ(job->train.batch_size, 100);
-  EXPECT_EQ(job->train.optimizer, "sgd");
-  EXPECT_EQ(job->train.learning_rate, 0.5);
+  EXPECT_EQ(job->train.optimizer.kind, "sgd");
+  EXPECT_EQ(job->train.optimizer.learning_rate, 0.5);
 }
 
 // Parses `text` as what `path` holds. Whatever is wrong with it, the answer is a job or an error that starts

@@ -247,6 +247,34 @@ absl::Status CheckModelOrProgram(const YamlNode& root, const Model* model, Job* 
   return absl::OkStatus();
 }
 
+// What the part "train" asks of the model.
+absl::Status CheckModelTraining(const YamlNode& train, const Model& model, const Job& job) {
+  const YamlNode* const wide = train.Find("wide");
+  if (model.takes_images) {
+    if (wide == nullptr) return absl::OkStatus();
+    return wide->KeyError("\"wide\" is for the wide part of a model, which " + model.name + " does not have");
+  }
+  const bool all_wide = job.variant == model.without_hidden;
+  if (wide != nullptr && all_wide) {
+    return wide->KeyError(Quoted(job.variant) +
+                          " has one optimizer, whose keys stand in \"train\" itself, without \"wide\"");
+  }
+  // The optimizer of a wide part is FTRL unless another one is given.
+  const YamlNode* const place = all_wide ? &train : wide;
+  const OptimizerSpec& optimizer = all_wide ? job.train.optimizer : job.train.wide;
+  if (place != nullptr && !optimizer.kind && !IsConstant(optimizer.schedule)) {
+    return place->Find("schedule")
+        ->KeyError("wide columns are trained by ftrl, which takes a constant learning rate only");
+  }
+  if (const YamlNode* const augment = train.Find("augment")) {
+    return augment->KeyError("\"augment\" is for images, which " + model.name + " does not take");
+  }
+  if (const YamlNode* const onnx = train.Find("save_onnx"); onnx != nullptr && job.train.save_onnx) {
+    return onnx->KeyError(model.name + " has tables, which are not written as ONNX; remove \"save_onnx\"");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const Job& job) {
   if (const YamlNode* hidden = root.Find("hidden"); hidden != nullptr && !model.has_hidden_layers) {
     return hidden->KeyError(Quoted(model.name) + " has no hidden layers");
@@ -263,20 +291,8 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
           absl::StrFormat("%s of %s has no hidden layers", Quoted(job.variant), model.name));
     }
   }
-  if (const YamlNode* const train = root.Find("train"); train != nullptr && !model.takes_images) {
-    const ScheduleSpec& schedule = job.train.schedule;
-    const bool is_constant =
-        schedule.kind.value_or("constant") == "constant" && schedule.warmup_steps.value_or(0) == 0;
-    if (job.variant == model.without_hidden && !job.train.optimizer && !is_constant) {
-      return train->Find("schedule")
-          ->KeyError(Quoted(job.variant) + " is trained by ftrl, which takes a constant learning rate only");
-    }
-    if (const YamlNode* const augment = train->Find("augment")) {
-      return augment->KeyError("\"augment\" is for images, which " + model.name + " does not take");
-    }
-    if (const YamlNode* const onnx = train->Find("save_onnx"); onnx != nullptr && job.train.save_onnx) {
-      return onnx->KeyError(model.name + " has tables, which are not written as ONNX; remove \"save_onnx\"");
-    }
+  if (const YamlNode* const train = root.Find("train")) {
+    MUSTER_RETURN_IF_ERROR(CheckModelTraining(*train, model, job));
   }
   return absl::OkStatus();
 }

@@ -86,18 +86,23 @@ struct ScheduleSpec {
   std::optional<int64_t> warmup_steps;
 };
 
-struct TrainSpec {
-  std::optional<int64_t> steps;
-  std::optional<int> batch_size;         // per worker; not together with global_batch_size
-  std::optional<int> global_batch_size;  // split over the workers
-  std::optional<std::string> optimizer;
+/// Of the optimizers that have them, the numbers are there only together with `kind`.
+struct OptimizerSpec {
+  std::optional<std::string> kind;
   std::optional<double> learning_rate;
-  // Of the optimizers that have them; `optimizer` is given then.
   std::optional<double> weight_decay, momentum;
   std::optional<bool> nesterov;
   std::optional<double> beta1, beta2, epsilon;
   std::optional<double> initial_accumulator, l1, l2;
   ScheduleSpec schedule;
+};
+
+struct TrainSpec {
+  std::optional<int64_t> steps;
+  std::optional<int> batch_size;         // per worker; not together with global_batch_size
+  std::optional<int> global_batch_size;  // split over the workers
+  OptimizerSpec optimizer;               // its keys stand in `train` itself
+  OptimizerSpec wide;                    // of a wide part beside a deep one
   std::optional<int64_t> seed;
   std::optional<int64_t> eval_every;  // steps
   std::optional<int> threads;         // per task

@@ -61,8 +61,8 @@ env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
   EXPECT_EQ(job->train.steps, 1000);
   EXPECT_EQ(job->train.batch_size, 100);
   EXPECT_EQ(job->train.global_batch_size, std::nullopt);
-  EXPECT_EQ(job->train.optimizer, "adam");
-  EXPECT_EQ(job->train.learning_rate, 0.001);
+  EXPECT_EQ(job->train.optimizer.kind, "adam");
+  EXPECT_EQ(job->train.optimizer.learning_rate, 0.001);
   EXPECT_EQ(job->train.seed, 1);
   EXPECT_EQ(job->train.eval_every, 50);
   EXPECT_EQ(job->train.threads, 2);
@@ -74,16 +74,16 @@ env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
 }
 
 TEST(Job, ReadsEveryKeyOfOptimizersAndSchedules) {
-  const auto train = [](const std::string& text) {
+  const auto optimizer = [](const std::string& text) {
     const auto job = Parse(
         "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" + text + "}\n");
     EXPECT_TRUE(job.ok()) << job.status();
-    return job.ok() ? job->train : TrainSpec{};
+    return job.ok() ? job->train.optimizer : OptimizerSpec{};
   };
-  const TrainSpec momentum = train(
+  const OptimizerSpec momentum = optimizer(
       "optimizer: momentum, momentum: 0.8, nesterov: true, weight_decay: 5e-4, schedule: {kind: inverse, "
       "gamma: 1e-4, power: 0.75, warmup_steps: 0}");
-  EXPECT_EQ(momentum.optimizer, "momentum");
+  EXPECT_EQ(momentum.kind, "momentum");
   EXPECT_EQ(momentum.momentum, 0.8);
   EXPECT_EQ(momentum.nesterov, true);
   EXPECT_EQ(momentum.weight_decay, 5e-4);
@@ -91,7 +91,7 @@ TEST(Job, ReadsEveryKeyOfOptimizersAndSchedules) {
   EXPECT_EQ(momentum.schedule.gamma, 1e-4);
   EXPECT_EQ(momentum.schedule.power, 0.75);
   EXPECT_EQ(momentum.schedule.warmup_steps, 0);
-  const TrainSpec adam = train(
+  const OptimizerSpec adam = optimizer(
       "optimizer: adam, beta1: 0.8, beta2: 0.99, epsilon: 1e-4, schedule: {kind: cosine, decay_steps: 50, "
       "final_fraction: 0.1, warmup_steps: 5}");
   EXPECT_EQ(adam.beta1, 0.8);
@@ -100,14 +100,15 @@ TEST(Job, ReadsEveryKeyOfOptimizersAndSchedules) {
   EXPECT_EQ(adam.schedule.decay_steps, 50);
   EXPECT_EQ(adam.schedule.final_fraction, 0.1);
   EXPECT_EQ(adam.schedule.warmup_steps, 5);
-  const TrainSpec ftrl = train("optimizer: ftrl, l1: 0.5, l2: 0.25, initial_accumulator: 0.2, schedule: {}");
+  const OptimizerSpec ftrl =
+      optimizer("optimizer: ftrl, l1: 0.5, l2: 0.25, initial_accumulator: 0.2, schedule: {}");
   EXPECT_EQ(ftrl.l1, 0.5);
   EXPECT_EQ(ftrl.l2, 0.25);
   EXPECT_EQ(ftrl.initial_accumulator, 0.2);
   EXPECT_EQ(ftrl.schedule.kind, std::nullopt);
-  const TrainSpec step = train("schedule: {kind: step, step_size: 30, gamma: 0.5}");
+  const OptimizerSpec step = optimizer("schedule: {kind: step, step_size: 30, gamma: 0.5}");
   EXPECT_EQ(step.schedule.step_size, 30);
-  EXPECT_EQ(step.optimizer, std::nullopt);
+  EXPECT_EQ(step.kind, std::nullopt);
 }
 
 TEST(Job, LeavesWhatIsNotGivenToTheTrainer) {
@@ -319,7 +320,19 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
       {"name: j\nmodel: wide_deep\nvariant: wide_olny\n" + replicas,
        "3:10: unknown variant \"wide_olny\" of wide_deep; did you mean \"wide_only\"?"},
       {"name: j\nmodel: wide_deep\nvariant: wide_only\ntrain: {schedule: {kind: inverse}}\n" + replicas,
-       "4:9: \"wide_only\" is trained by ftrl, which takes a constant learning rate only"},
+       "4:9: wide columns are trained by ftrl, which takes a constant learning rate only"},
+      {"name: j\nmodel: wide_deep\ntrain: {wide: {schedule: {kind: inverse}}}\n" + replicas,
+       "3:16: wide columns are trained by ftrl, which takes a constant learning rate only"},
+      {"name: j\nmodel: wide_deep\ntrain: {wide: {l1: 1}}\n" + replicas,
+       "3:16: \"l1\" belongs to an optimizer: give \"optimizer\" too, one of ftrl"},
+      {"name: j\nmodel: wide_deep\ntrain: {wide: {steps: 1}}\n" + replicas,
+       "3:16: unknown key \"steps\" in wide; keys there are: optimizer, learning_rate, weight_decay, "
+       "momentum, "
+       "nesterov, beta1, beta2, epsilon, initial_accumulator, l1, l2, schedule"},
+      {"name: j\nmodel: wide_deep\nvariant: wide_only\ntrain: {wide: {learning_rate: 1}}\n" + replicas,
+       "4:9: \"wide_only\" has one optimizer, whose keys stand in \"train\" itself, without \"wide\""},
+      {"name: j\nmodel: mnist_mlp\ntrain: {wide: {learning_rate: 1}}\n" + replicas,
+       "3:9: \"wide\" is for the wide part of a model, which mnist_mlp does not have"},
       {"name: j\nmodel: wide_deep\ntrain: {augment: shift}\n" + replicas,
        "3:9: \"augment\" is for images, which wide_deep does not take"},
       {"name: j\nmodel: wide_deep\ntrain: {save_onnx: true}\n" + replicas,

@@ -98,28 +98,58 @@ absl::StatusOr<ScheduleSpec> ReadSchedule(const YamlNode& node) {
   return schedule;
 }
 
-absl::Status CheckSchedule(const YamlNode& node, const TrainSpec& train) {
+// `optimizer` as it was read from `node`, of a training of `steps`.
+absl::Status CheckSchedule(const YamlNode& node, const OptimizerSpec& optimizer,
+                           std::optional<int64_t> steps) {
   const YamlNode* schedule = node.Find("schedule");
   if (schedule == nullptr) return absl::OkStatus();
-  const ScheduleSpec& spec = train.schedule;
-  if (train.optimizer == "ftrl" &&
-      (spec.kind.value_or("constant") != "constant" || spec.warmup_steps.value_or(0) > 0)) {
+  const ScheduleSpec& spec = optimizer.schedule;
+  if (optimizer.kind == "ftrl" && !IsConstant(spec)) {
     return schedule->KeyError("the optimizer ftrl takes a constant learning rate only, without warm-up");
   }
   const bool fills_steps = spec.kind == "cosine" && !spec.decay_steps;
   if (!fills_steps || spec.warmup_steps.value_or(0) == 0) return absl::OkStatus();
   const YamlNode* warmup_steps = schedule->Find("warmup_steps");
   // How many steps the model's own are, only the trainer knows.
-  if (!train.steps) {
+  if (!steps) {
     return warmup_steps->Error(
         "a cosine behind \"warmup_steps\" ends with the training: give \"steps\" in train, or "
         "\"decay_steps\" here");
   }
-  if (*spec.warmup_steps >= *train.steps) {
+  if (*spec.warmup_steps >= *steps) {
     return warmup_steps->Error(
-        absl::StrFormat("\"warmup_steps\" leaves the cosine nothing of %d steps", *train.steps));
+        absl::StrFormat("\"warmup_steps\" leaves the cosine nothing of %d steps", *steps));
   }
   return absl::OkStatus();
+}
+
+void ReadOptimizerFields(YamlFields& fields, OptimizerSpec* optimizer) {
+  fields.Read("optimizer", &optimizer->kind, ReadChoice("optimizer", Optimizers()));
+  fields.Read("learning_rate", &optimizer->learning_rate, YamlNumber(kMinNumber, kMaxLearningRate));
+  fields.Read("weight_decay", &optimizer->weight_decay, YamlNumber(0, kMaxNumber));
+  fields.Read("momentum", &optimizer->momentum, YamlNumber(0, kMaxBelow1));
+  fields.Read("nesterov", &optimizer->nesterov, YamlBoolean);
+  fields.Read("beta1", &optimizer->beta1, YamlNumber(0, kMaxBelow1));
+  fields.Read("beta2", &optimizer->beta2, YamlNumber(0, kMaxBelow1));
+  fields.Read("epsilon", &optimizer->epsilon, YamlNumber(kMinNumber, kMaxNumber));
+  fields.Read("initial_accumulator", &optimizer->initial_accumulator, YamlNumber(kMinNumber, kMaxNumber));
+  fields.Read("l1", &optimizer->l1, YamlNumber(0, kMaxNumber));
+  fields.Read("l2", &optimizer->l2, YamlNumber(0, kMaxNumber));
+  fields.Read("schedule", &optimizer->schedule, ReadSchedule);
+}
+
+absl::Status CheckOptimizer(const YamlNode& node, const OptimizerSpec& optimizer,
+                            std::optional<int64_t> steps) {
+  MUSTER_RETURN_IF_ERROR(CheckKeys(node, "an optimizer", "optimizer", optimizer.kind, Optimizers()));
+  return CheckSchedule(node, optimizer, steps);
+}
+
+absl::StatusOr<OptimizerSpec> ReadWide(const YamlNode& node) {
+  OptimizerSpec optimizer;
+  YamlFields fields(node, "wide");
+  ReadOptimizerFields(fields, &optimizer);
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  return optimizer;
 }
 
 absl::StatusOr<std::string> ReadDevice(const YamlNode& node) {
@@ -135,24 +165,18 @@ absl::StatusOr<std::string> ReadDevice(const YamlNode& node) {
 
 }  // namespace
 
+bool IsConstant(const ScheduleSpec& schedule) {
+  return schedule.kind.value_or("constant") == "constant" && schedule.warmup_steps.value_or(0) == 0;
+}
+
 absl::StatusOr<TrainSpec> ReadTrainSpec(const YamlNode& node) {
   TrainSpec train;
   YamlFields fields(node, "train");
   fields.Read("steps", &train.steps, YamlInteger<int64_t>(1, kMaxTrainSteps));
   fields.Read("batch_size", &train.batch_size, YamlInteger<int>(1, kMaxBatchSize));
   fields.Read("global_batch_size", &train.global_batch_size, YamlInteger<int>(1, kMaxBatchSize));
-  fields.Read("optimizer", &train.optimizer, ReadChoice("optimizer", Optimizers()));
-  fields.Read("learning_rate", &train.learning_rate, YamlNumber(kMinNumber, kMaxLearningRate));
-  fields.Read("weight_decay", &train.weight_decay, YamlNumber(0, kMaxNumber));
-  fields.Read("momentum", &train.momentum, YamlNumber(0, kMaxBelow1));
-  fields.Read("nesterov", &train.nesterov, YamlBoolean);
-  fields.Read("beta1", &train.beta1, YamlNumber(0, kMaxBelow1));
-  fields.Read("beta2", &train.beta2, YamlNumber(0, kMaxBelow1));
-  fields.Read("epsilon", &train.epsilon, YamlNumber(kMinNumber, kMaxNumber));
-  fields.Read("initial_accumulator", &train.initial_accumulator, YamlNumber(kMinNumber, kMaxNumber));
-  fields.Read("l1", &train.l1, YamlNumber(0, kMaxNumber));
-  fields.Read("l2", &train.l2, YamlNumber(0, kMaxNumber));
-  fields.Read("schedule", &train.schedule, ReadSchedule);
+  ReadOptimizerFields(fields, &train.optimizer);
+  fields.Read("wide", &train.wide, ReadWide);
   fields.Read("seed", &train.seed, YamlInteger<int64_t>(0, INT64_MAX));
   fields.Read("eval_every", &train.eval_every, YamlInteger<int64_t>(1, kMaxTrainSteps));
   fields.Read("threads", &train.threads, YamlInteger<int>(1, 1024));
@@ -167,8 +191,10 @@ absl::StatusOr<TrainSpec> ReadTrainSpec(const YamlNode& node) {
         ->KeyError(
             "\"batch_size\" (of each worker) and \"global_batch_size\" (of all together) exclude each other");
   }
-  MUSTER_RETURN_IF_ERROR(CheckKeys(node, "an optimizer", "optimizer", train.optimizer, Optimizers()));
-  MUSTER_RETURN_IF_ERROR(CheckSchedule(node, train));
+  MUSTER_RETURN_IF_ERROR(CheckOptimizer(node, train.optimizer, train.steps));
+  if (const YamlNode* const wide = node.Find("wide")) {
+    MUSTER_RETURN_IF_ERROR(CheckOptimizer(*wide, train.wide, train.steps));
+  }
   return train;
 }
 

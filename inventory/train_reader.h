@@ -9,6 +9,9 @@ namespace muster {
 
 inline constexpr int64_t kMaxTrainSteps = 1'000'000'000;
 
+/// Without warm-up too, as FTRL needs it.
+bool IsConstant(const ScheduleSpec& schedule);
+
 absl::StatusOr<TrainSpec> ReadTrainSpec(const YamlNode& node);
 
 }  // namespace muster

@@ -64,7 +64,7 @@ agent::RestartPolicy PolicyOf(ReplicaSpec::Restart restart) {
 }
 
 template <typename T>
-void AddFlag(const char* name, const std::optional<T>& value, std::vector<std::string>& arguments) {
+void AddFlag(const std::string& name, const std::optional<T>& value, std::vector<std::string>& arguments) {
   if (!value) return;
   if constexpr (std::is_same_v<T, bool>) {
     arguments.push_back(absl::StrFormat("--%s=%s", name, *value ? "true" : "false"));
@@ -79,7 +79,35 @@ void AddFlag(const char* name, const std::optional<T>& value, std::vector<std::s
 
 // A cosine without an end of its own ends with the training.
 bool RateDependsOnSteps(const TrainSpec& train) {
-  return train.schedule.kind == "cosine" && !train.schedule.decay_steps;
+  const auto depends = [](const OptimizerSpec& optimizer) {
+    return optimizer.schedule.kind == "cosine" && !optimizer.schedule.decay_steps;
+  };
+  return depends(train.optimizer) || depends(train.wide);
+}
+
+void AddOptimizerFlags(const std::string& prefix, const OptimizerSpec& optimizer,
+                       std::vector<std::string>& arguments) {
+  const auto add = [&](const std::string& name, const auto& value) {
+    AddFlag(prefix + name, value, arguments);
+  };
+  add("optimizer", optimizer.kind);
+  add("learning_rate", optimizer.learning_rate);
+  add("weight_decay", optimizer.weight_decay);
+  add("momentum", optimizer.momentum);
+  add("nesterov", optimizer.nesterov);
+  add("beta1", optimizer.beta1);
+  add("beta2", optimizer.beta2);
+  add("epsilon", optimizer.epsilon);
+  add("initial_accumulator", optimizer.initial_accumulator);
+  add("l1", optimizer.l1);
+  add("l2", optimizer.l2);
+  add("learning_rate_schedule", optimizer.schedule.kind);
+  add("learning_rate_gamma", optimizer.schedule.gamma);
+  add("learning_rate_power", optimizer.schedule.power);
+  add("learning_rate_step_size", optimizer.schedule.step_size);
+  add("learning_rate_decay_steps", optimizer.schedule.decay_steps);
+  add("learning_rate_final_fraction", optimizer.schedule.final_fraction);
+  add("warmup_steps", optimizer.schedule.warmup_steps);
 }
 
 // Plans one job; the parts of MakePlan.
@@ -277,24 +305,8 @@ std::vector<std::string> Planner::ParameterArguments() const {
   if (job_.update.mode == UpdateSpec::Mode::kSync) arguments.push_back("--sync_replicas");
   AddFlag("seed", job_.train.seed, arguments);
   const TrainSpec& train = job_.train;
-  AddFlag("optimizer", train.optimizer, arguments);
-  AddFlag("learning_rate", train.learning_rate, arguments);
-  AddFlag("weight_decay", train.weight_decay, arguments);
-  AddFlag("momentum", train.momentum, arguments);
-  AddFlag("nesterov", train.nesterov, arguments);
-  AddFlag("beta1", train.beta1, arguments);
-  AddFlag("beta2", train.beta2, arguments);
-  AddFlag("epsilon", train.epsilon, arguments);
-  AddFlag("initial_accumulator", train.initial_accumulator, arguments);
-  AddFlag("l1", train.l1, arguments);
-  AddFlag("l2", train.l2, arguments);
-  AddFlag("learning_rate_schedule", train.schedule.kind, arguments);
-  AddFlag("learning_rate_gamma", train.schedule.gamma, arguments);
-  AddFlag("learning_rate_power", train.schedule.power, arguments);
-  AddFlag("learning_rate_step_size", train.schedule.step_size, arguments);
-  AddFlag("learning_rate_decay_steps", train.schedule.decay_steps, arguments);
-  AddFlag("learning_rate_final_fraction", train.schedule.final_fraction, arguments);
-  AddFlag("warmup_steps", train.schedule.warmup_steps, arguments);
+  AddOptimizerFlags("", train.optimizer, arguments);
+  AddOptimizerFlags("wide_", train.wide, arguments);
   if (RateDependsOnSteps(train)) AddFlag("train_steps", train.steps, arguments);
   return arguments;
 }

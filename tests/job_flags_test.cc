@@ -50,12 +50,16 @@ class JobFlags : public ::testing::Test {
     ASSERT_TRUE(WriteFileAtomically(trainer_.path() / "required_glibc", "2.34\n").ok());
   }
 
-  // What the trainer makes of the flags of a worker whose job file says `train`, and `keys` beside it.
+  // What the trainer makes of the flags of a worker whose job file says `train`, and `keys` beside it. Its
+  // own optimizer is Adam as it usually is.
   absl::StatusOr<TrainerOptions> Options(const std::string& train, const std::string& keys = "") {
-    // Its own optimizer is Adam as it usually is.
+    return OptionsOf("mnist_mlp", train, keys);
+  }
+  absl::StatusOr<TrainerOptions> OptionsOf(const std::string& model, const std::string& train,
+                                           const std::string& keys = "") {
     MUSTER_ASSIGN_OR_RETURN(
         const Job job,
-        ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" +
+        ParseJob("name: j\nmodel: " + model + "\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" +
                      train + "}\n" + keys,
                  "job.yaml", "/home/me"));
     MUSTER_ASSIGN_OR_RETURN(const Inventory inventory,
@@ -102,6 +106,37 @@ TEST_F(JobFlags, OptimizersAreThoseOfTheTrainer) {
       EXPECT_EQ(*optimizer, expected) << train << ", " << key.name;
     }
   }
+}
+
+TEST_F(JobFlags, TheWidePartHasAnOptimizerOfItsOwn) {
+  const OptimizerConfig ftrl = *OptionsOf("wide_deep", "")->wide_optimizer;
+  const OptimizerConfig adagrad = OptionsOf("wide_deep", "")->optimizer;
+  EXPECT_EQ(ftrl.kind, OptimizerKind::kFtrl);
+  EXPECT_NE(adagrad.kind, OptimizerKind::kFtrl);
+  for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdagrad,
+                                   OptimizerKind::kAdam, OptimizerKind::kFtrl}) {
+    for (const Key& key : kOptimizerKeys) {
+      const std::string wide = "optimizer: " + OptimizerName(kind) + ", " + key.name + ": " + key.value;
+      const auto options = OptionsOf("wide_deep", "wide: {" + wide + "}");
+      ASSERT_EQ(options.ok(), Contains(OptimizerFields(kind), key.name)) << wide;
+      if (!options.ok()) continue;
+      OptimizerConfig expected = kind == ftrl.kind ? ftrl : UsualOptimizer(kind);
+      key.set(expected);
+      EXPECT_EQ(*options->wide_optimizer, expected) << wide;
+      EXPECT_EQ(options->optimizer, adagrad) << wide;
+    }
+  }
+  const auto options =
+      *OptionsOf("wide_deep",
+                 "steps: 20, learning_rate: 0.5, wide: {optimizer: adam, learning_rate: 0.25, "
+                 "schedule: {kind: cosine, final_fraction: 0.25, warmup_steps: 7}}");
+  OptimizerConfig expected = UsualOptimizer(OptimizerKind::kAdam);
+  expected.learning_rate = 0.25f;
+  expected.schedule = {
+      .kind = ScheduleKind::kCosine, .decay_steps = 13, .final_fraction = 0.25f, .warmup_steps = 7};
+  EXPECT_EQ(*options.wide_optimizer, expected);
+  EXPECT_EQ(options.optimizer.learning_rate, 0.5f);
+  EXPECT_EQ(options.optimizer.schedule, adagrad.schedule);
 }
 
 TEST_F(JobFlags, SchedulesAreThoseOfTheTrainer) {

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 
 #include "tests/support/trainers_fixture.h"
 
@@ -41,6 +43,26 @@ TEST_F(WideDeep, SyncOverServersGivesTheBitsOfOneProcess) {
     EXPECT_EQ(*ReadFile(Path(run + ".safetensors")), *ReadFile(Path("local.safetensors"))) << ps;
     // Rows of a few hundred ids, not tables of thousands.
     EXPECT_LT(result["bytes_pulled"], result["bytes_pushed"].get<int64_t>() + 10'000'000);
+  }
+}
+
+TEST_F(WideDeep, ThePartsHaveOptimizersOfTheirOwn) {
+  // A penalty that no gradient overcomes: the wide weights stay zero, and the deep part learns.
+  const std::vector<std::string> flags = With(kMinibatch, {"--wide_l1=1000"});
+  const Json local = RunLocal(flags, "local");
+  const Json result = Run(MakeCluster(2, 1), flags, "over_servers");
+  EXPECT_EQ(result["parameters_crc32c"], local["parameters_crc32c"]);
+  EXPECT_GT(local["test_auc"], 0.7);
+  const std::string file = *ReadFile(Path("local.safetensors"));
+  uint64_t header_size = 0;
+  std::memcpy(&header_size, file.data(), sizeof header_size);
+  const Json header = Json::parse(file.substr(sizeof header_size, header_size));
+  for (const auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    const size_t data = sizeof header_size + header_size;
+    const size_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
+    const std::string bytes = file.substr(data + begin, end - begin);
+    EXPECT_EQ(bytes == std::string(bytes.size(), '\0'), name.starts_with("wide/")) << name;
   }
 }
 

@@ -26,14 +26,15 @@ absl::Status Take(const char* field, const std::optional<T>& given, std::span<co
   return absl::OkStatus();
 }
 
-absl::Status TakeSchedule(const OptimizerFlags& flags, uint64_t train_steps, LearningRateSchedule* schedule) {
+absl::Status TakeSchedule(const OptimizerFlags& flags, const std::string& prefix, uint64_t train_steps,
+                          LearningRateSchedule* schedule) {
   if (!flags.learning_rate_schedule.empty()) {
     const auto kind = ParseScheduleKind(flags.learning_rate_schedule);
-    if (!kind.ok()) return Annotate(kind.status(), "--learning_rate_schedule");
+    if (!kind.ok()) return Annotate(kind.status(), "--" + prefix + "learning_rate_schedule");
     if (*kind != schedule->kind) *schedule = UsualSchedule(*kind);
   }
   const auto take = [&](const char* field, const auto& given, auto* target) {
-    return Take(field, given, ScheduleFields(schedule->kind), kSchedulePrefix,
+    return Take(field, given, ScheduleFields(schedule->kind), prefix + kSchedulePrefix,
                 "the learning-rate schedule " + ScheduleName(schedule->kind), target);
   };
   MUSTER_RETURN_IF_ERROR(take("gamma", flags.learning_rate_gamma, &schedule->gamma));
@@ -44,11 +45,12 @@ absl::Status TakeSchedule(const OptimizerFlags& flags, uint64_t train_steps, Lea
       take("final_fraction", flags.learning_rate_final_fraction, &schedule->final_fraction));
   schedule->warmup_steps = flags.warmup_steps.value_or(schedule->warmup_steps);
   if (schedule->kind == ScheduleKind::kStep && schedule->step_size == 0) {
-    return InvalidArgument("--learning_rate_schedule=step needs --learning_rate_step_size");
+    return InvalidArgument("--%slearning_rate_schedule=step needs --%slearning_rate_step_size", prefix,
+                           prefix);
   }
   if (schedule->kind == ScheduleKind::kCosine && schedule->decay_steps == 0) {
     if (schedule->warmup_steps >= train_steps) {
-      return InvalidArgument("--warmup_steps=%d leaves the cosine nothing of %d steps",
+      return InvalidArgument("--%swarmup_steps=%d leaves the cosine nothing of %d steps", prefix,
                              schedule->warmup_steps, train_steps);
     }
     schedule->decay_steps = train_steps - schedule->warmup_steps;
@@ -58,17 +60,17 @@ absl::Status TakeSchedule(const OptimizerFlags& flags, uint64_t train_steps, Lea
 
 }  // namespace
 
-absl::StatusOr<OptimizerConfig> ResolveOptimizer(const OptimizerFlags& flags,
+absl::StatusOr<OptimizerConfig> ResolveOptimizer(const OptimizerFlags& flags, const std::string& prefix,
                                                  const OptimizerConfig& model_default, uint64_t train_steps) {
   OptimizerConfig config = model_default;
   if (!flags.optimizer.empty()) {
     const auto kind = ParseOptimizerKind(flags.optimizer);
-    if (!kind.ok()) return Annotate(kind.status(), "--optimizer");
+    if (!kind.ok()) return Annotate(kind.status(), "--" + prefix + "optimizer");
     if (*kind != config.kind) config = UsualOptimizer(*kind);
   }
   const auto take = [&](const char* field, const auto& given, auto* target) {
-    return Take(field, given, OptimizerFields(config.kind), "", "the optimizer " + OptimizerName(config.kind),
-                target);
+    return Take(field, given, OptimizerFields(config.kind), prefix,
+                "the optimizer " + OptimizerName(config.kind), target);
   };
   config.learning_rate = flags.learning_rate.value_or(config.learning_rate);
   MUSTER_RETURN_IF_ERROR(take("weight_decay", flags.weight_decay, &config.weight_decay));
@@ -80,7 +82,7 @@ absl::StatusOr<OptimizerConfig> ResolveOptimizer(const OptimizerFlags& flags,
   MUSTER_RETURN_IF_ERROR(take("initial_accumulator", flags.initial_accumulator, &config.initial_accumulator));
   MUSTER_RETURN_IF_ERROR(take("l1", flags.l1, &config.l1));
   MUSTER_RETURN_IF_ERROR(take("l2", flags.l2, &config.l2));
-  MUSTER_RETURN_IF_ERROR(TakeSchedule(flags, train_steps, &config.schedule));
+  MUSTER_RETURN_IF_ERROR(TakeSchedule(flags, prefix, train_steps, &config.schedule));
   MUSTER_RETURN_IF_ERROR(Validate(config));
   return config;
 }

@@ -24,7 +24,8 @@ constexpr uint64_t kMaxLayerSize = 65536;
 constexpr uint64_t kMaxTasks = 1'000'000;
 constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
-constexpr double kMinReal = 1e-30;  // what is far beyond may be 0 or infinite as a float
+constexpr char kWidePrefix[] = "wide_";  // of the flags of the wide part's optimizer
+constexpr double kMinReal = 1e-30;       // what is far beyond may be 0 or infinite as a float
 constexpr double kMaxReal = 1e30;
 constexpr double kMaxBelow1 = 0.999999;  // what is nearer to 1 may be 1 as a float
 constexpr const char* kDefaultModel = "mnist_softmax";
@@ -78,6 +79,7 @@ struct Flags {
   std::optional<int64_t> global_batch_size;
   std::optional<uint64_t> train_steps;
   OptimizerFlags optimizer;
+  OptimizerFlags wide_optimizer;
   std::string augment;
   bool sync_replicas = false;
   std::optional<int> replicas_to_aggregate;
@@ -204,41 +206,46 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(output);
 }
 
-void DeclareOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
-  const std::string group = "Optimizer (what is not given is the model's, or usual for the optimizer)";
-  const auto real = [&](const char* flag, std::optional<float>& value, double minimum, double maximum,
+// All flags under their own names behind `prefix`.
+void DeclareOptimizerFlags(CLI::App& app, const std::string& prefix, const std::string& group,
+                           OptimizerFlags& f) {
+  const auto real = [&](const std::string& flag, std::optional<float>& value, double minimum, double maximum,
                         const char* help) {
-    app.add_option(flag, value, help)->transform(RealNumber(minimum, maximum))->group(group);
+    app.add_option("--" + prefix + flag, value, help)->transform(RealNumber(minimum, maximum))->group(group);
   };
-  const auto steps = [&](const char* flag, std::optional<uint64_t>& value, uint64_t minimum,
+  const auto steps = [&](const std::string& flag, std::optional<uint64_t>& value, uint64_t minimum,
                          const char* help) {
-    app.add_option(flag, value, help)->transform(WholeNumber(minimum, kMaxSteps))->group(group);
+    app.add_option("--" + prefix + flag, value, help)
+        ->transform(WholeNumber(minimum, kMaxSteps))
+        ->group(group);
   };
-  app.add_option("--optimizer", f.optimizer, "sgd, momentum, adagrad, adam, ftrl")->group(group);
-  real("--learning_rate", f.learning_rate, kMinReal, kMaxReal, "");
-  real("--weight_decay", f.weight_decay, 0, kMaxReal, "All but ftrl: L2, added to the gradient");
-  real("--momentum", f.momentum, 0, kMaxBelow1, "momentum");
+  app.add_option("--" + prefix + "optimizer", f.optimizer, "sgd, momentum, adagrad, adam, ftrl")
+      ->group(group);
+  real("learning_rate", f.learning_rate, kMinReal, kMaxReal, "");
+  real("weight_decay", f.weight_decay, 0, kMaxReal, "All but ftrl: L2, added to the gradient");
+  real("momentum", f.momentum, 0, kMaxBelow1, "momentum");
   // Not to the optional itself, which CLI11 sets to false where the flag is not given.
   app.add_flag_function(
-         "--nesterov", [&f](int64_t count) { f.nesterov = count > 0; }, "momentum: Nesterov's")
+         "--" + prefix + "nesterov", [&f](int64_t count) { f.nesterov = count > 0; }, "momentum: Nesterov's")
       ->group(group);
-  real("--beta1", f.beta1, 0, kMaxBelow1, "adam");
-  real("--beta2", f.beta2, 0, kMaxBelow1, "adam");
-  real("--epsilon", f.epsilon, kMinReal, kMaxReal, "adam");
-  real("--initial_accumulator", f.initial_accumulator, kMinReal, kMaxReal, "adagrad, ftrl");
-  real("--l1", f.l1, 0, kMaxReal, "ftrl");
-  real("--l2", f.l2, 0, kMaxReal, "ftrl: of the penalty l2 p^2");
-  app.add_option("--learning_rate_schedule", f.learning_rate_schedule, "constant, inverse, step, cosine")
+  real("beta1", f.beta1, 0, kMaxBelow1, "adam");
+  real("beta2", f.beta2, 0, kMaxBelow1, "adam");
+  real("epsilon", f.epsilon, kMinReal, kMaxReal, "adam");
+  real("initial_accumulator", f.initial_accumulator, kMinReal, kMaxReal, "adagrad, ftrl");
+  real("l1", f.l1, 0, kMaxReal, "ftrl");
+  real("l2", f.l2, 0, kMaxReal, "ftrl: of the penalty l2 p^2");
+  app.add_option("--" + prefix + "learning_rate_schedule", f.learning_rate_schedule,
+                 "constant, inverse, step, cosine")
       ->group(group);
-  real("--learning_rate_gamma", f.learning_rate_gamma, 0, kMaxReal,
+  real("learning_rate_gamma", f.learning_rate_gamma, 0, kMaxReal,
        "inverse: rate (1 + gamma t)^-power after t steps; step: the factor of each drop, at most 1");
-  real("--learning_rate_power", f.learning_rate_power, 0, kMaxReal, "inverse");
-  steps("--learning_rate_step_size", f.learning_rate_step_size, 1, "step: steps from drop to drop");
-  steps("--learning_rate_decay_steps", f.learning_rate_decay_steps, 1,
+  real("learning_rate_power", f.learning_rate_power, 0, kMaxReal, "inverse");
+  steps("learning_rate_step_size", f.learning_rate_step_size, 1, "step: steps from drop to drop");
+  steps("learning_rate_decay_steps", f.learning_rate_decay_steps, 1,
         "cosine: steps that it takes, if not all after the warm-up");
-  real("--learning_rate_final_fraction", f.learning_rate_final_fraction, 0, 1,
+  real("learning_rate_final_fraction", f.learning_rate_final_fraction, 0, 1,
        "cosine: of the rate, at its end");
-  steps("--warmup_steps", f.warmup_steps, 0, "In which the rate rises linearly, before the schedule begins");
+  steps("warmup_steps", f.warmup_steps, 0, "In which the rate rises linearly, before the schedule begins");
 }
 
 absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) {
@@ -291,8 +298,15 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   }
   options->train_steps = f.train_steps.value_or(defaults.train_steps);
   MUSTER_ASSIGN_OR_RETURN(options->optimizer,
-                          ResolveOptimizer(f.optimizer, defaults.optimizer, options->train_steps));
-  options->wide_optimizer = defaults.wide_optimizer;
+                          ResolveOptimizer(f.optimizer, "", defaults.optimizer, options->train_steps));
+  if (defaults.wide_optimizer) {
+    MUSTER_ASSIGN_OR_RETURN(
+        options->wide_optimizer,
+        ResolveOptimizer(f.wide_optimizer, kWidePrefix, *defaults.wide_optimizer, options->train_steps));
+  } else if (f.wide_optimizer != OptimizerFlags()) {
+    return InvalidArgument("--%s... is for a wide part beside a deep one; %s has one optimizer, --optimizer",
+                           kWidePrefix, Describe(options->model));
+  }
   return absl::OkStatus();
 }
 
@@ -411,7 +425,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   app.get_formatter()->column_width(34);
   Flags flags;
   DeclareFlags(app, flags);
-  DeclareOptimizerFlags(app, flags.optimizer);
+  DeclareOptimizerFlags(app, "", "Optimizer (what is not given is the model's, or usual for the optimizer)",
+                        flags.optimizer);
+  DeclareOptimizerFlags(app, kWidePrefix, "Optimizer of the wide part of wide_deep (likewise)",
+                        flags.wide_optimizer);
   CommandLine line;
   try {
     // CLI11 takes the arguments last first.

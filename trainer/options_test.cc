@@ -205,6 +205,34 @@ TEST(Options, FlagsThatMeanNothingTogetherAreRefused) {
   EXPECT_THAT(Error({"--optimizer=ftrl", "--learning_rate_schedule=cosine"}), HasSubstr("constant"));
 }
 
+TEST(Options, TheWidePartHasAnOptimizerOfItsOwn) {
+  const TrainerOptions plain = Options({"--model=wide_deep"});
+  const TrainerOptions given = Options({"--model=wide_deep", "--wide_learning_rate=0.5", "--wide_l1=0.25",
+                                        "--wide_l2=0.125", "--wide_initial_accumulator=2"});
+  EXPECT_EQ(given.optimizer, plain.optimizer);
+  EXPECT_EQ(*given.wide_optimizer, (OptimizerConfig{.kind = OptimizerKind::kFtrl,
+                                                    .learning_rate = 0.5f,
+                                                    .initial_accumulator = 2,
+                                                    .l1 = 0.25f,
+                                                    .l2 = 0.125f}));
+  const TrainerOptions deep = Options({"--model=wide_deep", "--learning_rate=0.5", "--wide_optimizer=sgd"});
+  EXPECT_EQ(deep.optimizer.learning_rate, 0.5f);
+  EXPECT_EQ(*deep.wide_optimizer, UsualOptimizer(OptimizerKind::kSgd));
+
+  EXPECT_EQ(Error({"--model=wide_deep", "--wide_momentum=0.9"}),
+            "--wide_momentum means nothing with the optimizer ftrl, which takes --wide_initial_accumulator, "
+            "--wide_l1, --wide_l2");
+  EXPECT_EQ(Error({"--model=wide_deep", "--wide_optimizer=sgd", "--wide_learning_rate_schedule=step"}),
+            "--wide_learning_rate_schedule=step needs --wide_learning_rate_step_size");
+  EXPECT_THAT(Error({"--model=wide_deep", "--wide_optimizer=adma"}),
+              HasSubstr("--wide_optimizer: no optimizer"));
+  EXPECT_EQ(Error({"--model=mnist_mlp", "--wide_l1=1"}),
+            "--wide_... is for a wide part beside a deep one; mnist_mlp has one optimizer, --optimizer");
+  EXPECT_EQ(
+      Error({"--model=wide_deep", "--variant=wide_only", "--wide_l1=1"}),
+      "--wide_... is for a wide part beside a deep one; wide_deep wide_only has one optimizer, --optimizer");
+}
+
 TEST(Options, Devices) {
   using Kind = DeviceChoice::Kind;
   EXPECT_EQ(Options({}).device, DeviceChoice{});
