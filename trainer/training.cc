@@ -411,7 +411,7 @@ absl::Status Training::Conclude() {
                                              .test_set_crc32c = DatasetCrc32c(data_.sets.test),
                                              .steps = summary.step,
                                              .test_accuracy = test.accuracy(),
-                                             .numeric = data_.numeric}));
+                                             .features = data_.features}));
   const ResultRecord record = MakeRecord(summary, evaluation, tables);
   if (!options_.result_json.empty()) {
     MUSTER_RETURN_IF_ERROR(
