@@ -274,9 +274,6 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
     if (const YamlNode* const augment = train->Find("augment")) {
       return augment->KeyError("\"augment\" is for images, which " + model.name + " does not take");
     }
-    if (const YamlNode* const onnx = train->Find("save_onnx"); onnx != nullptr && job.train.save_onnx) {
-      return onnx->KeyError(model.name + " has tables, which are not written as ONNX; remove \"save_onnx\"");
-    }
   }
   return absl::OkStatus();
 }

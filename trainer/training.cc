@@ -434,8 +434,7 @@ absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInf
         Annotate(SaveModel(options_.save_model, plan_, parameters_->values(), tables, info), "--save_model"));
   }
   if (options_.save_onnx.empty()) return absl::OkStatus();
-  return Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), ToMetadata(info)),
-                  "--save_onnx");
+  return Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), tables, info), "--save_onnx");
 }
 
 ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluation& test,
