@@ -269,9 +269,6 @@ absl::Status CheckModelTraining(const YamlNode& train, const Model& model, const
   if (const YamlNode* const augment = train.Find("augment")) {
     return augment->KeyError("\"augment\" is for images, which " + model.name + " does not take");
   }
-  if (const YamlNode* const onnx = train.Find("save_onnx"); onnx != nullptr && job.train.save_onnx) {
-    return onnx->KeyError(model.name + " has tables, which are not written as ONNX; remove \"save_onnx\"");
-  }
   return absl::OkStatus();
 }
 

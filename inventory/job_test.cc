@@ -126,6 +126,15 @@ TEST(Job, LeavesWhatIsNotGivenToTheTrainer) {
   EXPECT_TRUE(job->env.empty());
 }
 
+TEST(Job, EveryModelIsSavedAsOnnxOnRequest) {
+  for (const std::string model : {"mnist_softmax", "mnist_mlp", "mnist_cnn", "wide_deep"}) {
+    const auto job = Parse("name: j\nmodel: " + model +
+                           "\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {save_onnx: true}\n");
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_TRUE(job->train.save_onnx);
+  }
+}
+
 TEST(Job, ReadsAnyOtherProgram) {
   const auto job = Parse(R"(
 name: my-job
@@ -335,8 +344,6 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "3:9: \"wide\" is for the wide part of a model, which mnist_mlp does not have"},
       {"name: j\nmodel: wide_deep\ntrain: {augment: shift}\n" + replicas,
        "3:9: \"augment\" is for images, which wide_deep does not take"},
-      {"name: j\nmodel: wide_deep\ntrain: {save_onnx: true}\n" + replicas,
-       "3:9: wide_deep has tables, which are not written as ONNX; remove \"save_onnx\""},
       {"name: j\nmodel: wide_deep\nvariant: wide_only\nhidden: [3]\n" + replicas,
        "4:1: \"wide_only\" of wide_deep has no hidden layers"},
       {"name: j\nmodel: mnist_softmax\nhidden: [3]\n" + replicas,

@@ -8,7 +8,7 @@ packages=(
   libprotobuf-dev libspdlog-dev libssh-dev libssl-dev libxxhash-dev libyaml-cpp-dev nlohmann-json3-dev protobuf-compiler
   protobuf-compiler-grpc zlib1g-dev
   # Tests read saved models with other programs.
-  python3-numpy python3-opencv
+  python3-numpy python3-onnx python3-opencv python3-xxhash
   # oneDNN's CMake package looks for OpenCL's headers.
   ocl-icd-opencl-dev opencl-c-headers opencl-clhpp-headers
 )

@@ -1,6 +1,6 @@
 // What the trainer leaves behind, as other programs read it: readers in tests/support that know the formats
-// and nothing of this code. On the real data set where MUSTER_DATA names its folder, else on synthetic
-// digits.
+// and nothing of this code. On the real data sets where MUSTER_DATA names their folder, else on synthetic
+// ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,6 +42,14 @@ class TrainerOutput : public testing::Test {
   }
 
   std::string Path(const std::string& name) { return (folder_.path() / name).string(); }
+
+  /// The first Python that has the modules, or nothing.
+  std::string PythonWith(const std::string& modules) {
+    for (const std::string python : {"python3", "/usr/bin/python3"}) {
+      if (Run({python, "-c", "import " + modules}).exit_code == 0) return python;
+    }
+    return "";
+  }
 
   static std::string Script(const std::string& name) { return std::string(MUSTER_TEST_SUPPORT) + "/" + name; }
 
@@ -305,14 +313,6 @@ void PrintTo(const ModelFlags& model, std::ostream* out) { *out << model.name; }
 
 class SavedModels : public TrainerOutput, public testing::WithParamInterface<ModelFlags> {
  protected:
-  /// The first Python that has both, or nothing.
-  std::string PythonWithOpenCv() {
-    for (const std::string python : {"python3", "/usr/bin/python3"}) {
-      if (Run({python, "-c", "import cv2, numpy"}).exit_code == 0) return python;
-    }
-    return "";
-  }
-
   /// A folder with mnist/: the real one, or one of synthetic digits that this test writes.
   std::string DataFolder() {
     const char* const real = std::getenv("MUSTER_DATA");
@@ -346,8 +346,9 @@ class SavedModels : public TrainerOutput, public testing::WithParamInterface<Mod
 };
 
 TEST_P(SavedModels, OtherProgramsFindTheSameAccuracy) {
-  const std::string python = PythonWithOpenCv();
-  if (python.empty()) GTEST_SKIP() << "no Python with cv2 and numpy: apt-get install python3-opencv";
+  const std::string python = PythonWith("cv2, numpy, onnx");
+  if (python.empty())
+    GTEST_SKIP() << "no Python with cv2, numpy and onnx: apt-get install python3-opencv python3-onnx";
   const std::string data = DataFolder();
   std::vector<std::string> flags = GetParam().flags;
   flags.insert(flags.end(), {"--data_dir=" + data, "--save_model=" + Path("model.safetensors"),
@@ -374,6 +375,44 @@ INSTANTIATE_TEST_SUITE_P(
                     // Convolutions of ten thousand images would take numpy a minute.
                     ModelFlags{"lenet", {"--model=mnist_cnn", "--train_steps=100"}, {"model.onnx"}}),
     [](const auto& info) { return info.param.name; });
+
+class SavedWideDeep : public TrainerOutput, public testing::WithParamInterface<std::string> {};
+
+TEST_P(SavedWideDeep, OtherProgramsFindTheSameAccuracyAndLoss) {
+  const std::string python = PythonWith("numpy, onnx, xxhash");
+  if (python.empty()) {
+    GTEST_SKIP() << "no Python with numpy, onnx and xxhash: apt-get install python3-numpy python3-onnx "
+                    "python3-xxhash";
+  }
+  const char* const real = std::getenv("MUSTER_DATA");
+  const std::string data = real != nullptr ? real : Path("data");
+  if (real == nullptr) {
+    ASSERT_EQ(Trainer({"--make_data=census", "--data_dir=" + data}).exit_code, 0);
+  }
+  Train({"--model=wide_deep", "--variant=" + GetParam(), "--batch_size=200", "--train_steps=300",
+         "--data_dir=" + data, "--save_model=" + Path("model.safetensors"),
+         "--save_onnx=" + Path("model.onnx"), "--result_json=" + Path("result.json")});
+  const Json result = Json::parse(*ReadFile(Path("result.json")));
+  for (const std::string file : {"model.onnx", "model.safetensors"}) {
+    const CommandResult run = Run({python, Script("evaluate_wide_deep.py"), Path(file), data});
+    ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+    const Json found = Json::parse(run.stdout_text);
+    const double correct = result["test_accuracy"].get<double>() * found["samples"].get<double>();
+    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6) << file;
+    EXPECT_LE(found["close"], found["samples"].get<int>() / 100) << "too many to tell anything";
+    // Which every logit has a part in.
+    EXPECT_NEAR(found["loss"].get<double>(), result["test_loss"].get<double>(),
+                found["loss_error"].get<double>())
+        << file;
+    EXPECT_LE(found["loss_error"], 1e-5) << "too much to tell anything";
+    printf("%s: %s, trainer: %.0f, loss %.9f\n", file.c_str(), run.stdout_text.c_str(), correct,
+           result["test_loss"].get<double>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SavedWideDeep,
+                         testing::Values("tutorial", "dist_test", "minibatch", "wide_only"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace muster

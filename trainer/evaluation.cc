@@ -102,8 +102,7 @@ absl::Status Evaluate(const EvaluationOptions& options) {
   if (!saved.ok()) return InvalidArgument("--evaluate: %s", std::string(saved.status().message()));
   MUSTER_RETURN_IF_ERROR(CheckModelFlags(options, *saved));
   MUSTER_ASSIGN_OR_RETURN(const std::string data_dir, ChooseData(options, saved->recipe, saved->info));
-  MUSTER_ASSIGN_OR_RETURN(const Dataset test_set,
-                          LoadTestSet(saved->recipe, data_dir, saved->info.numeric));
+  MUSTER_ASSIGN_OR_RETURN(const Dataset test_set, LoadTestSet(saved->recipe, data_dir, saved->info.features));
   const std::string place = data_dir.empty() ? "the synthetic set" : data_dir;
   MUSTER_RETURN_IF_ERROR(CheckTestSet(options, saved->info, test_set, place));
   spdlog::info("{}: {}, trained for {} steps with {}; test set: {} of {}", options.file,

@@ -51,24 +51,21 @@ absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string
   }
   const auto census = folder.empty() ? MakeSyntheticCensus(kSyntheticDataSeed) : LoadCensus(folder);
   if (!census.ok()) return NameTheFlag(census.status());
-  FeatureColumns features = AllFeatures(*recipe.columns);
-  MUSTER_RETURN_IF_ERROR(FitStandardization(census->train.table, &features.numeric));
-  MUSTER_ASSIGN_OR_RETURN(data.sets.train, EncodeCensus(features, census->train));
-  MUSTER_ASSIGN_OR_RETURN(data.sets.test, EncodeCensus(features, census->test));
-  data.numeric = std::move(features.numeric);
+  data.features = AllFeatures(*recipe.columns);
+  MUSTER_RETURN_IF_ERROR(FitStandardization(census->train.table, &data.features.numeric));
+  MUSTER_ASSIGN_OR_RETURN(data.sets.train, EncodeCensus(data.features, census->train));
+  MUSTER_ASSIGN_OR_RETURN(data.sets.test, EncodeCensus(data.features, census->test));
   return data;
 }
 
 absl::StatusOr<Dataset> LoadTestSet(const ModelRecipe& recipe, const std::string& folder,
-                                    const std::vector<NumericFeature>& numeric) {
+                                    const FeatureColumns& features) {
   if (!recipe.columns) {
     if (folder.empty()) return MakeSyntheticMnist(kSyntheticDataSeed).test;
     auto mnist = LoadMnistTestSet(folder);
     if (!mnist.ok()) return NameTheFlag(mnist.status());
     return mnist;
   }
-  FeatureColumns features = AllFeatures(*recipe.columns);
-  features.numeric = numeric;
   if (folder.empty()) return EncodeCensus(features, MakeSyntheticCensus(kSyntheticDataSeed).test);
   const auto census = LoadCensusTestSet(folder);
   if (!census.ok()) return NameTheFlag(census.status());

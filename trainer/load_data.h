@@ -29,16 +29,16 @@ std::string DataSetTitle(const ModelRecipe& recipe);
 
 struct LoadedData {
   TrainTestData sets;
-  std::vector<NumericFeature> numeric;  // with the standardization that was applied
+  FeatureColumns features;  // of models that take a table, with the standardization that was applied
 };
 
-/// The set from `folder`/mnist or `folder`/census or, if it is empty, the synthetic one, which is the same for
-/// everybody, as the model takes it. InvalidArgument: files that are missing or damaged.
+/// The set from `folder`/mnist or `folder`/census or, if it is empty, the synthetic one, which is the same
+/// for everybody, as the model takes it. InvalidArgument: files that are missing or damaged.
 absl::StatusOr<LoadedData> LoadData(const ModelRecipe& recipe, const std::string& folder);
 
-/// The test set alone, with the numbers standardized as LoadData did for the training.
+/// The test set alone. `features`: as LoadData gave them for the training.
 absl::StatusOr<Dataset> LoadTestSet(const ModelRecipe& recipe, const std::string& folder,
-                                    const std::vector<NumericFeature>& numeric);
+                                    const FeatureColumns& features);
 
 /// Tells data sets apart that have the same name: CRC-32C over bytes, features, ids (both little-endian) and
 /// labels.

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "trainer/models/model_spec.h"
+#include "trainer/models/row_source.h"
+#include "trainer/saved_model.h"
 
 namespace muster {
 
@@ -18,11 +18,21 @@ namespace muster {
 std::vector<float> WeightsByChannel(const SampleShape& image, int64_t outputs,
                                     std::span<const float> weights);
 
-/// Writes the model atomically, as it is for inference: `input` [N, channels, height, width] f32 with N open
-/// and pixels in [0, 1], to `logits` [N, classes], whose largest is the answer (there is no softmax in it).
-/// Operator set 13. parameters [plan.layout.size()]; `metadata` goes into metadata_props. InvalidArgument:
-/// more than the 2 GiB that such a file can hold.
+/// Writes the model atomically, as it is for inference, in operator set 13. N, the number of samples, is
+/// open.
+///
+/// Input of a model of images: `input` [N, channels, height, width] f32, pixels in [0, 1].
+///
+/// Inputs of a model with id columns: each column by its name, once also where the model uses it twice. A
+/// number [N] f32 as it stands in the table, since the standardization is part of the graph; an id [N] i64.
+///
+/// Output: `logits` [N, plan.outputs], without softmax or sigmoid. The largest is the answer; a single one
+/// says class 1 where it is above zero.
+///
+/// parameters [plan.layout.size()]; tables: of plan.tables. metadata_props hold what ToMetadata says of
+/// `info`, so also how ids are made. InvalidArgument: more than the 2 GiB that such a file can hold.
 absl::Status SaveOnnx(const std::filesystem::path& path, const ModelPlan& plan,
-                      std::span<const float> parameters, const std::map<std::string, std::string>& metadata);
+                      std::span<const float> parameters, const TableValues& tables,
+                      const SavedModelInfo& info);
 
 }  // namespace muster

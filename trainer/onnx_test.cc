@@ -1,5 +1,6 @@
 #include "trainer/onnx.h"
 
+#include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,10 +45,11 @@ std::vector<float> Values(const onnx::Tensor& tensor) {
   return values;
 }
 
-onnx::Model SaveAndRead(const ModelPlan& plan, const std::vector<float>& parameters) {
+onnx::Model SaveAndRead(const ModelPlan& plan, const std::vector<float>& parameters,
+                        const TableValues& tables = {}, const SavedModelInfo& info = {}) {
   const TemporaryDirectory folder;
   const std::filesystem::path path = folder.path() / "model.onnx";
-  EXPECT_TRUE(SaveOnnx(path, plan, parameters, {{"model", "m"}}).ok());
+  EXPECT_TRUE(SaveOnnx(path, plan, parameters, tables, info).ok());
   onnx::Model model;
   EXPECT_TRUE(model.ParseFromString(ReadFile(path).value_or("")));
   return model;
@@ -60,9 +62,11 @@ TEST(Onnx, DenseLayersAfterAnImageOfSeveralChannels) {
                              DenseSpec{.name = "b", .outputs = 3}}});
   std::vector<float> parameters(plan.layout.size());
   std::iota(parameters.begin(), parameters.end(), 0.0f);
-  const onnx::Model model = SaveAndRead(plan, parameters);
-  EXPECT_EQ(model.metadata_props(0).key(), "model");
-  EXPECT_EQ(model.metadata_props(0).value(), "m");
+  const SavedModelInfo info = {.config = {.model = "m"}, .data_set = "d"};
+  const onnx::Model model = SaveAndRead(plan, parameters, {}, info);
+  SafetensorsMetadata metadata;
+  for (const onnx::StringStringEntry& entry : model.metadata_props()) metadata[entry.key()] = entry.value();
+  EXPECT_EQ(metadata, ToMetadata(info));
 
   const onnx::Graph& graph = model.graph();
   std::vector<std::string> operations;
@@ -136,6 +140,82 @@ TEST(Onnx, ConvolutionsPoolingAndDropout) {
             parameters[plan.layout.tensors()[0].offset + ((y * 4 + x) * 3 + channel) * 4 + output]);
 }
 
+TEST(Onnx, ColumnsAreInputsByTheirNames) {
+  const ModelPlan plan = *PlanModel({.input = {.channels = 2},
+                                     .columns = {WideColumnSpec{.name = "job", .buckets = 3},
+                                                 EmbeddingColumnSpec{.name = "job", .buckets = 3, .width = 4},
+                                                 OneHotColumnSpec{.name = "sex", .buckets = 2},
+                                                 WideColumnSpec{.name = "sex_x_job", .buckets = 5}},
+                                     .layers = {DenseSpec{.name = "logit", .outputs = 1}},
+                                     .loss = LossKind::kSigmoidCrossEntropy});
+  std::vector<float> parameters(plan.layout.size());
+  std::iota(parameters.begin(), parameters.end(), 0.0f);
+  TableValues tables;
+  for (const TableSpec& table : plan.tables) {
+    std::vector<float>& values = tables.emplace_back(table.rows * table.width);
+    std::iota(values.begin(), values.end(), 100.0f * static_cast<float>(tables.size()));
+  }
+  const SavedModelInfo info = {
+      .features = {.numeric = {{.column = "age", .mean = 38.5, .deviation = 13.5}, {.column = "gain"}}}};
+  const onnx::Graph graph = SaveAndRead(plan, parameters, tables, info).graph();
+
+  std::map<std::string, int> inputs;
+  for (const onnx::ValueInfo& input : graph.input()) {
+    inputs[input.name()] = input.type().tensor_type().elem_type();
+    ASSERT_EQ(input.type().tensor_type().shape().dim_size(), 1);
+    EXPECT_EQ(input.type().tensor_type().shape().dim(0).dim_param(), "N");
+  }
+  EXPECT_EQ(graph.input_size(), 5);  // the one that is used twice is there once
+  EXPECT_EQ(inputs, (std::map<std::string, int>{{"age", onnx::Tensor::FLOAT},
+                                                {"gain", onnx::Tensor::FLOAT},
+                                                {"job", onnx::Tensor::INT64},
+                                                {"sex", onnx::Tensor::INT64},
+                                                {"sex_x_job", onnx::Tensor::INT64}}));
+  std::vector<std::string> nodes;
+  for (const onnx::Node& node : graph.node()) {
+    nodes.push_back(node.op_type() + "(" + absl::StrJoin(node.input(), ", ") + ") -> " + node.output(0));
+  }
+  EXPECT_THAT(
+      nodes,
+      ElementsAre("Unsqueeze(age, numbers/axis) -> age/Unsqueeze",
+                  "Unsqueeze(gain, numbers/axis) -> gain/Unsqueeze",
+                  "Concat(age/Unsqueeze, gain/Unsqueeze) -> numbers/Concat",
+                  "Sub(numbers/Concat, numbers/mean) -> numbers/Sub",
+                  "Div(numbers/Sub, numbers/deviation) -> numbers/Div",
+                  "Gather(wide/job, job) -> wide/job/Gather", "Gather(deep/job, job) -> deep/job/Gather",
+                  "OneHot(sex, one_hot/sex/buckets, one_hot/sex/off_on) -> one_hot/sex",
+                  "Gather(wide/sex_x_job, sex_x_job) -> wide/sex_x_job/Gather",
+                  "Concat(numbers/Div, deep/job/Gather, one_hot/sex) -> columns/Concat",
+                  "Gemm(columns/Concat, logit/weights, logit/bias) -> logit/Gemm",
+                  "Sum(wide/job/Gather, wide/sex_x_job/Gather, wide/bias, logit/Gemm) -> logits"));
+  std::map<std::string, const onnx::Tensor*> tensors;
+  for (const onnx::Tensor& tensor : graph.initializer()) tensors[tensor.name()] = &tensor;
+  EXPECT_THAT(Values(*tensors.at("numbers/mean")), ElementsAre(38.5f, 0.0f));
+  EXPECT_THAT(Values(*tensors.at("numbers/deviation")), ElementsAre(13.5f, 1.0f));
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const onnx::Tensor& tensor = *tensors.at(plan.tables[t].name);
+    EXPECT_THAT(tensor.dims(), ElementsAre(plan.tables[t].rows, plan.tables[t].width));
+    EXPECT_EQ(Values(tensor), tables[t]);
+  }
+  EXPECT_THAT(Values(*tensors.at("wide/bias")),
+              ElementsAre(parameters[static_cast<size_t>(plan.wide_bias->offset)]));
+  const onnx::Tensor& buckets = *tensors.at("one_hot/sex/buckets");
+  EXPECT_EQ(buckets.data_type(), onnx::Tensor::INT64);
+  EXPECT_EQ(buckets.raw_data(), std::string("\2\0\0\0\0\0\0\0", 8));
+  EXPECT_THAT(Values(*tensors.at("one_hot/sex/off_on")), ElementsAre(0.0f, 1.0f));
+}
+
+TEST(Onnx, AWideModelWithoutLayersIsASum) {
+  const ModelPlan plan =
+      *PlanModel({.input = {.channels = 0}, .columns = {WideColumnSpec{.name = "job", .buckets = 3}}});
+  const std::vector<float> parameters(plan.layout.size());
+  const onnx::Graph graph = SaveAndRead(plan, parameters, {{1, 2, 3}}).graph();
+  ASSERT_EQ(graph.node_size(), 2);
+  EXPECT_EQ(graph.node(1).op_type(), "Sum");
+  EXPECT_THAT(graph.node(1).input(), ElementsAre("wide/job/Gather", "wide/bias"));
+  EXPECT_THAT(graph.node(1).output(), ElementsAre("logits"));
+}
+
 TEST(Onnx, WhatNoFileCanHoldIsRefused) {
   const ModelPlan plan =
       *PlanModel({.input = {.channels = 1 << 15}, .layers = {DenseSpec{.name = "wide", .outputs = 1 << 14}}});
@@ -144,7 +224,7 @@ TEST(Onnx, WhatNoFileCanHoldIsRefused) {
   const TemporaryDirectory folder;
   const std::filesystem::path path = folder.path() / "model.onnx";
   const absl::Status status =
-      SaveOnnx(path, plan, {parameters.get(), static_cast<size_t>(plan.layout.size())}, {});
+      SaveOnnx(path, plan, {parameters.get(), static_cast<size_t>(plan.layout.size())}, {}, {});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             path.string() + ": 2147549184 bytes of parameters are more than an ONNX file can hold");

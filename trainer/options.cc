@@ -275,11 +275,6 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
     return InvalidArgument("--augment=shift is for images, which %s does not take", options->model.model);
   }
 
-  if (!options->save_onnx.empty() && !recipe.spec.columns.empty()) {
-    return InvalidArgument("--save_onnx: %s has tables, which only --save_model writes",
-                           options->model.model);
-  }
-
   const int workers = options->worker_count();
   if (f.replicas_to_aggregate) {
     if (!f.sync_replicas) return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/quoted_bytes.h"
 #include "kernels/elementwise.h"
@@ -14,8 +15,11 @@
 namespace muster {
 namespace {
 
+using Json = nlohmann::json;
+
 constexpr const char* kVersionKey = "muster_model_version";
 constexpr const char* kVersion = "1";
+constexpr const char* kIdColumnsKey = "id_columns";
 
 // What may stand in messages as it is.
 bool IsName(const std::string& text) {
@@ -75,6 +79,42 @@ std::string FormatStandardization(const std::vector<NumericFeature>& features) {
   });
 }
 
+// What a column's ids are made of, as the header says.
+Json DescribeColumn(const BucketizedColumn& column) {
+  return {{"number", column.column}, {"boundaries", column.boundaries}};
+}
+
+Json DescribeColumn(const HashedColumn& column) {
+  return {{"string", column.column}, {"buckets", column.buckets}};
+}
+
+Json DescribeColumn(const VocabularyColumn& column) {
+  return {{"string", column.column}, {"words", column.words}};
+}
+
+Json DescribePart(const CrossPart& part) {
+  if (const auto* const name = std::get_if<std::string>(&part)) return *name;
+  return DescribeColumn(std::get<BucketizedColumn>(part));
+}
+
+Json DescribeColumn(const CrossedColumn& column) {
+  Json parts = Json::array();
+  for (const CrossPart& part : column.parts) parts.push_back(DescribePart(part));
+  return {{"cross", parts}, {"buckets", column.buckets}};
+}
+
+// A column that is an input twice is described once.
+std::string FormatIdColumns(const std::vector<IdColumn>& columns) {
+  if (columns.empty()) return "";
+  Json descriptions = Json::object();
+  for (const IdColumn& column : columns) {
+    const Json description = std::visit([](const auto& kind) { return DescribeColumn(kind); }, column);
+    const auto [entry, is_new] = descriptions.emplace(NameOf(column), description);
+    MUSTER_CHECK(is_new || *entry == description, NameOf(column));
+  }
+  return descriptions.dump();
+}
+
 // The columns that the model takes, in their order.
 absl::Status CheckStandardization(const ModelRecipe& recipe, const std::vector<NumericFeature>& numeric) {
   const auto names = [](const std::vector<NumericFeature>& features) {
@@ -85,6 +125,15 @@ absl::Status CheckStandardization(const ModelRecipe& recipe, const std::vector<N
   if (names(numeric) == expected) return absl::OkStatus();
   return InvalidArgument("standardization is of the columns %s, the model takes %s",
                          QuotedBytes(names(numeric)), QuotedBytes(expected));
+}
+
+// With other columns, rows of the tables would be taken for other ids than those that they were trained for.
+absl::Status CheckIdColumns(const SafetensorsMetadata& metadata, const std::vector<IdColumn>& columns) {
+  const auto entry = metadata.find(kIdColumnsKey);
+  const std::string found = entry == metadata.end() ? "" : entry->second;
+  if (found == FormatIdColumns(columns)) return absl::OkStatus();
+  return InvalidArgument("%s is %s, which is not what this program makes of a table for this model",
+                         kIdColumnsKey, QuotedBytes(found));
 }
 
 absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata) {
@@ -123,7 +172,7 @@ absl::StatusOr<SavedModelInfo> ParseMetadata(const SafetensorsMetadata& metadata
   if (!absl::SimpleAtod(value("test_accuracy"), &info.test_accuracy)) {
     return InvalidArgument("test_accuracy is %s, expected a number", QuotedBytes(value("test_accuracy")));
   }
-  MUSTER_ASSIGN_OR_RETURN(info.numeric, ParseStandardization(value("standardization")));
+  MUSTER_ASSIGN_OR_RETURN(info.features.numeric, ParseStandardization(value("standardization")));
   return info;
 }
 
@@ -150,7 +199,8 @@ SafetensorsMetadata ToMetadata(const SavedModelInfo& info) {
           {"test_set_crc32c", absl::StrFormat("%08x", info.test_set_crc32c)},
           {"steps", absl::StrFormat("%d", info.steps)},
           {"test_accuracy", absl::StrFormat("%.4f", info.test_accuracy)},
-          {"standardization", FormatStandardization(info.numeric)}};
+          {"standardization", FormatStandardization(info.features.numeric)},
+          {kIdColumnsKey, FormatIdColumns(info.features.ids)}};
 }
 
 absl::Status SaveModel(const std::filesystem::path& path, const ModelPlan& plan,
@@ -167,7 +217,9 @@ absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path) {
   if (!recipe.ok()) return Annotate(recipe.status(), path.string());
   auto plan = PlanModel(recipe->spec);
   if (!plan.ok()) return Annotate(plan.status(), path.string());
-  MUSTER_RETURN_IF_ERROR(Annotate(CheckStandardization(*recipe, info->numeric), path.string()));
+  MUSTER_RETURN_IF_ERROR(Annotate(CheckStandardization(*recipe, info->features.numeric), path.string()));
+  if (recipe->columns) info->features.ids = AllFeatures(*recipe->columns).ids;
+  MUSTER_RETURN_IF_ERROR(Annotate(CheckIdColumns(file.metadata(), info->features.ids), path.string()));
   // Before memory is taken for a model of any size.
   std::vector<TensorShape> shapes;
   for (const LayoutTensor& tensor : plan->layout.tensors()) {

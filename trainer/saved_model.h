@@ -26,7 +26,7 @@ struct SavedModelInfo {
   uint32_t test_set_crc32c = 0;  // DatasetCrc32c of its test set
   uint64_t steps = 0;
   double test_accuracy = 0;
-  std::vector<NumericFeature> numeric;  // how numbers were standardized, of models that take a table
+  FeatureColumns features;  // of models that take a table, with the standardization of the training
 };
 
 struct SavedModel {
@@ -39,7 +39,14 @@ struct SavedModel {
 
 /// The entries of safetensors' __metadata__: muster_model_version, model, variant, hidden ("512,256"),
 /// data_set, test_set_crc32c ("0badcafe"), steps, test_accuracy, standardization ("age:38.5:13.6,...":
-/// column, mean, deviation). What is empty is the model's default.
+/// column, mean, deviation), id_columns. What is empty is the model's default.
+///
+/// id_columns is a JSON object: for each name of a column of ids, what trainer/data/feature_columns.h makes
+/// them of, as one of
+///   {"number": COLUMN, "boundaries": [18, ...]}
+///   {"string": COLUMN, "buckets": 1000}
+///   {"string": COLUMN, "words": [WORD, ...]}
+///   {"cross": [COLUMN or {"number": ...}, ...], "buckets": 10000}
 SafetensorsMetadata ToMetadata(const SavedModelInfo& info);
 
 /// Writes the parameters and the tables as a file that LoadModel reads.
@@ -48,7 +55,8 @@ absl::Status SaveModel(const std::filesystem::path& path, const ModelPlan& plan,
                        const SavedModelInfo& info);
 
 /// InvalidArgument names the path and the tensor or entry: a file that is damaged, of another version or not
-/// of this program, a model that is not known, tensors that are not the model's, values that are not finite.
+/// of this program, a model that is not known, id columns or tensors that are not the model's, values that
+/// are not finite.
 absl::StatusOr<SavedModel> LoadModel(const std::filesystem::path& path);
 
 }  // namespace muster

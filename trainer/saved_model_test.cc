@@ -134,10 +134,11 @@ TEST_F(SavedModelTest, ParametersThatAreNotFiniteAreRefused) {
 TEST_F(SavedModelTest, TablesAndStandardizationComeBackAsTheyWere) {
   const ModelConfig config = {.model = "wide_deep", .variant = "dist_test"};
   const ModelPlan plan = Plan(config);
-  SavedModelInfo info{.config = config, .data_set = "census"};
-  for (const char* const column :
-       {"age", "education_num", "capital_gain", "capital_loss", "hours_per_week"}) {
-    info.numeric.push_back({.column = column, .mean = 1.0 / 3, .deviation = 1e-7});
+  SavedModelInfo info{
+      .config = config, .data_set = "census", .features = AllFeatures(*FindModel(config)->columns)};
+  for (NumericFeature& feature : info.features.numeric) {
+    feature.mean = 1.0 / 3;
+    feature.deviation = 1e-7;
   }
   const std::vector<float> parameters(plan.layout.size());
   TableValues tables;
@@ -149,10 +150,12 @@ TEST_F(SavedModelTest, TablesAndStandardizationComeBackAsTheyWere) {
   const auto saved = LoadModel(path_);
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->tables, tables);
-  ASSERT_EQ(saved->info.numeric.size(), 5u);
-  EXPECT_EQ(saved->info.numeric[4].column, "hours_per_week");
-  EXPECT_EQ(saved->info.numeric[4].mean, 1.0 / 3);
-  EXPECT_EQ(saved->info.numeric[4].deviation, 1e-7);
+  const std::vector<NumericFeature>& numeric = saved->info.features.numeric;
+  ASSERT_EQ(numeric.size(), 5u);
+  EXPECT_EQ(numeric[4].column, "hours_per_week");
+  EXPECT_EQ(numeric[4].mean, 1.0 / 3);
+  EXPECT_EQ(numeric[4].deviation, 1e-7);
+  EXPECT_EQ(ToMetadata(saved->info), ToMetadata(info));
 
   tables.back().back() = std::numeric_limits<float>::infinity();
   ASSERT_TRUE(SaveModel(path_, plan, parameters, tables, info).ok());
@@ -172,6 +175,32 @@ TEST_F(SavedModelTest, TablesAndStandardizationComeBackAsTheyWere) {
   }
   Write(plan, parameters, ToMetadata(info));
   EXPECT_THAT(Error(), HasSubstr("tensor \"wide/gender\" of shape [3,1] is missing"));
+}
+
+TEST(SavedModelMetadata, DescribesHowIdsAreMade) {
+  const BucketizedColumn age = {"age", {18, 25.5}};
+  const VocabularyColumn gender = {"gender", {"Female", "Male"}};
+  const SavedModelInfo info = {.features = {.ids = {age, gender, HashedColumn{"job", 100},
+                                                    CrossedColumn{{age, "job"}, 1000}, gender}}};
+  EXPECT_EQ(
+      ToMetadata(info).at("id_columns"),
+      R"({"age_buckets":{"boundaries":[18.0,25.5],"number":"age"},)"
+      R"("age_buckets_x_job":{"buckets":1000,"cross":[{"boundaries":[18.0,25.5],"number":"age"},"job"]},)"
+      R"("gender":{"string":"gender","words":["Female","Male"]},)"
+      R"("job":{"buckets":100,"string":"job"}})");
+  EXPECT_EQ(ToMetadata({}).at("id_columns"), "");
+}
+
+TEST_F(SavedModelTest, IdsThatAreMadeInAnotherWayAreRefused) {
+  const ModelConfig config = {.model = "wide_deep", .variant = "wide_only"};
+  SavedModelInfo info{
+      .config = config, .data_set = "census", .features = AllFeatures(*FindModel(config)->columns)};
+  std::swap(std::get<VocabularyColumn>(info.features.ids[0]).words[0],
+            std::get<VocabularyColumn>(info.features.ids[0]).words[1]);
+  Save(config, ToMetadata(info));
+  EXPECT_THAT(Error(),
+              testing::MatchesRegex(
+                  "id_columns is .*, which is not what this program makes of a table for this model"));
 }
 
 TEST(DatasetCrc32c, IsAnotherWhereAnythingThatAModelSeesIs) {

@@ -411,7 +411,7 @@ absl::Status Training::Conclude() {
                                              .test_set_crc32c = DatasetCrc32c(data_.sets.test),
                                              .steps = summary.step,
                                              .test_accuracy = test.accuracy(),
-                                             .numeric = data_.numeric}));
+                                             .features = data_.features}));
   const ResultRecord record = MakeRecord(summary, evaluation, tables);
   if (!options_.result_json.empty()) {
     MUSTER_RETURN_IF_ERROR(
@@ -434,8 +434,7 @@ absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInf
         Annotate(SaveModel(options_.save_model, plan_, parameters_->values(), tables, info), "--save_model"));
   }
   if (options_.save_onnx.empty()) return absl::OkStatus();
-  return Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), ToMetadata(info)),
-                  "--save_onnx");
+  return Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), tables, info), "--save_onnx");
 }
 
 ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluation& test,

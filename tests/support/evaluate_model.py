@@ -27,6 +27,8 @@ def read_idx(data, name):
 
 def onnx_model(path):
     import cv2
+    import onnx
+    onnx.checker.check_model(path, full_check=True)
     net = cv2.dnn.readNetFromONNX(path)
 
     def run(images):
@@ -36,19 +38,26 @@ def onnx_model(path):
     return run
 
 
-def safetensors_model(path):
+def read_safetensors(path):
+    """Metadata, and {name: tensor} in the order of the file."""
     with open(path, "rb") as file:
         data = file.read()
     header_size = struct.unpack_from("<Q", data)[0]
     header = json.loads(data[8:8 + header_size])
     metadata = header.pop("__metadata__")
-    assert metadata["model"] in ("mnist_softmax", "mnist_mlp"), metadata
-    tensors = []
+    tensors = {}
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
         assert entry["dtype"] == "F32"
         values = numpy.frombuffer(data[8 + header_size + begin:8 + header_size + end], "<f4")
-        tensors.append(values.reshape(entry["shape"]))
+        tensors[name] = values.reshape(entry["shape"])
+    return metadata, tensors
+
+
+def safetensors_model(path):
+    metadata, tensors = read_safetensors(path)
+    assert metadata["model"] in ("mnist_softmax", "mnist_mlp"), metadata
+    tensors = list(tensors.values())
     layers = list(zip(tensors[::2], tensors[1::2]))
     hidden = [int(size) for size in metadata["hidden"].split(",") if size]
     assert [bias.size for _, bias in layers[:-1]] == hidden, metadata
@@ -84,4 +93,5 @@ def main():
     print(json.dumps({"samples": len(images), "correct": correct, "close": close}))
 
 
-main()
+if __name__ == "__main__":
+    main()
