@@ -94,7 +94,8 @@ TEST(JobConfig, ADifferenceIsNamed) {
   };
   EXPECT_THAT(error([](ps::JobConfig& c) { c.set_model("lenet"); }), HasSubstr("this worker trains lenet"));
   EXPECT_THAT(error([](ps::JobConfig& c) { c.set_layout_hash(1); }), HasSubstr("is 0000000000000001"));
-  EXPECT_THAT(error([](ps::JobConfig& c) { c.set_training_set_crc32c(1); }), HasSubstr("training_set_crc32c"));
+  EXPECT_THAT(error([](ps::JobConfig& c) { c.set_training_set_crc32c(1); }),
+              HasSubstr("training_set_crc32c"));
   EXPECT_THAT(error([](ps::JobConfig& c) { c.set_global_batch_size(1); }), HasSubstr("global_batch_size"));
   EXPECT_THAT(error([](ps::JobConfig& c) { c.set_augment_shift(true); }), HasSubstr("augment_shift"));
   EXPECT_THAT(error([](ps::JobConfig& c) { c.mutable_tables(1)->set_rows(7); }), HasSubstr("tables[1].rows"));

@@ -288,11 +288,11 @@ TEST_F(Trainers, AServerWithoutMemoryEndsAndTellsTheWorkers) {
   for (const std::string& flag : ToFlags(cluster, {Role::kPs, 0})) limited.push_back(flag);
   auto server = Process::Spawn({.argv = limited, .stdout_fd = log.get(), .stderr_fd = log.get()});
   ASSERT_TRUE(server.ok()) << server.status();
-  EXPECT_EQ(ExitCode(StartTask(cluster, {Role::kWorker, 0},
-                               {"--model=mnist_mlp", "--hidden=9000,9000", "--data_dir=synthetic",
-                                "--batch_size=1"},
-                               "large")),
-            1);
+  EXPECT_EQ(
+      ExitCode(StartTask(
+          cluster, {Role::kWorker, 0},
+          {"--model=mnist_mlp", "--hidden=9000,9000", "--data_dir=synthetic", "--batch_size=1"}, "large")),
+      1);
   EXPECT_THAT(*ReadFile(Path("large-worker:0.log")), HasSubstr("ps:0: not enough memory on its host"));
   EXPECT_EQ(server->Wait(Now() + minutes(1)).value_or(-1), 1);
   EXPECT_THAT(*ReadFile(Path("ps.log")), HasSubstr("ps:0: not enough memory"));

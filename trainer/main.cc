@@ -1,4 +1,6 @@
 // muster-trainer: one task of a training job, in every role.
+#include <openssl/crypto.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -54,6 +56,8 @@ absl::Status MakeData(const std::string& kind, const std::string& folder) {
 
 int Main(int argc, char** argv) {
   const TimePoint start = Now();
+  // Threads of gRPC may outlive main, and would find OpenSSL taken apart below them.
+  ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   // gRPC prints what we report ourselves, in lines of a thousand characters.
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::signal(SIGPIPE, SIG_IGN);

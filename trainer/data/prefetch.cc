@@ -4,8 +4,7 @@
 
 namespace muster {
 
-Prefetcher::Prefetcher(const Dataset& dataset, const SampleOrder& order, BatchBuffer buffer,
-                       bool with_thread)
+Prefetcher::Prefetcher(const Dataset& dataset, const SampleOrder& order, BatchBuffer buffer, bool with_thread)
     : dataset_(dataset), order_(order) {
   if (with_thread) buffers_.push_back(buffer);
   buffers_.push_back(std::move(buffer));

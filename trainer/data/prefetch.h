@@ -33,7 +33,7 @@ class Prefetcher {
   const Dataset& dataset_;
   const SampleOrder& order_;
   std::vector<BatchBuffer> buffers_;  // one; with a thread two
-  int taken_ = 0;  // the buffer of the last batch; the thread fills the other one
+  int taken_ = 0;                     // the buffer of the last batch; the thread fills the other one
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
