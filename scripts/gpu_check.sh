@@ -11,7 +11,7 @@
 # digits are synthetic. The results of gpu_bench come into DIR/results/.
 set -euo pipefail
 
-tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_model_test cuda_local_training_test
+tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_embedding_test cuda_model_test cuda_local_training_test
   cuda_golden_losses_test cuda_module_test)
 packed_limit_mb=60
 test_deadline_s=300
