@@ -112,7 +112,8 @@ absl::StatusOr<Json> TimeToAccuracy(Device& device, const TrainTestData& data, T
   while (steps < kMostSteps && !(test.samples > 0 && test.accuracy() >= kAccuracy)) {
     MUSTER_RETURN_IF_ERROR(training->Run(kStepsBetween).status());
     steps += kStepsBetween;
-    MUSTER_ASSIGN_OR_RETURN(test, training->EvaluateTestSet());
+    MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, training->EvaluateTestSet());
+    test = evaluation.result;
   }
   const double seconds = ToSeconds(Now() - process_start);
   return Json{{"name", "accuracy/deep"},
