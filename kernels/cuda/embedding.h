@@ -55,9 +55,9 @@ struct RowGradient {
 /// its float i over the samples that name it; overwritten.
 ///
 /// The warp of the first sample that names a row adds up all of them, in an order that follows from their
-/// numbers, so the bits are the same on every call, without atomic additions. It reads the column's indices
-/// once for each row, and the others read them up to the first: for `rows` different ones, rows * samples
-/// comparisons, 32 at a time, twice.
+/// numbers, so the bits are the same on every call, without atomic additions. It compares its index with all
+/// others of the column, the warps of the later samples with those up to the first: for R different rows
+/// about 2 R * samples comparisons, 32 at a time. Any number of samples is right, but costs that.
 cudaError_t SumRowGradients(const RowGradient* gradients, int count, const int32_t* indices, int64_t samples,
                             float* packed, cudaStream_t stream);
 

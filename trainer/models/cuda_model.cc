@@ -83,15 +83,13 @@ absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(int device_index, Model
   MUSTER_ASSIGN_OR_RETURN(model->device_rows_, cuda::ZerosOnDevice<float>(row_floats));
   MUSTER_ASSIGN_OR_RETURN(model->device_rows_gradient_, cuda::ZerosOnDevice<float>(row_floats));
   // An index is an offset in the packed rows.
-  const RowsOnDevice packed{.rows = model->device_rows_.data(), .step = 1};
-  MUSTER_ASSIGN_OR_RETURN(model->network_,
-                          CudaNetwork::Create(model->plan_, {.largest_batch = batch,
-                                                             .largest_training_batch = batch,
-                                                             .seed = options.seed,
-                                                             .math = options.math,
-
-                                                             .tables = std::vector<RowsOnDevice>(
-                                                                 model->plan_.tables.size(), packed)}));
+  const std::vector<RowsOnDevice> packed(model->plan_.tables.size(),
+                                         {.rows = model->device_rows_.data(), .step = 1});
+  MUSTER_ASSIGN_OR_RETURN(model->network_, CudaNetwork::Create(model->plan_, {.largest_batch = batch,
+                                                                              .largest_training_batch = batch,
+                                                                              .seed = options.seed,
+                                                                              .math = options.math,
+                                                                              .tables = packed}));
   MUSTER_ASSIGN_OR_RETURN(model->device_position_, cuda::DeviceArray<int64_t>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->device_sums_, cuda::DeviceArray<cuda::LossSums>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->parameters_, cuda::PinnedArray<float>::Create(size));

@@ -194,9 +194,10 @@ TEST_P(CudaTrainingTest, GivesTheLossesOfTheCpu) {
   EXPECT_EQ(test.samples, expected_test.samples);
   EXPECT_NEAR(test.mean_loss(), expected_test.mean_loss(), 1e-4 * std::max(1.0, expected_test.mean_loss()));
   EXPECT_EQ(actual.test.auc.has_value(), expected.test.auc.has_value());
-  // Few of the 250 samples change places with another.
+  // Of the more than 10,000 pairs of samples a few change sides.
   EXPECT_NEAR(actual.test.auc.value_or(0), expected.test.auc.value_or(0), 1e-3);
   ASSERT_EQ(actual.tables.size(), expected.tables.size());
+  // Gradients that are off as the losses are, by 1e-4 of their size, in 50 steps at a rate of at most 0.2.
   for (size_t t = 0; t < expected.tables.size(); ++t) {
     ASSERT_EQ(actual.tables[t].size(), expected.tables[t].size());
     for (size_t i = 0; i < expected.tables[t].size(); ++i) {
