@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,34 +21,39 @@ namespace {
 constexpr char kHelp[] =
     R"(Times training on a GPU with everything there: data, parameters, optimizer, runs of steps as CUDA graphs.
 
-steps: steps per second of mnist_mlp 784-512-512-10 and of mnist_cnn `deep`, batch 128, as wall time of runs of
---steps steps, median and range over the rounds, and the share of it in which the device worked. To be held
-against bench/peers/torch_gpu_train.py, PyTorch with CUDA graphs, in the same math.
+steps: steps per second of mnist_mlp 784-512-512-10 and of mnist_cnn `deep`, batch 128, and of wide_deep
+`tutorial`, batch 40 and 2048, as wall time of runs of --steps steps, median and range over the rounds, and the
+share of it in which the device worked. To be held against bench/peers/torch_gpu_train.py, PyTorch with CUDA
+graphs, in the same math.
 
 accuracy: seconds from the start of this process until `deep` (Adam, rate 0.001, batch 128) has a test accuracy
 of 99 %, evaluated every 100 steps, and the share of that time in which the device worked on steps.)";
 
 using Json = nlohmann::ordered_json;
 
+constexpr int64_t kBatch = 128;
+
 struct Workload {
   std::string name;
   ModelConfig model;
-  OptimizerConfig optimizer;
+  std::optional<OptimizerConfig> optimizer;  // unset: the model's own
+  int64_t batch = kBatch;
 };
 
 const std::vector<Workload>& Workloads() {
   static const std::vector<Workload> workloads = {
       {"mlp512",
        {.model = "mnist_mlp", .hidden = {512, 512}},
-       {.kind = OptimizerKind::kMomentum, .learning_rate = 0.01f}},
+       OptimizerConfig{.kind = OptimizerKind::kMomentum, .learning_rate = 0.01f}},
       {"deep",
        {.model = "mnist_cnn", .variant = "deep"},
-       {.kind = OptimizerKind::kMomentum, .learning_rate = 0.01f}},
+       OptimizerConfig{.kind = OptimizerKind::kMomentum, .learning_rate = 0.01f}},
+      {.name = "wide_deep", .model = {.model = "wide_deep", .variant = "tutorial"}, .batch = 40},
+      {.name = "wide_deep", .model = {.model = "wide_deep", .variant = "tutorial"}, .batch = 2048},
   };
   return workloads;
 }
 
-constexpr int64_t kBatch = 128;
 constexpr uint64_t kSeed = 1;
 constexpr std::pair<const char*, cuda::Math> kMaths[] = {
     {"fp32", cuda::Math::kFloat32}, {"tf32", cuda::Math::kTf32}, {"bf16", cuda::Math::kBfloat16}};
@@ -66,9 +72,11 @@ absl::StatusOr<std::unique_ptr<DeviceTraining>> Begin(Device& device, const Work
   MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
   std::vector<float> parameters(plan.layout.size());
   plan.layout.Initialize(kSeed, {0, plan.layout.size()}, parameters);
+  std::vector<OptimizerConfig> optimizers = {workload.optimizer.value_or(recipe.defaults.optimizer)};
+  if (recipe.defaults.wide_optimizer) optimizers.push_back(*recipe.defaults.wide_optimizer);
   MUSTER_ASSIGN_OR_RETURN(auto training, device.MakeTraining(plan, data,
-                                                             {.optimizers = {workload.optimizer},
-                                                              .batch_size = kBatch,
+                                                             {.optimizers = optimizers,
+                                                              .batch_size = workload.batch,
                                                               .evaluation_batch_size = 1000,
                                                               .seed = kSeed,
                                                               .math = math}));
@@ -93,7 +101,7 @@ absl::StatusOr<Json> TimeSteps(Device& device, const Workload& workload, const T
   std::sort(shares.begin(), shares.end());
   return Json{{"name", "steps/" + workload.name},
               {"math", math_name},
-              {"batch", kBatch},
+              {"batch", workload.batch},
               {"steps_per_second", rates[rates.size() / 2]},
               {"lowest", rates.front()},
               {"highest", rates.back()},
@@ -105,14 +113,15 @@ absl::StatusOr<Json> TimeToAccuracy(Device& device, const TrainTestData& data, T
   constexpr int64_t kMostSteps = 20'000, kStepsBetween = 100;
   const Workload workload{"deep",
                           {.model = "mnist_cnn", .variant = "deep"},
-                          {.kind = OptimizerKind::kAdam, .learning_rate = 0.001f}};
+                          OptimizerConfig{.kind = OptimizerKind::kAdam, .learning_rate = 0.001f}};
   MUSTER_ASSIGN_OR_RETURN(const auto training, Begin(device, workload, data, cuda::Math::kTf32));
   BatchResult test;
   int64_t steps = 0;
   while (steps < kMostSteps && !(test.samples > 0 && test.accuracy() >= kAccuracy)) {
     MUSTER_RETURN_IF_ERROR(training->Run(kStepsBetween).status());
     steps += kStepsBetween;
-    MUSTER_ASSIGN_OR_RETURN(test, training->EvaluateTestSet());
+    MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, training->EvaluateTestSet());
+    test = evaluation.result;
   }
   const double seconds = ToSeconds(Now() - process_start);
   return Json{{"name", "accuracy/deep"},
@@ -127,8 +136,7 @@ absl::StatusOr<Json> TimeToAccuracy(Device& device, const TrainTestData& data, T
 absl::Status Run(const Options& options, TimePoint process_start) {
   MUSTER_ASSIGN_OR_RETURN(const auto device, OpenCudaDevice(CudaModuleFolder(), options.device));
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe mnist, FindModel({.model = "mnist_mlp"}));
-  MUSTER_ASSIGN_OR_RETURN(const LoadedData loaded, LoadData(mnist, options.data));
-  const TrainTestData& data = loaded.sets;
+  MUSTER_ASSIGN_OR_RETURN(const LoadedData images, LoadData(mnist, options.data));
   Json results = Json::array();
   const auto add = [&](const Json& result) {
     results.push_back(result);
@@ -136,9 +144,15 @@ absl::Status Run(const Options& options, TimePoint process_start) {
     std::fflush(stdout);
   };
   // First, because it counts from the start of the process.
-  MUSTER_ASSIGN_OR_RETURN(const Json accuracy, TimeToAccuracy(*device, data, process_start));
+  MUSTER_ASSIGN_OR_RETURN(const Json accuracy, TimeToAccuracy(*device, images.sets, process_start));
   add(accuracy);
   for (const Workload& workload : Workloads()) {
+    MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(workload.model));
+    LoadedData census;
+    if (recipe.columns) {
+      MUSTER_ASSIGN_OR_RETURN(census, LoadData(recipe, options.data));
+    }
+    const TrainTestData& data = recipe.columns ? census.sets : images.sets;
     for (const auto& [name, math] : kMaths) {
       MUSTER_ASSIGN_OR_RETURN(const Json result, TimeSteps(*device, workload, data, name, math, options));
       add(result);
@@ -169,7 +183,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str();
   app.add_option("--data_dir", options.data,
-                 "a folder with mnist/; MUSTER_DATA, or synthetic digits, without");
+                 "a folder with mnist/ and census/; MUSTER_DATA, or synthetic sets, without");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = muster::Run(options, start);
   if (status.ok()) return 0;

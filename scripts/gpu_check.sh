@@ -7,11 +7,11 @@
 #                            exit status 0 if nothing failed and something ran on a GPU, else 1
 #
 # DIR holds this script too: DIR/gpu_check.sh run. The machine has to have the NVIDIA driver and CUDA 13's cuBLAS (NCCL is not used yet),
-# in /usr/local/cuda, where the loader looks, or where LD_LIBRARY_PATH says. MUSTER_DATA=FOLDER takes the real MNIST; without it
-# digits are synthetic. The results of gpu_bench come into DIR/results/.
+# in /usr/local/cuda, where the loader looks, or where LD_LIBRARY_PATH says. MUSTER_DATA=FOLDER takes the real sets, mnist/ and
+# census/; without it they are synthetic. The results of gpu_bench come into DIR/results/.
 set -euo pipefail
 
-tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_model_test cuda_local_training_test
+tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_embedding_test cuda_model_test cuda_local_training_test
   cuda_golden_losses_test cuda_module_test)
 packed_limit_mb=60
 test_deadline_s=300
@@ -41,7 +41,8 @@ pack() {
     cat "$scratch/one/required_glibc" >>"$scratch/required_glibc"
   done
   sort -V "$scratch/required_glibc" | tail -1 >"$folder/required_glibc"
-  cp "$root/scripts/gpu_check.sh" "$root/tests/golden/golden_losses.json" "$root/bench/peers/torch_gpu_train.py" "$folder/"
+  cp "$root/scripts/gpu_check.sh" "$root/tests/golden/golden_losses.json" "$root/bench/peers/torch_gpu_train.py" \
+    "$root/bench/peers/torch_train.py" "$folder/"
   tar -C "$folder" -czf "$scratch/packed.tar.gz" .
   local bytes
   bytes=$(stat -c %s "$scratch/packed.tar.gz")
@@ -103,16 +104,22 @@ run() {
   local train=(bin/muster-trainer --job_name=local --device=cuda:0 "--result_json=$result" --seed=1)
   check trainer_mlp 120 "${train[@]}" --model=mnist_mlp --train_steps=1000 || true
   check trainer_deep 180 "${train[@]}" --model=mnist_cnn --variant=deep --train_steps=1000 --learning_rate=0.001 || true
+  check trainer_wide_deep 120 "${train[@]}" --model=wide_deep --variant=minibatch --train_steps=3000 || true
+  check trainer_wide_deep_whole_set 120 "${train[@]}" --model=wide_deep --variant=tutorial --train_steps=50 || true
   if check trainer_evaluates 120 "${train[@]}" --model=mnist_mlp --augment=shift --train_steps=500 "--save_model=$results/model"; then
     check evaluation 60 bin/muster-trainer --evaluate "$results/model" --device=cuda:0 || true
   fi
   # A worker on the GPU, its parameter server on the CPU, which ends when the worker has.
-  local port=$((20000 + RANDOM % 10000))
-  # shellcheck disable=SC2016  # that shell expands it
-  check trainer_worker 120 bash -c '
-    timeout 100 bin/muster-trainer --job_name=ps "$@" &
-    bin/muster-trainer --job_name=worker --sync_replicas --device=cuda:0 --model=mnist_cnn --train_steps=200 "$@" && wait $!' \
-    - "--ps_hosts=127.0.0.1:$port" "--worker_hosts=127.0.0.1:$((port + 1))" --task_index=0 || true
+  local port=$((20000 + RANDOM % 10000)) model
+  for model in mnist_cnn wide_deep; do
+    # shellcheck disable=SC2016  # that shell expands it
+    check "trainer_worker_$model" 120 bash -c '
+      model=$1 && shift
+      timeout 100 bin/muster-trainer --job_name=ps "$@" &
+      bin/muster-trainer --job_name=worker --sync_replicas --device=cuda:0 "--model=$model" --batch_size=100 --train_steps=200 "$@" && wait $!' \
+      - "$model" "--ps_hosts=127.0.0.1:$port" "--worker_hosts=127.0.0.1:$((port + 1))" --task_index=0 || true
+    port=$((port + 2))
+  done
   if check gpu_bench "$bench_deadline_s" bin/gpu_bench; then
     cat "$results/gpu_bench.log"
   fi

@@ -20,5 +20,18 @@ TEST_P(CudaGoldenLossesTest, AreThoseOfPyTorch) {
 INSTANTIATE_TEST_SUITE_P(All, CudaGoldenLossesTest, ::testing::ValuesIn(GoldenCases()),
                          [](const auto& info) { return info.param.name; });
 
+class CudaCensusGoldenLossesTest : public cuda::CudaTest,
+                                   public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(CudaCensusGoldenLossesTest, AreThoseOfPyTorch) {
+  const ModelRecipe recipe = *FindModel({.model = "wide_deep", .variant = GetParam()});
+  const auto model = MakeCudaModel(0, *PlanModel(recipe.spec), {.largest_batch = kGoldenBatch});
+  ASSERT_TRUE(model.ok()) << model.status();
+  ExpectGoldenCensusLosses(GetParam(), **model);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaCensusGoldenLossesTest, ::testing::ValuesIn(GoldenCensusVariants()),
+                         [](const auto& info) { return info.param; });
+
 }  // namespace
 }  // namespace muster

@@ -92,7 +92,7 @@ TEST(CudaModuleFile, TrainsAModel) {
   ASSERT_TRUE(test.ok()) << test.status();
   BatchBuffer buffer(100, data.test.feature_count);
   EXPECT_DOUBLE_EQ((*model)->Evaluate(parameters, buffer.FillInOrder(data.test, {0, 100})).loss_sum,
-                   test->loss_sum);
+                   test->result.loss_sum);
 }
 
 }  // namespace

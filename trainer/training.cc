@@ -42,6 +42,13 @@ absl::Status NotFinite(const std::string& tensor, uint64_t step) {
                             tensor.empty() ? "loss" : "gradient of " + tensor, step);
 }
 
+// `number`: as DeviceStep counts.
+std::string GradientName(const ModelPlan& plan, int32_t number) {
+  const auto tensor_count = static_cast<int32_t>(plan.layout.tensors().size());
+  return number < tensor_count ? plan.layout.tensors()[number].spec.name
+                               : plan.tables[number - tensor_count].name;
+}
+
 absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient, const RowIndex& rows,
                          double loss_sum, uint64_t step) {
   if (AllFinite(gradient) && std::isfinite(loss_sum)) return absl::OkStatus();
@@ -57,11 +64,17 @@ absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient,
   return NotFinite("", step);
 }
 
+// By group.
+std::vector<OptimizerConfig> Optimizers(const TrainerOptions& options) {
+  std::vector<OptimizerConfig> optimizers = {options.optimizer};
+  if (options.wide_optimizer) optimizers.push_back(*options.wide_optimizer);
+  return optimizers;
+}
+
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ModelPlan& plan,
                                                                const Dataset& training_set) {
-  std::vector<OptimizerConfig> optimizers = {options.optimizer};  // by group
-  if (options.wide_optimizer) optimizers.push_back(*options.wide_optimizer);
+  const std::vector<OptimizerConfig> optimizers = Optimizers(options);
   if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
   ParameterServerClientOptions client{
       .cluster = options.task->cluster,
@@ -237,7 +250,7 @@ absl::Status Training::PrepareDevice(int64_t largest_batch) {
   MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
   if (device_ != nullptr && !options_.task) {
     auto training = device_->MakeTraining(plan_, data_.sets,
-                                          {.optimizers = {options_.optimizer},
+                                          {.optimizers = Optimizers(options_),
                                            .batch_size = largest_batch,
                                            .evaluation_batch_size = kEvaluationBatch,
                                            .seed = options_.seed,
@@ -326,7 +339,7 @@ absl::Status Training::RunOnDevice() {
                           device_training_->Run(static_cast<int64_t>(steps)));
   for (const DeviceStep& result : results) {
     const int32_t tensor = result.tensor_not_finite;
-    if (tensor >= 0) return NotFinite(plan_.layout.tensors()[tensor].spec.name, step_);
+    if (tensor >= 0) return NotFinite(GradientName(plan_, tensor), step_);
     if (!std::isfinite(result.loss_sum)) return NotFinite("", step_);
     ++step_;
   }
@@ -379,10 +392,7 @@ double Training::LearningRate() const {
 }
 
 absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
-  if (device_training_ != nullptr) {
-    MUSTER_ASSIGN_OR_RETURN(const BatchResult result, device_training_->EvaluateTestSet());
-    return Evaluation{.result = result};
-  }
+  if (device_training_ != nullptr) return device_training_->EvaluateTestSet();
   auto evaluation =
       EvaluateDataset(*model_, parameters_->values(), data_.sets.test, *evaluation_batch_, exchange_.get());
   if (!absl::IsFailedPrecondition(evaluation.status())) return evaluation;
@@ -397,7 +407,9 @@ absl::Status Training::Conclude() {
   } else {
     MUSTER_ASSIGN_OR_RETURN(summary, exchange_->AwaitOthers(parameters_->values()));
   }
-  MUSTER_ASSIGN_OR_RETURN(const TableValues tables, ReadTables(plan_.tables, *exchange_));
+  MUSTER_ASSIGN_OR_RETURN(const TableValues tables, device_training_ != nullptr
+                                                        ? device_training_->ReadTables()
+                                                        : ReadTables(plan_.tables, *exchange_));
   const auto is_finite = [](const std::vector<float>& values) { return AllFinite(values); };
   if (!AllFinite(parameters_->values()) || !std::all_of(tables.begin(), tables.end(), is_finite)) {
     return FailedPrecondition("the parameters are not finite after step %d: lower the learning rate",

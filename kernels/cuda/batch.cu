@@ -44,6 +44,28 @@ __global__ void FillBatchKernel(ByteSamples samples, int feature_count, const Sa
   }
 }
 
+// One thread for each number, id and label: item `batch * i + slot` is number i of the sample in `slot`, so
+// that neighbours write to neighbours what is written that way.
+__global__ void FillTableBatchKernel(TableSamples samples, const SampleSource* sources, int64_t sources_count,
+                                     const int64_t* position, int64_t batch, float* features,
+                                     int32_t* indices, int32_t* labels) {
+  const int64_t items = samples.feature_count + samples.id_count + 1;
+  for (int64_t at = FirstIndex(); at < batch * items; at += IndexStride()) {
+    const int64_t slot = at % batch, item = at / batch, place = *position + slot;
+    const int64_t index = sources == nullptr ? place : sources[place % sources_count].index;
+    const bool exists = index >= 0 && index < samples.size;
+    const int64_t id = item - samples.feature_count;
+    if (id < 0) {
+      features[slot * samples.feature_count + item] =
+          exists ? samples.features[index * samples.feature_count + item] : NAN;
+    } else if (id < samples.id_count) {
+      indices[id * batch + slot] = exists ? samples.ids[index * samples.id_count + id] : -1;
+    } else {
+      labels[slot] = exists ? samples.labels[index] : -1;
+    }
+  }
+}
+
 }  // namespace
 
 cudaError_t FillBatch(const ByteSamples& samples, const SampleSource* sources, int64_t sources_count,
@@ -52,6 +74,16 @@ cudaError_t FillBatch(const ByteSamples& samples, const SampleSource* sources, i
   if (batch == 0) return cudaSuccess;
   FillBatchKernel<<<static_cast<unsigned>(batch), kBlockThreads, 0, stream>>>(
       samples, static_cast<int>(samples.feature_count()), sources, sources_count, position, features, labels);
+  return cudaGetLastError();
+}
+
+cudaError_t FillBatch(const TableSamples& samples, const SampleSource* sources, int64_t sources_count,
+                      const int64_t* position, int64_t batch, float* features, int32_t* indices,
+                      int32_t* labels, cudaStream_t stream) {
+  if (batch == 0) return cudaSuccess;
+  const int64_t items = samples.feature_count + samples.id_count + 1;
+  FillTableBatchKernel<<<BlocksFor(batch * items), kBlockThreads, 0, stream>>>(
+      samples, sources, sources_count, position, batch, features, indices, labels);
   return cudaGetLastError();
 }
 

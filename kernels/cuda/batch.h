@@ -1,4 +1,4 @@
-// Batches made on a CUDA device out of a data set that lies there as bytes.
+// Batches made on a CUDA device out of a data set that lies there.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,5 +32,22 @@ struct SampleSource {
 cudaError_t FillBatch(const ByteSamples& samples, const SampleSource* sources, int64_t sources_count,
                       const int64_t* position, int64_t batch, float* features, int32_t* labels,
                       cudaStream_t stream);
+
+/// Samples of numbers and ids, and a label each. Arrays are on the device.
+struct TableSamples {
+  const float* features = nullptr;  // [size, feature_count]
+  const int32_t* ids = nullptr;     // [size, id_count]
+  const uint8_t* labels = nullptr;  // [size]
+  int64_t size = 0;
+  int64_t feature_count = 0;
+  int64_t id_count = 0;
+};
+
+/// features [batch, feature_count], indices [id_count, batch] (embedding.h) and labels [batch], of the
+/// samples that the other FillBatch takes; how far a source moves is not read. Where there is no such sample
+/// its indices are -1 too.
+cudaError_t FillBatch(const TableSamples& samples, const SampleSource* sources, int64_t sources_count,
+                      const int64_t* position, int64_t batch, float* features, int32_t* indices,
+                      int32_t* labels, cudaStream_t stream);
 
 }  // namespace muster::cuda

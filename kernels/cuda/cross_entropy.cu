@@ -7,10 +7,6 @@
 namespace muster::cuda {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr int kWarps = kBlockThreads / kWarp;  // of a block; a warp takes one row at a time
-constexpr unsigned kAllLanes = 0xffffffffu;
-
 struct Largest {
   float value;
   int index;  // the first of equals
@@ -23,11 +19,6 @@ __device__ Largest LargestOfWarp(Largest largest) {
     if (value > largest.value || (value == largest.value && index < largest.index)) largest = {value, index};
   }
   return largest;
-}
-
-__device__ double SumOfWarp(double sum) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
-  return sum;
 }
 
 // The loss of one row, the same in all lanes of the warp.
@@ -62,17 +53,10 @@ __device__ void Add(LossSums* sums, const LossSums& other) {
   sums->correct += other.correct;
 }
 
-__global__ void SoftmaxCrossEntropyKernel(int64_t batch, int64_t classes, const float* logits,
-                                          const int32_t* labels, float* gradient, bool add,
-                                          LossScratch* scratch, LossSums* result) {
+// From the sums of each warp, which all of its lanes have, to *result.
+__device__ void AddUp(LossSums sums, bool add, LossScratch* scratch, LossSums* result) {
   __shared__ LossSums parts[kWarps];
-  const int warp = threadIdx.x / kWarp;
-  LossSums sums{};
-  for (int64_t row = int64_t{blockIdx.x} * kWarps + warp; row < batch; row += int64_t{gridDim.x} * kWarps) {
-    float* const row_gradient = gradient == nullptr ? nullptr : gradient + row * classes;
-    Add(&sums, RowLoss(classes, logits + row * classes, labels[row], row_gradient));
-  }
-  if (threadIdx.x % kWarp == 0) parts[warp] = sums;
+  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = sums;
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (int i = 1; i < kWarps; ++i) Add(&sums, parts[i]);
@@ -92,17 +76,57 @@ __global__ void SoftmaxCrossEntropyKernel(int64_t batch, int64_t classes, const 
   *result = all;
 }
 
+// A warp takes one row at a time.
+__global__ void SoftmaxCrossEntropyKernel(int64_t batch, int64_t classes, const float* logits,
+                                          const int32_t* labels, float* gradient, bool add,
+                                          LossScratch* scratch, LossSums* result) {
+  const int warp = threadIdx.x / kWarp;
+  LossSums sums{};
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + warp; row < batch; row += int64_t{gridDim.x} * kWarps) {
+    float* const row_gradient = gradient == nullptr ? nullptr : gradient + row * classes;
+    Add(&sums, RowLoss(classes, logits + row * classes, labels[row], row_gradient));
+  }
+  AddUp(sums, add, scratch, result);
+}
+
+__global__ void SigmoidCrossEntropyKernel(int64_t batch, const float* logits, const int32_t* labels,
+                                          float* gradient, bool add, LossScratch* scratch, LossSums* result) {
+  LossSums sums{};
+  for (int64_t row = FirstIndex(); row < batch; row += IndexStride()) {
+    const float x = logits[row];
+    const int32_t label = labels[row];
+    const bool valid = label == 0 || label == 1;
+    const double e = expf(-fabsf(x));  // never overflows
+    // log(1 + exp(x)) - label * x, where x > 0 written as x + log(1 + exp(-x)).
+    sums.loss_sum += valid ? log1p(e) + double{x > 0 ? x : 0} - double{x} * label : NAN;
+    sums.correct += valid && (label == 1 ? x > 0 : x <= 0) ? 1 : 0;  // false for NaN
+    if (gradient == nullptr) continue;
+    const double probability = x > 0 ? 1 / (1 + e) : e / (1 + e);
+    gradient[row] = valid ? static_cast<float>(probability - label) : NAN;
+  }
+  AddUp({SumOfWarp(sums.loss_sum), SumOfWarp(sums.correct)}, add, scratch, result);
+}
+
+unsigned LossBlocks(int64_t wanted) {
+  return static_cast<unsigned>(wanted < 1 ? 1 : wanted > kMaxLossBlocks ? kMaxLossBlocks : wanted);
+}
+
 }  // namespace
 
 cudaError_t SoftmaxCrossEntropy(int64_t batch, int64_t classes, const float* logits, const int32_t* labels,
                                 float* gradient, bool add, LossScratch* scratch, LossSums* result,
                                 cudaStream_t stream) {
-  const int64_t wanted = (batch + kWarps - 1) / kWarps;
-  const auto blocks = static_cast<unsigned>(wanted < 1                ? 1
-                                            : wanted > kMaxLossBlocks ? kMaxLossBlocks
-                                                                      : wanted);
+  const unsigned blocks = LossBlocks((batch + kWarps - 1) / kWarps);
   SoftmaxCrossEntropyKernel<<<blocks, kBlockThreads, 0, stream>>>(batch, classes, logits, labels, gradient,
                                                                   add, scratch, result);
+  return cudaGetLastError();
+}
+
+cudaError_t SigmoidCrossEntropy(int64_t batch, const float* logits, const int32_t* labels, float* gradient,
+                                bool add, LossScratch* scratch, LossSums* result, cudaStream_t stream) {
+  const unsigned blocks = LossBlocks((batch + kBlockThreads - 1) / kBlockThreads);
+  SigmoidCrossEntropyKernel<<<blocks, kBlockThreads, 0, stream>>>(batch, logits, labels, gradient, add,
+                                                                  scratch, result);
   return cudaGetLastError();
 }
 

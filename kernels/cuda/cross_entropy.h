@@ -28,4 +28,9 @@ cudaError_t SoftmaxCrossEntropy(int64_t batch, int64_t classes, const float* log
                                 float* gradient, bool add, LossScratch* scratch, LossSums* result,
                                 cudaStream_t stream);
 
+/// As SigmoidCrossEntropy (kernels/cross_entropy.h), in double but for one exponential; otherwise as
+/// SoftmaxCrossEntropy. gradient [batch]; a label is 0 or 1.
+cudaError_t SigmoidCrossEntropy(int64_t batch, const float* logits, const int32_t* labels, float* gradient,
+                                bool add, LossScratch* scratch, LossSums* result, cudaStream_t stream);
+
 }  // namespace muster::cuda

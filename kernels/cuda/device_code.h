@@ -8,6 +8,9 @@
 namespace muster::cuda {
 
 inline constexpr int kBlockThreads = 256;
+inline constexpr int kWarp = 32;
+inline constexpr int kWarps = kBlockThreads / kWarp;  // of a block
+inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 /// Blocks for a loop that is strided by the whole grid: one thread for each of `count` elements, as long as
 /// they are not so many that starting more blocks costs more than looping.
@@ -20,6 +23,13 @@ inline unsigned BlocksFor(int64_t count, int threads = kBlockThreads) {
 /// Of a loop strided by the whole grid.
 __device__ inline int64_t FirstIndex() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline int64_t IndexStride() { return int64_t{gridDim.x} * blockDim.x; }
+
+/// In all lanes, with the same bits; the order of additions is fixed. All lanes call.
+template <typename T>
+__device__ T SumOfWarp(T sum) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  return sum;
+}
 
 /// Divides whole numbers below 2^31 by one that is known before the kernel starts, with a product instead of
 /// a division (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI 1994,

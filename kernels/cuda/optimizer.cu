@@ -1,5 +1,6 @@
 // Compiled without contraction (-fmad=false), so that every operation is rounded as on the CPU.
 #include "kernels/cuda/device_code.h"
+#include "kernels/cuda/element_updates.h"
 #include "kernels/cuda/optimizer.h"
 
 namespace muster::cuda {
@@ -25,21 +26,15 @@ __device__ void ForEach(UpdateArrays arrays, const FiniteCheck& check, const Upd
 __global__ void SgdKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
                           FiniteCheck check) {
   const float rate = factors->rate;
-  ForEach(arrays, check, [&](float parameter, float sum, int64_t) {
-    const float gradient = sum * by.scale + parameter * by.weight_decay;
-    return parameter - rate * gradient;
-  });
+  ForEach(arrays, check,
+          [&](float parameter, float sum, int64_t) { return SgdElement(parameter, sum, by, rate); });
 }
 
 __global__ void MomentumKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
                                float momentum, bool nesterov, float* velocity, FiniteCheck check) {
   const float rate = factors->rate;
-  const float of_gradient = nesterov ? 1 : 0, of_velocity = nesterov ? momentum : 1;
   ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
-    const float gradient = sum * by.scale + parameter * by.weight_decay;
-    const float v = momentum * velocity[i] + gradient;
-    velocity[i] = v;
-    return parameter - rate * (of_gradient * gradient + of_velocity * v);
+    return MomentumElement(parameter, sum, by, rate, momentum, nesterov, velocity + i);
   });
 }
 
@@ -47,10 +42,7 @@ __global__ void AdagradKernel(UpdateArrays arrays, GradientFactors by, const Ste
                               float* accumulator, FiniteCheck check) {
   const float rate = factors->rate;
   ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
-    const float gradient = sum * by.scale + parameter * by.weight_decay;
-    const float a = accumulator[i] + gradient * gradient;
-    accumulator[i] = a;
-    return parameter - rate * gradient / sqrtf(a);
+    return AdagradElement(parameter, sum, by, rate, accumulator + i);
   });
 }
 
@@ -58,29 +50,15 @@ __global__ void AdamKernel(UpdateArrays arrays, GradientFactors by, const StepFa
                            float* first_moment, float* second_moment, FiniteCheck check) {
   const AdamFactors adam = factors->adam;
   ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
-    const float gradient = sum * by.scale + parameter * by.weight_decay;
-    const float m = adam.beta1 * first_moment[i] + adam.one_minus_beta1 * gradient;
-    const float v = adam.beta2 * second_moment[i] + adam.one_minus_beta2 * (gradient * gradient);
-    first_moment[i] = m;
-    second_moment[i] = v;
-    return parameter - adam.rate * m / (sqrtf(v * adam.second_correction) + adam.epsilon);
+    return AdamElement(parameter, sum, by, adam, first_moment + i, second_moment + i);
   });
 }
 
 __global__ void FtrlKernel(UpdateArrays arrays, float scale, const StepFactors* factors, float l1,
                            float twice_l2, float* accumulator, float* linear, FiniteCheck check) {
-  const float inverse_rate = factors->inverse_rate;
+  const FtrlFactors ftrl{scale, factors->inverse_rate, l1, twice_l2};
   ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
-    const float gradient = sum * scale;
-    const float old_root = sqrtf(accumulator[i]);
-    const float a = accumulator[i] + gradient * gradient;
-    const float root = sqrtf(a);
-    const float z = linear[i] + gradient - (root - old_root) * inverse_rate * parameter;
-    accumulator[i] = a;
-    linear[i] = z;
-    const float value = (copysignf(l1, z) - z) / (root * inverse_rate + twice_l2);
-    const float shrunk = fabsf(z) <= l1 ? 0.0f : value;
-    return gradient == 0 ? parameter : shrunk;
+    return FtrlElement(parameter, sum, ftrl, accumulator + i, linear + i);
   });
 }
 

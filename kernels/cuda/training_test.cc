@@ -102,6 +102,67 @@ INSTANTIATE_TEST_SUITE_P(Sizes, LossTest,
 
 using Loss = CudaTest;
 
+TEST_F(Loss, SigmoidMatchesTheReference) {
+  for (const int64_t batch : {0, 1, 7, 32, 200, 257, 50'000}) {
+    std::vector<float> x = RandomFloats(7, batch);
+    for (float& value : x) value *= 10;
+    if (batch > 1) x[1] = 0;
+    const std::vector<int32_t> labels_values = RandomLabels(8, batch, 2);
+    std::vector<double> expected_gradient;
+    const double expected = ReferenceSigmoidCrossEntropy(Doubles(x), labels_values, &expected_gradient);
+    int64_t correct = 0;
+    for (int64_t i = 0; i < batch; ++i) correct += (x[i] > 0) == (labels_values[i] == 1);
+    const GuardedFloats logits(x), gradient(batch);
+    const GuardedOnDevice<int32_t> labels(labels_values);
+    const GuardedOnDevice<LossScratch> scratch(std::vector<LossScratch>(1));
+    const GuardedOnDevice<LossSums> result(1);
+    const auto run = [&](float* into, bool add) {
+      ASSERT_EQ(SigmoidCrossEntropy(batch, logits.data(), labels.data(), into, add, scratch.data(),
+                                    result.data(), cudaStreamPerThread),
+                cudaSuccess);
+    };
+    // As in kernels/cross_entropy_test.cc.
+    const double tolerance = 3 * FLT_EPSILON;
+    run(gradient.data(), false);
+    ExpectNear(gradient.Read(), expected_gradient, tolerance);
+    EXPECT_NEAR(result.Read()[0].loss_sum, expected, static_cast<double>(batch) * tolerance);
+    EXPECT_EQ(result.Read()[0].correct, correct);
+    const double once = result.Read()[0].loss_sum;
+    run(nullptr, true);
+    EXPECT_EQ(result.Read()[0].loss_sum, 2 * once);
+    EXPECT_EQ(result.Read()[0].correct, 2 * correct);
+    run(logits.data(), false);  // in place
+    EXPECT_EQ(logits.Read(), gradient.Read());
+    EXPECT_EQ(result.Read()[0].loss_sum, once);
+    EXPECT_EQ(scratch.Read()[0].finished, 0u);
+  }
+}
+
+TEST_F(Loss, SigmoidIsStableAndKeepsVisibleWhatIsNot) {
+  struct Case {
+    float logit;
+    int32_t label;
+    double loss;
+    float gradient;
+    int64_t correct;
+  };
+  for (const Case& c : {Case{1000, 1, 0, 0, 1}, Case{-1000, 0, 0, 0, 1},
+                        Case{-1e30f, 1, double{1e30f}, -1, 0}, Case{NAN, 0, NAN, NAN, 0},
+                        Case{NAN, 1, NAN, NAN, 0}, Case{1, 2, NAN, NAN, 0}, Case{1, -1, NAN, NAN, 0}}) {
+    const GuardedFloats logits(std::vector<float>{c.logit}), gradient(1);
+    const auto label = One<int32_t>(c.label);
+    const GuardedOnDevice<LossScratch> scratch(std::vector<LossScratch>(1));
+    const GuardedOnDevice<LossSums> result(1);
+    ASSERT_EQ(SigmoidCrossEntropy(1, logits.data(), label.data(), gradient.data(), false, scratch.data(),
+                                  result.data(), cudaStreamPerThread),
+              cudaSuccess);
+    const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+    EXPECT_TRUE(same(result.Read()[0].loss_sum, c.loss)) << c.logit << ", label " << c.label;
+    EXPECT_TRUE(same(gradient.Read()[0], c.gradient)) << c.logit << ", label " << c.label;
+    EXPECT_EQ(result.Read()[0].correct, c.correct) << c.logit << ", label " << c.label;
+  }
+}
+
 TEST_F(Loss, WhatIsNotFiniteOrNoClassStaysVisible) {
   const std::vector<float> good = {1, 2, 3};
   struct Case {
@@ -193,6 +254,51 @@ TEST_F(BatchOnDevice, HoldsTheSamplesAsTheCpuReadsThem) {
   expect_sample(std::span(last).first(kFeatures), {.index = 298, .shift_x = 0, .shift_y = 0});
   expect_sample(std::span(last).subspan(kFeatures, kFeatures), {.index = 299, .shift_x = 0, .shift_y = 0});
   EXPECT_EQ(labels.Read()[2], -1);
+}
+
+TEST_F(BatchOnDevice, OfATableHoldsItsNumbersAndIds) {
+  constexpr int64_t kSize = 40, kFeatures = 3, kIds = 4, kBatch = 70;
+  const std::vector<float> features_values = RandomFloats(1, kSize * kFeatures);
+  const std::vector<int32_t> ids_values = RandomLabels(2, kSize * kIds, 1000);
+  std::vector<uint8_t> labels_values(kSize);
+  for (size_t i = 0; i < kSize; ++i) labels_values[i] = static_cast<uint8_t>(i % 2);
+  std::vector<SampleSource> order;
+  for (const int32_t index : RandomLabels(3, 50, kSize)) order.push_back({.index = index});
+  order[3].index = kSize;
+  order[4].index = -1;
+  const GuardedFloats features_of_set(features_values), features(kBatch * kFeatures);
+  const GuardedOnDevice<int32_t> ids(ids_values), indices(kIds * kBatch), labels(kBatch);
+  const GuardedOnDevice<uint8_t> labels_of_set(labels_values);
+  const GuardedOnDevice<SampleSource> sources(order);
+  const TableSamples samples{.features = features_of_set.data(),
+                             .ids = ids.data(),
+                             .labels = labels_of_set.data(),
+                             .size = kSize,
+                             .feature_count = kFeatures,
+                             .id_count = kIds};
+  const auto expect = [&](const SampleSource* from, int64_t count, int64_t first, int64_t batch,
+                          const auto& index_of) {
+    const auto position = One<int64_t>(first);
+    ASSERT_EQ(FillBatch(samples, from, count, position.data(), batch, features.data(), indices.data(),
+                        labels.data(), cudaStreamPerThread),
+              cudaSuccess);
+    const std::vector<float> values = features.Read();
+    const std::vector<int32_t> index_values = indices.Read(), label_values = labels.Read();
+    for (int64_t slot = 0; slot < batch; ++slot) {
+      const int64_t index = index_of(slot);
+      const bool exists = index >= 0 && index < kSize;
+      EXPECT_EQ(label_values[slot], exists ? labels_values[index] : -1) << slot;
+      for (int64_t i = 0; i < kFeatures; ++i) {
+        const float value = values[slot * kFeatures + i];
+        EXPECT_TRUE(exists ? value == features_values[index * kFeatures + i] : std::isnan(value)) << slot;
+      }
+      for (int64_t i = 0; i < kIds; ++i) {
+        EXPECT_EQ(index_values[i * batch + slot], exists ? ids_values[index * kIds + i] : -1) << slot;
+      }
+    }
+  };
+  expect(sources.data(), 50, 1033, kBatch, [&](int64_t slot) { return order[(1033 + slot) % 50].index; });
+  expect(nullptr, 0, 35, 7, [](int64_t slot) { return 35 + slot; });
 }
 
 class UpdateTest : public CudaTest, public ::testing::WithParamInterface<OptimizerConfig> {

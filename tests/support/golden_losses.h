@@ -12,12 +12,14 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/file.h"
 #include "kernels/layout_optimizer.h"
 #include "trainer/data/mnist.h"
 #include "trainer/models/model.h"
+#include "trainer/models/row_source.h"
 
 namespace muster {
 
@@ -71,6 +73,62 @@ inline std::vector<double> GoldenLosses(Model& model, const OptimizerConfig& opt
   return losses;
 }
 
+/// A table as a whole, with what golden_losses.py puts into it.
+inline std::vector<float> GoldenTable(const TableSpec& table, int number) {
+  std::vector<float> values(table.rows * table.width);
+  if (table.initializer == Initializer::kZeros) return values;
+  const std::vector<float> uniform = GoldenUniform(100 + number, static_cast<int64_t>(values.size()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>((2 * double{uniform[i]} - 1) * 0.1);
+  return values;
+}
+
+/// As GoldenLosses, of a model of the census. optimizers: by group.
+inline std::vector<double> GoldenCensusLosses(Model& model, const std::vector<OptimizerConfig>& optimizers) {
+  const ModelPlan& plan = model.plan();
+  std::vector<float> parameters = GoldenParameters(plan.layout);
+  LayoutOptimizer update = *LayoutOptimizer::Create(plan.layout, {0, plan.layout.size()}, optimizers);
+  TableValues tables;
+  std::vector<std::unique_ptr<Optimizer>> table_updates;
+  for (const TableSpec& table : plan.tables) {
+    tables.push_back(GoldenTable(table, static_cast<int>(tables.size())));
+    table_updates.push_back(
+        MakeOptimizer(optimizers[table.optimizer_group], static_cast<int64_t>(tables.back().size())));
+  }
+  TableValuesSource source(plan.tables, tables);
+  const int64_t id_count = std::ssize(plan.columns);
+  RowIndex rows(plan.tables, plan.TableColumns(), kGoldenBatch);
+  std::vector<double> losses;
+  for (uint32_t step = 0; step < kGoldenSteps; ++step) {
+    const std::vector<float> features = GoldenUniform(1000 + step, kGoldenBatch * plan.spec.input.size());
+    std::vector<int32_t> labels, ids;
+    for (const float value : GoldenUniform(2000 + step, kGoldenBatch)) {
+      labels.push_back(static_cast<int32_t>(double{value} * 2));
+    }
+    const std::vector<float> uniform_ids = GoldenUniform(3000 + step, kGoldenBatch * id_count);
+    for (int64_t i = 0; i < std::ssize(uniform_ids); ++i) {
+      const int64_t buckets =
+          std::visit([](const auto& spec) { return spec.buckets; }, plan.columns[i % id_count].spec);
+      ids.push_back(static_cast<int32_t>(double{uniform_ids[i]} * static_cast<double>(buckets)));
+    }
+    rows.Build(ids, id_count, kGoldenBatch);
+    std::vector<float> row_values(rows.size()), gradient(plan.layout.size() + rows.size());
+    EXPECT_TRUE(source.ReadRows(rows, row_values).ok());
+    const Batch batch{
+        .features = features, .ids = ids, .labels = labels, .rows = &rows, .row_values = row_values};
+    losses.push_back(model.ForwardBackward(parameters, batch, gradient).mean_loss());
+    const std::span<const float> of_layout = std::span(gradient).first(plan.layout.size());
+    const std::span<const float> of_rows = std::span(gradient).subspan(plan.layout.size());
+    update.Apply(parameters, of_layout, 1.0f / kGoldenBatch, parameters);
+    for (int t = 0; t < rows.table_count(); ++t) {
+      table_updates[t]->ApplyRows(plan.tables[t].width, rows.ids(t),
+                                  of_rows.subspan(rows.range(t).begin, rows.range(t).size()),
+                                  1.0f / kGoldenBatch, tables[t]);
+    }
+  }
+  return losses;
+}
+
 struct GoldenCase {
   std::string name;  // in golden_losses.json
   ModelConfig model;
@@ -104,6 +162,17 @@ inline void ExpectGoldenLosses(const GoldenCase& golden_case, Model& model) {
   const OptimizerConfig own = FindModel(golden_case.model)->defaults.optimizer;
   ExpectGoldenLosses(golden_case.name, GoldenLosses(model, golden_case.optimizer.value_or(own)));
 }
+
+/// `variant`: of wide_deep, which `model` is, made as for GoldenLosses.
+inline void ExpectGoldenCensusLosses(const std::string& variant, Model& model) {
+  const TrainDefaults defaults = FindModel({.model = "wide_deep", .variant = variant})->defaults;
+  std::vector<OptimizerConfig> optimizers = {defaults.optimizer};
+  if (defaults.wide_optimizer) optimizers.push_back(*defaults.wide_optimizer);
+  ExpectGoldenLosses("wide_deep_" + variant, GoldenCensusLosses(model, optimizers));
+}
+
+/// The variants of wide_deep that golden_losses.json has.
+inline std::vector<std::string> GoldenCensusVariants() { return {"tutorial", "minibatch", "wide_only"}; }
 
 inline std::vector<GoldenCase> GoldenCases() {
   return {

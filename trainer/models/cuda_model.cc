@@ -4,7 +4,9 @@
 #include <cmath>
 #include <map>
 #include <utility>
+#include <vector>
 
+#include "kernels/cuda/embedding.h"
 #include "trainer/models/cuda_network.h"
 
 namespace muster {
@@ -23,19 +25,28 @@ class CudaModel final : public Model {
 
   BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
                               std::span<float> gradient) override {
-    MUSTER_CHECK(static_cast<int64_t>(gradient.size()) == plan_.layout.size());
+    MUSTER_CHECK(static_cast<int64_t>(gradient.size()) == plan_.layout.size() + RowFloats(batch));
     const BatchResult result = Run(parameters, batch, /*training=*/true);
-    std::copy(gradient_.values().begin(), gradient_.values().end(), gradient.begin());
+    std::copy_n(gradient_.data(), gradient.size(), gradient.begin());
+    logits_count_ = 0;
     return result;
   }
 
   BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) override {
-    return Run(parameters, batch, /*training=*/false);
+    const BatchResult result = Run(parameters, batch, /*training=*/false);
+    logits_count_ = batch.size() * plan_.outputs;
+    return result;
   }
+
+  // They stay on the device in training, where nobody asks for them.
+  std::span<const float> logits() const override { return logits_.values().first(logits_count_); }
 
  private:
   CudaModel(int device_index, ModelPlan plan) : device_index_(device_index), plan_(std::move(plan)) {}
 
+  static int64_t RowFloats(const Batch& batch) { return batch.rows == nullptr ? 0 : batch.rows->size(); }
+  int64_t MostRowFloats(int64_t samples) const;
+  void FillRows(const Batch& batch);
   BatchResult Run(std::span<const float> parameters, const Batch& batch, bool training);
   absl::Status RunOnDevice(int64_t samples, bool training);
   absl::Status Enqueue(int64_t samples, bool training);
@@ -44,16 +55,22 @@ class CudaModel final : public Model {
   const ModelPlan plan_;
   absl::Status status_;
   cuda::Stream stream_;
+  cuda::DeviceArray<float> device_rows_;  // before the network, which reads them
+  cuda::DeviceArray<float> device_rows_gradient_;
   std::unique_ptr<CudaNetwork> network_;
   cuda::DeviceArray<int64_t> device_position_;
   cuda::DeviceArray<cuda::LossSums> device_sums_;
   cuda::PinnedArray<float> parameters_;
-  cuda::PinnedArray<float> gradient_;
+  cuda::PinnedArray<float> gradient_;   // [layout.size() + MostRowFloats]
+  cuda::PinnedArray<float> rows_;       // [MostRowFloats], packed as Batch::rows says
+  cuda::PinnedArray<int32_t> indices_;  // [columns, samples]: offsets in them, or ids
+  cuda::PinnedArray<float> logits_;
   cuda::PinnedArray<float> features_;
   cuda::PinnedArray<int32_t> labels_;
   cuda::PinnedArray<int64_t> position_;
   cuda::PinnedArray<cuda::LossSums> sums_;
   std::map<std::pair<int64_t, bool>, cuda::Graph> graphs_;  // by samples and training; null: ran once
+  int64_t logits_count_ = 0;
 };
 
 absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(int device_index, ModelPlan plan,
@@ -62,20 +79,56 @@ absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(int device_index, Model
   std::unique_ptr<CudaModel> model(new CudaModel(device_index, std::move(plan)));
   const int64_t size = model->plan_.layout.size(), batch = options.largest_batch;
   MUSTER_ASSIGN_OR_RETURN(model->stream_, cuda::MakeStream());
+  const int64_t row_floats = model->MostRowFloats(batch);
+  MUSTER_ASSIGN_OR_RETURN(model->device_rows_, cuda::ZerosOnDevice<float>(row_floats));
+  MUSTER_ASSIGN_OR_RETURN(model->device_rows_gradient_, cuda::ZerosOnDevice<float>(row_floats));
+  // An index is an offset in the packed rows.
+  const std::vector<RowsOnDevice> packed(model->plan_.tables.size(),
+                                         {.rows = model->device_rows_.data(), .step = 1});
   MUSTER_ASSIGN_OR_RETURN(model->network_, CudaNetwork::Create(model->plan_, {.largest_batch = batch,
                                                                               .largest_training_batch = batch,
                                                                               .seed = options.seed,
-                                                                              .math = options.math}));
+                                                                              .math = options.math,
+                                                                              .tables = packed}));
   MUSTER_ASSIGN_OR_RETURN(model->device_position_, cuda::DeviceArray<int64_t>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->device_sums_, cuda::DeviceArray<cuda::LossSums>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->parameters_, cuda::PinnedArray<float>::Create(size));
-  MUSTER_ASSIGN_OR_RETURN(model->gradient_, cuda::PinnedArray<float>::Create(size));
+  MUSTER_ASSIGN_OR_RETURN(model->gradient_, cuda::PinnedArray<float>::Create(size + row_floats));
+  MUSTER_ASSIGN_OR_RETURN(model->rows_, cuda::PinnedArray<float>::Create(row_floats));
+  const auto column_count = static_cast<int64_t>(model->plan_.columns.size());
+  MUSTER_ASSIGN_OR_RETURN(model->indices_, cuda::PinnedArray<int32_t>::Create(column_count * batch));
+  MUSTER_ASSIGN_OR_RETURN(model->logits_, cuda::PinnedArray<float>::Create(batch * model->plan_.outputs));
   MUSTER_ASSIGN_OR_RETURN(model->features_,
                           cuda::PinnedArray<float>::Create(batch * model->plan_.spec.input.size()));
   MUSTER_ASSIGN_OR_RETURN(model->labels_, cuda::PinnedArray<int32_t>::Create(batch));
   MUSTER_ASSIGN_OR_RETURN(model->position_, cuda::PinnedArray<int64_t>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->sums_, cuda::PinnedArray<cuda::LossSums>::Create(1));
   return model;
+}
+
+// Of the rows of any batch of so many samples. Graphs copy that many, since their sizes are fixed.
+int64_t CudaModel::MostRowFloats(int64_t samples) const {
+  int64_t floats = 0;
+  for (const TableSpec& table : plan_.tables) floats += std::min(table.rows, samples) * table.width;
+  return floats;
+}
+
+void CudaModel::FillRows(const Batch& batch) {
+  const auto column_count = static_cast<int64_t>(plan_.columns.size());
+  MUSTER_CHECK((batch.rows == nullptr ? 0 : batch.rows->table_count()) ==
+                   static_cast<int>(plan_.tables.size()) &&
+               static_cast<int64_t>(batch.row_values.size()) == RowFloats(batch));
+  MUSTER_CHECK(static_cast<int64_t>(batch.ids.size()) == batch.size() * column_count);
+  std::copy(batch.row_values.begin(), batch.row_values.end(), rows_.data());
+  int32_t* to = indices_.data();
+  for (int64_t i = 0; i < column_count; ++i) {
+    const int table = plan_.columns[i].table;
+    if (table >= 0) {
+      to = std::copy_n(batch.rows->offsets(table).begin(), batch.size(), to);
+      continue;
+    }
+    for (int64_t s = 0; s < batch.size(); ++s) *to++ = batch.ids[s * column_count + i];
+  }
 }
 
 BatchResult CudaModel::Run(std::span<const float> parameters, const Batch& batch, bool training) {
@@ -85,6 +138,7 @@ BatchResult CudaModel::Run(std::span<const float> parameters, const Batch& batch
   std::copy(parameters.begin(), parameters.end(), parameters_.data());
   std::copy(batch.features.begin(), batch.features.end(), features_.data());
   std::copy(batch.labels.begin(), batch.labels.end(), labels_.data());
+  FillRows(batch);
   position_.data()[0] = batch.position;
   if (status_.ok()) status_ = RunOnDevice(batch.size(), training);
   if (!status_.ok()) return {.loss_sum = NAN, .samples = batch.size()};
@@ -120,14 +174,25 @@ absl::Status CudaModel::Enqueue(int64_t samples, bool training) {
   MUSTER_CUDA_RETURN_IF_ERROR(
       copy(network_->features(), features_.data(), samples * plan_.spec.input.size()));
   MUSTER_CUDA_RETURN_IF_ERROR(copy(network_->labels(), labels_.data(), samples));
+  const int64_t row_floats = MostRowFloats(samples);
+  const CudaColumns& columns = network_->columns();
+  MUSTER_CUDA_RETURN_IF_ERROR(copy(device_rows_.data(), rows_.data(), row_floats));
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      copy(columns.indices(), indices_.data(), samples * static_cast<int64_t>(plan_.columns.size())));
   MUSTER_CUDA_RETURN_IF_ERROR(copy(device_position_.data(), position_.data(), 1));
   const CudaPass pass{
       .samples = samples, .training = training, .position = device_position_.data(), .stream = stream};
   if (training) {
     MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(pass, device_sums_.data()));
+    MUSTER_CUDA_RETURN_IF_ERROR(cuda::SumRowGradients(columns.row_gradients(), columns.table_count(),
+                                                      columns.indices(), samples,
+                                                      device_rows_gradient_.data(), stream));
     MUSTER_CUDA_RETURN_IF_ERROR(copy(gradient_.data(), network_->gradient(), plan_.layout.size()));
+    MUSTER_CUDA_RETURN_IF_ERROR(
+        copy(gradient_.data() + plan_.layout.size(), device_rows_gradient_.data(), row_floats));
   } else {
     MUSTER_RETURN_IF_ERROR(network_->Evaluate(pass, /*add=*/false, device_sums_.data()));
+    MUSTER_CUDA_RETURN_IF_ERROR(copy(logits_.data(), network_->logits(), samples * plan_.outputs));
   }
   MUSTER_CUDA_RETURN_IF_ERROR(copy(sums_.data(), device_sums_.data(), 1));
   return absl::OkStatus();

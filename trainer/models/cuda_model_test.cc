@@ -11,6 +11,8 @@
 #include "kernels/cuda/cuda_testing.h"
 #include "trainer/data/mnist.h"
 #include "trainer/data/synthetic_digits.h"
+#include "trainer/models/column_cases.h"
+#include "trainer/models/cpu_model.h"
 #include "trainer/models/exact_data.h"
 #include "trainer/models/layer_cases.h"
 #include "trainer/models/reference_model.h"
@@ -72,6 +74,89 @@ TEST_P(CudaLayersTest, MatchTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaLayersTest, ::testing::ValuesIn(LayersCases()),
                          [](const auto& info) { return info.param.name; });
+
+class CudaColumnsTest : public CudaTest, public ::testing::WithParamInterface<ColumnsCase> {
+ protected:
+  const ModelPlan plan_ = *PlanModel(GetParam().spec);
+};
+
+// A batch of other rows each time, which the graphs of the times before must not remember.
+TEST_P(CudaColumnsTest, MatchTheReference) {
+  const auto model = MustMake(plan_);
+  const ReferenceModel reference(plan_, kSeed);
+  const std::vector<float> parameters = ExactParameters(plan_.layout, 3);
+  for (const int64_t samples : {9, 1, 0, 32}) {
+    for (uint64_t time = 0; time < kTimes; ++time) {
+      SCOPED_TRACE(::testing::Message() << samples << " samples, time " << time);
+      const ColumnsBatch data(plan_, 4 + time, samples);
+      const std::vector<double> all = data.BehindParameters(parameters);
+      const ReferenceResult expected = reference.ForwardBackward(all, data.batch());
+      const std::vector<double> tolerance = reference.GradientTolerance(all, data.batch(), kLossError);
+      const double loss_tolerance = static_cast<double>(samples) * kLossError;
+      std::vector<float> gradient(all.size(), NAN);
+      const BatchResult result = model->ForwardBackward(parameters, data.batch(), gradient);
+      ASSERT_TRUE(model->status().ok()) << model->status();
+      EXPECT_NEAR(result.loss_sum, expected.loss_sum, loss_tolerance);
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        ASSERT_NEAR(gradient[i], expected.gradient[i], tolerance[i]) << i;
+      }
+      EXPECT_NEAR(model->Evaluate(parameters, data.batch()).loss_sum,
+                  reference.EvaluationLoss(all, data.batch()), loss_tolerance);
+    }
+  }
+}
+
+TEST_P(CudaColumnsTest, GiveTheLogitsOfTheCpu) {
+  const auto model = MustMake(plan_);
+  const auto expected = MakeCpuModel(plan_, {.largest_batch = kLargestBatch, .seed = kSeed});
+  const std::vector<float> parameters = ExactParameters(plan_.layout, 3);
+  for (const int64_t samples : {9, 32, 0}) {
+    const ColumnsBatch data(plan_, 5, samples);
+    const BatchResult result = model->Evaluate(parameters, data.batch());
+    EXPECT_EQ(result.correct, expected->Evaluate(parameters, data.batch()).correct);
+    // Exact numbers, so that the order of sums does not matter.
+    EXPECT_TRUE(std::equal(model->logits().begin(), model->logits().end(), expected->logits().begin(),
+                           expected->logits().end()));
+  }
+}
+
+TEST_P(CudaColumnsTest, NanInARowReachesTheLossAndItsGradient) {
+  const auto model = MustMake(plan_);
+  ColumnsBatch data(plan_, 4, 9);
+  data.values[0] = NAN;
+  std::vector<float> gradient(plan_.layout.size() + data.rows.size());
+  const std::vector<float> parameters = ExactParameters(plan_.layout, 3);
+  EXPECT_TRUE(std::isnan(model->ForwardBackward(parameters, data.batch(), gradient).loss_sum));
+  EXPECT_TRUE(std::isnan(gradient[plan_.layout.size()]));
+}
+
+TEST_P(CudaColumnsTest, GiveTheSameBitsOnEachCall) {
+  const auto model = MustMake(plan_);
+  const ColumnsBatch data(plan_, 6, kLargestBatch);
+  // Numbers that are not exact.
+  std::vector<float> parameters(plan_.layout.size()), first(plan_.layout.size() + data.rows.size());
+  for (size_t i = 0; i < parameters.size(); ++i) parameters[i] = std::sin(static_cast<float>(i));
+  std::vector<float> again(first.size());
+  const double loss = model->ForwardBackward(parameters, data.batch(), first).loss_sum;
+  for (int time = 0; time < 5; ++time) {
+    EXPECT_EQ(model->ForwardBackward(parameters, data.batch(), again).loss_sum, loss);
+    ASSERT_EQ(again, first);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaColumnsTest, ::testing::ValuesIn(ColumnsCases()),
+                         [](const auto& info) { return info.param.name; });
+
+using WideColumnsOnDevice = CudaTest;
+
+TEST_F(WideColumnsOnDevice, BesideAnActivationAreNotThere) {
+  const ModelPlan plan =
+      *PlanModel({.input = {.channels = 2},
+                  .columns = {WideColumnSpec{.name = "a", .buckets = 3}},
+                  .layers = {DenseSpec{.name = "logit", .outputs = 1, .activation = Activation::kRelu}},
+                  .loss = LossKind::kSigmoidCrossEntropy});
+  EXPECT_TRUE(absl::IsUnimplemented(MakeCudaModel(0, plan, {.largest_batch = 1}).status()));
+}
 
 class CudaModelTest : public CudaTest, public ::testing::WithParamInterface<ModelConfig> {
  protected:

@@ -1,8 +1,10 @@
 #include "trainer/models/cuda_network.h"
 
+#include <algorithm>
 #include <variant>
 
 #include "base/random.h"
+#include "kernels/cuda/dense.h"
 
 namespace muster {
 namespace {
@@ -23,6 +25,19 @@ absl::StatusOr<std::unique_ptr<CudaLayer>> MakeLayer(const LayerPlan& plan, cons
     return MakeCudaDropout(*dropout, plan, seed);
   }
   return absl::UnimplementedError("the model has a kind of layer that is not there for CUDA yet");
+}
+
+// The gradient of the logits is that of wide columns too, so no layer may change it for itself.
+bool EndsInActivation(const ModelPlan& plan) {
+  if (plan.layers.empty()) return false;
+  const auto* const dense = std::get_if<DenseSpec>(&plan.layers.back().spec);
+  return dense == nullptr || dense->activation != Activation::kNone;
+}
+
+bool HasEmbeddings(const ModelPlan& plan) {
+  return std::any_of(plan.columns.begin(), plan.columns.end(), [](const IdColumnPlan& column) {
+    return std::holds_alternative<EmbeddingColumnSpec>(column.spec);
+  });
 }
 
 }  // namespace
@@ -50,14 +65,14 @@ absl::Status SideStream::Join(cudaStream_t main) {
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(const ModelPlan& plan,
                                                                  const CudaNetworkOptions& options) {
   MUSTER_CHECK(options.largest_batch >= options.largest_training_batch);
-  if (plan.spec.loss != LossKind::kSoftmaxCrossEntropy) {
-    return absl::UnimplementedError("the model has a loss that is not there for CUDA yet");
-  }
-  if (!plan.columns.empty()) {
-    return absl::UnimplementedError("the model has id columns, which are not there for CUDA yet");
+  if (plan.wide_bias && EndsInActivation(plan)) {
+    return absl::UnimplementedError(
+        "the model has wide columns beside a last layer with an activation, which is not there for CUDA yet");
   }
   std::unique_ptr<CudaNetwork> network(new CudaNetwork());
-  network->classes_ = plan.layers.back().output.size();
+  network->loss_ = plan.spec.loss;
+  network->outputs_ = plan.outputs;
+  if (plan.wide_bias) network->wide_bias_ = plan.wide_bias->offset;
   MUSTER_ASSIGN_OR_RETURN(network->products_, cuda::MatrixProducts::Create(options.math));
   MUSTER_ASSIGN_OR_RETURN(network->side_, SideStream::Create());
   MUSTER_RETURN_IF_ERROR(network->AddStages(plan, options));
@@ -67,6 +82,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(const ModelPlan
   MUSTER_ASSIGN_OR_RETURN(network->features_,
                           cuda::DeviceArray<float>::Create(options.largest_batch * plan.spec.input.size()));
   MUSTER_ASSIGN_OR_RETURN(network->labels_, cuda::DeviceArray<int32_t>::Create(options.largest_batch));
+  MUSTER_RETURN_IF_ERROR(network->AddColumns(plan, options));
   MUSTER_ASSIGN_OR_RETURN(network->loss_scratch_, cuda::ZerosOnDevice<cuda::LossScratch>(1));
   return network;
 }
@@ -101,27 +117,74 @@ absl::Status CudaNetwork::AddStages(const ModelPlan& plan, const CudaNetworkOpti
   return absl::OkStatus();
 }
 
+absl::Status CudaNetwork::AddColumns(const ModelPlan& plan, const CudaNetworkOptions& options) {
+  if (plan.layers.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(logits_, cuda::DeviceArray<float>::Create(options.largest_batch * plan.outputs));
+    MUSTER_ASSIGN_OR_RETURN(logits_gradient_,
+                            cuda::DeviceArray<float>::Create(options.largest_training_batch * plan.outputs));
+  } else if (!plan.columns.empty()) {
+    const int64_t size = plan.layers.front().input.size();
+    MUSTER_ASSIGN_OR_RETURN(input_, cuda::DeviceArray<float>::Create(options.largest_batch * size));
+    if (HasEmbeddings(plan)) {
+      MUSTER_ASSIGN_OR_RETURN(input_gradient_,
+                              cuda::DeviceArray<float>::Create(options.largest_training_batch * size));
+    }
+  }
+  MUSTER_ASSIGN_OR_RETURN(columns_, CudaColumns::Create(plan, {.largest_batch = options.largest_batch,
+                                                               .tables = options.tables,
+                                                               .features = features_.data(),
+                                                               .input_gradient = input_gradient_.data(),
+                                                               .logits_gradient = LogitsGradient()}));
+  return absl::OkStatus();
+}
+
 const float* CudaNetwork::InputOf(size_t stage) const {
-  return stage == 0 ? features_.data() : stages_[stage - 1].output.data();
+  if (stage > 0) return stages_[stage - 1].output.data();
+  return input_.size() > 0 ? input_.data() : features_.data();
+}
+
+float* CudaNetwork::LogitsGradient() const {
+  return stages_.empty() ? logits_gradient_.data() : stages_.back().output_gradient.data();
 }
 
 absl::Status CudaNetwork::Forward(const CudaPass& pass) {
+  if (input_.size() > 0) MUSTER_RETURN_IF_ERROR(columns_->FillInput(pass, input_.data()));
   for (size_t i = 0; i < stages_.size(); ++i) {
     MUSTER_RETURN_IF_ERROR(
         stages_[i].layer->Forward(pass, parameters_.data(), InputOf(i), stages_[i].output.data()));
+  }
+  float* const logits = stages_.empty() ? logits_.data() : stages_.back().output.data();
+  return columns_->AddWide(pass, parameters_.data(), stages_.empty() ? nullptr : logits, logits);
+}
+
+absl::Status CudaNetwork::Loss(const CudaPass& pass, float* gradient, bool add, cuda::LossSums* result) {
+  switch (loss_) {
+    case LossKind::kSoftmaxCrossEntropy:
+      MUSTER_CUDA_RETURN_IF_ERROR(cuda::SoftmaxCrossEntropy(pass.samples, outputs_, logits(), labels_.data(),
+                                                            gradient, add, loss_scratch_.data(), result,
+                                                            pass.stream));
+      break;
+    case LossKind::kSigmoidCrossEntropy:
+      MUSTER_CHECK(outputs_ == 1);
+      MUSTER_CUDA_RETURN_IF_ERROR(cuda::SigmoidCrossEntropy(pass.samples, logits(), labels_.data(), gradient,
+                                                            add, loss_scratch_.data(), result, pass.stream));
+      break;
   }
   return absl::OkStatus();
 }
 
 absl::Status CudaNetwork::ForwardBackward(const CudaPass& pass, cuda::LossSums* result) {
   MUSTER_RETURN_IF_ERROR(Forward(pass));
-  const Stage& last = stages_.back();
-  MUSTER_CUDA_RETURN_IF_ERROR(cuda::SoftmaxCrossEntropy(
-      pass.samples, classes_, last.output.data(), labels_.data(), last.output_gradient.data(),
-      /*add=*/false, loss_scratch_.data(), result, pass.stream));
+  MUSTER_RETURN_IF_ERROR(Loss(pass, LogitsGradient(), /*add=*/false, result));
+  if (wide_bias_) {
+    MUSTER_ASSIGN_OR_RETURN(const cudaStream_t side, side_->Fork(pass.stream));
+    MUSTER_CUDA_RETURN_IF_ERROR(cuda::ReluBackwardAndColumnSums(pass.samples, outputs_, /*activated=*/nullptr,
+                                                                LogitsGradient(),
+                                                                gradient_.data() + *wide_bias_, side));
+  }
   for (size_t i = stages_.size(); i-- > 0;) {
-    // The data needs no gradient, so the first layer is asked for none.
-    float* const input_gradient = i == 0 ? nullptr : stages_[i - 1].output_gradient.data();
+    // The data needs no gradient, so the first layer is asked for none unless there are embeddings below it.
+    float* const input_gradient = i == 0 ? input_gradient_.data() : stages_[i - 1].output_gradient.data();
     MUSTER_RETURN_IF_ERROR(
         stages_[i].layer->Backward(pass, parameters_.data(), InputOf(i), stages_[i].output.data(),
                                    stages_[i].output_gradient.data(), gradient_.data(), input_gradient));
@@ -131,10 +194,7 @@ absl::Status CudaNetwork::ForwardBackward(const CudaPass& pass, cuda::LossSums* 
 
 absl::Status CudaNetwork::Evaluate(const CudaPass& pass, bool add, cuda::LossSums* result) {
   MUSTER_RETURN_IF_ERROR(Forward(pass));
-  MUSTER_CUDA_RETURN_IF_ERROR(cuda::SoftmaxCrossEntropy(pass.samples, classes_, stages_.back().output.data(),
-                                                        labels_.data(), /*gradient=*/nullptr, add,
-                                                        loss_scratch_.data(), result, pass.stream));
-  return absl::OkStatus();
+  return Loss(pass, /*gradient=*/nullptr, add, result);
 }
 
 }  // namespace muster

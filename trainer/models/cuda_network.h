@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/cross_entropy.h"
+#include "trainer/models/cuda_columns.h"
 #include "trainer/models/cuda_layer.h"
 
 namespace muster {
@@ -15,6 +17,7 @@ struct CudaNetworkOptions {
   int64_t largest_training_batch = 0;  // of those with a backward pass
   uint64_t seed = 0;                   // of dropout, as CpuModelOptions
   cuda::Math math = cuda::Math::kFloat32;
+  std::vector<RowsOnDevice> tables;  // by table of the plan; their rows outlive the network
 };
 
 /// All memory is planned at creation. Enqueues on one stream; pointers are into the device's memory. One
@@ -29,8 +32,13 @@ class CudaNetwork {
   float* gradient() const { return gradient_.data(); }      // [layout.size()], padding zero
   float* features() const { return features_.data(); }      // [largest_batch, feature count]
   int32_t* labels() const { return labels_.data(); }        // [largest_batch]
+  const CudaColumns& columns() const { return *columns_; }  // indices() to be written like the features
 
-  /// From parameters, features and labels: the gradient, summed over the samples, and *result.
+  /// Of the pass before: [samples, outputs].
+  const float* logits() const { return stages_.empty() ? logits_.data() : stages_.back().output.data(); }
+
+  /// From parameters, rows, features, indices and labels: the gradient, summed over the samples, and *result.
+  /// The gradient of the rows is where columns() says.
   absl::Status ForwardBackward(const CudaPass& pass, cuda::LossSums* result);
 
   /// *result, or what it is more by if `add`.
@@ -46,10 +54,15 @@ class CudaNetwork {
 
   CudaNetwork() = default;
   absl::Status AddStages(const ModelPlan& plan, const CudaNetworkOptions& options);
+  absl::Status AddColumns(const ModelPlan& plan, const CudaNetworkOptions& options);
   absl::Status Forward(const CudaPass& pass);
+  absl::Status Loss(const CudaPass& pass, float* gradient, bool add, cuda::LossSums* result);
   const float* InputOf(size_t stage) const;
+  float* LogitsGradient() const;
 
-  int64_t classes_ = 0;
+  LossKind loss_ = LossKind::kSoftmaxCrossEntropy;
+  int64_t outputs_ = 0;
+  std::optional<int64_t> wide_bias_;  // its offset in the flat buffers
   std::unique_ptr<cuda::MatrixProducts> products_;
   std::unique_ptr<SideStream> side_;
   std::vector<Stage> stages_;
@@ -57,6 +70,11 @@ class CudaNetwork {
   cuda::DeviceArray<float> gradient_;
   cuda::DeviceArray<float> features_;
   cuda::DeviceArray<int32_t> labels_;
+  std::unique_ptr<CudaColumns> columns_;
+  cuda::DeviceArray<float> input_;            // of the first stage, of models with id columns
+  cuda::DeviceArray<float> input_gradient_;   // the same, where embeddings are in it
+  cuda::DeviceArray<float> logits_;           // of models without stages
+  cuda::DeviceArray<float> logits_gradient_;  // the same
   cuda::DeviceArray<cuda::LossScratch> loss_scratch_;
 };
 

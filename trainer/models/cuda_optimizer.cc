@@ -5,12 +5,13 @@
 namespace muster {
 namespace {
 
-struct Slots {
+// Where an optimizer has slots, and what the first begins with; the second begins with zeros.
+struct SlotKinds {
   bool first, second;
-  float first_value;  // to begin with; the second begins with zeros
+  float first_value;
 };
 
-Slots SlotsOf(const OptimizerConfig& config) {
+SlotKinds SlotsOf(const OptimizerConfig& config) {
   switch (config.kind) {
     case OptimizerKind::kSgd:
       return {false, false, 0};
@@ -28,10 +29,28 @@ Slots SlotsOf(const OptimizerConfig& config) {
 
 }  // namespace
 
+absl::StatusOr<SlotsOnDevice> SlotsOnDevice::Create(const OptimizerConfig& config, int64_t size) {
+  SlotsOnDevice slots;
+  const SlotKinds kinds = SlotsOf(config);
+  if (kinds.first) {
+    const std::vector<float> values(size, kinds.first_value);
+    MUSTER_ASSIGN_OR_RETURN(slots.first, cuda::CopyToDevice<float>(values));
+  }
+  if (kinds.second) {
+    MUSTER_ASSIGN_OR_RETURN(slots.second, cuda::ZerosOnDevice<float>(size));
+  }
+  return slots;
+}
+
 absl::StatusOr<std::unique_ptr<CudaOptimizer>> CudaOptimizer::Create(
     const ParameterLayout& layout, std::span<const OptimizerConfig> by_group, float gradient_scale) {
   std::unique_ptr<CudaOptimizer> optimizer(new CudaOptimizer());
   optimizer->gradient_scale_ = gradient_scale;
+  for (const OptimizerConfig& config : by_group) {
+    MUSTER_RETURN_IF_ERROR(Validate(config));
+    optimizer->configs_.push_back(config);
+    optimizer->sequences_.emplace_back(config);
+  }
   std::vector<int64_t> ends;
   LayoutRange stretch;
   int group = -1;
@@ -42,71 +61,63 @@ absl::StatusOr<std::unique_ptr<CudaOptimizer>> CudaOptimizer::Create(
     }
     if (tensor.spec.optimizer_group != group) {
       if (group >= 0) {
-        MUSTER_RETURN_IF_ERROR(optimizer->AddStretch({stretch.begin, tensor.offset}, by_group[group]));
+        MUSTER_RETURN_IF_ERROR(optimizer->AddStretch({stretch.begin, tensor.offset}, group));
       }
       group = tensor.spec.optimizer_group;
       stretch.begin = tensor.offset;
     }
     ends.push_back(tensor.offset + tensor.size);
   }
-  MUSTER_RETURN_IF_ERROR(optimizer->AddStretch({stretch.begin, layout.size()}, by_group[group]));
+  MUSTER_RETURN_IF_ERROR(optimizer->AddStretch({stretch.begin, layout.size()}, group));
   MUSTER_ASSIGN_OR_RETURN(optimizer->tensor_ends_, cuda::CopyToDevice<int64_t>(ends));
   return optimizer;
 }
 
-absl::Status CudaOptimizer::AddStretch(LayoutRange range, const OptimizerConfig& config) {
-  MUSTER_RETURN_IF_ERROR(Validate(config));
-  Stretch stretch{.range = range, .config = config, .sequence = StepFactorSequence(config)};
-  const Slots slots = SlotsOf(config);
-  if (slots.first) {
-    const std::vector<float> values(range.size(), slots.first_value);
-    MUSTER_ASSIGN_OR_RETURN(stretch.first_slot, cuda::CopyToDevice<float>(values));
-  }
-  if (slots.second) {
-    MUSTER_ASSIGN_OR_RETURN(stretch.second_slot, cuda::ZerosOnDevice<float>(range.size()));
-  }
+absl::Status CudaOptimizer::AddStretch(LayoutRange range, int group) {
+  Stretch stretch{.range = range, .group = group};
+  MUSTER_ASSIGN_OR_RETURN(stretch.slots, SlotsOnDevice::Create(configs_[group], range.size()));
   stretches_.push_back(std::move(stretch));
   return absl::OkStatus();
 }
 
 void CudaOptimizer::NextFactors(std::span<StepFactors> factors) {
-  MUSTER_CHECK(factors.size() == stretches_.size());
-  for (size_t i = 0; i < factors.size(); ++i) factors[i] = stretches_[i].sequence.Next();
+  MUSTER_CHECK(factors.size() == sequences_.size());
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] = sequences_[i].Next();
 }
 
 absl::Status CudaOptimizer::Update(const StepFactors* factors, float* parameters, const float* gradient,
                                    int32_t* first_bad, cudaStream_t stream) {
   for (const Stretch& stretch : stretches_) {
-    const OptimizerConfig& config = stretch.config;
+    const OptimizerConfig& config = configs_[stretch.group];
     float* const values = parameters + stretch.range.begin;
     const UpdateArrays arrays{stretch.range.size(), values, gradient + stretch.range.begin, values};
     const GradientFactors by{gradient_scale_, config.weight_decay};
-    float* const first = stretch.first_slot.data();
-    float* const second = stretch.second_slot.data();
+    float* const first = stretch.slots.first.data();
+    float* const second = stretch.slots.second.data();
+    const StepFactors* const of_group = factors + stretch.group;
     const cuda::FiniteCheck check{.tensor_ends = tensor_ends_.data(),
                                   .tensor_count = static_cast<int32_t>(tensor_ends_.size()),
                                   .offset = stretch.range.begin,
                                   .first_bad = first_bad};
     switch (config.kind) {
       case OptimizerKind::kSgd:
-        MUSTER_CUDA_RETURN_IF_ERROR(cuda::SgdUpdate(arrays, by, factors, check, stream));
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::SgdUpdate(arrays, by, of_group, check, stream));
         break;
       case OptimizerKind::kMomentum:
-        MUSTER_CUDA_RETURN_IF_ERROR(cuda::MomentumUpdate(arrays, by, factors, config.momentum,
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::MomentumUpdate(arrays, by, of_group, config.momentum,
                                                          config.nesterov, first, check, stream));
         break;
       case OptimizerKind::kAdagrad:
-        MUSTER_CUDA_RETURN_IF_ERROR(cuda::AdagradUpdate(arrays, by, factors, first, check, stream));
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::AdagradUpdate(arrays, by, of_group, first, check, stream));
         break;
       case OptimizerKind::kAdam:
-        MUSTER_CUDA_RETURN_IF_ERROR(cuda::AdamUpdate(arrays, by, factors, first, second, check, stream));
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::AdamUpdate(arrays, by, of_group, first, second, check, stream));
         break;
       case OptimizerKind::kFtrl:
-        MUSTER_CUDA_RETURN_IF_ERROR(cuda::FtrlUpdate(arrays, gradient_scale_, factors, config.l1,
+        MUSTER_CUDA_RETURN_IF_ERROR(cuda::FtrlUpdate(arrays, gradient_scale_, of_group, config.l1,
                                                      2 * config.l2, first, second, check, stream));
         break;
     }
-    ++factors;
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,13 @@
 
 namespace muster {
 
+/// The slots of an optimizer over `size` floats, as they are to begin with; null where the kind has none.
+struct SlotsOnDevice {
+  static absl::StatusOr<SlotsOnDevice> Create(const OptimizerConfig& config, int64_t size);
+  cuda::DeviceArray<float> first;
+  cuda::DeviceArray<float> second;
+};
+
 /// The optimizers of a whole layout, each over the tensors of its group, with their state on the device. The
 /// bits are those of LayoutOptimizer. One thread at a time.
 class CudaOptimizer {
@@ -23,8 +30,8 @@ class CudaOptimizer {
                                                                std::span<const OptimizerConfig> by_group,
                                                                float gradient_scale);
 
-  /// StepFactors of one step.
-  int64_t factor_count() const { return static_cast<int64_t>(stretches_.size()); }
+  /// StepFactors of one step: one for each group.
+  int64_t factor_count() const { return static_cast<int64_t>(sequences_.size()); }
 
   /// Writes those of the next step to `factors` ([factor_count()]).
   void NextFactors(std::span<StepFactors> factors);
@@ -38,16 +45,16 @@ class CudaOptimizer {
   // Neighbouring tensors of one group with the padding between them.
   struct Stretch {
     LayoutRange range;
-    OptimizerConfig config;
-    StepFactorSequence sequence;
-    cuda::DeviceArray<float> first_slot;  // the kind's first, second: null where it has no such slot
-    cuda::DeviceArray<float> second_slot;
+    int group = 0;
+    SlotsOnDevice slots;
   };
 
   CudaOptimizer() = default;
-  absl::Status AddStretch(LayoutRange range, const OptimizerConfig& config);
+  absl::Status AddStretch(LayoutRange range, int group);
 
   float gradient_scale_ = 1;
+  std::vector<OptimizerConfig> configs_;  // by group
+  std::vector<StepFactorSequence> sequences_;
   std::vector<Stretch> stretches_;
   cuda::DeviceArray<int64_t> tensor_ends_;
 };

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/cuda/batch.h"
@@ -13,6 +15,7 @@
 #include "trainer/data/sample_order.h"
 #include "trainer/models/cuda_network.h"
 #include "trainer/models/cuda_optimizer.h"
+#include "trainer/models/cuda_tables.h"
 
 namespace muster {
 namespace {
@@ -49,29 +52,79 @@ struct StepOutputs {
   Array<int32_t> first_bad;    // [steps], FiniteCheck's
 };
 
-// A data set on the device.
-struct SamplesOnDevice {
-  cuda::DeviceArray<uint8_t> bytes;
-  cuda::DeviceArray<uint8_t> labels;
-  cuda::ByteSamples view;
+// A data set on the device: bytes, or numbers and ids.
+class SamplesOnDevice {
+ public:
+  static absl::StatusOr<SamplesOnDevice> Create(const Dataset& dataset, const ModelPlan& plan);
+
+  int64_t size() const { return labels_.size(); }
+
+  /// As cuda::FillBatch, for the pass's samples.
+  absl::Status Fill(const CudaPass& pass, const cuda::SampleSource* sources, int64_t source_count,
+                    const CudaNetwork& network) const;
+
+ private:
+  bool is_bytes_ = false;
+  SampleShape shape_;
+  int64_t id_count_ = 0;
+  cuda::DeviceArray<uint8_t> bytes_;
+  cuda::DeviceArray<float> features_;
+  cuda::DeviceArray<int32_t> ids_;
+  cuda::DeviceArray<uint8_t> labels_;
 };
 
-absl::StatusOr<SamplesOnDevice> CopySamples(const Dataset& dataset, const SampleShape& shape) {
-  if (dataset.bytes.empty() && dataset.size() > 0) {
-    return absl::UnimplementedError("samples that are not kept as bytes do not stay on the GPU yet");
+// Kernels trust ids to be rows.
+void CheckIds(const Dataset& dataset, const ModelPlan& plan) {
+  const auto id_count = static_cast<int64_t>(plan.columns.size());
+  MUSTER_CHECK(dataset.id_count == id_count);
+  for (int64_t i = 0; i < static_cast<int64_t>(dataset.ids.size()); ++i) {
+    const int64_t buckets =
+        std::visit([](const auto& spec) { return spec.buckets; }, plan.columns[i % id_count].spec);
+    MUSTER_CHECK(dataset.ids[i] >= 0 && dataset.ids[i] < buckets, "an id out of range");
   }
-  MUSTER_CHECK(dataset.feature_count == shape.size());
-  MUSTER_CHECK(dataset.size() <= std::numeric_limits<int32_t>::max());
+}
+
+absl::StatusOr<SamplesOnDevice> SamplesOnDevice::Create(const Dataset& dataset, const ModelPlan& plan) {
   SamplesOnDevice samples;
-  MUSTER_ASSIGN_OR_RETURN(samples.bytes, cuda::CopyToDevice<uint8_t>(dataset.bytes));
-  MUSTER_ASSIGN_OR_RETURN(samples.labels, cuda::CopyToDevice<uint8_t>(dataset.labels));
-  samples.view = {.bytes = samples.bytes.data(),
-                  .labels = samples.labels.data(),
-                  .size = dataset.size(),
-                  .height = shape.height,
-                  .width = shape.width,
-                  .channels = shape.channels};
+  samples.is_bytes_ = !dataset.bytes.empty();
+  samples.shape_ = plan.spec.input;
+  samples.id_count_ = dataset.id_count;
+  if (samples.is_bytes_ && dataset.id_count > 0) {
+    return absl::UnimplementedError("ids beside features that are kept as bytes do not stay on the GPU yet");
+  }
+  MUSTER_CHECK(dataset.feature_count == samples.shape_.size());
+  MUSTER_CHECK(dataset.size() <= std::numeric_limits<int32_t>::max());
+  CheckIds(dataset, plan);
+  MUSTER_ASSIGN_OR_RETURN(samples.bytes_, cuda::CopyToDevice<uint8_t>(dataset.bytes));
+  MUSTER_ASSIGN_OR_RETURN(samples.features_, cuda::CopyToDevice<float>(dataset.features));
+  MUSTER_ASSIGN_OR_RETURN(samples.ids_, cuda::CopyToDevice<int32_t>(dataset.ids));
+  MUSTER_ASSIGN_OR_RETURN(samples.labels_, cuda::CopyToDevice<uint8_t>(dataset.labels));
   return samples;
+}
+
+absl::Status SamplesOnDevice::Fill(const CudaPass& pass, const cuda::SampleSource* sources,
+                                   int64_t source_count, const CudaNetwork& network) const {
+  if (is_bytes_) {
+    const cuda::ByteSamples samples{.bytes = bytes_.data(),
+                                    .labels = labels_.data(),
+                                    .size = size(),
+                                    .height = shape_.height,
+                                    .width = shape_.width,
+                                    .channels = shape_.channels};
+    MUSTER_CUDA_RETURN_IF_ERROR(cuda::FillBatch(samples, sources, source_count, pass.position, pass.samples,
+                                                network.features(), network.labels(), pass.stream));
+    return absl::OkStatus();
+  }
+  const cuda::TableSamples samples{.features = features_.data(),
+                                   .ids = ids_.data(),
+                                   .labels = labels_.data(),
+                                   .size = size(),
+                                   .feature_count = shape_.size(),
+                                   .id_count = id_count_};
+  MUSTER_CUDA_RETURN_IF_ERROR(cuda::FillBatch(samples, sources, source_count, pass.position, pass.samples,
+                                              network.features(), network.columns().indices(),
+                                              network.labels(), pass.stream));
+  return absl::OkStatus();
 }
 
 // The order of the samples, for two epochs: that of epoch e lies in the half e modulo 2. Batches pass from
@@ -145,8 +198,9 @@ class CudaTraining final : public DeviceTraining {
 
   absl::Status Start(std::span<const float> parameters) override;
   absl::StatusOr<std::vector<DeviceStep>> Run(int64_t steps) override;
-  absl::StatusOr<BatchResult> EvaluateTestSet() override;
+  absl::StatusOr<Evaluation> EvaluateTestSet() override;
   absl::Status ReadParameters(std::span<float> parameters) override;
+  absl::StatusOr<TableValues> ReadTables() override;
   double device_seconds() const override { return device_seconds_; }
 
  private:
@@ -180,6 +234,7 @@ class CudaTraining final : public DeviceTraining {
   SamplesOnDevice train_;
   SamplesOnDevice test_;
   OrderOnDevice order_;
+  std::unique_ptr<CudaTables> tables_;  // before the network, which reads them
   std::unique_ptr<CudaNetwork> network_;
   std::unique_ptr<CudaOptimizer> optimizer_;
   StepInputs<cuda::DeviceArray> inputs_;
@@ -188,7 +243,9 @@ class CudaTraining final : public DeviceTraining {
   std::map<int64_t, cuda::Graph> graphs_;      // by number of steps
   cuda::DeviceArray<int64_t> test_positions_;  // of the batches of an evaluation
   cuda::DeviceArray<cuda::LossSums> test_sums_;
-  int64_t step_ = 0;  // the next one
+  cuda::DeviceArray<float> test_scores_;  // [test set's size], of models with one logit
+  std::vector<uint8_t> test_labels_;      // the same
+  int64_t step_ = 0;                      // the next one
   double device_seconds_ = 0;
 };
 
@@ -201,22 +258,30 @@ absl::StatusOr<std::unique_ptr<DeviceTraining>> CudaTraining::Create(int device_
   if (options.batch_size > data.train.size()) {
     return absl::UnimplementedError("a batch larger than the training set");
   }
+  if (options.augment_shift && data.train.bytes.empty()) {
+    return absl::UnimplementedError("images that are not kept as bytes are not shifted on the GPU yet");
+  }
   MUSTER_ASSIGN_OR_RETURN(OrderOnDevice order, OrderOnDevice::Create(data.train.size(), shape, options));
   std::unique_ptr<CudaTraining> training(
       new CudaTraining(device_index, std::move(plan), options, std::move(order)));
   MUSTER_ASSIGN_OR_RETURN(training->stream_, cuda::MakeStream());
-  MUSTER_ASSIGN_OR_RETURN(training->train_, CopySamples(data.train, shape));
-  MUSTER_ASSIGN_OR_RETURN(training->test_, CopySamples(data.test, shape));
+  MUSTER_ASSIGN_OR_RETURN(training->train_, SamplesOnDevice::Create(data.train, training->plan_));
+  MUSTER_ASSIGN_OR_RETURN(training->test_, SamplesOnDevice::Create(data.test, training->plan_));
+  const float gradient_scale = 1.0f / static_cast<float>(options.batch_size);
+  const ParameterLayout& layout = training->plan_.layout;
+  MUSTER_ASSIGN_OR_RETURN(training->optimizer_,
+                          CudaOptimizer::Create(layout, options.optimizers, gradient_scale));
+  MUSTER_ASSIGN_OR_RETURN(training->tables_,
+                          CudaTables::Create(training->plan_.tables, options.optimizers, gradient_scale,
+                                             options.seed, static_cast<int32_t>(layout.tensors().size())));
   MUSTER_ASSIGN_OR_RETURN(
       training->network_,
       CudaNetwork::Create(training->plan_,
                           {.largest_batch = std::max(options.batch_size, options.evaluation_batch_size),
                            .largest_training_batch = options.batch_size,
                            .seed = options.seed,
-                           .math = options.math}));
-  MUSTER_ASSIGN_OR_RETURN(training->optimizer_,
-                          CudaOptimizer::Create(training->plan_.layout, options.optimizers,
-                                                1.0f / static_cast<float>(options.batch_size)));
+                           .math = options.math,
+                           .tables = training->tables_->rows()}));
   const int64_t factor_count = training->optimizer_->factor_count();
   MUSTER_ASSIGN_OR_RETURN(training->inputs_, StepInputs<cuda::DeviceArray>::Create(factor_count));
   MUSTER_ASSIGN_OR_RETURN(training->outputs_, StepOutputs<cuda::DeviceArray>::Create());
@@ -232,6 +297,10 @@ absl::StatusOr<std::unique_ptr<DeviceTraining>> CudaTraining::Create(int device_
   }
   MUSTER_ASSIGN_OR_RETURN(training->test_positions_, cuda::CopyToDevice<int64_t>(test_positions));
   MUSTER_ASSIGN_OR_RETURN(training->test_sums_, cuda::DeviceArray<cuda::LossSums>::Create(1));
+  if (training->plan_.outputs == 1) {
+    training->test_labels_ = data.test.labels;
+    MUSTER_ASSIGN_OR_RETURN(training->test_scores_, cuda::DeviceArray<float>::Create(data.test.size()));
+  }
   return training;
 }
 
@@ -308,13 +377,13 @@ absl::Status CudaTraining::EnqueueSteps(int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) {
     const CudaPass pass{
         .samples = batch_size_, .training = true, .position = inputs_.positions.data() + i, .stream = stream};
-    MUSTER_CUDA_RETURN_IF_ERROR(cuda::FillBatch(train_.view, order_.sources(), order_.source_count(),
-                                                pass.position, batch_size_, network_->features(),
-                                                network_->labels(), stream));
+    MUSTER_RETURN_IF_ERROR(train_.Fill(pass, order_.sources(), order_.source_count(), *network_));
     MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(pass, outputs_.sums.data() + i));
-    MUSTER_RETURN_IF_ERROR(optimizer_->Update(inputs_.factors.data() + i * optimizer_->factor_count(),
-                                              network_->parameters(), network_->gradient(),
-                                              outputs_.first_bad.data() + i, stream));
+    const StepFactors* const factors = inputs_.factors.data() + i * optimizer_->factor_count();
+    int32_t* const first_bad = outputs_.first_bad.data() + i;
+    MUSTER_RETURN_IF_ERROR(tables_->Update(network_->columns(), batch_size_, factors, first_bad, stream));
+    MUSTER_RETURN_IF_ERROR(
+        optimizer_->Update(factors, network_->parameters(), network_->gradient(), first_bad, stream));
   }
   return absl::OkStatus();
 }
@@ -334,26 +403,37 @@ absl::Status CudaTraining::Collect(Slot& slot, std::vector<DeviceStep>* results)
   return absl::OkStatus();
 }
 
-absl::StatusOr<BatchResult> CudaTraining::EvaluateTestSet() {
+absl::StatusOr<Evaluation> CudaTraining::EvaluateTestSet() {
   MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index_));
   const cudaStream_t stream = stream_.get();
   cuda::LossSums sums{};
-  const int64_t size = test_.view.size;
+  const int64_t size = test_.size();
+  std::vector<float> scores(test_scores_.size());
   for (int64_t i = 0; i < test_positions_.size(); ++i) {
-    const int64_t samples = std::min(evaluation_batch_size_, size - i * evaluation_batch_size_);
-    const CudaPass pass{
-        .samples = samples, .training = false, .position = test_positions_.data() + i, .stream = stream};
-    MUSTER_CUDA_RETURN_IF_ERROR(cuda::FillBatch(test_.view, /*sources=*/nullptr, /*sources_count=*/0,
-                                                pass.position, samples, network_->features(),
-                                                network_->labels(), stream));
+    const int64_t begin = i * evaluation_batch_size_;
+    const CudaPass pass{.samples = std::min(evaluation_batch_size_, size - begin),
+                        .training = false,
+                        .position = test_positions_.data() + i,
+                        .stream = stream};
+    MUSTER_RETURN_IF_ERROR(test_.Fill(pass, /*sources=*/nullptr, /*source_count=*/0, *network_));
     MUSTER_RETURN_IF_ERROR(network_->Evaluate(pass, /*add=*/i > 0, test_sums_.data()));
+    if (scores.empty()) continue;
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(test_scores_.data() + begin, network_->logits(),
+                                                pass.samples * sizeof(float), cudaMemcpyDeviceToDevice,
+                                                stream));
   }
   if (size > 0) {
     MUSTER_CUDA_RETURN_IF_ERROR(
         cudaMemcpyAsync(&sums, test_sums_.data(), sizeof sums, cudaMemcpyDeviceToHost, stream));
   }
+  if (!scores.empty()) {
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(scores.data(), test_scores_.data(), test_scores_.bytes(),
+                                                cudaMemcpyDeviceToHost, stream));
+  }
   MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
-  return BatchResult{.loss_sum = sums.loss_sum, .correct = sums.correct, .samples = size};
+  Evaluation evaluation{.result = {.loss_sum = sums.loss_sum, .correct = sums.correct, .samples = size}};
+  if (!scores.empty() && std::isfinite(sums.loss_sum)) evaluation.auc = AreaUnderCurve(scores, test_labels_);
+  return evaluation;
 }
 
 absl::Status CudaTraining::ReadParameters(std::span<float> parameters) {
@@ -364,6 +444,11 @@ absl::Status CudaTraining::ReadParameters(std::span<float> parameters) {
                                               stream_.get()));
   MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()));
   return absl::OkStatus();
+}
+
+absl::StatusOr<TableValues> CudaTraining::ReadTables() {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index_));
+  return tables_->Read(stream_.get());
 }
 
 }  // namespace

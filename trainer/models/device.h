@@ -13,8 +13,10 @@
 #include "kernels/cuda/math.h"
 #include "kernels/optimizer.h"
 #include "trainer/data/dataset.h"
+#include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 #include "trainer/models/model_spec.h"
+#include "trainer/models/row_source.h"
 
 namespace muster {
 
@@ -28,7 +30,7 @@ struct DeviceTrainingOptions {
   std::vector<OptimizerConfig> optimizers;  // by TensorSpec::optimizer_group
   int64_t batch_size = 0;
   int64_t evaluation_batch_size = 0;
-  uint64_t seed = 0;           // of the order of samples, of dropout and of the augmentation
+  uint64_t seed = 0;           // of the tables, the order of samples, dropout and the augmentation
   bool augment_shift = false;  // ShiftAugmentation
   cuda::Math math = cuda::Math::kFloat32;
 };
@@ -36,12 +38,15 @@ struct DeviceTrainingOptions {
 /// What one step gave.
 struct DeviceStep {
   double loss_sum = 0;
-  int32_t tensor_not_finite = -1;  // the first tensor of the layout whose gradient has NaN or infinity; or -1
+  // The first tensor of the layout or, counted on behind them, table whose gradient has NaN or infinity; or
+  // -1.
+  int32_t tensor_not_finite = -1;
 };
 
-/// Training in one process that stays on the device: data, parameters and the optimizers' state. Step t takes
-/// the batch that BatchSlice(t, batch_size, 0, 1) names, and updates as LayoutOptimizer does. Whatever fails
-/// once ends the training: results after an error mean nothing. One thread at a time.
+/// Training in one process that stays on the device: data, parameters, whole tables and the optimizers'
+/// state. Step t takes the batch that BatchSlice(t, batch_size, 0, 1) names, and updates as LayoutOptimizer
+/// and ParameterTable do. Whatever fails once ends the training: results after an error mean nothing. One
+/// thread at a time.
 class DeviceTraining {
  public:
   virtual ~DeviceTraining() = default;
@@ -53,11 +58,14 @@ class DeviceTraining {
   /// is not finite mean nothing.
   virtual absl::StatusOr<std::vector<DeviceStep>> Run(int64_t steps) = 0;
 
-  /// The sums over all samples of the test set.
-  virtual absl::StatusOr<BatchResult> EvaluateTestSet() = 0;
+  /// Over all samples of the test set. No AUC where the loss is not finite.
+  virtual absl::StatusOr<Evaluation> EvaluateTestSet() = 0;
 
   /// Copies the parameters as they are now to `parameters` ([layout.size()]).
   virtual absl::Status ReadParameters(std::span<float> parameters) = 0;
+
+  /// The tables as they are now.
+  virtual absl::StatusOr<TableValues> ReadTables() = 0;
 
   /// How long the device has worked on steps so far.
   virtual double device_seconds() const = 0;
@@ -76,7 +84,8 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelPlan plan,
                                                            const DeviceModelOptions& options) = 0;
 
-  /// `data` is copied. As MakeModel; Unimplemented also for data that are not kept as bytes.
+  /// `data` is copied. As MakeModel; Unimplemented also for what does not stay on the device step by step: a
+  /// batch larger than the training set, shifted images that are not kept as bytes.
   virtual absl::StatusOr<std::unique_ptr<DeviceTraining>> MakeTraining(
       ModelPlan plan, const TrainTestData& data, const DeviceTrainingOptions& options) = 0;
 };
@@ -93,7 +102,7 @@ struct CudaModule {
 };
 
 /// To be increased whenever anything here or in what it includes changes.
-inline constexpr uint32_t kCudaModuleAbi = 1;
+inline constexpr uint32_t kCudaModuleAbi = 2;
 
 inline constexpr const char* kCudaModuleFile = "libmuster_cuda.so";
 inline constexpr const char* kCudaModuleSymbol = "muster_cuda_module";

@@ -76,9 +76,9 @@ class Model {
   /// The same result without the gradient.
   virtual BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) = 0;
 
-  /// [samples, plan().outputs] of the batch that passed last, until the next one. Empty for a model that
-  /// keeps them on its device.
-  virtual std::span<const float> logits() const { return {}; }
+  /// [samples, plan().outputs] of the batch that passed last, until the next one. A model on a device may
+  /// have none after ForwardBackward.
+  virtual std::span<const float> logits() const = 0;
 
   /// OK, or what went wrong first with the device that computes: no result since then means anything.
   virtual absl::Status status() const { return absl::OkStatus(); }
