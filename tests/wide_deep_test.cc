@@ -51,7 +51,8 @@ TEST_F(WideDeep, SyncOverServersGivesTheBitsOfOneProcess) {
 
 TEST_F(WideDeep, ThePartsHaveOptimizersOfTheirOwn) {
   // A penalty that no gradient overcomes: the wide weights stay zero, and the deep part learns.
-  const std::vector<std::string> flags = With(kMinibatch, {"--wide_l1=1000"});
+  const std::vector<std::string> flags = {"--model=wide_deep",      "--variant=minibatch", "--sync_replicas",
+                                          "--global_batch_size=60", "--train_steps=300",   "--wide_l1=1000"};
   const Json local = RunLocal(flags, "local");
   const Json result = Run(MakeCluster(2, 1), flags, "over_servers");
   EXPECT_EQ(result["parameters_crc32c"], local["parameters_crc32c"]);
