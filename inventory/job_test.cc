@@ -336,8 +336,7 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "3:16: \"l1\" belongs to an optimizer: give \"optimizer\" too, one of ftrl"},
       {"name: j\nmodel: wide_deep\ntrain: {wide: {steps: 1}}\n" + replicas,
        "3:16: unknown key \"steps\" in wide; keys there are: optimizer, learning_rate, weight_decay, "
-       "momentum, "
-       "nesterov, beta1, beta2, epsilon, initial_accumulator, l1, l2, schedule"},
+       "momentum, nesterov, beta1, beta2, epsilon, initial_accumulator, l1, l2, schedule"},
       {"name: j\nmodel: wide_deep\nvariant: wide_only\ntrain: {wide: {learning_rate: 1}}\n" + replicas,
        "4:9: \"wide_only\" has one optimizer, whose keys stand in \"train\" itself, without \"wide\""},
       {"name: j\nmodel: mnist_mlp\ntrain: {wide: {learning_rate: 1}}\n" + replicas,

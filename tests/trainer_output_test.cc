@@ -67,6 +67,18 @@ class TrainerOutput : public testing::Test {
     return JsonLines(result.stdout_text);
   }
 
+  /// What `command`, another program that evaluates a saved model, prints: as many right answers as the
+  /// training says in `result`, give or take those that it calls too close.
+  Json ExpectSameAnswers(const std::vector<std::string>& command, const Json& result) {
+    const CommandResult run = Run(command);
+    EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+    const Json found = Json::parse(run.stdout_text);
+    const double correct = result["test_accuracy"].get<double>() * found["samples"].get<double>();
+    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6) << run.stdout_text;
+    EXPECT_LE(found["close"], found["samples"].get<int>() / 100) << "too many to tell anything";
+    return found;
+  }
+
   const TemporaryDirectory folder_;
 };
 
@@ -356,13 +368,7 @@ TEST_P(SavedModels, OtherProgramsFindTheSameAccuracy) {
   Train(flags);
   const Json result = Json::parse(*ReadFile(Path("result.json")));
   for (const std::string& file : GetParam().files) {
-    const CommandResult run = Run({python, Script("evaluate_model.py"), Path(file), data});
-    ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
-    const Json found = Json::parse(run.stdout_text);
-    const double correct = result["test_accuracy"].get<double>() * found["samples"].get<double>();
-    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6) << file;
-    EXPECT_LE(found["close"], found["samples"].get<int>() / 100) << "too many to tell anything";
-    printf("%s: %s, trainer: %.0f\n", file.c_str(), run.stdout_text.c_str(), correct);
+    ExpectSameAnswers({python, Script("evaluate_model.py"), Path(file), data}, result);
   }
 }
 
@@ -394,19 +400,13 @@ TEST_P(SavedWideDeep, OtherProgramsFindTheSameAccuracyAndLoss) {
          "--save_onnx=" + Path("model.onnx"), "--result_json=" + Path("result.json")});
   const Json result = Json::parse(*ReadFile(Path("result.json")));
   for (const std::string file : {"model.onnx", "model.safetensors"}) {
-    const CommandResult run = Run({python, Script("evaluate_wide_deep.py"), Path(file), data});
-    ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
-    const Json found = Json::parse(run.stdout_text);
-    const double correct = result["test_accuracy"].get<double>() * found["samples"].get<double>();
-    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6) << file;
-    EXPECT_LE(found["close"], found["samples"].get<int>() / 100) << "too many to tell anything";
+    const Json found =
+        ExpectSameAnswers({python, Script("evaluate_wide_deep.py"), Path(file), data}, result);
     // Which every logit has a part in.
     EXPECT_NEAR(found["loss"].get<double>(), result["test_loss"].get<double>(),
                 found["loss_error"].get<double>())
         << file;
     EXPECT_LE(found["loss_error"], 1e-5) << "too much to tell anything";
-    printf("%s: %s, trainer: %.0f, loss %.9f\n", file.c_str(), run.stdout_text.c_str(), correct,
-           result["test_loss"].get<double>());
   }
 }
 

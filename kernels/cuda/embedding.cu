@@ -91,16 +91,16 @@ __device__ float Updated(const RowUpdate& update, const StepFactors& factors, fl
   const GradientFactors by{update.scale, update.weight_decay};
   float* const first = update.first_slot + place;
   float* const second = update.second_slot + place;
-  switch (update.rule) {
-    case RowUpdate::Rule::kSgd:
+  switch (update.kind) {
+    case OptimizerKind::kSgd:
       return SgdElement(parameter, sum, by, factors.rate);
-    case RowUpdate::Rule::kMomentum:
+    case OptimizerKind::kMomentum:
       return MomentumElement(parameter, sum, by, factors.rate, update.momentum, update.nesterov, first);
-    case RowUpdate::Rule::kAdagrad:
+    case OptimizerKind::kAdagrad:
       return AdagradElement(parameter, sum, by, factors.rate, first);
-    case RowUpdate::Rule::kAdam:
+    case OptimizerKind::kAdam:
       return AdamElement(parameter, sum, by, factors.adam, first, second);
-    case RowUpdate::Rule::kFtrl:
+    case OptimizerKind::kFtrl:
       return FtrlElement(parameter, sum, {update.scale, factors.inverse_rate, update.l1, update.twice_l2},
                          first, second);
   }

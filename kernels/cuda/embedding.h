@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "kernels/optimizer_kind.h"
 #include "kernels/optimizer_loops.h"
 
 namespace muster::cuda {
@@ -61,10 +62,9 @@ struct RowGradient {
 cudaError_t SumRowGradients(const RowGradient* gradients, int count, const int32_t* indices, int64_t samples,
                             float* packed, cudaStream_t stream);
 
-/// A table as a whole with its optimizer. Numbers that its rule does not read may be anything.
+/// A table as a whole with its optimizer. Numbers that this one does not read may be anything.
 struct RowUpdate {
-  enum class Rule : uint8_t { kSgd, kMomentum, kAdagrad, kAdam, kFtrl };
-  Rule rule = Rule::kSgd;
+  OptimizerKind kind = OptimizerKind::kSgd;
   bool nesterov = false;
   int32_t tensor = 0;   // what UpdateRows calls it
   int32_t factors = 0;  // which of the step's
@@ -74,7 +74,7 @@ struct RowUpdate {
   float l1 = 0;
   float twice_l2 = 0;
   float* values = nullptr;       // [rows, width]
-  float* first_slot = nullptr;   // the same; null if the rule has none
+  float* first_slot = nullptr;   // the same; null if the optimizer has none
   float* second_slot = nullptr;  // the same
 };
 

@@ -18,7 +18,6 @@ namespace muster::cuda {
 namespace {
 
 using Kind = ColumnSource::Kind;
-using Rule = RowUpdate::Rule;
 
 const cudaStream_t kStream = cudaStreamPerThread;
 
@@ -195,22 +194,6 @@ TEST_F(RowGradients, OfWhatNamesNoRowGoNowhere) {
   EXPECT_EQ(PackedGradients(c, {-1, 1, -1, 1}, {NAN, 2, 3, 4}), (std::vector<float>{0, 6}));
 }
 
-Rule RuleOf(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::kSgd:
-      return Rule::kSgd;
-    case OptimizerKind::kMomentum:
-      return Rule::kMomentum;
-    case OptimizerKind::kAdagrad:
-      return Rule::kAdagrad;
-    case OptimizerKind::kAdam:
-      return Rule::kAdam;
-    case OptimizerKind::kFtrl:
-      return Rule::kFtrl;
-  }
-  MUSTER_CHECK(false, "an optimizer without a case");
-}
-
 float FirstSlot(const OptimizerConfig& config) {
   const bool accumulates = config.kind == OptimizerKind::kAdagrad || config.kind == OptimizerKind::kFtrl;
   return accumulates ? config.initial_accumulator : 0;
@@ -230,7 +213,7 @@ struct TableOnDevice {
         sequence(config) {}
 
   RowUpdate Update(int tensor, int32_t factors, float scale) const {
-    return {.rule = RuleOf(config.kind),
+    return {.kind = config.kind,
             .nesterov = config.nesterov,
             .tensor = tensor,
             .factors = factors,

@@ -52,12 +52,49 @@ TEST_F(DropoutOnDevice, DropsWhatTheCpuDrops) {
   }
 }
 
-class LossTest : public CudaTest, public ::testing::WithParamInterface<std::tuple<int, int>> {
- protected:
-  static GuardedOnDevice<LossScratch> MakeScratch() {
-    return GuardedOnDevice<LossScratch>(std::vector<LossScratch>(1));
-  }
+struct LossArguments {
+  const float* logits;
+  const int32_t* labels;
+  float* gradient;
+  bool add;
+  LossScratch* scratch;
+  LossSums* result;
 };
+
+struct ExpectedLoss {
+  double loss;
+  std::vector<double> gradient;
+  int64_t correct;
+};
+
+// What `run` makes of a batch: result and gradient, the result added to one, the gradient in place.
+template <typename Run>
+void ExpectLoss(const std::vector<float>& x, const std::vector<int32_t>& labels_values,
+                const ExpectedLoss& expected, double tolerance, const Run& run) {
+  const GuardedFloats logits(x), gradient(static_cast<int64_t>(x.size()));
+  const GuardedOnDevice<int32_t> labels(labels_values);
+  const GuardedOnDevice<LossScratch> scratch(std::vector<LossScratch>(1));
+  const GuardedOnDevice<LossSums> result(1);
+  const auto pass = [&](float* into, bool add) {
+    ASSERT_EQ(run(LossArguments{logits.data(), labels.data(), into, add, scratch.data(), result.data()}),
+              cudaSuccess);
+  };
+  pass(gradient.data(), false);
+  ExpectNear(gradient.Read(), expected.gradient, tolerance);
+  EXPECT_NEAR(result.Read()[0].loss_sum, expected.loss,
+              static_cast<double>(labels_values.size()) * tolerance);
+  EXPECT_EQ(result.Read()[0].correct, expected.correct);
+  const double once = result.Read()[0].loss_sum;
+  pass(nullptr, true);
+  EXPECT_EQ(result.Read()[0].loss_sum, 2 * once);
+  EXPECT_EQ(result.Read()[0].correct, 2 * expected.correct);
+  pass(logits.data(), false);
+  EXPECT_EQ(logits.Read(), gradient.Read());
+  EXPECT_EQ(result.Read()[0].loss_sum, once);
+  EXPECT_EQ(scratch.Read()[0].finished, 0u);
+}
+
+class LossTest : public CudaTest, public ::testing::WithParamInterface<std::tuple<int, int>> {};
 
 TEST_P(LossTest, MatchesTheReference) {
   const auto [batch, classes] = GetParam();
@@ -70,29 +107,12 @@ TEST_P(LossTest, MatchesTheReference) {
   std::vector<float> ignored(x.size());
   const int64_t correct = muster::SoftmaxCrossEntropy(classes, x, labels_values, ignored).correct;
 
-  const GuardedFloats logits(x), gradient(static_cast<int64_t>(x.size()));
-  const GuardedOnDevice<int32_t> labels(labels_values);
-  const GuardedOnDevice<LossScratch> scratch = MakeScratch();
-  const GuardedOnDevice<LossSums> result(1);
-  const auto run = [&](float* into, bool add) {
-    ASSERT_EQ(SoftmaxCrossEntropy(batch, classes, logits.data(), labels.data(), into, add, scratch.data(),
-                                  result.data(), cudaStreamPerThread),
-              cudaSuccess);
-  };
   // As in kernels/cross_entropy_test.cc.
-  const double tolerance = 24 * FLT_EPSILON;
-  run(gradient.data(), false);
-  ExpectNear(gradient.Read(), expected_gradient, tolerance);
-  EXPECT_NEAR(result.Read()[0].loss_sum, expected, batch * tolerance);
-  EXPECT_EQ(result.Read()[0].correct, correct);
-  const double once = result.Read()[0].loss_sum;
-  run(nullptr, true);
-  EXPECT_EQ(result.Read()[0].loss_sum, 2 * once);
-  EXPECT_EQ(result.Read()[0].correct, 2 * correct);
-  run(logits.data(), false);  // in place
-  EXPECT_EQ(logits.Read(), gradient.Read());
-  EXPECT_EQ(result.Read()[0].loss_sum, once);
-  EXPECT_EQ(scratch.Read()[0].finished, 0u);
+  ExpectLoss(x, labels_values, {.loss = expected, .gradient = expected_gradient, .correct = correct},
+             24 * FLT_EPSILON, [&](const LossArguments& to) {
+               return SoftmaxCrossEntropy(batch, classes, to.logits, to.labels, to.gradient, to.add,
+                                          to.scratch, to.result, cudaStreamPerThread);
+             });
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, LossTest,
@@ -112,29 +132,12 @@ TEST_F(Loss, SigmoidMatchesTheReference) {
     const double expected = ReferenceSigmoidCrossEntropy(Doubles(x), labels_values, &expected_gradient);
     int64_t correct = 0;
     for (int64_t i = 0; i < batch; ++i) correct += (x[i] > 0) == (labels_values[i] == 1);
-    const GuardedFloats logits(x), gradient(batch);
-    const GuardedOnDevice<int32_t> labels(labels_values);
-    const GuardedOnDevice<LossScratch> scratch(std::vector<LossScratch>(1));
-    const GuardedOnDevice<LossSums> result(1);
-    const auto run = [&](float* into, bool add) {
-      ASSERT_EQ(SigmoidCrossEntropy(batch, logits.data(), labels.data(), into, add, scratch.data(),
-                                    result.data(), cudaStreamPerThread),
-                cudaSuccess);
-    };
     // As in kernels/cross_entropy_test.cc.
-    const double tolerance = 3 * FLT_EPSILON;
-    run(gradient.data(), false);
-    ExpectNear(gradient.Read(), expected_gradient, tolerance);
-    EXPECT_NEAR(result.Read()[0].loss_sum, expected, static_cast<double>(batch) * tolerance);
-    EXPECT_EQ(result.Read()[0].correct, correct);
-    const double once = result.Read()[0].loss_sum;
-    run(nullptr, true);
-    EXPECT_EQ(result.Read()[0].loss_sum, 2 * once);
-    EXPECT_EQ(result.Read()[0].correct, 2 * correct);
-    run(logits.data(), false);  // in place
-    EXPECT_EQ(logits.Read(), gradient.Read());
-    EXPECT_EQ(result.Read()[0].loss_sum, once);
-    EXPECT_EQ(scratch.Read()[0].finished, 0u);
+    ExpectLoss(x, labels_values, {.loss = expected, .gradient = expected_gradient, .correct = correct},
+               3 * FLT_EPSILON, [&](const LossArguments& to) {
+                 return SigmoidCrossEntropy(batch, to.logits, to.labels, to.gradient, to.add, to.scratch,
+                                            to.result, cudaStreamPerThread);
+               });
   }
 }
 

@@ -6,23 +6,6 @@
 namespace muster {
 namespace {
 
-cuda::RowUpdate::Rule RuleOf(OptimizerKind kind) {
-  using Rule = cuda::RowUpdate::Rule;
-  switch (kind) {
-    case OptimizerKind::kSgd:
-      return Rule::kSgd;
-    case OptimizerKind::kMomentum:
-      return Rule::kMomentum;
-    case OptimizerKind::kAdagrad:
-      return Rule::kAdagrad;
-    case OptimizerKind::kAdam:
-      return Rule::kAdam;
-    case OptimizerKind::kFtrl:
-      return Rule::kFtrl;
-  }
-  MUSTER_CHECK(false, "an optimizer without a case");
-}
-
 // The values of a table that nothing has updated, some rows at a time.
 absl::StatusOr<cuda::DeviceArray<float>> CopyInitialValues(const TableSpec& spec,
                                                            const ParameterTable& table) {
@@ -57,7 +40,7 @@ absl::StatusOr<std::unique_ptr<CudaTables>> CudaTables::Create(std::span<const T
     Table table{.width = spec.width};
     MUSTER_ASSIGN_OR_RETURN(table.values, CopyInitialValues(spec, initial[i]));
     MUSTER_ASSIGN_OR_RETURN(table.slots, SlotsOnDevice::Create(config, table.values.size()));
-    updates.push_back({.rule = RuleOf(config.kind),
+    updates.push_back({.kind = config.kind,
                        .nesterov = config.nesterov,
                        .tensor = first_number + static_cast<int32_t>(i),
                        .factors = spec.optimizer_group,
