@@ -74,7 +74,8 @@ class TrainerOutput : public testing::Test {
     EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
     const Json found = Json::parse(run.stdout_text);
     const double correct = result["test_accuracy"].get<double>() * found["samples"].get<double>();
-    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6) << run.stdout_text;
+    EXPECT_NEAR(found["correct"].get<double>(), correct, found["close"].get<double>() + 1e-6)
+        << run.stdout_text;
     EXPECT_LE(found["close"], found["samples"].get<int>() / 100) << "too many to tell anything";
     return found;
   }
@@ -400,8 +401,7 @@ TEST_P(SavedWideDeep, OtherProgramsFindTheSameAccuracyAndLoss) {
          "--save_onnx=" + Path("model.onnx"), "--result_json=" + Path("result.json")});
   const Json result = Json::parse(*ReadFile(Path("result.json")));
   for (const std::string file : {"model.onnx", "model.safetensors"}) {
-    const Json found =
-        ExpectSameAnswers({python, Script("evaluate_wide_deep.py"), Path(file), data}, result);
+    const Json found = ExpectSameAnswers({python, Script("evaluate_wide_deep.py"), Path(file), data}, result);
     // Which every logit has a part in.
     EXPECT_NEAR(found["loss"].get<double>(), result["test_loss"].get<double>(),
                 found["loss_error"].get<double>())
