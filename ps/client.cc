@@ -155,8 +155,7 @@ void ParameterServerClient::Send(Shard& shard, Request& request) {
   if (header.has_pull_rows()) header.mutable_pull_rows()->set_step(shard.step);
   std::vector<grpc::Slice> payload = {BorrowFloats(request.gradient)};
   if (request.row_gradients != nullptr) payload.push_back(ShareFloats(request.row_gradients));
-  for (const grpc::Slice& slice : payload) bytes_pushed_ += slice.size();
-  shard.connection->Send(header, payload);
+  bytes_pushed_ += shard.connection->Send(header, payload);
 }
 
 absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoint deadline) {
@@ -165,7 +164,7 @@ absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoin
     if (!received.ok()) return Annotate(received.status(), TaskName(shard.task));
     ShardReply reply = *std::move(received);
     if (reply.header.request() != shard.request) continue;  // an answer to a request that was given up
-    bytes_pulled_ += reply.payload.size_bytes();
+    bytes_pulled_ += reply.bytes;
     if (!reply.header.has_error()) return reply;
     const ps::Error& error = reply.header.error();
     return absl::Status(static_cast<absl::StatusCode>(error.code()),

@@ -85,6 +85,7 @@ class ParameterServerClient {
   /// Tells all shards that this worker has succeeded.
   absl::Status Finish();
 
+  /// Of all frames to and from the servers, ids and headers included.
   uint64_t bytes_pushed() const { return bytes_pushed_; }
   uint64_t bytes_pulled() const { return bytes_pulled_; }
 

@@ -114,14 +114,17 @@ ShardConnection::ShardConnection(std::shared_ptr<grpc::Channel> channel, std::st
 
 ShardConnection::~ShardConnection() = default;
 
-void ShardConnection::Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload) {
-  stream_->Send(EncodeFrame(header, payload));
+uint64_t ShardConnection::Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload) {
+  grpc::ByteBuffer frame = EncodeFrame(header, payload);
+  const uint64_t bytes = frame.Length();
+  stream_->Send(std::move(frame));
+  return bytes;
 }
 
 absl::StatusOr<ShardReply> ShardConnection::Receive(TimePoint deadline) {
   auto frame = stream_->Receive(deadline);
   if (!frame.ok()) return Annotate(frame.status(), address_);
-  ShardReply reply;
+  ShardReply reply = {.bytes = frame->Length()};
   MUSTER_RETURN_IF_ERROR(Annotate(DecodeFrame(*frame, &reply.header, &reply.payload), address_));
   if (reply.header.version() != kWireVersion) {
     return FailedPrecondition("%s speaks version %d of the protocol, this worker version %d", address_,

@@ -20,6 +20,7 @@ namespace muster {
 struct ShardReply {
   ps::ServerHeader header;
   FloatPayload payload;
+  uint64_t bytes = 0;  // of the whole frame
 };
 
 /// Used by one thread. Once an operation has failed with Unavailable the connection is over: make a new one.
@@ -32,8 +33,8 @@ class ShardConnection {
   ~ShardConnection();
 
   /// Starts to send a frame; what `payload` lies over must stay as it is until its answer has come, or this
-  /// object is gone.
-  void Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload);
+  /// object is gone. Returns the frame's bytes.
+  uint64_t Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload);
 
   /// The next frame from the server. Unavailable: the stream broke. DeadlineExceeded: nothing came.
   absl::StatusOr<ShardReply> Receive(TimePoint deadline);
