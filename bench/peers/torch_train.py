@@ -48,11 +48,11 @@ def read_idx(folder, name, header):
     return memoryview(data)[header:]
 
 
-def load_mnist(folder):
+def load_mnist(folder, part="train"):
     import torch
 
-    images = torch.frombuffer(bytearray(read_idx(folder, "train-images-idx3-ubyte", 16)), dtype=torch.uint8)
-    labels = torch.frombuffer(bytearray(read_idx(folder, "train-labels-idx1-ubyte", 8)), dtype=torch.uint8)
+    images = torch.frombuffer(bytearray(read_idx(folder, f"{part}-images-idx3-ubyte", 16)), dtype=torch.uint8)
+    labels = torch.frombuffer(bytearray(read_idx(folder, f"{part}-labels-idx1-ubyte", 8)), dtype=torch.uint8)
     return images.reshape(-1, 784).float() / 255, labels.long()
 
 
