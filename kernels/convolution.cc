@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "kernels/aligned_floats.h"
-#include "kernels/convolution_method.h"
+#include "kernels/convolution_gradients.h"
 #include "kernels/max_pool.h"
 #include "kernels/threads.h"
 
@@ -38,26 +38,22 @@ class Convolution::State {
       : shape_(shape),
         largest_batch_(largest_batch),
         largest_group_(LargestGroup(shape)),
-        method_(MakeWinogradConvolution(shape, largest_group_)),
-        winners_(largest_batch * shape.output_size()) {
-    if (method_ == nullptr) method_ = MakeDirectConvolution(shape, largest_group_);
-    pool_ = {.height = shape.convolved_height(),
-             .width = shape.convolved_width(),
-             .channels = shape.outputs,
-             .window = shape.pool_window,
-             .activation = shape.activation,
-             .input_block = method_->convolved_block()};
-  }
+        direct_(MakeDirectConvolution(shape, largest_group_)),
+        winograd_(MakeWinogradGradients(shape, largest_group_)),
+        gradients_(winograd_ ? *winograd_ : *direct_),
+        forward_pool_(PoolOf(shape, direct_->convolved_block())),
+        backward_pool_(PoolOf(shape, gradients_.convolved_block())),
+        winners_(largest_batch * shape.output_size()) {}
 
   void Forward(int64_t samples, std::span<const float> input, std::span<const float> weights,
                std::span<const float> bias, std::span<float> output) {
     CheckSizes(samples, input.size(), weights.size(), bias.size(), output.size());
     if (samples == 0) return;
-    method_->SetForwardWeights(weights);
-    ForEachGroup(samples, [&](const Group& group) {
-      const std::span<float> convolved = Convolved(group);
-      method_->Forward(group.thread, group.samples, InputPart(input, group), bias.data(), convolved.data());
-      MaxPoolForward(pool_, group.samples, convolved, OutputPart(output, group),
+    direct_->SetForwardWeights(weights);
+    ForEachGroup(samples, *direct_, [&](const Group& group) {
+      const std::span<float> convolved = Convolved(forward_pool_, group);
+      direct_->Forward(group.thread, group.samples, InputPart(input, group), bias.data(), convolved.data());
+      MaxPoolForward(forward_pool_, group.samples, convolved, OutputPart(output, group),
                      OutputPart(std::span(winners_), group));
     });
   }
@@ -73,16 +69,17 @@ class Convolution::State {
       std::fill(bias_gradient.begin(), bias_gradient.end(), 0.0f);
       return;
     }
-    if (!input_gradient.empty()) method_->SetBackwardWeights(weights);
-    ForEachGroup(samples, [&](const Group& group) {
-      const std::span<float> convolved = Convolved(group);
-      MaxPoolBackward(pool_, group.samples, OutputPart(output_gradient, group),
+    if (!input_gradient.empty()) gradients_.SetWeights(weights);
+    ForEachGroup(samples, gradients_, [&](const Group& group) {
+      const std::span<float> convolved = Convolved(backward_pool_, group);
+      MaxPoolBackward(backward_pool_, group.samples, OutputPart(output_gradient, group),
                       OutputPart(std::span<const uint8_t>(winners_), group), convolved);
-      method_->AddParameterGradient(group.thread, group.samples, InputPart(input, group), convolved.data());
+      gradients_.AddParameterGradient(group.thread, group.samples, InputPart(input, group), convolved.data());
       if (input_gradient.empty()) return;
-      method_->InputGradient(group.thread, group.samples, convolved.data(), InputPart(input_gradient, group));
+      gradients_.InputGradient(group.thread, group.samples, convolved.data(),
+                               InputPart(input_gradient, group));
     });
-    method_->TakeParameterGradient(weights_gradient, bias_gradient);
+    gradients_.TakeParameterGradient(weights_gradient, bias_gradient);
   }
 
  private:
@@ -94,17 +91,27 @@ class Convolution::State {
                  static_cast<int64_t>(bias) == shape_.outputs);
   }
 
-  // Calls work(group) on several threads: the groups differ by at most one sample, and which thread takes
-  // which depends on the number of samples and threads alone.
+  static MaxPoolShape PoolOf(const ConvolutionShape& shape, int64_t convolved_block) {
+    return {.height = shape.convolved_height(),
+            .width = shape.convolved_width(),
+            .channels = shape.outputs,
+            .window = shape.pool_window,
+            .activation = shape.activation,
+            .input_block = convolved_block};
+  }
+
+  // Calls work(group) on several threads, for which `method` is prepared: the groups differ by at most one
+  // sample, and which thread takes which depends on the number of samples and threads alone.
   template <typename Work>
-  void ForEachGroup(int64_t samples, const Work& work) {
+  void ForEachGroup(int64_t samples, ConvolutionGradients& method, const Work& work) {
     const int threads = static_cast<int>(std::min<int64_t>(omp_get_max_threads(), samples));
     const int64_t rounds = (samples + threads * largest_group_ - 1) / (threads * largest_group_);
     const int64_t groups = std::min(samples, threads * rounds);
-    method_->Prepare(threads, samples / groups);
-    if (samples % groups != 0) method_->Prepare(threads, samples / groups + 1);
+    method.Prepare(threads, samples / groups);
+    if (samples % groups != 0) method.Prepare(threads, samples / groups + 1);
     while (static_cast<int>(convolved_.size()) < threads) {
-      convolved_.emplace_back(largest_group_ * pool_.input_size());
+      convolved_.emplace_back(largest_group_ *
+                              std::max(forward_pool_.input_size(), backward_pool_.input_size()));
     }
 #pragma omp parallel num_threads(threads)
     {
@@ -117,8 +124,8 @@ class Convolution::State {
     }
   }
 
-  std::span<float> Convolved(const Group& group) {
-    return {convolved_[group.thread].data(), static_cast<size_t>(group.samples * pool_.input_size())};
+  std::span<float> Convolved(const MaxPoolShape& pool, const Group& group) {
+    return {convolved_[group.thread].data(), static_cast<size_t>(group.samples * pool.input_size())};
   }
 
   template <typename T>
@@ -134,8 +141,10 @@ class Convolution::State {
   const ConvolutionShape shape_;
   const int64_t largest_batch_;
   const int64_t largest_group_;
-  std::unique_ptr<ConvolutionMethod> method_;
-  MaxPoolShape pool_;
+  const std::unique_ptr<DirectConvolution> direct_;
+  const std::unique_ptr<ConvolutionGradients> winograd_;
+  ConvolutionGradients& gradients_;  // one of them
+  const MaxPoolShape forward_pool_, backward_pool_;
   std::vector<AlignedFloats> convolved_;  // of each thread's group: the values, later their gradient
   std::vector<uint8_t> winners_;          // of the last forward pass: [largest_batch, output_size]
 };

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "kernels/aligned_floats.h"
-#include "kernels/convolution_method.h"
+#include "kernels/convolution_gradients.h"
 #include "kernels/convolution_plan.h"
 
 namespace muster {
@@ -53,9 +53,9 @@ struct Worker {
 // oneDNN takes what it reads and what it writes through one kind of pointer.
 void Point(memory& argument, const float* floats) { argument.set_data_handle(const_cast<float*>(floats)); }
 
-class DirectConvolution final : public ConvolutionMethod {
+class OneDnnConvolution final : public DirectConvolution {
  public:
-  DirectConvolution(const ConvolutionShape& shape, int64_t largest_group)
+  OneDnnConvolution(const ConvolutionShape& shape, int64_t largest_group)
       : shape_(shape),
         largest_group_(largest_group),
         engine_(dnnl::engine::kind::cpu, 0),
@@ -93,7 +93,7 @@ class DirectConvolution final : public ConvolutionMethod {
     CallDnnl([&] { pack_forward_->Run(stream_); });
   }
 
-  void SetBackwardWeights(std::span<const float> weights) override {
+  void SetWeights(std::span<const float> weights) override {
     Point(user_weights_, weights.data());
     CallDnnl([&] { pack_backward_->Run(stream_); });
   }
@@ -225,10 +225,10 @@ class DirectConvolution final : public ConvolutionMethod {
 
 }  // namespace
 
-std::unique_ptr<ConvolutionMethod> MakeDirectConvolution(const ConvolutionShape& shape,
+std::unique_ptr<DirectConvolution> MakeDirectConvolution(const ConvolutionShape& shape,
                                                          int64_t largest_group) {
-  return CallDnnl([&]() -> std::unique_ptr<ConvolutionMethod> {
-    return std::make_unique<DirectConvolution>(shape, largest_group);
+  return CallDnnl([&]() -> std::unique_ptr<DirectConvolution> {
+    return std::make_unique<OneDnnConvolution>(shape, largest_group);
   });
 }
 

@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 #include "kernels/aligned_floats.h"
-#include "kernels/convolution_method.h"
+#include "kernels/convolution_gradients.h"
 #include "kernels/winograd.h"
 
 namespace muster {
@@ -12,16 +12,22 @@ namespace {
 // With fewer the transforms, which cost as much for each channel, weigh more than the products they save.
 constexpr int64_t kMinChannels = 8;
 
-class WinogradConvolution final : public ConvolutionMethod {
+class WinogradGradients final : public ConvolutionGradients {
  public:
-  WinogradConvolution(const ConvolutionShape& shape, int64_t largest_group)
+  WinogradGradients(const ConvolutionShape& shape, int64_t largest_group)
       : shape_(shape),
         largest_group_(largest_group),
-        forward_(ForwardShape(shape)),
-        backward_(BackwardShape(shape)),
-        no_bias_(shape.channels),
-        forward_weights_(forward_.weight_points_size()),
-        backward_weights_(backward_.weight_points_size()) {}
+        forward_({.height = shape.height,
+                  .width = shape.width,
+                  .channels = shape.channels,
+                  .outputs = shape.outputs,
+                  .zeros = shape.padding == Padding::kSame ? 2 : 0}),
+        backward_({.height = shape.convolved_height(),
+                   .width = shape.convolved_width(),
+                   .channels = shape.outputs,
+                   .outputs = shape.channels,
+                   .zeros = shape.padding == Padding::kSame ? 2 : 4}),
+        weights_(backward_.weight_points_size()) {}
 
   int64_t convolved_block() const override { return 0; }
 
@@ -34,17 +40,8 @@ class WinogradConvolution final : public ConvolutionMethod {
     }
   }
 
-  void SetForwardWeights(std::span<const float> weights) override {
-    forward_.TransformWeights(weights, forward_weights_.data());
-  }
-
-  void SetBackwardWeights(std::span<const float> weights) override {
-    backward_.TransformTurnedWeights(weights, backward_weights_.data());
-  }
-
-  void Forward(int thread, int64_t samples, const float* input, const float* bias,
-               float* convolved) override {
-    forward_.Convolve(samples, input, forward_weights_.data(), bias, convolved, workers_[thread].forward);
+  void SetWeights(std::span<const float> weights) override {
+    backward_.TransformTurnedWeights(weights, weights_.data());
   }
 
   void AddParameterGradient(int thread, int64_t samples, const float* input,
@@ -60,7 +57,7 @@ class WinogradConvolution final : public ConvolutionMethod {
 
   void InputGradient(int thread, int64_t samples, const float* convolved_gradient,
                      float* input_gradient) override {
-    backward_.Convolve(samples, convolved_gradient, backward_weights_.data(), no_bias_.data(), input_gradient,
+    backward_.Convolve(samples, convolved_gradient, weights_.data(), input_gradient,
                        workers_[thread].backward);
   }
 
@@ -91,39 +88,22 @@ class WinogradConvolution final : public ConvolutionMethod {
     }
   }
 
-  static WinogradShape ForwardShape(const ConvolutionShape& shape) {
-    return {.height = shape.height,
-            .width = shape.width,
-            .channels = shape.channels,
-            .outputs = shape.outputs,
-            .zeros = shape.padding == Padding::kSame ? 2 : 0};
-  }
-
-  // From the gradient of the convolved image to that of the input.
-  static WinogradShape BackwardShape(const ConvolutionShape& shape) {
-    return {.height = shape.convolved_height(),
-            .width = shape.convolved_width(),
-            .channels = shape.outputs,
-            .outputs = shape.channels,
-            .zeros = shape.padding == Padding::kSame ? 2 : 4};
-  }
-
   const ConvolutionShape shape_;
   const int64_t largest_group_;
-  const Winograd forward_, backward_;
-  AlignedFloats no_bias_;
-  AlignedFloats forward_weights_, backward_weights_;  // points
+  const Winograd forward_;
+  const Winograd backward_;  // from the gradient of the convolved image to that of the input
+  AlignedFloats weights_;    // points
   std::vector<Worker> workers_;
 };
 
 }  // namespace
 
-std::unique_ptr<ConvolutionMethod> MakeWinogradConvolution(const ConvolutionShape& shape,
-                                                           int64_t largest_group) {
+std::unique_ptr<ConvolutionGradients> MakeWinogradGradients(const ConvolutionShape& shape,
+                                                            int64_t largest_group) {
   if (shape.kernel != Winograd::kKernel || shape.channels < kMinChannels || shape.outputs < kMinChannels) {
     return nullptr;
   }
-  return std::make_unique<WinogradConvolution>(shape, largest_group);
+  return std::make_unique<WinogradGradients>(shape, largest_group);
 }
 
 }  // namespace muster

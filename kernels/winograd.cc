@@ -14,7 +14,7 @@ struct WinogradLoops {
   void (*weights_to_points)(const double* weights, float* points, int64_t point) = nullptr;
   void (*points_to_weights)(const float* points, int64_t point, double* weights) = nullptr;
   void (*convolve)(const WinogradTiles&, int64_t samples, const float* images, const float* weight_points,
-                   const float* bias, float* output, float* image_points, float* output_points) = nullptr;
+                   float* output, float* image_points, float* output_points) = nullptr;
   void (*add_gradient)(const WinogradTiles&, int64_t samples, const float* images, const float* gradient,
                        float* gradient_points, float* image_points, float* output_points) = nullptr;
 };
@@ -114,17 +114,6 @@ void Winograd::ForEachPanel(const Work& work) const {
   }
 }
 
-void Winograd::TransformWeights(std::span<const float> weights, float* weight_points) const {
-  double taps[kTaps * kLargestPanel] = {};
-  ForEachPanel([&](int64_t c, int64_t o, int64_t count, int64_t points) {
-    for (int64_t tap = 0; tap < kTaps; ++tap) {
-      const float* const from = weights.data() + (tap * shape_.channels + c) * shape_.outputs + o;
-      for (int64_t i = 0; i < loops_.panel; ++i) taps[tap * loops_.panel + i] = i < count ? from[i] : 0;
-    }
-    loops_.weights_to_points(taps, weight_points + points, shape_.channels * loops_.panel);
-  });
-}
-
 void Winograd::TransformTurnedWeights(std::span<const float> weights, float* weight_points) const {
   double taps[kTaps * kLargestPanel] = {};
   ForEachPanel([&](int64_t c, int64_t o, int64_t count, int64_t points) {
@@ -163,10 +152,10 @@ void Winograd::CopyImages(int64_t samples, const float* images, float* copies) c
   }
 }
 
-void Winograd::Convolve(int64_t samples, const float* images, const float* weight_points, const float* bias,
-                        float* output, Scratch& scratch) const {
+void Winograd::Convolve(int64_t samples, const float* images, const float* weight_points, float* output,
+                        Scratch& scratch) const {
   CopyImages(samples, images, scratch.images_.data());
-  loops_.convolve(tiles_, samples, scratch.images_.data(), weight_points, bias, output,
+  loops_.convolve(tiles_, samples, scratch.images_.data(), weight_points, output,
                   scratch.image_points_.data(), scratch.output_points_.data());
 }
 

@@ -39,22 +39,24 @@ inline Place PlaceOf(const WinogradTiles& tiles, int64_t tile) {
           .columns = x + 1 < tiles.width ? 2 : 1};
 }
 
-// B^T d.
+// B^T d. All rows but two share the factor x^2 + 3/2 x - 1 of the points 1/2 and -2, those the factor x^2 - 1
+// of 1 and -1.
 inline void ImageToPoints(const Vector (&d)[kSide], Vector (&points)[kSide]) {
-  const Vector even = d[4] - 4 * d[2], odd = d[3] - 4 * d[1];
-  const Vector twice_even = d[4] - d[2], twice_odd = 2 * (d[3] - d[1]);
-  points[0] = 4 * d[0] - 5 * d[2] + d[4];
-  points[1] = even + odd;
-  points[2] = even - odd;
-  points[3] = twice_even + twice_odd;
-  points[4] = twice_even - twice_odd;
-  points[5] = 4 * d[1] - 5 * d[3] + d[5];
+  const Vector e0 = d[2] + 1.5f * d[1] - d[0], e1 = d[3] + 1.5f * d[2] - d[1];
+  const Vector e2 = d[4] + 1.5f * d[3] - d[2], e3 = d[5] + 1.5f * d[4] - d[3];
+  const Vector f1 = d[3] - d[1], f2 = d[4] - d[2];
+  points[0] = e2 - e0;
+  points[1] = e2 + e1;
+  points[2] = e2 - e1;
+  points[3] = f2 + 2 * f1;
+  points[4] = f2 - 0.5f * f1;
+  points[5] = e3 - e1;
 }
 
 // A^T points.
 inline void PointsToOutput(const Vector (&points)[kSide], Vector (&y)[2]) {
   y[0] = points[0] + (points[1] + points[2]) + (points[3] + points[4]);
-  y[1] = (points[1] - points[2]) + 2 * (points[3] - points[4]) + points[5];
+  y[1] = (points[1] - points[2]) + (0.5f * points[3] - 2 * points[4]) + points[5];
 }
 
 // A y.
@@ -62,41 +64,40 @@ inline void OutputToPoints(const Vector (&y)[2], Vector (&points)[kSide]) {
   points[0] = y[0];
   points[1] = y[0] + y[1];
   points[2] = y[0] - y[1];
-  points[3] = y[0] + 2 * y[1];
+  points[3] = y[0] + 0.5f * y[1];
   points[4] = y[0] - 2 * y[1];
   points[5] = y[1];
 }
 
-// 24 G g and 24 G^T points, of weights g and points that lie `stride` apart, for each of a panel. In double,
+// 15 G g and 15 G^T points, of weights g and points that lie `stride` apart, for each of a panel. In double,
 // which costs little, once for all of a batch, and without fractions.
 inline void WeightsToColumn(const double* g, int64_t stride, double* points, int64_t point_stride) {
   for (int64_t i = 0; i < kPanel; ++i, ++g, ++points) {
-    const double even = g[0] + g[2 * stride] + g[4 * stride], odd = g[stride] + g[3 * stride];
-    const double twice_even = g[0] + 4 * g[2 * stride] + 16 * g[4 * stride];
-    const double twice_odd = 2 * g[stride] + 8 * g[3 * stride];
-    points[0] = 6 * g[0];
-    points[point_stride] = -4 * (even + odd);
-    points[2 * point_stride] = -4 * (even - odd);
-    points[3 * point_stride] = twice_even + twice_odd;
-    points[4 * point_stride] = twice_even - twice_odd;
-    points[5 * point_stride] = 24 * g[4 * stride];
+    const double g0 = g[0], g1 = g[stride], g2 = g[2 * stride], g3 = g[3 * stride], g4 = g[4 * stride];
+    const double even = g0 + g2 + g4, odd = g1 + g3;
+    points[0] = 15 * g0;
+    points[point_stride] = 5 * (even + odd);
+    points[2 * point_stride] = -5 * (even - odd);
+    points[3 * point_stride] = -(16 * g0 + 8 * g1 + 4 * g2 + 2 * g3 + g4);
+    points[4 * point_stride] = g0 - 2 * g1 + 4 * g2 - 8 * g3 + 16 * g4;
+    points[5 * point_stride] = 15 * g4;
   }
 }
 
 inline void ColumnToWeights(const double* points, int64_t point_stride, double* g, int64_t stride) {
   for (int64_t i = 0; i < kPanel; ++i, ++g, ++points) {
-    const double p1 = points[point_stride], p2 = points[2 * point_stride];
     const double p3 = points[3 * point_stride], p4 = points[4 * point_stride];
-    const double even = -4 * (p1 + p2), odd = -4 * (p1 - p2), twice_even = p3 + p4, twice_odd = p3 - p4;
-    g[0] = 6 * points[0] + even + twice_even;
-    g[stride] = odd + 2 * twice_odd;
-    g[2 * stride] = even + 4 * twice_even;
-    g[3 * stride] = odd + 8 * twice_odd;
-    g[4 * stride] = even + 16 * twice_even + 24 * points[5 * point_stride];
+    const double even = 5 * (points[point_stride] - points[2 * point_stride]);
+    const double odd = 5 * (points[point_stride] + points[2 * point_stride]);
+    g[0] = 15 * points[0] + even - 16 * p3 + p4;
+    g[stride] = odd - 8 * p3 - 2 * p4;
+    g[2 * stride] = even - 4 * p3 + 4 * p4;
+    g[3 * stride] = odd - 2 * p3 - 8 * p4;
+    g[4 * stride] = even - p3 + 16 * p4 + 15 * points[5 * point_stride];
   }
 }
 
-constexpr double kScale = 1.0 / (24 * 24);
+constexpr double kScale = 1.0 / (15 * 15);
 
 // points [36, panel], `point` floats from one to the next, = G g G^T of weights [25, panel].
 void WeightsToPoints(const double* weights, float* points, int64_t point) {
@@ -151,9 +152,9 @@ inline void TransformImageTile(const WinogradTiles& tiles, const float* image, f
   }
 }
 
-// output = A^T points A + bias, of a tile and the `count` outputs of a panel.
+// output = A^T points A, of a tile and the `count` outputs of a panel.
 inline void TransformOutputTile(const WinogradTiles& tiles, const Place& place, const float* points,
-                                const float* bias, int64_t count, float* output) {
+                                int64_t count, float* output) {
 #pragma GCC unroll 2
   for (int64_t o = 0; o < kPanel; o += kLanes) {
     Vector columns[2][kSide];  // [y][x]
@@ -166,13 +167,12 @@ inline void TransformOutputTile(const WinogradTiles& tiles, const Place& place, 
       columns[0][x] = y[0];
       columns[1][x] = y[1];
     }
-    const Vector b = LoadPart(bias + o, count - o);
     for (int64_t y = 0; y < place.rows; ++y) {
       Vector row[2];
       PointsToOutput(columns[y], row);
       float* const pixel = output + y * tiles.width * tiles.outputs + o;
-      StorePart(row[0] + b, pixel, count - o);
-      if (place.columns == 2) StorePart(row[1] + b, pixel + tiles.outputs, count - o);
+      StorePart(row[0], pixel, count - o);
+      if (place.columns == 2) StorePart(row[1], pixel + tiles.outputs, count - o);
     }
   }
 }
@@ -209,15 +209,11 @@ struct Strided {
   int64_t column = 0;
 };
 
-// c [kRows, kPanel] = a [kRows, depth] * b [depth, kPanel], or added to what is there.
+// c [kRows, kPanel] = a [kRows, depth] * b [depth, kPanel], or added to what is there: after it is a sum of
+// its own, so that roundings of many calls do not pile up.
 template <bool kAdd, int kRows>
 inline void MultiplyTile(int64_t depth, Strided a, const float* b, float* c) {
-  Vector sums[kRows][2];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    sums[r][0] = kAdd ? Load(c + r * kPanel) : Vector{};
-    sums[r][1] = kAdd ? Load(c + r * kPanel + kLanes) : Vector{};
-  }
+  Vector sums[kRows][2] = {};
   for (int64_t k = 0; k < depth; ++k, a.values += a.column, b += kPanel) {
     const Vector left = Load(b), right = Load(b + kLanes);
 #pragma GCC unroll 16
@@ -228,9 +224,9 @@ inline void MultiplyTile(int64_t depth, Strided a, const float* b, float* c) {
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    Store(sums[r][0], c + r * kPanel);
-    Store(sums[r][1], c + r * kPanel + kLanes);
+  for (int r = 0; r < kRows; ++r, c += kPanel) {
+    Store(kAdd ? Load(c) + sums[r][0] : sums[r][0], c);
+    Store(kAdd ? Load(c + kLanes) + sums[r][1] : sums[r][1], c + kLanes);
   }
 }
 
@@ -266,7 +262,7 @@ inline void ForEachBlock(const WinogradTiles& tiles, int64_t samples, const floa
 }
 
 void Convolve(const WinogradTiles& tiles, int64_t samples, const float* images, const float* weight_points,
-              const float* bias, float* output, float* image_points, float* output_points) {
+              float* output, float* image_points, float* output_points) {
   ForEachBlock(tiles, samples, images, image_points, [&](int64_t first, int64_t count) {
     const float* weights = weight_points;
     for (int64_t o = 0; o < tiles.outputs; o += kPanel) {
@@ -276,7 +272,7 @@ void Convolve(const WinogradTiles& tiles, int64_t samples, const float* images, 
       }
       for (int64_t i = 0; i < count; ++i) {
         const Place place = PlaceOf(tiles, first + i);
-        TransformOutputTile(tiles, place, output_points + i * kPanel, bias + o, tiles.outputs - o,
+        TransformOutputTile(tiles, place, output_points + i * kPanel, tiles.outputs - o,
                             output + place.output + o);
       }
     }
