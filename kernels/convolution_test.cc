@@ -24,24 +24,15 @@ void PrintTo(const ConvolutionShape& shape, std::ostream* out) {
 namespace {
 
 // Of whole numbers, so that the results are those of the reference to the last bit, and every choice that
-// ReLU and pooling make is the same. What is multiplied by weights is a multiple of 225, since Winograd's
-// transform divides weights by up to that.
-constexpr float kWhole = 225;
-
-std::vector<float> RandomMultiples(uint64_t seed, int64_t size) {
-  std::vector<float> values = RandomIntegers(seed, size);
-  for (float& value : values) value *= kWhole;
-  return values;
-}
-
+// ReLU and pooling make is the same.
 struct Data {
   std::vector<float> input, weights, bias, output_gradient;
 };
 
 Data IntegerData(const ConvolutionShape& shape, int64_t samples) {
   return {.input = RandomIntegers(1, samples * shape.input_size()),
-          .weights = RandomMultiples(2, shape.weights_size()),
-          .bias = RandomMultiples(3, shape.outputs),
+          .weights = RandomIntegers(2, shape.weights_size()),
+          .bias = RandomIntegers(3, shape.outputs),
           .output_gradient = RandomIntegers(4, samples * shape.output_size())};
 }
 
@@ -106,9 +97,7 @@ TEST_P(ConvolutionTest, MatchesTheReferenceAndStaysInside) {
 
 // A sum of `terms` products of values up to 1 and one more value, in any order, is wrong by at most
 // (terms + 2) roundings of a value up to terms + 1 (Higham, "Accuracy and stability of numerical algorithms",
-// 3.1). Winograd's (5 x 5) pass through 36 products more and are enlarged; that this adds no more than as
-// many terms is no theorem, but leaves room: their errors here are up to five times those of direct sums,
-// which are a thousandth of the bound.
+// 3.1).
 double SumTolerance(int64_t terms) { return (terms + 2.0) * (terms + 1.0) * FLT_EPSILON / 2; }
 
 TEST_P(ConvolutionTest, RoundsAsFloatsDo) {
@@ -124,9 +113,8 @@ TEST_P(ConvolutionTest, RoundsAsFloatsDo) {
   Convolution convolution(shape, kSamples);
   const Result result = RunBoth(convolution, shape, kSamples, data);
   const Result expected = Reference(shape, kSamples, data);
-  const auto expect_near = [&](const std::vector<double>& actual, const std::vector<double>& wanted,
-                               int64_t terms) {
-    if (shape.kernel == 5) terms += 36;
+  const auto expect_near = [](const std::vector<double>& actual, const std::vector<double>& wanted,
+                              int64_t terms) {
     for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(actual[i], wanted[i], SumTolerance(terms)) << i;
   };
   const int64_t kernel = shape.kernel * shape.kernel;
@@ -226,12 +214,12 @@ TEST(Convolution, EqualValuesStayEqual) {
 }
 
 TEST(Convolution, NotFiniteReachesWhatItTakesPartIn) {
-  for (const auto& [channels, kernel] : {std::pair(1, 3), {3, 3}, {16, 3}, {1, 5}, {16, 5}}) {
-    const ConvolutionShape shape{.height = 8,
-                                 .width = 8,
+  for (const int64_t channels : {1, 3, 16}) {
+    const ConvolutionShape shape{.height = 6,
+                                 .width = 6,
                                  .channels = channels,
                                  .outputs = 16,
-                                 .kernel = kernel,
+                                 .kernel = 3,
                                  .activation = Activation::kRelu,
                                  .pool_window = 2};
     Convolution convolution(shape, 2);
