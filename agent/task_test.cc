@@ -103,19 +103,16 @@ TEST_F(AgentTest, ArgumentsAndEnvironmentArriveByteForByte) {
 
 TEST_F(AgentTest, ATaskHasItsOwnSessionAndNoDescriptorsOfOthers) {
   AgentClient client(root_);
-  const agent::TaskStatus status = RunToEnd(
-      client,
-      Shell("readlink /proc/$$/fd/0; ls /proc/$$/fd | tr '\\n' ' '; pwd; cut -d' ' -f1,6 /proc/$$/stat"));
+  // Without pipes and redirections, for which the shell would have descriptors of its own.
+  const agent::TaskStatus status =
+      RunToEnd(client, Shell("readlink /proc/$$/fd/0; ls /proc/$$/fd; pwd; cut -d' ' -f1,6 /proc/$$/stat"));
   ASSERT_EQ(status.exit_code(), 0);
   const std::string log = *client.Follow("job", "worker:0", 0);
-  std::istringstream lines(log);
-  std::string stdin_name, session, pid;
-  std::getline(lines, stdin_name);
-  EXPECT_EQ(stdin_name, "/dev/null");
-  std::string rest;
-  std::getline(lines, rest);
-  EXPECT_EQ(rest, "0 1 2 " + (root_ / "jobs/job/worker.0").string());
-  lines >> pid >> session;
+  const std::string expected = "/dev/null\n0\n1\n2\n" + (root_ / "jobs/job/worker.0").string() + "\n";
+  ASSERT_TRUE(log.starts_with(expected)) << log;
+  std::istringstream stat(log.substr(expected.size()));
+  std::string session, pid;
+  stat >> pid >> session;
   EXPECT_EQ(pid, session);
 }
 
