@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <ostream>
@@ -34,6 +35,13 @@ Data IntegerData(const ConvolutionShape& shape, int64_t samples) {
           .weights = RandomIntegers(2, shape.weights_size()),
           .bias = RandomIntegers(3, shape.outputs),
           .output_gradient = RandomIntegers(4, samples * shape.output_size())};
+}
+
+Data FloatData(const ConvolutionShape& shape, int64_t samples) {
+  return {.input = RandomFloats(1, samples * shape.input_size()),
+          .weights = RandomFloats(2, shape.weights_size()),
+          .bias = RandomFloats(3, shape.outputs),
+          .output_gradient = RandomFloats(4, samples * shape.output_size())};
 }
 
 struct Result {
@@ -106,10 +114,7 @@ TEST_P(ConvolutionTest, RoundsAsFloatsDo) {
   shape.activation = Activation::kNone;
   shape.pool_window = 1;
   constexpr int64_t kSamples = 3;
-  const Data data = {.input = RandomFloats(1, kSamples * shape.input_size()),
-                     .weights = RandomFloats(2, shape.weights_size()),
-                     .bias = RandomFloats(3, shape.outputs),
-                     .output_gradient = RandomFloats(4, kSamples * shape.output_size())};
+  const Data data = FloatData(shape, kSamples);
   Convolution convolution(shape, kSamples);
   const Result result = RunBoth(convolution, shape, kSamples, data);
   const Result expected = Reference(shape, kSamples, data);
@@ -127,10 +132,7 @@ TEST_P(ConvolutionTest, RoundsAsFloatsDo) {
 
 TEST_P(ConvolutionTest, GivesTheSameBitsOnEachCall) {
   const ConvolutionShape& shape = GetParam();
-  const Data data = {.input = RandomFloats(1, kLargestBatch * shape.input_size()),
-                     .weights = RandomFloats(2, shape.weights_size()),
-                     .bias = RandomFloats(3, shape.outputs),
-                     .output_gradient = RandomFloats(4, kLargestBatch * shape.output_size())};
+  const Data data = FloatData(shape, kLargestBatch);
   SetKernelThreads(2);
   Convolution convolution(shape, kLargestBatch);
   const Result first = RunBoth(convolution, shape, kLargestBatch, data);
@@ -201,10 +203,8 @@ TEST(Convolution, EqualValuesStayEqual) {
   const ConvolutionShape shape{
       .height = 12, .width = 12, .channels = 20, .outputs = 50, .kernel = 5, .pool_window = 2};
   constexpr int64_t kSamples = 2;
-  const Data data = {.input = std::vector<float>(kSamples * shape.input_size(), 0.1f),
-                     .weights = RandomFloats(2, shape.weights_size()),
-                     .bias = RandomFloats(3, shape.outputs),
-                     .output_gradient = RandomFloats(4, kSamples * shape.output_size())};
+  Data data = FloatData(shape, kSamples);
+  std::ranges::fill(data.input, 0.1f);
   Convolution convolution(shape, kSamples);
   const Result result = RunBoth(convolution, shape, kSamples, data);
   const Result expected = Reference(shape, kSamples, data);

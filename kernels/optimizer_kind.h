@@ -17,9 +17,8 @@ enum class OptimizerKind : uint8_t {
   kAdam = 1,
 
   /// The heavy ball as PyTorch has it: v = momentum v + g; p -= rate v, or with nesterov
-  /// p -= rate (g + momentum v). The rate is outside of v; in Caffe it is inside, which is the same as long
-  /// as
-  /// it is constant. Reads weight_decay, momentum, nesterov.
+  /// p -= rate (g + momentum v). The rate is outside of v; in Caffe it is inside, which is the same as
+  /// long as it is constant. Reads weight_decay, momentum, nesterov.
   kMomentum = 2,
 
   /// Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
