@@ -5,9 +5,15 @@
 // likes them. ReLU is applied where the values are pooled, and its gradient is that of the pooling. Groups
 // are shared out among the OpenMP threads that the calling thread may use (SetKernelThreads).
 //
+// Convolutions go by oneDNN; the gradients of those with kernels of 5 x 5 between several channels by
+// Winograd's minimal filtering (kernels/winograd.h), which about halves their time and whose roundings are up
+// to three times those of direct sums. Forward only direct sums will do: on a background of one colour they
+// give equal values, among which the pooling chooses the first, whatever the weights are.
+//
 // Images are [samples, height, width, channels], row-major, outside; weights [kernel, kernel, channels,
 // outputs]; strides are 1. Gradients are sums over the samples of the batch. The same bits come out for the
-// same inputs, build, instruction set and number of threads. A NaN reaches every output it takes part in.
+// same inputs, build, instruction set and number of threads. A NaN reaches every output it takes part in; by
+// Winograd its neighbours too.
 #pragma once
 
 #include <cstdint>

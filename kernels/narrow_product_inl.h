@@ -1,16 +1,11 @@
 // The loops of narrow_product.cc, which includes this file once for each instruction set, inside a namespace
-// of its own and under the target options of that set. So it has no include guard and includes nothing: what
-// is included would be compiled for the wrong machine.
+// of its own and under the target options of that set. So it has no include guard, and includes only what is
+// made for that: anything else would be compiled for the wrong machine.
 //
 // kLanes: floats in a vector. kTileOutputs: outputs computed at a time, as many as registers allow. The loops
 // over them must be unrolled, which -O2 would not do: the sums would live in memory instead of registers.
 
-using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
-using UnalignedVector =
-    float __attribute__((vector_size(kLanes * sizeof(float)), aligned(alignof(float)), may_alias));
-
-inline Vector Load(const float* from) { return *reinterpret_cast<const UnalignedVector*>(from); }
-inline void Store(Vector vector, float* to) { *reinterpret_cast<UnalignedVector*>(to) = vector; }
+#include "kernels/vector_inl.h"
 
 constexpr int64_t kTileInputs = 2 * kLanes;
 

@@ -1,7 +1,9 @@
 #include "trainer/models/reference_model.h"
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <ranges>
 #include <utility>
 
 #include "base/random.h"
@@ -134,6 +136,21 @@ int64_t LongestSum(const LayerPlan& plan, int64_t samples) {
   const LayoutTensor& weights = plan.tensors[0];
   const int64_t uses_of_an_input = weights.size / weights.spec.shape[weights.spec.shape.size() - 2];
   return std::max(samples * pixels, uses_of_an_input);
+}
+
+// Where a gradient of a convolution, or of what lies before one, is zero or small beside others of its
+// tensor: Winograd's algorithm (kernels/winograd.h) has errors that are small by norm, not by component. No
+// theorem gives one rounding of the largest magnitude; errors are a few tenths of it.
+void AddErrorByNorm(const ModelPlan& plan, std::span<const double> magnitudes, std::span<double> tolerance) {
+  bool reached = false;
+  for (const LayerPlan& layer : std::views::reverse(plan.layers)) {
+    reached |= std::holds_alternative<ConvolutionSpec>(layer.spec);
+    if (!reached) continue;
+    for (const LayoutTensor& tensor : layer.tensors) {
+      const double error = FLT_EPSILON * std::ranges::max(magnitudes.subspan(tensor.offset, tensor.size));
+      for (double& value : tolerance.subspan(tensor.offset, tensor.size)) value += error;
+    }
+  }
 }
 
 }  // namespace
@@ -289,7 +306,9 @@ std::vector<double> ReferenceModel::GradientTolerance(std::span<const double> pa
   }
   Values tolerance =
       Backward(Magnitudes(parameters), batch, activations, Values(activations.logits_gradient.size(), 1.0));
+  const Values magnitudes = tolerance;
   for (double& value : tolerance) value *= logits_error + static_cast<double>(terms) * FLT_EPSILON / 2;
+  AddErrorByNorm(plan_, magnitudes, tolerance);
   return tolerance;
 }
 

@@ -34,7 +34,7 @@ class ReferenceModel {
   /// The magnitude of a gradient is the sum of the absolute values of all the products that it is a sum of,
   /// with 1 for each logit's, which is at least as large. A float version is off by at most that magnitude
   /// times logits_error and a rounding for each term on the way (Higham, "Accuracy and stability of numerical
-  /// algorithms", 3.1).
+  /// algorithms", 3.1), and by one of the largest magnitude of the tensor where a convolution is on the way.
   std::vector<double> GradientTolerance(std::span<const double> parameters, const Batch& batch,
                                         double logits_error) const;
 
