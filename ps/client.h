@@ -71,7 +71,7 @@ class ParameterServerClient {
 
   /// One fused exchange with every shard: pushes the contribution, receives the updated parameters and the
   /// rows of the next batch ([next_rows.size()]). 4 * layout.size() bytes each way, 4 for each float
-  /// of the rows, and what is not counted: one to five for each id. The result is what ps:0 said.
+  /// of the rows, and one to five for each id. The result is what ps:0 said.
   absl::StatusOr<PushResult> PushPull(const Contribution& contribution, std::span<float> parameters,
                                       const RowIndex& next_rows, std::span<float> next_row_values);
 

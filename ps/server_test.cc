@@ -294,6 +294,43 @@ TEST(ParameterServer, RowsThatAreNotTheShardsAreRefused) {
   EXPECT_THAT(ask(pull).header.error().message(), HasSubstr("rows of 3 tables, the model has 2"));
 }
 
+// Against how many floats and ids there are: a header has less than 200 bytes without ids, an id here 3.
+TEST(ParameterServer, BytesAreThoseOfWholeFrames) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  ParameterServerClient client(cluster.ClientOptions(0));
+  std::vector<float> parameters(cluster.layout.size());
+  ASSERT_TRUE(client.Join(parameters).ok());
+  constexpr int64_t kIds = 1000;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < kIds; ++i) ids.insert(ids.end(), {0, 99'999 - i});
+  const RowIndex rows = IndexOf(ids, kIds);  // and one of the other table
+  std::vector<float> row_values(rows.size());
+  struct Bytes {
+    uint64_t pushed, pulled;
+  };
+  const auto bytes_of = [&](const absl::Status& status, const Bytes& before) {
+    EXPECT_TRUE(status.ok()) << status;
+    return Bytes{client.bytes_pushed() - before.pushed, client.bytes_pulled() - before.pulled};
+  };
+  const auto now = [&] { return Bytes{client.bytes_pushed(), client.bytes_pulled()}; };
+  using testing::AllOf, testing::Ge, testing::Lt;
+  const auto is_about = [](int64_t bytes) { return AllOf(Ge(bytes), Lt(bytes + 2 * 200)); };
+  const int64_t ids_bytes = 3 * kIds, row_bytes = 4 * rows.size(), dense_bytes = 4 * cluster.layout.size();
+
+  Bytes before = now();
+  Bytes bytes = bytes_of(client.PullRows(rows, row_values), before);
+  EXPECT_THAT(bytes.pushed, is_about(ids_bytes));
+  EXPECT_THAT(bytes.pulled, is_about(row_bytes));
+
+  before = now();
+  const std::vector<float> gradient = GradientOf(cluster.layout, 0, 0, row_values);
+  const Contribution contribution{.samples = 1, .gradient = gradient, .rows = rows};
+  bytes = bytes_of(client.PushPull(contribution, parameters, rows, row_values).status(), before);
+  EXPECT_THAT(bytes.pushed, is_about(dense_bytes + row_bytes + 2 * ids_bytes));
+  EXPECT_THAT(bytes.pulled, is_about(dense_bytes + row_bytes));
+  EXPECT_TRUE(client.Finish().ok());
+}
+
 TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
   const OptimizerConfig sgd{.kind = OptimizerKind::kSgd, .learning_rate = 1.0f};
   Cluster cluster(2, 3, UpdateMode::kAsync, {sgd, sgd});
