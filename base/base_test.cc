@@ -13,6 +13,7 @@
 
 #include "base/archive.h"
 #include "base/clock.h"
+#include "base/command_line.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/nearest.h"
@@ -248,6 +249,21 @@ TEST(Nearest, FindsTypingErrorsAndOnlyThose) {
   EXPECT_EQ(NearestWord("replcias", keys), "replicas");
   EXPECT_EQ(NearestWord("Train", keys), "train");
   EXPECT_EQ(NearestWord("zzzz", keys), "");
+}
+
+TEST(CommandLine, AnEmptyValueTakesNoOtherFlagsPlace) {
+  EXPECT_EQ(CheckFlagValues(std::vector<std::string>{"--save_model=", "--seed=3"}).message(),
+            "--save_model: expected a value, found \"\"");
+  EXPECT_TRUE(CheckFlagValues(std::vector<std::string>{"--a=b=", "--a", "c=", "-a=", "--", "--b="}).ok());
+}
+
+TEST(CommandLine, AnUnexpectedArgumentIsNamedWithTheNearestFlag) {
+  const std::vector<std::string> flags = {"train_steps", "seed"};
+  EXPECT_EQ(UnexpectedArgument({"--trian_steps=3", "x"}, flags),
+            "unexpected argument --trian_steps=3; did you mean '--train_steps'?");
+  EXPECT_EQ(UnexpectedArgument({"--seeed"}, flags), "unexpected argument --seeed; did you mean '--seed'?");
+  EXPECT_EQ(UnexpectedArgument({"--elephant"}, flags), "unexpected argument --elephant");
+  EXPECT_EQ(UnexpectedArgument({"seed"}, flags), "unexpected argument seed");
 }
 
 TEST(Clock, AgesShowTheTwoLargestUnits) {

@@ -8,6 +8,7 @@
 #include <absl/strings/str_join.h>
 #include <CLI/CLI.hpp>
 
+#include "base/command_line.h"
 #include "base/nearest.h"
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
@@ -141,6 +142,17 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   return 0;
 }
 
+// Of the command that was given last, without their dashes.
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  const CLI::App* last = &app;
+  while (!last->get_subcommands().empty()) last = last->get_subcommands().back();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : last->get_options()) {
+    names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+  }
+  return names;
+}
+
 // CLI11 only knows that there was no command, not that a word was meant as one.
 std::string Missing(const CLI::App& app, const CLI::RequiredError& error) {
   const CLI::App* last = &app;  // of the commands that were given
@@ -169,6 +181,11 @@ int RunCommandLine(int argc, char** argv) {
   CommandLine line;
   Declare(line);
   DeclareData(line);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const absl::Status values = CheckFlagValues(arguments); !values.ok()) {
+    std::fprintf(stderr, "muster: %s\n", std::string(values.message()).c_str());
+    return 2;
+  }
   try {
     line.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -179,6 +196,10 @@ int RunCommandLine(int argc, char** argv) {
     return 0;
   } catch (const CLI::RequiredError& error) {
     std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", Missing(line.app, error).c_str());
+    return 2;
+  } catch (const CLI::ExtrasError&) {
+    std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n",
+                 UnexpectedArgument(line.app.remaining(/*recurse=*/true), FlagNames(line.app)).c_str());
     return 2;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", error.what());

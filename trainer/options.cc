@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/command_line.h"
 #include "trainer/data/make_data.h"
 #include "trainer/optimizer_flags.h"
 
@@ -68,6 +69,9 @@ CLI::Validator RealNumber(double minimum, double maximum) {
       },
       absl::StrFormat("%g..%g", minimum, maximum));
 }
+
+// Of flags that need no value: CLI11 would take any number, and throws what is none of its errors for others.
+CLI::Validator TrueOrFalse() { return CLI::IsMember({"true", "false", "1", "0"}); }
 
 // As typed; what was not given is unset, or zero where zero cannot be asked for.
 struct Flags {
@@ -145,6 +149,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->transform(WholeNumber(1, kMaxSteps))
       ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
+      ->check(TrueOrFalse())
       ->group(training);
   app.add_option("--replicas_to_aggregate", f.replicas_to_aggregate,
                  "Workers that make up a synchronous step: all of them")
@@ -158,6 +163,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(training);
   app.add_flag("--prefetch", f.options.prefetch,
                "Prepare the next batch during a step: faster only with a core that nothing else needs")
+      ->check(TrueOrFalse())
       ->group(training);
   app.add_option("--data_dir", f.data_dir,
                  "A folder with mnist/ or census/, 'synthetic', or 'auto': MUSTER_DATA, else synthetic")
@@ -179,6 +185,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(training);
   app.add_flag("--deterministic", f.options.deterministic,
                "The same instruction set on unlike hosts: AVX2, no GPU")
+      ->check(TrueOrFalse())
       ->group(training);
   app.add_option("--checkpoint_dir", f.checkpoint_dir, "Not in this version")->group(training);
 
@@ -227,6 +234,7 @@ void DeclareOptimizerFlags(CLI::App& app, const std::string& prefix, const std::
   // Not to the optional itself, which CLI11 sets to false where the flag is not given.
   app.add_flag_function(
          "--" + prefix + "nesterov", [&f](int64_t count) { f.nesterov = count > 0; }, "momentum: Nesterov's")
+      ->check(TrueOrFalse())
       ->group(group);
   real("beta1", f.beta1, 0, kMaxBelow1, "adam");
   real("beta2", f.beta2, 0, kMaxBelow1, "adam");
@@ -411,6 +419,15 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
   return options;
 }
 
+// Without their dashes.
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
@@ -424,6 +441,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
                         flags.optimizer);
   DeclareOptimizerFlags(app, kWidePrefix, "Optimizer of the wide part of wide_deep (likewise)",
                         flags.wide_optimizer);
+  MUSTER_RETURN_IF_ERROR(CheckFlagValues(arguments));
   CommandLine line;
   try {
     // CLI11 takes the arguments last first.
@@ -436,6 +454,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     return line;
   } catch (const CLI::ValidationError& error) {
     return InvalidArgument("%s", error.what());
+  } catch (const CLI::ExtrasError&) {
+    return InvalidArgument("%s (muster-trainer --help lists the flags)",
+                           UnexpectedArgument(app.remaining(), FlagNames(app)));
   } catch (const CLI::ParseError& error) {
     return InvalidArgument("%s (muster-trainer --help lists the flags)", error.what());
   }

@@ -254,7 +254,27 @@ TEST(Options, Devices) {
 TEST(Options, AnEmptyValueIsAVariableThatIsNotSet) {
   for (const std::string flag : {"--save_model", "--data_dir", "--optimizer", "--variant", "--hidden"}) {
     EXPECT_EQ(Error({flag, ""}), flag + ": expected a value, found \"\"");
+    EXPECT_EQ(Error({flag + "=", "--seed=3"}), flag + ": expected a value, found \"\"");
   }
+}
+
+TEST(Options, FlagsWithoutAValueTakeTrueAndFalse) {
+  EXPECT_TRUE(Options({"--prefetch"}).prefetch);
+  EXPECT_TRUE(Options({"--prefetch=true"}).prefetch);
+  EXPECT_FALSE(Options({"--prefetch=false"}).prefetch);
+  for (const std::string flag :
+       {"--sync_replicas", "--prefetch", "--deterministic", "--nesterov", "--wide_nesterov"}) {
+    for (const std::string value : {"maybe", "3", "-1", "99999999999999999999"}) {
+      EXPECT_THAT(Error({flag + "=" + value}), HasSubstr(flag + ": " + value + " not in {true,false,1,0}"));
+    }
+  }
+}
+
+TEST(Options, ATypingErrorIsToldTheNearestFlag) {
+  EXPECT_EQ(
+      Error({"--trian_steps=3"}),
+      "unexpected argument --trian_steps=3; did you mean '--train_steps'? (muster-trainer --help lists the "
+      "flags)");
 }
 
 TEST(Options, MakingDataNeedsAFolderAndNoCluster) {
