@@ -251,6 +251,18 @@ TEST(Nearest, FindsTypingErrorsAndOnlyThose) {
   EXPECT_EQ(NearestWord("zzzz", keys), "");
 }
 
+TEST(File, DataIsReadFromRegularFilesOnly) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path pipe = folder.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(ReadRegularFile(pipe).status().message(), pipe.string() + ": no file, but a pipe or a device");
+  EXPECT_EQ(ReadRegularFile("/dev/zero").status().message(), "/dev/zero: no file, but a pipe or a device");
+  EXPECT_FALSE(ReadRegularFile(folder.path()).ok());
+  EXPECT_TRUE(absl::IsNotFound(ReadRegularFile(folder.path() / "none").status()));
+  ASSERT_TRUE(WriteFileAtomically(folder.path() / "file", "text").ok());
+  EXPECT_EQ(ReadRegularFile(folder.path() / "file").value_or(""), "text");
+}
+
 TEST(CommandLine, AnEmptyValueTakesNoOtherFlagsPlace) {
   EXPECT_EQ(CheckFlagValues(std::vector<std::string>{"--save_model=", "--seed=3"}).message(),
             "--save_model: expected a value, found \"\"");

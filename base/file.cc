@@ -54,16 +54,8 @@ absl::Status ReplaceFile(const std::filesystem::path& path, std::string_view byt
   return Annotate(status, path.string());
 }
 
-}  // namespace
-
-void UniqueFd::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
-
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, uint64_t max_bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoError(errno, path.string());
+absl::StatusOr<std::string> ReadAll(const UniqueFd& fd, const std::filesystem::path& path,
+                                    uint64_t max_bytes) {
   std::string bytes;
   struct stat info {};
   if (::fstat(fd.get(), &info) == 0 && info.st_size > 0) {
@@ -82,6 +74,28 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, uint64_t
       return InvalidArgument("%s: larger than the %d bytes allowed", path.string(), max_bytes);
     }
   }
+}
+
+}  // namespace
+
+void UniqueFd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, uint64_t max_bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoError(errno, path.string());
+  return ReadAll(fd, path, max_bytes);
+}
+
+absl::StatusOr<std::string> ReadRegularFile(const std::filesystem::path& path, uint64_t max_bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) return ErrnoError(errno, path.string());
+  if (S_ISDIR(info.st_mode)) return ErrnoError(EISDIR, path.string());
+  if (!S_ISREG(info.st_mode)) return InvalidArgument("%s: no file, but a pipe or a device", path.string());
+  return ReadAll(fd, path, max_bytes);
 }
 
 absl::Status WriteAll(int fd, std::string_view bytes) {

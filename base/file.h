@@ -41,6 +41,10 @@ class UniqueFd {
 absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path,
                                      uint64_t max_bytes = uint64_t{1} << 32);
 
+/// The same of a regular file only: a pipe would be waited for, and a device has no end. For data.
+absl::StatusOr<std::string> ReadRegularFile(const std::filesystem::path& path,
+                                            uint64_t max_bytes = uint64_t{1} << 32);
+
 /// Writes to a temporary name beside `path`, syncs, and renames it into place: a reader sees the old file or
 /// the new one. A symbolic link stays: the file that it names is replaced, or made where there is none yet.
 /// What exists and is no regular file (a device, a pipe, which waits for its reader) is opened and written in

@@ -276,6 +276,9 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
   if (const YamlNode* hidden = root.Find("hidden"); hidden != nullptr && !model.has_hidden_layers) {
     return hidden->KeyError(Quoted(model.name) + " has no hidden layers");
   }
+  if (const YamlNode* hidden = root.Find("hidden"); hidden != nullptr && job.hidden.empty()) {
+    return hidden->KeyError("no sizes: give at least one, or leave it out for those of the model");
+  }
   if (const YamlNode* variant = root.Find("variant")) {
     if (model.variants.empty()) return variant->KeyError(Quoted(model.name) + " has no variants");
     if (std::find(model.variants.begin(), model.variants.end(), job.variant) == model.variants.end()) {

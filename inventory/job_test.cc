@@ -325,6 +325,8 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "2:8: unknown model \"resnet\"; it is one of: mnist_softmax, mnist_mlp, mnist_cnn, wide_deep"},
       {"name: j\nmodel: mnist_cnn\nvariant: dep\n" + replicas,
        "3:10: unknown variant \"dep\" of mnist_cnn; did you mean \"deep\"?"},
+      {"name: j\nmodel: mnist_mlp\nhidden: []\n" + replicas,
+       "3:1: no sizes: give at least one, or leave it out for those of the model"},
       {"name: j\nmodel: mnist_cnn\nhidden: [3]\n" + replicas, "3:1: \"mnist_cnn\" has no hidden layers"},
       {"name: j\nmodel: wide_deep\nvariant: wide_olny\n" + replicas,
        "3:10: unknown variant \"wide_olny\" of wide_deep; did you mean \"wide_only\"?"},

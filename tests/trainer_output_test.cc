@@ -289,6 +289,7 @@ TEST_F(TrainerOutput, AModelIsEvaluatedWithTheDataSetThatItKnows) {
   const std::string name = "\"synthetic_digits\"";
   ASSERT_NE(bytes.find(name), std::string::npos);
   bytes.replace(bytes.find(name), name.size(), "\"mnist\"           ");
+  bytes.replace(bytes.find("file_crc32c"), 11, "_____crc32c");
   ASSERT_TRUE(WriteFileAtomically(model, bytes).ok());
   const CommandResult unknown = Trainer({"--evaluate", model}, {"MUSTER_DATA="});
   EXPECT_EQ(unknown.exit_code, 2);

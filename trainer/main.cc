@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/logging.h"
@@ -48,6 +49,16 @@ absl::Status Run(const CommandLine& line, TimePoint start) try {
       "not enough memory on this host for the model and its batch: lower --batch_size or --hidden");
 }
 
+// A few too many cost little; that many of them would wait for each other in every product.
+void WarnOfTooManyThreads(const CommandLine& line) {
+  const int threads = line.evaluation ? line.evaluation->threads : line.options.threads;
+  const unsigned processors = std::thread::hardware_concurrency();
+  if (processors != 0 && threads > static_cast<int>(processors)) {
+    spdlog::warn("--threads={} on {} processors: they wait for each other; at most {} are of use", threads,
+                 processors, processors);
+  }
+}
+
 absl::Status MakeData(const std::string& kind, const std::string& folder) {
   MUSTER_ASSIGN_OR_RETURN(const auto paths, WriteSyntheticData(kind, folder));
   for (const std::filesystem::path& path : paths) PrintToStdout(path.string() + "\n");
@@ -79,6 +90,7 @@ int Main(int argc, char** argv) {
   }
   const std::optional<TaskInCluster>& task = line->options.task;
   InitLogging(task ? TaskName(task->task) : "local");
+  WarnOfTooManyThreads(*line);
   const absl::Status status = Run(*line, start);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));

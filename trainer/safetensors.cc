@@ -1,5 +1,6 @@
 #include "trainer/safetensors.h"
 
+#include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "base/quoted_bytes.h"
 
@@ -21,6 +23,7 @@ using Json = nlohmann::json;
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 1 << 20;
 constexpr const char* kMetadataKey = "__metadata__";
+constexpr const char* kChecksumKey = "file_crc32c";
 constexpr int kMaxDepth = 3;  // the header, a tensor, its shape
 
 // For messages.
@@ -117,6 +120,25 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json&
   return entry;
 }
 
+// The checksum is one of the whole file, in which its own digits are zeros.
+constexpr std::string_view kNoChecksum = "00000000";
+
+// Where the digits of the checksum are in a header. Quotes within JSON's strings are escaped, so that nothing
+// else can look like that.
+std::string::size_type FindChecksum(std::string_view header) {
+  const std::string before = absl::StrFormat("\"%s\":\"", kChecksumKey);
+  const auto place = header.find(before);
+  return place == header.npos ? place : place + before.size();
+}
+
+// Of a file with kNoChecksum, or what else it has, at `place`.
+std::string ChecksumText(std::string_view file, std::string::size_type place) {
+  uint32_t crc = Crc32c(file.data(), place);
+  crc = Crc32c(kNoChecksum.data(), kNoChecksum.size(), crc);
+  const std::string_view rest = file.substr(place + kNoChecksum.size());
+  return absl::StrFormat("%08x", Crc32c(rest.data(), rest.size(), crc));
+}
+
 // Sorts them by place; they must be all of the data, one after the other.
 absl::Status PutInOrder(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
@@ -141,6 +163,7 @@ absl::Status SaveSafetensors(const std::filesystem::path& path,
                              const SafetensorsMetadata& metadata) {
   nlohmann::ordered_json header;
   header[kMetadataKey] = metadata;
+  header[kMetadataKey][kChecksumKey] = kNoChecksum;
   std::string data;
   for (const TensorView<const float>& tensor : tensors) {
     const size_t begin = data.size();
@@ -152,11 +175,14 @@ absl::Status SaveSafetensors(const std::filesystem::path& path,
   const uint64_t size = text.size();
   std::string file(sizeof size, '\0');
   std::memcpy(file.data(), &size, sizeof size);
-  return WriteFileAtomically(path, file + text + data);
+  file += text + data;
+  const auto place = kLengthBytes + FindChecksum(text);
+  file.replace(place, kNoChecksum.size(), ChecksumText(file, place));
+  return WriteFileAtomically(path, file);
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Read(const std::filesystem::path& path) {
-  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path));
+  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadRegularFile(path));
   return Parse(std::move(bytes), path.string());
 }
 
@@ -193,7 +219,22 @@ absl::Status SafetensorsFile::ParseBytes() {
     if (!entry.ok()) return Annotate(entry.status(), "tensor " + QuotedBytes(key));
     entries_.push_back(*std::move(entry));
   }
-  return PutInOrder(entries_, data_bytes);
+  MUSTER_RETURN_IF_ERROR(PutInOrder(entries_, data_bytes));
+  return CheckChecksum(std::string_view(bytes_).substr(kLengthBytes, header_bytes));
+}
+
+// Last, so that what says more about damage comes first.
+absl::Status SafetensorsFile::CheckChecksum(std::string_view header) {
+  const auto node = metadata_.extract(kChecksumKey);
+  if (node.empty()) return absl::OkStatus();
+  const auto place = FindChecksum(header);
+  if (node.mapped().size() == kNoChecksum.size() && place != header.npos &&
+      ChecksumText(bytes_, kLengthBytes + place) == node.mapped()) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "damaged: its checksum is not the %s in its metadata (a program that changes it must remove %s)",
+      QuotedBytes(node.mapped()), kChecksumKey);
 }
 
 // One for each of `tensors`.

@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -38,7 +39,8 @@ std::vector<TensorView<T>> ViewTensors(const ParameterLayout& layout, std::span<
   return views;
 }
 
-/// Writes the tensors in their order, atomically. `metadata` goes into the header.
+/// Writes the tensors in their order, atomically. `metadata` goes into the header, with `file_crc32c`:
+/// CRC-32C of the whole file, in 8 hexadecimal digits that are zeros while it is taken.
 absl::Status SaveSafetensors(const std::filesystem::path& path,
                              std::span<const TensorView<const float>> tensors,
                              const SafetensorsMetadata& metadata);
@@ -53,7 +55,8 @@ struct SafetensorsEntry {
 
 /// A file that was read and is sound: the header is within 1 MiB, nests no deeper than a tensor's shape
 /// and says nothing twice, every tensor is F32 and as long as its shape says, and together they are the rest
-/// of the file, without gaps, overlaps or anything after them. Immutable.
+/// of the file, without gaps, overlaps or anything after them, and its checksum is right, if it has one.
+/// Immutable.
 class SafetensorsFile {
  public:
   /// InvalidArgument, in one sentence with the path and the tensor, where it is not sound; NotFound and
@@ -63,6 +66,7 @@ class SafetensorsFile {
   /// The same from memory; `name` stands in errors.
   static absl::StatusOr<SafetensorsFile> Parse(std::string bytes, const std::string& name);
 
+  /// Without the checksum.
   const SafetensorsMetadata& metadata() const { return metadata_; }
 
   /// InvalidArgument where the file has not exactly these tensors.
@@ -75,6 +79,7 @@ class SafetensorsFile {
  private:
   SafetensorsFile() = default;
   absl::Status ParseBytes();
+  absl::Status CheckChecksum(std::string_view header);
   absl::StatusOr<std::vector<const SafetensorsEntry*>> Find(std::span<const TensorShape> tensors) const;
 
   std::string name_;

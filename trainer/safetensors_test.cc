@@ -220,5 +220,31 @@ TEST(Safetensors, NoDamageIsReadAsSomethingElse) {
   EXPECT_GT(refused, 500);
 }
 
+// A flipped bit of a tensor is a value like others, and one of the metadata may be another number of steps.
+TEST(Safetensors, TheChecksumCoversAllOfAFile) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "model";
+  const ParameterLayout layout = Layout(kTensors);
+  const std::vector<float> ones(layout.size(), 1.0f);
+  ASSERT_TRUE(SaveSafetensors(path, ViewTensors(layout, std::span(ones)), {{"steps", "20"}}).ok());
+  const std::string whole = *ReadFile(path);
+  const size_t key = whole.find("file_crc32c");
+  ASSERT_NE(key, whole.npos);
+  ASSERT_TRUE(SafetensorsFile::Parse(whole, "x").ok());
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
+      const bool is_in_key = at >= key && at < key + strlen("file_crc32c");  // by another name it is none
+      EXPECT_TRUE(is_in_key || !SafetensorsFile::Parse(damaged, "x").ok()) << "byte " << at << " bit " << bit;
+    }
+  }
+  std::string damaged = whole;
+  damaged.back() ^= 1;
+  EXPECT_THAT(ParseError(damaged), HasSubstr("x: damaged: its checksum is not the \""));
+  damaged.replace(key, strlen("file_crc32c"), "gone_crc32c");
+  EXPECT_TRUE(SafetensorsFile::Parse(damaged, "x").ok()) << "written by another program";
+}
+
 }  // namespace
 }  // namespace muster

@@ -17,6 +17,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
+constexpr float kMaxNumber = 1e9f;      // one of 1e20 would be the mean and the deviation of all rows
 constexpr size_t kMaxLineBytes = 4096;  // the longest of the real ones takes less than 200
 
 enum class FieldKind { kNumber, kString };
@@ -136,7 +137,7 @@ absl::Status Parser::ParseLine(std::string_view line) {
 absl::Status Parser::ParseNumber(std::string_view text, NumberColumn* column) {
   float value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+  if (error != std::errc() || end != text.data() + text.size() || !(std::abs(value) <= kMaxNumber)) {
     return Error(text.data(),
                  absl::StrFormat("%s: expected a number, found %s", column->name, QuotedBytes(text)));
   }
@@ -171,7 +172,7 @@ absl::Status Parser::ParseLabel(std::string_view text) {
 
 absl::StatusOr<CensusDataset> LoadPart(const std::filesystem::path& folder, const std::string& file) {
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path path, FindPlainOrGzip(folder, file));
-  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path, kMaxFileBytes));
+  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadRegularFile(path, kMaxFileBytes));
   if (IsGzip(bytes)) {
     MUSTER_ASSIGN_OR_RETURN(bytes, Gunzip(bytes, path.string(), kMaxFileBytes));
   }

@@ -137,6 +137,7 @@ TEST(ParseCensus, NamesThePlaceOfWhatIsWrong) {
       {second_line("148657", "nan"), place("148657") + "fnlwgt"},
       {second_line("148657", "inf"), place("148657") + "fnlwgt"},
       {second_line("148657", "1e99"), place("148657") + "fnlwgt"},
+      {second_line("148657", "-1000000064"), place("148657") + "fnlwgt"},
       {second_line("148657", "0x10"), place("148657") + "fnlwgt"},
       {second_line("148657", "1 2"), place("148657") + "fnlwgt"},
       {second_line("Wife", ""), place("Wife") + "relationship: expected a category, found \"\""},

@@ -59,7 +59,7 @@ absl::StatusOr<IdxArray> ParseIdx(std::string_view bytes, int dimensions, const 
 }
 
 absl::StatusOr<IdxArray> ReadIdxFile(const std::filesystem::path& path, int dimensions) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxBytes));
+  MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path, kMaxBytes));
   if (!IsGzip(bytes)) return ParseIdx(bytes, dimensions, path.string());
   MUSTER_ASSIGN_OR_RETURN(const std::string unpacked, Gunzip(bytes, path.string(), kMaxBytes));
   return ParseIdx(unpacked, dimensions, path.string() + " (unpacked)");
