@@ -184,7 +184,11 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--data_dir", options.data,
                  "a folder with mnist/ and census/; MUSTER_DATA, or synthetic sets, without");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // CLI11's own statuses are above 100
+  }
   const absl::Status status = muster::Run(options, start);
   if (status.ok()) return 0;
   std::fprintf(stderr, "gpu_bench: %s\n", std::string(status.message()).c_str());
