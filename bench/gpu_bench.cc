@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ constexpr char kHelp[] =
 
 steps: steps per second of mnist_mlp 784-512-512-10 and of mnist_cnn `deep`, batch 128, and of wide_deep
 `tutorial`, batch 40 and 2048, as wall time of runs of --steps steps, median and range over the rounds, and the
-share of it in which the device worked. To be held against bench/peers/torch_gpu_train.py, PyTorch with CUDA
+share of it in which the device worked. bench/peers/torch_gpu_train.py holds them against PyTorch with CUDA
 graphs, in the same math.
 
 accuracy: seconds from the start of this process until `deep` (Adam, rate 0.001, batch 128) has a test accuracy
@@ -58,8 +59,12 @@ constexpr uint64_t kSeed = 1;
 constexpr std::pair<const char*, cuda::Math> kMaths[] = {
     {"fp32", cuda::Math::kFloat32}, {"tf32", cuda::Math::kTf32}, {"bf16", cuda::Math::kBfloat16}};
 
+constexpr char kAccuracyName[] = "accuracy/deep";
+
 struct Options {
   int device = 0;
+  std::vector<std::string> only = {};  // names of results; all if empty
+  std::vector<std::string> maths = {};
   int rounds = 7;
   int64_t steps = 2000;
   std::string data = "";
@@ -84,6 +89,12 @@ absl::StatusOr<std::unique_ptr<DeviceTraining>> Begin(Device& device, const Work
   return training;
 }
 
+std::string NameOf(const Workload& workload) { return "steps/" + workload.name; }
+
+bool IsAskedFor(const std::vector<std::string>& asked, const std::string& name) {
+  return asked.empty() || std::find(asked.begin(), asked.end(), name) != asked.end();
+}
+
 absl::StatusOr<Json> TimeSteps(Device& device, const Workload& workload, const TrainTestData& data,
                                const std::string& math_name, cuda::Math math, const Options& options) {
   MUSTER_ASSIGN_OR_RETURN(const auto training, Begin(device, workload, data, math));
@@ -99,7 +110,7 @@ absl::StatusOr<Json> TimeSteps(Device& device, const Workload& workload, const T
   }
   std::sort(rates.begin(), rates.end());
   std::sort(shares.begin(), shares.end());
-  return Json{{"name", "steps/" + workload.name},
+  return Json{{"name", NameOf(workload)},
               {"math", math_name},
               {"batch", workload.batch},
               {"steps_per_second", rates[rates.size() / 2]},
@@ -124,7 +135,7 @@ absl::StatusOr<Json> TimeToAccuracy(Device& device, const TrainTestData& data, T
     test = evaluation.result;
   }
   const double seconds = ToSeconds(Now() - process_start);
-  return Json{{"name", "accuracy/deep"},
+  return Json{{"name", kAccuracyName},
               {"math", "tf32"},
               {"reached", test.accuracy() >= kAccuracy},
               {"test_accuracy", test.accuracy()},
@@ -144,9 +155,12 @@ absl::Status Run(const Options& options, TimePoint process_start) {
     std::fflush(stdout);
   };
   // First, because it counts from the start of the process.
-  MUSTER_ASSIGN_OR_RETURN(const Json accuracy, TimeToAccuracy(*device, images.sets, process_start));
-  add(accuracy);
+  if (IsAskedFor(options.only, kAccuracyName)) {
+    MUSTER_ASSIGN_OR_RETURN(const Json accuracy, TimeToAccuracy(*device, images.sets, process_start));
+    add(accuracy);
+  }
   for (const Workload& workload : Workloads()) {
+    if (!IsAskedFor(options.only, NameOf(workload))) continue;
     MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(workload.model));
     LoadedData census;
     if (recipe.columns) {
@@ -154,6 +168,7 @@ absl::Status Run(const Options& options, TimePoint process_start) {
     }
     const TrainTestData& data = recipe.columns ? census.sets : images.sets;
     for (const auto& [name, math] : kMaths) {
+      if (!IsAskedFor(options.maths, name)) continue;
       MUSTER_ASSIGN_OR_RETURN(const Json result, TimeSteps(*device, workload, data, name, math, options));
       add(result);
     }
@@ -166,6 +181,18 @@ absl::Status Run(const Options& options, TimePoint process_start) {
   return absl::OkStatus();
 }
 
+std::set<std::string> ResultNames() {
+  std::set<std::string> names = {kAccuracyName};
+  for (const Workload& workload : Workloads()) names.insert(NameOf(workload));
+  return names;
+}
+
+std::set<std::string> MathNames() {
+  std::set<std::string> names;
+  for (const auto& [name, _] : kMaths) names.insert(name);
+  return names;
+}
+
 }  // namespace
 }  // namespace muster
 
@@ -176,6 +203,12 @@ int main(int argc, char** argv) {
   CLI::App app(muster::kHelp, "gpu_bench");
   app.add_flag("--json", options.json, "all results as one JSON object");
   app.add_option("--device", options.device, "which GPU")->capture_default_str();
+  app.add_option("--only", options.only, "which results, all without")
+      ->delimiter(',')
+      ->check(CLI::IsMember(muster::ResultNames()));
+  app.add_option("--math", options.maths, "of the steps, all without")
+      ->delimiter(',')
+      ->check(CLI::IsMember(muster::MathNames()));
   app.add_option("--rounds", options.rounds, "of each measurement")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -184,7 +217,11 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--data_dir", options.data,
                  "a folder with mnist/ and census/; MUSTER_DATA, or synthetic sets, without");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // CLI11's own statuses are above 100
+  }
   const absl::Status status = muster::Run(options, start);
   if (status.ok()) return 0;
   std::fprintf(stderr, "gpu_bench: %s\n", std::string(status.message()).c_str());

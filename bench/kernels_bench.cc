@@ -186,9 +186,15 @@ int main(int argc, char** argv) {
   std::string filter = ".";
   CLI::App app(muster::kHelp, "kernels_bench");
   app.add_flag("--json", json, "results as JSON");
-  app.add_option("--threads", threads, "OpenMP threads of an operation")->capture_default_str();
+  app.add_option("--threads", threads, "OpenMP threads of an operation")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--filter", filter, "a regular expression: only the operations whose names match");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // CLI11's own statuses are above 100
+  }
 
   // Google's library takes its settings as flags.
   std::vector<std::string> flags = {argv[0], "--benchmark_filter=" + filter};
@@ -201,5 +207,6 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("threads", std::to_string(threads));
   muster::SetKernelThreads(threads);
   muster::RegisterAll();
-  benchmark::RunSpecifiedBenchmarks();
+  // None where the filter is no regular expression or matches nothing, which the library says.
+  return benchmark::RunSpecifiedBenchmarks() > 0 ? 0 : 2;
 }

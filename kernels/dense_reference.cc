@@ -1,41 +1,44 @@
 #include "kernels/dense_reference.h"
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 
 namespace muster {
+namespace {
+
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+Eigen::Map<const Matrix> Rows(std::span<const double> values, int64_t rows, int64_t columns) {
+  return {values.data(), rows, columns};
+}
+
+Eigen::Map<Matrix> Rows(std::vector<double>& values, int64_t rows, int64_t columns) {
+  return {values.data(), rows, columns};
+}
+
+}  // namespace
 
 std::vector<double> ReferenceDenseForward(const DenseShape& shape, std::span<const double> input,
                                           std::span<const double> weights, std::span<const double> bias) {
-  std::vector<double> output(shape.batch * shape.outputs);
-  for (int64_t b = 0; b < shape.batch; ++b) {
-    double* const row = output.data() + b * shape.outputs;
-    for (int64_t o = 0; o < shape.outputs; ++o) row[o] = bias[o];
-    for (int64_t i = 0; i < shape.inputs; ++i) {
-      for (int64_t o = 0; o < shape.outputs; ++o) {
-        row[o] += input[b * shape.inputs + i] * weights[i * shape.outputs + o];
-      }
-    }
-  }
+  const auto [batch, inputs, outputs] = shape;
+  std::vector<double> output(batch * outputs);
+  Rows(output, batch, outputs) =
+      (Rows(input, batch, inputs) * Rows(weights, inputs, outputs)).rowwise() + Rows(bias, 1, outputs).row(0);
   return output;
 }
 
 ReferenceGradients ReferenceDenseBackward(const DenseShape& shape, std::span<const double> input,
                                           std::span<const double> weights,
                                           std::span<const double> output_gradient) {
+  const auto [batch, inputs, outputs] = shape;
   ReferenceGradients gradients{.input = std::vector<double>(input.size()),
                                .weights = std::vector<double>(weights.size()),
-                               .bias = std::vector<double>(shape.outputs)};
-  for (int64_t b = 0; b < shape.batch; ++b) {
-    const double* const gradient = output_gradient.data() + b * shape.outputs;
-    for (int64_t o = 0; o < shape.outputs; ++o) gradients.bias[o] += gradient[o];
-    for (int64_t i = 0; i < shape.inputs; ++i) {
-      for (int64_t o = 0; o < shape.outputs; ++o) {
-        gradients.weights[i * shape.outputs + o] += input[b * shape.inputs + i] * gradient[o];
-        gradients.input[b * shape.inputs + i] += weights[i * shape.outputs + o] * gradient[o];
-      }
-    }
-  }
+                               .bias = std::vector<double>(outputs)};
+  const auto dy = Rows(output_gradient, batch, outputs);
+  Rows(gradients.input, batch, inputs) = dy * Rows(weights, inputs, outputs).transpose();
+  Rows(gradients.weights, inputs, outputs) = Rows(input, batch, inputs).transpose() * dy;
+  Rows(gradients.bias, 1, outputs) = dy.colwise().sum();
   return gradients;
 }
 

@@ -8,7 +8,8 @@
 #
 # DIR holds this script too: DIR/gpu_check.sh run. The machine has to have the NVIDIA driver and CUDA 13's cuBLAS (NCCL is not used yet),
 # in /usr/local/cuda, where the loader looks, or where LD_LIBRARY_PATH says. MUSTER_DATA=FOLDER takes the real sets, mnist/ and
-# census/; without it they are synthetic. The results of gpu_bench come into DIR/results/.
+# census/; without it they are synthetic. Where python3 has PyTorch and that sees the GPU, PyTorch and gpu_bench run in turn too
+# (torch_gpu_train.py). What each program printed comes into DIR/results/.
 set -euo pipefail
 
 tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_embedding_test cuda_model_test cuda_local_training_test
@@ -16,6 +17,7 @@ tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_embedding_t
 packed_limit_mb=60
 test_deadline_s=300
 bench_deadline_s=420
+torch_start_deadline_s=60
 
 fail() {
   echo "gpu_check.sh: $*" >&2
@@ -122,6 +124,18 @@ run() {
   done
   if check gpu_bench "$bench_deadline_s" bin/gpu_bench; then
     cat "$results/gpu_bench.log"
+  fi
+  # The ratio to PyTorch.
+  local sees_gpu='import torch; assert torch.cuda.is_available(), "PyTorch sees no GPU"'
+  log=$results/torch_gpu_train.log
+  if timeout --kill-after=10 "$torch_start_deadline_s" python3 -c "$sees_gpu" >"$log" 2>&1; then
+    if check torch_gpu_train "$bench_deadline_s" python3 torch_gpu_train.py --gpu_bench=bin/gpu_bench --workloads=mlp512,deep; then
+      cat "$log"
+    fi
+  else
+    [ -s "$log" ] || echo "no answer from PyTorch after $torch_start_deadline_s s" >"$log"
+    skipped=$((skipped + 1))
+    echo "SKIPPED torch_gpu_train: $(tail -n 1 "$log")"  # the last line says why
   fi
   local used_gpu=no
   [ "$passed" -eq 0 ] || ! grep -q '"device": "cuda:' "$result" 2>/dev/null || used_gpu=yes

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Steps/s of muster's GPU workloads with PyTorch and CUDA graphs, for bench/gpu_bench to be held against.
+"""Steps/s of muster's GPU workloads with PyTorch and CUDA graphs, alone or against muster's own (gpu_bench).
 
     bench/peers/torch_gpu_train.py [--data FOLDER] [--json]
+    bench/peers/torch_gpu_train.py --gpu_bench build/cuda/bin/gpu_bench --workloads mlp512,deep
+
+With --gpu_bench each round runs PyTorch, then muster, in processes of their own on the first GPU; each reports the median of three runs of
+--steps steps. The table shows medians over the rounds and the ratio of each round's pair.
 
 As a user would make it fast: the training set on the device as bytes, one whole step (batch out of the bytes, forward, backward, fused
 optimizer) captured as a graph and replayed, the batch's indices copied into the graph's input before each replay. --math=tf32 allows
@@ -17,6 +21,8 @@ import json
 import os
 import pathlib
 import statistics
+import subprocess
+import sys
 import time
 
 import torch
@@ -27,6 +33,10 @@ import torch_train  # the data and the model of wide_deep
 
 BATCH = 128
 WIDE_DEEP_BATCHES = (40, 2048)
+WORKLOADS = ("mlp512", "deep", "wide_deep")
+MATHS = ("fp32", "tf32", "default")
+RUNS_OF_PROCESS = 3
+PROCESS_DEADLINE_S = 120
 
 
 def load(folder):
@@ -167,23 +177,17 @@ def measure(name, data, batch, captured, steps, rounds):
     return rates
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("MUSTER_DATA"), help="folder with mnist/ and census/")
-    parser.add_argument("--math", choices=["fp32", "tf32", "default"], action="append", help="all three without")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=2000, help="of a round")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.exit(1, "torch_gpu_train.py: PyTorch sees no GPU\n")
+def measure_all(arguments):
     images = [tensor.cuda() for tensor in load(arguments.data)]
-    census = [tensor.cuda() for tensor in load_census(arguments.data)]
-    workloads = [("mlp512", images, BATCH, True), ("deep", images, BATCH, True)]
-    workloads += [("wide_deep", census, batch, captured) for captured in (False, True) for batch in WIDE_DEEP_BATCHES]
+    workloads = [(name, images, BATCH, True) for name in ("mlp512", "deep")]
+    if "wide_deep" in arguments.workloads:
+        census = [tensor.cuda() for tensor in load_census(arguments.data)]
+        workloads += [("wide_deep", census, batch, captured) for captured in (False, True) for batch in WIDE_DEEP_BATCHES]
     results = []
     for name, data, batch, captured in workloads:
-        for math in arguments.math or ["fp32", "tf32", "default"]:
+        if name not in arguments.workloads:
+            continue
+        for math in arguments.math:
             torch.backends.cuda.matmul.allow_tf32 = math == "tf32"
             torch.backends.cudnn.allow_tf32 = math != "fp32"
             torch.backends.cudnn.benchmark = True
@@ -194,6 +198,76 @@ def main():
                 print(json.dumps(results[-1]), flush=True)
     if arguments.json:
         print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "results": results}, indent=2))
+
+
+def report(command):
+    """What a program prints with --json; ends this one if it fails."""
+    try:
+        process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PROCESS_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"{' '.join(command)}: no end after {PROCESS_DEADLINE_S} s")
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)}: status {process.returncode}\n{process.stderr}")
+    return json.loads(process.stdout)
+
+
+def compare(torch_command, muster_command, rounds):
+    """Runs both in turn and prints the table."""
+    pairs = {}  # (name, math, batch, PyTorch's mode): [(PyTorch's steps/s, muster's)]
+    for _ in range(rounds):
+        theirs, ours = report(torch_command), report(muster_command)
+        our_rates = {(r["name"], r["math"], r["batch"]): r["steps_per_second"] for r in ours["results"]}
+        for r in theirs["results"]:
+            pairs.setdefault((r["name"], r["math"], r["batch"], r["mode"]), []).append(
+                (r["steps_per_second"], our_rates[r["name"], r["math"], r["batch"]]))
+    print(f"{theirs['device']}, PyTorch {theirs['torch']}, muster on {ours['data']}; steps/s, {rounds} rounds in turn")
+    print(f"{'workload':16} {'math':5} {'batch':>5} {'PyTorch by':>10} {'PyTorch':>9} {'muster':>9} {'ratio':>6} {'lowest..highest':>15}")
+    for (name, math, batch, mode), rates in pairs.items():
+        ratios = [ours / theirs for theirs, ours in rates]
+        theirs, ours = (statistics.median(rate) for rate in zip(*rates))
+        print(f"{name:16} {math:5} {batch:5} {mode:>10} {theirs:9,.0f} {ours:9,.0f} {statistics.median(ratios):6.2f} "
+              f"{min(ratios):8.2f}..{max(ratios):.2f}", flush=True)
+
+
+def list_of(known):
+    """An argument's type: some of `known`, with commas between."""
+
+    def parse(text):
+        names = text.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("MUSTER_DATA") or None, help="folder with mnist/ and census/")
+    parser.add_argument("--workloads", type=list_of(WORKLOADS), default=",".join(WORKLOADS), help="%(default)s without")
+    parser.add_argument("--math", type=list_of(MATHS), help="all three without; with --gpu_bench fp32,tf32")
+    parser.add_argument("--rounds", type=int, help="7 without; with --gpu_bench 5")
+    parser.add_argument("--steps", type=int, default=2000, help="of a round")
+    parser.add_argument("--gpu_bench", metavar="PROGRAM", help="runs it in turn and prints both")
+    parser.add_argument("--json", action="store_true", help="all results as one JSON object")
+    arguments = parser.parse_args()
+    if arguments.gpu_bench is None:
+        arguments.rounds, arguments.math = arguments.rounds or 7, arguments.math or list(MATHS)
+        if not torch.cuda.is_available():
+            parser.exit(1, "torch_gpu_train.py: PyTorch sees no GPU\n")
+        measure_all(arguments)
+        return
+    arguments.math = arguments.math or ["fp32", "tf32"]
+    if arguments.json or "default" in arguments.math:
+        parser.error("--gpu_bench: not with --json, nor with --math=default, which muster does not have")
+    same = ["--json", f"--rounds={RUNS_OF_PROCESS}", f"--steps={arguments.steps}", f"--math={','.join(arguments.math)}"]
+    of_torch = [f"--workloads={','.join(arguments.workloads)}"]
+    of_muster = ["--only=" + ",".join(f"steps/{name}" for name in arguments.workloads)]
+    if arguments.data is not None:
+        of_torch.append(f"--data={arguments.data}")
+        of_muster.append(f"--data_dir={arguments.data}")
+    compare([sys.executable, __file__, *same, *of_torch], [arguments.gpu_bench, *same, *of_muster], arguments.rounds or 5)
 
 
 if __name__ == "__main__":
