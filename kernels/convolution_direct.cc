@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -33,11 +32,9 @@ void Add(const float* from, int64_t size, float* to) {
   for (int64_t i = 0; i < size; ++i) to[i] += from[i];
 }
 
-using Arguments = std::unordered_map<int, memory>;
-
 // What one thread gives to the operations on groups of one size.
 struct Calls {
-  Arguments forward, parameters, input;
+  onednn::Arguments forward, parameters, input;
 };
 
 // One thread's buffers.
@@ -101,20 +98,20 @@ class OneDnnConvolution final : public DirectConvolution {
   void Forward(int thread, int64_t samples, const float* input, const float* bias,
                float* convolved) override {
     Worker& worker = *workers_[thread];
-    Arguments& arguments = worker.calls[samples]->forward;
+    onednn::Arguments& arguments = worker.calls[samples]->forward;
     ReadInput(worker, samples, input, arguments.at(DNNL_ARG_SRC));
     Point(arguments.at(DNNL_ARG_BIAS), bias);
     Point(arguments.at(DNNL_ARG_DST), convolved);
-    CallDnnl([&] { primitives_[samples]->forward.execute(worker.stream, arguments); });
+    CallDnnl([&] { onednn::Execute(primitives_[samples]->forward, worker.stream, arguments); });
   }
 
   void AddParameterGradient(int thread, int64_t samples, const float* input,
                             const float* convolved_gradient) override {
     Worker& worker = *workers_[thread];
-    Arguments& arguments = worker.calls[samples]->parameters;
+    onednn::Arguments& arguments = worker.calls[samples]->parameters;
     ReadInput(worker, samples, input, arguments.at(DNNL_ARG_SRC));
     Point(arguments.at(DNNL_ARG_DIFF_DST), convolved_gradient);
-    CallDnnl([&] { primitives_[samples]->parameters.execute(worker.stream, arguments); });
+    CallDnnl([&] { onednn::Execute(primitives_[samples]->parameters, worker.stream, arguments); });
     if (worker.has_sum) {
       Add(worker.weights_gradient.data(), WeightFloats(), worker.weights_sum.data());
       Add(worker.bias_gradient.data(), shape_.outputs, worker.bias_sum.data());
@@ -128,10 +125,10 @@ class OneDnnConvolution final : public DirectConvolution {
   void InputGradient(int thread, int64_t samples, const float* convolved_gradient,
                      float* input_gradient) override {
     Worker& worker = *workers_[thread];
-    Arguments& arguments = worker.calls[samples]->input;
+    onednn::Arguments& arguments = worker.calls[samples]->input;
     Point(arguments.at(DNNL_ARG_DIFF_DST), convolved_gradient);
     if (blocks_.input == 0) Point(arguments.at(DNNL_ARG_DIFF_SRC), input_gradient);
-    CallDnnl([&] { primitives_[samples]->input.execute(worker.stream, arguments); });
+    CallDnnl([&] { onednn::Execute(primitives_[samples]->input, worker.stream, arguments); });
     if (blocks_.input == 0) return;
     for (int64_t i = 0; i < samples; ++i) {
       onednn::FromBlocks(blocks_.input, Pixels(), shape_.channels,

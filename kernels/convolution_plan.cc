@@ -1,7 +1,10 @@
 #include "kernels/convolution_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
+
+#include "base/status.h"
 
 namespace muster::onednn {
 namespace {
@@ -140,9 +143,19 @@ Reordering::Reordering(const memory& from, const memory& to) {
                 {DNNL_ARG_SCRATCHPAD, {desc.scratchpad_desc(), from.get_engine()}}};
 }
 
+void Execute(const dnnl::primitive& primitive, const dnnl::stream& stream, const Arguments& arguments) {
+  std::array<dnnl_exec_arg_t, 8> list;
+  MUSTER_CHECK(arguments.size() <= list.size());
+  size_t count = 0;
+  for (const auto& [number, memory] : arguments) list[count++] = {number, memory.get()};
+  dnnl::error::wrap_c_api(
+      dnnl_primitive_execute(primitive.get(), stream.get(), static_cast<int>(count), list.data()),
+      "could not execute a primitive");
+}
+
 void Reordering::Run(const dnnl::stream& stream) const {
   const OneThread one_thread;
-  reorder_.execute(stream, arguments_);
+  Execute(reorder_, stream, arguments_);
 }
 
 }  // namespace muster::onednn

@@ -26,6 +26,12 @@ class OneThread {
   const int saved_ = omp_get_max_threads();
 };
 
+/// By oneDNN's numbers of them, at most 8.
+using Arguments = std::unordered_map<int, dnnl::memory>;
+
+/// As primitive::execute, without the list that it allocates.
+void Execute(const dnnl::primitive& primitive, const dnnl::stream& stream, const Arguments& arguments);
+
 /// How a group's images lie: 0 is [samples, height, width, channels], n is [samples, blocks, height, width,
 /// n], where places without a channel are zero.
 struct Blocks {
@@ -96,7 +102,7 @@ class Reordering {
 
  private:
   dnnl::reorder reorder_;
-  std::unordered_map<int, dnnl::memory> arguments_;
+  Arguments arguments_;
 };
 
 }  // namespace muster::onednn
