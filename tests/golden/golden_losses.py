@@ -140,11 +140,14 @@ def losses_of(model, shapes, optimizer, settings, schedule):
 # Of the id columns: the buckets of the wide ones, and of the others with the width of the embedding, 0 for zeros and a one.
 TUTORIAL_WIDE = [3, 1000, 1000, 1000, 100, 100, 11, 10000, 1000000, 10000]
 TUTORIAL_DEEP = [(100, 8), (1000, 8), (3, 8), (100, 8), (1000, 8), (1000, 8)]
+DIST_TEST_WIDE = [3, 1000, 1000, 1000, 100, 100, 100, 11, 10000, 10000, 1000000]
+DIST_TEST_DEEP = [(100, 8), (1000, 8), (100, 8), (3, 8), (100, 8), (6, 8), (1000, 8), (1000, 8)]
 MINIBATCH_WIDE = [17, 8, 7, 10, 1000, 11, 1000, 1000]
 MINIBATCH_DEEP = [(10, 0), (17, 0), (8, 0), (7, 0), (1000, 8)]
 # name: (wide columns, other columns, layers, rate of Adagrad)
 CENSUS_CASES = {
     "wide_deep_tutorial": (TUTORIAL_WIDE, TUTORIAL_DEEP, [100, 50, 1], 0.05),
+    "wide_deep_dist_test": (DIST_TEST_WIDE, DIST_TEST_DEEP, [5, 1], 0.05),
     "wide_deep_minibatch": (MINIBATCH_WIDE, MINIBATCH_DEEP, [100, 75, 50, 25, 1], 0.01),
     "wide_deep_wide_only": (TUTORIAL_WIDE, [], [], None),
 }

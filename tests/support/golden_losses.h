@@ -172,7 +172,9 @@ inline void ExpectGoldenCensusLosses(const std::string& variant, Model& model) {
 }
 
 /// The variants of wide_deep that golden_losses.json has.
-inline std::vector<std::string> GoldenCensusVariants() { return {"tutorial", "minibatch", "wide_only"}; }
+inline std::vector<std::string> GoldenCensusVariants() {
+  return {"tutorial", "dist_test", "minibatch", "wide_only"};
+}
 
 inline std::vector<GoldenCase> GoldenCases() {
   return {
