@@ -133,7 +133,7 @@ struct GoldenCase {
   ModelConfig model;
   std::optional<OptimizerConfig> optimizer;  // unset: the model's own
   // By how much its losses change where every first parameter is moved by up to half an epsilon, relative to
-  // themselves (golden_losses.py --moved); 0 where that is less than half an epsilon.
+  // themselves (golden_losses.py --moved); 0 where that is a small part of half an epsilon.
   double moved = 0;
 };
 
