@@ -73,4 +73,14 @@ function(muster_test name)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
+
+# muster_test_sse41(NAME): the tests of NAME again, as NAME.../sse41, with what oneDNN and the loops that are chosen with its
+# instruction set do on the least machine.
+function(muster_test_sse41 name)
+  if(NOT BUILD_TESTING)
+    return()
+  endif()
+  gtest_discover_tests(${name} TEST_SUFFIX /sse41 TEST_LIST ${name}_sse41 DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 120 ENVIRONMENT DNNL_MAX_CPU_ISA=SSE41)
+endfunction()
 include(GoogleTest)

@@ -221,11 +221,28 @@ TEST_F(Trainers, FailuresReachTheExitStatusWithTheirCause) {
   }
   EXPECT_EQ(ExitCode(Start("corrupt", {"--job_name=local", "--data_dir=" + Path("data")})), 2);
   EXPECT_THAT(*ReadFile(Path("corrupt.log")), HasSubstr("train-images-idx3-ubyte"));
+}
 
-  EXPECT_EQ(ExitCode(Start("diverges", {"--job_name=local", "--model=mnist_mlp", "--optimizer=sgd",
-                                        "--learning_rate=1e30", "--data_dir=synthetic"})),
-            1);
-  EXPECT_THAT(*ReadFile(Path("diverges.log")), HasSubstr("not finite at step"));
+TEST_F(Trainers, AGradientThatIsNotFiniteIsNamed) {
+  const auto diverge = [&](const std::string& run, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--job_name=local", "--data_dir=synthetic", "--optimizer=sgd"});
+    EXPECT_EQ(ExitCode(Start(run, flags)), 1);
+    return ReadFile(Path(run + ".log")).value_or("");
+  };
+  EXPECT_THAT(diverge("layer", {"--model=mnist_mlp", "--learning_rate=1e30"}),
+              HasSubstr("the gradient of hidden_0/weights is not finite at step 1: lower the learning rate"));
+  // Beyond the first tensor. With one hidden unit a step makes its weights and the logit's so large that
+  // losses overflow, and at a higher rate the products of the two, which are the gradients of embeddings,
+  // too. The table's rate may be from 0.7e21 to 1.4e21, the loss's from 1e17 to 1e21.
+  const std::vector<std::string> one_unit = {"--model=wide_deep", "--variant=minibatch", "--hidden=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), one_unit.begin(), one_unit.end());
+    return more;
+  };
+  EXPECT_THAT(diverge("table", with({"--seed=4", "--learning_rate=1e21"})),
+              HasSubstr("the gradient of deep/occupation is not finite at step 1: lower the learning rate"));
+  EXPECT_THAT(diverge("loss", with({"--seed=1", "--learning_rate=1e19"})),
+              HasSubstr("the loss is not finite at step 1: lower the learning rate"));
 }
 
 TEST_F(Trainers, WithoutAGpuTheCpuTrainsUnlessAGpuIsAskedFor) {

@@ -5,6 +5,9 @@
 
 Parameters, features, ids and labels are made by `uniform`, which golden_losses_test.cc has too, so that nothing has to be stored but the
 losses. Weights lie as in muster: dense [inputs, outputs], convolutions [kernel, kernel, inputs, outputs], images [height, width, channels].
+
+With --moved it prints by how much the losses of each model change, relative to themselves, where every first parameter is moved by up to
+half an epsilon of float, the most of ten draws: what rounding does where a training diverges. It is what golden_losses.h has of it.
 """
 import json
 import sys
@@ -114,13 +117,16 @@ CASES = {
 }
 
 
-def losses_of(model, shapes, optimizer, settings, schedule):
+def losses_of(model, shapes, optimizer, settings, schedule, move=None):
+    """move: the number of a draw that moves every first parameter by up to half an epsilon of float."""
     parameters = []
     for number, shape in enumerate(shapes):
         scale = 0.1 if len(shape) == 1 else numpy.prod(shape[:-1]) ** -0.5
         values = (2 * uniform(number, int(numpy.prod(shape))) - 1) * scale
-        # Rounded to float, as muster keeps them.
-        parameters.append(values.float().double().reshape(shape).requires_grad_())
+        values = values.float().double()  # as muster keeps them
+        if move is not None:
+            values *= 1 + (2 * uniform(5000 + 100 * move + number, len(values)) - 1) * 2**-24
+        parameters.append(values.reshape(shape).requires_grad_())
     update = optimizer(parameters, **settings)
     rates = torch.optim.lr_scheduler.LambdaLR(update, schedule) if schedule else None
     losses = []
@@ -140,11 +146,14 @@ def losses_of(model, shapes, optimizer, settings, schedule):
 # Of the id columns: the buckets of the wide ones, and of the others with the width of the embedding, 0 for zeros and a one.
 TUTORIAL_WIDE = [3, 1000, 1000, 1000, 100, 100, 11, 10000, 1000000, 10000]
 TUTORIAL_DEEP = [(100, 8), (1000, 8), (3, 8), (100, 8), (1000, 8), (1000, 8)]
+DIST_TEST_WIDE = [3, 1000, 1000, 1000, 100, 100, 100, 11, 10000, 10000, 1000000]
+DIST_TEST_DEEP = [(100, 8), (1000, 8), (100, 8), (3, 8), (100, 8), (6, 8), (1000, 8), (1000, 8)]
 MINIBATCH_WIDE = [17, 8, 7, 10, 1000, 11, 1000, 1000]
 MINIBATCH_DEEP = [(10, 0), (17, 0), (8, 0), (7, 0), (1000, 8)]
 # name: (wide columns, other columns, layers, rate of Adagrad)
 CENSUS_CASES = {
     "wide_deep_tutorial": (TUTORIAL_WIDE, TUTORIAL_DEEP, [100, 50, 1], 0.05),
+    "wide_deep_dist_test": (DIST_TEST_WIDE, DIST_TEST_DEEP, [5, 1], 0.05),
     "wide_deep_minibatch": (MINIBATCH_WIDE, MINIBATCH_DEEP, [100, 75, 50, 25, 1], 0.01),
     "wide_deep_wide_only": (TUTORIAL_WIDE, [], [], None),
 }
@@ -218,6 +227,12 @@ def census_losses(wide_columns, deep_columns, layers, rate):
     return losses
 
 
+if sys.argv[1:] == ["--moved"]:
+    for name, case in CASES.items():
+        losses = numpy.array(losses_of(*case))
+        changes = [numpy.abs(losses_of(*case, move) / losses - 1).max() for move in range(10)]
+        print("%s %.1e" % (name, max(changes)))
+    sys.exit()
 golden = {name: losses_of(*case) for name, case in CASES.items()}
 golden.update({name: census_losses(*case) for name, case in CENSUS_CASES.items()})
 json.dump(golden, sys.stdout, indent=1)

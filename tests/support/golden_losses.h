@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -133,22 +132,21 @@ struct GoldenCase {
   std::string name;  // in golden_losses.json
   ModelConfig model;
   std::optional<OptimizerConfig> optimizer;  // unset: the model's own
+  // By how much its losses change where every first parameter is moved by up to half an epsilon, relative to
+  // themselves (golden_losses.py --moved); 0 where that is a small part of half an epsilon.
+  double moved = 0;
 };
 
 inline void PrintTo(const GoldenCase& golden, std::ostream* out) { *out << golden.name; }
 
-/// They are those that PyTorch gives. `name`: in golden_losses.json.
-inline void ExpectGoldenLosses(const std::string& name, const std::vector<double>& losses) {
+/// They are those that PyTorch gives. `name`: in golden_losses.json; tolerance: relative.
+inline void ExpectGoldenLosses(const std::string& name, const std::vector<double>& losses, double tolerance) {
   // The variable is for tests that were built elsewhere.
   const char* const elsewhere = std::getenv("MUSTER_GOLDEN_LOSSES");
   const auto text = ReadFile(elsewhere != nullptr ? elsewhere : MUSTER_GOLDEN_LOSSES);
   ASSERT_TRUE(text.ok()) << text.status();
   const auto golden = nlohmann::json::parse(*text)[name].get<std::vector<double>>();
   ASSERT_EQ(golden.size(), size_t{kGoldenSteps});
-  // Each logit is a sum of up to 3136 products, each rounded by half an epsilon at most, which adds up as a
-  // random walk does (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019); the
-  // steps add theirs.
-  const double tolerance = kGoldenSteps * std::sqrt(3136) * FLT_EPSILON / 2;
   double worst = 0;
   for (int step = 0; step < kGoldenSteps; ++step) {
     EXPECT_NEAR(losses[step], golden[step], tolerance * golden[step]) << "step " << step;
@@ -158,28 +156,32 @@ inline void ExpectGoldenLosses(const std::string& name, const std::vector<double
   printf("worst relative error %.2g\n", worst);
 }
 
-inline void ExpectGoldenLosses(const GoldenCase& golden_case, Model& model) {
+inline void ExpectGoldenLosses(const GoldenCase& golden_case, Model& model, double tolerance) {
   const OptimizerConfig own = FindModel(golden_case.model)->defaults.optimizer;
-  ExpectGoldenLosses(golden_case.name, GoldenLosses(model, golden_case.optimizer.value_or(own)));
+  ExpectGoldenLosses(golden_case.name, GoldenLosses(model, golden_case.optimizer.value_or(own)), tolerance);
 }
 
 /// `variant`: of wide_deep, which `model` is, made as for GoldenLosses.
-inline void ExpectGoldenCensusLosses(const std::string& variant, Model& model) {
+inline void ExpectGoldenCensusLosses(const std::string& variant, Model& model, double tolerance) {
   const TrainDefaults defaults = FindModel({.model = "wide_deep", .variant = variant})->defaults;
   std::vector<OptimizerConfig> optimizers = {defaults.optimizer};
   if (defaults.wide_optimizer) optimizers.push_back(*defaults.wide_optimizer);
-  ExpectGoldenLosses("wide_deep_" + variant, GoldenCensusLosses(model, optimizers));
+  ExpectGoldenLosses("wide_deep_" + variant, GoldenCensusLosses(model, optimizers), tolerance);
 }
 
 /// The variants of wide_deep that golden_losses.json has.
-inline std::vector<std::string> GoldenCensusVariants() { return {"tutorial", "minibatch", "wide_only"}; }
+inline std::vector<std::string> GoldenCensusVariants() {
+  return {"tutorial", "dist_test", "minibatch", "wide_only"};
+}
 
 inline std::vector<GoldenCase> GoldenCases() {
   return {
-      GoldenCase{"softmax", {.model = "mnist_softmax"}, {}},
+      // Both diverge, losses of 77 and 10: a step is too long for pixels of which none is 0.
+      GoldenCase{"softmax", {.model = "mnist_softmax"}, {}, 6.1e-7},
       GoldenCase{"softmax_adagrad",
                  {.model = "mnist_softmax"},
-                 OptimizerConfig{.kind = OptimizerKind::kAdagrad, .learning_rate = 0.05f}},
+                 OptimizerConfig{.kind = OptimizerKind::kAdagrad, .learning_rate = 0.05f},
+                 5.6e-8},
       GoldenCase{"mlp", {.model = "mnist_mlp"}, {}},
       GoldenCase{"mlp_nesterov_decay",
                  {.model = "mnist_mlp"},
