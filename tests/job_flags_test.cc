@@ -1,5 +1,5 @@
-// What a job file may say of optimizers and schedules is what the trainer understands: the launcher has
-// tables of its own, because it includes nothing of the trainer.
+// What a job file may say of models, optimizers and schedules is what the trainer understands: the launcher
+// has tables of its own, because it includes nothing of the trainer.
 #include <absl/strings/match.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,9 @@
 #include "inventory/inventory.h"
 #include "inventory/job.h"
 #include "kernels/optimizer.h"
+#include "launcher/data_sets.h"
 #include "launcher/plan.h"
+#include "trainer/models/model.h"
 #include "trainer/options.h"
 
 namespace muster {
@@ -85,6 +87,30 @@ class JobFlags : public ::testing::Test {
 
 bool Contains(std::span<const std::string_view> words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+TEST_F(JobFlags, ModelsAreThoseOfTheTrainerWithTheirVariantsAndData) {
+  for (const std::string& model : ModelNames()) {
+    const auto recipe = FindModel({.model = model});
+    ASSERT_TRUE(recipe.ok()) << recipe.status();
+    EXPECT_EQ(DataSetOfModel(model).name, recipe->columns ? "census" : "mnist");
+    std::vector<std::string> variants = ModelVariants(model);
+    if (variants.empty()) {
+      EXPECT_FALSE(OptionsOf(model, "", "variant: deep\n").ok()) << model;
+      variants = {""};
+    }
+    for (const std::string& variant : variants) {
+      const std::string key = variant.empty() ? "" : "variant: " + variant + "\n";
+      const auto options = OptionsOf(model, "", key);
+      ASSERT_TRUE(options.ok()) << model << " " << variant << ": " << options.status();
+      EXPECT_EQ(options->model.model, model);
+      EXPECT_EQ(options->model.variant, variant);
+      EXPECT_EQ(OptionsOf(model, "", key + "hidden: [3]\n").ok(),
+                FindModel({.model = model, .variant = variant, .hidden = {3}}).ok())
+          << model << " " << variant;
+    }
+    EXPECT_FALSE(OptionsOf(model, "", "variant: nobodys\n").ok()) << model;
+  }
 }
 
 TEST_F(JobFlags, OptimizersAreThoseOfTheTrainer) {

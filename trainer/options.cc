@@ -99,6 +99,16 @@ struct Flags {
   TrainerOptions options;
 };
 
+// "mnist_cnn: lenet, deep; ..."
+std::string VariantHelp() {
+  std::vector<std::string> texts;
+  for (const std::string& model : ModelNames()) {
+    const std::vector<std::string> variants = ModelVariants(model);
+    if (!variants.empty()) texts.push_back(model + ": " + absl::StrJoin(variants, ", "));
+  }
+  return absl::StrJoin(texts, "; ");
+}
+
 void DeclareFlags(CLI::App& app, Flags& f) {
   const std::string cluster = "Cluster (or TF_CONFIG)";
   app.add_option("--job_name", f.cluster.job_name,
@@ -136,7 +146,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--model", f.model, absl::StrJoin(ModelNames(), ", "))
       ->default_str(kDefaultModel)
       ->group(training);
-  app.add_option("--variant", f.variant, "Of a model that has variants")->group(training);
+  app.add_option("--variant", f.variant, VariantHelp())->group(training);
   app.add_option("--hidden,--hidden_units", f.hidden, "Sizes of hidden layers: 512,512")->group(training);
   app.add_option("--batch_size", f.batch_size, "Samples per worker and step")
       ->transform(WholeNumber(1, kMaxBatchSize))

@@ -73,4 +73,11 @@ std::vector<std::string> ModelNames() {
   return names;
 }
 
+std::vector<std::string> ModelVariants(const std::string& model) {
+  for (const ModelEntry& entry : Models()) {
+    if (model == entry.name) return entry.variants;
+  }
+  MUSTER_CHECK(false, "no such model");
+}
+
 }  // namespace muster

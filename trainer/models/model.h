@@ -94,4 +94,7 @@ std::string Describe(const ModelConfig& config);
 /// "mnist_softmax", "mnist_mlp", ... for help texts.
 std::vector<std::string> ModelNames();
 
+/// Of one of them, its default first; empty if it has none.
+std::vector<std::string> ModelVariants(const std::string& model);
+
 }  // namespace muster
