@@ -269,13 +269,19 @@ TEST(CommandLine, AnEmptyValueTakesNoOtherFlagsPlace) {
   EXPECT_TRUE(CheckFlagValues(std::vector<std::string>{"--a=b=", "--a", "c=", "-a=", "--", "--b="}).ok());
 }
 
-TEST(CommandLine, AnUnexpectedArgumentIsNamedWithTheNearestFlag) {
-  const std::vector<std::string> flags = {"train_steps", "seed"};
-  EXPECT_EQ(UnexpectedArgument({"--trian_steps=3", "x"}, flags),
+TEST(CommandLine, AnUnexpectedArgumentIsNamedWithTheNearestFlagOfItsCommand) {
+  const auto error = [](const std::string& arguments) {
+    CLI::App app;
+    app.add_flag("--seed");
+    app.add_subcommand("run")->add_flag("--train_steps");
+    EXPECT_THROW(app.parse(arguments), CLI::ExtrasError);
+    return UnexpectedArgument(app);
+  };
+  EXPECT_EQ(error("run --trian_steps=3 x"),
             "unexpected argument --trian_steps=3; did you mean '--train_steps'?");
-  EXPECT_EQ(UnexpectedArgument({"--seeed"}, flags), "unexpected argument --seeed; did you mean '--seed'?");
-  EXPECT_EQ(UnexpectedArgument({"--elephant"}, flags), "unexpected argument --elephant");
-  EXPECT_EQ(UnexpectedArgument({"seed"}, flags), "unexpected argument seed");
+  EXPECT_EQ(error("--seeed"), "unexpected argument --seeed; did you mean '--seed'?");
+  EXPECT_EQ(error("--elephant"), "unexpected argument --elephant");
+  EXPECT_EQ(error("seed"), "unexpected argument seed");
 }
 
 TEST(Clock, AgesShowTheTwoLargestUnits) {

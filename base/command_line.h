@@ -1,9 +1,9 @@
-// Mistakes on a command line that a parser of flags does not explain.
+// Mistakes on a command line that CLI11 does not explain.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 
@@ -13,9 +13,8 @@ namespace muster {
 /// take the next argument for its value. What stands behind `--` is nobody's flag.
 absl::Status CheckFlagValues(std::span<const std::string> arguments);
 
-/// "unexpected argument --trian_steps=3; did you mean '--train_steps'?", of the first of `unexpected`.
-/// `flags`: names without their dashes.
-std::string UnexpectedArgument(const std::vector<std::string>& unexpected,
-                               const std::vector<std::string>& flags);
+/// After CLI::ExtrasError: "unexpected argument --trian_steps=3; did you mean '--train_steps'?", of the first
+/// one and the flags of the command that was given.
+std::string UnexpectedArgument(const CLI::App& app);
 
 }  // namespace muster

@@ -273,10 +273,11 @@ absl::Status CheckModelTraining(const YamlNode& train, const Model& model, const
 }
 
 absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const Job& job) {
-  if (const YamlNode* hidden = root.Find("hidden"); hidden != nullptr && !model.has_hidden_layers) {
+  const YamlNode* const hidden = root.Find("hidden");
+  if (hidden != nullptr && !model.has_hidden_layers) {
     return hidden->KeyError(Quoted(model.name) + " has no hidden layers");
   }
-  if (const YamlNode* hidden = root.Find("hidden"); hidden != nullptr && job.hidden.empty()) {
+  if (hidden != nullptr && job.hidden.empty()) {
     return hidden->KeyError("no sizes: give at least one, or leave it out for those of the model");
   }
   if (const YamlNode* variant = root.Find("variant")) {
@@ -285,7 +286,6 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
       return variant->Error(absl::StrFormat("unknown variant %s of %s%s", Quoted(job.variant), model.name,
                                             DidYouMean(job.variant, model.variants, "it is one of")));
     }
-    const YamlNode* const hidden = root.Find("hidden");
     if (hidden != nullptr && job.variant == model.without_hidden) {
       return hidden->KeyError(
           absl::StrFormat("%s of %s has no hidden layers", Quoted(job.variant), model.name));

@@ -1,5 +1,5 @@
-// How oneDNN is to convolve: layouts, primitives, and the ways between layouts. Inside of convolution.cc
-// alone.
+// How oneDNN is to convolve: layouts, primitives, and the ways between layouts. Inside of
+// convolution_direct.cc alone.
 //
 // oneDNN throws dnnl::error.
 #pragma once

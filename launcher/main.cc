@@ -142,17 +142,6 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   return 0;
 }
 
-// Of the command that was given last, without their dashes.
-std::vector<std::string> FlagNames(const CLI::App& app) {
-  const CLI::App* last = &app;
-  while (!last->get_subcommands().empty()) last = last->get_subcommands().back();
-  std::vector<std::string> names;
-  for (const CLI::Option* option : last->get_options()) {
-    names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
-  }
-  return names;
-}
-
 // CLI11 only knows that there was no command, not that a word was meant as one.
 std::string Missing(const CLI::App& app, const CLI::RequiredError& error) {
   const CLI::App* last = &app;  // of the commands that were given
@@ -199,7 +188,7 @@ int RunCommandLine(int argc, char** argv) {
     return 2;
   } catch (const CLI::ExtrasError&) {
     std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n",
-                 UnexpectedArgument(line.app.remaining(/*recurse=*/true), FlagNames(line.app)).c_str());
+                 UnexpectedArgument(line.app).c_str());
     return 2;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", error.what());

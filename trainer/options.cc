@@ -429,15 +429,6 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
   return options;
 }
 
-// Without their dashes.
-std::vector<std::string> FlagNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
-  }
-  return names;
-}
-
 }  // namespace
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
@@ -465,8 +456,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::ValidationError& error) {
     return InvalidArgument("%s", error.what());
   } catch (const CLI::ExtrasError&) {
-    return InvalidArgument("%s (muster-trainer --help lists the flags)",
-                           UnexpectedArgument(app.remaining(), FlagNames(app)));
+    return InvalidArgument("%s (muster-trainer --help lists the flags)", UnexpectedArgument(app));
   } catch (const CLI::ParseError& error) {
     return InvalidArgument("%s (muster-trainer --help lists the flags)", error.what());
   }
