@@ -76,31 +76,37 @@ absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
   return node.text;
 }
 
-absl::StatusOr<UpdateSpec::Mode> ParseUpdateMode(const YamlNode& node) {
-  using Mode = UpdateSpec::Mode;
-  const auto choice = YamlChoice<std::optional<Mode>>(
-      "mode", {{"async", Mode::kAsync}, {"sync", Mode::kSync}, {"bounded", std::nullopt}});
-  MUSTER_ASSIGN_OR_RETURN(const std::optional<Mode> mode, choice(node));
-  if (!mode) return NotInThisVersion(node, "it has: async, sync");
-  return *mode;
-}
-
 absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
+  using Mode = UpdateSpec::Mode;
+  constexpr int kMaxStaleness = 1'000'000;
   UpdateSpec update;
-  int staleness = 0;
   YamlFields fields(node, "update");
-  fields.Read("mode", &update.mode, ParseUpdateMode);
+  fields.Read("mode", &update.mode,
+              YamlChoice<Mode>(
+                  "mode", {{"async", Mode::kAsync}, {"sync", Mode::kSync}, {"bounded", Mode::kBounded}}));
   fields.Read("aggregate", &update.aggregate, YamlInteger<int>(1, 2 * kMaxTasksOfRole));
-  fields.Read("staleness", &staleness, YamlInteger<int>(0, 1'000'000));
+  fields.Read("staleness", &update.staleness, YamlInteger<int>(0, kMaxStaleness));
+  fields.Read("max_staleness", &update.max_staleness, YamlInteger<int>(0, kMaxStaleness));
+  fields.Read("scale_rate", &update.scale_rate, YamlBoolean);
   MUSTER_RETURN_IF_ERROR(fields.Finish());
-  const bool is_sync = update.mode == UpdateSpec::Mode::kSync;
-  if (const YamlNode* given = node.Find("staleness"); given != nullptr && (staleness != 0 || !is_sync)) {
-    return given->KeyError(
-        "a bound on staleness needs `mode: bounded`, which is not in this version of muster; remove "
-        "\"staleness\"");
+  const Mode mode = update.mode.value_or(Mode::kAsync);
+  if (const YamlNode* given = node.Find("aggregate"); given != nullptr && mode != Mode::kSync) {
+    return given->KeyError("\"aggregate\" needs `mode: sync`: only there a number of gradients makes a step");
   }
-  if (const YamlNode* given = node.Find("aggregate"); given != nullptr && !is_sync) {
-    return given->KeyError("\"aggregate\" needs `mode: sync`; in async mode each push is applied by itself");
+  // A synchronous worker is never ahead, and may say so.
+  const bool is_bounded = mode == Mode::kBounded || (mode == Mode::kSync && update.staleness == 0);
+  if (const YamlNode* given = node.Find("staleness"); given != nullptr && !is_bounded) {
+    return given->KeyError(
+        "\"staleness\" needs `mode: bounded`; what drops old gradients in async mode is \"max_staleness\"");
+  }
+  if (mode == Mode::kBounded && !update.staleness) {
+    return node.Error(
+        "`mode: bounded` needs \"staleness\", the steps that a worker may be ahead of the slowest");
+  }
+  for (const char* key : {"max_staleness", "scale_rate"}) {
+    if (const YamlNode* given = node.Find(key); given != nullptr && mode != Mode::kAsync) {
+      return given->KeyError(absl::StrFormat("\"%s\" needs `mode: async`", key));
+    }
   }
   return update;
 }
@@ -305,12 +311,24 @@ absl::Status CheckTraining(const YamlNode& root, const Job& job) {
     return where->Error("strategy parameter_server needs at least one ps");
   }
   const int contributors = job.worker.count + job.chief.count;
-  if (job.update.aggregate && *job.update.aggregate != contributors) {
+  if (job.update.aggregate.value_or(0) > contributors && job.train.global_batch_size) {
+    return root.Find("train")
+        ->Find("global_batch_size")
+        ->KeyError(
+            absl::StrFormat("%d gradients of %d workers need \"batch_size\", the samples of each gradient",
+                            *job.update.aggregate, contributors));
+  }
+  // Wide & deep has ftrl where the job file names no other optimizer.
+  const auto is_ftrl = [&](const OptimizerSpec& optimizer, bool by_default) {
+    return optimizer.kind ? *optimizer.kind == "ftrl" : by_default && job.model == "wide_deep";
+  };
+  const bool wide_only = job.variant == "wide_only";
+  if (job.update.scale_rate.value_or(false) &&
+      (is_ftrl(job.train.optimizer, wide_only) || is_ftrl(job.train.wide, !wide_only))) {
     return root.Find("update")
-        ->Find("aggregate")
-        ->Error(absl::StrFormat("\"aggregate\" is %d, but a step of this version always takes all %d "
-                                "workers; remove it or give %d",
-                                *job.update.aggregate, contributors, contributors));
+        ->Find("scale_rate")
+        ->KeyError(
+            "\"scale_rate\" goes with any optimizer but ftrl, whose state is a sum over steps of one rate");
   }
   if (job.train.global_batch_size && *job.train.global_batch_size < contributors) {
     return root.Find("train")

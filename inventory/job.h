@@ -72,9 +72,12 @@ struct ProgramFile {
 };
 
 struct UpdateSpec {
-  enum class Mode : uint8_t { kAsync, kSync };
+  enum class Mode : uint8_t { kAsync, kSync, kBounded };
   std::optional<Mode> mode;
-  std::optional<int> aggregate;  // contributions that make up a step of sync mode; here always all workers
+  std::optional<int> aggregate;      // sync: gradients that make up a step
+  std::optional<int> staleness;      // bounded: steps that a worker may be ahead
+  std::optional<int> max_staleness;  // async: older gradients are dropped
+  std::optional<bool> scale_rate;    // async: the rate is divided by 1 + staleness
 };
 
 /// Of the learning rate. The numbers of a kind are there only together with it.

@@ -201,21 +201,25 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"strategy: parameter-server\n",
        "4:11: unknown strategy \"parameter-server\"; did you mean \"parameter_server\"?"},
       {"update: sync\n", "4:9: expected a mapping (`key: value`) in update, found \"sync\""},
-      {"update: {mode: bounded, staleness: 2}\n",
-       "4:16: \"bounded\" is not in this version of muster; it has: async, sync"},
+      {"update: {mode: bounded}\n",
+       "4:9: `mode: bounded` needs \"staleness\", the steps that a worker may be ahead of the slowest"},
+      {"update: {mode: bounded, staleness: 2, aggregate: 2}\n",
+       "4:39: \"aggregate\" needs `mode: sync`: only there a number of gradients makes a step"},
+      {"update: {mode: sync, max_staleness: 2}\n", "4:22: \"max_staleness\" needs `mode: async`"},
+      {"update: {mode: bounded, staleness: 1, scale_rate: true}\n",
+       "4:39: \"scale_rate\" needs `mode: async`"},
       {"update: {mode: snyc}\n", "4:16: unknown mode \"snyc\"; did you mean \"sync\"?"},
       {"update: {mode: fast}\n", "4:16: unknown mode \"fast\"; it is one of: async, sync, bounded"},
       {"update: {mode: async, staleness: 2}\n",
-       "4:23: a bound on staleness needs `mode: bounded`, which is not in this version of muster; remove "
-       "\"staleness\""},
+       "4:23: \"staleness\" needs `mode: bounded`; what drops old gradients in async mode is "
+       "\"max_staleness\""},
       {"update: {mode: sync, staleness: 2}\n",
-       "4:22: a bound on staleness needs `mode: bounded`, which is not in this version of muster; remove "
-       "\"staleness\""},
+       "4:22: \"staleness\" needs `mode: bounded`; what drops old gradients in async mode is "
+       "\"max_staleness\""},
       {"update: {mode: async, aggregate: 3}\n",
-       "4:23: \"aggregate\" needs `mode: sync`; in async mode each push is applied by itself"},
-      {"update: {mode: sync, aggregate: 2}\n",
-       "4:33: \"aggregate\" is 2, but a step of this version always takes all 3 workers; remove it or give "
-       "3"},
+       "4:23: \"aggregate\" needs `mode: sync`: only there a number of gradients makes a step"},
+      {"update: {mode: sync, aggregate: 4}\ntrain: {global_batch_size: 300}\n",
+       "5:9: 4 gradients of 3 workers need \"batch_size\", the samples of each gradient"},
       {"update: {mode: sync, aggregate: 0}\n", "4:33: expected a whole number from 1 to 8192, found \"0\""},
       {"train: {step: 5}\n", "4:9: unknown key \"step\" in train; did you mean \"steps\"?"},
       {"train: {steps: -5}\n", "4:16: expected a whole number from 1 to 1000000000, found \"-5\""},
@@ -401,11 +405,41 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
   }
 }
 
+TEST(Job, ReadsHowUpdatesAreMade) {
+  const std::string head = "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 3}}\n";
+  const auto update = [&](const std::string& text) {
+    const auto job = Parse(head + "update: " + text + "\n");
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? job->update : UpdateSpec();
+  };
+  EXPECT_EQ(update("{mode: sync, aggregate: 2}").aggregate, 2);
+  EXPECT_EQ(update("{mode: sync, aggregate: 7}").aggregate, 7);
+  EXPECT_EQ(update("{mode: bounded, staleness: 3}").mode, UpdateSpec::Mode::kBounded);
+  EXPECT_EQ(update("{mode: bounded, staleness: 3}").staleness, 3);
+  const UpdateSpec async = update("{max_staleness: 5, scale_rate: true}");
+  EXPECT_EQ(async.max_staleness, 5);
+  EXPECT_EQ(async.scale_rate, true);
+}
+
+TEST(Job, FtrlTakesOneRate) {
+  const auto ok = [](const std::string& model, const std::string& train) {
+    return ErrorOf("name: j\nmodel: " + model +
+                   "\nreplicas: {ps: {count: 1}, worker: {count: 3}}\nupdate: {scale_rate: true}\n" +
+                   train) == "OK";
+  };
+  EXPECT_TRUE(ok("mnist_mlp", ""));
+  EXPECT_FALSE(ok("mnist_mlp", "train: {optimizer: ftrl}\n"));
+  EXPECT_FALSE(ok("wide_deep", ""));
+  EXPECT_TRUE(ok("wide_deep", "train: {wide: {optimizer: sgd}}\n"));
+  EXPECT_FALSE(ok("wide_deep\nvariant: wide_only", ""));
+  EXPECT_TRUE(ok("wide_deep\nvariant: wide_only", "train: {optimizer: sgd}\n"));
+}
+
 TEST(Job, AChiefCountsAsAWorkerWhereBatchesAreSplit) {
   const std::string head =
       "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, chief: {count: 1}, worker: {count: 2}}\n";
   EXPECT_EQ(ErrorOf(head + "update: {mode: sync, aggregate: 3}\ntrain: {global_batch_size: 3}\n"), "OK");
-  EXPECT_NE(ErrorOf(head + "update: {mode: sync, aggregate: 2}\n"), "OK");
+  EXPECT_NE(ErrorOf(head + "update: {mode: sync, aggregate: 4}\ntrain: {global_batch_size: 3}\n"), "OK");
   EXPECT_NE(ErrorOf(head + "train: {global_batch_size: 2}\n"), "OK");
 }
 

@@ -45,13 +45,13 @@ absl::StatusOr<LayoutOptimizer> LayoutOptimizer::Create(const ParameterLayout& l
 }
 
 void LayoutOptimizer::Apply(std::span<const float> parameters, std::span<const float> gradient_sum,
-                            float gradient_scale, std::span<float> updated) {
+                            UpdateScale scale, std::span<float> updated) {
   const size_t size = size_;
   MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
   for (const Stretch& stretch : stretches_) {
     const size_t begin = stretch.range.begin, count = stretch.range.size();
-    stretch.optimizer->Apply(parameters.subspan(begin, count), gradient_sum.subspan(begin, count),
-                             gradient_scale, updated.subspan(begin, count));
+    stretch.optimizer->Apply(parameters.subspan(begin, count), gradient_sum.subspan(begin, count), scale,
+                             updated.subspan(begin, count));
   }
   for (const LayoutRange& padding : padding_) {
     std::fill(updated.begin() + padding.begin, updated.begin() + padding.end, 0.0f);

@@ -21,7 +21,7 @@ class LayoutOptimizer {
 
   /// One update, as Optimizer::Apply; all spans [range.size()]. Padding is 0 in `updated`, whatever it is in
   /// the others, and however the buffer is cut into ranges the result has the same bits.
-  void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, float gradient_scale,
+  void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, UpdateScale scale,
              std::span<float> updated);
 
  private:

@@ -18,28 +18,28 @@ class ElementwiseOptimizer : public Optimizer {
   ElementwiseOptimizer(const OptimizerConfig& config, int64_t size)
       : config_(config), size_(size), sequence_(config) {}
 
-  void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, float gradient_scale,
+  void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, UpdateScale scale,
              std::span<float> updated) final {
     const size_t size = size_;
     MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
-    step_ = sequence_.Next();
+    step_ = sequence_.Next(scale.rate);
     ForEachPart(size_, 1, [&](int64_t begin, int64_t end) {
       Update(begin,
              {end - begin, parameters.data() + begin, gradient_sum.data() + begin, updated.data() + begin},
-             gradient_scale);
+             scale.gradient);
     });
   }
 
   void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
-                 float gradient_scale, std::span<float> parameters) final {
+                 UpdateScale scale, std::span<float> parameters) final {
     MUSTER_CHECK(width > 0 && size_ % width == 0 && static_cast<int64_t>(parameters.size()) == size_);
     MUSTER_CHECK(gradient_sums.size() == rows.size() * width);
-    step_ = sequence_.Next();
+    step_ = sequence_.Next(scale.rate);
     const float* gradient_sum = gradient_sums.data();
     for (const int64_t row : rows) {
       MUSTER_CHECK(row >= 0 && row < size_ / width, "a row outside the table");
       float* const values = parameters.data() + row * width;
-      Update(row * width, {width, values, gradient_sum, values}, gradient_scale);
+      Update(row * width, {width, values, gradient_sum, values}, scale.gradient);
       gradient_sum += width;
     }
   }

@@ -48,6 +48,16 @@ OptimizerConfig UsualOptimizer(OptimizerKind kind);
 /// InvalidArgument names a field out of range, or one that has been set and that the kind does not read.
 absl::Status Validate(const OptimizerConfig& config);
 
+/// How one update reads its gradient and its learning rate.
+struct UpdateScale {
+  float gradient = 1;  // one over the number of samples in the sum
+  float rate =
+      1;  // times the scheduled learning rate; only sgd, momentum, adagrad and adam take another than 1
+
+  UpdateScale(float gradient, float rate = 1)
+      : gradient(gradient), rate(rate) {}  // NOLINT: most give one number
+};
+
 /// Owns the slots (moments) of one range and counts its updates, of either sort: the schedule's step is the
 /// number of those before. One thread at a time.
 ///
@@ -56,11 +66,11 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// One update: updated = parameters - f(gradient), where gradient = gradient_sum * gradient_scale (one over
-  /// the number of samples in the sum). All spans have the length given at creation. `updated` may be
-  /// `parameters` itself (in place) and must not overlap it otherwise; `gradient_sum` overlaps neither.
+  /// One update: updated = parameters - f(gradient), where gradient = gradient_sum * scale.gradient. All
+  /// spans have the length given at creation. `updated` may be `parameters` itself (in place) and must not
+  /// overlap it otherwise; `gradient_sum` overlaps neither.
   virtual void Apply(std::span<const float> parameters, std::span<const float> gradient_sum,
-                     float gradient_scale, std::span<float> updated) = 0;
+                     UpdateScale scale, std::span<float> updated) = 0;
 
   /// One update that touches only the rows named of a table, parameters: [size / width, width], in place.
   /// rows: distinct, in any order; one outside the table is a bug. gradient_sums: [rows.size(), width],
@@ -69,7 +79,7 @@ class Optimizer {
   /// schedule and Adam's bias correction. Without weight decay, sgd, adagrad and ftrl give the same bits as
   /// Apply with zeros for the other rows.
   virtual void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
-                         float gradient_scale, std::span<float> parameters) = 0;
+                         UpdateScale scale, std::span<float> parameters) = 0;
 
   /// From now on over `size` floats, not less than before; those that are new have fresh slots.
   virtual void Grow(int64_t size) = 0;

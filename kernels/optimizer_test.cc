@@ -338,6 +338,26 @@ TEST(Optimizer, RowsGiveTheBitsOfADenseUpdateWithZerosElsewhere) {
   }
 }
 
+// An update at a fraction of its rate is the update of an optimizer with that rate.
+TEST(Optimizer, ARateScaleIsAnotherRate) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdagrad, OptimizerKind::kAdam}) {
+    OptimizerConfig config = UsualOptimizer(kind);
+    config.learning_rate = 0.5f;
+    const auto scaled = MakeOptimizer(config, 2);
+    config.learning_rate = 0.125f;
+    const auto expected = MakeOptimizer(config, 2);
+    const std::vector<float> gradient = {1, -3};
+    std::vector<float> values = {1, 2}, expected_values = values;
+    scaled->Apply(values, gradient, {0.5f, 0.25f}, values);
+    expected->Apply(expected_values, gradient, 0.5f, expected_values);
+    EXPECT_EQ(values, expected_values) << OptimizerName(kind);
+    scaled->ApplyRows(1, std::vector<int64_t>{1}, std::vector<float>{7}, {1, 0.25f}, values);
+    expected->ApplyRows(1, std::vector<int64_t>{1}, std::vector<float>{7}, 1, expected_values);
+    EXPECT_EQ(values, expected_values) << OptimizerName(kind);
+  }
+}
+
 // The schedule counts updates, not rows, and Adam's correction likewise.
 TEST(Optimizer, AnUpdateWithoutRowsCounts) {
   for (const OptimizerConfig& config :

@@ -59,14 +59,8 @@ void ParameterTable::Read(std::span<const int64_t> ids, std::span<float> values)
 }
 
 void ParameterTable::Apply(std::span<const int64_t> ids, std::span<const float> gradient_sums,
-                           float gradient_scale) {
+                           UpdateScale scale) {
   const int64_t width = spec_.width;
-  if (keep_previous_) {
-    previous_places_.clear();
-    for (const int64_t id : ids) previous_places_.emplace(id, previous_places_.size());
-    previous_values_.resize(ids.size() * width);
-    Read(ids, previous_values_);
-  }
   touched_.clear();
   for (const int64_t id : ids) {
     MUSTER_CHECK(id >= 0 && id < spec_.rows, "a row outside the table");
@@ -81,17 +75,7 @@ void ParameterTable::Apply(std::span<const int64_t> ids, std::span<const float> 
     }
     InitializeValues(spec_.initializer, spec_.scale, seed_, id * width, RowAt(place));
   }
-  optimizer_->ApplyRows(width, touched_, gradient_sums, gradient_scale, values_);
-}
-
-void ParameterTable::ReadPrevious(std::span<const int64_t> ids, std::span<float> values) const {
-  Read(ids, values);
-  const int64_t width = spec_.width;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (const auto found = previous_places_.find(ids[i]); found != previous_places_.end()) {
-      std::copy_n(previous_values_.data() + found->second * width, width, values.data() + i * width);
-    }
-  }
+  optimizer_->ApplyRows(width, touched_, gradient_sums, scale, values_);
 }
 
 absl::StatusOr<std::vector<ParameterTable>> MakeTables(std::span<const TableSpec> tables,

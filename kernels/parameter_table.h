@@ -46,13 +46,7 @@ class ParameterTable {
 
   /// One update, as Optimizer::ApplyRows; it counts as one also without any row. ids: distinct.
   /// gradient_sums: [ids.size(), width], packed.
-  void Apply(std::span<const int64_t> ids, std::span<const float> gradient_sums, float gradient_scale);
-
-  /// From now on Apply keeps what it changes, for ReadPrevious.
-  void KeepPrevious() { keep_previous_ = true; }
-
-  /// As Read before the last Apply.
-  void ReadPrevious(std::span<const int64_t> ids, std::span<float> values) const;
+  void Apply(std::span<const int64_t> ids, std::span<const float> gradient_sums, UpdateScale scale);
 
  private:
   std::span<float> RowAt(int64_t place) {
@@ -65,9 +59,6 @@ class ParameterTable {
   std::vector<float> values_;                     // [room for rows, width]
   std::unique_ptr<Optimizer> optimizer_;          // of all of values_
   std::vector<int64_t> touched_;                  // the places of one update
-  bool keep_previous_ = false;
-  absl::flat_hash_map<int64_t, int64_t> previous_places_;
-  std::vector<float> previous_values_;
 };
 
 /// One of each, by optimizer group. Fails as ValidateTables does.

@@ -74,25 +74,6 @@ TEST(ParameterTable, UpdatesAsAnOptimizerOfTheWholeTable) {
   }
 }
 
-TEST(ParameterTable, KeepsTheRowsOfTheUpdateBefore) {
-  ParameterTable table(kSpec, 0, UsualOptimizer(OptimizerKind::kAdagrad), kSeed);
-  table.KeepPrevious();
-  const std::vector<int64_t> all = {0, 1, 2, 3};
-  const auto previous = [&] {
-    std::vector<float> values(all.size() * kWidth);
-    table.ReadPrevious(all, values);
-    return values;
-  };
-  std::vector<float> before = Read(table, all);
-  EXPECT_EQ(previous(), before);
-  for (const std::vector<int64_t>& ids : {std::vector<int64_t>{1, 2}, {2, 0}, {}, {3}}) {
-    before = Read(table, all);
-    table.Apply(ids, std::vector<float>(ids.size() * kWidth, 1.0f), 1);
-    EXPECT_EQ(previous(), before);
-    EXPECT_EQ(Read(table, all) == before, ids.empty());
-  }
-}
-
 TEST(ParameterTable, NamesWhatIsWrongWithASpec) {
   const auto error = [](const TableSpec& spec, size_t optimizers = 1) {
     const TableSpec tables[] = {{.name = "first", .rows = 1, .width = 1}, spec};

@@ -6,8 +6,10 @@ StepFactorSequence::StepFactorSequence(const OptimizerConfig& config) : config_(
   MUSTER_CHECK(Validate(config).ok(), std::string(Validate(config).message()));
 }
 
-StepFactors StepFactorSequence::Next() {
-  const double rate = LearningRateAt(config_.schedule, config_.learning_rate, updates_++);
+StepFactors StepFactorSequence::Next(float rate_scale) {
+  MUSTER_CHECK(rate_scale == 1 || config_.kind != OptimizerKind::kFtrl);
+  const double rate =
+      LearningRateAt(config_.schedule, config_.learning_rate, updates_++) * static_cast<double>(rate_scale);
   switch (config_.kind) {
     case OptimizerKind::kSgd:
     case OptimizerKind::kMomentum:

@@ -15,8 +15,9 @@ class StepFactorSequence {
   /// A config that is not valid is a bug.
   explicit StepFactorSequence(const OptimizerConfig& config);
 
-  /// Of the next update; what the kind does not read is 0.
-  StepFactors Next();
+  /// Of the next update, with `rate_scale` times its scheduled rate (ftrl takes 1 only); what the kind does
+  /// not read is 0.
+  StepFactors Next(float rate_scale = 1);
 
  private:
   OptimizerConfig config_;

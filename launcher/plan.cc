@@ -302,7 +302,12 @@ std::vector<std::string> Planner::ParameterArguments() const {
   std::vector<std::string> arguments = {"--model=" + job_.model};
   if (!job_.variant.empty()) arguments.push_back("--variant=" + job_.variant);
   if (!job_.hidden.empty()) arguments.push_back("--hidden=" + absl::StrJoin(job_.hidden, ","));
-  if (job_.update.mode == UpdateSpec::Mode::kSync) arguments.push_back("--sync_replicas");
+  const UpdateSpec& update = job_.update;
+  if (update.mode == UpdateSpec::Mode::kSync) arguments.push_back("--sync_replicas");
+  if (update.mode == UpdateSpec::Mode::kBounded) AddFlag("bounded_staleness", update.staleness, arguments);
+  AddFlag("replicas_to_aggregate", update.aggregate, arguments);
+  AddFlag("max_staleness", update.max_staleness, arguments);
+  AddFlag("scale_rate_by_staleness", update.scale_rate, arguments);
   AddFlag("seed", job_.train.seed, arguments);
   const TrainSpec& train = job_.train;
   AddOptimizerFlags("", train.optimizer, arguments);

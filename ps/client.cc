@@ -1,7 +1,7 @@
 #include "ps/client.h"
 
 #include <algorithm>
-#include <thread>
+#include <condition_variable>
 
 #include "base/logging.h"
 #include "base/random.h"
@@ -13,28 +13,22 @@ struct ParameterServerClient::Shard {
   std::string address;
   LayoutRange range;
   std::unique_ptr<ShardConnection> connection;
+  bool joined = false;      // over this connection
   std::string server_uuid;  // of the process that this worker joined first
-  uint64_t request = 0;     // in flight
-  uint64_t step = 0;        // of the parameters received last; in async mode each shard counts its own
+  uint64_t awaiting = 0;    // the number of the request in flight, 0 if none
+  std::optional<Request> in_flight;
+  ShardClock clock;  // in async mode each shard counts its own steps
+  TimePoint last_heard;
+  std::string waits_for;  // the server's last word about that
 };
 
 namespace {
 
 constexpr Duration kConnectPause = std::chrono::milliseconds(200);
-
-// Copies what a shard sent to its places: its range of `parameters` ([layout.size()], or empty if none are
-// expected), then `rows`.
-absl::Status ReceiveFloats(const ShardReply& reply, const std::string& who, LayoutRange range,
-                           std::span<float> parameters, std::span<float> rows = {}) {
-  const int64_t own = parameters.empty() ? 0 : range.size(), of_rows = std::ssize(rows);
-  if (reply.payload.size_bytes() != (own + of_rows) * static_cast<int64_t>(sizeof(float))) {
-    return Internal("%s sent %d bytes for %d parameters and rows of %d", who, reply.payload.size_bytes(), own,
-                    of_rows);
-  }
-  if (own > 0) reply.payload.Part(0, own).CopyTo(parameters.subspan(range.begin, own));
-  reply.payload.Part(own, of_rows).CopyTo(rows);
-  return absl::OkStatus();
-}
+constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(500);
+constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
+constexpr Duration kStallAfter = std::chrono::seconds(3);
+constexpr Duration kStallAgainAfter = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -51,9 +45,26 @@ ParameterServerClient::ParameterServerClient(ParameterServerClientOptions option
     shard->range = options_.layout.Shard(i, count);
     shards_.push_back(std::move(shard));
   }
+  heartbeat_ = std::jthread([this](const std::stop_token& stop) { Beat(stop); });
 }
 
 ParameterServerClient::~ParameterServerClient() = default;
+
+void ParameterServerClient::Beat(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock lock(mutex);
+  while (!wake.wait_for(lock, stop, kHeartbeatEvery, [&] { return stop.stop_requested(); })) {
+    const std::lock_guard connections(connections_mutex_);
+    for (const auto& shard : shards_) {
+      if (shard->connection == nullptr || !shard->joined) continue;
+      ps::ClientHeader header;
+      header.set_version(kWireVersion);
+      header.mutable_heartbeat()->set_awaiting(shard->awaiting);
+      shard->connection->Send(header, {});
+    }
+  }
+}
 
 absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> parameters) {
   const TimePoint deadline = Now() + options_.connect_timeout;
@@ -61,51 +72,60 @@ absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> paramete
   for (const auto& shard : shards_) {
     MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply, Connect(*shard, deadline, parameters));
     shard->server_uuid = reply.server_uuid();
-    shard->step = reply.step();
+    shard->clock = {reply.step(), std::max(reply.step(), reply.next_step())};
     if (shard->task.index == 0) pushes = reply.pushes();
   }
-  if (options_.config.mode() == ps::SYNC) MUSTER_RETURN_IF_ERROR(AlignSteps(parameters));
-  return JoinResult{.step = shards_[0]->step, .pushes = pushes};
+  MUSTER_RETURN_IF_ERROR(Align({.parameters = parameters}));
+  return JoinResult{.step = is_async() ? shards_[0]->clock.version : step_, .pushes = pushes};
 }
 
-// A worker that died in the middle of an exchange leaves shards that have its contribution, and so have
-// completed the step, and shards that wait for it. They cannot be further apart: the other workers wait for
-// all of them.
-absl::Status ParameterServerClient::AlignSteps(std::span<float> parameters) {
-  const auto by_step = [](const auto& a, const auto& b) { return a->step < b->step; };
-  const auto [behind, ahead] = std::minmax_element(shards_.begin(), shards_.end(), by_step);
-  const uint64_t step = (*behind)->step;
-  if ((*ahead)->step > step + 1) {
-    return DataLoss(
-        "%s is at step %d and %s at step %d: one has started again and lost its parameters; start the whole "
-        "job again",
-        TaskName((*ahead)->task), (*ahead)->step, TaskName((*behind)->task), step);
+// Shards apply a step that has been chosen one after the other, and other workers may have gone on without
+// this one: until no shard's parameters are too old for the step that is to be contributed to. Ends because a
+// step takes the others at least one exchange, as long as a pull does; and at the deadline.
+absl::Status ParameterServerClient::Align(const Destination& destination) {
+  if (is_async()) return absl::OkStatus();
+  const TimePoint deadline = Now() + options_.answer_timeout;
+  while (true) {
+    std::vector<ShardClock> clocks;
+    for (const auto& shard : shards_) clocks.push_back(shard->clock);
+    step_ = NextStep(clocks);
+    std::vector<std::optional<Request>> requests(shards_.size());
+    bool aligned = true;
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      if (!IsTooOldFor(step_, clocks[i], options_.config.staleness())) continue;
+      aligned = false;
+      ps::Pull* pull = requests[i].emplace().header.mutable_pull();
+      pull->set_parameters(true);
+      pull->set_at_least(step_ - options_.config.staleness());
+      if (destination.rows != nullptr) *pull->mutable_rows() = destination.rows->rows(static_cast<int>(i));
+    }
+    if (aligned) return absl::OkStatus();
+    if (Now() >= deadline)
+      return DeadlineExceeded("the other workers' steps are faster than a pull of step %d", step_);
+    MUSTER_RETURN_IF_ERROR(Exchange(std::move(requests), destination).status());
   }
-  for (const auto& shard : shards_) {
-    if (shard->step == step) continue;
-    Request request;
-    request.header.mutable_pull()->set_step(step);
-    Send(*shard, request);
-    MUSTER_ASSIGN_OR_RETURN(const ShardReply reply, Receive(*shard, Now() + options_.server_timeout));
-    MUSTER_RETURN_IF_ERROR(ReceiveFloats(reply, TaskName(shard->task), shard->range, parameters));
-    shard->step = step;
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimePoint deadline,
                                                              std::span<float> parameters) {
   const std::string who = TaskName(shard.task);
   const TimePoint start = Now();
-  shard.connection = nullptr;
+  const auto replace = [&](std::unique_ptr<ShardConnection> connection, bool joined) {
+    const std::lock_guard lock(connections_mutex_);
+    std::swap(shard.connection, connection);
+    shard.joined = joined;
+    return connection;  // the old one ends outside of the lock
+  };
+  replace(nullptr, false);
+  const std::optional<Request> interrupted = std::exchange(shard.in_flight, std::nullopt);
   absl::Status last_error;
   while (true) {
     auto connection = ShardConnection::Connect(shard.address, shard.task, options_.tls,
-                                               std::min(deadline, Now() + std::chrono::seconds(10)));
+                                               std::min(deadline, Now() + std::chrono::seconds(10)), queue_,
+                                               ++last_connection_);
     if (connection.ok()) {
-      shard.connection = *std::move(connection);
-      Request request;
-      ps::Join* join = request.header.mutable_join();
+      replace(*std::move(connection), false);
+      ps::Join* join = shard.in_flight.emplace().header.mutable_join();
       join->set_rank(RankOf(options_.cluster, options_.task));
       join->set_worker_uuid(uuid_);
       join->set_incarnation(static_cast<uint32_t>(options_.incarnation));
@@ -113,10 +133,13 @@ absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimeP
       join->set_shard_index(shard.task.index);
       join->set_shard_count(static_cast<uint32_t>(shards_.size()));
       *join->mutable_config() = options_.config;
-      Send(shard, request);
+      Send(shard);
       auto reply = Receive(shard, deadline);
+      shard.in_flight = interrupted;
       if (reply.ok()) {
-        MUSTER_RETURN_IF_ERROR(ReceiveFloats(*reply, who, shard.range, parameters));
+        MUSTER_RETURN_IF_ERROR(ReceiveFloats(shard, *reply, {.parameters = parameters}));
+        const std::lock_guard lock(connections_mutex_);
+        shard.joined = true;
         return reply->header.join();
       }
       if (!absl::IsUnavailable(reply.status())) return reply.status();
@@ -147,23 +170,29 @@ absl::Status ParameterServerClient::Reconnect(Shard& shard) {
   return absl::OkStatus();
 }
 
-void ParameterServerClient::Send(Shard& shard, Request& request) {
+// What is in flight, under a new number.
+void ParameterServerClient::Send(Shard& shard) {
+  Request& request = *shard.in_flight;
   ps::ClientHeader& header = request.header;
   header.set_version(kWireVersion);
-  header.set_request(shard.request = ++last_request_);
-  if (header.has_push()) header.mutable_push()->set_step(shard.step);
-  if (header.has_pull_rows()) header.mutable_pull_rows()->set_step(shard.step);
+  header.set_request(++last_request_);
   std::vector<grpc::Slice> payload = {BorrowFloats(request.gradient)};
   if (request.row_gradients != nullptr) payload.push_back(ShareFloats(request.row_gradients));
   bytes_pushed_ += shard.connection->Send(header, payload);
+  // After the request itself, so that no heartbeat asks for what cannot be there.
+  const std::lock_guard lock(connections_mutex_);
+  shard.awaiting = header.request();
+  shard.last_heard = Now();
+  shard.waits_for.clear();
 }
 
+// The answer to what is in flight; no other shard's.
 absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoint deadline) {
   while (true) {
     auto received = shard.connection->Receive(deadline);
     if (!received.ok()) return Annotate(received.status(), TaskName(shard.task));
     ShardReply reply = *std::move(received);
-    if (reply.header.request() != shard.request) continue;  // an answer to a request that was given up
+    if (reply.header.request() != shard.awaiting) continue;  // an answer to a request that was given up
     bytes_pulled_ += reply.bytes;
     if (!reply.header.has_error()) return reply;
     const ps::Error& error = reply.header.error();
@@ -172,30 +201,117 @@ absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoin
   }
 }
 
-absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::ExchangeWithAll(
-    std::vector<Request> requests, const Destination& destination) {
-  for (size_t i = 0; i < shards_.size(); ++i) Send(*shards_[i], requests[i]);
-  std::vector<ps::ServerHeader> replies;
-  std::vector<float> rows;
-  const TimePoint deadline = Now() + options_.answer_timeout;
+// Copies what a shard sent to its places: its range of the parameters, then its rows.
+absl::Status ParameterServerClient::ReceiveFloats(const Shard& shard, const ShardReply& reply,
+                                                  const Destination& destination) {
+  const int index = shard.task.index;
+  const int64_t own = destination.parameters.empty() ? 0 : shard.range.size();
+  const int64_t of_rows = destination.rows == nullptr ? 0 : destination.rows->size(index);
+  if (reply.payload.size_bytes() != (own + of_rows) * static_cast<int64_t>(sizeof(float))) {
+    return Internal("%s sent %d bytes for %d parameters and rows of %d", TaskName(shard.task),
+                    reply.payload.size_bytes(), own, of_rows);
+  }
+  if (own > 0) reply.payload.Part(0, own).CopyTo(destination.parameters.subspan(shard.range.begin, own));
+  if (of_rows > 0) {
+    std::vector<float> rows(of_rows);
+    reply.payload.Part(own, of_rows).CopyTo(rows);
+    destination.rows->Scatter(index, rows, destination.row_values);
+  }
+  return absl::OkStatus();
+}
+
+// What one event means for what is in flight: its answer, or nothing yet.
+absl::StatusOr<std::optional<ShardReply>> ParameterServerClient::HandleEvent(const FrameQueue::Event& event,
+                                                                             Shard** from) {
+  const auto found = std::find_if(shards_.begin(), shards_.end(), [&](const auto& shard) {
+    return shard->connection != nullptr && shard->connection->id() == event.connection;
+  });
+  if (found == shards_.end()) return std::nullopt;  // a connection that was given up
+  *from = found->get();
+  Shard& shard = **from;
+  auto reply = shard.connection->Decode(event);
+  if (absl::IsUnavailable(reply.status())) {
+    MUSTER_RETURN_IF_ERROR(Reconnect(shard));
+    if (shard.in_flight) Send(shard);
+    return std::nullopt;
+  }
+  if (!reply.ok()) return Annotate(reply.status(), TaskName(shard.task));
+  shard.last_heard = Now();
+  if (reply->header.has_heartbeat()) {
+    MUSTER_RETURN_IF_ERROR(HandleHeartbeat(shard, reply->header.heartbeat()));
+    return std::nullopt;
+  }
+  if (!shard.in_flight || reply->header.request() != shard.awaiting) return std::nullopt;
+  bytes_pulled_ += reply->bytes;
+  if (reply->header.has_error()) {
+    const ps::Error& error = reply->header.error();
+    return absl::Status(static_cast<absl::StatusCode>(error.code()),
+                        TaskName(shard.task) + ": " + error.message());
+  }
+  return *std::move(reply);
+}
+
+absl::Status ParameterServerClient::HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply) {
+  if (!shard.in_flight || reply.awaiting() != shard.awaiting) return absl::OkStatus();
+  shard.waits_for = reply.waits_for();
+  if (!reply.unknown()) return absl::OkStatus();
+  spdlog::warn("{} does not have what was sent to it; sending it again", TaskName(shard.task));
+  Send(shard);
+  return absl::OkStatus();
+}
+
+void ParameterServerClient::LogWait(TimePoint since) {
+  if (Now() - since < kStallAfter || Now() < next_wait_log_) return;
+  next_wait_log_ = Now() + kStallAgainAfter;
+  for (const auto& shard : shards_) {
+    if (!shard->in_flight) continue;
+    const Duration silent = Now() - shard->last_heard;
+    const std::string why = silent > kSilence          ? "silent for " + FormatAge(silent)
+                            : shard->waits_for.empty() ? "no answer for " + FormatAge(Now() - since)
+                                                       : shard->waits_for;
+    spdlog::warn("waiting for {} at {}: {}", TaskName(shard->task), shard->address, why);
+  }
+}
+
+absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
+    std::vector<std::optional<Request>> requests, const Destination& destination) {
+  std::vector<ps::ServerHeader> replies(shards_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
-    Shard& shard = *shards_[i];
-    auto reply = Receive(shard, deadline);
-    while (absl::IsUnavailable(reply.status()) && Now() < deadline) {
-      MUSTER_RETURN_IF_ERROR(Reconnect(shard));
-      Send(shard, requests[i]);
-      reply = Receive(shard, deadline);
+    shards_[i]->in_flight = std::move(requests[i]);
+    if (shards_[i]->in_flight) Send(*shards_[i]);
+  }
+  const TimePoint start = Now(), deadline = start + options_.answer_timeout;
+  const auto is_waiting = [](const auto& shard) { return shard->in_flight.has_value(); };
+  while (std::any_of(shards_.begin(), shards_.end(), is_waiting)) {
+    const auto event = queue_->Pop(std::min(deadline, Now() + kHeartbeatEvery));
+    if (!event) {
+      LogWait(start);
+      if (Now() < deadline) continue;
+      const auto waiting = std::find_if(shards_.begin(), shards_.end(), is_waiting);
+      return DeadlineExceeded("%s: %s has not answered for %s", TaskName(options_.task),
+                              TaskName((*waiting)->task), FormatAge(Now() - start));
     }
+    Shard* shard = nullptr;
+    auto reply = HandleEvent(*event, &shard);
     if (!reply.ok()) return Annotate(reply.status(), TaskName(options_.task));
-    rows.resize(destination.rows == nullptr ? 0 : destination.rows->size(static_cast<int>(i)));
-    MUSTER_RETURN_IF_ERROR(
-        ReceiveFloats(*reply, TaskName(shard.task), shard.range, destination.parameters, rows));
-    if (destination.rows != nullptr) {
-      destination.rows->Scatter(static_cast<int>(i), rows, destination.row_values);
+    LogWait(start);
+    if (!*reply) continue;
+    const ps::ServerHeader& header = (*reply)->header;
+    MUSTER_RETURN_IF_ERROR(ReceiveFloats(*shard, **reply, destination));
+    if (header.has_push()) {
+      const uint64_t version = header.push().step();
+      shard->clock = {version, std::max(version, shard->in_flight->header.push().step() + 1)};
     }
-    if (reply->header.has_push()) shard.step = reply->header.push().step();
-    if (reply->header.has_await_finished()) shard.step = reply->header.await_finished().step();
-    replies.push_back(std::move(reply->header));
+    if (header.has_pull() && !destination.parameters.empty()) {
+      shard->clock.version = header.pull().step();
+      shard->clock.next_step = std::max(shard->clock.next_step, shard->clock.version);
+    }
+    {
+      const std::lock_guard lock(connections_mutex_);
+      shard->awaiting = 0;
+    }
+    shard->in_flight.reset();
+    replies[shard->task.index] = std::move((*reply)->header);
   }
   return replies;
 }
@@ -207,30 +323,32 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
   const std::span<const float> row_gradients = contribution.gradient.subspan(options_.layout.size());
   rows_.Build(contribution.rows);
   next_rows_.Build(next_rows);
-  std::vector<Request> requests(shards_.size());
+  std::vector<std::optional<Request>> requests(shards_.size());
   ++sequence_;
   for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
-    ps::Push* push = requests[i].header.mutable_push();
+    Request& request = requests[i].emplace();
+    ps::Push* push = request.header.mutable_push();
     push->set_sequence(sequence_);
+    push->set_step(step_);
+    push->set_version(shards_[i]->clock.version);
     push->set_samples(contribution.samples);
     push->set_loss_sum(contribution.loss_sum);
     *push->mutable_rows() = rows_.rows(i);
     *push->mutable_next_rows() = next_rows_.rows(i);
     const LayoutRange range = shards_[i]->range;
-    requests[i].gradient = contribution.gradient.subspan(range.begin, range.size());
+    request.gradient = contribution.gradient.subspan(range.begin, range.size());
     auto of_rows = std::make_shared<std::vector<float>>(rows_.size(i));
     rows_.Gather(i, row_gradients, *of_rows);
-    requests[i].row_gradients = std::move(of_rows);
+    request.row_gradients = std::move(of_rows);
   }
-  MUSTER_ASSIGN_OR_RETURN(
-      const auto replies,
-      ExchangeWithAll(std::move(requests),
-                      {.parameters = parameters, .rows = &next_rows_, .row_values = next_row_values}));
+  const Destination destination{.parameters = parameters, .rows = &next_rows_, .row_values = next_row_values};
+  MUSTER_ASSIGN_OR_RETURN(const auto replies, Exchange(std::move(requests), destination));
+  MUSTER_RETURN_IF_ERROR(Align(destination));
   const ps::PushReply& first = replies[0].push();
-  return PushResult{.outcome = first.outcome() == ps::APPLIED ? PushOutcome::kApplied
-                               : first.outcome() == ps::STALE ? PushOutcome::kStale
-                                                              : PushOutcome::kDuplicate,
-                    .step = first.step(),
+  constexpr PushOutcome kOutcomes[] = {PushOutcome::kApplied, PushOutcome::kStale, PushOutcome::kDuplicate,
+                                       PushOutcome::kHeld};
+  return PushResult{.outcome = kOutcomes[std::clamp<int>(first.outcome(), 0, 3)],
+                    .step = is_async() ? first.step() : step_,
                     .mean_loss = first.mean_loss(),
                     .samples = first.samples(),
                     .staleness = first.staleness()};
@@ -238,25 +356,41 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
 
 absl::Status ParameterServerClient::PullRows(const RowIndex& rows, std::span<float> values) {
   next_rows_.Build(rows);
-  std::vector<Request> requests(shards_.size());
+  std::vector<std::optional<Request>> requests(shards_.size());
   for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
-    *requests[i].header.mutable_pull_rows()->mutable_rows() = next_rows_.rows(i);
+    ps::Pull* pull = requests[i].emplace().header.mutable_pull();
+    pull->set_at_least(shards_[i]->clock.version);
+    *pull->mutable_rows() = next_rows_.rows(i);
   }
-  return ExchangeWithAll(std::move(requests), {.rows = &next_rows_, .row_values = values}).status();
+  return Exchange(std::move(requests), {.rows = &next_rows_, .row_values = values}).status();
 }
 
-absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::span<float> parameters) {
-  std::vector<Request> requests(shards_.size());
-  for (Request& request : requests) request.header.mutable_await_finished();
-  MUSTER_ASSIGN_OR_RETURN(const auto replies,
-                          ExchangeWithAll(std::move(requests), {.parameters = parameters}));
+absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitFinished() {
+  std::vector<std::optional<Request>> requests(shards_.size());
+  requests[0].emplace().header.mutable_await_finished();
+  MUSTER_ASSIGN_OR_RETURN(const auto replies, Exchange(std::move(requests), {}));
   return replies[0].await_finished();
 }
 
+absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::span<float> parameters) {
+  MUSTER_ASSIGN_OR_RETURN(const ps::AwaitFinishedReply reply, AwaitFinished());
+  std::vector<std::optional<Request>> requests(shards_.size());
+  for (auto& request : requests) {
+    ps::Pull* pull = request.emplace().header.mutable_pull();
+    pull->set_parameters(true);
+    // What this worker has contributed to is made by now, or on its way to the shards.
+    pull->set_at_least(step_);
+  }
+  MUSTER_RETURN_IF_ERROR(Exchange(std::move(requests), {.parameters = parameters}).status());
+  // A bounded shard may have held contributions when the first answer came.
+  if (options_.config.mode() == ps::BOUNDED) return AwaitFinished();
+  return reply;
+}
+
 absl::Status ParameterServerClient::Finish() {
-  std::vector<Request> requests(shards_.size());
-  for (Request& request : requests) request.header.mutable_finish();
-  return ExchangeWithAll(std::move(requests), {}).status();
+  std::vector<std::optional<Request>> requests(shards_.size());
+  for (auto& request : requests) request.emplace().header.mutable_finish()->set_next_step(step_);
+  return Exchange(std::move(requests), {}).status();
 }
 
 }  // namespace muster

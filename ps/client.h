@@ -1,15 +1,19 @@
 // ParameterServerClient: a worker's view of all shards as one flat buffer.
 //
 // A broken stream is connected again and the request sent again under the same sequence number, which the
-// shard applies at most once. A shard whose process was replaced has lost its parameters; that is an error,
-// never a silent restart.
+// shard applies at most once; so is a request that a shard says it does not have. A shard whose process was
+// replaced has lost its parameters; that is an error, never a silent restart. A heartbeat tells the
+// shards that this worker lives, and brings word of what the job waits for.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,7 +21,9 @@
 #include "cluster/cluster_spec.h"
 #include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/frame_queue.h"
 #include "ps/row_partition.h"
+#include "ps/shard_clock.h"
 #include "ps/shard_connection.h"
 #include "ps/tls.h"
 #include "ps/update_rule.h"
@@ -39,13 +45,13 @@ struct ParameterServerClientOptions {
 };
 
 struct JoinResult {
-  uint64_t step = 0;
+  uint64_t step = 0;    // to go on with
   uint64_t pushes = 0;  // applied of this rank before
 };
 
 struct PushResult {
   PushOutcome outcome = PushOutcome::kApplied;
-  uint64_t step = 0;
+  uint64_t step = 0;  // sync, bounded: to contribute to next; async: of the parameters
   double mean_loss = 0;
   uint64_t samples = 0;
   uint64_t staleness = 0;
@@ -66,7 +72,7 @@ class ParameterServerClient {
   ~ParameterServerClient();
 
   /// Connects to all shards and receives the parameters into `parameters` ([layout.size()]). In sync mode all
-  /// of them are those of one step, which is the one to go on from.
+  /// of them are those of one step.
   absl::StatusOr<JoinResult> Join(std::span<float> parameters);
 
   /// One fused exchange with every shard: pushes the contribution, receives the updated parameters and the
@@ -75,11 +81,12 @@ class ParameterServerClient {
   absl::StatusOr<PushResult> PushPull(const Contribution& contribution, std::span<float> parameters,
                                       const RowIndex& next_rows, std::span<float> next_row_values);
 
-  /// Receives rows ([rows.size()]), in sync mode those of the same step as the parameters received last.
+  /// Receives rows ([rows.size()]), in sync mode those of the same step as the parameters received last,
+  /// unless the other workers have gone on without this one.
   absl::Status PullRows(const RowIndex& rows, std::span<float> values);
 
-  /// Waits until all other workers have finished, and receives the final parameters. The counts are those of
-  /// ps:0.
+  /// Waits until all other workers have finished or are lost, and receives the final parameters. The counts
+  /// are those of ps:0.
   absl::StatusOr<ps::AwaitFinishedReply> AwaitOthers(std::span<float> parameters);
 
   /// Tells all shards that this worker has succeeded.
@@ -106,23 +113,36 @@ class ParameterServerClient {
     std::span<float> row_values;         // packed as in their index
   };
 
+  bool is_async() const { return options_.config.mode() == ps::ASYNC; }
   absl::StatusOr<ps::JoinReply> Connect(Shard& shard, TimePoint deadline, std::span<float> parameters);
   absl::Status Reconnect(Shard& shard);
-  void Send(Shard& shard, Request& request);
+  void Send(Shard& shard);
   absl::StatusOr<ShardReply> Receive(Shard& shard, TimePoint deadline);
-  absl::Status AlignSteps(std::span<float> parameters);
-  absl::StatusOr<std::vector<ps::ServerHeader>> ExchangeWithAll(std::vector<Request> requests,
-                                                                const Destination& destination);
+  absl::Status ReceiveFloats(const Shard& shard, const ShardReply& reply, const Destination& destination);
+  absl::Status Align(const Destination& destination);
+  absl::StatusOr<std::vector<ps::ServerHeader>> Exchange(std::vector<std::optional<Request>> requests,
+                                                         const Destination& destination);
+  absl::StatusOr<std::optional<ShardReply>> HandleEvent(const FrameQueue::Event& event, Shard** shard);
+  absl::Status HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply);
+  void LogWait(TimePoint since);
+  absl::StatusOr<ps::AwaitFinishedReply> AwaitFinished();
+  void Beat(const std::stop_token& stop);
 
   const ParameterServerClientOptions options_;
   const std::string uuid_;
+  const std::shared_ptr<FrameQueue> queue_ = std::make_shared<FrameQueue>();
+  std::mutex connections_mutex_;  // guards which connections there are, and what they await
   std::vector<std::unique_ptr<Shard>> shards_;
   RowPartition rows_;       // that are pushed
   RowPartition next_rows_;  // that are asked for
+  uint64_t step_ = 0;       // sync, bounded: to contribute to next
   uint64_t last_request_ = 0;
+  uint64_t last_connection_ = 0;
   uint64_t sequence_ = 0;
   uint64_t bytes_pushed_ = 0;
   uint64_t bytes_pulled_ = 0;
+  TimePoint next_wait_log_;
+  std::jthread heartbeat_;  // the last member: it uses the others
 };
 
 }  // namespace muster

@@ -65,8 +65,9 @@ absl::Status CheckInitializer(const char* what, const std::string& name, uint32_
 
 }  // namespace
 
-ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const TableSpec> tables, UpdateMode mode,
-                            int worker_count, std::span<const OptimizerConfig> optimizers, uint64_t seed) {
+ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const TableSpec> tables,
+                            const UpdateConfig& update, std::span<const OptimizerConfig> optimizers,
+                            uint64_t seed) {
   ps::JobConfig config;
   for (const LayoutTensor& tensor : layout.tensors()) {
     ps::Tensor* out = config.add_tensors();
@@ -86,8 +87,15 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const Table
     out->set_optimizer_group(static_cast<uint32_t>(table.optimizer_group));
   }
   config.set_layout_hash(layout.Hash());
-  config.set_mode(mode == UpdateMode::kSync ? ps::SYNC : ps::ASYNC);
-  config.set_worker_count(static_cast<uint32_t>(worker_count));
+  const UpdateRuleOptions& rule = update.rule;
+  config.set_mode(rule.mode == UpdateMode::kSync      ? ps::SYNC
+                  : rule.mode == UpdateMode::kBounded ? ps::BOUNDED
+                                                      : ps::ASYNC);
+  config.set_worker_count(static_cast<uint32_t>(rule.worker_count));
+  config.set_aggregate(static_cast<uint32_t>(update.aggregate == 0 ? rule.worker_count : update.aggregate));
+  config.set_staleness(rule.staleness);
+  if (rule.max_staleness) config.set_max_staleness(*rule.max_staleness);
+  config.set_scale_rate(rule.scale_rate);
   for (const OptimizerConfig& optimizer : optimizers) *config.add_optimizers() = ToProto(optimizer);
   config.set_seed(seed);
   return config;
@@ -155,15 +163,44 @@ absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other
   return FailedPrecondition("the job differs from that of the first worker: %s", differences);
 }
 
-absl::StatusOr<UpdateMode> UpdateModeOf(const ps::JobConfig& config) {
+absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
+  UpdateConfig update{.rule = {.worker_count = static_cast<int>(config.worker_count()),
+                               .staleness = config.staleness(),
+                               .scale_rate = config.scale_rate()},
+                      .aggregate = static_cast<int>(config.aggregate())};
+  if (config.has_max_staleness()) update.rule.max_staleness = config.max_staleness();
+  UpdateMode& mode = update.rule.mode;
   switch (config.mode()) {
     case ps::ASYNC:
-      return UpdateMode::kAsync;
+      mode = UpdateMode::kAsync;
+      break;
     case ps::SYNC:
-      return UpdateMode::kSync;
+      mode = UpdateMode::kSync;
+      break;
+    case ps::BOUNDED:
+      mode = UpdateMode::kBounded;
+      break;
     default:
       return InvalidArgument("update mode %d is not one that this version knows", config.mode());
   }
+  if (config.worker_count() < 1 || config.aggregate() < 1 || config.aggregate() > config.worker_count() ||
+      (config.aggregate() != config.worker_count() && mode != UpdateMode::kSync)) {
+    return InvalidArgument("%d contributions of %d workers cannot make a step of this mode",
+                           config.aggregate(), config.worker_count());
+  }
+  if (update.rule.staleness > 0 && mode != UpdateMode::kBounded) {
+    return InvalidArgument("a staleness of %d needs the bounded mode", update.rule.staleness);
+  }
+  if ((update.rule.max_staleness || update.rule.scale_rate) && mode != UpdateMode::kAsync) {
+    return InvalidArgument("max_staleness and scale_rate need the asynchronous mode");
+  }
+  for (const ps::Optimizer& optimizer : config.optimizers()) {
+    if (update.rule.scale_rate && optimizer.kind() == static_cast<uint32_t>(OptimizerKind::kFtrl)) {
+      return InvalidArgument(
+          "ftrl takes no rate that depends on staleness: its state is a sum over steps of one rate");
+    }
+  }
+  return update;
 }
 
 }  // namespace muster

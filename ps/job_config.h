@@ -13,9 +13,16 @@
 
 namespace muster {
 
+/// How a job's updates are made.
+struct UpdateConfig {
+  UpdateRuleOptions rule;
+  int aggregate = 0;  // sync: contributions that make a step; 0: those of all workers
+};
+
 /// `optimizers`: by optimizer group, one for each that the layout and the tables have.
-ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const TableSpec> tables, UpdateMode mode,
-                            int worker_count, std::span<const OptimizerConfig> optimizers, uint64_t seed);
+ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const TableSpec> tables,
+                            const UpdateConfig& update, std::span<const OptimizerConfig> optimizers,
+                            uint64_t seed);
 
 /// FailedPrecondition if the layout does not have the hash that its sender computed: the builds differ.
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config);
@@ -31,6 +38,7 @@ absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& c
 /// FailedPrecondition says in what a worker's job differs from that of the first one.
 absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other);
 
-absl::StatusOr<UpdateMode> UpdateModeOf(const ps::JobConfig& config);
+/// InvalidArgument: numbers that do not fit the mode, or a mode that this version does not know.
+absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config);
 
 }  // namespace muster

@@ -44,7 +44,9 @@ const std::vector<TableSpec> kTables = {
     {.name = "deep/a", .rows = 5, .width = 3, .initializer = Initializer::kTruncatedNormal, .scale = 0.25f},
     {.name = "wide/b", .rows = 1'000'000, .width = 1, .optimizer_group = 1}};
 
-ps::JobConfig Config() { return MakeJobConfig(TwoGroups(), kTables, UpdateMode::kSync, 3, kOptimizers, 7); }
+ps::JobConfig Config(const UpdateConfig& update = {.rule = {.mode = UpdateMode::kSync, .worker_count = 3}}) {
+  return MakeJobConfig(TwoGroups(), kTables, update, kOptimizers, 7);
+}
 
 TEST(JobConfig, ComesBackAsItWas) {
   ps::JobConfig config;
@@ -59,9 +61,43 @@ TEST(JobConfig, ComesBackAsItWas) {
   const auto tables = TablesOf(config);
   ASSERT_TRUE(tables.ok()) << tables.status();
   EXPECT_THAT(*tables, ElementsAreArray(kTables));
-  EXPECT_EQ(*UpdateModeOf(config), UpdateMode::kSync);
+  EXPECT_EQ(UpdateOf(config)->rule.mode, UpdateMode::kSync);
   EXPECT_EQ(config.worker_count(), 3u);
   EXPECT_EQ(config.seed(), 7u);
+}
+
+TEST(JobConfig, HowUpdatesAreMadeComesBack) {
+  const UpdateConfig sync =
+      *UpdateOf(Config({.rule = {.mode = UpdateMode::kSync, .worker_count = 5}, .aggregate = 3}));
+  EXPECT_EQ(sync.aggregate, 3);
+  EXPECT_EQ(sync.rule.worker_count, 5);
+  EXPECT_EQ(UpdateOf(Config())->aggregate, 3) << "those of all workers";
+  const UpdateConfig bounded =
+      *UpdateOf(Config({.rule = {.mode = UpdateMode::kBounded, .worker_count = 2, .staleness = 4}}));
+  EXPECT_EQ(bounded.rule.mode, UpdateMode::kBounded);
+  EXPECT_EQ(bounded.rule.staleness, 4u);
+  const auto async =
+      UpdateOf(Config({.rule = {.mode = UpdateMode::kAsync, .worker_count = 2, .max_staleness = 0}}));
+  EXPECT_EQ(async->rule.max_staleness, 0u);
+  EXPECT_FALSE(async->rule.scale_rate);
+  EXPECT_EQ(UpdateOf(Config({.rule = {.mode = UpdateMode::kAsync, .worker_count = 2}}))->rule.max_staleness,
+            std::nullopt);
+}
+
+TEST(JobConfig, NumbersThatDoNotFitTheModeAreRefused) {
+  const auto error = [](const UpdateConfig& update) {
+    return std::string(UpdateOf(Config(update)).status().message());
+  };
+  EXPECT_THAT(error({.rule = {.mode = UpdateMode::kSync, .worker_count = 2}, .aggregate = 3}),
+              HasSubstr("3 contributions of 2 workers"));
+  EXPECT_THAT(error({.rule = {.mode = UpdateMode::kAsync, .worker_count = 2}, .aggregate = 1}),
+              HasSubstr("cannot make a step of this mode"));
+  EXPECT_THAT(error({.rule = {.mode = UpdateMode::kSync, .staleness = 1}}),
+              HasSubstr("needs the bounded mode"));
+  EXPECT_THAT(error({.rule = {.mode = UpdateMode::kSync, .max_staleness = 1}}),
+              HasSubstr("asynchronous mode"));
+  EXPECT_THAT(error({.rule = {.mode = UpdateMode::kAsync, .scale_rate = true}}),
+              HasSubstr("ftrl takes no rate"));
 }
 
 TEST(JobConfig, EveryInitializerComesBack) {
@@ -73,7 +109,8 @@ TEST(JobConfig, EveryInitializerComesBack) {
                        .scale = 0.1f});
   }
   const ParameterLayout layout = *ParameterLayout::Create(tensors);
-  ps::JobConfig config = MakeJobConfig(layout, kTables, UpdateMode::kSync, 1, kOptimizers, 7);
+  ps::JobConfig config =
+      MakeJobConfig(layout, kTables, {.rule = {.mode = UpdateMode::kSync}}, kOptimizers, 7);
   EXPECT_TRUE(LayoutOf(config).ok()) << LayoutOf(config).status();
   config.mutable_tensors(0)->set_initializer(static_cast<uint32_t>(tensors.size()));
   EXPECT_THAT(LayoutOf(config).status().message(), HasSubstr("initializer 4, which this version does not"));

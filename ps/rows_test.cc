@@ -68,16 +68,16 @@ class ShardTablesTest : public ::testing::Test {
     return std::string(tables_.CheckRows(rows).status().message());
   }
 
-  std::vector<float> Read(uint64_t id, bool previous = false) {
+  std::vector<float> Read(uint64_t id) {
     std::vector<float> values(2);
-    previous ? tables_.ReadPrevious(Rows({{id}, {}}), values) : tables_.Read(Rows({{id}, {}}), values);
+    tables_.Read(Rows({{id}, {}}), values);
     return values;
   }
 
   const std::vector<TableSpec> specs_ = {{.name = "narrow", .rows = 4, .width = 2},
                                          {.name = "wide", .rows = 1 << 30, .width = 1 << 16}};
   const OptimizerConfig sgd_{.kind = OptimizerKind::kSgd, .learning_rate = 1};
-  ShardTables tables_ = *ShardTables::Create(specs_, std::vector{sgd_}, 1, 0, 1, /*keep_previous=*/true);
+  ShardTables tables_ = *ShardTables::Create(specs_, std::vector{sgd_}, 1, 0, 1);
 };
 
 TEST_F(ShardTablesTest, AStepSumsWhatSeveralWorkersAdded) {
@@ -86,12 +86,9 @@ TEST_F(ShardTablesTest, AStepSumsWhatSeveralWorkersAdded) {
   tables_.Apply(0.5f);
   EXPECT_THAT(Read(1), ElementsAre(-0.5f, -1));
   EXPECT_THAT(Read(3), ElementsAre(-55, -110));
-  EXPECT_THAT(Read(3, /*previous=*/true), ElementsAre(0, 0));
   tables_.AddGradients(Rows({{3}, {}}), std::vector<float>{1, 1});
   tables_.Apply(1);
   EXPECT_THAT(Read(3), ElementsAre(-56, -111)) << "the step before has been forgotten";
-  EXPECT_THAT(Read(3, /*previous=*/true), ElementsAre(-55, -110));
-  EXPECT_THAT(Read(1, /*previous=*/true), ElementsAre(-0.5f, -1));
 }
 
 TEST_F(ShardTablesTest, RowsFromTheWireAreChecked) {
@@ -102,7 +99,7 @@ TEST_F(ShardTablesTest, RowsFromTheWireAreChecked) {
   EXPECT_EQ(Error(Rows({{1, 1, 1, 1, 1}, {}})), "5 rows of table narrow, which has 4");
   // 4 KB on the wire for a gigabyte of memory.
   EXPECT_THAT(Error(Rows({{}, std::vector<uint64_t>(4096, 5)})), HasSubstr("too many for one message"));
-  const auto second = ShardTables::Create(specs_, std::vector{sgd_}, 1, 1, 2, false);
+  const auto second = ShardTables::Create(specs_, std::vector{sgd_}, 1, 1, 2);
   int refused = 0;
   for (uint64_t id = 0; id < 4; ++id) {
     const absl::Status status = second->CheckRows(Rows({{id}, {}})).status();

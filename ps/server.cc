@@ -1,326 +1,280 @@
 #include "ps/server.h"
 
-#include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/grpcpp.h>
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
 #include <vector>
 
-#include "base/file.h"
 #include "base/logging.h"
 #include "base/random.h"
-#include "kernels/layout_optimizer.h"
-#include "kernels/parameter_layout.h"
+#include "cluster/coordinator.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/coordinator_link.h"
+#include "ps/frame_server.h"
 #include "ps/job_config.h"
-#include "ps/shard_tables.h"
+#include "ps/shard.h"
 #include "ps/update_rule.h"
 #include "ps/wire.h"
 
 namespace muster {
 namespace {
 
-class Server;
+using StreamId = FrameServer::StreamId;
 
-// One worker's stream. Lives until gRPC calls OnDone, which comes after Finish; every method may run on any
-// thread.
-class Stream final : public grpc::ServerGenericBidiReactor {
- public:
-  Stream(Server* server, uint64_t id, grpc::GenericCallbackServerContext* context)
-      : server_(server), id_(id), auth_(context->auth_context()), peer_(context->peer()) {}
+constexpr Duration kTalkEvery =
+    std::chrono::seconds(1);  // to the other shards, also when nothing has changed
+constexpr Duration kStallAfter = std::chrono::seconds(2);    // what has waited so long is worth a word
+constexpr Duration kCloseTimeout = std::chrono::seconds(5);  // for the others to hang up at the end
 
-  void Begin() { StartRead(&incoming_); }
-
-  void Send(grpc::ByteBuffer frame) {
-    const std::lock_guard lock(mutex_);
-    if (finished_) return;
-    outgoing_.push_back(std::move(frame));
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
-  }
-
-  /// Ends the stream after what has been sent; the client sees `status`.
-  void Close(const grpc::Status& status) {
-    const std::lock_guard lock(mutex_);
-    if (finished_) return;
-    finished_ = true;
-    Finish(status);
-  }
-
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
-    outgoing_.pop_front();
-    if (ok && !finished_ && !outgoing_.empty()) StartWrite(&outgoing_.front());
-  }
-  void OnCancel() override { Close(grpc::Status::CANCELLED); }
-  void OnDone() override;
-
-  uint64_t id() const { return id_; }
-  const grpc::AuthContext& auth() const { return *auth_; }
-  const std::string& peer() const { return peer_; }
-
-  std::optional<WorkerIdentity> worker;  // set by Join; guarded by the server's mutex
-
- private:
-  Server* const server_;
-  const uint64_t id_;
-  const std::shared_ptr<const grpc::AuthContext> auth_;
-  const std::string peer_;
-  grpc::ByteBuffer incoming_;
-  std::mutex mutex_;
-  std::deque<grpc::ByteBuffer> outgoing_;  // the front one is being written
-  bool finished_ = false;
+// Who waits for an answer.
+struct Request {
+  StreamId stream = 0;
+  uint64_t number = 0;
+  RepeatedRows rows;  // go with the answer
 };
 
-// What is sent; never changed once somebody reads it.
-using Floats = std::shared_ptr<const std::vector<float>>;
-
-// A request whose answer the rule has not given yet.
-struct Pending {
-  uint64_t stream_id = 0;
-  uint64_t request = 0;
-  FloatPayload gradient;  // of the parameters, and behind it that of `rows`
-  RepeatedRows rows;
-  RepeatedRows next_rows;  // go with the answer
-  int64_t next_row_floats = 0;
+struct WaitingPull {
+  PushId id = 0;
+  ps::Pull pull;
 };
 
-class Server final : public ParameterServer, private grpc::CallbackGenericService {
+class Server final : public ParameterServer, private FrameServer::Handler {
  public:
   explicit Server(const ParameterServerOptions& options)
       : options_(options), uuid_(RandomName(20)), name_(TaskName({Role::kPs, options.shard_index})) {}
-  ~Server() override;
+  ~Server() override {
+    frames_ = nullptr;  // before what its threads use
+    link_ = nullptr;
+  }
 
   absl::Status Listen();
   absl::Status Wait() override;
 
-  void OnFrame(Stream* stream, const grpc::ByteBuffer& frame);
-  void Remove(Stream* stream);
-
  private:
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
+  bool has_coordinator() const { return options_.shard_index == 0; }
+  int shard_count() const { return static_cast<int>(options_.cluster.ps.size()); }
+  bool is_async() const { return update_.rule.mode == UpdateMode::kAsync; }
 
-  void Handle(Stream* stream, const grpc::ByteBuffer& frame, ps::ClientHeader& header);
-  absl::Status HandleJoin(Stream* stream, uint64_t request, const ps::Join& join);
-  absl::Status HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull);
-  absl::Status HandlePullRows(Stream* stream, uint64_t request, const ps::PullRows& pull);
-  absl::Status HandlePush(Stream* stream, uint64_t request, ps::Push& push, FloatPayload payload);
+  void OnFrame(StreamId stream, const grpc::ByteBuffer& frame) override;
+  void OnClosed(StreamId stream) override;
+  absl::Status Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient);
+  absl::Status HandleOfWorker(StreamId stream, const WorkerIdentity& worker, const ps::ClientHeader& header,
+                              ShardGradient gradient);
+  absl::Status HandleJoin(StreamId stream, uint64_t request, const ps::Join& join);
+  absl::Status HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                          const ps::Push& push, ShardGradient gradient);
+  absl::Status HandlePull(StreamId stream, uint64_t request, const ps::Pull& pull);
+  absl::Status HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request);
+  absl::Status HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                            const ps::Finish& finish);
+  void HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat);
+  absl::Status HandleShardJoin(StreamId stream, const ps::ShardJoin& join);
+  absl::Status HandleShardReport(StreamId stream, const ps::ShardReport& report);
+  void HandleCoordination(const ps::Coordination& coordination);
   absl::Status AdoptConfig(const ps::JobConfig& config);
 
   void Perform(const UpdateActions& actions);
   void Do(const ApplyAction& action);
+  void Do(const DiscardAction& action) { gradients_.erase(action.id); }
   void Do(const AnswerAction& action);
   void Do(const RefuseAction& action);
-  void Do(const ReleaseAction& action);
-  void Do(const EndAction& action);
-  std::shared_ptr<std::vector<float>> NewVersion();
 
-  PushId AddPending(Stream* stream, uint64_t request, Pending pending = {});
-  void Reply(PushId id, ps::ServerHeader header, Floats payload = nullptr);
-  void SendError(Stream* stream, uint64_t request, const absl::Status& status);
+  // Both sides of what the shards tell each other. `always`: also if nothing has changed.
+  void Coordinate(bool always);
+  void CoordinateAsFirst(bool always);
+  void CoordinateAsOther(bool always);
+  void LogStall(const std::string& waits_for);
+  void End(const absl::Status& status);
+
+  PushId AddRequest(StreamId stream, uint64_t number, RepeatedRows rows = {});
+  void AnswerPulls();
+  void Answer(const WaitingPull& waiting);
+  void Reply(PushId id, ps::ServerHeader header, const Floats& parameters = nullptr);
+  void Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload = {});
+  void SendError(StreamId stream, uint64_t request, const absl::Status& status);
 
   const ParameterServerOptions options_;
   const std::string uuid_;
   const std::string name_;
-  std::unique_ptr<grpc::Server> grpc_server_;
 
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
-  std::map<uint64_t, Stream*> streams_;
-  uint64_t last_id_ = 0;
-  std::map<PushId, Pending> pending_;
+  std::unique_ptr<FrameServer> frames_;
+  std::map<StreamId, WorkerIdentity> workers_;  // that have joined
+  PushId last_id_ = 0;
+  std::map<PushId, Request> requests_;
+  std::map<PushId, ShardGradient> gradients_;
+  std::vector<WaitingPull> pulls_;
+  std::set<int> finished_ranks_;
   std::optional<absl::Status> end_;
+  std::string waits_for_;  // what the job waits for, if it has for long
+  TimePoint next_stall_log_;
 
   // All made by the first worker that joins.
   std::optional<ps::JobConfig> config_;
-  std::unique_ptr<UpdateRule> rule_;
-  LayoutRange range_;
-  std::optional<LayoutOptimizer> optimizer_;
-  std::vector<float> gradient_sum_;
-  std::vector<float> row_gradients_;  // of one push
-  Floats parameters_;
-  Floats previous_parameters_;  // sync: of the step before, for Pull
-  ShardTables tables_;
-  std::vector<std::shared_ptr<std::vector<float>>> versions_;  // buffers to use again once nobody reads them
+  UpdateConfig update_;
+  std::optional<UpdateRule> rule_;
+  std::optional<Shard> shard_;
+
+  // ps:0
+  std::optional<Coordinator> coordinator_;
+  uint64_t told_version_ = 0;              // of the coordinator, to the other shards
+  std::map<StreamId, int> shard_streams_;  // the other shards
+  std::map<int, std::string> shard_uuids_;
+  std::map<int, PushId> awaits_;  // by rank
+
+  // The others
+  std::unique_ptr<CoordinatorLink> link_;
+  std::string coordinator_uuid_;  // of the process that has it
+  int needed_ = 1;                // parts of a step to report
+  ShardReport told_report_;
 };
-
-void Stream::OnReadDone(bool ok) {
-  if (!ok) {
-    Close(grpc::Status::OK);
-    return;
-  }
-  server_->OnFrame(this, incoming_);
-  incoming_.Clear();
-  const std::lock_guard lock(mutex_);
-  if (!finished_) StartRead(&incoming_);
-}
-
-void Stream::OnDone() {
-  server_->Remove(this);
-  delete this;
-}
-
-// Why the address cannot be listened on; gRPC does not say.
-absl::Status ExplainListenFailure(const std::string& address) {
-  const std::string host = HostOfAddress(address), port = address.substr(address.rfind(':') + 1);
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return Unavailable("cannot listen on %s: %s", address, ::gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, ::freeaddrinfo);
-  const UniqueFd probe(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (::bind(probe.get(), found->ai_addr, found->ai_addrlen) == 0 || errno == EADDRINUSE) {
-    return AlreadyExists("cannot listen on %s: another process has the port", address);
-  }
-  return Unavailable(
-      "cannot listen on %s: %s; if this machine has it behind another address, give --bind_host=0.0.0.0",
-      address, std::strerror(errno));
-}
 
 absl::Status Server::Listen() {
   const std::string address =
       options_.bind_address.empty() ? options_.cluster.ps[options_.shard_index] : options_.bind_address;
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(address, MakeServerCredentials(options_.tls), &port);
-  builder.RegisterCallbackGenericService(this);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxFrameBytes));
-  builder.SetMaxSendMessageSize(static_cast<int>(kMaxFrameBytes));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Clients ping every 10 s to notice a dead server; gRPC's default would call that abuse and hang up.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr || port == 0) return Annotate(ExplainListenFailure(address), name_);
+  const std::lock_guard lock(mutex_);  // the first frame may be there before Listen returns
+  auto listening = FrameServer::Listen(address, options_.tls, this);
+  if (!listening.ok()) return Annotate(listening.status(), name_);
+  frames_ = *std::move(listening);
   spdlog::info(
       "{} listens on {}{}", name_, address,
       options_.tls ? "" : ", without TLS: anyone who reaches this port can read and write the parameters");
+  if (has_coordinator()) return absl::OkStatus();
+  CoordinatorLinkOptions link{
+      .address = options_.cluster.ps[0], .tls = options_.tls, .server_timeout = options_.server_timeout};
+  link.join.set_shard_index(static_cast<uint32_t>(options_.shard_index));
+  link.join.set_shard_count(static_cast<uint32_t>(shard_count()));
+  link.join.set_generation(options_.generation);
+  link.join.set_server_uuid(uuid_);
+  link_ = std::make_unique<CoordinatorLink>(
+      std::move(link), CoordinatorLink::Callbacks{
+                           .on_coordination = [this](const ps::Coordination& c) { HandleCoordination(c); },
+                           .on_lost =
+                               [this](const absl::Status& status) {
+                                 const std::lock_guard lock(mutex_);
+                                 End(status);
+                               }});
   return absl::OkStatus();
-}
-
-Server::~Server() {
-  if (grpc_server_ != nullptr) grpc_server_->Shutdown(std::chrono::system_clock::now());
 }
 
 absl::Status Server::Wait() {
   std::unique_lock lock(mutex_);
+  TimePoint next_talk = Now();
   while (!end_) {
-    const TimePoint deadline = rule_ == nullptr ? TimePoint::max() : rule_->next_deadline();
-    // A condition variable may not be given the end of time; waking once a minute costs nothing.
-    changed_.wait_until(lock, std::min(deadline, Now() + std::chrono::minutes(1)));
-    if (rule_ != nullptr) Perform(rule_->Tick(Now()));
+    TimePoint deadline = next_talk;
+    if (coordinator_) deadline = std::min(deadline, coordinator_->next_deadline());
+    changed_.wait_until(lock, deadline, [this] { return end_.has_value(); });
+    if (end_) break;
+    const bool talk = Now() >= next_talk;
+    if (talk) next_talk = Now() + kTalkEvery;
+    if (coordinator_) coordinator_->Tick(Now());
+    Coordinate(talk);
   }
-  // The last answers are on their way; workers close their streams when they have them.
-  changed_.wait_until(lock, Now() + std::chrono::seconds(5), [this] { return streams_.empty(); });
-  return *end_;
+  const absl::Status end = *end_;
+  std::unique_ptr<CoordinatorLink> link = std::move(link_);  // nothing is said over it any more
+  lock.unlock();
+  link = nullptr;
+  // The last answers are on their way; the others close their streams when they have them.
+  frames_->AwaitClosed(Now() + kCloseTimeout);
+  return end;
 }
 
-grpc::ServerGenericBidiReactor* Server::CreateReactor(grpc::GenericCallbackServerContext* context) {
-  if (context->method() != "/muster.ps.ParameterServer/Exchange") {
-    return grpc::CallbackGenericService::CreateReactor(context);  // answers UNIMPLEMENTED
-  }
-  uint64_t id;
-  Stream* stream;
-  {
-    const std::lock_guard lock(mutex_);
-    id = ++last_id_;
-    stream = new Stream(this, id, context);
-    streams_[id] = stream;
-  }
-  stream->Begin();
-  return stream;
-}
-
-void Server::Remove(Stream* stream) {
+void Server::OnClosed(StreamId stream) {
   const std::lock_guard lock(mutex_);
-  streams_.erase(stream->id());
-  changed_.notify_all();
+  workers_.erase(stream);
+  shard_streams_.erase(stream);
+  std::erase_if(pulls_,
+                [&](const WaitingPull& waiting) { return requests_.at(waiting.id).stream == stream; });
+  std::erase_if(requests_, [&](const auto& request) { return request.second.stream == stream; });
 }
 
 // gRPC would swallow an exception together with the request. What memory was short for may be done by half,
 // so this is the end.
-void Server::OnFrame(Stream* stream, const grpc::ByteBuffer& frame) {
+void Server::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
   ps::ClientHeader header;
+  absl::Status status;
   try {
-    Handle(stream, frame, header);
-    return;
+    ShardGradient gradient;
+    status = DecodeFrame(frame, &header, &gradient.values);
+    if (status.ok() && header.version() != kWireVersion) {
+      status = FailedPrecondition("this server speaks version %d of the protocol, the client version %d",
+                                  kWireVersion, header.version());
+    }
+    if (status.ok()) {
+      if (header.has_push()) {
+        gradient.rows.Swap(header.mutable_push()->mutable_rows());
+        gradient.finite = gradient.values.AllFinite();  // here, where workers do not wait for each other
+      }
+      status = Handle(stream, header, std::move(gradient));
+    }
   } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError(
+        "not enough memory on its host for this part of the model: use more parameter servers");
+    spdlog::error("{}: {}", name_, std::string(status.message()));
+    const std::lock_guard lock(mutex_);
+    if (!end_) end_ = status;
+    changed_.notify_all();
   }
-  const absl::Status status = absl::ResourceExhaustedError(
-      "not enough memory on its host for this part of the model: use more parameter servers");
-  spdlog::error("{}: {}", name_, std::string(status.message()));
+  if (status.ok()) return;
   const std::lock_guard lock(mutex_);
-  if (!end_) end_ = status;
+  spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
   SendError(stream, header.request(), status);
-  changed_.notify_all();
 }
 
-void Server::Handle(Stream* stream, const grpc::ByteBuffer& frame, ps::ClientHeader& header) {
-  FloatPayload payload;
-  absl::Status status = DecodeFrame(frame, &header, &payload);
-  if (status.ok() && header.version() != kWireVersion) {
-    status = FailedPrecondition("this server speaks version %d of the protocol, the client version %d",
-                                kWireVersion, header.version());
-  }
+absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
   const std::lock_guard lock(mutex_);
-  if (status.ok() && end_ && !end_->ok()) status = *end_;
-  if (status.ok() && !stream->worker && !header.has_join())
-    status = InvalidArgument("the first frame is no join");
-  if (status.ok()) {
-    const auto& worker = stream->worker;
-    if (worker) rule_->Heard(*worker, Now());
-    switch (header.kind_case()) {
-      case ps::ClientHeader::kJoin:
-        status = HandleJoin(stream, header.request(), header.join());
-        break;
-      case ps::ClientHeader::kPull:
-        status = HandlePull(stream, header.request(), header.pull());
-        break;
-      case ps::ClientHeader::kPullRows:
-        status = HandlePullRows(stream, header.request(), header.pull_rows());
-        break;
-      case ps::ClientHeader::kPush:
-        status = HandlePush(stream, header.request(), *header.mutable_push(), std::move(payload));
-        break;
-      case ps::ClientHeader::kAwaitFinished:
-        Perform(rule_->AwaitFinished(*worker, AddPending(stream, header.request()), Now()));
-        break;
-      case ps::ClientHeader::kFinish: {
-        ps::ServerHeader reply;
-        reply.mutable_finish();
-        Reply(AddPending(stream, header.request()), std::move(reply));
-        spdlog::info("{}: rank {} has finished", name_, worker->rank);
-        Perform(rule_->Finish(*worker, Now()));
-        break;
-      }
-      case ps::ClientHeader::KIND_NOT_SET:
-        status = InvalidArgument("a request of a kind that this version does not know");
+  if (end_ && !end_->ok()) return *end_;
+  switch (header.kind_case()) {
+    case ps::ClientHeader::kJoin:
+      MUSTER_RETURN_IF_ERROR(HandleJoin(stream, header.request(), header.join()));
+      break;
+    case ps::ClientHeader::kShardJoin:
+      MUSTER_RETURN_IF_ERROR(HandleShardJoin(stream, header.shard_join()));
+      break;
+    case ps::ClientHeader::kShardReport:
+      MUSTER_RETURN_IF_ERROR(HandleShardReport(stream, header.shard_report()));
+      break;
+    case ps::ClientHeader::KIND_NOT_SET:
+      return InvalidArgument("a request of a kind that this version does not know");
+    default: {
+      const auto worker = workers_.find(stream);
+      if (worker == workers_.end()) return InvalidArgument("the first frame is no join");
+      MUSTER_RETURN_IF_ERROR(HandleOfWorker(stream, worker->second, header, std::move(gradient)));
     }
   }
-  changed_.notify_all();  // the rule's next deadline may have changed
-  if (!status.ok()) {
-    spdlog::warn("{}: refused {}: {}", name_, stream->peer(), std::string(status.message()));
-    SendError(stream, header.request(), status);
+  Coordinate(/*always=*/false);
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandleOfWorker(StreamId stream, const WorkerIdentity& worker,
+                                    const ps::ClientHeader& header, ShardGradient gradient) {
+  if (coordinator_ && rule_->CheckNewest(worker).ok()) {
+    header.has_push() ? coordinator_->Pushed(worker.rank, Now()) : coordinator_->Heard(worker.rank, Now());
+  }
+  switch (header.kind_case()) {
+    case ps::ClientHeader::kPush:
+      return HandlePush(stream, worker, header.request(), header.push(), std::move(gradient));
+    case ps::ClientHeader::kPull:
+      return HandlePull(stream, header.request(), header.pull());
+    case ps::ClientHeader::kAwaitFinished:
+      return HandleAwait(stream, worker, header.request());
+    case ps::ClientHeader::kFinish:
+      return HandleFinish(stream, worker, header.request(), header.finish());
+    default:
+      HandleHeartbeat(stream, header.heartbeat());
+      return absl::OkStatus();
   }
 }
 
-absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join& join) {
+absl::Status Server::HandleJoin(StreamId stream, uint64_t request, const ps::Join& join) {
   if (static_cast<int>(join.shard_index()) != options_.shard_index ||
-      join.shard_count() != options_.cluster.ps.size()) {
+      static_cast<int>(join.shard_count()) != shard_count()) {
     return FailedPrecondition("this is shard %d of %d, the worker wants shard %d of %d: compare --ps_hosts",
-                              options_.shard_index, options_.cluster.ps.size(), join.shard_index(),
-                              join.shard_count());
+                              options_.shard_index, shard_count(), join.shard_index(), join.shard_count());
   }
   const int ranks = options_.cluster.rank_count();
   if (static_cast<int>(join.config().worker_count()) != ranks ||
@@ -332,219 +286,360 @@ absl::Status Server::HandleJoin(Stream* stream, uint64_t request, const ps::Join
     return FailedPrecondition("%s belongs to generation %d of the cluster, the worker to generation %d",
                               name_, options_.generation, join.generation());
   }
-  if (options_.tls) {
-    MUSTER_RETURN_IF_ERROR(
-        CheckPeer(stream->auth(), TaskOfRank(options_.cluster, static_cast<int>(join.rank()))));
-  }
+  const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
+  if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
   MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
 
-  WorkerIdentity worker{
+  const WorkerIdentity worker{
       .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
   UpdateActions actions;
-  MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, rule_->Join(worker, Now(), &actions));
+  MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, rule_->Join(worker, &actions));
   Perform(actions);
-  spdlog::info("{}: rank {} has joined from {}, incarnation {}, at step {}", name_, worker.rank,
-               stream->peer(), worker.incarnation, answer.step);
-  stream->worker = std::move(worker);
-  ps::ServerHeader reply;
-  reply.mutable_join()->set_server_uuid(uuid_);
-  reply.mutable_join()->set_step(answer.step);
-  reply.mutable_join()->set_pushes(answer.pushes);
-  Reply(AddPending(stream, request), std::move(reply), parameters_);
+  workers_[stream] = worker;
+  finished_ranks_.erase(worker.rank);
+  if (coordinator_) coordinator_->Join(worker.rank, Now());
+  spdlog::info("{}: {} has joined at step {} from {}", name_, TaskName(task), answer.step,
+               frames_->PeerOf(stream));
+
+  ps::ServerHeader header;
+  ps::JoinReply* reply = header.mutable_join();
+  reply->set_server_uuid(uuid_);
+  reply->set_step(answer.step);
+  reply->set_pushes(answer.pushes);
+  reply->set_next_step(answer.next_step);
+  Reply(AddRequest(stream, request), std::move(header), shard_->parameters());
   return absl::OkStatus();
 }
 
 absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
   if (config_) return CheckSameJob(*config_, config);
-  MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(config));
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<OptimizerConfig> optimizers, OptimizersOf(config));
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<TableSpec> tables, TablesOf(config));
-  MUSTER_ASSIGN_OR_RETURN(const UpdateMode mode, UpdateModeOf(config));
-  range_ = layout.Shard(options_.shard_index, static_cast<int>(options_.cluster.ps.size()));
-  if (range_.size() * static_cast<int64_t>(sizeof(float)) > kMaxFrameBytes / 2) {
-    return InvalidArgument(
-        "a shard of %d parameters is too large for one message: use more parameter servers", range_.size());
-  }
-  MUSTER_ASSIGN_OR_RETURN(
-      tables_, ShardTables::Create(tables, optimizers, config.seed(), options_.shard_index,
-                                   static_cast<int>(options_.cluster.ps.size()), mode == UpdateMode::kSync));
-  MUSTER_ASSIGN_OR_RETURN(optimizer_, LayoutOptimizer::Create(layout, range_, optimizers));
-  auto parameters = std::make_shared<std::vector<float>>(range_.size());
-  layout.Initialize(config.seed(), range_, *parameters);
-  versions_ = {parameters};
-  parameters_ = std::move(parameters);
-  gradient_sum_.resize(range_.size());
-  rule_ =
-      std::make_unique<UpdateRule>(UpdateRuleOptions{.mode = mode,
-                                                     .worker_count = static_cast<int>(config.worker_count()),
-                                                     .worker_timeout = options_.worker_timeout},
-                                   Now());
+  MUSTER_ASSIGN_OR_RETURN(update_, UpdateOf(config));
+  MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(config, options_.shard_index, shard_count()));
+  shard_.emplace(std::move(shard));
+  rule_.emplace(update_.rule);
   config_ = config;
-  spdlog::info("{} owns parameters [{}, {}) of {}", name_, range_.begin, range_.end, layout.size());
+  if (has_coordinator()) {
+    CoordinatorOptions coordinator{.shard_count = shard_count(),
+                                   .aggregate = update_.aggregate,
+                                   .worker_timeout = options_.worker_timeout,
+                                   .lease = options_.worker_lease};
+    for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
+      coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
+    }
+    coordinator_.emplace(coordinator, Now());
+  }
+  spdlog::info("{} owns parameters [{}, {}) of {}", name_, shard_->range().begin, shard_->range().end,
+               shard_->model_size());
   return absl::OkStatus();
 }
 
-absl::Status Server::HandlePull(Stream* stream, uint64_t request, const ps::Pull& pull) {
-  Floats parameters;
-  if (pull.step() == rule_->step()) parameters = parameters_;
-  if (pull.step() + 1 == rule_->step()) parameters = previous_parameters_;
-  if (parameters == nullptr) {
-    return FailedPrecondition("%s is at step %d and has no parameters of step %d", name_, rule_->step(),
-                              pull.step());
-  }
-  ps::ServerHeader header;
-  header.mutable_pull();
-  Reply(AddPending(stream, request), std::move(header), parameters);
-  return absl::OkStatus();
-}
-
-absl::Status Server::HandlePullRows(Stream* stream, uint64_t request, const ps::PullRows& pull) {
-  MUSTER_ASSIGN_OR_RETURN(const int64_t floats, tables_.CheckRows(pull.rows()));
-  const bool is_sync = config_->mode() == ps::SYNC;
-  auto values = std::make_shared<std::vector<float>>(floats);
-  if (is_sync && pull.step() + 1 == rule_->step()) {
-    tables_.ReadPrevious(pull.rows(), *values);
-  } else if (!is_sync || pull.step() == rule_->step()) {
-    tables_.Read(pull.rows(), *values);
-  } else {
-    return FailedPrecondition("%s is at step %d and has no rows of step %d", name_, rule_->step(),
-                              pull.step());
-  }
-  ps::ServerHeader header;
-  header.mutable_pull_rows();
-  Reply(AddPending(stream, request), std::move(header), std::move(values));
-  return absl::OkStatus();
-}
-
-absl::Status Server::HandlePush(Stream* stream, uint64_t request, ps::Push& push, FloatPayload payload) {
-  MUSTER_ASSIGN_OR_RETURN(const int64_t row_floats, tables_.CheckRows(push.rows()));
-  int64_t next_row_floats = 0;
-  if (push.next_rows_size() > 0) {
-    MUSTER_ASSIGN_OR_RETURN(next_row_floats, tables_.CheckRows(push.next_rows()));
-  }
-  if (payload.size_bytes() != (range_.size() + row_floats) * static_cast<int64_t>(sizeof(float))) {
-    return InvalidArgument("rank %d pushed %d bytes to a shard of %d parameters, with rows of %d",
-                           stream->worker->rank, payload.size_bytes(), range_.size(), row_floats);
-  }
-  Pending pending{.gradient = std::move(payload), .next_row_floats = next_row_floats};
-  pending.rows.Swap(push.mutable_rows());
-  pending.next_rows.Swap(push.mutable_next_rows());
-  const PushInfo info{.id = AddPending(stream, request, std::move(pending)),
+absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                                const ps::Push& push, ShardGradient gradient) {
+  absl::Status status = shard_->CheckGradient(gradient);
+  if (status.ok() && push.next_rows_size() > 0)
+    status = shard_->tables().CheckRows(push.next_rows()).status();
+  if (!status.ok()) return Annotate(status, absl::StrFormat("rank %d", worker.rank));
+  const PushInfo info{.id = AddRequest(stream, request, push.next_rows()),
                       .sequence = push.sequence(),
                       .step = push.step(),
+                      .version = push.version(),
                       .samples = push.samples(),
-                      .loss_sum = push.loss_sum()};
-  Perform(rule_->Push(*stream->worker, info, Now()));
+                      .loss_sum = push.loss_sum(),
+                      .finite = gradient.finite};
+  gradients_.emplace(info.id, std::move(gradient));
+  Perform(rule_->Push(worker, info));
   return absl::OkStatus();
+}
+
+absl::Status Server::HandlePull(StreamId stream, uint64_t request, const ps::Pull& pull) {
+  if (pull.rows_size() > 0) MUSTER_RETURN_IF_ERROR(shard_->tables().CheckRows(pull.rows()).status());
+  pulls_.push_back({AddRequest(stream, request, pull.rows()), pull});
+  AnswerPulls();
+  return absl::OkStatus();
+}
+
+void Server::AnswerPulls() {
+  std::erase_if(pulls_, [this](const WaitingPull& waiting) {
+    if (!is_async() && rule_->step() < waiting.pull.at_least()) return false;
+    ps::ServerHeader header;
+    header.mutable_pull()->set_step(rule_->step());
+    Reply(waiting.id, std::move(header), waiting.pull.parameters() ? shard_->parameters() : nullptr);
+    return true;
+  });
+}
+
+absl::Status Server::HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request) {
+  if (!coordinator_) return InvalidArgument("ps:0 knows who has finished, %s does not", name_);
+  MUSTER_RETURN_IF_ERROR(rule_->CheckNewest(worker));
+  awaits_[worker.rank] = AddRequest(stream, request);  // of an earlier one nobody listens to the answer
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                                  const ps::Finish& finish) {
+  MUSTER_RETURN_IF_ERROR(rule_->CheckNewest(worker));
+  ps::ServerHeader reply;
+  reply.mutable_finish();
+  Reply(AddRequest(stream, request), std::move(reply));
+  finished_ranks_.insert(worker.rank);
+  if (coordinator_) {
+    coordinator_->Finish(worker.rank, finish.next_step(), Now());
+  } else if (static_cast<int>(finished_ranks_.size()) == options_.cluster.rank_count()) {
+    End(absl::OkStatus());  // ps:0 says so too, if it is still there
+  }
+  return absl::OkStatus();
+}
+
+void Server::HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat) {
+  if (heartbeat.awaiting() == 0) return;
+  const auto is_awaited = [&](const auto& request) {
+    return request.second.stream == stream && request.second.number == heartbeat.awaiting();
+  };
+  ps::ServerHeader header;
+  header.mutable_heartbeat()->set_awaiting(heartbeat.awaiting());
+  header.mutable_heartbeat()->set_unknown(std::none_of(requests_.begin(), requests_.end(), is_awaited));
+  header.mutable_heartbeat()->set_waits_for(waits_for_);
+  Send(stream, std::move(header));
+}
+
+absl::Status Server::HandleShardJoin(StreamId stream, const ps::ShardJoin& join) {
+  if (!has_coordinator()) return FailedPrecondition("%s is not ps:0", name_);
+  const int shard = static_cast<int>(join.shard_index());
+  if (shard < 1 || shard >= shard_count() || static_cast<int>(join.shard_count()) != shard_count()) {
+    return FailedPrecondition("ps:%d of %d has joined a cluster of %d: compare --ps_hosts", shard,
+                              join.shard_count(), shard_count());
+  }
+  if (join.generation() != options_.generation) {
+    return FailedPrecondition("%s belongs to generation %d of the cluster, ps:%d to generation %d", name_,
+                              options_.generation, shard, join.generation());
+  }
+  if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, {Role::kPs, shard}));
+  const auto [known, is_new] = shard_uuids_.emplace(shard, join.server_uuid());
+  if (!is_new && known->second != join.server_uuid() && config_) {
+    const absl::Status lost =
+        DataLoss("ps:%d has started again and lost its parameters: start the whole job again", shard);
+    End(lost);
+    return lost;
+  }
+  known->second = join.server_uuid();
+  std::erase_if(shard_streams_, [&](const auto& entry) { return entry.second == shard; });
+  shard_streams_[stream] = shard;
+  told_version_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandleShardReport(StreamId stream, const ps::ShardReport& report) {
+  const auto shard = shard_streams_.find(stream);
+  if (shard == shard_streams_.end())
+    return InvalidArgument("a report from a stream that no shard has joined");
+  if (!coordinator_) return absl::OkStatus();  // it will be said again
+  ShardReport read{.step = report.step()};
+  for (const ps::ShardReport::Part& part : report.held()) {
+    if (static_cast<int>(part.rank()) >= options_.cluster.rank_count()) {
+      return InvalidArgument("ps:%d holds a part of rank %d of %d", shard->second, part.rank(),
+                             options_.cluster.rank_count());
+    }
+    read.held.push_back({part.step(), static_cast<int>(part.rank())});
+  }
+  coordinator_->Report(shard->second, read, Now());
+  return absl::OkStatus();
+}
+
+void Server::HandleCoordination(const ps::Coordination& coordination) {
+  const std::lock_guard lock(mutex_);
+  if (end_) return;
+  if (coordinator_uuid_.empty()) coordinator_uuid_ = coordination.server_uuid();
+  if (coordinator_uuid_ != coordination.server_uuid()) {
+    if (config_) {
+      return End(DataLoss("ps:0 has started again and lost its parameters: start the whole job again"));
+    }
+    coordinator_uuid_ = coordination.server_uuid();
+  }
+  needed_ = static_cast<int>(coordination.needed());
+  waits_for_ = coordination.waits_for();
+  for (const ps::Coordination::Decision& decision : coordination.decisions()) {
+    if (!rule_) break;  // it will be said again
+    Perform(rule_->Decide({decision.step(), {decision.ranks().begin(), decision.ranks().end()}}));
+  }
+  if (coordination.ended()) {
+    const ps::Error& why = coordination.end();
+    End(why.code() == 0 ? absl::OkStatus()
+                        : absl::Status(static_cast<absl::StatusCode>(why.code()), why.message()));
+  }
+  Coordinate(/*always=*/false);
+}
+
+void Server::Coordinate(bool always) {
+  if (end_) return;
+  if (has_coordinator()) {
+    CoordinateAsFirst(always);
+  } else {
+    CoordinateAsOther(always);
+  }
+}
+
+void Server::CoordinateAsFirst(bool always) {
+  if (coordinator_) {
+    // An update may let workers contribute whose parts are here already, and so on.
+    for (uint64_t step = UINT64_MAX; !is_async() && step != rule_->step();) {
+      step = rule_->step();
+      if (always || rule_->held_of_step() >= coordinator_->needed() || told_report_.step != step) {
+        told_report_ = rule_->Report();
+        coordinator_->Report(0, told_report_, Now());
+      }
+      const auto decisions = coordinator_->decisions();
+      for (const auto& [of_step, ranks] : decisions) Perform(rule_->Decide({of_step, ranks}));
+    }
+    for (const MembershipNotice& notice : coordinator_->TakeNotices()) {
+      notice.state == MemberState::kLost ? spdlog::warn("{}: {}", name_, notice.text)
+                                         : spdlog::info("{}: {}", name_, notice.text);
+    }
+    std::erase_if(awaits_, [this](const auto& await) {
+      if (!coordinator_->AllOthersDone(await.first)) return false;
+      ps::ServerHeader header;
+      ps::AwaitFinishedReply* reply = header.mutable_await_finished();
+      reply->set_step(rule_->step());
+      const PushCounts& counts = rule_->counts();
+      reply->mutable_pushes()->set_received(counts.received);
+      reply->mutable_pushes()->set_applied(counts.applied);
+      reply->mutable_pushes()->set_stale(counts.stale);
+      reply->mutable_pushes()->set_duplicate(counts.duplicate);
+      reply->mutable_pushes()->set_rejected(counts.rejected);
+      if (requests_.contains(await.second)) Reply(await.second, std::move(header));
+      return true;
+    });
+    const bool waits = !is_async() && coordinator_->waiting_since() < Now() - kStallAfter;
+    LogStall(waits ? coordinator_->DescribeWait(Now()) : "");
+  }
+  const uint64_t version = coordinator_ ? coordinator_->version() : 1;
+  const std::optional<absl::Status> end = coordinator_ ? coordinator_->end() : std::nullopt;
+  if (always || version != told_version_) {
+    told_version_ = version;
+    ps::ServerHeader header;
+    ps::Coordination* coordination = header.mutable_coordination();
+    coordination->set_server_uuid(uuid_);
+    coordination->set_waits_for(waits_for_);
+    coordination->set_needed(coordinator_ ? static_cast<uint32_t>(coordinator_->needed()) : 1);
+    if (coordinator_) {
+      for (const auto& [step, ranks] : coordinator_->decisions()) {
+        ps::Coordination::Decision* decision = coordination->add_decisions();
+        decision->set_step(step);
+        decision->mutable_ranks()->Add(ranks.begin(), ranks.end());
+      }
+    }
+    coordination->set_ended(end.has_value());
+    if (end && !end->ok()) {
+      coordination->mutable_end()->set_code(static_cast<int>(end->code()));
+      coordination->mutable_end()->set_message(std::string(end->message()));
+    }
+    for (const auto& [stream, shard] : shard_streams_) Send(stream, header);
+  }
+  if (end) End(*end);
+}
+
+void Server::CoordinateAsOther(bool always) {
+  if (!rule_ || is_async()) return;
+  if (!always && rule_->held_of_step() < needed_ && told_report_.step == rule_->step()) return;
+  ShardReport report = rule_->Report();
+  if (!always && report == told_report_) return;
+  told_report_ = std::move(report);
+  ps::ShardReport out;
+  out.set_step(told_report_.step);
+  for (const HeldPart& held : told_report_.held) {
+    ps::ShardReport::Part* part = out.add_held();
+    part->set_step(held.step);
+    part->set_rank(static_cast<uint32_t>(held.rank));
+  }
+  link_->Send(out);
+}
+
+// Said once, and again when it lasts.
+void Server::LogStall(const std::string& waits_for) {
+  const bool is_new = waits_for_.empty();
+  waits_for_ = waits_for;
+  if (waits_for.empty() || (!is_new && Now() < next_stall_log_)) return;
+  next_stall_log_ = Now() + std::chrono::seconds(30);
+  spdlog::warn("{}: {}", name_, waits_for);
+}
+
+// Whoever still waits is told why in vain.
+void Server::End(const absl::Status& status) {
+  if (end_) return;
+  end_ = status;
+  changed_.notify_all();
+  if (status.ok()) return;
+  spdlog::error("{}: {}", name_, std::string(status.message()));
+  for (const auto& [id, request] : requests_) SendError(request.stream, request.number, status);
+  requests_.clear();
+  pulls_.clear();
+  awaits_.clear();
 }
 
 void Server::Perform(const UpdateActions& actions) {
   for (const UpdateAction& action : actions) {
     std::visit([this](const auto& a) { Do(a); }, action);
   }
+  AnswerPulls();
 }
 
 void Server::Do(const ApplyAction& action) {
-  const std::span<float> sum(gradient_sum_);
-  bool first = true;
-  for (const PushId id : action.pushes) {
-    const Pending& push = pending_.at(id);
-    const FloatPayload& gradient = push.gradient;
-    const FloatPayload of_parameters = gradient.Part(0, range_.size());
-    first ? of_parameters.CopyTo(sum) : of_parameters.AddTo(sum);
-    first = false;
-    row_gradients_.resize(gradient.size_bytes() / sizeof(float) - range_.size());
-    gradient.Part(range_.size(), static_cast<int64_t>(row_gradients_.size())).CopyTo(row_gradients_);
-    tables_.AddGradients(push.rows, row_gradients_);
-  }
-  auto updated = NewVersion();
-  const float scale = 1.0f / static_cast<float>(action.samples);
-  optimizer_->Apply(*parameters_, sum, scale, *updated);
-  tables_.Apply(scale);
-  // An asynchronous worker never goes back a step: its buffer is free for the next update.
-  if (config_->mode() == ps::SYNC) previous_parameters_ = parameters_;
-  parameters_ = std::move(updated);
-}
-
-std::shared_ptr<std::vector<float>> Server::NewVersion() {
-  for (const auto& version : versions_) {
-    if (version.use_count() == 1) {
-      // Pairs with the release in the last reader's decrement: its reads come before our writes.
-      std::atomic_thread_fence(std::memory_order_acquire);
-      return version;
-    }
-  }
-  versions_.push_back(std::make_shared<std::vector<float>>(range_.size()));
-  return versions_.back();
+  std::vector<const ShardGradient*> gradients;
+  for (const PushId id : action.pushes) gradients.push_back(&gradients_.at(id));
+  shard_->Apply(gradients, action.samples, action.rate_scale);
+  for (const PushId id : action.pushes) gradients_.erase(id);
 }
 
 void Server::Do(const AnswerAction& action) {
   ps::ServerHeader header;
   ps::PushReply* reply = header.mutable_push();
-  reply->set_outcome(action.outcome == PushOutcome::kApplied ? ps::APPLIED
-                     : action.outcome == PushOutcome::kStale ? ps::STALE
-                                                             : ps::DUPLICATE);
+  constexpr ps::PushOutcome kOutcomes[] = {ps::APPLIED, ps::STALE, ps::DUPLICATE, ps::HELD};
+  reply->set_outcome(kOutcomes[static_cast<int>(action.outcome)]);
   reply->set_step(action.step);
   reply->set_mean_loss(action.mean_loss);
   reply->set_samples(action.samples);
   reply->set_staleness(action.staleness);
-  Reply(action.id, std::move(header), parameters_);
+  Reply(action.id, std::move(header), shard_->parameters());
 }
 
 void Server::Do(const RefuseAction& action) {
-  const auto pending = pending_.extract(action.id);
-  const auto stream = streams_.find(pending.mapped().stream_id);
-  if (stream == streams_.end()) return;
-  spdlog::warn("{}: refused {}: {}", name_, stream->second->peer(), std::string(action.status.message()));
-  SendError(stream->second, pending.mapped().request, action.status);
+  const auto request = requests_.extract(action.id);
+  if (request.empty()) return;  // its sender has hung up
+  spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(request.mapped().stream),
+               std::string(action.status.message()));
+  SendError(request.mapped().stream, request.mapped().number, action.status);
 }
 
-void Server::Do(const ReleaseAction& action) {
-  ps::ServerHeader header;
-  header.mutable_await_finished()->set_step(rule_->step());
-  const PushCounts& counts = rule_->counts();
-  ps::PushCounts* pushes = header.mutable_await_finished()->mutable_pushes();
-  pushes->set_received(counts.received);
-  pushes->set_applied(counts.applied);
-  pushes->set_stale(counts.stale);
-  pushes->set_duplicate(counts.duplicate);
-  pushes->set_rejected(counts.rejected);
-  Reply(action.id, std::move(header), parameters_);
-}
-
-void Server::Do(const EndAction& action) { end_ = action.status; }
-
-PushId Server::AddPending(Stream* stream, uint64_t request, Pending pending) {
+PushId Server::AddRequest(StreamId stream, uint64_t number, RepeatedRows rows) {
   const PushId id = ++last_id_;
-  pending.stream_id = stream->id();
-  pending.request = request;
-  pending_.emplace(id, std::move(pending));
+  requests_.emplace(id, Request{.stream = stream, .number = number, .rows = std::move(rows)});
   return id;
 }
 
-void Server::Reply(PushId id, ps::ServerHeader header, Floats payload) {
-  const auto pending = pending_.extract(id);
-  const auto stream = streams_.find(pending.mapped().stream_id);
-  if (stream == streams_.end()) return;  // the worker will come back and ask again
-  header.set_version(kWireVersion);
-  header.set_request(pending.mapped().request);
-  std::vector<grpc::Slice> slices;
-  if (payload != nullptr) slices.push_back(ShareFloats(std::move(payload)));
-  if (const RepeatedRows& rows = pending.mapped().next_rows; !rows.empty()) {
-    auto values = std::make_shared<std::vector<float>>(pending.mapped().next_row_floats);
-    tables_.Read(rows, *values);
-    slices.push_back(ShareFloats(std::move(values)));
+void Server::Reply(PushId id, ps::ServerHeader header, const Floats& parameters) {
+  const auto request = requests_.extract(id);
+  if (request.empty()) return;  // its sender has hung up; it will come back and ask again
+  header.set_request(request.mapped().number);
+  std::vector<grpc::Slice> payload;
+  if (parameters != nullptr) payload.push_back(ShareFloats(parameters));
+  if (const RepeatedRows& rows = request.mapped().rows; !rows.empty()) {
+    auto values = std::make_shared<std::vector<float>>(*shard_->tables().CheckRows(rows));
+    shard_->tables().Read(rows, *values);
+    payload.push_back(ShareFloats(std::move(values)));
   }
-  stream->second->Send(EncodeFrame(header, slices));
+  Send(request.mapped().stream, std::move(header), payload);
 }
 
-void Server::SendError(Stream* stream, uint64_t request, const absl::Status& status) {
-  ps::ServerHeader header;
+void Server::Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload) {
   header.set_version(kWireVersion);
+  frames_->Send(stream, EncodeFrame(header, payload));
+}
+
+void Server::SendError(StreamId stream, uint64_t request, const absl::Status& status) {
+  ps::ServerHeader header;
   header.set_request(request);
   header.mutable_error()->set_code(static_cast<int>(status.code()));
   header.mutable_error()->set_message(std::string(status.message()));
-  stream->Send(EncodeFrame(header));
+  Send(stream, std::move(header));
 }
 
 }  // namespace

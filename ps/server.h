@@ -1,9 +1,5 @@
-// ParameterServer: one shard behind gRPC. The thin driver around UpdateRule: it decodes frames, holds
-// gradients until the rule says what becomes of them, sums, updates and answers.
-//
-// Parameters are versions that never change: an update writes a new buffer, and the old one lives until gRPC
-// has sent it to everybody who was promised it. So nothing is copied to be sent, and no lock is held while it
-// is.
+// ParameterServer: one shard behind gRPC. The thin driver around UpdateRule, Shard and, in ps:0, Coordinator:
+// it decodes frames, holds gradients until the rule says what becomes of them, and answers.
 #pragma once
 
 #include <memory>
@@ -23,8 +19,11 @@ struct ParameterServerOptions {
   /// Where to listen instead of the address in the cluster: "0.0.0.0:2222".
   std::string bind_address;
   uint64_t generation = 0;  // of the cluster; a worker of another one is refused
-  /// How long workers that others wait for may be silent.
+  /// As CoordinatorOptions has them; of ps:0.
   Duration worker_timeout = std::chrono::minutes(10);
+  Duration worker_lease = std::chrono::seconds(60);
+  /// Of the others: how long ps:0 may be gone once it was there.
+  Duration server_timeout = std::chrono::seconds(60);
   std::optional<TlsIdentity> tls;
 };
 
@@ -38,8 +37,8 @@ class ParameterServer {
   virtual ~ParameterServer() = default;
 
   /// Serves until all workers have finished (OK), or until the job cannot go on (the cause). Waiting for the
-  /// first worker has no deadline: a server may stand before its job. Deadlines are kept only while this
-  /// runs.
+  /// first worker has no deadline: a server may stand before its job. Deadlines are kept, and the servers
+  /// tell each other what they have, only while this runs.
   virtual absl::Status Wait() = 0;
 };
 

@@ -11,7 +11,8 @@ namespace muster {
 
 class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  explicit Stream(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
+  Stream(const std::shared_ptr<grpc::Channel>& channel, FrameQueue* queue, uint64_t id)
+      : stub_(channel), queue_(queue), id_(id) {
     stub_.PrepareBidiStreamingCall(&context_, "/muster.ps.ParameterServer/Exchange", {}, this);
     StartRead(&incoming_);
     AddHold();  // so that writes may be started from outside a reaction
@@ -32,59 +33,52 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
   }
 
-  absl::StatusOr<grpc::ByteBuffer> Receive(TimePoint deadline) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline, [this] { return !received_.empty() || broken_; })) {
-      return DeadlineExceeded("no answer");
-    }
-    if (received_.empty()) return Unavailable("the connection broke%s", why_);
-    grpc::ByteBuffer frame = std::move(received_.front());
-    received_.pop_front();
-    return frame;
-  }
-
   void OnReadDone(bool ok) override {
     const std::lock_guard lock(mutex_);
     if (ok) {
-      received_.push_back(std::move(incoming_));
+      queue_->Push({id_, std::move(incoming_)});
       incoming_ = grpc::ByteBuffer();
       StartRead(&incoming_);
     } else {
-      broken_ = true;
+      Break();
     }
-    changed_.notify_all();
   }
 
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
     outgoing_.pop_front();
     if (ok && !outgoing_.empty()) StartWrite(&outgoing_.front());
-    if (!ok) broken_ = true;
-    changed_.notify_all();
+    if (!ok) Break();
   }
 
-  void OnDone(const grpc::Status& status) override {
+  void OnDone(const grpc::Status&) override {
     const std::lock_guard lock(mutex_);
-    if (!status.ok()) why_ = ": " + status.error_message();
-    done_ = broken_ = true;
+    Break();
+    done_ = true;
     changed_.notify_all();
   }
 
  private:
+  void Break() {
+    if (!broken_) queue_->Push({id_, std::nullopt});
+    broken_ = true;
+  }
+
   grpc::GenericStub stub_;
+  FrameQueue* const queue_;
+  const uint64_t id_;
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<grpc::ByteBuffer> outgoing_;  // the front one is being written
-  std::deque<grpc::ByteBuffer> received_;
   bool broken_ = false;
   bool done_ = false;
-  std::string why_;  // known once done
 };
 
 absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
-    const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, TimePoint deadline) {
+    const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, TimePoint deadline,
+    std::shared_ptr<FrameQueue> queue, uint64_t id) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxFrameBytes));
   arguments.SetMaxSendMessageSize(static_cast<int>(kMaxFrameBytes));
@@ -104,13 +98,17 @@ absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
           std::chrono::time_point_cast<std::chrono::system_clock::duration>(wall_deadline))) {
     return Unavailable("%s at %s does not answer", TaskName(server), address);
   }
-  return std::unique_ptr<ShardConnection>(new ShardConnection(std::move(channel), address));
+  return std::unique_ptr<ShardConnection>(
+      new ShardConnection(std::move(channel), address, std::move(queue), id));
 }
 
-ShardConnection::ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address)
+ShardConnection::ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address,
+                                 std::shared_ptr<FrameQueue> queue, uint64_t id)
     : channel_(std::move(channel)),
       address_(std::move(address)),
-      stream_(std::make_unique<Stream>(channel_)) {}
+      queue_(std::move(queue)),
+      id_(id),
+      stream_(std::make_unique<Stream>(channel_, queue_.get(), id)) {}
 
 ShardConnection::~ShardConnection() = default;
 
@@ -122,10 +120,15 @@ uint64_t ShardConnection::Send(const ps::ClientHeader& header, const std::vector
 }
 
 absl::StatusOr<ShardReply> ShardConnection::Receive(TimePoint deadline) {
-  auto frame = stream_->Receive(deadline);
-  if (!frame.ok()) return Annotate(frame.status(), address_);
-  ShardReply reply = {.bytes = frame->Length()};
-  MUSTER_RETURN_IF_ERROR(Annotate(DecodeFrame(*frame, &reply.header, &reply.payload), address_));
+  const auto event = queue_->Pop(deadline, id_);
+  if (!event) return DeadlineExceeded("%s: no answer", address_);
+  return Decode(*event);
+}
+
+absl::StatusOr<ShardReply> ShardConnection::Decode(const FrameQueue::Event& event) const {
+  if (!event.frame) return Unavailable("%s: the connection broke", address_);
+  ShardReply reply = {.bytes = event.frame->Length()};
+  MUSTER_RETURN_IF_ERROR(Annotate(DecodeFrame(*event.frame, &reply.header, &reply.payload), address_));
   if (reply.header.version() != kWireVersion) {
     return FailedPrecondition("%s speaks version %d of the protocol, this worker version %d", address_,
                               reply.header.version(), kWireVersion);

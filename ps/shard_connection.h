@@ -1,4 +1,4 @@
-// ShardConnection: one channel and one stream from a worker to one shard.
+// ShardConnection: one channel and one stream to a shard, from a worker or from another shard.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/frame_queue.h"
 #include "ps/tls.h"
 #include "ps/wire.h"
 
@@ -23,28 +24,38 @@ struct ShardReply {
   uint64_t bytes = 0;  // of the whole frame
 };
 
-/// Used by one thread. Once an operation has failed with Unavailable the connection is over: make a new one.
+/// Any thread may send; one at a time receives. Once an operation has failed with Unavailable the connection
+/// is over: make a new one.
 class ShardConnection {
  public:
-  /// Connects and opens the stream. Unavailable at the deadline, with the address.
-  static absl::StatusOr<std::unique_ptr<ShardConnection>> Connect(const std::string& address, TaskId server,
-                                                                  const std::optional<TlsIdentity>& tls,
-                                                                  TimePoint deadline);
+  /// Connects and opens the stream, whose frames come as events of connection `id`. Unavailable at the
+  /// deadline, with the address.
+  static absl::StatusOr<std::unique_ptr<ShardConnection>> Connect(
+      const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, TimePoint deadline,
+      std::shared_ptr<FrameQueue> queue = std::make_shared<FrameQueue>(), uint64_t id = 0);
   ~ShardConnection();
 
   /// Starts to send a frame; what `payload` lies over must stay as it is until its answer has come, or this
   /// object is gone. Returns the frame's bytes.
   uint64_t Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload);
 
-  /// The next frame from the server. Unavailable: the stream broke. DeadlineExceeded: nothing came.
+  /// The next frame of this connection. Unavailable: the stream broke. DeadlineExceeded: nothing came.
   absl::StatusOr<ShardReply> Receive(TimePoint deadline);
+
+  /// What an event of this connection says. Fails as Receive does.
+  absl::StatusOr<ShardReply> Decode(const FrameQueue::Event& event) const;
+
+  uint64_t id() const { return id_; }
 
  private:
   class Stream;
-  ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address);
+  ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address,
+                  std::shared_ptr<FrameQueue> queue, uint64_t id);
 
   std::shared_ptr<grpc::Channel> channel_;
   const std::string address_;
+  const std::shared_ptr<FrameQueue> queue_;  // outlives the stream, which fills it
+  const uint64_t id_;
   std::unique_ptr<Stream> stream_;
 };
 

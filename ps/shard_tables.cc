@@ -6,12 +6,9 @@ namespace muster {
 
 absl::StatusOr<ShardTables> ShardTables::Create(std::span<const TableSpec> tables,
                                                 std::span<const OptimizerConfig> by_group, uint64_t seed,
-                                                int shard_index, int shard_count, bool keep_previous) {
+                                                int shard_index, int shard_count) {
   ShardTables result;
   MUSTER_ASSIGN_OR_RETURN(result.tables_, MakeTables(tables, by_group, seed));
-  for (ParameterTable& table : result.tables_) {
-    if (keep_previous) table.KeepPrevious();
-  }
   result.sums_.resize(tables.size());
   result.shard_index_ = shard_index;
   result.shard_count_ = shard_count;
@@ -63,38 +60,25 @@ void ShardTables::AddGradients(const RepeatedRows& rows, std::span<const float> 
   }
 }
 
-void ShardTables::Apply(float gradient_scale) {
+void ShardTables::Apply(UpdateScale scale) {
   for (size_t t = 0; t < tables_.size(); ++t) {
     RowSums& sums = sums_[t];
-    tables_[t].Apply(sums.ids, sums.gradients, gradient_scale);
+    tables_[t].Apply(sums.ids, sums.gradients, scale);
     sums.places.clear();
     sums.ids.clear();
     sums.gradients.clear();
   }
 }
 
-template <typename ReadTable>
-void ShardTables::ReadEach(const RepeatedRows& rows, std::span<float> values, ReadTable read) const {
+void ShardTables::Read(const RepeatedRows& rows, std::span<float> values) const {
   std::vector<int64_t> ids;
   int64_t begin = 0;
   for (int t = 0; t < rows.size(); ++t) {
     ids.assign(rows[t].ids().begin(), rows[t].ids().end());
     const int64_t floats = rows[t].ids_size() * tables_[t].spec().width;
-    read(tables_[t], ids, values.subspan(begin, floats));
+    tables_[t].Read(ids, values.subspan(begin, floats));
     begin += floats;
   }
-}
-
-void ShardTables::Read(const RepeatedRows& rows, std::span<float> values) const {
-  ReadEach(rows, values, [](const ParameterTable& table, std::span<const int64_t> ids, std::span<float> to) {
-    table.Read(ids, to);
-  });
-}
-
-void ShardTables::ReadPrevious(const RepeatedRows& rows, std::span<float> values) const {
-  ReadEach(rows, values, [](const ParameterTable& table, std::span<const int64_t> ids, std::span<float> to) {
-    table.ReadPrevious(ids, to);
-  });
 }
 
 }  // namespace muster

@@ -20,10 +20,10 @@ class ShardTables {
   /// No tables.
   ShardTables() = default;
 
-  /// Fails as MakeTables does. `keep_previous`: the rows of the step before can be read as well.
+  /// Fails as MakeTables does.
   static absl::StatusOr<ShardTables> Create(std::span<const TableSpec> tables,
                                             std::span<const OptimizerConfig> by_group, uint64_t seed,
-                                            int shard_index, int shard_count, bool keep_previous);
+                                            int shard_index, int shard_count);
 
   /// Floats of these rows. InvalidArgument: not one list for each table, a row that its table does not have
   /// or another shard owns. What the other methods take has been checked here.
@@ -33,12 +33,9 @@ class ShardTables {
   void AddGradients(const RepeatedRows& rows, std::span<const float> gradients);
 
   /// Updates every table with what was added, and opens the next step.
-  void Apply(float gradient_scale);
+  void Apply(UpdateScale scale);
 
   void Read(const RepeatedRows& rows, std::span<float> values) const;
-
-  /// As Read before the last Apply.
-  void ReadPrevious(const RepeatedRows& rows, std::span<float> values) const;
 
  private:
   // The sum of the gradients of one table.
@@ -47,9 +44,6 @@ class ShardTables {
     std::vector<int64_t> ids;
     std::vector<float> gradients;  // [ids.size(), width]
   };
-
-  template <typename ReadTable>
-  void ReadEach(const RepeatedRows& rows, std::span<float> values, ReadTable read) const;
 
   std::vector<ParameterTable> tables_;
   std::vector<RowSums> sums_;

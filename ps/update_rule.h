@@ -1,11 +1,15 @@
 // UpdateRule: when a shard applies which pushes, and what each worker is answered. The protocol as a
-// function: events and a time go in, actions come out; no threads, sockets, files, clocks, and no floats of a
-// gradient.
+// function: events go in, actions come out; no threads, sockets, files, clocks, and no floats of a gradient.
 //
-// Async: each push is applied as it arrives, at most once per (worker process, sequence).
-// Sync: a step is applied when every unfinished worker has contributed to it, summed in order of rank. A
-// contribution is (step, rank): a worker that starts again computes the same one and cannot count twice, and
-// until it does the step is held open. A finished worker contributes to no further step.
+// Async: each push is applied as it arrives, at most once per (worker process, sequence), unless it is too
+// stale.
+//
+// Sync and bounded: a contribution is (step, rank), so that a worker that starts again and computes the same
+// one cannot count twice. The shard holds contributions until the coordinator (cluster/coordinator.h) has
+// chosen whose make up a step, then sums them in order of rank. A bounded worker may be `staleness` steps
+// ahead of the parameters (stale synchronous parallel, Ho et al. 2013): its contribution to step c is
+// answered as soon as the shard has reached step c + 1 - staleness, and computed from parameters no older
+// than that. With staleness 0 that is sync.
 //
 // Of two processes with the same rank only the newest is accepted: the higher incarnation, and of equal ones
 // (started by hand) the one that joined last. What the older one sends is refused.
@@ -18,17 +22,25 @@
 #include <variant>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/status.h"
+#include "cluster/coordinator.h"
+#include "ps/sliding_window.h"
 
 namespace muster {
 
-enum class UpdateMode { kAsync, kSync };
-enum class PushOutcome { kApplied, kStale, kDuplicate };
+enum class UpdateMode { kAsync, kSync, kBounded };
 
-/// Names a push (or an await) whose sender waits for its answer; chosen by the caller, never used twice.
+enum class PushOutcome {
+  kApplied,
+  kStale,      // the step went on without it, or it was older than max_staleness
+  kDuplicate,  // this rank's contribution to the step, or this very push, was there already
+  kHeld,       // bounded: it will be part of a step to come
+};
+
+/// Names a push whose sender waits for its answer; chosen by the caller, never used twice.
 using PushId = uint64_t;
 
+/// received = applied + stale + duplicate + rejected + held()
 struct PushCounts {
   uint64_t received = 0;
   uint64_t applied = 0;
@@ -46,21 +58,29 @@ struct WorkerIdentity {
 
 struct PushInfo {
   PushId id = 0;
-  uint64_t sequence = 0;
-  uint64_t step = 0;  // of the parameters it was computed from
+  uint64_t sequence = 0;  // of the process, from 1; async
+  uint64_t step = 0;      // sync and bounded: that it contributes to
+  uint64_t version = 0;   // step of the parameters it was computed from; sync: `step`
   uint64_t samples = 0;
   double loss_sum = 0;
+  bool finite = true;  // all numbers of the gradient are
 };
 
-/// Sum these gradients in this order, divide by `samples`, update: the parameters are then those of `step`.
+/// Sum these gradients in this order, divide by `samples`, update with `rate_scale` times the learning rate:
+/// the parameters are then those of `step`. The gradients are not needed any more.
 struct ApplyAction {
   std::vector<PushId> pushes;
   uint64_t samples = 0;
   uint64_t step = 0;
+  float rate_scale = 1;
 };
 
-/// Answer with the parameters as they are after all actions before this one. The caller may forget the push's
-/// gradient.
+/// The gradient of this push is not needed; whether it has been answered is another matter.
+struct DiscardAction {
+  PushId id = 0;
+};
+
+/// Answer with the parameters as they are after all actions before this one.
 struct AnswerAction {
   PushId id = 0;
   PushOutcome outcome = PushOutcome::kApplied;
@@ -70,96 +90,88 @@ struct AnswerAction {
   uint64_t staleness = 0;
 };
 
-/// Answer with an error and no parameters; the sender cannot go on. The caller may forget the push's
-/// gradient.
+/// Answer with an error and no parameters; the sender cannot go on.
 struct RefuseAction {
   PushId id = 0;
   absl::Status status;
 };
 
-/// Answer an await: every other worker has finished.
-struct ReleaseAction {
-  PushId id = 0;
-};
-
-/// The server's work is over: with OK when all workers have finished, else with the cause.
-struct EndAction {
-  absl::Status status;
-};
-
-using UpdateAction = std::variant<ApplyAction, AnswerAction, RefuseAction, ReleaseAction, EndAction>;
+/// Every push gets one of Apply and Discard, and one of Answer and Refuse, in any order.
+using UpdateAction = std::variant<ApplyAction, DiscardAction, AnswerAction, RefuseAction>;
 using UpdateActions = std::vector<UpdateAction>;
 
 struct UpdateRuleOptions {
   UpdateMode mode = UpdateMode::kAsync;
   int worker_count = 1;
-  /// A worker that others wait for, or all of them, may be silent this long.
-  Duration worker_timeout = std::chrono::minutes(10);
+  uint64_t staleness = 0;                 // bounded
+  std::optional<uint64_t> max_staleness;  // async: older pushes are answered stale
+  bool scale_rate = false;                // async: the learning rate is divided by 1 + staleness
 };
 
 struct JoinAnswer {
   uint64_t step = 0;
+  uint64_t next_step =
+      0;                // sync and bounded: the first that this rank has not contributed to, at least `step`
   uint64_t pushes = 0;  // applied of this rank, by whichever process
 };
 
 /// One thread at a time.
 class UpdateRule {
  public:
-  UpdateRule(const UpdateRuleOptions& options, TimePoint now);
+  explicit UpdateRule(const UpdateRuleOptions& options);
 
-  /// FailedPrecondition if a newer incarnation of the rank has joined. What an older process of the rank has
-  /// pushed and not been answered is refused (into `actions`), so that the newer one may push it.
-  absl::StatusOr<JoinAnswer> Join(const WorkerIdentity& worker, TimePoint now, UpdateActions* actions);
+  /// FailedPrecondition if a newer incarnation of the rank has joined. What an older process of the rank
+  /// waits for is refused (into `actions`); its contributions stay.
+  absl::StatusOr<JoinAnswer> Join(const WorkerIdentity& worker, UpdateActions* actions);
 
-  UpdateActions Push(const WorkerIdentity& worker, const PushInfo& push, TimePoint now);
+  UpdateActions Push(const WorkerIdentity& worker, const PushInfo& push);
 
-  /// The worker has asked for something that changes nothing, and is not silent.
-  void Heard(const WorkerIdentity& worker, TimePoint now);
+  /// The coordinator has chosen; applied as soon as all steps before are and all parts of it are here. What
+  /// is known already changes nothing.
+  UpdateActions Decide(const StepDecision& decision);
 
-  /// The worker asks to be told when all others have finished.
-  UpdateActions AwaitFinished(const WorkerIdentity& worker, PushId id, TimePoint now);
+  /// Aborted unless this process is the newest of its rank.
+  absl::Status CheckNewest(const WorkerIdentity& worker) const;
 
-  /// The worker has succeeded. From a process that is not the newest of its rank: nothing happens.
-  UpdateActions Finish(const WorkerIdentity& worker, TimePoint now);
+  /// For the coordinator.
+  ShardReport Report() const;
 
-  /// Time has passed: whoever has waited too long is refused, with the ranks that are missing.
-  UpdateActions Tick(TimePoint now);
-
-  /// When Tick has something to do next, if nothing else happens.
-  TimePoint next_deadline() const;
+  /// Of the open step: contributions that are here.
+  int held_of_step() const;
 
   uint64_t step() const { return step_; }
   const PushCounts& counts() const { return counts_; }
-  /// Contributions that wait for the rest of their step: received - applied - stale - duplicate - rejected.
-  uint64_t held() const { return contributions_.size(); }
+  /// Contributions to steps that are not applied.
+  uint64_t held() const;
 
  private:
   struct Worker {
     std::optional<WorkerIdentity> process;  // the newest; none before the first join
-    uint64_t last_applied_sequence = 0;     // of this process
+    SlidingWindow sequences;                // async: applied of this process
+    SlidingWindow steps;                    // sync, bounded: those it contributed to that are applied
     uint64_t pushes = 0;                    // applied, of all processes
-    uint64_t contributed_steps = 0;  // sync: has contributed to all steps below this that it was part of
-    bool finished = false;
-    TimePoint last_heard;
+  };
+  struct Contribution {
+    PushInfo push;  // names the gradient
+    PushId unanswered =
+        0;  // who waits for the answer: this push, or the last one that repeated it; 0: nobody
+    PushOutcome outcome = PushOutcome::kHeld;  // of who waits
   };
 
-  absl::Status CheckNewest(const WorkerIdentity& worker) const;
   void Reject(PushId id, absl::Status status, UpdateActions* actions);
   void PushAsync(Worker& worker, const PushInfo& push, UpdateActions* actions);
-  void PushSync(int rank, const PushInfo& push, UpdateActions* actions);
+  void Contribute(int rank, const PushInfo& push, UpdateActions* actions);
   void AnswerLate(PushOutcome outcome, const PushInfo& push, UpdateActions* actions);
-  void ApplyStepIfComplete(UpdateActions* actions);
-  void ReleaseIfFinished(UpdateActions* actions);
-  std::vector<int> MissingRanks() const;
-  std::string DescribeRanks(const std::vector<int>& ranks, TimePoint now) const;
+  void ApplyDecided(UpdateActions* actions);
+  void ApplyStep(const std::vector<int>& ranks, UpdateActions* actions);
+  void AnswerWhoMayGoOn(UpdateActions* actions);
 
   const UpdateRuleOptions options_;
   std::vector<Worker> workers_;  // by rank
   uint64_t step_ = 0;
-  std::map<int, PushInfo> contributions_;  // sync: to the open step, by rank
-  std::map<int, PushId> awaits_;           // by rank
+  std::map<uint64_t, std::map<int, Contribution>> held_;  // by step, from step_ on, and rank
+  std::map<uint64_t, std::vector<int>> decisions_;        // from step_ on
   PushCounts counts_;
-  bool ended_ = false;
 };
 
 }  // namespace muster

@@ -9,30 +9,27 @@
 namespace muster {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-const TimePoint kStart{};
 
 std::string Text(const UpdateAction& action) {
   struct Printer {
     std::string operator()(const ApplyAction& a) const {
       std::string ids;
       for (const PushId id : a.pushes) ids += absl::StrFormat("%s%d", ids.empty() ? "" : "+", id);
-      return absl::StrFormat("apply %s of %d samples -> step %d", ids, a.samples, a.step);
+      const std::string rate = a.rate_scale == 1 ? "" : absl::StrFormat(" at rate x%g", a.rate_scale);
+      return absl::StrFormat("apply %s of %d samples%s -> step %d", ids, a.samples, rate, a.step);
     }
+    std::string operator()(const DiscardAction& a) const { return absl::StrFormat("discard %d", a.id); }
     std::string operator()(const AnswerAction& a) const {
-      const char* outcomes[] = {"applied", "stale", "duplicate"};
+      const char* outcomes[] = {"applied", "stale", "duplicate", "held"};
       return absl::StrFormat("answer %d %s step %d loss %g staleness %d", a.id,
                              outcomes[static_cast<int>(a.outcome)], a.step, a.mean_loss, a.staleness);
     }
     std::string operator()(const RefuseAction& a) const {
       return absl::StrFormat("refuse %d: %s", a.id, std::string(a.status.message()));
-    }
-    std::string operator()(const ReleaseAction& a) const { return absl::StrFormat("release %d", a.id); }
-    std::string operator()(const EndAction& a) const {
-      return a.status.ok() ? "end" : "end: " + std::string(a.status.message());
     }
   };
   return std::visit(Printer{}, action);
@@ -46,151 +43,196 @@ std::vector<std::string> Texts(const UpdateActions& actions) {
 
 class Rule {
  public:
-  Rule(UpdateMode mode, int workers)
-      : rule_({.mode = mode, .worker_count = workers, .worker_timeout = std::chrono::seconds(100)}, kStart) {
-    for (int rank = 0; rank < workers; ++rank) Join(rank, "first");
+  explicit Rule(const UpdateRuleOptions& options) : rule_(options) {
+    for (int rank = 0; rank < options.worker_count; ++rank) Join(rank, "first");
   }
 
   std::vector<std::string> Join(int rank, const std::string& uuid, uint64_t incarnation = 0) {
     UpdateActions actions;
-    const auto answer = rule_.Join({rank, uuid, incarnation}, now, &actions);
+    const auto answer = rule_.Join({rank, uuid, incarnation}, &actions);
     std::vector<std::string> texts = Texts(actions);
-    if (!answer.ok()) texts.push_back(std::string(answer.status().message()));
+    texts.push_back(answer.ok() ? absl::StrFormat("at step %d, next %d, %d pushes", answer->step,
+                                                  answer->next_step, answer->pushes)
+                                : std::string(answer.status().message()));
     return texts;
   }
   std::vector<std::string> Push(int rank, PushInfo push, const std::string& uuid = "first") {
     if (push.samples == 0) push.samples = 10;
-    return Texts(rule_.Push({rank, uuid, 0}, push, now));
+    return Texts(rule_.Push({rank, uuid, 0}, push));
   }
-  std::vector<std::string> Finish(int rank, const std::string& uuid = "first") {
-    return Texts(rule_.Finish({rank, uuid, 0}, now));
+  std::vector<std::string> Decide(uint64_t step, std::vector<int> ranks) {
+    return Texts(rule_.Decide({step, std::move(ranks)}));
   }
-  void Heard(const WorkerIdentity& worker) { rule_.Heard(worker, now); }
-  std::vector<std::string> Await(int rank, PushId id) {
-    return Texts(rule_.AwaitFinished({rank, "first", 0}, id, now));
-  }
-  std::vector<std::string> Tick() { return Texts(rule_.Tick(now)); }
-  const UpdateRule& operator*() const { return rule_; }
-
-  TimePoint now = kStart;
+  const UpdateRule* operator->() const { return &rule_; }
 
  private:
   UpdateRule rule_;
 };
 
+Rule AsyncRule(int workers) { return Rule({.mode = UpdateMode::kAsync, .worker_count = workers}); }
+Rule SyncRule(int workers) { return Rule({.mode = UpdateMode::kSync, .worker_count = workers}); }
+
 TEST(AsyncRule, AppliesEachPushOnceAndCountsStaleness) {
-  Rule rule(UpdateMode::kAsync, 2);
-  EXPECT_THAT(rule.Push(0, {.id = 1, .sequence = 1, .step = 0, .loss_sum = 20}),
+  Rule rule = AsyncRule(2);
+  EXPECT_THAT(rule.Push(0, {.id = 1, .sequence = 1, .loss_sum = 20}),
               ElementsAre("apply 1 of 10 samples -> step 1", "answer 1 applied step 1 loss 2 staleness 0"));
-  EXPECT_THAT(rule.Push(1, {.id = 2, .sequence = 1, .step = 0, .loss_sum = 5}),
+  EXPECT_THAT(rule.Push(1, {.id = 2, .sequence = 1, .loss_sum = 5}),
               ElementsAre("apply 2 of 10 samples -> step 2", "answer 2 applied step 2 loss 0.5 staleness 1"));
-  EXPECT_THAT(rule.Push(0, {.id = 3, .sequence = 1, .step = 0}),
-              ElementsAre("answer 3 duplicate step 2 loss 0 staleness 2"));
-  EXPECT_EQ((*rule).counts(), (PushCounts{.received = 3, .applied = 2, .duplicate = 1}));
+  EXPECT_THAT(rule.Push(0, {.id = 3, .sequence = 1}),
+              ElementsAre("discard 3", "answer 3 duplicate step 2 loss 0 staleness 2"));
+  EXPECT_EQ(rule->counts(), (PushCounts{.received = 3, .applied = 2, .duplicate = 1}));
+}
+
+TEST(AsyncRule, PushesMayOvertakeEachOther) {
+  Rule rule = AsyncRule(1);
+  EXPECT_THAT(rule.Push(0, {.id = 1, .sequence = 3}), Contains(HasSubstr("apply 1")));
+  EXPECT_THAT(rule.Push(0, {.id = 2, .sequence = 1}), Contains(HasSubstr("apply 2")));
+  EXPECT_THAT(rule.Push(0, {.id = 3, .sequence = 3}), Contains(HasSubstr("answer 3 duplicate")));
+  EXPECT_THAT(rule.Push(0, {.id = 4, .sequence = 200}), Contains(HasSubstr("apply 4")));
+  EXPECT_THAT(rule.Push(0, {.id = 5, .sequence = 2}), Contains(HasSubstr("answer 5 duplicate")))
+      << "too old to tell, and so not applied";
+}
+
+TEST(AsyncRule, DropsWhatIsTooStale) {
+  Rule rule({.mode = UpdateMode::kAsync, .worker_count = 2, .max_staleness = 1});
+  for (uint64_t i = 1; i <= 3; ++i) rule.Push(0, {.id = i, .sequence = i, .version = i - 1});
+  EXPECT_THAT(rule.Push(1, {.id = 4, .sequence = 1, .version = 1}),
+              ElementsAre("discard 4", "answer 4 stale step 3 loss 0 staleness 2"));
+  EXPECT_THAT(rule.Push(1, {.id = 5, .sequence = 2, .version = 2}),
+              ElementsAre("apply 5 of 10 samples -> step 4", "answer 5 applied step 4 loss 0 staleness 1"));
+  EXPECT_EQ(rule->counts(), (PushCounts{.received = 5, .applied = 4, .stale = 1}));
+}
+
+TEST(AsyncRule, ScalesTheRateOfWhatIsStale) {
+  Rule rule({.mode = UpdateMode::kAsync, .worker_count = 2, .scale_rate = true});
+  for (uint64_t i = 1; i <= 3; ++i) {
+    EXPECT_THAT(rule.Push(0, {.id = i, .sequence = i, .version = i - 1}),
+                Contains(absl::StrFormat("apply %d of 10 samples -> step %d", i, i)));
+  }
+  EXPECT_THAT(rule.Push(1, {.id = 4, .sequence = 1}),
+              Contains("apply 4 of 10 samples at rate x0.25 -> step 4"));
 }
 
 TEST(AsyncRule, ANewProcessStartsItsOwnSequenceAndTheOldOneIsFenced) {
-  Rule rule(UpdateMode::kAsync, 1);
+  Rule rule = AsyncRule(1);
   rule.Push(0, {.id = 1, .sequence = 1});
-  EXPECT_THAT(rule.Join(0, "second", 1), IsEmpty());
-  EXPECT_THAT(rule.Push(0, {.id = 2, .sequence = 2, .step = 1}, "first"),
-              ElementsAre(HasSubstr("refuse 2: rank 0: a newer process")));
-  EXPECT_THAT(rule.Push(0, {.id = 3, .sequence = 1, .step = 1}, "second"),
+  EXPECT_THAT(rule.Join(0, "second", 1), ElementsAre("at step 1, next 1, 1 pushes"));
+  EXPECT_THAT(rule.Push(0, {.id = 2, .sequence = 2, .version = 1}, "first"),
+              ElementsAre("discard 2", HasSubstr("refuse 2: rank 0: a newer process")));
+  EXPECT_THAT(rule.Push(0, {.id = 3, .sequence = 1, .version = 1}, "second"),
               ElementsAre("apply 3 of 10 samples -> step 2", "answer 3 applied step 2 loss 0 staleness 0"));
   EXPECT_THAT(rule.Join(0, "first", 0), ElementsAre(HasSubstr("incarnation 0 is not the newest")));
 }
 
-TEST(SyncRule, WaitsForEveryRankAndSumsInTheirOrder) {
-  Rule rule(UpdateMode::kSync, 3);
-  EXPECT_THAT(rule.Push(2, {.id = 1, .sequence = 1, .samples = 30, .loss_sum = 30}), IsEmpty());
-  EXPECT_THAT(rule.Push(0, {.id = 2, .sequence = 1, .samples = 34, .loss_sum = 100}), IsEmpty());
-  EXPECT_EQ((*rule).held(), 2u);
-  EXPECT_THAT(
-      rule.Push(1, {.id = 3, .sequence = 1, .samples = 36, .loss_sum = 70}),
-      ElementsAre("apply 2+3+1 of 100 samples -> step 1", "answer 2 applied step 1 loss 2 staleness 0",
-                  "answer 3 applied step 1 loss 2 staleness 0",
-                  "answer 1 applied step 1 loss 2 staleness 0"));
-  EXPECT_EQ((*rule).counts(), (PushCounts{.received = 3, .applied = 3}));
+TEST(SyncRule, HoldsUntilTheStepIsChosenAndSumsInOrderOfRank) {
+  Rule rule = SyncRule(3);
+  EXPECT_THAT(rule.Push(2, {.id = 1, .samples = 30, .loss_sum = 30}), IsEmpty());
+  EXPECT_THAT(rule.Push(0, {.id = 2, .samples = 34, .loss_sum = 100}), IsEmpty());
+  EXPECT_THAT(rule.Push(1, {.id = 3, .samples = 36, .loss_sum = 70}), IsEmpty());
+  EXPECT_EQ(rule->Report(), (ShardReport{.step = 0, .held = {{0, 0}, {0, 1}, {0, 2}}}));
+  EXPECT_THAT(rule.Decide(0, {0, 1, 2}), ElementsAre("apply 2+3+1 of 100 samples -> step 1",
+                                                     "answer 2 applied step 1 loss 2 staleness 0",
+                                                     "answer 3 applied step 1 loss 2 staleness 0",
+                                                     "answer 1 applied step 1 loss 2 staleness 0"));
+  EXPECT_EQ(rule->counts(), (PushCounts{.received = 3, .applied = 3}));
+  EXPECT_EQ(rule->Report(), (ShardReport{.step = 1}));
 }
 
-TEST(SyncRule, APushSentAgainTakesThePlaceOfTheFirstAndCountsOnce) {
-  Rule rule(UpdateMode::kSync, 2);
-  rule.Push(0, {.id = 1, .sequence = 1});
-  EXPECT_THAT(rule.Push(0, {.id = 2, .sequence = 1}), ElementsAre("refuse 1: rank 0 has sent step 0 again"));
-  EXPECT_THAT(rule.Push(1, {.id = 3, .sequence = 1}),
-              ElementsAre("apply 2+3 of 20 samples -> step 1", "answer 2 applied step 1 loss 0 staleness 0",
+TEST(SyncRule, AStepThatIsChosenWaitsForItsParts) {
+  Rule rule = SyncRule(2);
+  rule.Push(0, {.id = 1});
+  EXPECT_THAT(rule.Decide(0, {0, 1}), IsEmpty());
+  EXPECT_THAT(rule.Decide(0, {0, 1}), IsEmpty()) << "said again";
+  EXPECT_THAT(rule.Push(1, {.id = 2}), Contains("apply 1+2 of 20 samples -> step 1"));
+  EXPECT_THAT(rule.Decide(0, {0, 1}), IsEmpty()) << "and again, late";
+}
+
+TEST(SyncRule, WhatTheStepWentOnWithoutIsStale) {
+  Rule rule = SyncRule(3);
+  rule.Push(0, {.id = 1});
+  rule.Push(1, {.id = 2});
+  EXPECT_THAT(rule.Decide(0, {0}),
+              ElementsAre("apply 1 of 10 samples -> step 1", "answer 1 applied step 1 loss 0 staleness 0",
+                          "discard 2", "answer 2 stale step 1 loss 0 staleness 0"));
+  EXPECT_THAT(rule.Push(2, {.id = 3}), ElementsAre("discard 3", "answer 3 stale step 1 loss 0 staleness 1"));
+  EXPECT_EQ(rule->counts(), (PushCounts{.received = 3, .applied = 1, .stale = 2}));
+}
+
+TEST(SyncRule, APushSentAgainCountsOnceAndTakesOverTheAnswer) {
+  Rule rule = SyncRule(2);
+  rule.Push(0, {.id = 1});
+  EXPECT_THAT(rule.Push(0, {.id = 2}),
+              ElementsAre("discard 2", "refuse 1: rank 0 has sent its part of step 0 again"));
+  rule.Push(1, {.id = 3});
+  EXPECT_THAT(rule.Decide(0, {0, 1}),
+              ElementsAre("apply 1+3 of 20 samples -> step 1", "answer 2 duplicate step 1 loss 0 staleness 0",
                           "answer 3 applied step 1 loss 0 staleness 0"));
   // The answer was lost, and it comes a third time.
-  EXPECT_THAT(rule.Push(0, {.id = 4, .sequence = 1}),
-              ElementsAre("answer 4 duplicate step 1 loss 0 staleness 1"));
-  EXPECT_EQ((*rule).counts(), (PushCounts{.received = 4, .applied = 2, .duplicate = 2}));
+  EXPECT_THAT(rule.Push(0, {.id = 4}),
+              ElementsAre("discard 4", "answer 4 duplicate step 1 loss 0 staleness 1"));
+  EXPECT_EQ(rule->counts(), (PushCounts{.received = 4, .applied = 2, .duplicate = 2}));
 }
 
-TEST(SyncRule, AReplacementComputesTheStepAgain) {
-  Rule rule(UpdateMode::kSync, 2);
-  rule.Push(0, {.id = 1, .sequence = 1});
-  EXPECT_THAT(rule.Join(0, "second", 1), ElementsAre(HasSubstr("refuse 1: rank 0: a newer process")));
-  EXPECT_THAT(rule.Push(1, {.id = 2, .sequence = 1}), IsEmpty()) << "the step must wait for the replacement";
-  EXPECT_THAT(rule.Push(0, {.id = 3, .sequence = 1}, "second"),
-              ElementsAre("apply 3+2 of 20 samples -> step 1", "answer 3 applied step 1 loss 0 staleness 0",
+TEST(SyncRule, TheContributionOfADeadProcessStays) {
+  Rule rule = SyncRule(2);
+  rule.Push(0, {.id = 1});
+  EXPECT_THAT(rule.Join(0, "second", 1),
+              ElementsAre(HasSubstr("refuse 1: rank 0: a newer process"), "at step 0, next 1, 0 pushes"));
+  rule.Push(1, {.id = 2});
+  EXPECT_THAT(rule.Push(0, {.id = 3}, "second"), ElementsAre("discard 3")) << "computed again all the same";
+  EXPECT_THAT(rule.Decide(0, {0, 1}),
+              ElementsAre("apply 1+2 of 20 samples -> step 1", "answer 3 duplicate step 1 loss 0 staleness 0",
                           "answer 2 applied step 1 loss 0 staleness 0"));
 }
 
-TEST(SyncRule, AFinishedWorkerIsAStateAndNotAHang) {
-  Rule rule(UpdateMode::kSync, 2);
-  rule.Push(0, {.id = 1, .sequence = 1});
-  EXPECT_THAT(rule.Finish(1),
-              ElementsAre("apply 1 of 10 samples -> step 1", "answer 1 applied step 1 loss 0 staleness 0"));
-  EXPECT_THAT(rule.Await(0, 2), ElementsAre("release 2"));
-  EXPECT_THAT(rule.Finish(0), ElementsAre("end"));
-}
-
-TEST(Rule, AnAwaitIsReleasedWhenAllOthersHaveFinished) {
-  Rule rule(UpdateMode::kAsync, 3);
-  EXPECT_THAT(rule.Await(0, 1), IsEmpty());
-  EXPECT_THAT(rule.Finish(2), IsEmpty());
-  EXPECT_THAT(rule.Finish(1), ElementsAre("release 1"));
+TEST(BoundedRule, AWorkerRunsAheadByTheBoundAndNoFurther) {
+  Rule rule({.mode = UpdateMode::kBounded, .worker_count = 2, .staleness = 2});
+  EXPECT_THAT(rule.Push(0, {.id = 1, .step = 0, .loss_sum = 20}),
+              ElementsAre("answer 1 held step 0 loss 2 staleness 0"));
+  EXPECT_THAT(rule.Push(0, {.id = 2, .step = 1}), ElementsAre("answer 2 held step 0 loss 0 staleness 1"));
+  EXPECT_THAT(rule.Push(0, {.id = 3, .step = 2}), IsEmpty()) << "its answer has to be of step 1 at least";
+  EXPECT_EQ(rule->Report(), (ShardReport{.step = 0, .held = {{0, 0}, {1, 0}, {2, 0}}}));
+  EXPECT_THAT(rule.Push(1, {.id = 4, .step = 0}), ElementsAre("answer 4 held step 0 loss 0 staleness 0"));
+  EXPECT_THAT(rule.Decide(0, {0, 1}),
+              ElementsAre("apply 1+4 of 20 samples -> step 1", "answer 3 held step 1 loss 0 staleness 2"));
+  EXPECT_THAT(
+      rule.Push(0, {.id = 5, .step = 4, .version = 1}),
+      ElementsAre("discard 5",
+                  "refuse 5: rank 0 computed its part of step 4 from step 1: more than 2 steps apart"));
+  EXPECT_THAT(rule.Join(0, "second", 1), ElementsAre("at step 1, next 3, 1 pushes"));
 }
 
 TEST(Rule, RefusesWhatItCannotUse) {
-  Rule rule(UpdateMode::kSync, 1);
-  EXPECT_THAT(rule.Push(0, {.id = 1, .sequence = 1, .loss_sum = std::numeric_limits<double>::quiet_NaN()}),
-              ElementsAre(HasSubstr("refuse 1: rank 0: the loss of step 0 is not finite")));
-  EXPECT_THAT(rule.Push(0, {.id = 2, .sequence = 2, .step = 7}),
-              ElementsAre(HasSubstr("refuse 2: rank 0 computed from step 7, but this shard is at step 0")));
-  EXPECT_EQ((*rule).counts(), (PushCounts{.received = 2, .rejected = 2}));
+  Rule rule = SyncRule(1);
+  EXPECT_THAT(rule.Push(0, {.id = 1, .loss_sum = std::numeric_limits<double>::quiet_NaN()}),
+              ElementsAre("discard 1", HasSubstr("refuse 1: rank 0: the loss of step 0 is not finite")));
+  EXPECT_THAT(rule.Push(0, {.id = 2, .finite = false}),
+              ElementsAre("discard 2", HasSubstr("refuse 2: rank 0: the gradient of step 0 is not finite")));
+  EXPECT_THAT(rule.Push(0, {.id = 3, .step = 7, .version = 7}),
+              ElementsAre("discard 3",
+                          HasSubstr("refuse 3: rank 0 computed from step 7, but this shard is at step 0")));
+  EXPECT_EQ(rule->counts(), (PushCounts{.received = 3, .rejected = 3}));
 }
 
-TEST(Rule, SilenceEndsTheWaitAndNamesTheRank) {
-  Rule rule(UpdateMode::kSync, 2);
-  rule.now = kStart + std::chrono::seconds(50);
-  rule.Push(0, {.id = 1, .sequence = 1});
-  rule.now = kStart + std::chrono::seconds(99);
-  EXPECT_THAT(rule.Tick(), IsEmpty());
-  EXPECT_EQ((*rule).next_deadline(), kStart + std::chrono::seconds(100));
-  rule.now = kStart + std::chrono::seconds(100);
-  EXPECT_THAT(rule.Tick(), ElementsAre("refuse 1: step 0 waits for rank 1 (silent for 1m40s)",
-                                       "end: step 0 waits for rank 1 (silent for 1m40s)"));
-}
-
-TEST(Rule, AWorkerThatAsksForSomethingIsNotSilent) {
-  Rule rule(UpdateMode::kSync, 2);
-  rule.Push(0, {.id = 1, .sequence = 1});
-  rule.now = kStart + std::chrono::seconds(99);
-  rule.Heard({1, "first", 0});
-  rule.now += std::chrono::seconds(50);
-  rule.Heard({1, "nobody", 7});
-  EXPECT_EQ((*rule).next_deadline(), kStart + std::chrono::seconds(199));
-}
-
-TEST(Rule, AWorkerThatStillTrainsIsNotSilent) {
-  Rule rule(UpdateMode::kAsync, 2);
-  rule.Await(0, 1);
-  for (int i = 1; i <= 10; ++i) {
-    rule.now += std::chrono::seconds(60);
-    rule.Push(1, {.id = 10u + i, .sequence = 0u + i, .step = 0});
-    EXPECT_THAT(rule.Tick(), IsEmpty());
-  }
+TEST(SlidingWindow, RemembersTheNewest) {
+  SlidingWindow window;
+  EXPECT_FALSE(window.Contains(0));
+  window.Insert(0);
+  window.Insert(2);
+  EXPECT_TRUE(window.Contains(0));
+  EXPECT_FALSE(window.Contains(1));
+  EXPECT_TRUE(window.Contains(2));
+  window.Insert(1);
+  EXPECT_TRUE(window.Contains(1));
+  window.Insert(64);
+  EXPECT_TRUE(window.IsTooOld(0));
+  EXPECT_FALSE(window.Contains(0));
+  EXPECT_FALSE(window.IsTooOld(1));
+  EXPECT_TRUE(window.Contains(1));
+  window.Insert(1'000);
+  EXPECT_TRUE(window.Contains(1'000));
+  EXPECT_FALSE(window.Contains(999));
+  EXPECT_EQ(SlidingWindow(window.end(), window.bits()), window);
 }
 
 }  // namespace

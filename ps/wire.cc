@@ -1,8 +1,11 @@
 #include "ps/wire.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+
+#include "kernels/elementwise.h"
 
 namespace muster {
 namespace {
@@ -49,13 +52,12 @@ FloatPayload FloatPayload::Part(int64_t begin, int64_t count) const {
   return part;
 }
 
-// Calls combine(destination, bytes, count) for runs of floats. Slices begin at any byte, so a float may be
-// split over two of them: it is put together in `split`. memcpy is how unaligned floats are read; compilers
-// turn it into vector loads.
+// Calls combine(begin, bytes, count) for runs of floats from float `begin` on. Slices begin at any byte, so a
+// float may be split over two of them: it is put together in `split`. memcpy is how unaligned floats are
+// read; compilers turn it into vector loads.
 template <typename Combine>
-void FloatPayload::Visit(std::span<float> values, Combine combine) const {
-  MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
-  float* destination = values.data();
+void FloatPayload::Visit(Combine combine) const {
+  size_t begin = 0;
   unsigned char split[sizeof(float)];
   size_t split_bytes = 0;
   size_t skip = skip_bytes_;
@@ -72,31 +74,47 @@ void FloatPayload::Visit(std::span<float> values, Combine combine) const {
       bytes += n;
       size -= n;
       if (split_bytes < sizeof(float)) continue;
-      combine(destination++, split, size_t{1});
+      combine(begin++, split, size_t{1});
       split_bytes = 0;
     }
     const size_t count = size / sizeof(float);
-    if (count > 0) combine(destination, bytes, count);  // no floats may lie nowhere
-    destination += count;
+    if (count > 0) combine(begin, bytes, count);  // no floats may lie nowhere
+    begin += count;
     split_bytes = size % sizeof(float);
     std::memcpy(split, bytes + count * sizeof(float), split_bytes);
   }
 }
 
 void FloatPayload::CopyTo(std::span<float> values) const {
-  Visit(values, [](float* destination, const unsigned char* bytes, size_t count) {
-    std::memcpy(destination, bytes, count * sizeof(float));
+  MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
+  Visit([values](size_t begin, const unsigned char* bytes, size_t count) {
+    std::memcpy(values.data() + begin, bytes, count * sizeof(float));
   });
 }
 
 void FloatPayload::AddTo(std::span<float> values) const {
-  Visit(values, [](float* destination, const unsigned char* bytes, size_t count) {
+  MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
+  Visit([values](size_t begin, const unsigned char* bytes, size_t count) {
+    float* const destination = values.data() + begin;
     for (size_t i = 0; i < count; ++i) {
       float value;
       std::memcpy(&value, bytes + i * sizeof(float), sizeof value);
       destination[i] += value;
     }
   });
+}
+
+bool FloatPayload::AllFinite() const {
+  bool all_finite = true;
+  Visit([&](size_t, const unsigned char* bytes, size_t count) {
+    std::array<float, 1024> aligned;
+    for (size_t i = 0; i < count && all_finite; i += aligned.size()) {
+      const size_t n = std::min(aligned.size(), count - i);
+      std::memcpy(aligned.data(), bytes + i * sizeof(float), n * sizeof(float));
+      all_finite = muster::AllFinite(std::span(aligned).first(n));
+    }
+  });
+  return all_finite;
 }
 
 grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,

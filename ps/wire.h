@@ -17,7 +17,7 @@
 namespace muster {
 
 /// Of ClientHeader and ServerHeader.
-inline constexpr uint32_t kWireVersion = 3;
+inline constexpr uint32_t kWireVersion = 4;
 
 /// The largest message that either end accepts: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
@@ -37,9 +37,12 @@ class FloatPayload {
   void CopyTo(std::span<float> values) const;
   void AddTo(std::span<float> values) const;
 
+  /// None of them is NaN or infinite.
+  bool AllFinite() const;
+
  private:
   template <typename Combine>
-  void Visit(std::span<float> values, Combine combine) const;
+  void Visit(Combine combine) const;
 
   std::vector<grpc::Slice> slices_;
   size_t skip_bytes_ = 0;  // of the first slice

@@ -134,6 +134,22 @@ TEST_F(JobFlags, OptimizersAreThoseOfTheTrainer) {
   }
 }
 
+TEST_F(JobFlags, UpdatesAreMadeAsTheJobFileSays) {
+  const auto update = [&](const std::string& text) {
+    return OptionsOf("mnist_mlp", "", "update: {" + text + "}\n")->update;
+  };
+  EXPECT_EQ(update("mode: sync").rule.mode, UpdateMode::kSync);
+  EXPECT_EQ(update("mode: async").rule.mode, UpdateMode::kAsync);
+  EXPECT_EQ(update("mode: bounded, staleness: 3").rule.mode, UpdateMode::kBounded);
+  EXPECT_EQ(update("mode: bounded, staleness: 3").rule.staleness, 3u);
+  EXPECT_EQ(update("max_staleness: 3").rule.max_staleness, 3u);
+  EXPECT_TRUE(update("scale_rate: true").rule.scale_rate);
+  EXPECT_FALSE(update("scale_rate: false").rule.scale_rate);
+  EXPECT_EQ(
+      OptionsOf("mnist_mlp", "batch_size: 10", "update: {mode: sync, aggregate: 4}\n")->global_batch_size,
+      40);
+}
+
 TEST_F(JobFlags, TheWidePartHasAnOptimizerOfItsOwn) {
   const OptimizerConfig ftrl = *OptionsOf("wide_deep", "")->wide_optimizer;
   const OptimizerConfig adagrad = OptionsOf("wide_deep", "")->optimizer;

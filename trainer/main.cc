@@ -24,7 +24,9 @@ absl::Status Serve(const TrainerOptions& options) {
   ParameterServerOptions server_options{.cluster = options.task->cluster,
                                         .shard_index = options.task->task.index,
                                         .generation = options.generation,
-                                        .worker_timeout = options.worker_timeout};
+                                        .worker_timeout = options.worker_timeout,
+                                        .worker_lease = options.worker_lease,
+                                        .server_timeout = options.server_timeout};
   if (!options.bind_host.empty()) {
     const std::string& address = options.task->cluster.ps[options.task->task.index];
     server_options.bind_address = options.bind_host + address.substr(address.rfind(':'));

@@ -25,6 +25,7 @@ constexpr uint64_t kMaxLayerSize = 65536;
 constexpr uint64_t kMaxTasks = 1'000'000;
 constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
+constexpr uint64_t kMaxStaleness = 1'000'000;
 constexpr char kWidePrefix[] = "wide_";  // of the flags of the wide part's optimizer
 constexpr double kMinReal = 1e-30;       // what is far beyond may be 0 or infinite as a float
 constexpr double kMaxReal = 1e30;
@@ -87,6 +88,9 @@ struct Flags {
   std::string augment;
   bool sync_replicas = false;
   std::optional<int> replicas_to_aggregate;
+  std::optional<uint64_t> bounded_staleness;
+  std::optional<uint64_t> max_staleness;
+  bool scale_rate_by_staleness = false;
   std::string data_dir = "auto";
   std::optional<std::string> evaluate;
   std::optional<std::string> make_data;
@@ -96,6 +100,7 @@ struct Flags {
   int connect_timeout_s = 300;
   int server_timeout_s = 60;
   int worker_timeout_s = 600;
+  int worker_lease_s = 60;
   TrainerOptions options;
 };
 
@@ -136,9 +141,16 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->transform(WholeNumber(1, kMaxTimeoutS))
       ->capture_default_str()
       ->group(cluster);
-  app.add_option("--worker_timeout", f.worker_timeout_s,
-                 "Seconds that a worker others wait for may be silent")
+  app.add_option(
+         "--worker_timeout", f.worker_timeout_s,
+         "Seconds that others wait for a worker that has not joined, or that lives and sends no gradient")
       ->transform(WholeNumber(1, kMaxTimeoutS))
+      ->capture_default_str()
+      ->group(cluster);
+  app.add_option("--worker_lease", f.worker_lease_s,
+                 "Seconds of silence after which the others go on without a worker, which says that it lives "
+                 "twice a second")
+      ->transform(WholeNumber(2, kMaxTimeoutS))
       ->capture_default_str()
       ->group(cluster);
 
@@ -162,8 +174,23 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(TrueOrFalse())
       ->group(training);
   app.add_option("--replicas_to_aggregate", f.replicas_to_aggregate,
-                 "Workers that make up a synchronous step: all of them")
+                 "Gradients that make up a synchronous step, one of each worker if not given: fewer leave "
+                 "the slowest "
+                 "out of each step, more are computed several at a worker")
       ->transform(WholeNumber(1, kMaxTasks))
+      ->group(training);
+  app.add_option("--bounded_staleness", f.bounded_staleness,
+                 "Synchronous steps that a worker may be ahead of the parameters; 0 is --sync_replicas")
+      ->transform(WholeNumber(0, kMaxStaleness))
+      ->excludes("--sync_replicas")
+      ->group(training);
+  app.add_option("--max_staleness", f.max_staleness,
+                 "Asynchronous: a gradient is dropped if more updates came in between")
+      ->transform(WholeNumber(0, kMaxStaleness))
+      ->group(training);
+  app.add_flag("--scale_rate_by_staleness", f.scale_rate_by_staleness,
+               "Asynchronous: the learning rate is divided by 1 + the updates in between")
+      ->check(TrueOrFalse())
       ->group(training);
   app.add_option("--seed", f.options.seed, "")
       ->transform(WholeNumber(0, std::numeric_limits<uint64_t>::max()))
@@ -276,13 +303,36 @@ absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) 
   return absl::OkStatus();
 }
 
+absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
+  const int workers = options->worker_count();
+  UpdateConfig& update = options->update;
+  update = {.rule = {.mode = f.sync_replicas       ? UpdateMode::kSync
+                             : f.bounded_staleness ? UpdateMode::kBounded
+                                                   : UpdateMode::kAsync,
+                     .worker_count = workers,
+                     .staleness = f.bounded_staleness.value_or(0),
+                     .max_staleness = f.max_staleness,
+                     .scale_rate = f.scale_rate_by_staleness},
+            .aggregate = std::min(workers, f.replicas_to_aggregate.value_or(workers))};
+  if (f.replicas_to_aggregate && !f.sync_replicas) {
+    return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");
+  }
+  if ((f.max_staleness || f.scale_rate_by_staleness) && !options->is_async()) {
+    return InvalidArgument(
+        "--%s is for asynchronous updates: it goes with neither --sync_replicas nor "
+        "--bounded_staleness",
+        f.max_staleness ? "max_staleness" : "scale_rate_by_staleness");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->model = {.model = f.model.value_or(kDefaultModel), .variant = f.variant};
   MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options->model));
   options->model.variant = recipe.variant;
   const TrainDefaults& defaults = recipe.defaults;
-  options->mode = f.sync_replicas ? UpdateMode::kSync : UpdateMode::kAsync;
+  MUSTER_RETURN_IF_ERROR(ResolveUpdate(f, options));
 
   if (!f.augment.empty() && f.augment != "shift") {
     return InvalidArgument("--augment=%s: there is only: shift", f.augment);
@@ -294,17 +344,17 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   }
 
   const int workers = options->worker_count();
-  if (f.replicas_to_aggregate) {
-    if (!f.sync_replicas) return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");
-    if (*f.replicas_to_aggregate != workers) {
-      return InvalidArgument("--replicas_to_aggregate=%d: this version sums the gradients of all %d workers",
-                             *f.replicas_to_aggregate, workers);
-    }
-  }
   const bool batch_is_global = f.global_batch_size || (!f.batch_size && defaults.global_batch_size > 0);
+  // More gradients than workers: each computes those of several batches as one sum, which is the same.
+  const int batches = std::max(workers, f.replicas_to_aggregate.value_or(workers));
+  if (batch_is_global && batches > workers) {
+    return InvalidArgument(
+        "--replicas_to_aggregate=%d with %d workers needs --batch_size, the samples of each gradient",
+        batches, workers);
+  }
   options->global_batch_size =
       batch_is_global ? f.global_batch_size.value_or(defaults.global_batch_size)
-                      : f.batch_size.value_or(defaults.batch_size) * static_cast<int64_t>(workers);
+                      : f.batch_size.value_or(defaults.batch_size) * static_cast<int64_t>(batches);
   if (options->global_batch_size < workers) {
     return InvalidArgument("--global_batch_size=%d is less than one sample for each of %d workers",
                            options->global_batch_size, workers);
@@ -319,6 +369,13 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   } else if (f.wide_optimizer != OptimizerFlags()) {
     return InvalidArgument("--%s... is for a wide part beside a deep one; %s has one optimizer, --optimizer",
                            kWidePrefix, Describe(options->model));
+  }
+  const bool has_ftrl = options->optimizer.kind == OptimizerKind::kFtrl ||
+                        (options->wide_optimizer && options->wide_optimizer->kind == OptimizerKind::kFtrl);
+  if (options->update.rule.scale_rate && has_ftrl) {
+    return InvalidArgument(
+        "--scale_rate_by_staleness: ftrl takes a constant rate only, since its state is a sum over steps of "
+        "one");
   }
   return absl::OkStatus();
 }
@@ -421,6 +478,7 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
   options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);
   options.server_timeout = std::chrono::seconds(f.server_timeout_s);
   options.worker_timeout = std::chrono::seconds(f.worker_timeout_s);
+  options.worker_lease = std::chrono::seconds(f.worker_lease_s);
   options.data_dir = ResolveDataDir(f, environment);
   // A server takes what it has to know about the training from the first worker that joins.
   if (!options.task || options.task->task.role != Role::kPs)

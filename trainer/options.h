@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "cluster/cluster_spec.h"
 #include "kernels/optimizer.h"
-#include "ps/update_rule.h"
+#include "ps/job_config.h"
 #include "trainer/device_choice.h"
 #include "trainer/models/model.h"
 
@@ -24,7 +24,7 @@ struct TrainerOptions {
   ModelConfig model;
   OptimizerConfig optimizer;                      // of group 0
   std::optional<OptimizerConfig> wide_optimizer;  // of group 1, if the model has that
-  UpdateMode mode = UpdateMode::kAsync;
+  UpdateConfig update;
   int64_t global_batch_size = 0;  // over all workers
   uint64_t train_steps = 0;       // global
   uint64_t seed = 1;
@@ -48,6 +48,7 @@ struct TrainerOptions {
   Duration connect_timeout = std::chrono::minutes(5);
   Duration server_timeout = std::chrono::seconds(60);
   Duration worker_timeout = std::chrono::minutes(10);
+  Duration worker_lease = std::chrono::seconds(60);
 
   // From the environment that muster's agent sets; a start by hand has none of it.
   uint64_t incarnation = 0;
@@ -58,6 +59,7 @@ struct TrainerOptions {
   std::vector<std::string> hosts;  // of the cluster's addresses
 
   int worker_count() const { return task ? task->cluster.rank_count() : 1; }
+  bool is_async() const { return update.rule.mode == UpdateMode::kAsync; }
 };
 
 /// To evaluate a saved model on a test set.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace muster {
@@ -12,7 +13,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 absl::StatusOr<CommandLine> Parse(std::vector<std::string> flags) {
-  flags.insert(flags.begin(), "--job_name=local");
+  const auto is_job_name = [](const std::string& flag) { return flag.starts_with("--job_name="); };
+  if (std::none_of(flags.begin(), flags.end(), is_job_name)) flags.insert(flags.begin(), "--job_name=local");
   return ParseCommandLine(flags, [](const std::string&) { return std::nullopt; });
 }
 
@@ -53,6 +55,9 @@ const std::vector<NumberFlag>& NumberFlags() {
       Whole("connect_timeout", "1", "1000000000"),
       Whole("server_timeout", "1", "1000000000"),
       Whole("worker_timeout", "1", "1000000000"),
+      Whole("worker_lease", "2", "1000000000"),
+      Whole("bounded_staleness", "0", "1000000"),
+      Whole("max_staleness", "0", "1000000"),
       Whole("batch_size", "1", "1000000"),
       Whole("global_batch_size", "1", "1000000"),
       Whole("train_steps", "1", "1000000000000"),
@@ -95,6 +100,45 @@ TEST(Options, NumbersOutsideTheirBoundsAreRefusedInOneSentence) {
             "--replicas_to_aggregate: expected a whole number from 1 to 1000000, found \"-1\"");
   // 2^32 would be task 0 if it wrapped.
   EXPECT_THAT(Error({"--task_id=4294967296"}), HasSubstr("found \"4294967296\""));
+}
+
+TEST(Options, HowUpdatesAreMade) {
+  const std::vector<std::string> cluster = {"--job_name=worker", "--task_index=0", "--ps_hosts=p:1",
+                                            "--worker_hosts=a:1,b:1"};
+  const auto with = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), cluster.begin(), cluster.end());
+    return flags;
+  };
+  const TrainerOptions backup =
+      Options(with({"--sync_replicas", "--replicas_to_aggregate=1", "--batch_size=10"}));
+  EXPECT_EQ(backup.update.rule.mode, UpdateMode::kSync);
+  EXPECT_EQ(backup.update.aggregate, 1);
+  EXPECT_EQ(backup.global_batch_size, 20);
+  const TrainerOptions accumulated =
+      Options(with({"--sync_replicas", "--replicas_to_aggregate=5", "--batch_size=10"}));
+  EXPECT_EQ(accumulated.update.aggregate, 2) << "as sums";
+  EXPECT_EQ(accumulated.global_batch_size, 50);
+  const TrainerOptions bounded = Options(with({"--bounded_staleness=0"}));
+  EXPECT_EQ(bounded.update.rule.mode, UpdateMode::kBounded);
+  EXPECT_EQ(bounded.update.rule.staleness, 0u);
+  const TrainerOptions async = Options(with({"--max_staleness=3", "--scale_rate_by_staleness"}));
+  EXPECT_EQ(async.update.rule.mode, UpdateMode::kAsync);
+  EXPECT_EQ(async.update.rule.max_staleness, 3u);
+  EXPECT_TRUE(async.update.rule.scale_rate);
+  EXPECT_EQ(async.update.rule.worker_count, 2);
+
+  EXPECT_EQ(Error({"--replicas_to_aggregate=1"}), "--replicas_to_aggregate needs --sync_replicas");
+  EXPECT_THAT(Error({"--sync_replicas", "--max_staleness=1"}),
+              HasSubstr("--max_staleness is for asynchronous updates"));
+  EXPECT_THAT(Error({"--bounded_staleness=1", "--scale_rate_by_staleness"}),
+              HasSubstr("--scale_rate_by_staleness is for asynchronous updates"));
+  EXPECT_THAT(Error({"--bounded_staleness=1", "--sync_replicas"}), HasSubstr("excludes"));
+  EXPECT_THAT(Error(with({"--sync_replicas", "--replicas_to_aggregate=5", "--global_batch_size=10"})),
+              HasSubstr("needs --batch_size"));
+  EXPECT_THAT(Error({"--scale_rate_by_staleness", "--optimizer=ftrl"}),
+              HasSubstr("ftrl takes a constant rate"));
+  EXPECT_THAT(Error({"--scale_rate_by_staleness", "--model=wide_deep"}),
+              HasSubstr("ftrl takes a constant rate"));
 }
 
 TEST(Options, BothBoundsAreWithin) {

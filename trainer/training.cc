@@ -81,8 +81,7 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
       .task = options.task->task,
       .incarnation = options.incarnation,
       .generation = options.generation,
-      .config = MakeJobConfig(plan.layout, plan.tables, options.mode, options.worker_count(), optimizers,
-                              options.seed),
+      .config = MakeJobConfig(plan.layout, plan.tables, options.update, optimizers, options.seed),
       .layout = plan.layout,
       .connect_timeout = options.connect_timeout,
       .server_timeout = options.server_timeout,
@@ -121,6 +120,7 @@ class Training {
   absl::Status Conclude();
   absl::Status WriteModel(const TableValues& tables, const SavedModelInfo& info);
   double LearningRate() const;
+  uint64_t SamplesPerStep() const;
   void PrepareBatch(uint64_t number);
   std::span<float> RowValues();
   absl::StatusOr<Evaluation> EvaluateOnTestSet();
@@ -235,11 +235,7 @@ absl::Status Training::Prepare() {
   }
   step_ = start_step_ = start.step;
   local_steps_ = start.local_steps;
-  const uint64_t samples_per_step =
-      options_.mode == UpdateMode::kSync
-          ? options_.global_batch_size
-          : BatchSlice(0, options_.global_batch_size, rank_, options_.worker_count()).size();
-  samples_ = start_samples_ = last_report_samples_ = start.step * samples_per_step;
+  samples_ = start_samples_ = last_report_samples_ = start.step * SamplesPerStep();
   if (start.step > 0) spdlog::info("going on from step {}", start.step);
   training_start_ = last_report_ = first_step_ = training_end_ = Now();
   return absl::OkStatus();
@@ -284,9 +280,9 @@ absl::Status Training::Loop() {
 }
 
 absl::Status Training::Step() {
-  // In sync mode all workers share one stream of batches, by step; in async mode each goes along its own part
-  // of it at its own pace.
-  const uint64_t number = options_.mode == UpdateMode::kSync ? step_ : local_steps_;
+  // In sync and bounded mode all workers share one stream of batches, by step; in async mode each goes along
+  // its own part of it at its own pace.
+  const uint64_t number = options_.is_async() ? local_steps_ : step_;
   if (batch_number_ != number) {
     PrepareBatch(number);
     MUSTER_RETURN_IF_ERROR(exchange_->ReadRows(rows_, RowValues()));
@@ -304,13 +300,21 @@ absl::Status Training::Step() {
                                   .rows = pushed_rows_};
   MUSTER_ASSIGN_OR_RETURN(const ExchangeResult result,
                           exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues()));
-  // An asynchronous worker knows only its own samples, but it can see how many updates there were.
-  samples_ += options_.mode == UpdateMode::kSync ? result.samples : (result.step - step_) * result.samples;
+  // What others have contributed is known exactly of a synchronous step that this worker was a part of.
+  const bool is_known = options_.update.rule.mode == UpdateMode::kSync && result.step == step_ + 1;
+  samples_ += is_known ? result.samples : (result.step - step_) * SamplesPerStep();
   step_ = result.step;
   ++local_steps_;
   train_loss_ = result.mean_loss;
   staleness_ = result.staleness;
   return is_chief_ ? Report(result) : absl::OkStatus();
+}
+
+// Of one update, as far as this worker can tell.
+uint64_t Training::SamplesPerStep() const {
+  const int workers = options_.worker_count();
+  if (options_.is_async()) return BatchSlice(0, options_.global_batch_size, rank_, workers).size();
+  return options_.global_batch_size * options_.update.aggregate / workers;
 }
 
 // The values of its rows are still to be read.
@@ -458,7 +462,9 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .model = options_.model.model,
       .variant = options_.model.variant,
       .strategy = options_.task ? "parameter_server" : "local",
-      .update_mode = options_.mode == UpdateMode::kSync ? "sync" : "async",
+      .update_mode = options_.is_async()                                 ? "async"
+                     : options_.update.rule.mode == UpdateMode::kBounded ? "bounded"
+                                                                         : "sync",
       .workers = workers,
       .ps = options_.task ? static_cast<int>(options_.task->cluster.ps.size()) : 0,
       .seed = options_.seed,

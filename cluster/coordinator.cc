@@ -1,0 +1,248 @@
+#include "cluster/coordinator.h"
+
+#include <algorithm>
+
+namespace muster {
+
+Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
+    : options_(options),
+      rank_count_(static_cast<int>(options.rank_names.size())),
+      start_(now),
+      members_(rank_count_),
+      shard_steps_(options.shard_count),
+      last_chosen_(now) {
+  MUSTER_CHECK(rank_count_ > 0 && options.shard_count > 0);
+  MUSTER_CHECK(options.aggregate > 0 && options.aggregate <= rank_count_);
+  for (Member& member : members_) member.last_heard = member.last_progress = now;
+}
+
+void Coordinator::Join(int rank, TimePoint now) {
+  Member& member = members_[rank];
+  member.last_heard = member.last_progress = now;
+  if (member.state == MemberState::kLive) return;
+  SetState(rank, MemberState::kLive, member.state == MemberState::kExpected ? "has joined" : "is back");
+}
+
+void Coordinator::Heard(int rank, TimePoint now) {
+  Member& member = members_[rank];
+  member.last_heard = now;
+  if (member.state == MemberState::kLost && member.lost_in_silence) {
+    member.last_progress = now;
+    SetState(rank, MemberState::kLive, "is heard again");
+  }
+}
+
+void Coordinator::Pushed(int rank, TimePoint now) {
+  Member& member = members_[rank];
+  member.last_heard = member.last_progress = now;
+  if (member.state == MemberState::kLost) SetState(rank, MemberState::kLive, "contributes again");
+}
+
+void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
+  members_[rank].last_heard = now;
+  if (members_[rank].state == MemberState::kFinished) return;
+  members_[rank].finished_at = next_step;
+  SetState(rank, MemberState::kFinished, "has finished");
+  Choose(now);  // a step that waited only for this one goes on without it
+  const auto finished = [](const Member& member) { return member.state == MemberState::kFinished; };
+  if (!end_ && std::all_of(members_.begin(), members_.end(), finished)) end_ = absl::OkStatus();
+}
+
+void Coordinator::Report(int shard, const ShardReport& report, TimePoint now) {
+  shard_steps_[shard] = std::max(shard_steps_[shard], report.step);
+  for (const HeldPart& part : report.held) {
+    MUSTER_CHECK(part.rank >= 0 && part.rank < rank_count_);
+    if (part.step < next_step_) continue;
+    const auto [found, is_first] = open_.try_emplace(part.step);
+    OpenStep& open = found->second;
+    if (is_first) open.waiting_since = now;
+    std::set<int>& holders = open.holders[part.rank];
+    if (holders.insert(shard).second && static_cast<int>(holders.size()) == options_.shard_count) {
+      open.complete.push_back(part.rank);
+    }
+  }
+  const uint64_t applied = *std::min_element(shard_steps_.begin(), shard_steps_.end());
+  decisions_.erase(decisions_.begin(), decisions_.lower_bound(applied));
+  Choose(now);
+}
+
+void Coordinator::Choose(TimePoint now) {
+  for (auto open = open_.find(next_step_); open != open_.end(); open = open_.find(next_step_)) {
+    std::vector<int>& complete = open->second.complete;
+    const int needed = NeededFor(complete);
+    if (complete.empty() || static_cast<int>(complete.size()) < needed) return;
+    std::vector<int> chosen(complete.begin(), complete.begin() + needed);
+    std::sort(chosen.begin(), chosen.end());
+    decisions_.emplace(next_step_++, std::move(chosen));
+    last_chosen_ = now;
+    ++version_;
+    open_.erase(open);
+    // What others wait for next, they have waited for since now.
+    if (const auto next = open_.find(next_step_); next != open_.end()) next->second.waiting_since = now;
+  }
+}
+
+bool Coordinator::IsAtWork(int rank) const {
+  return members_[rank].state == MemberState::kExpected || members_[rank].state == MemberState::kLive;
+}
+
+// A bounded worker finishes ahead of the steps it has contributed to, and may be heard of before its parts
+// are.
+bool Coordinator::IsExpectedAt(int rank, uint64_t step) const {
+  return IsAtWork(rank) ||
+         (members_[rank].state == MemberState::kFinished && step < members_[rank].finished_at);
+}
+
+int Coordinator::NeededFor(const std::vector<int>& complete) const {
+  int available = 0;
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    if (IsExpectedAt(rank, next_step_) ||
+        std::find(complete.begin(), complete.end(), rank) != complete.end()) {
+      ++available;
+    }
+  }
+  return std::min(options_.aggregate, available);
+}
+
+int Coordinator::needed() const {
+  const auto open = open_.find(next_step_);
+  return std::max(1, NeededFor(open == open_.end() ? std::vector<int>() : open->second.complete));
+}
+
+bool Coordinator::IsComplete(int rank) const {
+  const auto open = open_.find(next_step_);
+  if (open == open_.end()) return false;
+  const std::vector<int>& complete = open->second.complete;
+  return std::find(complete.begin(), complete.end(), rank) != complete.end();
+}
+
+void Coordinator::SetState(int rank, MemberState state, std::string text) {
+  members_[rank].state = state;
+  notices_.push_back({rank, state, options_.rank_names[rank] + " " + text});
+  ++version_;
+}
+
+TimePoint Coordinator::DeadlineOf(int rank) const {
+  const Member& member = members_[rank];
+  switch (member.state) {
+    case MemberState::kExpected:
+      return start_ + options_.worker_timeout;
+    case MemberState::kLive: {
+      const TimePoint silent = member.last_heard + options_.lease;
+      const auto open = open_.find(next_step_);
+      if (open == open_.end() || IsComplete(rank)) return silent;
+      return std::min(silent,
+                      std::max(open->second.waiting_since, member.last_progress) + options_.worker_timeout);
+    }
+    case MemberState::kFinished:
+    case MemberState::kLost:
+      return TimePoint::max();
+  }
+  return TimePoint::max();
+}
+
+// When nobody is left that could go on, and nobody has come back.
+TimePoint Coordinator::EndDeadline() const {
+  TimePoint last_heard = TimePoint::min();
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    if (IsAtWork(rank)) return TimePoint::max();
+    if (members_[rank].state == MemberState::kLost)
+      last_heard = std::max(last_heard, members_[rank].last_heard);
+  }
+  return last_heard == TimePoint::min() || end_ ? TimePoint::max() : last_heard + options_.worker_timeout;
+}
+
+void Coordinator::Tick(TimePoint now) {
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    if (now < DeadlineOf(rank)) continue;
+    Member& member = members_[rank];
+    std::string why;
+    member.lost_in_silence = false;
+    if (member.state == MemberState::kExpected) {
+      why = absl::StrFormat("has not joined for %s", FormatAge(now - start_));
+    } else if (now >= member.last_heard + options_.lease) {
+      member.lost_in_silence = true;
+      why = absl::StrFormat("has been silent for %s", FormatAge(now - member.last_heard));
+    } else {
+      why = absl::StrFormat(
+          "lives, but has not contributed to step %d for %s", next_step_,
+          FormatAge(now - std::max(open_.at(next_step_).waiting_since, member.last_progress)));
+    }
+    SetState(rank, MemberState::kLost, why + ": the others go on without it");
+  }
+  Choose(now);
+  if (now < EndDeadline()) return;
+  std::string lost;
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    if (members_[rank].state != MemberState::kLost) continue;
+    lost += absl::StrFormat("%s%s (silent for %s)", lost.empty() ? "" : ", ", options_.rank_names[rank],
+                            FormatAge(now - members_[rank].last_heard));
+  }
+  end_ = DeadlineExceeded("no worker is left that could go on: %s", lost);
+  ++version_;
+}
+
+TimePoint Coordinator::next_deadline() const {
+  TimePoint deadline = EndDeadline();
+  for (int rank = 0; rank < rank_count_; ++rank) deadline = std::min(deadline, DeadlineOf(rank));
+  return deadline;
+}
+
+bool Coordinator::AllOthersDone(int rank) const {
+  for (int other = 0; other < rank_count_; ++other) {
+    if (other != rank && IsAtWork(other)) return false;
+  }
+  return true;
+}
+
+TimePoint Coordinator::waiting_since() const {
+  if (const auto open = open_.find(next_step_); open != open_.end()) return open->second.waiting_since;
+  return decisions_.empty() ? TimePoint::max() : last_chosen_;
+}
+
+std::string Coordinator::DescribeMissing(int rank, TimePoint now) const {
+  const Member& member = members_[rank];
+  std::string why;
+  if (member.state == MemberState::kExpected) {
+    why = "not joined";
+  } else {
+    const std::map<int, std::set<int>>& holders = open_.at(next_step_).holders;
+    const auto held = holders.find(rank);
+    if (held == holders.end()) {
+      why = "no gradient yet";
+    } else {
+      for (int shard = 0; shard < options_.shard_count; ++shard) {
+        if (!held->second.contains(shard))
+          why += absl::StrFormat("%sps:%d", why.empty() ? "not at " : ", ", shard);
+      }
+    }
+    if (const Duration silent = now - member.last_heard; silent > std::chrono::seconds(2)) {
+      why += ", silent for " + FormatAge(silent);
+    }
+  }
+  return absl::StrFormat("%s (%s)", options_.rank_names[rank], why);
+}
+
+std::string Coordinator::DescribeWait(TimePoint now) const {
+  const TimePoint since = waiting_since();
+  if (since == TimePoint::max()) return "";
+  std::string missing;
+  uint64_t step = next_step_;
+  if (open_.contains(next_step_)) {
+    for (int rank = 0; rank < rank_count_; ++rank) {
+      if (!IsExpectedAt(rank, next_step_) || IsComplete(rank)) continue;
+      missing += (missing.empty() ? "" : ", ") + DescribeMissing(rank, now);
+    }
+  } else {
+    step = decisions_.begin()->first;
+    for (int shard = 0; shard < options_.shard_count; ++shard) {
+      if (shard_steps_[shard] > step) continue;
+      missing += absl::StrFormat("%sps:%d (has not applied it)", missing.empty() ? "" : ", ", shard);
+    }
+  }
+  return absl::StrFormat("step %d has waited %s for %s", step, FormatAge(now - since), missing);
+}
+
+std::vector<MembershipNotice> Coordinator::TakeNotices() { return std::exchange(notices_, {}); }
+
+}  // namespace muster

@@ -1,0 +1,216 @@
+// Transcripts: events in, and what has changed.
+#include "cluster/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const TimePoint kStart{};
+
+class Cluster {
+ public:
+  Cluster(int ranks, int shards, int aggregate)
+      : coordinator_({.rank_names = Names(ranks),
+                      .shard_count = shards,
+                      .aggregate = aggregate,
+                      .worker_timeout = seconds(100),
+                      .lease = seconds(10)},
+                     kStart) {}
+
+  static std::vector<std::string> Names(int ranks) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < ranks; ++rank) names.push_back(absl::StrFormat("worker:%d", rank));
+    return names;
+  }
+
+  Coordinator* operator->() { return &coordinator_; }
+
+  void JoinAll(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) coordinator_.Join(rank, now);
+    coordinator_.TakeNotices();
+  }
+  void Hold(int shard, std::vector<HeldPart> parts, uint64_t step = 0) {
+    coordinator_.Report(shard, {.step = step, .held = std::move(parts)}, now);
+  }
+  void Tick() { coordinator_.Tick(now); }
+
+  /// "0:[0 2]" for each decision.
+  std::vector<std::string> Decisions() {
+    std::vector<std::string> texts;
+    for (const auto& [step, ranks] : coordinator_.decisions()) {
+      std::string text;
+      for (const int rank : ranks) text += absl::StrFormat("%s%d", text.empty() ? "" : " ", rank);
+      texts.push_back(absl::StrFormat("%d:[%s]", step, text));
+    }
+    return texts;
+  }
+  std::vector<std::string> Notices() {
+    std::vector<std::string> texts;
+    for (const MembershipNotice& notice : coordinator_.TakeNotices()) texts.push_back(notice.text);
+    return texts;
+  }
+
+  TimePoint now = kStart;
+
+ private:
+  Coordinator coordinator_;
+};
+
+TEST(Coordinator, AStepIsChosenWhenEveryShardHoldsEveryonesPart) {
+  Cluster cluster(2, 2, 2);
+  cluster.JoinAll(2);
+  cluster.Hold(0, {{0, 0}, {0, 1}});
+  cluster.Hold(1, {{0, 1}});
+  EXPECT_THAT(cluster.Decisions(), IsEmpty());
+  const uint64_t before = cluster->version();
+  cluster.Hold(1, {{0, 0}, {0, 1}});
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]"));
+  EXPECT_GT(cluster->version(), before);
+  cluster.Hold(1, {{0, 0}, {0, 1}});
+  cluster.Hold(0, {}, 1);
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]")) << "kept until all shards have applied it";
+  cluster.Hold(1, {}, 1);
+  EXPECT_THAT(cluster.Decisions(), IsEmpty());
+  cluster.Hold(1, {{0, 0}, {0, 1}});
+  EXPECT_THAT(cluster.Decisions(), IsEmpty()) << "an old report, late";
+}
+
+TEST(Coordinator, BackupsAreLeftOutOnceEnoughAreComplete) {
+  Cluster cluster(3, 2, 2);
+  cluster.JoinAll(3);
+  cluster.Hold(0, {{0, 0}, {0, 1}, {0, 2}});
+  cluster.Hold(1, {{0, 2}});
+  EXPECT_THAT(cluster.Decisions(), IsEmpty());
+  cluster.Hold(1, {{0, 1}, {0, 2}});
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[1 2]"));
+}
+
+TEST(Coordinator, ASilentWorkerIsLostAfterItsLeaseAndTheOthersGoOn) {
+  Cluster cluster(3, 1, 3);
+  cluster.JoinAll(3);
+  cluster.Hold(0, {{0, 0}, {0, 1}});
+  EXPECT_EQ(cluster->needed(), 3);
+  EXPECT_EQ(cluster->next_deadline(), kStart + seconds(10));
+  cluster.now = kStart + seconds(9);
+  cluster->Heard(0, cluster.now);
+  cluster->Heard(1, cluster.now);
+  cluster.Tick();
+  EXPECT_THAT(cluster.Decisions(), IsEmpty());
+  EXPECT_EQ(cluster->DescribeWait(cluster.now),
+            "step 0 has waited 9s for worker:2 (no gradient yet, silent for 9s)");
+  cluster.now = kStart + seconds(10);
+  cluster.Tick();
+  EXPECT_THAT(cluster.Notices(),
+              ElementsAre("worker:2 has been silent for 10s: the others go on without it"));
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]"));
+  EXPECT_EQ(cluster->needed(), 2);
+  cluster->Heard(2, cluster.now);
+  EXPECT_THAT(cluster.Notices(), ElementsAre("worker:2 is heard again"));
+  EXPECT_EQ(cluster->needed(), 3);
+}
+
+TEST(Coordinator, AWorkerThatLivesAndContributesNothingIsWaitedForLonger) {
+  Cluster cluster(2, 1, 2);
+  cluster.JoinAll(2);
+  cluster.Hold(0, {{0, 0}});
+  for (int second = 5; second < 100; second += 5) {
+    cluster.now = kStart + seconds(second);
+    cluster->Heard(0, cluster.now);
+    cluster->Heard(1, cluster.now);
+    cluster.Tick();
+    ASSERT_THAT(cluster.Decisions(), IsEmpty()) << second;
+  }
+  cluster.now = kStart + seconds(100);
+  cluster.Tick();
+  EXPECT_THAT(cluster.Notices(),
+              ElementsAre("worker:1 lives, but has not contributed to step 0 for 1m40s: the others go "
+                          "on without it"));
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0]"));
+  cluster->Heard(1, cluster.now);
+  EXPECT_THAT(cluster.Notices(), IsEmpty()) << "a sign of life is not enough";
+  cluster->Pushed(1, cluster.now);
+  EXPECT_THAT(cluster.Notices(), ElementsAre("worker:1 contributes again"));
+}
+
+TEST(Coordinator, OneThatNeverJoinsIsLostAndMayStillCome) {
+  Cluster cluster(2, 2, 2);
+  cluster->Join(0, cluster.now);
+  cluster.Hold(0, {{0, 0}});
+  cluster.now = kStart + seconds(4);
+  EXPECT_EQ(cluster->DescribeWait(cluster.now),
+            "step 0 has waited 4s for worker:0 (not at ps:1, silent for 4s), worker:1 (not joined)");
+  cluster.Hold(1, {{0, 0}});
+  cluster.now = kStart + seconds(100);
+  cluster->Heard(0, cluster.now);
+  cluster.Tick();
+  EXPECT_THAT(
+      cluster.Notices(),
+      ElementsAre("worker:0 has joined", "worker:1 has not joined for 1m40s: the others go on without it"));
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0]"));
+  cluster->Join(1, cluster.now);
+  EXPECT_THAT(cluster.Notices(), ElementsAre("worker:1 is back"));
+  cluster.Hold(0, {{1, 0}}, 1);
+  cluster.Hold(1, {{1, 0}}, 1);
+  EXPECT_THAT(cluster.Decisions(), IsEmpty());
+}
+
+TEST(Coordinator, AStepDoesNotWaitForWhoHasFinished) {
+  Cluster cluster(2, 1, 2);
+  cluster.JoinAll(2);
+  cluster.Hold(0, {{0, 0}});
+  EXPECT_FALSE(cluster->AllOthersDone(0));
+  cluster->Finish(1, 0, cluster.now);
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0]"));
+  EXPECT_TRUE(cluster->AllOthersDone(0));
+  EXPECT_FALSE(cluster->end());
+  cluster->Finish(0, 1, cluster.now);
+  ASSERT_TRUE(cluster->end());
+  EXPECT_TRUE(cluster->end()->ok());
+}
+
+TEST(Coordinator, WhoFinishedAheadIsStillWaitedForUntilItsPartsAreHere) {
+  Cluster cluster(2, 1, 2);
+  cluster.JoinAll(2);
+  cluster->Finish(1, /*next_step=*/2, cluster.now);
+  cluster.Hold(0, {{0, 0}, {1, 0}});
+  EXPECT_THAT(cluster.Decisions(), IsEmpty()) << "its parts were sent before it finished, and come later";
+  cluster.Hold(0, {{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}});
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]", "1:[0 1]", "2:[0]"));
+}
+
+TEST(Coordinator, WhenNobodyIsLeftTheJobEndsAfterTheWorkerTimeout) {
+  Cluster cluster(2, 1, 2);
+  cluster.JoinAll(2);
+  cluster->Finish(0, 0, cluster.now);
+  cluster.now = kStart + seconds(10);
+  cluster.Tick();
+  EXPECT_FALSE(cluster->end()) << "it may come back";
+  EXPECT_EQ(cluster->next_deadline(), kStart + seconds(100));
+  cluster.now = kStart + seconds(100);
+  cluster.Tick();
+  ASSERT_TRUE(cluster->end());
+  EXPECT_EQ(cluster->end()->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(std::string(cluster->end()->message()),
+            "no worker is left that could go on: worker:1 (silent for 1m40s)");
+  EXPECT_EQ(cluster->next_deadline(), TimePoint::max());
+}
+
+TEST(Coordinator, AShardThatDoesNotApplyIsNamed) {
+  Cluster cluster(1, 2, 1);
+  cluster.JoinAll(1);
+  EXPECT_EQ(cluster->DescribeWait(cluster.now), "");
+  cluster.Hold(0, {{0, 0}});
+  cluster.Hold(1, {{0, 0}});
+  cluster.Hold(0, {}, 1);
+  cluster.now += seconds(7);
+  EXPECT_EQ(cluster->DescribeWait(cluster.now), "step 0 has waited 7s for ps:1 (has not applied it)");
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,83 @@
+#include "ps/coordinator_link.h"
+
+#include "base/logging.h"
+
+namespace muster {
+namespace {
+
+constexpr TaskId kCoordinatorTask{Role::kPs, 0};
+constexpr Duration kConnectTimeout = std::chrono::seconds(1);  // for one attempt; a stop waits no longer
+constexpr Duration kPause = std::chrono::milliseconds(200);
+
+}  // namespace
+
+CoordinatorLink::CoordinatorLink(CoordinatorLinkOptions options, Callbacks callbacks)
+    : options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+CoordinatorLink::~CoordinatorLink() {
+  thread_.request_stop();
+  queue_->Push({});  // wakes it up, as if the connection had broken
+}
+
+void CoordinatorLink::Send(ps::ClientHeader header) {
+  header.set_version(kWireVersion);
+  const std::lock_guard lock(mutex_);
+  if (connection_ != nullptr) connection_->Send(header, {});
+}
+
+void CoordinatorLink::Send(const ps::ShardReport& report) {
+  ps::ClientHeader header;
+  *header.mutable_shard_report() = report;
+  Send(std::move(header));
+}
+
+void CoordinatorLink::Run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    absl::Status status = Converse(stop);
+    {
+      const std::lock_guard lock(mutex_);
+      connection_ = nullptr;
+    }
+    if (stop.stop_requested() || status.ok()) return;
+    if (absl::IsUnavailable(status) && last_heard_ && Now() - *last_heard_ > options_.server_timeout) {
+      status = absl::DeadlineExceededError(absl::StrFormat(
+          "ps:0 at %s has not answered for %s", options_.address, FormatAge(Now() - *last_heard_)));
+    }
+    if (!absl::IsUnavailable(status)) return callbacks_.on_lost(status);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// Over one connection. OK: the job has ended. Unavailable: it broke, or there was none; else it makes no
+// sense to try again.
+absl::Status CoordinatorLink::Converse(const std::stop_token& stop) {
+  MUSTER_ASSIGN_OR_RETURN(auto connected,
+                          ShardConnection::Connect(options_.address, kCoordinatorTask, options_.tls,
+                                                   Now() + kConnectTimeout, queue_));
+  ShardConnection* const connection = connected.get();
+  {
+    const std::lock_guard lock(mutex_);
+    connection_ = std::move(connected);  // replaced by this thread only
+  }
+  ps::ClientHeader join;
+  *join.mutable_shard_join() = options_.join;
+  Send(std::move(join));
+  while (!stop.stop_requested()) {
+    const auto reply = connection->Receive(Now() + kConnectTimeout);
+    if (absl::IsDeadlineExceeded(reply.status())) continue;  // gRPC's keepalive breaks a stream that is dead
+    MUSTER_RETURN_IF_ERROR(reply.status());
+    last_heard_ = Now();
+    if (reply->header.has_error()) {
+      const ps::Error& error = reply->header.error();
+      return absl::Status(static_cast<absl::StatusCode>(error.code()), "ps:0: " + error.message());
+    }
+    if (!reply->header.has_coordination()) continue;
+    callbacks_.on_coordination(reply->header.coordination());
+    if (reply->header.coordination().ended()) break;  // by hanging up ps:0 learns that it was heard
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

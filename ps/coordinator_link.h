@@ -1,0 +1,57 @@
+// CoordinatorLink: the stream from a shard to ps:0, which has the coordinator. Connects, and connects again
+// when it breaks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/status.h"
+#include "cluster/cluster_spec.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/shard_connection.h"
+#include "ps/tls.h"
+
+namespace muster {
+
+struct CoordinatorLinkOptions {
+  std::string address;  // of ps:0
+  ps::ShardJoin join;   // said first on each connection
+  std::optional<TlsIdentity> tls;
+  Duration server_timeout = std::chrono::seconds(60);  // for a ps:0 that was there and is gone
+};
+
+/// Any thread may send. The callbacks run on the link's own thread; they are not called any more once the
+/// destructor has begun to return.
+class CoordinatorLink {
+ public:
+  struct Callbacks {
+    std::function<void(const ps::Coordination&)> on_coordination;
+    /// ps:0 refuses this shard, or has been gone for too long: there will be no more.
+    std::function<void(const absl::Status&)> on_lost;
+  };
+
+  CoordinatorLink(CoordinatorLinkOptions options, Callbacks callbacks);
+  ~CoordinatorLink();
+
+  /// While there is no connection: nothing happens.
+  void Send(const ps::ShardReport& report);
+
+ private:
+  void Run(const std::stop_token& stop);
+  absl::Status Converse(const std::stop_token& stop);
+  void Send(ps::ClientHeader header);
+
+  const CoordinatorLinkOptions options_;
+  const Callbacks callbacks_;
+  const std::shared_ptr<FrameQueue> queue_ = std::make_shared<FrameQueue>();
+  std::optional<TimePoint> last_heard_;  // of ps:0, ever
+  std::mutex mutex_;
+  std::unique_ptr<ShardConnection> connection_;  // guarded by mutex_
+  std::jthread thread_;                          // the last member: it uses the others
+};
+
+}  // namespace muster

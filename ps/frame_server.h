@@ -1,0 +1,53 @@
+// FrameServer: gRPC's side of a parameter server: streams of frames, in and out.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "ps/tls.h"
+
+namespace muster {
+
+/// Any thread may call any method.
+class FrameServer {
+ public:
+  using StreamId = uint64_t;  // never used twice
+
+  /// Called by gRPC's threads: for one stream one call after the other, for several at the same time.
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    virtual void OnFrame(StreamId stream, const grpc::ByteBuffer& frame) = 0;
+    /// Nothing comes from this stream any more.
+    virtual void OnClosed(StreamId stream) = 0;
+  };
+
+  /// Listens. AlreadyExists: the port is taken. Unavailable: the address is not one of this machine.
+  /// `handler` must live longer than the server, and may be called before this returns.
+  static absl::StatusOr<std::unique_ptr<FrameServer>> Listen(const std::string& address,
+                                                             const std::optional<TlsIdentity>& tls,
+                                                             Handler* handler);
+
+  /// Breaks all streams and frees the port; no handler runs any more.
+  virtual ~FrameServer() = default;
+
+  /// To a stream that is gone: nothing happens.
+  virtual void Send(StreamId stream, grpc::ByteBuffer frame) = 0;
+
+  /// PermissionDenied unless the peer's certificate names `task`; Unavailable if it is gone.
+  virtual absl::Status CheckPeer(StreamId stream, TaskId task) const = 0;
+
+  /// For people: "ipv4:10.0.0.7:45678".
+  virtual std::string PeerOf(StreamId stream) const = 0;
+
+  /// Until all streams are closed, or the deadline.
+  virtual void AwaitClosed(TimePoint deadline) = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,69 @@
+#include "ps/shard.h"
+
+#include <atomic>
+
+#include "ps/job_config.h"
+
+namespace muster {
+
+absl::StatusOr<Shard> Shard::Create(const ps::JobConfig& config, int shard_index, int shard_count) {
+  MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(config));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<OptimizerConfig> optimizers, OptimizersOf(config));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<TableSpec> tables, TablesOf(config));
+  const LayoutRange range = layout.Shard(shard_index, shard_count);
+  if (range.size() * static_cast<int64_t>(sizeof(float)) > kMaxFrameBytes / 2) {
+    return InvalidArgument(
+        "a shard of %d parameters is too large for one message: use more parameter servers", range.size());
+  }
+  MUSTER_ASSIGN_OR_RETURN(ShardTables shard_tables,
+                          ShardTables::Create(tables, optimizers, config.seed(), shard_index, shard_count));
+  MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer, LayoutOptimizer::Create(layout, range, optimizers));
+  Shard shard(range, layout.size(), std::move(optimizer), std::move(shard_tables));
+  auto parameters = std::make_shared<std::vector<float>>(range.size());
+  layout.Initialize(config.seed(), range, *parameters);
+  shard.versions_ = {parameters};
+  shard.parameters_ = std::move(parameters);
+  shard.gradient_sum_.resize(range.size());
+  return shard;
+}
+
+absl::Status Shard::CheckGradient(const ShardGradient& gradient) const {
+  MUSTER_ASSIGN_OR_RETURN(const int64_t row_floats, tables_.CheckRows(gradient.rows));
+  if (gradient.values.size_bytes() == (range_.size() + row_floats) * static_cast<int64_t>(sizeof(float))) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("a gradient of %d bytes for a shard of %d parameters, with rows of %d",
+                         gradient.values.size_bytes(), range_.size(), row_floats);
+}
+
+void Shard::Apply(std::span<const ShardGradient* const> gradients, uint64_t samples, float rate_scale) {
+  const std::span<float> sum(gradient_sum_);
+  bool first = true;
+  for (const ShardGradient* gradient : gradients) {
+    const FloatPayload of_parameters = gradient->values.Part(0, range_.size());
+    first ? of_parameters.CopyTo(sum) : of_parameters.AddTo(sum);
+    first = false;
+    row_gradients_.resize(gradient->values.size_bytes() / sizeof(float) - range_.size());
+    gradient->values.Part(range_.size(), static_cast<int64_t>(row_gradients_.size())).CopyTo(row_gradients_);
+    tables_.AddGradients(gradient->rows, row_gradients_);
+  }
+  const UpdateScale scale(1.0f / static_cast<float>(samples), rate_scale);
+  auto updated = NewVersion();
+  optimizer_.Apply(*parameters_, sum, scale, *updated);
+  tables_.Apply(scale);
+  parameters_ = std::move(updated);
+}
+
+std::shared_ptr<std::vector<float>> Shard::NewVersion() {
+  for (const auto& version : versions_) {
+    if (version.use_count() == 1) {
+      // Pairs with the release in the last reader's decrement: its reads come before our writes.
+      std::atomic_thread_fence(std::memory_order_acquire);
+      return version;
+    }
+  }
+  versions_.push_back(std::make_shared<std::vector<float>>(range_.size()));
+  return versions_.back();
+}
+
+}  // namespace muster

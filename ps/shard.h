@@ -1,0 +1,71 @@
+// Shard: what one parameter server owns of a model: a range of the parameters, rows of the tables, and the
+// state of their optimizers.
+//
+// Parameters are versions that never change: an update writes a new buffer, and the old one lives until gRPC
+// has sent it to everybody who was promised it. So nothing is copied to be sent, and no lock is held while it
+// is.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/layout_optimizer.h"
+#include "kernels/parameter_layout.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/shard_tables.h"
+#include "ps/wire.h"
+
+namespace muster {
+
+/// What is sent; never changed once somebody reads it.
+using Floats = std::shared_ptr<const std::vector<float>>;
+
+/// As it was received: of the shard's range of the parameters, and behind it that of `rows`.
+struct ShardGradient {
+  FloatPayload values;
+  RepeatedRows rows;
+  bool finite = true;  // no number is NaN or infinite
+};
+
+/// One thread at a time.
+class Shard {
+ public:
+  /// With initial values. Fails as LayoutOf, OptimizersOf, TablesOf and ShardTables::Create do;
+  /// InvalidArgument if a shard does not fit into a message.
+  static absl::StatusOr<Shard> Create(const ps::JobConfig& config, int shard_index, int shard_count);
+
+  LayoutRange range() const { return range_; }
+  int64_t model_size() const { return model_size_; }
+  const Floats& parameters() const { return parameters_; }
+  const ShardTables& tables() const { return tables_; }
+
+  /// InvalidArgument: rows that are not this shard's, or another number of floats than they and the range
+  /// have.
+  absl::Status CheckGradient(const ShardGradient& gradient) const;
+
+  /// One update with the sum of these gradients, taken in their order, over `samples`. All have passed
+  /// CheckGradient.
+  void Apply(std::span<const ShardGradient* const> gradients, uint64_t samples, float rate_scale);
+
+ private:
+  Shard(LayoutRange range, int64_t model_size, LayoutOptimizer optimizer, ShardTables tables)
+      : range_(range),
+        model_size_(model_size),
+        optimizer_(std::move(optimizer)),
+        tables_(std::move(tables)) {}
+
+  std::shared_ptr<std::vector<float>> NewVersion();
+
+  LayoutRange range_;
+  int64_t model_size_;
+  LayoutOptimizer optimizer_;
+  ShardTables tables_;
+  std::vector<float> gradient_sum_;
+  std::vector<float> row_gradients_;  // of one push
+  Floats parameters_;
+  std::vector<std::shared_ptr<std::vector<float>>> versions_;  // buffers to use again once nobody reads them
+};
+
+}  // namespace muster

@@ -1,0 +1,237 @@
+// Parameter servers in this process, over gRPC on loopback, and a job for them whose gradients are functions
+// of step and rank.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/certificates.h"
+#include "base/random.h"
+#include "ps/client.h"
+#include "ps/job_config.h"
+#include "ps/server.h"
+#include "ps/shard_connection.h"
+#include "tests/support/free_port.h"
+
+namespace muster {
+inline ParameterLayout TestLayout() {
+  auto layout = ParameterLayout::Create(
+      {{.name = "w", .shape = {37, 5}, .initializer = Initializer::kUniform, .scale = 0.5f},
+       {.name = "b", .shape = {5}, .optimizer_group = 1}});
+  EXPECT_TRUE(layout.ok());
+  return *layout;
+}
+
+// Of two optimizer groups, one with fewer rows than a batch has samples.
+inline const std::vector<TableSpec> kTables = {
+    {.name = "small",
+     .rows = 6,
+     .width = 3,
+     .initializer = Initializer::kUniform,
+     .scale = 0.5f,
+     .optimizer_group = 1},
+    {.name = "large", .rows = 100'000, .width = 1, .initializer = Initializer::kUniform, .scale = 0.5f}};
+constexpr uint64_t kSeed = 7;
+
+inline RowIndex IndexOf(const std::vector<int32_t>& ids, int64_t samples) {
+  const int columns[] = {0, 1};
+  RowIndex index(kTables, columns, samples);
+  index.Build(ids, 2, samples);
+  return index;
+}
+
+inline RowIndex NoRows() { return IndexOf({}, 0); }
+
+// The rows of a batch that is a function of (step, rank): some of them are those of other ranks and steps.
+inline RowIndex RowsOf(uint64_t step, int rank) {
+  RandomStream random(step, 100 + static_cast<uint64_t>(rank));
+  std::vector<int32_t> ids;
+  constexpr int64_t kSamples = 9;
+  for (int64_t i = 0; i < kSamples; ++i) {
+    ids.push_back(static_cast<int32_t>(random.NextBelow(6)));
+    ids.push_back(static_cast<int32_t>(random.NextBelow(20) * 5000));
+  }
+  return IndexOf(ids, kSamples);
+}
+
+class Cluster {
+ public:
+  Cluster(int ps, int workers, UpdateConfig update, std::vector<OptimizerConfig> optimizers = {{}, {}},
+          bool tls = false)
+      : update_(update), optimizers_(std::move(optimizers)) {
+    update_.rule.worker_count = workers;
+    for (int i = 0; i < ps; ++i) spec.ps.push_back(FreeAddress());
+    for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("127.0.0.2:%d", 1000 + i));
+    if (tls) authority_ = *MakeAuthority("test");
+    servers.resize(ps);
+    for (int i = 0; i < ps; ++i) StartServer(i);
+  }
+
+  Cluster(int ps, int workers, UpdateMode mode, std::vector<OptimizerConfig> optimizers = {{}, {}},
+          bool tls = false)
+      : Cluster(ps, workers, UpdateConfig{.rule = {.mode = mode}}, std::move(optimizers), tls) {}
+
+  void StartServer(int index, Duration worker_timeout = std::chrono::minutes(10)) {
+    servers[index] = nullptr;
+    auto server = ParameterServer::Start({.cluster = spec,
+                                          .shard_index = index,
+                                          .worker_timeout = worker_timeout,
+                                          .tls = Identity({Role::kPs, index})});
+    ASSERT_TRUE(server.ok()) << server.status();
+    servers[index] = *std::move(server);
+  }
+
+  std::optional<TlsIdentity> Identity(TaskId task) const {
+    if (!authority_) return std::nullopt;
+    const auto certificate = IssueCertificate(*authority_, TlsName(task));
+    return TlsIdentity{.ca_pem = authority_->certificate_pem,
+                       .certificate_pem = certificate->certificate_pem,
+                       .key_pem = certificate->key_pem};
+  }
+
+  ParameterServerClientOptions ClientOptions(int rank) const {
+    return {.cluster = spec,
+            .task = {Role::kWorker, rank},
+            .config = MakeJobConfig(layout, kTables, update_, optimizers_, kSeed),
+            .layout = layout,
+            .connect_timeout = std::chrono::seconds(20),
+            .server_timeout = std::chrono::seconds(20),
+            .answer_timeout = std::chrono::seconds(60),
+            .tls = Identity({Role::kWorker, rank})};
+  }
+
+  const ParameterLayout layout = TestLayout();
+  ClusterSpec spec;
+  std::vector<std::unique_ptr<ParameterServer>> servers;
+
+ private:
+  UpdateConfig update_;
+  const std::vector<OptimizerConfig> optimizers_;  // by group
+  std::optional<Certificate> authority_;
+};
+
+// A gradient that is a function of (step, rank) and the values of the rows, so that any process of the rank
+// computes the same one, and a row that is wrong once stays wrong.
+inline std::vector<float> GradientOf(const ParameterLayout& layout, uint64_t step, int rank,
+                                     std::span<const float> row_values = {}) {
+  RandomStream random(step, static_cast<uint64_t>(rank));
+  std::vector<float> gradient(layout.size());
+  for (float& g : gradient) g = static_cast<float>(random.NextDouble() - 0.5);
+  for (const float value : row_values) {
+    gradient.push_back(static_cast<float>(random.NextDouble() - 0.5) + 0.5f * value);
+  }
+  return gradient;
+}
+
+inline RowIndex AllRows() {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 20; ++i) ids.insert(ids.end(), {i % 6, i * 5000});
+  return IndexOf(ids, 20);
+}
+
+// A push without rows.
+inline absl::StatusOr<PushResult> Push(ParameterServerClient& client, std::span<const float> gradient,
+                                       std::span<float> parameters) {
+  const RowIndex rows = NoRows();
+  return client.PushPull({.samples = 1, .gradient = gradient, .rows = rows}, parameters, rows, {});
+}
+
+inline absl::StatusOr<std::vector<float>> TrainRank(const Cluster& cluster, int rank, uint64_t steps,
+                                                    bool await_others = false) {
+  ParameterServerClient client(cluster.ClientOptions(rank));
+  std::vector<float> parameters(cluster.layout.size());
+  MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, client.Join(parameters));
+  RowIndex rows = RowsOf(joined.step, rank);
+  std::vector<float> row_values(rows.size());
+  MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values));
+  for (uint64_t step = joined.step; step < steps; ++step) {
+    RowIndex next_rows = RowsOf(step + 1, rank);
+    const std::vector<float> gradient = GradientOf(cluster.layout, step, rank, row_values);
+    row_values.resize(next_rows.size());
+    const auto result = client.PushPull(
+        {.samples = static_cast<uint64_t>(10 + rank), .loss_sum = 1.0, .gradient = gradient, .rows = rows},
+        parameters, next_rows, row_values);
+    MUSTER_RETURN_IF_ERROR(result.status());
+    rows = std::move(next_rows);
+    if (result->step == step + 1) continue;
+    step = result->step - 1;  // the others have gone on
+    rows = RowsOf(step + 1, rank);
+    row_values.resize(rows.size());
+    MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values));
+  }
+  // All rows that some batch may have named, behind the parameters.
+  rows = AllRows();
+  parameters.resize(cluster.layout.size() + rows.size());
+  if (await_others) {
+    MUSTER_RETURN_IF_ERROR(client.AwaitOthers(std::span(parameters).first(cluster.layout.size())).status());
+  }
+  MUSTER_RETURN_IF_ERROR(client.PullRows(rows, std::span(parameters).subspan(cluster.layout.size())));
+  MUSTER_RETURN_IF_ERROR(client.Finish());
+  return parameters;
+}
+
+inline std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
+  std::vector<absl::StatusOr<std::vector<float>>> results(cluster.spec.workers.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      threads.emplace_back([&, rank] { results[rank] = TrainRank(cluster, static_cast<int>(rank), steps); });
+    }
+  }
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return {};
+    EXPECT_EQ(*result, *results[0]) << "workers end with different parameters";
+  }
+  for (const auto& server : cluster.servers) EXPECT_TRUE(server->Wait().ok());
+  return *results[0];
+}
+
+// A connection that joins as rank 0 of a cluster with one shard, for pushes that the client would not send.
+struct RawWorker {
+  RawWorker(const Cluster& cluster, std::string uuid, uint32_t incarnation)
+      : cluster(cluster), uuid(std::move(uuid)) {
+    auto connected =
+        ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, cluster.Identity({Role::kWorker, 0}),
+                                 Now() + std::chrono::seconds(20));
+    EXPECT_TRUE(connected.ok()) << connected.status();
+    connection = *std::move(connected);
+    ps::ClientHeader header = Header();
+    *header.mutable_join()->mutable_config() = cluster.ClientOptions(0).config;
+    header.mutable_join()->set_worker_uuid(this->uuid);
+    header.mutable_join()->set_incarnation(incarnation);
+    header.mutable_join()->set_shard_count(1);
+    connection->Send(header, {});
+  }
+  ps::ClientHeader Header() {
+    ps::ClientHeader header;
+    header.set_version(kWireVersion);
+    header.set_request(++request);
+    return header;
+  }
+  void Push(uint64_t sequence, uint64_t step, std::span<const float> gradient) {
+    ps::ClientHeader header = Header();
+    header.mutable_push()->set_sequence(sequence);
+    header.mutable_push()->set_step(step);
+    header.mutable_push()->set_version(step);
+    header.mutable_push()->set_samples(1);
+    for (size_t t = 0; t < kTables.size(); ++t) header.mutable_push()->add_rows();
+    connection->Send(header, {BorrowFloats(gradient)});
+  }
+  ps::ServerHeader Receive() {
+    auto reply = connection->Receive(Now() + std::chrono::seconds(20));
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? reply->header : ps::ServerHeader();
+  }
+  const Cluster& cluster;
+  std::string uuid;
+  std::unique_ptr<ShardConnection> connection;
+  uint64_t request = 0;
+};
+
+}  // namespace muster
