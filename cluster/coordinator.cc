@@ -20,7 +20,7 @@ void Coordinator::Join(int rank, TimePoint now) {
   Member& member = members_[rank];
   member.last_heard = member.last_progress = now;
   if (member.state == MemberState::kLive) return;
-  SetState(rank, MemberState::kLive, member.state == MemberState::kExpected ? "has joined" : "is back");
+  SetState(rank, MemberState::kLive, member.state == MemberState::kExpected ? "" : "is back");
 }
 
 void Coordinator::Heard(int rank, TimePoint now) {
@@ -118,7 +118,7 @@ bool Coordinator::IsComplete(int rank) const {
 
 void Coordinator::SetState(int rank, MemberState state, std::string text) {
   members_[rank].state = state;
-  notices_.push_back({rank, state, options_.rank_names[rank] + " " + text});
+  if (!text.empty()) notices_.push_back({rank, state, options_.rank_names[rank] + " " + text});
   ++version_;
 }
 

@@ -56,7 +56,7 @@ struct StepDecision {
   friend bool operator==(const StepDecision&, const StepDecision&) = default;
 };
 
-/// Something that people should read.
+/// Something that people should read; a first join is none.
 struct MembershipNotice {
   int rank = 0;
   MemberState state = MemberState::kLive;

@@ -568,7 +568,6 @@ void Server::End(const absl::Status& status) {
   end_ = status;
   changed_.notify_all();
   if (status.ok()) return;
-  spdlog::error("{}: {}", name_, std::string(status.message()));
   for (const auto& [id, request] : requests_) SendError(request.stream, request.number, status);
   requests_.clear();
   pulls_.clear();

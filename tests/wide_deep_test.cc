@@ -148,7 +148,7 @@ TEST_F(WideDeep, WorkersThatDifferInWhatTheyTrainOnAreRefusedWithTheDifference) 
     };
     tasks.push_back(start(0, "minibatch", "synthetic", "60"));
     const TimePoint deadline = Now() + std::chrono::minutes(1);
-    while (ReadFile(tasks[0].log)->find("rank 0 has joined") == std::string::npos && Now() < deadline) {
+    while (ReadFile(tasks[0].log)->find("worker:0 has joined") == std::string::npos && Now() < deadline) {
       (void)tasks[0].process.Wait(Now() + std::chrono::milliseconds(5));
     }
     EXPECT_EQ(ExitCode(start(1, variant, data, batch)), 1);
