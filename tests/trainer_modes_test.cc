@@ -15,9 +15,10 @@ using ::testing::HasSubstr;
 
 class TrainerModes : public Trainers {
  protected:
-  // Of softmax after 1000 steps of 100 samples: sync has 0.915 on the real set. Where gradients are stale,
-  // the last iterate varies by a few hundredths.
-  static constexpr double kFloor = 0.90, kFloorOfStale = 0.85;
+  // Of softmax after 1000 steps of 100 samples: sync has 0.915 on the real set. Stale gradients want a lower
+  // rate than its 0.5, at which the last iterate swings.
+  static constexpr double kFloor = 0.88;
+  inline static const std::string kLowRate = "--learning_rate=0.1";
 
   static bool Eventually(const std::function<bool()>& condition, Process& process) {
     const TimePoint deadline = Now() + std::chrono::minutes(2);
@@ -43,15 +44,15 @@ TEST_F(TrainerModes, BoundedByZeroHasTheBitsOfSync) {
 }
 
 TEST_F(TrainerModes, BoundedWorkersTrainAsWell) {
-  const Json result =
-      Run(MakeCluster(2, 3),
-          {"--model=mnist_softmax", "--global_batch_size=100", "--train_steps=1000", "--bounded_staleness=4"},
-          "bounded");
+  const Json result = Run(MakeCluster(2, 3),
+                          {"--model=mnist_softmax", "--global_batch_size=100", "--train_steps=1000",
+                           "--bounded_staleness=4", kLowRate},
+                          "bounded");
   EXPECT_EQ(result["steps"], 1000);
   EXPECT_EQ(result["samples"], 100'000);
   EXPECT_EQ(result["pushes"]["applied"], 3000);
   EXPECT_EQ(result["pushes"]["received"], 3000);
-  EXPECT_GE(result["test_accuracy"], kFloorOfStale);
+  EXPECT_GE(result["test_accuracy"], kFloor);
 }
 
 TEST_F(TrainerModes, ABackupWorkerThatStandsStillHoldsUpNobody) {
@@ -111,14 +112,14 @@ TEST_F(TrainerModes, AWorkerThatStandsStillIsNamedAndThenLeftBehind) {
 }
 
 TEST_F(TrainerModes, AsyncCanDropAndScaleWhatIsStale) {
-  const Json result =
-      Run(MakeCluster(1, 3),
-          {"--model=mnist_softmax", "--train_steps=1000", "--max_staleness=1", "--scale_rate_by_staleness"},
-          "async");
+  const Json result = Run(MakeCluster(1, 3),
+                          {"--model=mnist_softmax", "--train_steps=1000", "--max_staleness=1",
+                           "--scale_rate_by_staleness", kLowRate},
+                          "async");
   const Json& pushes = result["pushes"];
   EXPECT_EQ(pushes["received"], pushes["applied"].get<int>() + pushes["stale"].get<int>());
   EXPECT_EQ(pushes["applied"], result["steps"]);
-  EXPECT_GE(result["test_accuracy"], kFloorOfStale);
+  EXPECT_GE(result["test_accuracy"], kFloor);
 }
 
 }  // namespace
