@@ -58,4 +58,35 @@ void LayoutOptimizer::Apply(std::span<const float> parameters, std::span<const f
   }
 }
 
+int LayoutOptimizer::slot_count() const {
+  size_t count = 0;
+  for (const Stretch& stretch : stretches_) count = std::max(count, stretch.optimizer->slots().size());
+  return static_cast<int>(count);
+}
+
+void LayoutOptimizer::CopySlot(int slot, std::span<float> values) const {
+  MUSTER_CHECK(static_cast<int64_t>(values.size()) == size_);
+  std::fill(values.begin(), values.end(), 0.0f);
+  for (const Stretch& stretch : stretches_) {
+    const auto slots = stretch.optimizer->slots();
+    if (slot < static_cast<int>(slots.size())) {
+      std::copy(slots[slot].begin(), slots[slot].end(), values.begin() + stretch.range.begin);
+    }
+  }
+}
+
+void LayoutOptimizer::SetSlot(int slot, std::span<const float> values) {
+  MUSTER_CHECK(static_cast<int64_t>(values.size()) == size_);
+  for (const Stretch& stretch : stretches_) {
+    const auto slots = stretch.optimizer->slots();
+    if (slot < static_cast<int>(slots.size())) {
+      std::copy_n(values.begin() + stretch.range.begin, stretch.range.size(), slots[slot].begin());
+    }
+  }
+}
+
+void LayoutOptimizer::SkipTo(uint64_t updates) {
+  for (const Stretch& stretch : stretches_) stretch.optimizer->SkipTo(updates);
+}
+
 }  // namespace muster

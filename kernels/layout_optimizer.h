@@ -24,6 +24,17 @@ class LayoutOptimizer {
   void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, UpdateScale scale,
              std::span<float> updated);
 
+  /// The most slots that one of them has.
+  int slot_count() const;
+
+  /// Copies a slot of all of them, [range.size()]; 0 where there is none. Set reads what Copy wrote, also
+  /// pieces of it that optimizers of other ranges of the layout did.
+  void CopySlot(int slot, std::span<float> values) const;
+  void SetSlot(int slot, std::span<const float> values);
+
+  /// As if each had made `updates` updates.
+  void SkipTo(uint64_t updates);
+
  private:
   // Neighbouring tensors of one group with the padding between them. Ranges here count from the start of
   // the whole range.

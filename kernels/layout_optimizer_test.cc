@@ -93,6 +93,36 @@ TEST(LayoutOptimizer, AnyShardingGivesTheSameBits) {
   }
 }
 
+TEST(LayoutOptimizer, GoesOnFromItsSlotsWithTheSameBitsInAnyNumberOfShards) {
+  const ParameterLayout layout = TwoGroups();
+  std::vector<float> parameters = Initial(layout);
+  auto whole = *LayoutOptimizer::Create(layout, {0, layout.size()}, kConfigs);
+  const auto step = [&](LayoutOptimizer& optimizer, LayoutRange range, int t, std::vector<float>& values) {
+    const std::vector<float> gradient = GradientSum(t, layout.size());
+    const std::span<float> part = std::span(values).subspan(range.begin, range.size());
+    optimizer.Apply(part, std::span(gradient).subspan(range.begin, range.size()), kScale, part);
+  };
+  for (int t = 0; t < kSteps; ++t) step(whole, {0, layout.size()}, t, parameters);
+  ASSERT_EQ(whole.slot_count(), 2);
+  std::vector<std::vector<float>> slots(2, std::vector<float>(layout.size()));
+  for (int s = 0; s < 2; ++s) whole.CopySlot(s, slots[s]);
+  for (const int count : {1, 3}) {
+    std::vector<float> restored = parameters;
+    auto reference = *LayoutOptimizer::Create(layout, {0, layout.size()}, kConfigs);
+    for (int i = 0; i < count; ++i) {
+      const LayoutRange range = layout.Shard(i, count);
+      auto optimizer = *LayoutOptimizer::Create(layout, range, kConfigs);
+      for (int s = 0; s < 2; ++s)
+        optimizer.SetSlot(s, std::span(slots[s]).subspan(range.begin, range.size()));
+      optimizer.SkipTo(kSteps);
+      for (int t = kSteps; t < 2 * kSteps; ++t) step(optimizer, range, t, restored);
+    }
+    std::vector<float> initial = Initial(layout);
+    for (int t = 0; t < 2 * kSteps; ++t) step(reference, {0, layout.size()}, t, initial);
+    EXPECT_TRUE(SameBits(restored, initial)) << count;
+  }
+}
+
 TEST(LayoutOptimizer, PaddingIsZeroWhateverIsInIt) {
   const ParameterLayout layout = TwoGroups();
   auto optimizer = LayoutOptimizer::Create(layout, {0, layout.size()}, kConfigs);

@@ -50,6 +50,8 @@ class ElementwiseOptimizer : public Optimizer {
     GrowSlots(size);
   }
 
+  void SkipTo(uint64_t updates) final { sequence_.SkipTo(updates); }
+
  protected:
   /// Goes over the arrays, whose slots begin at `offset`. Several threads at a time, each with its own range.
   virtual void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) = 0;
@@ -70,6 +72,7 @@ class ElementwiseOptimizer : public Optimizer {
 class Sgd final : public ElementwiseOptimizer {
  public:
   using ElementwiseOptimizer::ElementwiseOptimizer;
+  std::vector<std::span<float>> slots() override { return {}; }
 
  private:
   void GrowSlots(int64_t) override {}
@@ -82,6 +85,7 @@ class Momentum final : public ElementwiseOptimizer {
  public:
   Momentum(const OptimizerConfig& config, int64_t size)
       : ElementwiseOptimizer(config, size), velocity_(size) {}
+  std::vector<std::span<float>> slots() override { return {velocity_}; }
 
  private:
   void GrowSlots(int64_t size) override { velocity_.resize(size); }
@@ -97,6 +101,7 @@ class Adagrad final : public ElementwiseOptimizer {
  public:
   Adagrad(const OptimizerConfig& config, int64_t size)
       : ElementwiseOptimizer(config, size), accumulator_(size, config.initial_accumulator) {}
+  std::vector<std::span<float>> slots() override { return {accumulator_}; }
 
  private:
   void GrowSlots(int64_t size) override { accumulator_.resize(size, config_.initial_accumulator); }
@@ -111,6 +116,7 @@ class Adam final : public ElementwiseOptimizer {
  public:
   Adam(const OptimizerConfig& config, int64_t size)
       : ElementwiseOptimizer(config, size), first_moment_(size), second_moment_(size) {}
+  std::vector<std::span<float>> slots() override { return {first_moment_, second_moment_}; }
 
  private:
   void GrowSlots(int64_t size) override {
@@ -130,6 +136,7 @@ class Ftrl final : public ElementwiseOptimizer {
  public:
   Ftrl(const OptimizerConfig& config, int64_t size)
       : ElementwiseOptimizer(config, size), accumulator_(size, config.initial_accumulator), linear_(size) {}
+  std::vector<std::span<float>> slots() override { return {accumulator_, linear_}; }
 
  private:
   void GrowSlots(int64_t size) override {
@@ -254,6 +261,10 @@ absl::Status Validate(const OptimizerConfig& config) {
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerConfig& config, int64_t size) {
   MUSTER_CHECK(Validate(config).ok(), std::string(Validate(config).message()));
   return EntryFor(config.kind).make(config, size);
+}
+
+int SlotCount(OptimizerKind kind) {
+  return static_cast<int>(MakeOptimizer({.kind = kind}, 0)->slots().size());
 }
 
 }  // namespace muster

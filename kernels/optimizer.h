@@ -83,7 +83,17 @@ class Optimizer {
 
   /// From now on over `size` floats, not less than before; those that are new have fresh slots.
   virtual void Grow(int64_t size) = 0;
+
+  /// The slots, each as long as the range, in an order that is the kind's. With them and SkipTo an optimizer
+  /// is made that goes on with the same bits. Valid until it grows.
+  virtual std::vector<std::span<float>> slots() = 0;
+
+  /// As if it had made `updates` updates; slots stay as they are.
+  virtual void SkipTo(uint64_t updates) = 0;
 };
+
+/// How many there are of each kind: 0 to 2.
+int SlotCount(OptimizerKind kind);
 
 /// An optimizer with fresh slots for `size` floats. A config that is not valid is a bug.
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerConfig& config, int64_t size);

@@ -1,5 +1,7 @@
 #include "kernels/parameter_table.h"
 
+#include <absl/container/flat_hash_set.h>
+
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -58,24 +60,63 @@ void ParameterTable::Read(std::span<const int64_t> ids, std::span<float> values)
   }
 }
 
+// Of a row that is there, or is there from now on with its initial values.
+int64_t ParameterTable::PlaceOf(int64_t id) {
+  const int64_t width = spec_.width;
+  MUSTER_CHECK(id >= 0 && id < spec_.rows, "a row outside the table");
+  const auto [found, is_new] = places_.try_emplace(id, updated_rows());
+  const int64_t place = found->second;
+  if (!is_new) return place;
+  const int64_t room = static_cast<int64_t>(values_.size()) / width;
+  if (place == room) {
+    values_.resize(std::max(kFirstRoom, 2 * room) * width);
+    optimizer_->Grow(static_cast<int64_t>(values_.size()));
+  }
+  InitializeValues(spec_.initializer, spec_.scale, seed_, id * width, RowAt(place));
+  return place;
+}
+
 void ParameterTable::Apply(std::span<const int64_t> ids, std::span<const float> gradient_sums,
                            UpdateScale scale) {
   const int64_t width = spec_.width;
   touched_.clear();
-  for (const int64_t id : ids) {
-    MUSTER_CHECK(id >= 0 && id < spec_.rows, "a row outside the table");
-    const auto [found, is_new] = places_.try_emplace(id, updated_rows());
-    const int64_t place = found->second;
-    touched_.push_back(place);
-    if (!is_new) continue;
-    const int64_t room = static_cast<int64_t>(values_.size()) / width;
-    if (place == room) {
-      values_.resize(std::max(kFirstRoom, 2 * room) * width);
-      optimizer_->Grow(static_cast<int64_t>(values_.size()));
-    }
-    InitializeValues(spec_.initializer, spec_.scale, seed_, id * width, RowAt(place));
-  }
+  for (const int64_t id : ids) touched_.push_back(PlaceOf(id));
   optimizer_->ApplyRows(width, touched_, gradient_sums, scale, values_);
+}
+
+TableRows ParameterTable::CopyRows() const {
+  const int64_t count = updated_rows(), floats = count * spec_.width;
+  TableRows rows{.ids = std::vector<int64_t>(count), .values = {values_.begin(), values_.begin() + floats}};
+  for (const auto& [id, place] : places_) rows.ids[place] = id;
+  for (const std::span<float> slot : optimizer_->slots()) {
+    rows.slots.emplace_back(slot.begin(), slot.begin() + floats);
+  }
+  return rows;
+}
+
+absl::Status ParameterTable::RestoreRows(const TableRows& rows) {
+  const size_t floats = rows.ids.size() * spec_.width;
+  bool fits = rows.values.size() == floats && rows.slots.size() == optimizer_->slots().size();
+  for (const std::vector<float>& slot : rows.slots) fits = fits && slot.size() == floats;
+  if (!fits)
+    return InvalidArgument("%d rows of table '%s' with values of other sizes", rows.ids.size(), spec_.name);
+  absl::flat_hash_set<int64_t> distinct;
+  for (const int64_t id : rows.ids) {
+    if (id < 0 || id >= spec_.rows)
+      return InvalidArgument("row %d of table '%s', which has %d", id, spec_.name, spec_.rows);
+    if (places_.contains(id) || !distinct.insert(id).second) {
+      return InvalidArgument("row %d of table '%s' is there twice", id, spec_.name);
+    }
+  }
+  const int64_t width = spec_.width;
+  for (size_t i = 0; i < rows.ids.size(); ++i) {
+    const int64_t to = PlaceOf(rows.ids[i]) * width, from = static_cast<int64_t>(i) * width;
+    std::copy_n(rows.values.begin() + from, width, values_.begin() + to);
+    const auto slots = optimizer_->slots();
+    for (size_t s = 0; s < slots.size(); ++s)
+      std::copy_n(rows.slots[s].begin() + from, width, slots[s].begin() + to);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<ParameterTable>> MakeTables(std::span<const TableSpec> tables,

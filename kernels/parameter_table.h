@@ -30,6 +30,14 @@ struct TableSpec {
 /// floats, a group without an optimizer.
 absl::Status ValidateTables(std::span<const TableSpec> tables, size_t optimizer_count);
 
+/// The rows of a table that have been updated: what is not a function of its spec and the seed.
+struct TableRows {
+  std::vector<int64_t> ids;
+  std::vector<float> values;              // [ids.size(), width]
+  std::vector<std::vector<float>> slots;  // the optimizer's, each like values
+  friend bool operator==(const TableRows&, const TableRows&) = default;
+};
+
 /// The rows of one table that have been updated, with their optimizer's slots. All other rows have their
 /// initial values, pure functions of (seed, table, id), and take no memory: so the order in which rows come
 /// into use changes nothing. One thread at a time; an id out of range is a bug.
@@ -48,7 +56,20 @@ class ParameterTable {
   /// gradient_sums: [ids.size(), width], packed.
   void Apply(std::span<const int64_t> ids, std::span<const float> gradient_sums, UpdateScale scale);
 
+  int slot_count() const { return static_cast<int>(optimizer_->slots().size()); }
+
+  /// A copy of all updated rows.
+  TableRows CopyRows() const;
+
+  /// Puts rows back that are not there yet, distinct and of this table. InvalidArgument: sizes that do not
+  /// fit, an id that is out of range or there already; nothing has changed then.
+  absl::Status RestoreRows(const TableRows& rows);
+
+  /// As if `updates` updates had been made.
+  void SkipTo(uint64_t updates) { optimizer_->SkipTo(updates); }
+
  private:
+  int64_t PlaceOf(int64_t id);
   std::span<float> RowAt(int64_t place) {
     return std::span(values_).subspan(place * spec_.width, spec_.width);
   }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "base/random.h"
 
 namespace muster {
@@ -72,6 +74,67 @@ TEST(ParameterTable, UpdatesAsAnOptimizerOfTheWholeTable) {
     EXPECT_GT(table.updated_rows(), 500);
     EXPECT_LT(table.updated_rows(), kSpec.rows);
   }
+}
+
+TEST(ParameterTable, GoesOnFromACopyOfItsRowsWithTheSameBits) {
+  for (const OptimizerConfig& config : AllOptimizers()) {
+    ParameterTable table(kSpec, 0, config, kSeed);
+    RandomStream random(8);
+    const auto update = [&](ParameterTable& of, uint64_t seed) {
+      RandomStream draws(seed);
+      std::vector<int64_t> ids;
+      for (int64_t id = 0; id < kSpec.rows; ++id) {
+        if (draws.NextBelow(10) == 0) ids.push_back(id);
+      }
+      std::vector<float> gradient(ids.size() * kWidth);
+      for (float& value : gradient) value = static_cast<float>(draws.NextDouble() - 0.5);
+      of.Apply(ids, gradient, 0.5f);
+    };
+    for (uint64_t step = 0; step < 5; ++step) update(table, step);
+    const TableRows rows = table.CopyRows();
+    EXPECT_EQ(static_cast<int64_t>(rows.ids.size()), table.updated_rows());
+    // In two parts, as from the files of two shards.
+    TableRows parts[2];
+    for (TableRows& part : parts) part.slots.resize(rows.slots.size());
+    for (size_t i = 0; i < rows.ids.size(); ++i) {
+      TableRows& part = parts[rows.ids[i] % 2];
+      const auto row = [&](const std::vector<float>& from, std::vector<float>& to) {
+        to.insert(to.end(), from.begin() + i * kWidth, from.begin() + (i + 1) * kWidth);
+      };
+      part.ids.push_back(rows.ids[i]);
+      row(rows.values, part.values);
+      for (size_t s = 0; s < rows.slots.size(); ++s) row(rows.slots[s], part.slots[s]);
+    }
+    ParameterTable restored(kSpec, 0, config, kSeed);
+    for (const TableRows& part : parts) ASSERT_TRUE(restored.RestoreRows(part).ok());
+    restored.SkipTo(5);
+    for (uint64_t step = 5; step < 9; ++step) {
+      update(table, step);
+      update(restored, step);
+    }
+    EXPECT_EQ(AllRows(restored), AllRows(table)) << OptimizerName(config.kind);
+    EXPECT_FALSE(restored.RestoreRows(rows).ok()) << "they are there already";
+  }
+}
+
+TEST(ParameterTable, RefusesRowsThatCannotBeItsOwn) {
+  const TableRows good{
+      .ids = {1, 2}, .values = std::vector<float>(2 * kWidth), .slots = {std::vector<float>(2 * kWidth)}};
+  const auto restores = [&](const std::function<void(TableRows&)>& change) {
+    ParameterTable table(kSpec, 0, UsualOptimizer(OptimizerKind::kAdagrad), kSeed);
+    TableRows rows = good;
+    change(rows);
+    const bool ok = table.RestoreRows(rows).ok();
+    EXPECT_EQ(table.updated_rows(), ok ? 2 : 0);
+    return ok;
+  };
+  EXPECT_TRUE(restores([](TableRows&) {}));
+  EXPECT_FALSE(restores([](TableRows& rows) { rows.ids[1] = 1; }));
+  EXPECT_FALSE(restores([](TableRows& rows) { rows.ids[1] = -1; }));
+  EXPECT_FALSE(restores([](TableRows& rows) { rows.ids[1] = kSpec.rows; }));
+  EXPECT_FALSE(restores([](TableRows& rows) { rows.values.pop_back(); }));
+  EXPECT_FALSE(restores([](TableRows& rows) { rows.slots[0].pop_back(); }));
+  EXPECT_FALSE(restores([](TableRows& rows) { rows.slots.clear(); }));
 }
 
 TEST(ParameterTable, NamesWhatIsWrongWithASpec) {

@@ -6,6 +6,16 @@ StepFactorSequence::StepFactorSequence(const OptimizerConfig& config) : config_(
   MUSTER_CHECK(Validate(config).ok(), std::string(Validate(config).message()));
 }
 
+void StepFactorSequence::SkipTo(uint64_t updates) {
+  updates_ = updates;
+  beta1_power_ = beta2_power_ = 1;
+  if (config_.kind != OptimizerKind::kAdam) return;
+  for (uint64_t i = 0; i < updates && (beta1_power_ > 0 || beta2_power_ > 0); ++i) {
+    beta1_power_ *= double{config_.beta1};
+    beta2_power_ *= double{config_.beta2};
+  }
+}
+
 StepFactors StepFactorSequence::Next(float rate_scale) {
   MUSTER_CHECK(rate_scale == 1 || config_.kind != OptimizerKind::kFtrl);
   const double rate =

@@ -19,6 +19,9 @@ class StepFactorSequence {
   /// not read is 0.
   StepFactors Next(float rate_scale = 1);
 
+  /// As if it had been asked for `updates` of them. Adam's products are made again: a nanosecond for each.
+  void SkipTo(uint64_t updates);
+
  private:
   OptimizerConfig config_;
   uint64_t updates_ = 0;

@@ -1,5 +1,6 @@
 #include "ps/shard.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "ps/job_config.h"
@@ -24,6 +25,9 @@ absl::StatusOr<Shard> Shard::Create(const ps::JobConfig& config, int shard_index
   shard.versions_ = {parameters};
   shard.parameters_ = std::move(parameters);
   shard.gradient_sum_.resize(range.size());
+  for (const OptimizerConfig& optimizer_config : optimizers) {
+    shard.slot_count_ = std::max(shard.slot_count_, SlotCount(optimizer_config.kind));
+  }
   return shard;
 }
 
@@ -53,6 +57,27 @@ void Shard::Apply(std::span<const ShardGradient* const> gradients, uint64_t samp
   tables_.Apply(scale);
   parameters_ = std::move(updated);
 }
+
+ShardSnapshot Shard::Snapshot() const {
+  ShardSnapshot snapshot{.parameters = parameters_, .tables = tables_.CopyRows()};
+  for (int slot = 0; slot < slot_count_; ++slot) {
+    optimizer_.CopySlot(slot, snapshot.slots.emplace_back(range_.size()));
+  }
+  return snapshot;
+}
+
+void Shard::Restore(uint64_t step, std::vector<float> parameters, std::span<const std::vector<float>> slots) {
+  MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == range_.size());
+  MUSTER_CHECK(static_cast<int>(slots.size()) == slot_count_);
+  auto version = NewVersion();
+  *version = std::move(parameters);
+  parameters_ = std::move(version);
+  for (int slot = 0; slot < slot_count_; ++slot) optimizer_.SetSlot(slot, slots[slot]);
+  optimizer_.SkipTo(step);
+  tables_.SkipTo(step);
+}
+
+absl::Status Shard::RestoreRows(int table, const TableRows& rows) { return tables_.RestoreRows(table, rows); }
 
 std::shared_ptr<std::vector<float>> Shard::NewVersion() {
   for (const auto& version : versions_) {

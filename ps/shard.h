@@ -29,6 +29,14 @@ struct ShardGradient {
   bool finite = true;  // no number is NaN or infinite
 };
 
+/// What a checkpoint has of a shard: a copy that nobody changes, and parameters that are shared, which nobody
+/// changes either.
+struct ShardSnapshot {
+  Floats parameters;
+  std::vector<std::vector<float>> slots;  // of the optimizers, each [range.size()]
+  std::vector<TableRows> tables;
+};
+
 /// One thread at a time.
 class Shard {
  public:
@@ -45,6 +53,19 @@ class Shard {
   /// have.
   absl::Status CheckGradient(const ShardGradient& gradient) const;
 
+  /// Costs a copy of slots and tables.
+  ShardSnapshot Snapshot() const;
+
+  /// Goes on after `step` updates with these parameters and slots, [range.size()] each, and with no rows but
+  /// those of RestoreRows. Sizes that do not fit are a bug.
+  void Restore(uint64_t step, std::vector<float> parameters, std::span<const std::vector<float>> slots);
+
+  /// Those of `rows` that are this shard's. Fails as ParameterTable::RestoreRows does.
+  absl::Status RestoreRows(int table, const TableRows& rows);
+
+  /// The most that an optimizer of the job has, whichever shard that is in.
+  int slot_count() const { return slot_count_; }
+
   /// One update with the sum of these gradients, taken in their order, over `samples`. All have passed
   /// CheckGradient.
   void Apply(std::span<const ShardGradient* const> gradients, uint64_t samples, float rate_scale);
@@ -60,6 +81,7 @@ class Shard {
 
   LayoutRange range_;
   int64_t model_size_;
+  int slot_count_ = 0;
   LayoutOptimizer optimizer_;
   ShardTables tables_;
   std::vector<float> gradient_sum_;

@@ -1,5 +1,7 @@
 #include "ps/shard_tables.h"
 
+#include <algorithm>
+
 #include "ps/wire.h"
 
 namespace muster {
@@ -79,6 +81,37 @@ void ShardTables::Read(const RepeatedRows& rows, std::span<float> values) const 
     tables_[t].Read(ids, values.subspan(begin, floats));
     begin += floats;
   }
+}
+
+std::vector<TableRows> ShardTables::CopyRows() const {
+  std::vector<TableRows> rows;
+  for (const ParameterTable& table : tables_) rows.push_back(table.CopyRows());
+  return rows;
+}
+
+absl::Status ShardTables::RestoreRows(int table, const TableRows& rows) {
+  MUSTER_CHECK(table >= 0 && table < static_cast<int>(tables_.size()));
+  const auto is_own = [&](int64_t id) {
+    return OwnerOfRow(table, static_cast<uint64_t>(id), shard_count_) == shard_index_;
+  };
+  if (std::all_of(rows.ids.begin(), rows.ids.end(), is_own)) return tables_[table].RestoreRows(rows);
+  const size_t width = tables_[table].spec().width;
+  TableRows own{.slots = std::vector<std::vector<float>>(rows.slots.size())};
+  const auto take = [&](const std::vector<float>& from, size_t row, std::vector<float>& to) {
+    if (from.size() < (row + 1) * width) return;  // RestoreRows will say so
+    to.insert(to.end(), from.begin() + row * width, from.begin() + (row + 1) * width);
+  };
+  for (size_t row = 0; row < rows.ids.size(); ++row) {
+    if (!is_own(rows.ids[row])) continue;
+    own.ids.push_back(rows.ids[row]);
+    take(rows.values, row, own.values);
+    for (size_t s = 0; s < rows.slots.size(); ++s) take(rows.slots[s], row, own.slots[s]);
+  }
+  return tables_[table].RestoreRows(own);
+}
+
+void ShardTables::SkipTo(uint64_t updates) {
+  for (ParameterTable& table : tables_) table.SkipTo(updates);
 }
 
 }  // namespace muster

@@ -37,6 +37,17 @@ class ShardTables {
 
   void Read(const RepeatedRows& rows, std::span<float> values) const;
 
+  /// Of each table the rows that have been updated.
+  std::vector<TableRows> CopyRows() const;
+
+  /// Those that this shard owns are put back. Fails as ParameterTable::RestoreRows does.
+  absl::Status RestoreRows(int table, const TableRows& rows);
+
+  void SkipTo(uint64_t updates);
+
+  uint32_t table_count() const { return static_cast<uint32_t>(tables_.size()); }
+  int slot_count(int table) const { return tables_[table].slot_count(); }
+
  private:
   // The sum of the gradients of one table.
   struct RowSums {

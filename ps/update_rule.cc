@@ -10,6 +10,19 @@ UpdateRule::UpdateRule(const UpdateRuleOptions& options) : options_(options), wo
   MUSTER_CHECK(options.mode == UpdateMode::kBounded || options.staleness == 0);
 }
 
+UpdateRule::UpdateRule(const UpdateRuleOptions& options, UpdateRuleState state) : UpdateRule(options) {
+  step_ = state.step;
+  counts_ = state.counts;
+  workers_ = std::move(state.workers);
+  workers_.resize(options.worker_count);
+}
+
+UpdateRuleState UpdateRule::state() const {
+  UpdateRuleState state{.step = step_, .workers = workers_, .counts = counts_};
+  state.counts.received -= held();
+  return state;
+}
+
 absl::StatusOr<JoinAnswer> UpdateRule::Join(const WorkerIdentity& worker, UpdateActions* actions) {
   MUSTER_CHECK(worker.rank >= 0 && worker.rank < options_.worker_count);
   Worker& known = workers_[worker.rank];

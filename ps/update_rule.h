@@ -54,6 +54,7 @@ struct WorkerIdentity {
   int rank = 0;
   std::string uuid;  // of the process
   uint64_t incarnation = 0;
+  friend bool operator==(const WorkerIdentity&, const WorkerIdentity&) = default;
 };
 
 struct PushInfo {
@@ -108,6 +109,21 @@ struct UpdateRuleOptions {
   bool scale_rate = false;                // async: the learning rate is divided by 1 + staleness
 };
 
+/// What outlives the process: everything but contributions to steps to come, which their senders make again.
+struct UpdateRuleState {
+  struct Worker {
+    std::optional<WorkerIdentity> process;  // the newest; none before the first join
+    SlidingWindow sequences;                // async: applied of this process
+    SlidingWindow steps;                    // sync, bounded: those it contributed to that are applied
+    uint64_t pushes = 0;                    // applied, of all processes
+    friend bool operator==(const Worker&, const Worker&) = default;
+  };
+  uint64_t step = 0;
+  std::vector<Worker> workers;  // by rank
+  PushCounts counts;
+  friend bool operator==(const UpdateRuleState&, const UpdateRuleState&) = default;
+};
+
 struct JoinAnswer {
   uint64_t step = 0;
   uint64_t next_step =
@@ -119,6 +135,12 @@ struct JoinAnswer {
 class UpdateRule {
  public:
   explicit UpdateRule(const UpdateRuleOptions& options);
+
+  /// Goes on from a state, of the same mode; ranks that it does not have begin anew, and those beyond
+  /// worker_count are forgotten.
+  UpdateRule(const UpdateRuleOptions& options, UpdateRuleState state);
+
+  UpdateRuleState state() const;
 
   /// FailedPrecondition if a newer incarnation of the rank has joined. What an older process of the rank
   /// waits for is refused (into `actions`); its contributions stay.
@@ -145,12 +167,7 @@ class UpdateRule {
   uint64_t held() const;
 
  private:
-  struct Worker {
-    std::optional<WorkerIdentity> process;  // the newest; none before the first join
-    SlidingWindow sequences;                // async: applied of this process
-    SlidingWindow steps;                    // sync, bounded: those it contributed to that are applied
-    uint64_t pushes = 0;                    // applied, of all processes
-  };
+  using Worker = UpdateRuleState::Worker;
   struct Contribution {
     PushInfo push;  // names the gradient
     PushId unanswered =

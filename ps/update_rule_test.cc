@@ -214,6 +214,25 @@ TEST(Rule, RefusesWhatItCannotUse) {
   EXPECT_EQ(rule->counts(), (PushCounts{.received = 3, .rejected = 3}));
 }
 
+TEST(Rule, GoesOnFromItsState) {
+  Rule rule = SyncRule(2);
+  rule.Push(0, {.id = 1, .loss_sum = 1});
+  rule.Push(1, {.id = 2});
+  rule.Decide(0, {0, 1});
+  rule.Push(0, {.id = 3, .step = 1, .version = 1});
+  const UpdateRuleState state = rule->state();
+  EXPECT_EQ(state.counts, (PushCounts{.received = 2, .applied = 2})) << "without what is held";
+  UpdateRule restored({.mode = UpdateMode::kSync, .worker_count = 2}, state);
+  EXPECT_EQ(restored.state(), state);
+  EXPECT_THAT(Texts(restored.Push({0, "first", 0}, {.id = 4, .samples = 1})),
+              ElementsAre("discard 4", "answer 4 duplicate step 1 loss 0 staleness 1"));
+  EXPECT_THAT(Texts(restored.Push({0, "first", 0}, {.id = 5, .step = 1, .version = 1, .samples = 1})),
+              IsEmpty());
+  EXPECT_EQ(restored.held(), 1u);
+  UpdateRule fewer({.mode = UpdateMode::kSync, .worker_count = 1}, state);
+  EXPECT_EQ(fewer.state().workers.size(), 1u);
+}
+
 TEST(SlidingWindow, RemembersTheNewest) {
   SlidingWindow window;
   EXPECT_FALSE(window.Contains(0));

@@ -1,0 +1,181 @@
+#include "ps/checkpoint_store.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "base/crc32c.h"
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+constexpr char kMagic[8] = {'M', 'U', 'S', 'T', 'E', 'R', 'M', '1'};
+constexpr char kManifestName[] = "manifest";
+constexpr char kFolderPrefix[] = "step-";
+constexpr uint64_t kMaxManifestBytes = 64 << 20;
+
+struct Prefix {
+  char magic[8];
+  uint32_t bytes;
+  uint32_t crc32c;
+};
+
+std::string FolderName(uint64_t step) { return absl::StrFormat("%s%012d", kFolderPrefix, step); }
+
+std::optional<uint64_t> StepOf(const std::string& name) {
+  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
+  const std::string digits = name.substr(std::strlen(kFolderPrefix));
+  uint64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || name != FolderName(step))
+    return std::nullopt;
+  return step;
+}
+
+// So that a name that was made or renamed in it outlives the machine.
+absl::Status SyncFolder(const std::filesystem::path& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0) return ErrnoError(errno, folder.string());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::filesystem::path CheckpointStore::PathOf(uint64_t step, const std::string& name) const {
+  return folder_ / FolderName(step) / name;
+}
+
+std::string CheckpointStore::ShardFileName(int shard_index, int shard_count) {
+  return absl::StrFormat("shard-%05d-of-%05d", shard_index, shard_count);
+}
+
+absl::StatusOr<checkpoint::Manifest::File> CheckpointStore::WriteShard(
+    uint64_t step, const checkpoint::ShardHeader& header, std::span<const CheckpointSection> sections) const {
+  const std::string name =
+      ShardFileName(static_cast<int>(header.shard_index()), static_cast<int>(header.shard_count()));
+  const std::filesystem::path path = PathOf(step, name);
+  if (hook_) hook_("mkdir");
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
+  MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, WriteShardFile(path, header, sections, hook_));
+  if (hook_) hook_("sync folder");
+  MUSTER_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
+  checkpoint::Manifest::File file;
+  file.set_name(name);
+  file.set_bytes(summary.bytes);
+  file.set_digest(summary.digest);
+  file.set_step(header.step());
+  return file;
+}
+
+absl::Status CheckpointStore::Commit(const checkpoint::Manifest& manifest) const {
+  checkpoint::Manifest out = manifest;
+  out.set_version(kCheckpointVersion);
+  const std::string bytes = out.SerializeAsString();
+  Prefix prefix{.bytes = static_cast<uint32_t>(bytes.size()), .crc32c = Crc32c(bytes.data(), bytes.size())};
+  std::memcpy(prefix.magic, kMagic, sizeof kMagic);
+  const std::filesystem::path path = PathOf(manifest.step(), kManifestName);
+  if (hook_) hook_("commit");
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
+  MUSTER_RETURN_IF_ERROR(
+      WriteFileAtomically(path, std::string(reinterpret_cast<const char*>(&prefix), sizeof prefix) + bytes));
+  if (hook_) hook_("sync folders");
+  MUSTER_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
+  return SyncFolder(folder_);
+}
+
+absl::StatusOr<std::vector<uint64_t>> CheckpointStore::List() const {
+  const auto names = ListDirectory(folder_);
+  if (absl::IsNotFound(names.status())) return std::vector<uint64_t>();
+  MUSTER_RETURN_IF_ERROR(names.status());
+  std::vector<uint64_t> steps;
+  for (const std::string& name : *names) {
+    const std::optional<uint64_t> step = StepOf(name);
+    if (step && ::access(PathOf(*step, kManifestName).c_str(), F_OK) == 0) steps.push_back(*step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+absl::StatusOr<checkpoint::Manifest> CheckpointStore::ReadManifest(uint64_t step) const {
+  const std::filesystem::path path = PathOf(step, kManifestName);
+  MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path, kMaxManifestBytes));
+  const auto damaged = [&] { return DataLoss("%s is damaged", path.string()); };
+  Prefix prefix;
+  if (bytes.size() < sizeof prefix) return damaged();
+  std::memcpy(&prefix, bytes.data(), sizeof prefix);
+  const std::string_view body = std::string_view(bytes).substr(sizeof prefix);
+  checkpoint::Manifest manifest;
+  if (std::memcmp(prefix.magic, kMagic, sizeof kMagic) != 0 || prefix.bytes != body.size() ||
+      Crc32c(body.data(), body.size()) != prefix.crc32c ||
+      !manifest.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+    return damaged();
+  }
+  if (manifest.version() != kCheckpointVersion) {
+    return FailedPrecondition("%s has version %d of the checkpoint format, this program reads version %d",
+                              path.string(), manifest.version(), kCheckpointVersion);
+  }
+  if (manifest.step() != step || manifest.files().empty()) return damaged();
+  for (int i = 0; i < manifest.files_size(); ++i) {
+    if (manifest.files(i).name() != ShardFileName(i, manifest.files_size())) return damaged();
+  }
+  return manifest;
+}
+
+absl::StatusOr<ShardFileReader> CheckpointStore::OpenShard(const checkpoint::Manifest& manifest,
+                                                           int index) const {
+  const checkpoint::Manifest::File& file = manifest.files(index);
+  const std::filesystem::path path = PathOf(manifest.step(), file.name());
+  auto reader = ShardFileReader::Open(path);
+  if (absl::IsNotFound(reader.status())) {
+    return NotFound(
+        "%s is missing: with another number of parameter servers, or on another host, this folder must hold "
+        "the files of all of them",
+        path.string());
+  }
+  MUSTER_RETURN_IF_ERROR(reader.status());
+  std::error_code error;
+  const checkpoint::ShardHeader& header = reader->header();
+  if (std::filesystem::file_size(path, error) != file.bytes() || error || header.step() != file.step() ||
+      static_cast<int>(header.shard_index()) != index ||
+      static_cast<int>(header.shard_count()) != manifest.files_size()) {
+    return DataLoss("%s is not the file that its checkpoint was made with", path.string());
+  }
+  return reader;
+}
+
+absl::Status CheckpointStore::CheckDigest(const checkpoint::Manifest& manifest, int index,
+                                          ShardFileReader& reader) const {
+  const checkpoint::Manifest::File& file = manifest.files(index);
+  MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, reader.Finish());
+  if (summary == ShardFileSummary{.bytes = file.bytes(), .digest = file.digest()}) return absl::OkStatus();
+  return DataLoss("%s is not the file that its checkpoint was made with",
+                  PathOf(manifest.step(), file.name()).string());
+}
+
+absl::Status CheckpointStore::VerifyShard(const checkpoint::Manifest& manifest, int index) const {
+  MUSTER_ASSIGN_OR_RETURN(ShardFileReader reader, OpenShard(manifest, index));
+  return CheckDigest(manifest, index, reader);
+}
+
+absl::Status CheckpointStore::Prune(int keep) const {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, List());
+  if (static_cast<int>(steps.size()) <= keep) return absl::OkStatus();
+  const uint64_t oldest = steps[keep - 1];
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder_));
+  for (const std::string& name : names) {
+    const std::optional<uint64_t> step = StepOf(name);
+    if (!step || *step >= oldest) continue;
+    // The manifest first: what is half removed is no checkpoint.
+    std::error_code ignored;
+    std::filesystem::remove(PathOf(*step, kManifestName), ignored);
+    MUSTER_RETURN_IF_ERROR(RemoveTree(folder_ / name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

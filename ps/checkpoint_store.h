@@ -1,0 +1,60 @@
+// CheckpointStore: the checkpoints in a folder, each a folder of its own with one file for each shard and a
+// manifest, which is written last. All shards may share the folder, or each has its own with its own files
+// and a copy of the manifest.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "proto/checkpoint.pb.h"
+#include "ps/checkpoint_file.h"
+
+namespace muster {
+
+/// Stateless but for the path; several processes may use one folder.
+class CheckpointStore {
+ public:
+  explicit CheckpointStore(std::filesystem::path folder, FileOperationHook hook = nullptr)
+      : folder_(std::move(folder)), hook_(std::move(hook)) {}
+
+  const std::filesystem::path& folder() const { return folder_; }
+
+  /// Where the file of a shard is, and its name there.
+  std::filesystem::path PathOf(uint64_t step, const std::string& name) const;
+  static std::string ShardFileName(int shard_index, int shard_count);
+
+  /// Writes a shard's file; makes the folders that it needs.
+  absl::StatusOr<checkpoint::Manifest::File> WriteShard(uint64_t step, const checkpoint::ShardHeader& header,
+                                                        std::span<const CheckpointSection> sections) const;
+
+  /// From now on the checkpoint is there. All its files that are to be in this folder have been written.
+  absl::Status Commit(const checkpoint::Manifest& manifest) const;
+
+  /// Steps with a manifest, the newest first.
+  absl::StatusOr<std::vector<uint64_t>> List() const;
+
+  /// DataLoss: damaged. NotFound: there is none.
+  absl::StatusOr<checkpoint::Manifest> ReadManifest(uint64_t step) const;
+
+  /// Opens the file of shard `index`, and checks that it is the one that the manifest means as far as its
+  /// size tells. Its digest is to be compared once it has been read (CheckDigest).
+  absl::StatusOr<ShardFileReader> OpenShard(const checkpoint::Manifest& manifest, int index) const;
+
+  /// After the last section. DataLoss: whole, but not the file that the manifest means.
+  absl::Status CheckDigest(const checkpoint::Manifest& manifest, int index, ShardFileReader& reader) const;
+
+  /// Reads a shard's file from end to end.
+  absl::Status VerifyShard(const checkpoint::Manifest& manifest, int index) const;
+
+  /// Removes all but the newest `keep` checkpoints, and what was left of attempts older than those.
+  absl::Status Prune(int keep) const;
+
+ private:
+  const std::filesystem::path folder_;
+  const FileOperationHook hook_;
+};
+
+}  // namespace muster

@@ -1,0 +1,222 @@
+#include "ps/shard_checkpoint.h"
+
+#include <algorithm>
+
+#include "ps/job_config.h"
+
+namespace muster {
+namespace {
+
+using checkpoint::Section;
+
+Section SectionOf(Section::Kind kind, int table = 0, int slot = 0) {
+  Section section;
+  section.set_kind(kind);
+  section.set_table(static_cast<uint32_t>(table));
+  section.set_slot(static_cast<uint32_t>(slot));
+  return section;
+}
+
+checkpoint::Window ToProto(const SlidingWindow& window) {
+  checkpoint::Window out;
+  out.set_end(window.end());
+  out.set_bits(window.bits());
+  return out;
+}
+
+void SetRule(const UpdateRuleState& rule, checkpoint::ShardHeader* header) {
+  header->set_step(rule.step);
+  for (const UpdateRuleState::Worker& worker : rule.workers) {
+    checkpoint::Worker* out = header->add_workers();
+    if (worker.process) {
+      out->set_uuid(worker.process->uuid);
+      out->set_incarnation(worker.process->incarnation);
+    }
+    out->set_pushes(worker.pushes);
+    *out->mutable_sequences() = ToProto(worker.sequences);
+    *out->mutable_steps() = ToProto(worker.steps);
+  }
+  header->mutable_pushes()->set_received(rule.counts.received);
+  header->mutable_pushes()->set_applied(rule.counts.applied);
+  header->mutable_pushes()->set_stale(rule.counts.stale);
+  header->mutable_pushes()->set_duplicate(rule.counts.duplicate);
+  header->mutable_pushes()->set_rejected(rule.counts.rejected);
+}
+
+UpdateRuleState RuleOf(const checkpoint::ShardHeader& header) {
+  UpdateRuleState rule{.step = header.step(),
+                       .counts = {.received = header.pushes().received(),
+                                  .applied = header.pushes().applied(),
+                                  .stale = header.pushes().stale(),
+                                  .duplicate = header.pushes().duplicate(),
+                                  .rejected = header.pushes().rejected()}};
+  for (int rank = 0; rank < header.workers_size(); ++rank) {
+    const checkpoint::Worker& worker = header.workers(rank);
+    UpdateRuleState::Worker& out = rule.workers.emplace_back();
+    if (!worker.uuid().empty()) out.process = {rank, worker.uuid(), worker.incarnation()};
+    out.pushes = worker.pushes();
+    out.sequences = {worker.sequences().end(), worker.sequences().bits()};
+    out.steps = {worker.steps().end(), worker.steps().bits()};
+  }
+  return rule;
+}
+
+// What the numbers of a checkpoint depend on; who computes gradients, and how many of them make a step, may
+// change.
+ps::JobConfig WithoutWorkers(ps::JobConfig config) {
+  config.clear_mode();
+  config.clear_worker_count();
+  config.clear_aggregate();
+  config.clear_staleness();
+  config.clear_max_staleness();
+  config.clear_scale_rate();
+  config.clear_global_batch_size();
+  config.clear_augment_shift();
+  config.clear_training_set_crc32c();
+  return config;
+}
+
+// The pieces of a shard as they come out of one file after another.
+class Assembly {
+ public:
+  explicit Assembly(Shard shard)
+      : shard_(std::move(shard)),
+        parameters_(shard_.range().size()),
+        slots_(shard_.slot_count(), std::vector<float>(shard_.range().size())) {}
+
+  // `from`: the range of the flat buffer that the file's shard owned.
+  absl::Status Add(ShardFileReader& reader, LayoutRange from, const std::filesystem::path& path) {
+    TableRows rows;
+    for (const Section& section : reader.header().sections()) {
+      const auto floats = [&](std::vector<float>& values) {
+        values.resize(section.bytes() / sizeof(float));
+        return reader.Read(MutableBytesOf(values));
+      };
+      const auto damaged = [&] {
+        return DataLoss("%s: a section that its header cannot have", path.string());
+      };
+      if (section.bytes() % sizeof(float) != 0) return damaged();
+      const bool is_row = section.kind() != Section::PARAMETERS && section.kind() != Section::SLOT;
+      if (is_row && section.table() >= shard_.tables().table_count()) return damaged();
+      switch (section.kind()) {
+        case Section::PARAMETERS:
+        case Section::SLOT: {
+          std::vector<float> values;
+          const bool is_slot = section.kind() == Section::SLOT;
+          if (static_cast<int64_t>(section.bytes() / sizeof(float)) != from.size() ||
+              (is_slot && section.slot() >= slots_.size())) {
+            return damaged();
+          }
+          MUSTER_RETURN_IF_ERROR(floats(values));
+          Place(values, from, is_slot ? slots_[section.slot()] : parameters_);
+          break;
+        }
+        case Section::ROW_IDS:
+          rows = {};
+          rows.ids.resize(section.bytes() / sizeof(int64_t));
+          if (section.bytes() % sizeof(int64_t) != 0) return damaged();
+          MUSTER_RETURN_IF_ERROR(reader.Read(MutableBytesOf(rows.ids)));
+          break;
+        case Section::ROW_VALUES:
+          MUSTER_RETURN_IF_ERROR(floats(rows.values));
+          break;
+        case Section::ROW_SLOT:
+          MUSTER_RETURN_IF_ERROR(floats(rows.slots.emplace_back()));
+          break;
+        default:
+          return damaged();
+      }
+      // Values are the last of a table but for its slots, of which there may be none.
+      const bool has_all = is_row && section.kind() != Section::ROW_IDS &&
+                           static_cast<int>(rows.slots.size()) ==
+                               shard_.tables().slot_count(static_cast<int>(section.table()));
+      if (has_all) {
+        MUSTER_RETURN_IF_ERROR(
+            Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows), path.string()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Shard Finish(uint64_t step) {
+    shard_.Restore(step, std::move(parameters_), slots_);
+    return std::move(shard_);
+  }
+
+ private:
+  // The part of `values`, which are those of `from`, that lies in this shard's range.
+  void Place(std::span<const float> values, LayoutRange from, std::vector<float>& to) const {
+    const LayoutRange own = shard_.range();
+    const int64_t begin = std::max(from.begin, own.begin), end = std::min(from.end, own.end);
+    if (begin < end)
+      std::copy_n(values.begin() + (begin - from.begin), end - begin, to.begin() + (begin - own.begin));
+  }
+
+  Shard shard_;
+  std::vector<float> parameters_;
+  std::vector<std::vector<float>> slots_;
+};
+
+}  // namespace
+
+absl::StatusOr<checkpoint::Manifest::File> WriteShardCheckpoint(const CheckpointStore& store, uint64_t step,
+                                                                const ShardPlace& place,
+                                                                const ShardSnapshot& snapshot,
+                                                                const UpdateRuleState& rule) {
+  checkpoint::ShardHeader header;
+  *header.mutable_config() = place.config;
+  header.set_shard_index(static_cast<uint32_t>(place.index));
+  header.set_shard_count(static_cast<uint32_t>(place.count));
+  SetRule(rule, &header);
+  std::vector<CheckpointSection> sections = {{SectionOf(Section::PARAMETERS), BytesOf(*snapshot.parameters)}};
+  for (size_t slot = 0; slot < snapshot.slots.size(); ++slot) {
+    sections.push_back({SectionOf(Section::SLOT, 0, static_cast<int>(slot)), BytesOf(snapshot.slots[slot])});
+  }
+  for (int t = 0; t < static_cast<int>(snapshot.tables.size()); ++t) {
+    const TableRows& rows = snapshot.tables[t];
+    sections.push_back({SectionOf(Section::ROW_IDS, t), BytesOf(rows.ids)});
+    sections.push_back({SectionOf(Section::ROW_VALUES, t), BytesOf(rows.values)});
+    for (size_t slot = 0; slot < rows.slots.size(); ++slot) {
+      sections.push_back(
+          {SectionOf(Section::ROW_SLOT, t, static_cast<int>(slot)), BytesOf(rows.slots[slot])});
+    }
+  }
+  return store.WriteShard(step, header, sections);
+}
+
+absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
+                                                  const checkpoint::Manifest& manifest,
+                                                  const ShardPlace& place) {
+  MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(place.config, place.index, place.count));
+  MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(place.config));
+  const LayoutRange own = shard.range();
+  const bool has_tables = place.config.tables_size() > 0;
+  Assembly assembly(std::move(shard));
+  UpdateRuleState rule;
+  const int old_count = manifest.files_size();
+  for (int i = 0; i < old_count; ++i) {
+    const LayoutRange from = layout.Shard(i, old_count);
+    const bool overlaps = from.begin < own.end && own.begin < from.end;
+    const bool same = old_count == place.count && i == place.index;
+    // With the same number of shards each has exactly its own file. Shard 0's says how far the job was.
+    const bool needed = old_count == place.count ? same : overlaps || has_tables || i == 0;
+    if (!needed) continue;
+    MUSTER_ASSIGN_OR_RETURN(ShardFileReader reader, store.OpenShard(manifest, i));
+    const std::filesystem::path path = store.PathOf(manifest.step(), manifest.files(i).name());
+    MUSTER_RETURN_IF_ERROR(Annotate(
+        CheckSameJob(WithoutWorkers(reader.header().config()), WithoutWorkers(place.config)), path.string()));
+    if (same || (old_count != place.count && i == 0)) rule = RuleOf(reader.header());
+    MUSTER_RETURN_IF_ERROR(assembly.Add(reader, from, path));
+    MUSTER_RETURN_IF_ERROR(store.CheckDigest(manifest, i, reader));
+  }
+  if (old_count != place.count) {
+    for (UpdateRuleState::Worker& worker : rule.workers) {
+      worker.process.reset();
+      worker.sequences = worker.steps = {};
+    }
+  }
+  const uint64_t step = rule.step;
+  return RestoredShard{assembly.Finish(step), std::move(rule)};
+}
+
+}  // namespace muster

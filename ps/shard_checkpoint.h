@@ -1,0 +1,41 @@
+// A shard's state to and from the files of a checkpoint.
+#pragma once
+
+#include "base/status.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/checkpoint_store.h"
+#include "ps/shard.h"
+#include "ps/update_rule.h"
+
+namespace muster {
+
+/// Where a shard stands in its job.
+struct ShardPlace {
+  ps::JobConfig config;
+  int index = 0;
+  int count = 1;
+};
+
+/// Writes the file of a shard for the checkpoint named `step`; the shard itself may have made another number
+/// of updates. Any thread.
+absl::StatusOr<checkpoint::Manifest::File> WriteShardCheckpoint(const CheckpointStore& store, uint64_t step,
+                                                                const ShardPlace& place,
+                                                                const ShardSnapshot& snapshot,
+                                                                const UpdateRuleState& rule);
+
+struct RestoredShard {
+  Shard shard;
+  UpdateRuleState rule;
+};
+
+/// Reads what a shard owns out of a checkpoint that may have been made by another number of shards, and by
+/// another number of workers. FailedPrecondition: of another model, other optimizers or another seed, with
+/// the difference; DataLoss: a file is damaged, or is not the checkpoint's own; NotFound: one is missing.
+///
+/// From another number of shards, what makes pushes count once is not taken over: no process of that job is
+/// left.
+absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
+                                                  const checkpoint::Manifest& manifest,
+                                                  const ShardPlace& place);
+
+}  // namespace muster
