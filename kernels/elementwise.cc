@@ -1,7 +1,6 @@
 #include "kernels/elementwise.h"
 
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -42,11 +41,13 @@ MUSTER_VECTORIZE void ExponentialsOf(float* values, int64_t size) {
   for (int64_t i = 0; i < size; ++i) values[i] = Exponential(values[i]);
 }
 
-MUSTER_VECTORIZE bool AllFiniteIn(const float* values, int64_t size) {
+MUSTER_VECTORIZE bool AllFiniteIn(const unsigned char* bytes, int64_t size) {
   // An exponent of all ones is infinity or NaN; adding one to it carries into the sign.
   uint32_t carries = 0;
   for (int64_t i = 0; i < size; ++i) {
-    carries |= (std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) + 0x00800000u;
+    uint32_t bits;
+    std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+    carries |= (bits & 0x7f800000u) + 0x00800000u;
   }
   return (carries & 0x80000000u) == 0;
 }
@@ -66,10 +67,13 @@ void Exponentials(std::span<float> values) {
 bool AllFinite(std::span<const float> values) {
   std::atomic<bool> all = true;
   ForEachPart(static_cast<int64_t>(values.size()), 1, [&](int64_t begin, int64_t end) {
-    if (!AllFiniteIn(values.data() + begin, end - begin)) all = false;
+    if (!AllFiniteBytes(reinterpret_cast<const unsigned char*>(values.data() + begin), end - begin))
+      all = false;
   });
   return all;
 }
+
+bool AllFiniteBytes(const unsigned char* bytes, int64_t size) { return AllFiniteIn(bytes, size); }
 
 void BytesToUnitInterval(std::span<const uint8_t> bytes, std::span<float> features) {
   MUSTER_CHECK(bytes.size() == features.size());

@@ -85,6 +85,8 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   void Coordinate(bool always);
   void CoordinateAsFirst(bool always);
   void CoordinateAsOther(bool always);
+  void TellOthers(bool always);
+  void AnswerAwait(PushId id);
   void LogStall(const std::string& waits_for);
   void End(const absl::Status& status);
 
@@ -246,7 +248,6 @@ absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, Sha
     }
   }
   Coordinate(/*always=*/false);
-  changed_.notify_all();
   return absl::OkStatus();
 }
 
@@ -487,6 +488,7 @@ void Server::CoordinateAsFirst(bool always) {
         told_report_ = rule_->Report();
         coordinator_->Report(0, told_report_, Now());
       }
+      TellOthers(/*always=*/false);  // first, so that all shards apply at the same time
       const auto decisions = coordinator_->decisions();
       for (const auto& [of_step, ranks] : decisions) Perform(rule_->Decide({of_step, ranks}));
     }
@@ -496,45 +498,53 @@ void Server::CoordinateAsFirst(bool always) {
     }
     std::erase_if(awaits_, [this](const auto& await) {
       if (!coordinator_->AllOthersDone(await.first)) return false;
-      ps::ServerHeader header;
-      ps::AwaitFinishedReply* reply = header.mutable_await_finished();
-      reply->set_step(rule_->step());
-      const PushCounts& counts = rule_->counts();
-      reply->mutable_pushes()->set_received(counts.received);
-      reply->mutable_pushes()->set_applied(counts.applied);
-      reply->mutable_pushes()->set_stale(counts.stale);
-      reply->mutable_pushes()->set_duplicate(counts.duplicate);
-      reply->mutable_pushes()->set_rejected(counts.rejected);
-      if (requests_.contains(await.second)) Reply(await.second, std::move(header));
+      if (requests_.contains(await.second)) AnswerAwait(await.second);
       return true;
     });
     const bool waits = !is_async() && coordinator_->waiting_since() < Now() - kStallAfter;
     LogStall(waits ? coordinator_->DescribeWait(Now()) : "");
   }
+  TellOthers(always);
+  if (coordinator_ && coordinator_->end()) End(*coordinator_->end());
+}
+
+void Server::AnswerAwait(PushId id) {
+  ps::ServerHeader header;
+  ps::AwaitFinishedReply* reply = header.mutable_await_finished();
+  reply->set_step(rule_->step());
+  const PushCounts& counts = rule_->counts();
+  reply->mutable_pushes()->set_received(counts.received);
+  reply->mutable_pushes()->set_applied(counts.applied);
+  reply->mutable_pushes()->set_stale(counts.stale);
+  reply->mutable_pushes()->set_duplicate(counts.duplicate);
+  reply->mutable_pushes()->set_rejected(counts.rejected);
+  Reply(id, std::move(header));
+}
+
+void Server::TellOthers(bool always) {
   const uint64_t version = coordinator_ ? coordinator_->version() : 1;
-  const std::optional<absl::Status> end = coordinator_ ? coordinator_->end() : std::nullopt;
-  if (always || version != told_version_) {
-    told_version_ = version;
-    ps::ServerHeader header;
-    ps::Coordination* coordination = header.mutable_coordination();
-    coordination->set_server_uuid(uuid_);
-    coordination->set_waits_for(waits_for_);
-    coordination->set_needed(coordinator_ ? static_cast<uint32_t>(coordinator_->needed()) : 1);
-    if (coordinator_) {
-      for (const auto& [step, ranks] : coordinator_->decisions()) {
-        ps::Coordination::Decision* decision = coordination->add_decisions();
-        decision->set_step(step);
-        decision->mutable_ranks()->Add(ranks.begin(), ranks.end());
+  if (!always && version == told_version_) return;
+  told_version_ = version;
+  ps::ServerHeader header;
+  ps::Coordination* coordination = header.mutable_coordination();
+  coordination->set_server_uuid(uuid_);
+  coordination->set_waits_for(waits_for_);
+  coordination->set_needed(coordinator_ ? static_cast<uint32_t>(coordinator_->needed()) : 1);
+  if (coordinator_) {
+    for (const auto& [step, ranks] : coordinator_->decisions()) {
+      ps::Coordination::Decision* decision = coordination->add_decisions();
+      decision->set_step(step);
+      decision->mutable_ranks()->Add(ranks.begin(), ranks.end());
+    }
+    if (const std::optional<absl::Status>& end = coordinator_->end()) {
+      coordination->set_ended(true);
+      if (!end->ok()) {
+        coordination->mutable_end()->set_code(static_cast<int>(end->code()));
+        coordination->mutable_end()->set_message(std::string(end->message()));
       }
     }
-    coordination->set_ended(end.has_value());
-    if (end && !end->ok()) {
-      coordination->mutable_end()->set_code(static_cast<int>(end->code()));
-      coordination->mutable_end()->set_message(std::string(end->message()));
-    }
-    for (const auto& [stream, shard] : shard_streams_) Send(stream, header);
   }
-  if (end) End(*end);
+  for (const auto& [stream, shard] : shard_streams_) Send(stream, header);
 }
 
 void Server::CoordinateAsOther(bool always) {

@@ -1,7 +1,6 @@
 #include "ps/wire.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
@@ -107,12 +106,7 @@ void FloatPayload::AddTo(std::span<float> values) const {
 bool FloatPayload::AllFinite() const {
   bool all_finite = true;
   Visit([&](size_t, const unsigned char* bytes, size_t count) {
-    std::array<float, 1024> aligned;
-    for (size_t i = 0; i < count && all_finite; i += aligned.size()) {
-      const size_t n = std::min(aligned.size(), count - i);
-      std::memcpy(aligned.data(), bytes + i * sizeof(float), n * sizeof(float));
-      all_finite = muster::AllFinite(std::span(aligned).first(n));
-    }
+    all_finite = all_finite && AllFiniteBytes(bytes, static_cast<int64_t>(count));
   });
   return all_finite;
 }

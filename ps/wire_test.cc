@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -48,6 +49,19 @@ TEST(Wire, FloatsArriveBitForBitHoweverTheTransportCutsThem) {
     payload.AddTo(sum);
     ASSERT_EQ(received, sent);
     for (size_t i = 0; i < sum.size(); ++i) ASSERT_EQ(sum[i], 2 * sent[i]);
+  }
+}
+
+TEST(Wire, OneNumberThatIsNotFiniteIsFoundHoweverTheTransportCutsIt) {
+  RandomStream random(2);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<float> sent = Ramp(100);
+    const bool finite = round % 3 == 0;
+    if (!finite) sent[random.NextBelow(100)] = round % 3 == 1 ? NAN : -INFINITY;
+    ps::ClientHeader header;
+    FloatPayload payload;
+    ASSERT_TRUE(DecodeFrame(Cut(EncodeFrame(header, {BorrowFloats(sent)}), random), &header, &payload).ok());
+    ASSERT_EQ(payload.AllFinite(), finite);
   }
 }
 

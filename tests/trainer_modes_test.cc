@@ -111,6 +111,18 @@ TEST_F(TrainerModes, AWorkerThatStandsStillIsNamedAndThenLeftBehind) {
   EXPECT_EQ(Result("stall")["steps"], 3000);
 }
 
+TEST_F(TrainerModes, AGradientThatIsNotFiniteIsNamedByServerAndWorker) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp", "--sync_replicas",      "--data_dir=synthetic",
+                                          "--optimizer=sgd",   "--learning_rate=1e30", "--worker_timeout=1",
+                                          "--worker_lease=2"};
+  auto tasks = StartCluster(MakeCluster(2, 1), flags, "nan");
+  const std::filesystem::path server = tasks[0].log, worker = tasks[2].log;
+  for (Started& task : tasks) EXPECT_NE(ExitCode(std::move(task)), 0);
+  EXPECT_THAT(*ReadFile(worker),
+              HasSubstr("the gradient of hidden_0/weights is not finite at step 1: lower the learning"));
+  EXPECT_THAT(*ReadFile(server), HasSubstr("rank 0: the gradient of step 1 is not finite"));
+}
+
 TEST_F(TrainerModes, AsyncCanDropAndScaleWhatIsStale) {
   const Json result = Run(MakeCluster(1, 3),
                           {"--model=mnist_softmax", "--train_steps=1000", "--max_staleness=1",

@@ -290,7 +290,8 @@ absl::Status Training::Step() {
   const std::span<float> gradient = gradient_->values().first(plan_.layout.size() + rows_.size());
   const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient);
   MUSTER_RETURN_IF_ERROR(model_->status());
-  MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, rows_, local.loss_sum, step_));
+  // Servers look at what they are sent themselves.
+  if (!options_.task) MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, rows_, local.loss_sum, step_));
   // The next batch is named with the push, so that its rows come with the answer.
   std::swap(rows_, pushed_rows_);
   PrepareBatch(number + 1);
@@ -298,8 +299,12 @@ absl::Status Training::Step() {
                                   .loss_sum = local.loss_sum,
                                   .gradient = gradient,
                                   .rows = pushed_rows_};
-  MUSTER_ASSIGN_OR_RETURN(const ExchangeResult result,
-                          exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues()));
+  const auto exchanged = exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues());
+  if (absl::IsInvalidArgument(exchanged.status())) {  // they do not know where in the model
+    MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_));
+  }
+  MUSTER_RETURN_IF_ERROR(exchanged.status());
+  const ExchangeResult& result = *exchanged;
   // What others have contributed is known exactly of a synchronous step that this worker was a part of.
   const bool is_known = options_.update.rule.mode == UpdateMode::kSync && result.step == step_ + 1;
   samples_ += is_known ? result.samples : (result.step - step_) * SamplesPerStep();
