@@ -19,6 +19,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
 void Coordinator::Join(int rank, TimePoint now) {
   Member& member = members_[rank];
   member.last_heard = member.last_progress = now;
+  member.awaits = false;
   if (member.state == MemberState::kLive) return;
   SetState(rank, MemberState::kLive, member.state == MemberState::kExpected ? "" : "is back");
 }
@@ -38,8 +39,13 @@ void Coordinator::Pushed(int rank, TimePoint now) {
   if (member.state == MemberState::kLost) SetState(rank, MemberState::kLive, "contributes again");
 }
 
+void Coordinator::Await(int rank, TimePoint now) {
+  members_[rank].last_heard = members_[rank].last_progress = now;
+  members_[rank].awaits = true;
+}
+
 void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
-  members_[rank].last_heard = now;
+  members_[rank].last_heard = members_[rank].last_progress = now;
   if (members_[rank].state == MemberState::kFinished) return;
   members_[rank].finished_at = next_step;
   SetState(rank, MemberState::kFinished, "has finished");
@@ -122,6 +128,17 @@ void Coordinator::SetState(int rank, MemberState state, std::string text) {
   ++version_;
 }
 
+// Since when others wait for something that this rank has to do; the end of time if they do not.
+TimePoint Coordinator::WaitedForSince(int rank) const {
+  const Member& member = members_[rank];
+  if (const auto open = open_.find(next_step_); open != open_.end()) {
+    return IsComplete(rank) ? TimePoint::max() : std::max(open->second.waiting_since, member.last_progress);
+  }
+  const auto awaits = [](const Member& other) { return other.awaits && other.state == MemberState::kLive; };
+  const bool is_awaited = !member.awaits && std::any_of(members_.begin(), members_.end(), awaits);
+  return is_awaited ? member.last_progress : TimePoint::max();
+}
+
 TimePoint Coordinator::DeadlineOf(int rank) const {
   const Member& member = members_[rank];
   switch (member.state) {
@@ -129,10 +146,8 @@ TimePoint Coordinator::DeadlineOf(int rank) const {
       return start_ + options_.worker_timeout;
     case MemberState::kLive: {
       const TimePoint silent = member.last_heard + options_.lease;
-      const auto open = open_.find(next_step_);
-      if (open == open_.end() || IsComplete(rank)) return silent;
-      return std::min(silent,
-                      std::max(open->second.waiting_since, member.last_progress) + options_.worker_timeout);
+      const TimePoint since = WaitedForSince(rank);
+      return since == TimePoint::max() ? silent : std::min(silent, since + options_.worker_timeout);
     }
     case MemberState::kFinished:
     case MemberState::kLost:
@@ -141,15 +156,19 @@ TimePoint Coordinator::DeadlineOf(int rank) const {
   return TimePoint::max();
 }
 
-// When nobody is left that could go on, and nobody has come back.
+// When nobody is left that could go on, and nobody has come back; or when those who live do nothing.
 TimePoint Coordinator::EndDeadline() const {
-  TimePoint last_heard = TimePoint::min();
+  if (end_) return TimePoint::max();
+  TimePoint last_heard = TimePoint::min(), last_progress = TimePoint::min();
+  bool anyone_at_work = false;
   for (int rank = 0; rank < rank_count_; ++rank) {
-    if (IsAtWork(rank)) return TimePoint::max();
+    anyone_at_work = anyone_at_work || IsAtWork(rank);
+    last_progress = std::max(last_progress, members_[rank].last_progress);
     if (members_[rank].state == MemberState::kLost)
       last_heard = std::max(last_heard, members_[rank].last_heard);
   }
-  return last_heard == TimePoint::min() || end_ ? TimePoint::max() : last_heard + options_.worker_timeout;
+  const TimePoint idle = last_progress + 2 * options_.worker_timeout;
+  return anyone_at_work ? idle : std::min(idle, last_heard + options_.worker_timeout);
 }
 
 void Coordinator::Tick(TimePoint now) {
@@ -164,21 +183,22 @@ void Coordinator::Tick(TimePoint now) {
       member.lost_in_silence = true;
       why = absl::StrFormat("has been silent for %s", FormatAge(now - member.last_heard));
     } else {
-      why = absl::StrFormat(
-          "lives, but has not contributed to step %d for %s", next_step_,
-          FormatAge(now - std::max(open_.at(next_step_).waiting_since, member.last_progress)));
+      why = absl::StrFormat("lives, but has not contributed for %s", FormatAge(now - WaitedForSince(rank)));
     }
     SetState(rank, MemberState::kLost, why + ": the others go on without it");
   }
   Choose(now);
   if (now < EndDeadline()) return;
-  std::string lost;
+  std::string who;
   for (int rank = 0; rank < rank_count_; ++rank) {
-    if (members_[rank].state != MemberState::kLost) continue;
-    lost += absl::StrFormat("%s%s (silent for %s)", lost.empty() ? "" : ", ", options_.rank_names[rank],
-                            FormatAge(now - members_[rank].last_heard));
+    const Member& member = members_[rank];
+    if (member.state == MemberState::kFinished) continue;
+    who += absl::StrFormat(
+        "%s%s (%s for %s)", who.empty() ? "" : ", ", options_.rank_names[rank],
+        member.state == MemberState::kLost ? "silent" : "nothing done",
+        FormatAge(now - (member.state == MemberState::kLost ? member.last_heard : member.last_progress)));
   }
-  end_ = DeadlineExceeded("no worker is left that could go on: %s", lost);
+  end_ = DeadlineExceeded("no worker is left that could go on: %s", who);
   ++version_;
 }
 

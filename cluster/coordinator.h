@@ -30,6 +30,7 @@ struct CoordinatorOptions {
   int shard_count = 1;
   int aggregate = 1;  // contributions that make a step, at most the number of ranks
   /// A rank that has not joined, or that others wait for although it is not silent, is waited for this long.
+  /// When nobody has done anything for twice as long, the job ends.
   Duration worker_timeout = std::chrono::minutes(10);
   /// One that has joined is lost when nothing was heard of it for this long.
   Duration lease = std::chrono::seconds(60);
@@ -72,6 +73,7 @@ class Coordinator {
   void Join(int rank, TimePoint now);
   void Heard(int rank, TimePoint now);   // a sign of life
   void Pushed(int rank, TimePoint now);  // one that shows progress
+  void Await(int rank, TimePoint now);   // it has nothing left to do but to wait for the others
   /// It has contributed to all steps below `next_step` that it was needed for, and will to no other; async:
   /// 0.
   void Finish(int rank, uint64_t next_step, TimePoint now);
@@ -112,7 +114,8 @@ class Coordinator {
   struct Member {
     MemberState state = MemberState::kExpected;
     TimePoint last_heard;
-    TimePoint last_progress;       // a join or a push
+    TimePoint last_progress;  // a join or a push
+    bool awaits = false;
     bool lost_in_silence = false;  // and not for lack of progress: a sign of life brings it back
     uint64_t finished_at = 0;      // its parts of steps below are on their way at most
   };
@@ -129,6 +132,7 @@ class Coordinator {
   int NeededFor(const std::vector<int>& complete) const;  // at next_step_
   void SetState(int rank, MemberState state, std::string text);
   void Choose(TimePoint now);
+  TimePoint WaitedForSince(int rank) const;
   TimePoint DeadlineOf(int rank) const;
   TimePoint EndDeadline() const;
   std::string DescribeMissing(int rank, TimePoint now) const;

@@ -129,8 +129,7 @@ TEST(Coordinator, AWorkerThatLivesAndContributesNothingIsWaitedForLonger) {
   cluster.now = kStart + seconds(100);
   cluster.Tick();
   EXPECT_THAT(cluster.Notices(),
-              ElementsAre("worker:1 lives, but has not contributed to step 0 for 1m40s: the others go "
-                          "on without it"));
+              ElementsAre("worker:1 lives, but has not contributed for 1m40s: the others go on without it"));
   EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0]"));
   cluster->Heard(1, cluster.now);
   EXPECT_THAT(cluster.Notices(), IsEmpty()) << "a sign of life is not enough";
@@ -198,6 +197,39 @@ TEST(Coordinator, WhenNobodyIsLeftTheJobEndsAfterTheWorkerTimeout) {
   EXPECT_EQ(std::string(cluster->end()->message()),
             "no worker is left that could go on: worker:1 (silent for 1m40s)");
   EXPECT_EQ(cluster->next_deadline(), TimePoint::max());
+}
+
+TEST(Coordinator, WhoWaitsForTheOthersToFinishDoesNotWaitForOneThatDoesNothing) {
+  Cluster cluster(3, 1, 3);  // asynchronous: no steps are reported
+  cluster.JoinAll(3);
+  for (int second = 5; second <= 200; second += 5) {
+    cluster.now = kStart + seconds(second);
+    for (const int rank : {0, 1, 2}) cluster->Heard(rank, cluster.now);
+    if (second < 150) cluster->Pushed(2, cluster.now);
+    if (second == 50) cluster->Await(0, cluster.now);
+    cluster.Tick();
+    ASSERT_EQ(cluster->state(1), second < 100 ? MemberState::kLive : MemberState::kLost) << second;
+    ASSERT_EQ(cluster->state(0), MemberState::kLive) << "it has done its part";
+    ASSERT_EQ(cluster->state(2), MemberState::kLive);
+  }
+}
+
+TEST(Coordinator, WhenNobodyDoesAnythingTheJobEnds) {
+  Cluster cluster(2, 1, 2);
+  cluster.JoinAll(2);
+  for (int second = 5; second < 200; second += 5) {
+    cluster.now = kStart + seconds(second);
+    for (const int rank : {0, 1}) cluster->Heard(rank, cluster.now);
+    cluster.Tick();
+    ASSERT_FALSE(cluster->end()) << second;
+  }
+  cluster.now = kStart + seconds(200);
+  for (const int rank : {0, 1}) cluster->Heard(rank, cluster.now);
+  cluster.Tick();
+  ASSERT_TRUE(cluster->end());
+  EXPECT_EQ(std::string(cluster->end()->message()),
+            "no worker is left that could go on: worker:0 (nothing done for 3m20s), worker:1 (nothing done "
+            "for 3m20s)");
 }
 
 TEST(Coordinator, AShardThatDoesNotApplyIsNamed) {

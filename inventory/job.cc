@@ -311,12 +311,12 @@ absl::Status CheckTraining(const YamlNode& root, const Job& job) {
     return where->Error("strategy parameter_server needs at least one ps");
   }
   const int contributors = job.worker.count + job.chief.count;
-  if (job.update.aggregate.value_or(0) > contributors && job.train.global_batch_size) {
-    return root.Find("train")
-        ->Find("global_batch_size")
-        ->KeyError(
-            absl::StrFormat("%d gradients of %d workers need \"batch_size\", the samples of each gradient",
-                            *job.update.aggregate, contributors));
+  if (job.update.aggregate.value_or(0) > contributors && !job.train.batch_size) {
+    return root.Find("update")
+        ->Find("aggregate")
+        ->KeyError(absl::StrFormat(
+            "%d gradients of %d workers need `train: {batch_size: ...}`, the samples of each gradient",
+            *job.update.aggregate, contributors));
   }
   // Wide & deep has ftrl where the job file names no other optimizer.
   const auto is_ftrl = [&](const OptimizerSpec& optimizer, bool by_default) {

@@ -219,7 +219,7 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"update: {mode: async, aggregate: 3}\n",
        "4:23: \"aggregate\" needs `mode: sync`: only there a number of gradients makes a step"},
       {"update: {mode: sync, aggregate: 4}\ntrain: {global_batch_size: 300}\n",
-       "5:9: 4 gradients of 3 workers need \"batch_size\", the samples of each gradient"},
+       "4:22: 4 gradients of 3 workers need `train: {batch_size: ...}`, the samples of each gradient"},
       {"update: {mode: sync, aggregate: 0}\n", "4:33: expected a whole number from 1 to 8192, found \"0\""},
       {"train: {step: 5}\n", "4:9: unknown key \"step\" in train; did you mean \"steps\"?"},
       {"train: {steps: -5}\n", "4:16: expected a whole number from 1 to 1000000000, found \"-5\""},
@@ -413,7 +413,7 @@ TEST(Job, ReadsHowUpdatesAreMade) {
     return job.ok() ? job->update : UpdateSpec();
   };
   EXPECT_EQ(update("{mode: sync, aggregate: 2}").aggregate, 2);
-  EXPECT_EQ(update("{mode: sync, aggregate: 7}").aggregate, 7);
+  EXPECT_EQ(update("{mode: sync, aggregate: 7}\ntrain: {batch_size: 10}").aggregate, 7);
   EXPECT_EQ(update("{mode: bounded, staleness: 3}").mode, UpdateSpec::Mode::kBounded);
   EXPECT_EQ(update("{mode: bounded, staleness: 3}").staleness, 3);
   const UpdateSpec async = update("{max_staleness: 5, scale_rate: true}");

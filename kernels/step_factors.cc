@@ -10,9 +10,11 @@ void StepFactorSequence::SkipTo(uint64_t updates) {
   updates_ = updates;
   beta1_power_ = beta2_power_ = 1;
   if (config_.kind != OptimizerKind::kAdam) return;
-  for (uint64_t i = 0; i < updates && (beta1_power_ > 0 || beta2_power_ > 0); ++i) {
+  for (uint64_t i = 0; i < updates; ++i) {
+    const double beta1_power = beta1_power_, beta2_power = beta2_power_;
     beta1_power_ *= double{config_.beta1};
     beta2_power_ *= double{config_.beta2};
+    if (beta1_power_ == beta1_power && beta2_power_ == beta2_power) break;  // rounding keeps them above 0
   }
 }
 

@@ -19,7 +19,7 @@ class StepFactorSequence {
   /// not read is 0.
   StepFactors Next(float rate_scale = 1);
 
-  /// As if it had been asked for `updates` of them. Adam's products are made again: a nanosecond for each.
+  /// As if it had been asked for `updates` of them. Adam's products are made again, as far as they change.
   void SkipTo(uint64_t updates);
 
  private:

@@ -61,6 +61,9 @@ absl::StatusOr<checkpoint::Manifest::File> CheckpointStore::WriteShard(
   const std::filesystem::path path = PathOf(step, name);
   if (hook_) hook_("mkdir");
   MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
+  // One that is there is made again, by a training that went back: from here on it is none.
+  std::error_code ignored;
+  std::filesystem::remove(PathOf(step, kManifestName), ignored);
   MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, WriteShardFile(path, header, sections, hook_));
   if (hook_) hook_("sync folder");
   MUSTER_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
@@ -163,6 +166,7 @@ absl::Status CheckpointStore::VerifyShard(const checkpoint::Manifest& manifest, 
 }
 
 absl::Status CheckpointStore::Prune(int keep) const {
+  MUSTER_CHECK(keep > 0);
   MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, List());
   if (static_cast<int>(steps.size()) <= keep) return absl::OkStatus();
   const uint64_t oldest = steps[keep - 1];

@@ -26,7 +26,8 @@ class CheckpointStore {
   std::filesystem::path PathOf(uint64_t step, const std::string& name) const;
   static std::string ShardFileName(int shard_index, int shard_count);
 
-  /// Writes a shard's file; makes the folders that it needs.
+  /// Writes a shard's file; makes the folders that it needs. If there is a checkpoint of this step, it is
+  /// none any more.
   absl::StatusOr<checkpoint::Manifest::File> WriteShard(uint64_t step, const checkpoint::ShardHeader& header,
                                                         std::span<const CheckpointSection> sections) const;
 

@@ -127,7 +127,10 @@ TEST_F(CheckpointTest, AMissingFileAndOneOfAnotherCheckpointAreNoticed) {
   // The same shard at the same step, of a training that went another way.
   const std::vector<char> section = Bytes(40, 99);
   const CheckpointSection sections[] = {{.bytes = section}};
-  ASSERT_TRUE(store_.WriteShard(5, Header(5, 1, 2), sections).ok());
+  const CheckpointStore other(folder_.path() / "other");
+  ASSERT_TRUE(other.WriteShard(5, Header(5, 1, 2), sections).ok());
+  ASSERT_TRUE(
+      WriteFileAtomically(path, *ReadFile(other.PathOf(5, CheckpointStore::ShardFileName(1, 2)))).ok());
   absl::Status status = Verify(store_, 5);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("is not the file that its checkpoint was made with"));
@@ -140,6 +143,14 @@ TEST_F(CheckpointTest, AMissingFileAndOneOfAnotherCheckpointAreNoticed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("must hold the files of all of them"));
   ASSERT_TRUE(WriteFileAtomically(path, good).ok());
+  EXPECT_TRUE(Verify(store_, 5).ok());
+}
+
+TEST_F(CheckpointTest, OneThatIsMadeAgainIsNoneUntilItIsWhole) {
+  ASSERT_TRUE(Write(store_, 5).ok());
+  ASSERT_TRUE(store_.WriteShard(5, Header(5, 1, 2), {}).ok());
+  EXPECT_THAT(*store_.List(), IsEmpty());
+  ASSERT_TRUE(Write(store_, 5).ok());
   EXPECT_TRUE(Verify(store_, 5).ok());
 }
 

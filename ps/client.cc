@@ -80,15 +80,17 @@ absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> paramete
 }
 
 // Shards apply a step that has been chosen one after the other, and other workers may have gone on without
-// this one: until no shard's parameters are too old for the step that is to be contributed to. Ends because a
-// step takes the others at least one exchange, as long as a pull does; and at the deadline.
+// this one: until no shard's parameters are too old for the step that is to be contributed to. A backup
+// worker with a slow link may be behind for long, which holds up nobody: it has a deadline only as long as
+// nothing moves.
 absl::Status ParameterServerClient::Align(const Destination& destination) {
   if (is_async()) return absl::OkStatus();
-  const TimePoint deadline = Now() + options_.answer_timeout;
+  TimePoint deadline = Now() + options_.answer_timeout;
   while (true) {
     std::vector<ShardClock> clocks;
     for (const auto& shard : shards_) clocks.push_back(shard->clock);
-    step_ = NextStep(clocks);
+    const uint64_t step = NextStep(clocks);
+    if (step != std::exchange(step_, step)) deadline = Now() + options_.answer_timeout;
     std::vector<std::optional<Request>> requests(shards_.size());
     bool aligned = true;
     for (size_t i = 0; i < shards_.size(); ++i) {
@@ -106,17 +108,19 @@ absl::Status ParameterServerClient::Align(const Destination& destination) {
   }
 }
 
+void ParameterServerClient::Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined) {
+  const std::unique_ptr<ShardConnection> old = [&] {
+    const std::lock_guard lock(connections_mutex_);
+    shard.joined = joined;
+    return std::exchange(shard.connection, std::move(connection));
+  }();  // it ends outside of the lock
+}
+
 absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimePoint deadline,
                                                              std::span<float> parameters) {
   const std::string who = TaskName(shard.task);
   const TimePoint start = Now();
-  const auto replace = [&](std::unique_ptr<ShardConnection> connection, bool joined) {
-    const std::lock_guard lock(connections_mutex_);
-    std::swap(shard.connection, connection);
-    shard.joined = joined;
-    return connection;  // the old one ends outside of the lock
-  };
-  replace(nullptr, false);
+  Replace(shard, nullptr, false);
   const std::optional<Request> interrupted = std::exchange(shard.in_flight, std::nullopt);
   absl::Status last_error;
   while (true) {
@@ -124,7 +128,7 @@ absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimeP
                                                std::min(deadline, Now() + std::chrono::seconds(10)), queue_,
                                                ++last_connection_);
     if (connection.ok()) {
-      replace(*std::move(connection), false);
+      Replace(shard, *std::move(connection), false);
       ps::Join* join = shard.in_flight.emplace().header.mutable_join();
       join->set_rank(RankOf(options_.cluster, options_.task));
       join->set_worker_uuid(uuid_);
@@ -231,8 +235,12 @@ absl::StatusOr<std::optional<ShardReply>> ParameterServerClient::HandleEvent(con
   Shard& shard = **from;
   auto reply = shard.connection->Decode(event);
   if (absl::IsUnavailable(reply.status())) {
+    if (!shard.in_flight) {  // it may have ended, and need never be asked again
+      Replace(shard, nullptr, false);
+      return std::nullopt;
+    }
     MUSTER_RETURN_IF_ERROR(Reconnect(shard));
-    if (shard.in_flight) Send(shard);
+    Send(shard);
     return std::nullopt;
   }
   if (!reply.ok()) return Annotate(reply.status(), TaskName(shard.task));
@@ -278,7 +286,9 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
   std::vector<ps::ServerHeader> replies(shards_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->in_flight = std::move(requests[i]);
-    if (shards_[i]->in_flight) Send(*shards_[i]);
+    if (!shards_[i]->in_flight) continue;
+    if (shards_[i]->connection == nullptr) MUSTER_RETURN_IF_ERROR(Reconnect(*shards_[i]));
+    Send(*shards_[i]);
   }
   const TimePoint start = Now(), deadline = start + options_.answer_timeout;
   const auto is_waiting = [](const auto& shard) { return shard->in_flight.has_value(); };

@@ -92,7 +92,7 @@ class ParameterServerClient {
   /// Tells all shards that this worker has succeeded.
   absl::Status Finish();
 
-  /// Of all frames to and from the servers, ids and headers included.
+  /// Of all requests and their answers, ids and headers included; heartbeats are not.
   uint64_t bytes_pushed() const { return bytes_pushed_; }
   uint64_t bytes_pulled() const { return bytes_pulled_; }
 
@@ -115,6 +115,7 @@ class ParameterServerClient {
 
   bool is_async() const { return options_.config.mode() == ps::ASYNC; }
   absl::StatusOr<ps::JoinReply> Connect(Shard& shard, TimePoint deadline, std::span<float> parameters);
+  void Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined);
   absl::Status Reconnect(Shard& shard);
   void Send(Shard& shard);
   absl::StatusOr<ShardReply> Receive(Shard& shard, TimePoint deadline);

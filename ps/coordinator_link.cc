@@ -1,5 +1,7 @@
 #include "ps/coordinator_link.h"
 
+#include <algorithm>
+
 #include "base/logging.h"
 
 namespace muster {
@@ -8,6 +10,8 @@ namespace {
 constexpr TaskId kCoordinatorTask{Role::kPs, 0};
 constexpr Duration kConnectTimeout = std::chrono::seconds(1);  // for one attempt; a stop waits no longer
 constexpr Duration kPause = std::chrono::milliseconds(200);
+constexpr Duration kSilence = std::chrono::seconds(3);
+constexpr Duration kWarnAgainAfter = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -34,6 +38,8 @@ void CoordinatorLink::Send(const ps::ShardReport& report) {
 }
 
 void CoordinatorLink::Run(const std::stop_token& stop) {
+  const TimePoint start = Now();
+  TimePoint next_warning = start;
   while (!stop.stop_requested()) {
     absl::Status status = Converse(stop);
     {
@@ -46,6 +52,12 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
           "ps:0 at %s has not answered for %s", options_.address, FormatAge(Now() - *last_heard_)));
     }
     if (!absl::IsUnavailable(status)) return callbacks_.on_lost(status);
+    const TimePoint since = last_heard_.value_or(start);
+    if (Now() >= std::max(next_warning, since + kSilence)) {
+      spdlog::warn("ps:{} has no connection to ps:0 at {} for {}: {}", options_.join.shard_index(),
+                   options_.address, FormatAge(Now() - since), std::string(status.message()));
+      next_warning = Now() + kWarnAgainAfter;
+    }
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -57,13 +69,15 @@ absl::Status CoordinatorLink::Converse(const std::stop_token& stop) {
                           ShardConnection::Connect(options_.address, kCoordinatorTask, options_.tls,
                                                    Now() + kConnectTimeout, queue_));
   ShardConnection* const connection = connected.get();
+  ps::ClientHeader join;
+  join.set_version(kWireVersion);
+  *join.mutable_shard_join() = options_.join;
+  connection->Send(join, {});
   {
+    // From here on others may send, and what they say comes after the join.
     const std::lock_guard lock(mutex_);
     connection_ = std::move(connected);  // replaced by this thread only
   }
-  ps::ClientHeader join;
-  *join.mutable_shard_join() = options_.join;
-  Send(std::move(join));
   while (!stop.stop_requested()) {
     const auto reply = connection->Receive(Now() + kConnectTimeout);
     if (absl::IsDeadlineExceeded(reply.status())) continue;  // gRPC's keepalive breaks a stream that is dead

@@ -68,7 +68,9 @@ class Stream final : public grpc::ServerGenericBidiReactor {
 class Service final : public FrameServer, private grpc::CallbackGenericService {
  public:
   explicit Service(FrameServer::Handler* handler) : handler_(handler) {}
-  ~Service() override {
+  ~Service() override { Service::Shutdown(); }
+
+  void Shutdown() override {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     server_ = nullptr;  // waits for all reactions
   }

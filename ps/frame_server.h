@@ -34,8 +34,12 @@ class FrameServer {
                                                              const std::optional<TlsIdentity>& tls,
                                                              Handler* handler);
 
-  /// Breaks all streams and frees the port; no handler runs any more.
+  /// As Shutdown.
   virtual ~FrameServer() = default;
+
+  /// Breaks all streams and frees the port. Handlers that run may call the other methods; when it returns,
+  /// none runs any more.
+  virtual void Shutdown() = 0;
 
   /// To a stream that is gone: nothing happens.
   virtual void Send(StreamId stream, grpc::ByteBuffer frame) = 0;

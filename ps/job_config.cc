@@ -138,7 +138,8 @@ absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& c
   std::vector<OptimizerConfig> optimizers;
   for (const ps::Optimizer& optimizer : config.optimizers()) {
     auto one = FromProto(optimizer);
-    if (!one.ok()) return Annotate(one.status(), absl::StrFormat("optimizer group %d", optimizers.size()));
+    const absl::Status status = one.ok() ? Validate(*one) : one.status();
+    if (!status.ok()) return Annotate(status, absl::StrFormat("optimizer group %d", optimizers.size()));
     optimizers.push_back(*std::move(one));
   }
   return optimizers;

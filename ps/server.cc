@@ -44,10 +44,7 @@ class Server final : public ParameterServer, private FrameServer::Handler {
  public:
   explicit Server(const ParameterServerOptions& options)
       : options_(options), uuid_(RandomName(20)), name_(TaskName({Role::kPs, options.shard_index})) {}
-  ~Server() override {
-    frames_ = nullptr;  // before what its threads use
-    link_ = nullptr;
-  }
+  ~Server() override;
 
   absl::Status Listen();
   absl::Status Wait() override;
@@ -72,6 +69,7 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   void HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat);
   absl::Status HandleShardJoin(StreamId stream, const ps::ShardJoin& join);
   absl::Status HandleShardReport(StreamId stream, const ps::ShardReport& report);
+  void OnCoordination(const ps::Coordination& coordination);
   void HandleCoordination(const ps::Coordination& coordination);
   absl::Status AdoptConfig(const ps::JobConfig& config);
 
@@ -152,14 +150,26 @@ absl::Status Server::Listen() {
   link.join.set_generation(options_.generation);
   link.join.set_server_uuid(uuid_);
   link_ = std::make_unique<CoordinatorLink>(
-      std::move(link), CoordinatorLink::Callbacks{
-                           .on_coordination = [this](const ps::Coordination& c) { HandleCoordination(c); },
-                           .on_lost =
-                               [this](const absl::Status& status) {
-                                 const std::lock_guard lock(mutex_);
-                                 End(status);
-                               }});
+      std::move(link),
+      CoordinatorLink::Callbacks{.on_coordination = [this](const ps::Coordination& c) { OnCoordination(c); },
+                                 .on_lost =
+                                     [this](const absl::Status& status) {
+                                       const std::lock_guard lock(mutex_);
+                                       End(status);
+                                     }});
   return absl::OkStatus();
+}
+
+// What runs on the threads of others finds everything in its place until they have ended.
+Server::~Server() {
+  std::unique_ptr<CoordinatorLink> link;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!end_) end_ = absl::CancelledError(name_ + " has been ended");
+    link = std::move(link_);
+  }
+  link = nullptr;
+  if (frames_ != nullptr) frames_->Shutdown();
 }
 
 absl::Status Server::Wait() {
@@ -188,9 +198,13 @@ void Server::OnClosed(StreamId stream) {
   const std::lock_guard lock(mutex_);
   workers_.erase(stream);
   shard_streams_.erase(stream);
-  std::erase_if(pulls_,
-                [&](const WaitingPull& waiting) { return requests_.at(waiting.id).stream == stream; });
   std::erase_if(requests_, [&](const auto& request) { return request.second.stream == stream; });
+  std::erase_if(pulls_, [&](const WaitingPull& waiting) { return !requests_.contains(waiting.id); });
+}
+
+absl::Status OutOfMemory() {
+  return absl::ResourceExhaustedError(
+      "not enough memory on its host for this part of the model: use more parameter servers");
 }
 
 // gRPC would swallow an exception together with the request. What memory was short for may be done by half,
@@ -213,12 +227,9 @@ void Server::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
       status = Handle(stream, header, std::move(gradient));
     }
   } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError(
-        "not enough memory on its host for this part of the model: use more parameter servers");
-    spdlog::error("{}: {}", name_, std::string(status.message()));
+    status = OutOfMemory();
     const std::lock_guard lock(mutex_);
-    if (!end_) end_ = status;
-    changed_.notify_all();
+    End(status);
   }
   if (status.ok()) return;
   const std::lock_guard lock(mutex_);
@@ -293,12 +304,15 @@ absl::Status Server::HandleJoin(StreamId stream, uint64_t request, const ps::Joi
 
   const WorkerIdentity worker{
       .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
+  const bool same_process = rule_->CheckNewest(worker).ok();  // whose connection broke
   UpdateActions actions;
   MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, rule_->Join(worker, &actions));
   Perform(actions);
   workers_[stream] = worker;
-  finished_ranks_.erase(worker.rank);
-  if (coordinator_) coordinator_->Join(worker.rank, Now());
+  if (!same_process) finished_ranks_.erase(worker.rank);
+  if (coordinator_) {
+    same_process ? coordinator_->Heard(worker.rank, Now()) : coordinator_->Join(worker.rank, Now());
+  }
   spdlog::info("{}: {} has joined at step {} from {}", name_, TaskName(task), answer.step,
                frames_->PeerOf(stream));
 
@@ -373,6 +387,7 @@ absl::Status Server::HandleAwait(StreamId stream, const WorkerIdentity& worker, 
   if (!coordinator_) return InvalidArgument("ps:0 knows who has finished, %s does not", name_);
   MUSTER_RETURN_IF_ERROR(rule_->CheckNewest(worker));
   awaits_[worker.rank] = AddRequest(stream, request);  // of an earlier one nobody listens to the answer
+  coordinator_->Await(worker.rank, Now());
   return absl::OkStatus();
 }
 
@@ -436,7 +451,7 @@ absl::Status Server::HandleShardReport(StreamId stream, const ps::ShardReport& r
   if (!coordinator_) return absl::OkStatus();  // it will be said again
   ShardReport read{.step = report.step()};
   for (const ps::ShardReport::Part& part : report.held()) {
-    if (static_cast<int>(part.rank()) >= options_.cluster.rank_count()) {
+    if (part.rank() >= static_cast<uint32_t>(options_.cluster.rank_count())) {
       return InvalidArgument("ps:%d holds a part of rank %d of %d", shard->second, part.rank(),
                              options_.cluster.rank_count());
     }
@@ -446,9 +461,16 @@ absl::Status Server::HandleShardReport(StreamId stream, const ps::ShardReport& r
   return absl::OkStatus();
 }
 
-void Server::HandleCoordination(const ps::Coordination& coordination) {
+void Server::OnCoordination(const ps::Coordination& coordination) {
   const std::lock_guard lock(mutex_);
-  if (end_) return;
+  try {
+    if (!end_) HandleCoordination(coordination);
+  } catch (const std::bad_alloc&) {
+    End(OutOfMemory());
+  }
+}
+
+void Server::HandleCoordination(const ps::Coordination& coordination) {
   if (coordinator_uuid_.empty()) coordinator_uuid_ = coordination.server_uuid();
   if (coordinator_uuid_ != coordination.server_uuid()) {
     if (config_) {
@@ -460,6 +482,13 @@ void Server::HandleCoordination(const ps::Coordination& coordination) {
   waits_for_ = coordination.waits_for();
   for (const ps::Coordination::Decision& decision : coordination.decisions()) {
     if (!rule_) break;  // it will be said again
+    const auto is_bad = [this](uint32_t rank) {
+      return rank >= static_cast<uint32_t>(options_.cluster.rank_count());
+    };
+    if (decision.ranks().empty() || std::any_of(decision.ranks().begin(), decision.ranks().end(), is_bad)) {
+      return End(
+          InvalidArgument("ps:0 has chosen contributors of step %d that there cannot be", decision.step()));
+    }
     Perform(rule_->Decide({decision.step(), {decision.ranks().begin(), decision.ranks().end()}}));
   }
   if (coordination.ended()) {
@@ -502,7 +531,14 @@ void Server::CoordinateAsFirst(bool always) {
       return true;
     });
     const bool waits = !is_async() && coordinator_->waiting_since() < Now() - kStallAfter;
-    LogStall(waits ? coordinator_->DescribeWait(Now()) : "");
+    std::string text = waits ? coordinator_->DescribeWait(Now()) : "";
+    for (int shard = 1; waits && shard < shard_count(); ++shard) {
+      const auto is_it = [&](const auto& stream) { return stream.second == shard; };
+      if (std::none_of(shard_streams_.begin(), shard_streams_.end(), is_it)) {
+        text += absl::StrFormat("; ps:%d has no connection to ps:0", shard);
+      }
+    }
+    LogStall(text);
   }
   TellOthers(always);
   if (coordinator_ && coordinator_->end()) End(*coordinator_->end());
@@ -536,13 +572,11 @@ void Server::TellOthers(bool always) {
       decision->set_step(step);
       decision->mutable_ranks()->Add(ranks.begin(), ranks.end());
     }
-    if (const std::optional<absl::Status>& end = coordinator_->end()) {
-      coordination->set_ended(true);
-      if (!end->ok()) {
-        coordination->mutable_end()->set_code(static_cast<int>(end->code()));
-        coordination->mutable_end()->set_message(std::string(end->message()));
-      }
-    }
+  }
+  coordination->set_ended(end_.has_value());
+  if (end_ && !end_->ok()) {
+    coordination->mutable_end()->set_code(static_cast<int>(end_->code()));
+    coordination->mutable_end()->set_message(std::string(end_->message()));
   }
   for (const auto& [stream, shard] : shard_streams_) Send(stream, header);
 }
@@ -577,6 +611,7 @@ void Server::End(const absl::Status& status) {
   if (end_) return;
   end_ = status;
   changed_.notify_all();
+  if (has_coordinator()) TellOthers(/*always=*/true);
   if (status.ok()) return;
   for (const auto& [id, request] : requests_) SendError(request.stream, request.number, status);
   requests_.clear();

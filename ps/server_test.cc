@@ -219,10 +219,20 @@ TEST(ParameterServer, AShardOfAnotherClusterIsRefused) {
   EXPECT_THAT(error(1, 2, 7), HasSubstr("ps:1 to generation 7"));
   ps::ClientHeader report;
   report.set_version(kWireVersion);
-  report.mutable_shard_report();
+  report.mutable_shard_report()->add_held()->set_rank(0xFFFFFFFF);
   (*connection)->Send(report, {});
   EXPECT_THAT((*connection)->Receive(Now() + std::chrono::seconds(20))->header.error().message(),
               HasSubstr("a stream that no shard has joined"));
+}
+
+TEST(ParameterServer, AJobWithANumberThatMakesNoSenseIsRefused) {
+  Cluster cluster(1, 1, UpdateMode::kSync);
+  auto options = cluster.ClientOptions(0);
+  options.config.mutable_optimizers(1)->set_learning_rate(std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> parameters(cluster.layout.size());
+  const auto joined = ParameterServerClient(options).Join(parameters);
+  EXPECT_EQ(joined.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(joined.status().message()), HasSubstr("optimizer group 1"));
 }
 
 TEST(ParameterServer, ATakenPortIsItsOwnKindOfFailure) {

@@ -289,7 +289,7 @@ TEST(ParameterServer, WithBackupsEveryStepHasTheNumberOfGradients) {
 
 TEST(ParameterServer, AMissingWorkerIsNotWaitedForForEver) {
   Cluster cluster(1, 2, UpdateMode::kSync);
-  cluster.StartServer(0, std::chrono::milliseconds(300));
+  cluster.StartServer(0, std::chrono::milliseconds(1500));
   auto ended = std::async(std::launch::async, [&] { return cluster.servers[0]->Wait(); });
   auto client = std::make_unique<ParameterServerClient>(cluster.ClientOptions(0));
   std::vector<float> parameters(cluster.layout.size());

@@ -146,7 +146,7 @@ void UpdateRule::AnswerLate(PushOutcome outcome, const PushInfo& push, UpdateAct
 
 UpdateActions UpdateRule::Decide(const StepDecision& decision) {
   UpdateActions actions;
-  if (decision.step < step_) return actions;
+  if (decision.step < step_ || decision.ranks.empty()) return actions;
   const auto [known, added] = decisions_.emplace(decision.step, decision.ranks);
   MUSTER_CHECK(known->second == decision.ranks);  // a step is chosen once
   ApplyDecided(&actions);
