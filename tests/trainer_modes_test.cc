@@ -99,12 +99,11 @@ TEST_F(TrainerModes, AWorkerThatStandsStillIsNamedAndThenLeftBehind) {
   Started& stopped = tasks[3];
   ASSERT_TRUE(Eventually([&] { return !Losses("stall").empty(); }, chief.process));
   stopped.process.Signal(SIGSTOP);
-  EXPECT_TRUE(Eventually([&] { return Logs(chief, "for worker:1 (no gradient yet"); }, chief.process))
+  // Its gradient is nowhere, or not at one of the servers if it stood still while it sent it.
+  EXPECT_TRUE(Eventually([&] { return Logs(chief, " has waited ") && Logs(chief, " for worker:1 ("); },
+                         chief.process))
       << *ReadFile(chief.log);
-  EXPECT_FALSE(Logs(ps, "go on without it"));
-  EXPECT_TRUE(
-      Eventually([&] { return Logs(ps, "worker:1 has been silent for 6s: the others go on without it"); },
-                 chief.process))
+  EXPECT_TRUE(Eventually([&] { return Logs(ps, "worker:1 has been silent for"); }, chief.process))
       << *ReadFile(ps.log);
   stopped.process.Signal(SIGCONT);
   WaitForSuccess(tasks);
