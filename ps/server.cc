@@ -228,6 +228,7 @@ void Server::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
     }
   } catch (const std::bad_alloc&) {
     status = OutOfMemory();
+    spdlog::error("{}: {}", name_, std::string(status.message()));
     const std::lock_guard lock(mutex_);
     End(status);
   }
