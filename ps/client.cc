@@ -144,6 +144,7 @@ absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimeP
         MUSTER_RETURN_IF_ERROR(ReceiveFloats(shard, *reply, {.parameters = parameters}));
         const std::lock_guard lock(connections_mutex_);
         shard.joined = true;
+        shard.awaiting = 0;
         return reply->header.join();
       }
       if (!absl::IsUnavailable(reply.status())) return reply.status();
@@ -198,10 +199,8 @@ absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoin
     ShardReply reply = *std::move(received);
     if (reply.header.request() != shard.awaiting) continue;  // an answer to a request that was given up
     bytes_pulled_ += reply.bytes;
-    if (!reply.header.has_error()) return reply;
-    const ps::Error& error = reply.header.error();
-    return absl::Status(static_cast<absl::StatusCode>(error.code()),
-                        TaskName(shard.task) + ": " + error.message());
+    if (reply.header.has_error()) return StatusOf(reply.header.error(), TaskName(shard.task));
+    return reply;
   }
 }
 
@@ -246,26 +245,21 @@ absl::StatusOr<std::optional<ShardReply>> ParameterServerClient::HandleEvent(con
   if (!reply.ok()) return Annotate(reply.status(), TaskName(shard.task));
   shard.last_heard = Now();
   if (reply->header.has_heartbeat()) {
-    MUSTER_RETURN_IF_ERROR(HandleHeartbeat(shard, reply->header.heartbeat()));
+    HandleHeartbeat(shard, reply->header.heartbeat());
     return std::nullopt;
   }
   if (!shard.in_flight || reply->header.request() != shard.awaiting) return std::nullopt;
   bytes_pulled_ += reply->bytes;
-  if (reply->header.has_error()) {
-    const ps::Error& error = reply->header.error();
-    return absl::Status(static_cast<absl::StatusCode>(error.code()),
-                        TaskName(shard.task) + ": " + error.message());
-  }
+  if (reply->header.has_error()) return StatusOf(reply->header.error(), TaskName(shard.task));
   return *std::move(reply);
 }
 
-absl::Status ParameterServerClient::HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply) {
-  if (!shard.in_flight || reply.awaiting() != shard.awaiting) return absl::OkStatus();
+void ParameterServerClient::HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply) {
+  if (!shard.in_flight || reply.awaiting() != shard.awaiting) return;
   shard.waits_for = reply.waits_for();
-  if (!reply.unknown()) return absl::OkStatus();
+  if (!reply.unknown()) return;
   spdlog::warn("{} does not have what was sent to it; sending it again", TaskName(shard.task));
   Send(shard);
-  return absl::OkStatus();
 }
 
 void ParameterServerClient::LogWait(TimePoint since) {

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -124,7 +123,7 @@ class ParameterServerClient {
   absl::StatusOr<std::vector<ps::ServerHeader>> Exchange(std::vector<std::optional<Request>> requests,
                                                          const Destination& destination);
   absl::StatusOr<std::optional<ShardReply>> HandleEvent(const FrameQueue::Event& event, Shard** shard);
-  absl::Status HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply);
+  void HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply);
   void LogWait(TimePoint since);
   absl::StatusOr<ps::AwaitFinishedReply> AwaitFinished();
   void Beat(const std::stop_token& stop);

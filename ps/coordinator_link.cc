@@ -83,10 +83,7 @@ absl::Status CoordinatorLink::Converse(const std::stop_token& stop) {
     if (absl::IsDeadlineExceeded(reply.status())) continue;  // gRPC's keepalive breaks a stream that is dead
     MUSTER_RETURN_IF_ERROR(reply.status());
     last_heard_ = Now();
-    if (reply->header.has_error()) {
-      const ps::Error& error = reply->header.error();
-      return absl::Status(static_cast<absl::StatusCode>(error.code()), "ps:0: " + error.message());
-    }
+    if (reply->header.has_error()) return StatusOf(reply->header.error(), "ps:0");
     if (!reply->header.has_coordination()) continue;
     callbacks_.on_coordination(reply->header.coordination());
     if (reply->header.coordination().ended()) break;  // by hanging up ps:0 learns that it was heard

@@ -90,7 +90,6 @@ class Server final : public ParameterServer, private FrameServer::Handler {
 
   PushId AddRequest(StreamId stream, uint64_t number, RepeatedRows rows = {});
   void AnswerPulls();
-  void Answer(const WaitingPull& waiting);
   void Reply(PushId id, ps::ServerHeader header, const Floats& parameters = nullptr);
   void Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload = {});
   void SendError(StreamId stream, uint64_t request, const absl::Status& status);
@@ -129,7 +128,8 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   std::unique_ptr<CoordinatorLink> link_;
   std::string coordinator_uuid_;  // of the process that has it
   int needed_ = 1;                // parts of a step to report
-  ShardReport told_report_;
+
+  ShardReport told_report_;  // to the coordinator, wherever that is
 };
 
 absl::Status Server::Listen() {
@@ -493,9 +493,7 @@ void Server::HandleCoordination(const ps::Coordination& coordination) {
     Perform(rule_->Decide({decision.step(), {decision.ranks().begin(), decision.ranks().end()}}));
   }
   if (coordination.ended()) {
-    const ps::Error& why = coordination.end();
-    End(why.code() == 0 ? absl::OkStatus()
-                        : absl::Status(static_cast<absl::StatusCode>(why.code()), why.message()));
+    End(coordination.has_end() ? StatusOf(coordination.end(), "ps:0") : absl::OkStatus());
   }
   Coordinate(/*always=*/false);
 }
@@ -575,10 +573,7 @@ void Server::TellOthers(bool always) {
     }
   }
   coordination->set_ended(end_.has_value());
-  if (end_ && !end_->ok()) {
-    coordination->mutable_end()->set_code(static_cast<int>(end_->code()));
-    coordination->mutable_end()->set_message(std::string(end_->message()));
-  }
+  if (end_ && !end_->ok()) SetError(*end_, coordination->mutable_end());
   for (const auto& [stream, shard] : shard_streams_) Send(stream, header);
 }
 
@@ -682,8 +677,7 @@ void Server::Send(StreamId stream, ps::ServerHeader header, const std::vector<gr
 void Server::SendError(StreamId stream, uint64_t request, const absl::Status& status) {
   ps::ServerHeader header;
   header.set_request(request);
-  header.mutable_error()->set_code(static_cast<int>(status.code()));
-  header.mutable_error()->set_message(std::string(status.message()));
+  SetError(status, header.mutable_error());
   Send(stream, std::move(header));
 }
 

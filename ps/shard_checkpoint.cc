@@ -87,6 +87,8 @@ class Assembly {
   // `from`: the range of the flat buffer that the file's shard owned.
   absl::Status Add(ShardFileReader& reader, LayoutRange from, const std::filesystem::path& path) {
     TableRows rows;
+    size_t dense_sections = 0;  // of the parameters and their slots
+    int64_t complete_tables = 0;
     for (const Section& section : reader.header().sections()) {
       const auto floats = [&](std::vector<float>& values) {
         values.resize(section.bytes() / sizeof(float));
@@ -107,6 +109,7 @@ class Assembly {
               (is_slot && section.slot() >= slots_.size())) {
             return damaged();
           }
+          ++dense_sections;
           MUSTER_RETURN_IF_ERROR(floats(values));
           Place(values, from, is_slot ? slots_[section.slot()] : parameters_);
           break;
@@ -133,7 +136,11 @@ class Assembly {
       if (has_all) {
         MUSTER_RETURN_IF_ERROR(
             Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows), path.string()));
+        ++complete_tables;
       }
+    }
+    if (dense_sections != 1 + slots_.size() || complete_tables != shard_.tables().table_count()) {
+      return DataLoss("%s: sections that its model has are missing, or are there twice", path.string());
     }
     return absl::OkStatus();
   }
@@ -205,6 +212,12 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
     const std::filesystem::path path = store.PathOf(manifest.step(), manifest.files(i).name());
     MUSTER_RETURN_IF_ERROR(Annotate(
         CheckSameJob(WithoutWorkers(reader.header().config()), WithoutWorkers(place.config)), path.string()));
+    if (place.config.mode() != ps::ASYNC && reader.header().step() != manifest.step()) {
+      return FailedPrecondition(
+          "%s: its server had made %d updates where the checkpoint is of step %d, as asynchronous training "
+          "leaves them; steps that all servers make together cannot go on from there",
+          path.string(), reader.header().step(), manifest.step());
+    }
     if (same || (old_count != place.count && i == 0)) rule = RuleOf(reader.header());
     MUSTER_RETURN_IF_ERROR(assembly.Add(reader, from, path));
     MUSTER_RETURN_IF_ERROR(store.CheckDigest(manifest, i, reader));

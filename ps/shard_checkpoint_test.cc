@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 
 #include "base/file.h"
@@ -196,6 +197,37 @@ TEST_F(ShardCheckpoint, AnotherJobIsRefusedWithTheDifference) {
   EXPECT_EQ(status(Config(8)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status(Config(8)).message()), HasSubstr("seed"));
   EXPECT_THAT(std::string(status(Config(8)).message()), HasSubstr(store_.folder().string()));
+}
+
+TEST_F(ShardCheckpoint, StepsOfAllServersDoNotGoOnFromServersThatWereApart) {
+  const auto read = [&](UpdateMode mode) {
+    ShardSnapshot snapshot = Job(1).shards[0].Snapshot();
+    ps::JobConfig config = Config();
+    config.set_mode(mode == UpdateMode::kAsync ? ps::ASYNC : ps::SYNC);
+    checkpoint::Manifest manifest;
+    manifest.set_step(10);
+    *manifest.add_files() = *WriteShardCheckpoint(store_, 10, {config, 0, 1}, snapshot, Rule(9));
+    return ReadShardCheckpoint(store_, manifest, {config, 0, 1}).status();
+  };
+  EXPECT_TRUE(read(UpdateMode::kAsync).ok());
+  EXPECT_EQ(read(UpdateMode::kSync).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(read(UpdateMode::kSync).message()), HasSubstr("9 updates"));
+}
+
+TEST_F(ShardCheckpoint, AFileWithoutAllSectionsIsRefused) {
+  const auto read_without = [&](const std::function<void(ShardSnapshot&)>& remove) {
+    ShardSnapshot snapshot = Job(1).shards[0].Snapshot();
+    remove(snapshot);
+    checkpoint::Manifest manifest;
+    manifest.set_step(10);
+    *manifest.add_files() = *WriteShardCheckpoint(store_, 10, {Config(), 0, 1}, snapshot, Rule(10));
+    return ReadShardCheckpoint(store_, manifest, {Config(), 0, 1}).status();
+  };
+  EXPECT_TRUE(read_without([](ShardSnapshot&) {}).ok());
+  EXPECT_EQ(read_without([](ShardSnapshot& snapshot) { snapshot.slots.pop_back(); }).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(read_without([](ShardSnapshot& snapshot) { snapshot.tables.pop_back(); }).code(),
+            absl::StatusCode::kDataLoss);
 }
 
 TEST_F(ShardCheckpoint, ADamagedFileIsRefused) {

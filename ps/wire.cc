@@ -141,6 +141,19 @@ grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values) {
       owner);
 }
 
+void SetError(const absl::Status& status, ps::Error* error) {
+  MUSTER_CHECK(!status.ok());
+  error->set_code(static_cast<int>(status.code()));
+  error->set_message(std::string(status.message()));
+}
+
+absl::Status StatusOf(const ps::Error& error, const std::string& who) {
+  const auto code = static_cast<absl::StatusCode>(error.code());
+  // From another process: it may say anything, but not that all is well.
+  return absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
+                      who + ": " + error.message());
+}
+
 absl::Status DecodeFrame(const grpc::ByteBuffer& frame, google::protobuf::MessageLite* header,
                          FloatPayload* payload) {
   std::vector<grpc::Slice> slices;

@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "proto/parameter_server.pb.h"
 
 namespace muster {
 
@@ -59,6 +61,10 @@ grpc::Slice BorrowFloats(std::span<const float> values);
 
 /// A slice that shares ownership of an immutable buffer.
 grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values);
+
+/// An error on the wire, to and from a status that is not OK.
+void SetError(const absl::Status& status, ps::Error* error);
+absl::Status StatusOf(const ps::Error& error, const std::string& who);
 
 /// Splits a frame. InvalidArgument: too short, wrong magic, a header that does not parse, a payload that is
 /// no whole floats.
