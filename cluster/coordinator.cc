@@ -1,5 +1,7 @@
 #include "cluster/coordinator.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 
 namespace muster {
@@ -9,6 +11,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
       rank_count_(static_cast<int>(options.rank_names.size())),
       start_(now),
       members_(rank_count_),
+      shards_(options.shard_count),
       shard_steps_(options.shard_count),
       last_chosen_(now) {
   MUSTER_CHECK(rank_count_ > 0 && options.shard_count > 0);
@@ -54,7 +57,85 @@ void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
   if (!end_ && std::all_of(members_.begin(), members_.end(), finished)) end_ = absl::OkStatus();
 }
 
+void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
+                            const std::set<CheckpointId>& checkpoints, TimePoint now) {
+  ShardProcess& known = shards_[shard];
+  if (epoch_.number > 0 && known.uuid != uuid) {
+    why_next_epoch_ = absl::StrFormat("ps:%d has started again", shard);
+  } else if (epoch_.number > 0 && epoch < epoch_.number && epoch_.step > 0 &&
+             !checkpoints.contains(begins_with_)) {
+    why_next_epoch_ = absl::StrFormat("ps:%d cannot read its part of checkpoint %d", shard, epoch_.step);
+  }
+  known = {.uuid = uuid, .epoch = epoch, .checkpoints = checkpoints};
+  BeginEpochIfNeeded(now);
+}
+
+void Coordinator::BeginEpochIfNeeded(TimePoint now) {
+  const auto is_missing = [](const ShardProcess& shard) { return shard.uuid.empty(); };
+  if (end_ || (epoch_.number > 0 && why_next_epoch_.empty()) ||
+      std::any_of(shards_.begin(), shards_.end(), is_missing)) {
+    return;
+  }
+  // Shards that outlived the process of an earlier coordinator know its epochs.
+  for (int shard = 0; shard < options_.shard_count; ++shard) {
+    if (shards_[shard].epoch <= epoch_.number) continue;
+    epoch_.number = shards_[shard].epoch;
+    if (why_next_epoch_.empty()) why_next_epoch_ = "ps:0 has started again";
+  }
+  if (!why_next_epoch_.empty() && !options_.may_go_back) {
+    end_ = DataLoss("%s and lost its parameters, without a checkpoint: start the whole job again",
+                    why_next_epoch_);
+    ++version_;
+    return;
+  }
+  std::set<CheckpointId> common = shards_[0].checkpoints;
+  for (const ShardProcess& shard : shards_) {
+    std::erase_if(common, [&](const CheckpointId& id) { return !shard.checkpoints.contains(id); });
+  }
+  if (epoch_.number == 0 && common.empty() && EndsForLackOfCommonCheckpoint()) return;
+  epoch_.number = epoch_.number == 0 ? options_.first_epoch : epoch_.number + 1;
+  begins_with_ = common.empty() ? CheckpointId() : *common.rbegin();
+  epoch_.step = begins_with_.step;
+  if (!why_next_epoch_.empty()) {
+    notices_.push_back({.state = MemberState::kLost,
+                        .text = absl::StrFormat("%s: all go back to step %d", why_next_epoch_, epoch_.step)});
+  } else if (epoch_.step > 0) {
+    notices_.push_back({.text = absl::StrFormat("going on from the checkpoint of step %d", epoch_.step)});
+  }
+  why_next_epoch_.clear();
+  next_step_ = epoch_.step;
+  open_.clear();
+  decisions_.clear();
+  std::fill(shard_steps_.begin(), shard_steps_.end(), epoch_.step);
+  last_chosen_ = now;
+  for (Member& member : members_) {
+    member.last_progress = now;
+    member.finished_at = 0;
+    if (member.state == MemberState::kFinished) member.state = MemberState::kExpected;
+  }
+  ++version_;
+}
+
+// What was trained is not to be lost because a folder was forgotten.
+bool Coordinator::EndsForLackOfCommonCheckpoint() {
+  const auto has_any = [](const ShardProcess& shard) { return !shard.checkpoints.empty(); };
+  if (std::none_of(shards_.begin(), shards_.end(), has_any)) return false;
+  std::vector<std::string> newest;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    newest.push_back(has_any(shards_[i]) ? absl::StrFormat("ps:%d has up to step %d", i,
+                                                           shards_[i].checkpoints.rbegin()->step)
+                                         : absl::StrFormat("ps:%d has none", i));
+  }
+  end_ = FailedPrecondition(
+      "the servers have no checkpoint in common (%s): bring the files together, or remove them to begin anew",
+      absl::StrJoin(newest, ", "));
+  ++version_;
+  return true;
+}
+
 void Coordinator::Report(int shard, const ShardReport& report, TimePoint now) {
+  if (report.epoch != epoch_.number || epoch_.number == 0) return;
+  shards_[shard].epoch = report.epoch;
   shard_steps_[shard] = std::max(shard_steps_[shard], report.step);
   for (const HeldPart& part : report.held) {
     MUSTER_CHECK(part.rank >= 0 && part.rank < rank_count_);

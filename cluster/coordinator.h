@@ -7,8 +7,12 @@
 // these are the first that were complete, and the others are backups (Chen et al., "Revisiting distributed
 // synchronous SGD", 2016); fewer live ranks than that make a step of what they have.
 //
-// What shards report is monotone and may be lost, doubled and reordered: the last report of each makes up for
-// all before.
+// An epoch begins when all shards have joined, from the newest checkpoint that all of them have. When the
+// process of a shard is replaced, or one cannot read the checkpoint, the next one begins: all go back, and do
+// again what came after.
+//
+// What shards report is monotone within an epoch and may be lost, doubled and reordered: the last report of
+// each makes up for all before.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +38,25 @@ struct CoordinatorOptions {
   Duration worker_timeout = std::chrono::minutes(10);
   /// One that has joined is lost when nothing was heard of it for this long.
   Duration lease = std::chrono::seconds(60);
+  /// Shards have checkpoints to go back to. Else the job ends when one is replaced.
+  bool may_go_back = false;
+  /// Number of the first epoch, if no shard knows of an earlier one: one that no other process has taken, so
+  /// that workers that outlived all servers see that these are others.
+  uint64_t first_epoch = 1;
+};
+
+/// Two checkpoints of one step are the same one if the digests of their manifests are.
+struct CheckpointId {
+  uint64_t step = 0;
+  uint32_t digest = 0;
+  friend auto operator<=>(const CheckpointId&, const CheckpointId&) = default;
+};
+
+/// number 0: not all shards have joined.
+struct Epoch {
+  uint64_t number = 0;
+  uint64_t step = 0;  // of the checkpoint that it begins with; 0: initial values
+  friend bool operator==(const Epoch&, const Epoch&) = default;
 };
 
 /// A part of a contribution that a shard holds.
@@ -45,6 +68,7 @@ struct HeldPart {
 
 /// What a shard has: updates applied, and the parts for steps to come.
 struct ShardReport {
+  uint64_t epoch = 0;  // number
   uint64_t step = 0;
   std::vector<HeldPart> held;
   friend bool operator==(const ShardReport&, const ShardReport&) = default;
@@ -77,6 +101,10 @@ class Coordinator {
   /// It has contributed to all steps below `next_step` that it was needed for, and will to no other; async:
   /// 0.
   void Finish(int rank, uint64_t next_step, TimePoint now);
+  /// A process of a shard, in this epoch number (0 if it has just started), could begin with these
+  /// checkpoints. Said again whenever that changes.
+  void ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
+                 const std::set<CheckpointId>& checkpoints, TimePoint now);
   void Report(int shard, const ShardReport& report, TimePoint now);
   void Tick(TimePoint now);
 
@@ -85,6 +113,8 @@ class Coordinator {
 
   /// Grows whenever decisions(), needed() or end() change.
   uint64_t version() const { return version_; }
+
+  const Epoch& epoch() const { return epoch_; }
 
   /// Those that not every shard is known to have applied.
   const std::map<uint64_t, std::vector<int>>& decisions() const { return decisions_; }
@@ -97,7 +127,9 @@ class Coordinator {
   /// Nobody but this rank has anything left to do.
   bool AllOthersDone(int rank) const;
 
-  /// Set once: OK when all ranks have finished; DeadlineExceeded when none is left that could go on.
+  /// Set once: OK when all ranks have finished; DeadlineExceeded when none is left that could go on; DataLoss
+  /// when a shard has lost what it had and there is no going back; FailedPrecondition when the shards have
+  /// checkpoints to begin with, but none in common.
   const std::optional<absl::Status>& end() const { return end_; }
 
   /// What the oldest step that is not chosen waits for: "step 7 has waited 4s for worker:1 (ps:1)"; empty
@@ -130,6 +162,8 @@ class Coordinator {
   bool IsExpectedAt(int rank, uint64_t step) const;
   bool IsComplete(int rank) const;
   int NeededFor(const std::vector<int>& complete) const;  // at next_step_
+  void BeginEpochIfNeeded(TimePoint now);
+  bool EndsForLackOfCommonCheckpoint();
   void SetState(int rank, MemberState state, std::string text);
   void Choose(TimePoint now);
   TimePoint WaitedForSince(int rank) const;
@@ -140,7 +174,17 @@ class Coordinator {
   const CoordinatorOptions options_;
   const int rank_count_;
   const TimePoint start_;
-  std::vector<Member> members_;                     // by rank
+  struct ShardProcess {
+    std::string uuid;  // empty: none has joined
+    uint64_t epoch = 0;
+    std::set<CheckpointId> checkpoints;
+  };
+
+  std::vector<Member> members_;  // by rank
+  std::vector<ShardProcess> shards_;
+  Epoch epoch_;
+  CheckpointId begins_with_;                        // if epoch_.step is not 0
+  std::string why_next_epoch_;                      // not empty: this one cannot go on
   std::vector<uint64_t> shard_steps_;               // by shard: updates applied, as far as reported
   uint64_t next_step_ = 0;                          // the oldest that is not chosen
   std::map<uint64_t, OpenStep> open_;               // from next_step_ on

@@ -20,8 +20,11 @@ class Cluster {
                       .shard_count = shards,
                       .aggregate = aggregate,
                       .worker_timeout = seconds(100),
-                      .lease = seconds(10)},
-                     kStart) {}
+                      .lease = seconds(10),
+                      .may_go_back = true},
+                     kStart) {
+    for (int shard = 0; shard < shards; ++shard) coordinator_.ShardJoin(shard, "first", 0, {}, kStart);
+  }
 
   static std::vector<std::string> Names(int ranks) {
     std::vector<std::string> names;
@@ -36,7 +39,8 @@ class Cluster {
     coordinator_.TakeNotices();
   }
   void Hold(int shard, std::vector<HeldPart> parts, uint64_t step = 0) {
-    coordinator_.Report(shard, {.step = step, .held = std::move(parts)}, now);
+    coordinator_.Report(shard, {.epoch = coordinator_.epoch().number, .step = step, .held = std::move(parts)},
+                        now);
   }
   void Tick() { coordinator_.Tick(now); }
 
@@ -241,6 +245,86 @@ TEST(Coordinator, AShardThatDoesNotApplyIsNamed) {
   cluster.Hold(0, {}, 1);
   cluster.now += seconds(7);
   EXPECT_EQ(cluster->DescribeWait(cluster.now), "step 0 has waited 7s for ps:1 (has not applied it)");
+}
+
+std::set<CheckpointId> Of(const std::vector<uint64_t>& steps) {
+  std::set<CheckpointId> ids;
+  for (const uint64_t step : steps) ids.insert({.step = step, .digest = static_cast<uint32_t>(step + 1)});
+  return ids;
+}
+
+TEST(CoordinatorEpochs, BeginWithTheNewestCheckpointThatAllShardsHave) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+  coordinator.ShardJoin(0, "a", 0, Of({100, 200, 300}), kStart);
+  EXPECT_EQ(coordinator.epoch(), Epoch());
+  coordinator.ShardJoin(1, "b", 0, Of({100, 200}), kStart);
+  EXPECT_EQ(coordinator.epoch(), (Epoch{.number = 1, .step = 200}));
+  coordinator.ShardJoin(1, "b", 1, Of({100, 200, 300}), kStart);
+  EXPECT_EQ(coordinator.epoch().number, 1u) << "nothing has happened";
+}
+
+TEST(CoordinatorEpochs, AReplacedShardTakesAllBack) {
+  Cluster cluster(2, 2, 2);
+  cluster.JoinAll(2);
+  for (const int shard : {0, 1}) cluster.Hold(shard, {{0, 0}, {0, 1}});
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]"));
+  for (const int shard : {0, 1}) cluster.Hold(shard, {{1, 0}}, 1);
+  cluster->Finish(1, 1, cluster.now);
+  cluster->ShardJoin(1, "second", 0, {}, cluster.now);
+  EXPECT_EQ(cluster->epoch(), (Epoch{.number = 2}));
+  EXPECT_THAT(cluster.Notices(), testing::Contains("ps:1 has started again: all go back to step 0"));
+  EXPECT_THAT(cluster.Decisions(), IsEmpty());
+  cluster->Report(0, {.epoch = 1, .step = 1, .held = {{1, 0}}}, cluster.now);
+  cluster->Report(1, {.epoch = 1, .step = 1, .held = {{1, 0}}}, cluster.now);
+  EXPECT_THAT(cluster.Decisions(), IsEmpty()) << "reports of the epoch before";
+  for (const int shard : {0, 1}) cluster.Hold(shard, {{0, 0}});
+  EXPECT_THAT(cluster.Decisions(), IsEmpty()) << "who had finished has to do it again";
+  for (const int shard : {0, 1}) cluster.Hold(shard, {{0, 0}, {0, 1}});
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]"));
+}
+
+TEST(CoordinatorEpochs, AShardThatCannotReadItsPartTakesAllToTheOneBefore) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+  coordinator.ShardJoin(0, "a", 0, Of({100, 200}), kStart);
+  coordinator.ShardJoin(1, "b", 0, Of({100, 200}), kStart);
+  EXPECT_EQ(coordinator.epoch().step, 200u);
+  coordinator.ShardJoin(1, "b", 0, Of({100}), kStart);
+  EXPECT_EQ(coordinator.epoch(), (Epoch{.number = 2, .step = 100}));
+}
+
+TEST(CoordinatorEpochs, AReplacedCoordinatorGoesOnWithHigherNumbers) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+  coordinator.ShardJoin(0, "new", 0, Of({100}), kStart);
+  coordinator.ShardJoin(1, "b", 7, Of({100}), kStart);
+  EXPECT_EQ(coordinator.epoch(), (Epoch{.number = 8, .step = 100}));
+}
+
+TEST(CoordinatorEpochs, AnotherCheckpointOfTheSameStepIsNotTheSame) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+  coordinator.ShardJoin(0, "a", 0, {{100, 1}, {200, 2}}, kStart);
+  coordinator.ShardJoin(1, "b", 0, {{100, 1}, {200, 3}}, kStart);
+  EXPECT_EQ(coordinator.epoch().step, 100u);
+}
+
+TEST(CoordinatorEpochs, ServersDoNotBeginAnewBesideCheckpointsThatTheyCannotUse) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+  coordinator.ShardJoin(0, "a", 0, Of({100, 200}), kStart);
+  coordinator.ShardJoin(1, "b", 0, {}, kStart);
+  ASSERT_TRUE(coordinator.end());
+  EXPECT_EQ(coordinator.end()->code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(coordinator.end()->message()),
+              testing::HasSubstr("(ps:0 has up to step 200, ps:1 has none)"));
+  EXPECT_EQ(coordinator.epoch(), Epoch());
+}
+
+TEST(CoordinatorEpochs, WithoutCheckpointsAReplacedShardIsTheEnd) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2}, kStart);
+  coordinator.ShardJoin(0, "a", 0, {}, kStart);
+  coordinator.ShardJoin(1, "b", 0, {}, kStart);
+  EXPECT_FALSE(coordinator.end());
+  coordinator.ShardJoin(1, "c", 0, {}, kStart);
+  ASSERT_TRUE(coordinator.end());
+  EXPECT_EQ(coordinator.end()->code(), absl::StatusCode::kDataLoss);
 }
 
 }  // namespace

@@ -41,13 +41,6 @@ absl::Status NotInThisVersion(const YamlNode& node, const std::string& instead) 
   return node.Error(absl::StrFormat("%s is not in this version of muster; %s", Quoted(node.text), instead));
 }
 
-// Reads a key whose feature does not exist yet.
-auto Unsupported(std::string what) {
-  return [what = std::move(what)](const YamlNode& node) -> absl::StatusOr<bool> {
-    return node.KeyError(what + " not in this version of muster; remove " + Quoted(node.key));
-  };
-}
-
 absl::StatusOr<std::string> ParseName(const YamlNode& node) {
   constexpr size_t kMaxNameBytes = 63;
   MUSTER_RETURN_IF_ERROR(node.CheckText());
@@ -111,6 +104,24 @@ absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
   return update;
 }
 
+absl::StatusOr<CheckpointSpec> ParseCheckpoint(const YamlNode& node) {
+  CheckpointSpec checkpoint;
+  YamlFields fields(node, "checkpoint");
+  fields.Read("every_steps", &checkpoint.every_steps, YamlInteger<int64_t>(1, 1'000'000'000'000));
+  fields.Read("keep", &checkpoint.keep, YamlInteger<int>(1, 1'000'000));
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  return checkpoint;
+}
+
+// Whether a lost server comes back from a checkpoint.
+absl::StatusOr<bool> ParseDurability(const YamlNode& node) {
+  const auto choice =
+      YamlChoice<bool>("durability", {{"checkpoint", true}, {"journal", false}, {"replicated", false}});
+  MUSTER_ASSIGN_OR_RETURN(const bool available, choice(node));
+  if (!available) return NotInThisVersion(node, "it has: checkpoint");
+  return true;
+}
+
 absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
   using Restart = ReplicaSpec::Restart;
   ReplicaSpec replica;
@@ -138,6 +149,12 @@ absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
 struct Replicas {
   ReplicaSpec ps, chief, worker;
 };
+
+// Whether the job file says when servers are started again.
+bool GivesRestart(const YamlNode& root) {
+  const YamlNode* const ps = root.Find("replicas")->Find("ps");
+  return ps != nullptr && ps->Find("restart") != nullptr;
+}
 
 absl::StatusOr<Replicas> ParseReplicas(const YamlNode& node) {
   Replicas replicas;
@@ -235,7 +252,8 @@ absl::Status CheckModelOrProgram(const YamlNode& root, const Model* model, Job* 
   }
   const std::vector<std::string> foreign_keys =
       model != nullptr ? std::vector<std::string>{"files", "flags"}
-                       : std::vector<std::string>{"variant", "hidden", "strategy", "update", "train"};
+                       : std::vector<std::string>{"variant", "hidden",     "strategy",  "update",
+                                                  "train",   "checkpoint", "durability"};
   for (const YamlNode& child : root.children) {
     if (std::find(foreign_keys.begin(), foreign_keys.end(), child.key) == foreign_keys.end()) continue;
     return child.KeyError(absl::StrFormat("%s means nothing with \"%s\"", Quoted(child.key),
@@ -364,7 +382,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   Job job{.path = path};
   const Model* model = nullptr;
   Replicas replicas;
-  bool unused = false;
+  bool is_durable = false;
   YamlFields fields(root, "the job");
   fields.Require("name", &job.name, ParseName);
   fields.Read("model", &model, ParseModel);
@@ -375,8 +393,8 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   fields.Read("update", &job.update, ParseUpdate);
   fields.Require("replicas", &replicas, ParseReplicas);
   fields.Read("train", &job.train, ReadTrainSpec);
-  fields.Read("checkpoint", &unused, Unsupported("checkpoints are"));
-  fields.Read("durability", &unused, Unsupported("durability of parameter servers is"));
+  fields.Read("checkpoint", &job.checkpoint, ParseCheckpoint);
+  fields.Read("durability", &is_durable, ParseDurability);
   fields.Read("program", &job.program, ParseProgram);
   fields.Read("files", &job.files, YamlOneOrMore("files", ParseProgramFile));
   fields.Read("flags", &job.tensorflow_flags,
@@ -386,6 +404,12 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   job.ps = replicas.ps;
   job.chief = replicas.chief;
   job.worker = replicas.worker;
+  if (is_durable && !job.checkpoint) job.checkpoint.emplace();
+  // A server that comes back has to be started again.
+  if (job.checkpoint && job.ps.restart == ReplicaSpec::Restart::kNever && !GivesRestart(root)) {
+    job.ps.restart = ReplicaSpec::Restart::kOnFailure;
+    job.ps.max_restarts = kDefaultMaxRestarts;
+  }
   MUSTER_RETURN_IF_ERROR(CheckModelOrProgram(root, model, &job));
   if (model != nullptr) {
     MUSTER_RETURN_IF_ERROR(CheckModelDetails(root, *model, job));

@@ -10,6 +10,8 @@
 //     train:
 //       {steps: 1000, batch_size: 100, seed: 1, optimizer: momentum, momentum: 0.9, weight_decay: 0.0005,
 //        learning_rate: 0.01, schedule: {kind: cosine, warmup_steps: 100}}
+//     checkpoint: {every_steps: 200, keep: 3}
+//     durability: checkpoint
 //
 // What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
 // version of muster cannot do yet is refused, with its place, and never ignored.
@@ -80,6 +82,12 @@ struct UpdateSpec {
   std::optional<bool> scale_rate;    // async: the rate is divided by 1 + staleness
 };
 
+/// What parameter servers write, and go back to when one of them is lost.
+struct CheckpointSpec {
+  std::optional<int64_t> every_steps;
+  std::optional<int> keep;
+};
+
 /// Of the learning rate. The numbers of a kind are there only together with it.
 struct ScheduleSpec {
   std::optional<std::string> kind;
@@ -126,6 +134,7 @@ struct Job {
   std::vector<int> hidden;  // sizes of the hidden layers; empty: the model's own
   UpdateSpec update;
   TrainSpec train;
+  std::optional<CheckpointSpec> checkpoint;
   // ... or any other program.
   std::vector<std::string> program;  // argv
   std::vector<ProgramFile> files;

@@ -35,6 +35,8 @@ replicas:
   worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 5}
 train: {steps: 1000, batch_size: 100, optimizer: adam, learning_rate: 0.001, seed: 1, eval_every: 50, threads: 2,
         augment: shift, save_onnx: true}
+checkpoint: {every_steps: 200, keep: 5}
+durability: checkpoint
 env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
 )");
   ASSERT_TRUE(job.ok()) << job.status();
@@ -49,8 +51,11 @@ env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
   EXPECT_EQ(job->ps.count, 2);
   EXPECT_EQ(job->ps.on, "cpu");
   EXPECT_EQ(job->ps.on_position.ToString(), "jobs/job.yaml:9:26");
-  EXPECT_EQ(job->ps.restart, Restart::kNever);
-  EXPECT_EQ(job->ps.max_restarts, 0);
+  EXPECT_EQ(job->ps.restart, Restart::kOnFailure) << "what goes back to a checkpoint is started again";
+  EXPECT_EQ(job->ps.max_restarts, 3);
+  ASSERT_TRUE(job->checkpoint);
+  EXPECT_EQ(job->checkpoint->every_steps, 200);
+  EXPECT_EQ(job->checkpoint->keep, 5);
   EXPECT_EQ(job->worker.count, 4);
   EXPECT_EQ(job->worker.restart, Restart::kOnFailure);
   EXPECT_EQ(job->worker.max_restarts, 5);
@@ -280,10 +285,12 @@ TEST(Job, RefusesBadInputWithItsPlace) {
        "6:3: \"batch_size\" (of each worker) and \"global_batch_size\" (of all together) exclude each other"},
       {"train: {global_batch_size: 2}\n",
        "4:28: \"global_batch_size\" is 2, but each of the 3 workers needs at least one sample"},
-      {"checkpoint: {every_steps: 200}\n",
-       "4:1: checkpoints are not in this version of muster; remove \"checkpoint\""},
-      {"durability: journal\n",
-       "4:1: durability of parameter servers is not in this version of muster; remove \"durability\""},
+      {"checkpoint: {every_steps: 0}\n",
+       "4:27: expected a whole number from 1 to 1000000000000, found \"0\""},
+      {"checkpoint: {keep: 0}\n", "4:20: expected a whole number from 1 to 1000000, found \"0\""},
+      {"checkpoint: {every: 5}\n",
+       "4:14: unknown key \"every\" in checkpoint; keys there are: every_steps, keep"},
+      {"durability: journal\n", "4:13: \"journal\" is not in this version of muster; it has: checkpoint"},
       {"program: [x]\n",
        "4:1: \"model\" and \"program\" exclude each other; the model is at jobs/job.yaml:2:1"},
       {"files: [x]\n", "4:1: \"files\" means nothing with \"model\""},
@@ -419,6 +426,20 @@ TEST(Job, ReadsHowUpdatesAreMade) {
   const UpdateSpec async = update("{max_staleness: 5, scale_rate: true}");
   EXPECT_EQ(async.max_staleness, 5);
   EXPECT_EQ(async.scale_rate, true);
+}
+
+TEST(Job, ServersAreStartedAgainOnlyWhereTheyHaveCheckpointsOrTheFileSaysSo) {
+  const auto parse = [](const std::string& ps, const std::string& rest) {
+    return *ParseJob(
+        "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1" + ps + "}, worker: {count: 1}}\n" + rest,
+        "job.yaml", "/home/me");
+  };
+  EXPECT_EQ(parse("", "").ps.restart, Restart::kNever);
+  EXPECT_EQ(parse("", "durability: checkpoint\n").ps.restart, Restart::kOnFailure);
+  EXPECT_EQ(parse(", restart: never", "durability: checkpoint\n").ps.restart, Restart::kNever);
+  EXPECT_EQ(parse(", max_restarts: 7", "checkpoint: {keep: 1}\n").ps.max_restarts, 7);
+  EXPECT_FALSE(parse("", "").checkpoint);
+  EXPECT_TRUE(parse("", "durability: checkpoint\n").checkpoint);
 }
 
 TEST(Job, FtrlTakesOneRate) {

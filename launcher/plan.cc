@@ -124,6 +124,7 @@ class Planner {
   absl::Status AddHosts(const std::vector<PlacedTask>& placed);
   void AddTask(const PlacedTask& placed);
   std::vector<std::string> ParameterArguments() const;
+  void AddCheckpointArguments(agent::StartTaskRequest* start) const;
   void AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const;
   void AddContent(Content content);
 
@@ -316,9 +317,19 @@ std::vector<std::string> Planner::ParameterArguments() const {
   return arguments;
 }
 
+// A job whose parameters or updates are others begins anew, in another folder.
+void Planner::AddCheckpointArguments(agent::StartTaskRequest* start) const {
+  if (!job_.checkpoint) return;
+  const std::string identity = Sha256Hex(absl::StrJoin(ParameterArguments(), " "));
+  std::vector<std::string> arguments = {"--checkpoint_dir={task_dir}/checkpoints-" + identity.substr(0, 8)};
+  AddFlag("checkpoint_every", job_.checkpoint->every_steps, arguments);
+  AddFlag("keep_checkpoints", job_.checkpoint->keep, arguments);
+  for (std::string& argument : arguments) start->add_argv(std::move(argument));
+}
+
 void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const {
   start->add_argv("--tls_dir={task_dir}/tls");
-  if (placed.role == ReplicaRole::kPs) return;
+  if (placed.role == ReplicaRole::kPs) return AddCheckpointArguments(start);
   std::vector<std::string> arguments = ParameterArguments();
   if (!RateDependsOnSteps(job_.train)) AddFlag("train_steps", job_.train.steps, arguments);
   AddFlag("batch_size", job_.train.batch_size, arguments);

@@ -63,6 +63,33 @@ void WriteMnist(const std::filesystem::path& folder) {
   }
 }
 
+// Only servers write checkpoints, and where other parameters were is none of them.
+TEST(PlanOfAModel, ServersOfOtherParametersHaveAnotherFolderOfCheckpoints) {
+  TemporaryDirectory trainer;
+  ASSERT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+  const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+  const auto checkpoint_flags = [&](const std::string& rest, int task) {
+    const auto job =
+        ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n" + rest,
+                 "job.yaml", "/home/me");
+    const auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    std::vector<std::string> flags;
+    for (const std::string& argument : plan->record.tasks(task).start().argv()) {
+      if (argument.find("checkpoint") != std::string::npos) flags.push_back(argument);
+    }
+    return flags;
+  };
+  const std::string every = "checkpoint: {every_steps: 20, keep: 2}\n";
+  const std::vector<std::string> flags = checkpoint_flags(every, 0);
+  EXPECT_THAT(flags, testing::ElementsAre(testing::StartsWith("--checkpoint_dir={task_dir}/checkpoints-"),
+                                          "--checkpoint_every=20", "--keep_checkpoints=2"));
+  EXPECT_THAT(checkpoint_flags(every, 1), testing::IsEmpty());
+  EXPECT_THAT(checkpoint_flags("", 0), testing::IsEmpty());
+  EXPECT_EQ(checkpoint_flags(every + "train: {steps: 5}\n", 0), flags);
+  EXPECT_NE(checkpoint_flags(every + "train: {seed: 5}\n", 0)[0], flags[0]);
+}
+
 // What a server keeps to from its first worker on is part of what it is, so that a change starts it again.
 TEST(PlanOfAModel, AServersSpecHashCoversHowParametersAreUpdated) {
   TemporaryDirectory trainer;

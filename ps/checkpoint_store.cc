@@ -75,6 +75,13 @@ absl::StatusOr<checkpoint::Manifest::File> CheckpointStore::WriteShard(
   return file;
 }
 
+uint32_t DigestOf(const checkpoint::Manifest& manifest) {
+  checkpoint::Manifest files;
+  *files.mutable_files() = manifest.files();
+  const std::string bytes = files.SerializeAsString();
+  return Crc32c(bytes.data(), bytes.size());
+}
+
 absl::Status CheckpointStore::Commit(const checkpoint::Manifest& manifest) const {
   checkpoint::Manifest out = manifest;
   out.set_version(kCheckpointVersion);
@@ -178,6 +185,22 @@ absl::Status CheckpointStore::Prune(int keep) const {
     std::error_code ignored;
     std::filesystem::remove(PathOf(*step, kManifestName), ignored);
     MUSTER_RETURN_IF_ERROR(RemoveTree(folder_ / name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::RemoveAfter(uint64_t step, const std::string& file) const {
+  const auto names = ListDirectory(folder_);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  MUSTER_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    const std::optional<uint64_t> other = StepOf(name);
+    if (!other || *other <= step) continue;
+    std::error_code error;
+    std::filesystem::remove(PathOf(*other, kManifestName), error);
+    if (!error) std::filesystem::remove(PathOf(*other, file), error);
+    if (error) return Unavailable("%s: %s", PathOf(*other, file).string(), error.message());
+    std::filesystem::remove(folder_ / name, error);  // unless another shard's file is there
   }
   return absl::OkStatus();
 }

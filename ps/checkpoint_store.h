@@ -14,6 +14,9 @@
 
 namespace muster {
 
+/// Two checkpoints with the same step and digest have the same files.
+uint32_t DigestOf(const checkpoint::Manifest& manifest);
+
 /// Stateless but for the path; several processes may use one folder.
 class CheckpointStore {
  public:
@@ -52,6 +55,10 @@ class CheckpointStore {
 
   /// Removes all but the newest `keep` checkpoints, and what was left of attempts older than those.
   absl::Status Prune(int keep) const;
+
+  /// From now on there is no checkpoint after `step`. Of their files only the shard's own, of this name, is
+  /// removed: another one may be making its own again already.
+  absl::Status RemoveAfter(uint64_t step, const std::string& file) const;
 
  private:
   const std::filesystem::path folder_;

@@ -13,9 +13,10 @@ struct ParameterServerClient::Shard {
   std::string address;
   LayoutRange range;
   std::unique_ptr<ShardConnection> connection;
-  bool joined = false;      // over this connection
-  std::string server_uuid;  // of the process that this worker joined first
-  uint64_t awaiting = 0;    // the number of the request in flight, 0 if none
+  bool joined = false;    // over this connection
+  uint64_t epoch = 0;     // number, when it was joined
+  uint64_t pushes = 0;    // applied of this rank, then
+  uint64_t awaiting = 0;  // the number of the request in flight, 0 if none
   std::optional<Request> in_flight;
   ShardClock clock;  // in async mode each shard counts its own steps
   TimePoint last_heard;
@@ -67,16 +68,35 @@ void ParameterServerClient::Beat(const std::stop_token& stop) {
 }
 
 absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> parameters) {
-  const TimePoint deadline = Now() + options_.connect_timeout;
-  uint64_t pushes = 0;
+  // Servers that were there come back sooner than ones that are still to be started.
+  const TimePoint deadline = Now() + (epoch_ == 0 ? options_.connect_timeout : options_.server_timeout);
   for (const auto& shard : shards_) {
-    MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply, Connect(*shard, deadline, parameters));
-    shard->server_uuid = reply.server_uuid();
-    shard->clock = {reply.step(), std::max(reply.step(), reply.next_step())};
-    if (shard->task.index == 0) pushes = reply.pushes();
+    shard->epoch = 0;
+    shard->in_flight.reset();
   }
+  MUSTER_RETURN_IF_ERROR(JoinEpoch(deadline, parameters));
   MUSTER_RETURN_IF_ERROR(Align({.parameters = parameters}));
-  return JoinResult{.step = is_async() ? shards_[0]->clock.version : step_, .pushes = pushes};
+  return JoinResult{.step = is_async() ? shards_[0]->clock.version : step_, .pushes = shards_[0]->pushes};
+}
+
+// Joins all shards, and again as long as they are not in the same epoch: ps:0 may be a new process as well as
+// any other.
+absl::Status ParameterServerClient::JoinEpoch(TimePoint deadline, std::span<float> parameters) {
+  while (true) {
+    for (const auto& shard : shards_) {
+      if (shard->epoch == shards_[0]->epoch && shard->epoch != 0) continue;
+      MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply, Connect(*shard, deadline, parameters));
+      shard->epoch = reply.epoch();
+      shard->pushes = reply.pushes();
+      shard->clock = {reply.step(), std::max(reply.step(), reply.next_step())};
+    }
+    epoch_ = shards_[0]->epoch;
+    const auto is_same = [&](const auto& shard) { return shard->epoch == epoch_; };
+    if (std::all_of(shards_.begin(), shards_.end(), is_same)) return absl::OkStatus();
+    if (Now() >= deadline) return DeadlineExceeded("the servers did not all begin again from one checkpoint");
+    shards_[0]->epoch = 0;
+    std::this_thread::sleep_for(kConnectPause);
+  }
 }
 
 // Shards apply a step that has been chosen one after the other, and other workers may have gone on without
@@ -168,11 +188,9 @@ absl::Status ParameterServerClient::Reconnect(Shard& shard) {
   std::vector<float> ignored(options_.layout.size());  // the request that is sent again brings the parameters
   MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply,
                           Connect(shard, Now() + options_.server_timeout, ignored));
-  if (reply.server_uuid() != shard.server_uuid) {
-    return DataLoss("%s at %s has started again and lost its parameters: start the whole job again",
-                    TaskName(shard.task), shard.address);
-  }
-  return absl::OkStatus();
+  if (reply.epoch() == epoch_) return absl::OkStatus();
+  shard.epoch = 0;
+  return absl::CancelledError(TaskName(shard.task) + " was replaced");
 }
 
 // What is in flight, under a new number.
@@ -262,13 +280,20 @@ void ParameterServerClient::HandleHeartbeat(Shard& shard, const ps::HeartbeatRep
   Send(shard);
 }
 
+// Again as soon as a cause is known.
 void ParameterServerClient::LogWait(TimePoint since) {
-  if (Now() - since < kStallAfter || Now() < next_wait_log_) return;
+  if (Now() - since < kStallAfter) return;
+  const auto is_silent = [](const Shard& shard) { return Now() - shard.last_heard > kSilence; };
+  const bool has_cause = std::any_of(shards_.begin(), shards_.end(), [&](const auto& shard) {
+    return shard->in_flight && (is_silent(*shard) || !shard->waits_for.empty());
+  });
+  const bool is_news = has_cause && logged_without_cause_;
+  if (Now() < next_wait_log_ && !is_news) return;
+  logged_without_cause_ = !has_cause;
   next_wait_log_ = Now() + kStallAgainAfter;
   for (const auto& shard : shards_) {
     if (!shard->in_flight) continue;
-    const Duration silent = Now() - shard->last_heard;
-    const std::string why = silent > kSilence          ? "silent for " + FormatAge(silent)
+    const std::string why = is_silent(*shard)          ? "silent for " + FormatAge(Now() - shard->last_heard)
                             : shard->waits_for.empty() ? "no answer for " + FormatAge(Now() - since)
                                                        : shard->waits_for;
     spdlog::warn("waiting for {} at {}: {}", TaskName(shard->task), shard->address, why);

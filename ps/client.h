@@ -1,9 +1,9 @@
 // ParameterServerClient: a worker's view of all shards as one flat buffer.
 //
 // A broken stream is connected again and the request sent again under the same sequence number, which the
-// shard applies at most once; so is a request that a shard says it does not have. A shard whose process was
-// replaced has lost its parameters; that is an error, never a silent restart. A heartbeat tells the
-// shards that this worker lives, and brings word of what the job waits for.
+// shard applies at most once; so is a request that a shard says it does not have. When the process of a shard
+// was replaced, all shards go back to the same checkpoint: what is asked for then fails with IsGoneBack. A
+// heartbeat tells the shards that this worker lives, and brings word of what the job waits for.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,11 @@ struct Contribution {
   const RowIndex& rows;             // of the batch
 };
 
-/// One thread at a time.
+/// The shards have gone back to an earlier step, because one of them was replaced: Join again, and go on from
+/// there.
+inline bool IsGoneBack(const absl::Status& status) { return absl::IsCancelled(status); }
+
+/// One thread at a time. Everything but Join may fail with IsGoneBack.
 class ParameterServerClient {
  public:
   explicit ParameterServerClient(ParameterServerClientOptions options);
@@ -115,6 +119,7 @@ class ParameterServerClient {
   bool is_async() const { return options_.config.mode() == ps::ASYNC; }
   absl::StatusOr<ps::JoinReply> Connect(Shard& shard, TimePoint deadline, std::span<float> parameters);
   void Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined);
+  absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
   absl::Status Reconnect(Shard& shard);
   void Send(Shard& shard);
   absl::StatusOr<ShardReply> Receive(Shard& shard, TimePoint deadline);
@@ -135,6 +140,7 @@ class ParameterServerClient {
   std::vector<std::unique_ptr<Shard>> shards_;
   RowPartition rows_;       // that are pushed
   RowPartition next_rows_;  // that are asked for
+  uint64_t epoch_ = 0;      // of all shards; 0: not joined
   uint64_t step_ = 0;       // sync, bounded: to contribute to next
   uint64_t last_request_ = 0;
   uint64_t last_connection_ = 0;
@@ -142,6 +148,7 @@ class ParameterServerClient {
   uint64_t bytes_pushed_ = 0;
   uint64_t bytes_pulled_ = 0;
   TimePoint next_wait_log_;
+  bool logged_without_cause_ = false;  // the last time
   std::jthread heartbeat_;  // the last member: it uses the others
 };
 

@@ -37,6 +37,12 @@ void CoordinatorLink::Send(const ps::ShardReport& report) {
   Send(std::move(header));
 }
 
+void CoordinatorLink::SendJoin(const ps::ShardJoin& join) {
+  ps::ClientHeader header;
+  *header.mutable_shard_join() = join;
+  Send(std::move(header));
+}
+
 void CoordinatorLink::Run(const std::stop_token& stop) {
   const TimePoint start = Now();
   TimePoint next_warning = start;
@@ -54,8 +60,8 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
     if (!absl::IsUnavailable(status)) return callbacks_.on_lost(status);
     const TimePoint since = last_heard_.value_or(start);
     if (Now() >= std::max(next_warning, since + kSilence)) {
-      spdlog::warn("ps:{} has no connection to ps:0 at {} for {}: {}", options_.join.shard_index(),
-                   options_.address, FormatAge(Now() - since), std::string(status.message()));
+      spdlog::warn("ps:{} has no connection to ps:0 at {} for {}: {}", options_.shard_index, options_.address,
+                   FormatAge(Now() - since), std::string(status.message()));
       next_warning = Now() + kWarnAgainAfter;
     }
     std::this_thread::sleep_for(kPause);
@@ -71,7 +77,7 @@ absl::Status CoordinatorLink::Converse(const std::stop_token& stop) {
   ShardConnection* const connection = connected.get();
   ps::ClientHeader join;
   join.set_version(kWireVersion);
-  *join.mutable_shard_join() = options_.join;
+  *join.mutable_shard_join() = callbacks_.join();
   connection->Send(join, {});
   {
     // From here on others may send, and what they say comes after the join.

@@ -19,7 +19,7 @@ namespace muster {
 
 struct CoordinatorLinkOptions {
   std::string address;  // of ps:0
-  ps::ShardJoin join;   // said first on each connection
+  int shard_index = 0;  // of this shard, for its log
   std::optional<TlsIdentity> tls;
   Duration server_timeout = std::chrono::seconds(60);  // for a ps:0 that was there and is gone
 };
@@ -29,6 +29,8 @@ struct CoordinatorLinkOptions {
 class CoordinatorLink {
  public:
   struct Callbacks {
+    /// What is said first on each connection.
+    std::function<ps::ShardJoin()> join;
     std::function<void(const ps::Coordination&)> on_coordination;
     /// ps:0 refuses this shard, or has been gone for too long: there will be no more.
     std::function<void(const absl::Status&)> on_lost;
@@ -38,6 +40,7 @@ class CoordinatorLink {
   ~CoordinatorLink();
 
   /// While there is no connection: nothing happens.
+  void SendJoin(const ps::ShardJoin& join);
   void Send(const ps::ShardReport& report);
 
  private:

@@ -18,13 +18,18 @@ struct ParameterServerOptions {
   int shard_index = 0;
   /// Where to listen instead of the address in the cluster: "0.0.0.0:2222".
   std::string bind_address;
-  uint64_t generation = 0;  // of the cluster; a worker of another one is refused
+  uint64_t generation = 0;   // of the cluster; a worker of another one is refused
+  uint64_t incarnation = 0;  // of this task
   /// As CoordinatorOptions has them; of ps:0.
   Duration worker_timeout = std::chrono::minutes(10);
   Duration worker_lease = std::chrono::seconds(60);
   /// Of the others: how long ps:0 may be gone once it was there.
   Duration server_timeout = std::chrono::seconds(60);
   std::optional<TlsIdentity> tls;
+  /// Where this shard's checkpoints are; empty: there are none, and a server that is lost ends the job.
+  std::string checkpoint_dir;
+  uint64_t checkpoint_every = 1000;  // steps; ps:0's counts
+  int keep_checkpoints = 3;
 };
 
 /// Any thread may call any method.

@@ -121,6 +121,7 @@ void DieBetweenTwoShards(const Cluster& cluster) {
   join.mutable_join()->set_worker_uuid("dies");
   join.mutable_join()->set_shard_count(2);
   (*connection)->Send(join, {});
+  ASSERT_TRUE((*connection)->Receive(Now() + std::chrono::seconds(20))->header.has_join());
   // What TrainRank pushes at that step.
   const RowIndex rows = RowsOf(0, 0);
   std::vector<float> row_values(rows.size());
@@ -148,7 +149,6 @@ void DieBetweenTwoShards(const Cluster& cluster) {
   heartbeat.set_version(kWireVersion);
   heartbeat.mutable_heartbeat()->set_awaiting(1);
   (*connection)->Send(heartbeat, {});
-  ASSERT_TRUE((*connection)->Receive(Now() + std::chrono::seconds(20))->header.has_join());
   const auto reply = (*connection)->Receive(Now() + std::chrono::seconds(20));
   ASSERT_TRUE(reply.ok()) << reply.status();
   ASSERT_TRUE(reply->header.has_heartbeat());

@@ -154,14 +154,21 @@ UpdateActions UpdateRule::Decide(const StepDecision& decision) {
   return actions;
 }
 
+UpdateActions UpdateRule::Proceed() {
+  UpdateActions actions;
+  ApplyDecided(&actions);
+  AnswerWhoMayGoOn(&actions);
+  return actions;
+}
+
 void UpdateRule::ApplyDecided(UpdateActions* actions) {
-  for (auto next = decisions_.find(step_); next != decisions_.end(); next = decisions_.find(step_)) {
-    const auto here = held_.find(step_);
-    const auto is_here = [&](int rank) { return here != held_.end() && here->second.contains(rank); };
-    if (!std::all_of(next->second.begin(), next->second.end(), is_here)) return;
-    ApplyStep(next->second, actions);
-    decisions_.erase(next);
-  }
+  const auto next = decisions_.find(step_);
+  const auto here = held_.find(step_);
+  if (next == decisions_.end() || here == held_.end()) return;
+  const auto is_here = [&](int rank) { return here->second.contains(rank); };
+  if (!std::all_of(next->second.begin(), next->second.end(), is_here)) return;
+  const std::vector<int> ranks = std::move(decisions_.extract(next).mapped());
+  ApplyStep(ranks, actions);
 }
 
 void UpdateRule::ApplyStep(const std::vector<int>& ranks, UpdateActions* actions) {

@@ -152,6 +152,10 @@ class UpdateRule {
   /// is known already changes nothing.
   UpdateActions Decide(const StepDecision& decision);
 
+  /// A call makes one step at most, so that its actions and state() agree. To be called until nothing comes
+  /// of it.
+  UpdateActions Proceed();
+
   /// Aborted unless this process is the newest of its rank.
   absl::Status CheckNewest(const WorkerIdentity& worker) const;
 

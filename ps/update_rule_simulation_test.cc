@@ -79,6 +79,7 @@ class Simulation {
                                             .staleness = scenario.staleness,
                                             .max_staleness = scenario.max_staleness});
     }
+    for (int s = 0; s < shard_count_; ++s) coordinator_.ShardJoin(s, "shard", 0, {}, now_);
     workers_.resize(worker_count_);
     for (int rank = 0; rank < worker_count_; ++rank) StartProcess(rank);
   }
@@ -226,7 +227,9 @@ class Simulation {
 
   void SendReport(int shard) {
     if (IsAsync()) return;
-    network_.push_back([this, shard, report = rules_[shard].Report()] {
+    ShardReport now = rules_[shard].Report();
+    now.epoch = coordinator_.epoch().number;
+    network_.push_back([this, shard, report = std::move(now)] {
       const uint64_t version = coordinator_.version();
       coordinator_.Report(shard, report, now_);
       if (coordinator_.version() == version) return;
@@ -243,7 +246,11 @@ class Simulation {
     }
   }
 
-  void Perform(int shard, const UpdateActions& actions) {
+  void Perform(int shard, UpdateActions actions) {
+    for (; !actions.empty(); actions = rules_[shard].Proceed()) PerformOnce(shard, actions);
+  }
+
+  void PerformOnce(int shard, const UpdateActions& actions) {
     for (const UpdateAction& action : actions) {
       if (const auto* apply = std::get_if<ApplyAction>(&action)) OnApply(shard, *apply);
       if (const auto* discard = std::get_if<DiscardAction>(&action))

@@ -148,10 +148,12 @@ void SetError(const absl::Status& status, ps::Error* error) {
 }
 
 absl::Status StatusOf(const ps::Error& error, const std::string& who) {
-  const auto code = static_cast<absl::StatusCode>(error.code());
+  auto code = static_cast<absl::StatusCode>(error.code());
   // From another process: it may say anything, but not that all is well.
-  return absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
-                      who + ": " + error.message());
+  if (code == absl::StatusCode::kOk || code == absl::StatusCode::kCancelled)
+    code = absl::StatusCode::kUnknown;
+  if (error.join_again()) code = absl::StatusCode::kCancelled;
+  return absl::Status(code, who + ": " + error.message());
 }
 
 absl::Status DecodeFrame(const grpc::ByteBuffer& frame, google::protobuf::MessageLite* header,

@@ -19,7 +19,7 @@
 namespace muster {
 
 /// Of ClientHeader and ServerHeader.
-inline constexpr uint32_t kWireVersion = 4;
+inline constexpr uint32_t kWireVersion = 5;
 
 /// The largest message that either end accepts: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
@@ -62,7 +62,8 @@ grpc::Slice BorrowFloats(std::span<const float> values);
 /// A slice that shares ownership of an immutable buffer.
 grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values);
 
-/// An error on the wire, to and from a status that is not OK.
+/// An error on the wire, to and from a status that is not OK. Cancelled: the receiver is to join again, and
+/// nothing else is.
 void SetError(const absl::Status& status, ps::Error* error);
 absl::Status StatusOf(const ps::Error& error, const std::string& who);
 

@@ -11,7 +11,7 @@ using ::testing::Not;
 class ClusterTraining : public LifecycleTest {
  protected:
   /// ps:0 on host-1, worker:0, which is chief, on host-2, worker:1 on host-3.
-  std::string TrainingJob(const std::string& name, int steps) {
+  std::string TrainingJob(const std::string& name, int steps, const std::string& rest = "") {
     return cluster_.Write(name + ".yaml", "name: " + name +
                                               "\nmodel: mnist_mlp\nupdate: {mode: sync}\n"
                                               "replicas:\n"
@@ -20,7 +20,8 @@ class ClusterTraining : public LifecycleTest {
                                               "train: {steps: " +
                                               std::to_string(steps) +
                                               ", batch_size: 20, seed: 3, threads: 1, augment: shift, "
-                                              "save_onnx: true}\n");
+                                              "save_onnx: true}\n" +
+                                              rest);
   }
 
   /// Of the newest job, with what came back.
@@ -96,6 +97,21 @@ TEST_F(ClusterTraining, AKilledParameterServerIsNamedBeforeTheWorkersThatMissIt)
       cluster_.Text("run"),
       HasSubstr("\n\nps:0 on host-1 failed: killed by signal 9 (Killed) (exit code 137, after 0 restarts)\n"
                 "as a consequence:\n  worker:0 on host-2: stopped\n  worker:1 on host-3: stopped\n"));
+}
+
+TEST_F(ClusterTraining, AKilledParameterServerWithCheckpointsChangesNoBitOfTheResult) {
+  const Json expected = UndisturbedChecksum(kSteps);
+  Process run = StartJob(TrainingJob("durable", kSteps, "checkpoint: {every_steps: 60}\n"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 200: "));
+  KillTask("durable", "ps:0", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "going on from step "));
+  KillTask("durable", "worker:1", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 500: "));
+  KillTask("durable", "ps:0", 2);
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected);
+  EXPECT_EQ(Result()["steps"], kSteps);
+  EXPECT_EQ(ShowTask("durable", "ps:0")["restarts"], 2);
 }
 
 TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult) {

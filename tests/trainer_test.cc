@@ -160,10 +160,15 @@ TEST_F(Trainers, ATaskThatIsKilledAfterItsWorkOnlyTellsTheServers) {
   WaitForSuccess(tasks);
   // Its last words were not heard: the servers wait for it.
   ASSERT_TRUE(WriteFileAtomically(Path("done"), "").ok());
-  const std::vector<std::string> flags = ToFlags(cluster, {Role::kWorker, 1});
+  std::vector<std::string> flags = ToFlags(cluster, {Role::kWorker, 1});
+  flags.push_back("--train_steps=100");
   tasks.clear();
   tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {}, "again"));
   tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, {"--train_steps=100"}, "again"));
+  const TimePoint deadline = Now() + minutes(2);
+  while (Losses("again").empty() && Now() < deadline) {  // all steps have been made
+    (void)tasks[1].process.Wait(Now() + std::chrono::milliseconds(5));
+  }
   tasks.push_back(Start("done-1", flags, {done}));
   WaitForSuccess(tasks);
   EXPECT_THAT(*ReadFile(tasks[2].log), HasSubstr("work was done"));

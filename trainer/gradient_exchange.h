@@ -37,7 +37,7 @@ struct ExchangeSummary {
 /// the parameters that were written last; over asynchronous servers, as near to it as they come.
 class GradientExchange : public RowSource {
  public:
-  /// Writes the parameters to begin with.
+  /// Writes the parameters to begin with. Again after another method has failed with IsGoneBack.
   virtual absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) = 0;
 
   /// Contributes, and writes the updated parameters and, to save a round trip, the rows of the next batch

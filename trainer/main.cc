@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/stdout.h"
+#include "ps/inspect_checkpoints.h"
 #include "ps/server.h"
 #include "trainer/data/make_data.h"
 #include "trainer/evaluation.h"
@@ -24,9 +25,13 @@ absl::Status Serve(const TrainerOptions& options) {
   ParameterServerOptions server_options{.cluster = options.task->cluster,
                                         .shard_index = options.task->task.index,
                                         .generation = options.generation,
+                                        .incarnation = options.incarnation,
                                         .worker_timeout = options.worker_timeout,
                                         .worker_lease = options.worker_lease,
-                                        .server_timeout = options.server_timeout};
+                                        .server_timeout = options.server_timeout,
+                                        .checkpoint_dir = options.checkpoint_dir,
+                                        .checkpoint_every = options.checkpoint_every,
+                                        .keep_checkpoints = options.keep_checkpoints};
   if (!options.bind_host.empty()) {
     const std::string& address = options.task->cluster.ps[options.task->task.index];
     server_options.bind_address = options.bind_host + address.substr(address.rfind(':'));
@@ -67,6 +72,13 @@ absl::Status MakeData(const std::string& kind, const std::string& folder) {
   return StdoutStatus();
 }
 
+absl::Status InspectCheckpoint(const std::string& folder) {
+  std::string text;
+  const absl::Status status = InspectCheckpoints(folder, &text);
+  PrintToStdout(text);
+  return status.ok() ? StdoutStatus() : status;
+}
+
 int Main(int argc, char** argv) {
   const TimePoint start = Now();
   // Threads of gRPC may outlive main, and would find OpenSSL taken apart below them.
@@ -83,10 +95,11 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "muster-trainer: %s\n", std::string(line.status().message()).c_str());
     return ExitCodeFor(line.status());
   }
-  if (line->text || line->make_data) {
+  if (line->text || line->make_data || line->inspect_checkpoint) {
     if (line->text) PrintToStdout(*line->text);
-    const absl::Status status =
-        line->make_data ? MakeData(*line->make_data, line->options.data_dir) : StdoutStatus();
+    const absl::Status status = line->make_data ? MakeData(*line->make_data, line->options.data_dir)
+                                : line->inspect_checkpoint ? InspectCheckpoint(*line->inspect_checkpoint)
+                                                           : StdoutStatus();
     if (!status.ok()) std::fprintf(stderr, "muster-trainer: %s\n", std::string(status.message()).c_str());
     return ExitCodeFor(status);
   }

@@ -96,7 +96,7 @@ struct Flags {
   std::optional<std::string> make_data;
   std::string device = "auto";
   std::string cuda_math = "fp32";
-  std::string checkpoint_dir;
+  std::optional<std::string> inspect_checkpoint;
   int connect_timeout_s = 300;
   int server_timeout_s = 60;
   int worker_timeout_s = 600;
@@ -224,7 +224,23 @@ void DeclareFlags(CLI::App& app, Flags& f) {
                "The same instruction set on unlike hosts: AVX2, no GPU")
       ->check(TrueOrFalse())
       ->group(training);
-  app.add_option("--checkpoint_dir", f.checkpoint_dir, "Not in this version")->group(training);
+
+  const std::string checkpoints = "Checkpoints (written by the parameter servers)";
+  app.add_option("--checkpoint_dir", f.options.checkpoint_dir,
+                 "Folder of a server's checkpoints, or of all together; training goes on from the newest. "
+                 "Without it, a server that is lost ends the job")
+      ->group(checkpoints);
+  app.add_option("--checkpoint_every", f.options.checkpoint_every, "Steps between checkpoints")
+      ->transform(WholeNumber(1, kMaxSteps))
+      ->capture_default_str()
+      ->group(checkpoints);
+  app.add_option("--keep_checkpoints", f.options.keep_checkpoints, "How many of the newest are kept")
+      ->transform(WholeNumber(1, 1'000'000))
+      ->capture_default_str()
+      ->group(checkpoints);
+  app.add_option("--inspect_checkpoint", f.inspect_checkpoint,
+                 "Says what is in a folder of checkpoints, and reads all of it (instead of training)")
+      ->group(checkpoints);
 
   const std::string evaluation = "Evaluation (instead of training)";
   app.add_option("--evaluate", f.evaluate, "File of --save_model: says its accuracy on the test set")
@@ -473,8 +489,10 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
     }
   }
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
-  if (!f.checkpoint_dir.empty())
-    return InvalidArgument("--checkpoint_dir: this version writes no checkpoints");
+  if (!options.checkpoint_dir.empty() && !options.task) {
+    return InvalidArgument(
+        "--checkpoint_dir: parameter servers write checkpoints; a process without any has none");
+  }
   options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);
   options.server_timeout = std::chrono::seconds(f.server_timeout_s);
   options.worker_timeout = std::chrono::seconds(f.worker_timeout_s);
@@ -534,6 +552,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       return InvalidArgument("--make_data=%s needs --data_dir=FOLDER", *flags.make_data);
     line.make_data = flags.make_data;
     line.options.data_dir = flags.data_dir;
+    return line;
+  }
+  if (flags.inspect_checkpoint) {
+    MUSTER_RETURN_IF_ERROR(CheckFlagsBeside(app, flags, "inspect_checkpoint", {"job_name"}));
+    line.inspect_checkpoint = flags.inspect_checkpoint;
     return line;
   }
   MUSTER_ASSIGN_OR_RETURN(line.options, Resolve(flags, environment));

@@ -43,6 +43,11 @@ struct TrainerOptions {
   std::string save_model;
   std::string save_onnx;
 
+  // Of a server.
+  std::string checkpoint_dir;
+  uint64_t checkpoint_every = 1000;  // steps
+  int keep_checkpoints = 3;
+
   std::string bind_host;
   std::string tls_dir;
   Duration connect_timeout = std::chrono::minutes(5);
@@ -76,12 +81,13 @@ struct EvaluationOptions {
   std::string platform = "local";
 };
 
-/// What a command line asks for: to train, to evaluate, only to print `text` (--help, --version), or only to
-/// write the synthetic set `make_data` into options.data_dir.
+/// What a command line asks for: to train, to evaluate, only to print `text` (--help, --version) or what is in
+/// a folder of checkpoints, or only to write the synthetic set `make_data` into options.data_dir.
 struct CommandLine {
   TrainerOptions options;
   std::optional<EvaluationOptions> evaluation;
   std::optional<std::string> text;
+  std::optional<std::string> inspect_checkpoint;
   std::optional<std::string> make_data;
 };
 

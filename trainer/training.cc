@@ -110,7 +110,9 @@ class Training {
 
  private:
   absl::Status FinishAgain();
+  absl::Status TrainAndConclude();
   absl::Status Prepare();
+  absl::Status Begin();
   absl::Status PrepareDevice(int64_t largest_batch);
   absl::Status Loop();
   absl::Status Step();
@@ -166,8 +168,24 @@ class Training {
 };
 
 absl::Status Training::Run() {
-  if (std::error_code error; std::filesystem::exists(options_.done_file, error)) return FinishAgain();
+  std::error_code ignored;
+  if (std::filesystem::exists(options_.done_file, ignored)) {
+    const absl::Status status = FinishAgain();
+    if (!IsGoneBack(status)) return status;
+  }
+  std::filesystem::remove(options_.done_file, ignored);
   MUSTER_RETURN_IF_ERROR(Prepare());
+  absl::Status status = TrainAndConclude();
+  while (IsGoneBack(status)) {
+    spdlog::warn("{}", std::string(status.message()));
+    std::filesystem::remove(options_.done_file, ignored);
+    MUSTER_RETURN_IF_ERROR(Begin());
+    status = TrainAndConclude();
+  }
+  return status;
+}
+
+absl::Status Training::TrainAndConclude() {
   MUSTER_RETURN_IF_ERROR(Loop());
   if (is_chief_) MUSTER_RETURN_IF_ERROR(Conclude());
   if (!options_.done_file.empty()) MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.done_file, ""));
@@ -175,7 +193,8 @@ absl::Status Training::Run() {
 }
 
 // An earlier incarnation of this task has done everything but to end well. The servers may still have to be
-// told; if they are gone, they have been, since they end when all workers have finished.
+// told; if they are gone, they have been, since they end when all workers have finished. IsGoneBack: not all
+// of it is done any more.
 absl::Status Training::FinishAgain() {
   spdlog::info("this task's work was done before it was started again");
   TrainerOptions options = options_;
@@ -185,7 +204,11 @@ absl::Status Training::FinishAgain() {
   MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(recipe, options.data_dir));
   parameters_ = std::make_unique<FlatBuffer>(plan.layout.size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan, data.sets.train));
-  absl::Status status = exchange_->Start(parameters_->values()).status();
+  const auto start = exchange_->Start(parameters_->values());
+  absl::Status status = start.status();
+  if (status.ok() && start->step < options.train_steps) {
+    return absl::CancelledError(absl::StrFormat("the servers have gone back to step %d", start->step));
+  }
   if (status.ok()) status = exchange_->Finish();
   if (!absl::IsUnavailable(status)) return status;
   spdlog::info("the parameter servers have ended: {}", std::string(status.message()));
@@ -229,15 +252,28 @@ absl::Status Training::Prepare() {
                                                            .log_dir = options_.log_dir,
                                                            .append = options_.incarnation > 1}));
   }
-  MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, exchange_->Start(parameters_->values()));
+  MUSTER_RETURN_IF_ERROR(Begin());
   if (device_training_ != nullptr) {
     MUSTER_RETURN_IF_ERROR(device_training_->Start(parameters_->values()));
   }
-  step_ = start_step_ = start.step;
-  local_steps_ = start.local_steps;
-  samples_ = start_samples_ = last_report_samples_ = start.step * SamplesPerStep();
-  if (start.step > 0) spdlog::info("going on from step {}", start.step);
+  start_step_ = step_;
+  start_samples_ = samples_;
   training_start_ = last_report_ = first_step_ = training_end_ = Now();
+  return absl::OkStatus();
+}
+
+// With the parameters of the step to go on from: at first, and whenever the servers have gone back.
+absl::Status Training::Begin() {
+  absl::StatusOr<ExchangeStart> start = exchange_->Start(parameters_->values());
+  while (IsGoneBack(start.status())) start = exchange_->Start(parameters_->values());
+  MUSTER_RETURN_IF_ERROR(start.status());
+  step_ = start->step;
+  local_steps_ = start->local_steps;
+  batch_number_.reset();
+  samples_ = last_report_samples_ = step_ * SamplesPerStep();
+  start_step_ = std::min(start_step_, step_);
+  start_samples_ = std::min(start_samples_, samples_);
+  if (step_ > 0) spdlog::info("going on from step {}", step_);
   return absl::OkStatus();
 }
 

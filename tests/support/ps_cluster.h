@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/certificates.h"
+#include "base/file.h"
 #include "base/random.h"
 #include "ps/client.h"
 #include "ps/job_config.h"
@@ -78,12 +80,21 @@ class Cluster {
 
   void StartServer(int index, Duration worker_timeout = std::chrono::minutes(10)) {
     servers[index] = nullptr;
-    auto server = ParameterServer::Start({.cluster = spec,
-                                          .shard_index = index,
-                                          .worker_timeout = worker_timeout,
-                                          .tls = Identity({Role::kPs, index})});
+    auto server =
+        ParameterServer::Start({.cluster = spec,
+                                .shard_index = index,
+                                .worker_timeout = worker_timeout,
+                                .tls = Identity({Role::kPs, index}),
+                                .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
+                                .checkpoint_every = std::max<uint64_t>(1, checkpoint_every)});
     ASSERT_TRUE(server.ok()) << server.status();
     servers[index] = *std::move(server);
+  }
+
+  /// Starts all servers again, with one folder of checkpoints.
+  void KeepCheckpoints(uint64_t every) {
+    checkpoint_every = every;
+    for (int i = 0; i < static_cast<int>(servers.size()); ++i) StartServer(i);
   }
 
   std::optional<TlsIdentity> Identity(TaskId task) const {
@@ -107,6 +118,8 @@ class Cluster {
 
   const ParameterLayout layout = TestLayout();
   ClusterSpec spec;
+  TemporaryDirectory checkpoints;
+  uint64_t checkpoint_every = 0;  // steps; 0: none
   std::vector<std::unique_ptr<ParameterServer>> servers;
 
  private:
@@ -141,15 +154,20 @@ inline absl::StatusOr<PushResult> Push(ParameterServerClient& client, std::span<
   return client.PushPull({.samples = 1, .gradient = gradient, .rows = rows}, parameters, rows, {});
 }
 
-inline absl::StatusOr<std::vector<float>> TrainRank(const Cluster& cluster, int rank, uint64_t steps,
-                                                    bool await_others = false) {
-  ParameterServerClient client(cluster.ClientOptions(rank));
+/// Called by a rank before each step that it contributes to.
+using StepHook = std::function<void(uint64_t step)>;
+
+// From the join to the end, or to an error.
+inline absl::StatusOr<std::vector<float>> TrainRankOnce(const Cluster& cluster, ParameterServerClient& client,
+                                                        int rank, uint64_t steps, bool await_others,
+                                                        const StepHook& before_step) {
   std::vector<float> parameters(cluster.layout.size());
   MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, client.Join(parameters));
   RowIndex rows = RowsOf(joined.step, rank);
   std::vector<float> row_values(rows.size());
   MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values));
   for (uint64_t step = joined.step; step < steps; ++step) {
+    if (before_step) before_step(step);
     RowIndex next_rows = RowsOf(step + 1, rank);
     const std::vector<float> gradient = GradientOf(cluster.layout, step, rank, row_values);
     row_values.resize(next_rows.size());
@@ -173,6 +191,16 @@ inline absl::StatusOr<std::vector<float>> TrainRank(const Cluster& cluster, int 
   MUSTER_RETURN_IF_ERROR(client.PullRows(rows, std::span(parameters).subspan(cluster.layout.size())));
   MUSTER_RETURN_IF_ERROR(client.Finish());
   return parameters;
+}
+
+inline absl::StatusOr<std::vector<float>> TrainRank(const Cluster& cluster, int rank, uint64_t steps,
+                                                    bool await_others = false,
+                                                    const StepHook& before_step = nullptr) {
+  ParameterServerClient client(cluster.ClientOptions(rank));
+  while (true) {
+    auto result = TrainRankOnce(cluster, client, rank, steps, await_others, before_step);
+    if (!IsGoneBack(result.status())) return result;
+  }
 }
 
 inline std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {

@@ -1,0 +1,160 @@
+#include "ps/checkpointer.h"
+
+#include "base/logging.h"
+
+namespace muster {
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(CheckpointerOptions options,
+                                                                 std::function<void()> on_change) {
+  std::unique_ptr<Checkpointer> checkpointer(new Checkpointer(std::move(options), std::move(on_change)));
+  MUSTER_RETURN_IF_ERROR(checkpointer->FindAvailable());
+  return checkpointer;
+}
+
+Checkpointer::Checkpointer(CheckpointerOptions options, std::function<void()> on_change)
+    : options_(std::move(options)),
+      store_(options_.folder),
+      on_change_(std::move(on_change)),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+Checkpointer::~Checkpointer() = default;
+
+absl::Status Checkpointer::FindAvailable() {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, store_.List());
+  absl::Status first;
+  const std::lock_guard lock(mutex_);
+  for (const uint64_t step : steps) {
+    if (static_cast<int>(available_.size()) == options_.keep) break;
+    const auto verified = Verify(step);
+    if (verified.ok()) {
+      available_[step] = *verified;
+      continue;
+    }
+    spdlog::warn("{}: checkpoint {} is not used: {}", options_.name, step,
+                 std::string(verified.status().message()));
+    first.Update(verified.status());
+  }
+  if (steps.empty() || !available_.empty()) return absl::OkStatus();
+  return FailedPrecondition(
+      "%s can go on from none of the %d checkpoints in %s; to begin anew, remove them or give another folder "
+      "(the newest: %s)",
+      options_.name, steps.size(), options_.folder.string(), std::string(first.message()));
+}
+
+absl::StatusOr<CheckpointId> Checkpointer::Verify(uint64_t step) const {
+  MUSTER_ASSIGN_OR_RETURN(const checkpoint::Manifest manifest, store_.ReadManifest(step));
+  const bool same_count = manifest.files_size() == options_.shard_count;
+  for (int i = 0; i < manifest.files_size(); ++i) {
+    if (!same_count || i == options_.shard_index) MUSTER_RETURN_IF_ERROR(store_.VerifyShard(manifest, i));
+  }
+  return CheckpointId{step, DigestOf(manifest)};
+}
+
+std::set<CheckpointId> Checkpointer::available() const {
+  const std::lock_guard lock(mutex_);
+  std::set<CheckpointId> ids;
+  for (const auto& [step, id] : available_) ids.insert(id);
+  return ids;
+}
+
+std::map<uint64_t, checkpoint::Manifest::File> Checkpointer::written() const {
+  const std::lock_guard lock(mutex_);
+  return written_;
+}
+
+void Checkpointer::BeginAfter(uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  ++round_;
+  waiting_.reset();
+  to_commit_.clear();
+  written_.clear();
+  available_.erase(available_.upper_bound(step), available_.end());
+  const absl::Status status =
+      store_.RemoveAfter(step, CheckpointStore::ShardFileName(options_.shard_index, options_.shard_count));
+  if (!status.ok()) spdlog::warn("{}: {}", options_.name, std::string(status.message()));
+}
+
+absl::StatusOr<RestoredShard> Checkpointer::Read(uint64_t step, const ps::JobConfig& config) {
+  const auto read = [&]() -> absl::StatusOr<RestoredShard> {
+    MUSTER_ASSIGN_OR_RETURN(const checkpoint::Manifest manifest, store_.ReadManifest(step));
+    return ReadShardCheckpoint(store_, manifest, {config, options_.shard_index, options_.shard_count});
+  };
+  auto restored = read();
+  if (absl::IsDataLoss(restored.status()) || absl::IsNotFound(restored.status())) {
+    const std::lock_guard lock(mutex_);
+    available_.erase(step);
+  }
+  return restored;
+}
+
+void Checkpointer::Write(uint64_t step, const ps::JobConfig& config, ShardSnapshot snapshot,
+                         UpdateRuleState rule) {
+  const std::lock_guard lock(mutex_);
+  if (waiting_) {
+    spdlog::warn("{}: checkpoint {} is left out: the disk is slower than training makes checkpoints",
+                 options_.name, waiting_->step);
+  }
+  waiting_ = Snapshot{.step = step,
+                      .round = round_,
+                      .place = {config, options_.shard_index, options_.shard_count},
+                      .shard = std::move(snapshot),
+                      .rule = std::move(rule)};
+  changed_.notify_all();
+}
+
+void Checkpointer::Commit(const checkpoint::Manifest& manifest) {
+  const std::lock_guard lock(mutex_);
+  to_commit_.push_back(manifest);
+  changed_.notify_all();
+}
+
+void Checkpointer::Run(const std::stop_token& stop) {
+  while (true) {
+    std::optional<Snapshot> snapshot;
+    std::optional<checkpoint::Manifest> manifest;
+    uint64_t round;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, stop, [this] { return waiting_ || !to_commit_.empty(); });
+      if (stop.stop_requested() && to_commit_.empty()) return;
+      round = round_;
+      if (!to_commit_.empty()) {
+        manifest = std::move(to_commit_.front());
+        to_commit_.pop_front();
+      } else {
+        snapshot = std::exchange(waiting_, std::nullopt);
+      }
+    }
+    manifest ? CommitNow(*manifest, round) : WriteNow(*snapshot);
+    on_change_();
+  }
+}
+
+void Checkpointer::WriteNow(const Snapshot& snapshot) {
+  const auto file =
+      WriteShardCheckpoint(store_, snapshot.step, snapshot.place, snapshot.shard, snapshot.rule);
+  if (!file.ok()) {
+    spdlog::warn("{}: checkpoint {} was not written: {}", options_.name, snapshot.step,
+                 std::string(file.status().message()));
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (snapshot.round == round_) written_[snapshot.step] = *file;
+}
+
+void Checkpointer::CommitNow(const checkpoint::Manifest& manifest, uint64_t round) {
+  const absl::Status status = store_.Commit(manifest);
+  if (!status.ok()) {
+    spdlog::warn("{}: checkpoint {}: {}", options_.name, manifest.step(), std::string(status.message()));
+    return;
+  }
+  // Servers that share the folder may remove the same at the same time; what stays is removed next time.
+  (void)store_.Prune(options_.keep);
+  const std::lock_guard lock(mutex_);
+  if (round != round_) return;
+  available_[manifest.step()] = {manifest.step(), DigestOf(manifest)};
+  while (static_cast<int>(available_.size()) > options_.keep) available_.erase(available_.begin());
+  written_.erase(written_.begin(), written_.upper_bound(manifest.step()));
+}
+
+}  // namespace muster

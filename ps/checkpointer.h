@@ -1,0 +1,89 @@
+// Checkpointer: writes a shard's checkpoints on a thread of its own, and knows from which ones the shard
+// could go on.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/status.h"
+#include "cluster/coordinator.h"
+#include "ps/shard_checkpoint.h"
+
+namespace muster {
+
+struct CheckpointerOptions {
+  std::filesystem::path folder;
+  int shard_index = 0;
+  int shard_count = 1;
+  int keep = 3;      // checkpoints
+  std::string name;  // for its log: "ps:1"
+};
+
+/// Any thread. What fails in the background is logged and is no checkpoint; training goes on.
+class Checkpointer {
+ public:
+  /// Looks at what is in the folder: reads the newest checkpoints from end to end as far as this shard needs
+  /// them. FailedPrecondition: there are some, but this shard can use none. `on_change`: called by a thread
+  /// of its own when written() or available() have changed, and by nobody else.
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(CheckpointerOptions options,
+                                                            std::function<void()> on_change);
+
+  /// What has been begun is finished, and what is to be committed is; a snapshot that waits is dropped.
+  ~Checkpointer();
+
+  /// Checkpoints that this shard could go on from.
+  std::set<CheckpointId> available() const;
+
+  /// This shard's files since the last BeginAfter, by step: committed, or to be.
+  std::map<uint64_t, checkpoint::Manifest::File> written() const;
+
+  /// An epoch begins with this step: later checkpoints are what will be done again, and are removed.
+  void BeginAfter(uint64_t step);
+
+  /// Fails as ReadShardCheckpoint does; if the files are at fault the step is not available any more.
+  absl::StatusOr<RestoredShard> Read(uint64_t step, const ps::JobConfig& config);
+
+  /// In the background. If a snapshot still waits to be written, it gives way to this one.
+  void Write(uint64_t step, const ps::JobConfig& config, ShardSnapshot snapshot, UpdateRuleState rule);
+
+  /// In the background: from now on the checkpoint is there; older ones are removed.
+  void Commit(const checkpoint::Manifest& manifest);
+
+ private:
+  Checkpointer(CheckpointerOptions options, std::function<void()> on_change);
+
+  struct Snapshot {
+    uint64_t step = 0;
+    uint64_t round = 0;
+    ShardPlace place;
+    ShardSnapshot shard;
+    UpdateRuleState rule;
+  };
+
+  void Run(const std::stop_token& stop);
+  void WriteNow(const Snapshot& snapshot);
+  void CommitNow(const checkpoint::Manifest& manifest, uint64_t round);
+  absl::StatusOr<CheckpointId> Verify(uint64_t step) const;
+  absl::Status FindAvailable();
+
+  const CheckpointerOptions options_;
+  const CheckpointStore store_;
+  const std::function<void()> on_change_;
+
+  mutable std::mutex mutex_;  // guards the following
+  std::condition_variable_any changed_;
+  std::optional<Snapshot> waiting_;
+  std::deque<checkpoint::Manifest> to_commit_;
+  std::map<uint64_t, CheckpointId> available_;  // by step
+  std::map<uint64_t, checkpoint::Manifest::File> written_;
+  uint64_t round_ = 0;   // of BeginAfter: what was begun in an earlier one does not count
+  std::jthread thread_;  // the last member: it uses the others
+};
+
+}  // namespace muster

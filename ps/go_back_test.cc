@@ -1,0 +1,161 @@
+// Servers that are lost and come back: all go back to a checkpoint, and end with the same bits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include "ps/checkpoint_store.h"
+#include "ps/coordinator_link.h"
+#include "tests/support/ps_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSteps = 40;
+
+std::vector<float> Undisturbed(UpdateConfig update = {.rule = {.mode = UpdateMode::kSync}}) {
+  Cluster cluster(2, 2, update);
+  return TrainAll(cluster, kSteps);
+}
+
+// Trains with two workers; before rank 0's step `at` for the first time, `fault` happens.
+std::vector<float> TrainWithFault(Cluster& cluster, uint64_t at, const std::function<void()>& fault) {
+  std::atomic<bool> done = false;
+  absl::StatusOr<std::vector<float>> results[2];
+  {
+    std::jthread rank1([&] { results[1] = TrainRank(cluster, 1, kSteps); });
+    results[0] = TrainRank(cluster, 0, kSteps, false, [&](uint64_t step) {
+      if (step == at && !done.exchange(true)) fault();
+    });
+  }
+  EXPECT_TRUE(done);
+  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.status();
+  if (!results[0].ok() || !results[1].ok()) return {};
+  EXPECT_EQ(*results[0], *results[1]);
+  return *results[0];
+}
+
+// The checkpoint of a step is there.
+void AwaitCheckpoint(const Cluster& cluster, uint64_t step) {
+  const CheckpointStore store(cluster.checkpoints.path());
+  const TimePoint deadline = Now() + std::chrono::seconds(30);
+  while (!store.ReadManifest(step).ok() && Now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(store.ReadManifest(step).ok());
+}
+
+TEST(GoBack, AReplacedShardTakesAllToTheCheckpointAndNoBitChanges) {
+  const std::vector<float> expected = Undisturbed();
+  for (const int shard : {1, 0}) {
+    Cluster cluster(2, 2, UpdateMode::kSync);
+    cluster.KeepCheckpoints(10);
+    EXPECT_EQ(TrainWithFault(cluster, 25,
+                             [&] {
+                               AwaitCheckpoint(cluster, 20);
+                               cluster.StartServer(shard);
+                             }),
+              expected)
+        << "ps:" << shard;
+  }
+}
+
+// MUSTER_SIMULATION_SEEDS: how many.
+TEST(GoBack, ServersThatAreReplacedAtAnyTimeChangeNoBit) {
+  const char* const seeds = std::getenv("MUSTER_SIMULATION_SEEDS");
+  for (const UpdateConfig& update : {UpdateConfig{.rule = {.mode = UpdateMode::kSync}},
+                                     UpdateConfig{.rule = {.mode = UpdateMode::kBounded, .staleness = 0}}}) {
+    const std::vector<float> expected = Undisturbed(update);
+    for (uint64_t seed = 1; seed <= (seeds != nullptr ? std::stoul(seeds) : 3); ++seed) {
+      RandomStream random(seed, 5);
+      Cluster cluster(2, 2, update);
+      cluster.KeepCheckpoints(1 + random.NextBelow(10));
+      std::jthread killer([&](const std::stop_token& stop) {
+        for (int i = 0; i < 5; ++i) {
+          const TimePoint until = Now() + std::chrono::microseconds(random.NextBelow(60'000));
+          while (Now() < until && !stop.stop_requested())
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+          if (stop.stop_requested()) return;
+          cluster.StartServer(static_cast<int>(random.NextBelow(2)));
+        }
+      });
+      EXPECT_EQ(TrainWithFault(cluster, 0, [] {}), expected) << "seed " << seed;
+    }
+  }
+}
+
+// A push of async training counts as often as the checkpoint has it, and what came after the checkpoint is
+// all that is lost.
+TEST(GoBack, AsyncServersLoseNoMoreThanWhatCameAfterTheCheckpoint) {
+  Cluster cluster(2, 1, UpdateMode::kAsync);
+  cluster.KeepCheckpoints(10);
+  ParameterServerClient client(cluster.ClientOptions(0));
+  std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), 1.0f);
+  ASSERT_TRUE(client.Join(parameters).ok());
+  const std::vector<float> initial = parameters;
+  for (int i = 0; i < 25; ++i) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+  AwaitCheckpoint(cluster, 20);
+  cluster.StartServer(1);
+  absl::StatusOr<PushResult> result = Push(client, gradient, parameters);
+  ASSERT_TRUE(IsGoneBack(result.status())) << result.status();
+  const auto joined = client.Join(parameters);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(joined->pushes, joined->step);
+  EXPECT_THAT(joined->step, testing::AllOf(testing::Ge(20u), testing::Le(25u)));
+}
+
+// One that stood still while another took its place, say.
+TEST(GoBack, AnOlderProcessOfAServerIsRefused) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  cluster.servers[1] = nullptr;
+  const auto connect = [&](uint64_t incarnation, std::promise<absl::Status>* lost) {
+    return std::make_unique<CoordinatorLink>(
+        CoordinatorLinkOptions{.address = cluster.spec.ps[0], .shard_index = 1},
+        CoordinatorLink::Callbacks{
+            .join =
+                [incarnation] {
+                  ps::ShardJoin join;
+                  join.set_shard_index(1);
+                  join.set_shard_count(2);
+                  join.set_server_uuid(std::to_string(incarnation));
+                  join.set_incarnation(incarnation);
+                  return join;
+                },
+            .on_coordination = [](const ps::Coordination&) {},
+            .on_lost = [lost](const absl::Status& status) { lost->set_value(status); }});
+  };
+  std::promise<absl::Status> newer_lost, older_lost;
+  std::future<absl::Status> newer = newer_lost.get_future(), older = older_lost.get_future();
+  const auto newer_link = connect(2, &newer_lost), older_link = connect(1, &older_lost);
+  // Whichever was first, only one of the two can stay.
+  const auto is_refused = [](std::future<absl::Status>& lost) {
+    return lost.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  };
+  ASSERT_TRUE(is_refused(older));
+  EXPECT_THAT(std::string(older.get().message()), HasSubstr("a newer process of this task has joined"));
+  EXPECT_NE(newer.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+}
+
+TEST(GoBack, WithoutACheckpointYetTheyBeginAgain) {
+  const std::vector<float> expected = Undisturbed();
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  cluster.KeepCheckpoints(1000);
+  EXPECT_EQ(TrainWithFault(cluster, 25, [&] { cluster.StartServer(1); }), expected);
+}
+
+TEST(GoBack, AWholeJobGoesOnWithTheSameBits) {
+  const std::vector<float> expected = Undisturbed();
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  cluster.KeepCheckpoints(10);
+  TrainAll(cluster, 20);
+  AwaitCheckpoint(cluster, 20);
+  cluster.KeepCheckpoints(10);
+  EXPECT_EQ(TrainAll(cluster, kSteps), expected);
+}
+
+}  // namespace
+}  // namespace muster

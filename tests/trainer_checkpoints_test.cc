@@ -1,0 +1,159 @@
+// Checkpoints of real processes: servers that are killed and started again, jobs that go on where an earlier
+// one was.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "ps/checkpoint_store.h"
+#include "tests/support/trainers_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainerCheckpoints : public Trainers {
+ protected:
+  std::vector<std::string> WithCheckpoints(std::vector<std::string> flags, int every) {
+    flags.push_back("--checkpoint_dir=" + Path("checkpoints"));
+    flags.push_back(absl::StrFormat("--checkpoint_every=%d", every));
+    return flags;
+  }
+
+  // The chief's metrics have so many lines.
+  void AwaitLosses(const std::string& run, size_t count, Process& chief) {
+    const TimePoint deadline = Now() + std::chrono::minutes(2);
+    while (Losses(run).size() < count && Now() < deadline) {
+      (void)chief.Wait(Now() + std::chrono::milliseconds(5));
+    }
+    ASSERT_GE(Losses(run).size(), count);
+  }
+
+  void KillAndStartAgain(const ClusterSpec& cluster, Started& task, int ps,
+                         const std::vector<std::string>& flags, const std::string& run) {
+    Kill(task);
+    task = StartTask(cluster, {Role::kPs, ps}, flags, run);
+  }
+
+  void Kill(Started& task) {
+    task.process.Signal(SIGKILL);
+    EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 128 + SIGKILL);
+  }
+
+  CheckpointStore Store() { return CheckpointStore(Path("checkpoints")); }
+};
+
+const std::vector<std::string> kSync = {"--model=mnist_mlp", "--hidden=300", "--sync_replicas",
+                                        "--train_steps=400", "--log_every=10"};
+
+TEST_F(TrainerCheckpoints, KilledServersThatStartAgainChangeNoBit) {
+  const Json expected = Run(MakeCluster(2, 2), kSync, "undisturbed");
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  const std::vector<std::string> flags = WithCheckpoints(kSync, 30);
+  auto tasks = StartCluster(cluster, flags, "killed");
+  size_t lines = 5;
+  for (const int ps : {1, 0, 1}) {
+    AwaitLosses("killed", lines, tasks[2].process);
+    KillAndStartAgain(cluster, tasks[ps], ps, flags, "killed");
+    lines = Losses("killed").size() + 5;
+  }
+  WaitForSuccess(tasks);
+  EXPECT_EQ(Result("killed")["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(Result("killed")["pushes"], expected["pushes"]);
+  const std::string log = *ReadFile(tasks[0].log);
+  EXPECT_THAT(log, HasSubstr("ps:1 has started again: all go back to step"));
+  EXPECT_THAT(log, HasSubstr("ps:0 has started again: all go back to step"));
+  EXPECT_EQ(Store().List()->front(), 400u) << "what the job ended with";
+  EXPECT_EQ(Store().List()->size(), 3u);
+}
+
+TEST_F(TrainerCheckpoints, AJobThatIsKilledGoesOnWithTheSameBits) {
+  const Json expected = Run(MakeCluster(2, 2), kSync, "undisturbed");
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  const std::vector<std::string> flags = WithCheckpoints(kSync, 30);
+  auto tasks = StartCluster(cluster, flags, "killed");
+  AwaitLosses("killed", 10, tasks[2].process);
+  for (Started& task : tasks) Kill(task);
+  ASSERT_FALSE(Store().List()->empty());
+  tasks = StartCluster(cluster, flags, "again");
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("going on from the checkpoint of step"));
+  EXPECT_EQ(Result("again")["parameters_crc32c"], expected["parameters_crc32c"]);
+}
+
+TEST_F(TrainerCheckpoints, MoreStepsOnAnotherNumberOfServersGiveTheSameBits) {
+  std::vector<std::string> flags = {"--model=mnist_cnn", "--sync_replicas", "--batch_size=20",
+                                    "--train_steps=20"};
+  const Json expected = Run(MakeCluster(1, 2), flags, "undisturbed");
+  flags.back() = "--train_steps=10";
+  Run(MakeCluster(2, 2), WithCheckpoints(flags, 1000), "half");
+  EXPECT_THAT(*Store().List(), testing::ElementsAre(10u));
+  flags.back() = "--train_steps=20";
+  const Json whole = Run(MakeCluster(3, 2), WithCheckpoints(flags, 1000), "whole");
+  EXPECT_EQ(whole["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(whole["test_accuracy"], expected["test_accuracy"]);
+}
+
+TEST_F(TrainerCheckpoints, AsyncTrainingGoesBackAndGoesOn) {
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  const std::vector<std::string> flags = WithCheckpoints(
+      {"--model=mnist_softmax", "--train_steps=2000", "--learning_rate=0.1", "--log_every=10"}, 100);
+  auto tasks = StartCluster(cluster, flags, "async");
+  AwaitLosses("async", 30, tasks[2].process);
+  KillAndStartAgain(cluster, tasks[1], 1, flags, "async");
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("ps:1 has started again: all go back to step"));
+  const Json result = Result("async"), pushes = result["pushes"];
+  EXPECT_EQ(pushes["applied"], result["steps"]) << "what was lost does not count";
+  EXPECT_EQ(pushes["received"], pushes["applied"]);
+  EXPECT_GE(result["test_accuracy"], 0.85);
+}
+
+TEST_F(TrainerCheckpoints, ADamagedOneIsNotUsedAndTheOneBeforeIs) {
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  const std::vector<std::string> flags =
+      WithCheckpoints({"--model=mnist_softmax", "--sync_replicas", "--train_steps=20"}, 10);
+  Run(cluster, flags, "first");
+  ASSERT_THAT(*Store().List(), testing::ElementsAre(20u, 10u));
+  const auto flip = [&](uint64_t step) {
+    const std::filesystem::path path = Store().PathOf(step, CheckpointStore::ShardFileName(0, 1));
+    std::string bytes = *ReadFile(path);
+    bytes[bytes.size() / 2] ^= 1;
+    ASSERT_TRUE(WriteFileAtomically(path, bytes).ok());
+  };
+  const auto inspect = [&] { return Start("inspect", {"--inspect_checkpoint=" + Path("checkpoints")}); };
+  EXPECT_EQ(ExitCode(inspect()), 0);
+  EXPECT_THAT(*ReadFile(Path("inspect.log")),
+              HasSubstr("step 20: mnist_softmax, sync, workers: 1, seed 1\n"));
+  flip(20);
+  EXPECT_NE(ExitCode(inspect()), 0);
+  EXPECT_THAT(*ReadFile(Path("inspect.log")), HasSubstr("damaged"));
+  auto tasks = StartCluster(cluster, flags, "second");
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("checkpoint 20 is not used: "));
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("going on from the checkpoint of step 10"));
+  EXPECT_EQ(Result("second")["parameters_crc32c"], Result("first")["parameters_crc32c"]);
+
+  // Without any that is whole it does not begin anew, and removes nothing.
+  flip(20);
+  flip(10);
+  Started server = StartTask(cluster, {Role::kPs, 0}, flags, "third");
+  const std::filesystem::path log = server.log;
+  EXPECT_NE(ExitCode(std::move(server)), 0);
+  EXPECT_THAT(*ReadFile(log), HasSubstr("can go on from none of the 2 checkpoints in"));
+  EXPECT_EQ(Store().List()->size(), 2u);
+}
+
+TEST_F(TrainerCheckpoints, AnotherJobIsRefused) {
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  Run(cluster, WithCheckpoints({"--train_steps=5"}, 10), "first");
+  auto tasks = StartCluster(cluster, WithCheckpoints({"--train_steps=5", "--seed=2"}, 10), "second");
+  const std::filesystem::path worker = tasks[1].log;
+  for (Started& task : tasks) EXPECT_NE(ExitCode(std::move(task)), 0);
+  EXPECT_THAT(*ReadFile(worker), HasSubstr("seed"));
+  EXPECT_THAT(*Store().List(), testing::ElementsAre(5u));
+}
+
+}  // namespace
+}  // namespace muster
