@@ -149,7 +149,7 @@ class ParameterServerClient {
   uint64_t bytes_pulled_ = 0;
   TimePoint next_wait_log_;
   bool logged_without_cause_ = false;  // the last time
-  std::jthread heartbeat_;  // the last member: it uses the others
+  std::jthread heartbeat_;             // the last member: it uses the others
 };
 
 }  // namespace muster

@@ -164,9 +164,9 @@ TEST_F(Trainers, ATaskThatIsKilledAfterItsWorkOnlyTellsTheServers) {
   flags.push_back("--train_steps=100");
   tasks.clear();
   tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {}, "again"));
-  tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, {"--train_steps=100"}, "again"));
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, {"--train_steps=100", "--log_every=10"}, "again"));
   const TimePoint deadline = Now() + minutes(2);
-  while (Losses("again").empty() && Now() < deadline) {  // all steps have been made
+  while (Losses("again").size() < 9 && Now() < deadline) {  // all steps are made, or just about to be
     (void)tasks[1].process.Wait(Now() + std::chrono::milliseconds(5));
   }
   tasks.push_back(Start("done-1", flags, {done}));
