@@ -81,8 +81,8 @@ struct EvaluationOptions {
   std::string platform = "local";
 };
 
-/// What a command line asks for: to train, to evaluate, only to print `text` (--help, --version) or what is in
-/// a folder of checkpoints, or only to write the synthetic set `make_data` into options.data_dir.
+/// What a command line asks for: to train, to evaluate, only to print `text` (--help, --version) or what is
+/// in a folder of checkpoints, or only to write the synthetic set `make_data` into options.data_dir.
 struct CommandLine {
   TrainerOptions options;
   std::optional<EvaluationOptions> evaluation;

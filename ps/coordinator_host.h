@@ -1,0 +1,82 @@
+// CoordinatorHost: what ps:0 has beside its shard: the coordinator, the streams of the other shards, and the
+// manifests of checkpoints. The other side is CoordinatorLink.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/status.h"
+#include "cluster/coordinator.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/requests.h"
+
+namespace muster {
+
+struct CoordinatorHostOptions {
+  int shard_count = 1;
+  int rank_count = 1;
+  uint64_t generation = 0;  // of the cluster
+  std::string server_uuid;  // of this process
+  bool uses_tls = false;
+  bool keeps_checkpoints = false;
+};
+
+/// One thread at a time.
+class CoordinatorHost {
+ public:
+  /// `frames` and `requests` must live longer.
+  CoordinatorHost(CoordinatorHostOptions options, FrameServer* frames, Requests* requests)
+      : options_(std::move(options)), frames_(frames), requests_(requests) {}
+
+  /// The job is known. Shards may have joined before.
+  void Begin(const CoordinatorOptions& options);
+
+  /// Null until Begin.
+  Coordinator* coordinator() { return coordinator_ ? &*coordinator_ : nullptr; }
+
+  /// FailedPrecondition: the shard is none of this cluster, or a newer process of it has joined.
+  /// PermissionDenied: it is not who it says.
+  absl::Status CheckJoin(StreamId stream, const ps::ShardJoin& join) const;
+
+  /// One that CheckJoin has nothing against, or that of ps:0 itself, which has no stream.
+  void Join(std::optional<StreamId> stream, const ps::ShardJoin& join);
+
+  /// InvalidArgument: the stream has not joined, or what it says cannot be.
+  absl::Status Report(StreamId stream, const ps::ShardReport& report);
+
+  /// A shard has written these files in this epoch, by the step of their checkpoint.
+  void AddFiles(int shard, const std::map<uint64_t, checkpoint::Manifest::File>& files);
+
+  /// The newest checkpoint whose files are all there, of this epoch, if it was not taken yet.
+  std::optional<checkpoint::Manifest> TakeComplete();
+  uint64_t last_complete() const { return complete_.step(); }
+
+  /// ps:0 has begun the coordinator's epoch.
+  void OnEpochBegun();
+  void OnClosed(StreamId stream);
+
+  /// To all shards: the coordinator's decisions, and what of `word` only the server knows. `always`: also if
+  /// nothing has changed since the last time.
+  void Tell(ps::Coordination word, bool always);
+
+  /// For people, as Coordinator::DescribeWait; also which shards have no connection.
+  std::string DescribeWait() const;
+
+ private:
+  const CoordinatorHostOptions options_;
+  FrameServer* const frames_;
+  Requests* const requests_;
+  std::optional<Coordinator> coordinator_;
+  std::map<int, ps::ShardJoin> joins_;  // the last of each shard
+  std::map<StreamId, int> streams_;     // of the other shards
+  std::set<StreamId> superseded_;       // of processes that newer ones have taken the place of
+  std::map<uint64_t, std::map<int, checkpoint::Manifest::File>> files_;  // by step and shard
+  checkpoint::Manifest complete_;                                        // step 0: none in this epoch
+  bool complete_is_new_ = false;
+  uint64_t told_version_ = 0;  // of the coordinator
+};
+
+}  // namespace muster

@@ -1,0 +1,66 @@
+#include "ps/requests.h"
+
+#include <algorithm>
+
+#include "base/logging.h"
+#include "ps/wire.h"
+
+namespace muster {
+
+PushId Requests::Add(StreamId stream, uint64_t number, RepeatedRows rows) {
+  waiting_.emplace(++last_id_, Request{.stream = stream, .number = number, .rows = std::move(rows)});
+  return last_id_;
+}
+
+bool Requests::IsAwaited(StreamId stream, uint64_t number) const {
+  return std::any_of(waiting_.begin(), waiting_.end(), [&](const auto& request) {
+    return request.second.stream == stream && request.second.number == number;
+  });
+}
+
+std::optional<Request> Requests::Take(PushId id) {
+  auto request = waiting_.extract(id);
+  if (request.empty()) return std::nullopt;
+  return std::move(request.mapped());
+}
+
+void Requests::Answer(const Request& request, ps::ServerHeader header,
+                      const std::vector<grpc::Slice>& payload) {
+  header.set_request(request.number);
+  Send(request.stream, std::move(header), payload);
+}
+
+void Requests::Answer(PushId id, ps::ServerHeader header) {
+  if (const auto request = Take(id)) Answer(*request, std::move(header));
+}
+
+void Requests::Refuse(PushId id, const absl::Status& status) {
+  const auto request = Take(id);
+  if (!request) return;
+  spdlog::warn("refused {}: {}", frames_->PeerOf(request->stream), std::string(status.message()));
+  SendError(request->stream, request->number, status);
+}
+
+void Requests::RefuseAll(const absl::Status& status, bool join_again) {
+  for (const auto& [id, request] : waiting_) SendError(request.stream, request.number, status, join_again);
+  waiting_.clear();
+}
+
+void Requests::OnClosed(StreamId stream) {
+  std::erase_if(waiting_, [&](const auto& request) { return request.second.stream == stream; });
+}
+
+void Requests::Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload) {
+  header.set_version(kWireVersion);
+  frames_->Send(stream, EncodeFrame(header, payload));
+}
+
+void Requests::SendError(StreamId stream, uint64_t number, const absl::Status& status, bool join_again) {
+  ps::ServerHeader header;
+  header.set_request(number);
+  SetError(status, header.mutable_error());
+  header.mutable_error()->set_join_again(join_again);
+  Send(stream, std::move(header));
+}
+
+}  // namespace muster

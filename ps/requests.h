@@ -1,0 +1,58 @@
+// Requests: who waits for an answer of a server; and what a server says to whom.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/frame_server.h"
+#include "ps/row_partition.h"
+#include "ps/update_rule.h"
+
+namespace muster {
+
+using StreamId = FrameServer::StreamId;
+
+/// Who waits for an answer.
+struct Request {
+  StreamId stream = 0;
+  uint64_t number = 0;
+  RepeatedRows rows;  // whose values go with the answer
+};
+
+/// One thread at a time.
+class Requests {
+ public:
+  /// `frames` must live longer.
+  explicit Requests(FrameServer* frames) : frames_(frames) {}
+
+  PushId Add(StreamId stream, uint64_t number, RepeatedRows rows = {});
+
+  bool Contains(PushId id) const { return waiting_.contains(id); }
+  bool IsAwaited(StreamId stream, uint64_t number) const;
+
+  /// Nobody waits for it any more. nullopt: its sender has hung up; it will come back and ask again.
+  std::optional<Request> Take(PushId id);
+
+  void Answer(const Request& request, ps::ServerHeader header, const std::vector<grpc::Slice>& payload = {});
+  void Answer(PushId id, ps::ServerHeader header);
+  void Refuse(PushId id, const absl::Status& status);
+  void RefuseAll(const absl::Status& status, bool join_again = false);
+
+  void OnClosed(StreamId stream);
+
+  /// To a stream that is gone: nothing happens.
+  void Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload = {});
+  void SendError(StreamId stream, uint64_t number, const absl::Status& status, bool join_again = false);
+
+ private:
+  FrameServer* const frames_;
+  PushId last_id_ = 0;
+  std::map<PushId, Request> waiting_;
+};
+
+}  // namespace muster

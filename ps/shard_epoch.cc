@@ -1,0 +1,101 @@
+#include "ps/shard_epoch.h"
+
+namespace muster {
+
+ShardEpoch::ShardEpoch(const Epoch& epoch, Shard shard, const UpdateRuleOptions& rule, UpdateRuleState state,
+                       Requests* requests, std::function<void()> after_update)
+    : epoch_(epoch),
+      is_async_(rule.mode == UpdateMode::kAsync),
+      shard_(std::move(shard)),
+      rule_(rule, std::move(state)),
+      requests_(requests),
+      after_update_(std::move(after_update)) {}
+
+absl::StatusOr<JoinAnswer> ShardEpoch::Join(const WorkerIdentity& worker) {
+  UpdateActions actions;
+  auto answer = rule_.Join(worker, &actions);
+  Perform(std::move(actions));
+  return answer;
+}
+
+absl::Status ShardEpoch::Push(const WorkerIdentity& worker, StreamId stream, uint64_t request,
+                              const ps::Push& push, ShardGradient gradient) {
+  absl::Status status = shard_.CheckGradient(gradient);
+  if (status.ok() && push.next_rows_size() > 0) {
+    status = shard_.tables().CheckRows(push.next_rows()).status();
+  }
+  if (!status.ok()) return Annotate(status, absl::StrFormat("rank %d", worker.rank));
+  const PushInfo info{.id = requests_->Add(stream, request, push.next_rows()),
+                      .sequence = push.sequence(),
+                      .step = push.step(),
+                      .version = push.version(),
+                      .samples = push.samples(),
+                      .loss_sum = push.loss_sum(),
+                      .finite = gradient.finite};
+  gradients_.emplace(info.id, std::move(gradient));
+  Perform(rule_.Push(worker, info));
+  return absl::OkStatus();
+}
+
+absl::Status ShardEpoch::Pull(StreamId stream, uint64_t request, const ps::Pull& pull) {
+  if (pull.rows_size() > 0) MUSTER_RETURN_IF_ERROR(shard_.tables().CheckRows(pull.rows()).status());
+  pulls_.push_back({requests_->Add(stream, request, pull.rows()), pull});
+  AnswerPulls();
+  return absl::OkStatus();
+}
+
+void ShardEpoch::Decide(const StepDecision& decision) { Perform(rule_.Decide(decision)); }
+
+void ShardEpoch::Perform(UpdateActions actions) {
+  for (; !actions.empty(); actions = rule_.Proceed()) {
+    for (const UpdateAction& action : actions) {
+      std::visit([this](const auto& a) { Do(a); }, action);
+    }
+  }
+  AnswerPulls();
+}
+
+void ShardEpoch::Do(const ApplyAction& action) {
+  std::vector<const ShardGradient*> gradients;
+  for (const PushId id : action.pushes) gradients.push_back(&gradients_.at(id));
+  shard_.Apply(gradients, action.samples, action.rate_scale);
+  for (const PushId id : action.pushes) gradients_.erase(id);
+  after_update_();
+}
+
+void ShardEpoch::Do(const AnswerAction& action) {
+  ps::ServerHeader header;
+  ps::PushReply* reply = header.mutable_push();
+  constexpr ps::PushOutcome kOutcomes[] = {ps::APPLIED, ps::STALE, ps::DUPLICATE, ps::HELD};
+  reply->set_outcome(kOutcomes[static_cast<int>(action.outcome)]);
+  reply->set_step(action.step);
+  reply->set_mean_loss(action.mean_loss);
+  reply->set_samples(action.samples);
+  reply->set_staleness(action.staleness);
+  Answer(action.id, std::move(header), shard_.parameters());
+}
+
+void ShardEpoch::AnswerPulls() {
+  std::erase_if(pulls_, [this](const WaitingPull& waiting) {
+    if (!is_async_ && rule_.step() < waiting.pull.at_least() && requests_->Contains(waiting.id)) return false;
+    ps::ServerHeader header;
+    header.mutable_pull()->set_step(rule_.step());
+    Answer(waiting.id, std::move(header), waiting.pull.parameters() ? shard_.parameters() : nullptr);
+    return true;
+  });
+}
+
+void ShardEpoch::Answer(PushId id, ps::ServerHeader header, const Floats& parameters) {
+  const auto request = requests_->Take(id);
+  if (!request) return;
+  std::vector<grpc::Slice> payload;
+  if (parameters != nullptr) payload.push_back(ShareFloats(parameters));
+  if (!request->rows.empty()) {
+    auto values = std::make_shared<std::vector<float>>(*shard_.tables().CheckRows(request->rows));
+    shard_.tables().Read(request->rows, *values);
+    payload.push_back(ShareFloats(std::move(values)));
+  }
+  requests_->Answer(*request, std::move(header), payload);
+}
+
+}  // namespace muster

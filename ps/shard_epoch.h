@@ -1,0 +1,65 @@
+// ShardEpoch: a shard since the beginning of an epoch: its numbers, the rule that says what becomes of
+// pushes, and the gradients and pulls that wait for that.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "base/status.h"
+#include "cluster/coordinator.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/requests.h"
+#include "ps/shard.h"
+#include "ps/update_rule.h"
+
+namespace muster {
+
+/// One thread at a time.
+class ShardEpoch {
+ public:
+  /// `requests` must live longer. `after_update`: called after each update, before the next one.
+  ShardEpoch(const Epoch& epoch, Shard shard, const UpdateRuleOptions& rule, UpdateRuleState state,
+             Requests* requests, std::function<void()> after_update);
+
+  const Epoch& epoch() const { return epoch_; }
+  const UpdateRule& rule() const { return rule_; }
+  const Shard& shard() const { return shard_; }
+
+  /// As UpdateRule::Join.
+  absl::StatusOr<JoinAnswer> Join(const WorkerIdentity& worker);
+
+  /// Answers, refuses or keeps the request. InvalidArgument: rows or floats that are not this shard's.
+  absl::Status Push(const WorkerIdentity& worker, StreamId stream, uint64_t request, const ps::Push& push,
+                    ShardGradient gradient);
+  absl::Status Pull(StreamId stream, uint64_t request, const ps::Pull& pull);
+
+  void Decide(const StepDecision& decision);
+
+  /// With the parameters, if there are any, and the rows that the request named.
+  void Answer(PushId id, ps::ServerHeader header, const Floats& parameters);
+
+ private:
+  struct WaitingPull {
+    PushId id = 0;
+    ps::Pull pull;
+  };
+
+  void Perform(UpdateActions actions);
+  void Do(const ApplyAction& action);
+  void Do(const DiscardAction& action) { gradients_.erase(action.id); }
+  void Do(const AnswerAction& action);
+  void Do(const RefuseAction& action) { requests_->Refuse(action.id, action.status); }
+  void AnswerPulls();
+
+  const Epoch epoch_;
+  const bool is_async_;
+  Shard shard_;
+  UpdateRule rule_;
+  Requests* const requests_;
+  const std::function<void()> after_update_;
+  std::map<PushId, ShardGradient> gradients_;
+  std::vector<WaitingPull> pulls_;
+};
+
+}  // namespace muster
