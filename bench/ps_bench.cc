@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/allocator.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/logging.h"
@@ -346,15 +347,17 @@ int Main(int argc, char** argv) {
   CLI::App app(kHelp, "ps_bench");
   double seconds = 0.3;
   int rounds = 5;
-  bool json = false;
+  bool json = false, plain_malloc = false;
   int64_t rows = 1'000'000;
   std::vector<size_t> sizes = {4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20};
   app.add_option("--seconds", seconds, "Of each measurement")->capture_default_str();
   app.add_option("--rounds", rounds, "Of all in turn; medians are printed")->capture_default_str();
   app.add_option("--bytes", sizes, "Of a message, each a multiple of 64")->capture_default_str();
   app.add_option("--rows", rows, "Of the shard whose checkpoint is written; 0: none")->capture_default_str();
+  app.add_flag("--plain_malloc", plain_malloc, "Without what the trainer asks of the allocator");
   app.add_flag("--json", json, "For programs");
   CLI11_PARSE(app, argc, argv);
+  if (!plain_malloc) KeepLargeFreeBlocks();
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   InitLogging("ps_bench");
   spdlog::set_level(spdlog::level::warn);

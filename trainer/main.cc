@@ -8,6 +8,7 @@
 #include <new>
 #include <thread>
 
+#include "base/allocator.h"
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/stdout.h"
@@ -81,6 +82,7 @@ absl::Status InspectCheckpoint(const std::string& folder) {
 
 int Main(int argc, char** argv) {
   const TimePoint start = Now();
+  KeepLargeFreeBlocks();
   // Threads of gRPC may outlive main, and would find OpenSSL taken apart below them.
   ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   // gRPC prints what we report ourselves, in lines of a thousand characters.
