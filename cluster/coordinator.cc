@@ -62,12 +62,24 @@ void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
   ShardProcess& known = shards_[shard];
   if (epoch_.number > 0 && known.uuid != uuid) {
     why_next_epoch_ = absl::StrFormat("ps:%d has started again", shard);
+    // Those who have finished wait to hear that it lasts (ps/server.cc), and do it again.
+    if (options_.may_go_back && end_ && end_->ok()) end_.reset();
   } else if (epoch_.number > 0 && epoch < epoch_.number && epoch_.step > 0 &&
              !checkpoints.contains(begins_with_)) {
     why_next_epoch_ = absl::StrFormat("ps:%d cannot read its part of checkpoint %d", shard, epoch_.step);
   }
   known = {.uuid = uuid, .epoch = epoch, .checkpoints = checkpoints};
   BeginEpochIfNeeded(now);
+  newest_common_ = std::max(newest_common_, NewestCommon().step);
+}
+
+// Step 0: there is none.
+CheckpointId Coordinator::NewestCommon() const {
+  std::set<CheckpointId> common = shards_[0].checkpoints;
+  for (const ShardProcess& shard : shards_) {
+    std::erase_if(common, [&](const CheckpointId& id) { return !shard.checkpoints.contains(id); });
+  }
+  return common.empty() ? CheckpointId() : *common.rbegin();
 }
 
 void Coordinator::BeginEpochIfNeeded(TimePoint now) {
@@ -77,25 +89,21 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
     return;
   }
   // Shards that outlived the process of an earlier coordinator know its epochs.
-  for (int shard = 0; shard < options_.shard_count; ++shard) {
-    if (shards_[shard].epoch <= epoch_.number) continue;
-    epoch_.number = shards_[shard].epoch;
-    if (why_next_epoch_.empty()) why_next_epoch_ = "ps:0 has started again";
-  }
+  uint64_t last_number = epoch_.number;
+  for (const ShardProcess& shard : shards_) last_number = std::max(last_number, shard.epoch);
+  if (last_number > epoch_.number && why_next_epoch_.empty()) why_next_epoch_ = "ps:0 has started again";
+  const CheckpointId newest = NewestCommon();
   if (!why_next_epoch_.empty() && !options_.may_go_back) {
     end_ = DataLoss("%s and lost its parameters, without a checkpoint: start the whole job again",
                     why_next_epoch_);
-    ++version_;
-    return;
+  } else if (newest.step == 0) {
+    end_ = CheckBeginningAnew();
   }
-  std::set<CheckpointId> common = shards_[0].checkpoints;
-  for (const ShardProcess& shard : shards_) {
-    std::erase_if(common, [&](const CheckpointId& id) { return !shard.checkpoints.contains(id); });
-  }
-  if (epoch_.number == 0 && common.empty() && EndsForLackOfCommonCheckpoint()) return;
-  epoch_.number = epoch_.number == 0 ? options_.first_epoch : epoch_.number + 1;
-  begins_with_ = common.empty() ? CheckpointId() : *common.rbegin();
-  epoch_.step = begins_with_.step;
+  ++version_;
+  if (end_) return;
+  epoch_ = {.number = last_number == 0 ? options_.first_epoch : last_number + 1, .step = newest.step};
+  begins_with_ = newest;
+  newest_common_ = newest.step;
   if (!why_next_epoch_.empty()) {
     notices_.push_back({.state = MemberState::kLost,
                         .text = absl::StrFormat("%s: all go back to step %d", why_next_epoch_, epoch_.step)});
@@ -109,28 +117,31 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
   std::fill(shard_steps_.begin(), shard_steps_.end(), epoch_.step);
   last_chosen_ = now;
   for (Member& member : members_) {
-    member.last_progress = now;
     member.finished_at = 0;
     if (member.state == MemberState::kFinished) member.state = MemberState::kExpected;
   }
-  ++version_;
+  RenewLeases(now);
 }
 
-// What was trained is not to be lost because a folder was forgotten.
-bool Coordinator::EndsForLackOfCommonCheckpoint() {
+void Coordinator::RenewLeases(TimePoint now) {
+  for (Member& member : members_) member.last_heard = member.last_progress = now;
+}
+
+// What was trained is not to be lost because a folder was forgotten. That some shards have a first checkpoint
+// that others did not get to is no such case.
+std::optional<absl::Status> Coordinator::CheckBeginningAnew() const {
   const auto has_any = [](const ShardProcess& shard) { return !shard.checkpoints.empty(); };
-  if (std::none_of(shards_.begin(), shards_.end(), has_any)) return false;
+  const bool is_before_the_first = epoch_.number > 0 && newest_common_ == 0;
+  if (is_before_the_first || std::none_of(shards_.begin(), shards_.end(), has_any)) return std::nullopt;
   std::vector<std::string> newest;
   for (size_t i = 0; i < shards_.size(); ++i) {
     newest.push_back(has_any(shards_[i]) ? absl::StrFormat("ps:%d has up to step %d", i,
                                                            shards_[i].checkpoints.rbegin()->step)
                                          : absl::StrFormat("ps:%d has none", i));
   }
-  end_ = FailedPrecondition(
+  return FailedPrecondition(
       "the servers have no checkpoint in common (%s): bring the files together, or remove them to begin anew",
       absl::StrJoin(newest, ", "));
-  ++version_;
-  return true;
 }
 
 void Coordinator::Report(int shard, const ShardReport& report, TimePoint now) {
@@ -224,7 +235,7 @@ TimePoint Coordinator::DeadlineOf(int rank) const {
   const Member& member = members_[rank];
   switch (member.state) {
     case MemberState::kExpected:
-      return start_ + options_.worker_timeout;
+      return member.last_progress + options_.worker_timeout;
     case MemberState::kLive: {
       const TimePoint silent = member.last_heard + options_.lease;
       const TimePoint since = WaitedForSince(rank);
@@ -259,7 +270,7 @@ void Coordinator::Tick(TimePoint now) {
     std::string why;
     member.lost_in_silence = false;
     if (member.state == MemberState::kExpected) {
-      why = absl::StrFormat("has not joined for %s", FormatAge(now - start_));
+      why = absl::StrFormat("has not joined for %s", FormatAge(now - member.last_progress));
     } else if (now >= member.last_heard + options_.lease) {
       member.lost_in_silence = true;
       why = absl::StrFormat("has been silent for %s", FormatAge(now - member.last_heard));

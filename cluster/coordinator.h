@@ -111,10 +111,19 @@ class Coordinator {
   /// When Tick has something to do next, if nothing else happens.
   TimePoint next_deadline() const;
 
-  /// Grows whenever decisions(), needed() or end() change.
+  /// Time stood still until now for who hears of them.
+  void RenewLeases(TimePoint now);
+
+  /// Grows whenever decisions(), needed(), epoch() or end() change.
   uint64_t version() const { return version_; }
 
   const Epoch& epoch() const { return epoch_; }
+
+  /// Step of the newest checkpoint that all shards have been known to have at once; 0: there is none.
+  uint64_t newest_common() const { return newest_common_; }
+
+  /// The oldest step that is not chosen.
+  uint64_t next_step() const { return next_step_; }
 
   /// Those that not every shard is known to have applied.
   const std::map<uint64_t, std::vector<int>>& decisions() const { return decisions_; }
@@ -127,9 +136,9 @@ class Coordinator {
   /// Nobody but this rank has anything left to do.
   bool AllOthersDone(int rank) const;
 
-  /// Set once: OK when all ranks have finished; DeadlineExceeded when none is left that could go on; DataLoss
-  /// when a shard has lost what it had and there is no going back; FailedPrecondition when the shards have
-  /// checkpoints to begin with, but none in common.
+  /// OK when all ranks have finished, until a shard is replaced that goes back. For good: DeadlineExceeded
+  /// when none is left that could go on; DataLoss when a shard has lost what it had and there is no going
+  /// back; FailedPrecondition when shards have checkpoints, but none in common.
   const std::optional<absl::Status>& end() const { return end_; }
 
   /// What the oldest step that is not chosen waits for: "step 7 has waited 4s for worker:1 (ps:1)"; empty
@@ -163,7 +172,8 @@ class Coordinator {
   bool IsComplete(int rank) const;
   int NeededFor(const std::vector<int>& complete) const;  // at next_step_
   void BeginEpochIfNeeded(TimePoint now);
-  bool EndsForLackOfCommonCheckpoint();
+  CheckpointId NewestCommon() const;
+  std::optional<absl::Status> CheckBeginningAnew() const;
   void SetState(int rank, MemberState state, std::string text);
   void Choose(TimePoint now);
   TimePoint WaitedForSince(int rank) const;
@@ -184,6 +194,7 @@ class Coordinator {
   std::vector<ShardProcess> shards_;
   Epoch epoch_;
   CheckpointId begins_with_;                        // if epoch_.step is not 0
+  uint64_t newest_common_ = 0;                      // checkpoint of all shards in this epoch, and before it
   std::string why_next_epoch_;                      // not empty: this one cannot go on
   std::vector<uint64_t> shard_steps_;               // by shard: updates applied, as far as reported
   uint64_t next_step_ = 0;                          // the oldest that is not chosen

@@ -317,6 +317,45 @@ TEST(CoordinatorEpochs, ServersDoNotBeginAnewBesideCheckpointsThatTheyCannotUse)
   EXPECT_EQ(coordinator.epoch(), Epoch());
 }
 
+TEST(CoordinatorEpochs, AJobInTrainingDoesNotBeginAnewEither) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+  coordinator.ShardJoin(0, "a", 0, {}, kStart);
+  coordinator.ShardJoin(1, "b", 0, {}, kStart);
+  coordinator.ShardJoin(0, "a", 1, Of({100}), kStart);
+  coordinator.ShardJoin(1, "c", 0, {}, kStart);
+  EXPECT_EQ(coordinator.epoch(), (Epoch{.number = 2})) << "there was none of all yet";
+  for (const int shard : {0, 1}) coordinator.ShardJoin(shard, shard == 0 ? "a" : "c", 2, Of({100}), kStart);
+  EXPECT_EQ(coordinator.newest_common(), 100u);
+  coordinator.ShardJoin(1, "d", 0, {}, kStart);
+  ASSERT_TRUE(coordinator.end());
+  EXPECT_EQ(coordinator.end()->code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CoordinatorEpochs, AShardThatIsReplacedAfterTheLastStepTakesAllBack) {
+  Cluster cluster(2, 2, 2);
+  cluster.JoinAll(2);
+  for (const int rank : {0, 1}) cluster->Finish(rank, 5, cluster.now);
+  ASSERT_TRUE(cluster->end());
+  cluster->ShardJoin(1, "second", 0, {}, cluster.now);
+  EXPECT_FALSE(cluster->end());
+  EXPECT_EQ(cluster->epoch(), (Epoch{.number = 2}));
+  EXPECT_EQ(cluster->state(0), MemberState::kExpected);
+}
+
+// However long ago the job began.
+TEST(CoordinatorEpochs, WhoHadFinishedHasItsTimeToComeBack) {
+  Cluster cluster(2, 2, 2);
+  cluster.JoinAll(2);
+  cluster.now += seconds(1000);
+  cluster->Heard(0, cluster.now);
+  cluster->Finish(1, 5, cluster.now);
+  cluster->ShardJoin(1, "second", 0, {}, cluster.now);
+  cluster.now += seconds(9);
+  cluster.Tick();
+  EXPECT_EQ(cluster->state(0), MemberState::kLive);
+  EXPECT_EQ(cluster->state(1), MemberState::kExpected);
+}
+
 TEST(CoordinatorEpochs, WithoutCheckpointsAReplacedShardIsTheEnd) {
   Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2}, kStart);
   coordinator.ShardJoin(0, "a", 0, {}, kStart);

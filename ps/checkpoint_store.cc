@@ -62,8 +62,7 @@ absl::StatusOr<checkpoint::Manifest::File> CheckpointStore::WriteShard(
   if (hook_) hook_("mkdir");
   MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
   // One that is there is made again, by a training that went back: from here on it is none.
-  std::error_code ignored;
-  std::filesystem::remove(PathOf(step, kManifestName), ignored);
+  MUSTER_RETURN_IF_ERROR(Revoke(step));
   MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, WriteShardFile(path, header, sections, hook_));
   if (hook_) hook_("sync folder");
   MUSTER_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
@@ -172,18 +171,23 @@ absl::Status CheckpointStore::VerifyShard(const checkpoint::Manifest& manifest, 
   return CheckDigest(manifest, index, reader);
 }
 
-absl::Status CheckpointStore::Prune(int keep) const {
+absl::Status CheckpointStore::Revoke(uint64_t step) const {
+  const std::filesystem::path path = PathOf(step, kManifestName);
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  return error ? Unavailable("%s: %s", path.string(), error.message()) : absl::OkStatus();
+}
+
+absl::Status CheckpointStore::Prune(int keep, uint64_t needed) const {
   MUSTER_CHECK(keep > 0);
   MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, List());
   if (static_cast<int>(steps.size()) <= keep) return absl::OkStatus();
-  const uint64_t oldest = steps[keep - 1];
+  const uint64_t oldest = std::min(steps[keep - 1], needed);
   MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder_));
   for (const std::string& name : names) {
     const std::optional<uint64_t> step = StepOf(name);
     if (!step || *step >= oldest) continue;
-    // The manifest first: what is half removed is no checkpoint.
-    std::error_code ignored;
-    std::filesystem::remove(PathOf(*step, kManifestName), ignored);
+    MUSTER_RETURN_IF_ERROR(Revoke(*step));  // first: what is half removed is no checkpoint
     MUSTER_RETURN_IF_ERROR(RemoveTree(folder_ / name));
   }
   return absl::OkStatus();
@@ -196,9 +200,9 @@ absl::Status CheckpointStore::RemoveAfter(uint64_t step, const std::string& file
   for (const std::string& name : *names) {
     const std::optional<uint64_t> other = StepOf(name);
     if (!other || *other <= step) continue;
+    MUSTER_RETURN_IF_ERROR(Revoke(*other));
     std::error_code error;
-    std::filesystem::remove(PathOf(*other, kManifestName), error);
-    if (!error) std::filesystem::remove(PathOf(*other, file), error);
+    std::filesystem::remove(PathOf(*other, file), error);
     if (error) return Unavailable("%s: %s", PathOf(*other, file).string(), error.message());
     std::filesystem::remove(folder_ / name, error);  // unless another shard's file is there
   }

@@ -53,14 +53,18 @@ class CheckpointStore {
   /// Reads a shard's file from end to end.
   absl::Status VerifyShard(const checkpoint::Manifest& manifest, int index) const;
 
-  /// Removes all but the newest `keep` checkpoints, and what was left of attempts older than those.
-  absl::Status Prune(int keep) const;
+  /// Removes all but the newest `keep` checkpoints and those from step `needed` on, and what was left of
+  /// attempts older than those.
+  absl::Status Prune(int keep, uint64_t needed) const;
 
   /// From now on there is no checkpoint after `step`. Of their files only the shard's own, of this name, is
   /// removed: another one may be making its own again already.
   absl::Status RemoveAfter(uint64_t step, const std::string& file) const;
 
  private:
+  // Removes the manifest, if there is one.
+  absl::Status Revoke(uint64_t step) const;
+
   const std::filesystem::path folder_;
   const FileOperationHook hook_;
 };

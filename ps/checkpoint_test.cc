@@ -249,13 +249,15 @@ TEST_F(CheckpointTest, TheNewestAreKept) {
   ASSERT_TRUE(store_.WriteShard(50, Header(50), {}).ok());  // under way
   ASSERT_TRUE(MakeDirectories(store_.folder() / "notes").ok());
   EXPECT_THAT(*store_.List(), ElementsAre(40, 30, 20, 10));
-  ASSERT_TRUE(store_.Prune(5).ok());
+  ASSERT_TRUE(store_.Prune(5, UINT64_MAX).ok());
   EXPECT_THAT(*store_.List(), ElementsAre(40, 30, 20, 10));
-  ASSERT_TRUE(store_.Prune(2).ok());
+  ASSERT_TRUE(store_.Prune(2, UINT64_MAX).ok());
   EXPECT_THAT(*store_.List(), ElementsAre(40, 30));
   EXPECT_THAT(*ListDirectory(store_.folder()),
               ElementsAre("notes", "step-000000000030", "step-000000000040", "step-000000000050"));
   EXPECT_TRUE(Verify(store_, 30).ok());
+  ASSERT_TRUE(store_.Prune(1, /*needed=*/30).ok());
+  EXPECT_THAT(*store_.List(), ElementsAre(40, 30));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ absl::Status Checkpointer::FindAvailable() {
   const std::lock_guard lock(mutex_);
   for (const uint64_t step : steps) {
     if (static_cast<int>(available_.size()) == options_.keep) break;
-    const auto verified = Verify(step);
+    const auto verified = Verify(step, /*read=*/available_.empty());
     if (verified.ok()) {
       available_[step] = *verified;
       continue;
@@ -41,11 +41,12 @@ absl::Status Checkpointer::FindAvailable() {
       options_.name, steps.size(), options_.folder.string(), std::string(first.message()));
 }
 
-absl::StatusOr<CheckpointId> Checkpointer::Verify(uint64_t step) const {
+absl::StatusOr<CheckpointId> Checkpointer::Verify(uint64_t step, bool read) const {
   MUSTER_ASSIGN_OR_RETURN(const checkpoint::Manifest manifest, store_.ReadManifest(step));
   const bool same_count = manifest.files_size() == options_.shard_count;
   for (int i = 0; i < manifest.files_size(); ++i) {
-    if (!same_count || i == options_.shard_index) MUSTER_RETURN_IF_ERROR(store_.VerifyShard(manifest, i));
+    if (same_count && i != options_.shard_index) continue;
+    MUSTER_RETURN_IF_ERROR(read ? store_.VerifyShard(manifest, i) : store_.OpenShard(manifest, i).status());
   }
   return CheckpointId{step, DigestOf(manifest)};
 }
@@ -63,6 +64,7 @@ std::map<uint64_t, checkpoint::Manifest::File> Checkpointer::written() const {
 }
 
 void Checkpointer::BeginAfter(uint64_t step) {
+  const std::lock_guard manifests_lock(manifests_mutex_);
   const std::lock_guard lock(mutex_);
   ++round_;
   waiting_.reset();
@@ -102,16 +104,16 @@ void Checkpointer::Write(uint64_t step, const ps::JobConfig& config, ShardSnapsh
   changed_.notify_all();
 }
 
-void Checkpointer::Commit(const checkpoint::Manifest& manifest) {
+void Checkpointer::Commit(const checkpoint::Manifest& manifest, uint64_t needed) {
   const std::lock_guard lock(mutex_);
-  to_commit_.push_back(manifest);
+  to_commit_.push_back({manifest, needed});
   changed_.notify_all();
 }
 
 void Checkpointer::Run(const std::stop_token& stop) {
   while (true) {
     std::optional<Snapshot> snapshot;
-    std::optional<checkpoint::Manifest> manifest;
+    std::optional<ToCommit> to_commit;
     uint64_t round;
     {
       std::unique_lock lock(mutex_);
@@ -119,13 +121,18 @@ void Checkpointer::Run(const std::stop_token& stop) {
       if (stop.stop_requested() && to_commit_.empty()) return;
       round = round_;
       if (!to_commit_.empty()) {
-        manifest = std::move(to_commit_.front());
+        to_commit = std::move(to_commit_.front());
         to_commit_.pop_front();
       } else {
         snapshot = std::exchange(waiting_, std::nullopt);
       }
     }
-    manifest ? CommitNow(*manifest, round) : WriteNow(*snapshot);
+    try {
+      to_commit ? CommitNow(*to_commit, round) : WriteNow(*snapshot);
+    } catch (const std::bad_alloc&) {
+      spdlog::error("{}: not enough memory to write a checkpoint", options_.name);
+    }
+    snapshot.reset();  // its memory is not needed any more
     on_change_();
   }
 }
@@ -142,18 +149,25 @@ void Checkpointer::WriteNow(const Snapshot& snapshot) {
   if (snapshot.round == round_) written_[snapshot.step] = *file;
 }
 
-void Checkpointer::CommitNow(const checkpoint::Manifest& manifest, uint64_t round) {
-  const absl::Status status = store_.Commit(manifest);
-  if (!status.ok()) {
+void Checkpointer::CommitNow(const ToCommit& to_commit, uint64_t round) {
+  const checkpoint::Manifest& manifest = to_commit.manifest;
+  const std::lock_guard files_lock(manifests_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (round != round_) return;  // training has gone back since
+  }
+  if (const absl::Status status = store_.Commit(manifest); !status.ok()) {
     spdlog::warn("{}: checkpoint {}: {}", options_.name, manifest.step(), std::string(status.message()));
     return;
   }
   // Servers that share the folder may remove the same at the same time; what stays is removed next time.
-  (void)store_.Prune(options_.keep);
+  (void)store_.Prune(options_.keep, to_commit.needed);
   const std::lock_guard lock(mutex_);
-  if (round != round_) return;
   available_[manifest.step()] = {manifest.step(), DigestOf(manifest)};
-  while (static_cast<int>(available_.size()) > options_.keep) available_.erase(available_.begin());
+  while (static_cast<int>(available_.size()) > options_.keep &&
+         available_.begin()->first < to_commit.needed) {
+    available_.erase(available_.begin());
+  }
   written_.erase(written_.begin(), written_.upper_bound(manifest.step()));
 }
 

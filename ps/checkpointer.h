@@ -28,9 +28,11 @@ struct CheckpointerOptions {
 /// Any thread. What fails in the background is logged and is no checkpoint; training goes on.
 class Checkpointer {
  public:
-  /// Looks at what is in the folder: reads the newest checkpoints from end to end as far as this shard needs
-  /// them. FailedPrecondition: there are some, but this shard can use none. `on_change`: called by a thread
-  /// of its own when written() or available() have changed, and by nobody else.
+  /// Looks at what is in the folder: reads the newest checkpoint from end to end as far as this shard needs
+  /// it, and if that is damaged the one before it, and so on; of the rest it looks whether the files are
+  /// there, since Read will see what they hold. FailedPrecondition: there are some, but this shard can use
+  /// none. `on_change`: called by a thread of its own when written() or available() have changed, and by
+  /// nobody else.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(CheckpointerOptions options,
                                                             std::function<void()> on_change);
 
@@ -40,7 +42,7 @@ class Checkpointer {
   /// Checkpoints that this shard could go on from.
   std::set<CheckpointId> available() const;
 
-  /// This shard's files since the last BeginAfter, by step: committed, or to be.
+  /// This shard's files since the last BeginAfter, by step, that are not committed.
   std::map<uint64_t, checkpoint::Manifest::File> written() const;
 
   /// An epoch begins with this step: later checkpoints are what will be done again, and are removed.
@@ -52,8 +54,9 @@ class Checkpointer {
   /// In the background. If a snapshot still waits to be written, it gives way to this one.
   void Write(uint64_t step, const ps::JobConfig& config, ShardSnapshot snapshot, UpdateRuleState rule);
 
-  /// In the background: from now on the checkpoint is there; older ones are removed.
-  void Commit(const checkpoint::Manifest& manifest);
+  /// In the background: from now on the checkpoint is there; older ones are removed, but none from step
+  /// `needed` on.
+  void Commit(const checkpoint::Manifest& manifest, uint64_t needed);
 
  private:
   Checkpointer(CheckpointerOptions options, std::function<void()> on_change);
@@ -65,21 +68,26 @@ class Checkpointer {
     ShardSnapshot shard;
     UpdateRuleState rule;
   };
+  struct ToCommit {
+    checkpoint::Manifest manifest;
+    uint64_t needed = 0;
+  };
 
   void Run(const std::stop_token& stop);
   void WriteNow(const Snapshot& snapshot);
-  void CommitNow(const checkpoint::Manifest& manifest, uint64_t round);
-  absl::StatusOr<CheckpointId> Verify(uint64_t step) const;
+  void CommitNow(const ToCommit& to_commit, uint64_t round);
+  absl::StatusOr<CheckpointId> Verify(uint64_t step, bool read) const;
   absl::Status FindAvailable();
 
   const CheckpointerOptions options_;
   const CheckpointStore store_;
   const std::function<void()> on_change_;
 
-  mutable std::mutex mutex_;  // guards the following
+  std::mutex manifests_mutex_;  // held while manifests come and go; taken before the other
+  mutable std::mutex mutex_;    // guards the following
   std::condition_variable_any changed_;
   std::optional<Snapshot> waiting_;
-  std::deque<checkpoint::Manifest> to_commit_;
+  std::deque<ToCommit> to_commit_;
   std::map<uint64_t, CheckpointId> available_;  // by step
   std::map<uint64_t, checkpoint::Manifest::File> written_;
   uint64_t round_ = 0;   // of BeginAfter: what was begun in an earlier one does not count

@@ -300,8 +300,9 @@ void ParameterServerClient::LogWait(TimePoint since) {
   }
 }
 
+// `patient`: as long as servers show that they live, since others may have hours of work left.
 absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
-    std::vector<std::optional<Request>> requests, const Destination& destination) {
+    std::vector<std::optional<Request>> requests, const Destination& destination, bool patient) {
   std::vector<ps::ServerHeader> replies(shards_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->in_flight = std::move(requests[i]);
@@ -309,21 +310,23 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
     if (shards_[i]->connection == nullptr) MUSTER_RETURN_IF_ERROR(Reconnect(*shards_[i]));
     Send(*shards_[i]);
   }
-  const TimePoint start = Now(), deadline = start + options_.answer_timeout;
+  const TimePoint start = Now();
   const auto is_waiting = [](const auto& shard) { return shard->in_flight.has_value(); };
+  const auto is_overdue = [&](const auto& shard) {
+    return is_waiting(shard) && Now() >= (patient ? shard->last_heard : start) + options_.answer_timeout;
+  };
   while (std::any_of(shards_.begin(), shards_.end(), is_waiting)) {
-    const auto event = queue_->Pop(std::min(deadline, Now() + kHeartbeatEvery));
-    if (!event) {
-      LogWait(start);
-      if (Now() < deadline) continue;
-      const auto waiting = std::find_if(shards_.begin(), shards_.end(), is_waiting);
+    const auto overdue = std::find_if(shards_.begin(), shards_.end(), is_overdue);
+    if (overdue != shards_.end()) {
       return DeadlineExceeded("%s: %s has not answered for %s", TaskName(options_.task),
-                              TaskName((*waiting)->task), FormatAge(Now() - start));
+                              TaskName((*overdue)->task), FormatAge(Now() - start));
     }
+    const auto event = queue_->Pop(Now() + std::min(kHeartbeatEvery, options_.answer_timeout));
+    LogWait(start);
+    if (!event) continue;
     Shard* shard = nullptr;
     auto reply = HandleEvent(*event, &shard);
     if (!reply.ok()) return Annotate(reply.status(), TaskName(options_.task));
-    LogWait(start);
     if (!*reply) continue;
     const ps::ServerHeader& header = (*reply)->header;
     MUSTER_RETURN_IF_ERROR(ReceiveFloats(*shard, **reply, destination));
@@ -397,7 +400,7 @@ absl::Status ParameterServerClient::PullRows(const RowIndex& rows, std::span<flo
 absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitFinished() {
   std::vector<std::optional<Request>> requests(shards_.size());
   requests[0].emplace().header.mutable_await_finished();
-  MUSTER_ASSIGN_OR_RETURN(const auto replies, Exchange(std::move(requests), {}));
+  MUSTER_ASSIGN_OR_RETURN(const auto replies, Exchange(std::move(requests), {}, /*patient=*/true));
   return replies[0].await_finished();
 }
 
@@ -419,7 +422,7 @@ absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::s
 absl::Status ParameterServerClient::Finish() {
   std::vector<std::optional<Request>> requests(shards_.size());
   for (auto& request : requests) request.emplace().header.mutable_finish()->set_next_step(step_);
-  return Exchange(std::move(requests), {}).status();
+  return Exchange(std::move(requests), {}, /*patient=*/true).status();
 }
 
 }  // namespace muster

@@ -38,8 +38,9 @@ struct ParameterServerClientOptions {
   ParameterLayout layout;
   Duration connect_timeout = std::chrono::minutes(5);  // for the first connection to each server
   Duration server_timeout = std::chrono::seconds(60);  // for a server that was there and is gone
-  Duration answer_timeout =
-      std::chrono::minutes(11);  // for an answer; longer than a server waits for a silent worker
+  /// For an answer; longer than a server waits for a silent worker. What waits for the others' end has it for
+  /// a sign of life.
+  Duration answer_timeout = std::chrono::minutes(11);
   std::optional<TlsIdentity> tls;
 };
 
@@ -68,7 +69,7 @@ struct Contribution {
 /// there.
 inline bool IsGoneBack(const absl::Status& status) { return absl::IsCancelled(status); }
 
-/// One thread at a time. Everything but Join may fail with IsGoneBack.
+/// One thread at a time. Everything may fail with IsGoneBack, Join too.
 class ParameterServerClient {
  public:
   explicit ParameterServerClient(ParameterServerClientOptions options);
@@ -126,7 +127,8 @@ class ParameterServerClient {
   absl::Status ReceiveFloats(const Shard& shard, const ShardReply& reply, const Destination& destination);
   absl::Status Align(const Destination& destination);
   absl::StatusOr<std::vector<ps::ServerHeader>> Exchange(std::vector<std::optional<Request>> requests,
-                                                         const Destination& destination);
+                                                         const Destination& destination,
+                                                         bool patient = false);
   absl::StatusOr<std::optional<ShardReply>> HandleEvent(const FrameQueue::Event& event, Shard** shard);
   void HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply);
   void LogWait(TimePoint since);

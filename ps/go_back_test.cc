@@ -108,6 +108,22 @@ TEST(GoBack, AsyncServersLoseNoMoreThanWhatCameAfterTheCheckpoint) {
   EXPECT_THAT(joined->step, testing::AllOf(testing::Ge(20u), testing::Le(25u)));
 }
 
+// Its heartbeats are those of the epoch before.
+TEST(GoBack, AWorkerThatIsComputingMeanwhileIsWaitedFor) {
+  const std::vector<float> expected = Undisturbed();
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  cluster.worker_lease = std::chrono::seconds(1);
+  cluster.KeepCheckpoints(10);
+  const auto leases_are_kept = std::async(std::launch::async, [&] { return cluster.servers[0]->Wait(); });
+  EXPECT_EQ(TrainWithFault(cluster, 25,
+                           [&] {
+                             AwaitCheckpoint(cluster, 20);
+                             cluster.StartServer(1);
+                             std::this_thread::sleep_for(std::chrono::seconds(3));
+                           }),
+            expected);
+}
+
 // One that stood still while another took its place, say.
 TEST(GoBack, AnOlderProcessOfAServerIsRefused) {
   Cluster cluster(2, 1, UpdateMode::kSync);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -26,8 +27,13 @@ namespace {
 constexpr Duration kTalkEvery =
     std::chrono::seconds(1);  // to the other shards, also when nothing has changed
 constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so long is worth a word
-constexpr Duration kLastCheckpointTimeout = std::chrono::seconds(60);
+constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
 constexpr Duration kCloseTimeout = std::chrono::seconds(5);  // for the others to hang up at the end
+
+absl::Status OutOfMemory() {
+  return absl::ResourceExhaustedError(
+      "not enough memory on its host for this part of the model: use more parameter servers");
+}
 
 class Server final : public ParameterServer, private FrameServer::Handler {
  public:
@@ -48,6 +54,12 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   Coordinator* coordinator() { return host_ ? host_->coordinator() : nullptr; }
   // Number 0: none has begun.
   Epoch epoch() const { return shard_ ? shard_->epoch() : Epoch(); }
+  bool keeps_checkpoints() const { return checkpointer_ != nullptr; }
+  // The last checkpoint that was begun is not there yet.
+  bool is_checkpointing() const {
+    return last_snapshot_ > std::max(epoch().step, host_->last_complete()) &&
+           Now() < last_snapshot_time_ + kCheckpointTimeout;
+  }
 
   // From streams.
   void OnFrame(StreamId stream, const grpc::ByteBuffer& frame) override;
@@ -77,11 +89,13 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   void CoordinateAsFirst(bool always);
   void CoordinateAsOther(bool always);
   void MakeSteps(bool always);
+  void ScheduleSnapshot();
   void LogNotices();
   void TellOthers(bool always);
   void OnCoordination(const ps::Coordination& coordination);
   void HandleCoordination(const ps::Coordination& coordination);
   void LogStall(const std::string& waits_for);
+  void WithinMemory(const std::function<void()>& work);
 
   // Checkpoints.
   void OnCheckpointsChanged();
@@ -114,14 +128,19 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   };
   std::vector<PendingJoin> pending_joins_;  // until the first one begins
   std::optional<ShardEpoch> shard_;
-  std::map<StreamId, WorkerIdentity> workers_;  // that have joined
+  struct Joined {
+    WorkerIdentity worker;
+    uint64_t epoch = 0;  // number
+  };
+  std::map<StreamId, Joined> workers_;  // also of the epoch before, until they join again
   std::set<int> finished_ranks_;
   std::vector<PushId> finishes_;  // to be answered
   uint64_t last_step_ = 0;        // sync, bounded: that those who have finished contributed to
 
   std::unique_ptr<Checkpointer> checkpointer_;  // null: there are none
-  uint64_t checkpoint_every_ = 0;               // steps; 0: none are written
+  uint64_t next_snapshot_ = 0;                  // sync, bounded: of the state of this step; 0: none is due
   uint64_t last_snapshot_ = 0;
+  TimePoint last_snapshot_time_;
   uint64_t last_commit_ = 0;
   std::optional<TimePoint> last_checkpoint_deadline_;
 
@@ -148,7 +167,6 @@ absl::Status Server::Listen() {
                                                                .keep = options_.keep_checkpoints,
                                                                .name = name_},
                                                               [this] { OnCheckpointsChanged(); }));
-    checkpoint_every_ = options_.checkpoint_every;
   }
   auto listening = FrameServer::Listen(address, options_.tls, this);
   if (!listening.ok()) return Annotate(listening.status(), name_);
@@ -163,7 +181,7 @@ absl::Status Server::Listen() {
                                          .generation = options_.generation,
                                          .server_uuid = uuid_,
                                          .uses_tls = options_.tls.has_value(),
-                                         .keeps_checkpoints = checkpointer_ != nullptr},
+                                         .keeps_checkpoints = keeps_checkpoints()},
                   frames_.get(), &*requests_);
     return absl::OkStatus();
   }
@@ -182,7 +200,7 @@ absl::Status Server::Listen() {
                            .on_lost =
                                [this](const absl::Status& status) {
                                  const std::lock_guard lock(mutex_);
-                                 End(all_finished() && checkpointer_ == nullptr ? absl::OkStatus() : status);
+                                 End(all_finished() && !keeps_checkpoints() ? absl::OkStatus() : status);
                                },
                        });
   return absl::OkStatus();
@@ -212,8 +230,10 @@ absl::Status Server::Wait() {
     if (end_) break;
     const bool talk = Now() >= next_talk;
     if (talk) next_talk = Now() + kTalkEvery;
-    if (coordinator() != nullptr) coordinator()->Tick(Now());
-    Coordinate(talk);
+    WithinMemory([&] {
+      if (coordinator() != nullptr) coordinator()->Tick(Now());
+      Coordinate(talk);
+    });
   }
   const absl::Status end = *end_;
   std::unique_ptr<CoordinatorLink> link = std::move(link_);  // nothing is said over it any more
@@ -230,11 +250,6 @@ void Server::OnClosed(StreamId stream) {
   std::erase_if(pending_joins_, [&](const PendingJoin& pending) { return pending.stream == stream; });
   requests_->OnClosed(stream);
   if (host_) host_->OnClosed(stream);
-}
-
-absl::Status OutOfMemory() {
-  return absl::ResourceExhaustedError(
-      "not enough memory on its host for this part of the model: use more parameter servers");
 }
 
 // gRPC would swallow an exception together with the request. What memory was short for may be done by half,
@@ -285,12 +300,18 @@ absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, Sha
     case ps::ClientHeader::KIND_NOT_SET:
       return InvalidArgument("a request of a kind that this version does not know");
     default: {
-      const auto worker = workers_.find(stream);
-      if (worker != workers_.end()) {
-        MUSTER_RETURN_IF_ERROR(HandleOfWorker(stream, worker->second, header, std::move(gradient)));
-      } else if (!header.has_heartbeat()) {
-        // So it is for a worker that had joined an epoch before.
-        requests_->SendError(stream, header.request(), InvalidArgument("the first frame is no join"),
+      const auto joined = workers_.find(stream);
+      if (joined != workers_.end() && shard_ && joined->second.epoch == epoch().number) {
+        MUSTER_RETURN_IF_ERROR(HandleOfWorker(stream, joined->second.worker, header, std::move(gradient)));
+        break;
+      }
+      // It may be computing, and will hear of the new epoch when it asks for something.
+      if (joined != workers_.end() && coordinator() != nullptr) {
+        coordinator()->Heard(joined->second.worker.rank, Now());
+      }
+      const uint64_t awaited = header.has_heartbeat() ? header.heartbeat().awaiting() : header.request();
+      if (!header.has_heartbeat() || awaited != 0) {
+        requests_->SendError(stream, awaited, InvalidArgument("the first frame is no join"),
                              /*join_again=*/true);
       }
     }
@@ -349,7 +370,7 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
       .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
   const bool same_process = shard_->rule().CheckNewest(worker).ok();  // whose connection broke
   MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, shard_->Join(worker));
-  workers_[stream] = worker;
+  workers_[stream] = {worker, epoch().number};
   if (!same_process) finished_ranks_.erase(worker.rank);
   if (Coordinator* const members = coordinator(); members != nullptr) {
     same_process ? members->Heard(worker.rank, Now()) : members->Join(worker.rank, Now());
@@ -393,14 +414,14 @@ absl::Status Server::HandleFinish(StreamId stream, const WorkerIdentity& worker,
                                   const ps::Finish& finish) {
   MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
   finishes_.push_back(requests_->Add(stream, request));
-  if (checkpoint_every_ == 0 || end_) AnswerFinishes();
+  if (!keeps_checkpoints() || end_) AnswerFinishes();
   finished_ranks_.insert(worker.rank);
   last_step_ = std::max(last_step_, finish.next_step());
   if (coordinator() != nullptr) coordinator()->Finish(worker.rank, finish.next_step(), Now());
   if (!all_finished()) return absl::OkStatus();
   if (!is_async()) TakeSnapshotIfDue();
   // ps:0 says so too, if it is still there; with checkpoints it does when the last one is made.
-  if (!host_ && checkpoint_every_ == 0) End(absl::OkStatus());
+  if (!host_ && !keeps_checkpoints()) End(absl::OkStatus());
   return absl::OkStatus();
 }
 
@@ -446,7 +467,7 @@ absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
                                    .aggregate = update_.aggregate,
                                    .worker_timeout = options_.worker_timeout,
                                    .lease = options_.worker_lease,
-                                   .may_go_back = checkpointer_ != nullptr,
+                                   .may_go_back = keeps_checkpoints(),
                                    .first_epoch = RandomSeed() >> 1};
     for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
       coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
@@ -462,6 +483,10 @@ absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
 // What was asked for in the epoch before is to be asked again, after a join. False: the checkpoint cannot be
 // read.
 bool Server::BeginEpoch(const Epoch& epoch) {
+  std::erase_if(workers_, [this](const auto& entry) {
+    return shard_ && !shard_->rule().CheckNewest(entry.second.worker).ok();
+  });
+  shard_.reset();  // first: there may not be memory for two
   UpdateRuleState rule{.step = epoch.step};
   std::optional<Shard> shard = std::exchange(fresh_, std::nullopt);
   if (epoch.step > 0) {
@@ -485,15 +510,18 @@ bool Server::BeginEpoch(const Epoch& epoch) {
   shard_.emplace(epoch, *std::move(shard), update_.rule, std::move(rule), &*requests_, [this] {
     if (!is_async()) TakeSnapshotIfDue();
   });
-  workers_.clear();
   finished_ranks_.clear();
   finishes_.clear();
   awaits_.clear();
   last_step_ = 0;
   last_snapshot_ = last_commit_ = epoch.step;
+  next_snapshot_ = 0;
   last_checkpoint_deadline_.reset();
   told_report_ = {};
-  if (host_) host_->OnEpochBegun();
+  if (host_) {
+    host_->OnEpochBegun();
+    coordinator()->RenewLeases(Now());  // nobody was listened to while the checkpoint was read
+  }
   requests_->RefuseAll(Aborted("%s has gone back to step %d", name_, epoch.step), /*join_again=*/true);
   spdlog::info("{}: begins at step {}", name_, epoch.step);
   for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
@@ -533,7 +561,8 @@ void Server::End(const absl::Status& status) {
   end_ = status;
   changed_.notify_all();
   if (host_) TellOthers(/*always=*/true);
-  if (status.ok()) return AnswerFinishes();
+  AnswerFinishes();  // what becomes of the others is not their failure
+  if (status.ok()) return;
   requests_->RefuseAll(status);
   for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
     requests_->SendError(pending.stream, pending.request, status);
@@ -551,9 +580,10 @@ void Server::Coordinate(bool always) {
 
 void Server::CoordinateAsFirst(bool always) {
   if (coordinator() == nullptr) return TellOthers(always);
-  while (coordinator()->epoch() != epoch() && !end_ && !BeginEpoch(coordinator()->epoch())) {
+  while (coordinator()->epoch() != epoch() && !coordinator()->end() && !BeginEpoch(coordinator()->epoch())) {
     TellOwnCheckpoints();
   }
+  if (end_) return;
   if (shard_) MakeSteps(always);
   LogNotices();
   std::erase_if(awaits_, [this](const auto& await) {
@@ -574,6 +604,7 @@ void Server::MakeSteps(bool always) {
   // An update may let workers contribute whose parts are here already, and so on.
   for (uint64_t step = UINT64_MAX; !is_async() && step != rule.step();) {
     step = rule.step();
+    ScheduleSnapshot();
     if (always || rule.held_of_step() >= coordinator()->needed() || told_report_.step != step) {
       told_report_ = rule.Report();
       told_report_.epoch = epoch().number;
@@ -583,13 +614,24 @@ void Server::MakeSteps(bool always) {
     const auto decisions = coordinator()->decisions();
     for (const auto& [of_step, ranks] : decisions) shard_->Decide({of_step, ranks});
   }
-  if (checkpointer_ == nullptr) return;
-  if (is_async() && rule.step() >= last_snapshot_ + checkpoint_every_ && !coordinator()->end()) {
+  if (!keeps_checkpoints()) return;
+  const bool is_due = rule.step() >= last_snapshot_ + options_.checkpoint_every && !is_checkpointing();
+  if (is_async() && is_due && !coordinator()->end()) {
     TakeSnapshot(rule.step());
     TellOthers(/*always=*/true);
   }
   host_->AddFiles(0, checkpointer_->written());
-  if (const auto complete = host_->TakeComplete()) checkpointer_->Commit(*complete);
+  if (const auto complete = host_->TakeComplete()) {
+    checkpointer_->Commit(*complete, coordinator()->newest_common());
+  }
+}
+
+// Sync, bounded: all servers have to hear of it before they can get there, with the decision that makes the
+// step at the latest.
+void Server::ScheduleSnapshot() {
+  if (!keeps_checkpoints() || next_snapshot_ > shard_->rule().step() || is_checkpointing()) return;
+  const uint64_t decided = coordinator()->next_step();  // no server can be beyond
+  next_snapshot_ = (decided / options_.checkpoint_every + 1) * options_.checkpoint_every;
 }
 
 void Server::LogNotices() {
@@ -604,8 +646,9 @@ void Server::TellOthers(bool always) {
   word.set_waits_for(waits_for_);
   word.set_epoch(epoch().number);
   word.set_epoch_step(epoch().step);
-  word.set_checkpoint_every(checkpoint_every_);
-  if (is_async()) word.set_checkpoint(last_snapshot_);
+  word.set_keeps_checkpoints(keeps_checkpoints());
+  word.set_checkpoint(is_async() ? last_snapshot_ : next_snapshot_);
+  if (coordinator() != nullptr) word.set_needed_checkpoint(coordinator()->newest_common());
   word.set_ended(end_.has_value());
   if (end_ && !end_->ok()) SetError(*end_, word.mutable_end());
   host_->Tell(std::move(word), always);
@@ -641,8 +684,14 @@ void Server::CoordinateAsOther(bool always) {
 
 void Server::OnCoordination(const ps::Coordination& coordination) {
   const std::lock_guard lock(mutex_);
+  if (end_) return;
+  WithinMemory([&] { HandleCoordination(coordination); });
+}
+
+// On threads where nobody else would hear of it.
+void Server::WithinMemory(const std::function<void()>& work) {
   try {
-    if (!end_) HandleCoordination(coordination);
+    work();
   } catch (const std::bad_alloc&) {
     End(OutOfMemory());
   }
@@ -651,10 +700,10 @@ void Server::OnCoordination(const ps::Coordination& coordination) {
 void Server::HandleCoordination(const ps::Coordination& coordination) {
   needed_ = static_cast<int>(coordination.needed());
   waits_for_ = coordination.waits_for();
-  checkpoint_every_ = coordination.checkpoint_every();
   offered_epoch_ = {coordination.epoch(), coordination.epoch_step()};
   if (config_ && offered_epoch_.number > epoch().number && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
   if (shard_ && offered_epoch_ == epoch()) {
+    if (!is_async()) next_snapshot_ = coordination.checkpoint();
     for (const ps::Coordination::Decision& decision : coordination.decisions()) {
       const auto is_bad = [this](uint32_t rank) {
         return rank >= static_cast<uint32_t>(options_.cluster.rank_count());
@@ -665,12 +714,12 @@ void Server::HandleCoordination(const ps::Coordination& coordination) {
       }
       shard_->Decide({decision.step(), {decision.ranks().begin(), decision.ranks().end()}});
     }
-    if (coordination.checkpoint() > last_snapshot_) TakeSnapshot(coordination.checkpoint());
+    if (is_async() && coordination.checkpoint() > last_snapshot_) TakeSnapshot(coordination.checkpoint());
     checkpoint::Manifest committed;
     if (checkpointer_ != nullptr && committed.ParseFromString(coordination.committed()) &&
         committed.step() > last_commit_) {
       last_commit_ = committed.step();
-      checkpointer_->Commit(committed);
+      checkpointer_->Commit(committed, coordination.needed_checkpoint());
     }
   }
   if (coordination.ended()) {
@@ -691,29 +740,31 @@ void Server::LogStall(const std::string& waits_for) {
 void Server::OnCheckpointsChanged() {
   const std::lock_guard lock(mutex_);
   if (end_) return;
-  TellOwnCheckpoints();
-  Coordinate(/*always=*/true);
+  WithinMemory([this] {
+    TellOwnCheckpoints();
+    Coordinate(/*always=*/true);
+  });
 }
 
-// Sync, bounded: every so often, and of what the job ends with.
+// Sync, bounded: when ps:0 has said so, and of what the job ends with.
 void Server::TakeSnapshotIfDue() {
   const uint64_t step = shard_->rule().step();
   const bool is_last = all_finished() && step == last_step_;
-  if (checkpoint_every_ == 0 || step <= last_snapshot_ || (step % checkpoint_every_ != 0 && !is_last)) return;
-  TakeSnapshot(step);
+  if (step > last_snapshot_ && (step == next_snapshot_ || is_last)) TakeSnapshot(step);
 }
 
 void Server::TakeSnapshot(uint64_t checkpoint) {
-  if (checkpointer_ == nullptr) return;
+  if (!keeps_checkpoints()) return;
   last_snapshot_ = checkpoint;
+  last_snapshot_time_ = Now();
   checkpointer_->Write(checkpoint, *config_, shard_->shard().Snapshot(), shard_->rule().state());
 }
 
 // All workers have finished: what they have trained is to outlive the servers.
 bool Server::AwaitsLastCheckpoint() {
-  if (checkpointer_ == nullptr || !shard_ || shard_->rule().step() == epoch().step) return false;
+  if (!keeps_checkpoints() || !shard_ || shard_->rule().step() == epoch().step) return false;
   if (!last_checkpoint_deadline_) {
-    last_checkpoint_deadline_ = Now() + kLastCheckpointTimeout;
+    last_checkpoint_deadline_ = Now() + kCheckpointTimeout;
     if (is_async() && shard_->rule().step() > last_snapshot_) TakeSnapshot(shard_->rule().step());
     TellOthers(/*always=*/true);
   }
@@ -721,7 +772,7 @@ bool Server::AwaitsLastCheckpoint() {
   if (host_->last_complete() >= last) return false;
   if (Now() < *last_checkpoint_deadline_) return true;
   spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_, last,
-               FormatAge(kLastCheckpointTimeout));
+               FormatAge(kCheckpointTimeout));
   return false;
 }
 

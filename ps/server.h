@@ -1,5 +1,5 @@
-// ParameterServer: one shard behind gRPC. The thin driver around UpdateRule, Shard and, in ps:0, Coordinator:
-// it decodes frames, holds gradients until the rule says what becomes of them, and answers.
+// ParameterServer: one shard behind gRPC. It puts the parts together: streams of frames, the shard in its
+// epoch, checkpoints, and in ps:0 the coordinator.
 #pragma once
 
 #include <memory>

@@ -84,6 +84,7 @@ class Cluster {
         ParameterServer::Start({.cluster = spec,
                                 .shard_index = index,
                                 .worker_timeout = worker_timeout,
+                                .worker_lease = worker_lease,
                                 .tls = Identity({Role::kPs, index}),
                                 .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every)});
@@ -120,6 +121,7 @@ class Cluster {
   ClusterSpec spec;
   TemporaryDirectory checkpoints;
   uint64_t checkpoint_every = 0;  // steps; 0: none
+  Duration worker_lease = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
 
  private:
