@@ -60,7 +60,12 @@ void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
 void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
                             const std::set<CheckpointId>& checkpoints, TimePoint now) {
   ShardProcess& known = shards_[shard];
-  if (epoch_.number > 0 && known.uuid != uuid) {
+  if (epoch_.number > 0 && known.uuid != uuid && epoch == epoch_.number) {
+    if (!known.uuid.empty()) {
+      notices_.push_back(
+          {.text = absl::StrFormat("ps:%d has started again, with all that it had in its journal", shard)});
+    }
+  } else if (epoch_.number > 0 && known.uuid != uuid) {
     why_next_epoch_ = absl::StrFormat("ps:%d has started again", shard);
     // Those who have finished wait to hear that it lasts (ps/server.cc), and do it again.
     if (options_.may_go_back && end_ && end_->ok()) end_.reset();
@@ -121,6 +126,16 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
     if (member.state == MemberState::kFinished) member.state = MemberState::kExpected;
   }
   RenewLeases(now);
+}
+
+void Coordinator::Resume(const Epoch& epoch, uint64_t next_step,
+                         const std::map<uint64_t, std::vector<int>>& decisions) {
+  epoch_ = epoch;
+  begins_with_.step = epoch.step;
+  next_step_ = next_step;
+  decisions_ = decisions;
+  std::fill(shard_steps_.begin(), shard_steps_.end(), epoch.step);
+  ++version_;
 }
 
 void Coordinator::RenewLeases(TimePoint now) {

@@ -101,8 +101,8 @@ class Coordinator {
   /// It has contributed to all steps below `next_step` that it was needed for, and will to no other; async:
   /// 0.
   void Finish(int rank, uint64_t next_step, TimePoint now);
-  /// A process of a shard, in this epoch number (0 if it has just started), could begin with these
-  /// checkpoints. Said again whenever that changes.
+  /// A process of a shard, in this epoch number (0 if it has just started, without a journal), could begin
+  /// with these checkpoints. Said again whenever that changes.
   void ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
                  const std::set<CheckpointId>& checkpoints, TimePoint now);
   void Report(int shard, const ShardReport& report, TimePoint now);
@@ -110,6 +110,10 @@ class Coordinator {
 
   /// When Tick has something to do next, if nothing else happens.
   TimePoint next_deadline() const;
+
+  /// Goes on where another process with the coordinator was, as its journal has it: in an epoch, with these
+  /// decisions, and none from `next_step` on. Before all events.
+  void Resume(const Epoch& epoch, uint64_t next_step, const std::map<uint64_t, std::vector<int>>& decisions);
 
   /// Time stood still until now for who hears of them.
   void RenewLeases(TimePoint now);

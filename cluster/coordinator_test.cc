@@ -356,6 +356,32 @@ TEST(CoordinatorEpochs, WhoHadFinishedHasItsTimeToComeBack) {
   EXPECT_EQ(cluster->state(1), MemberState::kExpected);
 }
 
+TEST(CoordinatorEpochs, WhoHasAJournalTakesNobodyBack) {
+  Cluster cluster(2, 2, 2);
+  cluster.JoinAll(2);
+  for (const int shard : {0, 1}) cluster.Hold(shard, {{0, 0}, {0, 1}});
+  cluster->ShardJoin(1, "second", 1, {}, cluster.now);
+  EXPECT_EQ(cluster->epoch().number, 1u);
+  EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]"));
+}
+
+TEST(CoordinatorEpochs, ACoordinatorWithAJournalGoesOnWithItsDecisions) {
+  Coordinator coordinator(
+      {.rank_names = {"worker:0", "worker:1"}, .shard_count = 2, .aggregate = 2, .may_go_back = true},
+      kStart);
+  coordinator.Resume({.number = 5, .step = 10}, 13, {{12, {0, 1}}});
+  for (const int shard : {0, 1}) coordinator.ShardJoin(shard, "new", 5, {}, kStart);
+  EXPECT_EQ(coordinator.epoch(), (Epoch{.number = 5, .step = 10}));
+  EXPECT_EQ(coordinator.decisions().at(12), (std::vector<int>{0, 1}));
+  for (const int shard : {0, 1}) {
+    coordinator.Report(shard, {.epoch = 5, .step = 12, .held = {{12, 0}, {13, 0}, {13, 1}}}, kStart);
+  }
+  EXPECT_EQ(coordinator.decisions().at(13), (std::vector<int>{0, 1})) << "and chooses no step again";
+  EXPECT_EQ(coordinator.decisions().size(), 2u);
+  coordinator.ShardJoin(1, "newer", 0, {}, kStart);
+  EXPECT_EQ(coordinator.epoch().number, 6u) << "without its journal";
+}
+
 TEST(CoordinatorEpochs, WithoutCheckpointsAReplacedShardIsTheEnd) {
   Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2}, kStart);
   coordinator.ShardJoin(0, "a", 0, {}, kStart);

@@ -113,13 +113,16 @@ absl::StatusOr<CheckpointSpec> ParseCheckpoint(const YamlNode& node) {
   return checkpoint;
 }
 
-// Whether a lost server comes back from a checkpoint.
-absl::StatusOr<bool> ParseDurability(const YamlNode& node) {
-  const auto choice =
-      YamlChoice<bool>("durability", {{"checkpoint", true}, {"journal", false}, {"replicated", false}});
-  MUSTER_ASSIGN_OR_RETURN(const bool available, choice(node));
-  if (!available) return NotInThisVersion(node, "it has: checkpoint");
-  return true;
+// How a lost server comes back.
+enum class Durability { kCheckpoint, kJournal, kReplicated };
+
+absl::StatusOr<Durability> ParseDurability(const YamlNode& node) {
+  const auto choice = YamlChoice<Durability>("durability", {{"checkpoint", Durability::kCheckpoint},
+                                                            {"journal", Durability::kJournal},
+                                                            {"replicated", Durability::kReplicated}});
+  MUSTER_ASSIGN_OR_RETURN(const Durability durability, choice(node));
+  if (durability == Durability::kReplicated) return NotInThisVersion(node, "it has: checkpoint, journal");
+  return durability;
 }
 
 absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
@@ -382,7 +385,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   Job job{.path = path};
   const Model* model = nullptr;
   Replicas replicas;
-  bool is_durable = false;
+  std::optional<Durability> durability;
   YamlFields fields(root, "the job");
   fields.Require("name", &job.name, ParseName);
   fields.Read("model", &model, ParseModel);
@@ -394,7 +397,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   fields.Require("replicas", &replicas, ParseReplicas);
   fields.Read("train", &job.train, ReadTrainSpec);
   fields.Read("checkpoint", &job.checkpoint, ParseCheckpoint);
-  fields.Read("durability", &is_durable, ParseDurability);
+  fields.Read("durability", &durability, ParseDurability);
   fields.Read("program", &job.program, ParseProgram);
   fields.Read("files", &job.files, YamlOneOrMore("files", ParseProgramFile));
   fields.Read("flags", &job.tensorflow_flags,
@@ -404,7 +407,8 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   job.ps = replicas.ps;
   job.chief = replicas.chief;
   job.worker = replicas.worker;
-  if (is_durable && !job.checkpoint) job.checkpoint.emplace();
+  if (durability && !job.checkpoint) job.checkpoint.emplace();
+  if (durability == Durability::kJournal) job.checkpoint->journal = true;
   // A server that comes back has to be started again.
   if (job.checkpoint && job.ps.restart == ReplicaSpec::Restart::kNever && !GivesRestart(root)) {
     job.ps.restart = ReplicaSpec::Restart::kOnFailure;

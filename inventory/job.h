@@ -11,7 +11,7 @@
 //       {steps: 1000, batch_size: 100, seed: 1, optimizer: momentum, momentum: 0.9, weight_decay: 0.0005,
 //        learning_rate: 0.01, schedule: {kind: cosine, warmup_steps: 100}}
 //     checkpoint: {every_steps: 200, keep: 3}
-//     durability: checkpoint
+//     durability: checkpoint          # checkpoint | journal
 //
 // What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
 // version of muster cannot do yet is refused, with its place, and never ignored.
@@ -86,6 +86,7 @@ struct UpdateSpec {
 struct CheckpointSpec {
   std::optional<int64_t> every_steps;
   std::optional<int> keep;
+  bool journal = false;  // beside them, so that nobody goes back
 };
 
 /// Of the learning rate. The numbers of a kind are there only together with it.

@@ -290,7 +290,8 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"checkpoint: {keep: 0}\n", "4:20: expected a whole number from 1 to 1000000, found \"0\""},
       {"checkpoint: {every: 5}\n",
        "4:14: unknown key \"every\" in checkpoint; keys there are: every_steps, keep"},
-      {"durability: journal\n", "4:13: \"journal\" is not in this version of muster; it has: checkpoint"},
+      {"durability: replicated\n",
+       "4:13: \"replicated\" is not in this version of muster; it has: checkpoint, journal"},
       {"program: [x]\n",
        "4:1: \"model\" and \"program\" exclude each other; the model is at jobs/job.yaml:2:1"},
       {"files: [x]\n", "4:1: \"files\" means nothing with \"model\""},
@@ -439,7 +440,8 @@ TEST(Job, ServersAreStartedAgainOnlyWhereTheyHaveCheckpointsOrTheFileSaysSo) {
   EXPECT_EQ(parse(", restart: never", "durability: checkpoint\n").ps.restart, Restart::kNever);
   EXPECT_EQ(parse(", max_restarts: 7", "checkpoint: {keep: 1}\n").ps.max_restarts, 7);
   EXPECT_FALSE(parse("", "").checkpoint);
-  EXPECT_TRUE(parse("", "durability: checkpoint\n").checkpoint);
+  EXPECT_FALSE(parse("", "durability: checkpoint\n").checkpoint->journal);
+  EXPECT_TRUE(parse("", "durability: journal\n").checkpoint->journal);
 }
 
 TEST(Job, FtrlTakesOneRate) {

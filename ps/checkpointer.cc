@@ -89,8 +89,8 @@ absl::StatusOr<RestoredShard> Checkpointer::Read(uint64_t step, const ps::JobCon
   return restored;
 }
 
-void Checkpointer::Write(uint64_t step, const ps::JobConfig& config, ShardSnapshot snapshot,
-                         UpdateRuleState rule) {
+void Checkpointer::Write(uint64_t step, const ps::JobConfig& config, const Epoch& epoch,
+                         ShardSnapshot snapshot, UpdateRuleState rule) {
   const std::lock_guard lock(mutex_);
   if (waiting_) {
     spdlog::warn("{}: checkpoint {} is left out: the disk is slower than training makes checkpoints",
@@ -98,7 +98,7 @@ void Checkpointer::Write(uint64_t step, const ps::JobConfig& config, ShardSnapsh
   }
   waiting_ = Snapshot{.step = step,
                       .round = round_,
-                      .place = {config, options_.shard_index, options_.shard_count},
+                      .place = {config, options_.shard_index, options_.shard_count, epoch.number},
                       .shard = std::move(snapshot),
                       .rule = std::move(rule)};
   changed_.notify_all();

@@ -52,7 +52,8 @@ class Checkpointer {
   absl::StatusOr<RestoredShard> Read(uint64_t step, const ps::JobConfig& config);
 
   /// In the background. If a snapshot still waits to be written, it gives way to this one.
-  void Write(uint64_t step, const ps::JobConfig& config, ShardSnapshot snapshot, UpdateRuleState rule);
+  void Write(uint64_t step, const ps::JobConfig& config, const Epoch& epoch, ShardSnapshot snapshot,
+             UpdateRuleState rule);
 
   /// In the background: from now on the checkpoint is there; older ones are removed, but none from step
   /// `needed` on.

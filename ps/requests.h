@@ -32,6 +32,9 @@ class Requests {
 
   PushId Add(StreamId stream, uint64_t number, RepeatedRows rows = {});
 
+  /// Of a request that nobody waits for.
+  PushId AddNobody() { return ++last_id_; }
+
   bool Contains(PushId id) const { return waiting_.contains(id); }
   bool IsAwaited(StreamId stream, uint64_t number) const;
 

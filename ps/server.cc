@@ -19,6 +19,7 @@
 #include "ps/job_config.h"
 #include "ps/requests.h"
 #include "ps/shard_epoch.h"
+#include "ps/shard_journal.h"
 #include "ps/wire.h"
 
 namespace muster {
@@ -69,6 +70,8 @@ class Server final : public ParameterServer, private FrameServer::Handler {
                               ShardGradient gradient);
   absl::Status HandleJoin(StreamId stream, uint64_t request, const ps::Join& join);
   absl::Status CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join);
+  absl::Status HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                          const ps::Push& push, ShardGradient gradient);
   absl::Status HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request);
   absl::Status HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
                             const ps::Finish& finish);
@@ -79,6 +82,8 @@ class Server final : public ParameterServer, private FrameServer::Handler {
 
   // The job and its epochs.
   absl::Status AdoptConfig(const ps::JobConfig& config);
+  void BeginCoordinator();
+  void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
   bool BeginEpoch(const Epoch& epoch);
   ps::ShardJoin OwnJoin() const;
   void TellOwnCheckpoints();
@@ -96,6 +101,14 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   void HandleCoordination(const ps::Coordination& coordination);
   void LogStall(const std::string& waits_for);
   void WithinMemory(const std::function<void()>& work);
+
+  // The journal.
+  void Recover();
+  absl::Status Replay(const std::vector<JournalReader::Entry>& entries,
+                      std::map<uint64_t, std::vector<int>>* decisions);
+  bool Journaled(const absl::Status& appended);
+  void JournalDecisions(const std::map<uint64_t, std::vector<int>>& decisions);
+  void BeginSegment(uint64_t checkpoint);
 
   // Checkpoints.
   void OnCheckpointsChanged();
@@ -144,6 +157,9 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   uint64_t last_commit_ = 0;
   std::optional<TimePoint> last_checkpoint_deadline_;
 
+  std::optional<ShardJournal> journal_;
+  uint64_t journaled_decisions_ = 0;  // of steps below
+
   // ps:0
   std::optional<CoordinatorHost> host_;
   std::map<int, PushId> awaits_;  // by rank
@@ -183,8 +199,12 @@ absl::Status Server::Listen() {
                                          .uses_tls = options_.tls.has_value(),
                                          .keeps_checkpoints = keeps_checkpoints()},
                   frames_.get(), &*requests_);
-    return absl::OkStatus();
   }
+  if (options_.journal && keeps_checkpoints()) {
+    journal_.emplace(options_.checkpoint_dir, options_.shard_index, shard_count());
+    Recover();
+  }
+  if (host_) return absl::OkStatus();
   CoordinatorLinkOptions link{.address = options_.cluster.ps[0],
                               .shard_index = options_.shard_index,
                               .tls = options_.tls,
@@ -194,6 +214,7 @@ absl::Status Server::Listen() {
                            .join =
                                [this] {
                                  const std::lock_guard lock(mutex_);
+                                 told_report_ = {};  // ps:0 may be another process
                                  return OwnJoin();
                                },
                            .on_coordination = [this](const ps::Coordination& c) { OnCoordination(c); },
@@ -328,7 +349,7 @@ absl::Status Server::HandleOfWorker(StreamId stream, const WorkerIdentity& worke
   }
   switch (header.kind_case()) {
     case ps::ClientHeader::kPush:
-      return shard_->Push(worker, stream, header.request(), header.push(), std::move(gradient));
+      return HandlePush(stream, worker, header.request(), header.push(), std::move(gradient));
     case ps::ClientHeader::kPull:
       return shard_->Pull(stream, header.request(), header.pull());
     case ps::ClientHeader::kAwaitFinished:
@@ -370,10 +391,12 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
       .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
   const bool same_process = shard_->rule().CheckNewest(worker).ok();  // whose connection broke
   MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, shard_->Join(worker));
+  if (journal_ && !same_process && !Journaled(journal_->Append(worker))) return *end_;
   workers_[stream] = {worker, epoch().number};
   if (!same_process) finished_ranks_.erase(worker.rank);
   if (Coordinator* const members = coordinator(); members != nullptr) {
-    same_process ? members->Heard(worker.rank, Now()) : members->Join(worker.rank, Now());
+    const bool is_known = same_process && members->state(worker.rank) != MemberState::kExpected;
+    is_known ? members->Heard(worker.rank, Now()) : members->Join(worker.rank, Now());
   }
   spdlog::info("{}: {} has joined at step {} from {}", name_,
                TaskName(TaskOfRank(options_.cluster, worker.rank)), answer.step, frames_->PeerOf(stream));
@@ -386,6 +409,15 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
   reply->set_next_step(answer.next_step);
   reply->set_epoch(epoch().number);
   shard_->Answer(requests_->Add(stream, request), std::move(header), shard_->shard().parameters());
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                                const ps::Push& push, ShardGradient gradient) {
+  MUSTER_RETURN_IF_ERROR(shard_->CheckPush(worker, push, gradient));
+  const bool may_count = gradient.finite && shard_->rule().CheckNewest(worker).ok();
+  if (journal_ && may_count && !Journaled(journal_->Append(worker, push, gradient))) return *end_;
+  shard_->Push(worker, requests_->Add(stream, request, push.next_rows()), push, std::move(gradient));
   return absl::OkStatus();
 }
 
@@ -463,21 +495,31 @@ absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
   fresh_.emplace(std::move(shard));
   config_ = config;
   if (host_) {
-    CoordinatorOptions coordinator{.shard_count = shard_count(),
-                                   .aggregate = update_.aggregate,
-                                   .worker_timeout = options_.worker_timeout,
-                                   .lease = options_.worker_lease,
-                                   .may_go_back = keeps_checkpoints(),
-                                   .first_epoch = RandomSeed() >> 1};
-    for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
-      coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
-    }
-    host_->Begin(coordinator);
+    BeginCoordinator();
     TellOwnCheckpoints();
   } else if (offered_epoch_.number == 0 || !BeginEpoch(offered_epoch_)) {
     TellOwnCheckpoints();
   }
   return absl::OkStatus();
+}
+
+void Server::BeginCoordinator() {
+  CoordinatorOptions coordinator{.shard_count = shard_count(),
+                                 .aggregate = update_.aggregate,
+                                 .worker_timeout = options_.worker_timeout,
+                                 .lease = options_.worker_lease,
+                                 .may_go_back = keeps_checkpoints(),
+                                 .first_epoch = RandomSeed() >> 1};
+  for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
+    coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
+  }
+  host_->Begin(coordinator);
+}
+
+void Server::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
+  shard_.emplace(epoch, std::move(shard), update_.rule, std::move(rule), &*requests_, [this] {
+    if (!is_async()) TakeSnapshotIfDue();
+  });
 }
 
 // What was asked for in the epoch before is to be asked again, after a join. False: the checkpoint cannot be
@@ -498,18 +540,16 @@ bool Server::BeginEpoch(const Epoch& epoch) {
       return true;
     }
     shard.emplace(std::move(restored->shard));
-    rule = std::move(restored->rule);
-    // Those that live join again; those of an earlier job may have had higher incarnations.
-    for (UpdateRuleState::Worker& worker : rule.workers) worker.process.reset();
+    rule = WithoutProcesses(std::move(restored->rule));
   } else if (!shard) {
     auto created = Shard::Create(*config_, options_.shard_index, shard_count());
     MUSTER_CHECK(created.ok());  // it was once
     shard.emplace(*std::move(created));
   }
   if (checkpointer_ != nullptr) checkpointer_->BeginAfter(epoch.step);
-  shard_.emplace(epoch, *std::move(shard), update_.rule, std::move(rule), &*requests_, [this] {
-    if (!is_async()) TakeSnapshotIfDue();
-  });
+  MakeShardEpoch(epoch, *std::move(shard), std::move(rule));
+  if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
+  journaled_decisions_ = epoch.step;
   finished_ranks_.clear();
   finishes_.clear();
   awaits_.clear();
@@ -610,8 +650,10 @@ void Server::MakeSteps(bool always) {
       told_report_.epoch = epoch().number;
       coordinator()->Report(0, told_report_, Now());
     }
-    TellOthers(/*always=*/false);  // first, so that all shards apply at the same time
     const auto decisions = coordinator()->decisions();
+    JournalDecisions(decisions);
+    if (end_) return;
+    TellOthers(/*always=*/false);  // first, so that all shards apply at the same time
     for (const auto& [of_step, ranks] : decisions) shard_->Decide({of_step, ranks});
   }
   if (!keeps_checkpoints()) return;
@@ -704,6 +746,7 @@ void Server::HandleCoordination(const ps::Coordination& coordination) {
   if (config_ && offered_epoch_.number > epoch().number && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
   if (shard_ && offered_epoch_ == epoch()) {
     if (!is_async()) next_snapshot_ = coordination.checkpoint();
+    std::map<uint64_t, std::vector<int>> decisions;
     for (const ps::Coordination::Decision& decision : coordination.decisions()) {
       const auto is_bad = [this](uint32_t rank) {
         return rank >= static_cast<uint32_t>(options_.cluster.rank_count());
@@ -712,8 +755,11 @@ void Server::HandleCoordination(const ps::Coordination& coordination) {
         return End(
             InvalidArgument("ps:0 has chosen contributors of step %d that there cannot be", decision.step()));
       }
-      shard_->Decide({decision.step(), {decision.ranks().begin(), decision.ranks().end()}});
+      decisions[decision.step()] = {decision.ranks().begin(), decision.ranks().end()};
     }
+    JournalDecisions(decisions);
+    if (end_) return;
+    for (const auto& [of_step, ranks] : decisions) shard_->Decide({of_step, ranks});
     if (is_async() && coordination.checkpoint() > last_snapshot_) TakeSnapshot(coordination.checkpoint());
     checkpoint::Manifest committed;
     if (checkpointer_ != nullptr && committed.ParseFromString(coordination.committed()) &&
@@ -737,10 +783,110 @@ void Server::LogStall(const std::string& waits_for) {
   spdlog::warn("{}: {}", name_, waits_for);
 }
 
+// What this server was when its last process ended, if its journal says it.
+void Server::Recover() {
+  auto recovered = journal_->Recover();
+  if (!recovered.ok()) {
+    spdlog::warn("{}: without its journal, all go back to a checkpoint: {}", name_,
+                 std::string(recovered.status().message()));
+    return;
+  }
+  if (!*recovered) return;
+  RecoveredShard& before = **recovered;
+  auto update = UpdateOf(before.config);
+  if (!update.ok()) return;  // it was accepted once: by another version
+  update_ = *std::move(update);
+  MakeShardEpoch(before.epoch, *std::move(before.shard), std::move(before.rule));
+  std::map<uint64_t, std::vector<int>> decisions;
+  const absl::Status replayed = Replay(before.entries, &decisions);
+  if (!replayed.ok()) {
+    spdlog::warn("{}: {}", name_, std::string(replayed.message()));
+    shard_.reset();
+    return;
+  }
+  config_ = before.config;
+  last_snapshot_ = before.checkpoint;
+  last_commit_ = before.epoch.step;
+  journaled_decisions_ =
+      std::max(shard_->rule().step(), decisions.empty() ? 0 : decisions.rbegin()->first + 1);
+  if (!Journaled(journal_->BeginSegment(*config_, before.epoch, std::nullopt))) return;
+  spdlog::info("{}: at step {} again, as its journal says", name_, shard_->rule().step());
+  if (!host_) return;
+  BeginCoordinator();
+  coordinator()->Resume(before.epoch, journaled_decisions_, decisions);
+  TellOwnCheckpoints();
+}
+
+absl::Status Server::Replay(const std::vector<JournalReader::Entry>& entries,
+                            std::map<uint64_t, std::vector<int>>* decisions) {
+  const auto bad = [] { return DataLoss("the journal has what the job cannot have"); };
+  const auto is_rank = [this](uint32_t rank) {
+    return rank < static_cast<uint32_t>(update_.rule.worker_count);
+  };
+  for (const JournalReader::Entry& entry : entries) {
+    if (entry.record.has_join()) {
+      const journal::Join& join = entry.record.join();
+      if (!is_rank(join.rank())) return bad();
+      MUSTER_RETURN_IF_ERROR(
+          shard_->Join({static_cast<int>(join.rank()), join.worker_uuid(), join.incarnation()}).status());
+    } else if (entry.record.has_push()) {
+      const journal::Push& push = entry.record.push();
+      const WorkerIdentity worker{.rank = static_cast<int>(push.rank()), .uuid = push.worker_uuid()};
+      ShardGradient gradient{.values = FloatPayload({grpc::Slice(entry.payload)}, 0),
+                             .rows = push.push().rows()};
+      if (!is_rank(push.rank()) || !shard_->CheckPush(worker, push.push(), gradient).ok()) return bad();
+      shard_->Push(worker, requests_->AddNobody(), push.push(), std::move(gradient));
+    } else if (entry.record.has_decision()) {
+      const journal::Decision& decision = entry.record.decision();
+      std::vector<int> ranks(decision.ranks().begin(), decision.ranks().end());
+      if (ranks.empty() || !std::all_of(decision.ranks().begin(), decision.ranks().end(), is_rank))
+        return bad();
+      shard_->Decide({decision.step(), ranks});
+      (*decisions)[decision.step()] = std::move(ranks);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What cannot be appended could be lost after it was acknowledged.
+bool Server::Journaled(const absl::Status& appended) {
+  if (!appended.ok()) End(Annotate(appended, name_ + ": its journal"));
+  return appended.ok();
+}
+
+void Server::JournalDecisions(const std::map<uint64_t, std::vector<int>>& decisions) {
+  if (!journal_) return;
+  for (auto next = decisions.lower_bound(journaled_decisions_); next != decisions.end(); ++next) {
+    if (!Journaled(journal_->Append(StepDecision{next->first, next->second}))) return;
+    journaled_decisions_ = next->first + 1;
+  }
+}
+
+// From here on the journal comes after this checkpoint, with what that does not have.
+void Server::BeginSegment(uint64_t checkpoint) {
+  absl::Status status = journal_->BeginSegment(*config_, epoch(), checkpoint);
+  if (!Journaled(status)) return;
+  shard_->VisitHeld([&](const WorkerIdentity& worker, const ps::Push& push, const ShardGradient& gradient) {
+    status.Update(journal_->Append(worker, push, gradient, /*carried=*/true));
+  });
+  std::map<uint64_t, std::vector<int>> decisions = shard_->rule().decisions();
+  if (coordinator() != nullptr)
+    decisions.insert(coordinator()->decisions().begin(), coordinator()->decisions().end());
+  for (const auto& [step, ranks] : decisions) {
+    if (step < journaled_decisions_)
+      status.Update(journal_->Append(StepDecision{step, ranks}, /*carried=*/true));
+  }
+  (void)Journaled(status);
+}
+
 void Server::OnCheckpointsChanged() {
   const std::lock_guard lock(mutex_);
   if (end_) return;
   WithinMemory([this] {
+    if (journal_) {
+      for (const CheckpointId& id : checkpointer_->available()) (void)Journaled(journal_->Release(id.step));
+      for (const auto& [step, file] : checkpointer_->written()) (void)Journaled(journal_->Release(step));
+    }
     TellOwnCheckpoints();
     Coordinate(/*always=*/true);
   });
@@ -757,7 +903,8 @@ void Server::TakeSnapshot(uint64_t checkpoint) {
   if (!keeps_checkpoints()) return;
   last_snapshot_ = checkpoint;
   last_snapshot_time_ = Now();
-  checkpointer_->Write(checkpoint, *config_, shard_->shard().Snapshot(), shard_->rule().state());
+  checkpointer_->Write(checkpoint, *config_, epoch(), shard_->shard().Snapshot(), shard_->rule().state());
+  if (journal_) BeginSegment(checkpoint);
 }
 
 // All workers have finished: what they have trained is to outlive the servers.

@@ -30,6 +30,9 @@ struct ParameterServerOptions {
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps; ps:0's counts
   int keep_checkpoints = 3;
+  /// There is a journal beside the checkpoints: a process that was killed comes back with all that it had
+  /// acknowledged, and nobody goes back.
+  bool journal = false;
 };
 
 /// Any thread may call any method.

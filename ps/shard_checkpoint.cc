@@ -174,6 +174,7 @@ absl::StatusOr<checkpoint::Manifest::File> WriteShardCheckpoint(const Checkpoint
   *header.mutable_config() = place.config;
   header.set_shard_index(static_cast<uint32_t>(place.index));
   header.set_shard_count(static_cast<uint32_t>(place.count));
+  header.set_epoch(place.epoch);
   SetRule(rule, &header);
   std::vector<CheckpointSection> sections = {{SectionOf(Section::PARAMETERS), BytesOf(*snapshot.parameters)}};
   for (size_t slot = 0; slot < snapshot.slots.size(); ++slot) {
@@ -230,6 +231,25 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
   }
   const uint64_t step = rule.step;
   return RestoredShard{assembly.Finish(step), std::move(rule)};
+}
+
+absl::StatusOr<RestoredShard> ReadShardFile(const CheckpointStore& store, uint64_t step,
+                                            const ShardPlace& place) {
+  const std::filesystem::path path =
+      store.PathOf(step, CheckpointStore::ShardFileName(place.index, place.count));
+  MUSTER_ASSIGN_OR_RETURN(ShardFileReader reader, ShardFileReader::Open(path));
+  MUSTER_RETURN_IF_ERROR(Annotate(CheckSameJob(reader.header().config(), place.config), path.string()));
+  if (reader.header().epoch() != place.epoch) {
+    return FailedPrecondition("%s was written in another epoch", path.string());
+  }
+  MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(place.config, place.index, place.count));
+  const LayoutRange range = shard.range();
+  Assembly assembly(std::move(shard));
+  MUSTER_RETURN_IF_ERROR(assembly.Add(reader, range, path));
+  MUSTER_RETURN_IF_ERROR(reader.Finish().status());
+  UpdateRuleState rule = RuleOf(reader.header());
+  const uint64_t updates = rule.step;
+  return RestoredShard{assembly.Finish(updates), std::move(rule)};
 }
 
 }  // namespace muster

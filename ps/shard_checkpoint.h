@@ -14,6 +14,7 @@ struct ShardPlace {
   ps::JobConfig config;
   int index = 0;
   int count = 1;
+  uint64_t epoch = 0;  // number
 };
 
 /// Writes the file of a shard for the checkpoint named `step`; the shard itself may have made another number
@@ -37,5 +38,10 @@ struct RestoredShard {
 absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
                                                   const checkpoint::Manifest& manifest,
                                                   const ShardPlace& place);
+
+/// Reads a shard's own file, whether or not a checkpoint was made with it. FailedPrecondition: written by
+/// another job or in another epoch; else as ReadShardCheckpoint.
+absl::StatusOr<RestoredShard> ReadShardFile(const CheckpointStore& store, uint64_t step,
+                                            const ShardPlace& place);
 
 }  // namespace muster

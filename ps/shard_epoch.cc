@@ -18,14 +18,18 @@ absl::StatusOr<JoinAnswer> ShardEpoch::Join(const WorkerIdentity& worker) {
   return answer;
 }
 
-absl::Status ShardEpoch::Push(const WorkerIdentity& worker, StreamId stream, uint64_t request,
-                              const ps::Push& push, ShardGradient gradient) {
+absl::Status ShardEpoch::CheckPush(const WorkerIdentity& worker, const ps::Push& push,
+                                   const ShardGradient& gradient) const {
   absl::Status status = shard_.CheckGradient(gradient);
   if (status.ok() && push.next_rows_size() > 0) {
     status = shard_.tables().CheckRows(push.next_rows()).status();
   }
-  if (!status.ok()) return Annotate(status, absl::StrFormat("rank %d", worker.rank));
-  const PushInfo info{.id = requests_->Add(stream, request, push.next_rows()),
+  return Annotate(status, absl::StrFormat("rank %d", worker.rank));
+}
+
+void ShardEpoch::Push(const WorkerIdentity& worker, PushId request, const ps::Push& push,
+                      ShardGradient gradient) {
+  const PushInfo info{.id = request,
                       .sequence = push.sequence(),
                       .step = push.step(),
                       .version = push.version(),
@@ -34,7 +38,19 @@ absl::Status ShardEpoch::Push(const WorkerIdentity& worker, StreamId stream, uin
                       .finite = gradient.finite};
   gradients_.emplace(info.id, std::move(gradient));
   Perform(rule_.Push(worker, info));
-  return absl::OkStatus();
+}
+
+void ShardEpoch::VisitHeld(
+    const std::function<void(const WorkerIdentity&, const ps::Push&, const ShardGradient&)>& visit) const {
+  for (const auto& [worker, info] : rule_.held_pushes()) {
+    ps::Push push;
+    push.set_sequence(info.sequence);
+    push.set_step(info.step);
+    push.set_version(info.version);
+    push.set_samples(info.samples);
+    push.set_loss_sum(info.loss_sum);
+    visit(worker, push, gradients_.at(info.id));
+  }
 }
 
 absl::Status ShardEpoch::Pull(StreamId stream, uint64_t request, const ps::Pull& pull) {

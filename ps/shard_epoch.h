@@ -29,9 +29,17 @@ class ShardEpoch {
   /// As UpdateRule::Join.
   absl::StatusOr<JoinAnswer> Join(const WorkerIdentity& worker);
 
-  /// Answers, refuses or keeps the request. InvalidArgument: rows or floats that are not this shard's.
-  absl::Status Push(const WorkerIdentity& worker, StreamId stream, uint64_t request, const ps::Push& push,
-                    ShardGradient gradient);
+  /// InvalidArgument: rows or floats that are not this shard's.
+  absl::Status CheckPush(const WorkerIdentity& worker, const ps::Push& push,
+                         const ShardGradient& gradient) const;
+
+  /// Of one that CheckPush has nothing against: answers, refuses or keeps the request.
+  void Push(const WorkerIdentity& worker, PushId request, const ps::Push& push, ShardGradient gradient);
+
+  /// Held ones: `visit` gets each with its gradient.
+  void VisitHeld(
+      const std::function<void(const WorkerIdentity&, const ps::Push&, const ShardGradient&)>& visit) const;
+
   absl::Status Pull(StreamId stream, uint64_t request, const ps::Pull& pull);
 
   void Decide(const StepDecision& decision);

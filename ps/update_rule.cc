@@ -5,6 +5,11 @@
 
 namespace muster {
 
+UpdateRuleState WithoutProcesses(UpdateRuleState state) {
+  for (UpdateRuleState::Worker& worker : state.workers) worker.process.reset();
+  return state;
+}
+
 UpdateRule::UpdateRule(const UpdateRuleOptions& options) : options_(options), workers_(options.worker_count) {
   MUSTER_CHECK(options.worker_count > 0);
   MUSTER_CHECK(options.mode == UpdateMode::kBounded || options.staleness == 0);
@@ -238,6 +243,16 @@ uint64_t UpdateRule::held() const {
   uint64_t count = 0;
   for (const auto& [step, contributions] : held_) count += contributions.size();
   return count;
+}
+
+std::vector<std::pair<WorkerIdentity, PushInfo>> UpdateRule::held_pushes() const {
+  std::vector<std::pair<WorkerIdentity, PushInfo>> pushes;
+  for (const auto& [step, contributions] : held_) {
+    for (const auto& [rank, contribution] : contributions) {
+      pushes.emplace_back(*workers_[rank].process, contribution.push);
+    }
+  }
+  return pushes;
 }
 
 void UpdateRule::Reject(PushId id, absl::Status status, UpdateActions* actions) {

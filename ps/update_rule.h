@@ -19,6 +19,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -124,6 +125,10 @@ struct UpdateRuleState {
   friend bool operator==(const UpdateRuleState&, const UpdateRuleState&) = default;
 };
 
+/// For another start of the job: those processes that live join again, and those of an earlier one may have
+/// had higher incarnations.
+UpdateRuleState WithoutProcesses(UpdateRuleState state);
+
 struct JoinAnswer {
   uint64_t step = 0;
   uint64_t next_step =
@@ -169,6 +174,10 @@ class UpdateRule {
   const PushCounts& counts() const { return counts_; }
   /// Contributions to steps that are not applied.
   uint64_t held() const;
+  /// And of them each, with who is the newest process of its rank.
+  std::vector<std::pair<WorkerIdentity, PushInfo>> held_pushes() const;
+  /// That cannot be applied yet.
+  const std::map<uint64_t, std::vector<int>>& decisions() const { return decisions_; }
 
  private:
   using Worker = UpdateRuleState::Worker;

@@ -103,6 +103,19 @@ void FloatPayload::AddTo(std::span<float> values) const {
   });
 }
 
+std::vector<std::span<const char>> FloatPayload::parts() const {
+  std::vector<std::span<const char>> parts;
+  size_t skip = skip_bytes_;
+  size_t left = size_bytes_;
+  for (const grpc::Slice& slice : slices_) {
+    const size_t size = std::min(slice.size() - skip, left);
+    parts.emplace_back(reinterpret_cast<const char*>(slice.begin()) + skip, size);
+    left -= size;
+    skip = 0;
+  }
+  return parts;
+}
+
 bool FloatPayload::AllFinite() const {
   bool all_finite = true;
   Visit([&](size_t, const unsigned char* bytes, size_t count) {

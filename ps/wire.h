@@ -42,6 +42,9 @@ class FloatPayload {
   /// None of them is NaN or infinite.
   bool AllFinite() const;
 
+  /// Where they lie, one part after the other.
+  std::vector<std::span<const char>> parts() const;
+
  private:
   template <typename Combine>
   void Visit(Combine combine) const;

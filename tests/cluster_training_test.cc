@@ -114,6 +114,17 @@ TEST_F(ClusterTraining, AKilledParameterServerWithCheckpointsChangesNoBitOfTheRe
   EXPECT_EQ(ShowTask("durable", "ps:0")["restarts"], 2);
 }
 
+TEST_F(ClusterTraining, AKilledParameterServerWithAJournalTakesNobodyBack) {
+  const Json expected = UndisturbedChecksum(kSteps);
+  Process run = StartJob(TrainingJob("journal", kSteps, "durability: journal\n"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 200: "));
+  KillTask("journal", "ps:0", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "as its journal says"));
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), Not(HasSubstr("gone back")));
+  EXPECT_EQ(Result()["parameters_crc32c"], expected);
+}
+
 TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult) {
   const Json expected = UndisturbedChecksum(kSteps);
   Process run = StartJob(TrainingJob("alone", kSteps), "run");

@@ -68,6 +68,41 @@ TEST_F(TrainerCheckpoints, KilledServersThatStartAgainChangeNoBit) {
   EXPECT_EQ(Store().List()->size(), 3u);
 }
 
+// Nobody goes back, in any mode.
+TEST_F(TrainerCheckpoints, KilledServersWithAJournalLoseNothing) {
+  const Json expected = Run(MakeCluster(2, 2), kSync, "undisturbed");
+  const std::vector<std::string> async = {"--model=mnist_softmax", "--train_steps=3000",
+                                          "--learning_rate=0.1", "--log_every=10"};
+  for (const bool sync : {true, false}) {
+    const std::string run = sync ? "sync" : "async";
+    const ClusterSpec cluster = MakeCluster(2, 2);
+    std::vector<std::string> flags = sync ? kSync : async;
+    flags.insert(flags.end(),
+                 {"--checkpoint_dir=" + Path(run), "--checkpoint_every=70", "--durability=journal"});
+    auto tasks = StartCluster(cluster, flags, run);
+    size_t lines = 5;
+    for (const int ps : {1, 0, 0, 1, 0}) {
+      AwaitLosses(run, lines, tasks[2].process);
+      KillAndStartAgain(cluster, tasks[ps], ps, flags, run);
+      lines = Losses(run).size() + 3;
+    }
+    WaitForSuccess(tasks);
+    const Json result = Result(run), pushes = result["pushes"];
+    for (const Started& task : tasks) {
+      EXPECT_THAT(*ReadFile(task.log), Not(HasSubstr("go back"))) << task.name;
+      EXPECT_THAT(*ReadFile(task.log), Not(HasSubstr("gone back"))) << task.name;
+    }
+    EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("as its journal says"));
+    if (sync) {
+      EXPECT_EQ(result["parameters_crc32c"], expected["parameters_crc32c"]);
+      EXPECT_EQ(pushes["applied"], expected["pushes"]["applied"]);
+    } else {
+      EXPECT_EQ(pushes["applied"], result["steps"]);
+      EXPECT_GE(result["test_accuracy"], 0.85);
+    }
+  }
+}
+
 TEST_F(TrainerCheckpoints, AJobThatIsKilledGoesOnWithTheSameBits) {
   const Json expected = Run(MakeCluster(2, 2), kSync, "undisturbed");
   const ClusterSpec cluster = MakeCluster(2, 2);

@@ -96,6 +96,7 @@ struct Flags {
   std::optional<std::string> make_data;
   std::string device = "auto";
   std::string cuda_math = "fp32";
+  std::string durability = "checkpoint";
   std::optional<std::string> inspect_checkpoint;
   int connect_timeout_s = 300;
   int server_timeout_s = 60;
@@ -236,6 +237,13 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(checkpoints);
   app.add_option("--keep_checkpoints", f.options.keep_checkpoints, "How many of the newest are kept")
       ->transform(WholeNumber(1, 1'000'000))
+      ->capture_default_str()
+      ->group(checkpoints);
+  app.add_option(
+         "--durability", f.durability,
+         "checkpoint: a server that is lost takes all back to the newest checkpoint; journal: what it has "
+         "acknowledged is in a journal beside them, and nobody goes back")
+      ->check(CLI::IsMember({"checkpoint", "journal"}))
       ->capture_default_str()
       ->group(checkpoints);
   app.add_option("--inspect_checkpoint", f.inspect_checkpoint,
@@ -492,6 +500,10 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
   if (!options.checkpoint_dir.empty() && !options.task) {
     return InvalidArgument(
         "--checkpoint_dir: parameter servers write checkpoints; a process without any has none");
+  }
+  options.journal = f.durability == "journal";
+  if (options.journal && options.checkpoint_dir.empty()) {
+    return InvalidArgument("--durability=journal needs --checkpoint_dir, where the journal is, too");
   }
   options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);
   options.server_timeout = std::chrono::seconds(f.server_timeout_s);

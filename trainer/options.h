@@ -47,6 +47,7 @@ struct TrainerOptions {
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps
   int keep_checkpoints = 3;
+  bool journal = false;
 
   std::string bind_host;
   std::string tls_dir;

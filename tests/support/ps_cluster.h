@@ -87,7 +87,8 @@ class Cluster {
                                 .worker_lease = worker_lease,
                                 .tls = Identity({Role::kPs, index}),
                                 .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
-                                .checkpoint_every = std::max<uint64_t>(1, checkpoint_every)});
+                                .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
+                                .journal = keeps_journal});
     ASSERT_TRUE(server.ok()) << server.status();
     servers[index] = *std::move(server);
   }
@@ -121,6 +122,7 @@ class Cluster {
   ClusterSpec spec;
   TemporaryDirectory checkpoints;
   uint64_t checkpoint_every = 0;  // steps; 0: none
+  bool keeps_journal = false;     // beside the checkpoints
   Duration worker_lease = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
 

@@ -1,0 +1,127 @@
+// Servers with a journal that are ended at any time: nothing that they acknowledged is lost, and nobody goes
+// back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "tests/support/ps_cluster.h"
+
+namespace muster {
+namespace {
+
+uint64_t SeedCount() {
+  const char* const seeds = std::getenv("MUSTER_SIMULATION_SEEDS");
+  return seeds != nullptr ? std::stoul(seeds) : 3;
+}
+
+// Replaces servers at random times until it is stopped, at most `times`.
+class Killer {
+ public:
+  Killer(Cluster& cluster, uint64_t seed, int times)
+      : thread_([&cluster, seed, times](const std::stop_token& stop) {
+          RandomStream random(seed, 5);
+          for (int i = 0; i < times; ++i) {
+            const TimePoint until = Now() + std::chrono::microseconds(random.NextBelow(60'000));
+            while (Now() < until && !stop.stop_requested())
+              std::this_thread::sleep_for(std::chrono::microseconds(100));
+            if (stop.stop_requested()) return;
+            cluster.StartServer(static_cast<int>(random.NextBelow(cluster.servers.size())));
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+// MUSTER_SIMULATION_SEEDS: how many.
+TEST(JournalRecovery, SynchronousTrainingHasTheSameBitsAndNobodyGoesBack) {
+  constexpr uint64_t kSteps = 60;
+  for (const UpdateConfig& update : {UpdateConfig{.rule = {.mode = UpdateMode::kSync}},
+                                     UpdateConfig{.rule = {.mode = UpdateMode::kBounded, .staleness = 0}}}) {
+    Cluster undisturbed(2, 2, update);
+    const std::vector<float> expected = TrainAll(undisturbed, kSteps);
+    for (uint64_t seed = 1; seed <= SeedCount(); ++seed) {
+      Cluster cluster(2, 2, update);
+      cluster.keeps_journal = true;
+      cluster.KeepCheckpoints(1 + RandomStream(seed, 6).NextBelow(25));
+      absl::StatusOr<std::vector<float>> results[2];
+      {
+        const Killer killer(cluster, seed, 8);
+        const auto train = [&](int rank) {
+          ParameterServerClient client(cluster.ClientOptions(rank));
+          results[rank] = TrainRankOnce(cluster, client, rank, kSteps, false, nullptr);
+        };
+        std::jthread rank1([&] { train(1); });
+        train(0);
+      }
+      for (const auto& result : results) {
+        ASSERT_TRUE(result.ok()) << "seed " << seed << ": " << result.status();
+        EXPECT_EQ(*result, expected) << "seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(JournalRecovery, TenThousandPushesAreTenThousand) {
+  constexpr int kPushes = 10'000;
+  Cluster cluster(
+      2, 1, UpdateMode::kAsync,
+      {{.kind = OptimizerKind::kSgd, .learning_rate = 1}, {.kind = OptimizerKind::kSgd, .learning_rate = 1}});
+  cluster.keeps_journal = true;
+  cluster.KeepCheckpoints(3000);
+  std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), -1.0f);
+  ParameterServerClient client(cluster.ClientOptions(0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  const Killer killer(cluster, 7, 5);
+  for (int i = 0; i < kPushes; ++i) {
+    const auto result = Push(client, gradient, parameters);
+    ASSERT_TRUE(result.ok()) << i << ": " << result.status();
+  }
+  const auto summary = client.AwaitOthers(parameters);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->step(), static_cast<uint64_t>(kPushes));
+  EXPECT_EQ(summary->pushes().applied(), static_cast<uint64_t>(kPushes));
+  // The biases begin at zero.
+  const auto begin = parameters.begin() + cluster.layout.tensors()[1].offset;
+  const std::vector<float> biases(begin, begin + 5);
+  EXPECT_THAT(biases, testing::Each(static_cast<float>(kPushes)));
+}
+
+TEST(JournalRecovery, AWholeJobGoesOnWhereItWas) {
+  Cluster undisturbed(2, 2, UpdateMode::kSync);
+  const std::vector<float> expected = TrainAll(undisturbed, 40);
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  cluster.keeps_journal = true;
+  cluster.KeepCheckpoints(1000);
+  {
+    // Two workers make 20 steps, and are gone without a word.
+    std::jthread threads[2];
+    for (const int rank : {0, 1}) {
+      threads[rank] = std::jthread([&, rank] {
+        ParameterServerClient client(cluster.ClientOptions(rank));
+        std::vector<float> parameters(cluster.layout.size());
+        ASSERT_TRUE(client.Join(parameters).ok());
+        for (uint64_t step = 0; step < 20; ++step) {
+          const RowIndex rows = RowsOf(step, rank), next = RowsOf(step + 1, rank);
+          std::vector<float> values(rows.size()), next_values(next.size());
+          ASSERT_TRUE(client.PullRows(rows, values).ok());
+          const std::vector<float> gradient = GradientOf(cluster.layout, step, rank, values);
+          ASSERT_TRUE(client
+                          .PushPull({.samples = static_cast<uint64_t>(10 + rank),
+                                     .loss_sum = 1.0,
+                                     .gradient = gradient,
+                                     .rows = rows},
+                                    parameters, next, next_values)
+                          .ok());
+        }
+      });
+    }
+  }
+  for (const int shard : {0, 1}) cluster.StartServer(shard);
+  EXPECT_EQ(TrainAll(cluster, 40), expected);
+}
+
+}  // namespace
+}  // namespace muster

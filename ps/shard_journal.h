@@ -1,0 +1,73 @@
+// ShardJournal: the journal of one shard, from the checkpoint of its own that it can be replayed on.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "cluster/coordinator.h"
+#include "ps/journal.h"
+#include "ps/shard_checkpoint.h"
+#include "ps/shard_epoch.h"
+
+namespace muster {
+
+/// What a process had that has ended.
+struct RecoveredShard {
+  ps::JobConfig config;
+  Epoch epoch;
+  uint64_t checkpoint = 0;     // step
+  std::optional<Shard> shard;  // as the checkpoint has it; always there
+  UpdateRuleState rule;
+  std::vector<JournalReader::Entry> entries;  // what came after that
+};
+
+/// One thread at a time. Whatever fails to be appended has to end the server: it would be acknowledged and
+/// could be lost.
+class ShardJournal {
+ public:
+  /// `folder`: that of the checkpoints. Nothing is opened.
+  ShardJournal(std::filesystem::path folder, int shard_index, int shard_count);
+
+  /// nullopt: there is nothing to recover. Any error: there was, but it cannot be read; the journal is then
+  /// of no use, and BeginEpoch removes it.
+  absl::StatusOr<std::optional<RecoveredShard>> Recover();
+
+  /// The first segment of an epoch, after its checkpoint or the initial values. Those before are removed.
+  absl::Status BeginEpoch(const ps::JobConfig& config, const Epoch& epoch);
+
+  /// Another segment of the same epoch: after the shard's own file of a checkpoint, which need not be there
+  /// yet, or where the segment before ended.
+  absl::Status BeginSegment(const ps::JobConfig& config, const Epoch& epoch,
+                            std::optional<uint64_t> checkpoint);
+
+  /// `carried`: said again, of what is older than the checkpoint that the segment begins with.
+  absl::Status Append(const WorkerIdentity& joined);
+  absl::Status Append(const WorkerIdentity& worker, const ps::Push& push, const ShardGradient& gradient,
+                      bool carried = false);
+  absl::Status Append(const StepDecision& decision, bool carried = false);
+
+  /// The shard's own file of this checkpoint is there: what came before is not needed any more.
+  absl::Status Release(uint64_t checkpoint);
+
+  uint64_t bytes() const { return writer_ ? writer_->bytes() : 0; }  // of the segment
+
+ private:
+  std::filesystem::path PathOf(uint64_t number) const;
+  absl::StatusOr<std::vector<uint64_t>> List() const;  // numbers, ascending
+  absl::StatusOr<RecoveredShard> ReadBase(const journal::SegmentHeader& segment) const;
+
+  const CheckpointStore store_;
+  const std::filesystem::path folder_;
+  const int shard_index_;
+  const int shard_count_;
+  std::optional<JournalWriter> writer_;
+  uint64_t number_ = 0;                    // of the newest segment
+  uint64_t records_ = 0;                   // in it, as far as it was not written here
+  std::map<uint64_t, uint64_t> begun_at_;  // checkpoint: number of the segment that begins with it
+};
+
+}  // namespace muster
