@@ -63,6 +63,11 @@ std::map<uint64_t, checkpoint::Manifest::File> Checkpointer::written() const {
   return written_;
 }
 
+void Checkpointer::AddWritten(uint64_t step, const checkpoint::Manifest::File& file) {
+  const std::lock_guard lock(mutex_);
+  if (!available_.contains(step)) written_[step] = file;
+}
+
 void Checkpointer::BeginAfter(uint64_t step) {
   const std::lock_guard manifests_lock(manifests_mutex_);
   const std::lock_guard lock(mutex_);

@@ -45,6 +45,9 @@ class Checkpointer {
   /// This shard's files since the last BeginAfter, by step, that are not committed.
   std::map<uint64_t, checkpoint::Manifest::File> written() const;
 
+  /// An earlier process of this shard has written this file in the current epoch.
+  void AddWritten(uint64_t step, const checkpoint::Manifest::File& file);
+
   /// An epoch begins with this step: later checkpoints are what will be done again, and are removed.
   void BeginAfter(uint64_t step);
 

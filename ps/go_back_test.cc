@@ -103,14 +103,14 @@ TEST(GoBack, AsyncServersLoseNoMoreThanWhatCameAfterTheCheckpoint) {
   ASSERT_TRUE(client.Join(parameters).ok());
   const std::vector<float> initial = parameters;
   for (int i = 0; i < 25; ++i) ASSERT_TRUE(Push(client, gradient, parameters).ok());
-  const uint64_t checkpoint = AwaitCheckpoint(cluster);
+  AwaitCheckpoint(cluster, 20);  // so that both have the one before
   cluster.StartServer(1);
   absl::StatusOr<PushResult> result = Push(client, gradient, parameters);
   ASSERT_TRUE(IsGoneBack(result.status())) << result.status();
   const auto joined = client.Join(parameters);
   ASSERT_TRUE(joined.ok()) << joined.status();
   EXPECT_EQ(joined->pushes, joined->step);
-  EXPECT_THAT(joined->step, testing::AllOf(testing::Ge(checkpoint), testing::Le(25u)));
+  EXPECT_THAT(joined->step, testing::AllOf(testing::Ge(10u), testing::Le(25u)));
 }
 
 // Its heartbeats are those of the epoch before.

@@ -104,8 +104,7 @@ class Server final : public ParameterServer, private FrameServer::Handler {
 
   // The journal.
   void Recover();
-  absl::Status Replay(const std::vector<JournalReader::Entry>& entries,
-                      std::map<uint64_t, std::vector<int>>* decisions);
+  absl::Status Replay(const JournalReader::Entry& entry, std::map<uint64_t, std::vector<int>>* decisions);
   bool Journaled(const absl::Status& appended);
   void JournalDecisions(const std::map<uint64_t, std::vector<int>>& decisions);
   void BeginSegment(uint64_t checkpoint);
@@ -482,6 +481,7 @@ absl::Status Server::HandleShardJoin(StreamId stream, const ps::ShardJoin& join)
     MUSTER_RETURN_IF_ERROR(
         Annotate(AdoptConfig(join.config()), absl::StrFormat("ps:%d", join.shard_index())));
   }
+  if (coordinator() != nullptr) TellOwnCheckpoints();  // as they are now
   host_->Join(stream, join);
   return absl::OkStatus();
 }
@@ -714,7 +714,7 @@ void Server::CoordinateAsOther(bool always) {
     part->set_step(held.step);
     part->set_rank(static_cast<uint32_t>(held.rank));
   }
-  if (checkpointer_ != nullptr && always) {
+  if (checkpointer_ != nullptr) {
     for (const auto& [step, file] : checkpointer_->written()) {
       ps::ShardReport::File* written = out.add_files();
       written->set_checkpoint(step);
@@ -798,18 +798,25 @@ void Server::Recover() {
   update_ = *std::move(update);
   MakeShardEpoch(before.epoch, *std::move(before.shard), std::move(before.rule));
   std::map<uint64_t, std::vector<int>> decisions;
-  const absl::Status replayed = Replay(before.entries, &decisions);
+  absl::Status replayed;
+  while (replayed.ok()) {
+    const auto entry = before.Next();
+    if (entry.ok() && !*entry) break;
+    replayed = entry.ok() ? Replay(**entry, &decisions) : entry.status();
+  }
   if (!replayed.ok()) {
-    spdlog::warn("{}: {}", name_, std::string(replayed.message()));
+    spdlog::warn("{}: without its journal, all go back to a checkpoint: {}", name_,
+                 std::string(replayed.message()));
     shard_.reset();
     return;
   }
   config_ = before.config;
   last_snapshot_ = before.checkpoint;
+  if (before.file) checkpointer_->AddWritten(before.checkpoint, *before.file);
   last_commit_ = before.epoch.step;
   journaled_decisions_ =
       std::max(shard_->rule().step(), decisions.empty() ? 0 : decisions.rbegin()->first + 1);
-  if (!Journaled(journal_->BeginSegment(*config_, before.epoch, std::nullopt))) return;
+  if (!Journaled(journal_->Continue(before))) return;
   spdlog::info("{}: at step {} again, as its journal says", name_, shard_->rule().step());
   if (!host_) return;
   BeginCoordinator();
@@ -817,33 +824,31 @@ void Server::Recover() {
   TellOwnCheckpoints();
 }
 
-absl::Status Server::Replay(const std::vector<JournalReader::Entry>& entries,
+absl::Status Server::Replay(const JournalReader::Entry& entry,
                             std::map<uint64_t, std::vector<int>>* decisions) {
   const auto bad = [] { return DataLoss("the journal has what the job cannot have"); };
   const auto is_rank = [this](uint32_t rank) {
     return rank < static_cast<uint32_t>(update_.rule.worker_count);
   };
-  for (const JournalReader::Entry& entry : entries) {
-    if (entry.record.has_join()) {
-      const journal::Join& join = entry.record.join();
-      if (!is_rank(join.rank())) return bad();
-      MUSTER_RETURN_IF_ERROR(
-          shard_->Join({static_cast<int>(join.rank()), join.worker_uuid(), join.incarnation()}).status());
-    } else if (entry.record.has_push()) {
-      const journal::Push& push = entry.record.push();
-      const WorkerIdentity worker{.rank = static_cast<int>(push.rank()), .uuid = push.worker_uuid()};
-      ShardGradient gradient{.values = FloatPayload({grpc::Slice(entry.payload)}, 0),
-                             .rows = push.push().rows()};
-      if (!is_rank(push.rank()) || !shard_->CheckPush(worker, push.push(), gradient).ok()) return bad();
-      shard_->Push(worker, requests_->AddNobody(), push.push(), std::move(gradient));
-    } else if (entry.record.has_decision()) {
-      const journal::Decision& decision = entry.record.decision();
-      std::vector<int> ranks(decision.ranks().begin(), decision.ranks().end());
-      if (ranks.empty() || !std::all_of(decision.ranks().begin(), decision.ranks().end(), is_rank))
-        return bad();
-      shard_->Decide({decision.step(), ranks});
-      (*decisions)[decision.step()] = std::move(ranks);
-    }
+  if (entry.record.has_join()) {
+    const journal::Join& join = entry.record.join();
+    if (!is_rank(join.rank())) return bad();
+    return shard_->Join({static_cast<int>(join.rank()), join.worker_uuid(), join.incarnation()}).status();
+  }
+  if (entry.record.has_push()) {
+    const journal::Push& push = entry.record.push();
+    const WorkerIdentity worker{.rank = static_cast<int>(push.rank()), .uuid = push.worker_uuid()};
+    ShardGradient gradient{.values = FloatPayload({grpc::Slice(entry.payload)}, 0),
+                           .rows = push.push().rows()};
+    if (!is_rank(push.rank()) || !shard_->CheckPush(worker, push.push(), gradient).ok()) return bad();
+    shard_->Push(worker, requests_->AddNobody(), push.push(), std::move(gradient));
+  } else if (entry.record.has_decision()) {
+    const journal::Decision& decision = entry.record.decision();
+    std::vector<int> ranks(decision.ranks().begin(), decision.ranks().end());
+    if (ranks.empty() || !std::all_of(decision.ranks().begin(), decision.ranks().end(), is_rank))
+      return bad();
+    shard_->Decide({decision.step(), ranks});
+    (*decisions)[decision.step()] = std::move(ranks);
   }
   return absl::OkStatus();
 }
@@ -916,7 +921,7 @@ bool Server::AwaitsLastCheckpoint() {
     TellOthers(/*always=*/true);
   }
   const uint64_t last = is_async() ? last_snapshot_ : last_step_;
-  if (host_->last_complete() >= last) return false;
+  if (std::max(host_->last_complete(), coordinator()->newest_common()) >= last) return false;
   if (Now() < *last_checkpoint_deadline_) return true;
   spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_, last,
                FormatAge(kCheckpointTimeout));

@@ -230,7 +230,7 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
     }
   }
   const uint64_t step = rule.step;
-  return RestoredShard{assembly.Finish(step), std::move(rule)};
+  return RestoredShard{assembly.Finish(step), std::move(rule), {}};
 }
 
 absl::StatusOr<RestoredShard> ReadShardFile(const CheckpointStore& store, uint64_t step,
@@ -246,10 +246,15 @@ absl::StatusOr<RestoredShard> ReadShardFile(const CheckpointStore& store, uint64
   const LayoutRange range = shard.range();
   Assembly assembly(std::move(shard));
   MUSTER_RETURN_IF_ERROR(assembly.Add(reader, range, path));
-  MUSTER_RETURN_IF_ERROR(reader.Finish().status());
+  MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, reader.Finish());
+  checkpoint::Manifest::File file;
+  file.set_name(path.filename().string());
+  file.set_bytes(summary.bytes);
+  file.set_digest(summary.digest);
+  file.set_step(reader.header().step());
   UpdateRuleState rule = RuleOf(reader.header());
   const uint64_t updates = rule.step;
-  return RestoredShard{assembly.Finish(updates), std::move(rule)};
+  return RestoredShard{assembly.Finish(updates), std::move(rule), std::move(file)};
 }
 
 }  // namespace muster

@@ -27,6 +27,7 @@ absl::StatusOr<checkpoint::Manifest::File> WriteShardCheckpoint(const Checkpoint
 struct RestoredShard {
   Shard shard;
   UpdateRuleState rule;
+  checkpoint::Manifest::File own_file;  // of ReadShardFile
 };
 
 /// Reads what a shard owns out of a checkpoint that may have been made by another number of shards, and by

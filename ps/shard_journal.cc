@@ -35,13 +35,15 @@ absl::StatusOr<std::vector<uint64_t>> ShardJournal::List() const {
 absl::StatusOr<RecoveredShard> ShardJournal::ReadBase(const journal::SegmentHeader& segment) const {
   const ShardPlace place{
       .config = segment.config(), .index = shard_index_, .count = shard_count_, .epoch = segment.epoch()};
-  RecoveredShard base{.config = segment.config(),
-                      .epoch = {segment.epoch(), segment.epoch_step()},
-                      .checkpoint = segment.checkpoint()};
+  RecoveredShard base;
+  base.config = segment.config();
+  base.epoch = {segment.epoch(), segment.epoch_step()};
+  base.checkpoint = segment.checkpoint();
   if (segment.checkpoint() > segment.epoch_step()) {
     MUSTER_ASSIGN_OR_RETURN(RestoredShard own, ReadShardFile(store_, segment.checkpoint(), place));
     base.shard.emplace(std::move(own.shard));
     base.rule = std::move(own.rule);
+    base.file = std::move(own.own_file);
   } else if (segment.checkpoint() > 0) {
     MUSTER_ASSIGN_OR_RETURN(const checkpoint::Manifest manifest, store_.ReadManifest(segment.checkpoint()));
     MUSTER_ASSIGN_OR_RETURN(RestoredShard common, ReadShardCheckpoint(store_, manifest, place));
@@ -68,38 +70,36 @@ absl::StatusOr<std::optional<RecoveredShard>> ShardJournal::Recover() {
     segments.emplace_back(number, std::move(reader));
   }
   if (segments.empty()) return std::nullopt;
-  std::optional<RecoveredShard> recovered;
-  size_t first = segments.size();
   absl::Status why;
-  while (!recovered && first > 0) {
-    const journal::SegmentHeader& header = segments[--first].second.header();
+  for (size_t first = segments.size(); first-- > 0;) {
+    const journal::SegmentHeader& header = segments[first].second.header();
     if (!header.has_checkpoint()) continue;
     auto base = ReadBase(header);
-    if (base.ok()) {
-      recovered = *std::move(base);
-      begun_at_[header.checkpoint()] = segments[first].first;
-    } else {
+    if (!base.ok()) {
       why.Update(base.status());
+      continue;
+    }
+    begun_at_[header.checkpoint()] = segments[first].first;
+    for (size_t i = first; i < segments.size(); ++i) {
+      base->segments_.emplace_back(PathOf(segments[i].first), std::move(segments[i].second));
+    }
+    return std::optional<RecoveredShard>(*std::move(base));
+  }
+  return DataLoss("%s: what it begins with cannot be read: %s", folder_.string(), why.message());
+}
+
+absl::StatusOr<std::optional<JournalReader::Entry>> RecoveredShard::Next() {
+  while (next_ < segments_.size()) {
+    JournalReader& reader = segments_[next_].second;
+    MUSTER_ASSIGN_OR_RETURN(auto entry, reader.Next());
+    // What is carried over, is in the segments before.
+    if (entry && next_ > 0 && entry->record.carried()) continue;
+    if (entry) return entry;
+    if (++next_ < segments_.size() && segments_[next_].second.header().records_before() != reader.records()) {
+      return DataLoss("%s is not whole", segments_[next_ - 1].first.string());
     }
   }
-  if (!recovered)
-    return DataLoss("%s: what it begins with cannot be read: %s", folder_.string(), why.message());
-  uint64_t records = 0;
-  for (size_t i = first; i < segments.size(); ++i) {
-    JournalReader& reader = segments[i].second;
-    if (i > first && reader.header().records_before() != records) {
-      return DataLoss("%s is not whole", PathOf(segments[i - 1].first).string());
-    }
-    while (true) {
-      MUSTER_ASSIGN_OR_RETURN(auto entry, reader.Next());
-      if (!entry) break;
-      // What is carried over, is in the segments before.
-      if (i == first || !entry->record.carried()) recovered->entries.push_back(*std::move(entry));
-    }
-    records = reader.records();
-  }
-  records_ = records;
-  return recovered;
+  return std::nullopt;
 }
 
 absl::Status ShardJournal::BeginEpoch(const ps::JobConfig& config, const Epoch& epoch) {
@@ -116,19 +116,31 @@ absl::Status ShardJournal::BeginEpoch(const ps::JobConfig& config, const Epoch& 
 }
 
 absl::Status ShardJournal::BeginSegment(const ps::JobConfig& config, const Epoch& epoch,
-                                        std::optional<uint64_t> checkpoint) {
+                                        uint64_t checkpoint) {
   journal::SegmentHeader header;
+  header.set_checkpoint(checkpoint);
+  if (writer_) header.set_records_before(writer_->records());
+  MUSTER_RETURN_IF_ERROR(Begin(std::move(header), config, epoch));
+  begun_at_[checkpoint] = number_;
+  return absl::OkStatus();
+}
+
+absl::Status ShardJournal::Continue(const RecoveredShard& recovered) {
+  journal::SegmentHeader header;
+  header.set_records_before(recovered.last_records());
+  return Begin(std::move(header), recovered.config, recovered.epoch);
+}
+
+absl::Status ShardJournal::Begin(journal::SegmentHeader header, const ps::JobConfig& config,
+                                 const Epoch& epoch) {
   header.set_shard_index(static_cast<uint32_t>(shard_index_));
   header.set_shard_count(static_cast<uint32_t>(shard_count_));
   *header.mutable_config() = config;
   header.set_epoch(epoch.number);
   header.set_epoch_step(epoch.step);
-  header.set_records_before(writer_ ? writer_->records() : std::exchange(records_, 0));
-  if (checkpoint) header.set_checkpoint(*checkpoint);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_));
   MUSTER_ASSIGN_OR_RETURN(JournalWriter writer, JournalWriter::Create(PathOf(++number_), header));
   writer_.emplace(std::move(writer));
-  if (checkpoint) begun_at_[*checkpoint] = number_;
   return absl::OkStatus();
 }
 

@@ -15,14 +15,26 @@
 
 namespace muster {
 
-/// What a process had that has ended.
-struct RecoveredShard {
+/// What a process had that has ended: a shard as its checkpoint has it, and what came after that.
+class RecoveredShard {
+ public:
   ps::JobConfig config;
   Epoch epoch;
-  uint64_t checkpoint = 0;     // step
-  std::optional<Shard> shard;  // as the checkpoint has it; always there
+  uint64_t checkpoint = 0;                         // step
+  std::optional<checkpoint::Manifest::File> file;  // of that checkpoint, if it was made in this epoch
+  std::optional<Shard> shard;                      // always there
   UpdateRuleState rule;
-  std::vector<JournalReader::Entry> entries;  // what came after that
+
+  /// In the order in which it came; nullopt: that was all. DataLoss: the journal is not whole.
+  absl::StatusOr<std::optional<JournalReader::Entry>> Next();
+
+  /// Of the last segment, as far as they were read.
+  uint64_t last_records() const { return segments_.empty() ? 0 : segments_.back().second.records(); }
+
+ private:
+  friend class ShardJournal;
+  std::vector<std::pair<std::filesystem::path, JournalReader>> segments_;
+  size_t next_ = 0;  // segment
 };
 
 /// One thread at a time. Whatever fails to be appended has to end the server: it would be acknowledged and
@@ -39,10 +51,12 @@ class ShardJournal {
   /// The first segment of an epoch, after its checkpoint or the initial values. Those before are removed.
   absl::Status BeginEpoch(const ps::JobConfig& config, const Epoch& epoch);
 
-  /// Another segment of the same epoch: after the shard's own file of a checkpoint, which need not be there
-  /// yet, or where the segment before ended.
-  absl::Status BeginSegment(const ps::JobConfig& config, const Epoch& epoch,
-                            std::optional<uint64_t> checkpoint);
+  /// Another segment of the same epoch, after the shard's own file of a checkpoint, which need not be there
+  /// yet.
+  absl::Status BeginSegment(const ps::JobConfig& config, const Epoch& epoch, uint64_t checkpoint);
+
+  /// Another one, where what was recovered ends.
+  absl::Status Continue(const RecoveredShard& recovered);
 
   /// `carried`: said again, of what is older than the checkpoint that the segment begins with.
   absl::Status Append(const WorkerIdentity& joined);
@@ -56,6 +70,7 @@ class ShardJournal {
   uint64_t bytes() const { return writer_ ? writer_->bytes() : 0; }  // of the segment
 
  private:
+  absl::Status Begin(journal::SegmentHeader header, const ps::JobConfig& config, const Epoch& epoch);
   std::filesystem::path PathOf(uint64_t number) const;
   absl::StatusOr<std::vector<uint64_t>> List() const;  // numbers, ascending
   absl::StatusOr<RecoveredShard> ReadBase(const journal::SegmentHeader& segment) const;
@@ -66,7 +81,6 @@ class ShardJournal {
   const int shard_count_;
   std::optional<JournalWriter> writer_;
   uint64_t number_ = 0;                    // of the newest segment
-  uint64_t records_ = 0;                   // in it, as far as it was not written here
   std::map<uint64_t, uint64_t> begun_at_;  // checkpoint: number of the segment that begins with it
 };
 
