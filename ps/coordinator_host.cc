@@ -36,7 +36,7 @@ absl::Status CoordinatorHost::CheckJoin(StreamId stream, const ps::ShardJoin& jo
   return is_older || superseded_.contains(stream) ? Superseded(shard) : absl::OkStatus();
 }
 
-void CoordinatorHost::Join(std::optional<StreamId> stream, const ps::ShardJoin& join) {
+bool CoordinatorHost::Join(std::optional<StreamId> stream, const ps::ShardJoin& join) {
   const int shard = static_cast<int>(join.shard_index());
   ps::ShardJoin& known = joins_[shard];
   const bool is_other_process = known.server_uuid() != join.server_uuid();
@@ -48,7 +48,7 @@ void CoordinatorHost::Join(std::optional<StreamId> stream, const ps::ShardJoin& 
     }
     coordinator_->ShardJoin(shard, join.server_uuid(), join.epoch(), checkpoints, Now());
   }
-  if (!stream || streams_.contains(*stream)) return;
+  if (!stream || streams_.contains(*stream)) return is_other_process;
   std::erase_if(streams_, [&](const auto& entry) {
     if (entry.second != shard) return false;
     if (is_other_process) {
@@ -59,6 +59,7 @@ void CoordinatorHost::Join(std::optional<StreamId> stream, const ps::ShardJoin& 
   });
   streams_[*stream] = shard;
   told_version_ = 0;
+  return is_other_process;
 }
 
 absl::Status CoordinatorHost::Report(StreamId stream, const ps::ShardReport& report) {
@@ -117,7 +118,7 @@ void CoordinatorHost::OnClosed(StreamId stream) {
   superseded_.erase(stream);
 }
 
-void CoordinatorHost::Tell(ps::Coordination word, bool always) {
+void CoordinatorHost::Tell(ps::Coordination word, bool always, uint64_t end) {
   const uint64_t version = coordinator_ ? coordinator_->version() : 1;
   if (!always && version == told_version_) return;
   told_version_ = version;
@@ -126,6 +127,7 @@ void CoordinatorHost::Tell(ps::Coordination word, bool always) {
   word.set_needed(coordinator_ ? static_cast<uint32_t>(coordinator_->needed()) : 1);
   if (coordinator_) {
     for (const auto& [step, ranks] : coordinator_->decisions()) {
+      if (step >= end) break;
       ps::Coordination::Decision* decision = word.add_decisions();
       decision->set_step(step);
       decision->mutable_ranks()->Add(ranks.begin(), ranks.end());

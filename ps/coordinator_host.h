@@ -42,7 +42,8 @@ class CoordinatorHost {
   absl::Status CheckJoin(StreamId stream, const ps::ShardJoin& join) const;
 
   /// One that CheckJoin has nothing against, or that of ps:0 itself, which has no stream.
-  void Join(std::optional<StreamId> stream, const ps::ShardJoin& join);
+  /// Whether it is another process than before.
+  bool Join(std::optional<StreamId> stream, const ps::ShardJoin& join);
 
   /// InvalidArgument: the stream has not joined, or what it says cannot be.
   absl::Status Report(StreamId stream, const ps::ShardReport& report);
@@ -59,8 +60,8 @@ class CoordinatorHost {
   void OnClosed(StreamId stream);
 
   /// To all shards: the coordinator's decisions, and what of `word` only the server knows. `always`: also if
-  /// nothing has changed since the last time.
-  void Tell(ps::Coordination word, bool always);
+  /// nothing has changed since the last time. Decisions on steps from `end` on are kept back.
+  void Tell(ps::Coordination word, bool always, uint64_t end = UINT64_MAX);
 
   /// For people, as Coordinator::DescribeWait; also which shards have no connection.
   std::string DescribeWait() const;

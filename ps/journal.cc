@@ -79,6 +79,7 @@ absl::Status JournalWriter::Append(const journal::Record& record,
 
 absl::Status JournalWriter::AppendFrame(const google::protobuf::MessageLite& message,
                                         std::span<const std::span<const char>> payload) {
+  MUSTER_RETURN_IF_ERROR(failure_);
   const std::string bytes = message.SerializeAsString();
   FramePrefix prefix{.offset = bytes_,
                      .message_bytes = static_cast<uint32_t>(bytes.size()),
@@ -90,7 +91,8 @@ absl::Status JournalWriter::AppendFrame(const google::protobuf::MessageLite& mes
     parts.push_back(PartOf(part.data(), part.size()));
   }
   prefix.prefix_crc32c = prefix.Checksum();
-  MUSTER_RETURN_IF_ERROR(Annotate(WriteAll(fd_.get(), std::move(parts)), path_.string()));
+  failure_ = Annotate(WriteAll(fd_.get(), std::move(parts)), path_.string());
+  MUSTER_RETURN_IF_ERROR(failure_);
   bytes_ += sizeof prefix + bytes.size() + prefix.payload_bytes;
   return absl::OkStatus();
 }

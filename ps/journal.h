@@ -27,7 +27,7 @@ class JournalWriter {
                                               const journal::SegmentHeader& header);
 
   /// Once it has returned OK, a kill -9 does not lose it. `payload`: parts that follow one another, which are
-  /// not copied. After an error the segment is not to be used any more.
+  /// not copied. After an error there is no other success.
   absl::Status Append(const journal::Record& record, std::span<const std::span<const char>> payload = {});
 
   uint64_t records() const { return records_; }
@@ -42,7 +42,8 @@ class JournalWriter {
   std::filesystem::path path_;
   UniqueFd fd_;
   uint64_t records_ = 0;
-  uint64_t bytes_ = 0;  // of the file
+  uint64_t bytes_ = 0;    // of the file
+  absl::Status failure_;  // the first
 };
 
 /// One thread at a time.

@@ -64,6 +64,38 @@ TEST(JournalRecovery, SynchronousTrainingHasTheSameBitsAndNobodyGoesBack) {
   }
 }
 
+// Workers that are ahead leave parts and decisions of several steps behind.
+TEST(JournalRecovery, BoundedTrainingMakesEveryStepOnce) {
+  constexpr uint64_t kSteps = 80;
+  for (uint64_t seed = 1; seed <= SeedCount(); ++seed) {
+    Cluster cluster(2, 2, UpdateConfig{.rule = {.mode = UpdateMode::kBounded, .staleness = 3}});
+    cluster.keeps_journal = true;
+    cluster.KeepCheckpoints(1 + RandomStream(seed, 6).NextBelow(10));
+    const Killer killer(cluster, seed, 8);
+    ParameterServerClient first(cluster.ClientOptions(0));
+    absl::StatusOr<std::vector<float>> other;
+    std::jthread rank1([&] {
+      ParameterServerClient client(cluster.ClientOptions(1));
+      other = TrainRankOnce(cluster, client, 1, kSteps, false, nullptr);
+    });
+    std::vector<float> parameters(cluster.layout.size());
+    ASSERT_TRUE(first.Join(parameters).ok());
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      const std::vector<float> gradient = GradientOf(cluster.layout, step, 0);
+      const auto result = Push(first, gradient, parameters);
+      ASSERT_TRUE(result.ok()) << "seed " << seed << ": " << result.status();
+      ASSERT_EQ(result->step, step + 1) << "seed " << seed;
+    }
+    const auto summary = first.AwaitOthers(parameters);
+    ASSERT_TRUE(summary.ok()) << "seed " << seed << ": " << summary.status();
+    EXPECT_EQ(summary->step(), kSteps);
+    EXPECT_EQ(summary->pushes().applied(), 2 * kSteps);
+    ASSERT_TRUE(first.Finish().ok());
+    rank1.join();
+    EXPECT_TRUE(other.ok()) << "seed " << seed << ": " << other.status();
+  }
+}
+
 TEST(JournalRecovery, TenThousandPushesAreTenThousand) {
   constexpr int kPushes = 10'000;
   Cluster cluster(

@@ -107,7 +107,7 @@ class Server final : public ParameterServer, private FrameServer::Handler {
   absl::Status Replay(const JournalReader::Entry& entry, std::map<uint64_t, std::vector<int>>* decisions);
   bool Journaled(const absl::Status& appended);
   void JournalDecisions(const std::map<uint64_t, std::vector<int>>& decisions);
-  void BeginSegment(uint64_t checkpoint);
+  bool BeginSegment(uint64_t checkpoint);
 
   // Checkpoints.
   void OnCheckpointsChanged();
@@ -158,6 +158,8 @@ class Server final : public ParameterServer, private FrameServer::Handler {
 
   std::optional<ShardJournal> journal_;
   uint64_t journaled_decisions_ = 0;  // of steps below
+  bool awaits_first_worker_ =
+      false;  // since this process has gone on with a journal: for as long as it takes
 
   // ps:0
   std::optional<CoordinatorHost> host_;
@@ -200,7 +202,7 @@ absl::Status Server::Listen() {
                   frames_.get(), &*requests_);
   }
   if (options_.journal && keeps_checkpoints()) {
-    journal_.emplace(options_.checkpoint_dir, options_.shard_index, shard_count());
+    journal_.emplace(options_.checkpoint_dir, options_.shard_index, shard_count(), options_.generation);
     Recover();
   }
   if (host_) return absl::OkStatus();
@@ -245,13 +247,14 @@ absl::Status Server::Wait() {
   TimePoint next_talk = Now();
   while (!end_) {
     TimePoint deadline = next_talk;
-    if (coordinator() != nullptr) deadline = std::min(deadline, coordinator()->next_deadline());
+    const bool keeps_time = coordinator() != nullptr && !awaits_first_worker_;
+    if (keeps_time) deadline = std::min(deadline, coordinator()->next_deadline());
     changed_.wait_until(lock, deadline, [this] { return end_.has_value(); });
     if (end_) break;
     const bool talk = Now() >= next_talk;
     if (talk) next_talk = Now() + kTalkEvery;
     WithinMemory([&] {
-      if (coordinator() != nullptr) coordinator()->Tick(Now());
+      if (coordinator() != nullptr && !awaits_first_worker_) coordinator()->Tick(Now());
       Coordinate(talk);
     });
   }
@@ -380,6 +383,7 @@ absl::Status Server::HandleJoin(StreamId stream, uint64_t request, const ps::Joi
   const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
   MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
+  if (end_ && !end_->ok()) return *end_;
   if (shard_) return CompleteJoin(stream, request, join);
   pending_joins_.push_back({stream, request, join});
   return absl::OkStatus();
@@ -394,6 +398,7 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
   workers_[stream] = {worker, epoch().number};
   if (!same_process) finished_ranks_.erase(worker.rank);
   if (Coordinator* const members = coordinator(); members != nullptr) {
+    if (std::exchange(awaits_first_worker_, false)) members->RenewLeases(Now());
     const bool is_known = same_process && members->state(worker.rank) != MemberState::kExpected;
     is_known ? members->Heard(worker.rank, Now()) : members->Join(worker.rank, Now());
   }
@@ -481,8 +486,8 @@ absl::Status Server::HandleShardJoin(StreamId stream, const ps::ShardJoin& join)
     MUSTER_RETURN_IF_ERROR(
         Annotate(AdoptConfig(join.config()), absl::StrFormat("ps:%d", join.shard_index())));
   }
-  if (coordinator() != nullptr) TellOwnCheckpoints();  // as they are now
-  host_->Join(stream, join);
+  if (coordinator() != nullptr) TellOwnCheckpoints();       // as they are now
+  if (host_->Join(stream, join)) last_snapshot_time_ = {};  // it may know nothing of a checkpoint under way
   return absl::OkStatus();
 }
 
@@ -693,7 +698,7 @@ void Server::TellOthers(bool always) {
   if (coordinator() != nullptr) word.set_needed_checkpoint(coordinator()->newest_common());
   word.set_ended(end_.has_value());
   if (end_ && !end_->ok()) SetError(*end_, word.mutable_end());
-  host_->Tell(std::move(word), always);
+  host_->Tell(std::move(word), always, journal_ ? journaled_decisions_ : UINT64_MAX);
 }
 
 void Server::CoordinateAsOther(bool always) {
@@ -757,9 +762,12 @@ void Server::HandleCoordination(const ps::Coordination& coordination) {
       }
       decisions[decision.step()] = {decision.ranks().begin(), decision.ranks().end()};
     }
-    JournalDecisions(decisions);
-    if (end_) return;
-    for (const auto& [of_step, ranks] : decisions) shard_->Decide({of_step, ranks});
+    for (const auto& decision : decisions) {
+      // One by one: a checkpoint between two of them begins another segment.
+      JournalDecisions({decision});
+      if (end_) return;
+      shard_->Decide({decision.first, decision.second});
+    }
     if (is_async() && coordination.checkpoint() > last_snapshot_) TakeSnapshot(coordination.checkpoint());
     checkpoint::Manifest committed;
     if (checkpointer_ != nullptr && committed.ParseFromString(coordination.committed()) &&
@@ -794,7 +802,10 @@ void Server::Recover() {
   if (!*recovered) return;
   RecoveredShard& before = **recovered;
   auto update = UpdateOf(before.config);
-  if (!update.ok()) return;  // it was accepted once: by another version
+  if (!update.ok() || update->rule.worker_count != options_.cluster.rank_count()) {
+    spdlog::warn("{}: its journal is of another job; all go back to a checkpoint", name_);
+    return;
+  }
   update_ = *std::move(update);
   MakeShardEpoch(before.epoch, *std::move(before.shard), std::move(before.rule));
   std::map<uint64_t, std::vector<int>> decisions;
@@ -820,6 +831,7 @@ void Server::Recover() {
   spdlog::info("{}: at step {} again, as its journal says", name_, shard_->rule().step());
   if (!host_) return;
   BeginCoordinator();
+  awaits_first_worker_ = true;
   coordinator()->Resume(before.epoch, journaled_decisions_, decisions);
   TellOwnCheckpoints();
 }
@@ -867,21 +879,21 @@ void Server::JournalDecisions(const std::map<uint64_t, std::vector<int>>& decisi
   }
 }
 
-// From here on the journal comes after this checkpoint, with what that does not have.
-void Server::BeginSegment(uint64_t checkpoint) {
-  absl::Status status = journal_->BeginSegment(*config_, epoch(), checkpoint);
-  if (!Journaled(status)) return;
+// From here on the journal comes after this checkpoint, with what that does not have. False: that is the end.
+bool Server::BeginSegment(uint64_t checkpoint) {
+  absl::Status status = journal_->BeginSegment(*config_, epoch(), checkpoint, shard_->rule().step());
   shard_->VisitHeld([&](const WorkerIdentity& worker, const ps::Push& push, const ShardGradient& gradient) {
-    status.Update(journal_->Append(worker, push, gradient, /*carried=*/true));
+    if (status.ok()) status = journal_->Append(worker, push, gradient, /*carried=*/true);
   });
   std::map<uint64_t, std::vector<int>> decisions = shard_->rule().decisions();
-  if (coordinator() != nullptr)
+  if (coordinator() != nullptr) {
     decisions.insert(coordinator()->decisions().begin(), coordinator()->decisions().end());
-  for (const auto& [step, ranks] : decisions) {
-    if (step < journaled_decisions_)
-      status.Update(journal_->Append(StepDecision{step, ranks}, /*carried=*/true));
   }
-  (void)Journaled(status);
+  for (auto next = decisions.begin(); status.ok() && next != decisions.end(); ++next) {
+    if (next->first >= journaled_decisions_) break;
+    status = journal_->Append(StepDecision{next->first, next->second}, /*carried=*/true);
+  }
+  return Journaled(status);
 }
 
 void Server::OnCheckpointsChanged() {
@@ -908,8 +920,8 @@ void Server::TakeSnapshot(uint64_t checkpoint) {
   if (!keeps_checkpoints()) return;
   last_snapshot_ = checkpoint;
   last_snapshot_time_ = Now();
+  if (journal_ && !BeginSegment(checkpoint)) return;  // before there can be a file that it begins with
   checkpointer_->Write(checkpoint, *config_, epoch(), shard_->shard().Snapshot(), shard_->rule().state());
-  if (journal_) BeginSegment(checkpoint);
 }
 
 // All workers have finished: what they have trained is to outlive the servers.

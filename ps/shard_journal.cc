@@ -8,11 +8,20 @@
 
 namespace muster {
 
-ShardJournal::ShardJournal(std::filesystem::path folder, int shard_index, int shard_count)
+namespace {
+
+std::string BootId() { return ReadFile("/proc/sys/kernel/random/boot_id").value_or(""); }
+
+}  // namespace
+
+ShardJournal::ShardJournal(std::filesystem::path folder, int shard_index, int shard_count,
+                           uint64_t generation)
     : store_(folder),
       folder_(folder / absl::StrFormat("journal-%05d-of-%05d", shard_index, shard_count)),
       shard_index_(shard_index),
-      shard_count_(shard_count) {}
+      shard_count_(shard_count),
+      generation_(generation),
+      boot_id_(BootId()) {}
 
 std::filesystem::path ShardJournal::PathOf(uint64_t number) const {
   return folder_ / absl::StrFormat("%012d", number);
@@ -41,6 +50,7 @@ absl::StatusOr<RecoveredShard> ShardJournal::ReadBase(const journal::SegmentHead
   base.checkpoint = segment.checkpoint();
   if (segment.checkpoint() > segment.epoch_step()) {
     MUSTER_ASSIGN_OR_RETURN(RestoredShard own, ReadShardFile(store_, segment.checkpoint(), place));
+    if (own.rule.step != segment.updates()) return FailedPrecondition("the file is of another segment");
     base.shard.emplace(std::move(own.shard));
     base.rule = std::move(own.rule);
     base.file = std::move(own.own_file);
@@ -70,6 +80,24 @@ absl::StatusOr<std::optional<RecoveredShard>> ShardJournal::Recover() {
     segments.emplace_back(number, std::move(reader));
   }
   if (segments.empty()) return std::nullopt;
+  const journal::SegmentHeader& newest = segments.back().second.header();
+  if (newest.generation() != generation_) {
+    return FailedPrecondition("it is of generation %d of the cluster, which is now %d", newest.generation(),
+                              generation_);
+  }
+  if (newest.boot_id() != boot_id_) {
+    return FailedPrecondition("the host has been restarted since, and may have lost the end of it");
+  }
+  // One that training went on without, for a while.
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> checkpoints, store_.List());
+  for (const uint64_t step : checkpoints) {
+    if (step <= newest.epoch_step()) break;
+    const auto own = ShardFileReader::Open(
+        store_.PathOf(step, CheckpointStore::ShardFileName(shard_index_, shard_count_)));
+    if (!own.ok() || own->header().epoch() != newest.epoch()) {
+      return FailedPrecondition("checkpoint %d was made without it", step);
+    }
+  }
   absl::Status why;
   for (size_t first = segments.size(); first-- > 0;) {
     const journal::SegmentHeader& header = segments[first].second.header();
@@ -106,7 +134,7 @@ absl::Status ShardJournal::BeginEpoch(const ps::JobConfig& config, const Epoch& 
   MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> before, List());
   if (!before.empty()) number_ = std::max(number_, before.back());
   begun_at_.clear();
-  MUSTER_RETURN_IF_ERROR(BeginSegment(config, epoch, epoch.step));
+  MUSTER_RETURN_IF_ERROR(BeginSegment(config, epoch, epoch.step, /*updates=*/0));
   for (const uint64_t number : before) {
     std::error_code error;
     std::filesystem::remove(PathOf(number), error);
@@ -115,9 +143,10 @@ absl::Status ShardJournal::BeginEpoch(const ps::JobConfig& config, const Epoch& 
   return absl::OkStatus();
 }
 
-absl::Status ShardJournal::BeginSegment(const ps::JobConfig& config, const Epoch& epoch,
-                                        uint64_t checkpoint) {
+absl::Status ShardJournal::BeginSegment(const ps::JobConfig& config, const Epoch& epoch, uint64_t checkpoint,
+                                        uint64_t updates) {
   journal::SegmentHeader header;
+  header.set_updates(updates);
   header.set_checkpoint(checkpoint);
   if (writer_) header.set_records_before(writer_->records());
   MUSTER_RETURN_IF_ERROR(Begin(std::move(header), config, epoch));
@@ -138,6 +167,8 @@ absl::Status ShardJournal::Begin(journal::SegmentHeader header, const ps::JobCon
   *header.mutable_config() = config;
   header.set_epoch(epoch.number);
   header.set_epoch_step(epoch.step);
+  header.set_generation(generation_);
+  header.set_boot_id(boot_id_);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_));
   MUSTER_ASSIGN_OR_RETURN(JournalWriter writer, JournalWriter::Create(PathOf(++number_), header));
   writer_.emplace(std::move(writer));

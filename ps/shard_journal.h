@@ -41,8 +41,9 @@ class RecoveredShard {
 /// could be lost.
 class ShardJournal {
  public:
-  /// `folder`: that of the checkpoints. Nothing is opened.
-  ShardJournal(std::filesystem::path folder, int shard_index, int shard_count);
+  /// `folder`: that of the checkpoints. Nothing is opened. `generation`: of the cluster; a journal of another
+  /// one is of no use.
+  ShardJournal(std::filesystem::path folder, int shard_index, int shard_count, uint64_t generation);
 
   /// nullopt: there is nothing to recover. Any error: there was, but it cannot be read; the journal is then
   /// of no use, and BeginEpoch removes it.
@@ -51,9 +52,10 @@ class ShardJournal {
   /// The first segment of an epoch, after its checkpoint or the initial values. Those before are removed.
   absl::Status BeginEpoch(const ps::JobConfig& config, const Epoch& epoch);
 
-  /// Another segment of the same epoch, after the shard's own file of a checkpoint, which need not be there
-  /// yet.
-  absl::Status BeginSegment(const ps::JobConfig& config, const Epoch& epoch, uint64_t checkpoint);
+  /// Another segment of the same epoch, after the shard's own file of a checkpoint, which will have `updates`
+  /// and may be written once this has returned.
+  absl::Status BeginSegment(const ps::JobConfig& config, const Epoch& epoch, uint64_t checkpoint,
+                            uint64_t updates);
 
   /// Another one, where what was recovered ends.
   absl::Status Continue(const RecoveredShard& recovered);
@@ -79,6 +81,8 @@ class ShardJournal {
   const std::filesystem::path folder_;
   const int shard_index_;
   const int shard_count_;
+  const uint64_t generation_;
+  const std::string boot_id_;
   std::optional<JournalWriter> writer_;
   uint64_t number_ = 0;                    // of the newest segment
   std::map<uint64_t, uint64_t> begun_at_;  // checkpoint: number of the segment that begins with it
