@@ -78,12 +78,6 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   return stat;
 }
 
-std::string BootId() {
-  std::string id = ReadFile("/proc/sys/kernel/random/boot_id").value_or("");
-  while (!id.empty() && id.back() == '\n') id.pop_back();
-  return id;
-}
-
 absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!fd.valid()) return ErrnoError(errno == ESRCH ? ENOENT : errno, absl::StrFormat("process %d", pid));

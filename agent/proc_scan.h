@@ -25,9 +25,6 @@ struct ProcessStat {
 /// NotFound if there is no such process.
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
 
-/// Names this boot of the machine; "" where the kernel does not tell.
-std::string BootId();
-
 /// Becomes readable when the process ends, whoever its parent is. NotFound if there is none.
 absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid);
 

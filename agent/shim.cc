@@ -18,6 +18,7 @@
 #include "agent/proc_scan.h"
 #include "agent/records.h"
 #include "agent/task_program.h"
+#include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "proto/agent.pb.h"

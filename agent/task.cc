@@ -14,6 +14,7 @@
 #include "agent/proc_scan.h"
 #include "agent/records.h"
 #include "agent/shim.h"
+#include "base/boot_id.h"
 #include "base/process.h"
 
 namespace muster {

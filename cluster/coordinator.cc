@@ -9,7 +9,6 @@ namespace muster {
 Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
     : options_(options),
       rank_count_(static_cast<int>(options.rank_names.size())),
-      start_(now),
       members_(rank_count_),
       shards_(options.shard_count),
       shard_steps_(options.shard_count),

@@ -187,7 +187,6 @@ class Coordinator {
 
   const CoordinatorOptions options_;
   const int rank_count_;
-  const TimePoint start_;
   struct ShardProcess {
     std::string uuid;  // empty: none has joined
     uint64_t epoch = 0;
@@ -198,7 +197,7 @@ class Coordinator {
   std::vector<ShardProcess> shards_;
   Epoch epoch_;
   CheckpointId begins_with_;                        // if epoch_.step is not 0
-  uint64_t newest_common_ = 0;                      // checkpoint of all shards in this epoch, and before it
+  uint64_t newest_common_ = 0;                      // step of a checkpoint; 0: there is none
   std::string why_next_epoch_;                      // not empty: this one cannot go on
   std::vector<uint64_t> shard_steps_;               // by shard: updates applied, as far as reported
   uint64_t next_step_ = 0;                          // the oldest that is not chosen

@@ -122,7 +122,6 @@ void CoordinatorHost::Tell(ps::Coordination word, bool always, uint64_t end) {
   const uint64_t version = coordinator_ ? coordinator_->version() : 1;
   if (!always && version == told_version_) return;
   told_version_ = version;
-  word.set_server_uuid(options_.server_uuid);
   word.set_committed(complete_.SerializeAsString());
   word.set_needed(coordinator_ ? static_cast<uint32_t>(coordinator_->needed()) : 1);
   if (coordinator_) {

@@ -19,7 +19,6 @@ struct CoordinatorHostOptions {
   int shard_count = 1;
   int rank_count = 1;
   uint64_t generation = 0;  // of the cluster
-  std::string server_uuid;  // of this process
   bool uses_tls = false;
   bool keeps_checkpoints = false;
 };

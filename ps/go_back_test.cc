@@ -124,7 +124,7 @@ TEST(GoBack, AWorkerThatIsComputingMeanwhileIsWaitedFor) {
                            [&] {
                              AwaitCheckpoint(cluster);
                              cluster.StartServer(1);
-                             std::this_thread::sleep_for(std::chrono::seconds(3));
+                             std::this_thread::sleep_for(3 * cluster.worker_lease);  // it computes
                            }),
             expected);
 }

@@ -196,7 +196,6 @@ absl::Status Server::Listen() {
     host_.emplace(CoordinatorHostOptions{.shard_count = shard_count(),
                                          .rank_count = options_.cluster.rank_count(),
                                          .generation = options_.generation,
-                                         .server_uuid = uuid_,
                                          .uses_tls = options_.tls.has_value(),
                                          .keeps_checkpoints = keeps_checkpoints()},
                   frames_.get(), &*requests_);
@@ -407,7 +406,6 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
 
   ps::ServerHeader header;
   ps::JoinReply* reply = header.mutable_join();
-  reply->set_server_uuid(uuid_);
   reply->set_step(answer.step);
   reply->set_pushes(answer.pushes);
   reply->set_next_step(answer.next_step);
@@ -693,7 +691,6 @@ void Server::TellOthers(bool always) {
   word.set_waits_for(waits_for_);
   word.set_epoch(epoch().number);
   word.set_epoch_step(epoch().step);
-  word.set_keeps_checkpoints(keeps_checkpoints());
   word.set_checkpoint(is_async() ? last_snapshot_ : next_snapshot_);
   if (coordinator() != nullptr) word.set_needed_checkpoint(coordinator()->newest_common());
   word.set_ended(end_.has_value());

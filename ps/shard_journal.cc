@@ -4,15 +4,9 @@
 
 #include <algorithm>
 
-#include "base/logging.h"
+#include "base/boot_id.h"
 
 namespace muster {
-
-namespace {
-
-std::string BootId() { return ReadFile("/proc/sys/kernel/random/boot_id").value_or(""); }
-
-}  // namespace
 
 ShardJournal::ShardJournal(std::filesystem::path folder, int shard_index, int shard_count,
                            uint64_t generation)

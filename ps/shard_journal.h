@@ -69,8 +69,6 @@ class ShardJournal {
   /// The shard's own file of this checkpoint is there: what came before is not needed any more.
   absl::Status Release(uint64_t checkpoint);
 
-  uint64_t bytes() const { return writer_ ? writer_->bytes() : 0; }  // of the segment
-
  private:
   absl::Status Begin(journal::SegmentHeader header, const ps::JobConfig& config, const Epoch& epoch);
   std::filesystem::path PathOf(uint64_t number) const;

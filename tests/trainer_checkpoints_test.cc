@@ -157,6 +157,8 @@ TEST_F(TrainerCheckpoints, ADamagedOneIsNotUsedAndTheOneBeforeIs) {
     bytes[bytes.size() / 2] ^= 1;
     ASSERT_TRUE(WriteFileAtomically(path, bytes).ok());
   };
+  EXPECT_NE(ExitCode(Start("none", {"--inspect_checkpoint=" + Path("none")})), 0);
+  EXPECT_THAT(*ReadFile(Path("none.log")), HasSubstr("has no checkpoints"));
   const auto inspect = [&] { return Start("inspect", {"--inspect_checkpoint=" + Path("checkpoints")}); };
   EXPECT_EQ(ExitCode(inspect()), 0);
   EXPECT_THAT(*ReadFile(Path("inspect.log")),

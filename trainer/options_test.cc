@@ -321,6 +321,34 @@ TEST(Options, ATypingErrorIsToldTheNearestFlag) {
       "flags)");
 }
 
+TEST(Options, CheckpointsAreOfParameterServers) {
+  const auto parse = [](std::vector<std::string> flags, bool local = false) {
+    if (!local) {
+      flags.insert(flags.end(), {"--job_name=ps", "--task_index=0", "--ps_hosts=a:1", "--worker_hosts=b:1"});
+    }
+    return ParseCommandLine(flags, [](const std::string&) { return std::nullopt; });
+  };
+  const auto line =
+      parse({"--checkpoint_dir=/c", "--checkpoint_every=7", "--keep_checkpoints=2", "--durability=journal"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->options.checkpoint_dir, "/c");
+  EXPECT_EQ(line->options.checkpoint_every, 7u);
+  EXPECT_EQ(line->options.keep_checkpoints, 2);
+  EXPECT_TRUE(line->options.journal);
+  const auto error = [&](const std::vector<std::string>& flags, bool local = false) {
+    return std::string(parse(flags, local).status().message());
+  };
+  EXPECT_THAT(error({"--durability=journal"}), HasSubstr("--durability=journal needs --checkpoint_dir"));
+  EXPECT_THAT(error({"--durability=replicated"}), HasSubstr("--durability"));
+  EXPECT_THAT(error({"--checkpoint_every=0"}), HasSubstr("--checkpoint_every"));
+  EXPECT_THAT(error({"--keep_checkpoints=0"}), HasSubstr("--keep_checkpoints"));
+  EXPECT_THAT(error({"--job_name=local", "--checkpoint_dir=/c"}, true),
+              HasSubstr("--checkpoint_dir: parameter servers write checkpoints"));
+  EXPECT_EQ(parse({"--inspect_checkpoint=/c"}, true)->inspect_checkpoint, "/c");
+  EXPECT_THAT(error({"--inspect_checkpoint=/c", "--seed=3"}, true),
+              HasSubstr("--seed means nothing with --inspect_checkpoint"));
+}
+
 TEST(Options, MakingDataNeedsAFolderAndNoCluster) {
   const auto parse = [](const std::vector<std::string>& flags) {
     return ParseCommandLine(flags, [](const std::string&) { return std::nullopt; });
