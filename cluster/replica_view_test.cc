@@ -1,0 +1,536 @@
+// The two sides of a view change, by themselves, and under a simulation of a shard with two servers and its
+// workers, whose connections break and whose processes die at any time.
+#include "cluster/replica_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "base/random.h"
+
+namespace muster {
+namespace {
+
+using Role = ReplicaView::Role;
+
+TEST(VotesOf, HostsShareTheirVoteAmongTheirTasks) {
+  const ReplicaVotes apart =
+      VotesOf({.ps = {"a:1", "b:1"}, .workers = {"c:1", "d:1"}, .chief = {}}, /*shard=*/0);
+  EXPECT_THAT(apart.ranks, testing::ElementsAre(0.25, 0.25));
+  EXPECT_EQ(apart.primary, 0.25);
+  const ReplicaVotes together =
+      VotesOf({.ps = {"a:1", "b:1", "c:1"}, .workers = {"a:2", "b:2"}, .chief = {"c:2"}}, /*shard=*/2);
+  // Of ps:2 on c, whose backup is ps:0 on a; the chief is the first rank.
+  EXPECT_THAT(together.ranks, testing::ElementsAre(testing::DoubleEq(1.0 / 6), testing::DoubleEq(1.0 / 6),
+                                                   testing::DoubleEq(1.0 / 3)));
+  EXPECT_DOUBLE_EQ(together.primary, 1.0 / 6);
+  EXPECT_DOUBLE_EQ(together.backup, 1.0 / 6);
+}
+
+TEST(ReplicaView, ABackupGoesOnWithAMajority) {
+  ReplicaView backup({0.25, 0.25}, 0.25);
+  backup.Follow(1);
+  EXPECT_FALSE(backup.Promise(0, 2)) << "its primary is there";
+  EXPECT_FALSE(backup.Lost());
+  EXPECT_FALSE(backup.Promise(0, 2)) << "half is no majority";
+  EXPECT_FALSE(backup.Promise(0, 2)) << "one rank, one vote";
+  EXPECT_FALSE(backup.Promise(1, 1)) << "another view";
+  EXPECT_TRUE(backup.Promise(1, 2));
+  EXPECT_EQ(backup.role(), Role::kPrimary);
+  EXPECT_EQ(backup.view(), 2u);
+  EXPECT_FALSE(backup.has_backup());
+}
+
+TEST(ReplicaView, APrimaryAloneNeedsNobody) {
+  ReplicaView primary({1.0 / 3}, 1.0 / 3);
+  primary.Begin();
+  EXPECT_FALSE(primary.Lost());
+  EXPECT_FALSE(primary.is_proposing());
+  primary.AddBackup();
+  EXPECT_EQ(primary.view(), 2u);
+  EXPECT_FALSE(primary.is_proposing()) << "the backup has just been heard";
+  EXPECT_FALSE(primary.Lost());
+  EXPECT_TRUE(primary.is_proposing());
+  EXPECT_TRUE(primary.Promise(0, 3));
+  EXPECT_FALSE(primary.has_backup());
+}
+
+TEST(ReplicaView, PromisesEndWhenTheOtherIsThereAgain) {
+  ReplicaView backup({0.2, 0.2, 0.2}, 0.2);
+  backup.Follow(1);
+  EXPECT_FALSE(backup.Lost());
+  EXPECT_FALSE(backup.Promise(0, 2));
+  backup.Touch();
+  EXPECT_FALSE(backup.Lost());
+  EXPECT_FALSE(backup.Promise(1, 2));
+  backup.Withdraw(1);
+  EXPECT_FALSE(backup.Promise(2, 2));
+  EXPECT_EQ(backup.view(), 1u);
+}
+
+TEST(ReplicaBallot, PromisesToOneOfTheTwo) {
+  ReplicaBallot ballot;
+  EXPECT_FALSE(ballot.Promise(4, 1, 0)) << "it knows of no view";
+  EXPECT_TRUE(ballot.Follow(3, 0));
+  EXPECT_FALSE(ballot.Promise(3, 1, 0)) << "that has begun";
+  EXPECT_TRUE(ballot.Promise(4, 1, 0));
+  EXPECT_TRUE(ballot.Promise(4, 1, 0));
+  EXPECT_FALSE(ballot.Promise(4, 0, 0));
+  ballot.GiveBack(4, 0);
+  ballot.GiveBack(3, 1);
+  EXPECT_FALSE(ballot.Promise(4, 0, 0)) << "neither was the promise";
+  ballot.GiveBack(4, 1);
+  EXPECT_TRUE(ballot.Promise(4, 0, 0));
+  EXPECT_TRUE(ballot.Follow(4, 1)) << "the others have decided";
+  EXPECT_FALSE(ballot.Follow(3, 0));
+  EXPECT_FALSE(ballot.Follow(4, 0)) << "of one view there is one primary";
+  EXPECT_FALSE(ballot.Promise(5, 0, 0)) << "of one view there is one primary";
+  EXPECT_TRUE(ballot.Promise(7, 1, 0)) << "6 is 0's";
+  EXPECT_EQ(ballot.view(), 6u);
+}
+
+// Servers 0 and 1, workers from 2 on. A connection delivers in order, and loses what is on its way when it
+// breaks. What the servers and workers do is what ps/replication.h and ps/client.h do, with pushes that are
+// numbers.
+class Simulation {
+ public:
+  Simulation(uint64_t seed, int workers, bool one_host) : random_(seed), workers_(workers) {
+    ClusterSpec spec{.ps = {"a:1", "b:1"}, .workers = {}, .chief = {}};
+    for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("%c:%d", 'c' + i, i + 1));
+    if (one_host) {
+      spec = {.ps = {"a:1", "a:2"}, .workers = {}, .chief = {}};
+      for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("a:%d", i + 3));
+    }
+    votes_ = VotesOf(spec, 0);
+    for (int i : {0, 1}) StartServer(i);
+    for (Worker& worker : workers_) worker.next = 1;
+  }
+
+  // Faults may come while `faults` of them are left; at most one server is not whole at a time if `gently`.
+  void Run(int rounds, int faults, bool gently) {
+    for (int i = 0; i < rounds && !is_lost_ && !testing::Test::HasFatalFailure(); ++i) {
+      const bool fault = faults > 0 && random_.NextBelow(60) == 0 && (!gently || IsWhole());
+      if (fault) {
+        --faults;
+        Fault();
+      } else {
+        Step();
+      }
+    }
+  }
+
+  // Both servers have everything, and all workers have got on with it.
+  bool IsWhole() const {
+    const int primary = servers_[0].view->role() == Role::kPrimary ? 0 : 1;
+    return servers_[primary].view->role() == Role::kPrimary && servers_[primary].view->has_backup() &&
+           servers_[1 - primary].view->role() == Role::kBackup &&
+           servers_[0].view->view() == servers_[1].view->view() && !servers_[primary].view->is_proposing() &&
+           std::all_of(workers_.begin(), workers_.end(),
+                       [&](const Worker& worker) { return worker.joined && worker.server == primary; });
+  }
+
+  std::string Describe() const {
+    std::string text;
+    for (const Server& server : servers_) {
+      text += absl::StrFormat(
+          "[role %d view %d backup %d proposing %d connected %d syncing %d joined %d held %d] ",
+          static_cast<int>(server.view->role()), server.view->view(), server.view->has_backup(),
+          server.view->is_proposing(), server.connected, server.syncing, server.joined.size(),
+          server.held.size());
+    }
+    for (const Worker& worker : workers_) {
+      text += absl::StrFormat("(at %d view %d connected %d joined %d) ", worker.server, worker.ballot.view(),
+                              worker.connected, worker.joined);
+    }
+    return text;
+  }
+  size_t acknowledged() const { return acknowledged_.size(); }
+  // No process has all that was acknowledged: more was lost than two servers are for.
+  bool is_lost() const { return is_lost_; }
+
+ private:
+  struct Message {
+    enum Kind {
+      kHello,
+      kHelloReply,
+      kBase,
+      kRecord,
+      kInSync,
+      kApplied,
+      kJoin,
+      kJoinReply,
+      kNotPrimary,
+      kPush,
+      kPushReply,
+      kPropose,
+      kPromise,
+      kClosed
+    } kind = kHello;
+    uint64_t view = 0;
+    Role role = Role::kNone;
+    uint64_t number = 0;  // of a push, or how many records were applied
+    std::set<uint64_t> base;
+    uint64_t promised = 0;
+  };
+  struct Server {
+    std::optional<ReplicaView> view;
+    std::set<uint64_t> pushes;
+    // As a primary: what has gone to the backup, and who waits for it.
+    bool connected = false, streams = false, syncing = false;
+    uint64_t sent = 0, applied = 0;
+    std::map<uint64_t, std::pair<int, uint64_t>> waiting;  // by record: worker and its push
+    std::map<int, uint64_t> held;  // joins, until a view has begun: worker, promised view
+    std::set<int> joined;
+  };
+  struct Worker {
+    ReplicaBallot ballot;
+    int server = 0;
+    bool connected = false, joined = false;
+    uint64_t next = 1;  // push
+  };
+
+  static int Id(int rank) { return rank + 2; }
+  uint64_t PushOf(int rank) const { return workers_[rank].next * 100 + static_cast<uint64_t>(rank); }
+  std::deque<Message>& Queue(int from, int to) { return queues_[{from, to}]; }
+
+  void StartServer(int index) {
+    Server& server = servers_[index];
+    server = {};
+    server.view.emplace(votes_.ranks, index == 0 ? votes_.primary : votes_.backup);
+  }
+
+  void Break(int a, int b) {
+    Queue(a, b) = {Message{.kind = Message::kClosed}};
+    Queue(b, a) = {Message{.kind = Message::kClosed}};
+  }
+
+  void Fault() {
+    const uint64_t kind = random_.NextBelow(4);
+    if (kind == 0) return Break(0, 1);
+    if (kind == 1) return Break(static_cast<int>(random_.NextBelow(2)), Id(AnyRank()));
+    if (kind == 2) {
+      const int rank = AnyRank();
+      const uint64_t next = workers_[rank].next;
+      workers_[rank] = {.ballot = {}, .next = next};
+      for (int server : {0, 1}) Break(server, Id(rank));
+      return;
+    }
+    const int index = static_cast<int>(random_.NextBelow(2));
+    StartServer(index);
+    Break(0, 1);
+    for (size_t rank = 0; rank < workers_.size(); ++rank) Break(index, Id(static_cast<int>(rank)));
+    // The closing of its connections is nothing to the new process.
+    Queue(1 - index, index).clear();
+    for (size_t rank = 0; rank < workers_.size(); ++rank) Queue(Id(static_cast<int>(rank)), index).clear();
+    const auto has_all = [&](const Server& server) {
+      return server.view->role() != Role::kNone && std::includes(server.pushes.begin(), server.pushes.end(),
+                                                                 acknowledged_.begin(), acknowledged_.end());
+    };
+    is_lost_ = is_lost_ || (!has_all(servers_[0]) && !has_all(servers_[1]));
+  }
+
+  int AnyRank() { return static_cast<int>(random_.NextBelow(workers_.size())); }
+
+  void Step() {
+    std::vector<std::pair<int, int>> busy;
+    for (const auto& [ends, queue] : queues_) {
+      if (!queue.empty()) busy.push_back(ends);
+    }
+    const uint64_t choice = random_.NextBelow(busy.size() + 2 + workers_.size());
+    if (choice < busy.size()) {
+      const auto [from, to] = busy[choice];
+      const Message message = Queue(from, to).front();
+      Queue(from, to).pop_front();
+      to < 2 ? (from < 2 ? OnServer(to, message) : OnWorkerOf(to, from - 2, message))
+             : OnReply(to - 2, from, message);
+    } else if (choice < busy.size() + 2) {
+      ServerActs(static_cast<int>(choice - busy.size()));
+    } else {
+      WorkerActs(static_cast<int>(choice - busy.size() - 2));
+    }
+  }
+
+  // A primary looks for a backup; so does the first server when it has just started.
+  void ServerActs(int index) {
+    Server& server = servers_[index];
+    const Role role = server.view->role();
+    const bool looks =
+        role == Role::kPrimary || (role == Role::kNone && index == 0 && server.view->view() == 0);
+    if (!looks || server.connected || !Queue(index, 1 - index).empty() || !Queue(1 - index, index).empty())
+      return;
+    server.connected = true;
+    Queue(index, 1 - index).push_back({.kind = Message::kHello, .view = server.view->view(), .role = role});
+  }
+
+  void OnServer(int index, const Message& message) {
+    Server& server = servers_[index];
+    ReplicaView& view = *server.view;
+    const int other = 1 - index;
+    const auto reply = [&](Message answer) { Queue(index, other).push_back(std::move(answer)); };
+    switch (message.kind) {
+      case Message::kHello:
+        // A process without anything tells that the one before it is gone.
+        if (message.role != Role::kPrimary) {
+          if (view.Lost()) BeginView(index);
+        } else if (message.view > view.view() || view.role() == Role::kNone) {
+          if (view.role() == Role::kPrimary) StepDown(index);
+        } else if (message.view == view.view() && view.role() == Role::kBackup) {
+          view.Touch();
+          GiveBack(index);
+        }
+        reply({.kind = Message::kHelloReply, .view = view.view(), .role = view.role()});
+        break;
+      case Message::kHelloReply:
+        if (message.view > view.view() || (message.role != Role::kNone && view.role() == Role::kNone)) {
+          if (view.role() == Role::kPrimary) StepDown(index);
+          server.connected = false;
+          break;
+        }
+        if (view.role() == Role::kNone && view.view() == 0) view.Begin();
+        if (view.role() != Role::kPrimary) break;
+        server.streams = server.syncing = true;
+        reply({.kind = Message::kBase, .view = view.view(), .number = server.sent, .base = server.pushes});
+        break;
+      case Message::kBase:
+        if (message.view < view.view() || view.role() == Role::kPrimary) break;
+        server.pushes = message.base;
+        reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
+        break;
+      case Message::kRecord:
+        if (message.view < view.view() || view.role() == Role::kPrimary) break;
+        server.pushes.insert(message.base.begin(), message.base.end());
+        reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
+        break;
+      case Message::kInSync:
+        if (message.view < view.view() || view.role() == Role::kPrimary) break;
+        view.Follow(message.view);
+        GiveBack(index);
+        break;
+      case Message::kApplied:
+        if (view.role() != Role::kPrimary || !server.streams) break;
+        if (server.syncing) {
+          server.syncing = false;
+          view.AddBackup();
+          GiveBack(index);
+          reply({.kind = Message::kInSync, .view = view.view()});
+        }
+        server.applied = message.number;
+        AnswerWhoWaits(index);
+        break;
+      case Message::kClosed:
+        server.connected = server.streams = server.syncing = false;
+        if (view.Lost()) {
+          BeginView(index);
+        } else if (view.is_proposing() && view.role() == Role::kPrimary) {
+          for (const int rank : server.joined) Propose(index, rank);
+        }
+        break;
+      default:
+        FAIL() << "a worker's message";
+    }
+  }
+
+  void StepDown(int index) {
+    servers_[index].view->StepDown();
+    servers_[index].waiting.clear();
+    for (const int rank : servers_[index].joined) Break(index, Id(rank));
+    servers_[index].joined.clear();
+  }
+
+  // Those who wait are sent to the other server, with what they have promised.
+  void GiveBack(int index) {
+    for (const auto& [rank, promised] : std::exchange(servers_[index].held, {})) {
+      Queue(index, Id(rank)).push_back({.kind = Message::kNotPrimary, .promised = promised});
+    }
+  }
+
+  void BeginView(int index) {
+    Server& server = servers_[index];
+    const auto missing = [&] {
+      return !std::includes(server.pushes.begin(), server.pushes.end(), acknowledged_.begin(),
+                            acknowledged_.end());
+    };
+    ASSERT_FALSE(!is_lost_ && missing())
+        << "the primary of view " << server.view->view() << " lacks what was acknowledged";
+    if (server.connected) Break(0, 1);
+    server.connected = server.streams = server.syncing = false;
+    server.applied = server.sent;
+    AnswerWhoWaits(index);
+    for (const int rank : std::set(server.joined)) AnswerJoin(index, rank);
+    for (const auto& [rank, promised] : std::exchange(server.held, {})) AnswerJoin(index, rank);
+  }
+
+  // Also says whose the view is that it has.
+  void Propose(int index, int rank) {
+    const ReplicaView& view = *servers_[index].view;
+    Queue(index, Id(rank))
+        .push_back({.kind = Message::kPropose, .view = view.view() + 1, .role = view.role()});
+  }
+
+  // As a record: a primary that another view has left behind, unknown to it, gets no new workers.
+  void AnswerJoin(int index, int rank) { Append(index, rank, 0); }
+
+  void Append(int index, int rank, uint64_t push) {
+    Server& server = servers_[index];
+    server.waiting[++server.sent] = {Id(rank), push};
+    if (server.streams) {
+      Message record{.kind = Message::kRecord, .view = server.view->view(), .number = server.sent};
+      if (push != 0) record.base.insert(push);
+      Queue(index, 1 - index).push_back(std::move(record));
+    }
+    if (!server.view->has_backup()) server.applied = server.sent;
+    AnswerWhoWaits(index);
+  }
+
+  void AnswerWhoWaits(int index) {
+    Server& server = servers_[index];
+    while (!server.waiting.empty() && server.waiting.begin()->first <= server.applied) {
+      const auto [worker, push] = server.waiting.begin()->second;
+      server.waiting.erase(server.waiting.begin());
+      if (push != 0) {
+        acknowledged_.insert(push);
+        Queue(index, worker).push_back({.kind = Message::kPushReply, .number = push});
+      } else {
+        server.joined.insert(worker - 2);
+        Queue(index, worker).push_back({.kind = Message::kJoinReply, .view = server.view->view()});
+      }
+    }
+  }
+
+  void OnWorkerOf(int index, int rank, const Message& message) {
+    Server& server = servers_[index];
+    ReplicaView& view = *server.view;
+    switch (message.kind) {
+      case Message::kJoin:
+        if (view.is_proposing()) {
+          server.held[rank] = 0;
+          Propose(index, rank);
+        } else if (view.role() == Role::kPrimary) {
+          AnswerJoin(index, rank);
+        } else {
+          Queue(index, Id(rank)).push_back({.kind = Message::kNotPrimary});
+        }
+        break;
+      case Message::kPromise:
+        if (!server.joined.contains(rank) && !server.held.contains(rank)) break;
+        if (server.held.contains(rank)) server.held[rank] = message.promised;
+        if (view.Promise(rank, message.promised)) BeginView(index);
+        break;
+      case Message::kPush:
+        if (!server.joined.contains(rank) || view.role() != Role::kPrimary) break;
+        server.pushes.insert(message.number);  // a second time changes nothing
+        Append(index, rank, message.number);
+        break;
+      case Message::kClosed:
+        server.held.erase(rank);
+        server.joined.erase(rank);
+        std::erase_if(server.waiting, [&](const auto& entry) { return entry.second.first == Id(rank); });
+        view.Withdraw(rank);
+        break;
+      default:
+        FAIL() << "no worker's message";
+    }
+  }
+
+  void WorkerActs(int rank) {
+    Worker& worker = workers_[rank];
+    if (worker.connected) {
+      // What does not answer is left.
+      if (worker.joined || random_.NextBelow(8) != 0) return;
+      Break(worker.server, Id(rank));
+      Queue(worker.server, Id(rank)).clear();
+      worker.connected = false;
+      worker.server = 1 - worker.server;
+      return;
+    }
+    if (!Queue(worker.server, Id(rank)).empty() || !Queue(Id(rank), worker.server).empty()) {
+      worker.server = 1 - worker.server;
+      return;
+    }
+    worker.connected = true;
+    Queue(Id(rank), worker.server).push_back({.kind = Message::kJoin});
+  }
+
+  void OnReply(int rank, int from, const Message& message) {
+    Worker& worker = workers_[rank];
+    const auto leave = [&] {
+      Break(from, Id(rank));
+      Queue(from, Id(rank)).clear();
+      worker.connected = worker.joined = false;
+      worker.server = 1 - from;
+    };
+    if (from != worker.server || !worker.connected) return;
+    switch (message.kind) {
+      case Message::kJoinReply:
+        if (!worker.ballot.Follow(message.view, from)) return leave();
+        if (std::exchange(worker.joined, true)) break;  // only another view
+        Queue(Id(rank), from).push_back({.kind = Message::kPush, .number = PushOf(rank)});
+        break;
+      case Message::kNotPrimary:
+        worker.ballot.GiveBack(message.promised, from);
+        return leave();
+      case Message::kPushReply:
+        if (message.number == PushOf(rank)) ++worker.next;
+        Queue(Id(rank), from).push_back({.kind = Message::kPush, .number = PushOf(rank)});
+        break;
+      case Message::kPropose:
+        if (worker.ballot.Promise(message.view, from, message.role == Role::kPrimary ? from : 1 - from)) {
+          Queue(Id(rank), from).push_back({.kind = Message::kPromise, .promised = message.view});
+        }
+        break;
+      case Message::kClosed:
+        leave();
+        Queue(Id(rank), from).clear();
+        break;
+      default:
+        FAIL() << "no server's message";
+    }
+  }
+
+  RandomStream random_;
+  ReplicaVotes votes_;
+  Server servers_[2];
+  std::vector<Worker> workers_;
+  std::map<std::pair<int, int>, std::deque<Message>> queues_;
+  std::set<uint64_t> acknowledged_;
+  bool is_lost_ = false;
+};
+
+uint64_t SeedCount() {
+  const char* const seeds = std::getenv("MUSTER_SIMULATION_SEEDS");
+  return seeds != nullptr ? std::stoul(seeds) : 100;
+}
+
+TEST(ReplicaViewSimulation, NothingAcknowledgedIsLostWhateverBreaks) {
+  int survived = 0;
+  for (uint64_t seed = 1; seed <= SeedCount(); ++seed) {
+    SCOPED_TRACE(absl::StrFormat("seed %d", seed));
+    Simulation simulation(seed, 1 + static_cast<int>(seed % 4), /*one_host=*/seed % 2 == 0);
+    simulation.Run(4000, /*faults=*/40, /*gently=*/false);
+    if (testing::Test::HasFatalFailure()) return;
+    survived += simulation.is_lost() ? 0 : 1;
+  }
+  EXPECT_GT(survived, 0);
+}
+
+TEST(ReplicaViewSimulation, OneFaultAtATimeStopsNobody) {
+  for (uint64_t seed = 1; seed <= SeedCount(); ++seed) {
+    SCOPED_TRACE(absl::StrFormat("seed %d", seed));
+    Simulation simulation(seed, 1 + static_cast<int>(seed % 4), /*one_host=*/seed % 2 == 0);
+    simulation.Run(8000, /*faults=*/20, /*gently=*/true);
+    if (testing::Test::HasFatalFailure()) return;
+    ASSERT_FALSE(simulation.is_lost()) << simulation.Describe();
+    const size_t before = simulation.acknowledged();
+    simulation.Run(2000, /*faults=*/0, /*gently=*/true);
+    ASSERT_TRUE(simulation.IsWhole()) << simulation.Describe();
+    ASSERT_GT(simulation.acknowledged(), before);
+  }
+}
+
+}  // namespace
+}  // namespace muster
