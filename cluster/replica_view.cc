@@ -37,26 +37,26 @@ ReplicaVotes VotesOf(const ClusterSpec& cluster, int shard) {
 }
 
 void ReplicaView::Begin() {
-  role_ = Role::kPrimary;
+  role_ = ReplicaRole::kPrimary;
   view_ = 1;
 }
 
 void ReplicaView::AddBackup() {
-  MUSTER_CHECK(role_ == Role::kPrimary);
+  MUSTER_CHECK(role_ == ReplicaRole::kPrimary);
   has_backup_ = true;
   ++view_;
   Touch();
 }
 
 void ReplicaView::Follow(uint64_t view) {
-  MUSTER_CHECK(view >= view_ && role_ != Role::kPrimary);
-  role_ = Role::kBackup;
+  MUSTER_CHECK(view >= view_ && role_ != ReplicaRole::kPrimary);
+  role_ = ReplicaRole::kBackup;
   view_ = view;
   Touch();
 }
 
 void ReplicaView::StepDown() {
-  role_ = Role::kNone;
+  role_ = ReplicaRole::kNone;
   has_backup_ = false;
   promises_.clear();
 }
@@ -82,7 +82,7 @@ bool ReplicaView::BeginNextIfPromised() {
   double sum = own_vote_;
   for (const int rank : promises_) sum += votes_[rank];
   if (sum < kMajority) return false;
-  role_ = Role::kPrimary;
+  role_ = ReplicaRole::kPrimary;
   has_backup_ = false;
   ++view_;
   promises_.clear();

@@ -34,24 +34,24 @@ struct ReplicaVotes {
 /// Of a cluster with two servers at least. Tasks with the same address, ports aside, are on one host.
 ReplicaVotes VotesOf(const ClusterSpec& cluster, int shard);
 
+enum class ReplicaRole {
+  kNone,     // it has nothing that anybody could go on with
+  kBackup,   // it has all that the primary has acknowledged
+  kPrimary,  // it may acknowledge: with a backup what that has, too
+};
+
 /// A server's side. One thread at a time.
 class ReplicaView {
  public:
-  enum class Role {
-    kNone,     // it has nothing that anybody could go on with
-    kBackup,   // it has all that the primary has acknowledged
-    kPrimary,  // it may acknowledge: with a backup what that has, too
-  };
-
   ReplicaView(std::vector<double> votes_of_ranks, double own_vote)
       : votes_(std::move(votes_of_ranks)), own_vote_(own_vote) {}
 
-  Role role() const { return role_; }
+  ReplicaRole role() const { return role_; }
   uint64_t view() const { return view_; }
   /// As a primary: there is a backup that could go on without it.
   bool has_backup() const { return has_backup_; }
   /// It has to do without the other, which takes promises of view() + 1.
-  bool is_proposing() const { return out_of_touch_ && (role_ == Role::kBackup || has_backup_); }
+  bool is_proposing() const { return out_of_touch_ && (role_ == ReplicaRole::kBackup || has_backup_); }
 
   /// The shard begins here, and nobody else has any of it.
   void Begin();
@@ -76,7 +76,7 @@ class ReplicaView {
 
   std::vector<double> votes_;
   double own_vote_;
-  Role role_ = Role::kNone;
+  ReplicaRole role_ = ReplicaRole::kNone;
   uint64_t view_ = 0;  // 0: it never had a part in one
   bool has_backup_ = false;
   bool out_of_touch_ = false;

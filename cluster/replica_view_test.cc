@@ -16,8 +16,6 @@
 namespace muster {
 namespace {
 
-using Role = ReplicaView::Role;
-
 TEST(VotesOf, HostsShareTheirVoteAmongTheirTasks) {
   const ReplicaVotes apart =
       VotesOf({.ps = {"a:1", "b:1"}, .workers = {"c:1", "d:1"}, .chief = {}}, /*shard=*/0);
@@ -41,7 +39,7 @@ TEST(ReplicaView, ABackupGoesOnWithAMajority) {
   EXPECT_FALSE(backup.Promise(0, 2)) << "one rank, one vote";
   EXPECT_FALSE(backup.Promise(1, 1)) << "another view";
   EXPECT_TRUE(backup.Promise(1, 2));
-  EXPECT_EQ(backup.role(), Role::kPrimary);
+  EXPECT_EQ(backup.role(), ReplicaRole::kPrimary);
   EXPECT_EQ(backup.view(), 2u);
   EXPECT_FALSE(backup.has_backup());
 }
@@ -126,9 +124,9 @@ class Simulation {
 
   // Both servers have everything, and all workers have got on with it.
   bool IsWhole() const {
-    const int primary = servers_[0].view->role() == Role::kPrimary ? 0 : 1;
-    return servers_[primary].view->role() == Role::kPrimary && servers_[primary].view->has_backup() &&
-           servers_[1 - primary].view->role() == Role::kBackup &&
+    const int primary = servers_[0].view->role() == ReplicaRole::kPrimary ? 0 : 1;
+    return servers_[primary].view->role() == ReplicaRole::kPrimary && servers_[primary].view->has_backup() &&
+           servers_[1 - primary].view->role() == ReplicaRole::kBackup &&
            servers_[0].view->view() == servers_[1].view->view() && !servers_[primary].view->is_proposing() &&
            std::all_of(workers_.begin(), workers_.end(),
                        [&](const Worker& worker) { return worker.joined && worker.server == primary; });
@@ -172,7 +170,7 @@ class Simulation {
       kClosed
     } kind = kHello;
     uint64_t view = 0;
-    Role role = Role::kNone;
+    ReplicaRole role = ReplicaRole::kNone;
     uint64_t number = 0;  // of a push, or how many records were applied
     std::set<uint64_t> base;
     uint64_t promised = 0;
@@ -228,7 +226,7 @@ class Simulation {
     Queue(1 - index, index).clear();
     for (size_t rank = 0; rank < workers_.size(); ++rank) Queue(Id(static_cast<int>(rank)), index).clear();
     const auto has_all = [&](const Server& server) {
-      return server.view->role() != Role::kNone && std::includes(server.pushes.begin(), server.pushes.end(),
+      return server.view->role() != ReplicaRole::kNone && std::includes(server.pushes.begin(), server.pushes.end(),
                                                                  acknowledged_.begin(), acknowledged_.end());
     };
     is_lost_ = is_lost_ || (!has_all(servers_[0]) && !has_all(servers_[1]));
@@ -258,9 +256,9 @@ class Simulation {
   // A primary looks for a backup; so does the first server when it has just started.
   void ServerActs(int index) {
     Server& server = servers_[index];
-    const Role role = server.view->role();
+    const ReplicaRole role = server.view->role();
     const bool looks =
-        role == Role::kPrimary || (role == Role::kNone && index == 0 && server.view->view() == 0);
+        role == ReplicaRole::kPrimary || (role == ReplicaRole::kNone && index == 0 && server.view->view() == 0);
     if (!looks || server.connected || !Queue(index, 1 - index).empty() || !Queue(1 - index, index).empty())
       return;
     server.connected = true;
@@ -275,44 +273,44 @@ class Simulation {
     switch (message.kind) {
       case Message::kHello:
         // A process without anything tells that the one before it is gone.
-        if (message.role != Role::kPrimary) {
+        if (message.role != ReplicaRole::kPrimary) {
           if (view.Lost()) BeginView(index);
-        } else if (message.view > view.view() || view.role() == Role::kNone) {
-          if (view.role() == Role::kPrimary) StepDown(index);
-        } else if (message.view == view.view() && view.role() == Role::kBackup) {
+        } else if (message.view > view.view() || view.role() == ReplicaRole::kNone) {
+          if (view.role() == ReplicaRole::kPrimary) StepDown(index);
+        } else if (message.view == view.view() && view.role() == ReplicaRole::kBackup) {
           view.Touch();
           GiveBack(index);
         }
         reply({.kind = Message::kHelloReply, .view = view.view(), .role = view.role()});
         break;
       case Message::kHelloReply:
-        if (message.view > view.view() || (message.role != Role::kNone && view.role() == Role::kNone)) {
-          if (view.role() == Role::kPrimary) StepDown(index);
+        if (message.view > view.view() || (message.role != ReplicaRole::kNone && view.role() == ReplicaRole::kNone)) {
+          if (view.role() == ReplicaRole::kPrimary) StepDown(index);
           server.connected = false;
           break;
         }
-        if (view.role() == Role::kNone && view.view() == 0) view.Begin();
-        if (view.role() != Role::kPrimary) break;
+        if (view.role() == ReplicaRole::kNone && view.view() == 0) view.Begin();
+        if (view.role() != ReplicaRole::kPrimary) break;
         server.streams = server.syncing = true;
         reply({.kind = Message::kBase, .view = view.view(), .number = server.sent, .base = server.pushes});
         break;
       case Message::kBase:
-        if (message.view < view.view() || view.role() == Role::kPrimary) break;
+        if (message.view < view.view() || view.role() == ReplicaRole::kPrimary) break;
         server.pushes = message.base;
         reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
         break;
       case Message::kRecord:
-        if (message.view < view.view() || view.role() == Role::kPrimary) break;
+        if (message.view < view.view() || view.role() == ReplicaRole::kPrimary) break;
         server.pushes.insert(message.base.begin(), message.base.end());
         reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
         break;
       case Message::kInSync:
-        if (message.view < view.view() || view.role() == Role::kPrimary) break;
+        if (message.view < view.view() || view.role() == ReplicaRole::kPrimary) break;
         view.Follow(message.view);
         GiveBack(index);
         break;
       case Message::kApplied:
-        if (view.role() != Role::kPrimary || !server.streams) break;
+        if (view.role() != ReplicaRole::kPrimary || !server.streams) break;
         if (server.syncing) {
           server.syncing = false;
           view.AddBackup();
@@ -326,7 +324,7 @@ class Simulation {
         server.connected = server.streams = server.syncing = false;
         if (view.Lost()) {
           BeginView(index);
-        } else if (view.is_proposing() && view.role() == Role::kPrimary) {
+        } else if (view.is_proposing() && view.role() == ReplicaRole::kPrimary) {
           for (const int rank : server.joined) Propose(index, rank);
         }
         break;
@@ -410,7 +408,7 @@ class Simulation {
         if (view.is_proposing()) {
           server.held[rank] = 0;
           Propose(index, rank);
-        } else if (view.role() == Role::kPrimary) {
+        } else if (view.role() == ReplicaRole::kPrimary) {
           AnswerJoin(index, rank);
         } else {
           Queue(index, Id(rank)).push_back({.kind = Message::kNotPrimary});
@@ -422,7 +420,7 @@ class Simulation {
         if (view.Promise(rank, message.promised)) BeginView(index);
         break;
       case Message::kPush:
-        if (!server.joined.contains(rank) || view.role() != Role::kPrimary) break;
+        if (!server.joined.contains(rank) || view.role() != ReplicaRole::kPrimary) break;
         server.pushes.insert(message.number);  // a second time changes nothing
         Append(index, rank, message.number);
         break;
@@ -479,7 +477,7 @@ class Simulation {
         Queue(Id(rank), from).push_back({.kind = Message::kPush, .number = PushOf(rank)});
         break;
       case Message::kPropose:
-        if (worker.ballot.Promise(message.view, from, message.role == Role::kPrimary ? from : 1 - from)) {
+        if (worker.ballot.Promise(message.view, from, message.role == ReplicaRole::kPrimary ? from : 1 - from)) {
           Queue(Id(rank), from).push_back({.kind = Message::kPromise, .promised = message.view});
         }
         break;
@@ -503,7 +501,7 @@ class Simulation {
 
 uint64_t SeedCount() {
   const char* const seeds = std::getenv("MUSTER_SIMULATION_SEEDS");
-  return seeds != nullptr ? std::stoul(seeds) : 100;
+  return seeds != nullptr ? std::stoul(seeds) : 400;
 }
 
 TEST(ReplicaViewSimulation, NothingAcknowledgedIsLostWhateverBreaks) {

@@ -117,12 +117,9 @@ absl::StatusOr<CheckpointSpec> ParseCheckpoint(const YamlNode& node) {
 enum class Durability { kCheckpoint, kJournal, kReplicated };
 
 absl::StatusOr<Durability> ParseDurability(const YamlNode& node) {
-  const auto choice = YamlChoice<Durability>("durability", {{"checkpoint", Durability::kCheckpoint},
-                                                            {"journal", Durability::kJournal},
-                                                            {"replicated", Durability::kReplicated}});
-  MUSTER_ASSIGN_OR_RETURN(const Durability durability, choice(node));
-  if (durability == Durability::kReplicated) return NotInThisVersion(node, "it has: checkpoint, journal");
-  return durability;
+  return YamlChoice<Durability>("durability", {{"checkpoint", Durability::kCheckpoint},
+                                               {"journal", Durability::kJournal},
+                                               {"replicated", Durability::kReplicated}})(node);
 }
 
 absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
@@ -331,6 +328,9 @@ absl::Status CheckTraining(const YamlNode& root, const Job& job) {
     const YamlNode* where = ps == nullptr ? root.Find("replicas") : ps->Find("count");
     return where->Error("strategy parameter_server needs at least one ps");
   }
+  if (job.replicated && job.ps.count < 2) {
+    return root.Find("durability")->Error("`replicated` needs two ps at least");
+  }
   const int contributors = job.worker.count + job.chief.count;
   if (job.update.aggregate.value_or(0) > contributors && !job.train.batch_size) {
     return root.Find("update")
@@ -407,10 +407,16 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   job.ps = replicas.ps;
   job.chief = replicas.chief;
   job.worker = replicas.worker;
-  if (durability && !job.checkpoint) job.checkpoint.emplace();
+  job.replicated = durability == Durability::kReplicated;
+  if (job.replicated && job.checkpoint) {
+    return root.Find("checkpoint")
+        ->KeyError("servers that are `durability: replicated` write no checkpoints");
+  }
+  if (durability && !job.replicated && !job.checkpoint) job.checkpoint.emplace();
   if (durability == Durability::kJournal) job.checkpoint->journal = true;
   // A server that comes back has to be started again.
-  if (job.checkpoint && job.ps.restart == ReplicaSpec::Restart::kNever && !GivesRestart(root)) {
+  const bool comes_back = job.checkpoint || job.replicated;
+  if (comes_back && job.ps.restart == ReplicaSpec::Restart::kNever && !GivesRestart(root)) {
     job.ps.restart = ReplicaSpec::Restart::kOnFailure;
     job.ps.max_restarts = kDefaultMaxRestarts;
   }

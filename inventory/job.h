@@ -11,7 +11,7 @@
 //       {steps: 1000, batch_size: 100, seed: 1, optimizer: momentum, momentum: 0.9, weight_decay: 0.0005,
 //        learning_rate: 0.01, schedule: {kind: cosine, warmup_steps: 100}}
 //     checkpoint: {every_steps: 200, keep: 3}
-//     durability: checkpoint          # checkpoint | journal
+//     durability: checkpoint          # checkpoint | journal | replicated
 //
 // What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
 // version of muster cannot do yet is refused, with its place, and never ignored.
@@ -136,6 +136,7 @@ struct Job {
   UpdateSpec update;
   TrainSpec train;
   std::optional<CheckpointSpec> checkpoint;
+  bool replicated = false;  // each part of the parameters is on two servers
   // ... or any other program.
   std::vector<std::string> program;  // argv
   std::vector<ProgramFile> files;

@@ -290,8 +290,8 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"checkpoint: {keep: 0}\n", "4:20: expected a whole number from 1 to 1000000, found \"0\""},
       {"checkpoint: {every: 5}\n",
        "4:14: unknown key \"every\" in checkpoint; keys there are: every_steps, keep"},
-      {"durability: replicated\n",
-       "4:13: \"replicated\" is not in this version of muster; it has: checkpoint, journal"},
+      {"durability: replicated\ncheckpoint: {keep: 1}\n",
+       "5:1: servers that are `durability: replicated` write no checkpoints"},
       {"program: [x]\n",
        "4:1: \"model\" and \"program\" exclude each other; the model is at jobs/job.yaml:2:1"},
       {"files: [x]\n", "4:1: \"files\" means nothing with \"model\""},
@@ -442,6 +442,19 @@ TEST(Job, ServersAreStartedAgainOnlyWhereTheyHaveCheckpointsOrTheFileSaysSo) {
   EXPECT_FALSE(parse("", "").checkpoint);
   EXPECT_FALSE(parse("", "durability: checkpoint\n").checkpoint->journal);
   EXPECT_TRUE(parse("", "durability: journal\n").checkpoint->journal);
+}
+
+TEST(Job, ReplicatedServersHaveNoCheckpointsAndAreStartedAgain) {
+  const auto job = ParseJob(
+      "name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 2}, worker: {count: 1}}\ndurability: replicated\n",
+      "job.yaml", "/home/me");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->replicated);
+  EXPECT_FALSE(job->checkpoint);
+  EXPECT_EQ(ErrorOf("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ndurability: "
+                    "replicated\n"),
+            "jobs/job.yaml:4:13: `replicated` needs two ps at least");
+  EXPECT_EQ(job->ps.restart, Restart::kOnFailure);
 }
 
 TEST(Job, FtrlTakesOneRate) {

@@ -5,15 +5,22 @@
 
 #include "base/logging.h"
 #include "base/random.h"
+#include "cluster/replica_view.h"
 
 namespace muster {
 
 struct ParameterServerClient::Shard {
-  TaskId task;
-  std::string address;
+  TaskId task;           // by whose name it is known
+  int server = 0;        // of the two that it may be with
+  ReplicaBallot ballot;  // which of them speaks for it
   LayoutRange range;
   std::unique_ptr<ShardConnection> connection;
-  bool joined = false;    // over this connection
+  bool joined = false;  // over this connection
+  bool wanted = false;  // to be joined, if it is not
+  uint64_t join = 0;    // the number of the join in flight, 0 if none
+  TimePoint join_deadline, next_attempt;
+  absl::Status last_error;
+  ps::JoinReply joined_as;
   uint64_t epoch = 0;     // number, when it was joined
   uint64_t pushes = 0;    // applied of this rank, then
   uint64_t awaiting = 0;  // the number of the request in flight, 0 if none
@@ -26,6 +33,12 @@ struct ParameterServerClient::Shard {
 namespace {
 
 constexpr Duration kConnectPause = std::chrono::milliseconds(200);
+constexpr Duration kConnectTimeout = std::chrono::seconds(10);  // for one attempt
+constexpr Duration kJoinPoll = std::chrono::milliseconds(20);
+constexpr Duration kSayWaitingAfter = std::chrono::seconds(1);
+constexpr Duration kReplicaPause = std::chrono::milliseconds(20);  // before the other server is asked
+constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(500);
+constexpr Duration kReplicaJoinTimeout = std::chrono::seconds(3);
 constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(500);
 constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
 constexpr Duration kStallAfter = std::chrono::seconds(3);
@@ -37,19 +50,22 @@ ParameterServerClient::ParameterServerClient(ParameterServerClientOptions option
     : options_(std::move(options)),
       uuid_(RandomName(20)),
       rows_(static_cast<int>(options_.cluster.ps.size())),
-      next_rows_(static_cast<int>(options_.cluster.ps.size())) {
+      next_rows_(static_cast<int>(options_.cluster.ps.size())),
+      queue_(std::make_shared<FrameQueue>(
+          [this](const FrameQueue::Event& event) { return options_.replicated && TakeProposal(event); })) {
   const int count = static_cast<int>(options_.cluster.ps.size());
   for (int i = 0; i < count; ++i) {
     auto shard = std::make_unique<Shard>();
     shard->task = {Role::kPs, i};
-    shard->address = options_.cluster.ps[i];
     shard->range = options_.layout.Shard(i, count);
     shards_.push_back(std::move(shard));
   }
   heartbeat_ = std::jthread([this](const std::stop_token& stop) { Beat(stop); });
 }
 
-ParameterServerClient::~ParameterServerClient() = default;
+ParameterServerClient::~ParameterServerClient() {
+  for (const auto& shard : shards_) Replace(*shard, nullptr, false);  // after this nothing comes any more
+}
 
 void ParameterServerClient::Beat(const std::stop_token& stop) {
   std::mutex mutex;
@@ -68,6 +84,7 @@ void ParameterServerClient::Beat(const std::stop_token& stop) {
 }
 
 absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> parameters) {
+  finishing_ = false;
   // Servers that were there come back sooner than ones that are still to be started.
   const TimePoint deadline = Now() + (epoch_ == 0 ? options_.connect_timeout : options_.server_timeout);
   for (const auto& shard : shards_) {
@@ -84,8 +101,13 @@ absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> paramete
 absl::Status ParameterServerClient::JoinEpoch(TimePoint deadline, std::span<float> parameters) {
   while (true) {
     for (const auto& shard : shards_) {
-      if (shard->epoch == shards_[0]->epoch && shard->epoch != 0) continue;
-      MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply, Connect(*shard, deadline, parameters));
+      shard->wanted = shard->epoch != shards_[0]->epoch || shard->epoch == 0;
+      if (shard->wanted) Replace(*shard, nullptr, false);
+    }
+    MUSTER_RETURN_IF_ERROR(JoinShards(deadline, parameters));
+    for (const auto& shard : shards_) {
+      if (!shard->wanted) continue;
+      const ps::JoinReply& reply = shard->joined_as;
       shard->epoch = reply.epoch();
       shard->pushes = reply.pushes();
       shard->clock = {reply.step(), std::max(reply.step(), reply.next_step())};
@@ -128,6 +150,15 @@ absl::Status ParameterServerClient::Align(const Destination& destination) {
   }
 }
 
+TaskId ParameterServerClient::ServerOf(const Shard& shard) const {
+  const int index = shard.task.index;
+  return {Role::kPs, shard.server == 0 ? index : FirstBackupOf(index, static_cast<int>(shards_.size()))};
+}
+
+std::string ParameterServerClient::AddressOf(const Shard& shard) const {
+  return options_.cluster.ps[ServerOf(shard).index];
+}
+
 void ParameterServerClient::Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined) {
   const std::unique_ptr<ShardConnection> old = [&] {
     const std::lock_guard lock(connections_mutex_);
@@ -136,61 +167,150 @@ void ParameterServerClient::Replace(Shard& shard, std::unique_ptr<ShardConnectio
   }();  // it ends outside of the lock
 }
 
-absl::StatusOr<ps::JoinReply> ParameterServerClient::Connect(Shard& shard, TimePoint deadline,
-                                                             std::span<float> parameters) {
-  const std::string who = TaskName(shard.task);
+// Joins every shard that is wanted, all at the same time: of a replicated one a view may wait for the
+// promises of this worker, and for those of others that wait for another shard. What joined shards say
+// meanwhile is kept for later.
+absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<float> parameters) {
   const TimePoint start = Now();
-  Replace(shard, nullptr, false);
-  const std::optional<Request> interrupted = std::exchange(shard.in_flight, std::nullopt);
-  absl::Status last_error;
-  while (true) {
-    auto connection = ShardConnection::Connect(shard.address, shard.task, options_.tls,
-                                               std::min(deadline, Now() + std::chrono::seconds(10)), queue_,
-                                               ++last_connection_);
-    if (connection.ok()) {
-      Replace(shard, *std::move(connection), false);
-      ps::Join* join = shard.in_flight.emplace().header.mutable_join();
-      join->set_rank(RankOf(options_.cluster, options_.task));
-      join->set_worker_uuid(uuid_);
-      join->set_incarnation(static_cast<uint32_t>(options_.incarnation));
-      join->set_generation(options_.generation);
-      join->set_shard_index(shard.task.index);
-      join->set_shard_count(static_cast<uint32_t>(shards_.size()));
-      *join->mutable_config() = options_.config;
-      Send(shard);
-      auto reply = Receive(shard, deadline);
-      shard.in_flight = interrupted;
-      if (reply.ok()) {
-        MUSTER_RETURN_IF_ERROR(ReceiveFloats(shard, *reply, {.parameters = parameters}));
-        const std::lock_guard lock(connections_mutex_);
-        shard.joined = true;
-        shard.awaiting = 0;
-        return reply->header.join();
-      }
-      if (!absl::IsUnavailable(reply.status())) return reply.status();
-      last_error = reply.status();
-    } else {
-      last_error = connection.status();
+  for (const auto& shard : shards_) {
+    shard->join = 0;
+    shard->next_attempt = start;
+  }
+  std::vector<FrameQueue::Event> of_others;
+  absl::Status status;
+  const auto is_missing = [](const auto& shard) { return shard->wanted && !shard->joined; };
+  while (status.ok()) {
+    const auto missing = std::find_if(shards_.begin(), shards_.end(), is_missing);
+    if (missing == shards_.end()) break;
+    for (const auto& shard : shards_) {
+      if (!is_missing(shard)) continue;
+      if (shard->join == 0 && Now() >= shard->next_attempt) BeginJoin(*shard, deadline);
+      if (shard->join != 0 && Now() >= shard->join_deadline)
+        GiveUpJoin(*shard, Unavailable("it does not answer"));
     }
     if (Now() >= deadline) {
-      return Unavailable(
-          "%s at %s has not answered for %.0f s (%s): does it run, and may this host reach it?", who,
-          shard.address, ToSeconds(Now() - start), std::string(last_error.message()));
+      status =
+          Unavailable("%s at %s has not answered for %.0f s (%s): does it run, and may this host reach it?",
+                      TaskName((*missing)->task), AddressOf(**missing), ToSeconds(Now() - start),
+                      std::string((*missing)->last_error.message()));
     }
-    spdlog::info("waiting for {} at {}", who, shard.address);
-    // One that hangs up at once, because it is just ending, say, is not asked a thousand times a second.
-    std::this_thread::sleep_for(std::min<Duration>(kConnectPause, deadline - Now()));
+    if (auto event = queue_->Pop(std::min(deadline, Now() + kJoinPoll))) {
+      status = HandleJoinEvent(*std::move(event), parameters, &of_others);
+    }
+    if (Now() - start > kSayWaitingAfter && Now() >= next_wait_log_) {
+      next_wait_log_ = Now() + kStallAfter;
+      spdlog::info("waiting for {} at {}: {}", TaskName((*missing)->task), AddressOf(**missing),
+                   std::string((*missing)->last_error.message()));
+    }
   }
+  queue_->PutBack(std::move(of_others));
+  return status;
 }
 
-absl::Status ParameterServerClient::Reconnect(Shard& shard) {
-  spdlog::warn("{} at {}: the connection broke; connecting again", TaskName(shard.task), shard.address);
+void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
+  const Duration timeout = options_.replicated ? kReplicaConnectTimeout : kConnectTimeout;
+  auto connection = ShardConnection::Connect(AddressOf(shard), ServerOf(shard), options_.tls,
+                                             std::min(deadline, Now() + timeout), queue_, ++last_connection_);
+  if (!connection.ok()) return GiveUpJoin(shard, connection.status());
+  Replace(shard, *std::move(connection), false);
+  shard.join = ++last_request_;
+  shard.join_deadline = options_.replicated ? Now() + kReplicaJoinTimeout : deadline;
+  ps::ClientHeader header;
+  header.set_version(kWireVersion);
+  header.set_request(shard.join);
+  ps::Join* join = header.mutable_join();
+  join->set_rank(RankOf(options_.cluster, options_.task));
+  join->set_worker_uuid(uuid_);
+  join->set_incarnation(static_cast<uint32_t>(options_.incarnation));
+  join->set_generation(options_.generation);
+  join->set_shard_index(shard.task.index);
+  join->set_shard_count(static_cast<uint32_t>(shards_.size()));
+  *join->mutable_config() = options_.config;
+  bytes_pushed_ += shard.connection->Send(header, {});
+}
+
+// Until the next attempt, at the other server if there is one.
+void ParameterServerClient::GiveUpJoin(Shard& shard, absl::Status why) {
+  shard.last_error = std::move(why);
+  shard.join = 0;
+  if (options_.replicated) {
+    TurnToOther(shard);
+  } else {
+    Replace(shard, nullptr, false);
+  }
+  // One that hangs up at once, because it is just ending, say, is not asked a thousand times a second.
+  shard.next_attempt = Now() + (shard.server == 1 ? kReplicaPause : kConnectPause);
+}
+
+absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std::span<float> parameters,
+                                                    std::vector<FrameQueue::Event>* of_others) {
+  const auto found = std::find_if(shards_.begin(), shards_.end(), [&](const auto& shard) {
+    return shard->connection != nullptr && shard->connection->id() == event.connection;
+  });
+  if (found == shards_.end()) return absl::OkStatus();  // a connection that was given up
+  Shard& shard = **found;
+  if (shard.joined) {
+    const bool is_lost = !event.frame && options_.replicated && !finishing_;
+    if (is_lost) {
+      shard.wanted = true;
+      Replace(shard, nullptr, false);
+    } else {
+      of_others->push_back(std::move(event));
+    }
+    return absl::OkStatus();
+  }
+  const auto give_up = [&](absl::Status why) {
+    GiveUpJoin(shard, std::move(why));
+    return absl::OkStatus();
+  };
+  auto reply = shard.connection->Decode(event);
+  if (absl::IsUnavailable(reply.status())) return give_up(reply.status());
+  if (!reply.ok()) return Annotate(reply.status(), TaskName(shard.task));
+  if (reply->header.has_not_primary()) {
+    GiveBack(shard, reply->header.not_primary());
+    return give_up(Unavailable("this server does not speak for it"));
+  }
+  if (reply->header.request() != shard.join) return absl::OkStatus();
+  bytes_pulled_ += reply->bytes;
+  if (reply->header.has_error()) {
+    const absl::Status error = StatusOf(reply->header.error(), TaskName(shard.task));
+    return absl::IsUnavailable(error) ? give_up(error) : error;
+  }
+  shard.joined_as = reply->header.join();
+  bool is_primary = true;
+  if (options_.replicated) {
+    const std::lock_guard lock(connections_mutex_);
+    is_primary = shard.ballot.Follow(shard.joined_as.view(), shard.server);
+  }
+  if (!is_primary) return give_up(Unavailable("another server speaks for it now"));
+  MUSTER_RETURN_IF_ERROR(ReceiveFloats(shard, *reply, {.parameters = parameters}));
+  const std::lock_guard lock(connections_mutex_);
+  shard.joined = true;
+  shard.awaiting = 0;
+  return absl::OkStatus();
+}
+
+// Whatever is asked for, or may have to be; what is in flight there is sent again.
+absl::Status ParameterServerClient::JoinAgain() {
+  for (const auto& shard : shards_) {
+    shard->wanted = !shard->joined && (shard->in_flight || (options_.replicated && !finishing_));
+    if (shard->wanted) {
+      spdlog::warn("{} at {}: there is no connection; connecting again", TaskName(shard->task),
+                   AddressOf(*shard));
+    }
+  }
   std::vector<float> ignored(options_.layout.size());  // the request that is sent again brings the parameters
-  MUSTER_ASSIGN_OR_RETURN(const ps::JoinReply reply,
-                          Connect(shard, Now() + options_.server_timeout, ignored));
-  if (reply.epoch() == epoch_) return absl::OkStatus();
-  shard.epoch = 0;
-  return absl::CancelledError(TaskName(shard.task) + " was replaced");
+  MUSTER_RETURN_IF_ERROR(JoinShards(Now() + options_.server_timeout, ignored));
+  for (const auto& shard : shards_) {
+    shard->last_heard = Now();  // meanwhile nobody listened
+    if (!shard->wanted) continue;
+    if (shard->joined_as.epoch() != epoch_) {
+      shard->epoch = 0;
+      return absl::CancelledError(TaskName(shard->task) + " was replaced");
+    }
+    if (shard->in_flight) Send(*shard);
+  }
+  return absl::OkStatus();
 }
 
 // What is in flight, under a new number.
@@ -207,19 +327,6 @@ void ParameterServerClient::Send(Shard& shard) {
   shard.awaiting = header.request();
   shard.last_heard = Now();
   shard.waits_for.clear();
-}
-
-// The answer to what is in flight; no other shard's.
-absl::StatusOr<ShardReply> ParameterServerClient::Receive(Shard& shard, TimePoint deadline) {
-  while (true) {
-    auto received = shard.connection->Receive(deadline);
-    if (!received.ok()) return Annotate(received.status(), TaskName(shard.task));
-    ShardReply reply = *std::move(received);
-    if (reply.header.request() != shard.awaiting) continue;  // an answer to a request that was given up
-    bytes_pulled_ += reply.bytes;
-    if (reply.header.has_error()) return StatusOf(reply.header.error(), TaskName(shard.task));
-    return reply;
-  }
 }
 
 // Copies what a shard sent to its places: its range of the parameters, then its rows.
@@ -252,16 +359,20 @@ absl::StatusOr<std::optional<ShardReply>> ParameterServerClient::HandleEvent(con
   Shard& shard = **from;
   auto reply = shard.connection->Decode(event);
   if (absl::IsUnavailable(reply.status())) {
-    if (!shard.in_flight) {  // it may have ended, and need never be asked again
-      Replace(shard, nullptr, false);
-      return std::nullopt;
-    }
-    MUSTER_RETURN_IF_ERROR(Reconnect(shard));
-    Send(shard);
+    Replace(shard, nullptr, false);
+    // It may have ended, and need never be asked again. But of a replicated shard the backup waits for the
+    // workers, even if this one does not wait for it.
+    if (shard.in_flight || (options_.replicated && !finishing_)) MUSTER_RETURN_IF_ERROR(JoinAgain());
     return std::nullopt;
   }
   if (!reply.ok()) return Annotate(reply.status(), TaskName(shard.task));
   shard.last_heard = Now();
+  if (reply->header.has_not_primary()) {
+    GiveBack(shard, reply->header.not_primary());
+    TurnToOther(shard);
+    MUSTER_RETURN_IF_ERROR(JoinAgain());
+    return std::nullopt;
+  }
   if (reply->header.has_heartbeat()) {
     HandleHeartbeat(shard, reply->header.heartbeat());
     return std::nullopt;
@@ -270,6 +381,50 @@ absl::StatusOr<std::optional<ShardReply>> ParameterServerClient::HandleEvent(con
   bytes_pulled_ += reply->bytes;
   if (reply->header.has_error()) return StatusOf(reply->header.error(), TaskName(shard.task));
   return *std::move(reply);
+}
+
+void ParameterServerClient::TurnToOther(Shard& shard) {
+  Replace(shard, nullptr, false);
+  const std::lock_guard lock(connections_mutex_);
+  shard.server = 1 - shard.server;
+}
+
+// A server asks for a promise. It is given at once, whatever this worker is doing: others may wait for it.
+bool ParameterServerClient::TakeProposal(const FrameQueue::Event& event) {
+  constexpr size_t kLargest = 64;  // bytes
+  if (!event.frame || event.frame->Length() > kLargest) return false;
+  ps::ServerHeader header;
+  FloatPayload none;
+  if (!DecodeFrame(*event.frame, &header, &none).ok() || !header.has_propose()) return false;
+  const ps::Propose& propose = header.propose();
+  const std::lock_guard lock(connections_mutex_);
+  for (const auto& shard : shards_) {
+    if (shard->connection == nullptr || shard->connection->id() != event.connection) continue;
+    const int primary = propose.is_primary() ? shard->server : 1 - shard->server;
+    if (!shard->ballot.Promise(propose.view(), shard->server, primary)) break;
+    ps::ClientHeader promise;
+    promise.set_version(kWireVersion);
+    promise.mutable_promise()->set_view(propose.view());
+    shard->connection->Send(promise, {});
+  }
+  return true;
+}
+
+void ParameterServerClient::GiveBack(Shard& shard, const ps::NotPrimary& reply) {
+  const std::lock_guard lock(connections_mutex_);
+  shard.ballot.GiveBack(reply.promised(), shard.server);
+}
+
+absl::Status ParameterServerClient::LeaveSilentServers() {
+  bool any = false;
+  for (const auto& shard : shards_) {
+    if (!shard->in_flight || Now() - shard->last_heard <= options_.replica_silence) continue;
+    spdlog::warn("{} at {}: silent for {}", TaskName(shard->task), AddressOf(*shard),
+                 FormatAge(Now() - shard->last_heard));
+    TurnToOther(*shard);
+    any = true;
+  }
+  return any ? JoinAgain() : absl::OkStatus();
 }
 
 void ParameterServerClient::HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply) {
@@ -296,7 +451,7 @@ void ParameterServerClient::LogWait(TimePoint since) {
     const std::string why = is_silent(*shard)          ? "silent for " + FormatAge(Now() - shard->last_heard)
                             : shard->waits_for.empty() ? "no answer for " + FormatAge(Now() - since)
                                                        : shard->waits_for;
-    spdlog::warn("waiting for {} at {}: {}", TaskName(shard->task), shard->address, why);
+    spdlog::warn("waiting for {} at {}: {}", TaskName(shard->task), AddressOf(*shard), why);
   }
 }
 
@@ -306,10 +461,10 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
   std::vector<ps::ServerHeader> replies(shards_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->in_flight = std::move(requests[i]);
-    if (!shards_[i]->in_flight) continue;
-    if (shards_[i]->connection == nullptr) MUSTER_RETURN_IF_ERROR(Reconnect(*shards_[i]));
-    Send(*shards_[i]);
+    if (shards_[i]->in_flight && shards_[i]->joined) Send(*shards_[i]);
   }
+  const auto is_lost = [](const auto& shard) { return shard->in_flight && !shard->joined; };
+  if (std::any_of(shards_.begin(), shards_.end(), is_lost)) MUSTER_RETURN_IF_ERROR(JoinAgain());
   const TimePoint start = Now();
   const auto is_waiting = [](const auto& shard) { return shard->in_flight.has_value(); };
   const auto is_overdue = [&](const auto& shard) {
@@ -321,6 +476,8 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
       return DeadlineExceeded("%s: %s has not answered for %s", TaskName(options_.task),
                               TaskName((*overdue)->task), FormatAge(Now() - start));
     }
+    // What has come is listened to first.
+    if (options_.replicated && queue_->empty()) MUSTER_RETURN_IF_ERROR(LeaveSilentServers());
     const auto event = queue_->Pop(Now() + std::min(kHeartbeatEvery, options_.answer_timeout));
     LogWait(start);
     if (!event) continue;
@@ -420,6 +577,7 @@ absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::s
 }
 
 absl::Status ParameterServerClient::Finish() {
+  finishing_ = true;
   std::vector<std::optional<Request>> requests(shards_.size());
   for (auto& request : requests) request.emplace().header.mutable_finish()->set_next_step(step_);
   return Exchange(std::move(requests), {}, /*patient=*/true).status();

@@ -42,6 +42,9 @@ struct ParameterServerClientOptions {
   /// a sign of life.
   Duration answer_timeout = std::chrono::minutes(11);
   std::optional<TlsIdentity> tls;
+  /// Each shard is with one of two servers, its own and the next; a silent one is left for the other.
+  bool replicated = false;
+  Duration replica_silence = std::chrono::milliseconds(1500);
 };
 
 struct JoinResult {
@@ -118,18 +121,27 @@ class ParameterServerClient {
   };
 
   bool is_async() const { return options_.config.mode() == ps::ASYNC; }
-  absl::StatusOr<ps::JoinReply> Connect(Shard& shard, TimePoint deadline, std::span<float> parameters);
+  TaskId ServerOf(const Shard& shard) const;
+  std::string AddressOf(const Shard& shard) const;
+  absl::Status JoinShards(TimePoint deadline, std::span<float> parameters);
+  void BeginJoin(Shard& shard, TimePoint deadline);
+  void GiveUpJoin(Shard& shard, absl::Status why);
+  absl::Status HandleJoinEvent(FrameQueue::Event event, std::span<float> parameters,
+                               std::vector<FrameQueue::Event>* of_others);
+  absl::Status JoinAgain();
   void Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined);
   absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
-  absl::Status Reconnect(Shard& shard);
   void Send(Shard& shard);
-  absl::StatusOr<ShardReply> Receive(Shard& shard, TimePoint deadline);
   absl::Status ReceiveFloats(const Shard& shard, const ShardReply& reply, const Destination& destination);
   absl::Status Align(const Destination& destination);
   absl::StatusOr<std::vector<ps::ServerHeader>> Exchange(std::vector<std::optional<Request>> requests,
                                                          const Destination& destination,
                                                          bool patient = false);
   absl::StatusOr<std::optional<ShardReply>> HandleEvent(const FrameQueue::Event& event, Shard** shard);
+  bool TakeProposal(const FrameQueue::Event& event);
+  void GiveBack(Shard& shard, const ps::NotPrimary& reply);
+  absl::Status LeaveSilentServers();
+  void TurnToOther(Shard& shard);
   void HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply);
   void LogWait(TimePoint since);
   absl::StatusOr<ps::AwaitFinishedReply> AwaitFinished();
@@ -137,12 +149,13 @@ class ParameterServerClient {
 
   const ParameterServerClientOptions options_;
   const std::string uuid_;
-  const std::shared_ptr<FrameQueue> queue_ = std::make_shared<FrameQueue>();
-  std::mutex connections_mutex_;  // guards which connections there are, and what they await
+  std::mutex connections_mutex_;  // guards which connections there are, what they await, and ballots
   std::vector<std::unique_ptr<Shard>> shards_;
   RowPartition rows_;       // that are pushed
   RowPartition next_rows_;  // that are asked for
+  const std::shared_ptr<FrameQueue> queue_;
   uint64_t epoch_ = 0;      // of all shards; 0: not joined
+  bool finishing_ = false;  // servers may end
   uint64_t step_ = 0;       // sync, bounded: to contribute to next
   uint64_t last_request_ = 0;
   uint64_t last_connection_ = 0;

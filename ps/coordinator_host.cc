@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cluster/replica_view.h"
+
 namespace muster {
 namespace {
 
@@ -30,9 +32,19 @@ absl::Status CoordinatorHost::CheckJoin(StreamId stream, const ps::ShardJoin& jo
   if (join.keeps_checkpoints() != options_.keeps_checkpoints) {
     return FailedPrecondition("ps:0 and ps:%d: only one of them has --checkpoint_dir", shard);
   }
-  if (options_.uses_tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, {Role::kPs, shard}));
+  if (options_.uses_tls) {
+    absl::Status is_it = frames_->CheckPeer(stream, {Role::kPs, shard});
+    if (!is_it.ok() && options_.replicated &&
+        frames_->CheckPeer(stream, {Role::kPs, FirstBackupOf(shard, options_.shard_count)}).ok()) {
+      is_it = absl::OkStatus();
+    }
+    MUSTER_RETURN_IF_ERROR(is_it);
+  }
   const auto known = joins_.find(shard);
-  const bool is_older = known != joins_.end() && join.incarnation() < known->second.incarnation();
+  // Incarnations of the two servers of a replicated shard have nothing to do with each other; its views have.
+  const bool is_older =
+      known != joins_.end() && (options_.replicated ? join.view() < known->second.view()
+                                                    : join.incarnation() < known->second.incarnation());
   return is_older || superseded_.contains(stream) ? Superseded(shard) : absl::OkStatus();
 }
 

@@ -21,6 +21,7 @@ struct CoordinatorHostOptions {
   uint64_t generation = 0;  // of the cluster
   bool uses_tls = false;
   bool keeps_checkpoints = false;
+  bool replicated = false;  // a shard is with either of two servers
 };
 
 /// One thread at a time.
@@ -29,6 +30,8 @@ class CoordinatorHost {
   /// `frames` and `requests` must live longer.
   CoordinatorHost(CoordinatorHostOptions options, FrameServer* frames, Requests* requests)
       : options_(std::move(options)), frames_(frames), requests_(requests) {}
+
+  void SetRequests(Requests* requests) { requests_ = requests; }
 
   /// The job is known. Shards may have joined before.
   void Begin(const CoordinatorOptions& options);
@@ -68,7 +71,7 @@ class CoordinatorHost {
  private:
   const CoordinatorHostOptions options_;
   FrameServer* const frames_;
-  Requests* const requests_;
+  Requests* requests_;
   std::optional<Coordinator> coordinator_;
   std::map<int, ps::ShardJoin> joins_;  // the last of each shard
   std::map<StreamId, int> streams_;     // of the other shards

@@ -7,7 +7,6 @@
 namespace muster {
 namespace {
 
-constexpr TaskId kCoordinatorTask{Role::kPs, 0};
 constexpr Duration kConnectTimeout = std::chrono::seconds(1);  // for one attempt; a stop waits no longer
 constexpr Duration kPause = std::chrono::milliseconds(200);
 constexpr Duration kSilence = std::chrono::seconds(3);
@@ -22,6 +21,7 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkOptions options, Callbacks callb
 
 CoordinatorLink::~CoordinatorLink() {
   thread_.request_stop();
+  const std::lock_guard lock(mutex_);
   queue_->Push({});  // wakes it up, as if the connection had broken
 }
 
@@ -46,8 +46,9 @@ void CoordinatorLink::SendJoin(const ps::ShardJoin& join) {
 void CoordinatorLink::Run(const std::stop_token& stop) {
   const TimePoint start = Now();
   TimePoint next_warning = start;
-  while (!stop.stop_requested()) {
-    absl::Status status = Converse(stop);
+  for (size_t attempt = 0; !stop.stop_requested(); ++attempt) {
+    const int server = options_.servers[attempt % options_.servers.size()];
+    absl::Status status = Converse(server, stop);
     {
       const std::lock_guard lock(mutex_);
       connection_ = nullptr;
@@ -55,13 +56,13 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
     if (stop.stop_requested() || status.ok()) return;
     if (absl::IsUnavailable(status) && last_heard_ && Now() - *last_heard_ > options_.server_timeout) {
       status = absl::DeadlineExceededError(absl::StrFormat(
-          "ps:0 at %s has not answered for %s", options_.address, FormatAge(Now() - *last_heard_)));
+          "ps:0 at %s has not answered for %s", options_.cluster.ps[0], FormatAge(Now() - *last_heard_)));
     }
     if (!absl::IsUnavailable(status)) return callbacks_.on_lost(status);
     const TimePoint since = last_heard_.value_or(start);
     if (Now() >= std::max(next_warning, since + kSilence)) {
-      spdlog::warn("ps:{} has no connection to ps:0 at {} for {}: {}", options_.shard_index, options_.address,
-                   FormatAge(Now() - since), std::string(status.message()));
+      spdlog::warn("ps:{} has no connection to ps:0 at {} for {}: {}", options_.shard_index,
+                   options_.cluster.ps[0], FormatAge(Now() - since), std::string(status.message()));
       next_warning = Now() + kWarnAgainAfter;
     }
     std::this_thread::sleep_for(kPause);
@@ -70,10 +71,15 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
 
 // Over one connection. OK: the job has ended. Unavailable: it broke, or there was none; else it makes no
 // sense to try again.
-absl::Status CoordinatorLink::Converse(const std::stop_token& stop) {
-  MUSTER_ASSIGN_OR_RETURN(auto connected,
-                          ShardConnection::Connect(options_.address, kCoordinatorTask, options_.tls,
-                                                   Now() + kConnectTimeout, queue_));
+absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) {
+  const auto queue = std::make_shared<FrameQueue>();
+  {
+    const std::lock_guard lock(mutex_);
+    queue_ = queue;
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      auto connected, ShardConnection::Connect(options_.cluster.ps[server], {Role::kPs, server}, options_.tls,
+                                               Now() + kConnectTimeout, queue));
   ShardConnection* const connection = connected.get();
   ps::ClientHeader join;
   join.set_version(kWireVersion);
@@ -84,11 +90,17 @@ absl::Status CoordinatorLink::Converse(const std::stop_token& stop) {
     const std::lock_guard lock(mutex_);
     connection_ = std::move(connected);  // replaced by this thread only
   }
-  while (!stop.stop_requested()) {
-    const auto reply = connection->Receive(Now() + kConnectTimeout);
-    if (absl::IsDeadlineExceeded(reply.status())) continue;  // gRPC's keepalive breaks a stream that is dead
+  const Duration patience = std::min<Duration>(kConnectTimeout, options_.silence);
+  for (TimePoint heard = Now(); !stop.stop_requested();) {
+    const auto reply = connection->Receive(Now() + patience);
+    if (absl::IsDeadlineExceeded(reply.status())) {
+      // Else gRPC's keepalive breaks a stream that is dead.
+      if (Now() - heard > options_.silence) return Unavailable("silent for %s", FormatAge(Now() - heard));
+      continue;
+    }
     MUSTER_RETURN_IF_ERROR(reply.status());
-    last_heard_ = Now();
+    if (reply->header.has_not_primary()) return Unavailable("it does not speak for shard 0");
+    last_heard_ = heard = Now();
     if (reply->header.has_error()) return StatusOf(reply->header.error(), "ps:0");
     if (!reply->header.has_coordination()) continue;
     callbacks_.on_coordination(reply->header.coordination());

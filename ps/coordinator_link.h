@@ -18,9 +18,11 @@
 namespace muster {
 
 struct CoordinatorLinkOptions {
-  std::string address;  // of ps:0
-  int shard_index = 0;  // of this shard, for its log
+  ClusterSpec cluster;
+  std::vector<int> servers = {0};  // one of these speaks for shard 0
+  int shard_index = 0;             // of this shard, for its log
   std::optional<TlsIdentity> tls;
+  Duration silence = std::chrono::hours(1);            // of it, after which it is looked for again
   Duration server_timeout = std::chrono::seconds(60);  // for a ps:0 that was there and is gone
 };
 
@@ -45,16 +47,16 @@ class CoordinatorLink {
 
  private:
   void Run(const std::stop_token& stop);
-  absl::Status Converse(const std::stop_token& stop);
+  absl::Status Converse(int server, const std::stop_token& stop);
   void Send(ps::ClientHeader header);
 
   const CoordinatorLinkOptions options_;
   const Callbacks callbacks_;
-  const std::shared_ptr<FrameQueue> queue_ = std::make_shared<FrameQueue>();
   std::optional<TimePoint> last_heard_;  // of ps:0, ever
   std::mutex mutex_;
-  std::unique_ptr<ShardConnection> connection_;  // guarded by mutex_
-  std::jthread thread_;                          // the last member: it uses the others
+  std::shared_ptr<FrameQueue> queue_ = std::make_shared<FrameQueue>();  // of the connection, as that guarded
+  std::unique_ptr<ShardConnection> connection_;
+  std::jthread thread_;  // the last member: it uses the others
 };
 
 }  // namespace muster

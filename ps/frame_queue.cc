@@ -1,10 +1,12 @@
 #include "ps/frame_queue.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace muster {
 
 void FrameQueue::Push(Event event) {
+  if (take_ && take_(event)) return;
   const std::lock_guard lock(mutex_);
   events_.push_back(std::move(event));
   changed_.notify_all();
@@ -22,6 +24,13 @@ std::optional<FrameQueue::Event> FrameQueue::Pop(TimePoint deadline, std::option
   Event event = std::move(*found);
   events_.erase(found);
   return event;
+}
+
+void FrameQueue::PutBack(std::vector<Event> events) {
+  const std::lock_guard lock(mutex_);
+  events_.insert(events_.begin(), std::make_move_iterator(events.begin()),
+                 std::make_move_iterator(events.end()));
+  changed_.notify_all();
 }
 
 }  // namespace muster

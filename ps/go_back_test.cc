@@ -135,7 +135,7 @@ TEST(GoBack, AnOlderProcessOfAServerIsRefused) {
   cluster.servers[1] = nullptr;
   const auto connect = [&](uint64_t incarnation, std::promise<absl::Status>* lost) {
     return std::make_unique<CoordinatorLink>(
-        CoordinatorLinkOptions{.address = cluster.spec.ps[0], .shard_index = 1},
+        CoordinatorLinkOptions{.cluster = cluster.spec, .shard_index = 1},
         CoordinatorLink::Callbacks{
             .join =
                 [incarnation] {

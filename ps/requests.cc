@@ -52,7 +52,12 @@ void Requests::OnClosed(StreamId stream) {
 
 void Requests::Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload) {
   header.set_version(kWireVersion);
-  frames_->Send(stream, EncodeFrame(header, payload));
+  outbox_->Send([this, stream, frame = EncodeFrame(header, payload)] { frames_->Send(stream, frame); });
+}
+
+void Requests::SendNow(StreamId stream, ps::ServerHeader header) {
+  header.set_version(kWireVersion);
+  frames_->Send(stream, EncodeFrame(header));
 }
 
 void Requests::SendError(StreamId stream, uint64_t number, const absl::Status& status, bool join_again) {

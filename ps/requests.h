@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/frame_server.h"
+#include "ps/outbox.h"
 #include "ps/row_partition.h"
 #include "ps/update_rule.h"
 
@@ -27,8 +28,8 @@ struct Request {
 /// One thread at a time.
 class Requests {
  public:
-  /// `frames` must live longer.
-  explicit Requests(FrameServer* frames) : frames_(frames) {}
+  /// Both must live longer. `outbox`: what is said goes through it.
+  Requests(FrameServer* frames, Outbox* outbox) : frames_(frames), outbox_(outbox) {}
 
   PushId Add(StreamId stream, uint64_t number, RepeatedRows rows = {});
 
@@ -50,10 +51,13 @@ class Requests {
 
   /// To a stream that is gone: nothing happens.
   void Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload = {});
+  /// Past the outbox: it follows from nothing.
+  void SendNow(StreamId stream, ps::ServerHeader header);
   void SendError(StreamId stream, uint64_t number, const absl::Status& status, bool join_again = false);
 
  private:
   FrameServer* const frames_;
+  Outbox* const outbox_;
   PushId last_id_ = 0;
   std::map<PushId, Request> waiting_;
 };

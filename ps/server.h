@@ -1,5 +1,5 @@
-// ParameterServer: one shard behind gRPC. It puts the parts together: streams of frames, the shard in its
-// epoch, checkpoints, and in ps:0 the coordinator.
+// ParameterServer: the process of a ps task: streams of frames over gRPC, and the shards that they are for.
+// That is one; with replication also the one before it, as its backup at first.
 #pragma once
 
 #include <memory>
@@ -33,6 +33,10 @@ struct ParameterServerOptions {
   /// There is a journal beside the checkpoints: a process that was killed comes back with all that it had
   /// acknowledged, and nobody goes back.
   bool journal = false;
+  /// Each shard is on two servers, this one and the next: what one has acknowledged, the other has, too. At
+  /// least two servers; no checkpoints.
+  bool replicated = false;
+  Duration replica_silence = std::chrono::seconds(1);  // of the other, after which it is taken for lost
 };
 
 /// Any thread may call any method.
@@ -48,6 +52,12 @@ class ParameterServer {
   /// first worker has no deadline: a server may stand before its job. Deadlines are kept, and the servers
   /// tell each other what they have, only while this runs.
   virtual absl::Status Wait() = 0;
+
+  /// Breaks all streams, as if the process had ended, and lets Wait return.
+  virtual void Kill() = 0;
+
+  /// Shards that it speaks for, and that have a backup.
+  virtual int replicated_shards() const = 0;
 };
 
 }  // namespace muster

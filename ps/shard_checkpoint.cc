@@ -85,18 +85,17 @@ class Assembly {
         slots_(shard_.slot_count(), std::vector<float>(shard_.range().size())) {}
 
   // `from`: the range of the flat buffer that the file's shard owned.
-  absl::Status Add(ShardFileReader& reader, LayoutRange from, const std::filesystem::path& path) {
+  absl::Status Add(const checkpoint::ShardHeader& header, const ReadSection& read, LayoutRange from,
+                   const std::string& path) {
     TableRows rows;
     size_t dense_sections = 0;  // of the parameters and their slots
     int64_t complete_tables = 0;
-    for (const Section& section : reader.header().sections()) {
+    for (const Section& section : header.sections()) {
       const auto floats = [&](std::vector<float>& values) {
         values.resize(section.bytes() / sizeof(float));
-        return reader.Read(MutableBytesOf(values));
+        return read(MutableBytesOf(values));
       };
-      const auto damaged = [&] {
-        return DataLoss("%s: a section that its header cannot have", path.string());
-      };
+      const auto damaged = [&] { return DataLoss("%s: a section that its header cannot have", path); };
       if (section.bytes() % sizeof(float) != 0) return damaged();
       const bool is_row = section.kind() != Section::PARAMETERS && section.kind() != Section::SLOT;
       if (is_row && section.table() >= shard_.tables().table_count()) return damaged();
@@ -118,7 +117,7 @@ class Assembly {
           rows = {};
           rows.ids.resize(section.bytes() / sizeof(int64_t));
           if (section.bytes() % sizeof(int64_t) != 0) return damaged();
-          MUSTER_RETURN_IF_ERROR(reader.Read(MutableBytesOf(rows.ids)));
+          MUSTER_RETURN_IF_ERROR(read(MutableBytesOf(rows.ids)));
           break;
         case Section::ROW_VALUES:
           MUSTER_RETURN_IF_ERROR(floats(rows.values));
@@ -134,13 +133,12 @@ class Assembly {
                            static_cast<int>(rows.slots.size()) ==
                                shard_.tables().slot_count(static_cast<int>(section.table()));
       if (has_all) {
-        MUSTER_RETURN_IF_ERROR(
-            Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows), path.string()));
+        MUSTER_RETURN_IF_ERROR(Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows), path));
         ++complete_tables;
       }
     }
     if (dense_sections != 1 + slots_.size() || complete_tables != shard_.tables().table_count()) {
-      return DataLoss("%s: sections that its model has are missing, or are there twice", path.string());
+      return DataLoss("%s: sections that its model has are missing, or are there twice", path);
     }
     return absl::OkStatus();
   }
@@ -164,32 +162,54 @@ class Assembly {
   std::vector<std::vector<float>> slots_;
 };
 
+ReadSection SectionsOf(ShardFileReader& reader) {
+  return [&reader](std::span<char> bytes) { return reader.Read(bytes); };
+}
+
 }  // namespace
+
+ShardImage ImageOf(const ShardPlace& place, const ShardSnapshot& snapshot, const UpdateRuleState& rule) {
+  ShardImage image;
+  *image.header.mutable_config() = place.config;
+  image.header.set_shard_index(static_cast<uint32_t>(place.index));
+  image.header.set_shard_count(static_cast<uint32_t>(place.count));
+  image.header.set_epoch(place.epoch);
+  SetRule(rule, &image.header);
+  const auto add = [&](const Section& section, std::span<const char> bytes) {
+    image.sections.push_back({section, bytes});
+  };
+  add(SectionOf(Section::PARAMETERS), BytesOf(*snapshot.parameters));
+  for (size_t slot = 0; slot < snapshot.slots.size(); ++slot) {
+    add(SectionOf(Section::SLOT, 0, static_cast<int>(slot)), BytesOf(snapshot.slots[slot]));
+  }
+  for (int t = 0; t < static_cast<int>(snapshot.tables.size()); ++t) {
+    const TableRows& rows = snapshot.tables[t];
+    add(SectionOf(Section::ROW_IDS, t), BytesOf(rows.ids));
+    add(SectionOf(Section::ROW_VALUES, t), BytesOf(rows.values));
+    for (size_t slot = 0; slot < rows.slots.size(); ++slot) {
+      add(SectionOf(Section::ROW_SLOT, t, static_cast<int>(slot)), BytesOf(rows.slots[slot]));
+    }
+  }
+  return image;
+}
+
+absl::StatusOr<RestoredShard> ReadImage(const checkpoint::ShardHeader& header, const ReadSection& read,
+                                        const std::string& name, const ShardPlace& place) {
+  MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(place.config, place.index, place.count));
+  const LayoutRange range = shard.range();
+  Assembly assembly(std::move(shard));
+  MUSTER_RETURN_IF_ERROR(assembly.Add(header, read, range, name));
+  UpdateRuleState rule = RuleOf(header);
+  const uint64_t updates = rule.step;
+  return RestoredShard{assembly.Finish(updates), std::move(rule), {}};
+}
 
 absl::StatusOr<checkpoint::Manifest::File> WriteShardCheckpoint(const CheckpointStore& store, uint64_t step,
                                                                 const ShardPlace& place,
                                                                 const ShardSnapshot& snapshot,
                                                                 const UpdateRuleState& rule) {
-  checkpoint::ShardHeader header;
-  *header.mutable_config() = place.config;
-  header.set_shard_index(static_cast<uint32_t>(place.index));
-  header.set_shard_count(static_cast<uint32_t>(place.count));
-  header.set_epoch(place.epoch);
-  SetRule(rule, &header);
-  std::vector<CheckpointSection> sections = {{SectionOf(Section::PARAMETERS), BytesOf(*snapshot.parameters)}};
-  for (size_t slot = 0; slot < snapshot.slots.size(); ++slot) {
-    sections.push_back({SectionOf(Section::SLOT, 0, static_cast<int>(slot)), BytesOf(snapshot.slots[slot])});
-  }
-  for (int t = 0; t < static_cast<int>(snapshot.tables.size()); ++t) {
-    const TableRows& rows = snapshot.tables[t];
-    sections.push_back({SectionOf(Section::ROW_IDS, t), BytesOf(rows.ids)});
-    sections.push_back({SectionOf(Section::ROW_VALUES, t), BytesOf(rows.values)});
-    for (size_t slot = 0; slot < rows.slots.size(); ++slot) {
-      sections.push_back(
-          {SectionOf(Section::ROW_SLOT, t, static_cast<int>(slot)), BytesOf(rows.slots[slot])});
-    }
-  }
-  return store.WriteShard(step, header, sections);
+  const ShardImage image = ImageOf(place, snapshot, rule);
+  return store.WriteShard(step, image.header, image.sections);
 }
 
 absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
@@ -220,7 +240,7 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
           path.string(), reader.header().step(), manifest.step());
     }
     if (same || (old_count != place.count && i == 0)) rule = RuleOf(reader.header());
-    MUSTER_RETURN_IF_ERROR(assembly.Add(reader, from, path));
+    MUSTER_RETURN_IF_ERROR(assembly.Add(reader.header(), SectionsOf(reader), from, path.string()));
     MUSTER_RETURN_IF_ERROR(store.CheckDigest(manifest, i, reader));
   }
   if (old_count != place.count) {
@@ -242,19 +262,14 @@ absl::StatusOr<RestoredShard> ReadShardFile(const CheckpointStore& store, uint64
   if (reader.header().epoch() != place.epoch) {
     return FailedPrecondition("%s was written in another epoch", path.string());
   }
-  MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(place.config, place.index, place.count));
-  const LayoutRange range = shard.range();
-  Assembly assembly(std::move(shard));
-  MUSTER_RETURN_IF_ERROR(assembly.Add(reader, range, path));
+  MUSTER_ASSIGN_OR_RETURN(RestoredShard restored,
+                          ReadImage(reader.header(), SectionsOf(reader), path.string(), place));
   MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, reader.Finish());
-  checkpoint::Manifest::File file;
-  file.set_name(path.filename().string());
-  file.set_bytes(summary.bytes);
-  file.set_digest(summary.digest);
-  file.set_step(reader.header().step());
-  UpdateRuleState rule = RuleOf(reader.header());
-  const uint64_t updates = rule.step;
-  return RestoredShard{assembly.Finish(updates), std::move(rule), std::move(file)};
+  restored.own_file.set_name(path.filename().string());
+  restored.own_file.set_bytes(summary.bytes);
+  restored.own_file.set_digest(summary.digest);
+  restored.own_file.set_step(reader.header().step());
+  return restored;
 }
 
 }  // namespace muster

@@ -17,6 +17,14 @@ struct ShardPlace {
   uint64_t epoch = 0;  // number
 };
 
+/// A shard's state as it is written and sent: a header that does not say yet what its sections are, and
+/// those, whose bytes are the snapshot's.
+struct ShardImage {
+  checkpoint::ShardHeader header;
+  std::vector<CheckpointSection> sections;
+};
+ShardImage ImageOf(const ShardPlace& place, const ShardSnapshot& snapshot, const UpdateRuleState& rule);
+
 /// Writes the file of a shard for the checkpoint named `step`; the shard itself may have made another number
 /// of updates. Any thread.
 absl::StatusOr<checkpoint::Manifest::File> WriteShardCheckpoint(const CheckpointStore& store, uint64_t step,
@@ -29,6 +37,13 @@ struct RestoredShard {
   UpdateRuleState rule;
   checkpoint::Manifest::File own_file;  // of ReadShardFile
 };
+
+/// Fills `bytes` with the next section.
+using ReadSection = std::function<absl::Status(std::span<char> bytes)>;
+
+/// Reads a shard's own image. DataLoss, with `name`: its sections are not those of the job.
+absl::StatusOr<RestoredShard> ReadImage(const checkpoint::ShardHeader& header, const ReadSection& read,
+                                        const std::string& name, const ShardPlace& place);
 
 /// Reads what a shard owns out of a checkpoint that may have been made by another number of shards, and by
 /// another number of workers. FailedPrecondition: of another model, other optimizers or another seed, with

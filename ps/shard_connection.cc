@@ -34,12 +34,12 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
   }
 
   void OnReadDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
     if (ok) {
-      queue_->Push({id_, std::move(incoming_)});
+      queue_->Push({id_, std::move(incoming_)});  // without the mutex: whoever takes it may send
       incoming_ = grpc::ByteBuffer();
       StartRead(&incoming_);
     } else {
+      const std::lock_guard lock(mutex_);
       Break();
     }
   }

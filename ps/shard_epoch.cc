@@ -3,13 +3,12 @@
 namespace muster {
 
 ShardEpoch::ShardEpoch(const Epoch& epoch, Shard shard, const UpdateRuleOptions& rule, UpdateRuleState state,
-                       Requests* requests, std::function<void()> after_update)
+                       Requests* requests)
     : epoch_(epoch),
       is_async_(rule.mode == UpdateMode::kAsync),
       shard_(std::move(shard)),
       rule_(rule, std::move(state)),
-      requests_(requests),
-      after_update_(std::move(after_update)) {}
+      requests_(requests) {}
 
 absl::StatusOr<JoinAnswer> ShardEpoch::Join(const WorkerIdentity& worker) {
   UpdateActions actions;
@@ -76,7 +75,7 @@ void ShardEpoch::Do(const ApplyAction& action) {
   for (const PushId id : action.pushes) gradients.push_back(&gradients_.at(id));
   shard_.Apply(gradients, action.samples, action.rate_scale);
   for (const PushId id : action.pushes) gradients_.erase(id);
-  after_update_();
+  if (after_update_) after_update_();
 }
 
 void ShardEpoch::Do(const AnswerAction& action) {

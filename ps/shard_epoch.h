@@ -18,9 +18,12 @@ namespace muster {
 /// One thread at a time.
 class ShardEpoch {
  public:
-  /// `requests` must live longer. `after_update`: called after each update, before the next one.
+  /// `requests` must live longer.
   ShardEpoch(const Epoch& epoch, Shard shard, const UpdateRuleOptions& rule, UpdateRuleState state,
-             Requests* requests, std::function<void()> after_update);
+             Requests* requests);
+
+  /// Called after each update, before the next one.
+  void OnUpdate(std::function<void()> after_update) { after_update_ = std::move(after_update); }
 
   const Epoch& epoch() const { return epoch_; }
   const UpdateRule& rule() const { return rule_; }
@@ -65,7 +68,7 @@ class ShardEpoch {
   Shard shard_;
   UpdateRule rule_;
   Requests* const requests_;
-  const std::function<void()> after_update_;
+  std::function<void()> after_update_;
   std::map<PushId, ShardGradient> gradients_;
   std::vector<WaitingPull> pulls_;
 };

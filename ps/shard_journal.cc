@@ -169,34 +169,6 @@ absl::Status ShardJournal::Begin(journal::SegmentHeader header, const ps::JobCon
   return absl::OkStatus();
 }
 
-absl::Status ShardJournal::Append(const WorkerIdentity& joined) {
-  journal::Record record;
-  record.mutable_join()->set_rank(static_cast<uint32_t>(joined.rank));
-  record.mutable_join()->set_worker_uuid(joined.uuid);
-  record.mutable_join()->set_incarnation(joined.incarnation);
-  return writer_->Append(record);
-}
-
-absl::Status ShardJournal::Append(const WorkerIdentity& worker, const ps::Push& push,
-                                  const ShardGradient& gradient, bool carried) {
-  journal::Record record;
-  record.mutable_push()->set_rank(static_cast<uint32_t>(worker.rank));
-  record.mutable_push()->set_worker_uuid(worker.uuid);
-  *record.mutable_push()->mutable_push() = push;
-  *record.mutable_push()->mutable_push()->mutable_rows() = gradient.rows;
-  record.mutable_push()->mutable_push()->clear_next_rows();
-  record.set_carried(carried);
-  return writer_->Append(record, gradient.values.parts());
-}
-
-absl::Status ShardJournal::Append(const StepDecision& decision, bool carried) {
-  journal::Record record;
-  record.mutable_decision()->set_step(decision.step);
-  for (const int rank : decision.ranks) record.mutable_decision()->add_ranks(static_cast<uint32_t>(rank));
-  record.set_carried(carried);
-  return writer_->Append(record);
-}
-
 absl::Status ShardJournal::Release(uint64_t checkpoint) {
   const auto begun = begun_at_.find(checkpoint);
   if (begun == begun_at_.end()) return absl::OkStatus();

@@ -60,11 +60,10 @@ class ShardJournal {
   /// Another one, where what was recovered ends.
   absl::Status Continue(const RecoveredShard& recovered);
 
-  /// `carried`: said again, of what is older than the checkpoint that the segment begins with.
-  absl::Status Append(const WorkerIdentity& joined);
-  absl::Status Append(const WorkerIdentity& worker, const ps::Push& push, const ShardGradient& gradient,
-                      bool carried = false);
-  absl::Status Append(const StepDecision& decision, bool carried = false);
+  /// One of ps/shard_replay.h.
+  absl::Status Append(const journal::Record& record, std::span<const std::span<const char>> payload = {}) {
+    return writer_->Append(record, payload);
+  }
 
   /// The shard's own file of this checkpoint is there: what came before is not needed any more.
   absl::Status Release(uint64_t checkpoint);

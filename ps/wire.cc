@@ -116,6 +116,19 @@ std::vector<std::span<const char>> FloatPayload::parts() const {
   return parts;
 }
 
+std::vector<grpc::Slice> FloatPayload::slices() const {
+  std::vector<grpc::Slice> slices;
+  size_t skip = skip_bytes_;
+  size_t left = size_bytes_;
+  for (const grpc::Slice& slice : slices_) {
+    const size_t size = std::min(slice.size() - skip, left);
+    if (size > 0) slices.push_back(slice.sub(skip, skip + size));
+    left -= size;
+    skip = 0;
+  }
+  return slices;
+}
+
 bool FloatPayload::AllFinite() const {
   bool all_finite = true;
   Visit([&](size_t, const unsigned char* bytes, size_t count) {
@@ -144,14 +157,17 @@ grpc::Slice BorrowFloats(std::span<const float> values) {
 }
 
 grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values) {
-  using Owner = std::shared_ptr<const std::vector<float>>;
-  if (values->empty()) return grpc::Slice();
-  auto* owner = new Owner(std::move(values));
+  const std::span<const float> floats(*values);
+  return ShareBytes({reinterpret_cast<const char*>(floats.data()), floats.size_bytes()}, std::move(values));
+}
+
+grpc::Slice ShareBytes(std::span<const char> bytes, std::shared_ptr<const void> owner) {
+  using Owner = std::shared_ptr<const void>;
+  if (bytes.empty()) return grpc::Slice();
   // gRPC's slices are typed as mutable but never written to.
-  void* data = const_cast<float*>((*owner)->data());
   return grpc::Slice(
-      data, (*owner)->size() * sizeof(float), [](void* user_data) { delete static_cast<Owner*>(user_data); },
-      owner);
+      const_cast<char*>(bytes.data()), bytes.size(),
+      [](void* user_data) { delete static_cast<Owner*>(user_data); }, new Owner(std::move(owner)));
 }
 
 void SetError(const absl::Status& status, ps::Error* error) {

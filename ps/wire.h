@@ -19,7 +19,7 @@
 namespace muster {
 
 /// Of ClientHeader and ServerHeader.
-inline constexpr uint32_t kWireVersion = 5;
+inline constexpr uint32_t kWireVersion = 6;
 
 /// The largest message that either end accepts: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
@@ -45,6 +45,9 @@ class FloatPayload {
   /// Where they lie, one part after the other.
   std::vector<std::span<const char>> parts() const;
 
+  /// The same, to be sent again.
+  std::vector<grpc::Slice> slices() const;
+
  private:
   template <typename Combine>
   void Visit(Combine combine) const;
@@ -64,6 +67,9 @@ grpc::Slice BorrowFloats(std::span<const float> values);
 
 /// A slice that shares ownership of an immutable buffer.
 grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values);
+
+/// A slice over bytes that `owner` keeps alive and unchanged.
+grpc::Slice ShareBytes(std::span<const char> bytes, std::shared_ptr<const void> owner);
 
 /// An error on the wire, to and from a status that is not OK. Cancelled: the receiver is to join again, and
 /// nothing else is.

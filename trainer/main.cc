@@ -33,7 +33,8 @@ absl::Status Serve(const TrainerOptions& options) {
                                         .checkpoint_dir = options.checkpoint_dir,
                                         .checkpoint_every = options.checkpoint_every,
                                         .keep_checkpoints = options.keep_checkpoints,
-                                        .journal = options.journal};
+                                        .journal = options.journal,
+                                        .replicated = options.replicated};
   if (!options.bind_host.empty()) {
     const std::string& address = options.task->cluster.ps[options.task->task.index];
     server_options.bind_address = options.bind_host + address.substr(address.rfind(':'));

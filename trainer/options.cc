@@ -242,8 +242,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option(
          "--durability", f.durability,
          "checkpoint: a server that is lost takes all back to the newest checkpoint; journal: what it has "
-         "acknowledged is in a journal beside them, and nobody goes back")
-      ->check(CLI::IsMember({"checkpoint", "journal"}))
+         "acknowledged is in a journal beside them, and nobody goes back; replicated: another server has it, "
+         "too, "
+         "and training goes on there at once (without --checkpoint_dir; given to all tasks)")
+      ->check(CLI::IsMember({"checkpoint", "journal", "replicated"}))
       ->capture_default_str()
       ->group(checkpoints);
   app.add_option("--inspect_checkpoint", f.inspect_checkpoint,
@@ -504,6 +506,14 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
   options.journal = f.durability == "journal";
   if (options.journal && options.checkpoint_dir.empty()) {
     return InvalidArgument("--durability=journal needs --checkpoint_dir, where the journal is, too");
+  }
+  options.replicated = f.durability == "replicated";
+  if (options.replicated && (!options.task || options.task->cluster.ps.size() < 2)) {
+    return InvalidArgument("--durability=replicated needs two parameter servers at least");
+  }
+  if (options.replicated && !options.checkpoint_dir.empty()) {
+    return InvalidArgument(
+        "--durability=replicated: these servers write no checkpoints; leave --checkpoint_dir out");
   }
   options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);
   options.server_timeout = std::chrono::seconds(f.server_timeout_s);

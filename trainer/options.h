@@ -48,6 +48,7 @@ struct TrainerOptions {
   uint64_t checkpoint_every = 1000;  // steps
   int keep_checkpoints = 3;
   bool journal = false;
+  bool replicated = false;  // each shard is on two servers; workers have to know
 
   std::string bind_host;
   std::string tls_dir;

@@ -339,7 +339,17 @@ TEST(Options, CheckpointsAreOfParameterServers) {
     return std::string(parse(flags, local).status().message());
   };
   EXPECT_THAT(error({"--durability=journal"}), HasSubstr("--durability=journal needs --checkpoint_dir"));
-  EXPECT_THAT(error({"--durability=replicated"}), HasSubstr("--durability"));
+  EXPECT_THAT(error({"--durability=replicated"}),
+              HasSubstr("--durability=replicated needs two parameter servers"));
+  EXPECT_THAT(error({"--durability=twice"}), HasSubstr("--durability"));
+  const std::vector<std::string> two = {"--job_name=worker", "--task_index=0", "--ps_hosts=a:1,b:1",
+                                        "--worker_hosts=c:1", "--durability=replicated"};
+  const auto replicated = parse(two, true);
+  ASSERT_TRUE(replicated.ok()) << replicated.status();
+  EXPECT_TRUE(replicated->options.replicated);
+  std::vector<std::string> with_checkpoints = two;
+  with_checkpoints.push_back("--checkpoint_dir=/c");
+  EXPECT_THAT(error(with_checkpoints, true), HasSubstr("leave --checkpoint_dir out"));
   EXPECT_THAT(error({"--checkpoint_every=0"}), HasSubstr("--checkpoint_every"));
   EXPECT_THAT(error({"--keep_checkpoints=0"}), HasSubstr("--keep_checkpoints"));
   EXPECT_THAT(error({"--job_name=local", "--checkpoint_dir=/c"}, true),

@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
       .layout = plan.layout,
       .connect_timeout = options.connect_timeout,
       .server_timeout = options.server_timeout,
-      .answer_timeout = options.worker_timeout + options.server_timeout};
+      .answer_timeout = options.worker_timeout + options.server_timeout,
+      .replicated = options.replicated};
   client.config.set_model(Describe(options.model));
   client.config.set_training_set_crc32c(DatasetCrc32c(training_set));
   client.config.set_global_batch_size(options.global_batch_size);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
@@ -71,6 +72,7 @@ class Cluster {
     for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("127.0.0.2:%d", 1000 + i));
     if (tls) authority_ = *MakeAuthority("test");
     servers.resize(ps);
+    waits.resize(ps);
     for (int i = 0; i < ps; ++i) StartServer(i);
   }
 
@@ -79,7 +81,7 @@ class Cluster {
       : Cluster(ps, workers, UpdateConfig{.rule = {.mode = mode}}, std::move(optimizers), tls) {}
 
   void StartServer(int index, Duration worker_timeout = std::chrono::minutes(10)) {
-    servers[index] = nullptr;
+    StopServer(index);
     auto server =
         ParameterServer::Start({.cluster = spec,
                                 .shard_index = index,
@@ -88,15 +90,51 @@ class Cluster {
                                 .tls = Identity({Role::kPs, index}),
                                 .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
-                                .journal = keeps_journal});
+                                .journal = keeps_journal,
+                                .replicated = replicated});
     ASSERT_TRUE(server.ok()) << server.status();
     servers[index] = *std::move(server);
+    if (replicated) {
+      waits[index] = std::async(std::launch::async, [this, index] { return servers[index]->Wait(); });
+    }
+  }
+
+  /// As if its process had been killed.
+  void StopServer(int index) {
+    if (waits[index].valid()) {
+      servers[index]->Kill();
+      waits[index].wait();
+      waits[index] = {};
+    }
+    servers[index] = nullptr;
+  }
+
+  ~Cluster() {
+    for (int i = 0; i < static_cast<int>(servers.size()); ++i) StopServer(i);
   }
 
   /// Starts all servers again, with one folder of checkpoints.
   void KeepCheckpoints(uint64_t every) {
     checkpoint_every = every;
     for (int i = 0; i < static_cast<int>(servers.size()); ++i) StartServer(i);
+  }
+
+  /// Starts all servers again, each shard on two of them. Each waits on a thread of its own.
+  void Replicate() {
+    replicated = true;
+    for (int i = 0; i < static_cast<int>(servers.size()); ++i) StartServer(i);
+  }
+
+  /// All shards have a backup. False: not for a long time.
+  bool AwaitBackups(const std::stop_token& stop = {}) const {
+    const TimePoint deadline = Now() + std::chrono::seconds(30);
+    while (Now() < deadline && !stop.stop_requested()) {
+      int shards = 0;
+      for (const auto& server : servers) shards += server->replicated_shards();
+      if (shards == static_cast<int>(servers.size())) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
   }
 
   std::optional<TlsIdentity> Identity(TaskId task) const {
@@ -115,7 +153,8 @@ class Cluster {
             .connect_timeout = std::chrono::seconds(20),
             .server_timeout = std::chrono::seconds(20),
             .answer_timeout = std::chrono::seconds(60),
-            .tls = Identity({Role::kWorker, rank})};
+            .tls = Identity({Role::kWorker, rank}),
+            .replicated = replicated};
   }
 
   const ParameterLayout layout = TestLayout();
@@ -123,8 +162,10 @@ class Cluster {
   TemporaryDirectory checkpoints;
   uint64_t checkpoint_every = 0;  // steps; 0: none
   bool keeps_journal = false;     // beside the checkpoints
+  bool replicated = false;
   Duration worker_lease = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
+  std::vector<std::future<absl::Status>> waits;  // replicated
 
  private:
   UpdateConfig update_;
@@ -220,7 +261,10 @@ inline std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
     if (!result.ok()) return {};
     EXPECT_EQ(*result, *results[0]) << "workers end with different parameters";
   }
-  for (const auto& server : cluster.servers) EXPECT_TRUE(server->Wait().ok());
+  for (size_t i = 0; i < cluster.servers.size(); ++i) {
+    const absl::Status end = cluster.replicated ? cluster.waits[i].get() : cluster.servers[i]->Wait();
+    EXPECT_TRUE(end.ok()) << end;
+  }
   return *results[0];
 }
 

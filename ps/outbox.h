@@ -1,0 +1,49 @@
+// Outbox: what leaves a replicated server, once its backup has all that it follows from.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+
+namespace muster {
+
+/// One thread at a time.
+class Outbox {
+ public:
+  /// What is sent from here on follows from one more event; returns its number, from 1.
+  uint64_t AddEvent() { return ++events_; }
+  uint64_t events() const { return events_; }
+
+  /// The backup has the events up to this number, or none is needed.
+  void Release(uint64_t through) {
+    safe_ = std::max(safe_, through);
+    while (!waiting_.empty() && waiting_.front().first <= safe_) {
+      const auto send = std::move(waiting_.front().second);
+      waiting_.pop_front();
+      send();
+    }
+  }
+
+  /// Calls it at once or in a Release, in the order of the calls.
+  void Send(std::function<void()> send) {
+    if (events_ <= safe_) return send();
+    waiting_.emplace_back(events_, std::move(send));
+  }
+
+  /// What waits is not sent.
+  void Clear() {
+    waiting_.clear();
+    safe_ = events_;
+  }
+
+  bool empty() const { return waiting_.empty(); }
+
+ private:
+  uint64_t events_ = 0;
+  uint64_t safe_ = 0;
+  std::deque<std::pair<uint64_t, std::function<void()>>> waiting_;  // number of the last event before
+};
+
+}  // namespace muster

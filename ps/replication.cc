@@ -1,0 +1,426 @@
+#include "ps/replication.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/logging.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
+constexpr Duration kPause = std::chrono::milliseconds(50);
+constexpr Duration kPingEvery = std::chrono::milliseconds(200);
+constexpr Duration kProposeEvery = std::chrono::milliseconds(500);
+constexpr size_t kPieceBytes = 4 << 20;
+
+std::vector<double> RankVotes(const ReplicationOptions& options) {
+  return VotesOf(options.cluster, options.shard_index).ranks;
+}
+
+double OwnVote(const ReplicationOptions& options) {
+  const ReplicaVotes votes = VotesOf(options.cluster, options.shard_index);
+  return options.own.index == options.shard_index ? votes.primary : votes.backup;
+}
+
+}  // namespace
+
+Replication::Replication(ReplicationOptions options, FrameServer* frames, Outbox* outbox, Host* host,
+                         std::mutex* mutex)
+    : options_(std::move(options)),
+      frames_(frames),
+      outbox_(outbox),
+      host_(host),
+      mutex_(*mutex),
+      view_(RankVotes(options_), OwnVote(options_)),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+void Replication::Stop() {
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Replication::has_finished() const {
+  return shard_ != nullptr && static_cast<int>(shard_->finished.size()) == options_.cluster.rank_count();
+}
+
+void Replication::Run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    bool wants_connection;
+    {
+      const std::lock_guard lock(mutex_);
+      wants_connection = WantsConnection();
+    }
+    if (wants_connection) {
+      const absl::Status status = Converse(stop);
+      if (stop.stop_requested()) return;
+      const std::lock_guard lock(mutex_);
+      if (in_sync_)
+        spdlog::warn("{}: lost {}: {}", options_.name, TaskName(options_.partner),
+                     std::string(status.message()));
+      is_heard_ = streams_ = in_sync_ = drop_ = false;
+      OnOutOfTouch();
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// A primary looks for a backup. So does the first server of the shard when it has just started: another
+// process of it may have been the primary.
+bool Replication::WantsConnection() {
+  const bool is_first = options_.own.index == options_.shard_index;
+  return is_primary() || (is_first && view_.role() == ReplicaRole::kNone && view_.view() == 0 && !stream_);
+}
+
+// Over one connection. Returns why it is over.
+absl::Status Replication::Converse(const std::stop_token& stop) {
+  MUSTER_ASSIGN_OR_RETURN(const auto connection,
+                          ShardConnection::Connect(options_.cluster.ps[options_.partner.index],
+                                                   options_.partner, options_.tls, Now() + kConnectTimeout));
+  absl::Status over;
+  {
+    const std::lock_guard lock(mutex_);
+    connection_ = connection.get();
+    SayHello();
+  }
+  for (TimePoint last_heard = Now(); over.ok() && !stop.stop_requested();) {
+    const auto reply = connection->Receive(Now() + kPingEvery);
+    const std::lock_guard lock(mutex_);
+    if (reply.ok()) {
+      last_heard = Now();
+      replication::Answer answer;
+      if (reply->header.has_error()) {
+        over = StatusOf(reply->header.error(), TaskName(options_.partner));
+      } else if (!reply->header.replication().empty() &&
+                 answer.ParseFromString(reply->header.replication())) {
+        OnAnswer(answer);
+      }
+    } else if (absl::IsDeadlineExceeded(reply.status())) {
+      replication::Message ping;
+      ping.mutable_ping();
+      Send(ping);
+      if (Now() - last_heard > options_.silence) {
+        over = Unavailable("silent for %s", FormatAge(Now() - last_heard));
+      }
+    } else {
+      over = reply.status();
+    }
+    if (over.ok() && drop_) over = absl::CancelledError("another view");
+  }
+  const std::lock_guard lock(mutex_);
+  connection_ = nullptr;
+  return over;
+}
+
+void Replication::Send(const replication::Message& message, const std::vector<grpc::Slice>& payload) {
+  if (connection_ == nullptr) return;
+  ps::ClientHeader header;
+  header.set_version(kWireVersion);
+  header.set_replication(message.SerializeAsString());
+  connection_->Send(header, payload);
+}
+
+void Replication::SayHello() {
+  replication::Message hello;
+  *hello.mutable_hello() = OwnHello();
+  Send(hello);
+}
+
+replication::Hello Replication::OwnHello() const {
+  replication::Hello hello;
+  hello.set_shard_index(static_cast<uint32_t>(options_.shard_index));
+  hello.set_shard_count(static_cast<uint32_t>(options_.cluster.ps.size()));
+  hello.set_generation(options_.generation);
+  hello.set_role(static_cast<uint32_t>(view_.role()));
+  hello.set_view(view_.view());
+  return hello;
+}
+
+void Replication::OnAnswer(const replication::Answer& answer) {
+  if (answer.has_hello()) {
+    const bool is_ahead = answer.hello().view() > view_.view();
+    const bool has_shard = answer.hello().role() != static_cast<uint32_t>(ReplicaRole::kNone);
+    if (is_ahead || (view_.role() == ReplicaRole::kNone && has_shard)) {
+      drop_ = true;
+      if (!is_primary()) return;
+      spdlog::warn("{}: {} speaks for this shard since view {}; this server steps down", options_.name,
+                   TaskName(options_.partner), answer.hello().view());
+      view_.StepDown();
+      host_->StepDown();
+      return;
+    }
+    if (view_.role() == ReplicaRole::kNone) {
+      view_.Begin();
+      begins_ = true;
+      host_->TakeOver(nullptr);
+      return SayHello();  // as the primary now
+    }
+    is_heard_ = true;
+    return SendBaseIfReady();
+  }
+  if (answer.ended()) end_heard_ = true;
+  if (!streams_ || !is_primary() || answer.applied() < base_number_) return;
+  if (!in_sync_) {
+    in_sync_ = true;
+    begins_ = false;
+    view_.AddBackup();
+    replication::Message message;
+    message.mutable_in_sync()->set_view(view_.view());
+    Send(message);
+    spdlog::info("{}: {} is its backup in view {}", options_.name, TaskName(options_.partner), view_.view());
+    host_->GoOn();
+  }
+  outbox_->Release(answer.applied());
+}
+
+void Replication::SendBaseIfReady() {
+  if (!is_heard_ || streams_ || !is_primary()) return;
+  const std::optional<ReplicaBase> base = host_->Base();
+  if (!base) return;
+  replication::Message message;
+  *message.mutable_base()->mutable_header() = base->image.header;
+  message.mutable_base()->set_epoch_step(base->epoch_step);
+  for (const CheckpointSection& section : base->image.sections) {
+    checkpoint::Section* const out = message.mutable_base()->mutable_header()->add_sections();
+    *out = section.section;
+    out->set_bytes(section.bytes.size());
+  }
+  Send(message);
+  message.mutable_piece();
+  for (const CheckpointSection& section : base->image.sections) {
+    for (size_t begin = 0; begin < section.bytes.size(); begin += kPieceBytes) {
+      const size_t size = std::min(kPieceBytes, section.bytes.size() - begin);
+      Send(message, {ShareBytes(section.bytes.subspan(begin, size), base->owner)});
+    }
+  }
+  for (const auto& [record, payload] : base->carried) {
+    *message.mutable_record() = record;
+    message.mutable_record()->set_carried(true);
+    Send(message, payload.slices());
+  }
+  base_number_ = outbox_->events();
+  message.mutable_base_end();
+  message.set_number(base_number_);
+  Send(message);
+  streams_ = true;
+}
+
+void Replication::Log(const journal::Record& record, const FloatPayload& payload) {
+  const uint64_t number = outbox_->AddEvent();
+  if (streams_) {
+    replication::Message message;
+    *message.mutable_record() = record;
+    message.set_number(number);
+    Send(message, payload.slices());
+  }
+  ReleaseIfAlone();
+}
+
+void Replication::ReleaseIfAlone() {
+  if (is_primary() && !view_.has_backup() && !begins_) outbox_->Release(outbox_->events());
+}
+
+bool Replication::TellEnd() {
+  if (!streams_ || end_heard_) return true;
+  replication::Message message;
+  message.mutable_end();
+  if (!std::exchange(end_told_, true)) Send(message);
+  return false;
+}
+
+void Replication::OnOutOfTouch() {
+  if (begins_) spdlog::warn("{}: has no backup: if it is lost, what it has is lost", options_.name);
+  begins_ = false;
+  const ReplicaRole before = view_.role();
+  if (view_.Lost()) return OnNextView(before);
+  ReleaseIfAlone();
+  if (!view_.is_proposing() || Now() < next_proposal_) return;
+  next_proposal_ = Now() + kProposeEvery;
+  host_->Propose();
+}
+
+void Replication::OnNextView(ReplicaRole before) {
+  if (before == ReplicaRole::kBackup) {
+    spdlog::warn("{}: {} is lost; this server speaks for the shard in view {}, without a backup",
+                 options_.name, TaskName(options_.partner), view_.view());
+    stream_.reset();
+    incoming_.reset();
+    return host_->TakeOver(std::move(shard_));
+  }
+  spdlog::warn("{}: its backup, {}, is lost; it goes on without one in view {}", options_.name,
+               TaskName(options_.partner), view_.view());
+  drop_ = true;
+  streams_ = in_sync_ = false;
+  ReleaseIfAlone();
+  host_->GoOn();
+}
+
+void Replication::Promise(int rank, uint64_t view) {
+  const ReplicaRole before = view_.role();
+  if (view_.Promise(rank, view)) OnNextView(before);
+}
+
+void Replication::Tick(TimePoint now) {
+  const bool is_silent =
+      view_.role() == ReplicaRole::kBackup && stream_ && now - last_heard_ > options_.silence;
+  if (is_silent || view_.is_proposing()) OnOutOfTouch();
+}
+
+void Replication::Answer(StreamId stream, const replication::Answer& answer) {
+  ps::ServerHeader header;
+  header.set_version(kWireVersion);
+  header.set_replication(answer.SerializeAsString());
+  frames_->Send(stream, EncodeFrame(header));
+}
+
+absl::Status Replication::Handle(StreamId stream, const std::string& bytes, FloatPayload payload) {
+  replication::Message message;
+  if (!message.ParseFromString(bytes)) return InvalidArgument("a message that cannot be read");
+  if (message.has_hello()) return HandleHello(stream, message.hello());
+  if (is_primary()) {
+    // An old primary, which another view has left behind.
+    replication::Answer answer;
+    *answer.mutable_hello() = OwnHello();
+    Answer(stream, answer);
+    return absl::OkStatus();
+  }
+  if (stream != stream_) return FailedPrecondition("another process is the primary");
+  last_heard_ = Now();
+  if (view_.is_proposing()) {
+    view_.Touch();
+    host_->LetGo();
+  }
+  const absl::Status status = HandlePart(message, std::move(payload));
+  if (status.ok()) return status;
+  spdlog::warn("{}: cannot follow its primary: {}", options_.name, std::string(status.message()));
+  view_.StepDown();
+  shard_.reset();
+  incoming_.reset();
+  stream_.reset();
+  return status;
+}
+
+absl::Status Replication::HandleHello(StreamId stream, const replication::Hello& hello) {
+  if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, options_.partner));
+  if (static_cast<int>(hello.shard_index()) != options_.shard_index ||
+      hello.shard_count() != options_.cluster.ps.size()) {
+    return FailedPrecondition("shard %d of %d here, %d of %d there: compare --ps_hosts", options_.shard_index,
+                              options_.cluster.ps.size(), hello.shard_index(), hello.shard_count());
+  }
+  if (hello.generation() != options_.generation) {
+    return FailedPrecondition("generation %d of the cluster here, %d there", options_.generation,
+                              hello.generation());
+  }
+  if (hello.role() != static_cast<uint32_t>(ReplicaRole::kPrimary)) {
+    OnOutOfTouch();  // a process that has just started: the one before it is gone
+  } else if (hello.view() > view_.view() || (hello.view() == view_.view() && !is_primary())) {
+    if (is_primary()) {
+      view_.StepDown();
+      host_->StepDown();
+    } else if (hello.view() == view_.view() && view_.role() == ReplicaRole::kBackup) {
+      view_.Touch();
+      host_->LetGo();
+    }
+    stream_ = stream;
+    last_heard_ = Now();
+    incoming_.reset();
+  }
+  replication::Answer answer;
+  *answer.mutable_hello() = OwnHello();
+  Answer(stream, answer);
+  return absl::OkStatus();
+}
+
+absl::Status Replication::HandlePart(const replication::Message& message, FloatPayload payload) {
+  replication::Answer answer;
+  switch (message.kind_case()) {
+    case replication::Message::kBase:
+      incoming_.emplace().base = message.base();
+      for (const checkpoint::Section& section : message.base().header().sections()) {
+        incoming_->bytes_left += section.bytes();
+      }
+      return incoming_->bytes_left == 0 ? BuildShard() : absl::OkStatus();
+    case replication::Message::kPiece:
+      if (!incoming_ || incoming_->bytes_left < static_cast<uint64_t>(payload.size_bytes())) {
+        return DataLoss("more than the shard has");
+      }
+      incoming_->bytes_left -= payload.size_bytes();
+      incoming_->pieces.push_back(std::move(payload));
+      return incoming_->bytes_left == 0 ? BuildShard() : absl::OkStatus();
+    case replication::Message::kBaseEnd:
+      if (!incoming_ || incoming_->shard == nullptr) return DataLoss("less than the shard has");
+      shard_ = std::move(incoming_->shard);
+      incoming_.reset();
+      break;
+    case replication::Message::kRecord: {
+      ShardReplay* const shard = incoming_ ? incoming_->shard.get() : shard_.get();
+      if (shard == nullptr) return DataLoss("what was done to a shard that is not here");
+      MUSTER_RETURN_IF_ERROR(shard->Replay(message.record(), std::move(payload)));
+      if (message.record().carried()) return absl::OkStatus();
+      break;
+    }
+    case replication::Message::kInSync:
+      if (shard_ == nullptr || message.in_sync().view() < view_.view())
+        return DataLoss("no view of this shard");
+      view_.Follow(message.in_sync().view());
+      host_->LetGo();
+      return absl::OkStatus();
+    case replication::Message::kEnd:
+      host_->OnEnd();
+      answer.set_ended(true);
+      [[fallthrough]];
+    default:
+      answer.set_applied(applied_);
+      Answer(*stream_, answer);
+      return absl::OkStatus();
+  }
+  applied_ = message.number();
+  answer.set_applied(applied_);
+  Answer(*stream_, answer);
+  return absl::OkStatus();
+}
+
+// All pieces are there.
+absl::Status Replication::BuildShard() {
+  const checkpoint::ShardHeader& header = incoming_->base.header();
+  const ShardPlace place{.config = header.config(),
+                         .index = options_.shard_index,
+                         .count = static_cast<int>(options_.cluster.ps.size()),
+                         .epoch = header.epoch()};
+  std::span<const char> left;  // of the parts of the first piece
+  std::deque<std::span<const char>> parts;
+  for (const FloatPayload& piece : incoming_->pieces) {
+    for (const std::span<const char> part : piece.parts()) parts.push_back(part);
+  }
+  const ReadSection read = [&](std::span<char> bytes) {
+    while (!bytes.empty()) {
+      if (left.empty()) {
+        if (parts.empty()) return DataLoss("a section is longer than what has come");
+        left = parts.front();
+        parts.pop_front();
+      }
+      const size_t size = std::min(left.size(), bytes.size());
+      std::memcpy(bytes.data(), left.data(), size);
+      bytes = bytes.subspan(size);
+      left = left.subspan(size);
+    }
+    return absl::OkStatus();
+  };
+  MUSTER_ASSIGN_OR_RETURN(RestoredShard restored, ReadImage(header, read, options_.name, place));
+  incoming_->pieces.clear();
+  MUSTER_ASSIGN_OR_RETURN(
+      incoming_->shard,
+      ShardReplay::Begin(header.config(), Epoch{header.epoch(), incoming_->base.epoch_step()},
+                         std::move(restored.shard), std::move(restored.rule), options_.cluster.rank_count(),
+                         frames_, outbox_));
+  return absl::OkStatus();
+}
+
+void Replication::OnClosed(StreamId stream) {
+  if (stream != stream_) return;
+  stream_.reset();
+  incoming_.reset();
+  OnOutOfTouch();
+}
+
+}  // namespace muster

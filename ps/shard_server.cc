@@ -1,0 +1,1138 @@
+#include "ps/shard_server.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "base/logging.h"
+#include "base/random.h"
+#include "cluster/coordinator.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/checkpointer.h"
+#include "ps/coordinator_host.h"
+#include "ps/coordinator_link.h"
+#include "ps/job_config.h"
+#include "ps/outbox.h"
+#include "ps/replication.h"
+#include "ps/requests.h"
+#include "ps/shard_epoch.h"
+#include "ps/shard_journal.h"
+#include "ps/shard_replay.h"
+#include "ps/wire.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kTalkEvery =
+    std::chrono::seconds(1);  // to the other shards, also when nothing has changed
+constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so long is worth a word
+constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
+constexpr Duration kReplicaTalkEvery = std::chrono::milliseconds(300);  // where others notice silence sooner
+constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
+constexpr Duration kEndTick = std::chrono::milliseconds(10);
+constexpr Duration kFlushTimeout = std::chrono::seconds(5);  // for a backup, at the end
+
+class Server final : public ShardServer, private Replication::Host {
+ public:
+  Server(const ParameterServerOptions& options, int shard_index, FrameServer* frames);
+  ~Server() override;
+
+  absl::Status Open();
+  absl::Status Serve() override;
+  void OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) override;
+  void OnClosed(StreamId stream) override;
+  void End(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    EndWith(status);
+  }
+  bool is_needed() const override;
+  bool is_replicated() const override {
+    const std::lock_guard lock(mutex_);
+    return replication_ && replication_->serves() && replication_->view().has_backup();
+  }
+
+ private:
+  int shard_count() const { return static_cast<int>(options_.cluster.ps.size()); }
+  bool is_async() const { return update_.rule.mode == UpdateMode::kAsync; }
+  bool all_finished() const {
+    return static_cast<int>(finished_ranks_.size()) == options_.cluster.rank_count();
+  }
+  // Null where there is none, which is in all but ps:0, and in ps:0 until the job is known.
+  Coordinator* coordinator() { return host_ ? host_->coordinator() : nullptr; }
+  // Number 0: none has begun.
+  Epoch epoch() const { return shard_ ? shard_->epoch() : Epoch(); }
+  bool keeps_checkpoints() const { return checkpointer_ != nullptr; }
+  // The last checkpoint that was begun is not there yet.
+  bool is_checkpointing() const {
+    return last_snapshot_ > std::max(epoch().step, host_->last_complete()) &&
+           Now() < last_snapshot_time_ + kCheckpointTimeout;
+  }
+
+  // From streams.
+  absl::Status Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient);
+  absl::Status HandleOfWorker(StreamId stream, const WorkerIdentity& worker, const ps::ClientHeader& header,
+                              ShardGradient gradient);
+  absl::Status HandleJoin(StreamId stream, uint64_t request, const ps::Join& join);
+  absl::Status CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join);
+  absl::Status HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                          const ps::Push& push, ShardGradient gradient);
+  absl::Status HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request);
+  absl::Status HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                            const ps::Finish& finish);
+  void HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat);
+  absl::Status HandleShardJoin(StreamId stream, const ps::ShardJoin& join);
+  void AnswerAwait(PushId id);
+  void AnswerFinishes();
+
+  // The job and its epochs.
+  absl::Status AdoptConfig(const ps::JobConfig& config);
+  void BeginCoordinator();
+  void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
+  bool BeginEpoch(const Epoch& epoch);
+  ps::ShardJoin OwnJoin() const;
+  void TellOwnCheckpoints();
+  void EndWith(const absl::Status& status);
+
+  // Both sides of what the shards tell each other. `always`: also if nothing has changed.
+  void Coordinate(bool always);
+  void CoordinateAsFirst(bool always);
+  void CoordinateAsOther(bool always);
+  void MakeSteps(bool always);
+  void ScheduleSnapshot();
+  void LogNotices();
+  void TellOthers(bool always);
+  void OnCoordination(const ps::Coordination& coordination);
+  void HandleCoordination(const ps::Coordination& coordination);
+  void LogStall(const std::string& waits_for);
+  void WithinMemory(const std::function<void()>& work);
+
+  // The journal.
+  void Recover();
+  void GoOnWith(ShardReplay before);
+  bool Log(const journal::Record& record, const FloatPayload& payload = {});
+  bool Journaled(const absl::Status& appended);
+  void LogDecisions(const std::map<uint64_t, std::vector<int>>& decisions);
+  bool BeginSegment(uint64_t checkpoint);
+  std::vector<std::pair<journal::Record, FloatPayload>> Carried();
+
+  // The other server of a replicated shard (Replication::Host).
+  bool serves() const { return !replication_ || replication_->serves(); }
+  void TakeOver(std::unique_ptr<ShardReplay> shard) override;
+  void StepDown() override;
+  void Propose() override;
+  void ProposeTo(StreamId stream);
+  void LetGo() override;
+  void SendNotPrimary(StreamId stream, uint64_t request, uint64_t promised);
+  void GoOn() override;
+  std::optional<ReplicaBase> Base() override;
+  void OnEnd() override { EndWith(absl::OkStatus()); }
+  void HandlePromise(StreamId stream, const ps::Promise& promise);
+  void OpenLink();
+
+  // Checkpoints.
+  void OnCheckpointsChanged();
+  void TakeSnapshotIfDue();
+  void TakeSnapshot(uint64_t checkpoint);
+  bool AwaitsLastCheckpoint();
+
+  const ParameterServerOptions options_;
+  const int shard_index_;
+  const std::string name_;
+  FrameServer* const frames_;
+
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::string uuid_;  // of what this process is to the coordinator
+  Outbox outbox_;
+  std::unique_ptr<Requests> requests_;
+  std::optional<absl::Status> end_;
+  std::string waits_for_;  // what the job waits for, if it has for long
+  TimePoint next_stall_log_;
+
+  // Made by who says first what the job is: a worker, or another shard.
+  std::optional<ps::JobConfig> config_;
+  UpdateConfig update_;
+  std::optional<Shard> fresh_;  // with initial values, until the first epoch begins
+
+  // Of an epoch.
+  struct PendingJoin {
+    StreamId stream = 0;
+    uint64_t request = 0;
+    ps::Join join;
+    uint64_t promised = 0;  // view
+  };
+  std::vector<PendingJoin> pending_joins_;  // until the first one begins, or the next view
+  std::optional<ShardEpoch> shard_;
+  struct Joined {
+    WorkerIdentity worker;
+    uint64_t epoch = 0;  // number
+  };
+  std::map<StreamId, Joined> workers_;      // also of the epoch before, until they join again
+  std::map<int, uint64_t> finished_ranks_;  // and the step that is their next
+  std::vector<PushId> finishes_;            // to be answered
+  uint64_t last_step_ = 0;                  // sync, bounded: that those who have finished contributed to
+
+  std::unique_ptr<Checkpointer> checkpointer_;  // null: there are none
+  uint64_t next_snapshot_ = 0;                  // sync, bounded: of the state of this step; 0: none is due
+  uint64_t last_snapshot_ = 0;
+  TimePoint last_snapshot_time_;
+  uint64_t last_commit_ = 0;
+  std::optional<TimePoint> last_checkpoint_deadline_;
+
+  std::optional<ShardJournal> journal_;
+  uint64_t journaled_decisions_ = 0;  // of steps below
+  bool awaits_first_worker_ =
+      false;  // since this process has gone on with a journal: for as long as it takes
+
+  // ps:0
+  std::optional<CoordinatorHost> host_;
+  std::map<int, PushId> awaits_;  // by rank
+
+  std::unique_ptr<Replication> replication_;  // null: it is the only server of the shard
+
+  // The others
+  std::unique_ptr<CoordinatorLink> link_;
+  std::unique_ptr<CoordinatorLink> old_link_;  // that ends when no lock is held
+  Epoch offered_epoch_;                        // by the coordinator
+  int needed_ = 1;                             // parts of a step to report
+
+  ShardReport told_report_;  // to the coordinator, wherever that is
+};
+
+Server::Server(const ParameterServerOptions& options, int shard_index, FrameServer* frames)
+    : options_(options),
+      shard_index_(shard_index),
+      name_(TaskName({Role::kPs, shard_index}) +
+            (shard_index == options.shard_index ? "" : absl::StrFormat(" (at ps:%d)", options.shard_index))),
+      frames_(frames),
+      uuid_(RandomName(20)),
+      requests_(std::make_unique<Requests>(frames, &outbox_)) {}
+
+absl::Status Server::Open() {
+  const std::lock_guard lock(mutex_);  // callbacks may come before this returns
+  if (!options_.checkpoint_dir.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Open({.folder = options_.checkpoint_dir,
+                                                               .shard_index = shard_index_,
+                                                               .shard_count = shard_count(),
+                                                               .keep = options_.keep_checkpoints,
+                                                               .name = name_},
+                                                              [this] { OnCheckpointsChanged(); }));
+  }
+  if (options_.replicated) {
+    const int first_backup = FirstBackupOf(shard_index_, shard_count());
+    const int partner = options_.shard_index == shard_index_ ? first_backup : shard_index_;
+    Replication::Host* const host = this;
+    replication_ = std::make_unique<Replication>(ReplicationOptions{.cluster = options_.cluster,
+                                                                    .shard_index = shard_index_,
+                                                                    .own = {Role::kPs, options_.shard_index},
+                                                                    .partner = {Role::kPs, partner},
+                                                                    .generation = options_.generation,
+                                                                    .tls = options_.tls,
+                                                                    .silence = options_.replica_silence,
+                                                                    .name = name_},
+                                                 frames_, &outbox_, host, &mutex_);
+    return absl::OkStatus();
+  }
+  OpenLink();
+  if (options_.journal && keeps_checkpoints()) {
+    journal_.emplace(options_.checkpoint_dir, shard_index_, shard_count(), options_.generation);
+    Recover();
+  }
+  return absl::OkStatus();
+}
+
+// To the coordinator, which may be here.
+void Server::OpenLink() {
+  if (shard_index_ == 0) {
+    host_.emplace(CoordinatorHostOptions{.shard_count = shard_count(),
+                                         .rank_count = options_.cluster.rank_count(),
+                                         .generation = options_.generation,
+                                         .uses_tls = options_.tls.has_value(),
+                                         .keeps_checkpoints = keeps_checkpoints(),
+                                         .replicated = options_.replicated},
+                  frames_, requests_.get());
+    return;
+  }
+  std::vector<int> servers = {0};
+  if (options_.replicated) servers.push_back(FirstBackupOf(0, shard_count()));
+  CoordinatorLinkOptions link{.cluster = options_.cluster,
+                              .servers = std::move(servers),
+                              .shard_index = shard_index_,
+                              .tls = options_.tls,
+                              .server_timeout = options_.server_timeout};
+  if (options_.replicated) link.silence = options_.replica_silence;
+  link_ = std::make_unique<CoordinatorLink>(
+      std::move(link), CoordinatorLink::Callbacks{
+                           .join =
+                               [this] {
+                                 const std::lock_guard lock(mutex_);
+                                 told_report_ = {};  // ps:0 may be another process
+                                 return OwnJoin();
+                               },
+                           .on_coordination = [this](const ps::Coordination& c) { OnCoordination(c); },
+                           .on_lost =
+                               [this](const absl::Status& status) {
+                                 const std::lock_guard lock(mutex_);
+                                 EndWith(all_finished() && !keeps_checkpoints() ? absl::OkStatus() : status);
+                               },
+                       });
+}
+
+Server::~Server() {
+  // What runs on the threads of these finds everything in its place until they have ended.
+  std::unique_ptr<CoordinatorLink> link, old_link;
+  std::unique_ptr<Checkpointer> checkpointer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!end_) end_ = absl::CancelledError(name_ + " has been ended");
+    link = std::move(link_);
+    old_link = std::move(old_link_);
+    checkpointer = std::move(checkpointer_);
+  }
+  // Its thread, and what it calls, go on finding it until it has ended.
+  if (replication_ != nullptr) replication_->Stop();
+}
+
+bool Server::is_needed() const {
+  const std::lock_guard lock(mutex_);
+  if (end_) return false;
+  return !replication_ || replication_->is_primary() || replication_->view().is_proposing();
+}
+
+absl::Status Server::Serve() {
+  std::unique_lock lock(mutex_);
+  TimePoint next_talk = Now();
+  while (!end_) {
+    TimePoint deadline = next_talk;
+    if (replication_) deadline = std::min(deadline, Now() + kReplicaTick);
+    const bool keeps_time = coordinator() != nullptr && !awaits_first_worker_;
+    if (keeps_time) deadline = std::min(deadline, coordinator()->next_deadline());
+    changed_.wait_until(lock, deadline, [this] { return end_.has_value(); });
+    if (end_) break;
+    const bool talk = Now() >= next_talk;
+    if (talk) next_talk = Now() + (replication_ ? kReplicaTalkEvery : kTalkEvery);
+    WithinMemory([&] {
+      if (replication_) replication_->Tick(Now());
+      if (replication_ && !replication_->is_primary()) {
+        // A primary that has ended, and all have finished: there is nothing to take over.
+        if (replication_->is_proposing() && replication_->has_finished()) EndWith(absl::OkStatus());
+        return;
+      }
+      if (coordinator() != nullptr && !awaits_first_worker_) coordinator()->Tick(Now());
+      Coordinate(talk);
+    });
+    if (std::unique_ptr<CoordinatorLink> old_link = std::move(old_link_)) {
+      lock.unlock();
+      old_link = nullptr;
+      lock.lock();
+    }
+  }
+  const absl::Status end = *end_;
+  // The last answers may have to wait for the backup.
+  const TimePoint flushed = Now() + kFlushTimeout;
+  while (!outbox_.empty() && !absl::IsCancelled(end) && Now() < flushed) changed_.wait_for(lock, kEndTick);
+  while (replication_ && end.ok() && !replication_->TellEnd() && Now() < flushed)
+    changed_.wait_for(lock, kEndTick);
+  std::unique_ptr<CoordinatorLink> link = std::move(link_);  // nothing is said over it any more
+  lock.unlock();
+  link = nullptr;
+  if (replication_) replication_->Stop();
+  return end;
+}
+
+void Server::OnClosed(StreamId stream) {
+  const std::lock_guard lock(mutex_);
+  if (replication_) {
+    replication_->OnClosed(stream);
+    if (const auto joined = workers_.find(stream); joined != workers_.end()) {
+      replication_->Withdraw(joined->second.worker.rank);
+    }
+    for (const PendingJoin& pending : pending_joins_) {
+      if (pending.stream == stream) replication_->Withdraw(static_cast<int>(pending.join.rank()));
+    }
+  }
+  workers_.erase(stream);
+  std::erase_if(pending_joins_, [&](const PendingJoin& pending) { return pending.stream == stream; });
+  requests_->OnClosed(stream);
+  if (host_) host_->OnClosed(stream);
+}
+
+void Server::OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
+  const absl::Status status = Handle(stream, header, std::move(gradient));
+  if (status.ok()) return;
+  const std::lock_guard lock(mutex_);
+  spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
+  requests_->SendError(stream, header.request(), status);
+}
+
+absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
+  const std::lock_guard lock(mutex_);
+  if (end_ && !end_->ok()) return *end_;
+  if (!header.replication().empty()) {
+    if (!replication_) return FailedPrecondition("%s has no --durability=replicated", name_);
+    return replication_->Handle(stream, header.replication(), std::move(gradient.values));
+  }
+  if (replication_ && !replication_->is_primary() && !header.has_join() && !header.has_promise()) {
+    SendNotPrimary(stream, header.request(), 0);
+    return absl::OkStatus();
+  }
+  switch (header.kind_case()) {
+    case ps::ClientHeader::kPromise:
+      HandlePromise(stream, header.promise());
+      break;
+    case ps::ClientHeader::kJoin:
+      MUSTER_RETURN_IF_ERROR(HandleJoin(stream, header.request(), header.join()));
+      break;
+    case ps::ClientHeader::kShardJoin:
+      MUSTER_RETURN_IF_ERROR(HandleShardJoin(stream, header.shard_join()));
+      break;
+    case ps::ClientHeader::kShardReport:
+      if (!host_) return FailedPrecondition("%s is not ps:0", name_);
+      MUSTER_RETURN_IF_ERROR(host_->Report(stream, header.shard_report()));
+      break;
+    case ps::ClientHeader::KIND_NOT_SET:
+      return InvalidArgument("a request of a kind that this version does not know");
+    default: {
+      const auto joined = workers_.find(stream);
+      if (joined != workers_.end() && shard_ && joined->second.epoch == epoch().number) {
+        MUSTER_RETURN_IF_ERROR(HandleOfWorker(stream, joined->second.worker, header, std::move(gradient)));
+        break;
+      }
+      // It may be computing, and will hear of the new epoch when it asks for something.
+      if (joined != workers_.end() && coordinator() != nullptr) {
+        coordinator()->Heard(joined->second.worker.rank, Now());
+      }
+      const uint64_t awaited = header.has_heartbeat() ? header.heartbeat().awaiting() : header.request();
+      if (!header.has_heartbeat() || awaited != 0) {
+        requests_->SendError(stream, awaited, InvalidArgument("the first frame is no join"),
+                             /*join_again=*/true);
+      }
+    }
+  }
+  Coordinate(/*always=*/false);
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandleOfWorker(StreamId stream, const WorkerIdentity& worker,
+                                    const ps::ClientHeader& header, ShardGradient gradient) {
+  if (Coordinator* const members = coordinator();
+      members != nullptr && shard_->rule().CheckNewest(worker).ok()) {
+    header.has_push() ? members->Pushed(worker.rank, Now()) : members->Heard(worker.rank, Now());
+  }
+  switch (header.kind_case()) {
+    case ps::ClientHeader::kPush:
+      return HandlePush(stream, worker, header.request(), header.push(), std::move(gradient));
+    case ps::ClientHeader::kPull:
+      return shard_->Pull(stream, header.request(), header.pull());
+    case ps::ClientHeader::kAwaitFinished:
+      return HandleAwait(stream, worker, header.request());
+    case ps::ClientHeader::kFinish:
+      return HandleFinish(stream, worker, header.request(), header.finish());
+    default:
+      HandleHeartbeat(stream, header.heartbeat());
+      return absl::OkStatus();
+  }
+}
+
+absl::Status Server::HandleJoin(StreamId stream, uint64_t request, const ps::Join& join) {
+  if (static_cast<int>(join.shard_index()) != shard_index_ ||
+      static_cast<int>(join.shard_count()) != shard_count()) {
+    return FailedPrecondition("this is shard %d of %d, the worker wants shard %d of %d: compare --ps_hosts",
+                              shard_index_, shard_count(), join.shard_index(), join.shard_count());
+  }
+  const int ranks = options_.cluster.rank_count();
+  if (static_cast<int>(join.config().worker_count()) != ranks ||
+      join.rank() >= static_cast<uint32_t>(ranks)) {
+    return FailedPrecondition("%s counts %d workers, rank %d counts %d: compare --worker_hosts", name_, ranks,
+                              join.rank(), join.config().worker_count());
+  }
+  if (join.generation() != options_.generation) {
+    return FailedPrecondition("%s belongs to generation %d of the cluster, the worker to generation %d",
+                              name_, options_.generation, join.generation());
+  }
+  const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
+  if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
+  if (!serves()) {
+    if (!replication_->is_proposing()) {
+      SendNotPrimary(stream, request, 0);
+      return absl::OkStatus();
+    }
+    pending_joins_.push_back({stream, request, join});
+    ProposeTo(stream);
+    return absl::OkStatus();
+  }
+  MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
+  if (end_ && !end_->ok()) return *end_;
+  if (shard_) return CompleteJoin(stream, request, join);
+  pending_joins_.push_back({stream, request, join});
+  return absl::OkStatus();
+}
+
+absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join) {
+  const WorkerIdentity worker{
+      .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
+  const bool same_process = shard_->rule().CheckNewest(worker).ok();  // whose connection broke
+  MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, shard_->Join(worker));
+  if (!same_process && !Log(JoinRecord(worker))) return *end_;
+  workers_[stream] = {worker, epoch().number};
+  if (!same_process) finished_ranks_.erase(worker.rank);
+  if (Coordinator* const members = coordinator(); members != nullptr) {
+    if (std::exchange(awaits_first_worker_, false)) members->RenewLeases(Now());
+    const bool is_known = same_process && members->state(worker.rank) != MemberState::kExpected;
+    is_known ? members->Heard(worker.rank, Now()) : members->Join(worker.rank, Now());
+  }
+  spdlog::info("{}: {} has joined at step {} from {}", name_,
+               TaskName(TaskOfRank(options_.cluster, worker.rank)), answer.step, frames_->PeerOf(stream));
+
+  ps::ServerHeader header;
+  ps::JoinReply* reply = header.mutable_join();
+  reply->set_step(answer.step);
+  reply->set_pushes(answer.pushes);
+  reply->set_next_step(answer.next_step);
+  reply->set_epoch(epoch().number);
+  if (replication_) reply->set_view(replication_->view().view());
+  shard_->Answer(requests_->Add(stream, request), std::move(header), shard_->shard().parameters());
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                                const ps::Push& push, ShardGradient gradient) {
+  MUSTER_RETURN_IF_ERROR(shard_->CheckPush(worker, push, gradient));
+  const bool may_count = gradient.finite && shard_->rule().CheckNewest(worker).ok();
+  if (may_count && !Log(PushRecord(worker, push, gradient), gradient.values)) return *end_;
+  shard_->Push(worker, requests_->Add(stream, request, push.next_rows()), push, std::move(gradient));
+  return absl::OkStatus();
+}
+
+absl::Status Server::HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request) {
+  if (coordinator() == nullptr) return InvalidArgument("ps:0 knows who has finished, %s does not", name_);
+  MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
+  awaits_[worker.rank] = requests_->Add(stream, request);  // of an earlier one nobody listens to the answer
+  coordinator()->Await(worker.rank, Now());
+  return absl::OkStatus();
+}
+
+void Server::AnswerAwait(PushId id) {
+  ps::ServerHeader header;
+  ps::AwaitFinishedReply* reply = header.mutable_await_finished();
+  reply->set_step(shard_->rule().step());
+  const PushCounts& counts = shard_->rule().counts();
+  reply->mutable_pushes()->set_received(counts.received);
+  reply->mutable_pushes()->set_applied(counts.applied);
+  reply->mutable_pushes()->set_stale(counts.stale);
+  reply->mutable_pushes()->set_duplicate(counts.duplicate);
+  reply->mutable_pushes()->set_rejected(counts.rejected);
+  requests_->Answer(id, std::move(header));
+}
+
+absl::Status Server::HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                                  const ps::Finish& finish) {
+  MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
+  finishes_.push_back(requests_->Add(stream, request));
+  if (!keeps_checkpoints() || end_) AnswerFinishes();
+  if (replication_) (void)Log(FinishRecord(worker.rank, finish.next_step()));
+  finished_ranks_[worker.rank] = finish.next_step();
+  last_step_ = std::max(last_step_, finish.next_step());
+  if (coordinator() != nullptr) coordinator()->Finish(worker.rank, finish.next_step(), Now());
+  if (!all_finished()) return absl::OkStatus();
+  if (!is_async()) TakeSnapshotIfDue();
+  // ps:0 says so too, if it is still there; with checkpoints it does when the last one is made.
+  if (!host_ && !keeps_checkpoints()) EndWith(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+// With checkpoints, when the last one is there: until then a worker may have to do some of its work again.
+void Server::AnswerFinishes() {
+  for (const PushId id : std::exchange(finishes_, {})) {
+    ps::ServerHeader reply;
+    reply.mutable_finish();
+    requests_->Answer(id, std::move(reply));
+  }
+}
+
+void Server::HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat) {
+  if (heartbeat.awaiting() == 0) return;
+  ps::ServerHeader header;
+  header.mutable_heartbeat()->set_awaiting(heartbeat.awaiting());
+  header.mutable_heartbeat()->set_unknown(!requests_->IsAwaited(stream, heartbeat.awaiting()));
+  header.mutable_heartbeat()->set_waits_for(waits_for_);
+  requests_->SendNow(stream, std::move(header));
+}
+
+absl::Status Server::HandleShardJoin(StreamId stream, const ps::ShardJoin& join) {
+  if (!host_) return FailedPrecondition("%s is not ps:0", name_);
+  MUSTER_RETURN_IF_ERROR(host_->CheckJoin(stream, join));
+  if (join.has_config()) {
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(AdoptConfig(join.config()), absl::StrFormat("ps:%d", join.shard_index())));
+  }
+  if (coordinator() != nullptr) TellOwnCheckpoints();       // as they are now
+  if (host_->Join(stream, join)) last_snapshot_time_ = {};  // it may know nothing of a checkpoint under way
+  return absl::OkStatus();
+}
+
+absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
+  if (config_) return CheckSameJob(*config_, config);
+  MUSTER_ASSIGN_OR_RETURN(update_, UpdateOf(config));
+  MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(config, shard_index_, shard_count()));
+  spdlog::info("{} owns parameters [{}, {}) of {}", name_, shard.range().begin, shard.range().end,
+               shard.model_size());
+  fresh_.emplace(std::move(shard));
+  config_ = config;
+  if (host_) {
+    BeginCoordinator();
+    TellOwnCheckpoints();
+  } else if (offered_epoch_.number == 0 || !BeginEpoch(offered_epoch_)) {
+    TellOwnCheckpoints();
+  }
+  return absl::OkStatus();
+}
+
+void Server::BeginCoordinator() {
+  CoordinatorOptions coordinator{.shard_count = shard_count(),
+                                 .aggregate = update_.aggregate,
+                                 .worker_timeout = options_.worker_timeout,
+                                 .lease = options_.worker_lease,
+                                 .may_go_back = keeps_checkpoints(),
+                                 .first_epoch = RandomSeed() >> 1};
+  for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
+    coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
+  }
+  host_->Begin(coordinator);
+}
+
+void Server::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
+  shard_.emplace(epoch, std::move(shard), update_.rule, std::move(rule), requests_.get());
+  shard_->OnUpdate([this] {
+    if (!is_async()) TakeSnapshotIfDue();
+  });
+}
+
+// What was asked for in the epoch before is to be asked again, after a join. False: the checkpoint cannot be
+// read.
+bool Server::BeginEpoch(const Epoch& epoch) {
+  std::erase_if(workers_, [this](const auto& entry) {
+    return shard_ && !shard_->rule().CheckNewest(entry.second.worker).ok();
+  });
+  shard_.reset();  // first: there may not be memory for two
+  UpdateRuleState rule{.step = epoch.step};
+  std::optional<Shard> shard = std::exchange(fresh_, std::nullopt);
+  if (epoch.step > 0) {
+    auto restored = checkpointer_->Read(epoch.step, *config_);
+    if (!restored.ok()) {
+      spdlog::warn("{}: {}", name_, std::string(restored.status().message()));
+      if (absl::IsDataLoss(restored.status()) || absl::IsNotFound(restored.status())) return false;
+      EndWith(restored.status());
+      return true;
+    }
+    shard.emplace(std::move(restored->shard));
+    rule = WithoutProcesses(std::move(restored->rule));
+  } else if (!shard) {
+    auto created = Shard::Create(*config_, shard_index_, shard_count());
+    MUSTER_CHECK(created.ok());  // it was once
+    shard.emplace(*std::move(created));
+  }
+  if (checkpointer_ != nullptr) checkpointer_->BeginAfter(epoch.step);
+  MakeShardEpoch(epoch, *std::move(shard), std::move(rule));
+  if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
+  journaled_decisions_ = epoch.step;
+  finished_ranks_.clear();
+  finishes_.clear();
+  awaits_.clear();
+  last_step_ = 0;
+  last_snapshot_ = last_commit_ = epoch.step;
+  next_snapshot_ = 0;
+  last_checkpoint_deadline_.reset();
+  told_report_ = {};
+  if (host_) {
+    host_->OnEpochBegun();
+    coordinator()->RenewLeases(Now());  // nobody was listened to while the checkpoint was read
+  }
+  requests_->RefuseAll(Aborted("%s has gone back to step %d", name_, epoch.step), /*join_again=*/true);
+  spdlog::info("{}: begins at step {}", name_, epoch.step);
+  for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
+    const absl::Status status = CompleteJoin(pending.stream, pending.request, pending.join);
+    if (!status.ok()) requests_->SendError(pending.stream, pending.request, status);
+  }
+  if (replication_) replication_->OnBegun();
+  return true;
+}
+
+ps::ShardJoin Server::OwnJoin() const {
+  ps::ShardJoin join;
+  join.set_shard_index(static_cast<uint32_t>(shard_index_));
+  join.set_shard_count(static_cast<uint32_t>(shard_count()));
+  join.set_generation(options_.generation);
+  join.set_server_uuid(uuid_);
+  join.set_incarnation(options_.incarnation);
+  join.set_epoch(epoch().number);
+  if (replication_) join.set_view(replication_->view().view());
+  if (config_) *join.mutable_config() = *config_;
+  if (checkpointer_ == nullptr) return join;
+  join.set_keeps_checkpoints(true);
+  for (const CheckpointId& id : checkpointer_->available()) {
+    ps::ShardJoin::Checkpoint* checkpoint = join.add_checkpoints();
+    checkpoint->set_step(id.step);
+    checkpoint->set_digest(id.digest);
+  }
+  return join;
+}
+
+void Server::TellOwnCheckpoints() {
+  if (host_) host_->Join(std::nullopt, OwnJoin());
+  if (link_ != nullptr) {
+    outbox_.Send([this, join = OwnJoin()] {
+      if (link_ != nullptr) link_->SendJoin(join);
+    });
+  }
+}
+
+// Whoever still waits is told why in vain.
+void Server::EndWith(const absl::Status& status) {
+  if (end_) return;
+  end_ = status;
+  changed_.notify_all();
+  // A primary that another view has left behind, unknown to it, tells nobody.
+  if (replication_ && replication_->is_primary()) replication_->Log(journal::Record());
+  if (host_) TellOthers(/*always=*/true);
+  AnswerFinishes();  // what becomes of the others is not their failure
+  if (status.ok()) return;
+  requests_->RefuseAll(status);
+  for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
+    requests_->SendError(pending.stream, pending.request, status);
+  }
+}
+
+void Server::Coordinate(bool always) {
+  if (end_ || (replication_ && !replication_->is_primary())) return;
+  if (host_) {
+    CoordinateAsFirst(always);
+  } else {
+    CoordinateAsOther(always);
+  }
+}
+
+void Server::CoordinateAsFirst(bool always) {
+  if (coordinator() == nullptr) return TellOthers(always);
+  while (coordinator()->epoch() != epoch() && !coordinator()->end() && !BeginEpoch(coordinator()->epoch())) {
+    TellOwnCheckpoints();
+  }
+  if (end_) return;
+  if (shard_) MakeSteps(always);
+  LogNotices();
+  std::erase_if(awaits_, [this](const auto& await) {
+    if (!coordinator()->AllOthersDone(await.first)) return false;
+    AnswerAwait(await.second);
+    return true;
+  });
+  const bool waits = !is_async() && coordinator()->waiting_since() < Now() - kStallAfter;
+  LogStall(waits ? host_->DescribeWait() : "");
+  TellOthers(always);
+  const auto& end = coordinator()->end();
+  if (end && (!end->ok() || !AwaitsLastCheckpoint())) EndWith(*end);
+}
+
+// As far as parts of steps are there, and what is due of checkpoints.
+void Server::MakeSteps(bool always) {
+  const UpdateRule& rule = shard_->rule();
+  // An update may let workers contribute whose parts are here already, and so on.
+  for (uint64_t step = UINT64_MAX; !is_async() && step != rule.step();) {
+    step = rule.step();
+    ScheduleSnapshot();
+    if (always || rule.held_of_step() >= coordinator()->needed() || told_report_.step != step) {
+      told_report_ = rule.Report();
+      told_report_.epoch = epoch().number;
+      coordinator()->Report(0, told_report_, Now());
+    }
+    const auto decisions = coordinator()->decisions();
+    LogDecisions(decisions);
+    if (end_) return;
+    TellOthers(/*always=*/false);  // first, so that all shards apply at the same time
+    for (const auto& [of_step, ranks] : decisions) shard_->Decide({of_step, ranks});
+  }
+  if (!keeps_checkpoints()) return;
+  const bool is_due = rule.step() >= last_snapshot_ + options_.checkpoint_every && !is_checkpointing();
+  if (is_async() && is_due && !coordinator()->end()) {
+    TakeSnapshot(rule.step());
+    TellOthers(/*always=*/true);
+  }
+  host_->AddFiles(0, checkpointer_->written());
+  if (const auto complete = host_->TakeComplete()) {
+    checkpointer_->Commit(*complete, coordinator()->newest_common());
+  }
+}
+
+// Sync, bounded: all servers have to hear of it before they can get there, with the decision that makes the
+// step at the latest.
+void Server::ScheduleSnapshot() {
+  if (!keeps_checkpoints() || next_snapshot_ > shard_->rule().step() || is_checkpointing()) return;
+  const uint64_t decided = coordinator()->next_step();  // no server can be beyond
+  next_snapshot_ = (decided / options_.checkpoint_every + 1) * options_.checkpoint_every;
+}
+
+void Server::LogNotices() {
+  for (const MembershipNotice& notice : coordinator()->TakeNotices()) {
+    notice.state == MemberState::kLost ? spdlog::warn("{}: {}", name_, notice.text)
+                                       : spdlog::info("{}: {}", name_, notice.text);
+  }
+}
+
+void Server::TellOthers(bool always) {
+  ps::Coordination word;
+  word.set_waits_for(waits_for_);
+  word.set_epoch(epoch().number);
+  word.set_epoch_step(epoch().step);
+  word.set_checkpoint(is_async() ? last_snapshot_ : next_snapshot_);
+  if (coordinator() != nullptr) word.set_needed_checkpoint(coordinator()->newest_common());
+  word.set_ended(end_.has_value());
+  if (end_ && !end_->ok()) SetError(*end_, word.mutable_end());
+  host_->Tell(std::move(word), always, journal_ || replication_ ? journaled_decisions_ : UINT64_MAX);
+}
+
+void Server::CoordinateAsOther(bool always) {
+  if (link_ == nullptr) return;
+  if (always) TellOwnCheckpoints();
+  if (!shard_) return;
+  const UpdateRule& rule = shard_->rule();
+  const bool may_matter = !is_async() && (rule.held_of_step() >= needed_ || told_report_.step != rule.step());
+  if (!always && !may_matter) return;
+  ShardReport report = rule.Report();
+  report.epoch = epoch().number;
+  if (!always && report == told_report_) return;
+  told_report_ = std::move(report);
+  ps::ShardReport out;
+  out.set_step(told_report_.step);
+  out.set_epoch(told_report_.epoch);
+  for (const HeldPart& held : told_report_.held) {
+    ps::ShardReport::Part* part = out.add_held();
+    part->set_step(held.step);
+    part->set_rank(static_cast<uint32_t>(held.rank));
+  }
+  if (checkpointer_ != nullptr) {
+    for (const auto& [step, file] : checkpointer_->written()) {
+      ps::ShardReport::File* written = out.add_files();
+      written->set_checkpoint(step);
+      written->set_file(file.SerializeAsString());
+    }
+  }
+  outbox_.Send([this, out = std::move(out)] {
+    if (link_ != nullptr) link_->Send(out);
+  });
+}
+
+void Server::OnCoordination(const ps::Coordination& coordination) {
+  const std::lock_guard lock(mutex_);
+  if (end_) return;
+  WithinMemory([&] { HandleCoordination(coordination); });
+}
+
+// On threads where nobody else would hear of it.
+void Server::WithinMemory(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    EndWith(OutOfMemory());
+  }
+}
+
+void Server::HandleCoordination(const ps::Coordination& coordination) {
+  needed_ = static_cast<int>(coordination.needed());
+  waits_for_ = coordination.waits_for();
+  offered_epoch_ = {coordination.epoch(), coordination.epoch_step()};
+  if (config_ && offered_epoch_.number > epoch().number && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
+  if (shard_ && offered_epoch_ == epoch()) {
+    if (!is_async()) next_snapshot_ = coordination.checkpoint();
+    std::map<uint64_t, std::vector<int>> decisions;
+    for (const ps::Coordination::Decision& decision : coordination.decisions()) {
+      const auto is_bad = [this](uint32_t rank) {
+        return rank >= static_cast<uint32_t>(options_.cluster.rank_count());
+      };
+      if (decision.ranks().empty() || std::any_of(decision.ranks().begin(), decision.ranks().end(), is_bad)) {
+        return EndWith(
+            InvalidArgument("ps:0 has chosen contributors of step %d that there cannot be", decision.step()));
+      }
+      decisions[decision.step()] = {decision.ranks().begin(), decision.ranks().end()};
+    }
+    for (const auto& decision : decisions) {
+      // One by one: a checkpoint between two of them begins another segment.
+      LogDecisions({decision});
+      if (end_) return;
+      shard_->Decide({decision.first, decision.second});
+    }
+    if (is_async() && coordination.checkpoint() > last_snapshot_) TakeSnapshot(coordination.checkpoint());
+    checkpoint::Manifest committed;
+    if (checkpointer_ != nullptr && committed.ParseFromString(coordination.committed()) &&
+        committed.step() > last_commit_) {
+      last_commit_ = committed.step();
+      checkpointer_->Commit(committed, coordination.needed_checkpoint());
+    }
+  }
+  if (coordination.ended()) {
+    EndWith(coordination.has_end() ? StatusOf(coordination.end(), "ps:0") : absl::OkStatus());
+  }
+  Coordinate(/*always=*/false);
+}
+
+// Said once, and again when it lasts.
+void Server::LogStall(const std::string& waits_for) {
+  const bool is_new = waits_for_.empty();
+  waits_for_ = waits_for;
+  if (waits_for.empty() || (!is_new && Now() < next_stall_log_)) return;
+  next_stall_log_ = Now() + std::chrono::seconds(30);
+  spdlog::warn("{}: {}", name_, waits_for);
+}
+
+// What this server was when its last process ended, if its journal says it.
+void Server::Recover() {
+  auto recovered = journal_->Recover();
+  if (recovered.ok() && !*recovered) return;
+  const auto replay_all = [&]() -> absl::StatusOr<std::unique_ptr<ShardReplay>> {
+    MUSTER_RETURN_IF_ERROR(recovered.status());
+    RecoveredShard& before = **recovered;
+    MUSTER_ASSIGN_OR_RETURN(
+        std::unique_ptr<ShardReplay> replay,
+        ShardReplay::Begin(before.config, before.epoch, *std::move(before.shard), std::move(before.rule),
+                           options_.cluster.rank_count(), frames_, &outbox_));
+    while (true) {
+      MUSTER_ASSIGN_OR_RETURN(std::optional<JournalReader::Entry> entry, before.Next());
+      if (!entry) return replay;
+      MUSTER_RETURN_IF_ERROR(
+          replay->Replay(entry->record, FloatPayload({grpc::Slice(entry->payload)}, /*skip_bytes=*/0)));
+    }
+  };
+  auto replay = replay_all();
+  if (!replay.ok()) {
+    spdlog::warn("{}: without its journal, all go back to a checkpoint: {}", name_,
+                 std::string(replay.status().message()));
+    return;
+  }
+  const RecoveredShard& before = **recovered;
+  last_snapshot_ = before.checkpoint;
+  if (before.file) checkpointer_->AddWritten(before.checkpoint, *before.file);
+  last_commit_ = before.epoch.step;
+  if (!Journaled(journal_->Continue(before))) return;
+  spdlog::info("{}: at step {} again, as its journal says", name_, (*replay)->shard->rule().step());
+  GoOnWith(std::move(**replay));
+}
+
+// Where another process was.
+void Server::GoOnWith(ShardReplay before) {
+  journaled_decisions_ = before.next_decision();
+  config_ = std::move(before.config);
+  update_ = std::move(before.update);
+  requests_ = std::move(before.requests);
+  shard_.emplace(*std::move(before.shard));
+  shard_->OnUpdate([this] {
+    if (!is_async()) TakeSnapshotIfDue();
+  });
+  finished_ranks_ = std::move(before.finished);
+  if (!host_) return;
+  host_->SetRequests(requests_.get());
+  BeginCoordinator();
+  awaits_first_worker_ = true;
+  coordinator()->Resume(epoch(), journaled_decisions_, before.decisions);
+  for (const auto& [rank, next_step] : finished_ranks_) coordinator()->Finish(rank, next_step, Now());
+  TellOwnCheckpoints();
+}
+
+// What was done to the shard. False: that is the end.
+bool Server::Log(const journal::Record& record, const FloatPayload& payload) {
+  if (replication_) replication_->Log(record, payload);
+  return !journal_ || Journaled(journal_->Append(record, payload.parts()));
+}
+
+// What cannot be appended could be lost after it was acknowledged.
+bool Server::Journaled(const absl::Status& appended) {
+  if (!appended.ok()) EndWith(Annotate(appended, name_ + ": its journal"));
+  return appended.ok();
+}
+
+void Server::LogDecisions(const std::map<uint64_t, std::vector<int>>& decisions) {
+  if (!journal_ && !replication_) return;
+  for (auto next = decisions.lower_bound(journaled_decisions_); next != decisions.end(); ++next) {
+    if (!Log(DecisionRecord({next->first, next->second}))) return;
+    journaled_decisions_ = next->first + 1;
+  }
+}
+
+// From here on the journal comes after this checkpoint, with what that does not have. False: that is the end.
+bool Server::BeginSegment(uint64_t checkpoint) {
+  absl::Status status = journal_->BeginSegment(*config_, epoch(), checkpoint, shard_->rule().step());
+  for (auto& [record, payload] : Carried()) {
+    record.set_carried(true);
+    if (status.ok()) status = journal_->Append(record, payload.parts());
+  }
+  return Journaled(status);
+}
+
+// What is in no snapshot of the shard.
+std::vector<std::pair<journal::Record, FloatPayload>> Server::Carried() {
+  std::vector<std::pair<journal::Record, FloatPayload>> carried;
+  shard_->VisitHeld([&](const WorkerIdentity& worker, const ps::Push& push, const ShardGradient& gradient) {
+    carried.emplace_back(PushRecord(worker, push, gradient), gradient.values);
+  });
+  std::map<uint64_t, std::vector<int>> decisions = shard_->rule().decisions();
+  if (coordinator() != nullptr) {
+    decisions.insert(coordinator()->decisions().begin(), coordinator()->decisions().end());
+  }
+  for (const auto& [step, ranks] : decisions) {
+    if (step >= journaled_decisions_) break;
+    carried.emplace_back(DecisionRecord({step, ranks}), FloatPayload());
+  }
+  return carried;
+}
+
+// The shard begins here, or this server was its backup.
+void Server::TakeOver(std::unique_ptr<ShardReplay> shard) {
+  if (end_) return;
+  uuid_ = RandomName(20);
+  OpenLink();
+  if (shard != nullptr) GoOnWith(std::move(*shard));
+  GoOn();
+  if (shard_ && all_finished() && !host_) EndWith(absl::OkStatus());
+}
+
+void Server::StepDown() {
+  LetGo();
+  for (const auto& [stream, joined] : std::exchange(workers_, {})) SendNotPrimary(stream, 0, 0);
+  outbox_.Clear();
+  host_.reset();
+  old_link_ = std::move(link_);
+  shard_.reset();
+  fresh_.reset();
+  config_.reset();
+  requests_ = std::make_unique<Requests>(frames_, &outbox_);
+  awaits_.clear();
+  finishes_.clear();
+  finished_ranks_.clear();
+  offered_epoch_ = {};
+  told_report_ = {};
+  journaled_decisions_ = 0;
+  changed_.notify_all();
+}
+
+void Server::Propose() {
+  for (const auto& [stream, joined] : workers_) ProposeTo(stream);
+  for (const PendingJoin& pending : pending_joins_) ProposeTo(pending.stream);
+}
+
+void Server::ProposeTo(StreamId stream) {
+  ps::ServerHeader header;
+  header.mutable_propose()->set_view(replication_->view().view() + 1);
+  header.mutable_propose()->set_is_primary(replication_->is_primary());
+  requests_->SendNow(stream, std::move(header));
+}
+
+void Server::HandlePromise(StreamId stream, const ps::Promise& promise) {
+  if (!replication_) return;
+  if (const auto joined = workers_.find(stream); joined != workers_.end()) {
+    return replication_->Promise(joined->second.worker.rank, promise.view());
+  }
+  for (PendingJoin& pending : pending_joins_) {
+    if (pending.stream != stream) continue;
+    pending.promised = promise.view();
+    return replication_->Promise(static_cast<int>(pending.join.rank()), promise.view());
+  }
+}
+
+void Server::LetGo() {
+  if (replication_->is_primary()) return GoOn();
+  for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
+    SendNotPrimary(pending.stream, pending.request, pending.promised);
+  }
+}
+
+void Server::SendNotPrimary(StreamId stream, uint64_t request, uint64_t promised) {
+  ps::ServerHeader header;
+  header.set_request(request);
+  header.mutable_not_primary()->set_promised(promised);
+  requests_->SendNow(stream, std::move(header));
+}
+
+// Those who wait for a server that speaks for the shard.
+void Server::GoOn() {
+  for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
+    const absl::Status status = HandleJoin(pending.stream, pending.request, pending.join);
+    if (!status.ok()) requests_->SendError(pending.stream, pending.request, status);
+  }
+  changed_.notify_all();
+}
+
+std::optional<ReplicaBase> Server::Base() {
+  if (!shard_) return std::nullopt;
+  const auto snapshot = std::make_shared<ShardSnapshot>(shard_->shard().Snapshot());
+  const ShardPlace place{
+      .config = *config_, .index = shard_index_, .count = shard_count(), .epoch = epoch().number};
+  ReplicaBase base{.image = ImageOf(place, *snapshot, shard_->rule().state()),
+                   .owner = snapshot,
+                   .epoch_step = epoch().step,
+                   .carried = Carried()};
+  for (const auto& [rank, next_step] : finished_ranks_) {
+    base.carried.emplace_back(FinishRecord(rank, next_step), FloatPayload());
+  }
+  return base;
+}
+
+void Server::OnCheckpointsChanged() {
+  const std::lock_guard lock(mutex_);
+  if (end_) return;
+  WithinMemory([this] {
+    if (journal_) {
+      for (const CheckpointId& id : checkpointer_->available()) (void)Journaled(journal_->Release(id.step));
+      for (const auto& [step, file] : checkpointer_->written()) (void)Journaled(journal_->Release(step));
+    }
+    TellOwnCheckpoints();
+    Coordinate(/*always=*/true);
+  });
+}
+
+// Sync, bounded: when ps:0 has said so, and of what the job ends with.
+void Server::TakeSnapshotIfDue() {
+  const uint64_t step = shard_->rule().step();
+  const bool is_last = all_finished() && step == last_step_;
+  if (step > last_snapshot_ && (step == next_snapshot_ || is_last)) TakeSnapshot(step);
+}
+
+void Server::TakeSnapshot(uint64_t checkpoint) {
+  if (!keeps_checkpoints()) return;
+  last_snapshot_ = checkpoint;
+  last_snapshot_time_ = Now();
+  if (journal_ && !BeginSegment(checkpoint)) return;  // before there can be a file that it begins with
+  checkpointer_->Write(checkpoint, *config_, epoch(), shard_->shard().Snapshot(), shard_->rule().state());
+}
+
+// All workers have finished: what they have trained is to outlive the servers.
+bool Server::AwaitsLastCheckpoint() {
+  if (!keeps_checkpoints() || !shard_ || shard_->rule().step() == epoch().step) return false;
+  if (!last_checkpoint_deadline_) {
+    last_checkpoint_deadline_ = Now() + kCheckpointTimeout;
+    if (is_async() && shard_->rule().step() > last_snapshot_) TakeSnapshot(shard_->rule().step());
+    TellOthers(/*always=*/true);
+  }
+  const uint64_t last = is_async() ? last_snapshot_ : last_step_;
+  if (std::max(host_->last_complete(), coordinator()->newest_common()) >= last) return false;
+  if (Now() < *last_checkpoint_deadline_) return true;
+  spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_, last,
+               FormatAge(kCheckpointTimeout));
+  return false;
+}
+
+}  // namespace
+
+absl::Status OutOfMemory() {
+  return absl::ResourceExhaustedError(
+      "not enough memory on its host for this part of the model: use more parameter servers");
+}
+
+absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(const ParameterServerOptions& options,
+                                                                int shard_index, FrameServer* frames) {
+  auto server = std::make_unique<Server>(options, shard_index, frames);
+  MUSTER_RETURN_IF_ERROR(server->Open());
+  return server;
+}
+
+}  // namespace muster

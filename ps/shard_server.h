@@ -1,0 +1,46 @@
+// ShardServer: one shard at work: its epoch, checkpoints, journal or replica, and for shard 0 the
+// coordinator. What it says and hears are frames on the streams of its process (ps/server.h).
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "ps/frame_server.h"
+#include "ps/server.h"
+#include "ps/shard.h"
+
+namespace muster {
+
+/// Why a server ends that has too little of it.
+absl::Status OutOfMemory();
+
+/// Any thread may call any method.
+class ShardServer {
+ public:
+  /// `frames` must live longer. `shard_index`: that of the process, or, replicated, the one whose backup it
+  /// has at first. Fails as Checkpointer::Open does.
+  static absl::StatusOr<std::unique_ptr<ShardServer>> Start(const ParameterServerOptions& options,
+                                                            int shard_index, FrameServer* frames);
+
+  /// No frame may come any more. Nobody is told why.
+  virtual ~ShardServer() = default;
+
+  virtual void OnFrame(FrameServer::StreamId stream, const ps::ClientHeader& header,
+                       ShardGradient gradient) = 0;
+  virtual void OnClosed(FrameServer::StreamId stream) = 0;
+
+  /// Serves until the job has ended (OK), or cannot go on (the cause), or End. Deadlines are kept, and the
+  /// servers tell each other what they have, only while this runs.
+  virtual absl::Status Serve() = 0;
+
+  /// Whoever waits is told.
+  virtual void End(const absl::Status& status) = 0;
+
+  /// It has work to do until it ends: it speaks for the shard, or will have to.
+  virtual bool is_needed() const = 0;
+
+  /// It speaks for the shard, and another one is its backup.
+  virtual bool is_replicated() const = 0;
+};
+
+}  // namespace muster
