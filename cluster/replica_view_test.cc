@@ -226,8 +226,9 @@ class Simulation {
     Queue(1 - index, index).clear();
     for (size_t rank = 0; rank < workers_.size(); ++rank) Queue(Id(static_cast<int>(rank)), index).clear();
     const auto has_all = [&](const Server& server) {
-      return server.view->role() != ReplicaRole::kNone && std::includes(server.pushes.begin(), server.pushes.end(),
-                                                                 acknowledged_.begin(), acknowledged_.end());
+      return server.view->role() != ReplicaRole::kNone &&
+             std::includes(server.pushes.begin(), server.pushes.end(), acknowledged_.begin(),
+                           acknowledged_.end());
     };
     is_lost_ = is_lost_ || (!has_all(servers_[0]) && !has_all(servers_[1]));
   }
@@ -257,8 +258,8 @@ class Simulation {
   void ServerActs(int index) {
     Server& server = servers_[index];
     const ReplicaRole role = server.view->role();
-    const bool looks =
-        role == ReplicaRole::kPrimary || (role == ReplicaRole::kNone && index == 0 && server.view->view() == 0);
+    const bool looks = role == ReplicaRole::kPrimary ||
+                       (role == ReplicaRole::kNone && index == 0 && server.view->view() == 0);
     if (!looks || server.connected || !Queue(index, 1 - index).empty() || !Queue(1 - index, index).empty())
       return;
     server.connected = true;
@@ -284,7 +285,8 @@ class Simulation {
         reply({.kind = Message::kHelloReply, .view = view.view(), .role = view.role()});
         break;
       case Message::kHelloReply:
-        if (message.view > view.view() || (message.role != ReplicaRole::kNone && view.role() == ReplicaRole::kNone)) {
+        if (message.view > view.view() ||
+            (message.role != ReplicaRole::kNone && view.role() == ReplicaRole::kNone)) {
           if (view.role() == ReplicaRole::kPrimary) StepDown(index);
           server.connected = false;
           break;
@@ -477,7 +479,8 @@ class Simulation {
         Queue(Id(rank), from).push_back({.kind = Message::kPush, .number = PushOf(rank)});
         break;
       case Message::kPropose:
-        if (worker.ballot.Promise(message.view, from, message.role == ReplicaRole::kPrimary ? from : 1 - from)) {
+        if (worker.ballot.Promise(message.view, from,
+                                  message.role == ReplicaRole::kPrimary ? from : 1 - from)) {
           Queue(Id(rank), from).push_back({.kind = Message::kPromise, .promised = message.view});
         }
         break;
