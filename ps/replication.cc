@@ -142,11 +142,7 @@ void Replication::OnAnswer(const replication::Answer& answer) {
     const bool has_shard = answer.hello().role() != static_cast<uint32_t>(ReplicaRole::kNone);
     if (is_ahead || (view_.role() == ReplicaRole::kNone && has_shard)) {
       drop_ = true;
-      if (!is_primary()) return;
-      spdlog::warn("{}: {} speaks for this shard since view {}; this server steps down", options_.name,
-                   TaskName(options_.partner), answer.hello().view());
-      view_.StepDown();
-      host_->StepDown();
+      if (is_primary()) StepDownFor(answer.hello());
       return;
     }
     if (view_.role() == ReplicaRole::kNone) {
@@ -171,6 +167,13 @@ void Replication::OnAnswer(const replication::Answer& answer) {
     host_->GoOn();
   }
   outbox_->Release(answer.applied());
+}
+
+void Replication::StepDownFor(const replication::Hello& other) {
+  spdlog::warn("{}: {} speaks for this shard since view {}; this server steps down", options_.name,
+               TaskName(options_.partner), other.view());
+  view_.StepDown();
+  host_->StepDown();
 }
 
 void Replication::SendBaseIfReady() {
@@ -315,8 +318,7 @@ absl::Status Replication::HandleHello(StreamId stream, const replication::Hello&
     OnOutOfTouch();  // a process that has just started: the one before it is gone
   } else if (hello.view() > view_.view() || (hello.view() == view_.view() && !is_primary())) {
     if (is_primary()) {
-      view_.StepDown();
-      host_->StepDown();
+      StepDownFor(hello);
     } else if (hello.view() == view_.view() && view_.role() == ReplicaRole::kBackup) {
       view_.Touch();
       host_->LetGo();

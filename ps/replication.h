@@ -112,6 +112,7 @@ class Replication {
   void SayHello();
   replication::Hello OwnHello() const;
   void OnAnswer(const replication::Answer& answer);
+  void StepDownFor(const replication::Hello& other);
   void SendBaseIfReady();
   void OnOutOfTouch();
   void OnNextView(ReplicaRole before);

@@ -93,10 +93,16 @@ absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   if (tls) arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, TlsName(server));
   auto channel = grpc::CreateCustomChannel(address, MakeChannelCredentials(tls), arguments);
-  const auto wall_deadline = std::chrono::system_clock::now() + (deadline - Now());
-  if (!channel->WaitForConnected(
-          std::chrono::time_point_cast<std::chrono::system_clock::duration>(wall_deadline))) {
-    return Unavailable("%s at %s does not answer", TaskName(server), address);
+  const auto wall_deadline = std::chrono::time_point_cast<std::chrono::system_clock::duration>(
+      std::chrono::system_clock::now() + (deadline - Now()));
+  for (auto state = channel->GetState(/*try_to_connect=*/true); state != GRPC_CHANNEL_READY;
+       state = channel->GetState(true)) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      return Unavailable("%s at %s cannot be reached", TaskName(server), address);
+    }
+    if (!channel->WaitForStateChange(state, wall_deadline)) {
+      return Unavailable("%s at %s does not answer", TaskName(server), address);
+    }
   }
   return std::unique_ptr<ShardConnection>(
       new ShardConnection(std::move(channel), address, std::move(queue), id));

@@ -28,8 +28,8 @@ struct ShardReply {
 /// is over: make a new one.
 class ShardConnection {
  public:
-  /// Connects and opens the stream, whose frames come as events of connection `id`. Unavailable at the
-  /// deadline, with the address.
+  /// Connects and opens the stream, whose frames come as events of connection `id`. Unavailable, with the
+  /// address: refused, or no answer until the deadline.
   static absl::StatusOr<std::unique_ptr<ShardConnection>> Connect(
       const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, TimePoint deadline,
       std::shared_ptr<FrameQueue> queue = std::make_shared<FrameQueue>(), uint64_t id = 0);

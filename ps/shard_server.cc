@@ -558,7 +558,9 @@ void Server::HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat) {
   if (heartbeat.awaiting() == 0) return;
   ps::ServerHeader header;
   header.mutable_heartbeat()->set_awaiting(heartbeat.awaiting());
-  header.mutable_heartbeat()->set_unknown(!requests_->IsAwaited(stream, heartbeat.awaiting()));
+  // An answer may wait for the backup.
+  const bool unknown = !requests_->IsAwaited(stream, heartbeat.awaiting()) && outbox_.empty();
+  header.mutable_heartbeat()->set_unknown(unknown);
   header.mutable_heartbeat()->set_waits_for(waits_for_);
   requests_->SendNow(stream, std::move(header));
 }

@@ -21,24 +21,10 @@ class TrainerCheckpoints : public Trainers {
     return flags;
   }
 
-  // The chief's metrics have so many lines.
-  void AwaitLosses(const std::string& run, size_t count, Process& chief) {
-    const TimePoint deadline = Now() + std::chrono::minutes(2);
-    while (Losses(run).size() < count && Now() < deadline) {
-      (void)chief.Wait(Now() + std::chrono::milliseconds(5));
-    }
-    ASSERT_GE(Losses(run).size(), count);
-  }
-
   void KillAndStartAgain(const ClusterSpec& cluster, Started& task, int ps,
                          const std::vector<std::string>& flags, const std::string& run) {
     Kill(task);
     task = StartTask(cluster, {Role::kPs, ps}, flags, run);
-  }
-
-  void Kill(Started& task) {
-    task.process.Signal(SIGKILL);
-    EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 128 + SIGKILL);
   }
 
   CheckpointStore Store() { return CheckpointStore(Path("checkpoints")); }

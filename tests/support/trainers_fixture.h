@@ -107,6 +107,20 @@ class Trainers : public testing::Test {
     return Result(run);
   }
 
+  /// The chief's metrics have so many lines.
+  void AwaitLosses(const std::string& run, size_t count, Process& chief) {
+    const TimePoint deadline = Now() + std::chrono::minutes(2);
+    while (Losses(run).size() < count && Now() < deadline) {
+      (void)chief.Wait(Now() + std::chrono::milliseconds(5));
+    }
+    ASSERT_GE(Losses(run).size(), count);
+  }
+
+  void Kill(Started& task) {
+    task.process.Signal(SIGKILL);
+    EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 128 + SIGKILL);
+  }
+
   Json Result(const std::string& run) { return Json::parse(ReadFile(Path(run + ".json")).value_or("{}")); }
 
   std::vector<double> Losses(const std::string& run) {

@@ -1,0 +1,112 @@
+// Parameter servers of which each part is on two: real processes that are killed, stopped, and never seen
+// again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/trainers_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainerReplication : public Trainers {
+ protected:
+  static std::vector<std::string> Flags(int steps) {
+    return {"--model=mnist_mlp",       "--hidden=300",   "--sync_replicas",
+            "--durability=replicated", "--log_every=10", absl::StrFormat("--train_steps=%d", steps)};
+  }
+
+  // How often a server has found a backup for a part.
+  static int BackupsFound(const std::vector<Started>& tasks) {
+    int count = 0;
+    for (const Started& task : tasks) {
+      const std::string log = *ReadFile(task.log), text = "is its backup in view";
+      for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+    }
+    return count;
+  }
+
+  void AwaitBackups(std::vector<Started>& tasks, int count) {
+    const TimePoint deadline = Now() + std::chrono::minutes(1);
+    while (BackupsFound(tasks) < count && Now() < deadline) {
+      (void)tasks[2].process.Wait(Now() + std::chrono::milliseconds(10));
+    }
+    ASSERT_GE(BackupsFound(tasks), count);
+  }
+
+  static std::string Logs(const std::vector<Started>& tasks) {
+    std::string logs;
+    for (const Started& task : tasks) logs += "== " + task.name + "\n" + *ReadFile(task.log);
+    return logs;
+  }
+};
+
+TEST_F(TrainerReplication, KilledServersThatComeBackChangeNoBit) {
+  const Json expected = Run(MakeCluster(2, 2), Flags(600), "undisturbed");
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  auto tasks = StartCluster(cluster, Flags(600), "killed");
+  size_t lines = 5;
+  for (const int ps : {1, 0, 0, 1}) {
+    AwaitLosses("killed", lines, tasks[2].process);
+    const int backups = BackupsFound(tasks);
+    Kill(tasks[ps]);
+    tasks[ps] = StartTask(cluster, {Role::kPs, ps}, Flags(600), "killed");
+    AwaitBackups(tasks, backups + 2);
+    lines = Losses("killed").size() + 3;
+  }
+  WaitForSuccess(tasks);
+  EXPECT_EQ(Result("killed")["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(Result("killed")["pushes"]["applied"], expected["pushes"]["applied"]);
+}
+
+TEST_F(TrainerReplication, AServerThatIsGoneForGoodIsNotMissed) {
+  const Json expected = Run(MakeCluster(2, 2), Flags(300), "undisturbed");
+  for (const int ps : {0, 1}) {
+    const std::string run = absl::StrFormat("without-%d", ps);
+    auto tasks = StartCluster(MakeCluster(2, 2), Flags(300), run);
+    AwaitLosses(run, 5, tasks[2].process);
+    AwaitBackups(tasks, 2);
+    Kill(tasks[ps]);
+    tasks.erase(tasks.begin() + ps);
+    WaitForSuccess(tasks);
+    EXPECT_EQ(Result(run)["parameters_crc32c"], expected["parameters_crc32c"]) << Logs(tasks);
+  }
+}
+
+TEST_F(TrainerReplication, AServerThatStoodStillIsRefusedAndBecomesTheBackup) {
+  const Json expected = Run(MakeCluster(2, 2), Flags(600), "undisturbed");
+  auto tasks = StartCluster(MakeCluster(2, 2), Flags(600), "stopped");
+  AwaitLosses("stopped", 5, tasks[2].process);
+  AwaitBackups(tasks, 2);
+  tasks[0].process.Signal(SIGSTOP);
+  AwaitLosses("stopped", Losses("stopped").size() + 5, tasks[2].process);
+  tasks[0].process.Signal(SIGCONT);
+  AwaitBackups(tasks, 4);
+  WaitForSuccess(tasks);
+  EXPECT_EQ(Result("stopped")["parameters_crc32c"], expected["parameters_crc32c"]) << Logs(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("steps down"));
+}
+
+TEST_F(TrainerReplication, AsyncTrainingLosesNothing) {
+  std::vector<std::string> flags = {"--model=mnist_softmax", "--train_steps=3000", "--learning_rate=0.1",
+                                    "--log_every=10", "--durability=replicated"};
+  const ClusterSpec cluster = MakeCluster(3, 2);
+  auto tasks = StartCluster(cluster, flags, "async");
+  size_t lines = 10;
+  for (const int ps : {2, 0, 1}) {
+    AwaitLosses("async", lines, tasks[3].process);
+    const int backups = BackupsFound(tasks);
+    Kill(tasks[ps]);
+    tasks[ps] = StartTask(cluster, {Role::kPs, ps}, flags, "async");
+    AwaitBackups(tasks, backups + 2);
+    lines = Losses("async").size() + 5;
+  }
+  WaitForSuccess(tasks);
+  const Json result = Result("async"), pushes = result["pushes"];
+  EXPECT_EQ(pushes["applied"], result["steps"]);
+  EXPECT_GE(result["test_accuracy"], 0.85);
+}
+
+}  // namespace
+}  // namespace muster
