@@ -66,7 +66,7 @@ void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
     }
   } else if (epoch_.number > 0 && known.uuid != uuid) {
     why_next_epoch_ = absl::StrFormat("ps:%d has started again", shard);
-    // Those who have finished wait to hear that it lasts (ps/server.cc), and do it again.
+    // Those who have finished wait to hear that it lasts (ps/shard_server.cc), and do it again.
     if (options_.may_go_back && end_ && end_->ok()) end_.reset();
   } else if (epoch_.number > 0 && epoch < epoch_.number && epoch_.step > 0 &&
              !checkpoints.contains(begins_with_)) {
@@ -134,6 +134,8 @@ void Coordinator::Resume(const Epoch& epoch, uint64_t next_step,
   next_step_ = next_step;
   decisions_ = decisions;
   std::fill(shard_steps_.begin(), shard_steps_.end(), epoch.step);
+  // They had joined, or were lost: who is silent for its lease is not waited for.
+  for (Member& member : members_) member.state = MemberState::kLive;
   ++version_;
 }
 

@@ -41,11 +41,17 @@ void ReplicaView::Begin() {
   view_ = 1;
 }
 
-void ReplicaView::AddBackup() {
+uint64_t ReplicaView::OfferBackup() {
   MUSTER_CHECK(role_ == ReplicaRole::kPrimary);
-  has_backup_ = true;
-  ++view_;
+  has_backup_ = offered_ = true;
   Touch();
+  return view_ + 1;
+}
+
+void ReplicaView::AddBackup(uint64_t view) {
+  MUSTER_CHECK(role_ == ReplicaRole::kPrimary && has_backup_ && view >= view_);
+  offered_ = false;
+  view_ = view;
 }
 
 void ReplicaView::Follow(uint64_t view) {
@@ -57,7 +63,7 @@ void ReplicaView::Follow(uint64_t view) {
 
 void ReplicaView::StepDown() {
   role_ = ReplicaRole::kNone;
-  has_backup_ = false;
+  has_backup_ = offered_ = false;
   promises_.clear();
 }
 
@@ -72,7 +78,7 @@ void ReplicaView::Touch() {
 }
 
 bool ReplicaView::Promise(int rank, uint64_t view) {
-  if (!is_proposing() || view != view_ + 1) return false;
+  if (!is_proposing() || view != proposed()) return false;
   promises_.insert(rank);
   return BeginNextIfPromised();
 }
@@ -83,22 +89,22 @@ bool ReplicaView::BeginNextIfPromised() {
   for (const int rank : promises_) sum += votes_[rank];
   if (sum < kMajority) return false;
   role_ = ReplicaRole::kPrimary;
-  has_backup_ = false;
-  ++view_;
+  view_ = proposed();
+  has_backup_ = offered_ = false;
   promises_.clear();
   return true;
 }
 
-bool ReplicaBallot::Promise(uint64_t view, int server, int primary) {
-  if (view_ == 0 || !Follow(view - 1, primary)) return false;
-  if (promised_ == view && promised_to_ != server) return false;
+bool ReplicaBallot::Promise(uint64_t view, int server, uint64_t earlier, int primary) {
+  if (view_ == 0 || view <= earlier || !Follow(earlier, primary)) return false;
+  if (promised_ > view_ && promised_to_ != server) return false;
   promised_ = view;
   promised_to_ = server;
   return true;
 }
 
 void ReplicaBallot::GiveBack(uint64_t view, int server) {
-  if (promised_ == view && promised_to_ == server) promised_ = 0;
+  if (promised_ <= view && promised_to_ == server) promised_ = 0;
 }
 
 bool ReplicaBallot::Follow(uint64_t view, int server) {

@@ -3,13 +3,13 @@
 // A replicated shard is on two servers. Its primary answers nothing before the backup has what the answer
 // follows from. When one of the two is out of touch, the other goes on alone: that is the next view (Oki and
 // Liskov, "Viewstamped replication", 1988). Both may think so of each other, so a view needs the promises of
-// a majority. The voters are the workers, which have to come to the new primary anyway, and the two servers;
-// each promises a view's number to one of the two. A host has one vote, which its tasks share: so those that
-// a lost host leaves behind are enough where there are three hosts.
+// a majority. The voters are the workers, which have to come to the new primary anyway, and the two servers.
+// A host has one vote, which its tasks share: so those that a lost host leaves behind are enough where there
+// are three hosts.
 //
-// A promise is given back only by the server that has it, when the other one is in touch again. A worker
-// promises the view after the one that it knows, so one whose process is new promises nothing: an earlier
-// process of it may have.
+// Who has promised a view to one server promises none to the other until it knows what became of that: the
+// server gives it back, when the other one is in touch again, or a later view has begun. A worker that knows
+// of no view promises nothing: its process is new, and an earlier one may have.
 //
 // Both classes are pure: no threads, sockets or clocks.
 #pragma once
@@ -48,15 +48,20 @@ class ReplicaView {
 
   ReplicaRole role() const { return role_; }
   uint64_t view() const { return view_; }
-  /// As a primary: there is a backup that could go on without it.
+  /// As a primary: there is, or may be, a backup that could go on without it.
   bool has_backup() const { return has_backup_; }
-  /// It has to do without the other, which takes promises of view() + 1.
+  /// It has to do without the other, which takes promises of proposed().
   bool is_proposing() const { return out_of_touch_ && (role_ == ReplicaRole::kBackup || has_backup_); }
+  /// The next view, beyond the one that the other may have been offered.
+  uint64_t proposed() const { return view_ + (offered_ ? 2 : 1); }
 
   /// The shard begins here, and nobody else has any of it.
   void Begin();
-  /// As a primary: from here on the backup has all that is acknowledged.
-  void AddBackup();
+  /// As a primary: from here on nothing is acknowledged that the other does not have. Returns the view in
+  /// which it may be the backup.
+  uint64_t OfferBackup();
+  /// It has said that it is, in this view, at least that of this server.
+  void AddBackup(uint64_t view);
   /// Has all that the primary of this view has acknowledged.
   void Follow(uint64_t view);
   /// Another server speaks for the shard.
@@ -77,10 +82,11 @@ class ReplicaView {
   std::vector<double> votes_;
   double own_vote_;
   ReplicaRole role_ = ReplicaRole::kNone;
-  uint64_t view_ = 0;  // 0: it never had a part in one
-  bool has_backup_ = false;
+  uint64_t view_ = 0;        // 0: it never had a part in one
+  bool has_backup_ = false;  // or the other may be it without this one's knowledge
+  bool offered_ = false;     // view_ + 1
   bool out_of_touch_ = false;
-  std::set<int> promises_;  // ranks, of view_ + 1
+  std::set<int> promises_;  // ranks, of proposed()
 };
 
 /// A worker's side, for one shard. The two servers are 0 and 1. One thread at a time.
@@ -90,9 +96,9 @@ class ReplicaBallot {
   uint64_t view() const { return view_; }
   int primary() const { return primary_; }
 
-  /// Promises this view to the server that asks for it, and says whose the view before is. False: it must
-  /// not.
-  bool Promise(uint64_t view, int server, int primary);
+  /// Promises this view to the server that asks for it, and says of an earlier one whose it is. False: it
+  /// must not.
+  bool Promise(uint64_t view, int server, uint64_t earlier, int primary);
   /// The server gives back what it was promised.
   void GiveBack(uint64_t view, int server);
   /// A server says that it is the primary of this view. False: another one is, or a later view has begun:

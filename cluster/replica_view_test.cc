@@ -49,11 +49,16 @@ TEST(ReplicaView, APrimaryAloneNeedsNobody) {
   primary.Begin();
   EXPECT_FALSE(primary.Lost());
   EXPECT_FALSE(primary.is_proposing());
-  primary.AddBackup();
-  EXPECT_EQ(primary.view(), 2u);
+  EXPECT_EQ(primary.OfferBackup(), 2u);
   EXPECT_FALSE(primary.is_proposing()) << "the backup has just been heard";
   EXPECT_FALSE(primary.Lost());
-  EXPECT_TRUE(primary.is_proposing());
+  EXPECT_TRUE(primary.is_proposing()) << "the other may be the backup of view 2";
+  EXPECT_EQ(primary.proposed(), 3u);
+  primary.Touch();
+  primary.AddBackup(2);
+  EXPECT_EQ(primary.view(), 2u);
+  EXPECT_FALSE(primary.Lost());
+  EXPECT_FALSE(primary.Promise(0, 2));
   EXPECT_TRUE(primary.Promise(0, 3));
   EXPECT_FALSE(primary.has_backup());
 }
@@ -73,22 +78,23 @@ TEST(ReplicaView, PromisesEndWhenTheOtherIsThereAgain) {
 
 TEST(ReplicaBallot, PromisesToOneOfTheTwo) {
   ReplicaBallot ballot;
-  EXPECT_FALSE(ballot.Promise(4, 1, 0)) << "it knows of no view";
+  EXPECT_FALSE(ballot.Promise(4, 1, 3, 0)) << "it knows of no view";
   EXPECT_TRUE(ballot.Follow(3, 0));
-  EXPECT_FALSE(ballot.Promise(3, 1, 0)) << "that has begun";
-  EXPECT_TRUE(ballot.Promise(4, 1, 0));
-  EXPECT_TRUE(ballot.Promise(4, 1, 0));
-  EXPECT_FALSE(ballot.Promise(4, 0, 0));
+  EXPECT_FALSE(ballot.Promise(3, 1, 2, 0)) << "that has begun";
+  EXPECT_TRUE(ballot.Promise(4, 1, 3, 0));
+  EXPECT_TRUE(ballot.Promise(4, 1, 3, 0));
+  EXPECT_FALSE(ballot.Promise(4, 0, 3, 0));
+  EXPECT_FALSE(ballot.Promise(5, 0, 3, 0)) << "what became of 4?";
   ballot.GiveBack(4, 0);
   ballot.GiveBack(3, 1);
-  EXPECT_FALSE(ballot.Promise(4, 0, 0)) << "neither was the promise";
+  EXPECT_FALSE(ballot.Promise(4, 0, 3, 0)) << "neither was the promise";
   ballot.GiveBack(4, 1);
-  EXPECT_TRUE(ballot.Promise(4, 0, 0));
+  EXPECT_TRUE(ballot.Promise(4, 0, 3, 0));
   EXPECT_TRUE(ballot.Follow(4, 1)) << "the others have decided";
   EXPECT_FALSE(ballot.Follow(3, 0));
   EXPECT_FALSE(ballot.Follow(4, 0)) << "of one view there is one primary";
-  EXPECT_FALSE(ballot.Promise(5, 0, 0)) << "of one view there is one primary";
-  EXPECT_TRUE(ballot.Promise(7, 1, 0)) << "6 is 0's";
+  EXPECT_FALSE(ballot.Promise(5, 0, 4, 0)) << "of one view there is one primary";
+  EXPECT_TRUE(ballot.Promise(7, 1, 6, 0)) << "6 is 0's";
   EXPECT_EQ(ballot.view(), 6u);
 }
 
@@ -124,9 +130,17 @@ class Simulation {
 
   // Both servers have everything, and all workers have got on with it.
   bool IsWhole() const {
+    for (const auto& [ends, queue] : queues_) {
+      for (const Message& message : queue) {
+        if (message.kind == Message::kClosed || message.kind == Message::kPropose ||
+            message.kind == Message::kPromise) {
+          return false;
+        }
+      }
+    }
     const int primary = servers_[0].view->role() == ReplicaRole::kPrimary ? 0 : 1;
     return servers_[primary].view->role() == ReplicaRole::kPrimary && servers_[primary].view->has_backup() &&
-           servers_[1 - primary].view->role() == ReplicaRole::kBackup &&
+           !servers_[primary].syncing && servers_[1 - primary].view->role() == ReplicaRole::kBackup &&
            servers_[0].view->view() == servers_[1].view->view() && !servers_[primary].view->is_proposing() &&
            std::all_of(workers_.begin(), workers_.end(),
                        [&](const Worker& worker) { return worker.joined && worker.server == primary; });
@@ -159,6 +173,7 @@ class Simulation {
       kBase,
       kRecord,
       kInSync,
+      kFollows,
       kApplied,
       kJoin,
       kJoinReply,
@@ -179,7 +194,7 @@ class Simulation {
     std::optional<ReplicaView> view;
     std::set<uint64_t> pushes;
     // As a primary: what has gone to the backup, and who waits for it.
-    bool connected = false, streams = false, syncing = false;
+    bool connected = false, streams = false, syncing = false, offered = false;
     uint64_t sent = 0, applied = 0;
     std::map<uint64_t, std::pair<int, uint64_t>> waiting;  // by record: worker and its push
     std::map<int, uint64_t> held;  // joins, until a view has begun: worker, promised view
@@ -276,16 +291,16 @@ class Simulation {
         // A process without anything tells that the one before it is gone.
         if (message.role != ReplicaRole::kPrimary) {
           if (view.Lost()) BeginView(index);
-        } else if (message.view > view.view() || view.role() == ReplicaRole::kNone) {
-          if (view.role() == ReplicaRole::kPrimary) StepDown(index);
-        } else if (message.view == view.view() && view.role() == ReplicaRole::kBackup) {
+        } else if (view.role() == ReplicaRole::kBackup) {
           view.Touch();
           GiveBack(index);
+        } else if (message.view > view.view() && view.role() == ReplicaRole::kPrimary) {
+          StepDown(index);
         }
         reply({.kind = Message::kHelloReply, .view = view.view(), .role = view.role()});
         break;
       case Message::kHelloReply:
-        if (message.view > view.view() ||
+        if ((message.view > view.view() && message.role == ReplicaRole::kPrimary) ||
             (message.role != ReplicaRole::kNone && view.role() == ReplicaRole::kNone)) {
           if (view.role() == ReplicaRole::kPrimary) StepDown(index);
           server.connected = false;
@@ -297,12 +312,12 @@ class Simulation {
         reply({.kind = Message::kBase, .view = view.view(), .number = server.sent, .base = server.pushes});
         break;
       case Message::kBase:
-        if (message.view < view.view() || view.role() == ReplicaRole::kPrimary) break;
+        if (view.role() == ReplicaRole::kPrimary) break;
         server.pushes = message.base;
         reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
         break;
       case Message::kRecord:
-        if (message.view < view.view() || view.role() == ReplicaRole::kPrimary) break;
+        if (view.role() == ReplicaRole::kPrimary) break;
         server.pushes.insert(message.base.begin(), message.base.end());
         reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
         break;
@@ -310,20 +325,26 @@ class Simulation {
         if (message.view < view.view() || view.role() == ReplicaRole::kPrimary) break;
         view.Follow(message.view);
         GiveBack(index);
+        reply({.kind = Message::kFollows, .view = message.view});
+        break;
+      case Message::kFollows:
+        if (view.role() != ReplicaRole::kPrimary || !server.streams || !server.syncing) break;
+        server.syncing = false;
+        view.AddBackup(message.view);
+        AnswerWhoWaits(index);
         break;
       case Message::kApplied:
         if (view.role() != ReplicaRole::kPrimary || !server.streams) break;
-        if (server.syncing) {
-          server.syncing = false;
-          view.AddBackup();
-          GiveBack(index);
-          reply({.kind = Message::kInSync, .view = view.view()});
+        if (!server.offered) {
+          server.offered = true;
+          reply({.kind = Message::kInSync, .view = view.OfferBackup()});
+          for (const auto& [rank, promised] : std::exchange(server.held, {})) AnswerJoin(index, rank);
         }
         server.applied = message.number;
-        AnswerWhoWaits(index);
+        if (!server.syncing) AnswerWhoWaits(index);
         break;
       case Message::kClosed:
-        server.connected = server.streams = server.syncing = false;
+        server.connected = server.streams = server.syncing = server.offered = false;
         if (view.Lost()) {
           BeginView(index);
         } else if (view.is_proposing() && view.role() == ReplicaRole::kPrimary) {
@@ -358,7 +379,7 @@ class Simulation {
     ASSERT_FALSE(!is_lost_ && missing())
         << "the primary of view " << server.view->view() << " lacks what was acknowledged";
     if (server.connected) Break(0, 1);
-    server.connected = server.streams = server.syncing = false;
+    server.connected = server.streams = server.syncing = server.offered = false;
     server.applied = server.sent;
     AnswerWhoWaits(index);
     for (const int rank : std::set(server.joined)) AnswerJoin(index, rank);
@@ -369,7 +390,8 @@ class Simulation {
   void Propose(int index, int rank) {
     const ReplicaView& view = *servers_[index].view;
     Queue(index, Id(rank))
-        .push_back({.kind = Message::kPropose, .view = view.view() + 1, .role = view.role()});
+        .push_back(
+            {.kind = Message::kPropose, .view = view.proposed(), .role = view.role(), .number = view.view()});
   }
 
   // As a record: a primary that another view has left behind, unknown to it, gets no new workers.
@@ -408,7 +430,7 @@ class Simulation {
     switch (message.kind) {
       case Message::kJoin:
         if (view.is_proposing()) {
-          server.held[rank] = 0;
+          server.held[rank] = view.proposed();
           Propose(index, rank);
         } else if (view.role() == ReplicaRole::kPrimary) {
           AnswerJoin(index, rank);
@@ -418,7 +440,6 @@ class Simulation {
         break;
       case Message::kPromise:
         if (!server.joined.contains(rank) && !server.held.contains(rank)) break;
-        if (server.held.contains(rank)) server.held[rank] = message.promised;
         if (view.Promise(rank, message.promised)) BeginView(index);
         break;
       case Message::kPush:
@@ -479,7 +500,7 @@ class Simulation {
         Queue(Id(rank), from).push_back({.kind = Message::kPush, .number = PushOf(rank)});
         break;
       case Message::kPropose:
-        if (worker.ballot.Promise(message.view, from,
+        if (worker.ballot.Promise(message.view, from, message.number,
                                   message.role == ReplicaRole::kPrimary ? from : 1 - from)) {
           Queue(Id(rank), from).push_back({.kind = Message::kPromise, .promised = message.view});
         }

@@ -39,7 +39,7 @@ constexpr Duration kSayWaitingAfter = std::chrono::seconds(1);
 constexpr Duration kReplicaPause = std::chrono::milliseconds(20);  // before the other server is asked
 constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(500);
 constexpr Duration kReplicaJoinTimeout = std::chrono::seconds(3);
-constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(500);
+constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(300);
 constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
 constexpr Duration kStallAfter = std::chrono::seconds(3);
 constexpr Duration kStallAgainAfter = std::chrono::seconds(30);
@@ -74,17 +74,17 @@ void ParameterServerClient::Beat(const std::stop_token& stop) {
   while (!wake.wait_for(lock, stop, kHeartbeatEvery, [&] { return stop.stop_requested(); })) {
     const std::lock_guard connections(connections_mutex_);
     for (const auto& shard : shards_) {
-      if (shard->connection == nullptr || !shard->joined) continue;
+      if (shard->connection == nullptr || (!shard->joined && shard->join == 0)) continue;
       ps::ClientHeader header;
       header.set_version(kWireVersion);
-      header.mutable_heartbeat()->set_awaiting(shard->awaiting);
+      header.mutable_heartbeat()->set_awaiting(shard->joined ? shard->awaiting : shard->join);
       shard->connection->Send(header, {});
     }
   }
 }
 
 absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> parameters) {
-  finishing_ = false;
+  finishing_ = has_finished_ = false;
   // Servers that were there come back sooner than ones that are still to be started.
   const TimePoint deadline = Now() + (epoch_ == 0 ? options_.connect_timeout : options_.server_timeout);
   for (const auto& shard : shards_) {
@@ -173,6 +173,7 @@ void ParameterServerClient::Replace(Shard& shard, std::unique_ptr<ShardConnectio
 absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<float> parameters) {
   const TimePoint start = Now();
   for (const auto& shard : shards_) {
+    const std::lock_guard lock(connections_mutex_);
     shard->join = 0;
     shard->next_attempt = start;
   }
@@ -181,7 +182,7 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
   const auto is_missing = [](const auto& shard) { return shard->wanted && !shard->joined; };
   while (status.ok()) {
     const auto missing = std::find_if(shards_.begin(), shards_.end(), is_missing);
-    if (missing == shards_.end()) break;
+    if (missing == shards_.end() || has_finished_) break;
     for (const auto& shard : shards_) {
       if (!is_missing(shard)) continue;
       if (shard->join == 0 && Now() >= shard->next_attempt) BeginJoin(*shard, deadline);
@@ -213,11 +214,11 @@ void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
                                              std::min(deadline, Now() + timeout), queue_, ++last_connection_);
   if (!connection.ok()) return GiveUpJoin(shard, connection.status());
   Replace(shard, *std::move(connection), false);
-  shard.join = ++last_request_;
-  shard.join_deadline = options_.replicated ? Now() + kReplicaJoinTimeout : deadline;
+  const uint64_t number = ++last_request_;
+  shard.join_deadline = options_.replicated ? Now() + kReplicaJoinTimeout + PatienceWith(shard) : deadline;
   ps::ClientHeader header;
   header.set_version(kWireVersion);
-  header.set_request(shard.join);
+  header.set_request(number);
   ps::Join* join = header.mutable_join();
   join->set_rank(RankOf(options_.cluster, options_.task));
   join->set_worker_uuid(uuid_);
@@ -227,12 +228,18 @@ void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
   join->set_shard_count(static_cast<uint32_t>(shards_.size()));
   *join->mutable_config() = options_.config;
   bytes_pushed_ += shard.connection->Send(header, {});
+  // After the join itself, so that no heartbeat asks for what cannot be there.
+  const std::lock_guard lock(connections_mutex_);
+  shard.join = number;
 }
 
 // Until the next attempt, at the other server if there is one.
 void ParameterServerClient::GiveUpJoin(Shard& shard, absl::Status why) {
   shard.last_error = std::move(why);
-  shard.join = 0;
+  {
+    const std::lock_guard lock(connections_mutex_);
+    shard.join = 0;
+  }
   if (options_.replicated) {
     TurnToOther(shard);
   } else {
@@ -250,11 +257,15 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
   if (found == shards_.end()) return absl::OkStatus();  // a connection that was given up
   Shard& shard = **found;
   if (shard.joined) {
-    const bool is_lost = !event.frame && options_.replicated && !finishing_;
+    const bool is_lost = !event.frame && options_.replicated;
     if (is_lost) {
       shard.wanted = true;
       Replace(shard, nullptr, false);
     } else {
+      if (options_.replicated && finishing_ && event.frame) {
+        const auto reply = shard.connection->Decode(event);
+        has_finished_ = has_finished_ || (reply.ok() && reply->header.has_finish());
+      }
       of_others->push_back(std::move(event));
     }
     return absl::OkStatus();
@@ -270,11 +281,17 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
     GiveBack(shard, reply->header.not_primary());
     return give_up(Unavailable("this server does not speak for it"));
   }
+  if (reply->header.has_heartbeat()) {
+    const ps::HeartbeatReply& heartbeat = reply->header.heartbeat();
+    const bool is_lost = heartbeat.unknown() && heartbeat.awaiting() == shard.join;
+    return is_lost ? give_up(Unavailable("it does not have what was sent to it")) : absl::OkStatus();
+  }
   if (reply->header.request() != shard.join) return absl::OkStatus();
   bytes_pulled_ += reply->bytes;
   if (reply->header.has_error()) {
     const absl::Status error = StatusOf(reply->header.error(), TaskName(shard.task));
-    return absl::IsUnavailable(error) ? give_up(error) : error;
+    // Cancelled: the join has not come, what came after it has.
+    return absl::IsUnavailable(error) || absl::IsCancelled(error) ? give_up(error) : error;
   }
   shard.joined_as = reply->header.join();
   bool is_primary = true;
@@ -293,7 +310,7 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
 // Whatever is asked for, or may have to be; what is in flight there is sent again.
 absl::Status ParameterServerClient::JoinAgain() {
   for (const auto& shard : shards_) {
-    shard->wanted = !shard->joined && (shard->in_flight || (options_.replicated && !finishing_));
+    shard->wanted = !shard->joined && (shard->in_flight || options_.replicated);
     if (shard->wanted) {
       spdlog::warn("{} at {}: there is no connection; connecting again", TaskName(shard->task),
                    AddressOf(*shard));
@@ -304,6 +321,10 @@ absl::Status ParameterServerClient::JoinAgain() {
   for (const auto& shard : shards_) {
     shard->last_heard = Now();  // meanwhile nobody listened
     if (!shard->wanted) continue;
+    if (!shard->joined) {  // all have finished: it has ended, or need not know
+      shard->in_flight.reset();
+      continue;
+    }
     if (shard->joined_as.epoch() != epoch_) {
       shard->epoch = 0;
       return absl::CancelledError(TaskName(shard->task) + " was replaced");
@@ -362,7 +383,7 @@ absl::StatusOr<std::optional<ShardReply>> ParameterServerClient::HandleEvent(con
     Replace(shard, nullptr, false);
     // It may have ended, and need never be asked again. But of a replicated shard the backup waits for the
     // workers, even if this one does not wait for it.
-    if (shard.in_flight || (options_.replicated && !finishing_)) MUSTER_RETURN_IF_ERROR(JoinAgain());
+    if (shard.in_flight || options_.replicated) MUSTER_RETURN_IF_ERROR(JoinAgain());
     return std::nullopt;
   }
   if (!reply.ok()) return Annotate(reply.status(), TaskName(shard.task));
@@ -401,7 +422,7 @@ bool ParameterServerClient::TakeProposal(const FrameQueue::Event& event) {
   for (const auto& shard : shards_) {
     if (shard->connection == nullptr || shard->connection->id() != event.connection) continue;
     const int primary = propose.is_primary() ? shard->server : 1 - shard->server;
-    if (!shard->ballot.Promise(propose.view(), shard->server, primary)) break;
+    if (!shard->ballot.Promise(propose.view(), shard->server, propose.earlier(), primary)) break;
     ps::ClientHeader promise;
     promise.set_version(kWireVersion);
     promise.mutable_promise()->set_view(propose.view());
@@ -415,10 +436,16 @@ void ParameterServerClient::GiveBack(Shard& shard, const ps::NotPrimary& reply) 
   shard.ballot.GiveBack(reply.promised(), shard.server);
 }
 
+// All workers' gradients may be on their way to a server in front of a heartbeat, and its parameters to them.
+Duration ParameterServerClient::PatienceWith(const Shard& shard) const {
+  const int64_t bytes = shard.range.size() * static_cast<int64_t>(sizeof(float));
+  return options_.replica_silence + TimeToSend(bytes * (options_.cluster.rank_count() + 1));
+}
+
 absl::Status ParameterServerClient::LeaveSilentServers() {
   bool any = false;
   for (const auto& shard : shards_) {
-    if (!shard->in_flight || Now() - shard->last_heard <= options_.replica_silence) continue;
+    if (!shard->in_flight || Now() - shard->last_heard <= PatienceWith(*shard)) continue;
     spdlog::warn("{} at {}: silent for {}", TaskName(shard->task), AddressOf(*shard),
                  FormatAge(Now() - shard->last_heard));
     TurnToOther(*shard);
@@ -487,6 +514,7 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
     if (!*reply) continue;
     const ps::ServerHeader& header = (*reply)->header;
     MUSTER_RETURN_IF_ERROR(ReceiveFloats(*shard, **reply, destination));
+    if (options_.replicated && header.has_finish()) has_finished_ = true;
     if (header.has_push()) {
       const uint64_t version = header.push().step();
       shard->clock = {version, std::max(version, shard->in_flight->header.push().step() + 1)};
@@ -578,6 +606,7 @@ absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::s
 
 absl::Status ParameterServerClient::Finish() {
   finishing_ = true;
+  has_finished_ = false;
   std::vector<std::optional<Request>> requests(shards_.size());
   for (auto& request : requests) request.emplace().header.mutable_finish()->set_next_step(step_);
   return Exchange(std::move(requests), {}, /*patient=*/true).status();

@@ -44,7 +44,7 @@ struct ParameterServerClientOptions {
   std::optional<TlsIdentity> tls;
   /// Each shard is with one of two servers, its own and the next; a silent one is left for the other.
   bool replicated = false;
-  Duration replica_silence = std::chrono::milliseconds(1500);
+  Duration replica_silence = std::chrono::milliseconds(1200);
 };
 
 struct JoinResult {
@@ -140,6 +140,7 @@ class ParameterServerClient {
   absl::StatusOr<std::optional<ShardReply>> HandleEvent(const FrameQueue::Event& event, Shard** shard);
   bool TakeProposal(const FrameQueue::Event& event);
   void GiveBack(Shard& shard, const ps::NotPrimary& reply);
+  Duration PatienceWith(const Shard& shard) const;
   absl::Status LeaveSilentServers();
   void TurnToOther(Shard& shard);
   void HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply);
@@ -154,9 +155,10 @@ class ParameterServerClient {
   RowPartition rows_;       // that are pushed
   RowPartition next_rows_;  // that are asked for
   const std::shared_ptr<FrameQueue> queue_;
-  uint64_t epoch_ = 0;      // of all shards; 0: not joined
-  bool finishing_ = false;  // servers may end
-  uint64_t step_ = 0;       // sync, bounded: to contribute to next
+  uint64_t epoch_ = 0;         // of all shards; 0: not joined
+  bool finishing_ = false;     // servers may end
+  bool has_finished_ = false;  // a server has said that all workers have; replicated
+  uint64_t step_ = 0;          // sync, bounded: to contribute to next
   uint64_t last_request_ = 0;
   uint64_t last_connection_ = 0;
   uint64_t sequence_ = 0;

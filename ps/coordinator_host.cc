@@ -41,10 +41,12 @@ absl::Status CoordinatorHost::CheckJoin(StreamId stream, const ps::ShardJoin& jo
     MUSTER_RETURN_IF_ERROR(is_it);
   }
   const auto known = joins_.find(shard);
-  // Incarnations of the two servers of a replicated shard have nothing to do with each other; its views have.
-  const bool is_older =
-      known != joins_.end() && (options_.replicated ? join.view() < known->second.view()
-                                                    : join.incarnation() < known->second.incarnation());
+  if (options_.replicated) {
+    // An older one steps down when it hears of the other (ps/replication.h).
+    const bool is_behind = known != joins_.end() && join.view() < known->second.view();
+    return is_behind ? Unavailable("another server speaks for shard %d", shard) : absl::OkStatus();
+  }
+  const bool is_older = known != joins_.end() && join.incarnation() < known->second.incarnation();
   return is_older || superseded_.contains(stream) ? Superseded(shard) : absl::OkStatus();
 }
 
@@ -65,7 +67,9 @@ bool CoordinatorHost::Join(std::optional<StreamId> stream, const ps::ShardJoin& 
     if (entry.second != shard) return false;
     if (is_other_process) {
       superseded_.insert(entry.first);
-      requests_->SendError(entry.first, 0, Superseded(shard));
+      requests_->SendError(
+          entry.first, 0,
+          options_.replicated ? Unavailable("another server speaks for shard %d", shard) : Superseded(shard));
     }
     return true;
   });
@@ -76,8 +80,7 @@ bool CoordinatorHost::Join(std::optional<StreamId> stream, const ps::ShardJoin& 
 
 absl::Status CoordinatorHost::Report(StreamId stream, const ps::ShardReport& report) {
   const auto shard = streams_.find(stream);
-  if (shard == streams_.end()) return InvalidArgument("a report from a stream that no shard has joined");
-  if (!coordinator_) return absl::OkStatus();  // it will be said again
+  if (shard == streams_.end() || !coordinator_) return absl::OkStatus();  // it will be said again
   ShardReport read{.epoch = report.epoch(), .step = report.step()};
   for (const ps::ShardReport::Part& part : report.held()) {
     if (part.rank() >= static_cast<uint32_t>(options_.rank_count)) {

@@ -47,7 +47,7 @@ class CoordinatorHost {
   /// Whether it is another process than before.
   bool Join(std::optional<StreamId> stream, const ps::ShardJoin& join);
 
-  /// InvalidArgument: the stream has not joined, or what it says cannot be.
+  /// InvalidArgument: what it says cannot be. Of a stream that has not joined it is ignored.
   absl::Status Report(StreamId stream, const ps::ShardReport& report);
 
   /// A shard has written these files in this epoch, by the step of their checkpoint.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/logging.h"
+#include "ps/shard_server.h"
 
 namespace muster {
 namespace {
@@ -13,6 +14,8 @@ constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kPingEvery = std::chrono::milliseconds(200);
 constexpr Duration kProposeEvery = std::chrono::milliseconds(500);
 constexpr size_t kPieceBytes = 4 << 20;
+constexpr uint64_t kMaxBaseBytes = uint64_t{1} << 40;
+constexpr Duration kBaseTimeout = std::chrono::seconds(10);  // for one sign of life while it is made
 
 std::vector<double> RankVotes(const ReplicationOptions& options) {
   return VotesOf(options.cluster, options.shard_index).ranks;
@@ -40,6 +43,12 @@ void Replication::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+// What is on its way in front of an answer takes its time, too.
+Duration Replication::Patience() const {
+  if (streams_ && !in_sync_) return kBaseTimeout;
+  return options_.silence + TimeToSend(host_->FrameBytes());
+}
+
 bool Replication::has_finished() const {
   return shard_ != nullptr && static_cast<int>(shard_->finished.size()) == options_.cluster.rank_count();
 }
@@ -52,13 +61,22 @@ void Replication::Run(const std::stop_token& stop) {
       wants_connection = WantsConnection();
     }
     if (wants_connection) {
-      const absl::Status status = Converse(stop);
+      absl::Status status;
+      try {
+        status = Converse(stop);
+      } catch (const std::bad_alloc&) {
+        const std::lock_guard lock(mutex_);
+        connection_ = nullptr;
+        host_->OnEnd(OutOfMemory());
+        return;
+      }
       if (stop.stop_requested()) return;
       const std::lock_guard lock(mutex_);
       if (in_sync_)
         spdlog::warn("{}: lost {}: {}", options_.name, TaskName(options_.partner),
                      std::string(status.message()));
       is_heard_ = streams_ = in_sync_ = drop_ = false;
+      offered_ = 0;
       OnOutOfTouch();
     }
     std::this_thread::sleep_for(kPause);
@@ -80,7 +98,9 @@ absl::Status Replication::Converse(const std::stop_token& stop) {
   absl::Status over;
   {
     const std::lock_guard lock(mutex_);
+    if (!WantsConnection()) return absl::CancelledError("it is the backup by now");
     connection_ = connection.get();
+    last_sent_ = 0;
     SayHello();
   }
   for (TimePoint last_heard = Now(); over.ok() && !stop.stop_requested();) {
@@ -96,10 +116,8 @@ absl::Status Replication::Converse(const std::stop_token& stop) {
         OnAnswer(answer);
       }
     } else if (absl::IsDeadlineExceeded(reply.status())) {
-      replication::Message ping;
-      ping.mutable_ping();
-      Send(ping);
-      if (Now() - last_heard > options_.silence) {
+      SendPing();
+      if (Now() - last_heard > Patience()) {
         over = Unavailable("silent for %s", FormatAge(Now() - last_heard));
       }
     } else {
@@ -112,8 +130,9 @@ absl::Status Replication::Converse(const std::stop_token& stop) {
   return over;
 }
 
-void Replication::Send(const replication::Message& message, const std::vector<grpc::Slice>& payload) {
+void Replication::Send(replication::Message message, const std::vector<grpc::Slice>& payload) {
   if (connection_ == nullptr) return;
+  message.set_order(++last_sent_);
   ps::ClientHeader header;
   header.set_version(kWireVersion);
   header.set_replication(message.SerializeAsString());
@@ -138,9 +157,11 @@ replication::Hello Replication::OwnHello() const {
 
 void Replication::OnAnswer(const replication::Answer& answer) {
   if (answer.has_hello()) {
-    const bool is_ahead = answer.hello().view() > view_.view();
+    // A backup that is ahead has followed an offer of this server.
+    const bool speaks = answer.hello().role() == static_cast<uint32_t>(ReplicaRole::kPrimary);
     const bool has_shard = answer.hello().role() != static_cast<uint32_t>(ReplicaRole::kNone);
-    if (is_ahead || (view_.role() == ReplicaRole::kNone && has_shard)) {
+    if ((speaks && answer.hello().view() > view_.view()) ||
+        (view_.role() == ReplicaRole::kNone && has_shard)) {
       drop_ = true;
       if (is_primary()) StepDownFor(answer.hello());
       return;
@@ -156,17 +177,30 @@ void Replication::OnAnswer(const replication::Answer& answer) {
   }
   if (answer.ended()) end_heard_ = true;
   if (!streams_ || !is_primary() || answer.applied() < base_number_) return;
-  if (!in_sync_) {
-    in_sync_ = true;
+  if (offered_ == 0) {
     begins_ = false;
-    view_.AddBackup();
-    replication::Message message;
-    message.mutable_in_sync()->set_view(view_.view());
-    Send(message);
+    offered_ = view_.OfferBackup();
+    SendPing();
+  }
+  if (!in_sync_ && answer.follows() == offered_) {
+    in_sync_ = true;
+    view_.AddBackup(offered_);
     spdlog::info("{}: {} is its backup in view {}", options_.name, TaskName(options_.partner), view_.view());
     host_->GoOn();
   }
-  outbox_->Release(answer.applied());
+  if (in_sync_) outbox_->Release(std::min(answer.applied(), outbox_->events()));
+}
+
+// Said again and again, so that it may be lost.
+void Replication::SendPing() {
+  if (!is_heard_) return SayHello();
+  replication::Message message;
+  if (offered_ != 0) {
+    message.mutable_in_sync()->set_view(offered_);
+  } else {
+    message.mutable_ping();
+  }
+  Send(message);
 }
 
 void Replication::StepDownFor(const replication::Hello& other) {
@@ -227,7 +261,10 @@ bool Replication::TellEnd() {
   if (!streams_ || end_heard_) return true;
   replication::Message message;
   message.mutable_end();
-  if (!std::exchange(end_told_, true)) Send(message);
+  if (Now() >= next_end_) {
+    Send(message);
+    next_end_ = Now() + kPingEvery;
+  }
   return false;
 }
 
@@ -254,6 +291,7 @@ void Replication::OnNextView(ReplicaRole before) {
                TaskName(options_.partner), view_.view());
   drop_ = true;
   streams_ = in_sync_ = false;
+  offered_ = 0;
   ReleaseIfAlone();
   host_->GoOn();
 }
@@ -264,8 +302,7 @@ void Replication::Promise(int rank, uint64_t view) {
 }
 
 void Replication::Tick(TimePoint now) {
-  const bool is_silent =
-      view_.role() == ReplicaRole::kBackup && stream_ && now - last_heard_ > options_.silence;
+  const bool is_silent = view_.role() == ReplicaRole::kBackup && now - last_heard_ > Patience();
   if (is_silent || view_.is_proposing()) OnOutOfTouch();
 }
 
@@ -279,7 +316,7 @@ void Replication::Answer(StreamId stream, const replication::Answer& answer) {
 absl::Status Replication::Handle(StreamId stream, const std::string& bytes, FloatPayload payload) {
   replication::Message message;
   if (!message.ParseFromString(bytes)) return InvalidArgument("a message that cannot be read");
-  if (message.has_hello()) return HandleHello(stream, message.hello());
+  if (message.has_hello()) return HandleHello(stream, message);
   if (is_primary()) {
     // An old primary, which another view has left behind.
     replication::Answer answer;
@@ -288,10 +325,22 @@ absl::Status Replication::Handle(StreamId stream, const std::string& bytes, Floa
     return absl::OkStatus();
   }
   if (stream != stream_) return FailedPrecondition("another process is the primary");
+  if (message.order() <= last_received_) return absl::OkStatus();  // a second time
+  if (message.order() != last_received_ + 1) {
+    // What it has, it keeps. The primary begins again, over another connection.
+    stream_.reset();
+    incoming_.reset();
+    return DataLoss("a message has been lost");
+  }
+  last_received_ = message.order();
   last_heard_ = Now();
   if (view_.is_proposing()) {
+    // It was silent for long, and workers may have promised. The view after the next base ends that.
     view_.Touch();
     host_->LetGo();
+    stream_.reset();
+    incoming_.reset();
+    return Unavailable("the primary was out of touch");
   }
   const absl::Status status = HandlePart(message, std::move(payload));
   if (status.ok()) return status;
@@ -303,7 +352,8 @@ absl::Status Replication::Handle(StreamId stream, const std::string& bytes, Floa
   return status;
 }
 
-absl::Status Replication::HandleHello(StreamId stream, const replication::Hello& hello) {
+absl::Status Replication::HandleHello(StreamId stream, const replication::Message& message) {
+  const replication::Hello& hello = message.hello();
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, options_.partner));
   if (static_cast<int>(hello.shard_index()) != options_.shard_index ||
       hello.shard_count() != options_.cluster.ps.size()) {
@@ -314,17 +364,21 @@ absl::Status Replication::HandleHello(StreamId stream, const replication::Hello&
     return FailedPrecondition("generation %d of the cluster here, %d there", options_.generation,
                               hello.generation());
   }
-  if (hello.role() != static_cast<uint32_t>(ReplicaRole::kPrimary)) {
+  const bool is_second = stream == stream_ && message.order() <= last_received_;
+  if (hello.role() == static_cast<uint32_t>(ReplicaRole::kNone)) {
     OnOutOfTouch();  // a process that has just started: the one before it is gone
-  } else if (hello.view() > view_.view() || (hello.view() == view_.view() && !is_primary())) {
+  } else if (hello.role() == static_cast<uint32_t>(ReplicaRole::kPrimary) && !is_second &&
+             (!is_primary() || hello.view() > view_.view())) {
     if (is_primary()) {
       StepDownFor(hello);
-    } else if (hello.view() == view_.view() && view_.role() == ReplicaRole::kBackup) {
+    } else if (view_.role() == ReplicaRole::kBackup) {
       view_.Touch();
       host_->LetGo();
     }
     stream_ = stream;
+    last_received_ = message.order();
     last_heard_ = Now();
+    applied_ = 0;
     incoming_.reset();
   }
   replication::Answer answer;
@@ -339,16 +393,21 @@ absl::Status Replication::HandlePart(const replication::Message& message, FloatP
     case replication::Message::kBase:
       incoming_.emplace().base = message.base();
       for (const checkpoint::Section& section : message.base().header().sections()) {
+        if (section.bytes() > kMaxBaseBytes) return DataLoss("a section of %d bytes", section.bytes());
         incoming_->bytes_left += section.bytes();
       }
-      return incoming_->bytes_left == 0 ? BuildShard() : absl::OkStatus();
+      if (incoming_->bytes_left == 0) MUSTER_RETURN_IF_ERROR(BuildShard());
+      Answer(*stream_, answer);  // it lives
+      return absl::OkStatus();
     case replication::Message::kPiece:
       if (!incoming_ || incoming_->bytes_left < static_cast<uint64_t>(payload.size_bytes())) {
         return DataLoss("more than the shard has");
       }
       incoming_->bytes_left -= payload.size_bytes();
       incoming_->pieces.push_back(std::move(payload));
-      return incoming_->bytes_left == 0 ? BuildShard() : absl::OkStatus();
+      if (incoming_->bytes_left == 0) MUSTER_RETURN_IF_ERROR(BuildShard());
+      Answer(*stream_, answer);
+      return absl::OkStatus();
     case replication::Message::kBaseEnd:
       if (!incoming_ || incoming_->shard == nullptr) return DataLoss("less than the shard has");
       shard_ = std::move(incoming_->shard);
@@ -358,17 +417,23 @@ absl::Status Replication::HandlePart(const replication::Message& message, FloatP
       ShardReplay* const shard = incoming_ ? incoming_->shard.get() : shard_.get();
       if (shard == nullptr) return DataLoss("what was done to a shard that is not here");
       MUSTER_RETURN_IF_ERROR(shard->Replay(message.record(), std::move(payload)));
-      if (message.record().carried()) return absl::OkStatus();
-      break;
+      if (!message.record().carried()) break;
+      Answer(*stream_, answer);
+      return absl::OkStatus();
     }
     case replication::Message::kInSync:
       if (shard_ == nullptr || message.in_sync().view() < view_.view())
         return DataLoss("no view of this shard");
-      view_.Follow(message.in_sync().view());
-      host_->LetGo();
+      if (view_.role() != ReplicaRole::kBackup || view_.view() != message.in_sync().view()) {
+        view_.Follow(message.in_sync().view());
+        host_->LetGo();
+      }
+      answer.set_follows(view_.view());
+      answer.set_applied(applied_);
+      Answer(*stream_, answer);
       return absl::OkStatus();
     case replication::Message::kEnd:
-      host_->OnEnd();
+      host_->OnEnd(absl::OkStatus());
       answer.set_ended(true);
       [[fallthrough]];
     default:

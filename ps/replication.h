@@ -28,8 +28,9 @@ struct ReplicationOptions {
   TaskId own, partner;      // servers of the shard
   uint64_t generation = 0;  // of the cluster
   std::optional<TlsIdentity> tls;
-  Duration silence = std::chrono::seconds(1);  // of the other, after which it is out of touch
-  std::string name;                            // for its log
+  Duration silence =
+      std::chrono::seconds(1);  // of the other, after which it is out of touch; longer for much data
+  std::string name;             // for its log
 };
 
 /// A shard at a moment, and what is in no part of it.
@@ -52,14 +53,16 @@ class Replication {
     virtual void StepDown() = 0;
     /// Asks all workers that are joined, or wait for it, for a promise of the next view.
     virtual void Propose() = 0;
-    /// Those who wait, but have not joined, are let go, and given back what they have promised.
+    /// Those who wait, but have not joined, are let go, and given back what they may have promised.
     virtual void LetGo() = 0;
     /// The primary proposes no view any more; those who wait can be served.
     virtual void GoOn() = 0;
+    /// The largest that is sent for this shard at once, as far as this server knows the job.
+    virtual int64_t FrameBytes() const = 0;
     /// nullopt: the shard has not begun.
     virtual std::optional<ReplicaBase> Base() = 0;
-    /// As the backup: the job has ended well.
-    virtual void OnEnd() = 0;
+    /// The job has ended well, as the primary says; or it cannot go on here.
+    virtual void OnEnd(const absl::Status& status) = 0;
   };
 
   /// All must live longer. The mutex is taken by a thread of this object.
@@ -71,6 +74,8 @@ class Replication {
   void Stop();
 
   const ReplicaView& view() const { return view_; }
+  /// As the primary: there is a backup, which knows it.
+  bool is_safe() const { return in_sync_ && !view_.is_proposing(); }
   bool is_primary() const { return view_.role() == ReplicaRole::kPrimary; }
   /// It may answer workers that come.
   bool serves() const { return is_primary() && !view_.is_proposing(); }
@@ -90,6 +95,11 @@ class Replication {
   absl::Status Handle(StreamId stream, const std::string& message, FloatPayload payload);
   void OnClosed(StreamId stream);
 
+  /// As the backup: this process is the newest of its rank, as far as the primary has said.
+  bool IsNewest(const WorkerIdentity& worker) const {
+    return shard_ != nullptr && shard_->shard->rule().CheckNewest(worker).ok();
+  }
+
   void Promise(int rank, uint64_t view);
   void Withdraw(int rank) { view_.Withdraw(rank); }
 
@@ -108,8 +118,9 @@ class Replication {
   void Run(const std::stop_token& stop);
   absl::Status Converse(const std::stop_token& stop);
   bool WantsConnection();
-  void Send(const replication::Message& message, const std::vector<grpc::Slice>& payload = {});
+  void Send(replication::Message message, const std::vector<grpc::Slice>& payload = {});
   void SayHello();
+  void SendPing();
   replication::Hello OwnHello() const;
   void OnAnswer(const replication::Answer& answer);
   void StepDownFor(const replication::Hello& other);
@@ -117,9 +128,10 @@ class Replication {
   void OnOutOfTouch();
   void OnNextView(ReplicaRole before);
   void ReleaseIfAlone();
-  absl::Status HandleHello(StreamId stream, const replication::Hello& hello);
+  absl::Status HandleHello(StreamId stream, const replication::Message& message);
   absl::Status HandlePart(const replication::Message& message, FloatPayload payload);
   absl::Status BuildShard();
+  Duration Patience() const;
   void Answer(StreamId stream, const replication::Answer& answer);
 
   const ReplicationOptions options_;
@@ -132,18 +144,22 @@ class Replication {
 
   // As the primary, or when it has just started: to the other.
   ShardConnection* connection_ = nullptr;  // the thread's
+  uint64_t last_sent_ = 0;                 // order
   bool is_heard_ = false;                  // its answer to hello has come
   bool streams_ = false;                   // the base is on its way, and all that comes after it
   uint64_t base_number_ = 0;
-  bool in_sync_ = false;  // over this connection
+  uint64_t offered_ = 0;  // view: the other may be the backup in it
+  bool in_sync_ = false;  // and is
   bool begins_ = false;   // the first backup is waited for: nothing is acknowledged without it
   bool drop_ = false;     // this connection
-  bool end_told_ = false, end_heard_ = false;
+  bool end_heard_ = false;
+  TimePoint next_end_;
 
   // As the backup: from the primary.
   std::optional<StreamId> stream_;
   TimePoint last_heard_;
-  uint64_t applied_ = 0;  // number
+  uint64_t last_received_ = 0;  // order
+  uint64_t applied_ = 0;        // number
   std::unique_ptr<ShardReplay> shard_;
   std::optional<Incoming> incoming_;
 

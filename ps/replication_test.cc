@@ -1,5 +1,6 @@
 // Shards on two servers each: whichever server is lost, nothing that was acknowledged is, and nobody goes
 // back.
+#include <absl/cleanup/cleanup.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -107,6 +108,40 @@ TEST(Replication, TenThousandPushesAreTenThousand) {
   const auto begin = parameters.begin() + cluster.layout.tensors()[1].offset;
   const std::vector<float> biases(begin, begin + 5);
   EXPECT_THAT(biases, testing::Each(static_cast<float>(kPushes)));
+}
+
+// What is lost, doubled and late on the streams of workers, and between servers.
+TEST(Replication, NothingIsLostOverABadNetwork) {
+  constexpr int kWorkers = 4, kPushes = 50;
+  Cluster cluster(
+      2, kWorkers, UpdateMode::kAsync,
+      {{.kind = OptimizerKind::kSgd, .learning_rate = 1}, {.kind = OptimizerKind::kSgd, .learning_rate = 1}});
+  ShardConnection::InjectFaults(FrameFaultOptions{
+      .lost = 0.1, .doubled = 0.1, .late = 0.1, .latest = std::chrono::milliseconds(200), .seed = 3});
+  const absl::Cleanup heal = [] { ShardConnection::InjectFaults(std::nullopt); };
+  cluster.Replicate();
+  std::vector<absl::Status> results(kWorkers);
+  {
+    std::vector<std::jthread> workers;
+    for (int rank = 0; rank < kWorkers; ++rank) {
+      workers.emplace_back([&, rank] {
+        std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), -1.0f);
+        ParameterServerClient client(cluster.ClientOptions(rank));
+        results[rank] = client.Join(parameters).status();
+        for (int i = 0; i < kPushes && results[rank].ok(); ++i) {
+          results[rank] = Push(client, gradient, parameters).status();
+        }
+        if (results[rank].ok() && rank == 0) {
+          results[rank] = client.AwaitOthers(parameters).status();
+          const auto begin = parameters.begin() + cluster.layout.tensors()[1].offset;
+          EXPECT_THAT(std::vector<float>(begin, begin + 5),
+                      testing::Each(static_cast<float>(kWorkers * kPushes)));
+        }
+        if (results[rank].ok()) results[rank] = client.Finish();
+      });
+    }
+  }
+  for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
 }
 
 }  // namespace

@@ -22,8 +22,7 @@ using StreamId = FrameServer::StreamId;
 
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // which shards are needed
 constexpr Duration kCloseTimeout = std::chrono::seconds(5);      // for the others to hang up at the end
-constexpr Duration kTakeOverTimeout =
-    std::chrono::seconds(5);  // at the end, of a shard that has lost its primary
+constexpr Duration kTakeOverTimeout = std::chrono::minutes(1);   // for the other shards, at the end
 
 class Process final : public ParameterServer, private FrameServer::Handler {
  public:
@@ -102,7 +101,7 @@ absl::Status Process::Wait() {
     if (std::any_of(ends.begin(), ends.end(), has_ended)) {
       if (!deadline) deadline = Now() + kTakeOverTimeout;
       const auto is_needed = [](const auto& shard) { return shard->is_needed(); };
-      if (std::none_of(shards_.begin(), shards_.end(), is_needed)) break;
+      if (std::none_of(shards_.begin(), shards_.end(), is_needed) || Now() >= *deadline) break;
     }
     changed.wait_for(lock, kLookEvery);
   }
@@ -122,7 +121,7 @@ absl::Status Process::Wait() {
 ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
   const std::lock_guard lock(mutex_);
   ShardServer*& shard = streams_[stream];
-  if (shard != nullptr) return shard;
+  if (shard != nullptr || shards_.empty()) return shard;
   shard = shards_[0].get();
   if (shards_.size() == 1) return shard;
   replication::Message message;
@@ -138,6 +137,10 @@ ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
 // so this is the end.
 void Process::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
   try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (shards_.empty()) return;  // it could not be started
+    }
     ps::ClientHeader header;
     ShardGradient gradient;
     absl::Status status = DecodeFrame(frame, &header, &gradient.values);

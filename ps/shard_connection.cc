@@ -9,10 +9,48 @@
 
 namespace muster {
 
+namespace {
+
+// For tests.
+class InjectedFaults {
+ public:
+  void Set(const std::optional<FrameFaultOptions>& faults) {
+    const std::lock_guard lock(mutex_);
+    faults_ = faults;
+  }
+  std::optional<FrameFaultOptions> Get() {
+    const std::lock_guard lock(mutex_);
+    return faults_;
+  }
+  uint64_t NextStream() {
+    const std::lock_guard lock(mutex_);
+    return ++streams_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<FrameFaultOptions> faults_;
+  uint64_t streams_ = 0;
+};
+
+InjectedFaults injected;
+
+}  // namespace
+
+void ShardConnection::InjectFaults(const std::optional<FrameFaultOptions>& faults) { injected.Set(faults); }
+
 class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   Stream(const std::shared_ptr<grpc::Channel>& channel, FrameQueue* queue, uint64_t id)
       : stub_(channel), queue_(queue), id_(id) {
+    if (const auto faults = injected.Get()) {
+      const uint64_t stream = 2 * injected.NextStream();
+      outgoing_faults_.emplace(*faults, stream,
+                               [this](grpc::ByteBuffer frame) { SendNow(std::move(frame)); });
+      incoming_faults_.emplace(*faults, stream + 1, [this](grpc::ByteBuffer frame) {
+        queue_->Push({id_, std::move(frame)});
+      });
+    }
     stub_.PrepareBidiStreamingCall(&context_, "/muster.ps.ParameterServer/Exchange", {}, this);
     StartRead(&incoming_);
     AddHold();  // so that writes may be started from outside a reaction
@@ -21,13 +59,21 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
 
   /// After this no reaction runs.
   ~Stream() override {
+    outgoing_faults_.reset();
     context_.TryCancel();
     RemoveHold();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
+    lock.unlock();
+    incoming_faults_.reset();
   }
 
   void Send(grpc::ByteBuffer frame) {
+    if (outgoing_faults_) return outgoing_faults_->Pass(frame);
+    SendNow(std::move(frame));
+  }
+
+  void SendNow(grpc::ByteBuffer frame) {
     const std::lock_guard lock(mutex_);
     outgoing_.push_back(std::move(frame));
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
@@ -35,7 +81,12 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
 
   void OnReadDone(bool ok) override {
     if (ok) {
-      queue_->Push({id_, std::move(incoming_)});  // without the mutex: whoever takes it may send
+      // Without the mutex: whoever takes it may send.
+      if (incoming_faults_) {
+        incoming_faults_->Pass(incoming_);
+      } else {
+        queue_->Push({id_, std::move(incoming_)});
+      }
       incoming_ = grpc::ByteBuffer();
       StartRead(&incoming_);
     } else {
@@ -74,6 +125,7 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
   std::deque<grpc::ByteBuffer> outgoing_;  // the front one is being written
   bool broken_ = false;
   bool done_ = false;
+  std::optional<FrameFaults> outgoing_faults_, incoming_faults_;  // in tests
 };
 
 absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/frame_faults.h"
 #include "ps/frame_queue.h"
 #include "ps/tls.h"
 #include "ps/wire.h"
@@ -46,6 +47,9 @@ class ShardConnection {
   absl::StatusOr<ShardReply> Decode(const FrameQueue::Event& event) const;
 
   uint64_t id() const { return id_; }
+
+  /// For tests: of all connections that are made from now on, in both directions.
+  static void InjectFaults(const std::optional<FrameFaultOptions>& faults);
 
  private:
   class Stream;

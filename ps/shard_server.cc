@@ -32,6 +32,7 @@ constexpr Duration kTalkEvery =
 constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so long is worth a word
 constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
 constexpr Duration kReplicaTalkEvery = std::chrono::milliseconds(300);  // where others notice silence sooner
+constexpr Duration kOverTimeout = std::chrono::seconds(3);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
 constexpr Duration kEndTick = std::chrono::milliseconds(10);
 constexpr Duration kFlushTimeout = std::chrono::seconds(5);  // for a backup, at the end
@@ -52,7 +53,7 @@ class Server final : public ShardServer, private Replication::Host {
   bool is_needed() const override;
   bool is_replicated() const override {
     const std::lock_guard lock(mutex_);
-    return replication_ && replication_->serves() && replication_->view().has_backup();
+    return replication_ && replication_->is_safe();
   }
 
  private:
@@ -84,6 +85,7 @@ class Server final : public ShardServer, private Replication::Host {
   absl::Status HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
                             const ps::Finish& finish);
   void HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat);
+  bool IsPending(StreamId stream) const;
   absl::Status HandleShardJoin(StreamId stream, const ps::ShardJoin& join);
   void AnswerAwait(PushId id);
   void AnswerFinishes();
@@ -105,7 +107,7 @@ class Server final : public ShardServer, private Replication::Host {
   void ScheduleSnapshot();
   void LogNotices();
   void TellOthers(bool always);
-  void OnCoordination(const ps::Coordination& coordination);
+  void OnCoordination(const ps::Coordination& coordination, uint64_t round);
   void HandleCoordination(const ps::Coordination& coordination);
   void LogStall(const std::string& waits_for);
   void WithinMemory(const std::function<void()>& work);
@@ -129,7 +131,10 @@ class Server final : public ShardServer, private Replication::Host {
   void SendNotPrimary(StreamId stream, uint64_t request, uint64_t promised);
   void GoOn() override;
   std::optional<ReplicaBase> Base() override;
-  void OnEnd() override { EndWith(absl::OkStatus()); }
+  void OnEnd(const absl::Status& status) override { EndWith(status); }
+  int64_t FrameBytes() const override {
+    return shard_ ? shard_->shard().range().size() * static_cast<int64_t>(sizeof(float)) : 0;
+  }
   void HandlePromise(StreamId stream, const ps::Promise& promise);
   void OpenLink();
 
@@ -163,7 +168,6 @@ class Server final : public ShardServer, private Replication::Host {
     StreamId stream = 0;
     uint64_t request = 0;
     ps::Join join;
-    uint64_t promised = 0;  // view
   };
   std::vector<PendingJoin> pending_joins_;  // until the first one begins, or the next view
   std::optional<ShardEpoch> shard_;
@@ -192,10 +196,12 @@ class Server final : public ShardServer, private Replication::Host {
   std::optional<CoordinatorHost> host_;
   std::map<int, PushId> awaits_;  // by rank
 
+  std::optional<TimePoint> over_since_;
   std::unique_ptr<Replication> replication_;  // null: it is the only server of the shard
 
   // The others
   std::unique_ptr<CoordinatorLink> link_;
+  uint64_t link_round_ = 0;                    // of the last one
   std::unique_ptr<CoordinatorLink> old_link_;  // that ends when no lock is held
   Epoch offered_epoch_;                        // by the coordinator
   int needed_ = 1;                             // parts of a step to report
@@ -265,21 +271,25 @@ void Server::OpenLink() {
                               .tls = options_.tls,
                               .server_timeout = options_.server_timeout};
   if (options_.replicated) link.silence = options_.replica_silence;
+  const uint64_t round = ++link_round_;
   link_ = std::make_unique<CoordinatorLink>(
-      std::move(link), CoordinatorLink::Callbacks{
-                           .join =
-                               [this] {
-                                 const std::lock_guard lock(mutex_);
-                                 told_report_ = {};  // ps:0 may be another process
-                                 return OwnJoin();
-                               },
-                           .on_coordination = [this](const ps::Coordination& c) { OnCoordination(c); },
-                           .on_lost =
-                               [this](const absl::Status& status) {
-                                 const std::lock_guard lock(mutex_);
-                                 EndWith(all_finished() && !keeps_checkpoints() ? absl::OkStatus() : status);
-                               },
-                       });
+      std::move(link),
+      CoordinatorLink::Callbacks{
+          .join =
+              [this] {
+                const std::lock_guard lock(mutex_);
+                told_report_ = {};  // ps:0 may be another process
+                return OwnJoin();
+              },
+          .on_coordination =
+              [this, round](const ps::Coordination& coordination) { OnCoordination(coordination, round); },
+          .on_lost =
+              [this, round](const absl::Status& status) {
+                const std::lock_guard lock(mutex_);
+                if (round != link_round_) return;
+                EndWith(all_finished() && !keeps_checkpoints() ? absl::OkStatus() : status);
+              },
+      });
 }
 
 Server::~Server() {
@@ -318,10 +328,15 @@ absl::Status Server::Serve() {
     WithinMemory([&] {
       if (replication_) replication_->Tick(Now());
       if (replication_ && !replication_->is_primary()) {
-        // A primary that has ended, and all have finished: there is nothing to take over.
-        if (replication_->is_proposing() && replication_->has_finished()) EndWith(absl::OkStatus());
+        // All have finished, and nobody comes to hear of it: the primary has told them.
+        const bool is_over = replication_->is_proposing() && replication_->has_finished();
+        if (!is_over) over_since_.reset();
+        if (is_over && !over_since_) over_since_ = Now();
+        if (is_over && pending_joins_.empty() && Now() >= *over_since_ + kOverTimeout)
+          EndWith(absl::OkStatus());
         return;
       }
+      if (!serves()) return;
       if (coordinator() != nullptr && !awaits_first_worker_) coordinator()->Tick(Now());
       Coordinate(talk);
     });
@@ -376,6 +391,12 @@ absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, Sha
     if (!replication_) return FailedPrecondition("%s has no --durability=replicated", name_);
     return replication_->Handle(stream, header.replication(), std::move(gradient.values));
   }
+  if (header.has_heartbeat() && IsPending(stream)) {
+    ps::ServerHeader reply;
+    reply.mutable_heartbeat()->set_awaiting(header.heartbeat().awaiting());
+    requests_->SendNow(stream, std::move(reply));
+    return absl::OkStatus();
+  }
   if (replication_ && !replication_->is_primary() && !header.has_join() && !header.has_promise()) {
     SendNotPrimary(stream, header.request(), 0);
     return absl::OkStatus();
@@ -417,6 +438,11 @@ absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, Sha
   return absl::OkStatus();
 }
 
+bool Server::IsPending(StreamId stream) const {
+  return std::any_of(pending_joins_.begin(), pending_joins_.end(),
+                     [&](const PendingJoin& pending) { return pending.stream == stream; });
+}
+
 absl::Status Server::HandleOfWorker(StreamId stream, const WorkerIdentity& worker,
                                     const ps::ClientHeader& header, ShardGradient gradient) {
   if (Coordinator* const members = coordinator();
@@ -427,6 +453,8 @@ absl::Status Server::HandleOfWorker(StreamId stream, const WorkerIdentity& worke
     case ps::ClientHeader::kPush:
       return HandlePush(stream, worker, header.request(), header.push(), std::move(gradient));
     case ps::ClientHeader::kPull:
+      // Read only where it is sure that no other server has gone on.
+      if (replication_) (void)Log(journal::Record());
       return shard_->Pull(stream, header.request(), header.pull());
     case ps::ClientHeader::kAwaitFinished:
       return HandleAwait(stream, worker, header.request());
@@ -477,7 +505,8 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
       .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
   const bool same_process = shard_->rule().CheckNewest(worker).ok();  // whose connection broke
   MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, shard_->Join(worker));
-  if (!same_process && !Log(JoinRecord(worker))) return *end_;
+  // A replicated one says with each that this server still speaks for the shard.
+  if ((replication_ || (journal_ && !same_process)) && !Log(JoinRecord(worker))) return *end_;
   workers_[stream] = {worker, epoch().number};
   if (!same_process) finished_ranks_.erase(worker.rank);
   if (Coordinator* const members = coordinator(); members != nullptr) {
@@ -503,7 +532,8 @@ absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, u
                                 const ps::Push& push, ShardGradient gradient) {
   MUSTER_RETURN_IF_ERROR(shard_->CheckPush(worker, push, gradient));
   const bool may_count = gradient.finite && shard_->rule().CheckNewest(worker).ok();
-  if (may_count && !Log(PushRecord(worker, push, gradient), gradient.values)) return *end_;
+  const bool is_logged = journal_ || replication_;
+  if (is_logged && may_count && !Log(PushRecord(worker, push, gradient), gradient.values)) return *end_;
   shard_->Push(worker, requests_->Add(stream, request, push.next_rows()), push, std::move(gradient));
   return absl::OkStatus();
 }
@@ -533,8 +563,8 @@ absl::Status Server::HandleFinish(StreamId stream, const WorkerIdentity& worker,
                                   const ps::Finish& finish) {
   MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
   finishes_.push_back(requests_->Add(stream, request));
-  if (!keeps_checkpoints() || end_) AnswerFinishes();
   if (replication_) (void)Log(FinishRecord(worker.rank, finish.next_step()));
+  if ((!keeps_checkpoints() && !replication_) || end_) AnswerFinishes();
   finished_ranks_[worker.rank] = finish.next_step();
   last_step_ = std::max(last_step_, finish.next_step());
   if (coordinator() != nullptr) coordinator()->Finish(worker.rank, finish.next_step(), Now());
@@ -546,6 +576,7 @@ absl::Status Server::HandleFinish(StreamId stream, const WorkerIdentity& worker,
 }
 
 // With checkpoints, when the last one is there: until then a worker may have to do some of its work again.
+// Replicated, when all have finished: until then their promises may be needed.
 void Server::AnswerFinishes() {
   for (const PushId id : std::exchange(finishes_, {})) {
     ps::ServerHeader reply;
@@ -556,6 +587,7 @@ void Server::AnswerFinishes() {
 
 void Server::HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat) {
   if (heartbeat.awaiting() == 0) return;
+  if (!serves()) return;  // the worker looks for the other one
   ps::ServerHeader header;
   header.mutable_heartbeat()->set_awaiting(heartbeat.awaiting());
   // An answer may wait for the backup.
@@ -710,7 +742,8 @@ void Server::EndWith(const absl::Status& status) {
 }
 
 void Server::Coordinate(bool always) {
-  if (end_ || (replication_ && !replication_->is_primary())) return;
+  // A primary that may have been left behind says nothing: others would take it for the one.
+  if (end_ || !serves()) return;
   if (host_) {
     CoordinateAsFirst(always);
   } else {
@@ -826,9 +859,9 @@ void Server::CoordinateAsOther(bool always) {
   });
 }
 
-void Server::OnCoordination(const ps::Coordination& coordination) {
+void Server::OnCoordination(const ps::Coordination& coordination, uint64_t round) {
   const std::lock_guard lock(mutex_);
-  if (end_) return;
+  if (end_ || round != link_round_) return;
   WithinMemory([&] { HandleCoordination(coordination); });
 }
 
@@ -1004,6 +1037,7 @@ void Server::StepDown() {
   outbox_.Clear();
   host_.reset();
   old_link_ = std::move(link_);
+  ++link_round_;
   shard_.reset();
   fresh_.reset();
   config_.reset();
@@ -1024,27 +1058,37 @@ void Server::Propose() {
 
 void Server::ProposeTo(StreamId stream) {
   ps::ServerHeader header;
-  header.mutable_propose()->set_view(replication_->view().view() + 1);
+  header.mutable_propose()->set_view(replication_->view().proposed());
+  header.mutable_propose()->set_earlier(replication_->view().view());
   header.mutable_propose()->set_is_primary(replication_->is_primary());
   requests_->SendNow(stream, std::move(header));
 }
 
 void Server::HandlePromise(StreamId stream, const ps::Promise& promise) {
   if (!replication_) return;
+  // Of two processes of a rank only the newest has its vote.
+  const auto is_newest = [this](const WorkerIdentity& worker) {
+    return shard_ ? shard_->rule().CheckNewest(worker).ok() : replication_->IsNewest(worker);
+  };
   if (const auto joined = workers_.find(stream); joined != workers_.end()) {
-    return replication_->Promise(joined->second.worker.rank, promise.view());
+    const WorkerIdentity& worker = joined->second.worker;
+    if (is_newest(worker)) replication_->Promise(worker.rank, promise.view());
+    return;
   }
-  for (PendingJoin& pending : pending_joins_) {
+  for (const PendingJoin& pending : pending_joins_) {
     if (pending.stream != stream) continue;
-    pending.promised = promise.view();
-    return replication_->Promise(static_cast<int>(pending.join.rank()), promise.view());
+    const WorkerIdentity worker{.rank = static_cast<int>(pending.join.rank()),
+                                .uuid = pending.join.worker_uuid(),
+                                .incarnation = pending.join.incarnation()};
+    if (is_newest(worker)) replication_->Promise(worker.rank, promise.view());
+    return;
   }
 }
 
 void Server::LetGo() {
   if (replication_->is_primary()) return GoOn();
   for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
-    SendNotPrimary(pending.stream, pending.request, pending.promised);
+    SendNotPrimary(pending.stream, pending.request, replication_->view().proposed());
   }
 }
 
@@ -1061,7 +1105,7 @@ void Server::GoOn() {
     const absl::Status status = HandleJoin(pending.stream, pending.request, pending.join);
     if (!status.ok()) requests_->SendError(pending.stream, pending.request, status);
   }
-  changed_.notify_all();
+  Coordinate(/*always=*/true);
 }
 
 std::optional<ReplicaBase> Server::Base() {

@@ -11,7 +11,7 @@
 
 namespace muster {
 
-/// Why a server ends that has too little of it.
+/// Why a server ends that has too little memory.
 absl::Status OutOfMemory();
 
 /// Any thread may call any method.

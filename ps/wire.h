@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "proto/parameter_server.pb.h"
 
@@ -23,6 +24,12 @@ inline constexpr uint32_t kWireVersion = 6;
 
 /// The largest message that either end accepts: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
+
+/// How long a network that is slow for a cluster may take for so much: more than this is silence.
+inline Duration TimeToSend(int64_t bytes) {
+  constexpr int64_t kBytesPerSecond = 25'000'000;
+  return std::chrono::milliseconds(bytes * 1000 / kBytesPerSecond);
+}
 
 /// Received floats, in as many pieces as the transport delivered them in. Copies share the bytes.
 class FloatPayload {
