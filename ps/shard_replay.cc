@@ -81,6 +81,8 @@ absl::Status ShardReplay::Replay(const journal::Record& record, FloatPayload pay
     const journal::Decision& decision = record.decision();
     std::vector<int> ranks(decision.ranks().begin(), decision.ranks().end());
     if (ranks.empty() || !std::all_of(decision.ranks().begin(), decision.ranks().end(), is_rank)) return bad;
+    const auto known = decisions.find(decision.step());
+    if (known != decisions.end() && known->second != ranks) return bad;
     shard->Decide({decision.step(), ranks});
     decisions[decision.step()] = std::move(ranks);
     const uint64_t kept = kDecisionsKept + update.rule.staleness;

@@ -32,6 +32,7 @@ constexpr Duration kTalkEvery =
 constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so long is worth a word
 constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
 constexpr Duration kReplicaTalkEvery = std::chrono::milliseconds(300);  // where others notice silence sooner
+constexpr size_t kMaxRecordBytes = 128 << 20;  // half of what a frame takes as its header
 constexpr Duration kOverTimeout = std::chrono::seconds(3);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
 constexpr Duration kEndTick = std::chrono::milliseconds(10);
@@ -532,8 +533,14 @@ absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, u
                                 const ps::Push& push, ShardGradient gradient) {
   MUSTER_RETURN_IF_ERROR(shard_->CheckPush(worker, push, gradient));
   const bool may_count = gradient.finite && shard_->rule().CheckNewest(worker).ok();
-  const bool is_logged = journal_ || replication_;
-  if (is_logged && may_count && !Log(PushRecord(worker, push, gradient), gradient.values)) return *end_;
+  if ((journal_ || replication_) && may_count) {
+    const journal::Record record = PushRecord(worker, push, gradient);
+    if (record.ByteSizeLong() > kMaxRecordBytes) {
+      return InvalidArgument("a push with a header of %d bytes: it names too many rows",
+                             record.ByteSizeLong());
+    }
+    if (!Log(record, gradient.values)) return *end_;
+  }
   shard_->Push(worker, requests_->Add(stream, request, push.next_rows()), push, std::move(gradient));
   return absl::OkStatus();
 }

@@ -76,16 +76,19 @@ TEST_F(TrainerReplication, AServerThatIsGoneForGoodIsNotMissed) {
 
 TEST_F(TrainerReplication, AServerThatStoodStillIsRefusedAndBecomesTheBackup) {
   const Json expected = Run(MakeCluster(2, 2), Flags(600), "undisturbed");
-  auto tasks = StartCluster(MakeCluster(2, 2), Flags(600), "stopped");
-  AwaitLosses("stopped", 5, tasks[2].process);
-  AwaitBackups(tasks, 2);
-  tasks[0].process.Signal(SIGSTOP);
-  AwaitLosses("stopped", Losses("stopped").size() + 5, tasks[2].process);
-  tasks[0].process.Signal(SIGCONT);
-  AwaitBackups(tasks, 4);
-  WaitForSuccess(tasks);
-  EXPECT_EQ(Result("stopped")["parameters_crc32c"], expected["parameters_crc32c"]) << Logs(tasks);
-  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("steps down"));
+  for (const int ps : {0, 1}) {
+    const std::string run = absl::StrFormat("stopped-%d", ps);
+    auto tasks = StartCluster(MakeCluster(2, 2), Flags(600), run);
+    AwaitLosses(run, 5, tasks[2].process);
+    AwaitBackups(tasks, 2);
+    tasks[ps].process.Signal(SIGSTOP);
+    AwaitLosses(run, Losses(run).size() + 5, tasks[2].process);
+    tasks[ps].process.Signal(SIGCONT);
+    AwaitBackups(tasks, 4);
+    WaitForSuccess(tasks);
+    EXPECT_EQ(Result(run)["parameters_crc32c"], expected["parameters_crc32c"]) << Logs(tasks);
+    EXPECT_THAT(*ReadFile(tasks[ps].log), HasSubstr("steps down"));
+  }
 }
 
 TEST_F(TrainerReplication, AsyncTrainingLosesNothing) {

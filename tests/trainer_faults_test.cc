@@ -1,0 +1,121 @@
+// Real parameter servers that are killed while frames to and from their workers are lost, doubled and late:
+// each push counts once.
+#include <absl/cleanup/cleanup.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/ps_cluster.h"
+#include "tests/support/trainers_fixture.h"
+
+namespace muster {
+namespace {
+
+class TrainerFaults : public Trainers {
+ protected:
+  static constexpr int kWorkers = 40;
+  static constexpr int kPushes = 10'000;  // of all workers together
+  static constexpr int kKills = 5;
+
+  // One worker's part of them: each adds 1 to every parameter of both servers.
+  absl::Status PushAll(const ParameterServerClientOptions& options, std::atomic<int>* pushed,
+                       std::vector<float>* result) {
+    ParameterServerClient client(options);
+    std::vector<float> parameters(options.layout.size());
+    const std::vector<float> gradient(options.layout.size(), -1.0f);
+    MUSTER_RETURN_IF_ERROR(client.Join(parameters).status());
+    for (int i = 0; i < kPushes / kWorkers; ++i) {
+      MUSTER_RETURN_IF_ERROR(Push(client, gradient, parameters).status());
+      ++*pushed;
+    }
+    if (options.task.index == 0) {
+      MUSTER_ASSIGN_OR_RETURN(const ps::AwaitFinishedReply reply, client.AwaitOthers(parameters));
+      EXPECT_EQ(reply.pushes().applied(), static_cast<uint64_t>(kPushes));
+      *result = parameters;
+    }
+    return client.Finish();
+  }
+
+  // `settled`: a server may be killed again.
+  void KillServersWhilePushing(const std::vector<std::string>& flags, bool replicated,
+                               const std::function<void(std::vector<Started>&)>& settled) {
+    const ClusterSpec cluster = MakeCluster(2, kWorkers);
+    const ParameterLayout layout = TestLayout();
+    const std::vector<OptimizerConfig> sgd(2, {.kind = OptimizerKind::kSgd, .learning_rate = 1});
+    UpdateConfig update{.rule = {.mode = UpdateMode::kAsync, .worker_count = kWorkers}};
+    std::vector<Started> servers;
+    for (int i : {0, 1}) servers.push_back(StartTask(cluster, {Role::kPs, i}, flags, "faults"));
+    ShardConnection::InjectFaults(FrameFaultOptions{
+        .lost = 0.1, .doubled = 0.1, .late = 0.1, .latest = std::chrono::milliseconds(200), .seed = 11});
+    const absl::Cleanup heal = [] { ShardConnection::InjectFaults(std::nullopt); };
+    std::vector<absl::Status> results(kWorkers);
+    std::vector<float> parameters;
+    std::atomic<int> pushed = 0;
+    {
+      std::vector<std::jthread> workers;
+      for (int rank = 0; rank < kWorkers; ++rank) {
+        workers.emplace_back([&, rank] {
+          const ParameterServerClientOptions options{
+              .cluster = cluster,
+              .task = {Role::kWorker, rank},
+              .config = MakeJobConfig(layout, kTables, update, sgd, kSeed),
+              .layout = layout,
+              .connect_timeout = std::chrono::minutes(1),
+              .answer_timeout = std::chrono::minutes(2),
+              .replicated = replicated};
+          results[rank] = PushAll(options, &pushed, &parameters);
+        });
+      }
+      for (int kill = 0; kill < kKills; ++kill) {
+        const TimePoint deadline = Now() + std::chrono::minutes(2);
+        while (pushed < (kill + 1) * kPushes / (kKills + 2) && Now() < deadline) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        settled(servers);
+        Kill(servers[kill % 2]);
+        servers[kill % 2] = StartTask(cluster, {Role::kPs, kill % 2}, flags, "faults");
+      }
+    }
+    for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
+    WaitForSuccess(servers);
+    ASSERT_EQ(parameters.size(), static_cast<size_t>(layout.size()));
+    // The biases begin at zero, and are the second server's.
+    const auto begin = parameters.begin() + layout.tensors()[1].offset;
+    EXPECT_THAT(std::vector<float>(begin, begin + 5), testing::Each(static_cast<float>(kPushes)));
+    const std::vector<float> initial = [&] {
+      std::vector<float> values(layout.size());
+      layout.Initialize(kSeed, {0, layout.size()}, values);
+      return values;
+    }();
+    EXPECT_NEAR(parameters[0] - initial[0], kPushes, 0.01) << "of the first server";
+  }
+};
+
+TEST_F(TrainerFaults, PushesCountOnceWithAJournal) {
+  KillServersWhilePushing(
+      {"--durability=journal", "--checkpoint_dir=" + Path("c"), "--checkpoint_every=3000"},
+      /*replicated=*/false, [](std::vector<Started>&) {});
+}
+
+TEST_F(TrainerFaults, PushesCountOnceOnTwoServers) {
+  int backups = 0;
+  KillServersWhilePushing(
+      {"--durability=replicated"}, /*replicated=*/true, [&](std::vector<Started>& servers) {
+        backups += 2;
+        const TimePoint deadline = Now() + std::chrono::minutes(1);
+        const auto found = [&] {
+          int count = 0;
+          for (const Started& server : servers) {
+            const std::string log = *ReadFile(server.log), text = "is its backup in view";
+            for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+          }
+          return count;
+        };
+        while (found() < backups && Now() < deadline)
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        ASSERT_GE(found(), backups);
+        backups = found();
+      });
+}
+
+}  // namespace
+}  // namespace muster
