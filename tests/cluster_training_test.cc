@@ -11,11 +11,13 @@ using ::testing::Not;
 class ClusterTraining : public LifecycleTest {
  protected:
   /// ps:0 on host-1, worker:0, which is chief, on host-2, worker:1 on host-3.
-  std::string TrainingJob(const std::string& name, int steps, const std::string& rest = "") {
+  std::string TrainingJob(const std::string& name, int steps, const std::string& rest = "", int ps = 1) {
     return cluster_.Write(name + ".yaml", "name: " + name +
                                               "\nmodel: mnist_mlp\nupdate: {mode: sync}\n"
                                               "replicas:\n"
-                                              "  ps: {count: 1}\n"
+                                              "  ps: {count: " +
+                                              std::to_string(ps) +
+                                              "}\n"
                                               "  worker: {count: 2, restart: on_failure, max_restarts: 2}\n"
                                               "train: {steps: " +
                                               std::to_string(steps) +
@@ -123,6 +125,18 @@ TEST_F(ClusterTraining, AKilledParameterServerWithAJournalTakesNobodyBack) {
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   EXPECT_THAT(cluster_.Text("run"), Not(HasSubstr("gone back")));
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
+}
+
+TEST_F(ClusterTraining, OfReplicatedParameterServersOneIsNotMissedAndComesBack) {
+  const Json expected = UndisturbedChecksum(kSteps);
+  Process run = StartJob(TrainingJob("replicated", kSteps, "durability: replicated\n", /*ps=*/2), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  KillTask("replicated", "ps:0", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "this server speaks for the shard in view"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "ps:0 (at ps:1): ps:0 is its backup in view"));
+  KillTask("replicated", "worker:1", 1);
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
 }
 
 TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult) {
