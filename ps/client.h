@@ -44,7 +44,7 @@ struct ParameterServerClientOptions {
   std::optional<TlsIdentity> tls;
   /// Each shard is with one of two servers, its own and the next; a silent one is left for the other.
   bool replicated = false;
-  Duration replica_silence = std::chrono::milliseconds(1200);
+  Duration replica_silence = std::chrono::milliseconds(1000);
 };
 
 struct JoinResult {

@@ -7,8 +7,6 @@
 namespace muster {
 namespace {
 
-constexpr Duration kConnectTimeout = std::chrono::seconds(1);  // for one attempt; a stop waits no longer
-constexpr Duration kPause = std::chrono::milliseconds(200);
 constexpr Duration kSilence = std::chrono::seconds(3);
 constexpr Duration kWarnAgainAfter = std::chrono::seconds(30);
 
@@ -65,7 +63,7 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
                    options_.cluster.ps[0], FormatAge(Now() - since), std::string(status.message()));
       next_warning = Now() + kWarnAgainAfter;
     }
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(options_.pause);
   }
 }
 
@@ -79,7 +77,7 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
   }
   MUSTER_ASSIGN_OR_RETURN(
       auto connected, ShardConnection::Connect(options_.cluster.ps[server], {Role::kPs, server}, options_.tls,
-                                               Now() + kConnectTimeout, queue));
+                                               Now() + options_.connect_timeout, queue));
   ShardConnection* const connection = connected.get();
   ps::ClientHeader join;
   join.set_version(kWireVersion);
@@ -90,7 +88,7 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
     const std::lock_guard lock(mutex_);
     connection_ = std::move(connected);  // replaced by this thread only
   }
-  const Duration patience = std::min<Duration>(kConnectTimeout, options_.silence);
+  const Duration patience = std::min<Duration>(options_.connect_timeout, options_.silence / 4);
   for (TimePoint heard = Now(); !stop.stop_requested();) {
     const auto reply = connection->Receive(Now() + patience);
     if (absl::IsDeadlineExceeded(reply.status())) {

@@ -23,6 +23,8 @@ struct CoordinatorLinkOptions {
   int shard_index = 0;             // of this shard, for its log
   std::optional<TlsIdentity> tls;
   Duration silence = std::chrono::hours(1);            // of it, after which it is looked for again
+  Duration connect_timeout = std::chrono::seconds(1);  // for one attempt; a stop waits no longer
+  Duration pause = std::chrono::milliseconds(200);     // between attempts
   Duration server_timeout = std::chrono::seconds(60);  // for a ps:0 that was there and is gone
 };
 

@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-constexpr Duration kConnectTimeout = std::chrono::milliseconds(500);
+constexpr Duration kConnectTimeout = std::chrono::milliseconds(300);
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kPingEvery = std::chrono::milliseconds(200);
 constexpr Duration kProposeEvery = std::chrono::milliseconds(500);

@@ -36,7 +36,8 @@ struct ParameterServerOptions {
   /// Each shard is on two servers, this one and the next: what one has acknowledged, the other has, too. At
   /// least two servers; no checkpoints.
   bool replicated = false;
-  Duration replica_silence = std::chrono::seconds(1);  // of the other, after which it is taken for lost
+  Duration replica_silence =
+      std::chrono::milliseconds(800);  // of the other, after which it is taken for lost
 };
 
 /// Any thread may call any method.

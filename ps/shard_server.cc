@@ -31,9 +31,11 @@ constexpr Duration kTalkEvery =
     std::chrono::seconds(1);  // to the other shards, also when nothing has changed
 constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so long is worth a word
 constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
-constexpr Duration kReplicaTalkEvery = std::chrono::milliseconds(300);  // where others notice silence sooner
+constexpr Duration kReplicaTalkEvery = std::chrono::milliseconds(200);  // where others notice silence sooner
 constexpr size_t kMaxRecordBytes = 128 << 20;  // half of what a frame takes as its header
 constexpr Duration kOverTimeout = std::chrono::seconds(3);
+constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(300);
+constexpr Duration kReplicaPause = std::chrono::milliseconds(30);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
 constexpr Duration kEndTick = std::chrono::milliseconds(10);
 constexpr Duration kFlushTimeout = std::chrono::seconds(5);  // for a backup, at the end
@@ -271,7 +273,11 @@ void Server::OpenLink() {
                               .shard_index = shard_index_,
                               .tls = options_.tls,
                               .server_timeout = options_.server_timeout};
-  if (options_.replicated) link.silence = options_.replica_silence;
+  if (options_.replicated) {
+    link.silence = options_.replica_silence;
+    link.connect_timeout = kReplicaConnectTimeout;
+    link.pause = kReplicaPause;
+  }
   const uint64_t round = ++link_round_;
   link_ = std::make_unique<CoordinatorLink>(
       std::move(link),
