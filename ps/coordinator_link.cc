@@ -47,10 +47,13 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
   for (size_t attempt = 0; !stop.stop_requested(); ++attempt) {
     const int server = options_.servers[attempt % options_.servers.size()];
     absl::Status status = Converse(server, stop);
+    std::unique_ptr<ShardConnection> old;
     {
       const std::lock_guard lock(mutex_);
-      connection_ = nullptr;
+      old = std::move(connection_);
     }
+    // Outside of the lock: it waits for gRPC's threads, which may wait for who wants to send.
+    old = nullptr;
     if (stop.stop_requested() || status.ok()) return;
     if (absl::IsUnavailable(status) && last_heard_ && Now() - *last_heard_ > options_.server_timeout) {
       status = absl::DeadlineExceededError(absl::StrFormat(
@@ -81,7 +84,9 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
   ShardConnection* const connection = connected.get();
   ps::ClientHeader join;
   join.set_version(kWireVersion);
-  *join.mutable_shard_join() = callbacks_.join();
+  std::optional<ps::ShardJoin> own = callbacks_.join();
+  if (!own) return absl::OkStatus();
+  *join.mutable_shard_join() = *std::move(own);
   connection->Send(join, {});
   {
     // From here on others may send, and what they say comes after the join.

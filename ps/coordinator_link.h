@@ -33,8 +33,8 @@ struct CoordinatorLinkOptions {
 class CoordinatorLink {
  public:
   struct Callbacks {
-    /// What is said first on each connection.
-    std::function<ps::ShardJoin()> join;
+    /// What is said first on each connection; nullopt: nothing any more, this was the last.
+    std::function<std::optional<ps::ShardJoin>()> join;
     std::function<void(const ps::Coordination&)> on_coordination;
     /// ps:0 refuses this shard, or has been gone for too long: there will be no more.
     std::function<void(const absl::Status&)> on_lost;

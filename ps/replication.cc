@@ -46,7 +46,10 @@ void Replication::Stop() {
 // What is on its way in front of an answer takes its time, too.
 Duration Replication::Patience() const {
   if (streams_ && !in_sync_) return kBaseTimeout;
-  return options_.silence + TimeToSend(host_->FrameBytes());
+  const int64_t bytes = shard_ == nullptr
+                            ? host_->FrameBytes()
+                            : shard_->shard->shard().range().size() * static_cast<int64_t>(sizeof(float));
+  return options_.silence + TimeToSend(bytes);
 }
 
 bool Replication::has_finished() const {
@@ -72,9 +75,10 @@ void Replication::Run(const std::stop_token& stop) {
       }
       if (stop.stop_requested()) return;
       const std::lock_guard lock(mutex_);
-      if (in_sync_)
+      if (in_sync_) {
         spdlog::warn("{}: lost {}: {}", options_.name, TaskName(options_.partner),
                      std::string(status.message()));
+      }
       is_heard_ = streams_ = in_sync_ = drop_ = false;
       offered_ = 0;
       OnOutOfTouch();

@@ -28,9 +28,9 @@ struct ReplicationOptions {
   TaskId own, partner;      // servers of the shard
   uint64_t generation = 0;  // of the cluster
   std::optional<TlsIdentity> tls;
-  Duration silence =
-      std::chrono::seconds(1);  // of the other, after which it is out of touch; longer for much data
-  std::string name;             // for its log
+  /// Of the other, after which it is out of touch; longer for much data.
+  Duration silence = std::chrono::seconds(1);
+  std::string name;  // for its log
 };
 
 /// A shard at a moment, and what is in no part of it.
@@ -57,7 +57,7 @@ class Replication {
     virtual void LetGo() = 0;
     /// The primary proposes no view any more; those who wait can be served.
     virtual void GoOn() = 0;
-    /// The largest that is sent for this shard at once, as far as this server knows the job.
+    /// As the primary: the largest that is sent for this shard at once; 0: it has not begun.
     virtual int64_t FrameBytes() const = 0;
     /// nullopt: the shard has not begun.
     virtual std::optional<ReplicaBase> Base() = 0;
@@ -81,7 +81,6 @@ class Replication {
   bool serves() const { return is_primary() && !view_.is_proposing(); }
   /// As a backup: everybody has finished.
   bool has_finished() const;
-  /// The primary is out of touch.
   bool is_proposing() const { return view_.is_proposing(); }
 
   /// As the primary: one more thing was done to the shard.

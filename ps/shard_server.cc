@@ -67,6 +67,7 @@ class Server final : public ShardServer, private Replication::Host {
   }
   // Null where there is none, which is in all but ps:0, and in ps:0 until the job is known.
   Coordinator* coordinator() { return host_ ? host_->coordinator() : nullptr; }
+  bool keeps_time() { return serves() && coordinator() != nullptr && !awaits_first_worker_; }
   // Number 0: none has begun.
   Epoch epoch() const { return shard_ ? shard_->epoch() : Epoch(); }
   bool keeps_checkpoints() const { return checkpointer_ != nullptr; }
@@ -282,12 +283,12 @@ void Server::OpenLink() {
   link_ = std::make_unique<CoordinatorLink>(
       std::move(link),
       CoordinatorLink::Callbacks{
-          .join =
-              [this] {
-                const std::lock_guard lock(mutex_);
-                told_report_ = {};  // ps:0 may be another process
-                return OwnJoin();
-              },
+          .join = [this, round]() -> std::optional<ps::ShardJoin> {
+            const std::lock_guard lock(mutex_);
+            if (round != link_round_) return std::nullopt;
+            told_report_ = {};  // ps:0 may be another process
+            return OwnJoin();
+          },
           .on_coordination =
               [this, round](const ps::Coordination& coordination) { OnCoordination(coordination, round); },
           .on_lost =
@@ -326,8 +327,7 @@ absl::Status Server::Serve() {
   while (!end_) {
     TimePoint deadline = next_talk;
     if (replication_) deadline = std::min(deadline, Now() + kReplicaTick);
-    const bool keeps_time = coordinator() != nullptr && !awaits_first_worker_;
-    if (keeps_time) deadline = std::min(deadline, coordinator()->next_deadline());
+    if (keeps_time()) deadline = std::min(deadline, coordinator()->next_deadline());
     changed_.wait_until(lock, deadline, [this] { return end_.has_value(); });
     if (end_) break;
     const bool talk = Now() >= next_talk;
@@ -339,12 +339,11 @@ absl::Status Server::Serve() {
         const bool is_over = replication_->is_proposing() && replication_->has_finished();
         if (!is_over) over_since_.reset();
         if (is_over && !over_since_) over_since_ = Now();
-        if (is_over && pending_joins_.empty() && Now() >= *over_since_ + kOverTimeout)
-          EndWith(absl::OkStatus());
+        const bool is_awaited = !pending_joins_.empty();
+        if (is_over && !is_awaited && Now() >= *over_since_ + kOverTimeout) EndWith(absl::OkStatus());
         return;
       }
-      if (!serves()) return;
-      if (coordinator() != nullptr && !awaits_first_worker_) coordinator()->Tick(Now());
+      if (keeps_time()) coordinator()->Tick(Now());
       Coordinate(talk);
     });
     if (std::unique_ptr<CoordinatorLink> old_link = std::move(old_link_)) {
