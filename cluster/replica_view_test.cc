@@ -79,6 +79,7 @@ TEST(ReplicaView, PromisesEndWhenTheOtherIsThereAgain) {
 TEST(ReplicaBallot, PromisesToOneOfTheTwo) {
   ReplicaBallot ballot;
   EXPECT_FALSE(ballot.Promise(4, 1, 3, 0)) << "it knows of no view";
+  EXPECT_TRUE(ReplicaBallot().Promise(4, 1, 3, 0, /*is_first=*/true));
   EXPECT_TRUE(ballot.Follow(3, 0));
   EXPECT_FALSE(ballot.Promise(3, 1, 2, 0)) << "that has begun";
   EXPECT_TRUE(ballot.Promise(4, 1, 3, 0));

@@ -340,7 +340,9 @@ void ParameterServerClient::Send(Shard& shard) {
   ps::ClientHeader& header = request.header;
   header.set_version(kWireVersion);
   header.set_request(++last_request_);
-  std::vector<grpc::Slice> payload = {BorrowFloats(request.gradient)};
+  const std::span<const float> gradient = request.gradient;
+  std::vector<grpc::Slice> payload = {ShareBytes(
+      {reinterpret_cast<const char*>(gradient.data()), gradient.size_bytes()}, shard.connection->Lease())};
   if (request.row_gradients != nullptr) payload.push_back(ShareFloats(request.row_gradients));
   bytes_pushed_ += shard.connection->Send(header, payload);
   // After the request itself, so that no heartbeat asks for what cannot be there.
@@ -422,7 +424,10 @@ bool ParameterServerClient::TakeProposal(const FrameQueue::Event& event) {
   for (const auto& shard : shards_) {
     if (shard->connection == nullptr || shard->connection->id() != event.connection) continue;
     const int primary = propose.is_primary() ? shard->server : 1 - shard->server;
-    if (!shard->ballot.Promise(propose.view(), shard->server, propose.earlier(), primary)) break;
+    if (!shard->ballot.Promise(propose.view(), shard->server, propose.earlier(), primary,
+                               propose.is_first())) {
+      break;
+    }
     ps::ClientHeader promise;
     promise.set_version(kWireVersion);
     promise.mutable_promise()->set_view(propose.view());

@@ -94,10 +94,8 @@ class Replication {
   absl::Status Handle(StreamId stream, const std::string& message, FloatPayload payload);
   void OnClosed(StreamId stream);
 
-  /// As the backup: this process is the newest of its rank, as far as the primary has said.
-  bool IsNewest(const WorkerIdentity& worker) const {
-    return shard_ != nullptr && shard_->shard->rule().CheckNewest(worker).ok();
-  }
+  /// As the backup: what the primary has said of the workers; null: nothing.
+  const UpdateRule* rule() const { return shard_ == nullptr ? nullptr : &shard_->shard->rule(); }
 
   void Promise(int rank, uint64_t view);
   void Withdraw(int rank) { view_.Withdraw(rank); }

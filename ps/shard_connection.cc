@@ -6,10 +6,14 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <thread>
 
 namespace muster {
 
 namespace {
+
+constexpr Duration kLetGoTimeout = std::chrono::seconds(5);
+constexpr Duration kLetGoPoll = std::chrono::microseconds(200);
 
 // For tests.
 class InjectedFaults {
@@ -168,7 +172,12 @@ ShardConnection::ShardConnection(std::shared_ptr<grpc::Channel> channel, std::st
       id_(id),
       stream_(std::make_unique<Stream>(channel_, queue_.get(), id)) {}
 
-ShardConnection::~ShardConnection() = default;
+ShardConnection::~ShardConnection() {
+  stream_ = nullptr;
+  channel_ = nullptr;
+  const TimePoint deadline = Now() + kLetGoTimeout;
+  while (lease_.use_count() > 1 && Now() < deadline) std::this_thread::sleep_for(kLetGoPoll);
+}
 
 uint64_t ShardConnection::Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload) {
   grpc::ByteBuffer frame = EncodeFrame(header, payload);

@@ -48,6 +48,10 @@ class ShardConnection {
 
   uint64_t id() const { return id_; }
 
+  /// An owner for slices over what the sender only lends: the destructor waits until gRPC has let go of them,
+  /// which it may not have when the stream is over.
+  std::shared_ptr<const void> Lease() const { return lease_; }
+
   /// For tests: of all connections that are made from now on, in both directions.
   static void InjectFaults(const std::optional<FrameFaultOptions>& faults);
 
@@ -56,6 +60,7 @@ class ShardConnection {
   ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address,
                   std::shared_ptr<FrameQueue> queue, uint64_t id);
 
+  const std::shared_ptr<const void> lease_ = std::make_shared<int>();
   std::shared_ptr<grpc::Channel> channel_;
   const std::string address_;
   const std::shared_ptr<FrameQueue> queue_;  // outlives the stream, which fills it

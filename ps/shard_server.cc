@@ -130,7 +130,8 @@ class Server final : public ShardServer, private Replication::Host {
   void TakeOver(std::unique_ptr<ShardReplay> shard) override;
   void StepDown() override;
   void Propose() override;
-  void ProposeTo(StreamId stream);
+  void ProposeTo(StreamId stream, int rank);
+  const UpdateRule* KnownRule() const;
   void LetGo() override;
   void SendNotPrimary(StreamId stream, uint64_t request, uint64_t promised);
   void GoOn() override;
@@ -496,7 +497,7 @@ absl::Status Server::HandleJoin(StreamId stream, uint64_t request, const ps::Joi
       return absl::OkStatus();
     }
     pending_joins_.push_back({stream, request, join});
-    ProposeTo(stream);
+    ProposeTo(stream, static_cast<int>(join.rank()));
     return absl::OkStatus();
   }
   MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
@@ -1064,23 +1065,31 @@ void Server::StepDown() {
 }
 
 void Server::Propose() {
-  for (const auto& [stream, joined] : workers_) ProposeTo(stream);
-  for (const PendingJoin& pending : pending_joins_) ProposeTo(pending.stream);
+  for (const auto& [stream, joined] : workers_) ProposeTo(stream, joined.worker.rank);
+  for (const PendingJoin& pending : pending_joins_) {
+    ProposeTo(pending.stream, static_cast<int>(pending.join.rank()));
+  }
 }
 
-void Server::ProposeTo(StreamId stream) {
+// What this server knows of the workers, whether it is the primary or the backup.
+const UpdateRule* Server::KnownRule() const { return shard_ ? &shard_->rule() : replication_->rule(); }
+
+void Server::ProposeTo(StreamId stream, int rank) {
   ps::ServerHeader header;
   header.mutable_propose()->set_view(replication_->view().proposed());
   header.mutable_propose()->set_earlier(replication_->view().view());
   header.mutable_propose()->set_is_primary(replication_->is_primary());
+  const UpdateRule* const rule = KnownRule();
+  header.mutable_propose()->set_is_first(rule != nullptr && !rule->HasJoined(rank));
   requests_->SendNow(stream, std::move(header));
 }
 
 void Server::HandlePromise(StreamId stream, const ps::Promise& promise) {
   if (!replication_) return;
   // Of two processes of a rank only the newest has its vote.
-  const auto is_newest = [this](const WorkerIdentity& worker) {
-    return shard_ ? shard_->rule().CheckNewest(worker).ok() : replication_->IsNewest(worker);
+  const UpdateRule* const rule = KnownRule();
+  const auto is_newest = [rule](const WorkerIdentity& worker) {
+    return rule != nullptr && (!rule->HasJoined(worker.rank) || rule->CheckNewest(worker).ok());
   };
   if (const auto joined = workers_.find(stream); joined != workers_.end()) {
     const WorkerIdentity& worker = joined->second.worker;

@@ -161,6 +161,9 @@ class UpdateRule {
   /// of it.
   UpdateActions Proceed();
 
+  /// A process of this rank has joined, ever.
+  bool HasJoined(int rank) const { return workers_[rank].process.has_value(); }
+
   /// Aborted unless this process is the newest of its rank.
   absl::Status CheckNewest(const WorkerIdentity& worker) const;
 
