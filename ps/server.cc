@@ -49,6 +49,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   void OnFrame(StreamId stream, const grpc::ByteBuffer& frame) override;
   void OnClosed(StreamId stream) override;
   ShardServer* ShardOf(StreamId stream, const ps::ClientHeader& header);
+  void SendError(StreamId stream, uint64_t request, const absl::Status& status);
 
   const ParameterServerOptions options_;
   const std::string name_;
@@ -136,12 +137,12 @@ ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
 // gRPC would swallow an exception together with the request. What memory was short for may be done by half,
 // so this is the end.
 void Process::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (shards_.empty()) return;  // it could not be started
+  }
+  ps::ClientHeader header;
   try {
-    {
-      const std::lock_guard lock(mutex_);
-      if (shards_.empty()) return;  // it could not be started
-    }
-    ps::ClientHeader header;
     ShardGradient gradient;
     absl::Status status = DecodeFrame(frame, &header, &gradient.values);
     if (status.ok() && header.version() != kWireVersion) {
@@ -150,11 +151,7 @@ void Process::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
     }
     if (!status.ok()) {
       spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
-      ps::ServerHeader answer;
-      answer.set_version(kWireVersion);
-      answer.set_request(header.request());
-      SetError(status, answer.mutable_error());
-      return frames_->Send(stream, EncodeFrame(answer));
+      return SendError(stream, header.request(), status);
     }
     if (header.has_push()) {
       gradient.rows.Swap(header.mutable_push()->mutable_rows());
@@ -165,7 +162,16 @@ void Process::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
     const absl::Status status = OutOfMemory();
     spdlog::error("{}: {}", name_, std::string(status.message()));
     for (const auto& shard : shards_) shard->End(status);
+    SendError(stream, header.request(), status);
   }
+}
+
+void Process::SendError(StreamId stream, uint64_t request, const absl::Status& status) {
+  ps::ServerHeader answer;
+  answer.set_version(kWireVersion);
+  answer.set_request(request);
+  SetError(status, answer.mutable_error());
+  frames_->Send(stream, EncodeFrame(answer));
 }
 
 void Process::OnClosed(StreamId stream) {
