@@ -61,8 +61,8 @@ void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
   ShardProcess& known = shards_[shard];
   if (epoch_.number > 0 && known.uuid != uuid && epoch == epoch_.number) {
     if (!known.uuid.empty()) {
-      notices_.push_back(
-          {.text = absl::StrFormat("ps:%d has started again, with all that it had in its journal", shard)});
+      notices_.push_back({.text = absl::StrFormat(
+                              "another process of ps:%d goes on with all that the one before had", shard)});
     }
   } else if (epoch_.number > 0 && known.uuid != uuid) {
     why_next_epoch_ = absl::StrFormat("ps:%d has started again", shard);

@@ -190,10 +190,11 @@ class Simulation {
     uint64_t number = 0;  // of a push, or how many records were applied
     std::set<uint64_t> base;
     uint64_t promised = 0;
+    bool is_first = false;
   };
   struct Server {
     std::optional<ReplicaView> view;
-    std::set<uint64_t> pushes;
+    std::set<uint64_t> pushes;  // and the ranks that have ever joined, which are smaller numbers
     // As a primary: what has gone to the backup, and who waits for it.
     bool connected = false, streams = false, syncing = false, offered = false;
     uint64_t sent = 0, applied = 0;
@@ -391,8 +392,11 @@ class Simulation {
   void Propose(int index, int rank) {
     const ReplicaView& view = *servers_[index].view;
     Queue(index, Id(rank))
-        .push_back(
-            {.kind = Message::kPropose, .view = view.proposed(), .role = view.role(), .number = view.view()});
+        .push_back({.kind = Message::kPropose,
+                    .view = view.proposed(),
+                    .role = view.role(),
+                    .number = view.view(),
+                    .is_first = !servers_[index].pushes.contains(static_cast<uint64_t>(rank))});
   }
 
   // As a record: a primary that another view has left behind, unknown to it, gets no new workers.
@@ -400,10 +404,12 @@ class Simulation {
 
   void Append(int index, int rank, uint64_t push) {
     Server& server = servers_[index];
+    const uint64_t event = push != 0 ? push : static_cast<uint64_t>(rank);
+    server.pushes.insert(event);  // a second time changes nothing
     server.waiting[++server.sent] = {Id(rank), push};
     if (server.streams) {
       Message record{.kind = Message::kRecord, .view = server.view->view(), .number = server.sent};
-      if (push != 0) record.base.insert(push);
+      record.base.insert(event);
       Queue(index, 1 - index).push_back(std::move(record));
     }
     if (!server.view->has_backup()) server.applied = server.sent;
@@ -445,7 +451,6 @@ class Simulation {
         break;
       case Message::kPush:
         if (!server.joined.contains(rank) || view.role() != ReplicaRole::kPrimary) break;
-        server.pushes.insert(message.number);  // a second time changes nothing
         Append(index, rank, message.number);
         break;
       case Message::kClosed:
@@ -502,7 +507,8 @@ class Simulation {
         break;
       case Message::kPropose:
         if (worker.ballot.Promise(message.view, from, message.number,
-                                  message.role == ReplicaRole::kPrimary ? from : 1 - from)) {
+                                  message.role == ReplicaRole::kPrimary ? from : 1 - from,
+                                  message.is_first)) {
           Queue(Id(rank), from).push_back({.kind = Message::kPromise, .promised = message.view});
         }
         break;

@@ -340,9 +340,7 @@ void ParameterServerClient::Send(Shard& shard) {
   ps::ClientHeader& header = request.header;
   header.set_version(kWireVersion);
   header.set_request(++last_request_);
-  const std::span<const float> gradient = request.gradient;
-  std::vector<grpc::Slice> payload = {ShareBytes(
-      {reinterpret_cast<const char*>(gradient.data()), gradient.size_bytes()}, shard.connection->Lease())};
+  std::vector<grpc::Slice> payload = {BorrowFloats(request.gradient, shard.connection->Lease())};
   if (request.row_gradients != nullptr) payload.push_back(ShareFloats(request.row_gradients));
   bytes_pushed_ += shard.connection->Send(header, payload);
   // After the request itself, so that no heartbeat asks for what cannot be there.

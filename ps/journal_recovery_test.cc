@@ -97,28 +97,13 @@ TEST(JournalRecovery, BoundedTrainingMakesEveryStepOnce) {
 }
 
 TEST(JournalRecovery, TenThousandPushesAreTenThousand) {
-  constexpr int kPushes = 10'000;
-  Cluster cluster(
-      2, 1, UpdateMode::kAsync,
-      {{.kind = OptimizerKind::kSgd, .learning_rate = 1}, {.kind = OptimizerKind::kSgd, .learning_rate = 1}});
+  Cluster cluster(2, 1, UpdateMode::kAsync, kPlainSgd);
   cluster.keeps_journal = true;
   cluster.KeepCheckpoints(3000);
-  std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), -1.0f);
-  ParameterServerClient client(cluster.ClientOptions(0));
-  ASSERT_TRUE(client.Join(parameters).ok());
-  const Killer killer(cluster, 7, 5);
-  for (int i = 0; i < kPushes; ++i) {
-    const auto result = Push(client, gradient, parameters);
-    ASSERT_TRUE(result.ok()) << i << ": " << result.status();
-  }
-  const auto summary = client.AwaitOthers(parameters);
-  ASSERT_TRUE(summary.ok()) << summary.status();
-  EXPECT_EQ(summary->step(), static_cast<uint64_t>(kPushes));
-  EXPECT_EQ(summary->pushes().applied(), static_cast<uint64_t>(kPushes));
-  // The biases begin at zero.
-  const auto begin = parameters.begin() + cluster.layout.tensors()[1].offset;
-  const std::vector<float> biases(begin, begin + 5);
-  EXPECT_THAT(biases, testing::Each(static_cast<float>(kPushes)));
+  std::optional<Killer> killer;
+  PushOnes(cluster, 10'000, [&](int i) {
+    if (i == 0) killer.emplace(cluster, /*seed=*/7, /*times=*/5);
+  });
 }
 
 TEST(JournalRecovery, AWholeJobGoesOnWhereItWas) {

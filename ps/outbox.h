@@ -32,10 +32,13 @@ class Outbox {
     waiting_.emplace_back(events_, std::move(send));
   }
 
+  /// From here on nothing waits any more: what it followed from cannot be undone.
+  void Open() { Release(UINT64_MAX); }
+
   /// What waits is not sent.
   void Clear() {
     waiting_.clear();
-    safe_ = events_;
+    safe_ = std::max(safe_, events_);
   }
 
   bool empty() const { return waiting_.empty(); }

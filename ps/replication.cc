@@ -11,6 +11,8 @@ namespace {
 
 constexpr Duration kConnectTimeout = std::chrono::milliseconds(300);
 constexpr Duration kPause = std::chrono::milliseconds(50);
+constexpr Duration kSayWaitingAfter = std::chrono::seconds(3);
+constexpr Duration kSayWaitingAgainAfter = std::chrono::seconds(30);
 constexpr Duration kPingEvery = std::chrono::milliseconds(200);
 constexpr Duration kProposeEvery = std::chrono::milliseconds(500);
 constexpr size_t kPieceBytes = 4 << 20;
@@ -57,6 +59,7 @@ bool Replication::has_finished() const {
 }
 
 void Replication::Run(const std::stop_token& stop) {
+  TimePoint next_word = Now() + kSayWaitingAfter;
   while (!stop.stop_requested()) {
     bool wants_connection;
     {
@@ -82,6 +85,12 @@ void Replication::Run(const std::stop_token& stop) {
       is_heard_ = streams_ = in_sync_ = drop_ = false;
       offered_ = 0;
       OnOutOfTouch();
+      // It may stand before its job, for as long as it takes.
+      if (view_.role() == ReplicaRole::kNone && Now() >= next_word) {
+        next_word = Now() + kSayWaitingAgainAfter;
+        spdlog::warn("{}: waits for {}, which may have this shard: {}", options_.name,
+                     TaskName(options_.partner), std::string(status.message()));
+      }
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -210,6 +219,10 @@ void Replication::SendPing() {
 void Replication::StepDownFor(const replication::Hello& other) {
   spdlog::warn("{}: {} speaks for this shard since view {}; this server steps down", options_.name,
                TaskName(options_.partner), other.view());
+  StepDown();
+}
+
+void Replication::StepDown() {
   view_.StepDown();
   host_->StepDown();
 }
@@ -262,10 +275,10 @@ void Replication::ReleaseIfAlone() {
 }
 
 bool Replication::TellEnd() {
-  if (!streams_ || end_heard_) return true;
-  replication::Message message;
-  message.mutable_end();
-  if (Now() >= next_end_) {
+  if (!is_primary() || end_heard_) return true;
+  if (is_heard_ && Now() >= next_end_) {
+    replication::Message message;
+    message.mutable_end();
     Send(message);
     next_end_ = Now() + kPingEvery;
   }

@@ -74,6 +74,7 @@ class Replication {
   void Stop();
 
   const ReplicaView& view() const { return view_; }
+  TaskId partner() const { return options_.partner; }
   /// As the primary: there is a backup, which knows it.
   bool is_safe() const { return in_sync_ && !view_.is_proposing(); }
   bool is_primary() const { return view_.role() == ReplicaRole::kPrimary; }
@@ -81,13 +82,15 @@ class Replication {
   bool serves() const { return is_primary() && !view_.is_proposing(); }
   /// As a backup: everybody has finished.
   bool has_finished() const;
-  bool is_proposing() const { return view_.is_proposing(); }
 
   /// As the primary: one more thing was done to the shard.
   void Log(const journal::Record& record, const FloatPayload& payload = {});
   /// It has begun, and there is something for a backup.
   void OnBegun() { SendBaseIfReady(); }
-  /// The job has ended well. True: the backup has heard of it, or there is none.
+  /// It speaks for the shard no more, as far as it knows.
+  void StepDown();
+  /// The job has ended well; to be called again and again. True: the other server has heard of it, or said
+  /// it.
   bool TellEnd();
 
   /// From the other server's connection. Fails if it is not who it says, or says what cannot be.

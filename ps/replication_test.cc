@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "cluster/replica_view.h"
+#include "proto/replication.pb.h"
 #include "tests/support/ps_cluster.h"
 
 namespace muster {
@@ -84,38 +86,19 @@ TEST(Replication, LostServersChangeNoBit) {
 }
 
 TEST(Replication, TenThousandPushesAreTenThousand) {
-  constexpr int kPushes = 10'000;
-  Cluster cluster(
-      2, 1, UpdateMode::kAsync,
-      {{.kind = OptimizerKind::kSgd, .learning_rate = 1}, {.kind = OptimizerKind::kSgd, .learning_rate = 1}});
+  Cluster cluster(2, 1, UpdateMode::kAsync, kPlainSgd);
   cluster.Replicate();
-  std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), -1.0f);
-  ParameterServerClient client(cluster.ClientOptions(0));
-  ASSERT_TRUE(client.Join(parameters).ok());
-  for (int i = 0; i < kPushes; ++i) {
-    if (i % 1500 == 700) {
-      ASSERT_TRUE(cluster.AwaitBackups());
-      cluster.StartServer(i / 1500 % 2);
-    }
-    const auto result = Push(client, gradient, parameters);
-    ASSERT_TRUE(result.ok()) << i << ": " << result.status();
-  }
-  const auto summary = client.AwaitOthers(parameters);
-  ASSERT_TRUE(summary.ok()) << summary.status();
-  EXPECT_EQ(summary->step(), static_cast<uint64_t>(kPushes));
-  EXPECT_EQ(summary->pushes().applied(), static_cast<uint64_t>(kPushes));
-  // The biases begin at zero.
-  const auto begin = parameters.begin() + cluster.layout.tensors()[1].offset;
-  const std::vector<float> biases(begin, begin + 5);
-  EXPECT_THAT(biases, testing::Each(static_cast<float>(kPushes)));
+  PushOnes(cluster, 10'000, [&](int i) {
+    if (i % 1500 != 700) return;
+    ASSERT_TRUE(cluster.AwaitBackups());
+    cluster.StartServer(i / 1500 % 2);
+  });
 }
 
 // What is lost, doubled and late on the streams of workers, and between servers.
 TEST(Replication, NothingIsLostOverABadNetwork) {
   constexpr int kWorkers = 4, kPushes = 50;
-  Cluster cluster(
-      2, kWorkers, UpdateMode::kAsync,
-      {{.kind = OptimizerKind::kSgd, .learning_rate = 1}, {.kind = OptimizerKind::kSgd, .learning_rate = 1}});
+  Cluster cluster(2, kWorkers, UpdateMode::kAsync, kPlainSgd);
   ShardConnection::InjectFaults(FrameFaultOptions{
       .lost = 0.1, .doubled = 0.1, .late = 0.1, .latest = std::chrono::milliseconds(200), .seed = 3});
   const absl::Cleanup heal = [] { ShardConnection::InjectFaults(std::nullopt); };
@@ -133,15 +116,91 @@ TEST(Replication, NothingIsLostOverABadNetwork) {
         }
         if (results[rank].ok() && rank == 0) {
           results[rank] = client.AwaitOthers(parameters).status();
-          const auto begin = parameters.begin() + cluster.layout.tensors()[1].offset;
-          EXPECT_THAT(std::vector<float>(begin, begin + 5),
-                      testing::Each(static_cast<float>(kWorkers * kPushes)));
+          EXPECT_EQ(BiasesOf(cluster.layout, parameters),
+                    std::vector<float>(5, static_cast<float>(kWorkers * kPushes)));
         }
         if (results[rank].ok()) results[rank] = client.Finish();
       });
     }
   }
   for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
+}
+
+TEST(Replication, WithoutAMajorityAServerEndsWithTheCause) {
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  cluster.server_timeout = std::chrono::seconds(2);
+  cluster.Replicate();
+  for (const int rank : {0, 1}) {
+    std::vector<float> parameters(cluster.layout.size());
+    ParameterServerClient client(cluster.ClientOptions(rank));
+    ASSERT_TRUE(client.Join(parameters).ok());
+  }
+  ASSERT_TRUE(cluster.AwaitBackups());
+  cluster.StopServer(1);
+  ASSERT_EQ(cluster.waits[0].wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  const absl::Status end = cluster.waits[0].get();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(end)) << end;
+  EXPECT_THAT(std::string(end.message()), testing::HasSubstr("ps:1 has been out of touch"));
+}
+
+// From whoever reaches the port, without TLS.
+TEST(Replication, MessagesThatMakeNoSenseAreRefused) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  cluster.Replicate();
+  using Messages = std::vector<replication::Message>;
+  // What the backup of shard 0 answers to the last of them.
+  const auto error = [&](const Messages& messages, const std::string& raw = "") {
+    auto connection = ShardConnection::Connect(cluster.spec.ps[1], {Role::kPs, 1}, std::nullopt,
+                                               Now() + std::chrono::seconds(20));
+    EXPECT_TRUE(connection.ok()) << connection.status();
+    const auto send = [&](const std::string& bytes) {
+      ps::ClientHeader header;
+      header.set_version(kWireVersion);
+      header.set_replication(bytes);
+      (*connection)->Send(header, {});
+    };
+    uint64_t order = 0;
+    for (replication::Message message : messages) {
+      if (message.order() == 0) message.set_order(++order);
+      send(message.SerializeAsString());
+    }
+    if (!raw.empty()) send(raw);
+    while (true) {
+      const auto reply = (*connection)->Receive(Now() + std::chrono::seconds(20));
+      EXPECT_TRUE(reply.ok()) << reply.status();
+      if (!reply.ok()) return std::string();
+      if (reply->header.has_error()) return reply->header.error().message();
+    }
+  };
+  const auto hello = [](uint32_t count, uint64_t generation) {
+    replication::Message message;
+    message.mutable_hello()->set_shard_count(count);
+    message.mutable_hello()->set_generation(generation);
+    message.mutable_hello()->set_role(static_cast<uint32_t>(ReplicaRole::kPrimary));
+    message.mutable_hello()->set_view(1000);
+    return message;
+  };
+  replication::Message base, piece, base_end, record, in_sync, late;
+  base.mutable_base()->mutable_header()->add_sections()->set_bytes(UINT64_MAX);
+  piece.mutable_piece();
+  base_end.mutable_base_end();
+  record.mutable_record()->mutable_decision();
+  in_sync.mutable_in_sync()->set_view(1);
+  late.mutable_ping();
+  late.set_order(7);
+  using testing::HasSubstr;
+  EXPECT_THAT(error({}, "\xff\xff"), HasSubstr("cannot be read"));
+  EXPECT_THAT(error({hello(3, 0)}), HasSubstr("shard 0 of 2 here, 0 of 3 there"));
+  EXPECT_THAT(error({hello(2, 5)}), HasSubstr("generation 0 of the cluster here, 5 there"));
+  EXPECT_THAT(error({record}), HasSubstr("another process is the primary"));
+  EXPECT_THAT(error({hello(2, 0), base}), HasSubstr("a section of"));
+  EXPECT_THAT(error({hello(2, 0), piece}), HasSubstr("more than the shard has"));
+  EXPECT_THAT(error({hello(2, 0), base_end}), HasSubstr("less than the shard has"));
+  EXPECT_THAT(error({hello(2, 0), record}), HasSubstr("a shard that is not here"));
+  EXPECT_THAT(error({hello(2, 0), in_sync}), HasSubstr("no view of this shard"));
+  EXPECT_THAT(error({hello(2, 0), late}), HasSubstr("a message has been lost"));
+  // The primary goes on with it all the same.
+  EXPECT_EQ(TrainAll(cluster, 3).empty(), false);
 }
 
 }  // namespace

@@ -33,12 +33,13 @@ constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so
 constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
 constexpr Duration kReplicaTalkEvery = std::chrono::milliseconds(200);  // where others notice silence sooner
 constexpr size_t kMaxRecordBytes = 128 << 20;  // half of what a frame takes as its header
-constexpr Duration kOverTimeout = std::chrono::seconds(3);
+constexpr Duration kOverTimeout =
+    std::chrono::seconds(3);  // for workers that have not heard that all have finished
 constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(300);
 constexpr Duration kReplicaPause = std::chrono::milliseconds(30);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
 constexpr Duration kEndTick = std::chrono::milliseconds(10);
-constexpr Duration kFlushTimeout = std::chrono::seconds(5);  // for a backup, at the end
+constexpr Duration kFlushTimeout = std::chrono::seconds(3);  // for a backup, at the end
 
 class Server final : public ShardServer, private Replication::Host {
  public:
@@ -141,6 +142,8 @@ class Server final : public ShardServer, private Replication::Host {
     return shard_ ? shard_->shard().range().size() * static_cast<int64_t>(sizeof(float)) : 0;
   }
   void HandlePromise(StreamId stream, const ps::Promise& promise);
+  void EndIfLeftAlone();
+  void AwaitBackup(std::unique_lock<std::mutex>& lock);
   void OpenLink();
 
   // Checkpoints.
@@ -201,15 +204,15 @@ class Server final : public ShardServer, private Replication::Host {
   std::optional<CoordinatorHost> host_;
   std::map<int, PushId> awaits_;  // by rank
 
-  std::optional<TimePoint> over_since_;
   std::unique_ptr<Replication> replication_;  // null: it is the only server of the shard
+  std::optional<TimePoint> proposing_since_;
 
   // The others
   std::unique_ptr<CoordinatorLink> link_;
-  uint64_t link_round_ = 0;                    // of the last one
-  std::unique_ptr<CoordinatorLink> old_link_;  // that ends when no lock is held
-  Epoch offered_epoch_;                        // by the coordinator
-  int needed_ = 1;                             // parts of a step to report
+  uint64_t link_round_ = 0;                                  // of the last one
+  std::vector<std::unique_ptr<CoordinatorLink>> old_links_;  // that end when no lock is held
+  Epoch offered_epoch_;                                      // by the coordinator
+  int needed_ = 1;                                           // parts of a step to report
 
   ShardReport told_report_;  // to the coordinator, wherever that is
 };
@@ -303,13 +306,14 @@ void Server::OpenLink() {
 
 Server::~Server() {
   // What runs on the threads of these finds everything in its place until they have ended.
-  std::unique_ptr<CoordinatorLink> link, old_link;
+  std::unique_ptr<CoordinatorLink> link;
+  std::vector<std::unique_ptr<CoordinatorLink>> old_links;
   std::unique_ptr<Checkpointer> checkpointer;
   {
     const std::lock_guard lock(mutex_);
     if (!end_) end_ = absl::CancelledError(name_ + " has been ended");
     link = std::move(link_);
-    old_link = std::move(old_link_);
+    old_links = std::move(old_links_);
     checkpointer = std::move(checkpointer_);
   }
   // Its thread, and what it calls, go on finding it until it has ended.
@@ -334,36 +338,40 @@ absl::Status Server::Serve() {
     const bool talk = Now() >= next_talk;
     if (talk) next_talk = Now() + (replication_ ? kReplicaTalkEvery : kTalkEvery);
     WithinMemory([&] {
-      if (replication_) replication_->Tick(Now());
-      if (replication_ && !replication_->is_primary()) {
-        // All have finished, and nobody comes to hear of it: the primary has told them.
-        const bool is_over = replication_->is_proposing() && replication_->has_finished();
-        if (!is_over) over_since_.reset();
-        if (is_over && !over_since_) over_since_ = Now();
-        const bool is_awaited = !pending_joins_.empty();
-        if (is_over && !is_awaited && Now() >= *over_since_ + kOverTimeout) EndWith(absl::OkStatus());
-        return;
+      if (replication_) {
+        replication_->Tick(Now());
+        EndIfLeftAlone();
+        if (end_ || !replication_->is_primary()) return;
       }
       if (keeps_time()) coordinator()->Tick(Now());
       Coordinate(talk);
     });
-    if (std::unique_ptr<CoordinatorLink> old_link = std::move(old_link_)) {
+    if (auto old_links = std::exchange(old_links_, {}); !old_links.empty()) {
       lock.unlock();
-      old_link = nullptr;
+      old_links.clear();
       lock.lock();
     }
   }
   const absl::Status end = *end_;
-  // The last answers may have to wait for the backup.
-  const TimePoint flushed = Now() + kFlushTimeout;
-  while (!outbox_.empty() && !absl::IsCancelled(end) && Now() < flushed) changed_.wait_for(lock, kEndTick);
-  while (replication_ && end.ok() && !replication_->TellEnd() && Now() < flushed)
-    changed_.wait_for(lock, kEndTick);
+  if (replication_ && !absl::IsCancelled(end)) AwaitBackup(lock);
   std::unique_ptr<CoordinatorLink> link = std::move(link_);  // nothing is said over it any more
   lock.unlock();
   link = nullptr;
   if (replication_) replication_->Stop();
   return end;
+}
+
+// The last answers may have to wait for it, and it is to hear of the end: it would wait for workers that do
+// not come. Those whose answers are lost ask again later, and nobody logs what they ask for then.
+void Server::AwaitBackup(std::unique_lock<std::mutex>& lock) {
+  const auto is_over = [&] { return end_->ok() ? replication_->TellEnd() : outbox_.empty(); };
+  const TimePoint deadline = Now() + kFlushTimeout;
+  while (!is_over() && Now() < deadline) changed_.wait_for(lock, kEndTick);
+  if (is_over() || replication_->serves()) {
+    outbox_.Open();
+  } else {
+    replication_->StepDown();
+  }
 }
 
 void Server::OnClosed(StreamId stream) {
@@ -492,7 +500,7 @@ absl::Status Server::HandleJoin(StreamId stream, uint64_t request, const ps::Joi
   const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
   if (!serves()) {
-    if (!replication_->is_proposing()) {
+    if (!replication_->view().is_proposing()) {
       SendNotPrimary(stream, request, 0);
       return absl::OkStatus();
     }
@@ -1034,6 +1042,20 @@ std::vector<std::pair<journal::Record, FloatPayload>> Server::Carried() {
   return carried;
 }
 
+// Without the other server, and without the promises that would let this one go on.
+void Server::EndIfLeftAlone() {
+  if (!replication_->view().is_proposing()) return proposing_since_.reset();
+  if (!proposing_since_) proposing_since_ = Now();
+  const Duration alone = Now() - *proposing_since_;
+  // The primary has told all that they have finished, and nobody comes to hear of it.
+  const bool is_over = !replication_->is_primary() && replication_->has_finished() && pending_joins_.empty();
+  if (is_over && alone >= kOverTimeout) return EndWith(absl::OkStatus());
+  if (alone < options_.server_timeout) return;
+  EndWith(DeadlineExceeded(
+      "%s: %s has been out of touch for %s, and no majority of the job's hosts has come to this server",
+      name_, TaskName(replication_->partner()), FormatAge(alone)));
+}
+
 // The shard begins here, or this server was its backup.
 void Server::TakeOver(std::unique_ptr<ShardReplay> shard) {
   if (end_) return;
@@ -1049,7 +1071,7 @@ void Server::StepDown() {
   for (const auto& [stream, joined] : std::exchange(workers_, {})) SendNotPrimary(stream, 0, 0);
   outbox_.Clear();
   host_.reset();
-  old_link_ = std::move(link_);
+  if (link_ != nullptr) old_links_.push_back(std::move(link_));
   ++link_round_;
   shard_.reset();
   fresh_.reset();
@@ -1107,7 +1129,6 @@ void Server::HandlePromise(StreamId stream, const ps::Promise& promise) {
 }
 
 void Server::LetGo() {
-  if (replication_->is_primary()) return GoOn();
   for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
     SendNotPrimary(pending.stream, pending.request, replication_->view().proposed());
   }

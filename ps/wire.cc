@@ -152,13 +152,13 @@ grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-grpc::Slice BorrowFloats(std::span<const float> values) {
-  return grpc::Slice(values.data(), values.size_bytes(), grpc::Slice::STATIC_SLICE);
+grpc::Slice BorrowFloats(std::span<const float> values, std::shared_ptr<const void> lease) {
+  return ShareBytes({reinterpret_cast<const char*>(values.data()), values.size_bytes()}, std::move(lease));
 }
 
 grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values) {
   const std::span<const float> floats(*values);
-  return ShareBytes({reinterpret_cast<const char*>(floats.data()), floats.size_bytes()}, std::move(values));
+  return BorrowFloats(floats, std::move(values));
 }
 
 grpc::Slice ShareBytes(std::span<const char> bytes, std::shared_ptr<const void> owner) {

@@ -69,8 +69,8 @@ class FloatPayload {
 grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
                              const std::vector<grpc::Slice>& payload = {});
 
-/// A slice over floats that the caller keeps unchanged until the peer has answered.
-grpc::Slice BorrowFloats(std::span<const float> values);
+/// A slice over floats that the caller keeps unchanged as long as it has a share of `lease`.
+grpc::Slice BorrowFloats(std::span<const float> values, std::shared_ptr<const void> lease = nullptr);
 
 /// A slice that shares ownership of an immutable buffer.
 grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values);

@@ -37,10 +37,9 @@ class TrainerFaults : public Trainers {
 
   // `settled`: a server may be killed again.
   void KillServersWhilePushing(const std::vector<std::string>& flags, bool replicated,
-                               const std::function<void(std::vector<Started>&)>& settled) {
+                               const std::function<void(const std::vector<Started>&)>& settled) {
     const ClusterSpec cluster = MakeCluster(2, kWorkers);
     const ParameterLayout layout = TestLayout();
-    const std::vector<OptimizerConfig> sgd(2, {.kind = OptimizerKind::kSgd, .learning_rate = 1});
     UpdateConfig update{.rule = {.mode = UpdateMode::kAsync, .worker_count = kWorkers}};
     std::vector<Started> servers;
     for (int i : {0, 1}) servers.push_back(StartTask(cluster, {Role::kPs, i}, flags, "faults"));
@@ -57,7 +56,7 @@ class TrainerFaults : public Trainers {
           const ParameterServerClientOptions options{
               .cluster = cluster,
               .task = {Role::kWorker, rank},
-              .config = MakeJobConfig(layout, kTables, update, sgd, kSeed),
+              .config = MakeJobConfig(layout, kTables, update, kPlainSgd, kSeed),
               .layout = layout,
               .connect_timeout = std::chrono::minutes(1),
               .answer_timeout = std::chrono::minutes(2),
@@ -78,9 +77,7 @@ class TrainerFaults : public Trainers {
     for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
     WaitForSuccess(servers);
     ASSERT_EQ(parameters.size(), static_cast<size_t>(layout.size()));
-    // The biases begin at zero, and are the second server's.
-    const auto begin = parameters.begin() + layout.tensors()[1].offset;
-    EXPECT_THAT(std::vector<float>(begin, begin + 5), testing::Each(static_cast<float>(kPushes)));
+    EXPECT_EQ(BiasesOf(layout, parameters), std::vector<float>(5, static_cast<float>(kPushes)));
     const std::vector<float> initial = [&] {
       std::vector<float> values(layout.size());
       layout.Initialize(kSeed, {0, layout.size()}, values);
@@ -93,28 +90,16 @@ class TrainerFaults : public Trainers {
 TEST_F(TrainerFaults, PushesCountOnceWithAJournal) {
   KillServersWhilePushing(
       {"--durability=journal", "--checkpoint_dir=" + Path("c"), "--checkpoint_every=3000"},
-      /*replicated=*/false, [](std::vector<Started>&) {});
+      /*replicated=*/false, [](const std::vector<Started>&) {});
 }
 
 TEST_F(TrainerFaults, PushesCountOnceOnTwoServers) {
   int backups = 0;
-  KillServersWhilePushing(
-      {"--durability=replicated"}, /*replicated=*/true, [&](std::vector<Started>& servers) {
-        backups += 2;
-        const TimePoint deadline = Now() + std::chrono::minutes(1);
-        const auto found = [&] {
-          int count = 0;
-          for (const Started& server : servers) {
-            const std::string log = *ReadFile(server.log), text = "is its backup in view";
-            for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
-          }
-          return count;
-        };
-        while (found() < backups && Now() < deadline)
-          std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        ASSERT_GE(found(), backups);
-        backups = found();
-      });
+  KillServersWhilePushing({"--durability=replicated"}, /*replicated=*/true,
+                          [&](const std::vector<Started>& servers) {
+                            AwaitBackups(servers, backups + 2);
+                            backups = BackupsFound(servers);
+                          });
 }
 
 }  // namespace

@@ -17,22 +17,12 @@ class TrainerReplication : public Trainers {
             "--durability=replicated", "--log_every=10", absl::StrFormat("--train_steps=%d", steps)};
   }
 
-  // How often a server has found a backup for a part.
-  static int BackupsFound(const std::vector<Started>& tasks) {
-    int count = 0;
-    for (const Started& task : tasks) {
-      const std::string log = *ReadFile(task.log), text = "is its backup in view";
-      for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
-    }
-    return count;
-  }
-
-  void AwaitBackups(std::vector<Started>& tasks, int count) {
-    const TimePoint deadline = Now() + std::chrono::minutes(1);
-    while (BackupsFound(tasks) < count && Now() < deadline) {
-      (void)tasks[2].process.Wait(Now() + std::chrono::milliseconds(10));
-    }
-    ASSERT_GE(BackupsFound(tasks), count);
+  // A cluster of 2 servers and 2 workers in the midst of training, with all backups.
+  std::vector<Started> StartWhole(const std::string& run, int steps) {
+    auto tasks = StartCluster(MakeCluster(2, 2), Flags(steps), run);
+    AwaitLosses(run, 5, tasks[2].process);
+    AwaitBackups(tasks, 2);
+    return tasks;
   }
 
   static std::string Logs(const std::vector<Started>& tasks) {
@@ -64,9 +54,7 @@ TEST_F(TrainerReplication, AServerThatIsGoneForGoodIsNotMissed) {
   const Json expected = Run(MakeCluster(2, 2), Flags(300), "undisturbed");
   for (const int ps : {0, 1}) {
     const std::string run = absl::StrFormat("without-%d", ps);
-    auto tasks = StartCluster(MakeCluster(2, 2), Flags(300), run);
-    AwaitLosses(run, 5, tasks[2].process);
-    AwaitBackups(tasks, 2);
+    auto tasks = StartWhole(run, 300);
     Kill(tasks[ps]);
     tasks.erase(tasks.begin() + ps);
     WaitForSuccess(tasks);
@@ -78,9 +66,7 @@ TEST_F(TrainerReplication, AServerThatStoodStillIsRefusedAndBecomesTheBackup) {
   const Json expected = Run(MakeCluster(2, 2), Flags(600), "undisturbed");
   for (const int ps : {0, 1}) {
     const std::string run = absl::StrFormat("stopped-%d", ps);
-    auto tasks = StartCluster(MakeCluster(2, 2), Flags(600), run);
-    AwaitLosses(run, 5, tasks[2].process);
-    AwaitBackups(tasks, 2);
+    auto tasks = StartWhole(run, 600);
     tasks[ps].process.Signal(SIGSTOP);
     AwaitLosses(run, Losses(run).size() + 5, tasks[2].process);
     tasks[ps].process.Signal(SIGCONT);

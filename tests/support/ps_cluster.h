@@ -87,6 +87,7 @@ class Cluster {
                                 .shard_index = index,
                                 .worker_timeout = worker_timeout,
                                 .worker_lease = worker_lease,
+                                .server_timeout = server_timeout,
                                 .tls = Identity({Role::kPs, index}),
                                 .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
@@ -164,6 +165,7 @@ class Cluster {
   bool keeps_journal = false;     // beside the checkpoints
   bool replicated = false;
   Duration worker_lease = std::chrono::seconds(60);
+  Duration server_timeout = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
   std::vector<std::future<absl::Status>> waits;  // replicated
 
@@ -197,6 +199,34 @@ inline absl::StatusOr<PushResult> Push(ParameterServerClient& client, std::span<
                                        std::span<float> parameters) {
   const RowIndex rows = NoRows();
   return client.PushPull({.samples = 1, .gradient = gradient, .rows = rows}, parameters, rows, {});
+}
+
+/// Of every group: an update is the gradient, with its sign changed.
+inline const std::vector<OptimizerConfig> kPlainSgd(2, {.kind = OptimizerKind::kSgd, .learning_rate = 1});
+
+/// They begin at zero, and are the last server's.
+inline std::vector<float> BiasesOf(const ParameterLayout& layout, std::span<const float> parameters) {
+  const auto begin = parameters.begin() + layout.tensors()[1].offset;
+  return {begin, begin + 5};
+}
+
+/// The only worker of an asynchronous cluster with kPlainSgd adds 1 to all parameters, `count` times: each
+/// counts once.
+inline void PushOnes(Cluster& cluster, int count, const std::function<void(int)>& before_push) {
+  std::vector<float> parameters(cluster.layout.size());
+  const std::vector<float> gradient(cluster.layout.size(), -1.0f);
+  ParameterServerClient client(cluster.ClientOptions(0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  for (int i = 0; i < count; ++i) {
+    before_push(i);
+    const auto result = Push(client, gradient, parameters);
+    ASSERT_TRUE(result.ok()) << i << ": " << result.status();
+  }
+  const auto summary = client.AwaitOthers(parameters);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->step(), static_cast<uint64_t>(count));
+  EXPECT_EQ(summary->pushes().applied(), static_cast<uint64_t>(count));
+  EXPECT_EQ(BiasesOf(cluster.layout, parameters), std::vector<float>(5, static_cast<float>(count)));
 }
 
 /// Called by a rank before each step that it contributes to.

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -119,6 +120,29 @@ class Trainers : public testing::Test {
   void Kill(Started& task) {
     task.process.Signal(SIGKILL);
     EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 128 + SIGKILL);
+  }
+
+  /// In all of their logs together.
+  static int TimesLogged(const std::vector<Started>& tasks, const std::string& text) {
+    int count = 0;
+    for (const Started& task : tasks) {
+      const std::string log = *ReadFile(task.log);
+      for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+    }
+    return count;
+  }
+
+  /// How often a server has found a backup for a part of the parameters.
+  static int BackupsFound(const std::vector<Started>& tasks) {
+    return TimesLogged(tasks, "is its backup in view");
+  }
+
+  static void AwaitBackups(const std::vector<Started>& tasks, int count) {
+    const TimePoint deadline = Now() + std::chrono::minutes(1);
+    while (BackupsFound(tasks) < count && Now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_GE(BackupsFound(tasks), count);
   }
 
   Json Result(const std::string& run) { return Json::parse(ReadFile(Path(run + ".json")).value_or("{}")); }
