@@ -6,6 +6,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -26,6 +27,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "ps/client.h"
 #include "ps/job_config.h"
@@ -38,9 +40,11 @@ namespace {
 constexpr char kHelp[] =
     R"(Times messages to a parameter server and back, beside the same bytes through a bare gRPC stream and through TCP.
 
-push_pull: one worker, one server, asynchronous SGD; a gradient goes up and the updated parameters come down.
+push_pull: one worker, one server, asynchronous SGD; a gradient goes up and the updated parameters come down,
+           by gRPC over TCP (tcp) and as tasks of one host do it, through shared memory (same_host).
 grpc_echo: a bidirectional stream of ByteBuffers that comes back after every byte was read once.
-tcp_echo:  a blocking socket; every byte comes back. GB/s counts the bytes of a message once for both ways.
+tcp_echo:  a socket; every byte comes back. GB/s counts the bytes of a message once for both ways. With several
+           in flight the p50 is the time between two that come back.
 checkpoint: a shard with a table of rows that have all been updated: how long updates wait for the copy, and how
            long it takes in the background to write, checksum and sync the file.)";
 
@@ -96,13 +100,14 @@ bool ReadAll(int fd, char* bytes, size_t count) {
   return true;
 }
 
-void WriteAll(int fd, const char* bytes, size_t count) {
+bool WriteAll(int fd, const char* bytes, size_t count) {
   while (count > 0) {
     const ssize_t put = ::send(fd, bytes, count, MSG_NOSIGNAL);
-    MUSTER_CHECK(put > 0);
+    if (put <= 0) return false;
     bytes += put;
     count -= static_cast<size_t>(put);
   }
+  return true;
 }
 
 // Of each connection: messages whose size their first 8 bytes say.
@@ -114,8 +119,7 @@ void ServeTcpEcho(int listening) {
       uint64_t size;
       std::memcpy(&size, message.data(), sizeof size);
       message.resize(std::max<uint64_t>(8, size));
-      if (!ReadAll(fd, message.data() + 8, size - 8)) break;
-      WriteAll(fd, message.data(), size);
+      if (!ReadAll(fd, message.data() + 8, size - 8) || !WriteAll(fd, message.data(), size)) break;
     }
   }
 }
@@ -162,11 +166,12 @@ void ServeGrpcEcho(const std::string& address) {
   }
 }
 
-/// Something that sends a message and waits until one comes back.
+/// Something that sends messages, each of which comes back.
 class Exchanger {
  public:
   virtual ~Exchanger() = default;
-  virtual void Exchange() = 0;
+  /// Until one more has come back, with up to `in_flight` on their way.
+  virtual void Exchange(int in_flight) = 0;
 };
 
 class TcpEcho final : public Exchanger {
@@ -182,25 +187,33 @@ class TcpEcho final : public Exchanger {
     answer_.resize(bytes);
   }
   ~TcpEcho() override { ::close(fd_); }
-  void Exchange() override {
-    // What is being echoed has to be read while the rest is sent, or both ends would wait for each other.
-    constexpr size_t kPart = 64 << 10;
-    size_t received = 0;
-    for (size_t sent = 0; sent < message_.size(); sent += kPart) {
-      WriteAll(fd_, message_.data() + sent, std::min(kPart, message_.size() - sent));
-      ssize_t got;
-      while (received < answer_.size() &&
-             (got = ::recv(fd_, answer_.data() + received, answer_.size() - received, MSG_DONTWAIT)) > 0) {
-        received += static_cast<size_t>(got);
+  // What is being echoed has to be read while the rest is sent, or both ends would wait for each other.
+  void Exchange(int in_flight) override {
+    const uint64_t size = message_.size();
+    const uint64_t to_receive = (received_ / size + 1) * size,
+                   to_send = received_ / size * size + in_flight * size;
+    while (received_ < to_receive) {
+      const size_t at = sent_ % size, received_at = received_ % size;
+      const ssize_t put =
+          sent_ < to_send ? ::send(fd_, message_.data() + at, size - at, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+      if (put > 0) sent_ += static_cast<uint64_t>(put);
+      // Blocking where there is nothing else to do, since that is the fastest.
+      const ssize_t got =
+          ::recv(fd_, answer_.data() + received_at, size - received_at, sent_ < to_send ? MSG_DONTWAIT : 0);
+      MUSTER_CHECK(got != 0);
+      if (got > 0) received_ += static_cast<uint64_t>(got);
+      if (put < 0 && got < 0) {
+        pollfd waits{.fd = fd_, .events = POLLIN | POLLOUT, .revents = 0};
+        (void)::poll(&waits, 1, -1);
       }
     }
-    MUSTER_CHECK(ReadAll(fd_, answer_.data() + received, answer_.size() - received));
   }
 
  private:
   const int fd_;
   std::vector<char> message_;
   std::vector<char> answer_;
+  uint64_t sent_ = 0, received_ = 0;
 };
 
 class GrpcEcho final : public Exchanger {
@@ -212,32 +225,43 @@ class GrpcEcho final : public Exchanger {
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
     context_.set_wait_for_ready(true);
     stream_ = stub_->PrepareCall(&context_, kMethod, &queue_);
-    stream_->StartCall(nullptr);
+    stream_->StartCall(&started_);
     Await();
+    stream_->Read(&answer_, &received_);
   }
   ~GrpcEcho() override {
     context_.TryCancel();
     grpc::Status status;
     stream_->Finish(&status, nullptr);
+    queue_.Shutdown();
     void* tag;
     bool ok;
-    queue_.Next(&tag, &ok);
+    while (queue_.Next(&tag, &ok)) {
+    }
   }
-  void Exchange() override {
-    const grpc::Slice slice(values_.data(), values_.size(), grpc::Slice::STATIC_SLICE);
-    stream_->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-    Await();
-    grpc::ByteBuffer answer;
-    stream_->Read(&answer, nullptr);
-    Await();
-    sum_ += SumOfBytes(answer);
+  void Exchange(int in_flight) override {
+    for (const uint64_t wanted = received_ + 1; received_ < wanted;) {
+      if (!writes_ && sent_ < wanted - 1 + in_flight) {
+        const grpc::Slice slice(values_.data(), values_.size(), grpc::Slice::STATIC_SLICE);
+        stream_->Write(grpc::ByteBuffer(&slice, 1), &sent_);
+        writes_ = true;
+      }
+      Await();
+    }
   }
 
  private:
+  // One of the three things that may be under way.
   void Await() {
     void* tag;
     bool ok = false;
     MUSTER_CHECK(queue_.Next(&tag, &ok) && ok);
+    ++*static_cast<uint64_t*>(tag);
+    if (tag == &sent_) writes_ = false;
+    if (tag != &received_) return;
+    sum_ += SumOfBytes(answer_);
+    answer_.Clear();
+    stream_->Read(&answer_, &received_);
   }
 
   std::vector<char> values_;
@@ -245,29 +269,41 @@ class GrpcEcho final : public Exchanger {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericStub> stub_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  grpc::ByteBuffer answer_;
+  uint64_t started_ = 0, sent_ = 0, received_ = 0;
+  bool writes_ = false;
   uint64_t sum_ = 0;
 };
 
+ParameterLayout LayoutOf(size_t bytes) {
+  auto layout =
+      ParameterLayout::Create({{.name = "w", .shape = {static_cast<int64_t>(bytes / sizeof(float))}}});
+  MUSTER_CHECK(layout.ok());
+  return *layout;
+}
+
+ps::JobConfig ConfigOf(const ParameterLayout& layout) {
+  const OptimizerConfig sgd{.kind = OptimizerKind::kSgd, .learning_rate = 0.1f};
+  const UpdateConfig update{.rule = {.mode = UpdateMode::kAsync, .worker_count = 1}};
+  return MakeJobConfig(layout, {}, update, {&sgd, 1}, /*seed=*/1);
+}
+
+/// As the trainer does it: one at a time.
 class PushPull final : public Exchanger {
  public:
-  PushPull(const ClusterSpec& cluster, size_t bytes) {
-    const auto floats = static_cast<int64_t>(bytes / sizeof(float));
-    auto layout = ParameterLayout::Create({{.name = "w", .shape = {floats}}});
-    MUSTER_CHECK(layout.ok());
-    const std::vector<OptimizerConfig> optimizers = {{.kind = OptimizerKind::kSgd, .learning_rate = 0.1f}};
-    client_ = std::make_unique<ParameterServerClient>(ParameterServerClientOptions{
-        .cluster = cluster,
-        .task = {Role::kWorker, 0},
-        .config =
-            MakeJobConfig(*layout, {}, {.rule = {.mode = UpdateMode::kAsync, .worker_count = 1}}, optimizers,
-                          /*seed=*/1),
-        .layout = *layout});
-    parameters_.resize(layout->size());
-    gradient_.assign(layout->size(), 0.5f);
+  PushPull(const ClusterSpec& cluster, size_t bytes, Transport transport) {
+    const ParameterLayout layout = LayoutOf(bytes);
+    client_ = std::make_unique<ParameterServerClient>(ParameterServerClientOptions{.cluster = cluster,
+                                                                                   .task = {Role::kWorker, 0},
+                                                                                   .config = ConfigOf(layout),
+                                                                                   .layout = layout,
+                                                                                   .transport = transport});
+    parameters_.resize(layout.size());
+    gradient_.assign(layout.size(), 0.5f);
     const auto joined = client_->Join(parameters_);
     MUSTER_CHECK(joined.ok(), std::string(joined.status().message()).c_str());
   }
-  void Exchange() override {
+  void Exchange(int) override {
     const auto result =
         client_->PushPull({.samples = 1, .gradient = gradient_, .rows = no_rows_}, parameters_, no_rows_, {});
     MUSTER_CHECK(result.ok(), std::string(result.status().message()).c_str());
@@ -277,6 +313,52 @@ class PushPull final : public Exchanger {
   std::unique_ptr<ParameterServerClient> client_;
   std::vector<float> parameters_, gradient_;
   const RowIndex no_rows_{{}, {}, 0};
+};
+
+/// Several at a time, which the trainer has no use for: from the connection.
+class ManyPushPulls final : public Exchanger {
+ public:
+  ManyPushPulls(const ClusterSpec& cluster, size_t bytes, Transport transport) {
+    const ParameterLayout layout = LayoutOf(bytes);
+    auto connection = ShardConnection::Connect(cluster.ps[0], {Role::kPs, 0}, std::nullopt, transport,
+                                               Now() + std::chrono::seconds(20));
+    MUSTER_CHECK(connection.ok(), std::string(connection.status().message()).c_str());
+    connection_ = *std::move(connection);
+    parameters_.resize(layout.size());
+    gradient_.assign(layout.size(), 0.5f);
+    ps::ClientHeader join;
+    join.set_version(kWireVersion);
+    join.set_request(1);
+    join.mutable_join()->set_shard_count(1);
+    join.mutable_join()->set_worker_uuid(RandomName(20));
+    *join.mutable_join()->mutable_config() = ConfigOf(layout);
+    connection_->Send(join, {});
+    Receive();
+  }
+  void Exchange(int in_flight) override {
+    for (; sent_ < received_ + in_flight; ++sent_) {
+      ps::ClientHeader push;
+      push.set_version(kWireVersion);
+      push.set_request(2 + sent_);
+      push.mutable_push()->set_sequence(1 + sent_);
+      push.mutable_push()->set_samples(1);
+      connection_->Send(push, {BorrowFloats(gradient_, connection_->Lease())});
+    }
+    Receive();
+    ++received_;
+  }
+
+ private:
+  void Receive() {
+    const auto reply = connection_->Receive(Now() + std::chrono::seconds(20));
+    MUSTER_CHECK(reply.ok(), std::string(reply.status().message()).c_str());
+    MUSTER_CHECK(!reply->header.has_error(), reply->header.error().message().c_str());
+    reply->payload.CopyTo(parameters_);
+  }
+
+  std::vector<float> parameters_, gradient_;  // outlive the connection
+  std::unique_ptr<ShardConnection> connection_;
+  uint64_t sent_ = 0, received_ = 0;
 };
 
 struct Figures {
@@ -289,13 +371,13 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Measure(Exchanger& exchanger, size_t bytes, double seconds, Figures* figures) {
-  for (int i = 0; i < 10; ++i) exchanger.Exchange();
+void Measure(Exchanger& exchanger, size_t bytes, int in_flight, double seconds, Figures* figures) {
+  for (int i = 0; i < 10; ++i) exchanger.Exchange(in_flight);
   std::vector<double> microseconds;
   const TimePoint start = Now();
   TimePoint last = start;
   while (ToSeconds(last - start) < seconds) {
-    exchanger.Exchange();
+    exchanger.Exchange(in_flight);
     const TimePoint now = Now();
     microseconds.push_back(ToSeconds(now - last) * 1e6);
     last = now;
@@ -349,10 +431,12 @@ int Main(int argc, char** argv) {
   int rounds = 5;
   bool json = false, plain_malloc = false;
   int64_t rows = 1'000'000;
+  std::vector<int> in_flight = {1, 10};
   std::vector<size_t> sizes = {4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20};
   app.add_option("--seconds", seconds, "Of each measurement")->capture_default_str();
   app.add_option("--rounds", rounds, "Of all in turn; medians are printed")->capture_default_str();
   app.add_option("--bytes", sizes, "Of a message, each a multiple of 64")->capture_default_str();
+  app.add_option("--in_flight", in_flight, "Messages at a time")->capture_default_str();
   app.add_option("--rows", rows, "Of the shard whose checkpoint is written; 0: none")->capture_default_str();
   app.add_flag("--plain_malloc", plain_malloc, "Without what the trainer asks of the allocator");
   app.add_flag("--json", json, "For programs");
@@ -378,38 +462,55 @@ int Main(int argc, char** argv) {
     }));
   }
 
+  constexpr const char* kNames[] = {"tcp", "same_host", "grpc_echo", "tcp_echo"};
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   if (!json) {
-    std::printf("%10s  %28s  %28s  %28s  %s\n", "bytes", "push_pull: p50 us, GB/s", "grpc_echo: p50 us, GB/s",
-                "tcp_echo: p50 us, GB/s", "push_pull / grpc_echo GB/s");
+    std::printf("%18s", "bytes x in flight");
+    for (const char* const name : kNames) std::printf("  %10s: p50 us, GB/s", name);
+    std::printf("  tcp/grpc_echo  same_host/tcp\n");
   }
   for (const size_t size : sizes) {
-    std::map<std::string, Figures> figures;
-    std::map<std::string, std::unique_ptr<Exchanger>> exchangers;
-    exchangers["push_pull"] = std::make_unique<PushPull>(clusters[size], size);
-    exchangers["grpc_echo"] = std::make_unique<GrpcEcho>(echo_address, size);
-    exchangers["tcp_echo"] = std::make_unique<TcpEcho>(tcp_port, size);
-    for (int round = 0; round < rounds; ++round) {
-      for (const auto& [name, exchanger] : exchangers) Measure(*exchanger, size, seconds, &figures[name]);
-    }
-    nlohmann::ordered_json row = {{"bytes", size}};
-    for (const char* const name : {"push_pull", "grpc_echo", "tcp_echo"}) {
-      row[name] = {{"p50_us", Median(figures[name].p50_us)}, {"gb_per_s", Median(figures[name].gigabytes)}};
-    }
-    std::vector<double> ratios;
-    for (int round = 0; round < rounds; ++round) {
-      ratios.push_back(figures["push_pull"].gigabytes[round] / figures["grpc_echo"].gigabytes[round]);
-    }
-    row["push_pull_to_grpc_echo"] = Median(ratios);
-    if (!json) {
-      std::printf("%10zu", size);
-      for (const char* const name : {"push_pull", "grpc_echo", "tcp_echo"}) {
-        std::printf("  %18.1f  %8.3f", double(row[name]["p50_us"]), double(row[name]["gb_per_s"]));
+    for (const int count : in_flight) {
+      std::map<std::string, Figures> figures;
+      for (int round = 0; round < rounds; ++round) {
+        for (const std::string name : kNames) {
+          const Transport transport = name == "tcp" ? Transport::kTcp : Transport::kAuto;
+          std::unique_ptr<Exchanger> exchanger;
+          if (name == "grpc_echo") {
+            exchanger = std::make_unique<GrpcEcho>(echo_address, size);
+          } else if (name == "tcp_echo") {
+            exchanger = std::make_unique<TcpEcho>(tcp_port, size);
+          } else if (count == 1) {
+            exchanger = std::make_unique<PushPull>(clusters[size], size, transport);
+          } else {
+            exchanger = std::make_unique<ManyPushPulls>(clusters[size], size, transport);
+          }
+          Measure(*exchanger, size, count, seconds, &figures[name]);
+        }
       }
-      std::printf("  %.2f\n", Median(ratios));
-      std::fflush(stdout);
+      nlohmann::ordered_json row = {{"bytes", size}, {"in_flight", count}};
+      for (const char* const name : kNames) {
+        row[name] = {{"p50_us", Median(figures[name].p50_us)}, {"gb_per_s", Median(figures[name].gigabytes)}};
+      }
+      const auto ratio = [&](const char* name, const char* to) {
+        std::vector<double> ratios;
+        for (int round = 0; round < rounds; ++round) {
+          ratios.push_back(figures[name].gigabytes[round] / figures[to].gigabytes[round]);
+        }
+        return Median(ratios);
+      };
+      row["tcp_to_grpc_echo"] = ratio("tcp", "grpc_echo");
+      row["same_host_to_tcp"] = ratio("same_host", "tcp");
+      if (!json) {
+        std::printf("%14zu x%2d", size, count);
+        for (const char* const name : kNames) {
+          std::printf("  %14.1f  %8.3f", double(row[name]["p50_us"]), double(row[name]["gb_per_s"]));
+        }
+        std::printf("  %13.2f  %13.2f\n", double(row["tcp_to_grpc_echo"]), double(row["same_host_to_tcp"]));
+        std::fflush(stdout);
+      }
+      results.push_back(std::move(row));
     }
-    results.push_back(std::move(row));
   }
   nlohmann::ordered_json checkpoint;
   if (rows > 0) checkpoint = MeasureCheckpoint(rows, rounds);

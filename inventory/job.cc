@@ -252,8 +252,8 @@ absl::Status CheckModelOrProgram(const YamlNode& root, const Model* model, Job* 
   }
   const std::vector<std::string> foreign_keys =
       model != nullptr ? std::vector<std::string>{"files", "flags"}
-                       : std::vector<std::string>{"variant", "hidden",     "strategy",  "update",
-                                                  "train",   "checkpoint", "durability"};
+                       : std::vector<std::string>{"variant", "hidden",     "strategy",   "update",
+                                                  "train",   "checkpoint", "durability", "transport"};
   for (const YamlNode& child : root.children) {
     if (std::find(foreign_keys.begin(), foreign_keys.end(), child.key) == foreign_keys.end()) continue;
     return child.KeyError(absl::StrFormat("%s means nothing with \"%s\"", Quoted(child.key),
@@ -398,6 +398,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   fields.Read("train", &job.train, ReadTrainSpec);
   fields.Read("checkpoint", &job.checkpoint, ParseCheckpoint);
   fields.Read("durability", &durability, ParseDurability);
+  fields.Read("transport", &job.tcp_only, YamlChoice<bool>("transport", {{"auto", false}, {"tcp", true}}));
   fields.Read("program", &job.program, ParseProgram);
   fields.Read("files", &job.files, YamlOneOrMore("files", ParseProgramFile));
   fields.Read("flags", &job.tensorflow_flags,

@@ -12,6 +12,7 @@
 //        learning_rate: 0.01, schedule: {kind: cosine, warmup_steps: 100}}
 //     checkpoint: {every_steps: 200, keep: 3}
 //     durability: checkpoint          # checkpoint | journal | replicated
+//     transport: auto                 # auto | tcp
 //
 // What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
 // version of muster cannot do yet is refused, with its place, and never ignored.
@@ -137,6 +138,7 @@ struct Job {
   TrainSpec train;
   std::optional<CheckpointSpec> checkpoint;
   bool replicated = false;  // each part of the parameters is on two servers
+  bool tcp_only = false;    // also between tasks of one host
   // ... or any other program.
   std::vector<std::string> program;  // argv
   std::vector<ProgramFile> files;

@@ -457,6 +457,17 @@ TEST(Job, ReplicatedServersHaveNoCheckpointsAndAreStartedAgain) {
   EXPECT_EQ(job->ps.restart, Restart::kOnFailure);
 }
 
+TEST(Job, TransportIsAutoOrTcp) {
+  const auto parse = [](const std::string& transport) {
+    return ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n" + transport,
+                    "job.yaml", "/home/me");
+  };
+  EXPECT_FALSE(parse("")->tcp_only);
+  EXPECT_FALSE(parse("transport: auto\n")->tcp_only);
+  EXPECT_TRUE(parse("transport: tcp\n")->tcp_only);
+  EXPECT_EQ(parse("transport: rdma\n").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Job, FtrlTakesOneRate) {
   const auto ok = [](const std::string& model, const std::string& train) {
     return ErrorOf("name: j\nmodel: " + model +

@@ -63,21 +63,33 @@ void WriteMnist(const std::filesystem::path& folder) {
   }
 }
 
+// What a task of a job with these lines is started with: task 0 is the server, 1 the worker.
+std::vector<std::string> FlagsOfAModel(const std::string& lines, int task) {
+  TemporaryDirectory trainer;
+  EXPECT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+  const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+  const auto job =
+      ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n" + lines,
+               "job.yaml", "/home/me");
+  EXPECT_TRUE(job.ok()) << job.status();
+  const auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  const auto& argv = plan->record.tasks(task).start().argv();
+  return {argv.begin(), argv.end()};
+}
+
+TEST(PlanOfAModel, AllTasksKnowTheTransport) {
+  for (const int task : {0, 1}) {
+    EXPECT_THAT(FlagsOfAModel("transport: tcp\n", task), testing::Contains("--transport=tcp"));
+    EXPECT_THAT(FlagsOfAModel("", task), testing::Not(testing::Contains(testing::HasSubstr("transport"))));
+  }
+}
+
 // Only servers write checkpoints, and where other parameters were is none of them.
 TEST(PlanOfAModel, ServersOfOtherParametersHaveAnotherFolderOfCheckpoints) {
-  TemporaryDirectory trainer;
-  ASSERT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
-  const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
   const auto checkpoint_flags = [&](const std::string& rest, int task) {
-    const auto job =
-        ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n" + rest,
-                 "job.yaml", "/home/me");
-    const auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    std::vector<std::string> flags;
-    for (const std::string& argument : plan->record.tasks(task).start().argv()) {
-      if (argument.find("checkpoint") != std::string::npos) flags.push_back(argument);
-    }
+    std::vector<std::string> flags = FlagsOfAModel(rest, task);
+    std::erase_if(flags, [](const auto& flag) { return flag.find("checkpoint") == std::string::npos; });
     return flags;
   };
   const std::string every = "checkpoint: {every_steps: 20, keep: 2}\n";

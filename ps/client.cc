@@ -210,9 +210,13 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
 
 void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
   const Duration timeout = options_.replicated ? kReplicaConnectTimeout : kConnectTimeout;
-  auto connection = ShardConnection::Connect(AddressOf(shard), ServerOf(shard), options_.tls,
-                                             std::min(deadline, Now() + timeout), queue_, ++last_connection_);
+  auto connection =
+      ShardConnection::Connect(AddressOf(shard), ServerOf(shard), options_.tls, options_.transport,
+                               std::min(deadline, Now() + timeout), queue_, ++last_connection_);
   if (!connection.ok()) return GiveUpJoin(shard, connection.status());
+  if ((*connection)->is_local()) {
+    spdlog::debug("{} is on this host: frames go past the network", TaskName(ServerOf(shard)));
+  }
   Replace(shard, *std::move(connection), false);
   const uint64_t number = ++last_request_;
   shard.join_deadline = options_.replicated ? Now() + kReplicaJoinTimeout + PatienceWith(shard) : deadline;

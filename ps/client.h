@@ -42,6 +42,7 @@ struct ParameterServerClientOptions {
   /// a sign of life.
   Duration answer_timeout = std::chrono::minutes(11);
   std::optional<TlsIdentity> tls;
+  Transport transport = Transport::kAuto;
   /// Each shard is with one of two servers, its own and the next; a silent one is left for the other.
   bool replicated = false;
   Duration replica_silence = std::chrono::milliseconds(1000);

@@ -80,7 +80,7 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
   }
   MUSTER_ASSIGN_OR_RETURN(
       auto connected, ShardConnection::Connect(options_.cluster.ps[server], {Role::kPs, server}, options_.tls,
-                                               Now() + options_.connect_timeout, queue));
+                                               options_.transport, Now() + options_.connect_timeout, queue));
   ShardConnection* const connection = connected.get();
   ps::ClientHeader join;
   join.set_version(kWireVersion);

@@ -22,6 +22,7 @@ struct CoordinatorLinkOptions {
   std::vector<int> servers = {0};  // one of these speaks for shard 0
   int shard_index = 0;             // of this shard, for its log
   std::optional<TlsIdentity> tls;
+  Transport transport = Transport::kAuto;
   Duration silence = std::chrono::hours(1);            // of it, after which it is looked for again
   Duration connect_timeout = std::chrono::seconds(1);  // for one attempt; a stop waits no longer
   Duration pause = std::chrono::milliseconds(200);     // between attempts

@@ -5,19 +5,28 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <list>
 #include <map>
 #include <mutex>
 
 #include "base/file.h"
+#include "base/logging.h"
+#include "base/random.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/local_stream.h"
 #include "ps/wire.h"
 
 namespace muster {
 namespace {
 
 class Service;
+
+constexpr int kTokenLength = 40;      // 206 bits
+constexpr size_t kMaxArrivals = 256;  // processes of this host that have not shown a token
 
 // Lives until gRPC calls OnDone, which comes after Finish; every method may run on any thread.
 class Stream final : public grpc::ServerGenericBidiReactor {
@@ -27,12 +36,33 @@ class Stream final : public grpc::ServerGenericBidiReactor {
 
   void Begin() { StartRead(&incoming_); }
 
+  /// Instead of all frames: to a client that may be on this host.
+  void Offer(const std::string& name, const std::string& token) {
+    ps::SameHostOffer offer;
+    offer.set_name(name);
+    offer.set_token(token);
+    const grpc::Slice bytes(offer.SerializeAsString());
+    Send(grpc::ByteBuffer(&bytes, 1));
+    is_offer_ = true;
+  }
+
   void Send(grpc::ByteBuffer frame) {
     const std::lock_guard lock(mutex_);
     if (finished_) return;
+    if (local_ != nullptr) return local_->Send(std::move(frame));
     outgoing_.push_back(std::move(frame));
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
   }
+
+  /// From now on frames go through it, and gRPC only says how long.
+  void GoLocal(std::unique_ptr<LocalStream> local) {
+    const std::lock_guard lock(mutex_);
+    local_ = std::move(local);
+    local_->Send(grpc::ByteBuffer());
+    if (finished_) local_->Break();
+  }
+
+  void OnLocalFrame(const std::optional<grpc::ByteBuffer>& frame);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override {
@@ -40,13 +70,22 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     outgoing_.pop_front();
     if (ok && !finished_ && !outgoing_.empty()) StartWrite(&outgoing_.front());
   }
-  void OnCancel() override { Close(grpc::Status::CANCELLED); }
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
   void OnDone() override;
 
   const grpc::AuthContext& auth() const { return *auth_; }
   const std::string& peer() const { return peer_; }
 
  private:
+  // A local stream ends first, so that nothing of it runs when this does.
+  void End(const grpc::Status& status) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (local_ != nullptr) return local_->Break();
+    }
+    Close(status);
+  }
+
   // Ends the stream after what has been sent; the client sees `status`.
   void Close(const grpc::Status& status) {
     const std::lock_guard lock(mutex_);
@@ -63,16 +102,22 @@ class Stream final : public grpc::ServerGenericBidiReactor {
   std::mutex mutex_;
   std::deque<grpc::ByteBuffer> outgoing_;  // the front one is being written
   bool finished_ = false;
+  bool is_offer_ = false;  // never changes once reading has begun
+  std::unique_ptr<LocalStream> local_;
 };
 
 class Service final : public FrameServer, private grpc::CallbackGenericService {
  public:
-  explicit Service(FrameServer::Handler* handler) : handler_(handler) {}
+  Service(Transport transport, FrameServer::Handler* handler) : transport_(transport), handler_(handler) {}
   ~Service() override { Service::Shutdown(); }
 
   void Shutdown() override {
+    listener_ = nullptr;
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     server_ = nullptr;  // waits for all reactions
+    // Nobody adds any more.
+    for (const auto& arrival : arrivals_) arrival->local = nullptr;
+    arrivals_.clear();
   }
 
   absl::Status Listen(const std::string& address, const std::optional<TlsIdentity>& tls);
@@ -106,6 +151,7 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
   void Remove(StreamId id) {
     {
       const std::lock_guard lock(mutex_);
+      std::erase_if(offers_, [&](const auto& offer) { return offer.second == streams_[id]; });
       streams_.erase(id);
       changed_.notify_all();
     }
@@ -114,32 +160,86 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
 
  private:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
-    if (context->method() != "/muster.ps.ParameterServer/Exchange") {
+    const bool is_local = context->method() == kSameHostMethod && transport_ == Transport::kAuto;
+    if (context->method() != kExchangeMethod && !is_local) {
       return grpc::CallbackGenericService::CreateReactor(context);  // answers UNIMPLEMENTED
     }
+    const std::string token = RandomName(kTokenLength);
     Stream* stream;
     {
       const std::lock_guard lock(mutex_);
       stream = new Stream(this, ++last_id_, context);
       streams_[last_id_] = stream;
+      if (is_local) offers_[token] = stream;
     }
+    if (is_local) stream->Offer(local_name_, token);
     stream->Begin();
     return stream;
   }
 
+  // A process of this host. Its own until it has shown its token, then its stream's, from inside of the local
+  // one.
+  struct Arrival {
+    std::unique_ptr<LocalStream> local;
+    Stream* stream = nullptr;
+    std::atomic<bool> is_over = false;
+  };
+  void OnConnect(UniqueFd socket);
+  void OnArrival(Arrival& arrival, const std::optional<grpc::ByteBuffer>& frame);
+
+  const Transport transport_;
   FrameServer::Handler* const handler_;
+  const std::string local_name_ = "muster-" + RandomName(kTokenLength);
+  std::unique_ptr<LocalListener> listener_;
   std::unique_ptr<grpc::Server> server_;
   mutable std::mutex mutex_;  // guards the following
   std::condition_variable changed_;
   std::map<StreamId, Stream*> streams_;
   StreamId last_id_ = 0;
+  std::map<std::string, Stream*> offers_;  // by token
+  std::list<std::shared_ptr<Arrival>> arrivals_;
 };
 
-void Stream::OnReadDone(bool ok) {
-  if (!ok) {
-    Close(grpc::Status::OK);
+void Service::OnConnect(UniqueFd socket) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(arrivals_, [](const auto& arrival) {
+    if (arrival->is_over) arrival->local = nullptr;
+    return arrival->local == nullptr;
+  });
+  if (arrivals_.size() == kMaxArrivals) return;  // they have the token when they connect
+  const auto arrival = arrivals_.emplace_back(std::make_shared<Arrival>());
+  arrival->local = LocalStream::Open(
+      std::move(socket), LocalStream::Copying::kLater,
+      [this, arrival](const std::optional<grpc::ByteBuffer>& frame) { OnArrival(*arrival, frame); });
+}
+
+void Service::OnArrival(Arrival& arrival, const std::optional<grpc::ByteBuffer>& frame) {
+  if (arrival.stream != nullptr) return arrival.stream->OnLocalFrame(frame);
+  if (!frame) {
+    arrival.is_over = true;
     return;
   }
+  const std::string token = frame->Length() == kTokenLength ? BytesOf(*frame) : "";
+  const std::lock_guard lock(mutex_);
+  const auto offer = offers_.extract(token);
+  if (offer.empty()) {
+    spdlog::warn("a process of this host that has no token is hung up on");
+    return arrival.local->Break();
+  }
+  arrival.stream = offer.mapped();
+  arrival.stream->GoLocal(std::move(arrival.local));
+}
+
+void Stream::OnLocalFrame(const std::optional<grpc::ByteBuffer>& frame) {
+  if (frame) {
+    service_->OnFrame(id_, *frame);
+  } else {
+    Close(grpc::Status::OK);
+  }
+}
+
+void Stream::OnReadDone(bool ok) {
+  if (!ok || is_offer_) return End(grpc::Status::OK);
   service_->OnFrame(id_, incoming_);
   incoming_.Clear();
   const std::lock_guard lock(mutex_);
@@ -170,6 +270,10 @@ absl::Status ExplainListenFailure(const std::string& address) {
 }
 
 absl::Status Service::Listen(const std::string& address, const std::optional<TlsIdentity>& tls) {
+  if (transport_ == Transport::kAuto) {
+    MUSTER_ASSIGN_OR_RETURN(
+        listener_, LocalListener::Listen(local_name_, [this](UniqueFd fd) { OnConnect(std::move(fd)); }));
+  }
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address, MakeServerCredentials(tls), &port);
@@ -191,8 +295,8 @@ absl::Status Service::Listen(const std::string& address, const std::optional<Tls
 
 absl::StatusOr<std::unique_ptr<FrameServer>> FrameServer::Listen(const std::string& address,
                                                                  const std::optional<TlsIdentity>& tls,
-                                                                 Handler* handler) {
-  auto service = std::make_unique<Service>(handler);
+                                                                 Transport transport, Handler* handler) {
+  auto service = std::make_unique<Service>(transport, handler);
   MUSTER_RETURN_IF_ERROR(service->Listen(address, tls));
   return service;
 }

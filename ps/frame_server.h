@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "ps/tls.h"
+#include "ps/transport.h"
 
 namespace muster {
 
@@ -32,7 +33,7 @@ class FrameServer {
   /// `handler` must live longer than the server, and may be called before this returns.
   static absl::StatusOr<std::unique_ptr<FrameServer>> Listen(const std::string& address,
                                                              const std::optional<TlsIdentity>& tls,
-                                                             Handler* handler);
+                                                             Transport transport, Handler* handler);
 
   /// As Shutdown.
   virtual ~FrameServer() = default;

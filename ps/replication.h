@@ -28,6 +28,7 @@ struct ReplicationOptions {
   TaskId own, partner;      // servers of the shard
   uint64_t generation = 0;  // of the cluster
   std::optional<TlsIdentity> tls;
+  Transport transport = Transport::kAuto;
   /// Of the other, after which it is out of touch; longer for much data.
   Duration silence = std::chrono::seconds(1);
   std::string name;  // for its log

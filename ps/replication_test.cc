@@ -151,7 +151,7 @@ TEST(Replication, MessagesThatMakeNoSenseAreRefused) {
   // What the backup of shard 0 answers to the last of them.
   const auto error = [&](const Messages& messages, const std::string& raw = "") {
     auto connection = ShardConnection::Connect(cluster.spec.ps[1], {Role::kPs, 1}, std::nullopt,
-                                               Now() + std::chrono::seconds(20));
+                                               Transport::kTcp, Now() + std::chrono::seconds(20));
     EXPECT_TRUE(connection.ok()) << connection.status();
     const auto send = [&](const std::string& bytes) {
       ps::ClientHeader header;

@@ -63,7 +63,7 @@ absl::Status Process::Listen() {
   const std::string address =
       options_.bind_address.empty() ? options_.cluster.ps[options_.shard_index] : options_.bind_address;
   const std::lock_guard lock(mutex_);  // the first frame may be there before Listen returns
-  auto listening = FrameServer::Listen(address, options_.tls, this);
+  auto listening = FrameServer::Listen(address, options_.tls, options_.transport, this);
   if (!listening.ok()) return Annotate(listening.status(), name_);
   frames_ = *std::move(listening);
   spdlog::info(

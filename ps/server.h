@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "cluster/cluster_spec.h"
 #include "ps/tls.h"
+#include "ps/transport.h"
 
 namespace muster {
 
@@ -26,6 +27,7 @@ struct ParameterServerOptions {
   /// Of the others: how long ps:0 may be gone once it was there.
   Duration server_timeout = std::chrono::seconds(60);
   std::optional<TlsIdentity> tls;
+  Transport transport = Transport::kAuto;
   /// Where this shard's checkpoints are; empty: there are none, and a server that is lost ends the job.
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps; ps:0's counts

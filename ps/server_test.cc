@@ -30,7 +30,7 @@ TEST(ParameterServer, RowsThatAreNotTheShardsAreRefused) {
   std::vector<float> values(rows.size());
   EXPECT_THAT(client.PullRows(rows, values).message(), HasSubstr("row 6 of table small, which has 6"));
   const auto connection = ShardConnection::Connect(cluster.spec.ps[1], {Role::kPs, 1}, std::nullopt,
-                                                   Now() + std::chrono::seconds(20));
+                                                   Transport::kTcp, Now() + std::chrono::seconds(20));
   ASSERT_TRUE(connection.ok()) << connection.status();
   const auto ask = [&](const ps::ClientHeader& header) {
     (*connection)->Send(header, {});
@@ -203,7 +203,7 @@ TEST(ParameterServer, AHeartbeatTellsWhatIsUnknown) {
 TEST(ParameterServer, AShardOfAnotherClusterIsRefused) {
   Cluster cluster(2, 1, UpdateMode::kSync);
   const auto connection = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,
-                                                   Now() + std::chrono::seconds(20));
+                                                   Transport::kTcp, Now() + std::chrono::seconds(20));
   ASSERT_TRUE(connection.ok()) << connection.status();
   const auto error = [&](uint32_t index, uint32_t count, uint64_t generation) {
     ps::ClientHeader header;
@@ -242,28 +242,32 @@ TEST(ParameterServer, ATakenPortIsItsOwnKindOfFailure) {
 }
 
 TEST(ParameterServer, MutualTlsLetsOnlyTheNamedTasksIn) {
-  Cluster cluster(2, 2, UpdateMode::kSync, {{}, {}}, /*tls=*/true);
-  std::vector<float> parameters(cluster.layout.size());
+  for (const Transport transport : {Transport::kTcp, Transport::kAuto}) {
+    Cluster cluster(2, 2, UpdateMode::kSync, {{}, {}}, /*tls=*/true);
+    cluster.transport = transport;
+    for (const int i : {0, 1}) cluster.StartServer(i);
+    std::vector<float> parameters(cluster.layout.size());
 
-  auto no_certificate = cluster.ClientOptions(0);
-  no_certificate.tls = std::nullopt;
-  no_certificate.connect_timeout = std::chrono::seconds(1);
-  EXPECT_FALSE(ParameterServerClient(no_certificate).Join(parameters).ok());
+    auto no_certificate = cluster.ClientOptions(0);
+    no_certificate.tls = std::nullopt;
+    no_certificate.connect_timeout = std::chrono::seconds(1);
+    EXPECT_FALSE(ParameterServerClient(no_certificate).Join(parameters).ok());
 
-  auto other_job = cluster.ClientOptions(0);
-  const auto authority = MakeAuthority("another job");
-  const auto certificate = IssueCertificate(*authority, "worker-0");
-  other_job.tls = TlsIdentity{cluster.Identity({Role::kWorker, 0})->ca_pem, certificate->certificate_pem,
-                              certificate->key_pem};
-  other_job.connect_timeout = std::chrono::seconds(1);
-  EXPECT_FALSE(ParameterServerClient(other_job).Join(parameters).ok());
+    auto other_job = cluster.ClientOptions(0);
+    const auto authority = MakeAuthority("another job");
+    const auto certificate = IssueCertificate(*authority, "worker-0");
+    other_job.tls = TlsIdentity{cluster.Identity({Role::kWorker, 0})->ca_pem, certificate->certificate_pem,
+                                certificate->key_pem};
+    other_job.connect_timeout = std::chrono::seconds(1);
+    EXPECT_FALSE(ParameterServerClient(other_job).Join(parameters).ok());
 
-  auto wrong_name = cluster.ClientOptions(0);
-  wrong_name.tls = cluster.Identity({Role::kWorker, 1});
-  EXPECT_EQ(ParameterServerClient(wrong_name).Join(parameters).status().code(),
-            absl::StatusCode::kPermissionDenied);
+    auto wrong_name = cluster.ClientOptions(0);
+    wrong_name.tls = cluster.Identity({Role::kWorker, 1});
+    EXPECT_EQ(ParameterServerClient(wrong_name).Join(parameters).status().code(),
+              absl::StatusCode::kPermissionDenied);
 
-  TrainAll(cluster, 3);
+    TrainAll(cluster, 3);
+  }
 }
 
 TEST(ParameterServer, UnknownMethodsAndGarbageFramesAreAnsweredAndChangeNothing) {
@@ -287,7 +291,7 @@ TEST(ParameterServer, UnknownMethodsAndGarbageFramesAreAnsweredAndChangeNothing)
     ASSERT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   }
   auto connection = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,
-                                             Now() + std::chrono::seconds(20));
+                                             Transport::kTcp, Now() + std::chrono::seconds(20));
   ASSERT_TRUE(connection.ok());
   ps::ClientHeader not_joined;
   not_joined.set_version(kWireVersion);

@@ -3,10 +3,14 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
+
+#include "ps/local_stream.h"
 
 namespace muster {
 
@@ -43,41 +47,34 @@ InjectedFaults injected;
 
 void ShardConnection::InjectFaults(const std::optional<FrameFaultOptions>& faults) { injected.Set(faults); }
 
-class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+/// What frames come from and go to. After the destructor nothing comes.
+class ShardConnection::Stream {
  public:
-  Stream(const std::shared_ptr<grpc::Channel>& channel, FrameQueue* queue, uint64_t id)
-      : stub_(channel), queue_(queue), id_(id) {
-    if (const auto faults = injected.Get()) {
-      const uint64_t stream = 2 * injected.NextStream();
-      outgoing_faults_.emplace(*faults, stream,
-                               [this](grpc::ByteBuffer frame) { SendNow(std::move(frame)); });
-      incoming_faults_.emplace(*faults, stream + 1, [this](grpc::ByteBuffer frame) {
-        queue_->Push({id_, std::move(frame)});
-      });
-    }
-    stub_.PrepareBidiStreamingCall(&context_, "/muster.ps.ParameterServer/Exchange", {}, this);
+  using OnFrame = std::function<void(std::optional<grpc::ByteBuffer>)>;  // none: it broke, the last call
+  virtual ~Stream() = default;
+  virtual void Send(grpc::ByteBuffer frame) = 0;
+  virtual bool is_local() const { return false; }
+};
+
+class ShardConnection::GrpcStream final : public Stream,
+                                          public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  GrpcStream(std::shared_ptr<grpc::Channel> channel, const char* method, OnFrame on_frame)
+      : channel_(std::move(channel)), stub_(channel_), on_frame_(std::move(on_frame)) {
+    stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
     StartRead(&incoming_);
     AddHold();  // so that writes may be started from outside a reaction
     StartCall();
   }
 
-  /// After this no reaction runs.
-  ~Stream() override {
-    outgoing_faults_.reset();
+  ~GrpcStream() override {
     context_.TryCancel();
     RemoveHold();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
-    lock.unlock();
-    incoming_faults_.reset();
   }
 
-  void Send(grpc::ByteBuffer frame) {
-    if (outgoing_faults_) return outgoing_faults_->Pass(frame);
-    SendNow(std::move(frame));
-  }
-
-  void SendNow(grpc::ByteBuffer frame) {
+  void Send(grpc::ByteBuffer frame) override {
     const std::lock_guard lock(mutex_);
     outgoing_.push_back(std::move(frame));
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
@@ -85,12 +82,7 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
 
   void OnReadDone(bool ok) override {
     if (ok) {
-      // Without the mutex: whoever takes it may send.
-      if (incoming_faults_) {
-        incoming_faults_->Pass(incoming_);
-      } else {
-        queue_->Push({id_, std::move(incoming_)});
-      }
+      on_frame_(std::move(incoming_));  // without the mutex: whoever takes it may send
       incoming_ = grpc::ByteBuffer();
       StartRead(&incoming_);
     } else {
@@ -115,13 +107,13 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
 
  private:
   void Break() {
-    if (!broken_) queue_->Push({id_, std::nullopt});
+    if (!broken_) on_frame_(std::nullopt);
     broken_ = true;
   }
 
+  const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
-  FrameQueue* const queue_;
-  const uint64_t id_;
+  const OnFrame on_frame_;
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
   std::mutex mutex_;
@@ -129,12 +121,83 @@ class ShardConnection::Stream final : public grpc::ClientBidiReactor<grpc::ByteB
   std::deque<grpc::ByteBuffer> outgoing_;  // the front one is being written
   bool broken_ = false;
   bool done_ = false;
-  std::optional<FrameFaults> outgoing_faults_, incoming_faults_;  // in tests
+};
+
+/// Frames go past the network. gRPC has shown who the server is, and goes on showing that it lives.
+class ShardConnection::SameHostStream final : public Stream {
+ public:
+  /// Null: the server is on another host, or wants none of this.
+  static std::unique_ptr<SameHostStream> Open(std::shared_ptr<grpc::Channel> channel, TimePoint deadline,
+                                              OnFrame on_frame) {
+    std::unique_ptr<SameHostStream> stream(new SameHostStream(std::move(on_frame)));
+    stream->alive_ = std::make_unique<GrpcStream>(
+        std::move(channel), kSameHostMethod, [stream = stream.get()](std::optional<grpc::ByteBuffer> frame) {
+          stream->OnAlive(std::move(frame));
+        });
+    if (!stream->Begin(deadline)) return nullptr;
+    return stream;
+  }
+
+  ~SameHostStream() override {
+    alive_ = nullptr;  // the first: it may want the other
+    local_ = nullptr;
+  }
+
+  void Send(grpc::ByteBuffer frame) override { local_->Send(std::move(frame)); }
+  bool is_local() const override { return true; }
+
+ private:
+  explicit SameHostStream(OnFrame on_frame) : on_frame_(std::move(on_frame)) {}
+
+  bool Begin(TimePoint deadline) {
+    ps::SameHostOffer offer;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, deadline, [this] { return offer_ || is_over_; });
+      if (!offer_ || is_over_ || !offer.ParseFromString(BytesOf(*offer_))) return false;
+    }
+    auto socket = ConnectLocal(offer.name());
+    if (!socket.ok()) return false;
+    std::unique_lock lock(mutex_);
+    local_ = LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
+                               [this](std::optional<grpc::ByteBuffer> frame) { OnLocal(std::move(frame)); });
+    const grpc::Slice token(offer.token());
+    local_->Send(grpc::ByteBuffer(&token, 1));
+    changed_.wait_until(lock, deadline, [this] { return is_welcome_ || is_over_; });
+    return is_welcome_;
+  }
+
+  void OnAlive(std::optional<grpc::ByteBuffer> frame) {
+    const std::lock_guard lock(mutex_);
+    if (frame) {
+      offer_ = std::move(frame);
+    } else {
+      is_over_ = true;
+      if (local_ != nullptr) local_->Break();
+    }
+    changed_.notify_all();
+  }
+
+  void OnLocal(std::optional<grpc::ByteBuffer> frame) {
+    if (is_welcome_) return on_frame_(std::move(frame));
+    const std::lock_guard lock(mutex_);
+    frame ? is_welcome_ = true : is_over_ = true;
+    changed_.notify_all();
+  }
+
+  const OnFrame on_frame_;
+  std::mutex mutex_;  // guards the following
+  std::condition_variable changed_;
+  std::optional<grpc::ByteBuffer> offer_;
+  bool is_over_ = false;
+  std::atomic<bool> is_welcome_ = false;
+  std::unique_ptr<LocalStream> local_;  // never changes once it is there
+  std::unique_ptr<GrpcStream> alive_;
 };
 
 absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
-    const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, TimePoint deadline,
-    std::shared_ptr<FrameQueue> queue, uint64_t id) {
+    const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, Transport transport,
+    TimePoint deadline, std::shared_ptr<FrameQueue> queue, uint64_t id) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxFrameBytes));
   arguments.SetMaxSendMessageSize(static_cast<int>(kMaxFrameBytes));
@@ -160,29 +223,49 @@ absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
       return Unavailable("%s at %s does not answer", TaskName(server), address);
     }
   }
-  return std::unique_ptr<ShardConnection>(
-      new ShardConnection(std::move(channel), address, std::move(queue), id));
+  std::unique_ptr<ShardConnection> connection(new ShardConnection(address, std::move(queue), id));
+  connection->Open(std::move(channel), transport, deadline);
+  return connection;
 }
 
-ShardConnection::ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address,
-                                 std::shared_ptr<FrameQueue> queue, uint64_t id)
-    : channel_(std::move(channel)),
-      address_(std::move(address)),
-      queue_(std::move(queue)),
-      id_(id),
-      stream_(std::make_unique<Stream>(channel_, queue_.get(), id)) {}
+ShardConnection::ShardConnection(std::string address, std::shared_ptr<FrameQueue> queue, uint64_t id)
+    : address_(std::move(address)), queue_(std::move(queue)), id_(id) {}
+
+void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport transport, TimePoint deadline) {
+  Stream::OnFrame on_frame = [this](std::optional<grpc::ByteBuffer> frame) {
+    queue_->Push({id_, std::move(frame)});
+  };
+  if (const auto faults = injected.Get()) {
+    const uint64_t stream = 2 * injected.NextStream();
+    outgoing_faults_ = std::make_unique<FrameFaults>(
+        *faults, stream, [this](grpc::ByteBuffer frame) { stream_->Send(std::move(frame)); });
+    incoming_faults_ = std::make_unique<FrameFaults>(*faults, stream + 1, [this](grpc::ByteBuffer frame) {
+      queue_->Push({id_, std::move(frame)});
+    });
+    on_frame = [this](std::optional<grpc::ByteBuffer> frame) {
+      frame ? incoming_faults_->Pass(*frame) : queue_->Push({id_, std::nullopt});
+    };
+  }
+  if (transport == Transport::kAuto) stream_ = SameHostStream::Open(channel, deadline, on_frame);
+  if (stream_ == nullptr) {
+    stream_ = std::make_unique<GrpcStream>(std::move(channel), kExchangeMethod, std::move(on_frame));
+  }
+}
 
 ShardConnection::~ShardConnection() {
+  outgoing_faults_ = nullptr;
   stream_ = nullptr;
-  channel_ = nullptr;
+  incoming_faults_ = nullptr;
   const TimePoint deadline = Now() + kLetGoTimeout;
   while (lease_.use_count() > 1 && Now() < deadline) std::this_thread::sleep_for(kLetGoPoll);
 }
 
+bool ShardConnection::is_local() const { return stream_->is_local(); }
+
 uint64_t ShardConnection::Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload) {
   grpc::ByteBuffer frame = EncodeFrame(header, payload);
   const uint64_t bytes = frame.Length();
-  stream_->Send(std::move(frame));
+  outgoing_faults_ ? outgoing_faults_->Pass(frame) : stream_->Send(std::move(frame));
   return bytes;
 }
 

@@ -1,4 +1,5 @@
-// ShardConnection: one channel and one stream to a shard, from a worker or from another shard.
+// ShardConnection: one stream to a shard, from a worker or from another shard: over gRPC, or past the network
+// where both are on one host.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -15,6 +16,7 @@
 #include "ps/frame_faults.h"
 #include "ps/frame_queue.h"
 #include "ps/tls.h"
+#include "ps/transport.h"
 #include "ps/wire.h"
 
 namespace muster {
@@ -32,8 +34,9 @@ class ShardConnection {
   /// Connects and opens the stream, whose frames come as events of connection `id`. Unavailable, with the
   /// address: refused, or no answer until the deadline.
   static absl::StatusOr<std::unique_ptr<ShardConnection>> Connect(
-      const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, TimePoint deadline,
-      std::shared_ptr<FrameQueue> queue = std::make_shared<FrameQueue>(), uint64_t id = 0);
+      const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, Transport transport,
+      TimePoint deadline, std::shared_ptr<FrameQueue> queue = std::make_shared<FrameQueue>(),
+      uint64_t id = 0);
   ~ShardConnection();
 
   /// Starts to send a frame; what `payload` lies over must stay as it is until its answer has come, or this
@@ -47,6 +50,7 @@ class ShardConnection {
   absl::StatusOr<ShardReply> Decode(const FrameQueue::Event& event) const;
 
   uint64_t id() const { return id_; }
+  bool is_local() const;
 
   /// An owner for slices over what the sender only lends: the destructor waits until gRPC has let go of them,
   /// which it may not have when the stream is over.
@@ -57,15 +61,18 @@ class ShardConnection {
 
  private:
   class Stream;
-  ShardConnection(std::shared_ptr<grpc::Channel> channel, std::string address,
-                  std::shared_ptr<FrameQueue> queue, uint64_t id);
+  class GrpcStream;
+  class SameHostStream;
+  ShardConnection(std::string address, std::shared_ptr<FrameQueue> queue, uint64_t id);
+  void Open(std::shared_ptr<grpc::Channel> channel, Transport transport, TimePoint deadline);
 
   const std::shared_ptr<const void> lease_ = std::make_shared<int>();
-  std::shared_ptr<grpc::Channel> channel_;
   const std::string address_;
   const std::shared_ptr<FrameQueue> queue_;  // outlives the stream, which fills it
   const uint64_t id_;
+  std::unique_ptr<FrameFaults> incoming_faults_;  // in tests
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<FrameFaults> outgoing_faults_;  // likewise
 };
 
 }  // namespace muster

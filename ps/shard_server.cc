@@ -246,6 +246,7 @@ absl::Status Server::Open() {
                                                                     .partner = {Role::kPs, partner},
                                                                     .generation = options_.generation,
                                                                     .tls = options_.tls,
+                                                                    .transport = options_.transport,
                                                                     .silence = options_.replica_silence,
                                                                     .name = name_},
                                                  frames_, &outbox_, host, &mutex_);
@@ -277,6 +278,7 @@ void Server::OpenLink() {
                               .servers = std::move(servers),
                               .shard_index = shard_index_,
                               .tls = options_.tls,
+                              .transport = options_.transport,
                               .server_timeout = options_.server_timeout};
   if (options_.replicated) {
     link.silence = options_.replica_silence;

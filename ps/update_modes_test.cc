@@ -113,7 +113,7 @@ TEST(ParameterServer, AsyncAppliesEveryPushOnce) {
 // Rank 0 contributes to a step at one shard and dies.
 void DieBetweenTwoShards(const Cluster& cluster) {
   auto connection = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,
-                                             Now() + std::chrono::seconds(20));
+                                             Transport::kTcp, Now() + std::chrono::seconds(20));
   ASSERT_TRUE(connection.ok());
   ps::ClientHeader join;
   join.set_version(kWireVersion);

@@ -152,6 +152,14 @@ grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+std::string BytesOf(const grpc::ByteBuffer& frame) {
+  std::vector<grpc::Slice> slices;
+  std::string bytes(frame.Length(), '\0');
+  if (!frame.Dump(&slices).ok()) return bytes;
+  MUSTER_CHECK(CopyOut(slices, 0, bytes.size(), bytes.data()));
+  return bytes;
+}
+
 grpc::Slice BorrowFloats(std::span<const float> values, std::shared_ptr<const void> lease) {
   return ShareBytes({reinterpret_cast<const char*>(values.data()), values.size_bytes()}, std::move(lease));
 }

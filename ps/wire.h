@@ -69,6 +69,9 @@ class FloatPayload {
 grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
                              const std::vector<grpc::Slice>& payload = {});
 
+/// A copy of a small one.
+std::string BytesOf(const grpc::ByteBuffer& frame);
+
 /// A slice over floats that the caller keeps unchanged as long as it has a share of `lease`.
 grpc::Slice BorrowFloats(std::span<const float> values, std::shared_ptr<const void> lease = nullptr);
 

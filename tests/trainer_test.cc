@@ -179,6 +179,17 @@ TEST_F(Trainers, ATaskThatIsKilledAfterItsWorkOnlyTellsTheServers) {
   EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("the parameter servers have ended"));
 }
 
+TEST_F(Trainers, TasksOfOneHostGetTheBitsOfTheNetwork) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp", "--hidden=300", "--sync_replicas",
+                                          "--train_steps=50"};
+  std::vector<std::string> over_tcp = flags;
+  over_tcp.push_back("--transport=tcp");
+  const Json on_host = Run(MakeCluster(2, 2), flags, "on-host"),
+             tcp = Run(MakeCluster(2, 2), over_tcp, "tcp");
+  EXPECT_EQ(on_host["parameters_crc32c"], tcp["parameters_crc32c"]);
+  EXPECT_EQ(on_host["bytes_pushed"], tcp["bytes_pushed"]);
+}
+
 TEST_F(Trainers, MutualTls) {
   const ClusterSpec cluster = MakeCluster(1, 1);
   const auto authority = MakeAuthority("test");

@@ -30,6 +30,7 @@ absl::Status Serve(const TrainerOptions& options) {
                                         .worker_timeout = options.worker_timeout,
                                         .worker_lease = options.worker_lease,
                                         .server_timeout = options.server_timeout,
+                                        .transport = options.transport,
                                         .checkpoint_dir = options.checkpoint_dir,
                                         .checkpoint_every = options.checkpoint_every,
                                         .keep_checkpoints = options.keep_checkpoints,

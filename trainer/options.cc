@@ -97,6 +97,7 @@ struct Flags {
   std::string device = "auto";
   std::string cuda_math = "fp32";
   std::string durability = "checkpoint";
+  std::string transport = "auto";
   std::optional<std::string> inspect_checkpoint;
   int connect_timeout_s = 300;
   int server_timeout_s = 60;
@@ -133,6 +134,13 @@ void DeclareFlags(CLI::App& app, Flags& f) {
                  "Where a ps listens, if not at its address in the cluster")
       ->group(cluster);
   app.add_option("--tls_dir", f.options.tls_dir, "Folder of ca.pem, cert.pem, key.pem: mutual TLS")
+      ->group(cluster);
+  app.add_option(
+         "--transport", f.transport,
+         "auto: tasks on the host of a parameter server reach it through shared memory, the others by "
+         "gRPC; tcp: all by gRPC, as if each were on a host of its own")
+      ->check(CLI::IsMember({"auto", "tcp"}))
+      ->capture_default_str()
       ->group(cluster);
   app.add_option("--connect_timeout", f.connect_timeout_s, "Seconds to wait for a ps to come up")
       ->transform(WholeNumber(1, kMaxTimeoutS))
@@ -515,6 +523,7 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
     return InvalidArgument(
         "--durability=replicated: these servers write no checkpoints; leave --checkpoint_dir out");
   }
+  options.transport = f.transport == "tcp" ? Transport::kTcp : Transport::kAuto;
   options.connect_timeout = std::chrono::seconds(f.connect_timeout_s);
   options.server_timeout = std::chrono::seconds(f.server_timeout_s);
   options.worker_timeout = std::chrono::seconds(f.worker_timeout_s);

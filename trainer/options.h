@@ -12,6 +12,7 @@
 #include "cluster/cluster_spec.h"
 #include "kernels/optimizer.h"
 #include "ps/job_config.h"
+#include "ps/transport.h"
 #include "trainer/device_choice.h"
 #include "trainer/models/model.h"
 
@@ -52,6 +53,7 @@ struct TrainerOptions {
 
   std::string bind_host;
   std::string tls_dir;
+  Transport transport = Transport::kAuto;
   Duration connect_timeout = std::chrono::minutes(5);
   Duration server_timeout = std::chrono::seconds(60);
   Duration worker_timeout = std::chrono::minutes(10);

@@ -350,6 +350,9 @@ TEST(Options, CheckpointsAreOfParameterServers) {
   std::vector<std::string> with_checkpoints = two;
   with_checkpoints.push_back("--checkpoint_dir=/c");
   EXPECT_THAT(error(with_checkpoints, true), HasSubstr("leave --checkpoint_dir out"));
+  EXPECT_EQ(line->options.transport, Transport::kAuto);
+  EXPECT_EQ(parse({"--transport=tcp"})->options.transport, Transport::kTcp);
+  EXPECT_THAT(error({"--transport=infiniband"}), HasSubstr("--transport"));
   EXPECT_THAT(error({"--checkpoint_every=0"}), HasSubstr("--checkpoint_every"));
   EXPECT_THAT(error({"--keep_checkpoints=0"}), HasSubstr("--keep_checkpoints"));
   EXPECT_THAT(error({"--job_name=local", "--checkpoint_dir=/c"}, true),

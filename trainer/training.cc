@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
       .connect_timeout = options.connect_timeout,
       .server_timeout = options.server_timeout,
       .answer_timeout = options.worker_timeout + options.server_timeout,
+      .transport = options.transport,
       .replicated = options.replicated};
   client.config.set_model(Describe(options.model));
   client.config.set_training_set_crc32c(DatasetCrc32c(training_set));

@@ -89,6 +89,7 @@ class Cluster {
                                 .worker_lease = worker_lease,
                                 .server_timeout = server_timeout,
                                 .tls = Identity({Role::kPs, index}),
+                                .transport = transport,
                                 .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
                                 .journal = keeps_journal,
@@ -155,6 +156,7 @@ class Cluster {
             .server_timeout = std::chrono::seconds(20),
             .answer_timeout = std::chrono::seconds(60),
             .tls = Identity({Role::kWorker, rank}),
+            .transport = transport,
             .replicated = replicated};
   }
 
@@ -164,6 +166,7 @@ class Cluster {
   uint64_t checkpoint_every = 0;  // steps; 0: none
   bool keeps_journal = false;     // beside the checkpoints
   bool replicated = false;
+  Transport transport = Transport::kTcp;
   Duration worker_lease = std::chrono::seconds(60);
   Duration server_timeout = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
@@ -304,7 +307,7 @@ struct RawWorker {
       : cluster(cluster), uuid(std::move(uuid)) {
     auto connected =
         ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, cluster.Identity({Role::kWorker, 0}),
-                                 Now() + std::chrono::seconds(20));
+                                 cluster.transport, Now() + std::chrono::seconds(20));
     EXPECT_TRUE(connected.ok()) << connected.status();
     connection = *std::move(connected);
     ps::ClientHeader header = Header();

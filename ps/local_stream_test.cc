@@ -1,0 +1,252 @@
+#include "ps/local_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "ps/shared_segment.h"
+#include "ps/wire.h"
+
+namespace muster {
+namespace {
+
+using Copying = LocalStream::Copying;
+
+std::pair<UniqueFd, UniqueFd> SocketPair() {
+  int fds[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+// Bytes that say which frame they are of, and where in it they are.
+std::string Contents(size_t bytes, uint64_t number) {
+  std::string contents(bytes, '\0');
+  RandomStream random(number);
+  for (size_t i = 0; i < bytes; i += 8) {
+    const uint64_t next = random.Next();
+    std::memcpy(contents.data() + i, &next, std::min<size_t>(8, bytes - i));
+  }
+  return contents;
+}
+
+grpc::ByteBuffer Frame(const std::string& contents) {
+  const grpc::Slice slices[] = {grpc::Slice(contents.substr(0, contents.size() / 3)),
+                                grpc::Slice(contents.substr(contents.size() / 3))};
+  return {slices, 2};
+}
+
+// One end, and what has come there.
+struct End {
+  explicit End(UniqueFd socket, Copying copying = Copying::kAtOnce)
+      : stream(LocalStream::Open(std::move(socket), copying, [this](std::optional<grpc::ByteBuffer> frame) {
+          const std::lock_guard lock(mutex);
+          frames.push_back(std::move(frame));
+          changed.notify_all();
+        })) {}
+  ~End() { stream = nullptr; }
+
+  bool Await(size_t count) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::seconds(20), [&] { return frames.size() >= count; });
+  }
+  // Empty: the stream broke, or nothing has come for long.
+  std::string Next() {
+    if (!Await(1)) return "";
+    const std::lock_guard lock(mutex);
+    const std::optional<grpc::ByteBuffer> frame = std::move(frames.front());
+    frames.pop_front();
+    return frame ? BytesOf(*frame) : "";
+  }
+  bool HasBroken() {
+    if (!Await(1)) return false;
+    const std::lock_guard lock(mutex);
+    return !frames.back();
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::optional<grpc::ByteBuffer>> frames;
+  std::unique_ptr<LocalStream> stream;
+};
+
+// Of this process: shared frames that are mapped.
+int MappedSegments() {
+  const std::string maps = *ReadFile("/proc/self/maps");
+  int count = 0;
+  for (size_t at = maps.find("muster-frame"); at != std::string::npos;
+       at = maps.find("muster-frame", at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+TEST(LocalStream, FramesOfAllSizesArriveWholeAndInOrder) {
+  constexpr size_t kSizes[] = {1, 7, 4096, 16 << 10, (16 << 10) + 1, 100'000, 3 << 20};
+  for (const Copying copying : {Copying::kAtOnce, Copying::kLater}) {
+    auto [near, far] = SocketPair();
+    End a(std::move(near), copying), b(std::move(far), copying);
+    constexpr int kFrames = 60;
+    for (int i = 0; i < kFrames; ++i) {
+      a.stream->Send(Frame(Contents(kSizes[i % std::size(kSizes)], i)));
+      b.stream->Send(Frame(Contents(kSizes[(i * 3) % std::size(kSizes)], 1000 + i)));
+    }
+    for (int i = 0; i < kFrames; ++i) {
+      ASSERT_TRUE(b.Next() == Contents(kSizes[i % std::size(kSizes)], i)) << i;
+      ASSERT_TRUE(a.Next() == Contents(kSizes[(i * 3) % std::size(kSizes)], 1000 + i)) << i;
+    }
+  }
+  EXPECT_EQ(MappedSegments(), 0);
+}
+
+TEST(LocalStream, WhatTheReceiverHoldsIsNotWrittenTo) {
+  auto [near, far] = SocketPair();
+  End a(std::move(near)), b(std::move(far));
+  constexpr int kFrames = 30;
+  constexpr size_t kBytes = 200'000;
+  for (int i = 0; i < kFrames; ++i) a.stream->Send(Frame(Contents(kBytes, i)));
+  // As many as there are segments; the others come as these are let go of.
+  ASSERT_TRUE(b.Await(8));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(b.frames.size(), 8u);
+  a.stream->Send(Frame("small"));  // and none overtakes them
+  for (int i = 0; i < kFrames; ++i) ASSERT_TRUE(b.Next() == Contents(kBytes, i)) << i;
+  EXPECT_EQ(b.Next(), "small");
+}
+
+TEST(LocalStream, FramesOutliveTheStream) {
+  std::optional<grpc::ByteBuffer> frame;
+  {
+    auto [near, far] = SocketPair();
+    End a(std::move(near)), b(std::move(far));
+    a.stream->Send(Frame(Contents(1 << 20, 5)));
+    ASSERT_TRUE(b.Await(1));
+    frame = std::move(b.frames.front());
+  }
+  EXPECT_TRUE(BytesOf(*frame) == Contents(1 << 20, 5));
+  EXPECT_EQ(MappedSegments(), 1);
+  frame.reset();
+  EXPECT_EQ(MappedSegments(), 0);
+}
+
+TEST(LocalStream, GrowingFramesLeaveNoMemoryBehind) {
+  auto [near, far] = SocketPair();
+  End a(std::move(near)), b(std::move(far));
+  for (int i = 1; i <= 40; ++i) {
+    a.stream->Send(Frame(Contents(i * 50'000, i)));
+    ASSERT_TRUE(b.Next() == Contents(i * 50'000, i)) << i;
+    ASSERT_LE(MappedSegments(), 2 * 8);  // of both ends, which are one process here
+  }
+}
+
+TEST(LocalStream, TheOtherEndIsGone) {
+  auto [near, far] = SocketPair();
+  End a(std::move(near));
+  { const End b(std::move(far)); }
+  EXPECT_TRUE(a.HasBroken());
+  a.stream->Send(Frame("to nobody"));
+  auto [third, fourth] = SocketPair();
+  End c(std::move(third)), d(std::move(fourth));
+  c.stream->Break();
+  EXPECT_TRUE(c.HasBroken());
+  EXPECT_TRUE(d.HasBroken());
+}
+
+// By hand: what this class would not send.
+void SendRaw(const UniqueFd& socket, const void* bytes, size_t size, int fd = -1) {
+  iovec part{.iov_base = const_cast<void*>(bytes), .iov_len = size};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  if (fd >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  }
+  ASSERT_EQ(::sendmsg(socket.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+}
+
+TEST(LocalStream, WhatMakesNoSenseIsHungUpOn) {
+  struct Raw {
+    uint32_t kind, segment;
+    uint64_t bytes;
+  };
+  const UniqueFd not_sealed(::memfd_create("test", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(not_sealed.get(), 1 << 20), 0);
+  const auto sealed = SharedSegment::Create(1000);
+  ASSERT_TRUE(sealed.ok()) << sealed.status();
+  EXPECT_NE(::ftruncate((*sealed)->fd(), 10), 0);  // it cannot shrink under its reader
+  const struct {
+    Raw raw;
+    size_t size = sizeof(Raw);
+    int fd = -1;
+  } kCases[] = {
+      {.raw = {9, 0, 0}},                                  // no kind
+      {.raw = {1, 0, 5}},                                  // shorter than it says
+      {.raw = {1, 0, 0}, .size = 3},                       // no whole datagram
+      {.raw = {2, 1, 10}},                                 // a segment that never came
+      {.raw = {2, 1, 10}, .fd = not_sealed.get()},         // one that could shrink
+      {.raw = {2, 1, 1 << 20}, .fd = (*sealed)->fd()},     // longer than the segment
+      {.raw = {2, 1, UINT64_MAX}, .fd = (*sealed)->fd()},  //
+      {.raw = {3, 1, 0}},                                  // retires what never was
+      {.raw = {1, 0, 0}, .size = 0},                       // the end
+  };
+  for (const auto& test : kCases) {
+    auto [near, far] = SocketPair();
+    End end(std::move(near));
+    if (test.size > 0) {
+      SendRaw(far, &test.raw, test.size, test.fd);
+    } else {
+      far.reset();
+    }
+    EXPECT_TRUE(end.HasBroken()) << test.raw.kind << " " << test.raw.bytes;
+  }
+  RandomStream random(17);
+  for (int i = 0; i < 10'000; ++i) {
+    auto [near, far] = SocketPair();
+    End end(std::move(near));
+    const std::string noise = Contents(1 + random.NextBelow(40), random.Next());
+    SendRaw(far, noise.data(), noise.size());
+    far.reset();
+    ASSERT_TRUE(end.HasBroken());
+  }
+}
+
+TEST(LocalStream, ListenersAreFoundByName) {
+  const std::string name = "muster-test-" + RandomName(10);
+  EXPECT_FALSE(ConnectLocal(name).ok());
+  std::mutex mutex;
+  std::vector<std::unique_ptr<End>> ends;
+  auto listener = LocalListener::Listen(name, [&](UniqueFd socket) {
+    const std::lock_guard lock(mutex);
+    ends.push_back(std::make_unique<End>(std::move(socket)));
+    ends.back()->stream->Send(Frame("welcome"));
+  });
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_FALSE(LocalListener::Listen(name, [](UniqueFd) {}).ok());
+  auto socket = ConnectLocal(name);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  End client(*std::move(socket));
+  EXPECT_EQ(client.Next(), "welcome");
+  *listener = nullptr;
+  EXPECT_FALSE(ConnectLocal(name).ok());
+}
+
+}  // namespace
+}  // namespace muster
