@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/allocator.h"
+#include "base/certificates.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/logging.h"
@@ -41,7 +42,8 @@ constexpr char kHelp[] =
     R"(Times messages to a parameter server and back, beside the same bytes through a bare gRPC stream and through TCP.
 
 push_pull: one worker, one server, asynchronous SGD; a gradient goes up and the updated parameters come down,
-           by gRPC over TCP (tcp) and as tasks of one host do it, through shared memory (same_host).
+           by gRPC over TCP (tcp), with the mutual TLS of jobs (tls), and as tasks of one host do it, through shared
+           memory (same_host).
 grpc_echo: a bidirectional stream of ByteBuffers that comes back after every byte was read once.
 tcp_echo:  a socket; every byte comes back. GB/s counts the bytes of a message once for both ways. With several
            in flight the p50 is the time between two that come back.
@@ -291,12 +293,14 @@ ps::JobConfig ConfigOf(const ParameterLayout& layout) {
 /// As the trainer does it: one at a time.
 class PushPull final : public Exchanger {
  public:
-  PushPull(const ClusterSpec& cluster, size_t bytes, Transport transport) {
+  PushPull(const ClusterSpec& cluster, size_t bytes, const std::optional<TlsIdentity>& tls,
+           Transport transport) {
     const ParameterLayout layout = LayoutOf(bytes);
     client_ = std::make_unique<ParameterServerClient>(ParameterServerClientOptions{.cluster = cluster,
                                                                                    .task = {Role::kWorker, 0},
                                                                                    .config = ConfigOf(layout),
                                                                                    .layout = layout,
+                                                                                   .tls = tls,
                                                                                    .transport = transport});
     parameters_.resize(layout.size());
     gradient_.assign(layout.size(), 0.5f);
@@ -318,9 +322,10 @@ class PushPull final : public Exchanger {
 /// Several at a time, which the trainer has no use for: from the connection.
 class ManyPushPulls final : public Exchanger {
  public:
-  ManyPushPulls(const ClusterSpec& cluster, size_t bytes, Transport transport) {
+  ManyPushPulls(const ClusterSpec& cluster, size_t bytes, const std::optional<TlsIdentity>& tls,
+                Transport transport) {
     const ParameterLayout layout = LayoutOf(bytes);
-    auto connection = ShardConnection::Connect(cluster.ps[0], {Role::kPs, 0}, std::nullopt, transport,
+    auto connection = ShardConnection::Connect(cluster.ps[0], {Role::kPs, 0}, tls, transport,
                                                Now() + std::chrono::seconds(20));
     MUSTER_CHECK(connection.ok(), std::string(connection.status().message()).c_str());
     connection_ = *std::move(connection);
@@ -452,38 +457,56 @@ int Main(int argc, char** argv) {
   std::vector<std::unique_ptr<Child>> children;
   children.push_back(std::make_unique<Child>([fd = listening] { ServeTcpEcho(fd); }));
   children.push_back(std::make_unique<Child>([&] { ServeGrpcEcho(echo_address); }));
-  std::map<size_t, ClusterSpec> clusters;
+  const auto authority = MakeAuthority("ps_bench");
+  MUSTER_CHECK(authority.ok());
+  const auto identity = [&](TaskId task) {
+    const auto certificate = IssueCertificate(*authority, TlsName(task));
+    MUSTER_CHECK(certificate.ok());
+    return TlsIdentity{.ca_pem = authority->certificate_pem,
+                       .certificate_pem = certificate->certificate_pem,
+                       .key_pem = certificate->key_pem};
+  };
+  const TlsIdentity worker = identity({Role::kWorker, 0}), ps = identity({Role::kPs, 0});
+  std::map<std::pair<size_t, bool>, ClusterSpec> clusters;  // by size, and whether with TLS
   for (const size_t size : sizes) {
-    const ClusterSpec& cluster = clusters[size] = {.ps = {FreeLoopbackAddress()}, .workers = {"127.0.0.1:1"}};
-    children.push_back(std::make_unique<Child>([&cluster] {
-      const auto server = ParameterServer::Start({.cluster = cluster, .shard_index = 0});
-      MUSTER_CHECK(server.ok());
-      (void)(*server)->Wait();
-    }));
+    for (const bool tls : {false, true}) {
+      const ClusterSpec& cluster =
+          clusters[{size, tls}] = {.ps = {FreeLoopbackAddress()}, .workers = {"127.0.0.1:1"}};
+      children.push_back(std::make_unique<Child>([&cluster, &ps, tls] {
+        const auto server =
+            ParameterServer::Start({.cluster = cluster,
+                                    .shard_index = 0,
+                                    .tls = tls ? std::optional<TlsIdentity>(ps) : std::nullopt});
+        MUSTER_CHECK(server.ok());
+        (void)(*server)->Wait();
+      }));
+    }
   }
 
-  constexpr const char* kNames[] = {"tcp", "same_host", "grpc_echo", "tcp_echo"};
+  constexpr const char* kNames[] = {"tcp", "tls", "same_host", "grpc_echo", "tcp_echo"};
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   if (!json) {
     std::printf("%18s", "bytes x in flight");
     for (const char* const name : kNames) std::printf("  %10s: p50 us, GB/s", name);
-    std::printf("  tcp/grpc_echo  same_host/tcp\n");
+    std::printf("  tcp/grpc_echo  tls/tcp  same_host/tcp\n");
   }
   for (const size_t size : sizes) {
     for (const int count : in_flight) {
       std::map<std::string, Figures> figures;
       for (int round = 0; round < rounds; ++round) {
         for (const std::string name : kNames) {
-          const Transport transport = name == "tcp" ? Transport::kTcp : Transport::kAuto;
+          const Transport transport = name == "same_host" ? Transport::kAuto : Transport::kTcp;
+          const auto tls = name == "tls" ? std::optional<TlsIdentity>(worker) : std::nullopt;
+          const ClusterSpec& cluster = clusters[{size, tls.has_value()}];
           std::unique_ptr<Exchanger> exchanger;
           if (name == "grpc_echo") {
             exchanger = std::make_unique<GrpcEcho>(echo_address, size);
           } else if (name == "tcp_echo") {
             exchanger = std::make_unique<TcpEcho>(tcp_port, size);
           } else if (count == 1) {
-            exchanger = std::make_unique<PushPull>(clusters[size], size, transport);
+            exchanger = std::make_unique<PushPull>(cluster, size, tls, transport);
           } else {
-            exchanger = std::make_unique<ManyPushPulls>(clusters[size], size, transport);
+            exchanger = std::make_unique<ManyPushPulls>(cluster, size, tls, transport);
           }
           Measure(*exchanger, size, count, seconds, &figures[name]);
         }
@@ -500,13 +523,15 @@ int Main(int argc, char** argv) {
         return Median(ratios);
       };
       row["tcp_to_grpc_echo"] = ratio("tcp", "grpc_echo");
+      row["tls_to_tcp"] = ratio("tls", "tcp");
       row["same_host_to_tcp"] = ratio("same_host", "tcp");
       if (!json) {
         std::printf("%14zu x%2d", size, count);
         for (const char* const name : kNames) {
           std::printf("  %14.1f  %8.3f", double(row[name]["p50_us"]), double(row[name]["gb_per_s"]));
         }
-        std::printf("  %13.2f  %13.2f\n", double(row["tcp_to_grpc_echo"]), double(row["same_host_to_tcp"]));
+        std::printf("  %13.2f  %7.2f  %13.2f\n", double(row["tcp_to_grpc_echo"]), double(row["tls_to_tcp"]),
+                    double(row["same_host_to_tcp"]));
         std::fflush(stdout);
       }
       results.push_back(std::move(row));

@@ -7,6 +7,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 option(MUSTER_WERROR "Treat warnings as errors" OFF)
+option(MUSTER_FUZZ "Build what libFuzzer runs; checksums are all zero then, so that it gets past them" OFF)
 set(MUSTER_SANITIZE "" CACHE STRING "Value for -fsanitize=, e.g. address,undefined")
 
 add_library(muster_settings INTERFACE)
@@ -19,6 +20,9 @@ if(MUSTER_WERROR)
 endif()
 # nvcc takes other options, and what it compiles for the host computes nothing.
 target_compile_options(muster_settings INTERFACE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${muster_compile_options}>")
+if(MUSTER_FUZZ)
+  target_compile_definitions(muster_settings INTERFACE FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)
+endif()
 if(MUSTER_SANITIZE)
   target_compile_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/status.h"
+#include "kernels/finite.h"
 #include "kernels/threads.h"
 #include "kernels/vectorize.h"
 
@@ -41,17 +42,6 @@ MUSTER_VECTORIZE void ExponentialsOf(float* values, int64_t size) {
   for (int64_t i = 0; i < size; ++i) values[i] = Exponential(values[i]);
 }
 
-MUSTER_VECTORIZE bool AllFiniteIn(const unsigned char* bytes, int64_t size) {
-  // An exponent of all ones is infinity or NaN; adding one to it carries into the sign.
-  uint32_t carries = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
-    carries |= (bits & 0x7f800000u) + 0x00800000u;
-  }
-  return (carries & 0x80000000u) == 0;
-}
-
 MUSTER_VECTORIZE void BytesToFeatures(const uint8_t* __restrict bytes, float* __restrict features,
                                       int64_t size) {
   // A product, because the division would cost as much as a small model's forward pass.
@@ -72,8 +62,6 @@ bool AllFinite(std::span<const float> values) {
   });
   return all;
 }
-
-bool AllFiniteBytes(const unsigned char* bytes, int64_t size) { return AllFiniteIn(bytes, size); }
 
 void BytesToUnitInterval(std::span<const uint8_t> bytes, std::span<float> features) {
   MUSTER_CHECK(bytes.size() == features.size());

@@ -14,9 +14,6 @@ void Exponentials(std::span<float> values);
 /// Whether no value is infinite or NaN.
 bool AllFinite(std::span<const float> values);
 
-/// The same of `size` floats that may lie at any byte, on the calling thread.
-bool AllFiniteBytes(const unsigned char* bytes, int64_t size);
-
 /// features = bytes / 255, rounded twice. Same sizes.
 void BytesToUnitInterval(std::span<const uint8_t> bytes, std::span<float> features);
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/elementwise.h"
+#include "kernels/finite.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing muster needs on Debian 12, if anything is missing. Uses sudo only when not root.
+# Installs what building and testing muster needs on Debian 12, if anything is missing, and the packages it is given. Uses sudo only when
+# not root.
 set -euo pipefail
 
 packages=(
@@ -11,6 +12,7 @@ packages=(
   python3-numpy python3-onnx python3-opencv python3-xxhash
   # oneDNN's CMake package looks for OpenCL's headers.
   ocl-icd-opencl-dev opencl-c-headers opencl-clhpp-headers
+  "$@"
 )
 
 missing=()

@@ -1,0 +1,47 @@
+// Frames as they come from the network, cut into slices as gRPC may cut them.
+#include <algorithm>
+#include <vector>
+
+#include "proto/parameter_server.pb.h"
+#include "proto/replication.pb.h"
+#include "ps/wire.h"
+
+namespace {
+
+// Whoever gets a payload reads all of it, in parts.
+void Read(const muster::FloatPayload& payload) {
+  std::vector<float> values(static_cast<size_t>(payload.size_bytes()) / sizeof(float));
+  payload.CopyTo(values);
+  payload.AddTo(values);
+  (void)payload.AllFinite();
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<float> part(values.size() - values.size() / 3);
+  payload.Part(count / 3, static_cast<int64_t>(part.size())).CopyTo(part);
+  size_t bytes = 0;
+  for (const auto& span : payload.parts()) bytes += span.size();
+  MUSTER_CHECK(bytes == static_cast<size_t>(payload.size_bytes()));
+}
+
+}  // namespace
+
+// The first byte says how long slices are.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace muster;
+  if (size == 0) return 0;
+  const size_t length = 1 + data[0];
+  std::vector<grpc::Slice> slices;
+  for (size_t begin = 1; begin < size; begin += length)
+    slices.emplace_back(data + begin, std::min(length, size - begin));
+  const grpc::ByteBuffer frame(slices.data(), slices.size());
+  FloatPayload payload;
+  if (ps::ClientHeader header; DecodeFrame(frame, &header, &payload).ok()) {
+    Read(payload);
+    replication::Message message;
+    (void)message.ParseFromString(header.replication());
+  }
+  if (ps::ServerHeader header; DecodeFrame(frame, &header, &payload).ok()) {
+    Read(payload);
+    if (header.has_error()) (void)StatusOf(header.error(), "a server");
+  }
+  return 0;
+}
