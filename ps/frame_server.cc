@@ -114,10 +114,13 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
   void Shutdown() override {
     listener_ = nullptr;
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
-    server_ = nullptr;  // waits for all reactions
-    // Nobody adds any more.
-    for (const auto& arrival : arrivals_) arrival->local = nullptr;
-    arrivals_.clear();
+    server_ = nullptr;                                 // waits for all reactions
+    std::vector<std::unique_ptr<LocalStream>> locals;  // whose threads may want the mutex
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& arrival : arrivals_) locals.push_back(std::move(arrival->local));
+      arrivals_.clear();
+    }
   }
 
   absl::Status Listen(const std::string& address, const std::optional<TlsIdentity>& tls);
@@ -160,7 +163,7 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
 
  private:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
-    const bool is_local = context->method() == kSameHostMethod && transport_ == Transport::kAuto;
+    const bool is_local = context->method() == kSameHostMethod && offers_local_ && LocalStream::IsUsable();
     if (context->method() != kExchangeMethod && !is_local) {
       return grpc::CallbackGenericService::CreateReactor(context);  // answers UNIMPLEMENTED
     }
@@ -185,12 +188,13 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
     std::atomic<bool> is_over = false;
   };
   void OnConnect(UniqueFd socket);
-  void OnArrival(Arrival& arrival, const std::optional<grpc::ByteBuffer>& frame);
+  bool OnArrival(Arrival& arrival, const std::optional<grpc::ByteBuffer>& frame);
 
   const Transport transport_;
   FrameServer::Handler* const handler_;
   const std::string local_name_ = "muster-" + RandomName(kTokenLength);
   std::unique_ptr<LocalListener> listener_;
+  bool offers_local_ = false;  // never changes once it listens
   std::unique_ptr<grpc::Server> server_;
   mutable std::mutex mutex_;  // guards the following
   std::condition_variable changed_;
@@ -207,27 +211,36 @@ void Service::OnConnect(UniqueFd socket) {
     return arrival->local == nullptr;
   });
   if (arrivals_.size() == kMaxArrivals) return;  // they have the token when they connect
-  const auto arrival = arrivals_.emplace_back(std::make_shared<Arrival>());
-  arrival->local = LocalStream::Open(
+  const auto arrival = std::make_shared<Arrival>();
+  auto local = LocalStream::Open(
       std::move(socket), LocalStream::Copying::kLater,
-      [this, arrival](const std::optional<grpc::ByteBuffer>& frame) { OnArrival(*arrival, frame); });
+      [this, arrival](const std::optional<grpc::ByteBuffer>& frame) { return OnArrival(*arrival, frame); });
+  if (!local.ok()) return;  // the client takes gRPC
+  arrival->local = *std::move(local);
+  arrivals_.push_back(arrival);
 }
 
-void Service::OnArrival(Arrival& arrival, const std::optional<grpc::ByteBuffer>& frame) {
-  if (arrival.stream != nullptr) return arrival.stream->OnLocalFrame(frame);
+// False: it has no token.
+bool Service::OnArrival(Arrival& arrival, const std::optional<grpc::ByteBuffer>& frame) {
+  if (arrival.stream != nullptr) {
+    arrival.stream->OnLocalFrame(frame);
+    return true;
+  }
   if (!frame) {
     arrival.is_over = true;
-    return;
+    return false;
   }
   const std::string token = frame->Length() == kTokenLength ? BytesOf(*frame) : "";
   const std::lock_guard lock(mutex_);
+  if (arrival.local == nullptr) return false;  // the server has ended
   const auto offer = offers_.extract(token);
   if (offer.empty()) {
     spdlog::warn("a process of this host that has no token is hung up on");
-    return arrival.local->Break();
+    return false;
   }
   arrival.stream = offer.mapped();
   arrival.stream->GoLocal(std::move(arrival.local));
+  return true;
 }
 
 void Stream::OnLocalFrame(const std::optional<grpc::ByteBuffer>& frame) {
@@ -271,8 +284,13 @@ absl::Status ExplainListenFailure(const std::string& address) {
 
 absl::Status Service::Listen(const std::string& address, const std::optional<TlsIdentity>& tls) {
   if (transport_ == Transport::kAuto) {
-    MUSTER_ASSIGN_OR_RETURN(
-        listener_, LocalListener::Listen(local_name_, [this](UniqueFd fd) { OnConnect(std::move(fd)); }));
+    auto listener = LocalListener::Listen(local_name_, [this](UniqueFd fd) { OnConnect(std::move(fd)); });
+    if (listener.ok() && LocalStream::IsUsable()) {
+      listener_ = *std::move(listener);
+    } else {
+      spdlog::info("workers on this host use TCP, too: this process may not share memory");
+    }
+    offers_local_ = listener_ != nullptr;
   }
   grpc::ServerBuilder builder;
   int port = 0;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -23,6 +24,7 @@ namespace {
 
 constexpr size_t kInlineBytes = 16 << 10;  // of a frame that is copied through the socket
 constexpr size_t kMaxSegments = 8;         // of one direction
+constexpr int kMaxKeptSegments = 4;        // of those, by who has received them
 constexpr int kSegmentPollMs = 1;          // while the other end holds all of them
 constexpr Duration kSpin = std::chrono::microseconds(50);
 constexpr Duration kShortWait = std::chrono::microseconds(500);
@@ -59,18 +61,42 @@ void CopyFrame(const grpc::ByteBuffer& frame, char* out) {
   }
 }
 
+// The descriptors that came with a message.
+std::vector<UniqueFd> FdsOf(const msghdr& message) {
+  std::vector<UniqueFd> fds;
+  for (const cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
+       head = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(head))) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = CMSG_LEN(0); at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
+      int fd;
+      std::memcpy(&fd, reinterpret_cast<const char*>(head) + at, sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+// Others know the names of sockets, too, and could pass on what they hear.
+bool IsOfSameUser(const UniqueFd& socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+std::atomic<bool> is_usable = true;
+
 class Stream final : public LocalStream {
  public:
-  Stream(UniqueFd socket, Copying copying, OnFrame on_frame)
+  Stream(UniqueFd socket, UniqueFd wake, Copying copying, OnFrame on_frame)
       : socket_(std::move(socket)),
-        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        wake_(std::move(wake)),
         copying_(copying),
         on_frame_(std::move(on_frame)),
         thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 
   ~Stream() override {
     thread_.request_stop();
-    Wake();
+    Break();  // which wakes the thread, too
   }
 
   void Send(grpc::ByteBuffer frame) override {
@@ -115,6 +141,7 @@ class Stream final : public LocalStream {
   const OnFrame on_frame_;
 
   // The thread's.
+  bool is_first_ = true;  // frame
   bool waits_are_short_ = false;
   Message incoming_;
   std::map<uint32_t, std::shared_ptr<SharedSegment>> received_;  // by number
@@ -145,7 +172,8 @@ void Stream::Run(const std::stop_token& stop) {
     segments_.clear();
   }
   received_.clear();
-  if (!stop.stop_requested()) on_frame_(std::nullopt);
+  Break();
+  if (!stop.stop_requested()) (void)on_frame_(std::nullopt);
 }
 
 int Stream::AwaitAnything(Sent blocked) {
@@ -184,18 +212,13 @@ bool Stream::Receive() {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (size <= 0) return false;
-    UniqueFd fd;
-    if (const cmsghdr* const head = CMSG_FIRSTHDR(&message);
-        head != nullptr && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int))) {
-      int number;
-      std::memcpy(&number, CMSG_DATA(head), sizeof number);
-      fd = UniqueFd(number);
-    }
+    std::vector<UniqueFd> fds = FdsOf(message);
     Datagram datagram;
     absl::StatusOr<grpc::ByteBuffer> frame = InvalidArgument("a message of %d bytes", size);
-    if (static_cast<size_t>(size) >= sizeof datagram && (message.msg_flags & MSG_TRUNC) == 0) {
+    const bool is_whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && fds.size() <= 1;
+    if (static_cast<size_t>(size) >= sizeof datagram && is_whole) {
       std::memcpy(&datagram, incoming_.data(), sizeof datagram);
-      frame = Take(datagram, std::move(fd),
+      frame = Take(datagram, fds.empty() ? UniqueFd() : std::move(fds[0]),
                    std::span(incoming_).first(static_cast<size_t>(size)).subspan(sizeof datagram));
     }
     if (!frame.ok()) {
@@ -203,8 +226,8 @@ bool Stream::Receive() {
       return false;
     }
     if (datagram.kind == Kind::kRetire) continue;
-    on_frame_(*std::move(frame));
-    if (Flush() == Sent::kBroken) return false;
+    is_first_ = false;
+    if (!on_frame_(*std::move(frame)) || Flush() == Sent::kBroken) return false;
   }
 }
 
@@ -223,12 +246,20 @@ absl::StatusOr<grpc::ByteBuffer> Stream::Take(const Datagram& datagram, UniqueFd
       return grpc::ByteBuffer();
     case Kind::kSegment: {
       const bool is_new = known == received_.end();
-      if (fd.valid() != is_new || (is_new && received_.size() == kMaxSegments)) break;
+      if (is_first_ || fd.valid() != is_new || (is_new && received_.size() == kMaxSegments)) break;
       std::shared_ptr<SharedSegment>& segment = received_[datagram.segment];
       if (fd.valid()) {
         MUSTER_ASSIGN_OR_RETURN(segment, SharedSegment::Map(std::move(fd)));
       }
       if (datagram.bytes > segment->bytes().size()) break;
+      // Whoever keeps many frames, for a step that is to be made, keeps copies: what makes the step may come
+      // over this stream, too.
+      const auto is_kept = [](const auto& known) { return !known.second->is_free(); };
+      if (std::count_if(received_.begin(), received_.end(), is_kept) > kMaxKeptSegments) {
+        const grpc::Slice copy(segment->bytes().data(), datagram.bytes);
+        segment->Release();
+        return grpc::ByteBuffer(&copy, 1);
+      }
       // Through its whole life a frame keeps the memory, whatever becomes of the stream.
       using Owner = std::shared_ptr<SharedSegment>;
       const grpc::Slice slice(
@@ -271,7 +302,8 @@ Stream::Sent Stream::TrySend(const grpc::ByteBuffer& frame) {
   Sent why_not = Sent::kYes;
   const auto found = FindSegment(datagram.bytes, &why_not);
   if (!found.ok()) {
-    spdlog::error("--transport=tcp goes without shared memory: {}", std::string(found.status().message()));
+    spdlog::warn("from now on over TCP: {}", std::string(found.status().message()));
+    is_usable = false;
     return Sent::kBroken;
   }
   if (why_not != Sent::kYes) return why_not;
@@ -308,7 +340,8 @@ Stream::Sent Stream::SendMessage(std::span<const char> bytes, int fd) {
   }
   while (::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
-    return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? Sent::kSocketFull : Sent::kBroken;
+    if (errno == ENOBUFS || errno == ENOMEM) return Sent::kNoSegment;  // to be tried again after a while
+    return errno == EAGAIN || errno == EWOULDBLOCK ? Sent::kSocketFull : Sent::kBroken;
   }
   return Sent::kYes;
 }
@@ -341,8 +374,19 @@ absl::StatusOr<Stream::Outgoing*> Stream::FindSegment(size_t bytes, Sent* why_no
 
 }  // namespace
 
-std::unique_ptr<LocalStream> LocalStream::Open(UniqueFd socket, Copying copying, OnFrame on_frame) {
-  return std::make_unique<Stream>(std::move(socket), copying, std::move(on_frame));
+absl::StatusOr<std::unique_ptr<LocalStream>> LocalStream::Open(UniqueFd socket, Copying copying,
+                                                               OnFrame on_frame) {
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) {
+    const int error = errno;
+    return ErrnoError(error, "eventfd");
+  }
+  return std::make_unique<Stream>(std::move(socket), std::move(wake), copying, std::move(on_frame));
+}
+
+bool LocalStream::IsUsable() {
+  if (is_usable && !SharedSegment::Create(1).ok()) is_usable = false;
+  return is_usable;
 }
 
 absl::StatusOr<UniqueFd> ConnectLocal(const std::string& name) {
@@ -352,6 +396,7 @@ absl::StatusOr<UniqueFd> ConnectLocal(const std::string& name) {
   if (!fd.valid() || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
     return Unavailable("no process of this host listens as %s: %s", name, std::strerror(errno));
   }
+  if (!IsOfSameUser(fd)) return Unavailable("another user listens as %s", name);
   return fd;
 }
 
@@ -375,7 +420,7 @@ LocalListener::LocalListener(UniqueFd socket, std::function<void(UniqueFd)> on_c
         while (!stop.stop_requested()) {
           UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
           if (fd.valid()) {
-            on_connect_(std::move(fd));
+            if (IsOfSameUser(fd)) on_connect_(std::move(fd));
           } else if (!stop.stop_requested()) {
             std::this_thread::sleep_for(std::chrono::milliseconds(10));  // no descriptors left, for now
           }

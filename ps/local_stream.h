@@ -20,29 +20,36 @@ namespace muster {
 class LocalStream {
  public:
   /// Called by the stream's thread, one call after the other; may call Send and Break. No frame: the stream
-  /// broke, which is the last call. A large frame lies in shared memory, which the sender uses again once all
-  /// copies of the buffer are gone.
-  using OnFrame = std::function<void(std::optional<grpc::ByteBuffer> frame)>;
+  /// broke, which is the last call. False: nothing more is to be read, and the stream breaks. The first frame
+  /// is a small one. A large one may lie in shared memory, which the sender uses again once all copies of the
+  /// buffer are gone; as many as one likes may be kept.
+  using OnFrame = std::function<bool(std::optional<grpc::ByteBuffer> frame)>;
 
   enum class Copying {
     kAtOnce,  // by who sends
     kLater,   // large frames by the stream's thread, since who sends may hold a lock that others want
   };
 
-  /// Over a connected SOCK_SEQPACKET socket.
-  static std::unique_ptr<LocalStream> Open(UniqueFd socket, Copying copying, OnFrame on_frame);
+  /// Over a connected SOCK_SEQPACKET socket. ResourceExhausted: no descriptors.
+  static absl::StatusOr<std::unique_ptr<LocalStream>> Open(UniqueFd socket, Copying copying,
+                                                           OnFrame on_frame);
+
+  /// Whether this process can share memory, as far as it has tried; some containers forbid it.
+  static bool IsUsable();
 
   /// After this no call comes, and nothing that was sent is read any more. Not on the stream's thread.
   virtual ~LocalStream() = default;
 
   virtual void Send(grpc::ByteBuffer frame) = 0;
+  /// What has arrived is still given to OnFrame.
   virtual void Break() = 0;
 };
 
-/// To the LocalListener of this name. Unavailable: there is none in this network namespace, or too many wait.
+/// To the LocalListener of this name, of the same user. Unavailable: there is none in this network namespace,
+/// or too many wait.
 absl::StatusOr<UniqueFd> ConnectLocal(const std::string& name);
 
-/// Takes connections under a name that only this network namespace has, and no file system.
+/// Takes connections of the same user, under a name that only this network namespace has, and no file system.
 class LocalListener {
  public:
   /// `on_connect`: called by a thread of this object.

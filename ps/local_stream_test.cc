@@ -1,5 +1,6 @@
 #include "ps/local_stream.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -50,10 +52,11 @@ grpc::ByteBuffer Frame(const std::string& contents) {
 // One end, and what has come there.
 struct End {
   explicit End(UniqueFd socket, Copying copying = Copying::kAtOnce)
-      : stream(LocalStream::Open(std::move(socket), copying, [this](std::optional<grpc::ByteBuffer> frame) {
+      : stream(*LocalStream::Open(std::move(socket), copying, [this](std::optional<grpc::ByteBuffer> frame) {
           const std::lock_guard lock(mutex);
           frames.push_back(std::move(frame));
           changed.notify_all();
+          return true;
         })) {}
   ~End() { stream = nullptr; }
 
@@ -98,6 +101,7 @@ TEST(LocalStream, FramesOfAllSizesArriveWholeAndInOrder) {
     auto [near, far] = SocketPair();
     End a(std::move(near), copying), b(std::move(far), copying);
     constexpr int kFrames = 60;
+    static_assert(kSizes[0] <= 4096, "the first is small");
     for (int i = 0; i < kFrames; ++i) {
       a.stream->Send(Frame(Contents(kSizes[i % std::size(kSizes)], i)));
       b.stream->Send(Frame(Contents(kSizes[(i * 3) % std::size(kSizes)], 1000 + i)));
@@ -110,19 +114,18 @@ TEST(LocalStream, FramesOfAllSizesArriveWholeAndInOrder) {
   EXPECT_EQ(MappedSegments(), 0);
 }
 
-TEST(LocalStream, WhatTheReceiverHoldsIsNotWrittenTo) {
+TEST(LocalStream, AReceiverMayKeepAllFramesAndNoneIsWrittenTo) {
   auto [near, far] = SocketPair();
   End a(std::move(near)), b(std::move(far));
-  constexpr int kFrames = 30;
+  constexpr int kFrames = 100;
   constexpr size_t kBytes = 200'000;
+  a.stream->Send(Frame("first"));
   for (int i = 0; i < kFrames; ++i) a.stream->Send(Frame(Contents(kBytes, i)));
-  // As many as there are segments; the others come as these are let go of.
-  ASSERT_TRUE(b.Await(8));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(b.frames.size(), 8u);
-  a.stream->Send(Frame("small"));  // and none overtakes them
+  a.stream->Send(Frame("last"));
+  ASSERT_TRUE(b.Await(kFrames + 2));
+  EXPECT_EQ(b.Next(), "first");
   for (int i = 0; i < kFrames; ++i) ASSERT_TRUE(b.Next() == Contents(kBytes, i)) << i;
-  EXPECT_EQ(b.Next(), "small");
+  EXPECT_EQ(b.Next(), "last");
 }
 
 TEST(LocalStream, FramesOutliveTheStream) {
@@ -130,9 +133,10 @@ TEST(LocalStream, FramesOutliveTheStream) {
   {
     auto [near, far] = SocketPair();
     End a(std::move(near)), b(std::move(far));
+    a.stream->Send(Frame("first"));
     a.stream->Send(Frame(Contents(1 << 20, 5)));
-    ASSERT_TRUE(b.Await(1));
-    frame = std::move(b.frames.front());
+    ASSERT_TRUE(b.Await(2));
+    frame = std::move(b.frames.back());
   }
   EXPECT_TRUE(BytesOf(*frame) == Contents(1 << 20, 5));
   EXPECT_EQ(MappedSegments(), 1);
@@ -143,6 +147,8 @@ TEST(LocalStream, FramesOutliveTheStream) {
 TEST(LocalStream, GrowingFramesLeaveNoMemoryBehind) {
   auto [near, far] = SocketPair();
   End a(std::move(near)), b(std::move(far));
+  a.stream->Send(Frame("first"));
+  ASSERT_EQ(b.Next(), "first");
   for (int i = 1; i <= 40; ++i) {
     a.stream->Send(Frame(Contents(i * 50'000, i)));
     ASSERT_TRUE(b.Next() == Contents(i * 50'000, i)) << i;
@@ -164,20 +170,21 @@ TEST(LocalStream, TheOtherEndIsGone) {
 }
 
 // By hand: what this class would not send.
-void SendRaw(const UniqueFd& socket, const void* bytes, size_t size, int fd = -1) {
+void SendRaw(const UniqueFd& socket, const void* bytes, size_t size, const std::vector<int>& fds = {}) {
   iovec part{.iov_base = const_cast<void*>(bytes), .iov_len = size};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  if (fd >= 0) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
+  if (!fds.empty()) {
+    const size_t bytes_of_fds = fds.size() * sizeof(int);
     message.msg_control = control.data();
-    message.msg_controllen = control.size();
+    message.msg_controllen = CMSG_SPACE(bytes_of_fds);
     cmsghdr* const head = CMSG_FIRSTHDR(&message);
     head->cmsg_level = SOL_SOCKET;
     head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    head->cmsg_len = CMSG_LEN(bytes_of_fds);
+    std::memcpy(CMSG_DATA(head), fds.data(), bytes_of_fds);
   }
   ASSERT_EQ(::sendmsg(socket.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(size));
 }
@@ -192,31 +199,49 @@ TEST(LocalStream, WhatMakesNoSenseIsHungUpOn) {
   const auto sealed = SharedSegment::Create(1000);
   ASSERT_TRUE(sealed.ok()) << sealed.status();
   EXPECT_NE(::ftruncate((*sealed)->fd(), 10), 0);  // it cannot shrink under its reader
+  const UniqueFd large(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(large.get(), int64_t{1} << 40), 0);
+  ASSERT_EQ(::fcntl(large.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  const int good = (*sealed)->fd();
+  const Raw first = {1, 0, 0}, segment = {2, 1, 10};
   const struct {
     Raw raw;
     size_t size = sizeof(Raw);
-    int fd = -1;
+    std::vector<int> fds;
+    bool is_first = false;
   } kCases[] = {
-      {.raw = {9, 0, 0}},                                  // no kind
-      {.raw = {1, 0, 5}},                                  // shorter than it says
-      {.raw = {1, 0, 0}, .size = 3},                       // no whole datagram
-      {.raw = {2, 1, 10}},                                 // a segment that never came
-      {.raw = {2, 1, 10}, .fd = not_sealed.get()},         // one that could shrink
-      {.raw = {2, 1, 1 << 20}, .fd = (*sealed)->fd()},     // longer than the segment
-      {.raw = {2, 1, UINT64_MAX}, .fd = (*sealed)->fd()},  //
-      {.raw = {3, 1, 0}},                                  // retires what never was
-      {.raw = {1, 0, 0}, .size = 0},                       // the end
+      {.raw = {9, 0, 0}},                                 // no kind
+      {.raw = {1, 0, 5}},                                 // shorter than it says
+      {.raw = {1, 0, 0}, .size = 3},                      // no whole datagram
+      {.raw = segment},                                   // a segment that never came
+      {.raw = segment, .fds = {not_sealed.get()}},        // one that could shrink
+      {.raw = segment, .fds = {large.get()}},             // one that nobody needs
+      {.raw = segment, .fds = {good, good}},              // two at a time
+      {.raw = segment, .fds = {good}, .is_first = true},  // before who it is has been said
+      {.raw = {2, 1, 1 << 20}, .fds = {good}},            // longer than the segment
+      {.raw = {2, 1, UINT64_MAX}, .fds = {good}},         //
+      {.raw = {3, 1, 0}},                                 // retires what never was
+      {.raw = {1, 0, 0}, .size = 0},                      // the end
   };
+  const auto open_fds = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = open_fds();
   for (const auto& test : kCases) {
     auto [near, far] = SocketPair();
     End end(std::move(near));
+    if (!test.is_first) {
+      SendRaw(far, &first, sizeof first);
+      ASSERT_EQ(end.Next(), "");
+    }
     if (test.size > 0) {
-      SendRaw(far, &test.raw, test.size, test.fd);
+      SendRaw(far, &test.raw, test.size, test.fds);
     } else {
       far.reset();
     }
     EXPECT_TRUE(end.HasBroken()) << test.raw.kind << " " << test.raw.bytes;
   }
+  EXPECT_EQ(open_fds(), before);
   RandomStream random(17);
   for (int i = 0; i < 10'000; ++i) {
     auto [near, far] = SocketPair();

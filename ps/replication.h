@@ -88,6 +88,8 @@ class Replication {
   void Log(const journal::Record& record, const FloatPayload& payload = {});
   /// It has begun, and there is something for a backup.
   void OnBegun() { SendBaseIfReady(); }
+  /// How long the other may be silent.
+  Duration Patience() const;
   /// It speaks for the shard no more, as far as it knows.
   void StepDown();
   /// The job has ended well; to be called again and again. True: the other server has heard of it, or said
@@ -132,7 +134,6 @@ class Replication {
   absl::Status HandleHello(StreamId stream, const replication::Message& message);
   absl::Status HandlePart(const replication::Message& message, FloatPayload payload);
   absl::Status BuildShard();
-  Duration Patience() const;
   void Answer(StreamId stream, const replication::Answer& answer);
 
   const ReplicationOptions options_;

@@ -92,12 +92,13 @@ TEST(SameHost, WhoHasNoTokenIsHungUpOn) {
       std::mutex mutex;
       std::condition_variable changed;
       bool has_broken = false, has_frame = false;
-      const auto stream = LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
-                                            [&](const std::optional<grpc::ByteBuffer>& frame) {
-                                              const std::lock_guard lock(mutex);
-                                              (frame ? has_frame : has_broken) = true;
-                                              changed.notify_all();
-                                            });
+      const auto stream = *LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
+                                             [&](const std::optional<grpc::ByteBuffer>& frame) {
+                                               const std::lock_guard lock(mutex);
+                                               (frame ? has_frame : has_broken) = true;
+                                               changed.notify_all();
+                                               return true;
+                                             });
       const grpc::Slice guess(std::string(length, 'x'));
       stream->Send(grpc::ByteBuffer(&guess, 1));
       std::unique_lock lock(mutex);

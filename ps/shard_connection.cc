@@ -159,11 +159,17 @@ class ShardConnection::SameHostStream final : public Stream {
     auto socket = ConnectLocal(offer.name());
     if (!socket.ok()) return false;
     std::unique_lock lock(mutex_);
-    local_ = LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
-                               [this](std::optional<grpc::ByteBuffer> frame) { OnLocal(std::move(frame)); });
+    auto local = LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
+                                   [this](std::optional<grpc::ByteBuffer> frame) {
+                                     OnLocal(std::move(frame));
+                                     return true;
+                                   });
+    if (!local.ok()) return false;
+    local_ = *std::move(local);
     const grpc::Slice token(offer.token());
     local_->Send(grpc::ByteBuffer(&token, 1));
     changed_.wait_until(lock, deadline, [this] { return is_welcome_ || is_over_; });
+    is_over_ = true;  // a welcome that comes later is none
     return is_welcome_;
   }
 
@@ -181,7 +187,8 @@ class ShardConnection::SameHostStream final : public Stream {
   void OnLocal(std::optional<grpc::ByteBuffer> frame) {
     if (is_welcome_) return on_frame_(std::move(frame));
     const std::lock_guard lock(mutex_);
-    frame ? is_welcome_ = true : is_over_ = true;
+    if (frame && !is_over_) is_welcome_ = true;
+    is_over_ = true;
     changed_.notify_all();
   }
 
@@ -189,7 +196,7 @@ class ShardConnection::SameHostStream final : public Stream {
   std::mutex mutex_;  // guards the following
   std::condition_variable changed_;
   std::optional<grpc::ByteBuffer> offer_;
-  bool is_over_ = false;
+  bool is_over_ = false;  // nothing is waited for any more
   std::atomic<bool> is_welcome_ = false;
   std::unique_ptr<LocalStream> local_;  // never changes once it is there
   std::unique_ptr<GrpcStream> alive_;
@@ -246,7 +253,8 @@ void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport tra
       frame ? incoming_faults_->Pass(*frame) : queue_->Push({id_, std::nullopt});
     };
   }
-  if (transport == Transport::kAuto) stream_ = SameHostStream::Open(channel, deadline, on_frame);
+  if (transport == Transport::kAuto && LocalStream::IsUsable())
+    stream_ = SameHostStream::Open(channel, deadline, on_frame);
   if (stream_ == nullptr) {
     stream_ = std::make_unique<GrpcStream>(std::move(channel), kExchangeMethod, std::move(on_frame));
   }

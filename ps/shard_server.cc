@@ -366,10 +366,12 @@ absl::Status Server::Serve() {
 // The last answers may have to wait for it, and it is to hear of the end: it would wait for workers that do
 // not come. Those whose answers are lost ask again later, and nobody logs what they ask for then.
 void Server::AwaitBackup(std::unique_lock<std::mutex>& lock) {
-  const auto is_over = [&] { return end_->ok() ? replication_->TellEnd() : outbox_.empty(); };
-  const TimePoint deadline = Now() + kFlushTimeout;
-  while (!is_over() && Now() < deadline) changed_.wait_for(lock, kEndTick);
-  if (is_over() || replication_->serves()) {
+  const TimePoint deadline = Now() + replication_->Patience() + kFlushTimeout;
+  while (!outbox_.empty() && Now() < deadline) changed_.wait_for(lock, kEndTick);
+  // Not before the answers have gone: it ends then, too.
+  while (end_->ok() && !replication_->TellEnd() && Now() < deadline) changed_.wait_for(lock, kEndTick);
+  const bool is_told = end_->ok() && replication_->TellEnd();
+  if (is_told || (replication_->serves() && outbox_.empty())) {
     outbox_.Open();
   } else {
     replication_->StepDown();
