@@ -1,4 +1,5 @@
-// FrameServer: gRPC's side of a parameter server: streams of frames, in and out.
+// FrameServer: streams of frames, in and out, of a parameter server: over gRPC, or past the network with
+// tasks of the same host.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -29,7 +30,8 @@ class FrameServer {
     virtual void OnClosed(StreamId stream) = 0;
   };
 
-  /// Listens. AlreadyExists: the port is taken. Unavailable: the address is not one of this machine.
+  /// Listens; by Transport::kAuto tasks of this host may also come past the network, if this process can
+  /// share memory. AlreadyExists: the port is taken. Unavailable: the address is not one of this machine.
   /// `handler` must live longer than the server, and may be called before this returns.
   static absl::StatusOr<std::unique_ptr<FrameServer>> Listen(const std::string& address,
                                                              const std::optional<TlsIdentity>& tls,

@@ -2,6 +2,9 @@
 #include <absl/cleanup/cleanup.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -107,6 +110,22 @@ TEST(SameHost, WhoHasNoTokenIsHungUpOn) {
     }
   }
   PushOnes(cluster, 10, [](int) {});
+}
+
+// As in some containers; by a limit on the sizes of files, which shared memory is one of.
+TEST(SameHost, WhereMemoryCannotBeSharedAllIsTcp) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto train = [] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit none{.rlim_cur = 10, .rlim_max = 10};
+    if (::setrlimit(RLIMIT_FSIZE, &none) != 0) ::_exit(2);
+    Cluster cluster(1, 1, UpdateMode::kAsync, kPlainSgd);
+    GoLocal(cluster);
+    const bool is_local = IsLocal(cluster, Transport::kAuto);
+    PushOnes(cluster, 10, [](int) {});
+    ::_exit(is_local || testing::Test::HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(train(), testing::ExitedWithCode(0), "");
 }
 
 TEST(SameHost, FaultsAreSeenThereToo) {

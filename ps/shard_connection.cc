@@ -8,8 +8,8 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <thread>
 
+#include "base/logging.h"
 #include "ps/local_stream.h"
 
 namespace muster {
@@ -17,7 +17,6 @@ namespace muster {
 namespace {
 
 constexpr Duration kLetGoTimeout = std::chrono::seconds(5);
-constexpr Duration kLetGoPoll = std::chrono::microseconds(200);
 
 // For tests.
 class InjectedFaults {
@@ -236,7 +235,11 @@ absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
 }
 
 ShardConnection::ShardConnection(std::string address, std::shared_ptr<FrameQueue> queue, uint64_t id)
-    : address_(std::move(address)), queue_(std::move(queue)), id_(id) {}
+    : address_(std::move(address)), queue_(std::move(queue)), id_(id) {
+  auto let_go = std::make_shared<std::promise<void>>();
+  let_go_ = let_go->get_future();
+  lease_ = std::shared_ptr<const void>(let_go.get(), [let_go](const void*) { let_go->set_value(); });
+}
 
 void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport transport, TimePoint deadline) {
   Stream::OnFrame on_frame = [this](std::optional<grpc::ByteBuffer> frame) {
@@ -264,8 +267,10 @@ ShardConnection::~ShardConnection() {
   outgoing_faults_ = nullptr;
   stream_ = nullptr;
   incoming_faults_ = nullptr;
-  const TimePoint deadline = Now() + kLetGoTimeout;
-  while (lease_.use_count() > 1 && Now() < deadline) std::this_thread::sleep_for(kLetGoPoll);
+  lease_ = nullptr;
+  if (let_go_.wait_for(kLetGoTimeout) != std::future_status::ready) {
+    spdlog::error("{}: what was to be sent is held for {} after the end", address_, FormatAge(kLetGoTimeout));
+  }
 }
 
 bool ShardConnection::is_local() const { return stream_->is_local(); }

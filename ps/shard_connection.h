@@ -4,6 +4,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,7 +67,8 @@ class ShardConnection {
   ShardConnection(std::string address, std::shared_ptr<FrameQueue> queue, uint64_t id);
   void Open(std::shared_ptr<grpc::Channel> channel, Transport transport, TimePoint deadline);
 
-  const std::shared_ptr<const void> lease_ = std::make_shared<int>();
+  std::future<void> let_go_;  // of all shares of the lease
+  std::shared_ptr<const void> lease_;
   const std::string address_;
   const std::shared_ptr<FrameQueue> queue_;  // outlives the stream, which fills it
   const uint64_t id_;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes what is read from the network and from disks, for SECONDS_EACH (60) each, two at a time. What breaks one is left in
+# Fuzzes what is read from the network and from disks, for SECONDS_EACH (60), all at a time. What breaks one is left in
 # build/fuzz, and its name is in the output: build/fuzz/bin/NAME_fuzzer FILE does it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
