@@ -72,6 +72,7 @@ absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
 absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
   using Mode = UpdateSpec::Mode;
   constexpr int kMaxStaleness = 1'000'000;
+  constexpr double kSmallestTopK = 1e-6;
   UpdateSpec update;
   YamlFields fields(node, "update");
   fields.Read("mode", &update.mode,
@@ -81,6 +82,10 @@ absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
   fields.Read("staleness", &update.staleness, YamlInteger<int>(0, kMaxStaleness));
   fields.Read("max_staleness", &update.max_staleness, YamlInteger<int>(0, kMaxStaleness));
   fields.Read("scale_rate", &update.scale_rate, YamlBoolean);
+  fields.Read("wire_type", &update.wire_type,
+              YamlChoice<std::string>(
+                  "wire type", {{"float32", "float32"}, {"float16", "float16"}, {"bfloat16", "bfloat16"}}));
+  fields.Read("top_k", &update.top_k, YamlNumber(kSmallestTopK, 1));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   const Mode mode = update.mode.value_or(Mode::kAsync);
   if (const YamlNode* given = node.Find("aggregate"); given != nullptr && mode != Mode::kSync) {

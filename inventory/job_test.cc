@@ -213,6 +213,8 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"update: {mode: sync, max_staleness: 2}\n", "4:22: \"max_staleness\" needs `mode: async`"},
       {"update: {mode: bounded, staleness: 1, scale_rate: true}\n",
        "4:39: \"scale_rate\" needs `mode: async`"},
+      {"update: {wire_type: float8}\n", "4:21: unknown wire type \"float8\"; did you mean \"float16\"?"},
+      {"update: {top_k: 1.5}\n", "4:17: expected a number from 1e-06 to 1, found \"1.5\""},
       {"update: {mode: snyc}\n", "4:16: unknown mode \"snyc\"; did you mean \"sync\"?"},
       {"update: {mode: fast}\n", "4:16: unknown mode \"fast\"; it is one of: async, sync, bounded"},
       {"update: {mode: async, staleness: 2}\n",
@@ -427,6 +429,9 @@ TEST(Job, ReadsHowUpdatesAreMade) {
   const UpdateSpec async = update("{max_staleness: 5, scale_rate: true}");
   EXPECT_EQ(async.max_staleness, 5);
   EXPECT_EQ(async.scale_rate, true);
+  EXPECT_EQ(async.wire_type, std::nullopt);
+  EXPECT_EQ(update("{wire_type: bfloat16, top_k: 0.01}").wire_type, "bfloat16");
+  EXPECT_EQ(update("{wire_type: bfloat16, top_k: 0.01}").top_k, 0.01);
 }
 
 TEST(Job, ServersAreStartedAgainOnlyWhereTheyHaveCheckpointsOrTheFileSaysSo) {

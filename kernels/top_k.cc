@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 
 #include "base/status.h"
 #include "kernels/vectorize.h"
@@ -20,26 +21,23 @@ MUSTER_VECTORIZE uint32_t LargestBits(const float* values, size_t size) {
 }
 
 // The magnitude of which fewer than `count` values are larger, and with those that are equal as many or more;
-// `count` becomes how many of the equal ones are wanted. Digit by digit, from the highest one: a digit is
-// known when the values that begin with the digits before it have been counted by it.
+// `count` becomes how many of the equal ones are wanted. Counted by exponent and three bits more, which few
+// values have in common.
 uint32_t Threshold(std::span<const float> values, int64_t* count) {
-  constexpr int kDigitBits[] = {11, 10, 10};
-  uint32_t known = 0;
-  int shift = 31;
-  for (const int digit_bits : kDigitBits) {
-    const int above = shift;
-    shift -= digit_bits;
-    const uint32_t mask = (1u << digit_bits) - 1;
-    std::array<int64_t, 1 << 11> counts{};
-    for (const float value : values) {
-      const uint32_t bits = MagnitudeBits(value);
-      if (bits >> above == known >> above) ++counts[(bits >> shift) & mask];
-    }
-    uint32_t digit = mask;
-    while (counts[digit] < *count) *count -= counts[digit--];
-    known |= digit << shift;
+  constexpr int kShift = 20;
+  std::array<int64_t, 1 << (31 - kShift)> counts{};
+  for (const float value : values) ++counts[MagnitudeBits(value) >> kShift];
+  uint32_t bucket = counts.size() - 1;
+  while (counts[bucket] < *count) *count -= counts[bucket--];
+  std::vector<uint32_t> candidates;
+  candidates.reserve(counts[bucket]);
+  for (const float value : values) {
+    if (const uint32_t bits = MagnitudeBits(value); bits >> kShift == bucket) candidates.push_back(bits);
   }
-  return known;
+  const auto last = candidates.begin() + (*count - 1);
+  std::nth_element(candidates.begin(), last, candidates.end(), std::greater<>());
+  *count -= std::count_if(candidates.begin(), last, [&](uint32_t bits) { return bits > *last; });
+  return *last;
 }
 
 }  // namespace

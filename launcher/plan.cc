@@ -309,6 +309,8 @@ std::vector<std::string> Planner::ParameterArguments() const {
   AddFlag("replicas_to_aggregate", update.aggregate, arguments);
   AddFlag("max_staleness", update.max_staleness, arguments);
   AddFlag("scale_rate_by_staleness", update.scale_rate, arguments);
+  AddFlag("wire_type", update.wire_type, arguments);
+  AddFlag("top_k", update.top_k, arguments);
   AddFlag("seed", job_.train.seed, arguments);
   const TrainSpec& train = job_.train;
   AddOptimizerFlags("", train.optimizer, arguments);

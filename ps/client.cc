@@ -51,6 +51,7 @@ ParameterServerClient::ParameterServerClient(ParameterServerClientOptions option
       uuid_(RandomName(20)),
       rows_(static_cast<int>(options_.cluster.ps.size())),
       next_rows_(static_cast<int>(options_.cluster.ps.size())),
+      encoder_(options_.config, options_.layout.size()),
       queue_(std::make_shared<FrameQueue>(
           [this](const FrameQueue::Event& event) { return options_.replicated && TakeProposal(event); })) {
   const int count = static_cast<int>(options_.cluster.ps.size());
@@ -84,7 +85,8 @@ void ParameterServerClient::Beat(const std::stop_token& stop) {
 }
 
 absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> parameters) {
-  finishing_ = has_finished_ = false;
+  finishing_ = has_finished_ = reads_exactly_ = false;
+  encoder_.Reset();
   // Servers that were there come back sooner than ones that are still to be started.
   const TimePoint deadline = Now() + (epoch_ == 0 ? options_.connect_timeout : options_.server_timeout);
   for (const auto& shard : shards_) {
@@ -140,6 +142,7 @@ absl::Status ParameterServerClient::Align(const Destination& destination) {
       aligned = false;
       ps::Pull* pull = requests[i].emplace().header.mutable_pull();
       pull->set_parameters(true);
+      pull->set_version(clocks[i].version);
       pull->set_at_least(step_ - options_.config.staleness());
       if (destination.rows != nullptr) *pull->mutable_rows() = destination.rows->rows(static_cast<int>(i));
     }
@@ -344,8 +347,8 @@ void ParameterServerClient::Send(Shard& shard) {
   ps::ClientHeader& header = request.header;
   header.set_version(kWireVersion);
   header.set_request(++last_request_);
-  std::vector<grpc::Slice> payload = {BorrowFloats(request.gradient, shard.connection->Lease())};
-  if (request.row_gradients != nullptr) payload.push_back(ShareFloats(request.row_gradients));
+  std::vector<grpc::Slice> payload = {BorrowFloats(request.borrowed, shard.connection->Lease())};
+  payload.insert(payload.end(), request.payload.begin(), request.payload.end());
   bytes_pushed_ += shard.connection->Send(header, payload);
   // After the request itself, so that no heartbeat asks for what cannot be there.
   const std::lock_guard lock(connections_mutex_);
@@ -358,18 +361,13 @@ void ParameterServerClient::Send(Shard& shard) {
 absl::Status ParameterServerClient::ReceiveFloats(const Shard& shard, const ShardReply& reply,
                                                   const Destination& destination) {
   const int index = shard.task.index;
-  const int64_t own = destination.parameters.empty() ? 0 : shard.range.size();
-  const int64_t of_rows = destination.rows == nullptr ? 0 : destination.rows->size(index);
-  if (reply.payload.size_bytes() != (own + of_rows) * static_cast<int64_t>(sizeof(float))) {
-    return Internal("%s sent %d bytes for %d parameters and rows of %d", TaskName(shard.task),
-                    reply.payload.size_bytes(), own, of_rows);
-  }
-  if (own > 0) reply.payload.Part(0, own).CopyTo(destination.parameters.subspan(shard.range.begin, own));
-  if (of_rows > 0) {
-    std::vector<float> rows(of_rows);
-    reply.payload.Part(own, of_rows).CopyTo(rows);
-    destination.rows->Scatter(index, rows, destination.row_values);
-  }
+  const std::span<float> own = destination.parameters.empty()
+                                   ? std::span<float>()
+                                   : destination.parameters.subspan(shard.range.begin, shard.range.size());
+  std::vector<float> rows(destination.rows == nullptr ? 0 : destination.rows->size(index));
+  const absl::Status status = DecodeFloats(reply.header.encoding(), reply.payload, own, rows);
+  if (!status.ok()) return Internal("%s: %s", TaskName(shard.task), std::string(status.message()));
+  if (!rows.empty()) destination.rows->Scatter(index, rows, destination.row_values);
   return absl::OkStatus();
 }
 
@@ -549,6 +547,7 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
   next_rows_.Build(next_rows);
   std::vector<std::optional<Request>> requests(shards_.size());
   ++sequence_;
+  if (!encoder_.is_identity()) encoder_.Begin(contribution.gradient);
   for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
     Request& request = requests[i].emplace();
     ps::Push* push = request.header.mutable_push();
@@ -560,10 +559,16 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
     *push->mutable_rows() = rows_.rows(i);
     *push->mutable_next_rows() = next_rows_.rows(i);
     const LayoutRange range = shards_[i]->range;
-    request.gradient = contribution.gradient.subspan(range.begin, range.size());
-    auto of_rows = std::make_shared<std::vector<float>>(rows_.size(i));
+    const auto of_rows = std::make_shared<std::vector<float>>(rows_.size(i));
     rows_.Gather(i, row_gradients, *of_rows);
-    request.row_gradients = std::move(of_rows);
+    if (encoder_.is_identity()) {
+      request.borrowed = contribution.gradient.subspan(range.begin, range.size());
+      request.payload.push_back(ShareFloats(of_rows));
+    } else {
+      EncodedFloats encoded = encoder_.Encode(range, *of_rows);
+      *request.header.mutable_encoding() = std::move(encoded.encoding);
+      request.payload = std::move(encoded.payload);
+    }
   }
   const Destination destination{.parameters = parameters, .rows = &next_rows_, .row_values = next_row_values};
   MUSTER_ASSIGN_OR_RETURN(const auto replies, Exchange(std::move(requests), destination));
@@ -584,6 +589,7 @@ absl::Status ParameterServerClient::PullRows(const RowIndex& rows, std::span<flo
   for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
     ps::Pull* pull = requests[i].emplace().header.mutable_pull();
     pull->set_at_least(shards_[i]->clock.version);
+    pull->set_exact(reads_exactly_);
     *pull->mutable_rows() = next_rows_.rows(i);
   }
   return Exchange(std::move(requests), {.rows = &next_rows_, .row_values = values}).status();
@@ -598,12 +604,14 @@ absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitFinished() {
 
 absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::span<float> parameters) {
   MUSTER_ASSIGN_OR_RETURN(const ps::AwaitFinishedReply reply, AwaitFinished());
+  reads_exactly_ = true;
   std::vector<std::optional<Request>> requests(shards_.size());
   for (auto& request : requests) {
     ps::Pull* pull = request.emplace().header.mutable_pull();
     pull->set_parameters(true);
     // What this worker has contributed to is made by now, or on its way to the shards.
     pull->set_at_least(step_);
+    pull->set_exact(true);
   }
   MUSTER_RETURN_IF_ERROR(Exchange(std::move(requests), {.parameters = parameters}).status());
   // A bounded shard may have held contributions when the first answer came.

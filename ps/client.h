@@ -20,6 +20,7 @@
 #include "cluster/cluster_spec.h"
 #include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/encoding.h"
 #include "ps/frame_queue.h"
 #include "ps/row_partition.h"
 #include "ps/shard_clock.h"
@@ -85,7 +86,8 @@ class ParameterServerClient {
 
   /// One fused exchange with every shard: pushes the contribution, receives the updated parameters and the
   /// rows of the next batch ([next_rows.size()]). 4 * layout.size() bytes each way, 4 for each float
-  /// of the rows, and one to five for each id. The result is what ps:0 said.
+  /// of the rows (2 if the job's wire_type has 16 bits), and one to five for each id. `parameters`: as they
+  /// were received last, since with top_k only those that have changed come. The result is what ps:0 said.
   absl::StatusOr<PushResult> PushPull(const Contribution& contribution, std::span<float> parameters,
                                       const RowIndex& next_rows, std::span<float> next_row_values);
 
@@ -93,8 +95,9 @@ class ParameterServerClient {
   /// unless the other workers have gone on without this one.
   absl::Status PullRows(const RowIndex& rows, std::span<float> values);
 
-  /// Waits until all other workers have finished or are lost, and receives the final parameters. The counts
-  /// are those of ps:0.
+  /// Waits until all other workers have finished or are lost, and receives the final parameters. From then on
+  /// they, and rows, come as the shards have them, whatever the job's wire_type. The counts are those of
+  /// ps:0.
   absl::StatusOr<ps::AwaitFinishedReply> AwaitOthers(std::span<float> parameters);
 
   /// Tells all shards that this worker has succeeded.
@@ -110,8 +113,8 @@ class ParameterServerClient {
   // What is asked of one shard, kept until it has answered.
   struct Request {
     ps::ClientHeader header;
-    std::span<const float> gradient;                          // of its range
-    std::shared_ptr<const std::vector<float>> row_gradients;  // of its rows
+    std::span<const float> borrowed;  // in front of the payload
+    std::vector<grpc::Slice> payload;
   };
 
   // Where the answers go; what is empty is not expected.
@@ -155,11 +158,13 @@ class ParameterServerClient {
   std::vector<std::unique_ptr<Shard>> shards_;
   RowPartition rows_;       // that are pushed
   RowPartition next_rows_;  // that are asked for
+  GradientEncoder encoder_;
   const std::shared_ptr<FrameQueue> queue_;
   uint64_t epoch_ = 0;         // of all shards; 0: not joined
   bool finishing_ = false;     // servers may end
   bool has_finished_ = false;  // a server has said that all workers have; replicated
-  uint64_t step_ = 0;          // sync, bounded: to contribute to next
+  bool reads_exactly_ = false;
+  uint64_t step_ = 0;  // sync, bounded: to contribute to next
   uint64_t last_request_ = 0;
   uint64_t last_connection_ = 0;
   uint64_t sequence_ = 0;

@@ -96,6 +96,8 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const Table
   config.set_staleness(rule.staleness);
   if (rule.max_staleness) config.set_max_staleness(*rule.max_staleness);
   config.set_scale_rate(rule.scale_rate);
+  config.set_wire_type(update.compression.wire_type);
+  config.set_top_k(update.compression.top_k);
   for (const OptimizerConfig& optimizer : optimizers) *config.add_optimizers() = ToProto(optimizer);
   config.set_seed(seed);
   return config;
@@ -168,7 +170,8 @@ absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
   UpdateConfig update{.rule = {.worker_count = static_cast<int>(config.worker_count()),
                                .staleness = config.staleness(),
                                .scale_rate = config.scale_rate()},
-                      .aggregate = static_cast<int>(config.aggregate())};
+                      .aggregate = static_cast<int>(config.aggregate()),
+                      .compression = {.wire_type = config.wire_type(), .top_k = config.top_k()}};
   if (config.has_max_staleness()) update.rule.max_staleness = config.max_staleness();
   UpdateMode& mode = update.rule.mode;
   switch (config.mode()) {
@@ -194,6 +197,12 @@ absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
   }
   if ((update.rule.max_staleness || update.rule.scale_rate) && mode != UpdateMode::kAsync) {
     return InvalidArgument("max_staleness and scale_rate need the asynchronous mode");
+  }
+  if (!ps::WireType_IsValid(config.wire_type())) {
+    return InvalidArgument("wire type %d is not one that this version knows", config.wire_type());
+  }
+  if (!(config.top_k() >= 0 && config.top_k() <= 1)) {
+    return InvalidArgument("a top_k of %g is no part of a gradient", config.top_k());
   }
   for (const ps::Optimizer& optimizer : config.optimizers()) {
     if (update.rule.scale_rate && optimizer.kind() == static_cast<uint32_t>(OptimizerKind::kFtrl)) {

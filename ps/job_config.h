@@ -13,10 +13,17 @@
 
 namespace muster {
 
+/// How the floats of a job travel.
+struct Compression {
+  ps::WireType wire_type = ps::FLOAT32;  // of gradients and parameters
+  double top_k = 0;                      // of a gradient's numbers the part that is sent; 0: all
+};
+
 /// How a job's updates are made.
 struct UpdateConfig {
   UpdateRuleOptions rule;
   int aggregate = 0;  // sync: contributions that make a step; 0: those of all workers
+  Compression compression;
 };
 
 /// `optimizers`: by optimizer group, one for each that the layout and the tables have.

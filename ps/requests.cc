@@ -7,8 +7,8 @@
 
 namespace muster {
 
-PushId Requests::Add(StreamId stream, uint64_t number, RepeatedRows rows) {
-  waiting_.emplace(++last_id_, Request{.stream = stream, .number = number, .rows = std::move(rows)});
+PushId Requests::Add(Request request) {
+  waiting_.emplace(++last_id_, std::move(request));
   return last_id_;
 }
 

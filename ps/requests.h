@@ -22,7 +22,9 @@ using StreamId = FrameServer::StreamId;
 struct Request {
   StreamId stream = 0;
   uint64_t number = 0;
-  RepeatedRows rows;  // whose values go with the answer
+  RepeatedRows rows;                               // whose values go with the answer
+  std::optional<uint64_t> version = std::nullopt;  // step of the parameters that the asker has
+  bool exact = false;                              // what it is sent is as it is here
 };
 
 /// One thread at a time.
@@ -31,7 +33,7 @@ class Requests {
   /// Both must live longer. `outbox`: what is said goes through it.
   Requests(FrameServer* frames, Outbox* outbox) : frames_(frames), outbox_(outbox) {}
 
-  PushId Add(StreamId stream, uint64_t number, RepeatedRows rows = {});
+  PushId Add(Request request);
 
   /// Of a request that nobody waits for.
   PushId AddNobody() { return ++last_id_; }

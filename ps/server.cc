@@ -155,7 +155,6 @@ void Process::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
     }
     if (header.has_push()) {
       gradient.rows.Swap(header.mutable_push()->mutable_rows());
-      gradient.finite = gradient.values.AllFinite();  // here, where workers do not wait for each other
     }
     ShardOf(stream, header)->OnFrame(stream, header, std::move(gradient));
   } catch (const std::bad_alloc&) {

@@ -70,6 +70,8 @@ ps::JobConfig WithoutWorkers(ps::JobConfig config) {
   config.clear_staleness();
   config.clear_max_staleness();
   config.clear_scale_rate();
+  config.clear_wire_type();
+  config.clear_top_k();
   config.clear_global_batch_size();
   config.clear_augment_shift();
   config.clear_training_set_crc32c();

@@ -2,12 +2,14 @@
 
 namespace muster {
 
-ShardEpoch::ShardEpoch(const Epoch& epoch, Shard shard, const UpdateRuleOptions& rule, UpdateRuleState state,
+ShardEpoch::ShardEpoch(const Epoch& epoch, Shard shard, const UpdateConfig& update, UpdateRuleState state,
                        Requests* requests)
     : epoch_(epoch),
-      is_async_(rule.mode == UpdateMode::kAsync),
+      is_async_(update.rule.mode == UpdateMode::kAsync),
+      wire_type_(update.compression.wire_type),
       shard_(std::move(shard)),
-      rule_(rule, std::move(state)),
+      encoder_(update.compression, shard_.range().size(), state.step),
+      rule_(update.rule, std::move(state)),
       requests_(requests) {}
 
 absl::StatusOr<JoinAnswer> ShardEpoch::Join(const WorkerIdentity& worker) {
@@ -54,7 +56,9 @@ void ShardEpoch::VisitHeld(
 
 absl::Status ShardEpoch::Pull(StreamId stream, uint64_t request, const ps::Pull& pull) {
   if (pull.rows_size() > 0) MUSTER_RETURN_IF_ERROR(shard_.tables().CheckRows(pull.rows()).status());
-  pulls_.push_back({requests_->Add(stream, request, pull.rows()), pull});
+  Request waiting{.stream = stream, .number = request, .rows = pull.rows(), .exact = pull.exact()};
+  if (pull.has_version()) waiting.version = pull.version();
+  pulls_.push_back({requests_->Add(std::move(waiting)), pull});
   AnswerPulls();
   return absl::OkStatus();
 }
@@ -73,7 +77,9 @@ void ShardEpoch::Perform(UpdateActions actions) {
 void ShardEpoch::Do(const ApplyAction& action) {
   std::vector<const ShardGradient*> gradients;
   for (const PushId id : action.pushes) gradients.push_back(&gradients_.at(id));
+  const Floats before = shard_.parameters();
   shard_.Apply(gradients, action.samples, action.rate_scale);
+  encoder_.OnUpdate(*before, *shard_.parameters());
   for (const PushId id : action.pushes) gradients_.erase(id);
   if (after_update_) after_update_();
 }
@@ -103,14 +109,21 @@ void ShardEpoch::AnswerPulls() {
 void ShardEpoch::Answer(PushId id, ps::ServerHeader header, const Floats& parameters) {
   const auto request = requests_->Take(id);
   if (!request) return;
-  std::vector<grpc::Slice> payload;
-  if (parameters != nullptr) payload.push_back(ShareFloats(parameters));
+  EncodedFloats encoded;
+  if (request->exact) {
+    if (parameters != nullptr) encoded.payload.push_back(ShareFloats(parameters));
+  } else if (parameters != nullptr) {
+    encoded = encoder_.Encode(parameters, request->version);
+  } else {
+    encoded.encoding.set_type(wire_type_);
+  }
   if (!request->rows.empty()) {
     auto values = std::make_shared<std::vector<float>>(*shard_.tables().CheckRows(request->rows));
     shard_.tables().Read(request->rows, *values);
-    payload.push_back(ShareFloats(std::move(values)));
+    encoded.payload.push_back(EncodeFloats(Floats(std::move(values)), encoded.encoding.type()));
   }
-  requests_->Answer(*request, std::move(header), payload);
+  *header.mutable_encoding() = std::move(encoded.encoding);
+  requests_->Answer(*request, std::move(header), encoded.payload);
 }
 
 }  // namespace muster

@@ -9,6 +9,8 @@
 #include "base/status.h"
 #include "cluster/coordinator.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/encoding.h"
+#include "ps/job_config.h"
 #include "ps/requests.h"
 #include "ps/shard.h"
 #include "ps/update_rule.h"
@@ -19,7 +21,7 @@ namespace muster {
 class ShardEpoch {
  public:
   /// `requests` must live longer.
-  ShardEpoch(const Epoch& epoch, Shard shard, const UpdateRuleOptions& rule, UpdateRuleState state,
+  ShardEpoch(const Epoch& epoch, Shard shard, const UpdateConfig& update, UpdateRuleState state,
              Requests* requests);
 
   /// Called after each update, before the next one.
@@ -47,7 +49,8 @@ class ShardEpoch {
 
   void Decide(const StepDecision& decision);
 
-  /// With the parameters, if there are any, and the rows that the request named.
+  /// With the parameters, if there are any, and the rows that the request named, in the form that it wants
+  /// them in.
   void Answer(PushId id, ps::ServerHeader header, const Floats& parameters);
 
  private:
@@ -65,7 +68,9 @@ class ShardEpoch {
 
   const Epoch epoch_;
   const bool is_async_;
+  const ps::WireType wire_type_;
   Shard shard_;
+  ParameterEncoder encoder_;
   UpdateRule rule_;
   Requests* const requests_;
   std::function<void()> after_update_;

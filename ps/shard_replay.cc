@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<ShardReplay>> ShardReplay::Begin(const ps::JobCon
   replay->config = config;
   replay->update = std::move(update);
   replay->requests = std::make_unique<Requests>(frames, outbox);
-  replay->shard.emplace(epoch, std::move(base), replay->update.rule, std::move(rule), replay->requests.get());
+  replay->shard.emplace(epoch, std::move(base), replay->update, std::move(rule), replay->requests.get());
   return replay;
 }
 

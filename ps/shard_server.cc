@@ -1,6 +1,7 @@
 #include "ps/shard_server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 #include "ps/checkpointer.h"
 #include "ps/coordinator_host.h"
 #include "ps/coordinator_link.h"
+#include "ps/encoding.h"
 #include "ps/job_config.h"
 #include "ps/outbox.h"
 #include "ps/replication.h"
@@ -79,6 +81,7 @@ class Server final : public ShardServer, private Replication::Host {
   }
 
   // From streams.
+  absl::Status DecodePush(const ps::ClientHeader& header, ShardGradient* gradient) const;
   absl::Status Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient);
   absl::Status HandleOfWorker(StreamId stream, const WorkerIdentity& worker, const ps::ClientHeader& header,
                               ShardGradient gradient);
@@ -156,6 +159,7 @@ class Server final : public ShardServer, private Replication::Host {
   const int shard_index_;
   const std::string name_;
   FrameServer* const frames_;
+  std::atomic<int64_t> range_size_ = -1;  // of the shard, once that is known
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
@@ -396,11 +400,21 @@ void Server::OnClosed(StreamId stream) {
 }
 
 void Server::OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
-  const absl::Status status = Handle(stream, header, std::move(gradient));
+  absl::Status status = DecodePush(header, &gradient);
+  if (status.ok()) status = Handle(stream, header, std::move(gradient));
   if (status.ok()) return;
   const std::lock_guard lock(mutex_);
   spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
   requests_->SendError(stream, header.request(), status);
+}
+
+// On a thread of the stream, without the lock: workers do not wait for each other.
+absl::Status Server::DecodePush(const ps::ClientHeader& header, ShardGradient* gradient) const {
+  if (!header.has_push()) return absl::OkStatus();
+  if (range_size_ < 0) return absl::OkStatus();  // nobody can have joined
+  MUSTER_ASSIGN_OR_RETURN(gradient->values, DecodeGradient(header.encoding(), gradient->values, range_size_));
+  gradient->finite = gradient->values.AllFinite();
+  return absl::OkStatus();
 }
 
 absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
@@ -543,7 +557,7 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
   reply->set_next_step(answer.next_step);
   reply->set_epoch(epoch().number);
   if (replication_) reply->set_view(replication_->view().view());
-  shard_->Answer(requests_->Add(stream, request), std::move(header), shard_->shard().parameters());
+  shard_->Answer(requests_->Add({stream, request}), std::move(header), shard_->shard().parameters());
   return absl::OkStatus();
 }
 
@@ -559,14 +573,16 @@ absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, u
     }
     if (!Log(record, gradient.values)) return *end_;
   }
-  shard_->Push(worker, requests_->Add(stream, request, push.next_rows()), push, std::move(gradient));
+  const PushId id = requests_->Add(
+      {.stream = stream, .number = request, .rows = push.next_rows(), .version = push.version()});
+  shard_->Push(worker, id, push, std::move(gradient));
   return absl::OkStatus();
 }
 
 absl::Status Server::HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request) {
   if (coordinator() == nullptr) return InvalidArgument("ps:0 knows who has finished, %s does not", name_);
   MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
-  awaits_[worker.rank] = requests_->Add(stream, request);  // of an earlier one nobody listens to the answer
+  awaits_[worker.rank] = requests_->Add({stream, request});  // of an earlier one nobody listens to the answer
   coordinator()->Await(worker.rank, Now());
   return absl::OkStatus();
 }
@@ -587,7 +603,7 @@ void Server::AnswerAwait(PushId id) {
 absl::Status Server::HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
                                   const ps::Finish& finish) {
   MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
-  finishes_.push_back(requests_->Add(stream, request));
+  finishes_.push_back(requests_->Add({stream, request}));
   if (replication_) (void)Log(FinishRecord(worker.rank, finish.next_step()));
   if ((!keeps_checkpoints() && !replication_) || end_) AnswerFinishes();
   finished_ranks_[worker.rank] = finish.next_step();
@@ -665,7 +681,8 @@ void Server::BeginCoordinator() {
 }
 
 void Server::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
-  shard_.emplace(epoch, std::move(shard), update_.rule, std::move(rule), requests_.get());
+  range_size_ = shard.range().size();
+  shard_.emplace(epoch, std::move(shard), update_, std::move(rule), requests_.get());
   shard_->OnUpdate([this] {
     if (!is_async()) TakeSnapshotIfDue();
   });
@@ -986,6 +1003,7 @@ void Server::GoOnWith(ShardReplay before) {
   update_ = std::move(before.update);
   requests_ = std::move(before.requests);
   shard_.emplace(*std::move(before.shard));
+  range_size_ = shard_->shard().range().size();
   shard_->OnUpdate([this] {
     if (!is_async()) TakeSnapshotIfDue();
   });

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/finite.h"
+#include "kernels/float16.h"
 
 namespace muster {
 namespace {
@@ -45,19 +46,23 @@ FloatPayload::FloatPayload(std::vector<grpc::Slice> slices, size_t skip_bytes) :
 
 FloatPayload FloatPayload::Part(int64_t begin, int64_t count) const {
   const int64_t size = static_cast<int64_t>(sizeof(float));
-  MUSTER_CHECK(begin >= 0 && count >= 0 && (begin + count) * size <= size_bytes_);
-  FloatPayload part(slices_, skip_bytes_ + begin * size);
-  part.size_bytes_ = count * size;
+  return PartOfBytes(begin * size, count * size);
+}
+
+FloatPayload FloatPayload::PartOfBytes(int64_t begin, int64_t size) const {
+  MUSTER_CHECK(begin >= 0 && size >= 0 && begin + size <= size_bytes_);
+  FloatPayload part(slices_, skip_bytes_ + begin);
+  part.size_bytes_ = size;
   return part;
 }
 
-// Calls combine(begin, bytes, count) for runs of floats from float `begin` on. Slices begin at any byte, so a
-// float may be split over two of them: it is put together in `split`. memcpy is how unaligned floats are
-// read; compilers turn it into vector loads.
-template <typename Combine>
+// Calls combine(begin, bytes, count) for runs of numbers of kBytes each from number `begin` on. Slices begin
+// at any byte, so a number may be split over two of them: it is put together in `split`. memcpy is how
+// unaligned floats are read; compilers turn it into vector loads.
+template <size_t kBytes, typename Combine>
 void FloatPayload::Visit(Combine combine) const {
   size_t begin = 0;
-  unsigned char split[sizeof(float)];
+  unsigned char split[kBytes];
   size_t split_bytes = 0;
   size_t skip = skip_bytes_;
   size_t left = size_bytes_;
@@ -67,33 +72,33 @@ void FloatPayload::Visit(Combine combine) const {
     left -= size;
     skip = 0;
     if (split_bytes > 0) {
-      const size_t n = std::min(size, sizeof(float) - split_bytes);
+      const size_t n = std::min(size, kBytes - split_bytes);
       std::memcpy(split + split_bytes, bytes, n);
       split_bytes += n;
       bytes += n;
       size -= n;
-      if (split_bytes < sizeof(float)) continue;
+      if (split_bytes < kBytes) continue;
       combine(begin++, split, size_t{1});
       split_bytes = 0;
     }
-    const size_t count = size / sizeof(float);
-    if (count > 0) combine(begin, bytes, count);  // no floats may lie nowhere
+    const size_t count = size / kBytes;
+    if (count > 0) combine(begin, bytes, count);  // no numbers may lie nowhere
     begin += count;
-    split_bytes = size % sizeof(float);
-    std::memcpy(split, bytes + count * sizeof(float), split_bytes);
+    split_bytes = size % kBytes;
+    std::memcpy(split, bytes + count * kBytes, split_bytes);
   }
 }
 
 void FloatPayload::CopyTo(std::span<float> values) const {
   MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
-  Visit([values](size_t begin, const unsigned char* bytes, size_t count) {
+  Visit<sizeof(float)>([values](size_t begin, const unsigned char* bytes, size_t count) {
     std::memcpy(values.data() + begin, bytes, count * sizeof(float));
   });
 }
 
 void FloatPayload::AddTo(std::span<float> values) const {
   MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
-  Visit([values](size_t begin, const unsigned char* bytes, size_t count) {
+  Visit<sizeof(float)>([values](size_t begin, const unsigned char* bytes, size_t count) {
     float* const destination = values.data() + begin;
     for (size_t i = 0; i < count; ++i) {
       float value;
@@ -101,6 +106,24 @@ void FloatPayload::AddTo(std::span<float> values) const {
       destination[i] += value;
     }
   });
+}
+
+void FloatPayload::Decode(ps::WireType type, float scale, std::span<float> values) const {
+  MUSTER_CHECK(static_cast<int64_t>(values.size()) * WireBytes(type) == size_bytes_);
+  if (type == ps::FLOAT32) {
+    CopyTo(values);
+  } else {
+    Visit<sizeof(uint16_t)>([&](size_t begin, const unsigned char* bytes, size_t count) {
+      const std::span<float> run = values.subspan(begin, count);
+      type == ps::FLOAT16 ? FromFloat16(bytes, run) : FromBfloat16(bytes, run);
+    });
+  }
+  if (scale == 1.0f) return;
+  for (float& value : values) value *= scale;
+}
+
+int64_t WireBytes(ps::WireType type) {
+  return type == ps::FLOAT32 ? static_cast<int64_t>(sizeof(float)) : static_cast<int64_t>(sizeof(uint16_t));
 }
 
 std::vector<std::span<const char>> FloatPayload::parts() const {
@@ -131,7 +154,7 @@ std::vector<grpc::Slice> FloatPayload::slices() const {
 
 bool FloatPayload::AllFinite() const {
   bool all_finite = true;
-  Visit([&](size_t, const unsigned char* bytes, size_t count) {
+  Visit<sizeof(float)>([&](size_t, const unsigned char* bytes, size_t count) {
     all_finite = all_finite && AllFiniteBytes(bytes, static_cast<int64_t>(count));
   });
   return all_finite;
@@ -211,9 +234,6 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& frame, google::protobuf::Messag
     return InvalidArgument("a frame with a damaged header");
   }
   *payload = FloatPayload(std::move(slices), kPrefixBytes + header_bytes);
-  if (payload->size_bytes() % sizeof(float) != 0) {
-    return InvalidArgument("a frame with a payload of %d bytes, no whole floats", payload->size_bytes());
-  }
   return absl::OkStatus();
 }
 

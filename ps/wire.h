@@ -20,7 +20,7 @@
 namespace muster {
 
 /// Of ClientHeader and ServerHeader.
-inline constexpr uint32_t kWireVersion = 6;
+inline constexpr uint32_t kWireVersion = 7;
 
 /// The largest message that either end accepts: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
@@ -31,7 +31,8 @@ inline Duration TimeToSend(int64_t bytes) {
   return std::chrono::milliseconds(bytes * 1000 / kBytesPerSecond);
 }
 
-/// Received floats, in as many pieces as the transport delivered them in. Copies share the bytes.
+/// Received numbers, in as many pieces as the transport delivered them in: floats, unless a method says
+/// otherwise. Copies share the bytes.
 class FloatPayload {
  public:
   FloatPayload() = default;
@@ -41,10 +42,14 @@ class FloatPayload {
 
   /// `count` floats from float `begin` on; it has as many.
   FloatPayload Part(int64_t begin, int64_t count) const;
+  FloatPayload PartOfBytes(int64_t begin, int64_t size) const;
 
   /// values = payload, values += payload. `values` must hold size_bytes() / 4 floats exactly.
   void CopyTo(std::span<float> values) const;
   void AddTo(std::span<float> values) const;
+
+  /// values = payload * scale, of numbers of that type. `values` must hold as many exactly.
+  void Decode(ps::WireType type, float scale, std::span<float> values) const;
 
   /// None of them is NaN or infinite.
   bool AllFinite() const;
@@ -56,7 +61,7 @@ class FloatPayload {
   std::vector<grpc::Slice> slices() const;
 
  private:
-  template <typename Combine>
+  template <size_t kBytes, typename Combine>
   void Visit(Combine combine) const;
 
   std::vector<grpc::Slice> slices_;
@@ -72,6 +77,9 @@ grpc::ByteBuffer EncodeFrame(const google::protobuf::MessageLite& header,
 /// A copy of a small one.
 std::string BytesOf(const grpc::ByteBuffer& frame);
 
+/// Bytes of one number on the wire.
+int64_t WireBytes(ps::WireType type);
+
 /// A slice over floats that the caller keeps unchanged as long as it has a share of `lease`.
 grpc::Slice BorrowFloats(std::span<const float> values, std::shared_ptr<const void> lease = nullptr);
 
@@ -86,8 +94,7 @@ grpc::Slice ShareBytes(std::span<const char> bytes, std::shared_ptr<const void> 
 void SetError(const absl::Status& status, ps::Error* error);
 absl::Status StatusOf(const ps::Error& error, const std::string& who);
 
-/// Splits a frame. InvalidArgument: too short, wrong magic, a header that does not parse, a payload that is
-/// no whole floats.
+/// Splits a frame. InvalidArgument: too short, wrong magic, a header that does not parse.
 absl::Status DecodeFrame(const grpc::ByteBuffer& frame, google::protobuf::MessageLite* header,
                          FloatPayload* payload);
 

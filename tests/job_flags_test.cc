@@ -145,6 +145,9 @@ TEST_F(JobFlags, UpdatesAreMadeAsTheJobFileSays) {
   EXPECT_EQ(update("max_staleness: 3").rule.max_staleness, 3u);
   EXPECT_TRUE(update("scale_rate: true").rule.scale_rate);
   EXPECT_FALSE(update("scale_rate: false").rule.scale_rate);
+  EXPECT_EQ(update("wire_type: float16").compression.wire_type, ps::FLOAT16);
+  EXPECT_EQ(update("wire_type: bfloat16").compression.wire_type, ps::BFLOAT16);
+  EXPECT_EQ(update("wire_type: float32, top_k: 0.001").compression.top_k, 0.001);
   EXPECT_EQ(
       OptionsOf("mnist_mlp", "batch_size: 10", "update: {mode: sync, aggregate: 4}\n")->global_batch_size,
       40);

@@ -26,6 +26,7 @@ constexpr uint64_t kMaxTasks = 1'000'000;
 constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
 constexpr uint64_t kMaxStaleness = 1'000'000;
+constexpr double kSmallestTopK = 1e-6;
 constexpr char kWidePrefix[] = "wide_";  // of the flags of the wide part's optimizer
 constexpr double kMinReal = 1e-30;       // what is far beyond may be 0 or infinite as a float
 constexpr double kMaxReal = 1e30;
@@ -91,6 +92,8 @@ struct Flags {
   std::optional<uint64_t> bounded_staleness;
   std::optional<uint64_t> max_staleness;
   bool scale_rate_by_staleness = false;
+  std::string wire_type = "float32";
+  std::optional<double> top_k;
   std::string data_dir = "auto";
   std::optional<std::string> evaluate;
   std::optional<std::string> make_data;
@@ -200,6 +203,17 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_flag("--scale_rate_by_staleness", f.scale_rate_by_staleness,
                "Asynchronous: the learning rate is divided by 1 + the updates in between")
       ->check(TrueOrFalse())
+      ->group(training);
+  app.add_option("--wire_type", f.wire_type,
+                 "How gradients and parameters travel: float32, or rounded to float16 or bfloat16")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
+      ->capture_default_str()
+      ->group(training);
+  app.add_option(
+         "--top_k", f.top_k,
+         "The part of each gradient that is sent, those of the largest magnitude: 0.01; the others are "
+         "added to the next gradient")
+      ->check(RealNumber(kSmallestTopK, 1))
       ->group(training);
   app.add_option("--seed", f.options.seed, "")
       ->transform(WholeNumber(0, std::numeric_limits<uint64_t>::max()))
@@ -337,6 +351,10 @@ absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) 
   return absl::OkStatus();
 }
 
+ps::WireType WireTypeNamed(const std::string& name) {
+  return name == "float16" ? ps::FLOAT16 : name == "bfloat16" ? ps::BFLOAT16 : ps::FLOAT32;
+}
+
 absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
   const int workers = options->worker_count();
   UpdateConfig& update = options->update;
@@ -347,7 +365,8 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
                      .staleness = f.bounded_staleness.value_or(0),
                      .max_staleness = f.max_staleness,
                      .scale_rate = f.scale_rate_by_staleness},
-            .aggregate = std::min(workers, f.replicas_to_aggregate.value_or(workers))};
+            .aggregate = std::min(workers, f.replicas_to_aggregate.value_or(workers)),
+            .compression = {.wire_type = WireTypeNamed(f.wire_type), .top_k = f.top_k.value_or(0)}};
   if (f.replicas_to_aggregate && !f.sync_replicas) {
     return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");
   }
@@ -356,6 +375,11 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
         "--%s is for asynchronous updates: it goes with neither --sync_replicas nor "
         "--bounded_staleness",
         f.max_staleness ? "max_staleness" : "scale_rate_by_staleness");
+  }
+  const bool is_compressed = update.compression.wire_type != ps::FLOAT32 || f.top_k;
+  if (is_compressed && !options->task) {
+    return InvalidArgument("--%s: a process without parameter servers sends nothing",
+                           f.top_k ? "top_k" : "wire_type");
   }
   return absl::OkStatus();
 }

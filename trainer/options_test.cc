@@ -127,6 +127,17 @@ TEST(Options, HowUpdatesAreMade) {
   EXPECT_TRUE(async.update.rule.scale_rate);
   EXPECT_EQ(async.update.rule.worker_count, 2);
 
+  EXPECT_EQ(async.update.compression.wire_type, ps::FLOAT32);
+  EXPECT_EQ(async.update.compression.top_k, 0);
+  const TrainerOptions compressed = Options(with({"--wire_type=bfloat16", "--top_k=0.01"}));
+  EXPECT_EQ(compressed.update.compression.wire_type, ps::BFLOAT16);
+  EXPECT_EQ(compressed.update.compression.top_k, 0.01);
+  EXPECT_EQ(Options(with({"--wire_type=float16"})).update.compression.wire_type, ps::FLOAT16);
+
+  EXPECT_EQ(Error({"--top_k=0.01"}), "--top_k: a process without parameter servers sends nothing");
+  EXPECT_EQ(Error({"--wire_type=float16"}), "--wire_type: a process without parameter servers sends nothing");
+  EXPECT_THAT(Error(with({"--top_k=0"})), HasSubstr("a number from 1e-06 to 1"));
+  EXPECT_THAT(Error(with({"--wire_type=int8"})), HasSubstr("--wire_type"));
   EXPECT_EQ(Error({"--replicas_to_aggregate=1"}), "--replicas_to_aggregate needs --sync_replicas");
   EXPECT_THAT(Error({"--sync_replicas", "--max_staleness=1"}),
               HasSubstr("--max_staleness is for asynchronous updates"));
