@@ -13,7 +13,6 @@
 #include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/job_config.h"
-#include "ps/shard.h"
 #include "ps/wire.h"
 
 namespace muster {

@@ -19,9 +19,6 @@
 
 namespace muster {
 
-/// What is sent; never changed once somebody reads it.
-using Floats = std::shared_ptr<const std::vector<float>>;
-
 /// As it was received: of the shard's range of the parameters, and behind it that of `rows`.
 struct ShardGradient {
   FloatPayload values;

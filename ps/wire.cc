@@ -187,7 +187,7 @@ grpc::Slice BorrowFloats(std::span<const float> values, std::shared_ptr<const vo
   return ShareBytes({reinterpret_cast<const char*>(values.data()), values.size_bytes()}, std::move(lease));
 }
 
-grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values) {
+grpc::Slice ShareFloats(Floats values) {
   const std::span<const float> floats(*values);
   return BorrowFloats(floats, std::move(values));
 }

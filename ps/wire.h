@@ -31,6 +31,9 @@ inline Duration TimeToSend(int64_t bytes) {
   return std::chrono::milliseconds(bytes * 1000 / kBytesPerSecond);
 }
 
+/// What is sent; never changed once somebody reads it.
+using Floats = std::shared_ptr<const std::vector<float>>;
+
 /// Received numbers, in as many pieces as the transport delivered them in: floats, unless a method says
 /// otherwise. Copies share the bytes.
 class FloatPayload {
@@ -84,7 +87,7 @@ int64_t WireBytes(ps::WireType type);
 grpc::Slice BorrowFloats(std::span<const float> values, std::shared_ptr<const void> lease = nullptr);
 
 /// A slice that shares ownership of an immutable buffer.
-grpc::Slice ShareFloats(std::shared_ptr<const std::vector<float>> values);
+grpc::Slice ShareFloats(Floats values);
 
 /// A slice over bytes that `owner` keeps alive and unchanged.
 grpc::Slice ShareBytes(std::span<const char> bytes, std::shared_ptr<const void> owner);

@@ -4,6 +4,7 @@
 
 #include "proto/parameter_server.pb.h"
 #include "proto/replication.pb.h"
+#include "ps/encoding.h"
 #include "ps/wire.h"
 
 namespace {
@@ -22,6 +23,23 @@ void Read(const muster::FloatPayload& payload) {
   MUSTER_CHECK(bytes == static_cast<size_t>(payload.size_bytes()));
 }
 
+muster::FloatPayload WholeFloats(const muster::FloatPayload& payload) {
+  return payload.Part(0, payload.size_bytes() / static_cast<int64_t>(sizeof(float)));
+}
+
+// As a gradient, and as parameters.
+void ReadAs(const muster::ps::Encoding& encoding, const muster::FloatPayload& payload) {
+  constexpr int64_t kSize = 100;
+  const auto gradient = muster::DecodeGradient(encoding, payload, kSize);
+  if (gradient.ok()) {
+    MUSTER_CHECK(gradient->size_bytes() >= kSize * static_cast<int64_t>(sizeof(float)));
+    Read(*gradient);
+  }
+  std::vector<float> parameters(kSize), rows(3);
+  const bool has_read = muster::DecodeFloats(encoding, payload, parameters, rows).ok();
+  MUSTER_CHECK(!has_read || gradient.ok());
+}
+
 }  // namespace
 
 // The first byte says how long slices are.
@@ -35,12 +53,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const grpc::ByteBuffer frame(slices.data(), slices.size());
   FloatPayload payload;
   if (ps::ClientHeader header; DecodeFrame(frame, &header, &payload).ok()) {
-    Read(payload);
+    Read(WholeFloats(payload));
+    ReadAs(header.encoding(), payload);
     replication::Message message;
     (void)message.ParseFromString(header.replication());
   }
   if (ps::ServerHeader header; DecodeFrame(frame, &header, &payload).ok()) {
-    Read(payload);
+    Read(WholeFloats(payload));
+    ReadAs(header.encoding(), payload);
     if (header.has_error()) (void)StatusOf(header.error(), "a server");
   }
   return 0;

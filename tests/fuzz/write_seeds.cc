@@ -28,6 +28,11 @@ void WriteSeeds(const std::filesystem::path& folder) {
   push.set_request(3);
   push.mutable_push()->set_sequence(7);
   push.mutable_push()->add_rows()->add_ids(5);
+  ps::ClientHeader sparse = push;
+  sparse.mutable_encoding()->set_type(ps::FLOAT16);
+  sparse.mutable_encoding()->set_sparse(true);
+  sparse.mutable_encoding()->set_exponent(-3);
+  for (const uint32_t gap : {0u, 40u, 7u}) sparse.mutable_encoding()->add_gaps(gap);
   ps::ClientHeader join;
   join.mutable_join()->set_worker_uuid("uuid");
   join.mutable_join()->mutable_config()->set_worker_count(2);
@@ -37,6 +42,7 @@ void WriteSeeds(const std::filesystem::path& folder) {
   for (const char slice : {'\x02', '\x1f', '\xff'}) {
     const std::string name = "wire/" + std::to_string(static_cast<unsigned char>(slice));
     Write(folder / (name + "-push"), slice + Frame(push, 9));
+    Write(folder / (name + "-sparse"), slice + Frame(sparse, 3));
     Write(folder / (name + "-join"), slice + Frame(join, 0));
     Write(folder / (name + "-error"), slice + Frame(error, 0));
   }
