@@ -267,6 +267,46 @@ TEST(CompressedExchange, GradientsThatWereLeftOutArriveLater) {
   EXPECT_EQ(BiasesOf(cluster.layout, parameters), std::vector<float>(5, 10.0f));
 }
 
+// They are those of an update that may have been undone.
+TEST(CompressedExchange, WhatWasLeftOutBeforeAJoinNeverArrives) {
+  Cluster cluster(1, 1, Compressed(UpdateMode::kSync, ps::FLOAT32, 0.05), kPlainSgd);
+  std::vector<float> parameters(cluster.layout.size());
+  const std::vector<float> ones(cluster.layout.size(), -1.0f), none(cluster.layout.size(), 0.0f);
+  ParameterServerClient client(cluster.ClientOptions(0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  ASSERT_TRUE(Push(client, ones, parameters).ok());
+  ASSERT_TRUE(client.Join(parameters).ok());
+  const std::vector<float> joined = parameters;
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(Push(client, none, parameters).ok());
+  EXPECT_EQ(parameters, joined);
+}
+
+// What a worker that is ahead waits for it pulls.
+TEST(CompressedExchange, PullsBringWhatHasChanged) {
+  UpdateConfig update = Compressed(UpdateMode::kBounded, ps::BFLOAT16, 0.05);
+  update.rule.staleness = 1;
+  Cluster cluster(2, 2, update, kPlainSgd);
+  std::vector<float> parameters(cluster.layout.size()), others = parameters;
+  ParameterServerClient client(cluster.ClientOptions(0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  const std::vector<float> initial = parameters;
+  {
+    ParameterServerClient other(cluster.ClientOptions(1));
+    ASSERT_TRUE(other.Join(others).ok());
+    auto ahead = std::async(std::launch::async, [&] {
+      for (uint64_t step = 0; step < 2; ++step) {
+        const auto pushed = Push(client, GradientOf(cluster.layout, step, 0), parameters);
+        if (!pushed.ok()) return pushed.status();
+      }
+      return absl::OkStatus();
+    });
+    ASSERT_TRUE(Push(other, GradientOf(cluster.layout, 0, 1), others).ok());
+    ASSERT_TRUE(ahead.get().ok());
+  }
+  EXPECT_NE(parameters, initial);
+  EXPECT_EQ(parameters, ParametersOfAJoin(cluster, 1));
+}
+
 // Rows travel in 16 bits as well, and gradients depend on them.
 TEST(CompressedExchange, TheResultDoesNotDependOnTheNumberOfShards) {
   for (const Compression& compression :
