@@ -3,7 +3,7 @@
 //     name: mnist
 //     model: mnist_mlp                # or: program: [python3, train.py]
 //     data: auto                      # auto | a folder | {on_hosts: /data}
-//     update: {mode: sync}            # sync | async
+//     update: {mode: sync, wire_type: bfloat16, top_k: 0.01}     # sync | async | bounded
 //     replicas:
 //       ps:     {count: 2, on: cpu}
 //       worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 3}

@@ -281,30 +281,42 @@ TEST(CompressedExchange, WhatWasLeftOutBeforeAJoinNeverArrives) {
   EXPECT_EQ(parameters, joined);
 }
 
-// What a worker that is ahead waits for it pulls.
-TEST(CompressedExchange, PullsBringWhatHasChanged) {
-  UpdateConfig update = Compressed(UpdateMode::kBounded, ps::BFLOAT16, 0.05);
-  update.rule.staleness = 1;
-  Cluster cluster(2, 2, update, kPlainSgd);
-  std::vector<float> parameters(cluster.layout.size()), others = parameters;
-  ParameterServerClient client(cluster.ClientOptions(0));
-  ASSERT_TRUE(client.Join(parameters).ok());
-  const std::vector<float> initial = parameters;
-  {
-    ParameterServerClient other(cluster.ClientOptions(1));
-    ASSERT_TRUE(other.Join(others).ok());
-    auto ahead = std::async(std::launch::async, [&] {
-      for (uint64_t step = 0; step < 2; ++step) {
-        const auto pushed = Push(client, GradientOf(cluster.layout, step, 0), parameters);
-        if (!pushed.ok()) return pushed.status();
-      }
-      return absl::OkStatus();
-    });
-    ASSERT_TRUE(Push(other, GradientOf(cluster.layout, 0, 1), others).ok());
-    ASSERT_TRUE(ahead.get().ok());
+TEST(CompressedExchange, PullsBringWhatHasChangedAllOfItOrAllExactly) {
+  Cluster cluster(1, 1, Compressed(UpdateMode::kAsync, ps::BFLOAT16, 0.05), kPlainSgd);
+  const int64_t size = cluster.layout.size();
+  RawWorker worker(cluster, "process", 1);
+  ASSERT_TRUE(worker.Receive().has_join());
+  std::vector<float> gradient(size, 0.0f);
+  gradient[3] = gradient[100] = 1 / 3.0f;
+  worker.Push(1, 0, gradient);
+  ASSERT_EQ(worker.Receive().push().step(), 1u);
+  const auto pull = [&](std::optional<uint64_t> version, bool exact, std::span<float> parameters) {
+    ps::ClientHeader header = worker.Header();
+    header.mutable_pull()->set_parameters(true);
+    header.mutable_pull()->set_exact(exact);
+    if (version) header.mutable_pull()->set_version(*version);
+    worker.connection->Send(header, {});
+    const auto reply = worker.connection->Receive(Now() + std::chrono::seconds(20));
+    EXPECT_TRUE(reply.ok() && reply->header.pull().step() == 1) << reply.status();
+    if (!reply.ok()) return ps::Encoding();
+    EXPECT_TRUE(DecodeFloats(reply->header.encoding(), reply->payload, parameters, {}).ok());
+    return reply->header.encoding();
+  };
+  std::vector<float> all(size), changed(size, 0.0f), none(size, 0.0f), exact(size);
+  EXPECT_FALSE(pull(std::nullopt, false, all).sparse());
+  EXPECT_EQ(pull(0, false, changed).gaps_size(), 2);
+  const ps::Encoding nothing = pull(1, false, none);
+  EXPECT_TRUE(nothing.sparse());
+  EXPECT_EQ(nothing.gaps_size(), 0);
+  const ps::Encoding exactly = pull(0, true, exact);
+  EXPECT_FALSE(exactly.sparse());
+  EXPECT_EQ(exactly.type(), ps::FLOAT32);
+  EXPECT_EQ(none, std::vector<float>(size, 0.0f));
+  for (int64_t i = 0; i < size; ++i) {
+    EXPECT_EQ(changed[i], i == 3 || i == 100 ? all[i] : 0);
+    EXPECT_NEAR(all[i], exact[i], std::ldexp(std::abs(exact[i]), -8));
   }
-  EXPECT_NE(parameters, initial);
-  EXPECT_EQ(parameters, ParametersOfAJoin(cluster, 1));
+  EXPECT_NE(all[3], exact[3]);
 }
 
 // Rows travel in 16 bits as well, and gradients depend on them.

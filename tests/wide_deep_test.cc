@@ -49,6 +49,26 @@ TEST_F(WideDeep, SyncOverServersGivesTheBitsOfOneProcess) {
   }
 }
 
+// In 16 bits, and of the dense part only what matters. Beside the steps there is a join, and what evaluation
+// reads.
+TEST_F(WideDeep, AStepOf40SamplesTakesLessThan20KB) {
+  const std::vector<std::string> flags = {"--model=wide_deep", "--variant=tutorial", "--sync_replicas",
+                                          "--batch_size=40"};
+  const auto run = [&](int steps, const std::vector<std::string>& compression) {
+    const std::string name = std::to_string(steps) + std::to_string(compression.size());
+    return Run(MakeCluster(2, 2), With(With(flags, {"--train_steps=" + std::to_string(steps)}), compression),
+               name);
+  };
+  const auto bytes = [](const Json& result) {
+    return result["bytes_pushed"].get<int64_t>() + result["bytes_pulled"].get<int64_t>();
+  };
+  const std::vector<std::string> compression = {"--wire_type=bfloat16", "--top_k=0.01"};
+  const Json compressed = run(300, compression), whole = run(300, {});
+  EXPECT_LT((bytes(compressed) - bytes(run(100, compression))) / 200, 20'000);
+  EXPECT_GT((bytes(whole) - bytes(run(100, {}))) / 200, 80'000);
+  EXPECT_GT(compressed["test_auc"], whole["test_auc"].get<double>() - 0.01);
+}
+
 TEST_F(WideDeep, ThePartsHaveOptimizersOfTheirOwn) {
   // A penalty that no gradient overcomes: the wide weights stay zero, and the deep part learns.
   const std::vector<std::string> flags = {"--model=wide_deep",      "--variant=minibatch", "--sync_replicas",
