@@ -53,6 +53,27 @@ void LayoutOptimizer::Apply(std::span<const float> parameters, std::span<const f
     stretch.optimizer->Apply(parameters.subspan(begin, count), gradient_sum.subspan(begin, count), scale,
                              updated.subspan(begin, count));
   }
+  ClearPadding(updated);
+}
+
+void LayoutOptimizer::Apply(std::span<const float> parameters, GradientSource gradient_sum, UpdateScale scale,
+                            std::span<float> updated) {
+  constexpr int64_t kBlock = 16 << 10;  // floats: with what it is made of, in a core's second cache
+  const size_t size = size_;
+  MUSTER_CHECK(parameters.size() == size && updated.size() == size);
+  for (const Stretch& stretch : stretches_) {
+    stretch.optimizer->Begin(scale);
+    for (int64_t begin = stretch.range.begin; begin < stretch.range.end; begin += kBlock) {
+      const LayoutRange block{begin, std::min(begin + kBlock, stretch.range.end)};
+      stretch.optimizer->ApplyPart(begin - stretch.range.begin, parameters.subspan(begin, block.size()),
+                                   gradient_sum(block), updated.subspan(begin, block.size()));
+    }
+  }
+  ClearPadding(updated);
+}
+
+// In each update, since any of them may be the first into this buffer.
+void LayoutOptimizer::ClearPadding(std::span<float> updated) const {
   for (const LayoutRange& padding : padding_) {
     std::fill(updated.begin() + padding.begin, updated.begin() + padding.end, 0.0f);
   }

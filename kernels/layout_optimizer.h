@@ -1,6 +1,8 @@
 // LayoutOptimizer: the optimizers of a range of a ParameterLayout, each over the tensors of its group.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <memory>
 #include <span>
 #include <vector>
@@ -24,6 +26,13 @@ class LayoutOptimizer {
   void Apply(std::span<const float> parameters, std::span<const float> gradient_sum, UpdateScale scale,
              std::span<float> updated);
 
+  /// The same, with sums that are made as they are needed: `gradient_sum` is called for ranges of some
+  /// thousand floats that follow each other from 0 to range.size(), and what it returns is used until the
+  /// next call. On the calling thread.
+  using GradientSource = absl::FunctionRef<std::span<const float>(LayoutRange)>;
+  void Apply(std::span<const float> parameters, GradientSource gradient_sum, UpdateScale scale,
+             std::span<float> updated);
+
   /// The most slots that one of them has.
   int slot_count() const;
 
@@ -44,6 +53,7 @@ class LayoutOptimizer {
   };
 
   explicit LayoutOptimizer(int64_t size) : size_(size) {}
+  void ClearPadding(std::span<float> updated) const;
 
   int64_t size_ = 0;
   std::vector<Stretch> stretches_;

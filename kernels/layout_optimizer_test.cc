@@ -44,7 +44,8 @@ std::vector<float> GradientSum(int step, int64_t size) {
   return gradient;
 }
 
-std::vector<float> TrainInShards(const ParameterLayout& layout, int count, bool in_place = true) {
+std::vector<float> TrainInShards(const ParameterLayout& layout, int count, bool in_place = true,
+                                 bool from_source = false) {
   std::vector<float> parameters = Initial(layout);
   std::vector<LayoutOptimizer> optimizers;
   for (int i = 0; i < count; ++i) {
@@ -56,8 +57,22 @@ std::vector<float> TrainInShards(const ParameterLayout& layout, int count, bool 
     for (int i = 0; i < count; ++i) {
       const LayoutRange shard = layout.Shard(i, count);
       const auto part = [&](auto& values) { return std::span(values).subspan(shard.begin, shard.size()); };
-      optimizers[i].Apply(part(parameters), part(gradient), kScale,
-                          in_place ? part(parameters) : part(updated));
+      const std::span<float> out = in_place ? part(parameters) : part(updated);
+      if (!from_source) {
+        optimizers[i].Apply(part(parameters), part(gradient), kScale, out);
+        continue;
+      }
+      int64_t next = 0;
+      std::vector<float> block;
+      const auto source = [&](LayoutRange range) -> std::span<const float> {
+        EXPECT_EQ(range.begin, next);
+        next = range.end;
+        const std::span<const float> sums = part(gradient).subspan(range.begin, range.size());
+        block.assign(sums.begin(), sums.end());
+        return block;
+      };
+      optimizers[i].Apply(part(parameters), source, kScale, out);
+      EXPECT_EQ(next, shard.size());
     }
     if (!in_place) parameters = updated;
   }
@@ -66,6 +81,21 @@ std::vector<float> TrainInShards(const ParameterLayout& layout, int count, bool 
 
 bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+TEST(LayoutOptimizer, GradientsThatAreMadeAsTheyAreNeededGiveTheSameBits) {
+  const ParameterLayout small = TwoGroups();
+  const ParameterLayout large = *ParameterLayout::Create(
+      {{.name = "w", .shape = {100'003}, .initializer = Initializer::kUniform, .scale = 0.5f},
+       {.name = "wide", .shape = {40'000}, .optimizer_group = 1}});
+  for (const ParameterLayout* layout : {&small, &large}) {
+    const std::vector<float> expected = TrainInShards(*layout, 1);
+    for (const int count : {1, 3}) {
+      for (const bool in_place : {true, false}) {
+        EXPECT_TRUE(SameBits(TrainInShards(*layout, count, in_place, /*from_source=*/true), expected));
+      }
+    }
+  }
 }
 
 TEST(LayoutOptimizer, UpdatesEachTensorByItsGroup) {

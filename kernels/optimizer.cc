@@ -22,24 +22,37 @@ class ElementwiseOptimizer : public Optimizer {
              std::span<float> updated) final {
     const size_t size = size_;
     MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
-    step_ = sequence_.Next(scale.rate);
+    Begin(scale);
     ForEachPart(size_, 1, [&](int64_t begin, int64_t end) {
-      Update(begin,
-             {end - begin, parameters.data() + begin, gradient_sum.data() + begin, updated.data() + begin},
-             scale.gradient);
+      const size_t count = end - begin;
+      ApplyPart(begin, parameters.subspan(begin, count), gradient_sum.subspan(begin, count),
+                updated.subspan(begin, count));
     });
+  }
+
+  void Begin(UpdateScale scale) final {
+    step_ = sequence_.Next(scale.rate);
+    gradient_scale_ = scale.gradient;
+  }
+
+  void ApplyPart(int64_t begin, std::span<const float> parameters, std::span<const float> gradient_sum,
+                 std::span<float> updated) final {
+    const auto size = static_cast<int64_t>(parameters.size());
+    MUSTER_CHECK(gradient_sum.size() == parameters.size() && updated.size() == parameters.size());
+    MUSTER_CHECK(begin >= 0 && size <= size_ - begin);
+    Update(begin, {size, parameters.data(), gradient_sum.data(), updated.data()}, gradient_scale_);
   }
 
   void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
                  UpdateScale scale, std::span<float> parameters) final {
     MUSTER_CHECK(width > 0 && size_ % width == 0 && static_cast<int64_t>(parameters.size()) == size_);
     MUSTER_CHECK(gradient_sums.size() == rows.size() * width);
-    step_ = sequence_.Next(scale.rate);
+    Begin(scale);
     const float* gradient_sum = gradient_sums.data();
     for (const int64_t row : rows) {
       MUSTER_CHECK(row >= 0 && row < size_ / width, "a row outside the table");
       float* const values = parameters.data() + row * width;
-      Update(row * width, {width, values, gradient_sum, values}, scale.gradient);
+      Update(row * width, {width, values, gradient_sum, values}, gradient_scale_);
       gradient_sum += width;
     }
   }
@@ -66,7 +79,9 @@ class ElementwiseOptimizer : public Optimizer {
  private:
   int64_t size_;
   StepFactorSequence sequence_;
-  StepFactors step_;  // of the update under way
+  // Of the update under way.
+  StepFactors step_;
+  float gradient_scale_ = 1;
 };
 
 class Sgd final : public ElementwiseOptimizer {

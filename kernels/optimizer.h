@@ -72,6 +72,12 @@ class Optimizer {
   virtual void Apply(std::span<const float> parameters, std::span<const float> gradient_sum,
                      UpdateScale scale, std::span<float> updated) = 0;
 
+  /// The same in parts, which follow each other from 0 on: Begin, then ApplyPart for each, `begin` being
+  /// where it begins. The same bits, on the calling thread.
+  virtual void Begin(UpdateScale scale) = 0;
+  virtual void ApplyPart(int64_t begin, std::span<const float> parameters,
+                         std::span<const float> gradient_sum, std::span<float> updated) = 0;
+
   /// One update that touches only the rows named of a table, parameters: [size / width, width], in place.
   /// rows: distinct, in any order; one outside the table is a bug. gradient_sums: [rows.size(), width],
   /// packed, overlaps nothing. Parameters and slots of other rows stay as they are: neither moments nor

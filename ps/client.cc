@@ -142,7 +142,6 @@ absl::Status ParameterServerClient::Align(const Destination& destination) {
       aligned = false;
       ps::Pull* pull = requests[i].emplace().header.mutable_pull();
       pull->set_parameters(true);
-      pull->set_version(clocks[i].version);
       pull->set_at_least(step_ - options_.config.staleness());
       if (destination.rows != nullptr) *pull->mutable_rows() = destination.rows->rows(static_cast<int>(i));
     }
@@ -335,6 +334,12 @@ absl::Status ParameterServerClient::JoinAgain() {
     if (shard->joined_as.epoch() != epoch_) {
       shard->epoch = 0;
       return absl::CancelledError(TaskName(shard->task) + " was replaced");
+    }
+    // What has changed since would be of another history.
+    if (shard->joined_as.step() < shard->clock.version) {
+      return absl::CancelledError(absl::StrFormat("%s was at step %d and is at %d: updates are lost",
+                                                  TaskName(shard->task), shard->clock.version,
+                                                  shard->joined_as.step()));
     }
     if (shard->in_flight) Send(*shard);
   }

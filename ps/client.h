@@ -85,9 +85,10 @@ class ParameterServerClient {
   absl::StatusOr<JoinResult> Join(std::span<float> parameters);
 
   /// One fused exchange with every shard: pushes the contribution, receives the updated parameters and the
-  /// rows of the next batch ([next_rows.size()]). 4 * layout.size() bytes each way, 4 for each float
-  /// of the rows (2 if the job's wire_type has 16 bits), and one to five for each id. `parameters`: as they
-  /// were received last, since with top_k only those that have changed come. The result is what ps:0 said.
+  /// rows of the next batch ([next_rows.size()]). 4 bytes each way for each parameter and float of the rows,
+  /// 2 if the job's wire_type has 16 bits, and one to five for each id. With top_k only a part of the
+  /// parameters travels, so that `parameters` must be as they were received last, by Join or here. The result
+  /// is what ps:0 said.
   absl::StatusOr<PushResult> PushPull(const Contribution& contribution, std::span<float> parameters,
                                       const RowIndex& next_rows, std::span<float> next_row_values);
 
@@ -96,8 +97,8 @@ class ParameterServerClient {
   absl::Status PullRows(const RowIndex& rows, std::span<float> values);
 
   /// Waits until all other workers have finished or are lost, and receives the final parameters. From then on
-  /// they, and rows, come as the shards have them, whatever the job's wire_type. The counts are those of
-  /// ps:0.
+  /// they, and rows, come as the shards have them, whatever the job's wire_type, and nothing is pushed before
+  /// another Join. The counts are those of ps:0.
   absl::StatusOr<ps::AwaitFinishedReply> AwaitOthers(std::span<float> parameters);
 
   /// Tells all shards that this worker has succeeded.

@@ -15,7 +15,7 @@
 namespace muster {
 namespace {
 
-constexpr int kLargestExponent = 100;  // either way; two to it is far inside of what a float can be
+constexpr int kLargestExponent = 120;  // either way: two to it is a normal float
 
 // Where the largest number of a gradient goes, so that the others lose nothing below as long as they can.
 constexpr int kFloat16Exponent = 15;
@@ -57,7 +57,11 @@ bool VisitPlaces(const ps::Encoding& encoding, int64_t size, Visit visit) {
 
 absl::Status CheckEncoding(const ps::Encoding& encoding, const FloatPayload& payload, int64_t dense_size,
                            int64_t* row_floats) {
-  if (!ps::WireType_IsValid(encoding.type()) || std::abs(int64_t{encoding.exponent()}) > kLargestExponent) {
+  const bool is_known = ps::WireType_IsValid(encoding.type()) &&
+                        std::abs(int64_t{encoding.exponent()}) <= kLargestExponent &&
+                        (encoding.exponent() == 0 || encoding.type() == ps::FLOAT16) &&
+                        (encoding.gaps().empty() || encoding.sparse());
+  if (!is_known) {
     return InvalidArgument("floats in a form that this version does not know (%d, %d)", encoding.type(),
                            encoding.exponent());
   }
@@ -113,7 +117,7 @@ absl::StatusOr<FloatPayload> DecodeGradient(const ps::Encoding& encoding, const 
                                             int64_t dense_size) {
   int64_t row_floats = 0;
   MUSTER_RETURN_IF_ERROR(CheckEncoding(encoding, payload, dense_size, &row_floats));
-  if (encoding.type() == ps::FLOAT32 && !encoding.sparse()) return payload;
+  if (IsPlain(encoding)) return payload;
   auto values = std::make_shared<std::vector<float>>(dense_size + row_floats);
   const std::span<float> all(*values);
   Decode(encoding, payload, all.first(dense_size), all.subspan(dense_size));
@@ -191,7 +195,11 @@ void ParameterEncoder::OnUpdate(std::span<const float> before, std::span<const f
   ++step_;
   if (changed_.empty()) return;
   const uint64_t update = step_ - first_step_;
-  MUSTER_CHECK(update <= std::numeric_limits<uint32_t>::max());
+  if (update > std::numeric_limits<uint32_t>::max()) {  // begins to count anew: all get all once
+    first_step_ = step_;
+    std::fill(changed_.begin(), changed_.end(), 0);
+    return;
+  }
   MarkChanges(before.data(), after.data(), size_, static_cast<uint32_t>(update), changed_.data());
 }
 

@@ -28,6 +28,11 @@ struct EncodedFloats {
 absl::Status DecodeFloats(const ps::Encoding& encoding, const FloatPayload& payload, std::span<float> dense,
                           std::span<float> rows);
 
+/// Floats are as they were, all of them.
+inline bool IsPlain(const ps::Encoding& encoding) {
+  return encoding.type() == ps::FLOAT32 && !encoding.sparse();
+}
+
 /// A gradient with nothing left out, as FLOAT32: `payload` itself where it is that. `dense_size`: of the
 /// shard's range; what is behind it are the rows'. Fails as DecodeFloats does.
 absl::StatusOr<FloatPayload> DecodeGradient(const ps::Encoding& encoding, const FloatPayload& payload,
@@ -37,10 +42,11 @@ absl::StatusOr<FloatPayload> DecodeGradient(const ps::Encoding& encoding, const 
 grpc::Slice EncodeFloats(std::span<const float> values, ps::WireType type, int exponent = 0);
 grpc::Slice EncodeFloats(const Floats& values, ps::WireType type);
 
-/// What a worker sends of its gradients. Of the part that top_k leaves out nothing is lost: it is added to
-/// the next gradient, and so is what rounding took from the others ("error feedback"; Aji and Heafield,
-/// "Sparse communication for distributed gradient descent", 2017). So this worker has a state; a process that
-/// takes its place begins without one. One thread at a time.
+/// What a worker sends of its gradients. The part that top_k leaves out is added to the next gradient, and so
+/// is what rounding took from the others ("error feedback"; Aji and Heafield, "Sparse communication for
+/// distributed gradient descent", 2017). So this worker has a state; a process that takes its place begins
+/// without one. What was sent is sent: if a push turns out to be stale, all that it brought is lost, as
+/// without top_k. One thread at a time.
 class GradientEncoder {
  public:
   GradientEncoder(const ps::JobConfig& config, int64_t layout_size);
@@ -69,15 +75,18 @@ class GradientEncoder {
   int exponent_ = 0;
 };
 
-/// What a shard sends of its parameters: the same bytes to all workers, made once. Where gradients are sparse
-/// it knows which parameters an update has changed, so that a worker that names the step of what it has gets
-/// those alone, and has exactly what it would have had of all. One thread at a time.
+/// What a shard sends of its parameters: the same bytes to all who have the same, made once. Where gradients
+/// are sparse it knows which parameters an update has changed, so that a worker that names the step of what
+/// it has gets those alone, and has exactly what it would have had of all. One thread at a time.
 class ParameterEncoder {
  public:
   /// `size` parameters after `step` updates.
   ParameterEncoder(const Compression& compression, int64_t size, uint64_t step);
 
-  /// The next update. Both [size].
+  /// Otherwise OnUpdate needs to be told only that there was one.
+  bool compares_updates() const { return !changed_.empty(); }
+
+  /// The next update. Both [size], if they are compared.
   void OnUpdate(std::span<const float> before, std::span<const float> after);
 
   /// Those of the last update. `since`: the step of what the receiver has, if it has any.
@@ -88,7 +97,7 @@ class ParameterEncoder {
 
   const Compression compression_;
   const int64_t size_;
-  const uint64_t first_step_;
+  uint64_t first_step_;
   uint64_t step_;
   std::vector<uint32_t> changed_;  // [size] with top_k: by which update after the first step; 0: by none
   // What was made last.

@@ -53,7 +53,7 @@ TEST(GradientEncoder, AGradientIsWhatItWasButForTheBitsThatATypeDoesNotHave) {
   RandomStream random(1);
   for (const auto& [type, bits] : {std::pair{ps::FLOAT32, 24}, {ps::FLOAT16, 11}, {ps::BFLOAT16, 8}}) {
     // Far outside of float16's range, too.
-    for (const float scale : {1e-20f, 1.0f, 1e20f}) {
+    for (const float scale : {1e-30f, 1.0f, 3e38f}) {
       GradientEncoder encoder(ConfigOf({.wire_type = type}), 100);
       EXPECT_EQ(encoder.is_identity(), type == ps::FLOAT32);
       const std::vector<float> gradient = RandomFloats(120, random, scale);
@@ -194,11 +194,18 @@ TEST(Encoding, RefusesWhatItCannotBeAndWritesNothing) {
   EXPECT_THAT(error(encoding, 39), HasSubstr("39 bytes"));
   EXPECT_THAT(error(encoding, 36), HasSubstr("36 bytes for 10 numbers"));
   EXPECT_THAT(error(encoding, 52), HasSubstr("3 numbers for rows of 2"));
-  encoding.set_exponent(101);
+  encoding.set_type(ps::FLOAT16);
+  encoding.set_exponent(121);
   EXPECT_THAT(error(encoding, 48), HasSubstr("a form that this version does not know"));
   encoding.set_exponent(std::numeric_limits<int32_t>::min());
   EXPECT_THAT(error(encoding, 48), HasSubstr("a form that this version does not know"));
+  encoding.set_exponent(5);
+  encoding.set_type(ps::FLOAT32);
+  EXPECT_THAT(error(encoding, 48), HasSubstr("a form that this version does not know"));
   encoding.set_exponent(0);
+  encoding.add_gaps(0);
+  EXPECT_THAT(error(encoding, 48), HasSubstr("a form that this version does not know"));
+  encoding.clear_gaps();
   encoding.set_type(static_cast<ps::WireType>(3));
   EXPECT_THAT(error(encoding, 48), HasSubstr("a form that this version does not know"));
   encoding.set_type(ps::BFLOAT16);
@@ -281,7 +288,31 @@ TEST(CompressedExchange, WhatWasLeftOutBeforeAJoinNeverArrives) {
   EXPECT_EQ(parameters, joined);
 }
 
-TEST(CompressedExchange, PullsBringWhatHasChangedAllOfItOrAllExactly) {
+TEST(CompressedExchange, GradientsThatAreNotFiniteOrWithoutAJoinAreRefused) {
+  for (const double top_k : {0.0, 0.05}) {
+    Cluster cluster(1, 1, Compressed(UpdateMode::kAsync, ps::BFLOAT16, top_k), kPlainSgd);
+    const std::vector<float> before = ParametersOfAJoin(cluster, 0);
+    std::vector<float> gradient(cluster.layout.size(), 1.0f), parameters = before;
+    gradient[7] = NAN;
+    ParameterServerClient client(cluster.ClientOptions(0));
+    ASSERT_TRUE(client.Join(parameters).ok());
+    EXPECT_THAT(std::string(Push(client, gradient, parameters).status().message()), HasSubstr("not finite"));
+    auto stranger = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,
+                                             Transport::kTcp, Now() + std::chrono::seconds(20));
+    ASSERT_TRUE(stranger.ok());
+    ps::ClientHeader push;
+    push.set_version(kWireVersion);
+    push.mutable_push();
+    push.mutable_encoding()->set_sparse(true);
+    (*stranger)->Send(push, {});
+    EXPECT_THAT((*stranger)->Receive(Now() + std::chrono::seconds(20))->header.error().message(),
+                HasSubstr("the first frame is no join"));
+    EXPECT_EQ(ParametersOfAJoin(cluster, 0), before);
+  }
+}
+
+// A pull that a worker sends when it has to catch up brings all, and one after the end the floats themselves.
+TEST(CompressedExchange, PullsBringAllParameters) {
   Cluster cluster(1, 1, Compressed(UpdateMode::kAsync, ps::BFLOAT16, 0.05), kPlainSgd);
   const int64_t size = cluster.layout.size();
   RawWorker worker(cluster, "process", 1);
@@ -289,34 +320,59 @@ TEST(CompressedExchange, PullsBringWhatHasChangedAllOfItOrAllExactly) {
   std::vector<float> gradient(size, 0.0f);
   gradient[3] = gradient[100] = 1 / 3.0f;
   worker.Push(1, 0, gradient);
-  ASSERT_EQ(worker.Receive().push().step(), 1u);
-  const auto pull = [&](std::optional<uint64_t> version, bool exact, std::span<float> parameters) {
+  const ps::ServerHeader answer = worker.Receive();
+  ASSERT_EQ(answer.push().step(), 1u);
+  EXPECT_EQ(answer.encoding().gaps_size(), 2);
+  const auto pull = [&](bool exact) {
+    std::vector<float> parameters(size);
     ps::ClientHeader header = worker.Header();
     header.mutable_pull()->set_parameters(true);
     header.mutable_pull()->set_exact(exact);
-    if (version) header.mutable_pull()->set_version(*version);
     worker.connection->Send(header, {});
     const auto reply = worker.connection->Receive(Now() + std::chrono::seconds(20));
     EXPECT_TRUE(reply.ok() && reply->header.pull().step() == 1) << reply.status();
-    if (!reply.ok()) return ps::Encoding();
+    if (!reply.ok()) return parameters;
+    EXPECT_FALSE(reply->header.encoding().sparse());
+    EXPECT_EQ(reply->header.encoding().type(), exact ? ps::FLOAT32 : ps::BFLOAT16);
     EXPECT_TRUE(DecodeFloats(reply->header.encoding(), reply->payload, parameters, {}).ok());
-    return reply->header.encoding();
+    return parameters;
   };
-  std::vector<float> all(size), changed(size, 0.0f), none(size, 0.0f), exact(size);
-  EXPECT_FALSE(pull(std::nullopt, false, all).sparse());
-  EXPECT_EQ(pull(0, false, changed).gaps_size(), 2);
-  const ps::Encoding nothing = pull(1, false, none);
-  EXPECT_TRUE(nothing.sparse());
-  EXPECT_EQ(nothing.gaps_size(), 0);
-  const ps::Encoding exactly = pull(0, true, exact);
-  EXPECT_FALSE(exactly.sparse());
-  EXPECT_EQ(exactly.type(), ps::FLOAT32);
-  EXPECT_EQ(none, std::vector<float>(size, 0.0f));
+  const std::vector<float> rounded = pull(false), exact = pull(true);
+  EXPECT_NE(rounded, exact);
   for (int64_t i = 0; i < size; ++i) {
-    EXPECT_EQ(changed[i], i == 3 || i == 100 ? all[i] : 0);
-    EXPECT_NEAR(all[i], exact[i], std::ldexp(std::abs(exact[i]), -8));
+    EXPECT_NEAR(rounded[i], exact[i], std::ldexp(std::abs(exact[i]), -8));
   }
-  EXPECT_NE(all[3], exact[3]);
+}
+
+// Every worker is ahead of the others now and then, and gets answers of steps that are yet to be made.
+TEST(CompressedExchange, AheadOfTheOthersAWorkerHasWhatTheServersHave) {
+  UpdateConfig update = Compressed(UpdateMode::kBounded, ps::FLOAT32, 0.05);
+  update.rule.staleness = 2;
+  Cluster cluster(2, 2, update, kPlainSgd);
+  std::vector<std::vector<float>> last(2, std::vector<float>(cluster.layout.size()));
+  std::vector<std::vector<float>> final = last;
+  {
+    std::vector<std::jthread> workers;
+    for (const int rank : {0, 1}) {
+      workers.emplace_back([&, rank] {
+        ParameterServerClient client(cluster.ClientOptions(rank));
+        ASSERT_TRUE(client.Join(last[rank]).ok());
+        const std::vector<float> none(cluster.layout.size(), 0.0f);
+        for (uint64_t step = 0; step < 60; ++step) {
+          if (step % 7 == static_cast<uint64_t>(3 * rank))
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          const auto pushed =
+              Push(client, step < 35 ? GradientOf(cluster.layout, step, rank) : none, last[rank]);
+          ASSERT_TRUE(pushed.ok()) << pushed.status();
+        }
+        ASSERT_TRUE(rank != 0 || client.AwaitOthers(final[rank]).ok());
+        ASSERT_TRUE(client.Finish().ok());
+      });
+    }
+  }
+  // All that was computed has arrived long before the last step.
+  EXPECT_EQ(last[0], final[0]);
+  EXPECT_EQ(last[1], final[0]);
 }
 
 // Rows travel in 16 bits as well, and gradients depend on them.
@@ -340,12 +396,14 @@ TEST(CompressedExchange, TheResultDoesNotDependOnTheNumberOfShards) {
   }
 }
 
-// Workers have no state but what top_k leaves out: whoever is replaced gets the same parameters again.
-TEST(CompressedExchange, In16BitsAServerThatIsReplacedEndsWithTheSameBits) {
-  for (const bool journal : {false, true}) {
-    Cluster undisturbed(2, 2, Compressed(UpdateMode::kSync, ps::BFLOAT16, 0));
+// Workers have no state but what top_k leaves out: whoever is replaced gets the same parameters again. With
+// top_k that is so where nobody goes back.
+TEST(CompressedExchange, AServerThatIsReplacedEndsWithTheSameBits) {
+  for (const auto& [top_k, journal] : {std::pair{0.0, false}, {0.0, true}, {0.1, true}, {0.1, false}}) {
+    const UpdateConfig update = Compressed(UpdateMode::kSync, ps::BFLOAT16, top_k);
+    Cluster undisturbed(2, 2, update);
     const std::vector<float> expected = TrainAll(undisturbed, 30);
-    Cluster cluster(2, 2, Compressed(UpdateMode::kSync, ps::BFLOAT16, 0));
+    Cluster cluster(2, 2, update);
     cluster.keeps_journal = journal;
     cluster.KeepCheckpoints(5);
     std::vector<absl::StatusOr<std::vector<float>>> results(2);
@@ -367,7 +425,8 @@ TEST(CompressedExchange, In16BitsAServerThatIsReplacedEndsWithTheSameBits) {
     }
     for (const auto& result : results) {
       ASSERT_TRUE(result.ok()) << result.status();
-      EXPECT_EQ(*result, expected);
+      EXPECT_EQ(*result, *results[0]);
+      EXPECT_TRUE(*result == expected || (top_k > 0 && !journal));
     }
   }
 }

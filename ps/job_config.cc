@@ -201,7 +201,7 @@ absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
   if (!ps::WireType_IsValid(config.wire_type())) {
     return InvalidArgument("wire type %d is not one that this version knows", config.wire_type());
   }
-  if (!(config.top_k() >= 0 && config.top_k() <= 1)) {
+  if (!(config.top_k() >= 0 && config.top_k() < 1)) {
     return InvalidArgument("a top_k of %g is no part of a gradient", config.top_k());
   }
   for (const ps::Optimizer& optimizer : config.optimizers()) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/layout_optimizer.h"
@@ -76,6 +77,10 @@ TEST(JobConfig, HowUpdatesAreMadeComesBack) {
       *UpdateOf(Config({.rule = {.mode = UpdateMode::kBounded, .worker_count = 2, .staleness = 4}}));
   EXPECT_EQ(bounded.rule.mode, UpdateMode::kBounded);
   EXPECT_EQ(bounded.rule.staleness, 4u);
+  const UpdateConfig compressed = *UpdateOf(
+      Config({.rule = {.worker_count = 1}, .compression = {.wire_type = ps::FLOAT16, .top_k = 0.25}}));
+  EXPECT_EQ(compressed.compression.wire_type, ps::FLOAT16);
+  EXPECT_EQ(compressed.compression.top_k, 0.25);
   const auto async =
       UpdateOf(Config({.rule = {.mode = UpdateMode::kAsync, .worker_count = 2, .max_staleness = 0}}));
   EXPECT_EQ(async->rule.max_staleness, 0u);
@@ -98,6 +103,13 @@ TEST(JobConfig, NumbersThatDoNotFitTheModeAreRefused) {
               HasSubstr("asynchronous mode"));
   EXPECT_THAT(error({.rule = {.mode = UpdateMode::kAsync, .scale_rate = true}}),
               HasSubstr("ftrl takes no rate"));
+  const UpdateRuleOptions async{.mode = UpdateMode::kAsync, .worker_count = 1};
+  for (const double top_k : {-0.1, 1.0, static_cast<double>(NAN)}) {
+    EXPECT_THAT(error({.rule = async, .compression = {.top_k = top_k}}),
+                HasSubstr("is no part of a gradient"));
+  }
+  EXPECT_THAT(error({.rule = async, .compression = {.wire_type = static_cast<ps::WireType>(3)}}),
+              HasSubstr("wire type 3"));
 }
 
 TEST(JobConfig, EveryInitializerComesBack) {

@@ -22,9 +22,7 @@ absl::StatusOr<Shard> Shard::Create(const ps::JobConfig& config, int shard_index
   Shard shard(range, layout.size(), std::move(optimizer), std::move(shard_tables));
   auto parameters = std::make_shared<std::vector<float>>(range.size());
   layout.Initialize(config.seed(), range, *parameters);
-  shard.versions_ = {parameters};
   shard.parameters_ = std::move(parameters);
-  shard.gradient_sum_.resize(range.size());
   for (const OptimizerConfig& optimizer_config : optimizers) {
     shard.slot_count_ = std::max(shard.slot_count_, SlotCount(optimizer_config.kind));
   }
@@ -41,21 +39,25 @@ absl::Status Shard::CheckGradient(const ShardGradient& gradient) const {
 }
 
 void Shard::Apply(std::span<const ShardGradient* const> gradients, uint64_t samples, float rate_scale) {
-  const std::span<float> sum(gradient_sum_);
-  bool first = true;
+  std::vector<FloatPayload::Reader> readers;
   for (const ShardGradient* gradient : gradients) {
-    const FloatPayload of_parameters = gradient->values.Part(0, range_.size());
-    first ? of_parameters.CopyTo(sum) : of_parameters.AddTo(sum);
-    first = false;
+    readers.emplace_back(gradient->values);
     row_gradients_.resize(gradient->values.size_bytes() / sizeof(float) - range_.size());
     gradient->values.Part(range_.size(), static_cast<int64_t>(row_gradients_.size())).CopyTo(row_gradients_);
     tables_.AddGradients(gradient->rows, row_gradients_);
   }
+  const auto sum = [&](LayoutRange block) -> std::span<const float> {
+    gradient_sum_.resize(block.size());
+    readers[0].CopyTo(gradient_sum_);
+    for (size_t i = 1; i < readers.size(); ++i) readers[i].AddTo(gradient_sum_);
+    return gradient_sum_;
+  };
   const UpdateScale scale(1.0f / static_cast<float>(samples), rate_scale);
-  auto updated = NewVersion();
+  auto updated = NextVersion();
   optimizer_.Apply(*parameters_, sum, scale, *updated);
   tables_.Apply(scale);
-  parameters_ = std::move(updated);
+  if (updated == parameters_) return;
+  versions_.push_back(std::exchange(parameters_, std::move(updated)));
 }
 
 ShardSnapshot Shard::Snapshot() const {
@@ -69,9 +71,7 @@ ShardSnapshot Shard::Snapshot() const {
 void Shard::Restore(uint64_t step, std::vector<float> parameters, std::span<const std::vector<float>> slots) {
   MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == range_.size());
   MUSTER_CHECK(static_cast<int>(slots.size()) == slot_count_);
-  auto version = NewVersion();
-  *version = std::move(parameters);
-  parameters_ = std::move(version);
+  parameters_ = std::make_shared<std::vector<float>>(std::move(parameters));
   for (int slot = 0; slot < slot_count_; ++slot) optimizer_.SetSlot(slot, slots[slot]);
   optimizer_.SkipTo(step);
   tables_.SkipTo(step);
@@ -79,16 +79,22 @@ void Shard::Restore(uint64_t step, std::vector<float> parameters, std::span<cons
 
 absl::Status Shard::RestoreRows(int table, const TableRows& rows) { return tables_.RestoreRows(table, rows); }
 
-std::shared_ptr<std::vector<float>> Shard::NewVersion() {
-  for (const auto& version : versions_) {
-    if (version.use_count() == 1) {
-      // Pairs with the release in the last reader's decrement: its reads come before our writes.
-      std::atomic_thread_fence(std::memory_order_acquire);
-      return version;
-    }
-  }
-  versions_.push_back(std::make_shared<std::vector<float>>(range_.size()));
-  return versions_.back();
+// Where the next update goes: the current version itself, if nobody reads it.
+std::shared_ptr<std::vector<float>> Shard::NextVersion() {
+  const auto is_free = [](const auto& version) {
+    if (version.use_count() > 1) return false;
+    // Pairs with the release in the last reader's decrement: its reads come before our writes.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return true;
+  };
+  if (is_free(parameters_)) return parameters_;
+  std::shared_ptr<std::vector<float>> next;
+  std::erase_if(versions_, [&](auto& version) {
+    if (!is_free(version)) return false;
+    if (next == nullptr) next = std::move(version);
+    return true;
+  });
+  return next != nullptr ? next : std::make_shared<std::vector<float>>(range_.size());
 }
 
 }  // namespace muster

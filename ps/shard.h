@@ -1,9 +1,10 @@
 // Shard: what one parameter server owns of a model: a range of the parameters, rows of the tables, and the
 // state of their optimizers.
 //
-// Parameters are versions that never change: an update writes a new buffer, and the old one lives until gRPC
-// has sent it to everybody who was promised it. So nothing is copied to be sent, and no lock is held while it
-// is.
+// Parameters are versions that never change once somebody reads them: an update then writes another buffer,
+// and the old one lives until gRPC has sent it to everybody who was promised it. So nothing is copied to be
+// sent, and no lock is held while it is. Gradients are summed and applied block by block out of the messages
+// that they came in.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ namespace muster {
 struct ShardGradient {
   FloatPayload values;
   RepeatedRows rows;
-  bool finite = true;  // no number is NaN or infinite
+  bool finite = false;  // known: no number is NaN or infinite
 };
 
 /// What a checkpoint has of a shard: a copy that nobody changes, and parameters that are shared, which nobody
@@ -43,7 +44,7 @@ class Shard {
 
   LayoutRange range() const { return range_; }
   int64_t model_size() const { return model_size_; }
-  const Floats& parameters() const { return parameters_; }
+  Floats parameters() const { return parameters_; }
   const ShardTables& tables() const { return tables_; }
 
   /// InvalidArgument: rows that are not this shard's, or another number of floats than they and the range
@@ -74,17 +75,18 @@ class Shard {
         optimizer_(std::move(optimizer)),
         tables_(std::move(tables)) {}
 
-  std::shared_ptr<std::vector<float>> NewVersion();
+  std::shared_ptr<std::vector<float>> NextVersion();
 
   LayoutRange range_;
   int64_t model_size_;
   int slot_count_ = 0;
   LayoutOptimizer optimizer_;
   ShardTables tables_;
-  std::vector<float> gradient_sum_;
+  std::vector<float> gradient_sum_;   // of one block
   std::vector<float> row_gradients_;  // of one push
-  Floats parameters_;
-  std::vector<std::shared_ptr<std::vector<float>>> versions_;  // buffers to use again once nobody reads them
+  std::shared_ptr<std::vector<float>> parameters_;
+  std::vector<std::shared_ptr<std::vector<float>>>
+      versions_;  // older ones, and at most one that nobody reads
 };
 
 }  // namespace muster

@@ -194,6 +194,10 @@ TEST_F(ShardCheckpoint, AnotherJobIsRefusedWithTheDifference) {
     return ReadShardCheckpoint(store_, manifest, {config, 0, 1}).status();
   };
   EXPECT_TRUE(status(Config(7, /*workers=*/9)).ok()) << "another number of workers may go on";
+  ps::JobConfig compressed = Config(7);
+  compressed.set_wire_type(ps::BFLOAT16);
+  compressed.set_top_k(0.01);
+  EXPECT_TRUE(status(compressed).ok()) << "and one whose floats travel otherwise";
   EXPECT_EQ(status(Config(8)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status(Config(8)).message()), HasSubstr("seed"));
   EXPECT_THAT(std::string(status(Config(8)).message()), HasSubstr(store_.folder().string()));

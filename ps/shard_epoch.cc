@@ -56,9 +56,9 @@ void ShardEpoch::VisitHeld(
 
 absl::Status ShardEpoch::Pull(StreamId stream, uint64_t request, const ps::Pull& pull) {
   if (pull.rows_size() > 0) MUSTER_RETURN_IF_ERROR(shard_.tables().CheckRows(pull.rows()).status());
-  Request waiting{.stream = stream, .number = request, .rows = pull.rows(), .exact = pull.exact()};
-  if (pull.has_version()) waiting.version = pull.version();
-  pulls_.push_back({requests_->Add(std::move(waiting)), pull});
+  const PushId id =
+      requests_->Add({.stream = stream, .number = request, .rows = pull.rows(), .exact = pull.exact()});
+  pulls_.push_back({id, pull});
   AnswerPulls();
   return absl::OkStatus();
 }
@@ -77,9 +77,10 @@ void ShardEpoch::Perform(UpdateActions actions) {
 void ShardEpoch::Do(const ApplyAction& action) {
   std::vector<const ShardGradient*> gradients;
   for (const PushId id : action.pushes) gradients.push_back(&gradients_.at(id));
-  const Floats before = shard_.parameters();
+  // Held only where they are compared: an update of parameters that nobody holds needs no second buffer.
+  const Floats before = encoder_.compares_updates() ? shard_.parameters() : nullptr;
   shard_.Apply(gradients, action.samples, action.rate_scale);
-  encoder_.OnUpdate(*before, *shard_.parameters());
+  encoder_.OnUpdate(before != nullptr ? *before : std::span<const float>(), *shard_.parameters());
   for (const PushId id : action.pushes) gradients_.erase(id);
   if (after_update_) after_update_();
 }

@@ -74,7 +74,7 @@ absl::Status ShardReplay::Replay(const journal::Record& record, FloatPayload pay
   if (record.has_push()) {
     const journal::Push& push = record.push();
     const WorkerIdentity worker{.rank = static_cast<int>(push.rank()), .uuid = push.worker_uuid()};
-    ShardGradient gradient{.values = std::move(payload), .rows = push.push().rows()};
+    ShardGradient gradient{.values = std::move(payload), .rows = push.push().rows(), .finite = true};
     if (!is_rank(push.rank()) || !shard->CheckPush(worker, push.push(), gradient).ok()) return bad;
     shard->Push(worker, requests->AddNobody(), push.push(), std::move(gradient));
   } else if (record.has_decision()) {

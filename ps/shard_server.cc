@@ -1,7 +1,6 @@
 #include "ps/shard_server.h"
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -81,7 +80,8 @@ class Server final : public ShardServer, private Replication::Host {
   }
 
   // From streams.
-  absl::Status DecodePush(const ps::ClientHeader& header, ShardGradient* gradient) const;
+  absl::Status DecodePush(StreamId stream, const ps::ClientHeader& header, ShardGradient* gradient) const;
+  bool IsOfThisEpoch(StreamId stream) const;
   absl::Status Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient);
   absl::Status HandleOfWorker(StreamId stream, const WorkerIdentity& worker, const ps::ClientHeader& header,
                               ShardGradient gradient);
@@ -159,7 +159,6 @@ class Server final : public ShardServer, private Replication::Host {
   const int shard_index_;
   const std::string name_;
   FrameServer* const frames_;
-  std::atomic<int64_t> range_size_ = -1;  // of the shard, once that is known
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
@@ -400,7 +399,7 @@ void Server::OnClosed(StreamId stream) {
 }
 
 void Server::OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
-  absl::Status status = DecodePush(header, &gradient);
+  absl::Status status = DecodePush(stream, header, &gradient);
   if (status.ok()) status = Handle(stream, header, std::move(gradient));
   if (status.ok()) return;
   const std::lock_guard lock(mutex_);
@@ -408,13 +407,30 @@ void Server::OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradi
   requests_->SendError(stream, header.request(), status);
 }
 
-// On a thread of the stream, without the lock: workers do not wait for each other.
-absl::Status Server::DecodePush(const ps::ClientHeader& header, ShardGradient* gradient) const {
+// On a thread of the stream, and as far as possible without the lock: workers do not wait for each other.
+absl::Status Server::DecodePush(StreamId stream, const ps::ClientHeader& header,
+                                ShardGradient* gradient) const {
   if (!header.has_push()) return absl::OkStatus();
-  if (range_size_ < 0) return absl::OkStatus();  // nobody can have joined
-  MUSTER_ASSIGN_OR_RETURN(gradient->values, DecodeGradient(header.encoding(), gradient->values, range_size_));
+  if (!IsPlain(header.encoding())) {
+    int64_t size = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      // What somebody else sends is refused by its header, and takes no memory.
+      if (!IsOfThisEpoch(stream)) {
+        gradient->values = FloatPayload();
+        return absl::OkStatus();
+      }
+      size = shard_->shard().range().size();
+    }
+    MUSTER_ASSIGN_OR_RETURN(gradient->values, DecodeGradient(header.encoding(), gradient->values, size));
+  }
   gradient->finite = gradient->values.AllFinite();
   return absl::OkStatus();
+}
+
+bool Server::IsOfThisEpoch(StreamId stream) const {
+  const auto joined = workers_.find(stream);
+  return joined != workers_.end() && shard_ && joined->second.epoch == epoch().number;
 }
 
 absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
@@ -452,7 +468,7 @@ absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, Sha
       return InvalidArgument("a request of a kind that this version does not know");
     default: {
       const auto joined = workers_.find(stream);
-      if (joined != workers_.end() && shard_ && joined->second.epoch == epoch().number) {
+      if (IsOfThisEpoch(stream)) {
         MUSTER_RETURN_IF_ERROR(HandleOfWorker(stream, joined->second.worker, header, std::move(gradient)));
         break;
       }
@@ -681,7 +697,6 @@ void Server::BeginCoordinator() {
 }
 
 void Server::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
-  range_size_ = shard.range().size();
   shard_.emplace(epoch, std::move(shard), update_, std::move(rule), requests_.get());
   shard_->OnUpdate([this] {
     if (!is_async()) TakeSnapshotIfDue();
@@ -1003,7 +1018,6 @@ void Server::GoOnWith(ShardReplay before) {
   update_ = std::move(before.update);
   requests_ = std::move(before.requests);
   shard_.emplace(*std::move(before.shard));
-  range_size_ = shard_->shard().range().size();
   shard_->OnUpdate([this] {
     if (!is_async()) TakeSnapshotIfDue();
   });

@@ -56,56 +56,62 @@ FloatPayload FloatPayload::PartOfBytes(int64_t begin, int64_t size) const {
   return part;
 }
 
-// Calls combine(begin, bytes, count) for runs of numbers of kBytes each from number `begin` on. Slices begin
-// at any byte, so a number may be split over two of them: it is put together in `split`. memcpy is how
-// unaligned floats are read; compilers turn it into vector loads.
+// Calls combine(begin, bytes, count) for runs of the next `count` numbers of kBytes each, from the begin-th
+// of them on. Slices begin at any byte, so a number may be split over several: it is put together in `split`.
+// memcpy is how unaligned floats are read; compilers turn it into vector loads.
 template <size_t kBytes, typename Combine>
-void FloatPayload::Visit(Combine combine) const {
+void FloatPayload::Visit(Reader& reader, size_t count, Combine combine) {
   size_t begin = 0;
   unsigned char split[kBytes];
   size_t split_bytes = 0;
-  size_t skip = skip_bytes_;
-  size_t left = size_bytes_;
-  for (const grpc::Slice& slice : slices_) {
-    const unsigned char* bytes = slice.begin() + skip;
-    size_t size = std::min(slice.size() - skip, left);
-    left -= size;
-    skip = 0;
-    if (split_bytes > 0) {
+  while (begin < count) {
+    const grpc::Slice& slice = reader.payload_.slices_[reader.slice_];
+    const unsigned char* const bytes = slice.begin() + reader.skip_;
+    const size_t size = slice.size() - reader.skip_;
+    const size_t whole = split_bytes > 0 ? 0 : std::min(size / kBytes, count - begin);
+    if (whole > 0) {
+      combine(begin, bytes, whole);
+      begin += whole;
+      reader.skip_ += whole * kBytes;
+    } else if (size > 0) {
       const size_t n = std::min(size, kBytes - split_bytes);
       std::memcpy(split + split_bytes, bytes, n);
       split_bytes += n;
-      bytes += n;
-      size -= n;
-      if (split_bytes < kBytes) continue;
-      combine(begin++, split, size_t{1});
-      split_bytes = 0;
+      reader.skip_ += n;
+      if (split_bytes == kBytes) {
+        combine(begin++, split, size_t{1});
+        split_bytes = 0;
+      }
     }
-    const size_t count = size / kBytes;
-    if (count > 0) combine(begin, bytes, count);  // no numbers may lie nowhere
-    begin += count;
-    split_bytes = size % kBytes;
-    std::memcpy(split, bytes + count * kBytes, split_bytes);
+    if (reader.skip_ == slice.size()) {
+      ++reader.slice_;
+      reader.skip_ = 0;
+    }
   }
+}
+
+void FloatPayload::Reader::CopyTo(std::span<float> values) {
+  Visit<sizeof(float)>(*this, values.size(),
+                       [values](size_t begin, const unsigned char* bytes, size_t count) {
+                         std::memcpy(values.data() + begin, bytes, count * sizeof(float));
+                       });
+}
+
+void FloatPayload::Reader::AddTo(std::span<float> values) {
+  Visit<sizeof(float)>(*this, values.size(),
+                       [values](size_t begin, const unsigned char* bytes, size_t count) {
+                         float* const destination = values.data() + begin;
+                         for (size_t i = 0; i < count; ++i) {
+                           float value;
+                           std::memcpy(&value, bytes + i * sizeof(float), sizeof value);
+                           destination[i] += value;
+                         }
+                       });
 }
 
 void FloatPayload::CopyTo(std::span<float> values) const {
   MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
-  Visit<sizeof(float)>([values](size_t begin, const unsigned char* bytes, size_t count) {
-    std::memcpy(values.data() + begin, bytes, count * sizeof(float));
-  });
-}
-
-void FloatPayload::AddTo(std::span<float> values) const {
-  MUSTER_CHECK(static_cast<int64_t>(values.size_bytes()) == size_bytes_);
-  Visit<sizeof(float)>([values](size_t begin, const unsigned char* bytes, size_t count) {
-    float* const destination = values.data() + begin;
-    for (size_t i = 0; i < count; ++i) {
-      float value;
-      std::memcpy(&value, bytes + i * sizeof(float), sizeof value);
-      destination[i] += value;
-    }
-  });
+  Reader(*this).CopyTo(values);
 }
 
 void FloatPayload::Decode(ps::WireType type, float scale, std::span<float> values) const {
@@ -113,10 +119,12 @@ void FloatPayload::Decode(ps::WireType type, float scale, std::span<float> value
   if (type == ps::FLOAT32) {
     CopyTo(values);
   } else {
-    Visit<sizeof(uint16_t)>([&](size_t begin, const unsigned char* bytes, size_t count) {
-      const std::span<float> run = values.subspan(begin, count);
-      type == ps::FLOAT16 ? FromFloat16(bytes, run) : FromBfloat16(bytes, run);
-    });
+    Reader reader(*this);
+    Visit<sizeof(uint16_t)>(reader, values.size(),
+                            [&](size_t begin, const unsigned char* bytes, size_t count) {
+                              const std::span<float> run = values.subspan(begin, count);
+                              type == ps::FLOAT16 ? FromFloat16(bytes, run) : FromBfloat16(bytes, run);
+                            });
   }
   if (scale == 1.0f) return;
   for (float& value : values) value *= scale;
@@ -154,9 +162,11 @@ std::vector<grpc::Slice> FloatPayload::slices() const {
 
 bool FloatPayload::AllFinite() const {
   bool all_finite = true;
-  Visit<sizeof(float)>([&](size_t, const unsigned char* bytes, size_t count) {
-    all_finite = all_finite && AllFiniteBytes(bytes, static_cast<int64_t>(count));
-  });
+  Reader reader(*this);
+  Visit<sizeof(float)>(reader, size_bytes_ / sizeof(float),
+                       [&](size_t, const unsigned char* bytes, size_t count) {
+                         all_finite = all_finite && AllFiniteBytes(bytes, static_cast<int64_t>(count));
+                       });
   return all_finite;
 }
 

@@ -47,12 +47,26 @@ class FloatPayload {
   FloatPayload Part(int64_t begin, int64_t count) const;
   FloatPayload PartOfBytes(int64_t begin, int64_t size) const;
 
-  /// values = payload, values += payload. `values` must hold size_bytes() / 4 floats exactly.
+  /// values = payload. `values` must hold size_bytes() / 4 floats exactly.
   void CopyTo(std::span<float> values) const;
-  void AddTo(std::span<float> values) const;
 
   /// values = payload * scale, of numbers of that type. `values` must hold as many exactly.
   void Decode(ps::WireType type, float scale, std::span<float> values) const;
+
+  /// Reads floats one after the other, not more than there are. Does not outlive the payload.
+  class Reader {
+   public:
+    explicit Reader(const FloatPayload& payload) : payload_(payload), skip_(payload.skip_bytes_) {}
+    /// values = the next ones, values += the next ones.
+    void CopyTo(std::span<float> values);
+    void AddTo(std::span<float> values);
+
+   private:
+    friend class FloatPayload;
+    const FloatPayload& payload_;
+    size_t slice_ = 0;
+    size_t skip_;  // bytes of that slice
+  };
 
   /// None of them is NaN or infinite.
   bool AllFinite() const;
@@ -65,7 +79,7 @@ class FloatPayload {
 
  private:
   template <size_t kBytes, typename Combine>
-  void Visit(Combine combine) const;
+  static void Visit(Reader& reader, size_t count, Combine combine);
 
   std::vector<grpc::Slice> slices_;
   size_t skip_bytes_ = 0;  // of the first slice

@@ -47,7 +47,10 @@ TEST(Wire, FloatsArriveBitForBitHoweverTheTransportCutsThem) {
     EXPECT_EQ(received_header.push().samples(), 7u);
     std::vector<float> received(100), sum = Ramp(100);
     payload.CopyTo(received);
-    payload.AddTo(sum);
+    FloatPayload::Reader reader(payload);
+    const size_t first = random.NextBelow(101);
+    reader.AddTo(std::span(sum).first(first));
+    reader.AddTo(std::span(sum).subspan(first));
     ASSERT_EQ(received, sent);
     for (size_t i = 0; i < sum.size(); ++i) ASSERT_EQ(sum[i], 2 * sent[i]);
   }

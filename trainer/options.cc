@@ -26,9 +26,9 @@ constexpr uint64_t kMaxTasks = 1'000'000;
 constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
 constexpr uint64_t kMaxStaleness = 1'000'000;
-constexpr double kSmallestTopK = 1e-6;
-constexpr char kWidePrefix[] = "wide_";  // of the flags of the wide part's optimizer
-constexpr double kMinReal = 1e-30;       // what is far beyond may be 0 or infinite as a float
+constexpr double kSmallestTopK = 1e-6, kLargestTopK = 0.5;  // of more, all is no longer
+constexpr char kWidePrefix[] = "wide_";                     // of the flags of the wide part's optimizer
+constexpr double kMinReal = 1e-30;  // what is far beyond may be 0 or infinite as a float
 constexpr double kMaxReal = 1e30;
 constexpr double kMaxBelow1 = 0.999999;  // what is nearer to 1 may be 1 as a float
 constexpr const char* kDefaultModel = "mnist_softmax";
@@ -204,16 +204,18 @@ void DeclareFlags(CLI::App& app, Flags& f) {
                "Asynchronous: the learning rate is divided by 1 + the updates in between")
       ->check(TrueOrFalse())
       ->group(training);
-  app.add_option("--wire_type", f.wire_type,
-                 "How gradients and parameters travel: float32, or rounded to float16 or bfloat16")
+  app.add_option(
+         "--wire_type", f.wire_type,
+         "How gradients and parameters travel: float32, or rounded to bfloat16, or to float16, in which "
+         "parameters beyond 65504 are infinite")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
       ->capture_default_str()
       ->group(training);
   app.add_option(
          "--top_k", f.top_k,
-         "The part of each gradient that is sent, those of the largest magnitude: 0.01; the others are "
-         "added to the next gradient")
-      ->check(RealNumber(kSmallestTopK, 1))
+         "The part of each gradient that is sent, 0.01 for the largest hundredth; the rest is added to the "
+         "next gradient. Rows of tables are sent whole")
+      ->check(RealNumber(kSmallestTopK, kLargestTopK))
       ->group(training);
   app.add_option("--seed", f.options.seed, "")
       ->transform(WholeNumber(0, std::numeric_limits<uint64_t>::max()))

@@ -136,7 +136,7 @@ TEST(Options, HowUpdatesAreMade) {
 
   EXPECT_EQ(Error({"--top_k=0.01"}), "--top_k: a process without parameter servers sends nothing");
   EXPECT_EQ(Error({"--wire_type=float16"}), "--wire_type: a process without parameter servers sends nothing");
-  EXPECT_THAT(Error(with({"--top_k=0"})), HasSubstr("a number from 1e-06 to 1"));
+  EXPECT_THAT(Error(with({"--top_k=0"})), HasSubstr("a number from 1e-06 to 0.5"));
   EXPECT_THAT(Error(with({"--wire_type=int8"})), HasSubstr("--wire_type"));
   EXPECT_EQ(Error({"--replicas_to_aggregate=1"}), "--replicas_to_aggregate needs --sync_replicas");
   EXPECT_THAT(Error({"--sync_replicas", "--max_staleness=1"}),

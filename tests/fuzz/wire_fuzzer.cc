@@ -13,7 +13,7 @@ namespace {
 void Read(const muster::FloatPayload& payload) {
   std::vector<float> values(static_cast<size_t>(payload.size_bytes()) / sizeof(float));
   payload.CopyTo(values);
-  payload.AddTo(values);
+  muster::FloatPayload::Reader(payload).AddTo(values);
   (void)payload.AllFinite();
   const auto count = static_cast<int64_t>(values.size());
   std::vector<float> part(values.size() - values.size() / 3);
