@@ -6,8 +6,9 @@ namespace muster {
 
 void KeepLargeFreeBlocks() {
 #ifdef __GLIBC__
-  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
+  ::mallopt(M_MMAP_THRESHOLD, 8 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  ::mallopt(M_ARENA_MAX, 1);
 #endif
 }
 

@@ -24,6 +24,7 @@ struct ParameterServerClient::Shard {
   uint64_t epoch = 0;     // number, when it was joined
   uint64_t pushes = 0;    // applied of this rank, then
   uint64_t awaiting = 0;  // the number of the request in flight, 0 if none
+  bool asking = false;    // whether that may be sent
   std::optional<Request> in_flight;
   ShardClock clock;  // in async mode each shard counts its own steps
   TimePoint last_heard;
@@ -79,6 +80,7 @@ void ParameterServerClient::Beat(const std::stop_token& stop) {
       ps::ClientHeader header;
       header.set_version(kWireVersion);
       header.mutable_heartbeat()->set_awaiting(shard->joined ? shard->awaiting : shard->join);
+      header.mutable_heartbeat()->set_asking(shard->joined && shard->asking);
       shard->connection->Send(header, {});
     }
   }
@@ -310,6 +312,7 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
   const std::lock_guard lock(connections_mutex_);
   shard.joined = true;
   shard.awaiting = 0;
+  shard.asking = false;
   return absl::OkStatus();
 }
 
@@ -346,18 +349,36 @@ absl::Status ParameterServerClient::JoinAgain() {
   return absl::OkStatus();
 }
 
-// What is in flight, under a new number.
+// What is in flight, under a new number, or the question whether it may be sent.
 void ParameterServerClient::Send(Shard& shard) {
-  Request& request = *shard.in_flight;
-  ps::ClientHeader& header = request.header;
-  header.set_version(kWireVersion);
-  header.set_request(++last_request_);
+  const Request& request = *shard.in_flight;
+  shard.in_flight->header.set_version(kWireVersion);
+  shard.in_flight->header.set_request(++last_request_);
+  auto bytes = static_cast<int64_t>(request.borrowed.size_bytes());
+  for (const grpc::Slice& slice : request.payload) bytes += static_cast<int64_t>(slice.size());
+  const auto ask_above = static_cast<int64_t>(shard.joined_as.ask_above());
+  if (ask_above == 0 || bytes <= ask_above || !request.header.has_push()) return SendWhole(shard);
+  ps::ClientHeader ask;
+  ask.set_version(kWireVersion);
+  ask.set_request(request.header.request());
+  ask.mutable_ask()->set_bytes(bytes);
+  bytes_pushed_ += shard.connection->Send(ask, {});
+  SetAwaiting(shard, request.header.request(), /*asking=*/true);
+}
+
+void ParameterServerClient::SendWhole(Shard& shard) {
+  const Request& request = *shard.in_flight;
   std::vector<grpc::Slice> payload = {BorrowFloats(request.borrowed, shard.connection->Lease())};
   payload.insert(payload.end(), request.payload.begin(), request.payload.end());
-  bytes_pushed_ += shard.connection->Send(header, payload);
-  // After the request itself, so that no heartbeat asks for what cannot be there.
+  bytes_pushed_ += shard.connection->Send(request.header, payload);
+  SetAwaiting(shard, request.header.request(), /*asking=*/false);
+}
+
+// After the request itself, so that no heartbeat asks for what cannot be there.
+void ParameterServerClient::SetAwaiting(Shard& shard, uint64_t request, bool asking) {
   const std::lock_guard lock(connections_mutex_);
-  shard.awaiting = header.request();
+  shard.awaiting = request;
+  shard.asking = asking;
   shard.last_heard = Now();
   shard.waits_for.clear();
 }
@@ -406,6 +427,10 @@ absl::StatusOr<std::optional<ShardReply>> ParameterServerClient::HandleEvent(con
     return std::nullopt;
   }
   if (!shard.in_flight || reply->header.request() != shard.awaiting) return std::nullopt;
+  if (reply->header.has_go_ahead()) {
+    if (shard.asking) SendWhole(shard);
+    return std::nullopt;
+  }
   bytes_pulled_ += reply->bytes;
   if (reply->header.has_error()) return StatusOf(reply->header.error(), TaskName(shard.task));
   return *std::move(reply);
@@ -536,6 +561,7 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
     {
       const std::lock_guard lock(connections_mutex_);
       shard->awaiting = 0;
+      shard->asking = false;
     }
     shard->in_flight.reset();
     replies[shard->task.index] = std::move((*reply)->header);

@@ -137,6 +137,8 @@ class ParameterServerClient {
   void Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined);
   absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
   void Send(Shard& shard);
+  void SendWhole(Shard& shard);
+  void SetAwaiting(Shard& shard, uint64_t request, bool asking);
   absl::Status ReceiveFloats(const Shard& shard, const ShardReply& reply, const Destination& destination);
   absl::Status Align(const Destination& destination);
   absl::StatusOr<std::vector<ps::ServerHeader>> Exchange(std::vector<std::optional<Request>> requests,

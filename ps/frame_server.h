@@ -25,7 +25,8 @@ class FrameServer {
   class Handler {
    public:
     virtual ~Handler() = default;
-    virtual void OnFrame(StreamId stream, const grpc::ByteBuffer& frame) = 0;
+    /// `frame` may be taken, so that its memory is free as soon as what it brought is.
+    virtual void OnFrame(StreamId stream, grpc::ByteBuffer* frame) = 0;
     /// Nothing comes from this stream any more.
     virtual void OnClosed(StreamId stream) = 0;
   };

@@ -97,33 +97,12 @@ TEST(Replication, TenThousandPushesAreTenThousand) {
 
 // What is lost, doubled and late on the streams of workers, and between servers.
 TEST(Replication, NothingIsLostOverABadNetwork) {
-  constexpr int kWorkers = 4, kPushes = 50;
-  Cluster cluster(2, kWorkers, UpdateMode::kAsync, kPlainSgd);
+  Cluster cluster(2, 4, UpdateMode::kAsync, kPlainSgd);
   ShardConnection::InjectFaults(FrameFaultOptions{
       .lost = 0.1, .doubled = 0.1, .late = 0.1, .latest = std::chrono::milliseconds(200), .seed = 3});
   const absl::Cleanup heal = [] { ShardConnection::InjectFaults(std::nullopt); };
   cluster.Replicate();
-  std::vector<absl::Status> results(kWorkers);
-  {
-    std::vector<std::jthread> workers;
-    for (int rank = 0; rank < kWorkers; ++rank) {
-      workers.emplace_back([&, rank] {
-        std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), -1.0f);
-        ParameterServerClient client(cluster.ClientOptions(rank));
-        results[rank] = client.Join(parameters).status();
-        for (int i = 0; i < kPushes && results[rank].ok(); ++i) {
-          results[rank] = Push(client, gradient, parameters).status();
-        }
-        if (results[rank].ok() && rank == 0) {
-          results[rank] = client.AwaitOthers(parameters).status();
-          EXPECT_EQ(BiasesOf(cluster.layout, parameters),
-                    std::vector<float>(5, static_cast<float>(kWorkers * kPushes)));
-        }
-        if (results[rank].ok()) results[rank] = client.Finish();
-      });
-    }
-  }
-  for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
+  PushOnesFromAll(cluster, 50);
 }
 
 TEST(Replication, WithoutAMajorityAServerEndsWithTheCause) {

@@ -46,7 +46,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   }
 
  private:
-  void OnFrame(StreamId stream, const grpc::ByteBuffer& frame) override;
+  void OnFrame(StreamId stream, grpc::ByteBuffer* frame) override;
   void OnClosed(StreamId stream) override;
   ShardServer* ShardOf(StreamId stream, const ps::ClientHeader& header);
   void SendError(StreamId stream, uint64_t request, const absl::Status& status);
@@ -136,7 +136,7 @@ ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
 
 // gRPC would swallow an exception together with the request. What memory was short for may be done by half,
 // so this is the end.
-void Process::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
+void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
   {
     const std::lock_guard lock(mutex_);
     if (shards_.empty()) return;  // it could not be started
@@ -144,7 +144,8 @@ void Process::OnFrame(StreamId stream, const grpc::ByteBuffer& frame) {
   ps::ClientHeader header;
   try {
     ShardGradient gradient;
-    absl::Status status = DecodeFrame(frame, &header, &gradient.values);
+    absl::Status status = DecodeFrame(*frame, &header, &gradient.values);
+    frame->Clear();
     if (status.ok() && header.version() != kWireVersion) {
       status = FailedPrecondition("this server speaks version %d of the protocol, the client version %d",
                                   kWireVersion, header.version());

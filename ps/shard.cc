@@ -60,8 +60,16 @@ void Shard::Apply(std::span<const ShardGradient* const> gradients, uint64_t samp
   versions_.push_back(std::exchange(parameters_, std::move(updated)));
 }
 
+int64_t Shard::superseded_bytes() const {
+  const Floats snapshot = snapshot_.lock();
+  const auto is_read = [&](const auto& version) { return version.use_count() > 1 && version != snapshot; };
+  return std::count_if(versions_.begin(), versions_.end(), is_read) * range_.size() *
+         static_cast<int64_t>(sizeof(float));
+}
+
 ShardSnapshot Shard::Snapshot() const {
   ShardSnapshot snapshot{.parameters = parameters_, .tables = tables_.CopyRows()};
+  snapshot_ = snapshot.parameters;
   for (int slot = 0; slot < slot_count_; ++slot) {
     optimizer_.CopySlot(slot, snapshot.slots.emplace_back(range_.size()));
   }

@@ -51,6 +51,9 @@ class Shard {
   /// have.
   absl::Status CheckGradient(const ShardGradient& gradient) const;
 
+  /// Of older parameters that somebody still reads; those of the last snapshot do not count.
+  int64_t superseded_bytes() const;
+
   /// Costs a copy of slots and tables.
   ShardSnapshot Snapshot() const;
 
@@ -85,6 +88,7 @@ class Shard {
   std::vector<float> gradient_sum_;   // of one block
   std::vector<float> row_gradients_;  // of one push
   std::shared_ptr<std::vector<float>> parameters_;
+  mutable std::weak_ptr<const std::vector<float>> snapshot_;  // parameters of the last one
   std::vector<std::shared_ptr<std::vector<float>>>
       versions_;  // older ones, and at most one that nobody reads
 };

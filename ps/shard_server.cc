@@ -1,5 +1,7 @@
 #include "ps/shard_server.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
@@ -18,6 +20,7 @@
 #include "ps/encoding.h"
 #include "ps/job_config.h"
 #include "ps/outbox.h"
+#include "ps/push_turns.h"
 #include "ps/replication.h"
 #include "ps/requests.h"
 #include "ps/shard_epoch.h"
@@ -39,6 +42,8 @@ constexpr Duration kOverTimeout =
 constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(300);
 constexpr Duration kReplicaPause = std::chrono::milliseconds(30);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
+constexpr int64_t kLargePushBytes = 1 << 20;  // smaller ones are sent sooner than asked for
+constexpr Duration kTurnTick = std::chrono::milliseconds(5);
 constexpr Duration kEndTick = std::chrono::milliseconds(10);
 constexpr Duration kFlushTimeout = std::chrono::seconds(3);  // for a backup, at the end
 
@@ -89,6 +94,11 @@ class Server final : public ShardServer, private Replication::Host {
   absl::Status CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join);
   absl::Status HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
                           const ps::Push& push, ShardGradient gradient);
+  absl::Status HandleAsk(StreamId stream, const WorkerIdentity& worker, uint64_t request, const ps::Ask& ask);
+  int64_t AskAbove() const;
+  void GiveTurns();
+  void SendGoAhead(StreamId stream, uint64_t request);
+  std::string WhoSends() const;
   absl::Status HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request);
   absl::Status HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
                             const ps::Finish& finish);
@@ -189,6 +199,7 @@ class Server final : public ShardServer, private Replication::Host {
   std::map<StreamId, Joined> workers_;      // also of the epoch before, until they join again
   std::map<int, uint64_t> finished_ranks_;  // and the step that is their next
   std::vector<PushId> finishes_;            // to be answered
+  PushTurns turns_;                         // async
   uint64_t last_step_ = 0;                  // sync, bounded: that those who have finished contributed to
 
   std::unique_ptr<Checkpointer> checkpointer_;  // null: there are none
@@ -227,7 +238,8 @@ Server::Server(const ParameterServerOptions& options, int shard_index, FrameServ
             (shard_index == options.shard_index ? "" : absl::StrFormat(" (at ps:%d)", options.shard_index))),
       frames_(frames),
       uuid_(RandomName(20)),
-      requests_(std::make_unique<Requests>(frames, &outbox_)) {}
+      requests_(std::make_unique<Requests>(frames, &outbox_)),
+      turns_(options.push_budget_bytes) {}
 
 absl::Status Server::Open() {
   const std::lock_guard lock(mutex_);  // callbacks may come before this returns
@@ -338,10 +350,14 @@ absl::Status Server::Serve() {
     TimePoint deadline = next_talk;
     if (replication_) deadline = std::min(deadline, Now() + kReplicaTick);
     if (keeps_time()) deadline = std::min(deadline, coordinator()->next_deadline());
-    changed_.wait_until(lock, deadline, [this] { return end_.has_value(); });
+    const bool somebody_waits = turns_.anyone_waits();
+    if (somebody_waits) deadline = std::min(deadline, Now() + kTurnTick);
+    changed_.wait_until(lock, deadline,
+                        [&] { return end_.has_value() || (turns_.anyone_waits() && !somebody_waits); });
     if (end_) break;
     const bool talk = Now() >= next_talk;
     if (talk) next_talk = Now() + (replication_ ? kReplicaTalkEvery : kTalkEvery);
+    GiveTurns();  // somebody may have read what he was sent
     WithinMemory([&] {
       if (replication_) {
         replication_->Tick(Now());
@@ -393,6 +409,8 @@ void Server::OnClosed(StreamId stream) {
     }
   }
   workers_.erase(stream);
+  turns_.Remove(stream);
+  GiveTurns();
   std::erase_if(pending_joins_, [&](const PendingJoin& pending) { return pending.stream == stream; });
   requests_->OnClosed(stream);
   if (host_) host_->OnClosed(stream);
@@ -500,7 +518,13 @@ absl::Status Server::HandleOfWorker(StreamId stream, const WorkerIdentity& worke
   }
   switch (header.kind_case()) {
     case ps::ClientHeader::kPush:
-      return HandlePush(stream, worker, header.request(), header.push(), std::move(gradient));
+      turns_.Remove(stream);
+      MUSTER_RETURN_IF_ERROR(
+          HandlePush(stream, worker, header.request(), header.push(), std::move(gradient)));
+      GiveTurns();
+      return absl::OkStatus();
+    case ps::ClientHeader::kAsk:
+      return HandleAsk(stream, worker, header.request(), header.ask());
     case ps::ClientHeader::kPull:
       // Read only where it is sure that no other server has gone on.
       if (replication_) (void)Log(journal::Record());
@@ -573,6 +597,7 @@ absl::Status Server::CompleteJoin(StreamId stream, uint64_t request, const ps::J
   reply->set_next_step(answer.next_step);
   reply->set_epoch(epoch().number);
   if (replication_) reply->set_view(replication_->view().view());
+  reply->set_ask_above(static_cast<uint64_t>(AskAbove()));
   shard_->Answer(requests_->Add({stream, request}), std::move(header), shard_->shard().parameters());
   return absl::OkStatus();
 }
@@ -593,6 +618,42 @@ absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, u
       {.stream = stream, .number = request, .rows = push.next_rows(), .version = push.version()});
   shard_->Push(worker, id, push, std::move(gradient));
   return absl::OkStatus();
+}
+
+// Not if all of them would fit. In sync mode a step needs all of its pushes at a time anyway.
+int64_t Server::AskAbove() const {
+  const int64_t all = FrameBytes() * options_.cluster.rank_count();
+  const bool all_fit = all <= options_.push_budget_bytes;
+  return is_async() && !all_fit ? std::min(kLargePushBytes, options_.push_budget_bytes) : 0;
+}
+
+absl::Status Server::HandleAsk(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                               const ps::Ask& ask) {
+  MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
+  if (ask.bytes() > static_cast<uint64_t>(kMaxFrameBytes)) {
+    return InvalidArgument("rank %d wants to push %d bytes", worker.rank, ask.bytes());
+  }
+  turns_.Add({.stream = stream,
+              .request = request,
+              .rank = worker.rank,
+              .bytes = static_cast<int64_t>(ask.bytes())});
+  GiveTurns();
+  if (turns_.anyone_waits()) changed_.notify_all();
+  return absl::OkStatus();
+}
+
+void Server::GiveTurns() {
+  if (!turns_.anyone_waits() || !shard_) return;
+  for (const PushTurns::Ask& ask : turns_.Give(shard_->shard().superseded_bytes())) {
+    SendGoAhead(ask.stream, ask.request);
+  }
+}
+
+void Server::SendGoAhead(StreamId stream, uint64_t request) {
+  ps::ServerHeader header;
+  header.set_request(request);
+  header.mutable_go_ahead();
+  requests_->SendNow(stream, std::move(header));
 }
 
 absl::Status Server::HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request) {
@@ -645,13 +706,26 @@ void Server::AnswerFinishes() {
 void Server::HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat) {
   if (heartbeat.awaiting() == 0) return;
   if (!serves()) return;  // the worker looks for the other one
+  const uint64_t awaiting = heartbeat.awaiting();
+  // It may not have come.
+  if (heartbeat.asking() && turns_.IsSending(stream, awaiting)) return SendGoAhead(stream, awaiting);
+  const bool is_queued = heartbeat.asking() && turns_.IsWaiting(stream, awaiting);
   ps::ServerHeader header;
-  header.mutable_heartbeat()->set_awaiting(heartbeat.awaiting());
+  header.mutable_heartbeat()->set_awaiting(awaiting);
   // An answer may wait for the backup.
-  const bool unknown = !requests_->IsAwaited(stream, heartbeat.awaiting()) && outbox_.empty();
+  const bool unknown = !is_queued && !requests_->IsAwaited(stream, awaiting) && outbox_.empty();
   header.mutable_heartbeat()->set_unknown(unknown);
-  header.mutable_heartbeat()->set_waits_for(waits_for_);
+  header.mutable_heartbeat()->set_waits_for(is_queued ? WhoSends() : waits_for_);
   requests_->SendNow(stream, std::move(header));
+}
+
+std::string Server::WhoSends() const {
+  std::vector<std::string> names;
+  for (const PushTurns::Ask& ask : turns_.sending()) {
+    names.push_back(TaskName(TaskOfRank(options_.cluster, ask.rank)));
+  }
+  return names.empty() ? "other workers receive what they were sent before"
+                       : absl::StrJoin(names, ", ") + " may send first";
 }
 
 absl::Status Server::HandleShardJoin(StreamId stream, const ps::ShardJoin& join) {
@@ -731,6 +805,7 @@ bool Server::BeginEpoch(const Epoch& epoch) {
   MakeShardEpoch(epoch, *std::move(shard), std::move(rule));
   if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
   journaled_decisions_ = epoch.step;
+  turns_ = PushTurns(options_.push_budget_bytes);
   finished_ranks_.clear();
   finishes_.clear();
   awaits_.clear();
@@ -1113,6 +1188,7 @@ void Server::StepDown() {
   fresh_.reset();
   config_.reset();
   requests_ = std::make_unique<Requests>(frames_, &outbox_);
+  turns_ = PushTurns(options_.push_budget_bytes);
   awaits_.clear();
   finishes_.clear();
   finished_ranks_.clear();

@@ -1,4 +1,5 @@
 // Whole trainings over real servers, in every mode, with workers that are late, lost and replaced.
+#include <absl/cleanup/cleanup.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -336,6 +337,74 @@ TEST(ParameterServer, AsyncScalesTheRateOfWhatIsStale) {
   EXPECT_FLOAT_EQ(parameters[0], begin - 1.0f);
   ASSERT_TRUE(Push(slow, gradient, parameters).ok());
   EXPECT_FLOAT_EQ(parameters[0], begin - 1.5f);
+}
+
+// Of two that ask the second one waits until the first has sent, or is gone, and hears whom for.
+TEST(AsyncUpdates, LargePushesTakeTurns) {
+  Cluster cluster(1, 2, UpdateMode::kAsync, kPlainSgd);
+  cluster.push_budget_bytes = 300;
+  cluster.StartServer(0);
+  const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+  RawWorker second(cluster, "second", 1, /*rank=*/1);
+  ASSERT_EQ(second.Receive().join().ask_above(), 300u);
+  const auto ask = [&](RawWorker& worker) {
+    ps::ClientHeader header = worker.Header();
+    header.mutable_ask()->set_bytes(gradient.size() * sizeof(float));
+    worker.connection->Send(header, {});
+  };
+  const auto beat = [](RawWorker& worker, bool asking) {
+    ps::ClientHeader header;
+    header.set_version(kWireVersion);
+    header.mutable_heartbeat()->set_awaiting(worker.request);
+    header.mutable_heartbeat()->set_asking(asking);
+    worker.connection->Send(header, {});
+    return worker.Receive();
+  };
+  {
+    RawWorker first(cluster, "first", 1);
+    ASSERT_TRUE(first.Receive().has_join());
+    ask(first);
+    ASSERT_TRUE(first.Receive().has_go_ahead());
+    EXPECT_TRUE(beat(first, /*asking=*/true).has_go_ahead()) << "the first may have been lost";
+    ask(second);
+    const ps::ServerHeader waits = beat(second, /*asking=*/true);
+    EXPECT_FALSE(waits.heartbeat().unknown());
+    EXPECT_EQ(waits.heartbeat().waits_for(), "worker:0 may send first");
+    EXPECT_TRUE(beat(second, /*asking=*/false).heartbeat().unknown()) << "it was never sent";
+    EXPECT_TRUE(beat(first, /*asking=*/false).heartbeat().unknown());
+    first.Push(1, 0, gradient);
+    EXPECT_EQ(first.Receive().push().step(), 1u);
+    EXPECT_TRUE(second.Receive().has_go_ahead());
+    ask(first);
+    EXPECT_FALSE(beat(first, /*asking=*/true).heartbeat().unknown());
+    second.Push(1, 0, gradient);
+    EXPECT_EQ(second.Receive().push().step(), 2u);
+    ASSERT_TRUE(first.Receive().has_go_ahead());
+    ask(second);
+  }
+  EXPECT_TRUE(second.Receive().has_go_ahead()) << "the first is gone";
+}
+
+// Questions and answers get lost as well.
+TEST(AsyncUpdates, TurnsOverABadNetworkLoseNothing) {
+  Cluster cluster(2, 3, UpdateMode::kAsync, kPlainSgd);
+  cluster.push_budget_bytes = 300;
+  for (const int i : {0, 1}) cluster.StartServer(i);
+  ShardConnection::InjectFaults(FrameFaultOptions{
+      .lost = 0.05, .doubled = 0.1, .late = 0.1, .latest = std::chrono::milliseconds(20), .seed = 9});
+  const absl::Cleanup heal = [] { ShardConnection::InjectFaults(std::nullopt); };
+  PushOnesFromAll(cluster, 40);
+}
+
+TEST(AsyncUpdates, WhatFitsAtOnceIsNotAskedFor) {
+  Cluster cluster(1, 2, UpdateMode::kAsync, kPlainSgd);
+  RawWorker worker(cluster, "process", 1);
+  EXPECT_EQ(worker.Receive().join().ask_above(), 0u);
+  Cluster sync(1, 2, UpdateMode::kSync, kPlainSgd);
+  sync.push_budget_bytes = 300;
+  sync.StartServer(0);
+  RawWorker of_sync(sync, "process", 1);
+  EXPECT_EQ(of_sync.Receive().join().ask_above(), 0u) << "a step needs all of them";
 }
 
 }  // namespace

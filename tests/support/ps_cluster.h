@@ -90,6 +90,7 @@ class Cluster {
                                 .server_timeout = server_timeout,
                                 .tls = Identity({Role::kPs, index}),
                                 .transport = transport,
+                                .push_budget_bytes = push_budget_bytes,
                                 .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
                                 .journal = keeps_journal,
@@ -167,6 +168,7 @@ class Cluster {
   bool keeps_journal = false;     // beside the checkpoints
   bool replicated = false;
   Transport transport = Transport::kTcp;
+  int64_t push_budget_bytes = 20 << 20;
   Duration worker_lease = std::chrono::seconds(60);
   Duration server_timeout = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
@@ -230,6 +232,32 @@ inline void PushOnes(Cluster& cluster, int count, const std::function<void(int)>
   EXPECT_EQ(summary->step(), static_cast<uint64_t>(count));
   EXPECT_EQ(summary->pushes().applied(), static_cast<uint64_t>(count));
   EXPECT_EQ(BiasesOf(cluster.layout, parameters), std::vector<float>(5, static_cast<float>(count)));
+}
+
+/// As PushOnes, of all workers at a time, `count` times each.
+inline void PushOnesFromAll(Cluster& cluster, int count) {
+  const int worker_count = static_cast<int>(cluster.spec.workers.size());
+  std::vector<absl::Status> results(worker_count);
+  {
+    std::vector<std::jthread> workers;
+    for (int rank = 0; rank < worker_count; ++rank) {
+      workers.emplace_back([&, rank] {
+        std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), -1.0f);
+        ParameterServerClient client(cluster.ClientOptions(rank));
+        results[rank] = client.Join(parameters).status();
+        for (int i = 0; i < count && results[rank].ok(); ++i) {
+          results[rank] = Push(client, gradient, parameters).status();
+        }
+        if (results[rank].ok() && rank == 0) {
+          results[rank] = client.AwaitOthers(parameters).status();
+          EXPECT_EQ(BiasesOf(cluster.layout, parameters),
+                    std::vector<float>(5, static_cast<float>(worker_count * count)));
+        }
+        if (results[rank].ok()) results[rank] = client.Finish();
+      });
+    }
+  }
+  for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
 }
 
 /// Called by a rank before each step that it contributes to.
@@ -301,17 +329,18 @@ inline std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
   return *results[0];
 }
 
-// A connection that joins as rank 0 of a cluster with one shard, for pushes that the client would not send.
+// A connection that joins as a rank of a cluster with one shard, for pushes that the client would not send.
 struct RawWorker {
-  RawWorker(const Cluster& cluster, std::string uuid, uint32_t incarnation)
+  RawWorker(const Cluster& cluster, std::string uuid, uint32_t incarnation, int rank = 0)
       : cluster(cluster), uuid(std::move(uuid)) {
     auto connected =
-        ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, cluster.Identity({Role::kWorker, 0}),
+        ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, cluster.Identity({Role::kWorker, rank}),
                                  cluster.transport, Now() + std::chrono::seconds(20));
     EXPECT_TRUE(connected.ok()) << connected.status();
     connection = *std::move(connected);
     ps::ClientHeader header = Header();
-    *header.mutable_join()->mutable_config() = cluster.ClientOptions(0).config;
+    header.mutable_join()->set_rank(static_cast<uint32_t>(rank));
+    *header.mutable_join()->mutable_config() = cluster.ClientOptions(rank).config;
     header.mutable_join()->set_worker_uuid(this->uuid);
     header.mutable_join()->set_incarnation(incarnation);
     header.mutable_join()->set_shard_count(1);
