@@ -340,9 +340,8 @@ absl::Status ParameterServerClient::JoinAgain() {
     }
     // What has changed since would be of another history.
     if (shard->joined_as.step() < shard->clock.version) {
-      return absl::CancelledError(absl::StrFormat("%s was at step %d and is at %d: updates are lost",
-                                                  TaskName(shard->task), shard->clock.version,
-                                                  shard->joined_as.step()));
+      return DataLoss("%s was at step %d and is at step %d: it has lost updates", TaskName(shard->task),
+                      shard->clock.version, shard->joined_as.step());
     }
     if (shard->in_flight) Send(*shard);
   }
