@@ -25,18 +25,31 @@ void PushTurns::Remove(uint64_t stream) {
   std::erase_if(sending_, IsOf(stream));
 }
 
-std::vector<PushTurns::Ask> PushTurns::Give(int64_t held) {
+std::vector<PushTurns::Ask> PushTurns::Give(int64_t held, TimePoint now) {
   for (const Ask& ask : sending_) held += ask.bytes;
   std::vector<Ask> given;
   while (!waiting_.empty()) {
     const Ask& next = waiting_.front();
-    if (held > 0 && next.bytes > budget_ - held) break;
+    const bool fits = held == 0 || next.bytes <= budget_ - held;
+    if (!fits) {
+      if (!stuck_since_) stuck_since_ = now;
+      if (now - *stuck_since_ < patience_) break;
+    }
+    stuck_since_.reset();
     held += next.bytes;
     given.push_back(next);
     sending_.push_back(next);
     waiting_.pop_front();
   }
   return given;
+}
+
+std::vector<PushTurns::Ask> PushTurns::Clear() {
+  const std::vector<Ask> waiting(waiting_.begin(), waiting_.end());
+  waiting_.clear();
+  sending_.clear();
+  stuck_since_.reset();
+  return waiting;
 }
 
 bool PushTurns::IsWaiting(uint64_t stream, uint64_t request) const {

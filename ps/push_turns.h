@@ -1,11 +1,14 @@
 // PushTurns: which workers may send their gradients now. What a server is sent it has to hold, and a message
 // cannot be stopped once it is under way: where all at once would be too much, workers ask first, and are
-// told to go ahead one after the other.
+// told to go ahead a few at a time.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace muster {
 
@@ -19,7 +22,9 @@ class PushTurns {
     int64_t bytes = 0;
   };
 
-  explicit PushTurns(int64_t budget) : budget_(budget) {}
+  /// When nobody's turn has come for `patience`, because somebody sends or receives slowly, the next one goes
+  /// ahead, whatever that takes.
+  PushTurns(int64_t budget, Duration patience) : budget_(budget), patience_(patience) {}
 
   /// At the end of the queue; what this stream asked for, or was told to send, before is forgotten.
   void Add(const Ask& ask);
@@ -29,7 +34,10 @@ class PushTurns {
 
   /// Whose turn it is now, in the order in which they asked: as many as fit into the budget beside what is
   /// being sent and `held` bytes. Where nothing is, the first one in any case.
-  std::vector<Ask> Give(int64_t held);
+  std::vector<Ask> Give(int64_t held, TimePoint now);
+
+  /// Forgets all. Returns those that wait.
+  std::vector<Ask> Clear();
 
   bool IsWaiting(uint64_t stream, uint64_t request) const;
   bool IsSending(uint64_t stream, uint64_t request) const;
@@ -37,7 +45,9 @@ class PushTurns {
   const std::vector<Ask>& sending() const { return sending_; }
 
  private:
-  int64_t budget_ = 0;
+  int64_t budget_;
+  Duration patience_;
+  std::optional<TimePoint> stuck_since_;
   std::deque<Ask> waiting_;
   std::vector<Ask> sending_;
 };

@@ -13,9 +13,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<uint64_t> Give(PushTurns& turns, int64_t held = 0) {
+constexpr Duration kPatience = std::chrono::seconds(3);
+const TimePoint kStart;
+
+std::vector<uint64_t> Give(PushTurns& turns, int64_t held = 0, Duration at = {}) {
   std::vector<uint64_t> streams;
-  for (const PushTurns::Ask& ask : turns.Give(held)) streams.push_back(ask.stream);
+  for (const PushTurns::Ask& ask : turns.Give(held, kStart + at)) streams.push_back(ask.stream);
   return streams;
 }
 
@@ -24,7 +27,7 @@ void Ask(PushTurns& turns, uint64_t stream, int64_t bytes, uint64_t request = 1)
 }
 
 TEST(PushTurns, AsManyAsFitInTheOrderInWhichTheyAsked) {
-  PushTurns turns(100);
+  PushTurns turns(100, kPatience);
   for (const uint64_t stream : {3, 1, 2, 4}) Ask(turns, stream, 40);
   EXPECT_THAT(Give(turns), ElementsAre(3, 1));
   EXPECT_THAT(Give(turns), IsEmpty());
@@ -39,7 +42,7 @@ TEST(PushTurns, AsManyAsFitInTheOrderInWhichTheyAsked) {
 
 // A small one behind it waits as well: it would never be its turn otherwise.
 TEST(PushTurns, WhatIsLargerThanAllGoesAlone) {
-  PushTurns turns(100);
+  PushTurns turns(100, kPatience);
   Ask(turns, 1, 10);
   Ask(turns, 2, 500);
   Ask(turns, 3, 10);
@@ -52,7 +55,7 @@ TEST(PushTurns, WhatIsLargerThanAllGoesAlone) {
 }
 
 TEST(PushTurns, WhoeverAsksAgainOrIsGoneHasNoTurn) {
-  PushTurns turns(100);
+  PushTurns turns(100, kPatience);
   Ask(turns, 1, 60);
   Ask(turns, 2, 60);
   EXPECT_THAT(Give(turns), ElementsAre(1));
@@ -69,11 +72,29 @@ TEST(PushTurns, WhoeverAsksAgainOrIsGoneHasNoTurn) {
   EXPECT_THAT(turns.sending(), IsEmpty());
 }
 
+// Somebody sends slowly, or has stopped, or receives slowly: the others go on, if slowly.
+TEST(PushTurns, NobodyWaitsForEver) {
+  PushTurns turns(100, kPatience);
+  for (const uint64_t stream : {1, 2, 3}) Ask(turns, stream, 80);
+  EXPECT_THAT(Give(turns), ElementsAre(1));
+  EXPECT_THAT(Give(turns, 0, kPatience - std::chrono::milliseconds(1)), IsEmpty());
+  EXPECT_THAT(Give(turns, 0, kPatience), ElementsAre(2));
+  EXPECT_THAT(Give(turns, 0, 2 * kPatience - std::chrono::milliseconds(1)), IsEmpty());
+  turns.Remove(1);
+  turns.Remove(2);
+  EXPECT_THAT(Give(turns, /*held=*/500, 2 * kPatience), ElementsAre(3));
+  Ask(turns, 1, 80);
+  EXPECT_THAT(Give(turns, 0, 3 * kPatience), IsEmpty());
+  EXPECT_EQ(turns.Clear().size(), 1u);
+  EXPECT_FALSE(turns.anyone_waits());
+  EXPECT_THAT(turns.sending(), IsEmpty());
+}
+
 // Whatever happens, what is sent at a time stays within the budget, and everybody's turn comes.
 TEST(PushTurns, HoldTheBudgetAndForgetNobody) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     RandomStream random(seed);
-    PushTurns turns(100);
+    PushTurns turns(100, kPatience);
     std::map<uint64_t, int64_t> asked, sending;
     uint64_t last_turn = 0;
     for (uint64_t step = 1; step < 500; ++step) {
@@ -86,7 +107,7 @@ TEST(PushTurns, HoldTheBudgetAndForgetNobody) {
         asked.erase(stream);
         sending.erase(stream);
       }
-      for (const PushTurns::Ask& given : turns.Give(0)) {
+      for (const PushTurns::Ask& given : turns.Give(0, kStart)) {
         ASSERT_EQ(asked[given.stream], given.bytes);
         asked.erase(given.stream);
         sending[given.stream] = given.bytes;

@@ -28,8 +28,8 @@ struct ParameterServerOptions {
   Duration server_timeout = std::chrono::seconds(60);
   std::optional<TlsIdentity> tls;
   Transport transport = Transport::kAuto;
-  /// Async: what a shard holds of pushes on their way to it and of older parameters on their way to workers.
-  /// Where all workers' pushes would be more, large ones take turns.
+  /// Async: what a shard holds of pushes on their way to it and of older parameters on theirs to workers,
+  /// rows and copies in 16 bits aside. Where gradients of all workers would be more, large ones take turns.
   int64_t push_budget_bytes = 20 << 20;
   /// Where this shard's checkpoints are; empty: there are none, and a server that is lost ends the job.
   std::string checkpoint_dir;

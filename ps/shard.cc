@@ -95,14 +95,19 @@ std::shared_ptr<std::vector<float>> Shard::NextVersion() {
     std::atomic_thread_fence(std::memory_order_acquire);
     return true;
   };
-  if (is_free(parameters_)) return parameters_;
+  if (is_free(parameters_)) {
+    if (snapshot_.lock() == parameters_) snapshot_.reset();
+    return parameters_;
+  }
   std::shared_ptr<std::vector<float>> next;
   std::erase_if(versions_, [&](auto& version) {
     if (!is_free(version)) return false;
     if (next == nullptr) next = std::move(version);
     return true;
   });
-  return next != nullptr ? next : std::make_shared<std::vector<float>>(range_.size());
+  if (next == nullptr) return std::make_shared<std::vector<float>>(range_.size());
+  if (snapshot_.lock() == next) snapshot_.reset();
+  return next;
 }
 
 }  // namespace muster

@@ -44,6 +44,7 @@ constexpr Duration kReplicaPause = std::chrono::milliseconds(30);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
 constexpr int64_t kLargePushBytes = 1 << 20;  // smaller ones are sent sooner than asked for
 constexpr Duration kTurnTick = std::chrono::milliseconds(5);
+constexpr Duration kTurnPatience = std::chrono::seconds(10);
 constexpr Duration kEndTick = std::chrono::milliseconds(10);
 constexpr Duration kFlushTimeout = std::chrono::seconds(3);  // for a backup, at the end
 
@@ -96,6 +97,9 @@ class Server final : public ShardServer, private Replication::Host {
                           const ps::Push& push, ShardGradient gradient);
   absl::Status HandleAsk(StreamId stream, const WorkerIdentity& worker, uint64_t request, const ps::Ask& ask);
   int64_t AskAbove() const;
+  bool is_compressed() const {
+    return update_.compression.wire_type != ps::FLOAT32 || update_.compression.top_k > 0;
+  }
   void GiveTurns();
   void SendGoAhead(StreamId stream, uint64_t request);
   std::string WhoSends() const;
@@ -239,7 +243,7 @@ Server::Server(const ParameterServerOptions& options, int shard_index, FrameServ
       frames_(frames),
       uuid_(RandomName(20)),
       requests_(std::make_unique<Requests>(frames, &outbox_)),
-      turns_(options.push_budget_bytes) {}
+      turns_(options.push_budget_bytes, kTurnPatience) {}
 
 absl::Status Server::Open() {
   const std::lock_guard lock(mutex_);  // callbacks may come before this returns
@@ -357,8 +361,8 @@ absl::Status Server::Serve() {
     if (end_) break;
     const bool talk = Now() >= next_talk;
     if (talk) next_talk = Now() + (replication_ ? kReplicaTalkEvery : kTalkEvery);
-    GiveTurns();  // somebody may have read what he was sent
     WithinMemory([&] {
+      GiveTurns();  // somebody may have read what he was sent
       if (replication_) {
         replication_->Tick(Now());
         EndIfLeftAlone();
@@ -410,18 +414,24 @@ void Server::OnClosed(StreamId stream) {
   }
   workers_.erase(stream);
   turns_.Remove(stream);
-  GiveTurns();
   std::erase_if(pending_joins_, [&](const PendingJoin& pending) { return pending.stream == stream; });
   requests_->OnClosed(stream);
   if (host_) host_->OnClosed(stream);
+  WithinMemory([this] { GiveTurns(); });
 }
 
 void Server::OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
   absl::Status status = DecodePush(stream, header, &gradient);
-  if (status.ok()) status = Handle(stream, header, std::move(gradient));
-  if (status.ok()) return;
   const std::lock_guard lock(mutex_);
+  try {
+    if (status.ok()) status = Handle(stream, header, std::move(gradient));
+  } catch (const std::bad_alloc&) {
+    EndWith(OutOfMemory());  // before anybody sees an update that is made by half
+    throw;
+  }
+  if (status.ok()) return;
   spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
+  if (header.has_push()) turns_.Remove(stream);
   requests_->SendError(stream, header.request(), status);
 }
 
@@ -452,7 +462,6 @@ bool Server::IsOfThisEpoch(StreamId stream) const {
 }
 
 absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
-  const std::lock_guard lock(mutex_);
   if (end_ && !end_->ok()) return *end_;
   if (!header.replication().empty()) {
     if (!replication_) return FailedPrecondition("%s has no --durability=replicated", name_);
@@ -514,11 +523,14 @@ absl::Status Server::HandleOfWorker(StreamId stream, const WorkerIdentity& worke
                                     const ps::ClientHeader& header, ShardGradient gradient) {
   if (Coordinator* const members = coordinator();
       members != nullptr && shard_->rule().CheckNewest(worker).ok()) {
-    header.has_push() ? members->Pushed(worker.rank, Now()) : members->Heard(worker.rank, Now());
+    // It would push, if it were its turn.
+    const bool is_queued = header.has_heartbeat() && turns_.IsWaiting(stream, header.heartbeat().awaiting());
+    const bool pushes = header.has_push() || header.has_ask() || is_queued;
+    pushes ? members->Pushed(worker.rank, Now()) : members->Heard(worker.rank, Now());
   }
+  if (!header.has_heartbeat() && !header.has_ask()) turns_.Remove(stream);
   switch (header.kind_case()) {
     case ps::ClientHeader::kPush:
-      turns_.Remove(stream);
       MUSTER_RETURN_IF_ERROR(
           HandlePush(stream, worker, header.request(), header.push(), std::move(gradient)));
       GiveTurns();
@@ -620,11 +632,12 @@ absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, u
   return absl::OkStatus();
 }
 
-// Not if all of them would fit. In sync mode a step needs all of its pushes at a time anyway.
+// Not if all of them would fit. In sync mode a step needs all of its pushes at a time anyway. What is
+// compressed is large here, however short it travels.
 int64_t Server::AskAbove() const {
   const int64_t all = FrameBytes() * options_.cluster.rank_count();
-  const bool all_fit = all <= options_.push_budget_bytes;
-  return is_async() && !all_fit ? std::min(kLargePushBytes, options_.push_budget_bytes) : 0;
+  if (!is_async() || all <= options_.push_budget_bytes) return 0;
+  return is_compressed() ? 1 : std::min(kLargePushBytes, options_.push_budget_bytes);
 }
 
 absl::Status Server::HandleAsk(StreamId stream, const WorkerIdentity& worker, uint64_t request,
@@ -636,7 +649,7 @@ absl::Status Server::HandleAsk(StreamId stream, const WorkerIdentity& worker, ui
   turns_.Add({.stream = stream,
               .request = request,
               .rank = worker.rank,
-              .bytes = static_cast<int64_t>(ask.bytes())});
+              .bytes = static_cast<int64_t>(ask.bytes()) + (is_compressed() ? FrameBytes() : 0)});
   GiveTurns();
   if (turns_.anyone_waits()) changed_.notify_all();
   return absl::OkStatus();
@@ -644,7 +657,7 @@ absl::Status Server::HandleAsk(StreamId stream, const WorkerIdentity& worker, ui
 
 void Server::GiveTurns() {
   if (!turns_.anyone_waits() || !shard_) return;
-  for (const PushTurns::Ask& ask : turns_.Give(shard_->shard().superseded_bytes())) {
+  for (const PushTurns::Ask& ask : turns_.Give(shard_->shard().superseded_bytes(), Now())) {
     SendGoAhead(ask.stream, ask.request);
   }
 }
@@ -712,8 +725,9 @@ void Server::HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat) {
   const bool is_queued = heartbeat.asking() && turns_.IsWaiting(stream, awaiting);
   ps::ServerHeader header;
   header.mutable_heartbeat()->set_awaiting(awaiting);
-  // An answer may wait for the backup.
-  const bool unknown = !is_queued && !requests_->IsAwaited(stream, awaiting) && outbox_.empty();
+  // An answer may wait for the backup, but not that to a question.
+  const bool may_wait = !heartbeat.asking() && !outbox_.empty();
+  const bool unknown = !is_queued && !requests_->IsAwaited(stream, awaiting) && !may_wait;
   header.mutable_heartbeat()->set_unknown(unknown);
   header.mutable_heartbeat()->set_waits_for(is_queued ? WhoSends() : waits_for_);
   requests_->SendNow(stream, std::move(header));
@@ -784,6 +798,7 @@ bool Server::BeginEpoch(const Epoch& epoch) {
     return shard_ && !shard_->rule().CheckNewest(entry.second.worker).ok();
   });
   shard_.reset();  // first: there may not be memory for two
+  turns_.Clear();  // who asked hears of the epoch at its next heartbeat
   UpdateRuleState rule{.step = epoch.step};
   std::optional<Shard> shard = std::exchange(fresh_, std::nullopt);
   if (epoch.step > 0) {
@@ -805,7 +820,6 @@ bool Server::BeginEpoch(const Epoch& epoch) {
   MakeShardEpoch(epoch, *std::move(shard), std::move(rule));
   if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
   journaled_decisions_ = epoch.step;
-  turns_ = PushTurns(options_.push_budget_bytes);
   finished_ranks_.clear();
   finishes_.clear();
   awaits_.clear();
@@ -871,6 +885,7 @@ void Server::EndWith(const absl::Status& status) {
   for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
     requests_->SendError(pending.stream, pending.request, status);
   }
+  for (const PushTurns::Ask& ask : turns_.Clear()) requests_->SendError(ask.stream, ask.request, status);
 }
 
 void Server::Coordinate(bool always) {
@@ -1188,7 +1203,7 @@ void Server::StepDown() {
   fresh_.reset();
   config_.reset();
   requests_ = std::make_unique<Requests>(frames_, &outbox_);
-  turns_ = PushTurns(options_.push_budget_bytes);
+  turns_.Clear();
   awaits_.clear();
   finishes_.clear();
   finished_ranks_.clear();

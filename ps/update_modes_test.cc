@@ -385,10 +385,14 @@ TEST(AsyncUpdates, LargePushesTakeTurns) {
   EXPECT_TRUE(second.Receive().has_go_ahead()) << "the first is gone";
 }
 
-// Questions and answers get lost as well.
-TEST(AsyncUpdates, TurnsOverABadNetworkLoseNothing) {
+// Questions and answers get lost as well, on the way to one server or to the two of a shard.
+class TurnsOverABadNetwork : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(AsyncUpdates, TurnsOverABadNetwork, testing::Bool());
+
+TEST_P(TurnsOverABadNetwork, LoseNothing) {
   Cluster cluster(2, 3, UpdateMode::kAsync, kPlainSgd);
   cluster.push_budget_bytes = 300;
+  cluster.replicated = GetParam();
   for (const int i : {0, 1}) cluster.StartServer(i);
   ShardConnection::InjectFaults(FrameFaultOptions{
       .lost = 0.05, .doubled = 0.1, .late = 0.1, .latest = std::chrono::milliseconds(20), .seed = 9});
