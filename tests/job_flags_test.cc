@@ -70,7 +70,10 @@ class JobFlags : public ::testing::Test {
                             MakePlan(job, inventory, {.installation = {.trainer = trainer_.path()}}));
     const auto& argv = plan.record.tasks(1).start().argv();
     std::vector<std::string> arguments(argv.begin() + 1, argv.end());
-    arguments.push_back("--job_name=local");
+    for (const char* flag :
+         {"--job_name=worker", "--task_index=0", "--ps_hosts=here:1", "--worker_hosts=here:2"}) {
+      arguments.emplace_back(flag);
+    }
     const auto line = ParseCommandLine(arguments, [](const std::string&) { return std::nullopt; });
     // The job file was accepted: then the trainer has to understand it.
     EXPECT_TRUE(line.ok()) << train << ": " << line.status();
