@@ -245,7 +245,7 @@ TEST(ParameterServer, MutualTlsLetsOnlyTheNamedTasksIn) {
   for (const Transport transport : {Transport::kTcp, Transport::kAuto}) {
     Cluster cluster(2, 2, UpdateMode::kSync, {{}, {}}, /*tls=*/true);
     cluster.transport = transport;
-    for (const int i : {0, 1}) cluster.StartServer(i);
+    cluster.StartAgain();
     std::vector<float> parameters(cluster.layout.size());
 
     auto no_certificate = cluster.ClientOptions(0);

@@ -393,7 +393,7 @@ TEST_P(TurnsOverABadNetwork, LoseNothing) {
   Cluster cluster(2, 3, UpdateMode::kAsync, kPlainSgd);
   cluster.push_budget_bytes = 300;
   cluster.replicated = GetParam();
-  for (const int i : {0, 1}) cluster.StartServer(i);
+  cluster.StartAgain();
   ShardConnection::InjectFaults(FrameFaultOptions{
       .lost = 0.05, .doubled = 0.1, .late = 0.1, .latest = std::chrono::milliseconds(20), .seed = 9});
   const absl::Cleanup heal = [] { ShardConnection::InjectFaults(std::nullopt); };

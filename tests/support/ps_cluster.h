@@ -116,16 +116,22 @@ class Cluster {
     for (int i = 0; i < static_cast<int>(servers.size()); ++i) StopServer(i);
   }
 
+  /// Starts all servers again, as another job: none of them has seen one of those before.
+  void StartAgain() {
+    for (int i = 0; i < static_cast<int>(servers.size()); ++i) StopServer(i);
+    for (int i = 0; i < static_cast<int>(servers.size()); ++i) StartServer(i);
+  }
+
   /// Starts all servers again, with one folder of checkpoints.
   void KeepCheckpoints(uint64_t every) {
     checkpoint_every = every;
-    for (int i = 0; i < static_cast<int>(servers.size()); ++i) StartServer(i);
+    StartAgain();
   }
 
   /// Starts all servers again, each shard on two of them. Each waits on a thread of its own.
   void Replicate() {
     replicated = true;
-    for (int i = 0; i < static_cast<int>(servers.size()); ++i) StartServer(i);
+    StartAgain();
   }
 
   /// All shards have a backup. False: not for a long time.
