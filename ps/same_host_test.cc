@@ -23,7 +23,7 @@ namespace {
 // Servers and workers start to use it.
 void GoLocal(Cluster& cluster) {
   cluster.transport = Transport::kAuto;
-  for (int i = 0; i < static_cast<int>(cluster.servers.size()); ++i) cluster.StartServer(i);
+  cluster.StartAgain();
 }
 
 bool IsLocal(const Cluster& cluster, Transport transport) {
