@@ -12,4 +12,10 @@ void KeepLargeFreeBlocks() {
 #endif
 }
 
+void ReturnFreeBlocks() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
+
 }  // namespace muster

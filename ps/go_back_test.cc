@@ -23,23 +23,6 @@ std::vector<float> Undisturbed(UpdateConfig update = {.rule = {.mode = UpdateMod
   return TrainAll(cluster, kSteps);
 }
 
-// Trains with two workers; before rank 0's step `at` for the first time, `fault` happens.
-std::vector<float> TrainWithFault(Cluster& cluster, uint64_t at, const std::function<void()>& fault) {
-  std::atomic<bool> done = false;
-  absl::StatusOr<std::vector<float>> results[2];
-  {
-    std::jthread rank1([&] { results[1] = TrainRank(cluster, 1, kSteps); });
-    results[0] = TrainRank(cluster, 0, kSteps, false, [&](uint64_t step) {
-      if (step == at && !done.exchange(true)) fault();
-    });
-  }
-  EXPECT_TRUE(done);
-  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.status();
-  if (!results[0].ok() || !results[1].ok()) return {};
-  EXPECT_EQ(*results[0], *results[1]);
-  return *results[0];
-}
-
 // Until there is one, of this step or a later one: its step.
 uint64_t AwaitCheckpoint(const Cluster& cluster, uint64_t at_least = 1) {
   const CheckpointStore store(cluster.checkpoints.path());
@@ -59,7 +42,7 @@ TEST(GoBack, AReplacedShardTakesAllToTheCheckpointAndNoBitChanges) {
   for (const int shard : {1, 0}) {
     Cluster cluster(2, 2, UpdateMode::kSync);
     cluster.KeepCheckpoints(10);
-    EXPECT_EQ(TrainWithFault(cluster, 25,
+    EXPECT_EQ(TrainWithFault(cluster, kSteps, 25,
                              [&] {
                                AwaitCheckpoint(cluster);
                                cluster.StartServer(shard);
@@ -88,7 +71,7 @@ TEST(GoBack, ServersThatAreReplacedAtAnyTimeChangeNoBit) {
           cluster.StartServer(static_cast<int>(random.NextBelow(2)));
         }
       });
-      EXPECT_EQ(TrainWithFault(cluster, 0, [] {}), expected) << "seed " << seed;
+      EXPECT_EQ(TrainWithFault(cluster, kSteps, 0, [] {}), expected) << "seed " << seed;
     }
   }
 }
@@ -120,7 +103,7 @@ TEST(GoBack, AWorkerThatIsComputingMeanwhileIsWaitedFor) {
   cluster.worker_lease = std::chrono::seconds(1);
   cluster.KeepCheckpoints(10);
   const auto leases_are_kept = std::async(std::launch::async, [&] { return cluster.servers[0]->Wait(); });
-  EXPECT_EQ(TrainWithFault(cluster, 25,
+  EXPECT_EQ(TrainWithFault(cluster, kSteps, 25,
                            [&] {
                              AwaitCheckpoint(cluster);
                              cluster.StartServer(1);
@@ -165,7 +148,7 @@ TEST(GoBack, WithoutACheckpointYetTheyBeginAgain) {
   const std::vector<float> expected = Undisturbed();
   Cluster cluster(2, 2, UpdateMode::kSync);
   cluster.KeepCheckpoints(1000);
-  EXPECT_EQ(TrainWithFault(cluster, 25, [&] { cluster.StartServer(1); }), expected);
+  EXPECT_EQ(TrainWithFault(cluster, kSteps, 25, [&] { cluster.StartServer(1); }), expected);
 }
 
 TEST(GoBack, AWholeJobGoesOnWithTheSameBits) {

@@ -21,6 +21,7 @@ void PushTurns::Add(const Ask& ask) {
 }
 
 void PushTurns::Remove(uint64_t stream) {
+  if (!waiting_.empty() && waiting_.front().stream == stream) stuck_since_.reset();
   std::erase_if(waiting_, IsOf(stream));
   std::erase_if(sending_, IsOf(stream));
 }

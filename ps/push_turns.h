@@ -47,7 +47,7 @@ class PushTurns {
  private:
   int64_t budget_;
   Duration patience_;
-  std::optional<TimePoint> stuck_since_;
+  std::optional<TimePoint> stuck_since_;  // the first that waits does not fit
   std::deque<Ask> waiting_;
   std::vector<Ask> sending_;
 };

@@ -85,6 +85,9 @@ TEST(PushTurns, NobodyWaitsForEver) {
   EXPECT_THAT(Give(turns, /*held=*/500, 2 * kPatience), ElementsAre(3));
   Ask(turns, 1, 80);
   EXPECT_THAT(Give(turns, 0, 3 * kPatience), IsEmpty());
+  turns.Remove(1);
+  Ask(turns, 2, 80);
+  EXPECT_THAT(Give(turns, 0, 5 * kPatience), IsEmpty()) << "it has just come";
   EXPECT_EQ(turns.Clear().size(), 1u);
   EXPECT_FALSE(turns.anyone_waits());
   EXPECT_THAT(turns.sending(), IsEmpty());

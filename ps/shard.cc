@@ -7,6 +7,18 @@
 
 namespace muster {
 
+namespace {
+
+// Fails with bad_alloc where an update could not have what it needs beside the shard: a gradient on its way,
+// and a version that somebody still reads. Where gRPC gets no memory for what it receives, it crashes.
+void CheckMemoryForUpdates(const LayoutRange& range) {
+  constexpr size_t kBuffers = 2;
+  void* const memory = ::operator new(kBuffers* range.size() * sizeof(float));
+  ::operator delete(memory);
+}
+
+}  // namespace
+
 absl::StatusOr<Shard> Shard::Create(const ps::JobConfig& config, int shard_index, int shard_count) {
   MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(config));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<OptimizerConfig> optimizers, OptimizersOf(config));
@@ -23,6 +35,7 @@ absl::StatusOr<Shard> Shard::Create(const ps::JobConfig& config, int shard_index
   auto parameters = std::make_shared<std::vector<float>>(range.size());
   layout.Initialize(config.seed(), range, *parameters);
   shard.parameters_ = std::move(parameters);
+  CheckMemoryForUpdates(range);
   for (const OptimizerConfig& optimizer_config : optimizers) {
     shard.slot_count_ = std::max(shard.slot_count_, SlotCount(optimizer_config.kind));
   }

@@ -289,6 +289,12 @@ TEST_F(JobFlags, TheTrainerTakesBothEndsOfEveryRange) {
       EXPECT_TRUE(absl::StartsWith(options.status().message(), "job.yaml:")) << before << beyond;
     }
   }
+  for (const std::string top_k : {"1e-6", "0.5"}) {
+    EXPECT_TRUE(Options("", "update: {top_k: " + top_k + "}\n").ok()) << top_k;
+  }
+  for (const std::string top_k : {"9.9e-7", "0.51"}) {
+    EXPECT_FALSE(Options("", "update: {top_k: " + top_k + "}\n").ok()) << top_k;
+  }
   for (const std::string hidden : {"1", "65536"}) {
     EXPECT_TRUE(Options("", "hidden: [" + hidden + "]\n").ok()) << hidden;
   }

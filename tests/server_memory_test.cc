@@ -91,6 +91,7 @@ TEST_F(ServerMemory, WorkersThatAreFasterThanAServerDoNotFillItsMemory) {
   }
   const std::string log = *ReadFile(server.log);
   EXPECT_EQ(ExitCode(std::move(server)), 0) << log;
+  RecordProperty("peak_mib", static_cast<int>(peak >> 20));
   EXPECT_GT(peak, 4 * kParameters);
 #ifndef __SANITIZE_ADDRESS__  // which keeps what is freed, and more
   EXPECT_LE(peak, 4 * kParameters + (64 << 20));

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <map>
@@ -332,6 +333,24 @@ inline std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
     const absl::Status end = cluster.replicated ? cluster.waits[i].get() : cluster.servers[i]->Wait();
     EXPECT_TRUE(end.ok()) << end;
   }
+  return *results[0];
+}
+
+/// Trains with two workers; before rank 0's step `at` for the first time, `fault` happens.
+inline std::vector<float> TrainWithFault(Cluster& cluster, uint64_t steps, uint64_t at,
+                                         const std::function<void()>& fault) {
+  std::atomic<bool> done = false;
+  absl::StatusOr<std::vector<float>> results[2];
+  {
+    std::jthread rank1([&] { results[1] = TrainRank(cluster, 1, steps); });
+    results[0] = TrainRank(cluster, 0, steps, false, [&](uint64_t step) {
+      if (step == at && !done.exchange(true)) fault();
+    });
+  }
+  EXPECT_TRUE(done);
+  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.status();
+  if (!results[0].ok() || !results[1].ok()) return {};
+  EXPECT_EQ(*results[0], *results[1]);
   return *results[0];
 }
 
