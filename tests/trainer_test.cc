@@ -120,10 +120,12 @@ TEST_F(Trainers, OneProcessWithoutAServerGivesTheSameLosses) {
 }
 
 TEST_F(Trainers, AsyncWithThreeWorkersReachesTheFloor) {
-  // Which gradients are stale differs from run to run, and with it the last iterate: the floor is the
-  // median's.
+  // Which gradients are stale differs from run to run, and with it the last iterate: one in eight is below
+  // the floor, the median of so many is, once in some thousand tests.
+  constexpr int kRuns = 15;
   std::vector<double> accuracies;
-  for (const char* seed : {"1", "2", "3"}) {
+  for (int run = 1; run <= kRuns; ++run) {
+    const std::string seed = std::to_string(run);
     const Json result =
         Run(MakeCluster(2, 3), {"--model=mnist_softmax", "--train_steps=1000", "--seed", seed},
             std::string("async") + seed);
@@ -134,7 +136,7 @@ TEST_F(Trainers, AsyncWithThreeWorkersReachesTheFloor) {
     EXPECT_EQ(result["pushes"]["applied"], result["steps"]);
   }
   std::ranges::sort(accuracies);
-  EXPECT_GE(accuracies[1], 0.900);
+  EXPECT_GE(accuracies[kRuns / 2], 0.900);
 }
 
 TEST_F(Trainers, MlpReachesItsBar) {
