@@ -351,14 +351,23 @@ std::string Coordinator::DescribeMissing(int rank, TimePoint now) const {
   return absl::StrFormat("%s (%s)", options_.rank_names[rank], why);
 }
 
+std::vector<int> Coordinator::AwaitedRanks() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    if (open_.contains(next_step_) && IsExpectedAt(rank, next_step_) && !IsComplete(rank)) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
 std::string Coordinator::DescribeWait(TimePoint now) const {
   const TimePoint since = waiting_since();
   if (since == TimePoint::max()) return "";
   std::string missing;
   uint64_t step = next_step_;
   if (open_.contains(next_step_)) {
-    for (int rank = 0; rank < rank_count_; ++rank) {
-      if (!IsExpectedAt(rank, next_step_) || IsComplete(rank)) continue;
+    for (const int rank : AwaitedRanks()) {
       missing += (missing.empty() ? "" : ", ") + DescribeMissing(rank, now);
     }
   } else {

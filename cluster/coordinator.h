@@ -149,6 +149,9 @@ class Coordinator {
   /// when nothing waits.
   std::string DescribeWait(TimePoint now) const;
 
+  /// Ranks whose part of it is not there yet.
+  std::vector<int> AwaitedRanks() const;
+
   /// Since when it waits; the end of time when nothing does.
   TimePoint waiting_since() const;
 

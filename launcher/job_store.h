@@ -21,6 +21,7 @@ inline constexpr char kResultFile[] = "result.json";
 
 /// The chief's files and its folder of event files, in its own folder on its host and in the job's here.
 inline constexpr char kMetricsFile[] = "metrics.jsonl";
+inline constexpr char kTaskMetricsFile[] = "metrics.prom";  // of each task, on its host
 inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kOnnxFile[] = "model.onnx";
 inline constexpr char kEventsFolder[] = "events";

@@ -334,6 +334,7 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
   start->add_argv("--tls_dir={task_dir}/tls");
   if (job_.replicated) start->add_argv("--durability=replicated");
   if (job_.tcp_only) start->add_argv("--transport=tcp");
+  start->add_argv(absl::StrFormat("--metrics_file={task_dir}/%s", kTaskMetricsFile));
   if (placed.role == ReplicaRole::kPs) return AddCheckpointArguments(start);
   std::vector<std::string> arguments = ParameterArguments();
   if (!RateDependsOnSteps(job_.train)) AddFlag("train_steps", job_.train.steps, arguments);

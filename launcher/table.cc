@@ -26,6 +26,16 @@ Cell Cell::Age(Duration age) {
   return cell;
 }
 
+Cell Cell::Seconds(double seconds) {
+  Cell cell(seconds < 1e-3   ? absl::StrFormat("%.0f us", seconds * 1e6)
+            : seconds < 1e-2 ? absl::StrFormat("%.1f ms", seconds * 1e3)
+            : seconds < 1    ? absl::StrFormat("%.0f ms", seconds * 1e3)
+            : seconds < 10   ? absl::StrFormat("%.1f s", seconds)
+                             : absl::StrFormat("%.0f s", seconds));
+  cell.value = seconds;
+  return cell;
+}
+
 void Table::Add(std::vector<Cell> row) {
   MUSTER_CHECK(row.size() == header_.size());
   rows_.push_back(std::move(row));

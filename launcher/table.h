@@ -22,6 +22,7 @@ struct Cell {
   Cell(std::vector<std::string> list);  // separated by commas
   static Cell Bytes(uint64_t bytes);    // "61 MB"; in JSON the number
   static Cell Age(Duration age);        // "3m20s"; in JSON seconds
+  static Cell Seconds(double seconds);  // "2.5 ms"; in JSON the number
 
   std::string text;
   std::variant<std::monostate, std::string, int64_t, double, std::vector<std::string>> value;

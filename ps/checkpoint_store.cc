@@ -110,6 +110,13 @@ absl::StatusOr<std::vector<uint64_t>> CheckpointStore::List() const {
   return steps;
 }
 
+std::optional<Duration> CheckpointStore::AgeOf(uint64_t step) const {
+  std::error_code error;
+  const auto committed = std::filesystem::last_write_time(PathOf(step, kManifestName), error);
+  if (error) return std::nullopt;
+  return std::max<Duration>(std::filesystem::file_time_type::clock::now() - committed, Duration::zero());
+}
+
 absl::StatusOr<checkpoint::Manifest> CheckpointStore::ReadManifest(uint64_t step) const {
   const std::filesystem::path path = PathOf(step, kManifestName);
   MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path, kMaxManifestBytes));

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "proto/checkpoint.pb.h"
 #include "ps/checkpoint_file.h"
@@ -39,6 +41,9 @@ class CheckpointStore {
 
   /// Steps with a manifest, the newest first.
   absl::StatusOr<std::vector<uint64_t>> List() const;
+
+  /// Since it was committed, by the clock of files; nullopt: there is none.
+  std::optional<Duration> AgeOf(uint64_t step) const;
 
   /// DataLoss: damaged. NotFound: there is none.
   absl::StatusOr<checkpoint::Manifest> ReadManifest(uint64_t step) const;

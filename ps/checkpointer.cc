@@ -51,6 +51,11 @@ absl::StatusOr<CheckpointId> Checkpointer::Verify(uint64_t step, bool read) cons
   return CheckpointId{step, DigestOf(manifest)};
 }
 
+std::optional<Duration> Checkpointer::age() const {
+  const std::set<CheckpointId> ids = available();
+  return ids.empty() ? std::nullopt : store_.AgeOf(ids.rbegin()->step);
+}
+
 std::set<CheckpointId> Checkpointer::available() const {
   const std::lock_guard lock(mutex_);
   std::set<CheckpointId> ids;

@@ -42,6 +42,9 @@ class Checkpointer {
   /// Checkpoints that this shard could go on from.
   std::set<CheckpointId> available() const;
 
+  /// Of the newest one that is available.
+  std::optional<Duration> age() const;
+
   /// This shard's files since the last BeginAfter, by step, that are not committed.
   std::map<uint64_t, checkpoint::Manifest::File> written() const;
 

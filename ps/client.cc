@@ -25,8 +25,10 @@ struct ParameterServerClient::Shard {
   uint64_t pushes = 0;    // applied of this rank, then
   uint64_t awaiting = 0;  // the number of the request in flight, 0 if none
   bool asking = false;    // whether that may be sent
+  TimePoint in_flight_since;
   std::optional<Request> in_flight;
-  ShardClock clock;  // in async mode each shard counts its own steps
+  TimePoint sent_at;  // when it was told to send that, as a whole
+  ShardClock clock;   // in async mode each shard counts its own steps
   TimePoint last_heard;
   std::string waits_for;  // the server's last word about that
 };
@@ -67,6 +69,15 @@ ParameterServerClient::ParameterServerClient(ParameterServerClientOptions option
 
 ParameterServerClient::~ParameterServerClient() {
   for (const auto& shard : shards_) Replace(*shard, nullptr, false);  // after this nothing comes any more
+}
+
+std::vector<Duration> ParameterServerClient::waiting() {
+  const std::lock_guard lock(connections_mutex_);
+  std::vector<Duration> waiting;
+  for (const auto& shard : shards_) {
+    waiting.push_back(shard->awaiting != 0 ? Now() - shard->in_flight_since : Duration());
+  }
+  return waiting;
 }
 
 void ParameterServerClient::Beat(const std::stop_token& stop) {
@@ -367,6 +378,7 @@ void ParameterServerClient::Send(Shard& shard) {
 
 void ParameterServerClient::SendWhole(Shard& shard) {
   const Request& request = *shard.in_flight;
+  shard.sent_at = Now();
   std::vector<grpc::Slice> payload = {BorrowFloats(request.borrowed, shard.connection->Lease())};
   payload.insert(payload.end(), request.payload.begin(), request.payload.end());
   bytes_pushed_ += shard.connection->Send(request.header, payload);
@@ -376,6 +388,7 @@ void ParameterServerClient::SendWhole(Shard& shard) {
 // After the request itself, so that no heartbeat asks for what cannot be there.
 void ParameterServerClient::SetAwaiting(Shard& shard, uint64_t request, bool asking) {
   const std::lock_guard lock(connections_mutex_);
+  if (shard.awaiting == 0) shard.in_flight_since = Now();
   shard.awaiting = request;
   shard.asking = asking;
   shard.last_heard = Now();
@@ -548,6 +561,9 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
     if (!*reply) continue;
     const ps::ServerHeader& header = (*reply)->header;
     MUSTER_RETURN_IF_ERROR(ReceiveFloats(*shard, **reply, destination));
+    const TimePoint sent = std::max(shard->sent_at, shard->connection->last_sent());
+    const Duration held = std::chrono::microseconds(header.held_us());
+    times_ = {.push = sent - shard->sent_at, .pull = std::max(Now() - sent - held, Duration::zero())};
     if (options_.replicated && header.has_finish()) has_finished_ = true;
     if (header.has_push()) {
       const uint64_t version = header.push().step();
@@ -572,6 +588,7 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
                                                            std::span<float> parameters,
                                                            const RowIndex& next_rows,
                                                            std::span<float> next_row_values) {
+  const TimePoint start = Now();
   const std::span<const float> row_gradients = contribution.gradient.subspan(options_.layout.size());
   rows_.Build(contribution.rows);
   next_rows_.Build(next_rows);
@@ -601,8 +618,12 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
     }
   }
   const Destination destination{.parameters = parameters, .rows = &next_rows_, .row_values = next_row_values};
+  const Duration encoding = Now() - start;
   MUSTER_ASSIGN_OR_RETURN(const auto replies, Exchange(std::move(requests), destination));
+  ExchangeTimes times = times_;
   MUSTER_RETURN_IF_ERROR(Align(destination));
+  times.push += encoding;
+  times.wait = std::max(Now() - start - times.push - times.pull, Duration::zero());
   const ps::PushReply& first = replies[0].push();
   constexpr PushOutcome kOutcomes[] = {PushOutcome::kApplied, PushOutcome::kStale, PushOutcome::kDuplicate,
                                        PushOutcome::kHeld};
@@ -610,7 +631,8 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
                     .step = is_async() ? first.step() : step_,
                     .mean_loss = first.mean_loss(),
                     .samples = first.samples(),
-                    .staleness = first.staleness()};
+                    .staleness = first.staleness(),
+                    .times = times};
 }
 
 absl::Status ParameterServerClient::PullRows(const RowIndex& rows, std::span<float> values) {

@@ -54,12 +54,20 @@ struct JoinResult {
   uint64_t pushes = 0;  // applied of this rank before
 };
 
+/// Where the time of an exchange went. All is as it was with the shard whose answer came last.
+struct ExchangeTimes {
+  Duration push{};  // until the gradient was on its way: to encode, and to hand it over
+  Duration wait{};  // for other workers, for the update, for servers that were lost
+  Duration pull{};  // on the way to and from the server, beyond that, and to decode
+};
+
 struct PushResult {
   PushOutcome outcome = PushOutcome::kApplied;
   uint64_t step = 0;  // sync, bounded: to contribute to next; async: of the parameters
   double mean_loss = 0;
   uint64_t samples = 0;
   uint64_t staleness = 0;
+  ExchangeTimes times;
 };
 
 /// What a worker brings to an update: sums over `samples` at the parameters and rows received last.
@@ -103,6 +111,9 @@ class ParameterServerClient {
 
   /// Tells all shards that this worker has succeeded.
   absl::Status Finish();
+
+  /// By shard, how long it has been waited for; 0: it is not. Any thread may call it.
+  std::vector<Duration> waiting();
 
   /// Of all requests and their answers, ids and headers included; heartbeats are not.
   uint64_t bytes_pushed() const { return bytes_pushed_; }
@@ -173,6 +184,7 @@ class ParameterServerClient {
   uint64_t sequence_ = 0;
   uint64_t bytes_pushed_ = 0;
   uint64_t bytes_pulled_ = 0;
+  ExchangeTimes times_;  // of the last Exchange; without `wait`
   TimePoint next_wait_log_;
   bool logged_without_cause_ = false;  // the last time
   std::jthread heartbeat_;             // the last member: it uses the others

@@ -38,6 +38,7 @@ class CoordinatorHost {
 
   /// Null until Begin.
   Coordinator* coordinator() { return coordinator_ ? &*coordinator_ : nullptr; }
+  const Coordinator* coordinator() const { return coordinator_ ? &*coordinator_ : nullptr; }
 
   /// FailedPrecondition: the shard is none of this cluster, or a newer process of it has joined.
   /// PermissionDenied: it is not who it says.

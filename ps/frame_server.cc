@@ -127,8 +127,10 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
 
   void Send(StreamId id, grpc::ByteBuffer frame) override {
     const std::lock_guard lock(mutex_);  // a stream in the map is not deleted
-    if (const auto stream = streams_.find(id); stream != streams_.end())
-      stream->second->Send(std::move(frame));
+    const auto stream = streams_.find(id);
+    if (stream == streams_.end()) return;
+    sent_bytes_ += frame.Length();
+    stream->second->Send(std::move(frame));
   }
 
   absl::Status CheckPeer(StreamId id, TaskId task) const override {
@@ -149,7 +151,13 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
     changed_.wait_until(lock, deadline, [this] { return streams_.empty(); });
   }
 
-  void OnFrame(StreamId id, grpc::ByteBuffer* frame) { handler_->OnFrame(id, frame); }
+  uint64_t received_bytes() const override { return received_bytes_; }
+  uint64_t sent_bytes() const override { return sent_bytes_; }
+
+  void OnFrame(StreamId id, grpc::ByteBuffer* frame) {
+    received_bytes_ += frame->Length();
+    handler_->OnFrame(id, frame);
+  }
 
   void Remove(StreamId id) {
     {
@@ -195,6 +203,8 @@ class Service final : public FrameServer, private grpc::CallbackGenericService {
   const std::string local_name_ = "muster-" + RandomName(kTokenLength);
   std::unique_ptr<LocalListener> listener_;
   bool offers_local_ = false;  // never changes once it listens
+  std::atomic<uint64_t> received_bytes_ = 0;
+  std::atomic<uint64_t> sent_bytes_ = 0;
   std::unique_ptr<grpc::Server> server_;
   mutable std::mutex mutex_;  // guards the following
   std::condition_variable changed_;

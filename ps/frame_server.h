@@ -54,6 +54,10 @@ class FrameServer {
   /// For people: "ipv4:10.0.0.7:45678".
   virtual std::string PeerOf(StreamId stream) const = 0;
 
+  /// Of all frames that have come, and that were sent, in bytes.
+  virtual uint64_t received_bytes() const = 0;
+  virtual uint64_t sent_bytes() const = 0;
+
   /// Until all streams are closed, or the deadline.
   virtual void AwaitClosed(TimePoint deadline) = 0;
 };

@@ -42,6 +42,7 @@ class PushTurns {
   bool IsWaiting(uint64_t stream, uint64_t request) const;
   bool IsSending(uint64_t stream, uint64_t request) const;
   bool anyone_waits() const { return !waiting_.empty(); }
+  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   const std::vector<Ask>& sending() const { return sending_; }
 
  private:

@@ -27,6 +27,7 @@ std::optional<Request> Requests::Take(PushId id) {
 void Requests::Answer(const Request& request, ps::ServerHeader header,
                       const std::vector<grpc::Slice>& payload) {
   header.set_request(request.number);
+  header.set_held_us(std::chrono::duration_cast<std::chrono::microseconds>(Now() - request.since).count());
   Send(request.stream, std::move(header), payload);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/frame_server.h"
@@ -25,6 +26,7 @@ struct Request {
   RepeatedRows rows;                               // whose values go with the answer
   std::optional<uint64_t> version = std::nullopt;  // step of the parameters that the asker has
   bool exact = false;                              // what it is sent is as it is here
+  TimePoint since = Now();
 };
 
 /// One thread at a time.

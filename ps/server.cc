@@ -45,6 +45,12 @@ class Process final : public ParameterServer, private FrameServer::Handler {
     return static_cast<int>(std::count_if(shards_.begin(), shards_.end(), is_replicated));
   }
 
+  ServerMetrics metrics() const override {
+    ServerMetrics metrics{.received_bytes = frames_->received_bytes(), .sent_bytes = frames_->sent_bytes()};
+    for (const auto& shard : shards_) metrics.shards.push_back(shard->metrics());
+    return metrics;
+  }
+
  private:
   void OnFrame(StreamId stream, grpc::ByteBuffer* frame) override;
   void OnClosed(StreamId stream) override;

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/cluster_spec.h"
+#include "ps/server_metrics.h"
 #include "ps/tls.h"
 #include "ps/transport.h"
 
@@ -64,6 +65,9 @@ class ParameterServer {
 
   /// Shards that it speaks for, and that have a backup.
   virtual int replicated_shards() const = 0;
+
+  /// As of now.
+  virtual ServerMetrics metrics() const = 0;
 };
 
 }  // namespace muster

@@ -51,7 +51,8 @@ class ShardConnection::Stream {
  public:
   using OnFrame = std::function<void(std::optional<grpc::ByteBuffer>)>;  // none: it broke, the last call
   virtual ~Stream() = default;
-  virtual void Send(grpc::ByteBuffer frame) = 0;
+  virtual void Send(grpc::ByteBuffer frame, bool is_request) = 0;
+  virtual TimePoint last_sent() const = 0;
   virtual bool is_local() const { return false; }
 };
 
@@ -73,10 +74,10 @@ class ShardConnection::GrpcStream final : public Stream,
     changed_.wait(lock, [this] { return done_; });
   }
 
-  void Send(grpc::ByteBuffer frame) override {
+  void Send(grpc::ByteBuffer frame, bool is_request) override {
     const std::lock_guard lock(mutex_);
-    outgoing_.push_back(std::move(frame));
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+    outgoing_.push_back({std::move(frame), is_request});
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front().frame);
   }
 
   void OnReadDone(bool ok) override {
@@ -90,10 +91,13 @@ class ShardConnection::GrpcStream final : public Stream,
     }
   }
 
+  TimePoint last_sent() const override { return last_sent_; }
+
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
+    if (outgoing_.front().is_request) last_sent_ = Now();
     outgoing_.pop_front();
-    if (ok && !outgoing_.empty()) StartWrite(&outgoing_.front());
+    if (ok && !outgoing_.empty()) StartWrite(&outgoing_.front().frame);
     if (!ok) Break();
   }
 
@@ -105,6 +109,11 @@ class ShardConnection::GrpcStream final : public Stream,
   }
 
  private:
+  struct Outgoing {
+    grpc::ByteBuffer frame;
+    bool is_request = false;
+  };
+
   void Break() {
     if (!broken_) on_frame_(std::nullopt);
     broken_ = true;
@@ -115,9 +124,10 @@ class ShardConnection::GrpcStream final : public Stream,
   const OnFrame on_frame_;
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
+  std::atomic<TimePoint> last_sent_ = TimePoint();
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<grpc::ByteBuffer> outgoing_;  // the front one is being written
+  std::deque<Outgoing> outgoing_;  // the front one is being written
   bool broken_ = false;
   bool done_ = false;
 };
@@ -142,7 +152,11 @@ class ShardConnection::SameHostStream final : public Stream {
     local_ = nullptr;
   }
 
-  void Send(grpc::ByteBuffer frame) override { local_->Send(std::move(frame)); }
+  void Send(grpc::ByteBuffer frame, bool is_request) override {
+    local_->Send(std::move(frame));
+    if (is_request) last_sent_ = Now();
+  }
+  TimePoint last_sent() const override { return last_sent_; }
   bool is_local() const override { return true; }
 
  private:
@@ -197,6 +211,7 @@ class ShardConnection::SameHostStream final : public Stream {
   std::optional<grpc::ByteBuffer> offer_;
   bool is_over_ = false;  // nothing is waited for any more
   std::atomic<bool> is_welcome_ = false;
+  std::atomic<TimePoint> last_sent_ = TimePoint();
   std::unique_ptr<LocalStream> local_;  // never changes once it is there
   std::unique_ptr<GrpcStream> alive_;
 };
@@ -247,8 +262,9 @@ void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport tra
   };
   if (const auto faults = injected.Get()) {
     const uint64_t stream = 2 * injected.NextStream();
-    outgoing_faults_ = std::make_unique<FrameFaults>(
-        *faults, stream, [this](grpc::ByteBuffer frame) { stream_->Send(std::move(frame)); });
+    outgoing_faults_ = std::make_unique<FrameFaults>(*faults, stream, [this](grpc::ByteBuffer frame) {
+      stream_->Send(std::move(frame), /*is_request=*/true);
+    });
     incoming_faults_ = std::make_unique<FrameFaults>(*faults, stream + 1, [this](grpc::ByteBuffer frame) {
       queue_->Push({id_, std::move(frame)});
     });
@@ -273,12 +289,14 @@ ShardConnection::~ShardConnection() {
   }
 }
 
+TimePoint ShardConnection::last_sent() const { return stream_->last_sent(); }
+
 bool ShardConnection::is_local() const { return stream_->is_local(); }
 
 uint64_t ShardConnection::Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload) {
   grpc::ByteBuffer frame = EncodeFrame(header, payload);
   const uint64_t bytes = frame.Length();
-  outgoing_faults_ ? outgoing_faults_->Pass(frame) : stream_->Send(std::move(frame));
+  outgoing_faults_ ? outgoing_faults_->Pass(frame) : stream_->Send(std::move(frame), header.request() != 0);
   return bytes;
 }
 

@@ -50,6 +50,9 @@ class ShardConnection {
   /// What an event of this connection says. Fails as Receive does.
   absl::StatusOr<ShardReply> Decode(const FrameQueue::Event& event) const;
 
+  /// When the last request that is on its way as a whole was: the kernel has it, or the server's memory.
+  TimePoint last_sent() const;
+
   uint64_t id() const { return id_; }
   bool is_local() const;
 

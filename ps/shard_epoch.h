@@ -29,6 +29,7 @@ class ShardEpoch {
 
   const Epoch& epoch() const { return epoch_; }
   const UpdateRule& rule() const { return rule_; }
+  void BeginTallies() { rule_.BeginTallies(); }
   const Shard& shard() const { return shard_; }
 
   /// As UpdateRule::Join.

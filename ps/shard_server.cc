@@ -67,6 +67,7 @@ class Server final : public ShardServer, private Replication::Host {
     const std::lock_guard lock(mutex_);
     return replication_ && replication_->is_safe();
   }
+  ShardMetrics metrics() const override;
 
  private:
   int shard_count() const { return static_cast<int>(options_.cluster.ps.size()); }
@@ -76,6 +77,9 @@ class Server final : public ShardServer, private Replication::Host {
   }
   // Null where there is none, which is in all but ps:0, and in ps:0 until the job is known.
   Coordinator* coordinator() { return host_ ? host_->coordinator() : nullptr; }
+  const Coordinator* coordinator() const { return host_ ? host_->coordinator() : nullptr; }
+  // A step waits for what it has waited for long; of ps:0.
+  bool is_stalled() const { return !is_async() && coordinator()->waiting_since() < Now() - kStallAfter; }
   bool keeps_time() { return serves() && coordinator() != nullptr && !awaits_first_worker_; }
   // Number 0: none has begun.
   Epoch epoch() const { return shard_ ? shard_->epoch() : Epoch(); }
@@ -117,6 +121,7 @@ class Server final : public ShardServer, private Replication::Host {
   absl::Status AdoptConfig(const ps::JobConfig& config);
   void BeginCoordinator();
   void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
+  void EndShardEpoch();
   bool BeginEpoch(const Epoch& epoch);
   ps::ShardJoin OwnJoin() const;
   void TellOwnCheckpoints();
@@ -197,6 +202,7 @@ class Server final : public ShardServer, private Replication::Host {
   };
   std::vector<PendingJoin> pending_joins_;  // until the first one begins, or the next view
   std::optional<ShardEpoch> shard_;
+  std::vector<PushTally> tallies_;  // by rank, of shard_'s predecessors
   struct Joined {
     WorkerIdentity worker;
     uint64_t epoch = 0;  // number
@@ -244,6 +250,7 @@ Server::Server(const ParameterServerOptions& options, int shard_index, FrameServ
       frames_(frames),
       uuid_(RandomName(20)),
       requests_(std::make_unique<Requests>(frames, &outbox_)),
+      tallies_(options.cluster.rank_count()),
       turns_(options.push_budget_bytes, kTurnPatience) {}
 
 absl::Status Server::Open() {
@@ -346,6 +353,25 @@ bool Server::is_needed() const {
   const std::lock_guard lock(mutex_);
   if (end_) return false;
   return !replication_ || replication_->is_primary() || replication_->view().is_proposing();
+}
+
+ShardMetrics Server::metrics() const {
+  ShardMetrics metrics{.shard = shard_index_};
+  if (keeps_checkpoints()) metrics.checkpoint_age = checkpointer_->age();
+  const std::lock_guard lock(mutex_);
+  metrics.serves = serves();
+  metrics.workers = tallies_;
+  metrics.queued_pushes = turns_.waiting();
+  if (const Coordinator* const members = coordinator(); members != nullptr && is_stalled()) {
+    metrics.awaited = members->AwaitedRanks();
+    metrics.waiting = Now() - members->waiting_since();
+  }
+  if (!shard_) return metrics;
+  const UpdateRule& rule = shard_->rule();
+  metrics.step = rule.step();
+  metrics.held_pushes = static_cast<int64_t>(rule.held());
+  for (size_t rank = 0; rank < tallies_.size(); ++rank) metrics.workers[rank] += rule.tallies()[rank];
+  return metrics;
 }
 
 absl::Status Server::Serve() {
@@ -795,14 +821,23 @@ void Server::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rul
   });
 }
 
+// What it holds will be sent again.
+void Server::EndShardEpoch() {
+  if (!shard_) return;
+  const UpdateRule& rule = shard_->rule();
+  for (size_t rank = 0; rank < tallies_.size(); ++rank) tallies_[rank] += rule.tallies()[rank];
+  for (const auto& [worker, push] : rule.held_pushes()) --tallies_[worker.rank].counts.received;
+  shard_.reset();
+}
+
 // What was asked for in the epoch before is to be asked again, after a join. False: the checkpoint cannot be
 // read.
 bool Server::BeginEpoch(const Epoch& epoch) {
   std::erase_if(workers_, [this](const auto& entry) {
     return shard_ && !shard_->rule().CheckNewest(entry.second.worker).ok();
   });
-  shard_.reset();  // first: there may not be memory for two
-  turns_.Clear();  // who asked hears of the epoch at its next heartbeat
+  EndShardEpoch();  // first: there may not be memory for two
+  turns_.Clear();   // who asked hears of the epoch at its next heartbeat
   UpdateRuleState rule{.step = epoch.step};
   std::optional<Shard> shard = std::exchange(fresh_, std::nullopt);
   if (epoch.step > 0) {
@@ -915,8 +950,7 @@ void Server::CoordinateAsFirst(bool always) {
     AnswerAwait(await.second);
     return true;
   });
-  const bool waits = !is_async() && coordinator()->waiting_since() < Now() - kStallAfter;
-  LogStall(waits ? host_->DescribeWait() : "");
+  LogStall(is_stalled() ? host_->DescribeWait() : "");
   TellOthers(always);
   const auto& end = coordinator()->end();
   if (end && (!end->ok() || !AwaitsLastCheckpoint())) EndWith(*end);
@@ -1111,7 +1145,9 @@ void Server::GoOnWith(ShardReplay before) {
   config_ = std::move(before.config);
   update_ = std::move(before.update);
   requests_ = std::move(before.requests);
+  EndShardEpoch();
   shard_.emplace(*std::move(before.shard));
+  shard_->BeginTallies();
   shard_->OnUpdate([this] {
     if (!is_async()) TakeSnapshotIfDue();
   });
@@ -1203,7 +1239,7 @@ void Server::StepDown() {
   host_.reset();
   if (link_ != nullptr) old_links_.push_back(std::move(link_));
   ++link_round_;
-  shard_.reset();
+  EndShardEpoch();
   fresh_.reset();
   config_.reset();
   requests_ = std::make_unique<Requests>(frames_, &outbox_);

@@ -41,6 +41,8 @@ class ShardServer {
 
   /// It speaks for the shard, and another one is its backup.
   virtual bool is_replicated() const = 0;
+
+  virtual ShardMetrics metrics() const = 0;
 };
 
 }  // namespace muster

@@ -10,22 +10,52 @@ UpdateRuleState WithoutProcesses(UpdateRuleState state) {
   return state;
 }
 
-UpdateRule::UpdateRule(const UpdateRuleOptions& options) : options_(options), workers_(options.worker_count) {
+PushCounts& operator+=(PushCounts& sum, const PushCounts& other) {
+  sum.received += other.received;
+  sum.applied += other.applied;
+  sum.stale += other.stale;
+  sum.duplicate += other.duplicate;
+  sum.rejected += other.rejected;
+  return sum;
+}
+
+PushTally& PushTally::operator+=(const PushTally& other) {
+  counts += other.counts;
+  staleness.Add(other.staleness);
+  return *this;
+}
+
+UpdateRule::UpdateRule(const UpdateRuleOptions& options)
+    : options_(options), workers_(options.worker_count), tallies_(options.worker_count) {
   MUSTER_CHECK(options.worker_count > 0);
   MUSTER_CHECK(options.mode == UpdateMode::kBounded || options.staleness == 0);
 }
 
 UpdateRule::UpdateRule(const UpdateRuleOptions& options, UpdateRuleState state) : UpdateRule(options) {
   step_ = state.step;
-  counts_ = state.counts;
+  earlier_ = state.counts;
   workers_ = std::move(state.workers);
   workers_.resize(options.worker_count);
 }
 
 UpdateRuleState UpdateRule::state() const {
-  UpdateRuleState state{.step = step_, .workers = workers_, .counts = counts_};
+  UpdateRuleState state{.step = step_, .workers = workers_, .counts = counts()};
   state.counts.received -= held();
   return state;
+}
+
+PushCounts UpdateRule::counts() const {
+  PushCounts counts = earlier_;
+  for (const PushTally& tally : tallies_) counts += tally.counts;
+  return counts;
+}
+
+void UpdateRule::BeginTallies() {
+  earlier_ = state().counts;
+  tallies_.assign(options_.worker_count, {});
+  for (const auto& [step, contributions] : held_) {
+    for (const auto& [rank, contribution] : contributions) ++tallies_[rank].counts.received;
+  }
 }
 
 absl::StatusOr<JoinAnswer> UpdateRule::Join(const WorkerIdentity& worker, UpdateActions* actions) {
@@ -62,8 +92,8 @@ absl::Status UpdateRule::CheckNewest(const WorkerIdentity& worker) const {
 
 UpdateActions UpdateRule::Push(const WorkerIdentity& worker, const PushInfo& push) {
   UpdateActions actions;
-  ++counts_.received;
-  const auto reject = [&](absl::Status status) { Reject(push.id, std::move(status), &actions); };
+  ++tallies_[worker.rank].counts.received;
+  const auto reject = [&](absl::Status status) { Reject(worker.rank, push.id, std::move(status), &actions); };
   if (absl::Status newest = CheckNewest(worker); !newest.ok()) {
     reject(std::move(newest));
   } else if (!std::isfinite(push.loss_sum) || !push.finite) {
@@ -76,7 +106,7 @@ UpdateActions UpdateRule::Push(const WorkerIdentity& worker, const PushInfo& pus
     reject(DataLoss("rank %d computed from step %d, but this shard is at step %d: it has lost updates",
                     worker.rank, push.version, step_));
   } else if (options_.mode == UpdateMode::kAsync) {
-    PushAsync(workers_[worker.rank], push, &actions);
+    PushAsync(worker.rank, push, &actions);
   } else if (push.version + options_.staleness < push.step) {
     reject(InvalidArgument("rank %d computed its part of step %d from step %d: more than %d steps apart",
                            worker.rank, push.step, push.version, options_.staleness));
@@ -86,20 +116,23 @@ UpdateActions UpdateRule::Push(const WorkerIdentity& worker, const PushInfo& pus
   return actions;
 }
 
-void UpdateRule::PushAsync(Worker& worker, const PushInfo& push, UpdateActions* actions) {
+void UpdateRule::PushAsync(int rank, const PushInfo& push, UpdateActions* actions) {
+  Worker& worker = workers_[rank];
+  PushTally& tally = tallies_[rank];
   // What is older than the window was answered long ago, whatever it was.
   if (worker.sequences.Contains(push.sequence) || worker.sequences.IsTooOld(push.sequence)) {
-    ++counts_.duplicate;
+    ++tally.counts.duplicate;
     return AnswerLate(PushOutcome::kDuplicate, push, actions);
   }
   const uint64_t staleness = step_ - push.version;
   if (options_.max_staleness && staleness > *options_.max_staleness) {
-    ++counts_.stale;
+    ++tally.counts.stale;
     return AnswerLate(PushOutcome::kStale, push, actions);
   }
   worker.sequences.Insert(push.sequence);
   ++worker.pushes;
-  ++counts_.applied;
+  ++tally.counts.applied;
+  tally.staleness.Add(static_cast<double>(staleness));
   ++step_;
   actions->push_back(
       ApplyAction{.pushes = {push.id},
@@ -115,10 +148,11 @@ void UpdateRule::PushAsync(Worker& worker, const PushInfo& push, UpdateActions* 
 }
 
 void UpdateRule::Contribute(int rank, const PushInfo& push, UpdateActions* actions) {
+  PushCounts& counts = tallies_[rank].counts;
   if (push.step < step_) {
     // Its step is over: it was part of it, and its answer was lost, or the step went on without it.
     const bool applied = workers_[rank].steps.Contains(push.step);
-    ++(applied ? counts_.duplicate : counts_.stale);
+    ++(applied ? counts.duplicate : counts.stale);
     return AnswerLate(applied ? PushOutcome::kDuplicate : PushOutcome::kStale, push, actions);
   }
   const auto [found, added] =
@@ -126,7 +160,7 @@ void UpdateRule::Contribute(int rank, const PushInfo& push, UpdateActions* actio
   if (!added) {
     // Sent again, or computed again by a new process. The first one stays.
     Contribution& held = found->second;
-    ++counts_.duplicate;
+    ++counts.duplicate;
     actions->push_back(DiscardAction{push.id});
     if (held.unanswered != 0) {
       actions->push_back(RefuseAction{
@@ -187,7 +221,8 @@ void UpdateRule::ApplyStep(const std::vector<int>& ranks, UpdateActions* actions
     loss_sum += push.loss_sum;
     workers_[rank].steps.Insert(step_);
     ++workers_[rank].pushes;
-    ++counts_.applied;
+    ++tallies_[rank].counts.applied;
+    tallies_[rank].staleness.Add(static_cast<double>(step_ - push.version));
   }
   apply.step = ++step_;
   const uint64_t samples = apply.samples;
@@ -195,7 +230,7 @@ void UpdateRule::ApplyStep(const std::vector<int>& ranks, UpdateActions* actions
   for (const auto& [rank, contribution] : contributions) {
     const bool chosen = workers_[rank].steps.Contains(step_ - 1);
     if (!chosen) {
-      ++counts_.stale;
+      ++tallies_[rank].counts.stale;
       actions->push_back(DiscardAction{contribution.push.id});
     }
     if (contribution.unanswered == 0) continue;
@@ -255,8 +290,8 @@ std::vector<std::pair<WorkerIdentity, PushInfo>> UpdateRule::held_pushes() const
   return pushes;
 }
 
-void UpdateRule::Reject(PushId id, absl::Status status, UpdateActions* actions) {
-  ++counts_.rejected;
+void UpdateRule::Reject(int rank, PushId id, absl::Status status, UpdateActions* actions) {
+  ++tallies_[rank].counts.rejected;
   actions->push_back(DiscardAction{id});
   actions->push_back(RefuseAction{id, std::move(status)});
 }

@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/histogram.h"
 #include "base/status.h"
 #include "cluster/coordinator.h"
 #include "ps/sliding_window.h"
@@ -49,6 +50,18 @@ struct PushCounts {
   uint64_t duplicate = 0;
   uint64_t rejected = 0;
   friend bool operator==(const PushCounts&, const PushCounts&) = default;
+};
+
+PushCounts& operator+=(PushCounts& sum, const PushCounts& other);
+
+inline constexpr double kStalenessBounds[] = {0, 1, 2, 4, 8, 16, 32, 64, 128, 256};
+
+/// What became of one worker's pushes.
+struct PushTally {
+  PushCounts counts;
+  Histogram staleness{kStalenessBounds};  // of those that are applied, in steps
+
+  PushTally& operator+=(const PushTally& other);
 };
 
 struct WorkerIdentity {
@@ -174,7 +187,11 @@ class UpdateRule {
   int held_of_step() const;
 
   uint64_t step() const { return step_; }
-  const PushCounts& counts() const { return counts_; }
+  /// With those of the state that it went on from.
+  PushCounts counts() const;
+  /// By rank, since the rule was made or told to begin again; then what is held counts as received.
+  const std::vector<PushTally>& tallies() const { return tallies_; }
+  void BeginTallies();
   /// Contributions to steps that are not applied.
   uint64_t held() const;
   /// And of them each, with who is the newest process of its rank.
@@ -191,8 +208,8 @@ class UpdateRule {
     PushOutcome outcome = PushOutcome::kHeld;  // of who waits
   };
 
-  void Reject(PushId id, absl::Status status, UpdateActions* actions);
-  void PushAsync(Worker& worker, const PushInfo& push, UpdateActions* actions);
+  void Reject(int rank, PushId id, absl::Status status, UpdateActions* actions);
+  void PushAsync(int rank, const PushInfo& push, UpdateActions* actions);
   void Contribute(int rank, const PushInfo& push, UpdateActions* actions);
   void AnswerLate(PushOutcome outcome, const PushInfo& push, UpdateActions* actions);
   void ApplyDecided(UpdateActions* actions);
@@ -204,7 +221,8 @@ class UpdateRule {
   uint64_t step_ = 0;
   std::map<uint64_t, std::map<int, Contribution>> held_;  // by step, from step_ on, and rank
   std::map<uint64_t, std::vector<int>> decisions_;        // from step_ on
-  PushCounts counts_;
+  PushCounts earlier_;                                    // before this rule was made
+  std::vector<PushTally> tallies_;
 };
 
 }  // namespace muster

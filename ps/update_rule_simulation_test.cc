@@ -312,6 +312,16 @@ class Simulation {
     const PushCounts& c = rules_[shard].counts();
     ASSERT_EQ(c.received, c.applied + c.stale + c.duplicate + c.rejected + rules_[shard].held());
     ASSERT_EQ(rules_[shard].step(), version_[shard]);
+    PushCounts sum;
+    for (const PushTally& tally : rules_[shard].tallies()) {
+      sum += tally.counts;
+      ASSERT_EQ(tally.staleness.count(), tally.counts.applied);
+      for (size_t i = 1; !IsAsync() && i <= tally.staleness.bounds().size(); ++i) {
+        if (tally.staleness.bounds()[i - 1] < static_cast<double>(scenario_.staleness)) continue;
+        ASSERT_EQ(tally.staleness.counts()[i], 0u) << "the gap is no more than the bound";
+      }
+    }
+    ASSERT_EQ(sum, c);
   }
 
   bool AllFinished() const {

@@ -103,6 +103,22 @@ TEST(AsyncRule, DropsWhatIsTooStale) {
   EXPECT_EQ(rule->counts(), (PushCounts{.received = 5, .applied = 4, .stale = 1}));
 }
 
+TEST(AsyncRule, TellsWhatBecameOfEachWorkersPushes) {
+  Rule rule({.mode = UpdateMode::kAsync, .worker_count = 2, .max_staleness = 3});
+  for (uint64_t i = 1; i <= 3; ++i) rule.Push(0, {.id = i, .sequence = i, .version = i - 1});
+  rule.Push(1, {.id = 4, .sequence = 1});
+  rule.Push(1, {.id = 5, .sequence = 2});
+  rule.Push(1, {.id = 6, .sequence = 1, .version = 4});
+  rule.Push(1, {.id = 7, .sequence = 3, .version = 4, .finite = false});
+  ASSERT_EQ(rule->tallies().size(), 2u);
+  EXPECT_EQ(rule->tallies()[0].counts, (PushCounts{.received = 3, .applied = 3}));
+  EXPECT_THAT(rule->tallies()[0].staleness.counts(), ElementsAre(3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(rule->tallies()[1].counts,
+            (PushCounts{.received = 4, .applied = 1, .stale = 1, .duplicate = 1, .rejected = 1}));
+  EXPECT_THAT(rule->tallies()[1].staleness.counts(), ElementsAre(0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(rule->tallies()[1].staleness.sum(), 3);
+}
+
 TEST(AsyncRule, ScalesTheRateOfWhatIsStale) {
   Rule rule({.mode = UpdateMode::kAsync, .worker_count = 2, .scale_rate = true});
   for (uint64_t i = 1; i <= 3; ++i) {
@@ -229,6 +245,11 @@ TEST(Rule, GoesOnFromItsState) {
   EXPECT_THAT(Texts(restored.Push({0, "first", 0}, {.id = 5, .step = 1, .version = 1, .samples = 1})),
               IsEmpty());
   EXPECT_EQ(restored.held(), 1u);
+  EXPECT_EQ(restored.counts(), (PushCounts{.received = 4, .applied = 2, .duplicate = 1}));
+  EXPECT_EQ(restored.tallies()[0].counts, (PushCounts{.received = 2, .duplicate = 1}));
+  restored.BeginTallies();
+  EXPECT_EQ(restored.counts(), (PushCounts{.received = 4, .applied = 2, .duplicate = 1}));
+  EXPECT_EQ(restored.tallies()[0].counts, (PushCounts{.received = 1})) << "it is held";
   UpdateRule fewer({.mode = UpdateMode::kSync, .worker_count = 1}, state);
   EXPECT_EQ(fewer.state().workers.size(), 1u);
 }

@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
   ca-certificates clang-format cmake g++ git iproute2 mold ninja-build ccache openssh-client openssh-server patchelf python3
   libabsl-dev libbenchmark-dev libcli11-dev libcurl4-openssl-dev libdnnl-dev libeigen3-dev libgmock-dev libgrpc++-dev libgtest-dev
-  libprotobuf-dev libspdlog-dev libssh-dev libssl-dev libxxhash-dev libyaml-cpp-dev nlohmann-json3-dev protobuf-compiler
+  libprotobuf-dev libspdlog-dev libssh-dev libssl-dev libxxhash-dev libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
   protobuf-compiler-grpc zlib1g-dev
   # Tests read saved models with other programs.
   python3-numpy python3-onnx python3-opencv python3-xxhash

@@ -90,6 +90,40 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], 1);
 }
 
+TEST_F(ClusterTraining, ShowSaysWhatTrainersCountAndTime) {
+  constexpr int kFew = 100;
+  const CommandResult run = RunJob(TrainingJob("counted", kFew, "checkpoint: {every_steps: 20}\n", /*ps=*/2));
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_FALSE(Show("counted").contains("metrics"));
+  const CommandResult show = Muster({"show", "counted", "--metrics", "-o", "json"});
+  ASSERT_EQ(show.exit_code, 0) << show.stderr_text;
+  const Json metrics = Json::parse(show.stdout_text)["metrics"];
+  ASSERT_EQ(metrics["workers"].size(), 2u);
+  for (const Json& worker : metrics["workers"]) {
+    EXPECT_EQ(worker["step"], kFew);
+    EXPECT_EQ(worker["steps"], kFew);
+    EXPECT_EQ(worker["samples"], kFew * 20);
+    for (const char* part : {"compute", "push", "wait", "pull"}) EXPECT_GT(worker[part], 0) << part;
+    EXPECT_GT(worker["sent"], kFew * 300'000);
+    EXPECT_GT(worker["memory"], 1'000'000);
+  }
+  ASSERT_EQ(metrics["shards"].size(), 2u);
+  for (const Json& shard : metrics["shards"]) {
+    EXPECT_EQ(shard["role"], "primary");
+    EXPECT_EQ(shard["step"], kFew);
+    EXPECT_EQ(shard["held"], 0);
+    EXPECT_GE(shard["checkpoint_age"], 0);
+  }
+  ASSERT_EQ(metrics["pushes"].size(), 4u);
+  for (const Json& pushes : metrics["pushes"]) {
+    EXPECT_EQ(pushes["applied"], kFew);
+    EXPECT_EQ(pushes["received"], pushes["applied"].get<int>() + pushes["duplicate"].get<int>());
+    EXPECT_EQ(pushes["staleness"], "0: " + std::to_string(kFew));
+  }
+  EXPECT_THAT(Muster({"show", "counted", "-m"}).stdout_text,
+              AllOf(HasSubstr("COMPUTE"), HasSubstr("CHECKPOINT AGE"), HasSubstr("STALENESS")));
+}
+
 TEST_F(ClusterTraining, AKilledParameterServerIsNamedBeforeTheWorkersThatMissIt) {
   Process run = StartJob(TrainingJob("job", kEndlessSteps), "run");
   ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));

@@ -77,7 +77,8 @@ class ParameterServerExchange final : public GradientExchange {
     return ExchangeResult{.step = result.step,
                           .mean_loss = result.mean_loss,
                           .samples = result.samples,
-                          .staleness = result.staleness};
+                          .staleness = result.staleness,
+                          .times = result.times};
   }
 
   absl::StatusOr<ExchangeSummary> AwaitOthers(std::span<float> parameters) override {
@@ -91,6 +92,7 @@ class ParameterServerExchange final : public GradientExchange {
   }
 
   absl::Status Finish() override { return client_.Finish(); }
+  std::vector<Duration> waiting() override { return client_.waiting(); }
   uint64_t bytes_pushed() const override { return client_.bytes_pushed(); }
   uint64_t bytes_pulled() const override { return client_.bytes_pulled(); }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "kernels/optimizer.h"
@@ -26,6 +27,7 @@ struct ExchangeResult {
   double mean_loss = 0;    // over `samples`
   uint64_t samples = 0;    // of all contributions to the update
   uint64_t staleness = 0;  // updates between the parameters the gradient was computed from and this one
+  ExchangeTimes times;     // zero without servers
 };
 
 struct ExchangeSummary {
@@ -51,6 +53,9 @@ class GradientExchange : public RowSource {
 
   /// This worker has succeeded and contributes no more.
   virtual absl::Status Finish() = 0;
+
+  /// By server, how long it has been waited for; 0: it is not. Any thread may call it.
+  virtual std::vector<Duration> waiting() { return {}; }
 
   virtual uint64_t bytes_pushed() const = 0;
   virtual uint64_t bytes_pulled() const = 0;

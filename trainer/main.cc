@@ -16,6 +16,7 @@
 #include "ps/server.h"
 #include "trainer/data/make_data.h"
 #include "trainer/evaluation.h"
+#include "trainer/metrics_export.h"
 #include "trainer/options.h"
 #include "trainer/training.h"
 
@@ -44,6 +45,9 @@ absl::Status Serve(const TrainerOptions& options) {
     MUSTER_ASSIGN_OR_RETURN(server_options.tls, LoadTlsDirectory(options.tls_dir));
   }
   MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(server_options));
+  const auto& [task, cluster] = *options.task;
+  MUSTER_ASSIGN_OR_RETURN(const auto metrics, MetricsExport::Begin(options.metrics, task, cluster,
+                                                                   [&] { return server->metrics(); }));
   return server->Wait();
 }
 

@@ -294,6 +294,13 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--metrics_jsonl", f.options.metrics_jsonl, "File for the metrics on the way")
       ->group(output);
   app.add_option("--log_dir", f.options.log_dir, "Folder for curves that TensorBoard shows")->group(output);
+  app.add_option("--metrics_address", f.options.metrics.address,
+                 "host:port where this task, of any role, answers Prometheus (GET /metrics), without a "
+                 "password")
+      ->group(output);
+  app.add_option("--metrics_file", f.options.metrics.file,
+                 "File for the same, written once a second by this task")
+      ->group(output);
   app.add_option("--save_model", f.options.save_model, "File for the parameters (safetensors)")
       ->group(output);
   app.add_option("--save_onnx", f.options.save_onnx, "File for the model as other programs run it (ONNX)")
@@ -533,6 +540,13 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
     }
   }
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
+  for (const auto& [flag, value] : {std::pair("--metrics_address", options.metrics.address),
+                                    std::pair("--metrics_file", options.metrics.file)}) {
+    if (!value.empty() && !options.task) return InvalidArgument("%s is for tasks of a cluster", flag);
+  }
+  if (!options.metrics.address.empty()) {
+    MUSTER_RETURN_IF_ERROR(Annotate(CheckAddress(options.metrics.address), "--metrics_address"));
+  }
   if (!options.checkpoint_dir.empty() && !options.task) {
     return InvalidArgument(
         "--checkpoint_dir: parameter servers write checkpoints; a process without any has none");

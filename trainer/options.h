@@ -14,6 +14,7 @@
 #include "ps/job_config.h"
 #include "ps/transport.h"
 #include "trainer/device_choice.h"
+#include "trainer/metrics_export.h"
 #include "trainer/models/model.h"
 
 namespace muster {
@@ -51,6 +52,7 @@ struct TrainerOptions {
   bool journal = false;
   bool replicated = false;  // each shard is on two servers; workers have to know
 
+  MetricsTargets metrics;  // of this task
   std::string bind_host;
   std::string tls_dir;
   Transport transport = Transport::kAuto;

@@ -332,6 +332,26 @@ TEST(Options, ATypingErrorIsToldTheNearestFlag) {
       "flags)");
 }
 
+TEST(Options, MetricsAreOfTasks) {
+  const auto parse = [](std::vector<std::string> flags) {
+    return ParseCommandLine(flags, [](const std::string&) { return std::nullopt; });
+  };
+  const std::vector<std::string> task = {"--job_name=ps", "--task_index=0", "--ps_hosts=a:1",
+                                         "--worker_hosts=b:1"};
+  const auto with = [&](const std::string& flag) {
+    std::vector<std::string> flags = task;
+    flags.push_back(flag);
+    return parse(flags);
+  };
+  EXPECT_EQ(with("--metrics_address=0.0.0.0:9464")->options.metrics.address, "0.0.0.0:9464");
+  EXPECT_THAT(std::string(with("--metrics_address=9464").status().message()),
+              HasSubstr("--metrics_address: "));
+  EXPECT_THAT(std::string(parse({"--job_name=local", "--metrics_address=a:1"}).status().message()),
+              HasSubstr("--metrics_address is for tasks of a cluster"));
+  EXPECT_THAT(std::string(parse({"--job_name=local", "--metrics_file=m"}).status().message()),
+              HasSubstr("--metrics_file is for tasks of a cluster"));
+}
+
 TEST(Options, CheckpointsAreOfParameterServers) {
   const auto parse = [](std::vector<std::string> flags, bool local = false) {
     if (!local) {

@@ -23,6 +23,7 @@
 #include "trainer/flat_buffer.h"
 #include "trainer/gradient_exchange.h"
 #include "trainer/load_data.h"
+#include "trainer/metrics_export.h"
 #include "trainer/models/device.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
@@ -30,6 +31,7 @@
 #include "trainer/output_files.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
+#include "trainer/worker_metrics.h"
 
 namespace muster {
 namespace {
@@ -154,6 +156,8 @@ class Training {
   std::unique_ptr<FlatBuffer> gradient_;
   std::unique_ptr<GradientExchange> exchange_;  // after the buffers: what it sends is read from them
   MetricsWriter metrics_;
+  WorkerRecord record_;
+  std::unique_ptr<MetricsExport> metrics_export_;  // reads that and the exchange
 
   uint64_t start_step_ = 0;   // of the parameters when this process joined
   uint64_t step_ = 0;         // of the parameters
@@ -243,6 +247,15 @@ absl::Status Training::Prepare() {
   parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
   gradient_ = std::make_unique<FlatBuffer>(plan_.layout.size() + rows_.largest_size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_, sets.train));
+  if (options_.task) {
+    const auto read = [this] {
+      WorkerMetrics metrics = record_.metrics();
+      metrics.waiting = exchange_->waiting();
+      return metrics;
+    };
+    MUSTER_ASSIGN_OR_RETURN(metrics_export_,
+                            MetricsExport::Begin(options_.metrics, options_.task->task, read));
+  }
   if (is_chief_) {
     MUSTER_RETURN_IF_ERROR(CheckOutputFiles({{"--result_json", options_.result_json},
                                              {"--save_model", options_.save_model},
@@ -318,6 +331,7 @@ absl::Status Training::Loop() {
 }
 
 absl::Status Training::Step() {
+  const TimePoint start = Now();
   // In sync and bounded mode all workers share one stream of batches, by step; in async mode each goes along
   // its own part of it at its own pace.
   const uint64_t number = options_.is_async() ? local_steps_ : step_;
@@ -337,6 +351,7 @@ absl::Status Training::Step() {
                                   .loss_sum = local.loss_sum,
                                   .gradient = gradient,
                                   .rows = pushed_rows_};
+  const Duration compute = Now() - start;
   const auto exchanged = exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues());
   if (absl::IsInvalidArgument(exchanged.status())) {  // they do not know where in the model
     MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_));
@@ -350,6 +365,13 @@ absl::Status Training::Step() {
   ++local_steps_;
   train_loss_ = result.mean_loss;
   staleness_ = result.staleness;
+  record_.Add({.step = step_,
+               .samples = contribution.samples,
+               .loss = result.mean_loss,
+               .sent_bytes = exchange_->bytes_pushed(),
+               .received_bytes = exchange_->bytes_pulled(),
+               .compute = compute,
+               .exchange = result.times});
   return is_chief_ ? Report(result) : absl::OkStatus();
 }
 

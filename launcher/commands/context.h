@@ -24,6 +24,7 @@ struct CommandFlags {
   std::string known_hosts;
   OutputFormat format = OutputFormat::kText;
   bool accept_new = false;     // check
+  bool metrics = false;        // show
   bool detach = false;         // run
   bool follow = false;         // logs
   bool quiet = false;          // run: without the tasks' output

@@ -8,6 +8,7 @@
 #include "launcher/fleet.h"
 #include "launcher/host_session.h"
 #include "launcher/plan.h"
+#include "launcher/task_metrics.h"
 
 namespace muster {
 namespace {
@@ -39,6 +40,52 @@ std::string RecordedState(const record::JobRecord& record) {
       return "Stopped";
   }
   return "";
+}
+
+// A whole file of a task's folder.
+absl::StatusOr<std::string> ReadTaskFile(AgentConnection& connection, const std::string& job,
+                                         const std::string& task, const std::string& path,
+                                         TimePoint deadline) {
+  agent::Request request;
+  request.mutable_read_file()->set_job(job);
+  request.mutable_read_file()->set_task(task);
+  request.mutable_read_file()->set_path(path);
+  MUSTER_ASSIGN_OR_RETURN(const uint64_t id, connection.Send(request, deadline));
+  std::string text;
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(const auto answer, connection.Receive(-1, deadline));
+    if (!answer) return DeadlineExceeded("%s of %s does not come", path, task);
+    if (answer->id != id) continue;
+    MUSTER_RETURN_IF_ERROR(StatusOf(answer->response, task));
+    text += answer->response.read_file().data();
+    if (answer->response.last()) return text;
+  }
+}
+
+// By task; without those that have written none.
+using MetricsByTask = std::map<std::string, std::vector<MetricSample>>;
+
+absl::Status ReadMetrics(AgentConnection& connection, const std::string& job,
+                         const std::map<std::string, agent::TaskStatus>& tasks, TimePoint deadline,
+                         MetricsByTask* metrics) {
+  for (const auto& [task, status] : tasks) {
+    const auto text = ReadTaskFile(connection, job, task, kTaskMetricsFile, deadline);
+    if (absl::IsNotFound(text.status())) continue;
+    MUSTER_RETURN_IF_ERROR(text.status());
+    MUSTER_ASSIGN_OR_RETURN((*metrics)[task], ParseMetrics(*text));
+  }
+  return absl::OkStatus();
+}
+
+MetricsTables TablesOf(const record::JobRecord& record, std::vector<MetricsByTask>& of_hosts) {
+  std::vector<std::pair<std::string, std::vector<MetricSample>>> in_order;
+  for (const record::Task& task : record.tasks()) {
+    for (MetricsByTask& of_host : of_hosts) {
+      const auto found = of_host.find(task.id());
+      if (found != of_host.end()) in_order.emplace_back(task.id(), std::move(found->second));
+    }
+  }
+  return MakeMetricsTables(in_order);
 }
 
 std::string StateName(const agent::TaskStatus& status) {
@@ -129,17 +176,18 @@ absl::Status ShowCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
   const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
   std::vector<std::map<std::string, agent::TaskStatus>> tasks(hosts.size());
-  const std::vector<absl::Status> statuses =
-      AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
-               [&](size_t i, AgentConnection& connection) -> absl::Status {
-                 agent::Request request;
-                 request.mutable_list_tasks()->set_job(record.id());
-                 MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
-                                         connection.Call(request, Now() + context.connect_timeout()));
-                 for (const agent::TaskStatus& task : response.list_tasks().tasks())
-                   tasks[i][task.task()] = task;
-                 return absl::OkStatus();
-               });
+  std::vector<MetricsByTask> metrics(hosts.size());
+  const std::vector<absl::Status> statuses = AskHosts(
+      hosts, context.connect_options(record), context.connect_timeout(),
+      [&](size_t i, AgentConnection& connection) -> absl::Status {
+        agent::Request request;
+        request.mutable_list_tasks()->set_job(record.id());
+        MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
+                                connection.Call(request, Now() + context.connect_timeout()));
+        for (const agent::TaskStatus& task : response.list_tasks().tasks()) tasks[i][task.task()] = task;
+        if (!context.flags().metrics) return absl::OkStatus();
+        return ReadMetrics(connection, record.id(), tasks[i], Now() + context.connect_timeout(), &metrics[i]);
+      });
 
   Table host_table({"HOST", "STATE", "SSH ADDRESS", "DATA ADDRESS", "TASKS"});
   std::map<std::string, size_t> host_index;
@@ -172,13 +220,26 @@ absl::Status ShowCommand(const CommandContext& context) {
                     Age(status.started_micros(), ended ? status.ended_micros() : now), addresses[task.id()],
                     status.reason()});
   }
+  const MetricsTables metric_tables = TablesOf(record, metrics);
   if (context.flags().format == OutputFormat::kJson) {
-    PrintToStdout(absl::StrFormat("{\"job\": \"%s\", \"state\": \"%s\", \"hosts\": %s, \"tasks\": %s}\n",
+    const std::string of_metrics =
+        context.flags().metrics
+            ? absl::StrFormat(", \"metrics\": {\"workers\": %s, \"shards\": %s, \"pushes\": %s}",
+                              metric_tables.workers.ToJson(), metric_tables.shards.ToJson(),
+                              metric_tables.pushes.ToJson())
+            : "";
+    PrintToStdout(absl::StrFormat("{\"job\": \"%s\", \"state\": \"%s\", \"hosts\": %s, \"tasks\": %s%s}\n",
                                   record.id(), RecordedState(record), host_table.ToJson(),
-                                  task_table.ToJson()));
+                                  task_table.ToJson(), of_metrics));
   } else {
     PrintToStdout(absl::StrFormat("job %s, %s, generation %d\n\n%s\n%s", record.id(), RecordedState(record),
                                   record.cluster().generation(), host_table.ToText(), task_table.ToText()));
+    for (const Table& table : {metric_tables.workers, metric_tables.shards, metric_tables.pushes}) {
+      if (!table.empty()) PrintToStdout("\n" + table.ToText());
+    }
+    if (context.flags().metrics && metric_tables.workers.empty() && metric_tables.shards.empty()) {
+      PrintToStdout("\nno task has written metrics; those of a model do, from their first second on\n");
+    }
     if (record.cluster().has_ending()) {
       PrintToStdout(absl::StrFormat("\n%s\n", record.cluster().ending().message()));
     }

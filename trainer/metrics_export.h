@@ -1,0 +1,38 @@
+// MetricsExport: a task's metrics in Prometheus' text format, over HTTP and in a file. docs/ARCHITECTURE.md
+// lists their names.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "cluster/cluster_spec.h"
+#include "ps/server_metrics.h"
+#include "trainer/worker_metrics.h"
+
+namespace muster {
+
+struct MetricsTargets {
+  /// "host:port" of this machine that answers GET /metrics. There is no TLS and no password: whoever reaches
+  /// it may read. Empty: none.
+  std::string address;
+  /// Replaced once a second, and at the end. What keeps it from being written is said once. Empty: none.
+  std::string file;
+};
+
+/// Works until it is gone.
+class MetricsExport {
+ public:
+  /// `read` is called by threads of its own, one at a time or not, as long as it lives. Unavailable, with the
+  /// address: it cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<MetricsExport>> Begin(const MetricsTargets& targets, TaskId task,
+                                                              std::function<WorkerMetrics()> read);
+  /// Likewise, of a server of this cluster.
+  static absl::StatusOr<std::unique_ptr<MetricsExport>> Begin(const MetricsTargets& targets, TaskId task,
+                                                              const ClusterSpec& cluster,
+                                                              std::function<ServerMetrics()> read);
+  virtual ~MetricsExport() = default;
+};
+
+}  // namespace muster
