@@ -399,7 +399,8 @@ bool Daemon::Step(FileStream& stream, TimePoint now) {
     return true;
   }
   const std::string bytes = data.value_or("");
-  const bool last = bytes.empty() && !more_may_come;
+  // One opening reads a file that others replace as it was at one time, if it is no larger than this.
+  const bool last = bytes.size() < kFileChunkBytes && !more_may_come;
   if (!bytes.empty() || last) {
     agent::Response response;
     response.set_last(last);

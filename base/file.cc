@@ -39,14 +39,15 @@ absl::Status WriteInPlace(const std::filesystem::path& path, std::string_view by
   return Annotate(status, path.string());
 }
 
-absl::Status ReplaceFile(const std::filesystem::path& path, std::string_view bytes, mode_t mode) {
+absl::Status ReplaceFile(const std::filesystem::path& path, std::string_view bytes, mode_t mode, Sync sync) {
   const std::filesystem::path temporary = path.string() + ".tmp" + RandomName(8);
   UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!fd.valid()) return ErrnoError(errno, temporary.string());
   absl::Status status = WriteAll(fd.get(), bytes);
-  if (status.ok() && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
+  if (status.ok() && sync == Sync::kYes && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoError(errno, "rename");
   if (!status.ok()) ::unlink(temporary.c_str());
+  if (sync == Sync::kNo) return Annotate(status, path.string());
   // Without this the new name may be forgotten when the power goes.
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -110,11 +111,12 @@ absl::Status WriteAll(int fd, std::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode) {
+absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode,
+                                 Sync sync) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return WriteInPlace(path, bytes);
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path target, FollowLinks(path));
-  return ReplaceFile(target, bytes, mode);
+  return ReplaceFile(target, bytes, mode, sync);
 }
 
 absl::Status ValidateRelativePath(std::string_view path) {

@@ -49,8 +49,10 @@ absl::StatusOr<std::string> ReadRegularFile(const std::filesystem::path& path,
 /// the new one. A symbolic link stays: the file that it names is replaced, or made where there is none yet.
 /// What exists and is no regular file (a device, a pipe, which waits for its reader) is opened and written in
 /// place, not atomically; a folder is an error.
+/// kNo: after a loss of power the file may be empty.
+enum class Sync { kYes, kNo };
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes,
-                                 mode_t mode = 0644);
+                                 mode_t mode = 0644, Sync sync = Sync::kYes);
 
 /// All of `bytes` to a blocking descriptor, through EINTR and short writes. Works on sockets and pipes with
 /// SIGPIPE ignored.

@@ -96,7 +96,7 @@ void Declare(CommandLine& line) {
   line.run->add_flag("-d,--detach", flags.detach, "Return once every task runs");
   line.run->add_flag("-q,--quiet", flags.quiet, "Without the output of the tasks");
   line.show->add_flag("-m,--metrics", flags.metrics,
-                      "Also what its trainers count and time, as of the last second");
+                      "Also what its trainers count and time, as of the last second that they ran");
   line.logs->add_option("TASK", flags.tasks, "Only these: worker:0");
   line.logs->add_flag("-f,--follow", flags.follow, "Go on until the tasks have ended");
 }

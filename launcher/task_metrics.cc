@@ -1,9 +1,12 @@
 #include "launcher/task_metrics.h"
 
+#include <absl/strings/ascii.h>
+#include <absl/strings/escaping.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 namespace muster {
@@ -19,9 +22,9 @@ bool TakeLabels(std::string_view* text, Labels* labels) {
     std::string& value = (*labels)[std::string(text->substr(0, equals))];
     size_t at = equals + 2;
     for (; at < text->size() && (*text)[at] != '"'; ++at) {
-      const bool is_escaped = (*text)[at] == '\\' && at + 1 < text->size();
-      if (is_escaped) ++at;
-      value += is_escaped && (*text)[at] == 'n' ? '\n' : (*text)[at];
+      if ((*text)[at] == '\\' && at + 1 < text->size()) ++at;
+      if (absl::ascii_iscntrl(static_cast<unsigned char>((*text)[at]))) return false;  // it is shown
+      value += (*text)[at];
     }
     if (at >= text->size()) return false;
     text->remove_prefix(at + 1);
@@ -42,6 +45,8 @@ bool ParseLine(std::string_view line, MetricSample* sample) {
   }
   return line.starts_with(' ') && absl::SimpleAtod(std::string(line.substr(1)), &sample->value);
 }
+
+bool IsCount(const std::optional<double>& value) { return value && *value >= 0 && *value < 9e18; }
 
 bool Has(const MetricSample& sample, const std::string& name, const Labels& labels) {
   return sample.name == name && std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
@@ -64,15 +69,15 @@ class Samples {
 
   Cell Number(const std::string& name, const Labels& labels = {}) const {
     const auto value = Find(name, labels);
-    return value ? Cell(static_cast<int64_t>(*value)) : Cell();
+    return IsCount(value) ? Cell(static_cast<int64_t>(*value)) : Cell();
   }
   Cell Bytes(const std::string& name) const {
     const auto value = Find(name);
-    return value ? Cell::Bytes(static_cast<uint64_t>(*value)) : Cell();
+    return IsCount(value) ? Cell::Bytes(static_cast<uint64_t>(*value)) : Cell();
   }
   Cell Seconds(const std::string& name, const Labels& labels) const {
     const auto value = Find(name, labels);
-    return value ? Cell::Seconds(*value) : Cell();
+    return value && std::isfinite(*value) ? Cell::Seconds(*value) : Cell();
   }
   Cell MeanSeconds(const std::string& name, const Labels& labels) const {
     const auto count = Find(name + "_count", labels), sum = Find(name + "_sum", labels);
@@ -132,7 +137,8 @@ absl::StatusOr<std::vector<MetricSample>> ParseMetrics(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.empty() || line.starts_with('#')) continue;
     if (!ParseLine(line, &samples.emplace_back())) {
-      return InvalidArgument("line %d is no metric: '%s'", number, std::string(line.substr(0, 80)));
+      return InvalidArgument("line %d is no metric: '%s'", number,
+                             absl::CHexEscape(std::string(line.substr(0, 80))));
     }
   }
   return samples;

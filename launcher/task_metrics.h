@@ -19,8 +19,8 @@ struct MetricSample {
   double value = 0;
 };
 
-/// Prometheus' text format without times of samples. InvalidArgument, with the line, where it is something
-/// else.
+/// Prometheus' text format without times of samples and control characters in labels. InvalidArgument, with
+/// the line, where it is something else.
 absl::StatusOr<std::vector<MetricSample>> ParseMetrics(std::string_view text);
 
 struct MetricsTables {

@@ -11,17 +11,17 @@ using ::testing::HasSubstr;
 TEST(TaskMetrics, AreReadWithTheirLabels) {
   const auto samples = ParseMetrics(
       "# HELP a_total What.\n# TYPE a_total counter\na_total 3\n\n"
-      "b{task=\"ps:0\",path=\"C:\\\\x\\\"y\\n\"} -2.5e-3\nc_bucket{le=\"+Inf\"} +Inf\nd{} 1");
+      "b{task=\"ps:0\",path=\"C:\\\\x\\\"y\"} -2.5e-3\nc_bucket{le=\"+Inf\"} +Inf\nd{} 1");
   ASSERT_TRUE(samples.ok()) << samples.status();
   ASSERT_EQ(samples->size(), 4u);
   EXPECT_EQ(samples->at(0).name, "a_total");
   EXPECT_EQ(samples->at(0).value, 3);
   EXPECT_EQ(samples->at(1).labels.at("task"), "ps:0");
-  EXPECT_EQ(samples->at(1).labels.at("path"), "C:\\x\"y\n");
+  EXPECT_EQ(samples->at(1).labels.at("path"), "C:\\x\"y");
   EXPECT_EQ(samples->at(1).value, -2.5e-3);
   EXPECT_EQ(samples->at(2).labels.at("le"), "+Inf");
   for (const std::string line : {"a", "a{", "a{b", "a{b=\"", "a{b=\"c", "a{b=\"c\\", "a{b=\"c\"",
-                                 "a{b=\"c\"}", "a{b=\"c\"}1", "a x", " 1", "{} 1"}) {
+                                 "a{b=\"c\"}", "a{b=\"c\"}1", "a x", " 1", "{} 1", "a{b=\"\x1b[2J\"} 1"}) {
     const auto bad = ParseMetrics("good 1\n" + line + "\n");
     EXPECT_THAT(std::string(bad.status().message()), HasSubstr("line 2 is no metric")) << line;
   }
@@ -29,7 +29,8 @@ TEST(TaskMetrics, AreReadWithTheirLabels) {
 
 TEST(TaskMetrics, BecomeTables) {
   const auto worker = ParseMetrics(
-      "muster_worker_step 70\nmuster_worker_steps_total 20\nmuster_worker_samples_total 200\n"
+      "muster_worker_step 70\nmuster_worker_steps_total 20\nmuster_worker_sent_bytes_total "
+      "NaN\nmuster_worker_samples_total 200\n"
       "muster_worker_step_seconds_count{phase=\"compute\"} 20\n"
       "muster_worker_step_seconds_sum{phase=\"compute\"} 0.05\n"
       "muster_worker_step_seconds_count{phase=\"push\"} 0\nmuster_worker_step_seconds_sum{phase=\"push\"} 0\n"

@@ -21,11 +21,11 @@ struct ParameterServerClient::Shard {
   TimePoint join_deadline, next_attempt;
   absl::Status last_error;
   ps::JoinReply joined_as;
-  uint64_t epoch = 0;     // number, when it was joined
-  uint64_t pushes = 0;    // applied of this rank, then
-  uint64_t awaiting = 0;  // the number of the request in flight, 0 if none
-  bool asking = false;    // whether that may be sent
-  TimePoint in_flight_since;
+  uint64_t epoch = 0;                     // number, when it was joined
+  uint64_t pushes = 0;                    // applied of this rank, then
+  uint64_t awaiting = 0;                  // the number of the request in flight, 0 if none
+  bool asking = false;                    // whether that may be sent
+  std::optional<TimePoint> waited_since;  // for it to answer, or to be joined
   std::optional<Request> in_flight;
   TimePoint sent_at;  // when it was told to send that, as a whole
   ShardClock clock;   // in async mode each shard counts its own steps
@@ -44,6 +44,7 @@ constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(300);
 constexpr Duration kReplicaJoinTimeout = std::chrono::seconds(3);
 constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
+constexpr uint64_t kMostHeldUs = 1'000'000'000'000;     // days: whatever a server says
 constexpr Duration kStallAfter = std::chrono::seconds(3);
 constexpr Duration kStallAgainAfter = std::chrono::seconds(30);
 
@@ -75,7 +76,7 @@ std::vector<Duration> ParameterServerClient::waiting() {
   const std::lock_guard lock(connections_mutex_);
   std::vector<Duration> waiting;
   for (const auto& shard : shards_) {
-    waiting.push_back(shard->awaiting != 0 ? Now() - shard->in_flight_since : Duration());
+    waiting.push_back(shard->waited_since ? Now() - *shard->waited_since : Duration());
   }
   return waiting;
 }
@@ -191,6 +192,7 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
     const std::lock_guard lock(connections_mutex_);
     shard->join = 0;
     shard->next_attempt = start;
+    if (shard->wanted && !shard->waited_since) shard->waited_since = start;
   }
   std::vector<FrameQueue::Event> of_others;
   absl::Status status;
@@ -324,6 +326,7 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
   shard.joined = true;
   shard.awaiting = 0;
   shard.asking = false;
+  if (!shard.in_flight) shard.waited_since.reset();
   return absl::OkStatus();
 }
 
@@ -343,6 +346,8 @@ absl::Status ParameterServerClient::JoinAgain() {
     if (!shard->wanted) continue;
     if (!shard->joined) {  // all have finished: it has ended, or need not know
       shard->in_flight.reset();
+      const std::lock_guard lock(connections_mutex_);
+      shard->waited_since.reset();
       continue;
     }
     if (shard->joined_as.epoch() != epoch_) {
@@ -388,7 +393,6 @@ void ParameterServerClient::SendWhole(Shard& shard) {
 // After the request itself, so that no heartbeat asks for what cannot be there.
 void ParameterServerClient::SetAwaiting(Shard& shard, uint64_t request, bool asking) {
   const std::lock_guard lock(connections_mutex_);
-  if (shard.awaiting == 0) shard.in_flight_since = Now();
   shard.awaiting = request;
   shard.asking = asking;
   shard.last_heard = Now();
@@ -535,6 +539,10 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
   std::vector<ps::ServerHeader> replies(shards_.size());
   for (size_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->in_flight = std::move(requests[i]);
+    if (shards_[i]->in_flight) {
+      const std::lock_guard lock(connections_mutex_);
+      shards_[i]->waited_since = Now();
+    }
     if (shards_[i]->in_flight && shards_[i]->joined) Send(*shards_[i]);
   }
   const auto is_lost = [](const auto& shard) { return shard->in_flight && !shard->joined; };
@@ -561,9 +569,12 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
     if (!*reply) continue;
     const ps::ServerHeader& header = (*reply)->header;
     MUSTER_RETURN_IF_ERROR(ReceiveFloats(*shard, **reply, destination));
-    const TimePoint sent = std::max(shard->sent_at, shard->connection->last_sent());
-    const Duration held = std::chrono::microseconds(header.held_us());
-    times_ = {.push = sent - shard->sent_at, .pull = std::max(Now() - sent - held, Duration::zero())};
+    // Before the server had it, if it is not known better.
+    const auto held = std::chrono::microseconds(std::min(header.held_us(), kMostHeldUs));
+    const TimePoint had = std::max(Now() - held, shard->sent_at);
+    const TimePoint sent =
+        std::clamp(shard->connection->SentAt(header.request()).value_or(had), shard->sent_at, had);
+    times_ = {.push = sent - shard->sent_at, .pull = had - sent};
     if (options_.replicated && header.has_finish()) has_finished_ = true;
     if (header.has_push()) {
       const uint64_t version = header.push().step();
@@ -577,6 +588,7 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
       const std::lock_guard lock(connections_mutex_);
       shard->awaiting = 0;
       shard->asking = false;
+      shard->waited_since.reset();
     }
     shard->in_flight.reset();
     replies[shard->task.index] = std::move((*reply)->header);

@@ -54,11 +54,11 @@ struct JoinResult {
   uint64_t pushes = 0;  // applied of this rank before
 };
 
-/// Where the time of an exchange went. All is as it was with the shard whose answer came last.
+/// Where the time of an exchange went, as it was with the shard whose answer came last: docs/ARCHITECTURE.md.
 struct ExchangeTimes {
-  Duration push{};  // until the gradient was on its way: to encode, and to hand it over
-  Duration wait{};  // for other workers, for the update, for servers that were lost
-  Duration pull{};  // on the way to and from the server, beyond that, and to decode
+  Duration push{};  // to encode the gradient and to hand it over
+  Duration wait{};  // what remains
+  Duration pull{};  // on the way, before and after the server had it
 };
 
 struct PushResult {

@@ -26,9 +26,13 @@ std::optional<Request> Requests::Take(PushId id) {
 
 void Requests::Answer(const Request& request, ps::ServerHeader header,
                       const std::vector<grpc::Slice>& payload) {
+  header.set_version(kWireVersion);
   header.set_request(request.number);
-  header.set_held_us(std::chrono::duration_cast<std::chrono::microseconds>(Now() - request.since).count());
-  Send(request.stream, std::move(header), payload);
+  outbox_->Send(
+      [this, stream = request.stream, since = request.since, header = std::move(header), payload]() mutable {
+        header.set_held_us(std::chrono::duration_cast<std::chrono::microseconds>(Now() - since).count());
+        frames_->Send(stream, EncodeFrame(header, payload));
+      });
 }
 
 void Requests::Answer(PushId id, ps::ServerHeader header) {

@@ -50,9 +50,13 @@ void ShardConnection::InjectFaults(const std::optional<FrameFaultOptions>& fault
 class ShardConnection::Stream {
  public:
   using OnFrame = std::function<void(std::optional<grpc::ByteBuffer>)>;  // none: it broke, the last call
+  struct Sent {
+    uint64_t request = 0;  // 0: a frame that is none
+    TimePoint at;
+  };
   virtual ~Stream() = default;
-  virtual void Send(grpc::ByteBuffer frame, bool is_request) = 0;
-  virtual TimePoint last_sent() const = 0;
+  virtual void Send(grpc::ByteBuffer frame, uint64_t request) = 0;
+  virtual Sent last_sent() const = 0;
   virtual bool is_local() const { return false; }
 };
 
@@ -74,9 +78,9 @@ class ShardConnection::GrpcStream final : public Stream,
     changed_.wait(lock, [this] { return done_; });
   }
 
-  void Send(grpc::ByteBuffer frame, bool is_request) override {
+  void Send(grpc::ByteBuffer frame, uint64_t request) override {
     const std::lock_guard lock(mutex_);
-    outgoing_.push_back({std::move(frame), is_request});
+    outgoing_.push_back({std::move(frame), request});
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front().frame);
   }
 
@@ -91,11 +95,14 @@ class ShardConnection::GrpcStream final : public Stream,
     }
   }
 
-  TimePoint last_sent() const override { return last_sent_; }
+  Sent last_sent() const override {
+    const std::lock_guard lock(mutex_);
+    return last_sent_;
+  }
 
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
-    if (outgoing_.front().is_request) last_sent_ = Now();
+    if (const uint64_t request = outgoing_.front().request; request != 0) last_sent_ = {request, Now()};
     outgoing_.pop_front();
     if (ok && !outgoing_.empty()) StartWrite(&outgoing_.front().frame);
     if (!ok) Break();
@@ -111,7 +118,7 @@ class ShardConnection::GrpcStream final : public Stream,
  private:
   struct Outgoing {
     grpc::ByteBuffer frame;
-    bool is_request = false;
+    uint64_t request = 0;
   };
 
   void Break() {
@@ -124,8 +131,8 @@ class ShardConnection::GrpcStream final : public Stream,
   const OnFrame on_frame_;
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
-  std::atomic<TimePoint> last_sent_ = TimePoint();
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  Sent last_sent_;
   std::condition_variable changed_;
   std::deque<Outgoing> outgoing_;  // the front one is being written
   bool broken_ = false;
@@ -152,11 +159,16 @@ class ShardConnection::SameHostStream final : public Stream {
     local_ = nullptr;
   }
 
-  void Send(grpc::ByteBuffer frame, bool is_request) override {
+  void Send(grpc::ByteBuffer frame, uint64_t request) override {
     local_->Send(std::move(frame));
-    if (is_request) last_sent_ = Now();
+    if (request == 0) return;
+    const std::lock_guard lock(sent_mutex_);
+    last_sent_ = {request, Now()};
   }
-  TimePoint last_sent() const override { return last_sent_; }
+  Sent last_sent() const override {
+    const std::lock_guard lock(sent_mutex_);
+    return last_sent_;
+  }
   bool is_local() const override { return true; }
 
  private:
@@ -211,7 +223,8 @@ class ShardConnection::SameHostStream final : public Stream {
   std::optional<grpc::ByteBuffer> offer_;
   bool is_over_ = false;  // nothing is waited for any more
   std::atomic<bool> is_welcome_ = false;
-  std::atomic<TimePoint> last_sent_ = TimePoint();
+  mutable std::mutex sent_mutex_;
+  Sent last_sent_;
   std::unique_ptr<LocalStream> local_;  // never changes once it is there
   std::unique_ptr<GrpcStream> alive_;
 };
@@ -262,9 +275,8 @@ void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport tra
   };
   if (const auto faults = injected.Get()) {
     const uint64_t stream = 2 * injected.NextStream();
-    outgoing_faults_ = std::make_unique<FrameFaults>(*faults, stream, [this](grpc::ByteBuffer frame) {
-      stream_->Send(std::move(frame), /*is_request=*/true);
-    });
+    outgoing_faults_ = std::make_unique<FrameFaults>(
+        *faults, stream, [this](grpc::ByteBuffer frame) { stream_->Send(std::move(frame), /*request=*/0); });
     incoming_faults_ = std::make_unique<FrameFaults>(*faults, stream + 1, [this](grpc::ByteBuffer frame) {
       queue_->Push({id_, std::move(frame)});
     });
@@ -289,14 +301,17 @@ ShardConnection::~ShardConnection() {
   }
 }
 
-TimePoint ShardConnection::last_sent() const { return stream_->last_sent(); }
+std::optional<TimePoint> ShardConnection::SentAt(uint64_t request) const {
+  const Stream::Sent sent = stream_->last_sent();
+  return sent.request == request ? std::optional(sent.at) : std::nullopt;
+}
 
 bool ShardConnection::is_local() const { return stream_->is_local(); }
 
 uint64_t ShardConnection::Send(const ps::ClientHeader& header, const std::vector<grpc::Slice>& payload) {
   grpc::ByteBuffer frame = EncodeFrame(header, payload);
   const uint64_t bytes = frame.Length();
-  outgoing_faults_ ? outgoing_faults_->Pass(frame) : stream_->Send(std::move(frame), header.request() != 0);
+  outgoing_faults_ ? outgoing_faults_->Pass(frame) : stream_->Send(std::move(frame), header.request());
   return bytes;
 }
 

@@ -50,8 +50,9 @@ class ShardConnection {
   /// What an event of this connection says. Fails as Receive does.
   absl::StatusOr<ShardReply> Decode(const FrameQueue::Event& event) const;
 
-  /// When the last request that is on its way as a whole was: the kernel has it, or the server's memory.
-  TimePoint last_sent() const;
+  /// When this request, the last one, was on its way as a whole, as far as is known yet: the kernel had it,
+  /// or the server's memory.
+  std::optional<TimePoint> SentAt(uint64_t request) const;
 
   uint64_t id() const { return id_; }
   bool is_local() const;

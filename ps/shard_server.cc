@@ -122,6 +122,7 @@ class Server final : public ShardServer, private Replication::Host {
   void BeginCoordinator();
   void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
   void EndShardEpoch();
+  std::vector<PushTally> Tallies() const;
   bool BeginEpoch(const Epoch& epoch);
   ps::ShardJoin OwnJoin() const;
   void TellOwnCheckpoints();
@@ -185,6 +186,7 @@ class Server final : public ShardServer, private Replication::Host {
   std::string uuid_;  // of what this process is to the coordinator
   Outbox outbox_;
   std::unique_ptr<Requests> requests_;
+  TimePoint arrival_;  // of the frame that is being handled
   std::optional<absl::Status> end_;
   std::string waits_for_;  // what the job waits for, if it has for long
   TimePoint next_stall_log_;
@@ -360,17 +362,14 @@ ShardMetrics Server::metrics() const {
   if (keeps_checkpoints()) metrics.checkpoint_age = checkpointer_->age();
   const std::lock_guard lock(mutex_);
   metrics.serves = serves();
-  metrics.workers = tallies_;
+  metrics.workers = Tallies();
   metrics.queued_pushes = turns_.waiting();
   if (const Coordinator* const members = coordinator(); members != nullptr && is_stalled()) {
     metrics.awaited = members->AwaitedRanks();
     metrics.waiting = Now() - members->waiting_since();
   }
-  if (!shard_) return metrics;
-  const UpdateRule& rule = shard_->rule();
-  metrics.step = rule.step();
-  metrics.held_pushes = static_cast<int64_t>(rule.held());
-  for (size_t rank = 0; rank < tallies_.size(); ++rank) metrics.workers[rank] += rule.tallies()[rank];
+  if (const UpdateRule* const rule = KnownRule(); rule != nullptr) metrics.step = rule->step();
+  if (shard_) metrics.held_pushes = static_cast<int64_t>(shard_->rule().held());
   return metrics;
 }
 
@@ -448,8 +447,10 @@ void Server::OnClosed(StreamId stream) {
 }
 
 void Server::OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) {
+  const TimePoint arrival = Now();
   absl::Status status = DecodePush(stream, header, &gradient);
   const std::lock_guard lock(mutex_);
+  arrival_ = arrival;
   try {
     if (status.ok()) status = Handle(stream, header, std::move(gradient));
   } catch (const std::bad_alloc&) {
@@ -653,8 +654,11 @@ absl::Status Server::HandlePush(StreamId stream, const WorkerIdentity& worker, u
     }
     if (!Log(record, gradient.values)) return *end_;
   }
-  const PushId id = requests_->Add(
-      {.stream = stream, .number = request, .rows = push.next_rows(), .version = push.version()});
+  const PushId id = requests_->Add({.stream = stream,
+                                    .number = request,
+                                    .rows = push.next_rows(),
+                                    .version = push.version(),
+                                    .since = arrival_});
   shard_->Push(worker, id, push, std::move(gradient));
   return absl::OkStatus();
 }
@@ -821,13 +825,19 @@ void Server::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rul
   });
 }
 
-// What it holds will be sent again.
 void Server::EndShardEpoch() {
-  if (!shard_) return;
-  const UpdateRule& rule = shard_->rule();
-  for (size_t rank = 0; rank < tallies_.size(); ++rank) tallies_[rank] += rule.tallies()[rank];
-  for (const auto& [worker, push] : rule.held_pushes()) --tallies_[worker.rank].counts.received;
+  tallies_ = Tallies();
   shard_.reset();
+}
+
+// Without what is held, which may have to be sent again: so that no count ever goes down.
+std::vector<PushTally> Server::Tallies() const {
+  std::vector<PushTally> tallies = tallies_;
+  if (!shard_) return tallies;
+  const UpdateRule& rule = shard_->rule();
+  for (size_t rank = 0; rank < tallies.size(); ++rank) tallies[rank] += rule.tallies()[rank];
+  for (const auto& [worker, push] : rule.held_pushes()) --tallies[worker.rank].counts.received;
+  return tallies;
 }
 
 // What was asked for in the epoch before is to be asked again, after a join. False: the checkpoint cannot be
@@ -1261,7 +1271,10 @@ void Server::Propose() {
 }
 
 // What this server knows of the workers, whether it is the primary or the backup.
-const UpdateRule* Server::KnownRule() const { return shard_ ? &shard_->rule() : replication_->rule(); }
+const UpdateRule* Server::KnownRule() const {
+  if (shard_) return &shard_->rule();
+  return replication_ ? replication_->rule() : nullptr;
+}
 
 void Server::ProposeTo(StreamId stream, int rank) {
   ps::ServerHeader header;

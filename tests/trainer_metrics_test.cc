@@ -101,7 +101,7 @@ TEST_F(TrainerMetrics, AreThereWhileTasksTrain) {
     EXPECT_THAT(server.at("muster_ps_received_bytes_total{" + task + "}"), Gt(0));
     EXPECT_THAT(server.at("muster_ps_sent_bytes_total{" + task + "}"), Gt(0));
     EXPECT_THAT(server.at("process_resident_memory_bytes{" + task + "}"), Gt(1 << 20));
-    double received = 0, sum = server.at("muster_ps_held_pushes" + labels + "}");
+    double received = 0, sum = 0;
     for (const std::string of_worker : {"worker:0", "worker:1"}) {
       const std::string both = labels + ",worker=\"" + of_worker + "\"";
       received += server.at("muster_ps_pushes_received_total" + both + "}");

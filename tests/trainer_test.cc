@@ -321,6 +321,7 @@ TEST_F(Trainers, AServerWithoutMemoryEndsAndTellsTheWorkers) {
   const UniqueFd log(::open(Path("ps.log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
   std::vector<std::string> limited = {"sh", "-c", "ulimit -v 1300000; exec \"$0\" \"$@\"", MUSTER_TRAINER};
   for (const std::string& flag : ToFlags(cluster, {Role::kPs, 0})) limited.push_back(flag);
+  limited.push_back("--metrics_file=" + Path("ps.prom"));
   auto server = Process::Spawn({.argv = limited, .stdout_fd = log.get(), .stderr_fd = log.get()});
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_EQ(

@@ -114,8 +114,8 @@ void AddShard(const ShardMetrics& shard, const ClusterSpec& cluster, Families& f
   for (int rank = 0; rank < static_cast<int>(shard.workers.size()); ++rank) {
     const PushCounts& counts = shard.workers[rank].counts;
     const ClientMetric::Label worker = {"worker", TaskName(TaskOfRank(cluster, rank))};
-    families.Counter("muster_ps_pushes_received_total", "Gradients that have come.", {label, worker},
-                     static_cast<double>(counts.received));
+    families.Counter("muster_ps_pushes_received_total", "Gradients that have come and are not held.",
+                     {label, worker}, static_cast<double>(counts.received));
     for (const auto& [outcome, count] :
          {std::pair("applied", counts.applied), std::pair("stale", counts.stale),
           std::pair("duplicate", counts.duplicate), std::pair("rejected", counts.rejected)}) {
@@ -143,9 +143,9 @@ void AddShard(const ShardMetrics& shard, const ClusterSpec& cluster, Families& f
 
 void AddServer(const ServerMetrics& server, const ClusterSpec& cluster, Families& families) {
   for (const ShardMetrics& shard : server.shards) AddShard(shard, cluster, families);
-  families.Counter("muster_ps_received_bytes_total", "Of all frames.", {},
+  families.Counter("muster_ps_received_bytes_total", "Of frames from those who have connected to it.", {},
                    static_cast<double>(server.received_bytes));
-  families.Counter("muster_ps_sent_bytes_total", "Of all frames.", {},
+  families.Counter("muster_ps_sent_bytes_total", "Of frames to those who have connected to it.", {},
                    static_cast<double>(server.sent_bytes));
 }
 
@@ -153,11 +153,14 @@ class Source final : public prometheus::Collectable {
  public:
   Source(TaskId task, std::function<void(Families&)> add) : task_(task), add_(std::move(add)) {}
 
-  std::vector<MetricFamily> Collect() const override {
+  // Called through C, which passes on no exception: without memory there is nothing to read.
+  std::vector<MetricFamily> Collect() const override try {
     Families families(task_);
     add_(families);
     AddProcess(families);
     return families.Take();
+  } catch (const std::bad_alloc&) {
+    return {};
   }
 
  private:
@@ -181,7 +184,9 @@ class Export final : public MetricsExport {
 
  private:
   absl::Status Listen(const std::string& address) try {
-    exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
+    // Somebody who connects and says nothing has one of the threads for as long as the timeout.
+    exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", "2", "request_timeout_ms", "2000"});
     exposer_->RegisterCollectable(source_);
     return absl::OkStatus();
   } catch (const std::exception&) {  // which does not say why
@@ -192,23 +197,28 @@ class Export final : public MetricsExport {
     std::mutex mutex;
     std::condition_variable_any stopped;
     std::unique_lock lock(mutex);
-    bool has_failed = false;
     while (true) {
       const bool is_last = stop.stop_requested();
-      std::ostringstream text;
-      prometheus::TextSerializer().Serialize(text, source_->Collect());
-      const absl::Status status = WriteFileAtomically(file_, text.str());
-      if (!status.ok() && !has_failed) spdlog::warn("--metrics_file: {}", std::string(status.message()));
-      has_failed = !status.ok();
+      Write();
       if (is_last) return;
       stopped.wait_for(lock, stop, kWriteEvery, [] { return false; });
     }
   }
 
+  void Write() try {
+    std::ostringstream text;
+    prometheus::TextSerializer().Serialize(text, source_->Collect());
+    const absl::Status status = WriteFileAtomically(file_, text.str(), 0644, Sync::kNo);
+    if (!status.ok() && !has_failed_) spdlog::warn("--metrics_file: {}", std::string(status.message()));
+    has_failed_ = !status.ok();
+  } catch (const std::bad_alloc&) {  // the next time, if there is one
+  }
+
   const std::string file_;
   const std::shared_ptr<Source> source_;
   std::unique_ptr<prometheus::Exposer> exposer_;
-  std::jthread writer_;  // the last member: it uses the others
+  bool has_failed_ = false;  // the last time
+  std::jthread writer_;      // the last member: it uses the others
 };
 
 }  // namespace

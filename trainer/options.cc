@@ -546,6 +546,9 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
   }
   if (!options.metrics.address.empty()) {
     MUSTER_RETURN_IF_ERROR(Annotate(CheckAddress(options.metrics.address), "--metrics_address"));
+    if (options.metrics.address.find(',') != std::string::npos) {
+      return InvalidArgument("--metrics_address=%s: one address, host:port", options.metrics.address);
+    }
   }
   if (!options.checkpoint_dir.empty() && !options.task) {
     return InvalidArgument(

@@ -284,6 +284,7 @@ absl::Status Training::Begin() {
   MUSTER_RETURN_IF_ERROR(start.status());
   step_ = start->step;
   local_steps_ = start->local_steps;
+  record_.GoOnFrom(step_);
   batch_number_.reset();
   samples_ = last_report_samples_ = step_ * SamplesPerStep();
   start_step_ = std::min(start_step_, step_);
@@ -331,7 +332,6 @@ absl::Status Training::Loop() {
 }
 
 absl::Status Training::Step() {
-  const TimePoint start = Now();
   // In sync and bounded mode all workers share one stream of batches, by step; in async mode each goes along
   // its own part of it at its own pace.
   const uint64_t number = options_.is_async() ? local_steps_ : step_;
@@ -339,6 +339,7 @@ absl::Status Training::Step() {
     PrepareBatch(number);
     MUSTER_RETURN_IF_ERROR(exchange_->ReadRows(rows_, RowValues()));
   }
+  const TimePoint start = Now();
   const std::span<float> gradient = gradient_->values().first(plan_.layout.size() + rows_.size());
   const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient);
   MUSTER_RETURN_IF_ERROR(model_->status());

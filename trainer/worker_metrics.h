@@ -58,6 +58,11 @@ class WorkerRecord {
     metrics_.pull.Add(ToSeconds(step.exchange.pull));
   }
 
+  void GoOnFrom(uint64_t step) {
+    const std::lock_guard lock(mutex_);
+    metrics_.step = step;
+  }
+
   WorkerMetrics metrics() const {
     const std::lock_guard lock(mutex_);
     return metrics_;

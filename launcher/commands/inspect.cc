@@ -46,6 +46,7 @@ std::string RecordedState(const record::JobRecord& record) {
 absl::StatusOr<std::string> ReadTaskFile(AgentConnection& connection, const std::string& job,
                                          const std::string& task, const std::string& path,
                                          TimePoint deadline) {
+  constexpr size_t kMostBytes = 16 << 20;
   agent::Request request;
   request.mutable_read_file()->set_job(job);
   request.mutable_read_file()->set_task(task);
@@ -54,38 +55,41 @@ absl::StatusOr<std::string> ReadTaskFile(AgentConnection& connection, const std:
   std::string text;
   while (true) {
     MUSTER_ASSIGN_OR_RETURN(const auto answer, connection.Receive(-1, deadline));
-    if (!answer) return DeadlineExceeded("%s of %s does not come", path, task);
+    if (!answer) return DeadlineExceeded("it does not come");
     if (answer->id != id) continue;
     MUSTER_RETURN_IF_ERROR(StatusOf(answer->response, task));
     text += answer->response.read_file().data();
+    if (text.size() > kMostBytes) return InvalidArgument("it has more than %d bytes", kMostBytes);
     if (answer->response.last()) return text;
   }
 }
 
-// By task; without those that have written none.
-using MetricsByTask = std::map<std::string, std::vector<MetricSample>>;
+bool IsOfThisMoment(const MetricSample& sample) {
+  return sample.name == "muster_worker_waiting_seconds" || sample.name == "muster_ps_awaited_seconds";
+}
+
+// What the tasks of one host have written; nothing of those that have written none.
+struct HostMetrics {
+  std::map<std::string, std::vector<MetricSample>> tasks;
+  std::vector<absl::Status> problems;
+};
 
 absl::Status ReadMetrics(AgentConnection& connection, const std::string& job,
                          const std::map<std::string, agent::TaskStatus>& tasks, TimePoint deadline,
-                         MetricsByTask* metrics) {
+                         HostMetrics* metrics) {
   for (const auto& [task, status] : tasks) {
     const auto text = ReadTaskFile(connection, job, task, kTaskMetricsFile, deadline);
     if (absl::IsNotFound(text.status())) continue;
-    MUSTER_RETURN_IF_ERROR(text.status());
-    MUSTER_ASSIGN_OR_RETURN((*metrics)[task], ParseMetrics(*text));
+    if (absl::IsUnavailable(text.status())) return text.status();
+    auto samples = text.ok() ? ParseMetrics(*text) : text.status();
+    if (!samples.ok()) {
+      metrics->problems.push_back(Annotate(samples.status(), task + ": " + kTaskMetricsFile));
+      continue;
+    }
+    if (status.state() != agent::TASK_STATE_RUNNING) std::erase_if(*samples, IsOfThisMoment);
+    metrics->tasks[task] = *std::move(samples);
   }
   return absl::OkStatus();
-}
-
-MetricsTables TablesOf(const record::JobRecord& record, std::vector<MetricsByTask>& of_hosts) {
-  std::vector<std::pair<std::string, std::vector<MetricSample>>> in_order;
-  for (const record::Task& task : record.tasks()) {
-    for (MetricsByTask& of_host : of_hosts) {
-      const auto found = of_host.find(task.id());
-      if (found != of_host.end()) in_order.emplace_back(task.id(), std::move(found->second));
-    }
-  }
-  return MakeMetricsTables(in_order);
 }
 
 std::string StateName(const agent::TaskStatus& status) {
@@ -176,7 +180,7 @@ absl::Status ShowCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
   const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
   std::vector<std::map<std::string, agent::TaskStatus>> tasks(hosts.size());
-  std::vector<MetricsByTask> metrics(hosts.size());
+  std::vector<HostMetrics> metrics(hosts.size());
   const std::vector<absl::Status> statuses = AskHosts(
       hosts, context.connect_options(record), context.connect_timeout(),
       [&](size_t i, AgentConnection& connection) -> absl::Status {
@@ -220,7 +224,12 @@ absl::Status ShowCommand(const CommandContext& context) {
                     Age(status.started_micros(), ended ? status.ended_micros() : now), addresses[task.id()],
                     status.reason()});
   }
-  const MetricsTables metric_tables = TablesOf(record, metrics);
+  std::vector<std::pair<std::string, std::vector<MetricSample>>> samples;
+  for (const record::Task& task : record.tasks()) {
+    const auto& of_host = metrics[host_index[task.host()]].tasks;
+    if (const auto found = of_host.find(task.id()); found != of_host.end()) samples.push_back(*found);
+  }
+  const MetricsTables metric_tables = MakeMetricsTables(samples);
   if (context.flags().format == OutputFormat::kJson) {
     const std::string of_metrics =
         context.flags().metrics
@@ -237,7 +246,7 @@ absl::Status ShowCommand(const CommandContext& context) {
     for (const Table& table : {metric_tables.workers, metric_tables.shards, metric_tables.pushes}) {
       if (!table.empty()) PrintToStdout("\n" + table.ToText());
     }
-    if (context.flags().metrics && metric_tables.workers.empty() && metric_tables.shards.empty()) {
+    if (context.flags().metrics && samples.empty() && FirstFailure(statuses).ok()) {
       PrintToStdout("\nno task has written metrics; those of a model do, from their first second on\n");
     }
     if (record.cluster().has_ending()) {
@@ -245,7 +254,12 @@ absl::Status ShowCommand(const CommandContext& context) {
     }
   }
   Complain(statuses);
-  return FirstFailure(statuses).ok() ? absl::OkStatus() : Unavailable("not every host could be asked");
+  for (const HostMetrics& of_host : metrics) Complain(of_host.problems);
+  if (!FirstFailure(statuses).ok()) return Unavailable("not every host could be asked");
+  for (const HostMetrics& of_host : metrics) {
+    if (!of_host.problems.empty()) return FailedPrecondition("not every task's metrics can be read");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ListCommand(const CommandContext& context) {
