@@ -81,7 +81,7 @@ class Samples {
   }
   Cell MeanSeconds(const std::string& name, const Labels& labels) const {
     const auto count = Find(name + "_count", labels), sum = Find(name + "_sum", labels);
-    return count && sum && *count > 0 ? Cell::Seconds(*sum / *count) : Cell();
+    return count && sum && *count > 0 && std::isfinite(*sum) ? Cell::Seconds(*sum / *count) : Cell();
   }
 
   // "0: 120, 1: 7, 4: 1": the upper bounds of buckets in which there is anything, and how much.

@@ -34,6 +34,8 @@ TEST(TaskMetrics, BecomeTables) {
       "muster_worker_step_seconds_count{phase=\"compute\"} 20\n"
       "muster_worker_step_seconds_sum{phase=\"compute\"} 0.05\n"
       "muster_worker_step_seconds_count{phase=\"push\"} 0\nmuster_worker_step_seconds_sum{phase=\"push\"} 0\n"
+      "muster_worker_step_seconds_count{phase=\"wait\"} 1\n"
+      "muster_worker_step_seconds_sum{phase=\"wait\"} NaN\n"
       "muster_worker_waiting_seconds{shard=\"0\"} 0\nmuster_worker_waiting_seconds{shard=\"1\"} 4.23\n"
       "process_resident_memory_bytes 61000000\n");
   const auto server = ParseMetrics(

@@ -58,7 +58,7 @@ struct JoinResult {
 struct ExchangeTimes {
   Duration push{};  // to encode the gradient and to hand it over
   Duration wait{};  // what remains
-  Duration pull{};  // on the way, before and after the server had it
+  Duration pull{};  // on the way, before and after the server had it, and to decode
 };
 
 struct PushResult {

@@ -51,10 +51,10 @@ TEST(ServerMetrics, WhoIsWaitedForIsNamed) {
     return std::async(std::launch::async, [&cluster, index] { return cluster.servers[index]->Wait(); });
   };
   const std::future<absl::Status> serve_both[] = {serve(0), serve(1)};
-  std::atomic<bool> may_go_on = false;
+  std::promise<void> may_go_on;
   std::jthread late([&] {
     EXPECT_TRUE(TrainRank(cluster, 1, 5, false, [&](uint64_t step) {
-                  while (step == 3 && !may_go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                  if (step == 3) may_go_on.get_future().wait_for(std::chrono::minutes(1));
                 }).ok());
   });
   std::jthread first([&] { EXPECT_TRUE(TrainRank(cluster, 0, 5).ok()); });
@@ -64,7 +64,7 @@ TEST(ServerMetrics, WhoIsWaitedForIsNamed) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     shard = cluster.servers[0]->metrics().shards.at(0);
   } while ((shard.step < 3 || shard.awaited.empty()) && Now() < deadline);
-  may_go_on = true;
+  may_go_on.set_value();
   EXPECT_EQ(shard.awaited, std::vector<int>{1});
   EXPECT_EQ(shard.step, 3u);
   EXPECT_EQ(shard.held_pushes, 1);
@@ -87,6 +87,7 @@ TEST(ServerMetrics, CountsGoOnWhereAllGoBack) {
     while (!done) {
       const uint64_t now = cluster.servers[0]->metrics().shards.at(0).workers[0].counts.received;
       EXPECT_GE(now, std::exchange(received, now)) << "a counter never goes down";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
   TrainWithFault(cluster, 30, 18, [&] {

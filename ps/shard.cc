@@ -12,9 +12,8 @@ namespace {
 // Fails with bad_alloc where an update could not have what it needs beside the shard: a gradient on its way,
 // and a version that somebody still reads. Where gRPC gets no memory for what it receives, it crashes.
 void CheckMemoryForUpdates(const LayoutRange& range) {
-  constexpr size_t kBuffers = 2;
-  void* const memory = ::operator new(kBuffers* range.size() * sizeof(float));
-  ::operator delete(memory);
+  const size_t bytes = 2 * range.size() * sizeof(float);
+  ::operator delete(::operator new(bytes));
 }
 
 }  // namespace

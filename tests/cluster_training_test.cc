@@ -42,9 +42,9 @@ class ClusterTraining : public LifecycleTest {
     return files;
   }
 
-  /// The folder of the newest job's chief on its host.
-  std::filesystem::path ChiefFolder() {
-    const std::filesystem::path roots = cluster_.hosts().HomeOf("host-2") + "/.muster/hosts";
+  /// The folder of the newest job's chief on its host: with one server that is the second one.
+  std::filesystem::path ChiefFolder(const std::string& host = "host-2") {
+    const std::filesystem::path roots = cluster_.hosts().HomeOf(host) + "/.muster/hosts";
     return roots / ListDirectory(roots)->at(0) / "jobs" / JobFolder().filename() / "worker.0";
   }
 
@@ -122,6 +122,13 @@ TEST_F(ClusterTraining, ShowSaysWhatTrainersCountAndTime) {
   }
   EXPECT_THAT(Muster({"show", "counted", "-m"}).stdout_text,
               AllOf(HasSubstr("COMPUTE"), HasSubstr("CHECKPOINT AGE"), HasSubstr("STALENESS")));
+  // What one task has written can be something else: the others are shown, and nobody calls its host lost.
+  ASSERT_TRUE(WriteFileAtomically(ChiefFolder("host-3") / "metrics.prom", "something else\n").ok());
+  const CommandResult damaged = Muster({"show", "counted", "--metrics", "-o", "json"});
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_THAT(damaged.stderr_text, HasSubstr("worker:0: metrics.prom: line 1 is no metric"));
+  EXPECT_EQ(Json::parse(damaged.stdout_text)["metrics"]["workers"].size(), 1u);
+  EXPECT_EQ(Json::parse(damaged.stdout_text)["hosts"][2]["state"], "ok");
 }
 
 TEST_F(ClusterTraining, AKilledParameterServerIsNamedBeforeTheWorkersThatMissIt) {

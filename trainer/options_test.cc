@@ -346,6 +346,8 @@ TEST(Options, MetricsAreOfTasks) {
   EXPECT_EQ(with("--metrics_address=0.0.0.0:9464")->options.metrics.address, "0.0.0.0:9464");
   EXPECT_THAT(std::string(with("--metrics_address=9464").status().message()),
               HasSubstr("--metrics_address: "));
+  EXPECT_THAT(std::string(with("--metrics_address=9464,127.0.0.1:9465").status().message()),
+              HasSubstr("one address, host:port"));
   EXPECT_THAT(std::string(parse({"--job_name=local", "--metrics_address=a:1"}).status().message()),
               HasSubstr("--metrics_address is for tasks of a cluster"));
   EXPECT_THAT(std::string(parse({"--job_name=local", "--metrics_file=m"}).status().message()),
