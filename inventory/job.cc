@@ -72,6 +72,7 @@ absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
 absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
   using Mode = UpdateSpec::Mode;
   constexpr int kMaxStaleness = 1'000'000;
+  constexpr int kMaxEvictionIntervals = 1'000'000;
   constexpr double kSmallestTopK = 1e-6, kLargestTopK = 0.5;  // of more, all is no longer
   UpdateSpec update;
   YamlFields fields(node, "update");
@@ -86,6 +87,7 @@ absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
               YamlChoice<std::string>(
                   "wire type", {{"float32", "float32"}, {"float16", "float16"}, {"bfloat16", "bfloat16"}}));
   fields.Read("top_k", &update.top_k, YamlNumber(kSmallestTopK, kLargestTopK));
+  fields.Read("evict_rows_after", &update.evict_rows_after, YamlInteger<int>(0, kMaxEvictionIntervals));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   const Mode mode = update.mode.value_or(Mode::kAsync);
   if (const YamlNode* given = node.Find("aggregate"); given != nullptr && mode != Mode::kSync) {

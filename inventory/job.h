@@ -83,6 +83,7 @@ struct UpdateSpec {
   std::optional<bool> scale_rate;        // async: the rate is divided by 1 + staleness
   std::optional<std::string> wire_type;  // float32, float16, bfloat16
   std::optional<double> top_k;           // the part of each gradient that is sent
+  std::optional<int> evict_rows_after;   // checkpoint intervals without a gradient
 };
 
 /// What parameter servers write, and go back to when one of them is lost.

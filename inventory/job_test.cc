@@ -215,6 +215,7 @@ TEST(Job, RefusesBadInputWithItsPlace) {
        "4:39: \"scale_rate\" needs `mode: async`"},
       {"update: {wire_type: float8}\n", "4:21: unknown wire type \"float8\"; did you mean \"float32\"?"},
       {"update: {top_k: 1.5}\n", "4:17: expected a number from 1e-06 to 0.5, found \"1.5\""},
+      {"update: {evict_rows_after: -1}\n", "4:28: expected a whole number from 0 to 1000000, found \"-1\""},
       {"update: {mode: snyc}\n", "4:16: unknown mode \"snyc\"; did you mean \"sync\"?"},
       {"update: {mode: fast}\n", "4:16: unknown mode \"fast\"; it is one of: async, sync, bounded"},
       {"update: {mode: async, staleness: 2}\n",
@@ -432,6 +433,7 @@ TEST(Job, ReadsHowUpdatesAreMade) {
   EXPECT_EQ(async.wire_type, std::nullopt);
   EXPECT_EQ(update("{wire_type: bfloat16, top_k: 0.01}").wire_type, "bfloat16");
   EXPECT_EQ(update("{wire_type: bfloat16, top_k: 0.01}").top_k, 0.01);
+  EXPECT_EQ(update("{evict_rows_after: 5}").evict_rows_after, 5);
 }
 
 TEST(Job, ServersAreStartedAgainOnlyWhereTheyHaveCheckpointsOrTheFileSaysSo) {

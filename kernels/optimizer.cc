@@ -57,10 +57,9 @@ class ElementwiseOptimizer : public Optimizer {
     }
   }
 
-  void Grow(int64_t size) final {
-    MUSTER_CHECK(size >= size_);
+  void Resize(int64_t size) final {
     size_ = size;
-    GrowSlots(size);
+    ResizeSlots(size);
   }
 
   void SkipTo(uint64_t updates) final { sequence_.SkipTo(updates); }
@@ -69,7 +68,7 @@ class ElementwiseOptimizer : public Optimizer {
   /// Goes over the arrays, whose slots begin at `offset`. Several threads at a time, each with its own range.
   virtual void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) = 0;
 
-  virtual void GrowSlots(int64_t size) = 0;
+  virtual void ResizeSlots(int64_t size) = 0;
 
   GradientFactors Factors(float gradient_scale) const { return {gradient_scale, config_.weight_decay}; }
   const StepFactors& step() const { return step_; }
@@ -90,7 +89,7 @@ class Sgd final : public ElementwiseOptimizer {
   std::vector<std::span<float>> slots() override { return {}; }
 
  private:
-  void GrowSlots(int64_t) override {}
+  void ResizeSlots(int64_t) override {}
   void Update(int64_t, UpdateArrays arrays, float gradient_scale) override {
     SgdLoop(arrays, Factors(gradient_scale), step().rate);
   }
@@ -103,7 +102,7 @@ class Momentum final : public ElementwiseOptimizer {
   std::vector<std::span<float>> slots() override { return {velocity_}; }
 
  private:
-  void GrowSlots(int64_t size) override { velocity_.resize(size); }
+  void ResizeSlots(int64_t size) override { velocity_.resize(size); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
     MomentumLoop(arrays, Factors(gradient_scale), step().rate, config_.momentum, config_.nesterov,
                  velocity_.data() + offset);
@@ -119,7 +118,7 @@ class Adagrad final : public ElementwiseOptimizer {
   std::vector<std::span<float>> slots() override { return {accumulator_}; }
 
  private:
-  void GrowSlots(int64_t size) override { accumulator_.resize(size, config_.initial_accumulator); }
+  void ResizeSlots(int64_t size) override { accumulator_.resize(size, config_.initial_accumulator); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
     AdagradLoop(arrays, Factors(gradient_scale), step().rate, accumulator_.data() + offset);
   }
@@ -134,7 +133,7 @@ class Adam final : public ElementwiseOptimizer {
   std::vector<std::span<float>> slots() override { return {first_moment_, second_moment_}; }
 
  private:
-  void GrowSlots(int64_t size) override {
+  void ResizeSlots(int64_t size) override {
     first_moment_.resize(size);
     second_moment_.resize(size);
   }
@@ -154,7 +153,7 @@ class Ftrl final : public ElementwiseOptimizer {
   std::vector<std::span<float>> slots() override { return {accumulator_, linear_}; }
 
  private:
-  void GrowSlots(int64_t size) override {
+  void ResizeSlots(int64_t size) override {
     accumulator_.resize(size, config_.initial_accumulator);
     linear_.resize(size);
   }

@@ -87,11 +87,11 @@ class Optimizer {
   virtual void ApplyRows(int64_t width, std::span<const int64_t> rows, std::span<const float> gradient_sums,
                          UpdateScale scale, std::span<float> parameters) = 0;
 
-  /// From now on over `size` floats, not less than before; those that are new have fresh slots.
-  virtual void Grow(int64_t size) = 0;
+  /// From now on over `size` floats; those that are new have fresh slots, those beyond lose theirs.
+  virtual void Resize(int64_t size) = 0;
 
   /// The slots, each as long as the range, in an order that is the kind's. With them and SkipTo an optimizer
-  /// is made that goes on with the same bits. Valid until it grows.
+  /// is made that goes on with the same bits. Valid until it is resized.
   virtual std::vector<std::span<float>> slots() = 0;
 
   /// As if it had made `updates` updates; slots stay as they are.

@@ -40,10 +40,13 @@ absl::Status ValidateTables(std::span<const TableSpec> tables, size_t optimizer_
 }
 
 ParameterTable::ParameterTable(const TableSpec& spec, int index, const OptimizerConfig& optimizer,
-                               uint64_t seed)
+                               uint64_t seed, RowEviction eviction)
     : spec_(spec),
       seed_(RandomStream(seed, kTableStreams + index).Next()),
-      optimizer_(MakeOptimizer(optimizer, 0)) {}
+      eviction_(eviction),
+      optimizer_(MakeOptimizer(optimizer, 0)) {
+  MUSTER_CHECK(!eviction.is_on() || eviction.every > 0, "an eviction that is never due");
+}
 
 void ParameterTable::Read(std::span<const int64_t> ids, std::span<float> values) const {
   const int64_t width = spec_.width;
@@ -70,8 +73,9 @@ int64_t ParameterTable::PlaceOf(int64_t id) {
   const int64_t room = static_cast<int64_t>(values_.size()) / width;
   if (place == room) {
     values_.resize(std::max(kFirstRoom, 2 * room) * width);
-    optimizer_->Grow(static_cast<int64_t>(values_.size()));
+    optimizer_->Resize(static_cast<int64_t>(values_.size()));
   }
+  if (eviction_.is_on()) last_updates_.push_back(updates_);
   InitializeValues(spec_.initializer, spec_.scale, seed_, id * width, RowAt(place));
   return place;
 }
@@ -82,22 +86,64 @@ void ParameterTable::Apply(std::span<const int64_t> ids, std::span<const float> 
   touched_.clear();
   for (const int64_t id : ids) touched_.push_back(PlaceOf(id));
   optimizer_->ApplyRows(width, touched_, gradient_sums, scale, values_);
+  ++updates_;
+  if (!eviction_.is_on()) return;
+  for (const int64_t place : touched_) last_updates_[place] = updates_;
+  if (updates_ % eviction_.every == 0) Evict();
+}
+
+// The rows that stay move down in their order, into the places of those that go.
+void ParameterTable::Evict() {
+  const std::vector<int64_t> ids = IdsByPlace();
+  std::vector<std::span<float>> arrays = optimizer_->slots();
+  arrays.emplace_back(values_);
+  const int64_t width = spec_.width;
+  absl::flat_hash_map<int64_t, int64_t> places;
+  for (size_t from = 0; from < ids.size(); ++from) {
+    const uint64_t age = updates_ - std::min(updates_, last_updates_[from]);
+    if (age / eviction_.every >= eviction_.after) continue;
+    const int64_t to = static_cast<int64_t>(places.size());
+    places.emplace(ids[from], to);
+    last_updates_[to] = last_updates_[from];
+    for (const std::span<float> array : arrays) {
+      std::copy_n(array.begin() + static_cast<int64_t>(from) * width, width, array.begin() + to * width);
+    }
+  }
+  if (places.size() == places_.size()) return;
+  places_ = std::move(places);
+  last_updates_.resize(places_.size());
+  // Both end with the last row, so that what comes next finds fresh slots.
+  values_.resize(places_.size() * width);
+  optimizer_->Resize(static_cast<int64_t>(values_.size()));
+}
+
+void ParameterTable::SkipTo(uint64_t updates) {
+  updates_ = updates;
+  optimizer_->SkipTo(updates);
+}
+
+std::vector<int64_t> ParameterTable::IdsByPlace() const {
+  std::vector<int64_t> ids(places_.size());
+  for (const auto& [id, place] : places_) ids[place] = id;
+  return ids;
 }
 
 TableRows ParameterTable::CopyRows() const {
-  const int64_t count = updated_rows(), floats = count * spec_.width;
-  TableRows rows{.ids = std::vector<int64_t>(count), .values = {values_.begin(), values_.begin() + floats}};
-  for (const auto& [id, place] : places_) rows.ids[place] = id;
+  const int64_t floats = updated_rows() * spec_.width;
+  TableRows rows{.ids = IdsByPlace(),
+                 .values = {values_.begin(), values_.begin() + floats},
+                 .last_updates = last_updates_};
   for (const std::span<float> slot : optimizer_->slots()) {
     rows.slots.emplace_back(slot.begin(), slot.begin() + floats);
   }
   return rows;
 }
 
-absl::Status ParameterTable::RestoreRows(const TableRows& rows) {
+absl::Status ParameterTable::RestoreRows(const TableRows& rows, uint64_t made) {
   const size_t floats = rows.ids.size() * spec_.width;
   bool fits = rows.values.size() == floats && rows.slots.size() == optimizer_->slots().size();
   for (const std::vector<float>& slot : rows.slots) fits = fits && slot.size() == floats;
+  fits = fits && (rows.last_updates.empty() || rows.last_updates.size() == rows.ids.size());
   if (!fits)
     return InvalidArgument("%d rows of table '%s' with values of other sizes", rows.ids.size(), spec_.name);
   absl::flat_hash_set<int64_t> distinct;
@@ -110,7 +156,8 @@ absl::Status ParameterTable::RestoreRows(const TableRows& rows) {
   }
   const int64_t width = spec_.width;
   for (size_t i = 0; i < rows.ids.size(); ++i) {
-    const int64_t to = PlaceOf(rows.ids[i]) * width, from = static_cast<int64_t>(i) * width;
+    const int64_t place = PlaceOf(rows.ids[i]), to = place * width, from = static_cast<int64_t>(i) * width;
+    if (eviction_.is_on()) last_updates_[place] = rows.last_updates.empty() ? made : rows.last_updates[i];
     std::copy_n(rows.values.begin() + from, width, values_.begin() + to);
     const auto slots = optimizer_->slots();
     for (size_t s = 0; s < slots.size(); ++s)
@@ -121,11 +168,11 @@ absl::Status ParameterTable::RestoreRows(const TableRows& rows) {
 
 absl::StatusOr<std::vector<ParameterTable>> MakeTables(std::span<const TableSpec> tables,
                                                        std::span<const OptimizerConfig> by_group,
-                                                       uint64_t seed) {
+                                                       uint64_t seed, RowEviction eviction) {
   MUSTER_RETURN_IF_ERROR(ValidateTables(tables, by_group.size()));
   std::vector<ParameterTable> made;
   for (size_t i = 0; i < tables.size(); ++i) {
-    made.emplace_back(tables[i], static_cast<int>(i), by_group[tables[i].optimizer_group], seed);
+    made.emplace_back(tables[i], static_cast<int>(i), by_group[tables[i].optimizer_group], seed, eviction);
   }
   return made;
 }

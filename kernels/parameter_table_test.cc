@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "base/random.h"
 
@@ -117,6 +119,76 @@ TEST(ParameterTable, GoesOnFromACopyOfItsRowsWithTheSameBits) {
   }
 }
 
+// Rows 0 to 9 with every update, and one of the others with each: 10 in the first, 11 in the second, ...
+void UpdateMostlyTheSame(ParameterTable& table, int64_t update) {
+  std::vector<int64_t> ids(10);
+  std::iota(ids.begin(), ids.end(), 0);
+  ids.push_back(9 + update);
+  table.Apply(ids, std::vector<float>(ids.size() * kWidth, 0.5f), 1.0f);
+}
+
+std::vector<int64_t> SortedIds(const ParameterTable& table) {
+  std::vector<int64_t> ids = table.CopyRows().ids;
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+TEST(ParameterTable, DropsRowsThatNoUpdateHasTouchedForLong) {
+  for (const OptimizerConfig& config : AllOptimizers()) {
+    ParameterTable table(kSpec, 0, config, kSeed, {.every = 20, .after = 2}), keeps(kSpec, 0, config, kSeed);
+    const std::vector<float> initial = AllRows(table);
+    for (int64_t update = 1; update <= 59; ++update) {
+      UpdateMostlyTheSame(table, update);
+      UpdateMostlyTheSame(keeps, update);
+    }
+    // After 40 updates none was untouched for 40.
+    EXPECT_EQ(table.updated_rows(), 10 + 59);
+    EXPECT_EQ(AllRows(table), AllRows(keeps));
+    UpdateMostlyTheSame(table, 60);
+    UpdateMostlyTheSame(keeps, 60);
+    std::vector<int64_t> expected(10);
+    std::iota(expected.begin(), expected.end(), 0);
+    for (int64_t update = 21; update <= 60; ++update) expected.push_back(9 + update);
+    EXPECT_EQ(SortedIds(table), expected);
+    EXPECT_EQ(Read(table, expected), Read(keeps, expected)) << OptimizerName(config.kind);
+    EXPECT_EQ(Read(table, {10}),
+              std::vector<float>(initial.begin() + 10 * kWidth, initial.begin() + 11 * kWidth));
+
+    // What comes again, or new, begins with fresh slots.
+    ParameterTable fresh(kSpec, 0, config, kSeed);
+    fresh.SkipTo(60);
+    const std::vector<int64_t> again = {10, 300, 15};
+    for (ParameterTable* each : {&table, &fresh}) {
+      each->Apply(again, std::vector<float>(again.size() * kWidth, 0.25f), 1.0f);
+    }
+    EXPECT_EQ(Read(table, again), Read(fresh, again)) << OptimizerName(config.kind);
+    EXPECT_EQ(Read(table, expected), Read(keeps, expected)) << OptimizerName(config.kind);
+  }
+}
+
+TEST(ParameterTable, DropsTheSameRowsAfterACopy) {
+  const OptimizerConfig config = UsualOptimizer(OptimizerKind::kFtrl);
+  constexpr RowEviction kEviction{.every = 20, .after = 2};
+  ParameterTable table(kSpec, 0, config, kSeed, kEviction), restored(kSpec, 0, config, kSeed, kEviction),
+      without(kSpec, 0, config, kSeed, kEviction);
+  for (int64_t update = 1; update <= 50; ++update) UpdateMostlyTheSame(table, update);
+  TableRows rows = table.CopyRows();
+  EXPECT_EQ(rows.last_updates.size(), rows.ids.size());
+  ASSERT_TRUE(restored.RestoreRows(rows).ok());
+  rows.last_updates.clear();  // as of a table that dropped none
+  ASSERT_TRUE(without.RestoreRows(rows, 50).ok());
+  for (ParameterTable* each : {&restored, &without}) each->SkipTo(50);
+  for (int64_t update = 51; update <= 80; ++update) {
+    for (ParameterTable* each : {&table, &restored, &without}) UpdateMostlyTheSame(*each, update);
+  }
+  EXPECT_EQ(table.updated_rows(), 10 + 40);
+  EXPECT_EQ(SortedIds(restored), SortedIds(table));
+  EXPECT_EQ(AllRows(restored), AllRows(table));
+  EXPECT_EQ(without.updated_rows(), 10 + 80);
+  for (int64_t update = 81; update <= 100; ++update) UpdateMostlyTheSame(without, update);
+  EXPECT_EQ(without.updated_rows(), 10 + 40);
+}
+
 TEST(ParameterTable, RefusesRowsThatCannotBeItsOwn) {
   const TableRows good{
       .ids = {1, 2}, .values = std::vector<float>(2 * kWidth), .slots = {std::vector<float>(2 * kWidth)}};
@@ -135,6 +207,7 @@ TEST(ParameterTable, RefusesRowsThatCannotBeItsOwn) {
   EXPECT_FALSE(restores([](TableRows& rows) { rows.values.pop_back(); }));
   EXPECT_FALSE(restores([](TableRows& rows) { rows.slots[0].pop_back(); }));
   EXPECT_FALSE(restores([](TableRows& rows) { rows.slots.clear(); }));
+  EXPECT_FALSE(restores([](TableRows& rows) { rows.last_updates = {1}; }));
 }
 
 TEST(ParameterTable, NamesWhatIsWrongWithASpec) {

@@ -311,6 +311,10 @@ std::vector<std::string> Planner::ParameterArguments() const {
   AddFlag("scale_rate_by_staleness", update.scale_rate, arguments);
   AddFlag("wire_type", update.wire_type, arguments);
   AddFlag("top_k", update.top_k, arguments);
+  if (update.evict_rows_after.value_or(0) > 0) {
+    AddFlag("evict_rows_after", update.evict_rows_after, arguments);
+    if (job_.checkpoint) AddFlag("checkpoint_every", job_.checkpoint->every_steps, arguments);
+  }
   AddFlag("seed", job_.train.seed, arguments);
   const TrainSpec& train = job_.train;
   AddOptimizerFlags("", train.optimizer, arguments);

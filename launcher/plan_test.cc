@@ -102,6 +102,13 @@ TEST(PlanOfAModel, ServersOfOtherParametersHaveAnotherFolderOfCheckpoints) {
   EXPECT_NE(checkpoint_flags(every + "train: {seed: 5}\n", 0)[0], flags[0]);
 }
 
+TEST(PlanOfAModel, WorkersKnowWhenRowsAreDropped) {
+  const std::string after = "update: {evict_rows_after: 5}\n";
+  EXPECT_THAT(FlagsOfAModel(after + "checkpoint: {every_steps: 20}\n", 1),
+              testing::IsSupersetOf({"--evict_rows_after=5", "--checkpoint_every=20"}));
+  EXPECT_THAT(FlagsOfAModel(after, 1), testing::Contains("--evict_rows_after=5"));
+}
+
 // What a server keeps to from its first worker on is part of what it is, so that a change starts it again.
 TEST(PlanOfAModel, AServersSpecHashCoversHowParametersAreUpdated) {
   TemporaryDirectory trainer;

@@ -55,8 +55,7 @@ TEST(GoBack, AReplacedShardTakesAllToTheCheckpointAndNoBitChanges) {
 // MUSTER_SIMULATION_SEEDS: how many.
 TEST(GoBack, ServersThatAreReplacedAtAnyTimeChangeNoBit) {
   const char* const seeds = std::getenv("MUSTER_SIMULATION_SEEDS");
-  for (const UpdateConfig& update : {UpdateConfig{.rule = {.mode = UpdateMode::kSync}},
-                                     UpdateConfig{.rule = {.mode = UpdateMode::kBounded, .staleness = 0}}}) {
+  for (const UpdateConfig& update : kReproducibleUpdates) {
     const std::vector<float> expected = Undisturbed(update);
     for (uint64_t seed = 1; seed <= (seeds != nullptr ? std::stoul(seeds) : 3); ++seed) {
       RandomStream random(seed, 5);

@@ -98,6 +98,10 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const Table
   config.set_scale_rate(rule.scale_rate);
   config.set_wire_type(update.compression.wire_type);
   config.set_top_k(update.compression.top_k);
+  if (update.eviction.is_on()) {
+    config.set_evict_rows_every(update.eviction.every);
+    config.set_evict_rows_after(update.eviction.after);
+  }
   for (const OptimizerConfig& optimizer : optimizers) *config.add_optimizers() = ToProto(optimizer);
   config.set_seed(seed);
   return config;
@@ -136,6 +140,10 @@ absl::StatusOr<std::vector<TableSpec>> TablesOf(const ps::JobConfig& config) {
   return tables;
 }
 
+RowEviction EvictionOf(const ps::JobConfig& config) {
+  return {.every = config.evict_rows_every(), .after = config.evict_rows_after()};
+}
+
 absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config) {
   std::vector<OptimizerConfig> optimizers;
   for (const ps::Optimizer& optimizer : config.optimizers()) {
@@ -171,7 +179,8 @@ absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
                                .staleness = config.staleness(),
                                .scale_rate = config.scale_rate()},
                       .aggregate = static_cast<int>(config.aggregate()),
-                      .compression = {.wire_type = config.wire_type(), .top_k = config.top_k()}};
+                      .compression = {.wire_type = config.wire_type(), .top_k = config.top_k()},
+                      .eviction = EvictionOf(config)};
   if (config.has_max_staleness()) update.rule.max_staleness = config.max_staleness();
   UpdateMode& mode = update.rule.mode;
   switch (config.mode()) {
@@ -203,6 +212,10 @@ absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
   }
   if (!(config.top_k() >= 0 && config.top_k() < 1)) {
     return InvalidArgument("a top_k of %g is no part of a gradient", config.top_k());
+  }
+  if ((config.evict_rows_every() == 0) != (config.evict_rows_after() == 0)) {
+    return InvalidArgument("rows are to be dropped after %d times %d steps", config.evict_rows_after(),
+                           config.evict_rows_every());
   }
   for (const ps::Optimizer& optimizer : config.optimizers()) {
     if (update.rule.scale_rate && optimizer.kind() == static_cast<uint32_t>(OptimizerKind::kFtrl)) {

@@ -24,6 +24,7 @@ struct UpdateConfig {
   UpdateRuleOptions rule;
   int aggregate = 0;  // sync: contributions that make a step; 0: those of all workers
   Compression compression;
+  RowEviction eviction;
 };
 
 /// `optimizers`: by optimizer group, one for each that the layout and the tables have.
@@ -37,6 +38,9 @@ absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config);
 /// InvalidArgument: an initializer that this version does not know. Sizes and groups are checked by
 /// MakeTables.
 absl::StatusOr<std::vector<TableSpec>> TablesOf(const ps::JobConfig& config);
+
+/// Of all of the job's tables.
+RowEviction EvictionOf(const ps::JobConfig& config);
 
 /// By optimizer group. InvalidArgument: a kind that this version does not know. Numbers and groups are
 /// checked where they are used, by LayoutOptimizer::Create.

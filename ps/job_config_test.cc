@@ -81,6 +81,11 @@ TEST(JobConfig, HowUpdatesAreMadeComesBack) {
       Config({.rule = {.worker_count = 1}, .compression = {.wire_type = ps::FLOAT16, .top_k = 0.25}}));
   EXPECT_EQ(compressed.compression.wire_type, ps::FLOAT16);
   EXPECT_EQ(compressed.compression.top_k, 0.25);
+  EXPECT_FALSE(compressed.eviction.is_on());
+  const UpdateConfig evicting =
+      *UpdateOf(Config({.rule = {.worker_count = 1}, .eviction = {.every = 20, .after = 3}}));
+  EXPECT_EQ(evicting.eviction.every, 20u);
+  EXPECT_EQ(evicting.eviction.after, 3u);
   const auto async =
       UpdateOf(Config({.rule = {.mode = UpdateMode::kAsync, .worker_count = 2, .max_staleness = 0}}));
   EXPECT_EQ(async->rule.max_staleness, 0u);
@@ -108,6 +113,8 @@ TEST(JobConfig, NumbersThatDoNotFitTheModeAreRefused) {
     EXPECT_THAT(error({.rule = async, .compression = {.top_k = top_k}}),
                 HasSubstr("is no part of a gradient"));
   }
+  EXPECT_THAT(error({.rule = async, .eviction = {.every = 0, .after = 2}}),
+              HasSubstr("dropped after 2 times 0"));
   EXPECT_THAT(error({.rule = async, .compression = {.wire_type = static_cast<ps::WireType>(3)}}),
               HasSubstr("wire type 3"));
 }

@@ -38,8 +38,7 @@ class Killer {
 // MUSTER_SIMULATION_SEEDS: how many.
 TEST(JournalRecovery, SynchronousTrainingHasTheSameBitsAndNobodyGoesBack) {
   constexpr uint64_t kSteps = 60;
-  for (const UpdateConfig& update : {UpdateConfig{.rule = {.mode = UpdateMode::kSync}},
-                                     UpdateConfig{.rule = {.mode = UpdateMode::kBounded, .staleness = 0}}}) {
+  for (const UpdateConfig& update : kReproducibleUpdates) {
     Cluster undisturbed(2, 2, update);
     const std::vector<float> expected = TrainAll(undisturbed, kSteps);
     for (uint64_t seed = 1; seed <= SeedCount(); ++seed) {

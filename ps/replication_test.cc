@@ -54,8 +54,7 @@ TEST(Replication, AnUndisturbedTrainingHasTheSameBits) {
 // MUSTER_SIMULATION_SEEDS: how many.
 TEST(Replication, LostServersChangeNoBit) {
   constexpr uint64_t kSteps = 150;
-  for (const UpdateConfig& update : {UpdateConfig{.rule = {.mode = UpdateMode::kSync}},
-                                     UpdateConfig{.rule = {.mode = UpdateMode::kBounded, .staleness = 0}}}) {
+  for (const UpdateConfig& update : kReproducibleUpdates) {
     Cluster undisturbed(2, 2, update);
     const std::vector<float> expected = TrainAll(undisturbed, kSteps);
     for (uint64_t seed = 1; seed <= SeedCount(); ++seed) {

@@ -1,26 +1,22 @@
 #include "ps/requests.h"
 
-#include <algorithm>
-
 #include "base/logging.h"
 #include "ps/wire.h"
 
 namespace muster {
 
 PushId Requests::Add(Request request) {
-  waiting_.emplace(++last_id_, std::move(request));
+  const auto [id, is_new] = ids_.try_emplace({request.stream, request.number});
+  if (!is_new) waiting_.erase(id->second);
+  id->second = ++last_id_;
+  waiting_.emplace(last_id_, std::move(request));
   return last_id_;
-}
-
-bool Requests::IsAwaited(StreamId stream, uint64_t number) const {
-  return std::any_of(waiting_.begin(), waiting_.end(), [&](const auto& request) {
-    return request.second.stream == stream && request.second.number == number;
-  });
 }
 
 std::optional<Request> Requests::Take(PushId id) {
   auto request = waiting_.extract(id);
   if (request.empty()) return std::nullopt;
+  ids_.erase({request.mapped().stream, request.mapped().number});
   return std::move(request.mapped());
 }
 
@@ -49,10 +45,13 @@ void Requests::Refuse(PushId id, const absl::Status& status) {
 void Requests::RefuseAll(const absl::Status& status, bool join_again) {
   for (const auto& [id, request] : waiting_) SendError(request.stream, request.number, status, join_again);
   waiting_.clear();
+  ids_.clear();
 }
 
 void Requests::OnClosed(StreamId stream) {
-  std::erase_if(waiting_, [&](const auto& request) { return request.second.stream == stream; });
+  const auto begin = ids_.lower_bound({stream, 0}), end = ids_.lower_bound({stream + 1, 0});
+  for (auto id = begin; id != end; ++id) waiting_.erase(id->second);
+  ids_.erase(begin, end);
 }
 
 void Requests::Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,13 +36,15 @@ class Requests {
   /// Both must live longer. `outbox`: what is said goes through it.
   Requests(FrameServer* frames, Outbox* outbox) : frames_(frames), outbox_(outbox) {}
 
+  /// Of a number that a stream waits for already, as of a frame that has come twice, only the newer one is
+  /// waited for.
   PushId Add(Request request);
 
   /// Of a request that nobody waits for.
   PushId AddNobody() { return ++last_id_; }
 
   bool Contains(PushId id) const { return waiting_.contains(id); }
-  bool IsAwaited(StreamId stream, uint64_t number) const;
+  bool IsAwaited(StreamId stream, uint64_t number) const { return ids_.contains({stream, number}); }
 
   /// Nobody waits for it any more. nullopt: its sender has hung up; it will come back and ask again.
   std::optional<Request> Take(PushId id);
@@ -64,6 +67,7 @@ class Requests {
   Outbox* const outbox_;
   PushId last_id_ = 0;
   std::map<PushId, Request> waiting_;
+  std::map<std::pair<StreamId, uint64_t>, PushId> ids_;  // of those, by number
 };
 
 }  // namespace muster

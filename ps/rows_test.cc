@@ -77,7 +77,7 @@ class ShardTablesTest : public ::testing::Test {
   const std::vector<TableSpec> specs_ = {{.name = "narrow", .rows = 4, .width = 2},
                                          {.name = "wide", .rows = 1 << 30, .width = 1 << 16}};
   const OptimizerConfig sgd_{.kind = OptimizerKind::kSgd, .learning_rate = 1};
-  ShardTables tables_ = *ShardTables::Create(specs_, std::vector{sgd_}, 1, 0, 1);
+  ShardTables tables_ = *ShardTables::Create(specs_, std::vector{sgd_}, 1, {}, 0, 1);
 };
 
 TEST_F(ShardTablesTest, AStepSumsWhatSeveralWorkersAdded) {
@@ -99,7 +99,7 @@ TEST_F(ShardTablesTest, RowsFromTheWireAreChecked) {
   EXPECT_EQ(Error(Rows({{1, 1, 1, 1, 1}, {}})), "5 rows of table narrow, which has 4");
   // 4 KB on the wire for a gigabyte of memory.
   EXPECT_THAT(Error(Rows({{}, std::vector<uint64_t>(4096, 5)})), HasSubstr("too many for one message"));
-  const auto second = ShardTables::Create(specs_, std::vector{sgd_}, 1, 1, 2);
+  const auto second = ShardTables::Create(specs_, std::vector{sgd_}, 1, {}, 1, 2);
   int refused = 0;
   for (uint64_t id = 0; id < 4; ++id) {
     const absl::Status status = second->CheckRows(Rows({{id}, {}})).status();

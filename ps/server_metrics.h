@@ -14,6 +14,7 @@ struct ShardMetrics {
   int shard = 0;
   bool serves = true;                      // false: as a backup
   uint64_t step = 0;                       // of the parameters
+  int64_t table_rows = 0;                  // that it holds: they have been updated
   std::vector<PushTally> workers;          // by rank, what this process has decided on; no count goes down
   int64_t held_pushes = 0;                 // beside them; sync, bounded: that wait for those of other workers
   int64_t queued_pushes = 0;               // async: large ones whose senders wait for their turn

@@ -101,6 +101,7 @@ TEST(ServerMetrics, CountsGoOnWhereAllGoBack) {
   const ShardMetrics kept = cluster.servers[0]->metrics().shards.at(0);
   const ShardMetrics replaced = cluster.servers[1]->metrics().shards.at(0);
   EXPECT_EQ(kept.step, 30u);
+  EXPECT_THAT(kept.table_rows, Gt(0));
   EXPECT_EQ(replaced.step, 30u);
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(kept.workers[rank].counts.applied, Gt(30u)) << "some steps were made twice";

@@ -200,6 +200,52 @@ TEST(ParameterServer, AHeartbeatTellsWhatIsUnknown) {
   }
 }
 
+// Without which its sender would not ask again if the one answer were lost.
+TEST(ParameterServer, WhatHasComeTwiceIsAnsweredOnce) {
+  Cluster cluster(1, 2, UpdateMode::kSync);
+  RawWorker worker(cluster, "a", 1), other(cluster, "b", 1, /*rank=*/1);
+  for (RawWorker* each : {&worker, &other}) ASSERT_TRUE(each->Receive().has_join());
+  const auto is_unknown = [&](uint64_t request) {
+    ps::ClientHeader header = worker.Header();
+    header.mutable_heartbeat()->set_awaiting(request);
+    worker.connection->Send(header, {});
+    const ps::ServerHeader reply = worker.Receive();
+    EXPECT_TRUE(reply.has_heartbeat()) << reply.ShortDebugString();
+    return reply.heartbeat().unknown();
+  };
+  const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+  for (int i = 0; i < 2; ++i) {
+    worker.request = 10;
+    worker.Push(1, 0, gradient);
+  }
+  EXPECT_FALSE(is_unknown(11));
+  other.Push(1, 0, gradient);
+  EXPECT_EQ(worker.Receive().push().step(), 1u);
+  EXPECT_TRUE(is_unknown(11));
+  EXPECT_EQ(other.Receive().push().step(), 1u);
+
+  for (int i = 0; i < 2; ++i) {
+    worker.request = 20;
+    ps::ClientHeader await = worker.Header();
+    await.mutable_await_finished();
+    worker.connection->Send(await, {});
+  }
+  EXPECT_FALSE(is_unknown(21));
+  ps::ClientHeader finish = other.Header();
+  finish.mutable_finish()->set_next_step(1);
+  other.connection->Send(finish, {});
+  EXPECT_TRUE(worker.Receive().has_await_finished());
+  EXPECT_TRUE(is_unknown(21));
+}
+
+TEST(ParameterServer, AShardThatJoinsAfterTheEndHearsOfIt) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  TrainAll(cluster, 2);
+  cluster.StartServer(1);
+  const absl::Status end = cluster.servers[1]->Wait();
+  EXPECT_TRUE(end.ok()) << end;
+}
+
 TEST(ParameterServer, AShardOfAnotherClusterIsRefused) {
   Cluster cluster(2, 1, UpdateMode::kSync);
   const auto connection = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,

@@ -27,8 +27,9 @@ absl::StatusOr<Shard> Shard::Create(const ps::JobConfig& config, int shard_index
     return InvalidArgument(
         "a shard of %d parameters is too large for one message: use more parameter servers", range.size());
   }
-  MUSTER_ASSIGN_OR_RETURN(ShardTables shard_tables,
-                          ShardTables::Create(tables, optimizers, config.seed(), shard_index, shard_count));
+  MUSTER_ASSIGN_OR_RETURN(
+      ShardTables shard_tables,
+      ShardTables::Create(tables, optimizers, config.seed(), EvictionOf(config), shard_index, shard_count));
   MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer, LayoutOptimizer::Create(layout, range, optimizers));
   Shard shard(range, layout.size(), std::move(optimizer), std::move(shard_tables));
   auto parameters = std::make_shared<std::vector<float>>(range.size());
@@ -97,7 +98,9 @@ void Shard::Restore(uint64_t step, std::vector<float> parameters, std::span<cons
   tables_.SkipTo(step);
 }
 
-absl::Status Shard::RestoreRows(int table, const TableRows& rows) { return tables_.RestoreRows(table, rows); }
+absl::Status Shard::RestoreRows(int table, const TableRows& rows, uint64_t made) {
+  return tables_.RestoreRows(table, rows, made);
+}
 
 // Where the next update goes: the current version itself, if nobody reads it.
 std::shared_ptr<std::vector<float>> Shard::NextVersion() {

@@ -61,8 +61,8 @@ class Shard {
   /// those of RestoreRows. Sizes that do not fit are a bug.
   void Restore(uint64_t step, std::vector<float> parameters, std::span<const std::vector<float>> slots);
 
-  /// Those of `rows` that are this shard's. Fails as ParameterTable::RestoreRows does.
-  absl::Status RestoreRows(int table, const TableRows& rows);
+  /// Those of `rows` that are this shard's, as by ParameterTable::RestoreRows.
+  absl::Status RestoreRows(int table, const TableRows& rows, uint64_t made);
 
   /// The most that an optimizer of the job has, whichever shard that is in.
   int slot_count() const { return slot_count_; }

@@ -72,6 +72,8 @@ ps::JobConfig WithoutWorkers(ps::JobConfig config) {
   config.clear_scale_rate();
   config.clear_wire_type();
   config.clear_top_k();
+  config.clear_evict_rows_every();
+  config.clear_evict_rows_after();
   config.clear_global_batch_size();
   config.clear_augment_shift();
   config.clear_training_set_crc32c();
@@ -121,6 +123,11 @@ class Assembly {
           if (section.bytes() % sizeof(int64_t) != 0) return damaged();
           MUSTER_RETURN_IF_ERROR(read(MutableBytesOf(rows.ids)));
           break;
+        case Section::ROW_UPDATES:
+          rows.last_updates.resize(section.bytes() / sizeof(uint64_t));
+          if (section.bytes() % sizeof(uint64_t) != 0) return damaged();
+          MUSTER_RETURN_IF_ERROR(read(MutableBytesOf(rows.last_updates)));
+          break;
         case Section::ROW_VALUES:
           MUSTER_RETURN_IF_ERROR(floats(rows.values));
           break;
@@ -131,11 +138,12 @@ class Assembly {
           return damaged();
       }
       // Values are the last of a table but for its slots, of which there may be none.
-      const bool has_all = is_row && section.kind() != Section::ROW_IDS &&
-                           static_cast<int>(rows.slots.size()) ==
-                               shard_.tables().slot_count(static_cast<int>(section.table()));
+      const bool may_be_last = section.kind() == Section::ROW_VALUES || section.kind() == Section::ROW_SLOT;
+      const bool has_all = may_be_last && static_cast<int>(rows.slots.size()) ==
+                                              shard_.tables().slot_count(static_cast<int>(section.table()));
       if (has_all) {
-        MUSTER_RETURN_IF_ERROR(Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows), path));
+        MUSTER_RETURN_IF_ERROR(
+            Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows, header.step()), path));
         ++complete_tables;
       }
     }
@@ -187,6 +195,7 @@ ShardImage ImageOf(const ShardPlace& place, const ShardSnapshot& snapshot, const
   for (int t = 0; t < static_cast<int>(snapshot.tables.size()); ++t) {
     const TableRows& rows = snapshot.tables[t];
     add(SectionOf(Section::ROW_IDS, t), BytesOf(rows.ids));
+    if (!rows.last_updates.empty()) add(SectionOf(Section::ROW_UPDATES, t), BytesOf(rows.last_updates));
     add(SectionOf(Section::ROW_VALUES, t), BytesOf(rows.values));
     for (size_t slot = 0; slot < rows.slots.size(); ++slot) {
       add(SectionOf(Section::ROW_SLOT, t, static_cast<int>(slot)), BytesOf(rows.slots[slot]));

@@ -33,14 +33,15 @@ ParameterLayout Layout() {
        {.name = "v", .shape = {67}, .optimizer_group = 2}});
 }
 
-ps::JobConfig Config(uint64_t seed = 7, int workers = 2) {
+ps::JobConfig Config(uint64_t seed = 7, int workers = 2, RowEviction eviction = {}) {
   const std::vector<OptimizerConfig> optimizers = {
       {.kind = OptimizerKind::kAdam,
        .learning_rate = 0.01f,
        .schedule = {.kind = ScheduleKind::kCosine, .decay_steps = 400, .warmup_steps = 5}},
       {.kind = OptimizerKind::kFtrl, .learning_rate = 0.2f, .l1 = 0.01f},
       {.kind = OptimizerKind::kSgd, .learning_rate = 0.1f}};
-  return MakeJobConfig(Layout(), kTables, {.rule = {.mode = UpdateMode::kSync, .worker_count = workers}},
+  return MakeJobConfig(Layout(), kTables,
+                       {.rule = {.mode = UpdateMode::kSync, .worker_count = workers}, .eviction = eviction},
                        optimizers, seed);
 }
 
@@ -48,8 +49,8 @@ ps::JobConfig Config(uint64_t seed = 7, int workers = 2) {
 struct Job {
   std::vector<Shard> shards;
 
-  explicit Job(int count) {
-    for (int i = 0; i < count; ++i) shards.push_back(*Shard::Create(Config(), i, count));
+  explicit Job(int count, const ps::JobConfig& config = Config()) {
+    for (int i = 0; i < count; ++i) shards.push_back(*Shard::Create(config, i, count));
   }
   explicit Job(std::vector<Shard> restored) : shards(std::move(restored)) {}
 
@@ -121,13 +122,13 @@ UpdateRuleState Rule(uint64_t step) {
 
 class ShardCheckpoint : public testing::Test {
  protected:
-  checkpoint::Manifest Save(const Job& job, uint64_t step) {
+  checkpoint::Manifest Save(const Job& job, uint64_t step, const ps::JobConfig& config = Config()) {
     checkpoint::Manifest manifest;
     manifest.set_step(step);
     const int count = static_cast<int>(job.shards.size());
     for (int i = 0; i < count; ++i) {
       const auto file =
-          WriteShardCheckpoint(store_, step, {Config(), i, count}, job.shards[i].Snapshot(), Rule(step));
+          WriteShardCheckpoint(store_, step, {config, i, count}, job.shards[i].Snapshot(), Rule(step));
       EXPECT_TRUE(file.ok()) << file.status();
       *manifest.add_files() = *file;
     }
@@ -135,10 +136,10 @@ class ShardCheckpoint : public testing::Test {
     return *store_.ReadManifest(step);
   }
 
-  Job Restore(const checkpoint::Manifest& manifest, int count) {
+  Job Restore(const checkpoint::Manifest& manifest, int count, const ps::JobConfig& config = Config()) {
     std::vector<Shard> shards;
     for (int i = 0; i < count; ++i) {
-      auto restored = ReadShardCheckpoint(store_, manifest, {Config(), i, count});
+      auto restored = ReadShardCheckpoint(store_, manifest, {config, i, count});
       EXPECT_TRUE(restored.ok()) << restored.status();
       EXPECT_EQ(restored->rule.step, manifest.step());
       shards.push_back(std::move(restored->shard));
@@ -164,6 +165,27 @@ TEST_F(ShardCheckpoint, GoesOnWithTheSameBitsInAnyNumberOfShards) {
       EXPECT_EQ(restored.Rows(), undisturbed.Rows()) << before << " to " << after;
     }
   }
+}
+
+TEST_F(ShardCheckpoint, DropsTheSameRowsAfterwardsInAnyNumberOfShards) {
+  const ps::JobConfig evicting = Config(7, 2, {.every = 10, .after = 1});
+  Job undisturbed(1, evicting), without(1);
+  for (Job* job : {&undisturbed, &without}) job->Train(0, 110);
+  EXPECT_NE(undisturbed.Rows(), without.Rows());
+  EXPECT_LT(undisturbed.shards[0].tables().updated_rows(), without.shards[0].tables().updated_rows());
+  for (const int before : {1, 2}) {
+    Job job(before, evicting);
+    job.Train(0, 75);
+    const checkpoint::Manifest manifest = Save(job, 75, evicting);
+    for (const int after : {1, 2, 3}) {
+      Job restored = Restore(manifest, after, evicting);
+      restored.Train(75, 110);
+      EXPECT_EQ(restored.Rows(), undisturbed.Rows()) << before << " to " << after;
+    }
+    EXPECT_EQ(Restore(manifest, 1).Rows(), job.Rows()) << "and a job that drops none may go on";
+  }
+  const checkpoint::Manifest manifest = Save(without, 110);
+  EXPECT_EQ(Restore(manifest, 2, evicting).Rows(), without.Rows()) << "or one that begins to";
 }
 
 TEST_F(ShardCheckpoint, WhatMakesPushesCountOnceComesBackToTheSameShards) {

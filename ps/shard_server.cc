@@ -369,7 +369,10 @@ ShardMetrics Server::metrics() const {
     metrics.waiting = Now() - members->waiting_since();
   }
   if (const UpdateRule* const rule = KnownRule(); rule != nullptr) metrics.step = rule->step();
-  if (shard_) metrics.held_pushes = static_cast<int64_t>(shard_->rule().held());
+  if (shard_) {
+    metrics.held_pushes = static_cast<int64_t>(shard_->rule().held());
+    metrics.table_rows = shard_->shard().tables().updated_rows();
+  }
   return metrics;
 }
 
@@ -785,6 +788,7 @@ absl::Status Server::HandleShardJoin(StreamId stream, const ps::ShardJoin& join)
   }
   if (coordinator() != nullptr) TellOwnCheckpoints();       // as they are now
   if (host_->Join(stream, join)) last_snapshot_time_ = {};  // it may know nothing of a checkpoint under way
+  if (end_) TellOthers(/*always=*/true);                    // nor of the end
   return absl::OkStatus();
 }
 

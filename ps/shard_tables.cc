@@ -8,9 +8,9 @@ namespace muster {
 
 absl::StatusOr<ShardTables> ShardTables::Create(std::span<const TableSpec> tables,
                                                 std::span<const OptimizerConfig> by_group, uint64_t seed,
-                                                int shard_index, int shard_count) {
+                                                RowEviction eviction, int shard_index, int shard_count) {
   ShardTables result;
-  MUSTER_ASSIGN_OR_RETURN(result.tables_, MakeTables(tables, by_group, seed));
+  MUSTER_ASSIGN_OR_RETURN(result.tables_, MakeTables(tables, by_group, seed, eviction));
   result.sums_.resize(tables.size());
   result.shard_index_ = shard_index;
   result.shard_count_ = shard_count;
@@ -89,12 +89,12 @@ std::vector<TableRows> ShardTables::CopyRows() const {
   return rows;
 }
 
-absl::Status ShardTables::RestoreRows(int table, const TableRows& rows) {
+absl::Status ShardTables::RestoreRows(int table, const TableRows& rows, uint64_t made) {
   MUSTER_CHECK(table >= 0 && table < static_cast<int>(tables_.size()));
   const auto is_own = [&](int64_t id) {
     return OwnerOfRow(table, static_cast<uint64_t>(id), shard_count_) == shard_index_;
   };
-  if (std::all_of(rows.ids.begin(), rows.ids.end(), is_own)) return tables_[table].RestoreRows(rows);
+  if (std::all_of(rows.ids.begin(), rows.ids.end(), is_own)) return tables_[table].RestoreRows(rows, made);
   const size_t width = tables_[table].spec().width;
   TableRows own{.slots = std::vector<std::vector<float>>(rows.slots.size())};
   const auto take = [&](const std::vector<float>& from, size_t row, std::vector<float>& to) {
@@ -104,10 +104,17 @@ absl::Status ShardTables::RestoreRows(int table, const TableRows& rows) {
   for (size_t row = 0; row < rows.ids.size(); ++row) {
     if (!is_own(rows.ids[row])) continue;
     own.ids.push_back(rows.ids[row]);
+    if (row < rows.last_updates.size()) own.last_updates.push_back(rows.last_updates[row]);
     take(rows.values, row, own.values);
     for (size_t s = 0; s < rows.slots.size(); ++s) take(rows.slots[s], row, own.slots[s]);
   }
-  return tables_[table].RestoreRows(own);
+  return tables_[table].RestoreRows(own, made);
+}
+
+int64_t ShardTables::updated_rows() const {
+  int64_t rows = 0;
+  for (const ParameterTable& table : tables_) rows += table.updated_rows();
+  return rows;
 }
 
 void ShardTables::SkipTo(uint64_t updates) {

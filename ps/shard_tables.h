@@ -23,7 +23,7 @@ class ShardTables {
   /// Fails as MakeTables does.
   static absl::StatusOr<ShardTables> Create(std::span<const TableSpec> tables,
                                             std::span<const OptimizerConfig> by_group, uint64_t seed,
-                                            int shard_index, int shard_count);
+                                            RowEviction eviction, int shard_index, int shard_count);
 
   /// Floats of these rows. InvalidArgument: not one list for each table, a row that its table does not have
   /// or another shard owns. What the other methods take has been checked here.
@@ -40,13 +40,14 @@ class ShardTables {
   /// Of each table the rows that have been updated.
   std::vector<TableRows> CopyRows() const;
 
-  /// Those that this shard owns are put back. Fails as ParameterTable::RestoreRows does.
-  absl::Status RestoreRows(int table, const TableRows& rows);
+  /// Those that this shard owns are put back, as by ParameterTable::RestoreRows.
+  absl::Status RestoreRows(int table, const TableRows& rows, uint64_t made);
 
   void SkipTo(uint64_t updates);
 
   uint32_t table_count() const { return static_cast<uint32_t>(tables_.size()); }
   int slot_count(int table) const { return tables_[table].slot_count(); }
+  int64_t updated_rows() const;
 
  private:
   // The sum of the gradients of one table.

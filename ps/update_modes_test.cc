@@ -17,20 +17,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
-  const std::vector<OptimizerConfig> optimizers = {
-      {.kind = OptimizerKind::kAdam,
-       .learning_rate = 0.01f,
-       .schedule = {.kind = ScheduleKind::kCosine, .decay_steps = 15, .warmup_steps = 5}},
-      {.kind = OptimizerKind::kMomentum, .learning_rate = 0.1f, .weight_decay = 0.01f, .nesterov = true}};
-  const uint64_t steps = 20;
+// What TrainAll has to end with for three workers, computed one after the other.
+std::vector<float> TrainInOneProcess(std::span<const OptimizerConfig> optimizers, RowEviction eviction,
+                                     uint64_t steps) {
   const ParameterLayout layout = TestLayout();
   std::vector<float> expected(layout.size());
   layout.Initialize(7, {0, layout.size()}, expected);
   auto optimizer = LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers);
-  ASSERT_TRUE(optimizer.ok()) << optimizer.status();
-  auto tables = MakeTables(kTables, optimizers, kSeed);
-  ASSERT_TRUE(tables.ok()) << tables.status();
+  auto tables = MakeTables(kTables, optimizers, kSeed, eviction);
   const auto read = [&](const RowIndex& rows) {
     std::vector<float> values(rows.size());
     for (const int t : {0, 1}) {
@@ -69,12 +63,29 @@ TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
   }
   const std::vector<float> rows = read(AllRows());
   expected.insert(expected.end(), rows.begin(), rows.end());
-  for (const int shards : {1, 2, 5, 20}) {  // 20: more than there are blocks
-    Cluster cluster(shards, 3, UpdateMode::kSync, optimizers);
-    const std::vector<float> parameters = TrainAll(cluster, steps);
-    ASSERT_EQ(parameters.size(), expected.size());
-    EXPECT_EQ(std::memcmp(parameters.data(), expected.data(), expected.size() * sizeof(float)), 0) << shards;
+  return expected;
+}
+
+TEST(ParameterServer, SyncGivesTheBitsOfOneProcessForEveryNumberOfShards) {
+  const std::vector<OptimizerConfig> optimizers = {
+      {.kind = OptimizerKind::kAdam,
+       .learning_rate = 0.01f,
+       .schedule = {.kind = ScheduleKind::kCosine, .decay_steps = 15, .warmup_steps = 5}},
+      {.kind = OptimizerKind::kMomentum, .learning_rate = 0.1f, .weight_decay = 0.01f, .nesterov = true}};
+  const uint64_t steps = 20;
+  std::vector<std::vector<float>> results;
+  for (const RowEviction eviction : {RowEviction{}, RowEviction{.every = 1, .after = 1}}) {
+    const std::vector<float>& expected = results.emplace_back(TrainInOneProcess(optimizers, eviction, steps));
+    for (const int shards : {1, 2, 5, 20}) {  // 20: more than there are blocks
+      const UpdateConfig update{.rule = {.mode = UpdateMode::kSync}, .eviction = eviction};
+      Cluster cluster(shards, 3, update, optimizers);
+      const std::vector<float> parameters = TrainAll(cluster, steps);
+      ASSERT_EQ(parameters.size(), expected.size());
+      EXPECT_EQ(std::memcmp(parameters.data(), expected.data(), expected.size() * sizeof(float)), 0)
+          << shards;
+    }
   }
+  EXPECT_NE(results[0], results[1]);
 }
 
 TEST(ParameterServer, AsyncAppliesEveryPushOnce) {

@@ -126,6 +126,8 @@ void AddShard(const ShardMetrics& shard, const ClusterSpec& cluster, Families& f
                           "Updates between the parameters that an applied gradient was computed from and it.",
                           {label, worker}, shard.workers[rank].staleness);
   }
+  families.Gauge("muster_ps_table_rows", "Rows of tables that it holds: they have been updated.", {label},
+                 static_cast<double>(shard.table_rows));
   families.Gauge("muster_ps_held_pushes", "Gradients that wait for those of other workers.", {label},
                  static_cast<double>(shard.held_pushes));
   families.Gauge("muster_ps_queued_pushes", "Large gradients whose senders wait for their turn.", {label},

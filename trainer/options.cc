@@ -26,6 +26,7 @@ constexpr uint64_t kMaxTasks = 1'000'000;
 constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxTimeoutS = 1'000'000'000;
 constexpr uint64_t kMaxStaleness = 1'000'000;
+constexpr uint64_t kMaxEvictionIntervals = 1'000'000;
 constexpr double kSmallestTopK = 1e-6, kLargestTopK = 0.5;  // of more, all is no longer
 constexpr char kWidePrefix[] = "wide_";                     // of the flags of the wide part's optimizer
 constexpr double kMinReal = 1e-30;  // what is far beyond may be 0 or infinite as a float
@@ -94,6 +95,7 @@ struct Flags {
   bool scale_rate_by_staleness = false;
   std::string wire_type = "float32";
   std::optional<double> top_k;
+  uint64_t evict_rows_after = 0;
   std::string data_dir = "auto";
   std::optional<std::string> evaluate;
   std::optional<std::string> make_data;
@@ -216,6 +218,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
          "The part of each gradient that is sent, 0.01 for the largest hundredth; the rest is added to the "
          "next gradient. Rows of tables are sent whole")
       ->check(RealNumber(kSmallestTopK, kLargestTopK))
+      ->group(training);
+  app.add_option("--evict_rows_after", f.evict_rows_after,
+                 "Rows of tables that no gradient reaches for so many times --checkpoint_every steps are "
+                 "dropped: their values are the initial ones again; 0: never")
+      ->transform(WholeNumber(0, kMaxEvictionIntervals))
+      ->capture_default_str()
       ->group(training);
   app.add_option("--seed", f.options.seed, "")
       ->transform(WholeNumber(0, std::numeric_limits<uint64_t>::max()))
@@ -375,7 +383,8 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
                      .max_staleness = f.max_staleness,
                      .scale_rate = f.scale_rate_by_staleness},
             .aggregate = std::min(workers, f.replicas_to_aggregate.value_or(workers)),
-            .compression = {.wire_type = WireTypeNamed(f.wire_type), .top_k = f.top_k.value_or(0)}};
+            .compression = {.wire_type = WireTypeNamed(f.wire_type), .top_k = f.top_k.value_or(0)},
+            .eviction = {.every = options->checkpoint_every, .after = f.evict_rows_after}};
   if (f.replicas_to_aggregate && !f.sync_replicas) {
     return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");
   }
@@ -389,6 +398,10 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
   if (is_compressed && !options->task) {
     return InvalidArgument("--%s: a process without parameter servers sends nothing",
                            f.top_k ? "top_k" : "wire_type");
+  }
+  if (update.eviction.is_on() && !options->task) {
+    return InvalidArgument(
+        "--evict_rows_after: parameter servers drop rows; a process without any has all of them");
   }
   return absl::OkStatus();
 }

@@ -134,6 +134,14 @@ TEST(Options, HowUpdatesAreMade) {
   EXPECT_EQ(compressed.update.compression.top_k, 0.01);
   EXPECT_EQ(Options(with({"--wire_type=float16"})).update.compression.wire_type, ps::FLOAT16);
 
+  EXPECT_FALSE(compressed.update.eviction.is_on());
+  const RowEviction eviction =
+      Options(with({"--evict_rows_after=3", "--checkpoint_every=200"})).update.eviction;
+  EXPECT_EQ(eviction.after, 3u);
+  EXPECT_EQ(eviction.every, 200u);
+  EXPECT_THAT(Error({"--evict_rows_after=3"}), HasSubstr("--evict_rows_after: parameter servers drop rows"));
+  EXPECT_THAT(Error(with({"--evict_rows_after=-1"})), HasSubstr("--evict_rows_after"));
+
   EXPECT_EQ(Error({"--top_k=0.01"}), "--top_k: a process without parameter servers sends nothing");
   EXPECT_EQ(Error({"--wire_type=float16"}), "--wire_type: a process without parameter servers sends nothing");
   EXPECT_THAT(Error(with({"--top_k=0"})), HasSubstr("a number from 1e-06 to 0.5"));

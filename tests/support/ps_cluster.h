@@ -63,6 +63,12 @@ inline RowIndex RowsOf(uint64_t step, int rank) {
   return IndexOf(ids, kSamples);
 }
 
+// With which training has the same bits in every run. Of the rows that a job drops, some come again.
+inline const std::vector<UpdateConfig> kReproducibleUpdates = {
+    {.rule = {.mode = UpdateMode::kSync}},
+    {.rule = {.mode = UpdateMode::kBounded, .staleness = 0}},
+    {.rule = {.mode = UpdateMode::kSync}, .eviction = {.every = 2, .after = 1}}};
+
 class Cluster {
  public:
   Cluster(int ps, int workers, UpdateConfig update, std::vector<OptimizerConfig> optimizers = {{}, {}},
