@@ -116,6 +116,7 @@ absl::StatusOr<CheckpointSpec> ParseCheckpoint(const YamlNode& node) {
   YamlFields fields(node, "checkpoint");
   fields.Read("every_steps", &checkpoint.every_steps, YamlInteger<int64_t>(1, 1'000'000'000'000));
   fields.Read("keep", &checkpoint.keep, YamlInteger<int>(1, 1'000'000));
+  fields.Read("buddy", &checkpoint.buddy, YamlBoolean);
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   return checkpoint;
 }
@@ -337,6 +338,9 @@ absl::Status CheckTraining(const YamlNode& root, const Job& job) {
   }
   if (job.replicated && job.ps.count < 2) {
     return root.Find("durability")->Error("`replicated` needs two ps at least");
+  }
+  if (job.checkpoint && job.checkpoint->buddy && job.ps.count < 2) {
+    return root.Find("checkpoint")->Find("buddy")->Error("another server's copies need two ps at least");
   }
   const int contributors = job.worker.count + job.chief.count;
   if (job.update.aggregate.value_or(0) > contributors && !job.train.batch_size) {

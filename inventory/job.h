@@ -10,7 +10,7 @@
 //     train:
 //       {steps: 1000, batch_size: 100, seed: 1, optimizer: momentum, momentum: 0.9, weight_decay: 0.0005,
 //        learning_rate: 0.01, schedule: {kind: cosine, warmup_steps: 100}}
-//     checkpoint: {every_steps: 200, keep: 3}
+//     checkpoint: {every_steps: 200, keep: 3, buddy: true}
 //     durability: checkpoint          # checkpoint | journal | replicated
 //     transport: auto                 # auto | tcp
 //
@@ -90,6 +90,7 @@ struct UpdateSpec {
 struct CheckpointSpec {
   std::optional<int64_t> every_steps;
   std::optional<int> keep;
+  bool buddy = false;    // and at another server
   bool journal = false;  // beside them, so that nobody goes back
 };
 

@@ -35,7 +35,7 @@ replicas:
   worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 5}
 train: {steps: 1000, batch_size: 100, optimizer: adam, learning_rate: 0.001, seed: 1, eval_every: 50, threads: 2,
         augment: shift, save_onnx: true}
-checkpoint: {every_steps: 200, keep: 5}
+checkpoint: {every_steps: 200, keep: 5, buddy: true}
 durability: checkpoint
 env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
 )");
@@ -56,6 +56,7 @@ env: {OMP_NUM_THREADS: 4, GREETING: "a b", EMPTY: ""}
   ASSERT_TRUE(job->checkpoint);
   EXPECT_EQ(job->checkpoint->every_steps, 200);
   EXPECT_EQ(job->checkpoint->keep, 5);
+  EXPECT_TRUE(job->checkpoint->buddy);
   EXPECT_EQ(job->worker.count, 4);
   EXPECT_EQ(job->worker.restart, Restart::kOnFailure);
   EXPECT_EQ(job->worker.max_restarts, 5);
@@ -292,7 +293,7 @@ TEST(Job, RefusesBadInputWithItsPlace) {
        "4:27: expected a whole number from 1 to 1000000000000, found \"0\""},
       {"checkpoint: {keep: 0}\n", "4:20: expected a whole number from 1 to 1000000, found \"0\""},
       {"checkpoint: {every: 5}\n",
-       "4:14: unknown key \"every\" in checkpoint; keys there are: every_steps, keep"},
+       "4:14: unknown key \"every\" in checkpoint; keys there are: every_steps, keep, buddy"},
       {"durability: replicated\ncheckpoint: {keep: 1}\n",
        "5:1: servers that are `durability: replicated` write no checkpoints"},
       {"program: [x]\n",
@@ -340,6 +341,8 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "2:8: unknown model \"resnet\"; it is one of: mnist_softmax, mnist_mlp, mnist_cnn, wide_deep"},
       {"name: j\nmodel: mnist_cnn\nvariant: dep\n" + replicas,
        "3:10: unknown variant \"dep\" of mnist_cnn; did you mean \"deep\"?"},
+      {model + "checkpoint: {buddy: true}\n" + replicas,
+       "3:21: another server's copies need two ps at least"},
       {"name: j\nmodel: mnist_mlp\nhidden: []\n" + replicas,
        "3:1: no sizes: give at least one, or leave it out for those of the model"},
       {"name: j\nmodel: mnist_cnn\nhidden: [3]\n" + replicas, "3:1: \"mnist_cnn\" has no hidden layers"},

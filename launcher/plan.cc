@@ -330,6 +330,7 @@ void Planner::AddCheckpointArguments(agent::StartTaskRequest* start) const {
   std::vector<std::string> arguments = {"--checkpoint_dir={task_dir}/checkpoints-" + identity.substr(0, 8)};
   AddFlag("checkpoint_every", job_.checkpoint->every_steps, arguments);
   AddFlag("keep_checkpoints", job_.checkpoint->keep, arguments);
+  if (job_.checkpoint->buddy) arguments.push_back("--checkpoint_buddy");
   if (job_.checkpoint->journal) arguments.push_back("--durability=journal");
   for (std::string& argument : arguments) start->add_argv(std::move(argument));
 }

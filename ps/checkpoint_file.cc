@@ -157,19 +157,27 @@ absl::Status ShardFileReader::Read(std::span<char> bytes) {
                bytes.size() == header_.sections(next_section_).bytes());
   ++next_section_;
   for (size_t begin = 0; begin < bytes.size(); begin += kBlockBytes) {
-    const auto block = bytes.subspan(begin, std::min(kBlockBytes, bytes.size() - begin));
-    uint32_t crc32c;
-    MUSTER_RETURN_IF_ERROR(ReadExactly(block));
-    MUSTER_RETURN_IF_ERROR(ReadExactly({reinterpret_cast<char*>(&crc32c), sizeof crc32c}));
-    if (Crc32c(block.data(), block.size()) != crc32c) return Damaged("the checksum of a block does not fit");
-    summary_.digest = Crc32c(&crc32c, sizeof crc32c, summary_.digest);
+    MUSTER_RETURN_IF_ERROR(ReadBlock(bytes.subspan(begin, std::min(kBlockBytes, bytes.size() - begin))));
   }
   return absl::OkStatus();
 }
 
+absl::Status ShardFileReader::ReadBlock(std::span<char> block) {
+  uint32_t crc32c;
+  MUSTER_RETURN_IF_ERROR(ReadExactly(block));
+  MUSTER_RETURN_IF_ERROR(ReadExactly({reinterpret_cast<char*>(&crc32c), sizeof crc32c}));
+  if (Crc32c(block.data(), block.size()) != crc32c) return Damaged("the checksum of a block does not fit");
+  summary_.digest = Crc32c(&crc32c, sizeof crc32c, summary_.digest);
+  return absl::OkStatus();
+}
+
 absl::Status ShardFileReader::Skip() {
-  std::vector<char> bytes(header_.sections(next_section_).bytes());
-  return Read(bytes);
+  std::vector<char> block;
+  for (uint64_t left = header_.sections(next_section_++).bytes(); left > 0; left -= block.size()) {
+    block.resize(std::min<uint64_t>(kBlockBytes, left));
+    MUSTER_RETURN_IF_ERROR(ReadBlock(block));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ShardFileSummary> ShardFileReader::Finish() {

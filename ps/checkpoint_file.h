@@ -61,6 +61,7 @@ class ShardFileReader {
 
  private:
   absl::Status ReadExactly(std::span<char> bytes);
+  absl::Status ReadBlock(std::span<char> block);
   absl::Status Damaged(const char* what) const;
 
   std::filesystem::path path_;

@@ -10,6 +10,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/random.h"
 
 namespace muster {
 namespace {
@@ -18,6 +19,7 @@ constexpr char kMagic[8] = {'M', 'U', 'S', 'T', 'E', 'R', 'M', '1'};
 constexpr char kManifestName[] = "manifest";
 constexpr char kFolderPrefix[] = "step-";
 constexpr uint64_t kMaxManifestBytes = 64 << 20;
+constexpr uint64_t kSyncEvery = 64 << 20;  // bytes of a copy
 
 struct Prefix {
   char magic[8];
@@ -72,6 +74,35 @@ absl::StatusOr<checkpoint::Manifest::File> CheckpointStore::WriteShard(
   file.set_digest(summary.digest);
   file.set_step(header.step());
   return file;
+}
+
+absl::StatusOr<std::string> CheckpointStore::ReadPiece(uint64_t step, const std::string& name,
+                                                       uint64_t offset, size_t max_bytes) const {
+  const std::filesystem::path path = PathOf(step, name);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoError(errno, path.string());
+  std::string piece(max_bytes, '\0');
+  size_t size = 0;
+  while (size < max_bytes) {
+    const ssize_t n =
+        ::pread(fd.get(), piece.data() + size, max_bytes - size, static_cast<off_t>(offset + size));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoError(errno, path.string());
+    if (n == 0) break;
+    size += n;
+  }
+  piece.resize(size);
+  return piece;
+}
+
+bool CheckpointStore::HasShard(uint64_t step, const checkpoint::Manifest::File& file, bool read) const {
+  const std::filesystem::path path = PathOf(step, file.name());
+  std::error_code error;
+  if (std::filesystem::file_size(path, error) != file.bytes() || error) return false;
+  auto reader = ShardFileReader::Open(path);
+  if (!reader.ok() || !read) return reader.ok();
+  const auto summary = reader->Finish();
+  return summary.ok() && summary->digest == file.digest();
 }
 
 uint32_t DigestOf(const checkpoint::Manifest& manifest) {
@@ -214,6 +245,50 @@ absl::Status CheckpointStore::RemoveAfter(uint64_t step, const std::string& file
     std::filesystem::remove(folder_ / name, error);  // unless another shard's file is there
   }
   return absl::OkStatus();
+}
+
+ShardFileCopy::Unfinished::~Unfinished() {
+  if (!finished) ::unlink(path.c_str());
+}
+
+absl::StatusOr<ShardFileCopy> ShardFileCopy::Begin(const CheckpointStore& store, uint64_t step,
+                                                   const checkpoint::Manifest::File& file) {
+  ShardFileCopy copy;
+  copy.path_ = store.PathOf(step, file.name());
+  copy.file_ = file;
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(copy.path_.parent_path()));
+  copy.temporary_ = std::make_unique<Unfinished>();
+  copy.temporary_->path = copy.path_.string() + ".copying-" + RandomName(8);  // there may be another one
+  const std::filesystem::path& temporary = copy.temporary_->path;
+  copy.fd_ = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!copy.fd_.valid()) return ErrnoError(errno, temporary.string());
+  return copy;
+}
+
+absl::Status ShardFileCopy::Append(std::string_view bytes) {
+  if (bytes.size() > file_.bytes() - received_) {
+    return InvalidArgument("%s: more than the %d bytes that it was to have", path_.string(), file_.bytes());
+  }
+  MUSTER_RETURN_IF_ERROR(Annotate(WriteAll(fd_.get(), bytes), temporary_->path.string()));
+  received_ += bytes.size();
+  // So that the end does not take all of the disk's time at once.
+  if (received_ - synced_ < kSyncEvery) return absl::OkStatus();
+  synced_ = received_;
+  return ::fdatasync(fd_.get()) == 0 ? absl::OkStatus() : ErrnoError(errno, temporary_->path.string());
+}
+
+absl::Status ShardFileCopy::Finish() {
+  MUSTER_CHECK(is_complete());
+  const std::filesystem::path& temporary = temporary_->path;
+  MUSTER_ASSIGN_OR_RETURN(ShardFileReader reader, ShardFileReader::Open(temporary));
+  MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, reader.Finish());
+  if (summary != ShardFileSummary{.bytes = file_.bytes(), .digest = file_.digest()}) {
+    return DataLoss("%s is not the file that was announced", temporary.string());
+  }
+  if (::fsync(fd_.get()) != 0) return ErrnoError(errno, temporary.string());
+  if (::rename(temporary.c_str(), path_.c_str()) != 0) return ErrnoError(errno, path_.string());
+  temporary_->finished = true;
+  return SyncFolder(path_.parent_path());
 }
 
 }  // namespace muster

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,6 +37,13 @@ class CheckpointStore {
   /// none any more.
   absl::StatusOr<checkpoint::Manifest::File> WriteShard(uint64_t step, const checkpoint::ShardHeader& header,
                                                         std::span<const CheckpointSection> sections) const;
+
+  /// Up to `max_bytes` of a shard's file from `offset` on; empty at its end.
+  absl::StatusOr<std::string> ReadPiece(uint64_t step, const std::string& name, uint64_t offset,
+                                        size_t max_bytes) const;
+
+  /// The file is here: as far as its header and size tell, or, having read it, for certain.
+  bool HasShard(uint64_t step, const checkpoint::Manifest::File& file, bool read) const;
 
   /// From now on the checkpoint is there. All its files that are to be in this folder have been written.
   absl::Status Commit(const checkpoint::Manifest& manifest) const;
@@ -72,6 +81,39 @@ class CheckpointStore {
 
   const std::filesystem::path folder_;
   const FileOperationHook hook_;
+};
+
+/// A shard's file that comes from elsewhere in pieces: under a temporary name until all of it is there. One
+/// thread at a time.
+class ShardFileCopy {
+ public:
+  /// Makes the folders that it needs.
+  static absl::StatusOr<ShardFileCopy> Begin(const CheckpointStore& store, uint64_t step,
+                                             const checkpoint::Manifest::File& file);
+
+  const checkpoint::Manifest::File& file() const { return file_; }
+  uint64_t received() const { return received_; }
+  bool is_complete() const { return received_ == file_.bytes(); }
+
+  /// The next bytes. InvalidArgument: more than the file has.
+  absl::Status Append(std::string_view bytes);
+
+  /// With all of it: syncs it and renames it into place. DataLoss: it is not the file that it was said to be.
+  absl::Status Finish();
+
+ private:
+  // Removes what was not finished.
+  struct Unfinished {
+    std::filesystem::path path;
+    bool finished = false;
+    ~Unfinished();
+  };
+
+  std::filesystem::path path_;
+  checkpoint::Manifest::File file_;
+  uint64_t received_ = 0, synced_ = 0;
+  UniqueFd fd_;
+  std::unique_ptr<Unfinished> temporary_;
 };
 
 }  // namespace muster

@@ -70,7 +70,9 @@ std::map<uint64_t, checkpoint::Manifest::File> Checkpointer::written() const {
 
 void Checkpointer::AddWritten(uint64_t step, const checkpoint::Manifest::File& file) {
   const std::lock_guard lock(mutex_);
-  if (!available_.contains(step)) written_[step] = file;
+  if (available_.contains(step)) return;
+  (options_.copy ? to_copy_ : written_)[step] = file;
+  changed_.notify_all();
 }
 
 void Checkpointer::BeginAfter(uint64_t step) {
@@ -79,7 +81,10 @@ void Checkpointer::BeginAfter(uint64_t step) {
   ++round_;
   waiting_.reset();
   to_commit_.clear();
+  to_copy_.clear();
   written_.clear();
+  if (options_.copy && step > 0) to_copy_again_ = step;
+  changed_.notify_all();
   available_.erase(available_.upper_bound(step), available_.end());
   const absl::Status status =
       store_.RemoveAfter(step, CheckpointStore::ShardFileName(options_.shard_index, options_.shard_count));
@@ -124,21 +129,35 @@ void Checkpointer::Run(const std::stop_token& stop) {
   while (true) {
     std::optional<Snapshot> snapshot;
     std::optional<ToCommit> to_commit;
+    std::optional<uint64_t> to_copy_again;
+    std::map<uint64_t, checkpoint::Manifest::File> to_copy;
     uint64_t round;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, stop, [this] { return waiting_ || !to_commit_.empty(); });
+      changed_.wait(lock, stop, [this] {
+        return waiting_ || !to_commit_.empty() || !to_copy_.empty() || to_copy_again_;
+      });
       if (stop.stop_requested() && to_commit_.empty()) return;
       round = round_;
       if (!to_commit_.empty()) {
         to_commit = std::move(to_commit_.front());
         to_commit_.pop_front();
-      } else {
+      } else if (waiting_) {
         snapshot = std::exchange(waiting_, std::nullopt);
+      } else {
+        to_copy.swap(to_copy_);
+        to_copy_again = std::exchange(to_copy_again_, std::nullopt);
       }
     }
     try {
-      to_commit ? CommitNow(*to_commit, round) : WriteNow(*snapshot);
+      if (to_commit) CommitNow(*to_commit, round);
+      if (snapshot) WriteNow(*snapshot, stop);
+      if (to_copy_again) CopyAgain(*to_copy_again, stop);
+      for (const auto& [step, file] : to_copy) {
+        CopyNow(step, file, stop);
+        const std::lock_guard lock(mutex_);
+        if (round == round_) written_[step] = file;
+      }
     } catch (const std::bad_alloc&) {
       spdlog::error("{}: not enough memory to write a checkpoint", options_.name);
     }
@@ -147,7 +166,7 @@ void Checkpointer::Run(const std::stop_token& stop) {
   }
 }
 
-void Checkpointer::WriteNow(const Snapshot& snapshot) {
+void Checkpointer::WriteNow(const Snapshot& snapshot, const std::stop_token& stop) {
   const auto file =
       WriteShardCheckpoint(store_, snapshot.step, snapshot.place, snapshot.shard, snapshot.rule);
   if (!file.ok()) {
@@ -155,8 +174,24 @@ void Checkpointer::WriteNow(const Snapshot& snapshot) {
                  std::string(file.status().message()));
     return;
   }
+  CopyNow(snapshot.step, *file, stop);
   const std::lock_guard lock(mutex_);
   if (snapshot.round == round_) written_[snapshot.step] = *file;
+}
+
+void Checkpointer::CopyNow(uint64_t step, const checkpoint::Manifest::File& file,
+                           const std::stop_token& stop) const {
+  if (!options_.copy) return;
+  const absl::Status status = options_.copy(step, file, stop);
+  if (status.ok() || absl::IsCancelled(status)) return;
+  spdlog::warn("{}: checkpoint {} has no copy: {}", options_.name, step, std::string(status.message()));
+}
+
+// Of a file that this server has, and that another number of servers may have made.
+void Checkpointer::CopyAgain(uint64_t step, const std::stop_token& stop) const {
+  const auto manifest = store_.ReadManifest(step);
+  if (!manifest.ok() || manifest->files_size() != options_.shard_count) return;
+  CopyNow(step, manifest->files(options_.shard_index), stop);
 }
 
 void Checkpointer::CommitNow(const ToCommit& to_commit, uint64_t round) {

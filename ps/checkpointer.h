@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <thread>
 
 #include "base/status.h"
@@ -23,6 +24,9 @@ struct CheckpointerOptions {
   int shard_count = 1;
   int keep = 3;      // checkpoints
   std::string name;  // for its log: "ps:1"
+  /// Makes a copy elsewhere of a file that has been written, before it counts as written; null: there are
+  /// none.
+  std::function<absl::Status(uint64_t step, const checkpoint::Manifest::File&, const std::stop_token&)> copy;
 };
 
 /// Any thread. What fails in the background is logged and is no checkpoint; training goes on.
@@ -36,7 +40,8 @@ class Checkpointer {
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(CheckpointerOptions options,
                                                             std::function<void()> on_change);
 
-  /// What has been begun is finished, and what is to be committed is; a snapshot that waits is dropped.
+  /// What has been begun is finished, but for copies, and what is to be committed is; a snapshot that waits
+  /// is dropped.
   ~Checkpointer();
 
   /// Checkpoints that this shard could go on from.
@@ -48,10 +53,12 @@ class Checkpointer {
   /// This shard's files since the last BeginAfter, by step, that are not committed.
   std::map<uint64_t, checkpoint::Manifest::File> written() const;
 
-  /// An earlier process of this shard has written this file in the current epoch.
+  /// An earlier process of this shard has written this file in the current epoch. Counts as written once it
+  /// has its copy.
   void AddWritten(uint64_t step, const checkpoint::Manifest::File& file);
 
-  /// An epoch begins with this step: later checkpoints are what will be done again, and are removed.
+  /// An epoch begins with this step: later checkpoints are what will be done again, and are removed. The one
+  /// of this step is copied again: who had the copy may be the one that was lost.
   void BeginAfter(uint64_t step);
 
   /// Fails as ReadShardCheckpoint does; if the files are at fault the step is not available any more.
@@ -81,7 +88,9 @@ class Checkpointer {
   };
 
   void Run(const std::stop_token& stop);
-  void WriteNow(const Snapshot& snapshot);
+  void WriteNow(const Snapshot& snapshot, const std::stop_token& stop);
+  void CopyNow(uint64_t step, const checkpoint::Manifest::File& file, const std::stop_token& stop) const;
+  void CopyAgain(uint64_t step, const std::stop_token& stop) const;
   void CommitNow(const ToCommit& to_commit, uint64_t round);
   absl::StatusOr<CheckpointId> Verify(uint64_t step, bool read) const;
   absl::Status FindAvailable();
@@ -95,7 +104,9 @@ class Checkpointer {
   std::condition_variable_any changed_;
   std::optional<Snapshot> waiting_;
   std::deque<ToCommit> to_commit_;
-  std::map<uint64_t, CheckpointId> available_;  // by step
+  std::map<uint64_t, checkpoint::Manifest::File> to_copy_;  // by step: that count as written then
+  std::optional<uint64_t> to_copy_again_;                   // step
+  std::map<uint64_t, CheckpointId> available_;              // by step
   std::map<uint64_t, checkpoint::Manifest::File> written_;
   uint64_t round_ = 0;   // of BeginAfter: what was begun in an earlier one does not count
   std::jthread thread_;  // the last member: it uses the others

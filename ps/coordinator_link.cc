@@ -102,7 +102,11 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
       continue;
     }
     MUSTER_RETURN_IF_ERROR(reply.status());
-    if (reply->header.has_not_primary()) return Unavailable("it does not speak for shard 0");
+    if (reply->header.has_not_primary()) {
+      // The only one is about to.
+      if (options_.servers.size() == 1) last_heard_ = Now();
+      return Unavailable("it does not speak for shard 0");
+    }
     last_heard_ = heard = Now();
     if (reply->header.has_error()) return StatusOf(reply->header.error(), "ps:0");
     if (!reply->header.has_coordination()) continue;

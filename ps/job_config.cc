@@ -140,8 +140,10 @@ absl::StatusOr<std::vector<TableSpec>> TablesOf(const ps::JobConfig& config) {
   return tables;
 }
 
-RowEviction EvictionOf(const ps::JobConfig& config) {
-  return {.every = config.evict_rows_every(), .after = config.evict_rows_after()};
+absl::StatusOr<RowEviction> EvictionOf(const ps::JobConfig& config) {
+  const RowEviction eviction{.every = config.evict_rows_every(), .after = config.evict_rows_after()};
+  if ((eviction.every == 0) == (eviction.after == 0)) return eviction;
+  return InvalidArgument("rows are to be dropped after %d times %d steps", eviction.after, eviction.every);
 }
 
 absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config) {
@@ -179,8 +181,7 @@ absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
                                .staleness = config.staleness(),
                                .scale_rate = config.scale_rate()},
                       .aggregate = static_cast<int>(config.aggregate()),
-                      .compression = {.wire_type = config.wire_type(), .top_k = config.top_k()},
-                      .eviction = EvictionOf(config)};
+                      .compression = {.wire_type = config.wire_type(), .top_k = config.top_k()}};
   if (config.has_max_staleness()) update.rule.max_staleness = config.max_staleness();
   UpdateMode& mode = update.rule.mode;
   switch (config.mode()) {
@@ -213,10 +214,7 @@ absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
   if (!(config.top_k() >= 0 && config.top_k() < 1)) {
     return InvalidArgument("a top_k of %g is no part of a gradient", config.top_k());
   }
-  if ((config.evict_rows_every() == 0) != (config.evict_rows_after() == 0)) {
-    return InvalidArgument("rows are to be dropped after %d times %d steps", config.evict_rows_after(),
-                           config.evict_rows_every());
-  }
+  MUSTER_ASSIGN_OR_RETURN(update.eviction, EvictionOf(config));
   for (const ps::Optimizer& optimizer : config.optimizers()) {
     if (update.rule.scale_rate && optimizer.kind() == static_cast<uint32_t>(OptimizerKind::kFtrl)) {
       return InvalidArgument(

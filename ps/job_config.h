@@ -39,8 +39,8 @@ absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config);
 /// MakeTables.
 absl::StatusOr<std::vector<TableSpec>> TablesOf(const ps::JobConfig& config);
 
-/// Of all of the job's tables.
-RowEviction EvictionOf(const ps::JobConfig& config);
+/// Of all of the job's tables. InvalidArgument: numbers that make no sense together.
+absl::StatusOr<RowEviction> EvictionOf(const ps::JobConfig& config);
 
 /// By optimizer group. InvalidArgument: a kind that this version does not know. Numbers and groups are
 /// checked where they are used, by LayoutOptimizer::Create.

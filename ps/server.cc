@@ -63,6 +63,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   std::unique_ptr<FrameServer> frames_;
   std::vector<std::unique_ptr<ShardServer>> shards_;  // its own first
   std::map<StreamId, ShardServer*> streams_;
+  std::unique_ptr<CopyKeeper> keeper_;  // null: it keeps no copies of checkpoints
 };
 
 absl::Status Process::Listen() {
@@ -75,6 +76,9 @@ absl::Status Process::Listen() {
   spdlog::info(
       "{} listens on {}{}", name_, address,
       options_.tls ? "" : ", without TLS: anyone who reaches this port can read and write the parameters");
+  if (options_.checkpoint_buddy) {
+    keeper_ = std::make_unique<CopyKeeper>(CopiesOf(options_), frames_.get());
+  }
   const int count = static_cast<int>(options_.cluster.ps.size());
   std::vector<int> shards = {options_.shard_index};
   if (options_.replicated) shards.push_back((options_.shard_index + count - 1) % count);
@@ -160,6 +164,13 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
       spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
       return SendError(stream, header.request(), status);
     }
+    if (header.has_checkpoint_copy()) {
+      if (keeper_ != nullptr) return keeper_->OnRequest(stream, header.request(), header.checkpoint_copy());
+      return SendError(stream, header.request(),
+                       FailedPrecondition("%s keeps no copies of checkpoints: give all parameter servers the "
+                                          "same flags",
+                                          name_));
+    }
     if (header.has_push()) {
       gradient.rows.Swap(header.mutable_push()->mutable_rows());
     }
@@ -186,6 +197,7 @@ void Process::OnClosed(StreamId stream) {
     const std::lock_guard lock(mutex_);
     const auto found = streams_.extract(stream);
     if (!found.empty()) shard = found.mapped();
+    if (keeper_ != nullptr) keeper_->OnClosed(stream);
   }
   if (shard != nullptr) shard->OnClosed(stream);
 }
@@ -200,6 +212,7 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
     return InvalidArgument("replicated shards need two parameter servers at least");
   }
   MUSTER_CHECK(!options.replicated || options.checkpoint_dir.empty());
+  MUSTER_CHECK(!options.checkpoint_buddy || (count >= 2 && !options.checkpoint_dir.empty()));
   auto server = std::make_unique<Process>(options);
   MUSTER_RETURN_IF_ERROR(server->Listen());
   return server;

@@ -36,6 +36,8 @@ struct ParameterServerOptions {
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps; ps:0's counts
   int keep_checkpoints = 3;
+  /// Each server's checkpoints are at another server, too (ps/checkpoint_copies.h). At least two servers.
+  bool checkpoint_buddy = false;
   /// There is a journal beside the checkpoints: a process that was killed comes back with all that it had
   /// acknowledged, and nobody goes back.
   bool journal = false;

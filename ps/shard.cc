@@ -27,9 +27,9 @@ absl::StatusOr<Shard> Shard::Create(const ps::JobConfig& config, int shard_index
     return InvalidArgument(
         "a shard of %d parameters is too large for one message: use more parameter servers", range.size());
   }
-  MUSTER_ASSIGN_OR_RETURN(
-      ShardTables shard_tables,
-      ShardTables::Create(tables, optimizers, config.seed(), EvictionOf(config), shard_index, shard_count));
+  MUSTER_ASSIGN_OR_RETURN(const RowEviction eviction, EvictionOf(config));
+  MUSTER_ASSIGN_OR_RETURN(ShardTables shard_tables, ShardTables::Create(tables, optimizers, config.seed(),
+                                                                        eviction, shard_index, shard_count));
   MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer, LayoutOptimizer::Create(layout, range, optimizers));
   Shard shard(range, layout.size(), std::move(optimizer), std::move(shard_tables));
   auto parameters = std::make_shared<std::vector<float>>(range.size());

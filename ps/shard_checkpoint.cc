@@ -83,8 +83,10 @@ ps::JobConfig WithoutWorkers(ps::JobConfig config) {
 // The pieces of a shard as they come out of one file after another.
 class Assembly {
  public:
-  explicit Assembly(Shard shard)
+  // `updates`: that it will have made.
+  Assembly(Shard shard, uint64_t updates)
       : shard_(std::move(shard)),
+        updates_(updates),
         parameters_(shard_.range().size()),
         slots_(shard_.slot_count(), std::vector<float>(shard_.range().size())) {}
 
@@ -127,6 +129,11 @@ class Assembly {
           rows.last_updates.resize(section.bytes() / sizeof(uint64_t));
           if (section.bytes() % sizeof(uint64_t) != 0) return damaged();
           MUSTER_RETURN_IF_ERROR(read(MutableBytesOf(rows.last_updates)));
+          // Asynchronous shards have made unlike numbers of updates: what counts is how long ago it was.
+          for (uint64_t& last : rows.last_updates) {
+            const uint64_t age = header.step() - std::min(last, header.step());
+            last = updates_ - std::min(age, updates_);
+          }
           break;
         case Section::ROW_VALUES:
           MUSTER_RETURN_IF_ERROR(floats(rows.values));
@@ -143,7 +150,7 @@ class Assembly {
                                               shard_.tables().slot_count(static_cast<int>(section.table()));
       if (has_all) {
         MUSTER_RETURN_IF_ERROR(
-            Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows, header.step()), path));
+            Annotate(shard_.RestoreRows(static_cast<int>(section.table()), rows, updates_), path));
         ++complete_tables;
       }
     }
@@ -153,8 +160,8 @@ class Assembly {
     return absl::OkStatus();
   }
 
-  Shard Finish(uint64_t step) {
-    shard_.Restore(step, std::move(parameters_), slots_);
+  Shard Finish() {
+    shard_.Restore(updates_, std::move(parameters_), slots_);
     return std::move(shard_);
   }
 
@@ -168,6 +175,7 @@ class Assembly {
   }
 
   Shard shard_;
+  const uint64_t updates_;
   std::vector<float> parameters_;
   std::vector<std::vector<float>> slots_;
 };
@@ -208,11 +216,9 @@ absl::StatusOr<RestoredShard> ReadImage(const checkpoint::ShardHeader& header, c
                                         const std::string& name, const ShardPlace& place) {
   MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(place.config, place.index, place.count));
   const LayoutRange range = shard.range();
-  Assembly assembly(std::move(shard));
+  Assembly assembly(std::move(shard), header.step());
   MUSTER_RETURN_IF_ERROR(assembly.Add(header, read, range, name));
-  UpdateRuleState rule = RuleOf(header);
-  const uint64_t updates = rule.step;
-  return RestoredShard{assembly.Finish(updates), std::move(rule), {}};
+  return RestoredShard{assembly.Finish(), RuleOf(header), {}};
 }
 
 absl::StatusOr<checkpoint::Manifest::File> WriteShardCheckpoint(const CheckpointStore& store, uint64_t step,
@@ -230,14 +236,15 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
   MUSTER_ASSIGN_OR_RETURN(const ParameterLayout layout, LayoutOf(place.config));
   const LayoutRange own = shard.range();
   const bool has_tables = place.config.tables_size() > 0;
-  Assembly assembly(std::move(shard));
-  UpdateRuleState rule;
   const int old_count = manifest.files_size();
+  // Shard 0's says how far the job was.
+  Assembly assembly(std::move(shard), manifest.files(old_count == place.count ? place.index : 0).step());
+  UpdateRuleState rule;
   for (int i = 0; i < old_count; ++i) {
     const LayoutRange from = layout.Shard(i, old_count);
     const bool overlaps = from.begin < own.end && own.begin < from.end;
     const bool same = old_count == place.count && i == place.index;
-    // With the same number of shards each has exactly its own file. Shard 0's says how far the job was.
+    // With the same number of shards each has exactly its own file.
     const bool needed = old_count == place.count ? same : overlaps || has_tables || i == 0;
     if (!needed) continue;
     MUSTER_ASSIGN_OR_RETURN(ShardFileReader reader, store.OpenShard(manifest, i));
@@ -260,8 +267,7 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
       worker.sequences = worker.steps = {};
     }
   }
-  const uint64_t step = rule.step;
-  return RestoredShard{assembly.Finish(step), std::move(rule), {}};
+  return RestoredShard{assembly.Finish(), std::move(rule), {}};
 }
 
 absl::StatusOr<RestoredShard> ReadShardFile(const CheckpointStore& store, uint64_t step,

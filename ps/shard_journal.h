@@ -45,6 +45,9 @@ class ShardJournal {
   /// one is of no use.
   ShardJournal(std::filesystem::path folder, int shard_index, int shard_count, uint64_t generation);
 
+  /// There may be something to recover.
+  bool exists() const { return !List().value_or(std::vector<uint64_t>()).empty(); }
+
   /// nullopt: there is nothing to recover. Any error: there was, but it cannot be read; the journal is then
   /// of no use, and BeginEpoch removes it.
   absl::StatusOr<std::optional<RecoveredShard>> Recover();

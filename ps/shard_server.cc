@@ -90,6 +90,10 @@ class Server final : public ShardServer, private Replication::Host {
            Now() < last_snapshot_time_ + kCheckpointTimeout;
   }
 
+  absl::Status OpenCheckpoints();
+  absl::Status Begin();
+  void LookForCopies(const std::stop_token& stop);
+
   // From streams.
   absl::Status DecodePush(StreamId stream, const ps::ClientHeader& header, ShardGradient* gradient) const;
   bool IsOfThisEpoch(StreamId stream) const;
@@ -215,6 +219,8 @@ class Server final : public ShardServer, private Replication::Host {
   PushTurns turns_;                         // async
   uint64_t last_step_ = 0;                  // sync, bounded: that those who have finished contributed to
 
+  std::optional<CheckpointCopies> copies_;      // at another server
+  bool looks_for_copies_ = false;               // first of all, and joins nobody until then
   std::unique_ptr<Checkpointer> checkpointer_;  // null: there are none
   uint64_t next_snapshot_ = 0;                  // sync, bounded: of the state of this step; 0: none is due
   uint64_t last_snapshot_ = 0;
@@ -242,6 +248,8 @@ class Server final : public ShardServer, private Replication::Host {
   int needed_ = 1;                                           // parts of a step to report
 
   ShardReport told_report_;  // to the coordinator, wherever that is
+
+  std::jthread copies_thread_;  // the last member: it uses the others
 };
 
 Server::Server(const ParameterServerOptions& options, int shard_index, FrameServer* frames)
@@ -257,14 +265,51 @@ Server::Server(const ParameterServerOptions& options, int shard_index, FrameServ
 
 absl::Status Server::Open() {
   const std::lock_guard lock(mutex_);  // callbacks may come before this returns
-  if (!options_.checkpoint_dir.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Open({.folder = options_.checkpoint_dir,
-                                                               .shard_index = shard_index_,
-                                                               .shard_count = shard_count(),
-                                                               .keep = options_.keep_checkpoints,
-                                                               .name = name_},
-                                                              [this] { OnCheckpointsChanged(); }));
+  if (!options_.checkpoint_buddy) return Begin();
+  copies_.emplace(CopiesOf(options_));
+  const ShardJournal journal(options_.checkpoint_dir, shard_index_, shard_count(), options_.generation);
+  if (options_.journal && journal.exists()) return Begin();  // it has more than any checkpoint
+  looks_for_copies_ = true;
+  copies_thread_ = std::jthread([this](const std::stop_token& stop) { LookForCopies(stop); });
+  return absl::OkStatus();
+}
+
+// The host may be another one, and the checkpoints on the one before it.
+void Server::LookForCopies(const std::stop_token& stop) {
+  bool has_memory = true;
+  try {
+    // The others count from before on, and are to find this server there.
+    copies_->Fetch(options_.server_timeout / 2, stop);
+  } catch (const std::bad_alloc&) {
+    has_memory = false;
   }
+  const std::lock_guard lock(mutex_);
+  if (end_) return;
+  if (!has_memory) return EndWith(OutOfMemory());
+  looks_for_copies_ = false;
+  WithinMemory([this] {
+    if (const absl::Status status = Begin(); !status.ok()) return EndWith(status);
+    GoOn();
+  });
+}
+
+absl::Status Server::OpenCheckpoints() {
+  CheckpointerOptions checkpoints{.folder = options_.checkpoint_dir,
+                                  .shard_index = shard_index_,
+                                  .shard_count = shard_count(),
+                                  .keep = options_.keep_checkpoints,
+                                  .name = name_};
+  if (copies_) {
+    checkpoints.copy = [this](uint64_t step, const checkpoint::Manifest::File& file,
+                              const std::stop_token& stop) { return copies_->Send(step, file, stop); };
+  }
+  MUSTER_ASSIGN_OR_RETURN(checkpointer_,
+                          Checkpointer::Open(std::move(checkpoints), [this] { OnCheckpointsChanged(); }));
+  return absl::OkStatus();
+}
+
+absl::Status Server::Begin() {
+  if (!options_.checkpoint_dir.empty()) MUSTER_RETURN_IF_ERROR(OpenCheckpoints());
   if (options_.replicated) {
     const int first_backup = FirstBackupOf(shard_index_, shard_count());
     const int partner = options_.shard_index == shard_index_ ? first_backup : shard_index_;
@@ -336,6 +381,7 @@ void Server::OpenLink() {
 }
 
 Server::~Server() {
+  copies_thread_ = {};  // first: it makes what the others are
   // What runs on the threads of these finds everything in its place until they have ended.
   std::unique_ptr<CoordinatorLink> link;
   std::vector<std::unique_ptr<CoordinatorLink>> old_links;
@@ -359,7 +405,11 @@ bool Server::is_needed() const {
 
 ShardMetrics Server::metrics() const {
   ShardMetrics metrics{.shard = shard_index_};
-  if (keeps_checkpoints()) metrics.checkpoint_age = checkpointer_->age();
+  const Checkpointer* const checkpoints = [&] {
+    const std::lock_guard lock(mutex_);
+    return checkpointer_.get();  // once there, it stays
+  }();
+  if (checkpoints != nullptr) metrics.checkpoint_age = checkpoints->age();
   const std::lock_guard lock(mutex_);
   metrics.serves = serves();
   metrics.workers = Tallies();
@@ -504,6 +554,10 @@ absl::Status Server::Handle(StreamId stream, const ps::ClientHeader& header, Sha
     requests_->SendNow(stream, std::move(reply));
     return absl::OkStatus();
   }
+  if (looks_for_copies_ && !header.has_join()) {
+    SendNotPrimary(stream, header.request(), 0);
+    return absl::OkStatus();
+  }
   if (replication_ && !replication_->is_primary() && !header.has_join() && !header.has_promise()) {
     SendNotPrimary(stream, header.request(), 0);
     return absl::OkStatus();
@@ -600,6 +654,10 @@ absl::Status Server::HandleJoin(StreamId stream, uint64_t request, const ps::Joi
   }
   const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
+  if (looks_for_copies_) {
+    pending_joins_.push_back({stream, request, join});
+    return absl::OkStatus();
+  }
   if (!serves()) {
     if (!replication_->view().is_proposing()) {
       SendNotPrimary(stream, request, 0);
@@ -795,6 +853,12 @@ absl::Status Server::HandleShardJoin(StreamId stream, const ps::ShardJoin& join)
 absl::Status Server::AdoptConfig(const ps::JobConfig& config) {
   if (config_) return CheckSameJob(*config_, config);
   MUSTER_ASSIGN_OR_RETURN(update_, UpdateOf(config));
+  if (keeps_checkpoints() && update_.eviction.is_on() &&
+      update_.eviction.every != options_.checkpoint_every) {
+    spdlog::warn(
+        "{}: rows are dropped in intervals of {} steps, as the workers' --checkpoint_every is; here it is {}",
+        name_, update_.eviction.every, options_.checkpoint_every);
+  }
   MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(config, shard_index_, shard_count()));
   spdlog::info("{} owns parameters [{}, {}) of {}", name_, shard.range().begin, shard.range().end,
                shard.model_size());
@@ -1398,6 +1462,15 @@ bool Server::AwaitsLastCheckpoint() {
 absl::Status OutOfMemory() {
   return absl::ResourceExhaustedError(
       "not enough memory on its host for this part of the model: use more parameter servers");
+}
+
+CheckpointCopiesOptions CopiesOf(const ParameterServerOptions& options) {
+  return {.cluster = options.cluster,
+          .shard_index = options.shard_index,
+          .generation = options.generation,
+          .tls = options.tls,
+          .transport = options.transport,
+          .folder = options.checkpoint_dir};
 }
 
 absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(const ParameterServerOptions& options,

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/status.h"
+#include "ps/checkpoint_copies.h"
 #include "ps/frame_server.h"
 #include "ps/server.h"
 #include "ps/shard.h"
@@ -13,6 +14,9 @@ namespace muster {
 
 /// Why a server ends that has too little memory.
 absl::Status OutOfMemory();
+
+/// Who it is to those who keep copies of its checkpoints.
+CheckpointCopiesOptions CopiesOf(const ParameterServerOptions& options);
 
 /// Any thread may call any method.
 class ShardServer {

@@ -20,7 +20,7 @@
 namespace muster {
 
 /// Of ClientHeader and ServerHeader.
-inline constexpr uint32_t kWireVersion = 7;
+inline constexpr uint32_t kWireVersion = 8;
 
 /// The largest message that either end accepts: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;

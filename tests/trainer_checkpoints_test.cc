@@ -54,6 +54,40 @@ TEST_F(TrainerCheckpoints, KilledServersThatStartAgainChangeNoBit) {
   EXPECT_EQ(Store().List()->size(), 3u);
 }
 
+// As when its host is lost with its disk.
+TEST_F(TrainerCheckpoints, KilledServersThatLoseTheirFolderChangeNoBit) {
+  const Json expected = Run(MakeCluster(2, 2), kSync, "undisturbed");
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  const auto folder = [&](int ps) { return Path("checkpoints-" + std::to_string(ps)); };
+  const auto flags_of = [&](int ps) {
+    std::vector<std::string> flags = kSync;
+    flags.insert(flags.end(),
+                 {"--checkpoint_dir=" + folder(ps), "--checkpoint_every=30", "--checkpoint_buddy"});
+    return flags;
+  };
+  std::vector<Started> tasks;
+  for (const int ps : {0, 1}) tasks.push_back(StartTask(cluster, {Role::kPs, ps}, flags_of(ps), "lost"));
+  for (const int rank : {0, 1}) tasks.push_back(StartTask(cluster, {Role::kWorker, rank}, kSync, "lost"));
+  size_t lines = 8;
+  for (const int ps : {1, 0, 1}) {
+    AwaitLosses("lost", lines, tasks[2].process);
+    Kill(tasks[ps]);
+    ASSERT_TRUE(RemoveTree(folder(ps)).ok());
+    tasks[ps] = StartTask(cluster, {Role::kPs, ps}, flags_of(ps), "lost");
+    lines = Losses("lost").size() + 5;
+  }
+  WaitForSuccess(tasks);
+  EXPECT_EQ(Result("lost")["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(Result("lost")["pushes"], expected["pushes"]);
+  EXPECT_THAT(*ReadFile(tasks[1].log), HasSubstr("ps:1: has its part of checkpoint"));
+  for (const int ps : {0, 1}) {
+    const CheckpointStore store(folder(ps));
+    const auto manifest = store.ReadManifest(400);
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    for (const int shard : {0, 1}) EXPECT_TRUE(store.VerifyShard(*manifest, shard).ok()) << ps << shard;
+  }
+}
+
 // Nobody goes back, in any mode.
 TEST_F(TrainerCheckpoints, KilledServersWithAJournalLoseNothing) {
   const Json expected = Run(MakeCluster(2, 2), kSync, "undisturbed");

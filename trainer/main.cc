@@ -35,6 +35,7 @@ absl::Status Serve(const TrainerOptions& options) {
                                         .checkpoint_dir = options.checkpoint_dir,
                                         .checkpoint_every = options.checkpoint_every,
                                         .keep_checkpoints = options.keep_checkpoints,
+                                        .checkpoint_buddy = options.checkpoint_buddy,
                                         .journal = options.journal,
                                         .replicated = options.replicated};
   if (!options.bind_host.empty()) {

@@ -271,6 +271,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->transform(WholeNumber(1, 1'000'000))
       ->capture_default_str()
       ->group(checkpoints);
+  app.add_flag(
+         "--checkpoint_buddy", f.options.checkpoint_buddy,
+         "Each server's checkpoints are also copied to another server, on another host if there is one: "
+         "a server that comes back with an empty folder gets them from there (given to all servers)")
+      ->check(TrueOrFalse())
+      ->group(checkpoints);
   app.add_option(
          "--durability", f.durability,
          "checkpoint: a server that is lost takes all back to the newest checkpoint; journal: what it has "
@@ -566,6 +572,12 @@ absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment)
   if (!options.checkpoint_dir.empty() && !options.task) {
     return InvalidArgument(
         "--checkpoint_dir: parameter servers write checkpoints; a process without any has none");
+  }
+  if (options.checkpoint_buddy && options.checkpoint_dir.empty()) {
+    return InvalidArgument("--checkpoint_buddy copies checkpoints, and needs --checkpoint_dir");
+  }
+  if (options.checkpoint_buddy && options.task->cluster.ps.size() < 2) {
+    return InvalidArgument("--checkpoint_buddy needs two parameter servers at least");
   }
   options.journal = f.durability == "journal";
   if (options.journal && options.checkpoint_dir.empty()) {

@@ -49,6 +49,7 @@ struct TrainerOptions {
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps
   int keep_checkpoints = 3;
+  bool checkpoint_buddy = false;  // copies at another server
   bool journal = false;
   bool replicated = false;  // each shard is on two servers; workers have to know
 

@@ -391,6 +391,15 @@ TEST(Options, CheckpointsAreOfParameterServers) {
   std::vector<std::string> with_checkpoints = two;
   with_checkpoints.push_back("--checkpoint_dir=/c");
   EXPECT_THAT(error(with_checkpoints, true), HasSubstr("leave --checkpoint_dir out"));
+  EXPECT_FALSE(line->options.checkpoint_buddy);
+  EXPECT_THAT(error({"--checkpoint_buddy"}), HasSubstr("--checkpoint_buddy copies checkpoints"));
+  EXPECT_THAT(error({"--checkpoint_buddy", "--checkpoint_dir=/c"}),
+              HasSubstr("--checkpoint_buddy needs two parameter servers"));
+  const auto copied = parse({"--job_name=ps", "--task_index=1", "--ps_hosts=a:1,b:1", "--worker_hosts=c:1",
+                             "--checkpoint_buddy", "--checkpoint_dir=/c"},
+                            true);
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_TRUE(copied->options.checkpoint_buddy);
   EXPECT_EQ(line->options.transport, Transport::kAuto);
   EXPECT_EQ(parse({"--transport=tcp"})->options.transport, Transport::kTcp);
   EXPECT_THAT(error({"--transport=infiniband"}), HasSubstr("--transport"));

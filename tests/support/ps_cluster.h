@@ -98,8 +98,9 @@ class Cluster {
                                 .tls = Identity({Role::kPs, index}),
                                 .transport = transport,
                                 .push_budget_bytes = push_budget_bytes,
-                                .checkpoint_dir = checkpoint_every > 0 ? checkpoints.path().string() : "",
+                                .checkpoint_dir = checkpoint_every > 0 ? CheckpointsOf(index).string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
+                                .checkpoint_buddy = checkpoint_buddy,
                                 .journal = keeps_journal,
                                 .replicated = replicated});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -133,6 +134,16 @@ class Cluster {
   void KeepCheckpoints(uint64_t every) {
     checkpoint_every = every;
     StartAgain();
+  }
+
+  /// Starts all servers again, each with a folder of checkpoints of its own, and copies at another one.
+  void KeepCopiesOfCheckpoints(uint64_t every) {
+    checkpoint_buddy = true;
+    KeepCheckpoints(every);
+  }
+
+  std::filesystem::path CheckpointsOf(int server) const {
+    return checkpoint_buddy ? checkpoints.path() / std::to_string(server) : checkpoints.path();
   }
 
   /// Starts all servers again, each shard on two of them. Each waits on a thread of its own.
@@ -179,6 +190,7 @@ class Cluster {
   TemporaryDirectory checkpoints;
   uint64_t checkpoint_every = 0;  // steps; 0: none
   bool keeps_journal = false;     // beside the checkpoints
+  bool checkpoint_buddy = false;
   bool replicated = false;
   Transport transport = Transport::kTcp;
   int64_t push_budget_bytes = 20 << 20;
