@@ -67,7 +67,9 @@ Supervisor::Supervisor(std::filesystem::path root)
       const std::optional<std::string> name = TaskOfFolder(folder);
       if (!name) continue;
       auto task = std::make_unique<Task>(context_, job, *name);
-      if (task->Resume().ok()) tasks_[{job, *name}] = std::move(task);
+      if (!task->Resume().ok()) continue;
+      ReleaseIfEnded(job, *name, *task);  // while there was no daemon
+      tasks_[{job, *name}] = std::move(task);
     }
   }
 }
@@ -257,9 +259,13 @@ void Supervisor::Step(TimePoint now) {
     const bool was_active = task->active();
     task->OnEvent();
     task->OnTime(now);
-    // The ports of one that was stopped are its stopper's to release.
-    if (was_active && !task->active() && !task->told_to_stop()) ports_.ReleaseTask(key.first, key.second);
+    if (was_active) ReleaseIfEnded(key.first, key.second, *task);
   }
+}
+
+// The ports of one that was stopped are its stopper's to release.
+void Supervisor::ReleaseIfEnded(const std::string& job, const std::string& name, const Task& task) {
+  if (!task.active() && !task.told_to_stop()) ports_.ReleaseTask(job, name);
 }
 
 }  // namespace muster

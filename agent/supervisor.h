@@ -63,6 +63,7 @@ class Supervisor {
 
  private:
   std::vector<Task*> Select(const agent::StopTasksRequest& request) const;
+  void ReleaseIfEnded(const std::string& job, const std::string& name, const Task& task);
   void RaiseFence(const std::string& job, uint64_t minimum_generation);
 
   TaskContext context_;

@@ -175,6 +175,14 @@ TEST_F(AgentTest, TasksOutliveAKilledDaemonAndTheLogHasNoGap) {
 
 TEST_F(AgentTest, AnEndThatNoDaemonSawIsFoundLater) {
   auto first = std::make_unique<AgentClient>(root_);
+  agent::Request request;
+  agent::LeasePortsRequest* lease = request.mutable_lease_ports();
+  lease->set_job("job");
+  lease->set_task("worker:0");
+  lease->set_address("127.0.0.1");
+  lease->set_count(2);
+  ASSERT_TRUE(first->Call(request).ok());
+  EXPECT_FALSE(std::filesystem::is_empty(root_ / "ports"));
   ASSERT_TRUE(
       first->Call(StartRequest("job", "worker:0", Shell("while [ ! -e go ]; do sleep 0.01; done; exit 5")))
           .ok());
@@ -186,6 +194,7 @@ TEST_F(AgentTest, AnEndThatNoDaemonSawIsFoundLater) {
   const agent::TaskStatus ended = List("job")->tasks(0);
   EXPECT_EQ(ended.state(), agent::TASK_STATE_FAILED);
   EXPECT_EQ(ended.exit_code(), 5);
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "ports")) << "they are free, as after any end";
 }
 
 // The task, a child of its session, and one that has left it.
