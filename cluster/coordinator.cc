@@ -38,12 +38,17 @@ void Coordinator::Heard(int rank, TimePoint now) {
 void Coordinator::Pushed(int rank, TimePoint now) {
   Member& member = members_[rank];
   member.last_heard = member.last_progress = now;
+  member.awaits = false;
   if (member.state == MemberState::kLost) SetState(rank, MemberState::kLive, "contributes again");
 }
 
-void Coordinator::Await(int rank, TimePoint now) {
-  members_[rank].last_heard = members_[rank].last_progress = now;
-  members_[rank].awaits = true;
+void Coordinator::Await(int rank, uint64_t next_step, TimePoint now) {
+  Member& member = members_[rank];
+  member.last_heard = member.last_progress = now;
+  member.awaits = true;
+  member.finished_at = next_step;
+  ++version_;
+  Choose(now);  // as in Finish
 }
 
 void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
@@ -122,6 +127,7 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
   last_chosen_ = now;
   for (Member& member : members_) {
     member.finished_at = 0;
+    member.awaits = false;
     if (member.state == MemberState::kFinished) member.state = MemberState::kExpected;
   }
   RenewLeases(now);
@@ -203,8 +209,9 @@ bool Coordinator::IsAtWork(int rank) const {
 // A bounded worker finishes ahead of the steps it has contributed to, and may be heard of before its parts
 // are.
 bool Coordinator::IsExpectedAt(int rank, uint64_t step) const {
-  return IsAtWork(rank) ||
-         (members_[rank].state == MemberState::kFinished && step < members_[rank].finished_at);
+  const Member& member = members_[rank];
+  const bool is_done = member.state == MemberState::kFinished || (IsAtWork(rank) && member.awaits);
+  return is_done ? step < member.finished_at : IsAtWork(rank);
 }
 
 int Coordinator::NeededFor(const std::vector<int>& complete) const {
@@ -240,7 +247,8 @@ void Coordinator::SetState(int rank, MemberState state, std::string text) {
 TimePoint Coordinator::WaitedForSince(int rank) const {
   const Member& member = members_[rank];
   if (const auto open = open_.find(next_step_); open != open_.end()) {
-    return IsComplete(rank) ? TimePoint::max() : std::max(open->second.waiting_since, member.last_progress);
+    const bool is_waited_for = IsExpectedAt(rank, next_step_) && !IsComplete(rank);
+    return is_waited_for ? std::max(open->second.waiting_since, member.last_progress) : TimePoint::max();
   }
   const auto awaits = [](const Member& other) { return other.awaits && other.state == MemberState::kLive; };
   const bool is_awaited = !member.awaits && std::any_of(members_.begin(), members_.end(), awaits);

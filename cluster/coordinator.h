@@ -97,7 +97,8 @@ class Coordinator {
   void Join(int rank, TimePoint now);
   void Heard(int rank, TimePoint now);   // a sign of life
   void Pushed(int rank, TimePoint now);  // one that shows progress
-  void Await(int rank, TimePoint now);   // it has nothing left to do but to wait for the others
+  /// As Finish, but it waits for the others before it ends: it has nothing else left to do.
+  void Await(int rank, uint64_t next_step, TimePoint now);
   /// It has contributed to all steps below `next_step` that it was needed for, and will to no other; async:
   /// 0.
   void Finish(int rank, uint64_t next_step, TimePoint now);
@@ -165,7 +166,7 @@ class Coordinator {
     TimePoint last_progress;  // a join or a push
     bool awaits = false;
     bool lost_in_silence = false;  // and not for lack of progress: a sign of life brings it back
-    uint64_t finished_at = 0;      // its parts of steps below are on their way at most
+    uint64_t finished_at = 0;      // or awaits: its parts of steps below are on their way at most
   };
   // A step that is not chosen yet.
   struct OpenStep {

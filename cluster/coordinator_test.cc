@@ -210,7 +210,7 @@ TEST(Coordinator, WhoWaitsForTheOthersToFinishDoesNotWaitForOneThatDoesNothing) 
     cluster.now = kStart + seconds(second);
     for (const int rank : {0, 1, 2}) cluster->Heard(rank, cluster.now);
     if (second < 150) cluster->Pushed(2, cluster.now);
-    if (second == 50) cluster->Await(0, cluster.now);
+    if (second == 50) cluster->Await(0, 0, cluster.now);
     cluster.Tick();
     ASSERT_EQ(cluster->state(1), second < 100 ? MemberState::kLive : MemberState::kLost) << second;
     ASSERT_EQ(cluster->state(0), MemberState::kLive) << "it has done its part";

@@ -768,7 +768,7 @@ absl::Status Server::HandleAwait(StreamId stream, const WorkerIdentity& worker, 
   if (coordinator() == nullptr) return InvalidArgument("ps:0 knows who has finished, %s does not", name_);
   MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
   awaits_[worker.rank] = requests_->Add({stream, request});  // of an earlier one nobody listens to the answer
-  coordinator()->Await(worker.rank, Now());
+  coordinator()->Await(worker.rank, shard_->rule().NextStepOf(worker.rank), Now());
   return absl::OkStatus();
 }
 

@@ -185,6 +185,30 @@ TEST(ParameterServer, AReplacementWorkerGoesOnWhereTheOldOneDiedBetweenTwoShards
   EXPECT_EQ(*other, expected);
 }
 
+// A job that is to make fewer steps than it has made already, after one of its workers had contributed to the
+// next one: who waits for the others has no part of that, and the step is made without.
+TEST(ParameterServer, AStepIsMadeWithoutWhoOnlyWaitsForTheOthers) {
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kBounded}) {
+    Cluster cluster(1, 2, mode);
+    {
+      RawWorker killed(cluster, "killed", 0, /*rank=*/1);
+      ASSERT_TRUE(killed.Receive().has_join());
+      killed.Push(1, 0, std::vector<float>(cluster.layout.size(), 1.0f));
+      ps::ClientHeader heartbeat = killed.Header();
+      heartbeat.mutable_heartbeat()->set_awaiting(2);
+      killed.connection->Send(heartbeat, {});
+      ASSERT_FALSE(killed.Receive().heartbeat().unknown()) << "the push is there";
+    }
+    absl::StatusOr<std::vector<float>> chief;
+    std::jthread rank0([&] { chief = TrainRank(cluster, 0, 0, /*await_others=*/true); });
+    const auto other = TrainRank(cluster, 1, 0);
+    rank0.join();
+    ASSERT_TRUE(other.ok()) << other.status();
+    ASSERT_TRUE(chief.ok()) << chief.status();
+    EXPECT_EQ(*chief, *other);
+  }
+}
+
 TEST(ParameterServer, BoundedByZeroGivesTheBitsOfSync) {
   Cluster sync(2, 3, UpdateMode::kSync);
   Cluster bounded(2, 3, UpdateMode::kBounded);

@@ -58,6 +58,14 @@ void UpdateRule::BeginTallies() {
   }
 }
 
+uint64_t UpdateRule::NextStepOf(int rank) const {
+  uint64_t next = step_;
+  for (const auto& [step, contributions] : held_) {
+    if (contributions.contains(rank)) next = step + 1;
+  }
+  return next;
+}
+
 absl::StatusOr<JoinAnswer> UpdateRule::Join(const WorkerIdentity& worker, UpdateActions* actions) {
   MUSTER_CHECK(worker.rank >= 0 && worker.rank < options_.worker_count);
   Worker& known = workers_[worker.rank];
@@ -70,11 +78,10 @@ absl::StatusOr<JoinAnswer> UpdateRule::Join(const WorkerIdentity& worker, Update
     known.process = worker;
     known.sequences = {};
   }
-  JoinAnswer answer{.step = step_, .next_step = step_, .pushes = known.pushes};
+  JoinAnswer answer{.step = step_, .next_step = NextStepOf(worker.rank), .pushes = known.pushes};
   for (auto& [step, contributions] : held_) {
     const auto held = contributions.find(worker.rank);
     if (held == contributions.end()) continue;
-    answer.next_step = step + 1;
     if (same_process || held->second.unanswered == 0) continue;
     actions->push_back(RefuseAction{
         held->second.unanswered, Aborted("rank %d: a newer process of this task has joined", worker.rank)});

@@ -175,6 +175,9 @@ class UpdateRule {
   UpdateActions Proceed();
 
   /// A process of this rank has joined, ever.
+  /// Sync and bounded: the first step that this rank has not contributed to, at least the current one.
+  uint64_t NextStepOf(int rank) const;
+
   bool HasJoined(int rank) const { return workers_[rank].process.has_value(); }
 
   /// Aborted unless this process is the newest of its rank.
