@@ -176,6 +176,32 @@ TEST(Coordinator, AStepDoesNotWaitForWhoHasFinished) {
   EXPECT_TRUE(cluster->end()->ok());
 }
 
+TEST(Coordinator, AStepDoesNotWaitForWhoOnlyAwaitsTheOthers) {
+  for (const uint64_t next_step : {0, 1}) {
+    Cluster cluster(2, 1, 2);
+    cluster.JoinAll(2);
+    cluster.Hold(0, {{0, 1}});
+    const uint64_t before = cluster->version();
+    cluster->Await(0, next_step, cluster.now);
+    EXPECT_GT(cluster->version(), before) << "how many parts are needed has changed";
+    if (next_step == 0) {
+      EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[1]"));
+      continue;
+    }
+    EXPECT_THAT(cluster.Decisions(), IsEmpty()) << "its part is on its way";
+    EXPECT_THAT(cluster->AwaitedRanks(), ElementsAre(0));
+    cluster.Hold(0, {{0, 0}, {0, 1}});
+    EXPECT_THAT(cluster.Decisions(), ElementsAre("0:[0 1]"));
+  }
+  // Who contributes again after all, as when all have gone back, is counted on again.
+  Cluster cluster(2, 1, 2);
+  cluster.JoinAll(2);
+  cluster->Await(0, 0, cluster.now);
+  cluster->Pushed(0, cluster.now);
+  cluster.Hold(0, {{0, 1}});
+  EXPECT_THAT(cluster.Decisions(), IsEmpty());
+}
+
 TEST(Coordinator, WhoFinishedAheadIsStillWaitedForUntilItsPartsAreHere) {
   Cluster cluster(2, 1, 2);
   cluster.JoinAll(2);

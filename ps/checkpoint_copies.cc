@@ -93,17 +93,17 @@ CheckpointCopies::CheckpointCopies(CheckpointCopiesOptions options)
 
 absl::Status CheckpointCopies::Send(uint64_t step, const checkpoint::Manifest::File& file,
                                     const std::stop_token& stop) const {
-  TimePoint last_progress = Now();
+  Progress progress;
   while (true) {
-    absl::Status status = SendOnce(step, file, stop, &last_progress);
+    absl::Status status = SendOnce(step, file, stop, &progress);
     const bool may_pass = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!may_pass || Now() >= last_progress + options_.patience || stop.stop_requested()) return status;
+    if (!may_pass || Now() >= progress.last + options_.patience || stop.stop_requested()) return status;
     std::this_thread::sleep_for(kPause);
   }
 }
 
 absl::Status CheckpointCopies::SendOnce(uint64_t step, const checkpoint::Manifest::File& file,
-                                        const std::stop_token& stop, TimePoint* last_progress) const {
+                                        const std::stop_token& stop, Progress* progress) const {
   const int server = BuddyOf(options_.cluster, options_.shard_index);
   MUSTER_ASSIGN_OR_RETURN(Conversation buddy, Conversation::Begin(options_, server));
   checkpoint_copy::Request request;
@@ -121,7 +121,7 @@ absl::Status CheckpointCopies::SendOnce(uint64_t step, const checkpoint::Manifes
     }
     MUSTER_ASSIGN_OR_RETURN(answer, buddy.Ask(std::move(next), stop));
     if (answer.next() <= offset) return DataLoss("ps:%d does not take what it was sent", server);
-    *last_progress = Now();
+    if (answer.next() > progress->furthest) *progress = {.furthest = answer.next()};
   }
   return absl::OkStatus();
 }

@@ -40,7 +40,7 @@ struct CheckpointCopiesOptions {
   std::optional<TlsIdentity> tls;
   Transport transport = Transport::kAuto;
   std::filesystem::path folder;                  // of this server's checkpoints
-  Duration patience = std::chrono::seconds(30);  // with a buddy that takes nothing of what it is sent
+  Duration patience = std::chrono::seconds(30);  // with a buddy that gets no further
 };
 
 /// What a server wants of the others. Its calls block, and end early when `stop` is requested (Cancelled).
@@ -60,8 +60,13 @@ class CheckpointCopies {
 
  private:
   class Conversation;
+  // Of a file, however often its transfer begins anew: what has come before is none.
+  struct Progress {
+    uint64_t furthest = 0;  // byte
+    TimePoint last = Now();
+  };
   absl::Status SendOnce(uint64_t step, const checkpoint::Manifest::File& file, const std::stop_token& stop,
-                        TimePoint* last_progress) const;
+                        Progress* progress) const;
   absl::Status FetchFrom(int server, const std::stop_token& stop, uint64_t* newest) const;
   uint64_t NewestWhole() const;
 
