@@ -12,8 +12,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <absl/strings/str_cat.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <barrier>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -21,6 +24,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/allocator.h"
@@ -41,12 +45,13 @@ namespace {
 constexpr char kHelp[] =
     R"(Times messages to a parameter server and back, beside the same bytes through a bare gRPC stream and through TCP.
 
-push_pull: one worker, one server, asynchronous SGD; a gradient goes up and the updated parameters come down,
-           by gRPC over TCP (tcp), with the mutual TLS of jobs (tls), and as tasks of one host do it, through shared
-           memory (same_host).
+push_pull: asynchronous SGD; a gradient goes up and the updated parameters come down, by gRPC over TCP (tcp), with
+           the mutual TLS of jobs (tls), and as tasks of one host do it, through shared memory (same_host). Each
+           worker is a thread, each server a process; of several servers each has its part of a message.
 grpc_echo: a bidirectional stream of ByteBuffers that comes back after every byte was read once.
-tcp_echo:  a socket; every byte comes back. GB/s counts the bytes of a message once for both ways. With several
-           in flight the p50 is the time between two that come back.
+tcp_echo:  a socket; every byte comes back. Each worker has an echo of its own.
+GB/s counts the bytes of a message once for both ways, of all workers together. With several in flight the p50 is the
+time between two that come back to a worker.
 checkpoint: a shard with a table of rows that have all been updated: how long updates wait for the copy, and how
            long it takes in the background to write, checksum and sync the file.)";
 
@@ -284,24 +289,25 @@ ParameterLayout LayoutOf(size_t bytes) {
   return *layout;
 }
 
-ps::JobConfig ConfigOf(const ParameterLayout& layout) {
+ps::JobConfig ConfigOf(const ParameterLayout& layout, const ClusterSpec& cluster) {
   const OptimizerConfig sgd{.kind = OptimizerKind::kSgd, .learning_rate = 0.1f};
-  const UpdateConfig update{.rule = {.mode = UpdateMode::kAsync, .worker_count = 1}};
+  const UpdateConfig update{.rule = {.mode = UpdateMode::kAsync, .worker_count = cluster.rank_count()}};
   return MakeJobConfig(layout, {}, update, {&sgd, 1}, /*seed=*/1);
 }
 
 /// As the trainer does it: one at a time.
 class PushPull final : public Exchanger {
  public:
-  PushPull(const ClusterSpec& cluster, size_t bytes, const std::optional<TlsIdentity>& tls,
+  PushPull(const ClusterSpec& cluster, int rank, size_t bytes, const std::optional<TlsIdentity>& tls,
            Transport transport) {
     const ParameterLayout layout = LayoutOf(bytes);
-    client_ = std::make_unique<ParameterServerClient>(ParameterServerClientOptions{.cluster = cluster,
-                                                                                   .task = {Role::kWorker, 0},
-                                                                                   .config = ConfigOf(layout),
-                                                                                   .layout = layout,
-                                                                                   .tls = tls,
-                                                                                   .transport = transport});
+    client_ = std::make_unique<ParameterServerClient>(
+        ParameterServerClientOptions{.cluster = cluster,
+                                     .task = {Role::kWorker, rank},
+                                     .config = ConfigOf(layout, cluster),
+                                     .layout = layout,
+                                     .tls = tls,
+                                     .transport = transport});
     parameters_.resize(layout.size());
     gradient_.assign(layout.size(), 0.5f);
     const auto joined = client_->Join(parameters_);
@@ -319,27 +325,32 @@ class PushPull final : public Exchanger {
   const RowIndex no_rows_{{}, {}, 0};
 };
 
-/// Several at a time, which the trainer has no use for: from the connection.
+/// Several at a time, which the trainer has no use for: from the connections.
 class ManyPushPulls final : public Exchanger {
  public:
-  ManyPushPulls(const ClusterSpec& cluster, size_t bytes, const std::optional<TlsIdentity>& tls,
+  ManyPushPulls(const ClusterSpec& cluster, int rank, size_t bytes, const std::optional<TlsIdentity>& tls,
                 Transport transport) {
     const ParameterLayout layout = LayoutOf(bytes);
-    auto connection = ShardConnection::Connect(cluster.ps[0], {Role::kPs, 0}, tls, transport,
-                                               Now() + std::chrono::seconds(20));
-    MUSTER_CHECK(connection.ok(), std::string(connection.status().message()).c_str());
-    connection_ = *std::move(connection);
+    const int count = static_cast<int>(cluster.ps.size());
     parameters_.resize(layout.size());
     gradient_.assign(layout.size(), 0.5f);
+    for (int i = 0; i < count; ++i) {
+      shards_.push_back({Connect(cluster.ps[i], i, tls, transport), layout.Shard(i, count)});
+    }
     ps::ClientHeader join;
     join.set_version(kWireVersion);
     join.set_request(1);
-    join.mutable_join()->set_shard_count(1);
+    join.mutable_join()->set_rank(static_cast<uint32_t>(rank));
+    join.mutable_join()->set_shard_count(static_cast<uint32_t>(count));
     join.mutable_join()->set_worker_uuid(RandomName(20));
-    *join.mutable_join()->mutable_config() = ConfigOf(layout);
-    connection_->Send(join, {});
+    *join.mutable_join()->mutable_config() = ConfigOf(layout, cluster);
+    for (int i = 0; i < count; ++i) {
+      join.mutable_join()->set_shard_index(static_cast<uint32_t>(i));
+      shards_[i].connection->Send(join, {});
+    }
     Receive();
   }
+
   void Exchange(int in_flight) override {
     for (; sent_ < received_ + in_flight; ++sent_) {
       ps::ClientHeader push;
@@ -347,22 +358,47 @@ class ManyPushPulls final : public Exchanger {
       push.set_request(2 + sent_);
       push.mutable_push()->set_sequence(1 + sent_);
       push.mutable_push()->set_samples(1);
-      connection_->Send(push, {BorrowFloats(gradient_, connection_->Lease())});
+      for (const Shard& shard : shards_) {
+        shard.connection->Send(push, {BorrowFloats(PartOf(gradient_, shard), shard.connection->Lease())});
+      }
     }
     Receive();
     ++received_;
   }
 
  private:
-  void Receive() {
-    const auto reply = connection_->Receive(Now() + std::chrono::seconds(20));
-    MUSTER_CHECK(reply.ok(), std::string(reply.status().message()).c_str());
-    MUSTER_CHECK(!reply->header.has_error(), reply->header.error().message().c_str());
-    reply->payload.CopyTo(parameters_);
+  struct Shard {
+    std::unique_ptr<ShardConnection> connection;
+    LayoutRange range;
+  };
+
+  static std::unique_ptr<ShardConnection> Connect(const std::string& address, int index,
+                                                  const std::optional<TlsIdentity>& tls,
+                                                  Transport transport) {
+    const TimePoint deadline = Now() + std::chrono::seconds(20);
+    while (true) {
+      auto connection = ShardConnection::Connect(address, {Role::kPs, index}, tls, transport, deadline);
+      if (connection.ok()) return *std::move(connection);
+      MUSTER_CHECK(Now() < deadline, std::string(connection.status().message()).c_str());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the server may not listen yet
+    }
   }
 
-  std::vector<float> parameters_, gradient_;  // outlive the connection
-  std::unique_ptr<ShardConnection> connection_;
+  static std::span<float> PartOf(std::span<float> values, const Shard& shard) {
+    return values.subspan(shard.range.begin, shard.range.size());
+  }
+
+  void Receive() {
+    for (const Shard& shard : shards_) {
+      const auto reply = shard.connection->Receive(Now() + std::chrono::seconds(20));
+      MUSTER_CHECK(reply.ok(), std::string(reply.status().message()).c_str());
+      MUSTER_CHECK(!reply->header.has_error(), reply->header.error().message().c_str());
+      reply->payload.CopyTo(PartOf(parameters_, shard));
+    }
+  }
+
+  std::vector<float> parameters_, gradient_;  // outlive the connections
+  std::vector<Shard> shards_;
   uint64_t sent_ = 0, received_ = 0;
 };
 
@@ -376,20 +412,35 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Measure(Exchanger& exchanger, size_t bytes, int in_flight, double seconds, Figures* figures) {
-  for (int i = 0; i < 10; ++i) exchanger.Exchange(in_flight);
-  std::vector<double> microseconds;
-  const TimePoint start = Now();
-  TimePoint last = start;
-  while (ToSeconds(last - start) < seconds) {
-    exchanger.Exchange(in_flight);
-    const TimePoint now = Now();
-    microseconds.push_back(ToSeconds(now - last) * 1e6);
-    last = now;
+// One thread for each exchanger, all at the same time.
+void Measure(const std::vector<std::unique_ptr<Exchanger>>& exchangers, size_t bytes, int in_flight,
+             double seconds, Figures* figures) {
+  std::vector<std::vector<double>> microseconds(exchangers.size());
+  std::vector<double> rates(exchangers.size());
+  {
+    std::barrier begin(static_cast<std::ptrdiff_t>(exchangers.size()));
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < exchangers.size(); ++i) {
+      threads.emplace_back([&, i] {
+        for (int warm_up = 0; warm_up < 10; ++warm_up) exchangers[i]->Exchange(in_flight);
+        begin.arrive_and_wait();
+        const TimePoint start = Now();
+        TimePoint last = start;
+        while (ToSeconds(last - start) < seconds) {
+          exchangers[i]->Exchange(in_flight);
+          const TimePoint now = Now();
+          microseconds[i].push_back(ToSeconds(now - last) * 1e6);
+          last = now;
+        }
+        rates[i] = static_cast<double>(microseconds[i].size()) / ToSeconds(last - start);
+      });
+    }
   }
-  figures->gigabytes.push_back(static_cast<double>(bytes * microseconds.size()) / ToSeconds(last - start) /
+  figures->gigabytes.push_back(static_cast<double>(bytes) * std::accumulate(rates.begin(), rates.end(), 0.0) /
                                1e9);
-  figures->p50_us.push_back(Median(std::move(microseconds)));
+  std::vector<double> all;
+  for (const auto& of_one : microseconds) all.insert(all.end(), of_one.begin(), of_one.end());
+  figures->p50_us.push_back(Median(std::move(all)));
 }
 
 // How long updates wait for the copy of a shard with so many rows, and how long its file then takes.
@@ -436,13 +487,21 @@ int Main(int argc, char** argv) {
   int rounds = 5;
   bool json = false, plain_malloc = false;
   int64_t rows = 1'000'000;
+  int workers = 1, servers = 1;
   std::vector<int> in_flight = {1, 10};
+  std::vector<std::string> names = {"tcp", "tls", "same_host", "grpc_echo", "tcp_echo"};
   std::vector<size_t> sizes = {4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20};
   app.add_option("--seconds", seconds, "Of each measurement")->capture_default_str();
   app.add_option("--rounds", rounds, "Of all in turn; medians are printed")->capture_default_str();
   app.add_option("--bytes", sizes, "Of a message, each a multiple of 64")->capture_default_str();
   app.add_option("--in_flight", in_flight, "Messages at a time")->capture_default_str();
+  app.add_option("--workers", workers, "All push at the same time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  app.add_option("--servers", servers, "Each with its part")->capture_default_str()->check(CLI::Range(1, 16));
   app.add_option("--rows", rows, "Of the shard whose checkpoint is written; 0: none")->capture_default_str();
+  app.add_option("--transport", names, "Of tcp, tls, same_host, grpc_echo, tcp_echo; all by default")
+      ->check(CLI::IsMember(names));
   app.add_flag("--plain_malloc", plain_malloc, "Without what the trainer asks of the allocator");
   app.add_flag("--json", json, "For programs");
   CLI11_PARSE(app, argc, argv);
@@ -452,11 +511,17 @@ int Main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::warn);
 
   // All children first: gRPC does not like to be forked.
-  const auto [listening, tcp_port] = ListenOnLoopback();
-  const std::string echo_address = FreeLoopbackAddress();
+  std::vector<uint16_t> tcp_ports;  // of the echoes of each worker
+  std::vector<std::string> echo_addresses;
   std::vector<std::unique_ptr<Child>> children;
-  children.push_back(std::make_unique<Child>([fd = listening] { ServeTcpEcho(fd); }));
-  children.push_back(std::make_unique<Child>([&] { ServeGrpcEcho(echo_address); }));
+  for (int i = 0; i < workers; ++i) {
+    const auto [listening, port] = ListenOnLoopback();
+    tcp_ports.push_back(port);
+    children.push_back(std::make_unique<Child>([fd = listening] { ServeTcpEcho(fd); }));
+    echo_addresses.push_back(FreeLoopbackAddress());
+    children.push_back(
+        std::make_unique<Child>([&address = echo_addresses.back()] { ServeGrpcEcho(address); }));
+  }
   const auto authority = MakeAuthority("ps_bench");
   MUSTER_CHECK(authority.ok());
   const auto identity = [&](TaskId task) {
@@ -466,72 +531,86 @@ int Main(int argc, char** argv) {
                        .certificate_pem = certificate->certificate_pem,
                        .key_pem = certificate->key_pem};
   };
-  const TlsIdentity worker = identity({Role::kWorker, 0}), ps = identity({Role::kPs, 0});
+  std::vector<TlsIdentity> worker_identities;
+  for (int i = 0; i < workers; ++i) worker_identities.push_back(identity({Role::kWorker, i}));
   std::map<std::pair<size_t, bool>, ClusterSpec> clusters;  // by size, and whether with TLS
   for (const size_t size : sizes) {
     for (const bool tls : {false, true}) {
-      const ClusterSpec& cluster =
-          clusters[{size, tls}] = {.ps = {FreeLoopbackAddress()}, .workers = {"127.0.0.1:1"}};
-      children.push_back(std::make_unique<Child>([&cluster, &ps, tls] {
-        const auto server =
-            ParameterServer::Start({.cluster = cluster,
-                                    .shard_index = 0,
-                                    .tls = tls ? std::optional<TlsIdentity>(ps) : std::nullopt});
-        MUSTER_CHECK(server.ok());
-        (void)(*server)->Wait();
-      }));
+      ClusterSpec& cluster = clusters[{size, tls}];
+      for (int i = 0; i < servers; ++i) cluster.ps.push_back(FreeLoopbackAddress());
+      for (int i = 0; i < workers; ++i) cluster.workers.push_back(absl::StrFormat("127.0.0.1:%d", 1 + i));
+      for (int i = 0; i < servers; ++i) {
+        const auto own = tls ? std::optional<TlsIdentity>(identity({Role::kPs, i})) : std::nullopt;
+        children.push_back(std::make_unique<Child>([&cluster, &own, i] {
+          const auto server = ParameterServer::Start({.cluster = cluster, .shard_index = i, .tls = own});
+          MUSTER_CHECK(server.ok());
+          (void)(*server)->Wait();
+        }));
+      }
     }
   }
 
-  constexpr const char* kNames[] = {"tcp", "tls", "same_host", "grpc_echo", "tcp_echo"};
+  constexpr struct {
+    const char *name, *to;
+  } kRatios[] = {{"tcp", "grpc_echo"}, {"tls", "tcp"}, {"same_host", "tcp"}};
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   if (!json) {
     std::printf("%18s", "bytes x in flight");
-    for (const char* const name : kNames) std::printf("  %10s: p50 us, GB/s", name);
-    std::printf("  tcp/grpc_echo  tls/tcp  same_host/tcp\n");
+    for (const std::string& name : names) std::printf("  %10s: p50 us, GB/s", name.c_str());
+    for (const auto& [name, to] : kRatios) std::printf("  %9s/%s", name, to);
+    std::printf("\n");
   }
   for (const size_t size : sizes) {
     for (const int count : in_flight) {
       std::map<std::string, Figures> figures;
       for (int round = 0; round < rounds; ++round) {
-        for (const std::string name : kNames) {
+        for (const std::string& name : names) {
           const Transport transport = name == "same_host" ? Transport::kAuto : Transport::kTcp;
-          const auto tls = name == "tls" ? std::optional<TlsIdentity>(worker) : std::nullopt;
-          const ClusterSpec& cluster = clusters[{size, tls.has_value()}];
-          std::unique_ptr<Exchanger> exchanger;
-          if (name == "grpc_echo") {
-            exchanger = std::make_unique<GrpcEcho>(echo_address, size);
-          } else if (name == "tcp_echo") {
-            exchanger = std::make_unique<TcpEcho>(tcp_port, size);
-          } else if (count == 1) {
-            exchanger = std::make_unique<PushPull>(cluster, size, tls, transport);
-          } else {
-            exchanger = std::make_unique<ManyPushPulls>(cluster, size, tls, transport);
+          const ClusterSpec& cluster = clusters[{size, name == "tls"}];
+          std::vector<std::unique_ptr<Exchanger>> exchangers;
+          for (int i = 0; i < workers; ++i) {
+            const auto tls = name == "tls" ? std::optional<TlsIdentity>(worker_identities[i]) : std::nullopt;
+            if (name == "grpc_echo") {
+              exchangers.push_back(std::make_unique<GrpcEcho>(echo_addresses[i], size));
+            } else if (name == "tcp_echo") {
+              exchangers.push_back(std::make_unique<TcpEcho>(tcp_ports[i], size));
+            } else if (count == 1) {
+              exchangers.push_back(std::make_unique<PushPull>(cluster, i, size, tls, transport));
+            } else {
+              exchangers.push_back(std::make_unique<ManyPushPulls>(cluster, i, size, tls, transport));
+            }
           }
-          Measure(*exchanger, size, count, seconds, &figures[name]);
+          Measure(exchangers, size, count, seconds, &figures[name]);
         }
       }
-      nlohmann::ordered_json row = {{"bytes", size}, {"in_flight", count}};
-      for (const char* const name : kNames) {
+      nlohmann::ordered_json row = {
+          {"bytes", size}, {"in_flight", count}, {"workers", workers}, {"servers", servers}};
+      for (const std::string& name : names) {
         row[name] = {{"p50_us", Median(figures[name].p50_us)}, {"gb_per_s", Median(figures[name].gigabytes)}};
       }
-      const auto ratio = [&](const char* name, const char* to) {
+      const auto is_measured = [&](const char* name) {
+        return std::find(names.begin(), names.end(), name) != names.end();
+      };
+      for (const auto& [name, to] : kRatios) {
+        if (!is_measured(name) || !is_measured(to)) continue;
         std::vector<double> ratios;
         for (int round = 0; round < rounds; ++round) {
           ratios.push_back(figures[name].gigabytes[round] / figures[to].gigabytes[round]);
         }
-        return Median(ratios);
-      };
-      row["tcp_to_grpc_echo"] = ratio("tcp", "grpc_echo");
-      row["tls_to_tcp"] = ratio("tls", "tcp");
-      row["same_host_to_tcp"] = ratio("same_host", "tcp");
+        row[absl::StrCat(name, "_to_", to)] = Median(ratios);
+      }
       if (!json) {
         std::printf("%14zu x%2d", size, count);
-        for (const char* const name : kNames) {
+        for (const std::string& name : names) {
           std::printf("  %14.1f  %8.3f", double(row[name]["p50_us"]), double(row[name]["gb_per_s"]));
         }
-        std::printf("  %13.2f  %7.2f  %13.2f\n", double(row["tcp_to_grpc_echo"]), double(row["tls_to_tcp"]),
-                    double(row["same_host_to_tcp"]));
+        for (const auto& [name, to] : kRatios) {
+          const auto ratio = row.find(absl::StrCat(name, "_to_", to));
+          const int width = static_cast<int>(10 + std::strlen(to));
+          ratio == row.end() ? std::printf("  %*s", width, "")
+                             : std::printf("  %*.2f", width, double(*ratio));
+        }
+        std::printf("\n");
         std::fflush(stdout);
       }
       results.push_back(std::move(row));

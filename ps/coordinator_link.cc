@@ -52,7 +52,7 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
       const std::lock_guard lock(mutex_);
       old = std::move(connection_);
     }
-    // Outside of the lock: it waits for gRPC's threads, which may wait for who wants to send.
+    // Outside of the lock: it waits for threads that may wait for who wants to send.
     old = nullptr;
     if (stop.stop_requested() || status.ok()) return;
     if (absl::IsUnavailable(status) && last_heard_ && Now() - *last_heard_ > options_.server_timeout) {

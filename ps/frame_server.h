@@ -21,7 +21,7 @@ class FrameServer {
  public:
   using StreamId = uint64_t;  // never used twice
 
-  /// Called by gRPC's threads: for one stream one call after the other, for several at the same time.
+  /// For one stream one call after the other, for several at the same time.
   class Handler {
    public:
     virtual ~Handler() = default;

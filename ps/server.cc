@@ -144,8 +144,7 @@ ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
   return shard;
 }
 
-// gRPC would swallow an exception together with the request. What memory was short for may be done by half,
-// so this is the end.
+// What memory was short for may be done by half, so this is the end.
 void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
   {
     const std::lock_guard lock(mutex_);

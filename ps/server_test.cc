@@ -354,5 +354,29 @@ TEST(ParameterServer, UnknownMethodsAndGarbageFramesAreAnsweredAndChangeNothing)
   TrainAll(cluster, 2);
 }
 
+// From such that fit into one HTTP/2 window to such that take half a gigabyte, past the network and over it.
+TEST(ParameterServer, TensorsOfAnySizeTravelWhole) {
+  for (const Transport transport : {Transport::kTcp, Transport::kAuto}) {
+    Cluster cluster(1, 1, UpdateMode::kAsync, kPlainSgd);
+    cluster.transport = transport;
+    for (const int64_t bytes : {3'900'000, 4'100'000, 64'000'000, 600'000'000}) {
+      cluster.layout = *ParameterLayout::Create({{.name = "w", .shape = {bytes / 4}}});
+      cluster.StartAgain();
+      std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size());
+      for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(i % 1021);
+      ParameterServerClient client(cluster.ClientOptions(0));
+      ASSERT_TRUE(client.Join(parameters).ok());
+      for (int push = 1; push <= 2; ++push) {
+        const auto result = Push(client, gradient, parameters);
+        ASSERT_TRUE(result.ok()) << bytes << ": " << result.status();
+        size_t wrong = 0;
+        for (int64_t i = 0; i < bytes / 4; ++i) wrong += parameters[i] != -gradient[i] * push;
+        ASSERT_EQ(wrong, 0u) << bytes;
+      }
+      EXPECT_TRUE(client.Finish().ok());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster

@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -60,59 +59,46 @@ class ShardConnection::Stream {
   virtual bool is_local() const { return false; }
 };
 
-class ShardConnection::GrpcStream final : public Stream,
-                                          public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class ShardConnection::GrpcStream final : public Stream {
  public:
-  GrpcStream(std::shared_ptr<grpc::Channel> channel, const char* method, OnFrame on_frame)
-      : channel_(std::move(channel)), stub_(channel_), on_frame_(std::move(on_frame)) {
-    stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
-    StartRead(&incoming_);
-    AddHold();  // so that writes may be started from outside a reaction
-    StartCall();
+  GrpcStream(std::shared_ptr<grpc::Channel> channel, const char* method, std::shared_ptr<FrameQueue> queue,
+             OnFrame on_frame)
+      : channel_(std::move(channel)),
+        stub_(channel_),
+        queue_(std::move(queue)),
+        on_frame_(std::move(on_frame)),
+        stream_(stub_.PrepareCall(&context_, method, queue_->completions())) {
+    const std::lock_guard lock(mutex_);
+    queue_->AddAwaited(1);
+    ++under_way_;
+    stream_->StartCall(on_start_.tag());
   }
 
   ~GrpcStream() override {
     context_.TryCancel();
-    RemoveHold();
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return done_; });
+    {
+      const std::lock_guard lock(mutex_);
+      is_broken_ = true;  // nothing more is started
+    }
+    queue_->Drain(under_way_);
+    if (is_awaited_) queue_->AddAwaited(-1);
+  }
+
+  /// From here on nobody waits for frames of this stream.
+  void LeaveToQueue() {
+    if (std::exchange(is_awaited_, false)) queue_->AddAwaited(-1);
   }
 
   void Send(grpc::ByteBuffer frame, uint64_t request) override {
     const std::lock_guard lock(mutex_);
+    if (is_broken_) return;
     outgoing_.push_back({std::move(frame), request});
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front().frame);
-  }
-
-  void OnReadDone(bool ok) override {
-    if (ok) {
-      on_frame_(std::move(incoming_));  // without the mutex: whoever takes it may send
-      incoming_ = grpc::ByteBuffer();
-      StartRead(&incoming_);
-    } else {
-      const std::lock_guard lock(mutex_);
-      Break();
-    }
+    if (outgoing_.size() == 1 && is_open_) Write();
   }
 
   Sent last_sent() const override {
     const std::lock_guard lock(mutex_);
     return last_sent_;
-  }
-
-  void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
-    if (const uint64_t request = outgoing_.front().request; request != 0) last_sent_ = {request, Now()};
-    outgoing_.pop_front();
-    if (ok && !outgoing_.empty()) StartWrite(&outgoing_.front().frame);
-    if (!ok) Break();
-  }
-
-  void OnDone(const grpc::Status&) override {
-    const std::lock_guard lock(mutex_);
-    Break();
-    done_ = true;
-    changed_.notify_all();
   }
 
  private:
@@ -121,22 +107,69 @@ class ShardConnection::GrpcStream final : public Stream,
     uint64_t request = 0;
   };
 
+  void OnStart(bool ok) {
+    const std::lock_guard lock(mutex_);
+    is_open_ = ok;
+    if (ok && !is_broken_) {
+      Read();
+      if (!outgoing_.empty()) Write();
+    }
+    if (!ok) Break();
+    --under_way_;
+  }
+
+  void OnRead(bool ok) {
+    if (ok) on_frame_(std::move(incoming_));  // without the mutex: whoever takes it may send
+    const std::lock_guard lock(mutex_);
+    incoming_ = grpc::ByteBuffer();
+    if (ok && !is_broken_) Read();
+    if (!ok) Break();
+    --under_way_;
+  }
+
+  // When nothing can be sent any more, the read ends, too: after what has come until then.
+  void OnWrite(bool ok) {
+    const std::lock_guard lock(mutex_);
+    if (const uint64_t request = outgoing_.front().request; request != 0) last_sent_ = {request, Now()};
+    outgoing_.pop_front();
+    is_open_ = ok;
+    if (!ok || is_broken_) outgoing_.clear();
+    if (!outgoing_.empty()) Write();
+    --under_way_;
+  }
+
+  // The mutex is held.
+  void Read() {
+    ++under_way_;
+    stream_->Read(&incoming_, on_read_.tag());
+  }
+
+  void Write() {
+    ++under_way_;
+    stream_->Write(outgoing_.front().frame, on_write_.tag());
+  }
+
   void Break() {
-    if (!broken_) on_frame_(std::nullopt);
-    broken_ = true;
+    if (!std::exchange(is_broken_, true)) on_frame_(std::nullopt);
   }
 
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
+  const std::shared_ptr<FrameQueue> queue_;
   const OnFrame on_frame_;
-  grpc::ClientContext context_;
+  bool is_awaited_ = true;
+  std::atomic<int> under_way_ = 0;  // operations
+  Completion on_start_{[this](bool ok) { OnStart(ok); }};
+  Completion on_read_{[this](bool ok) { OnRead(ok); }};
+  Completion on_write_{[this](bool ok) { OnWrite(ok); }};
   grpc::ByteBuffer incoming_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the following, and that operations are started
   Sent last_sent_;
-  std::condition_variable changed_;
   std::deque<Outgoing> outgoing_;  // the front one is being written
-  bool broken_ = false;
-  bool done_ = false;
+  bool is_open_ = false;           // for writing
+  bool is_broken_ = false;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
 };
 
 /// Frames go past the network. gRPC has shown who the server is, and goes on showing that it lives.
@@ -144,13 +177,13 @@ class ShardConnection::SameHostStream final : public Stream {
  public:
   /// Null: the server is on another host, or wants none of this.
   static std::unique_ptr<SameHostStream> Open(std::shared_ptr<grpc::Channel> channel, TimePoint deadline,
-                                              OnFrame on_frame) {
-    std::unique_ptr<SameHostStream> stream(new SameHostStream(std::move(on_frame)));
+                                              std::shared_ptr<FrameQueue> queue, OnFrame on_frame) {
+    std::unique_ptr<SameHostStream> stream(new SameHostStream(std::move(queue), std::move(on_frame)));
     stream->alive_ = std::make_unique<GrpcStream>(
-        std::move(channel), kSameHostMethod, [stream = stream.get()](std::optional<grpc::ByteBuffer> frame) {
-          stream->OnAlive(std::move(frame));
-        });
+        std::move(channel), kSameHostMethod, stream->queue_,
+        [stream = stream.get()](auto frame) { stream->OnAlive(std::move(frame)); });
     if (!stream->Begin(deadline)) return nullptr;
+    stream->alive_->LeaveToQueue();
     return stream;
   }
 
@@ -172,54 +205,65 @@ class ShardConnection::SameHostStream final : public Stream {
   bool is_local() const override { return true; }
 
  private:
-  explicit SameHostStream(OnFrame on_frame) : on_frame_(std::move(on_frame)) {}
+  SameHostStream(std::shared_ptr<FrameQueue> queue, OnFrame on_frame)
+      : queue_(std::move(queue)), on_frame_(std::move(on_frame)) {}
 
   bool Begin(TimePoint deadline) {
+    const auto is_locked = [this](const auto& condition) {
+      return [this, condition] {
+        const std::lock_guard lock(mutex_);
+        return condition();
+      };
+    };
+    (void)queue_->Await(deadline, is_locked([this] { return offer_ || is_over_; }));
     ps::SameHostOffer offer;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait_until(lock, deadline, [this] { return offer_ || is_over_; });
+      const std::lock_guard lock(mutex_);
       if (!offer_ || is_over_ || !offer.ParseFromString(BytesOf(*offer_))) return false;
+      auto socket = ConnectLocal(offer.name());
+      if (!socket.ok()) return false;
+      auto local = LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
+                                     [this](std::optional<grpc::ByteBuffer> frame) {
+                                       OnLocal(std::move(frame));
+                                       return true;
+                                     });
+      if (!local.ok()) return false;
+      local_ = *std::move(local);
+      const grpc::Slice token(offer.token());
+      local_->Send(grpc::ByteBuffer(&token, 1));
     }
-    auto socket = ConnectLocal(offer.name());
-    if (!socket.ok()) return false;
-    std::unique_lock lock(mutex_);
-    auto local = LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
-                                   [this](std::optional<grpc::ByteBuffer> frame) {
-                                     OnLocal(std::move(frame));
-                                     return true;
-                                   });
-    if (!local.ok()) return false;
-    local_ = *std::move(local);
-    const grpc::Slice token(offer.token());
-    local_->Send(grpc::ByteBuffer(&token, 1));
-    changed_.wait_until(lock, deadline, [this] { return is_welcome_ || is_over_; });
+    (void)queue_->Await(deadline, is_locked([this] { return is_welcome_ || is_over_; }));
+    const std::lock_guard lock(mutex_);
     is_over_ = true;  // a welcome that comes later is none
     return is_welcome_;
   }
 
   void OnAlive(std::optional<grpc::ByteBuffer> frame) {
-    const std::lock_guard lock(mutex_);
-    if (frame) {
-      offer_ = std::move(frame);
-    } else {
-      is_over_ = true;
-      if (local_ != nullptr) local_->Break();
+    {
+      const std::lock_guard lock(mutex_);
+      if (frame) {
+        offer_ = std::move(frame);
+      } else {
+        is_over_ = true;
+        if (local_ != nullptr) local_->Break();
+      }
     }
-    changed_.notify_all();
+    queue_->Wake();
   }
 
   void OnLocal(std::optional<grpc::ByteBuffer> frame) {
     if (is_welcome_) return on_frame_(std::move(frame));
-    const std::lock_guard lock(mutex_);
-    if (frame && !is_over_) is_welcome_ = true;
-    is_over_ = true;
-    changed_.notify_all();
+    {
+      const std::lock_guard lock(mutex_);
+      if (frame && !is_over_) is_welcome_ = true;
+      is_over_ = true;
+    }
+    queue_->Wake();
   }
 
+  const std::shared_ptr<FrameQueue> queue_;
   const OnFrame on_frame_;
   std::mutex mutex_;  // guards the following
-  std::condition_variable changed_;
   std::optional<grpc::ByteBuffer> offer_;
   bool is_over_ = false;  // nothing is waited for any more
   std::atomic<bool> is_welcome_ = false;
@@ -285,9 +329,9 @@ void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport tra
     };
   }
   if (transport == Transport::kAuto && LocalStream::IsUsable())
-    stream_ = SameHostStream::Open(channel, deadline, on_frame);
+    stream_ = SameHostStream::Open(channel, deadline, queue_, on_frame);
   if (stream_ == nullptr) {
-    stream_ = std::make_unique<GrpcStream>(std::move(channel), kExchangeMethod, std::move(on_frame));
+    stream_ = std::make_unique<GrpcStream>(std::move(channel), kExchangeMethod, queue_, std::move(on_frame));
   }
 }
 

@@ -15,7 +15,7 @@ namespace muster {
 /// thread.
 class SharedSegment {
  public:
-  static constexpr size_t kMaxCapacity = size_t{5} << 28;  // a quarter more than the largest frame
+  static constexpr size_t kMaxCapacity = size_t{5} << 29;  // a quarter more than the largest frame
 
   /// With room for `capacity` bytes, which are in memory when this returns. ResourceExhausted: no memory.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Create(size_t capacity);

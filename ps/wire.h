@@ -8,6 +8,7 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,8 +23,8 @@ namespace muster {
 /// Of ClientHeader and ServerHeader.
 inline constexpr uint32_t kWireVersion = 8;
 
-/// The largest message that either end accepts: one shard's floats and a header.
-inline constexpr int64_t kMaxFrameBytes = int64_t{1} << 30;
+/// The largest message that either end accepts, which is gRPC's limit: one shard's floats and a header.
+inline constexpr int64_t kMaxFrameBytes = std::numeric_limits<int32_t>::max();
 
 /// How long a network that is slow for a cluster may take for so much: more than this is silence.
 inline Duration TimeToSend(int64_t bytes) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
 #include <thread>
 
 #include "ps/client.h"
@@ -13,15 +12,6 @@
 
 namespace muster {
 namespace {
-
-// The most that a process has had in memory, in bytes.
-int64_t PeakMemory(pid_t pid) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-  }
-  return 0;
-}
 
 class ServerMemory : public Trainers {
  protected:
@@ -83,7 +73,7 @@ TEST_F(ServerMemory, WorkersThatAreFasterThanAServerDoNotFillItsMemory) {
     const std::jthread throttle = Throttle(server.process);
     const std::jthread watch([&](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
-        peak = std::max<int64_t>(peak, PeakMemory(server.process.pid()));
+        peak = std::max<int64_t>(peak, MemoryOf(server.process.pid(), "VmHWM:"));
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     });

@@ -185,7 +185,7 @@ class Cluster {
             .replicated = replicated};
   }
 
-  const ParameterLayout layout = TestLayout();
+  ParameterLayout layout = TestLayout();  // of the clients
   ClusterSpec spec;
   TemporaryDirectory checkpoints;
   uint64_t checkpoint_every = 0;  // steps; 0: none

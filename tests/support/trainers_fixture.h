@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -120,6 +121,16 @@ class Trainers : public testing::Test {
   void Kill(Started& task) {
     task.process.Signal(SIGKILL);
     EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 128 + SIGKILL);
+  }
+
+  /// A line of /proc/PID/status, in bytes: "VmHWM:", the most that a process has had in memory, "VmRSS:",
+  /// what it has. 0: it has ended.
+  static int64_t MemoryOf(pid_t pid, const std::string& line_name) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with(line_name)) return std::stoll(line.substr(line_name.size())) * 1024;
+    }
+    return 0;
   }
 
   /// In all of their logs together.
