@@ -269,9 +269,9 @@ class Service final : public FrameServer {
     return stream == nullptr ? "a peer that has hung up" : stream->context()->peer();
   }
 
-  void AwaitClosed(TimePoint deadline) override {
+  bool AwaitClosed(TimePoint deadline) override {
     std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, deadline, [this] { return streams_.empty(); });
+    return changed_.wait_until(lock, deadline, [this] { return streams_.empty(); });
   }
 
   uint64_t received_bytes() const override { return received_bytes_; }

@@ -58,8 +58,8 @@ class FrameServer {
   virtual uint64_t received_bytes() const = 0;
   virtual uint64_t sent_bytes() const = 0;
 
-  /// Until all streams are closed, or the deadline.
-  virtual void AwaitClosed(TimePoint deadline) = 0;
+  /// Until all streams are closed. False: not until the deadline.
+  virtual bool AwaitClosed(TimePoint deadline) = 0;
 };
 
 }  // namespace muster

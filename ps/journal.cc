@@ -18,7 +18,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
-constexpr uint32_t kJournalVersion = 1;
+constexpr uint32_t kJournalVersion = 2;
 constexpr char kMagic[8] = {'M', 'U', 'S', 'T', 'E', 'R', 'J', '1'};
 
 // Before each message. Its own place is in it, so that none that is elsewhere passes for it.

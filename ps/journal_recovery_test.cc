@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "ps/checkpoint_store.h"
 #include "tests/support/ps_cluster.h"
 
 namespace muster {
@@ -60,6 +61,49 @@ TEST(JournalRecovery, SynchronousTrainingHasTheSameBitsAndNobodyGoesBack) {
         EXPECT_EQ(*result, expected) << "seed " << seed;
       }
     }
+  }
+}
+
+// ps:0 has told the worker of the end when it is replaced, but not ps:1, which is away. The worker has not
+// hung up: it waits for that.
+TEST(JournalRecovery, TheEndIsNotForgottenUntilAllHaveHeardOfIt) {
+  constexpr uint64_t kSteps = 5;
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync}) {
+    Cluster cluster(2, 1, mode);
+    cluster.keeps_journal = true;
+    cluster.KeepCheckpoints(kSteps);
+    const auto wait = [&](int server) {
+      return std::async(std::launch::async, [&, server] { return cluster.servers[server]->Wait(); });
+    };
+    auto first_end = wait(0);
+    ParameterServerClient client(cluster.ClientOptions(0));
+    std::vector<float> parameters(cluster.layout.size());
+    const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+    ASSERT_TRUE(client.Join(parameters).ok());
+    for (uint64_t step = 0; step < kSteps; ++step) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+    const CheckpointStore store(cluster.CheckpointsOf(0));
+    const TimePoint deadline = Now() + std::chrono::seconds(30);
+    while (!store.ReadManifest(kSteps).ok()) {
+      ASSERT_LT(Now(), deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    cluster.StopServer(1);
+    auto finished = std::async(std::launch::async, [&] { return client.Finish(); });
+    ASSERT_TRUE(first_end.get().ok());
+
+    std::vector<std::future<absl::Status>> ends;
+    for (const int server : {0, 1}) {
+      cluster.StartServer(server);
+      ends.push_back(wait(server));
+    }
+    const absl::Status status = finished.get();
+    EXPECT_TRUE(status.ok()) << status;
+    for (auto& end : ends) EXPECT_TRUE(end.get().ok());
+
+    // It is another job that begins there next.
+    cluster.StartAgain();
+    const auto trained = TrainRank(cluster, 0, 2 * kSteps);
+    EXPECT_TRUE(trained.ok()) << trained.status();
   }
 }
 

@@ -124,7 +124,9 @@ absl::Status Process::Wait() {
   for (const auto& shard : shards_) shard->End(end);
   threads.clear();
   // The last answers are on their way; the others close their streams when they have them.
-  frames_->AwaitClosed(Now() + kCloseTimeout);
+  if (frames_->AwaitClosed(Now() + kCloseTimeout)) {
+    for (const auto& shard : shards_) shard->Close();
+  }
   return end;
 }
 

@@ -37,6 +37,12 @@ journal::Record DecisionRecord(const StepDecision& decision) {
   return record;
 }
 
+journal::Record EndRecord() {
+  journal::Record record;
+  record.mutable_end();
+  return record;
+}
+
 journal::Record FinishRecord(int rank, uint64_t next_step) {
   journal::Record record;
   record.mutable_finish()->set_rank(static_cast<uint32_t>(rank));
@@ -91,6 +97,8 @@ absl::Status ShardReplay::Replay(const journal::Record& record, FloatPayload pay
   } else if (record.has_finish()) {
     if (!is_rank(record.finish().rank())) return bad;
     finished[static_cast<int>(record.finish().rank())] = record.finish().next_step();
+  } else if (record.has_end()) {
+    finished.clear();
   }
   return absl::OkStatus();
 }

@@ -21,6 +21,7 @@ journal::Record JoinRecord(const WorkerIdentity& worker);
 journal::Record PushRecord(const WorkerIdentity& worker, const ps::Push& push, const ShardGradient& gradient);
 journal::Record DecisionRecord(const StepDecision& decision);
 journal::Record FinishRecord(int rank, uint64_t next_step);
+journal::Record EndRecord();
 
 /// One thread at a time.
 struct ShardReplay {

@@ -37,6 +37,10 @@ class ShardServer {
   /// servers tell each other what they have, only while this runs.
   virtual absl::Status Serve() = 0;
 
+  /// After Serve: everybody has heard of the end, or will not any more. Another process that begins where
+  /// this one has ended trains on.
+  virtual void Close() = 0;
+
   /// Whoever waits is told.
   virtual void End(const absl::Status& status) = 0;
 

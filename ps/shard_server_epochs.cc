@@ -1,0 +1,322 @@
+#include <algorithm>
+
+#include "base/logging.h"
+#include "base/random.h"
+#include "ps/shard_server_impl.h"
+
+namespace muster {
+
+absl::Status ShardServerImpl::AdoptConfig(const ps::JobConfig& config) {
+  if (config_) return CheckSameJob(*config_, config);
+  MUSTER_ASSIGN_OR_RETURN(update_, UpdateOf(config));
+  if (keeps_checkpoints() && update_.eviction.is_on() &&
+      update_.eviction.every != options_.checkpoint_every) {
+    spdlog::warn(
+        "{}: rows are dropped in intervals of {} steps, as the workers' --checkpoint_every is; here it is {}",
+        name_, update_.eviction.every, options_.checkpoint_every);
+  }
+  MUSTER_ASSIGN_OR_RETURN(Shard shard, Shard::Create(config, shard_index_, shard_count()));
+  spdlog::info("{} owns parameters [{}, {}) of {}", name_, shard.range().begin, shard.range().end,
+               shard.model_size());
+  fresh_.emplace(std::move(shard));
+  config_ = config;
+  if (host_) {
+    BeginCoordinator();
+    TellOwnCheckpoints();
+  } else if (offered_epoch_.number == 0 || !BeginEpoch(offered_epoch_)) {
+    TellOwnCheckpoints();
+  }
+  return absl::OkStatus();
+}
+
+void ShardServerImpl::BeginCoordinator() {
+  CoordinatorOptions coordinator{.shard_count = shard_count(),
+                                 .aggregate = update_.aggregate,
+                                 .worker_timeout = options_.worker_timeout,
+                                 .lease = options_.worker_lease,
+                                 .may_go_back = keeps_checkpoints(),
+                                 .first_epoch = RandomSeed() >> 1};
+  for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
+    coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
+  }
+  host_->Begin(coordinator);
+}
+
+void ShardServerImpl::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
+  shard_.emplace(epoch, std::move(shard), update_, std::move(rule), requests_.get());
+  shard_->OnUpdate([this] {
+    if (!is_async()) TakeSnapshotIfDue();
+  });
+}
+
+void ShardServerImpl::EndShardEpoch() {
+  tallies_ = Tallies();
+  shard_.reset();
+}
+
+// Without what is held, which may have to be sent again: so that no count ever goes down.
+std::vector<PushTally> ShardServerImpl::Tallies() const {
+  std::vector<PushTally> tallies = tallies_;
+  if (!shard_) return tallies;
+  const UpdateRule& rule = shard_->rule();
+  for (size_t rank = 0; rank < tallies.size(); ++rank) tallies[rank] += rule.tallies()[rank];
+  for (const auto& [worker, push] : rule.held_pushes()) --tallies[worker.rank].counts.received;
+  return tallies;
+}
+
+// What was asked for in the epoch before is to be asked again, after a join. False: the checkpoint cannot be
+// read.
+bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
+  std::erase_if(workers_, [this](const auto& entry) {
+    return shard_ && !shard_->rule().CheckNewest(entry.second.worker).ok();
+  });
+  EndShardEpoch();  // first: there may not be memory for two
+  turns_.Clear();   // who asked hears of the epoch at its next heartbeat
+  UpdateRuleState rule{.step = epoch.step};
+  std::optional<Shard> shard = std::exchange(fresh_, std::nullopt);
+  if (epoch.step > 0) {
+    auto restored = checkpointer_->Read(epoch.step, *config_);
+    if (!restored.ok()) {
+      spdlog::warn("{}: {}", name_, std::string(restored.status().message()));
+      if (absl::IsDataLoss(restored.status()) || absl::IsNotFound(restored.status())) return false;
+      EndWith(restored.status());
+      return true;
+    }
+    shard.emplace(std::move(restored->shard));
+    rule = WithoutProcesses(std::move(restored->rule));
+  } else if (!shard) {
+    auto created = Shard::Create(*config_, shard_index_, shard_count());
+    MUSTER_CHECK(created.ok());  // it was once
+    shard.emplace(*std::move(created));
+  }
+  if (checkpointer_ != nullptr) checkpointer_->BeginAfter(epoch.step);
+  MakeShardEpoch(epoch, *std::move(shard), std::move(rule));
+  if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
+  journaled_decisions_ = epoch.step;
+  finished_ranks_.clear();
+  finishes_.clear();
+  awaits_.clear();
+  last_step_ = 0;
+  last_snapshot_ = last_commit_ = epoch.step;
+  next_snapshot_ = 0;
+  last_checkpoint_deadline_.reset();
+  told_report_ = {};
+  if (host_) {
+    host_->OnEpochBegun();
+    coordinator()->RenewLeases(Now());  // nobody was listened to while the checkpoint was read
+  }
+  requests_->RefuseAll(Aborted("%s has gone back to step %d", name_, epoch.step), /*join_again=*/true);
+  spdlog::info("{}: begins at step {}", name_, epoch.step);
+  for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
+    const absl::Status status = CompleteJoin(pending.stream, pending.request, pending.join);
+    if (!status.ok()) requests_->SendError(pending.stream, pending.request, status);
+  }
+  if (replication_) replication_->OnBegun();
+  return true;
+}
+
+absl::Status ShardServerImpl::HandleShardJoin(StreamId stream, const ps::ShardJoin& join) {
+  if (!host_) return FailedPrecondition("%s is not ps:0", name_);
+  MUSTER_RETURN_IF_ERROR(host_->CheckJoin(stream, join));
+  if (join.has_config()) {
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(AdoptConfig(join.config()), absl::StrFormat("ps:%d", join.shard_index())));
+  }
+  if (coordinator() != nullptr) TellOwnCheckpoints();       // as they are now
+  if (host_->Join(stream, join)) last_snapshot_time_ = {};  // it may know nothing of a checkpoint under way
+  if (end_) TellOthers(/*always=*/true);                    // nor of the end
+  return absl::OkStatus();
+}
+
+ps::ShardJoin ShardServerImpl::OwnJoin() const {
+  ps::ShardJoin join;
+  join.set_shard_index(static_cast<uint32_t>(shard_index_));
+  join.set_shard_count(static_cast<uint32_t>(shard_count()));
+  join.set_generation(options_.generation);
+  join.set_server_uuid(uuid_);
+  join.set_incarnation(options_.incarnation);
+  join.set_epoch(epoch().number);
+  if (replication_) join.set_view(replication_->view().view());
+  if (config_) *join.mutable_config() = *config_;
+  if (checkpointer_ == nullptr) return join;
+  join.set_keeps_checkpoints(true);
+  for (const CheckpointId& id : checkpointer_->available()) {
+    ps::ShardJoin::Checkpoint* checkpoint = join.add_checkpoints();
+    checkpoint->set_step(id.step);
+    checkpoint->set_digest(id.digest);
+  }
+  return join;
+}
+
+void ShardServerImpl::TellOwnCheckpoints() {
+  if (host_) host_->Join(std::nullopt, OwnJoin());
+  if (link_ != nullptr) {
+    outbox_.Send([this, join = OwnJoin()] {
+      if (link_ != nullptr) link_->SendJoin(join);
+    });
+  }
+}
+
+void ShardServerImpl::Coordinate(bool always) {
+  // A primary that may have been left behind says nothing: others would take it for the one.
+  if (end_ || !serves()) return;
+  if (host_) {
+    CoordinateAsFirst(always);
+  } else {
+    CoordinateAsOther(always);
+  }
+}
+
+void ShardServerImpl::CoordinateAsFirst(bool always) {
+  if (coordinator() == nullptr) return TellOthers(always);
+  while (coordinator()->epoch() != epoch() && !coordinator()->end() && !BeginEpoch(coordinator()->epoch())) {
+    TellOwnCheckpoints();
+  }
+  if (end_) return;
+  if (shard_) MakeSteps(always);
+  LogNotices();
+  std::erase_if(awaits_, [this](const auto& await) {
+    if (!coordinator()->AllOthersDone(await.first)) return false;
+    AnswerAwait(await.second);
+    return true;
+  });
+  LogStall(is_stalled() ? host_->DescribeWait() : "");
+  TellOthers(always);
+  const auto& end = coordinator()->end();
+  if (end && (!end->ok() || !AwaitsLastCheckpoint())) EndWith(*end);
+}
+
+// As far as parts of steps are there, and what is due of checkpoints.
+void ShardServerImpl::MakeSteps(bool always) {
+  const UpdateRule& rule = shard_->rule();
+  // An update may let workers contribute whose parts are here already, and so on.
+  for (uint64_t step = UINT64_MAX; !is_async() && step != rule.step();) {
+    step = rule.step();
+    ScheduleSnapshot();
+    if (always || rule.held_of_step() >= coordinator()->needed() || told_report_.step != step) {
+      told_report_ = rule.Report();
+      told_report_.epoch = epoch().number;
+      coordinator()->Report(0, told_report_, Now());
+    }
+    const auto decisions = coordinator()->decisions();
+    LogDecisions(decisions);
+    if (end_) return;
+    TellOthers(/*always=*/false);  // first, so that all shards apply at the same time
+    for (const auto& [of_step, ranks] : decisions) shard_->Decide({of_step, ranks});
+  }
+  if (!keeps_checkpoints()) return;
+  const bool is_due = rule.step() >= last_snapshot_ + options_.checkpoint_every && !is_checkpointing();
+  if (is_async() && is_due && !coordinator()->end()) {
+    TakeSnapshot(rule.step());
+    TellOthers(/*always=*/true);
+  }
+  host_->AddFiles(0, checkpointer_->written());
+  if (const auto complete = host_->TakeComplete()) {
+    checkpointer_->Commit(*complete, coordinator()->newest_common());
+  }
+}
+
+void ShardServerImpl::LogNotices() {
+  for (const MembershipNotice& notice : coordinator()->TakeNotices()) {
+    notice.state == MemberState::kLost ? spdlog::warn("{}: {}", name_, notice.text)
+                                       : spdlog::info("{}: {}", name_, notice.text);
+  }
+}
+
+void ShardServerImpl::TellOthers(bool always) {
+  ps::Coordination word;
+  word.set_waits_for(waits_for_);
+  word.set_epoch(epoch().number);
+  word.set_epoch_step(epoch().step);
+  word.set_checkpoint(is_async() ? last_snapshot_ : next_snapshot_);
+  if (coordinator() != nullptr) word.set_needed_checkpoint(coordinator()->newest_common());
+  word.set_ended(end_.has_value());
+  if (end_ && !end_->ok()) SetError(*end_, word.mutable_end());
+  host_->Tell(std::move(word), always, journal_ || replication_ ? journaled_decisions_ : UINT64_MAX);
+}
+
+// Said once, and again when it lasts.
+void ShardServerImpl::LogStall(const std::string& waits_for) {
+  const bool is_new = waits_for_.empty();
+  waits_for_ = waits_for;
+  if (waits_for.empty() || (!is_new && Now() < next_stall_log_)) return;
+  next_stall_log_ = Now() + std::chrono::seconds(30);
+  spdlog::warn("{}: {}", name_, waits_for);
+}
+
+void ShardServerImpl::CoordinateAsOther(bool always) {
+  if (link_ == nullptr) return;
+  if (always) TellOwnCheckpoints();
+  if (!shard_) return;
+  const UpdateRule& rule = shard_->rule();
+  const bool may_matter = !is_async() && (rule.held_of_step() >= needed_ || told_report_.step != rule.step());
+  if (!always && !may_matter) return;
+  ShardReport report = rule.Report();
+  report.epoch = epoch().number;
+  if (!always && report == told_report_) return;
+  told_report_ = std::move(report);
+  ps::ShardReport out;
+  out.set_step(told_report_.step);
+  out.set_epoch(told_report_.epoch);
+  for (const HeldPart& held : told_report_.held) {
+    ps::ShardReport::Part* part = out.add_held();
+    part->set_step(held.step);
+    part->set_rank(static_cast<uint32_t>(held.rank));
+  }
+  if (checkpointer_ != nullptr) {
+    for (const auto& [step, file] : checkpointer_->written()) {
+      ps::ShardReport::File* written = out.add_files();
+      written->set_checkpoint(step);
+      written->set_file(file.SerializeAsString());
+    }
+  }
+  outbox_.Send([this, out = std::move(out)] {
+    if (link_ != nullptr) link_->Send(out);
+  });
+}
+
+void ShardServerImpl::OnCoordination(const ps::Coordination& coordination, uint64_t round) {
+  const std::lock_guard lock(mutex_);
+  if (end_ || round != link_round_) return;
+  WithinMemory([&] { HandleCoordination(coordination); });
+}
+
+void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
+  needed_ = static_cast<int>(coordination.needed());
+  waits_for_ = coordination.waits_for();
+  offered_epoch_ = {coordination.epoch(), coordination.epoch_step()};
+  if (config_ && offered_epoch_.number > epoch().number && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
+  if (shard_ && offered_epoch_ == epoch()) {
+    if (!is_async()) next_snapshot_ = coordination.checkpoint();
+    std::map<uint64_t, std::vector<int>> decisions;
+    for (const ps::Coordination::Decision& decision : coordination.decisions()) {
+      const auto is_bad = [this](uint32_t rank) {
+        return rank >= static_cast<uint32_t>(options_.cluster.rank_count());
+      };
+      if (decision.ranks().empty() || std::any_of(decision.ranks().begin(), decision.ranks().end(), is_bad)) {
+        return EndWith(
+            InvalidArgument("ps:0 has chosen contributors of step %d that there cannot be", decision.step()));
+      }
+      decisions[decision.step()] = {decision.ranks().begin(), decision.ranks().end()};
+    }
+    for (const auto& decision : decisions) {
+      // One by one: a checkpoint between two of them begins another segment.
+      LogDecisions({decision});
+      if (end_) return;
+      shard_->Decide({decision.first, decision.second});
+    }
+    if (is_async() && coordination.checkpoint() > last_snapshot_) TakeSnapshot(coordination.checkpoint());
+    checkpoint::Manifest committed;
+    if (checkpointer_ != nullptr && committed.ParseFromString(coordination.committed()) &&
+        committed.step() > last_commit_) {
+      last_commit_ = committed.step();
+      checkpointer_->Commit(committed, coordination.needed_checkpoint());
+    }
+  }
+  if (coordination.ended()) {
+    EndWith(coordination.has_end() ? StatusOf(coordination.end(), "ps:0") : absl::OkStatus());
+  }
+  Coordinate(/*always=*/false);
+}
+
+}  // namespace muster

@@ -1,0 +1,245 @@
+// ShardServerImpl: the class behind ShardServer. Its files: shard_server.cc (from the start to the end, and
+// what comes over streams), shard_server_workers.cc (what workers ask for), shard_server_epochs.cc (the job,
+// its epochs, and what the shards tell each other), shard_server_durability.cc (checkpoints and the journal),
+// and shard_server_replication.cc (the other server of a replicated shard).
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/coordinator.h"
+#include "proto/parameter_server.pb.h"
+#include "ps/checkpointer.h"
+#include "ps/coordinator_host.h"
+#include "ps/coordinator_link.h"
+#include "ps/job_config.h"
+#include "ps/outbox.h"
+#include "ps/push_turns.h"
+#include "ps/replication.h"
+#include "ps/requests.h"
+#include "ps/shard_epoch.h"
+#include "ps/shard_journal.h"
+#include "ps/shard_replay.h"
+#include "ps/shard_server.h"
+#include "ps/wire.h"
+
+namespace muster {
+
+class ShardServerImpl final : public ShardServer, private Replication::Host {
+ public:
+  ShardServerImpl(const ParameterServerOptions& options, int shard_index, FrameServer* frames);
+  ~ShardServerImpl() override;
+
+  absl::Status Open();
+  absl::Status Serve() override;
+  void OnFrame(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient) override;
+  void OnClosed(StreamId stream) override;
+  void End(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    EndWith(status);
+  }
+  void Close() override;
+  bool is_needed() const override;
+  bool is_replicated() const override {
+    const std::lock_guard lock(mutex_);
+    return replication_ && replication_->is_safe();
+  }
+  ShardMetrics metrics() const override;
+
+ private:
+  static constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so long is worth a word
+  static constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
+
+  int shard_count() const { return static_cast<int>(options_.cluster.ps.size()); }
+  bool is_async() const { return update_.rule.mode == UpdateMode::kAsync; }
+  bool all_finished() const {
+    return static_cast<int>(finished_ranks_.size()) == options_.cluster.rank_count();
+  }
+  // Null where there is none, which is in all but ps:0, and in ps:0 until the job is known.
+  Coordinator* coordinator() { return host_ ? host_->coordinator() : nullptr; }
+  const Coordinator* coordinator() const { return host_ ? host_->coordinator() : nullptr; }
+  // A step waits for what it has waited for long; of ps:0.
+  bool is_stalled() const { return !is_async() && coordinator()->waiting_since() < Now() - kStallAfter; }
+  bool keeps_time() { return serves() && coordinator() != nullptr && !awaits_first_worker_; }
+  // Number 0: none has begun.
+  Epoch epoch() const { return shard_ ? shard_->epoch() : Epoch(); }
+  bool keeps_checkpoints() const { return checkpointer_ != nullptr; }
+  // The last checkpoint that was begun is not there yet.
+  bool is_checkpointing() const {
+    return last_snapshot_ > std::max(epoch().step, host_->last_complete()) &&
+           Now() < last_snapshot_time_ + kCheckpointTimeout;
+  }
+
+  absl::Status OpenCheckpoints();
+  absl::Status Begin();
+  void LookForCopies(const std::stop_token& stop);
+
+  // From streams.
+  absl::Status DecodePush(StreamId stream, const ps::ClientHeader& header, ShardGradient* gradient) const;
+  bool IsOfThisEpoch(StreamId stream) const;
+  absl::Status Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient);
+  absl::Status HandleOfWorker(StreamId stream, const WorkerIdentity& worker, const ps::ClientHeader& header,
+                              ShardGradient gradient);
+  absl::Status HandleJoin(StreamId stream, uint64_t request, const ps::Join& join);
+  absl::Status CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join);
+  absl::Status HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                          const ps::Push& push, ShardGradient gradient);
+  absl::Status HandleAsk(StreamId stream, const WorkerIdentity& worker, uint64_t request, const ps::Ask& ask);
+  int64_t AskAbove() const;
+  bool is_compressed() const {
+    return update_.compression.wire_type != ps::FLOAT32 || update_.compression.top_k > 0;
+  }
+  void GiveTurns();
+  void SendGoAhead(StreamId stream, uint64_t request);
+  std::string WhoSends() const;
+  absl::Status HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request);
+  absl::Status HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
+                            const ps::Finish& finish);
+  void HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat);
+  bool IsPending(StreamId stream) const;
+  absl::Status HandleShardJoin(StreamId stream, const ps::ShardJoin& join);
+  void AnswerAwait(PushId id);
+  void AnswerFinishes();
+
+  // The job and its epochs.
+  absl::Status AdoptConfig(const ps::JobConfig& config);
+  void BeginCoordinator();
+  void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
+  void EndShardEpoch();
+  std::vector<PushTally> Tallies() const;
+  bool BeginEpoch(const Epoch& epoch);
+  ps::ShardJoin OwnJoin() const;
+  void TellOwnCheckpoints();
+  void EndWith(const absl::Status& status);
+
+  // Both sides of what the shards tell each other. `always`: also if nothing has changed.
+  void Coordinate(bool always);
+  void CoordinateAsFirst(bool always);
+  void CoordinateAsOther(bool always);
+  void MakeSteps(bool always);
+  void ScheduleSnapshot();
+  void LogNotices();
+  void TellOthers(bool always);
+  void OnCoordination(const ps::Coordination& coordination, uint64_t round);
+  void HandleCoordination(const ps::Coordination& coordination);
+  void LogStall(const std::string& waits_for);
+  void WithinMemory(const std::function<void()>& work);
+
+  // The journal.
+  void Recover();
+  void GoOnWith(ShardReplay before);
+  bool Log(const journal::Record& record, const FloatPayload& payload = {});
+  bool Journaled(const absl::Status& appended);
+  void LogDecisions(const std::map<uint64_t, std::vector<int>>& decisions);
+  bool BeginSegment(uint64_t checkpoint);
+  std::vector<std::pair<journal::Record, FloatPayload>> Carried();
+
+  // The other server of a replicated shard (Replication::Host).
+  bool serves() const { return !replication_ || replication_->serves(); }
+  void TakeOver(std::unique_ptr<ShardReplay> shard) override;
+  void StepDown() override;
+  void Propose() override;
+  void ProposeTo(StreamId stream, int rank);
+  const UpdateRule* KnownRule() const;
+  void LetGo() override;
+  void SendNotPrimary(StreamId stream, uint64_t request, uint64_t promised);
+  void GoOn() override;
+  std::optional<ReplicaBase> Base() override;
+  void OnEnd(const absl::Status& status) override { EndWith(status); }
+  int64_t FrameBytes() const override {
+    return shard_ ? shard_->shard().range().size() * static_cast<int64_t>(sizeof(float)) : 0;
+  }
+  void HandlePromise(StreamId stream, const ps::Promise& promise);
+  void EndIfLeftAlone();
+  void AwaitBackup(std::unique_lock<std::mutex>& lock);
+  void OpenLink();
+
+  // Checkpoints.
+  void OnCheckpointsChanged();
+  void TakeSnapshotIfDue();
+  void TakeSnapshot(uint64_t checkpoint);
+  bool AwaitsLastCheckpoint();
+  bool HasLastCheckpoint() const;
+
+  const ParameterServerOptions options_;
+  const int shard_index_;
+  const std::string name_;
+  FrameServer* const frames_;
+
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::string uuid_;  // of what this process is to the coordinator
+  Outbox outbox_;
+  std::unique_ptr<Requests> requests_;
+  TimePoint arrival_;  // of the frame that is being handled
+  std::optional<absl::Status> end_;
+  std::string waits_for_;  // what the job waits for, if it has for long
+  TimePoint next_stall_log_;
+
+  // Made by who says first what the job is: a worker, or another shard.
+  std::optional<ps::JobConfig> config_;
+  UpdateConfig update_;
+  std::optional<Shard> fresh_;  // with initial values, until the first epoch begins
+
+  // Of an epoch.
+  struct PendingJoin {
+    StreamId stream = 0;
+    uint64_t request = 0;
+    ps::Join join;
+  };
+  std::vector<PendingJoin> pending_joins_;  // until the first one begins, or the next view
+  std::optional<ShardEpoch> shard_;
+  std::vector<PushTally> tallies_;  // by rank, of shard_'s predecessors
+  struct Joined {
+    WorkerIdentity worker;
+    uint64_t epoch = 0;  // number
+  };
+  std::map<StreamId, Joined> workers_;      // also of the epoch before, until they join again
+  std::map<int, uint64_t> finished_ranks_;  // and the step that is their next
+  std::vector<PushId> finishes_;            // to be answered
+  PushTurns turns_;                         // async
+  uint64_t last_step_ = 0;                  // sync, bounded: that those who have finished contributed to
+
+  std::optional<CheckpointCopies> copies_;      // at another server
+  bool looks_for_copies_ = false;               // first of all, and joins nobody until then
+  std::unique_ptr<Checkpointer> checkpointer_;  // null: there are none
+  uint64_t next_snapshot_ = 0;                  // sync, bounded: of the state of this step; 0: none is due
+  uint64_t last_snapshot_ = 0;
+  TimePoint last_snapshot_time_;
+  uint64_t last_commit_ = 0;
+  std::optional<TimePoint> last_checkpoint_deadline_;
+
+  std::optional<ShardJournal> journal_;
+  uint64_t journaled_decisions_ = 0;  // of steps below
+  bool awaits_first_worker_ =
+      false;  // since this process has gone on with a journal: for as long as it takes
+
+  // ps:0
+  std::optional<CoordinatorHost> host_;
+  std::map<int, PushId> awaits_;  // by rank
+
+  std::unique_ptr<Replication> replication_;  // null: it is the only server of the shard
+  std::optional<TimePoint> proposing_since_;
+
+  // The others
+  std::unique_ptr<CoordinatorLink> link_;
+  uint64_t link_round_ = 0;                                  // of the last one
+  std::vector<std::unique_ptr<CoordinatorLink>> old_links_;  // that end when no lock is held
+  Epoch offered_epoch_;                                      // by the coordinator
+  int needed_ = 1;                                           // parts of a step to report
+
+  ShardReport told_report_;  // to the coordinator, wherever that is
+
+  std::jthread copies_thread_;  // the last member: it uses the others
+};
+
+}  // namespace muster
