@@ -402,7 +402,8 @@ struct RawWorker {
     header.mutable_push()->set_version(step);
     header.mutable_push()->set_samples(1);
     for (size_t t = 0; t < kTables.size(); ++t) header.mutable_push()->add_rows();
-    connection->Send(header, {BorrowFloats(gradient)});
+    connection->Send(header,
+                     {ShareFloats(std::make_shared<std::vector<float>>(gradient.begin(), gradient.end()))});
   }
   ps::ServerHeader Receive() {
     auto reply = connection->Receive(Now() + std::chrono::seconds(20));
