@@ -147,9 +147,7 @@ void ShardServerImpl::GoOnWith(ShardReplay before) {
   EndShardEpoch();
   shard_.emplace(*std::move(before.shard));
   shard_->BeginTallies();
-  shard_->OnUpdate([this] {
-    if (!is_async()) TakeSnapshotIfDue();
-  });
+  shard_->OnUpdate([this] { OnUpdate(); });
   finished_ranks_ = std::move(before.finished);
   for (const auto& [rank, next_step] : finished_ranks_) last_step_ = std::max(last_step_, next_step);
   if (!host_) return;

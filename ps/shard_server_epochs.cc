@@ -1,10 +1,16 @@
 #include <algorithm>
 
+#include "base/allocator.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "ps/shard_server_impl.h"
 
 namespace muster {
+namespace {
+
+constexpr int64_t kLargeStepBytes = 32 << 20;  // half of what a server may take beside a step's gradients
+
+}  // namespace
 
 absl::Status ShardServerImpl::AdoptConfig(const ps::JobConfig& config) {
   if (config_) return CheckSameJob(*config_, config);
@@ -44,9 +50,17 @@ void ShardServerImpl::BeginCoordinator() {
 
 void ShardServerImpl::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
   shard_.emplace(epoch, std::move(shard), update_, std::move(rule), requests_.get());
-  shard_->OnUpdate([this] {
-    if (!is_async()) TakeSnapshotIfDue();
-  });
+  shard_->OnUpdate([this] { OnUpdate(); });
+}
+
+// Before any worker hears of it. For each connection gRPC keeps blocks for as much as it has received at once
+// before, which may be a whole gradient: next to the gradients of a step those of the step before, unless
+// they are new to the process and take no memory until something comes. Where the processor is the limit,
+// that costs a fifth of the steps, so small ones go without. In async mode GiveTurns does it.
+void ShardServerImpl::OnUpdate() {
+  if (is_async()) return;
+  if (FrameBytes() * options_.cluster.rank_count() > kLargeStepBytes) ReturnFreeBlocks();
+  TakeSnapshotIfDue();
 }
 
 void ShardServerImpl::EndShardEpoch() {

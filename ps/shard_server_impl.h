@@ -114,6 +114,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   absl::Status AdoptConfig(const ps::JobConfig& config);
   void BeginCoordinator();
   void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
+  void OnUpdate();
   void EndShardEpoch();
   std::vector<PushTally> Tallies() const;
   bool BeginEpoch(const Epoch& epoch);

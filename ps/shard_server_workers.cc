@@ -165,9 +165,7 @@ absl::Status ShardServerImpl::HandleAsk(StreamId stream, const WorkerIdentity& w
 void ShardServerImpl::GiveTurns() {
   if (!turns_.anyone_waits() || !shard_) return;
   const std::vector<PushTurns::Ask> turns = turns_.Give(shard_->shard().superseded_bytes(), Now());
-  // For each connection gRPC keeps blocks for as much as it has received at once before, which may be a whole
-  // gradient. New to the process, they take no memory until something comes. Where the processor is the limit
-  // that costs a quarter of the pushes.
+  // As in OnUpdate. Where the processor is the limit, that costs a quarter of the pushes.
   if (!turns.empty()) ReturnFreeBlocks();
   for (const PushTurns::Ask& ask : turns) SendGoAhead(ask.stream, ask.request);
 }

@@ -17,6 +17,7 @@ class ServerMemory : public Trainers {
  protected:
   static constexpr int kWorkers = 16;
   static constexpr int64_t kParameters = 13'000'000 / 4;
+  static constexpr int64_t kModelBytes = 4 * kParameters;
   static constexpr int kPushesOfEach = 4;
 
   // Lets the process run for a tenth of the time, until it is told to stop.
@@ -32,9 +33,9 @@ class ServerMemory : public Trainers {
   }
 
   // All workers push as fast as they can.
-  static void PushFromAll(const ClusterSpec& cluster) {
+  static void PushFromAll(const ClusterSpec& cluster, UpdateMode mode) {
     const ParameterLayout layout = *ParameterLayout::Create({{.name = "w", .shape = {kParameters}}});
-    const UpdateConfig update{.rule = {.mode = UpdateMode::kAsync, .worker_count = kWorkers}};
+    const UpdateConfig update{.rule = {.mode = mode, .worker_count = kWorkers}};
     const std::vector<OptimizerConfig> sgd = {{.kind = OptimizerKind::kSgd, .learning_rate = 1}};
     std::vector<std::jthread> workers;
     for (int rank = 0; rank < kWorkers; ++rank) {
@@ -54,16 +55,19 @@ class ServerMemory : public Trainers {
         }
         if (status.ok() && rank == 0) {
           status = client.AwaitOthers(parameters).status();
-          EXPECT_EQ(parameters[7], static_cast<float>(kWorkers * kPushesOfEach));
+          EXPECT_EQ(parameters[7], kPushesOfEach * (mode == UpdateMode::kAsync ? kWorkers : 1));
         }
         if (status.ok()) status = client.Finish();
         EXPECT_TRUE(status.ok()) << status;
       });
     }
   }
+
+  // The most memory of a server to which all workers push, in bytes.
+  int64_t PeakOf(UpdateMode mode);
 };
 
-TEST_F(ServerMemory, WorkersThatAreFasterThanAServerDoNotFillItsMemory) {
+int64_t ServerMemory::PeakOf(UpdateMode mode) {
   ClusterSpec cluster = MakeCluster(1, 0);
   for (int i = 0; i < kWorkers; ++i) cluster.workers.push_back("127.0.0.2:" + std::to_string(1000 + i));
   Started server = Start("ps", {"--job_name=ps", "--task_index=0", "--ps_hosts=" + cluster.ps[0],
@@ -77,14 +81,26 @@ TEST_F(ServerMemory, WorkersThatAreFasterThanAServerDoNotFillItsMemory) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     });
-    PushFromAll(cluster);
+    PushFromAll(cluster, mode);
   }
   const std::string log = *ReadFile(server.log);
   EXPECT_EQ(ExitCode(std::move(server)), 0) << log;
   RecordProperty("peak_mib", static_cast<int>(peak >> 20));
-  EXPECT_GT(peak, 4 * kParameters);
+  EXPECT_GT(peak, kModelBytes);
+  return peak;
+}
+
+TEST_F(ServerMemory, WorkersThatAreFasterThanAServerDoNotFillItsMemory) {
+  const int64_t peak = PeakOf(UpdateMode::kAsync);
 #ifndef __SANITIZE_ADDRESS__  // which keeps what is freed, and more
-  EXPECT_LE(peak, 4 * kParameters + (64 << 20));
+  EXPECT_LE(peak, kModelBytes + (64 << 20));
+#endif
+}
+
+TEST_F(ServerMemory, OfSynchronousPushesThereAreNoMoreThanAStepNeeds) {
+  const int64_t peak = PeakOf(UpdateMode::kSync);
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_LE(peak, (1 + kWorkers) * kModelBytes + (64 << 20));
 #endif
 }
 
