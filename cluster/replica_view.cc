@@ -95,8 +95,8 @@ bool ReplicaView::BeginNextIfPromised() {
   return true;
 }
 
-bool ReplicaBallot::Promise(uint64_t view, int server, uint64_t earlier, int primary, bool is_first) {
-  if ((view_ == 0 && !is_first) || view <= earlier || !Follow(earlier, primary)) return false;
+bool ReplicaBallot::Promise(uint64_t view, int server, uint64_t earlier, int primary, bool is_sole) {
+  if ((view_ == 0 && !is_sole) || view <= earlier || !Follow(earlier, primary)) return false;
   if (promised_ > view_ && promised_to_ != server) return false;
   promised_ = view;
   promised_to_ = server;

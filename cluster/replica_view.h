@@ -9,8 +9,8 @@
 //
 // Who has promised a view to one server promises none to the other until it knows what became of that: the
 // server gives it back, when the other one is in touch again, or a later view has begun. A worker that knows
-// of no view is a new process, and an earlier one may have promised: it does only if its rank has never
-// joined.
+// of no view is a new process, and an earlier one may have promised: it does only if there was none. It may
+// have joined, and have lost the answer together with the server that let it in.
 //
 // Both classes are pure: no threads, sockets or clocks.
 #pragma once
@@ -97,9 +97,9 @@ class ReplicaBallot {
   uint64_t view() const { return view_; }
   int primary() const { return primary_; }
 
-  /// Promises this view to the server that asks for it, and says of an earlier one whose it is. `is_first`:
-  /// no process of this rank has ever joined, as far as the server knows. False: it must not.
-  bool Promise(uint64_t view, int server, uint64_t earlier, int primary, bool is_first = false);
+  /// Promises this view to the server that asks for it, and says of an earlier one whose it is. `is_sole`:
+  /// no other process of this rank has ever joined, as far as the server knows. False: it must not.
+  bool Promise(uint64_t view, int server, uint64_t earlier, int primary, bool is_sole = false);
   /// The server gives back what it was promised.
   void GiveBack(uint64_t view, int server);
   /// A server says that it is the primary of this view. False: another one is, or a later view has begun:

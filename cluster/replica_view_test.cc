@@ -79,7 +79,7 @@ TEST(ReplicaView, PromisesEndWhenTheOtherIsThereAgain) {
 TEST(ReplicaBallot, PromisesToOneOfTheTwo) {
   ReplicaBallot ballot;
   EXPECT_FALSE(ballot.Promise(4, 1, 3, 0)) << "it knows of no view";
-  EXPECT_TRUE(ReplicaBallot().Promise(4, 1, 3, 0, /*is_first=*/true));
+  EXPECT_TRUE(ReplicaBallot().Promise(4, 1, 3, 0, /*is_sole=*/true));
   EXPECT_TRUE(ballot.Follow(3, 0));
   EXPECT_FALSE(ballot.Promise(3, 1, 2, 0)) << "that has begun";
   EXPECT_TRUE(ballot.Promise(4, 1, 3, 0));
@@ -129,7 +129,8 @@ class Simulation {
     }
   }
 
-  // Both servers have everything, and all workers have got on with it.
+  // Both servers have everything, and all workers have got on with it, but for those that come for the first
+  // time.
   bool IsWhole() const {
     for (const auto& [ends, queue] : queues_) {
       for (const Message& message : queue) {
@@ -143,8 +144,10 @@ class Simulation {
     return servers_[primary].view->role() == ReplicaRole::kPrimary && servers_[primary].view->has_backup() &&
            !servers_[primary].syncing && servers_[1 - primary].view->role() == ReplicaRole::kBackup &&
            servers_[0].view->view() == servers_[1].view->view() && !servers_[primary].view->is_proposing() &&
-           std::all_of(workers_.begin(), workers_.end(),
-                       [&](const Worker& worker) { return worker.joined && worker.server == primary; });
+           std::all_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+             const bool is_first = worker.process == 1 && worker.ballot.view() == 0;
+             return is_first || (worker.joined && worker.server == primary);
+           });
   }
 
   std::string Describe() const {
@@ -167,6 +170,10 @@ class Simulation {
   bool is_lost() const { return is_lost_; }
 
  private:
+  struct Member {
+    uint64_t process = 0;  // the newest
+    bool has_predecessor = false;
+  };
   struct Message {
     enum Kind {
       kHello,
@@ -190,23 +197,38 @@ class Simulation {
     uint64_t number = 0;  // of a push, or how many records were applied
     std::set<uint64_t> base;
     uint64_t promised = 0;
-    bool is_first = false;
+    uint64_t process = 0;
+    std::map<int, Member> members;
+    bool is_sole = false;
   };
   struct Server {
     std::optional<ReplicaView> view;
-    std::set<uint64_t> pushes;  // and the ranks that have ever joined, which are smaller numbers
+    std::set<uint64_t> pushes;
+    std::map<int, Member> members;  // by rank
     // As a primary: what has gone to the backup, and who waits for it.
     bool connected = false, streams = false, syncing = false, offered = false;
     uint64_t sent = 0, applied = 0;
     std::map<uint64_t, std::pair<int, uint64_t>> waiting;  // by record: worker and its push
-    std::map<int, uint64_t> held;  // joins, until a view has begun: worker, promised view
-    std::set<int> joined;
+    std::map<int, std::pair<uint64_t, uint64_t>>
+        held;                        // joins, until a view has begun: promised view, process
+    std::map<int, uint64_t> joined;  // processes
+
+    void Join(int rank, uint64_t process) {
+      Member& member = members[rank];
+      member.has_predecessor = member.has_predecessor || (member.process != 0 && member.process != process);
+      member.process = process;
+    }
+    bool IsNewest(int rank, uint64_t process) const {
+      const auto member = members.find(rank);
+      return member == members.end() || member->second.process == process;
+    }
   };
   struct Worker {
     ReplicaBallot ballot;
     int server = 0;
     bool connected = false, joined = false;
     uint64_t next = 1;  // push
+    uint64_t process = 1;
   };
 
   static int Id(int rank) { return rank + 2; }
@@ -230,8 +252,8 @@ class Simulation {
     if (kind == 1) return Break(static_cast<int>(random_.NextBelow(2)), Id(AnyRank()));
     if (kind == 2) {
       const int rank = AnyRank();
-      const uint64_t next = workers_[rank].next;
-      workers_[rank] = {.ballot = {}, .next = next};
+      const Worker& before = workers_[rank];
+      workers_[rank] = {.ballot = {}, .next = before.next, .process = before.process + 1};
       for (int server : {0, 1}) Break(server, Id(rank));
       return;
     }
@@ -311,16 +333,22 @@ class Simulation {
         if (view.role() == ReplicaRole::kNone && view.view() == 0) view.Begin();
         if (view.role() != ReplicaRole::kPrimary) break;
         server.streams = server.syncing = true;
-        reply({.kind = Message::kBase, .view = view.view(), .number = server.sent, .base = server.pushes});
+        reply({.kind = Message::kBase,
+               .view = view.view(),
+               .number = server.sent,
+               .base = server.pushes,
+               .members = server.members});
         break;
       case Message::kBase:
         if (view.role() == ReplicaRole::kPrimary) break;
         server.pushes = message.base;
+        server.members = message.members;
         reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
         break;
       case Message::kRecord:
         if (view.role() == ReplicaRole::kPrimary) break;
         server.pushes.insert(message.base.begin(), message.base.end());
+        for (const auto& [rank, member] : message.members) server.Join(rank, member.process);
         reply({.kind = Message::kApplied, .view = message.view, .number = message.number});
         break;
       case Message::kInSync:
@@ -340,7 +368,7 @@ class Simulation {
         if (!server.offered) {
           server.offered = true;
           reply({.kind = Message::kInSync, .view = view.OfferBackup()});
-          for (const auto& [rank, promised] : std::exchange(server.held, {})) AnswerJoin(index, rank);
+          AnswerHeld(index);
         }
         server.applied = message.number;
         if (!server.syncing) AnswerWhoWaits(index);
@@ -350,7 +378,7 @@ class Simulation {
         if (view.Lost()) {
           BeginView(index);
         } else if (view.is_proposing() && view.role() == ReplicaRole::kPrimary) {
-          for (const int rank : server.joined) Propose(index, rank);
+          for (const auto& [rank, process] : server.joined) Propose(index, rank, process);
         }
         break;
       default:
@@ -361,14 +389,20 @@ class Simulation {
   void StepDown(int index) {
     servers_[index].view->StepDown();
     servers_[index].waiting.clear();
-    for (const int rank : servers_[index].joined) Break(index, Id(rank));
+    for (const auto& [rank, process] : servers_[index].joined) Break(index, Id(rank));
     servers_[index].joined.clear();
   }
 
   // Those who wait are sent to the other server, with what they have promised.
   void GiveBack(int index) {
-    for (const auto& [rank, promised] : std::exchange(servers_[index].held, {})) {
-      Queue(index, Id(rank)).push_back({.kind = Message::kNotPrimary, .promised = promised});
+    for (const auto& [rank, held] : std::exchange(servers_[index].held, {})) {
+      Queue(index, Id(rank)).push_back({.kind = Message::kNotPrimary, .promised = held.first});
+    }
+  }
+
+  void AnswerHeld(int index) {
+    for (const auto& [rank, held] : std::exchange(servers_[index].held, {})) {
+      AnswerJoin(index, rank, held.second);
     }
   }
 
@@ -384,34 +418,39 @@ class Simulation {
     server.connected = server.streams = server.syncing = server.offered = false;
     server.applied = server.sent;
     AnswerWhoWaits(index);
-    for (const int rank : std::set(server.joined)) AnswerJoin(index, rank);
-    for (const auto& [rank, promised] : std::exchange(server.held, {})) AnswerJoin(index, rank);
+    for (const auto& [rank, process] : std::map(server.joined)) AnswerJoin(index, rank, process);
+    AnswerHeld(index);
+  }
+
+  static bool IsSole(const Server& server, int rank, uint64_t process) {
+    const auto member = server.members.find(rank);
+    return member == server.members.end() ||
+           (member->second.process == process && !member->second.has_predecessor);
   }
 
   // Also says whose the view is that it has.
-  void Propose(int index, int rank) {
+  void Propose(int index, int rank, uint64_t process) {
     const ReplicaView& view = *servers_[index].view;
     Queue(index, Id(rank))
         .push_back({.kind = Message::kPropose,
                     .view = view.proposed(),
                     .role = view.role(),
                     .number = view.view(),
-                    .is_first = !servers_[index].pushes.contains(static_cast<uint64_t>(rank))});
+                    .is_sole = IsSole(servers_[index], rank, process)});
   }
 
   // As a record: a primary that another view has left behind, unknown to it, gets no new workers.
-  void AnswerJoin(int index, int rank) { Append(index, rank, 0); }
+  void AnswerJoin(int index, int rank, uint64_t process) {
+    servers_[index].Join(rank, process);
+    Append(index, rank, 0, {.kind = Message::kRecord, .members = {{rank, {.process = process}}}});
+  }
 
-  void Append(int index, int rank, uint64_t push) {
+  void Append(int index, int rank, uint64_t push, Message record) {
     Server& server = servers_[index];
-    const uint64_t event = push != 0 ? push : static_cast<uint64_t>(rank);
-    server.pushes.insert(event);  // a second time changes nothing
-    server.waiting[++server.sent] = {Id(rank), push};
-    if (server.streams) {
-      Message record{.kind = Message::kRecord, .view = server.view->view(), .number = server.sent};
-      record.base.insert(event);
-      Queue(index, 1 - index).push_back(std::move(record));
-    }
+    record.view = server.view->view();
+    record.number = ++server.sent;
+    server.waiting[server.sent] = {Id(rank), push};
+    if (server.streams) Queue(index, 1 - index).push_back(std::move(record));
     if (!server.view->has_backup()) server.applied = server.sent;
     AnswerWhoWaits(index);
   }
@@ -425,7 +464,7 @@ class Simulation {
         acknowledged_.insert(push);
         Queue(index, worker).push_back({.kind = Message::kPushReply, .number = push});
       } else {
-        server.joined.insert(worker - 2);
+        server.joined[worker - 2] = server.members[worker - 2].process;
         Queue(index, worker).push_back({.kind = Message::kJoinReply, .view = server.view->view()});
       }
     }
@@ -437,21 +476,23 @@ class Simulation {
     switch (message.kind) {
       case Message::kJoin:
         if (view.is_proposing()) {
-          server.held[rank] = view.proposed();
-          Propose(index, rank);
+          server.held[rank] = {view.proposed(), message.process};
+          Propose(index, rank, message.process);
         } else if (view.role() == ReplicaRole::kPrimary) {
-          AnswerJoin(index, rank);
+          AnswerJoin(index, rank, message.process);
         } else {
           Queue(index, Id(rank)).push_back({.kind = Message::kNotPrimary});
         }
         break;
       case Message::kPromise:
         if (!server.joined.contains(rank) && !server.held.contains(rank)) break;
+        if (!server.IsNewest(rank, message.process)) break;
         if (view.Promise(rank, message.promised)) BeginView(index);
         break;
       case Message::kPush:
         if (!server.joined.contains(rank) || view.role() != ReplicaRole::kPrimary) break;
-        Append(index, rank, message.number);
+        server.pushes.insert(message.number);  // a second time changes nothing
+        Append(index, rank, message.number, {.kind = Message::kRecord, .base = {message.number}});
         break;
       case Message::kClosed:
         server.held.erase(rank);
@@ -480,7 +521,7 @@ class Simulation {
       return;
     }
     worker.connected = true;
-    Queue(Id(rank), worker.server).push_back({.kind = Message::kJoin});
+    Queue(Id(rank), worker.server).push_back({.kind = Message::kJoin, .process = worker.process});
   }
 
   void OnReply(int rank, int from, const Message& message) {
@@ -507,9 +548,9 @@ class Simulation {
         break;
       case Message::kPropose:
         if (worker.ballot.Promise(message.view, from, message.number,
-                                  message.role == ReplicaRole::kPrimary ? from : 1 - from,
-                                  message.is_first)) {
-          Queue(Id(rank), from).push_back({.kind = Message::kPromise, .promised = message.view});
+                                  message.role == ReplicaRole::kPrimary ? from : 1 - from, message.is_sole)) {
+          Queue(Id(rank), from)
+              .push_back({.kind = Message::kPromise, .promised = message.view, .process = worker.process});
         }
         break;
       case Message::kClosed:

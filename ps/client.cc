@@ -249,6 +249,7 @@ void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
   join->set_shard_count(static_cast<uint32_t>(shards_.size()));
   *join->mutable_config() = options_.config;
   bytes_pushed_ += shard.connection->Send(header, {});
+  shard.last_error = Unavailable("connected, but not let in yet");
   // After the join itself, so that no heartbeat asks for what cannot be there.
   const std::lock_guard lock(connections_mutex_);
   shard.join = number;
@@ -471,7 +472,7 @@ bool ParameterServerClient::TakeProposal(const FrameQueue::Event& event) {
     if (shard->connection == nullptr || shard->connection->id() != event.connection) continue;
     const int primary = propose.is_primary() ? shard->server : 1 - shard->server;
     if (!shard->ballot.Promise(propose.view(), shard->server, propose.earlier(), primary,
-                               propose.is_first())) {
+                               propose.is_sole())) {
       break;
     }
     ps::ClientHeader promise;

@@ -31,6 +31,7 @@ void SetRule(const UpdateRuleState& rule, checkpoint::ShardHeader* header) {
     if (worker.process) {
       out->set_uuid(worker.process->uuid);
       out->set_incarnation(worker.process->incarnation);
+      out->set_has_predecessor(worker.has_predecessor);
     }
     out->set_pushes(worker.pushes);
     *out->mutable_sequences() = ToProto(worker.sequences);
@@ -54,6 +55,7 @@ UpdateRuleState RuleOf(const checkpoint::ShardHeader& header) {
     const checkpoint::Worker& worker = header.workers(rank);
     UpdateRuleState::Worker& out = rule.workers.emplace_back();
     if (!worker.uuid().empty()) out.process = {rank, worker.uuid(), worker.incarnation()};
+    out.has_predecessor = worker.has_predecessor();
     out.pushes = worker.pushes();
     out.sequences = {worker.sequences().end(), worker.sequences().bits()};
     out.steps = {worker.steps().end(), worker.steps().bits()};
@@ -262,10 +264,8 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
     MUSTER_RETURN_IF_ERROR(store.CheckDigest(manifest, i, reader));
   }
   if (old_count != place.count) {
-    for (UpdateRuleState::Worker& worker : rule.workers) {
-      worker.process.reset();
-      worker.sequences = worker.steps = {};
-    }
+    rule = WithoutProcesses(std::move(rule));
+    for (UpdateRuleState::Worker& worker : rule.workers) worker.sequences = worker.steps = {};
   }
   return RestoredShard{assembly.Finish(), std::move(rule), {}};
 }

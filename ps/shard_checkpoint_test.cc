@@ -115,8 +115,11 @@ UpdateRuleState Rule(uint64_t step) {
   UpdateRuleState rule{.step = step,
                        .workers = std::vector<UpdateRuleState::Worker>(2),
                        .counts = {.received = 9, .applied = 9}};
-  rule.workers[1] = {
-      .process = WorkerIdentity{1, "uuid", 3}, .sequences = {70, 0xF00F}, .steps = {step, 1}, .pushes = 4};
+  rule.workers[1] = {.process = WorkerIdentity{1, "uuid", 3},
+                     .has_predecessor = true,
+                     .sequences = {70, 0xF00F},
+                     .steps = {step, 1},
+                     .pushes = 4};
   return rule;
 }
 
@@ -195,6 +198,7 @@ TEST_F(ShardCheckpoint, WhatMakesPushesCountOnceComesBackToTheSameShards) {
   const UpdateRuleState others = ReadShardCheckpoint(store_, manifest, {Config(), 1, 3})->rule;
   EXPECT_EQ(others.workers[1].pushes, 4u);
   EXPECT_EQ(others.workers[1].process, std::nullopt);
+  EXPECT_FALSE(others.workers[1].has_predecessor);
   EXPECT_EQ(others.counts, Rule(10).counts);
 }
 

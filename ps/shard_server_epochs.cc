@@ -84,6 +84,7 @@ bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
   std::erase_if(workers_, [this](const auto& entry) {
     return shard_ && !shard_->rule().CheckNewest(entry.second.worker).ok();
   });
+  const UpdateRuleState before = shard_ ? shard_->rule().state() : UpdateRuleState();
   EndShardEpoch();  // first: there may not be memory for two
   turns_.Clear();   // who asked hears of the epoch at its next heartbeat
   UpdateRuleState rule{.step = epoch.step};
@@ -97,14 +98,14 @@ bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
       return true;
     }
     shard.emplace(std::move(restored->shard));
-    rule = WithoutProcesses(std::move(restored->rule));
+    rule = std::move(restored->rule);
   } else if (!shard) {
     auto created = Shard::Create(*config_, shard_index_, shard_count());
     MUSTER_CHECK(created.ok());  // it was once
     shard.emplace(*std::move(created));
   }
   if (checkpointer_ != nullptr) checkpointer_->BeginAfter(epoch.step);
-  MakeShardEpoch(epoch, *std::move(shard), std::move(rule));
+  MakeShardEpoch(epoch, *std::move(shard), WithoutProcesses(std::move(rule), before));
   if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
   journaled_decisions_ = epoch.step;
   finished_ranks_.clear();

@@ -34,6 +34,11 @@
 
 namespace muster {
 
+inline WorkerIdentity IdentityOf(const ps::Join& join) {
+  return {
+      .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
+}
+
 class ShardServerImpl final : public ShardServer, private Replication::Host {
  public:
   ShardServerImpl(const ParameterServerOptions& options, int shard_index, FrameServer* frames);
@@ -149,7 +154,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   void TakeOver(std::unique_ptr<ShardReplay> shard) override;
   void StepDown() override;
   void Propose() override;
-  void ProposeTo(StreamId stream, int rank);
+  void ProposeTo(StreamId stream, const WorkerIdentity& worker);
   const UpdateRule* KnownRule() const;
   void LetGo() override;
   void SendNotPrimary(StreamId stream, uint64_t request, uint64_t promised);

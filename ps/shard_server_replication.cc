@@ -71,10 +71,8 @@ std::optional<ReplicaBase> ShardServerImpl::Base() {
 }
 
 void ShardServerImpl::Propose() {
-  for (const auto& [stream, joined] : workers_) ProposeTo(stream, joined.worker.rank);
-  for (const PendingJoin& pending : pending_joins_) {
-    ProposeTo(pending.stream, static_cast<int>(pending.join.rank()));
-  }
+  for (const auto& [stream, joined] : workers_) ProposeTo(stream, joined.worker);
+  for (const PendingJoin& pending : pending_joins_) ProposeTo(pending.stream, IdentityOf(pending.join));
 }
 
 // What this server knows of the workers, whether it is the primary or the backup.
@@ -83,13 +81,13 @@ const UpdateRule* ShardServerImpl::KnownRule() const {
   return replication_ ? replication_->rule() : nullptr;
 }
 
-void ShardServerImpl::ProposeTo(StreamId stream, int rank) {
+void ShardServerImpl::ProposeTo(StreamId stream, const WorkerIdentity& worker) {
   ps::ServerHeader header;
   header.mutable_propose()->set_view(replication_->view().proposed());
   header.mutable_propose()->set_earlier(replication_->view().view());
   header.mutable_propose()->set_is_primary(replication_->is_primary());
   const UpdateRule* const rule = KnownRule();
-  header.mutable_propose()->set_is_first(rule != nullptr && !rule->HasJoined(rank));
+  header.mutable_propose()->set_is_sole(rule != nullptr && rule->IsSole(worker));
   requests_->SendNow(stream, std::move(header));
 }
 
@@ -107,9 +105,7 @@ void ShardServerImpl::HandlePromise(StreamId stream, const ps::Promise& promise)
   }
   for (const PendingJoin& pending : pending_joins_) {
     if (pending.stream != stream) continue;
-    const WorkerIdentity worker{.rank = static_cast<int>(pending.join.rank()),
-                                .uuid = pending.join.worker_uuid(),
-                                .incarnation = pending.join.incarnation()};
+    const WorkerIdentity worker = IdentityOf(pending.join);
     if (is_newest(worker)) replication_->Promise(worker.rank, promise.view());
     return;
   }

@@ -79,7 +79,7 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
       return absl::OkStatus();
     }
     pending_joins_.push_back({stream, request, join});
-    ProposeTo(stream, static_cast<int>(join.rank()));
+    ProposeTo(stream, IdentityOf(join));
     return absl::OkStatus();
   }
   MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
@@ -90,8 +90,7 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
 }
 
 absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join) {
-  const WorkerIdentity worker{
-      .rank = static_cast<int>(join.rank()), .uuid = join.worker_uuid(), .incarnation = join.incarnation()};
+  const WorkerIdentity worker = IdentityOf(join);
   const bool same_process = shard_->rule().CheckNewest(worker).ok();  // whose connection broke
   MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, shard_->Join(worker));
   // A replicated one says with each that this server still speaks for the shard.

@@ -5,8 +5,14 @@
 
 namespace muster {
 
-UpdateRuleState WithoutProcesses(UpdateRuleState state) {
-  for (UpdateRuleState::Worker& worker : state.workers) worker.process.reset();
+UpdateRuleState WithoutProcesses(UpdateRuleState state, const UpdateRuleState& before) {
+  state.workers.resize(std::max(state.workers.size(), before.workers.size()));
+  for (size_t rank = 0; rank < state.workers.size(); ++rank) {
+    UpdateRuleState::Worker& worker = state.workers[rank];
+    worker.process.reset();
+    worker.has_predecessor = rank < before.workers.size() && (before.workers[rank].has_predecessor ||
+                                                              before.workers[rank].process.has_value());
+  }
   return state;
 }
 
@@ -75,6 +81,7 @@ absl::StatusOr<JoinAnswer> UpdateRule::Join(const WorkerIdentity& worker, Update
                               worker.rank, worker.incarnation, known.process->incarnation);
   }
   if (!same_process) {
+    known.has_predecessor = known.has_predecessor || known.process.has_value();
     known.process = worker;
     known.sequences = {};
   }
@@ -95,6 +102,12 @@ absl::Status UpdateRule::CheckNewest(const WorkerIdentity& worker) const {
   const auto& process = workers_[worker.rank].process;
   if (process && process->uuid == worker.uuid) return absl::OkStatus();
   return Aborted("rank %d: a newer process of this task has joined; this one has to end", worker.rank);
+}
+
+bool UpdateRule::IsSole(const WorkerIdentity& worker) const {
+  MUSTER_CHECK(worker.rank >= 0 && worker.rank < options_.worker_count);
+  const UpdateRuleState::Worker& known = workers_[worker.rank];
+  return !known.has_predecessor && (!known.process || known.process->uuid == worker.uuid);
 }
 
 UpdateActions UpdateRule::Push(const WorkerIdentity& worker, const PushInfo& push) {

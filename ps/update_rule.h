@@ -127,6 +127,7 @@ struct UpdateRuleOptions {
 struct UpdateRuleState {
   struct Worker {
     std::optional<WorkerIdentity> process;  // the newest; none before the first join
+    bool has_predecessor = false;           // another process joined before that one
     SlidingWindow sequences;                // async: applied of this process
     SlidingWindow steps;                    // sync, bounded: those it contributed to that are applied
     uint64_t pushes = 0;                    // applied, of all processes
@@ -139,8 +140,9 @@ struct UpdateRuleState {
 };
 
 /// For another start of the job: those processes that live join again, and those of an earlier one may have
-/// had higher incarnations.
-UpdateRuleState WithoutProcesses(UpdateRuleState state);
+/// had higher incarnations. Whatever joins is a successor of those that had joined in `before`, the state
+/// that this one takes the place of.
+UpdateRuleState WithoutProcesses(UpdateRuleState state, const UpdateRuleState& before = {});
 
 struct JoinAnswer {
   uint64_t step = 0;
@@ -174,11 +176,13 @@ class UpdateRule {
   /// of it.
   UpdateActions Proceed();
 
-  /// A process of this rank has joined, ever.
   /// Sync and bounded: the first step that this rank has not contributed to, at least the current one.
   uint64_t NextStepOf(int rank) const;
 
   bool HasJoined(int rank) const { return workers_[rank].process.has_value(); }
+
+  /// No other process of its rank has ever joined.
+  bool IsSole(const WorkerIdentity& worker) const;
 
   /// Aborted unless this process is the newest of its rank.
   absl::Status CheckNewest(const WorkerIdentity& worker) const;

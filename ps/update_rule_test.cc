@@ -230,6 +230,31 @@ TEST(Rule, RefusesWhatItCannotUse) {
   EXPECT_EQ(rule->counts(), (PushCounts{.received = 3, .rejected = 3}));
 }
 
+TEST(Rule, KnowsWhetherAProcessIsTheOnlyOneOfItsRank) {
+  UpdateRule rule({.mode = UpdateMode::kAsync, .worker_count = 2});
+  const WorkerIdentity first{0, "first", 0}, second{0, "second", 1};
+  EXPECT_TRUE(rule.IsSole(first)) << "before it has joined";
+  UpdateActions actions;
+  ASSERT_TRUE(rule.Join(first, &actions).ok());
+  EXPECT_TRUE(rule.IsSole(first));
+  EXPECT_FALSE(rule.IsSole(second)) << "before it has joined";
+  ASSERT_TRUE(rule.Join(first, &actions).ok());
+  EXPECT_TRUE(rule.IsSole(first)) << "it has joined twice";
+  ASSERT_TRUE(rule.Join(second, &actions).ok());
+  EXPECT_FALSE(rule.IsSole(second)) << "there was another one";
+  EXPECT_FALSE(rule.IsSole(first));
+  EXPECT_TRUE(rule.IsSole({1, "first", 0})) << "of another rank";
+
+  const UpdateRuleState earlier = WithoutProcesses({.step = 3});  // of a checkpoint before both
+  UpdateRule gone_back({.mode = UpdateMode::kAsync, .worker_count = 2},
+                       WithoutProcesses(earlier, rule.state()));
+  EXPECT_FALSE(gone_back.HasJoined(0));
+  EXPECT_FALSE(gone_back.IsSole({0, "third", 2}));
+  EXPECT_TRUE(gone_back.IsSole({1, "first", 0}));
+  UpdateRule restored({.mode = UpdateMode::kAsync, .worker_count = 2}, WithoutProcesses(rule.state()));
+  EXPECT_TRUE(restored.IsSole({0, "third", 2})) << "all processes are new";
+}
+
 TEST(Rule, GoesOnFromItsState) {
   Rule rule = SyncRule(2);
   rule.Push(0, {.id = 1, .loss_sum = 1});
