@@ -101,7 +101,6 @@ TEST(GoBack, AWorkerThatIsComputingMeanwhileIsWaitedFor) {
   Cluster cluster(2, 2, UpdateMode::kSync);
   cluster.worker_lease = std::chrono::seconds(1);
   cluster.KeepCheckpoints(10);
-  const auto leases_are_kept = std::async(std::launch::async, [&] { return cluster.servers[0]->Wait(); });
   EXPECT_EQ(TrainWithFault(cluster, kSteps, 25,
                            [&] {
                              AwaitCheckpoint(cluster);
@@ -114,7 +113,7 @@ TEST(GoBack, AWorkerThatIsComputingMeanwhileIsWaitedFor) {
 // One that stood still while another took its place, say.
 TEST(GoBack, AnOlderProcessOfAServerIsRefused) {
   Cluster cluster(2, 1, UpdateMode::kSync);
-  cluster.servers[1] = nullptr;
+  cluster.StopServer(1);
   const auto connect = [&](uint64_t incarnation, std::promise<absl::Status>* lost) {
     return std::make_unique<CoordinatorLink>(
         CoordinatorLinkOptions{.cluster = cluster.spec, .shard_index = 1},

@@ -72,10 +72,6 @@ TEST(JournalRecovery, TheEndIsNotForgottenUntilAllHaveHeardOfIt) {
     Cluster cluster(2, 1, mode);
     cluster.keeps_journal = true;
     cluster.KeepCheckpoints(kSteps);
-    const auto wait = [&](int server) {
-      return std::async(std::launch::async, [&, server] { return cluster.servers[server]->Wait(); });
-    };
-    auto first_end = wait(0);
     ParameterServerClient client(cluster.ClientOptions(0));
     std::vector<float> parameters(cluster.layout.size());
     const std::vector<float> gradient(cluster.layout.size(), 1.0f);
@@ -89,16 +85,12 @@ TEST(JournalRecovery, TheEndIsNotForgottenUntilAllHaveHeardOfIt) {
     }
     cluster.StopServer(1);
     auto finished = std::async(std::launch::async, [&] { return client.Finish(); });
-    ASSERT_TRUE(first_end.get().ok());
+    ASSERT_TRUE(cluster.AwaitEnd(0).ok());
 
-    std::vector<std::future<absl::Status>> ends;
-    for (const int server : {0, 1}) {
-      cluster.StartServer(server);
-      ends.push_back(wait(server));
-    }
+    for (const int server : {0, 1}) cluster.StartServer(server);
     const absl::Status status = finished.get();
     EXPECT_TRUE(status.ok()) << status;
-    for (auto& end : ends) EXPECT_TRUE(end.get().ok());
+    for (const int server : {0, 1}) EXPECT_TRUE(cluster.AwaitEnd(server).ok());
 
     // It is another job that begins there next.
     cluster.StartAgain();

@@ -116,8 +116,7 @@ TEST(Replication, WithoutAMajorityAServerEndsWithTheCause) {
   }
   ASSERT_TRUE(cluster.AwaitBackups());
   cluster.StopServer(1);
-  ASSERT_EQ(cluster.waits[0].wait_for(std::chrono::seconds(30)), std::future_status::ready);
-  const absl::Status end = cluster.waits[0].get();
+  const absl::Status end = cluster.AwaitEnd(0);
   EXPECT_TRUE(absl::IsDeadlineExceeded(end)) << end;
   EXPECT_THAT(std::string(end.message()), testing::HasSubstr("ps:1 has been out of touch"));
 }

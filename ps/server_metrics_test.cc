@@ -47,10 +47,6 @@ TEST(ServerMetrics, EachWorkersPushesAreCounted) {
 
 TEST(ServerMetrics, WhoIsWaitedForIsNamed) {
   Cluster cluster(2, 2, UpdateMode::kSync);
-  const auto serve = [&](int index) {
-    return std::async(std::launch::async, [&cluster, index] { return cluster.servers[index]->Wait(); });
-  };
-  const std::future<absl::Status> serve_both[] = {serve(0), serve(1)};
   std::promise<void> may_go_on;
   std::jthread late([&] {
     EXPECT_TRUE(TrainRank(cluster, 1, 5, false, [&](uint64_t step) {

@@ -242,7 +242,7 @@ TEST(ParameterServer, AShardThatJoinsAfterTheEndHearsOfIt) {
   Cluster cluster(2, 1, UpdateMode::kSync);
   TrainAll(cluster, 2);
   cluster.StartServer(1);
-  const absl::Status end = cluster.servers[1]->Wait();
+  const absl::Status end = cluster.AwaitEnd(1);
   EXPECT_TRUE(end.ok()) << end;
 }
 

@@ -256,7 +256,7 @@ TEST(ParameterServer, ABoundedWorkerRunsAheadByTheBound) {
   ASSERT_TRUE(behind->Finish().ok());
   ahead = nullptr;
   behind = nullptr;
-  for (const auto& server : cluster.servers) EXPECT_TRUE(server->Wait().ok());
+  for (const int server : {0, 1}) EXPECT_TRUE(cluster.AwaitEnd(server).ok());
 }
 
 TEST(ParameterServer, AllBoundedWorkersEndWithTheSameParameters) {
@@ -270,7 +270,7 @@ TEST(ParameterServer, AllBoundedWorkersEndWithTheSameParameters) {
     results[0] = TrainRank(cluster, 0, 30, /*await_others=*/true);
   }
   for (const auto& result : results) ASSERT_TRUE(result.ok()) << result.status();
-  for (const auto& server : cluster.servers) EXPECT_TRUE(server->Wait().ok());
+  for (const int server : {0, 1, 2}) EXPECT_TRUE(cluster.AwaitEnd(server).ok());
 }
 
 TEST(ParameterServer, ABackupWorkerThatIsLateIsToldWhereTheOthersAre) {
@@ -293,7 +293,7 @@ TEST(ParameterServer, ABackupWorkerThatIsLateIsToldWhereTheOthersAre) {
   EXPECT_TRUE(std::equal(parameters.begin(), parameters.end(), results[0]->begin()));
   ASSERT_TRUE(late->Finish().ok());
   late = nullptr;
-  for (const auto& server : cluster.servers) EXPECT_TRUE(server->Wait().ok());
+  for (const int server : {0, 1}) EXPECT_TRUE(cluster.AwaitEnd(server).ok());
 }
 
 TEST(ParameterServer, WithBackupsEveryStepHasTheNumberOfGradients) {
@@ -326,7 +326,6 @@ TEST(ParameterServer, WithBackupsEveryStepHasTheNumberOfGradients) {
 TEST(ParameterServer, AMissingWorkerIsNotWaitedForForEver) {
   Cluster cluster(1, 2, UpdateMode::kSync);
   cluster.StartServer(0, std::chrono::milliseconds(1500));
-  auto ended = std::async(std::launch::async, [&] { return cluster.servers[0]->Wait(); });
   auto client = std::make_unique<ParameterServerClient>(cluster.ClientOptions(0));
   std::vector<float> parameters(cluster.layout.size());
   ASSERT_TRUE(client->Join(parameters).ok());
@@ -337,7 +336,7 @@ TEST(ParameterServer, AMissingWorkerIsNotWaitedForForEver) {
   ASSERT_TRUE(summary.ok()) << summary.status();
   ASSERT_TRUE(client->Finish().ok());
   client = nullptr;
-  const absl::Status status = ended.get();
+  const absl::Status status = cluster.AwaitEnd(0);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded)
       << "one of the job's workers never did anything";
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker:1"));

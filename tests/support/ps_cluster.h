@@ -79,7 +79,7 @@ class Cluster {
     for (int i = 0; i < workers; ++i) spec.workers.push_back(absl::StrFormat("127.0.0.2:%d", 1000 + i));
     if (tls) authority_ = *MakeAuthority("test");
     servers.resize(ps);
-    waits.resize(ps);
+    waits_.resize(ps);
     for (int i = 0; i < ps; ++i) StartServer(i);
   }
 
@@ -105,19 +105,25 @@ class Cluster {
                                 .replicated = replicated});
     ASSERT_TRUE(server.ok()) << server.status();
     servers[index] = *std::move(server);
-    if (replicated) {
-      waits[index] = std::async(std::launch::async, [this, index] { return servers[index]->Wait(); });
-    }
+    waits_[index] = std::async(std::launch::async, [this, index] { return servers[index]->Wait(); });
   }
 
   /// As if its process had been killed.
   void StopServer(int index) {
-    if (waits[index].valid()) {
+    if (waits_[index].valid()) {
       servers[index]->Kill();
-      waits[index].wait();
-      waits[index] = {};
+      waits_[index].wait();
+      waits_[index] = {};
     }
     servers[index] = nullptr;
+  }
+
+  /// How a server has ended; once for each start. DeadlineExceeded: it has not.
+  absl::Status AwaitEnd(int index) {
+    if (waits_[index].wait_for(std::chrono::minutes(1)) == std::future_status::ready) {
+      return waits_[index].get();
+    }
+    return DeadlineExceeded("ps:%d has not ended", index);
   }
 
   ~Cluster() {
@@ -146,7 +152,7 @@ class Cluster {
     return checkpoint_buddy ? checkpoints.path() / std::to_string(server) : checkpoints.path();
   }
 
-  /// Starts all servers again, each shard on two of them. Each waits on a thread of its own.
+  /// Starts all servers again, each shard on two of them.
   void Replicate() {
     replicated = true;
     StartAgain();
@@ -197,9 +203,9 @@ class Cluster {
   Duration worker_lease = std::chrono::seconds(60);
   Duration server_timeout = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
-  std::vector<std::future<absl::Status>> waits;  // replicated
 
  private:
+  std::vector<std::future<absl::Status>> waits_;  // for the servers' ends, each on a thread of its own
   UpdateConfig update_;
   const std::vector<OptimizerConfig> optimizers_;  // by group
   std::optional<Certificate> authority_;
@@ -348,7 +354,7 @@ inline std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
     EXPECT_EQ(*result, *results[0]) << "workers end with different parameters";
   }
   for (size_t i = 0; i < cluster.servers.size(); ++i) {
-    const absl::Status end = cluster.replicated ? cluster.waits[i].get() : cluster.servers[i]->Wait();
+    const absl::Status end = cluster.AwaitEnd(static_cast<int>(i));
     EXPECT_TRUE(end.ok()) << end;
   }
   return *results[0];
