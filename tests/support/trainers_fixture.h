@@ -9,7 +9,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -76,8 +78,8 @@ class Trainers : public testing::Test {
     return Start(run + "-" + TaskName(task), arguments);
   }
 
-  void WaitForSuccess(std::vector<Started>& tasks) {
-    const TimePoint deadline = Now() + std::chrono::minutes(3);
+  void WaitForSuccess(std::vector<Started>& tasks, Duration timeout = std::chrono::minutes(3)) {
+    const TimePoint deadline = Now() + timeout;
     for (Started& task : tasks) {
       const auto code = task.process.Wait(deadline);
       EXPECT_TRUE(code.ok() && *code == 0)
@@ -143,17 +145,48 @@ class Trainers : public testing::Test {
     return count;
   }
 
-  /// How often a server has found a backup for a part of the parameters.
-  static int BackupsFound(const std::vector<Started>& tasks) {
-    return TimesLogged(tasks, "is its backup in view");
+  struct ShardView {
+    int number = 0;
+    bool has_backup = false;
+  };
+
+  /// By shard, "ps:0": the latest of the views that the servers of a replicated job have logged.
+  static std::map<std::string, ShardView> ViewsOf(const std::vector<Started>& tasks) {
+    static const std::regex view_line(R"((ps:\d+)( \(at ps:\d+\))?: .* in view (\d+).*)");
+    std::map<std::string, ShardView> views;
+    for (const Started& task : tasks) {
+      std::istringstream lines(*ReadFile(task.log));
+      for (std::string line; std::getline(lines, line);) {
+        std::smatch match;
+        if (!std::regex_search(line, match, view_line)) continue;
+        ShardView& view = views[match[1]];
+        if (const int number = std::stoi(match[3]); number > view.number) {
+          view = {number, line.find("is its backup") != std::string::npos};
+        }
+      }
+    }
+    return views;
   }
 
-  static void AwaitBackups(const std::vector<Started>& tasks, int count) {
+  /// Each of the shards has a backup, in a later view than `before`. False: not for a minute.
+  [[nodiscard]] static bool AwaitBackups(const std::vector<Started>& tasks, int shards,
+                                         const std::map<std::string, ShardView>& before = {}) {
+    const auto are_there = [&] {
+      auto views = ViewsOf(tasks);
+      for (int shard = 0; shard < shards; ++shard) {
+        const std::string name = TaskName({Role::kPs, shard});
+        const auto earlier = before.find(name);
+        if (!views[name].has_backup) return false;
+        if (earlier != before.end() && views[name].number <= earlier->second.number) return false;
+      }
+      return true;
+    };
     const TimePoint deadline = Now() + std::chrono::minutes(1);
-    while (BackupsFound(tasks) < count && Now() < deadline) {
+    while (!are_there()) {
+      if (Now() > deadline) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    ASSERT_GE(BackupsFound(tasks), count);
+    return true;
   }
 
   Json Result(const std::string& run) { return Json::parse(ReadFile(Path(run + ".json")).value_or("{}")); }
