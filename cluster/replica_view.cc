@@ -43,14 +43,15 @@ void ReplicaView::Begin() {
 
 uint64_t ReplicaView::OfferBackup() {
   MUSTER_CHECK(role_ == ReplicaRole::kPrimary);
-  has_backup_ = offered_ = true;
+  has_backup_ = true;
+  offered_ = proposed();
   Touch();
-  return view_ + 1;
+  return offered_;
 }
 
 void ReplicaView::AddBackup(uint64_t view) {
   MUSTER_CHECK(role_ == ReplicaRole::kPrimary && has_backup_ && view >= view_);
-  offered_ = false;
+  offered_ = 0;
   view_ = view;
 }
 
@@ -63,7 +64,8 @@ void ReplicaView::Follow(uint64_t view) {
 
 void ReplicaView::StepDown() {
   role_ = ReplicaRole::kNone;
-  has_backup_ = offered_ = false;
+  has_backup_ = false;
+  offered_ = 0;
   promises_.clear();
 }
 
@@ -90,7 +92,8 @@ bool ReplicaView::BeginNextIfPromised() {
   if (sum < kMajority) return false;
   role_ = ReplicaRole::kPrimary;
   view_ = proposed();
-  has_backup_ = offered_ = false;
+  has_backup_ = false;
+  offered_ = 0;
   promises_.clear();
   return true;
 }

@@ -15,6 +15,7 @@
 // Both classes are pure: no threads, sockets or clocks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -54,12 +55,13 @@ class ReplicaView {
   /// It has to do without the other, which takes promises of proposed().
   bool is_proposing() const { return out_of_touch_ && (role_ == ReplicaRole::kBackup || has_backup_); }
   /// The next view, beyond the one that the other may have been offered.
-  uint64_t proposed() const { return view_ + (offered_ ? 2 : 1); }
+  uint64_t proposed() const { return std::max(view_, offered_) + 1; }
 
   /// The shard begins here, and nobody else has any of it.
   void Begin();
   /// As a primary: from here on nothing is acknowledged that the other does not have. Returns the view in
-  /// which it may be the backup.
+  /// which it may be the backup. It is not before any that workers may have promised: once it has begun,
+  /// nobody is bound by these any more.
   uint64_t OfferBackup();
   /// It has said that it is, in this view, at least that of this server.
   void AddBackup(uint64_t view);
@@ -85,7 +87,7 @@ class ReplicaView {
   ReplicaRole role_ = ReplicaRole::kNone;
   uint64_t view_ = 0;        // 0: it never had a part in one
   bool has_backup_ = false;  // or the other may be it without this one's knowledge
-  bool offered_ = false;     // view_ + 1
+  uint64_t offered_ = 0;     // view, to the other, which has not said yet that it is in it; 0: none
   bool out_of_touch_ = false;
   std::set<int> promises_;  // ranks, of proposed()
 };

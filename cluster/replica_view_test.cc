@@ -116,13 +116,13 @@ class Simulation {
     for (Worker& worker : workers_) worker.next = 1;
   }
 
-  // Faults may come while `faults` of them are left; at most one server is not whole at a time if `gently`.
+  // Faults may come while `faults` of them are left; `gently`: connections may break at any time, but a process
+  // ends only when all is whole.
   void Run(int rounds, int faults, bool gently) {
     for (int i = 0; i < rounds && !is_lost_ && !testing::Test::HasFatalFailure(); ++i) {
-      const bool fault = faults > 0 && random_.NextBelow(60) == 0 && (!gently || IsWhole());
-      if (fault) {
+      if (faults > 0 && random_.NextBelow(60) == 0) {
         --faults;
-        Fault();
+        Fault(/*may_end_processes=*/!gently || IsWhole());
       } else {
         Step();
       }
@@ -246,8 +246,8 @@ class Simulation {
     Queue(b, a) = {Message{.kind = Message::kClosed}};
   }
 
-  void Fault() {
-    const uint64_t kind = random_.NextBelow(4);
+  void Fault(bool may_end_processes) {
+    const uint64_t kind = random_.NextBelow(may_end_processes ? 4 : 2);
     if (kind == 0) return Break(0, 1);
     if (kind == 1) return Break(static_cast<int>(random_.NextBelow(2)), Id(AnyRank()));
     if (kind == 2) {
