@@ -44,6 +44,7 @@ void CoordinatorLink::SendJoin(const ps::ShardJoin& join) {
 void CoordinatorLink::Run(const std::stop_token& stop) {
   const TimePoint start = Now();
   TimePoint next_warning = start;
+  if (options_.was_there) last_heard_ = start;
   for (size_t attempt = 0; !stop.stop_requested(); ++attempt) {
     const int server = options_.servers[attempt % options_.servers.size()];
     absl::Status status = Converse(server, stop);

@@ -26,6 +26,7 @@ struct CoordinatorLinkOptions {
   Duration silence = std::chrono::hours(1);            // of it, after which it is looked for again
   Duration connect_timeout = std::chrono::seconds(1);  // for one attempt; a stop waits no longer
   Duration pause = std::chrono::milliseconds(200);     // between attempts
+  bool was_there = false;                              // ps:0, as this shard's journal says
   Duration server_timeout = std::chrono::seconds(60);  // for a ps:0 that was there and is gone
 };
 

@@ -99,6 +99,29 @@ TEST(JournalRecovery, TheEndIsNotForgottenUntilAllHaveHeardOfIt) {
   }
 }
 
+// Killed when everybody has heard of the end, but before it has ended itself: the others do not come back.
+TEST(JournalRecovery, AServerThatIsKilledAtTheEndNeedsNoOther) {
+  constexpr uint64_t kSteps = 5;
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  cluster.keeps_journal = true;
+  cluster.KeepCheckpoints(kSteps);
+  {
+    ParameterServerClient client(cluster.ClientOptions(0));
+    std::vector<float> parameters(cluster.layout.size());
+    const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+    ASSERT_TRUE(client.Join(parameters).ok());
+    for (uint64_t step = 0; step < kSteps; ++step) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+    ASSERT_TRUE(client.Finish().ok());
+    for (const int server : {0, 1}) cluster.StopServer(server);  // the client has not hung up
+  }
+  for (const int server : {0, 1}) {
+    cluster.StartServer(server);
+    const absl::Status end = cluster.AwaitEnd(server);
+    EXPECT_TRUE(end.ok()) << end;
+    cluster.StopServer(server);
+  }
+}
+
 // Workers that are ahead leave parts and decisions of several steps behind.
 TEST(JournalRecovery, BoundedTrainingMakesEveryStepOnce) {
   constexpr uint64_t kSteps = 80;

@@ -1,6 +1,7 @@
 #include "ps/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -37,6 +38,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   absl::Status Listen();
   absl::Status Wait() override;
   void Kill() override {
+    is_killed_ = true;
     frames_->Shutdown();
     for (const auto& shard : shards_) shard->End(absl::CancelledError(name_ + " has been ended"));
   }
@@ -64,6 +66,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   std::vector<std::unique_ptr<ShardServer>> shards_;  // its own first
   std::map<StreamId, ShardServer*> streams_;
   std::unique_ptr<CopyKeeper> keeper_;  // null: it keeps no copies of checkpoints
+  std::atomic<bool> is_killed_ = false;
 };
 
 absl::Status Process::Listen() {
@@ -124,7 +127,9 @@ absl::Status Process::Wait() {
   for (const auto& shard : shards_) shard->End(end);
   threads.clear();
   // The last answers are on their way; the others close their streams when they have them.
-  if (frames_->AwaitClosed(Now() + kCloseTimeout)) {
+  const bool have_hung_up = frames_->AwaitClosed(Now() + kCloseTimeout);
+  frames_->Shutdown();  // whoever comes now is too late
+  if (have_hung_up && !is_killed_) {
     for (const auto& shard : shards_) shard->Close();
   }
   return end;

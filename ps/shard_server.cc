@@ -61,26 +61,29 @@ absl::Status ShardServerImpl::Begin() {
                                                  frames_, &outbox_, host, &mutex_);
     return absl::OkStatus();
   }
-  OpenLink();
+  OpenHost();
   if (options_.journal && keeps_checkpoints()) {
     journal_.emplace(options_.checkpoint_dir, shard_index_, shard_count(), options_.generation);
     Recover();
   }
+  OpenLink();
   return absl::OkStatus();
 }
 
-// To the coordinator, which may be here.
+// Of the coordinator, which is here or in another process.
+void ShardServerImpl::OpenHost() {
+  if (shard_index_ != 0) return;
+  host_.emplace(CoordinatorHostOptions{.shard_count = shard_count(),
+                                       .rank_count = options_.cluster.rank_count(),
+                                       .generation = options_.generation,
+                                       .uses_tls = options_.tls.has_value(),
+                                       .keeps_checkpoints = keeps_checkpoints(),
+                                       .replicated = options_.replicated},
+                frames_, requests_.get());
+}
+
 void ShardServerImpl::OpenLink() {
-  if (shard_index_ == 0) {
-    host_.emplace(CoordinatorHostOptions{.shard_count = shard_count(),
-                                         .rank_count = options_.cluster.rank_count(),
-                                         .generation = options_.generation,
-                                         .uses_tls = options_.tls.has_value(),
-                                         .keeps_checkpoints = keeps_checkpoints(),
-                                         .replicated = options_.replicated},
-                  frames_, requests_.get());
-    return;
-  }
+  if (shard_index_ == 0) return;
   std::vector<int> servers = {0};
   if (options_.replicated) servers.push_back(FirstBackupOf(0, shard_count()));
   CoordinatorLinkOptions link{.cluster = options_.cluster,
@@ -88,6 +91,7 @@ void ShardServerImpl::OpenLink() {
                               .shard_index = shard_index_,
                               .tls = options_.tls,
                               .transport = options_.transport,
+                              .was_there = all_finished(),
                               .server_timeout = options_.server_timeout};
   if (options_.replicated) {
     link.silence = options_.replica_silence;
@@ -183,6 +187,10 @@ absl::Status ShardServerImpl::Serve() {
         EndIfLeftAlone();
         if (end_ || !replication_->is_primary()) return;
       }
+      if (over_until_ && Now() >= *over_until_) {
+        awaits_nobody_ = true;
+        return EndWith(absl::OkStatus());
+      }
       if (keeps_time()) coordinator()->Tick(Now());
       Coordinate(talk);
     });
@@ -194,6 +202,7 @@ absl::Status ShardServerImpl::Serve() {
   }
   const absl::Status end = *end_;
   if (replication_ && !absl::IsCancelled(end)) AwaitBackup(lock);
+  if (journal_ && end.ok()) AwaitWorkers(lock);
   std::unique_ptr<CoordinatorLink> link = std::move(link_);  // nothing is said over it any more
   lock.unlock();
   link = nullptr;

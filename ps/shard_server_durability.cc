@@ -84,20 +84,32 @@ bool ShardServerImpl::AwaitsLastCheckpoint() {
     if (is_async() && shard_->rule().step() > last_snapshot_) TakeSnapshot(shard_->rule().step());
     TellOthers(/*always=*/true);
   }
-  const uint64_t last = is_async() ? last_snapshot_ : last_step_;
-  if (std::max(host_->last_complete(), coordinator()->newest_common()) >= last) return false;
+  // On this server's disk: its next process, too, is to find that the job is over.
+  if (HasLastCheckpoint()) return false;
   if (Now() < *last_checkpoint_deadline_) return true;
-  spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_, last,
-               FormatAge(kCheckpointTimeout));
+  spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_,
+               is_async() ? last_snapshot_ : last_step_, FormatAge(kCheckpointTimeout));
   return false;
 }
 
 // Of what the job ends with; in async mode only ps:0 knows which that is.
 bool ShardServerImpl::HasLastCheckpoint() const {
   if (!keeps_checkpoints()) return true;
+  if (is_async() && !host_) return false;
+  const uint64_t last = is_async() ? shard_->rule().step() : last_step_;
   const std::set<CheckpointId> available = checkpointer_->available();
-  return !is_async() && std::any_of(available.begin(), available.end(),
-                                    [this](const CheckpointId& id) { return id.step == last_step_; });
+  return std::any_of(available.begin(), available.end(),
+                     [last](const CheckpointId& id) { return id.step == last; });
+}
+
+// Workers that have heard nothing from this process. They may have finished with an earlier one, or while
+// this server was away, and be on their way back.
+void ShardServerImpl::AwaitWorkers(std::unique_lock<std::mutex>& lock) {
+  const TimePoint deadline = Now() + kOverTimeout;
+  const auto rank_count = static_cast<size_t>(options_.cluster.rank_count());
+  while (!awaits_nobody_ && asked_for_end_.size() < rank_count && Now() < deadline) {
+    changed_.wait_for(lock, kEndTick);
+  }
 }
 
 void ShardServerImpl::Close() {
@@ -136,6 +148,7 @@ void ShardServerImpl::Recover() {
   if (!Journaled(journal_->Continue(before))) return;
   spdlog::info("{}: at step {} again, as its journal says", name_, (*replay)->shard->rule().step());
   GoOnWith(std::move(**replay));
+  if (all_finished() && HasLastCheckpoint()) over_until_ = Now() + kOverTimeout;
 }
 
 // Where another process was.

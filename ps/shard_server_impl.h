@@ -50,6 +50,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   void OnClosed(StreamId stream) override;
   void End(const absl::Status& status) override {
     const std::lock_guard lock(mutex_);
+    awaits_nobody_ = true;
     EndWith(status);
   }
   void Close() override;
@@ -63,6 +64,9 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
  private:
   static constexpr Duration kStallAfter = std::chrono::seconds(2);  // what has waited so long is worth a word
   static constexpr Duration kCheckpointTimeout = std::chrono::minutes(5);
+  // For workers that have not heard that all have finished.
+  static constexpr Duration kOverTimeout = std::chrono::seconds(3);
+  static constexpr Duration kEndTick = std::chrono::milliseconds(10);
 
   int shard_count() const { return static_cast<int>(options_.cluster.ps.size()); }
   bool is_async() const { return update_.rule.mode == UpdateMode::kAsync; }
@@ -167,6 +171,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   void HandlePromise(StreamId stream, const ps::Promise& promise);
   void EndIfLeftAlone();
   void AwaitBackup(std::unique_lock<std::mutex>& lock);
+  void OpenHost();
   void OpenLink();
 
   // Checkpoints.
@@ -175,6 +180,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   void TakeSnapshot(uint64_t checkpoint);
   bool AwaitsLastCheckpoint();
   bool HasLastCheckpoint() const;
+  void AwaitWorkers(std::unique_lock<std::mutex>& lock);
 
   const ParameterServerOptions options_;
   const int shard_index_;
@@ -212,8 +218,12 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   std::map<StreamId, Joined> workers_;      // also of the epoch before, until they join again
   std::map<int, uint64_t> finished_ranks_;  // and the step that is their next
   std::vector<PushId> finishes_;            // to be answered
-  PushTurns turns_;                         // async
-  uint64_t last_step_ = 0;                  // sync, bounded: that those who have finished contributed to
+  bool awaits_nobody_ = false;              // at the end
+  // The job was over when this process began: the other servers may have heard of the end, and be gone.
+  std::optional<TimePoint> over_until_;
+  std::set<int> asked_for_end_;  // ranks that have finished, or said so again, in this process
+  PushTurns turns_;              // async
+  uint64_t last_step_ = 0;       // sync, bounded: that those who have finished contributed to
 
   std::optional<CheckpointCopies> copies_;      // at another server
   bool looks_for_copies_ = false;               // first of all, and joins nobody until then

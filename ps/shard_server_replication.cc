@@ -5,9 +5,6 @@
 namespace muster {
 namespace {
 
-constexpr Duration kOverTimeout =
-    std::chrono::seconds(3);  // for workers that have not heard that all have finished
-constexpr Duration kEndTick = std::chrono::milliseconds(10);
 constexpr Duration kFlushTimeout = std::chrono::seconds(3);  // for a backup, at the end
 
 }  // namespace
@@ -16,6 +13,7 @@ constexpr Duration kFlushTimeout = std::chrono::seconds(3);  // for a backup, at
 void ShardServerImpl::TakeOver(std::unique_ptr<ShardReplay> shard) {
   if (end_) return;
   uuid_ = RandomName(20);
+  OpenHost();
   OpenLink();
   if (shard != nullptr) GoOnWith(std::move(*shard));
   GoOn();

@@ -96,7 +96,10 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
   // A replicated one says with each that this server still speaks for the shard.
   if ((replication_ || (journal_ && !same_process)) && !Log(JoinRecord(worker))) return *end_;
   workers_[stream] = {worker, epoch().number};
-  if (!same_process) finished_ranks_.erase(worker.rank);
+  if (!same_process) {
+    finished_ranks_.erase(worker.rank);
+    over_until_.reset();  // it may have more to do
+  }
   if (Coordinator* const members = coordinator(); members != nullptr) {
     if (std::exchange(awaits_first_worker_, false)) members->RenewLeases(Now());
     const bool is_known = same_process && members->state(worker.rank) != MemberState::kExpected;
@@ -202,8 +205,9 @@ absl::Status ShardServerImpl::HandleFinish(StreamId stream, const WorkerIdentity
   MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
   finishes_.push_back(requests_->Add({stream, request}));
   if ((replication_ || journal_) && !Log(FinishRecord(worker.rank, finish.next_step()))) return *end_;
-  if ((!keeps_checkpoints() && !replication_) || end_) AnswerFinishes();
+  if ((!keeps_checkpoints() && !replication_) || end_ || over_until_) AnswerFinishes();
   finished_ranks_[worker.rank] = finish.next_step();
+  asked_for_end_.insert(worker.rank);
   last_step_ = std::max(last_step_, finish.next_step());
   if (coordinator() != nullptr) coordinator()->Finish(worker.rank, finish.next_step(), Now());
   if (!all_finished()) return absl::OkStatus();
