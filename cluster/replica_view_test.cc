@@ -116,8 +116,8 @@ class Simulation {
     for (Worker& worker : workers_) worker.next = 1;
   }
 
-  // Faults may come while `faults` of them are left; `gently`: connections may break at any time, but a process
-  // ends only when all is whole.
+  // Faults may come while `faults` of them are left; `gently`: connections may break at any time, but a
+  // process ends only when all is whole.
   void Run(int rounds, int faults, bool gently) {
     for (int i = 0; i < rounds && !is_lost_ && !testing::Test::HasFatalFailure(); ++i) {
       if (faults > 0 && random_.NextBelow(60) == 0) {
