@@ -30,8 +30,8 @@ class Killer {
             std::this_thread::sleep_for(std::chrono::microseconds(random.NextBelow(20'000)));
             // On a busy machine one may have been lost to silence meanwhile: two at a time are too many.
             if (stop.stop_requested() || !cluster.AwaitBackups(stop)) return;
-            cluster.StartServer(static_cast<int>(random.NextBelow(cluster.servers.size())));
             ++kills_;
+            cluster.StartServer(static_cast<int>(random.NextBelow(cluster.servers.size())));
           }
         }) {}
   int kills() const { return kills_; }

@@ -127,9 +127,7 @@ absl::Status Process::Wait() {
   for (const auto& shard : shards_) shard->End(end);
   threads.clear();
   // The last answers are on their way; the others close their streams when they have them.
-  const bool have_hung_up = frames_->AwaitClosed(Now() + kCloseTimeout);
-  frames_->Shutdown();  // whoever comes now is too late
-  if (have_hung_up && !is_killed_) {
+  if (frames_->AwaitClosed(Now() + kCloseTimeout) && !is_killed_) {
     for (const auto& shard : shards_) shard->Close();
   }
   return end;

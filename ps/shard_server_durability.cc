@@ -114,7 +114,9 @@ void ShardServerImpl::AwaitWorkers(std::unique_lock<std::mutex>& lock) {
 
 void ShardServerImpl::Close() {
   const std::lock_guard lock(mutex_);
-  if (journal_ && shard_ && end_ && end_->ok()) (void)Journaled(journal_->Append(EndRecord()));
+  if (!journal_ || !shard_ || !end_ || !end_->ok()) return;
+  (void)Journaled(journal_->Append(EndRecord()));
+  journal_.reset();  // it is the next job's: nobody who comes too late is in it
 }
 
 // What this server was when its last process ended, if its journal says it.
