@@ -96,7 +96,7 @@ bool ShardServerImpl::AwaitsLastCheckpoint() {
 bool ShardServerImpl::HasLastCheckpoint() const {
   if (!keeps_checkpoints()) return true;
   if (is_async() && !host_) return false;
-  const uint64_t last = is_async() ? shard_->rule().step() : last_step_;
+  const uint64_t last = is_async() ? last_snapshot_ : last_step_;
   const std::set<CheckpointId> available = checkpointer_->available();
   return std::any_of(available.begin(), available.end(),
                      [last](const CheckpointId& id) { return id.step == last; });
@@ -150,7 +150,8 @@ void ShardServerImpl::Recover() {
   if (!Journaled(journal_->Continue(before))) return;
   spdlog::info("{}: at step {} again, as its journal says", name_, (*replay)->shard->rule().step());
   GoOnWith(std::move(**replay));
-  if (all_finished() && HasLastCheckpoint()) over_until_ = Now() + kOverTimeout;
+  const bool is_behind = is_async() && last_snapshot_ < shard_->rule().step();
+  if (all_finished() && HasLastCheckpoint() && !is_behind) over_until_ = Now() + kOverTimeout;
 }
 
 // Where another process was.
