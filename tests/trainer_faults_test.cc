@@ -68,14 +68,15 @@ class TrainerFaults : public Trainers {
           ++failed;
         });
       }
-      const TimePoint deadline = Now() + std::chrono::seconds(150);
+      const TimePoint deadline = Now() + std::chrono::minutes(2);
       std::map<std::string, ShardView> views;
-      for (int kill = 0; kill < kKills && failed == 0; ++kill) {
+      for (int kill = 0; kill < kKills; ++kill) {
         while (pushed < (kill + 1) * kPushes / (kKills + 2) && failed == 0 && Now() < deadline) {
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
+        if (failed > 0) break;
         const bool is_late = Now() >= deadline;
-        if (is_late || (replicated && !AwaitBackups(servers, 2, views))) {
+        if (is_late || (replicated && !AwaitBackups(servers, 2, views, deadline))) {
           ADD_FAILURE() << "after " << kill << " kills and " << pushed << " pushes "
                         << (is_late ? "the time is over" : "a shard has no backup");
           break;

@@ -168,9 +168,10 @@ class Trainers : public testing::Test {
     return views;
   }
 
-  /// Each of the shards has a backup, in a later view than `before`. False: not for a minute.
+  /// Each of the shards has a backup, in a later view than `before`. False: not by the deadline.
   [[nodiscard]] static bool AwaitBackups(const std::vector<Started>& tasks, int shards,
-                                         const std::map<std::string, ShardView>& before = {}) {
+                                         const std::map<std::string, ShardView>& before = {},
+                                         TimePoint deadline = Now() + std::chrono::minutes(1)) {
     const auto are_there = [&] {
       auto views = ViewsOf(tasks);
       for (int shard = 0; shard < shards; ++shard) {
@@ -181,7 +182,6 @@ class Trainers : public testing::Test {
       }
       return true;
     };
-    const TimePoint deadline = Now() + std::chrono::minutes(1);
     while (!are_there()) {
       if (Now() > deadline) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
