@@ -83,6 +83,7 @@ void Checkpointer::BeginAfter(uint64_t step) {
   to_commit_.clear();
   to_copy_.clear();
   written_.clear();
+  done_with_ = 0;
   if (options_.copy && step > 0) to_copy_again_ = step;
   changed_.notify_all();
   available_.erase(available_.upper_bound(step), available_.end());
@@ -123,6 +124,11 @@ void Checkpointer::Commit(const checkpoint::Manifest& manifest, uint64_t needed)
   const std::lock_guard lock(mutex_);
   to_commit_.push_back({manifest, needed});
   changed_.notify_all();
+}
+
+uint64_t Checkpointer::done_with() const {
+  const std::lock_guard lock(mutex_);
+  return done_with_;
 }
 
 void Checkpointer::Run(const std::stop_token& stop) {
@@ -170,6 +176,8 @@ void Checkpointer::WriteNow(const Snapshot& snapshot, const std::stop_token& sto
   const auto file =
       WriteShardCheckpoint(store_, snapshot.step, snapshot.place, snapshot.shard, snapshot.rule);
   if (!file.ok()) {
+    const std::lock_guard lock(mutex_);
+    if (snapshot.round == round_) done_with_ = snapshot.step;
     spdlog::warn("{}: checkpoint {} was not written: {}", options_.name, snapshot.step,
                  std::string(file.status().message()));
     return;
@@ -201,13 +209,17 @@ void Checkpointer::CommitNow(const ToCommit& to_commit, uint64_t round) {
     const std::lock_guard lock(mutex_);
     if (round != round_) return;  // training has gone back since
   }
-  if (const absl::Status status = store_.Commit(manifest); !status.ok()) {
+  const absl::Status status = store_.Commit(manifest);
+  if (!status.ok()) {
+    const std::lock_guard lock(mutex_);
+    done_with_ = manifest.step();
     spdlog::warn("{}: checkpoint {}: {}", options_.name, manifest.step(), std::string(status.message()));
     return;
   }
   // Servers that share the folder may remove the same at the same time; what stays is removed next time.
   (void)store_.Prune(options_.keep, to_commit.needed);
   const std::lock_guard lock(mutex_);
+  done_with_ = manifest.step();
   available_[manifest.step()] = {manifest.step(), DigestOf(manifest)};
   while (static_cast<int>(available_.size()) > options_.keep &&
          available_.begin()->first < to_commit.needed) {

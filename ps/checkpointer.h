@@ -72,6 +72,10 @@ class Checkpointer {
   /// `needed` on.
   void Commit(const checkpoint::Manifest& manifest, uint64_t needed);
 
+  /// The step of the newest checkpoint that is committed, or for all that this shard knows cannot be; 0: none
+  /// since the last BeginAfter.
+  uint64_t done_with() const;
+
  private:
   Checkpointer(CheckpointerOptions options, std::function<void()> on_change);
 
@@ -108,8 +112,9 @@ class Checkpointer {
   std::optional<uint64_t> to_copy_again_;                   // step
   std::map<uint64_t, CheckpointId> available_;              // by step
   std::map<uint64_t, checkpoint::Manifest::File> written_;
-  uint64_t round_ = 0;   // of BeginAfter: what was begun in an earlier one does not count
-  std::jthread thread_;  // the last member: it uses the others
+  uint64_t done_with_ = 0;  // step
+  uint64_t round_ = 0;      // of BeginAfter: what was begun in an earlier one does not count
+  std::jthread thread_;     // the last member: it uses the others
 };
 
 }  // namespace muster

@@ -12,6 +12,8 @@
 namespace muster {
 namespace {
 
+using ::testing::HasSubstr;
+
 uint64_t SeedCount() {
   const char* const seeds = std::getenv("MUSTER_SIMULATION_SEEDS");
   return seeds != nullptr ? std::stoul(seeds) : 3;
@@ -64,6 +66,13 @@ TEST(JournalRecovery, SynchronousTrainingHasTheSameBitsAndNobodyGoesBack) {
   }
 }
 
+void MakeSteps(const Cluster& cluster, ParameterServerClient& client, uint64_t steps) {
+  std::vector<float> parameters(cluster.layout.size());
+  const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+  ASSERT_TRUE(client.Join(parameters).ok());
+  for (uint64_t step = 0; step < steps; ++step) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+}
+
 // ps:0 has told the worker of the end when it is replaced, but not ps:1, which is away. The worker has not
 // hung up: it waits for that.
 TEST(JournalRecovery, TheEndIsNotForgottenUntilAllHaveHeardOfIt) {
@@ -73,10 +82,7 @@ TEST(JournalRecovery, TheEndIsNotForgottenUntilAllHaveHeardOfIt) {
     cluster.keeps_journal = true;
     cluster.KeepCheckpoints(kSteps);
     ParameterServerClient client(cluster.ClientOptions(0));
-    std::vector<float> parameters(cluster.layout.size());
-    const std::vector<float> gradient(cluster.layout.size(), 1.0f);
-    ASSERT_TRUE(client.Join(parameters).ok());
-    for (uint64_t step = 0; step < kSteps; ++step) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+    ASSERT_NO_FATAL_FAILURE(MakeSteps(cluster, client, kSteps));
     const CheckpointStore store(cluster.CheckpointsOf(0));
     const TimePoint deadline = Now() + std::chrono::seconds(30);
     while (!store.ReadManifest(kSteps).ok()) {
@@ -107,10 +113,7 @@ TEST(JournalRecovery, AServerThatIsKilledAtTheEndNeedsNoOther) {
   cluster.KeepCheckpoints(kSteps);
   {
     ParameterServerClient client(cluster.ClientOptions(0));
-    std::vector<float> parameters(cluster.layout.size());
-    const std::vector<float> gradient(cluster.layout.size(), 1.0f);
-    ASSERT_TRUE(client.Join(parameters).ok());
-    for (uint64_t step = 0; step < kSteps; ++step) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+    ASSERT_NO_FATAL_FAILURE(MakeSteps(cluster, client, kSteps));
     ASSERT_TRUE(client.Finish().ok());
     for (const int server : {0, 1}) cluster.StopServer(server);  // the client has not hung up
   }
@@ -119,6 +122,44 @@ TEST(JournalRecovery, AServerThatIsKilledAtTheEndNeedsNoOther) {
     const absl::Status end = cluster.AwaitEnd(server);
     EXPECT_TRUE(end.ok()) << end;
     cluster.StopServer(server);
+  }
+}
+
+// In async mode ps:1 cannot know that there is no more to come.
+TEST(JournalRecovery, AServerThatNeedsAPs0ThatIsGoneSaysSo) {
+  constexpr uint64_t kSteps = 5;
+  Cluster cluster(2, 1, UpdateMode::kAsync);
+  cluster.keeps_journal = true;
+  cluster.server_timeout = std::chrono::seconds(1);
+  cluster.KeepCheckpoints(kSteps);
+  {
+    ParameterServerClient client(cluster.ClientOptions(0));
+    ASSERT_NO_FATAL_FAILURE(MakeSteps(cluster, client, kSteps));
+    ASSERT_TRUE(client.Finish().ok());
+    for (const int server : {0, 1}) cluster.StopServer(server);
+  }
+  cluster.StartServer(1);
+  const absl::Status end = cluster.AwaitEnd(1);
+  EXPECT_EQ(end.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(end.message()), HasSubstr("ps:0 at " + cluster.spec.ps[0]));
+}
+
+// ps:0 knows at once that there will be none.
+TEST(JournalRecovery, ALastCheckpointThatCannotBeMadeHoldsNobodyUp) {
+  constexpr uint64_t kSteps = 5;
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  cluster.keeps_journal = true;
+  cluster.KeepCheckpoints(100);
+  {
+    ParameterServerClient client(cluster.ClientOptions(0));
+    ASSERT_NO_FATAL_FAILURE(MakeSteps(cluster, client, kSteps));
+    const CheckpointStore store(cluster.CheckpointsOf(0));
+    std::filesystem::create_directories(store.PathOf(kSteps, "manifest") / "in the way");
+    ASSERT_TRUE(client.Finish().ok());
+  }
+  for (const int server : {0, 1}) {
+    const absl::Status end = cluster.AwaitEnd(server);
+    EXPECT_TRUE(end.ok()) << end;
   }
 }
 

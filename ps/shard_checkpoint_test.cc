@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <map>
 
 #include "base/file.h"
 #include "base/random.h"
+#include "ps/checkpointer.h"
 #include "ps/job_config.h"
 #include "ps/row_partition.h"
 
@@ -211,6 +213,22 @@ TEST_F(ShardCheckpoint, ASnapshotIsNotChangedByUpdates) {
   job.Train(10, 20);
   EXPECT_EQ(*snapshot.parameters, parameters);
   EXPECT_EQ(snapshot.tables, tables);
+}
+
+TEST_F(ShardCheckpoint, OneThatCannotBeCommittedIsDoneWith) {
+  std::promise<void> changed;
+  const auto checkpointer = Checkpointer::Open({.folder = folder_.path(), .shard_count = 1, .name = "ps:0"},
+                                               [&] { changed.set_value(); });
+  ASSERT_TRUE(checkpointer.ok()) << checkpointer.status();
+  std::filesystem::create_directories(store_.PathOf(10, "manifest") / "in the way");
+  checkpoint::Manifest manifest;
+  manifest.set_step(10);
+  (*checkpointer)->Commit(manifest, 0);
+  ASSERT_EQ(changed.get_future().wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  EXPECT_EQ((*checkpointer)->done_with(), 10u);
+  EXPECT_TRUE((*checkpointer)->available().empty());
+  (*checkpointer)->BeginAfter(0);
+  EXPECT_EQ((*checkpointer)->done_with(), 0u);
 }
 
 TEST_F(ShardCheckpoint, AnotherJobIsRefusedWithTheDifference) {

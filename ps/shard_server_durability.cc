@@ -84,11 +84,12 @@ bool ShardServerImpl::AwaitsLastCheckpoint() {
     if (is_async() && shard_->rule().step() > last_snapshot_) TakeSnapshot(shard_->rule().step());
     TellOthers(/*always=*/true);
   }
-  // On this server's disk: its next process, too, is to find that the job is over.
-  if (HasLastCheckpoint()) return false;
+  // On this server's disk, if it can be: its next process, too, is to find that the job is over.
+  const uint64_t last = is_async() ? last_snapshot_ : last_step_;
+  if (HasLastCheckpoint() || checkpointer_->done_with() >= last) return false;
   if (Now() < *last_checkpoint_deadline_) return true;
-  spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_,
-               is_async() ? last_snapshot_ : last_step_, FormatAge(kCheckpointTimeout));
+  spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_, last,
+               FormatAge(kCheckpointTimeout));
   return false;
 }
 

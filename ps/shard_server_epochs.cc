@@ -109,6 +109,8 @@ bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
   if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
   journaled_decisions_ = epoch.step;
   finished_ranks_.clear();
+  asked_for_end_.clear();
+  over_until_.reset();
   finishes_.clear();
   awaits_.clear();
   last_step_ = 0;

@@ -98,6 +98,7 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
   workers_[stream] = {worker, epoch().number};
   if (!same_process) {
     finished_ranks_.erase(worker.rank);
+    asked_for_end_.erase(worker.rank);
     over_until_.reset();  // it may have more to do
   }
   if (Coordinator* const members = coordinator(); members != nullptr) {
