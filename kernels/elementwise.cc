@@ -42,6 +42,11 @@ MUSTER_VECTORIZE void ExponentialsOf(float* values, int64_t size) {
   for (int64_t i = 0; i < size; ++i) values[i] = Exponential(values[i]);
 }
 
+MUSTER_VECTORIZE void SumLoop(const float* a, const float* b, float* sums, size_t size) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < size; ++i) sums[i] = a[i] + b[i];
+}
+
 MUSTER_VECTORIZE void BytesToFeatures(const uint8_t* __restrict bytes, float* __restrict features,
                                       int64_t size) {
   // A product, because the division would cost as much as a small model's forward pass.
@@ -61,6 +66,11 @@ bool AllFinite(std::span<const float> values) {
       all = false;
   });
   return all;
+}
+
+void Sum(std::span<const float> a, std::span<const float> b, std::span<float> sums) {
+  MUSTER_CHECK(a.size() == sums.size() && b.size() == sums.size());
+  SumLoop(a.data(), b.data(), sums.data(), sums.size());
 }
 
 void BytesToUnitInterval(std::span<const uint8_t> bytes, std::span<float> features) {

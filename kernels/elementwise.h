@@ -14,6 +14,9 @@ void Exponentials(std::span<float> values);
 /// Whether no value is infinite or NaN.
 bool AllFinite(std::span<const float> values);
 
+/// sums = a + b. Same sizes; `sums` may be one of them, but not overlap them otherwise.
+void Sum(std::span<const float> a, std::span<const float> b, std::span<float> sums);
+
 /// features = bytes / 255, rounded twice. Same sizes.
 void BytesToUnitInterval(std::span<const uint8_t> bytes, std::span<float> features);
 

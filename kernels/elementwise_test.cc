@@ -71,6 +71,25 @@ TEST(AllFinite, FindsOneBadValueAnywhere) {
   }
 }
 
+TEST(Sum, AlsoInPlaceAndToNaN) {
+  for (const int size : {0, 1, 7, 16, 131}) {
+    const std::vector<float> a = RandomFloats(3, size), b = RandomFloats(4, size);
+    Guarded sums(size);
+    Sum(a, b, sums.span());
+    std::vector<float> in_first = a, in_second = b;
+    Sum(in_first, b, in_first);
+    Sum(a, in_second, in_second);
+    for (int i = 0; i < size; ++i) {
+      EXPECT_EQ(sums.span()[i], a[i] + b[i]);
+      EXPECT_EQ(in_first[i], a[i] + b[i]);
+      EXPECT_EQ(in_second[i], a[i] + b[i]);
+    }
+  }
+  std::vector<float> bad = {NAN, INFINITY}, sums(2);
+  Sum(bad, std::vector<float>{1, -INFINITY}, sums);
+  EXPECT_TRUE(std::isnan(sums[0]) && std::isnan(sums[1]));
+}
+
 TEST(BytesToUnitInterval, CoversZeroToOne) {
   std::vector<uint8_t> bytes(256);
   for (int i = 0; i < 256; ++i) bytes[i] = static_cast<uint8_t>(i);

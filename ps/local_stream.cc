@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/local_socket.h"
 #include "base/logging.h"
 #include "ps/shared_segment.h"
 
@@ -44,14 +44,6 @@ struct Datagram {
 
 using Message = std::array<char, sizeof(Datagram) + kInlineBytes>;
 
-sockaddr_un AddressOf(const std::string& name, socklen_t* size) {
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  MUSTER_CHECK(name.size() < sizeof address.sun_path);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // abstract: after a zero
-  *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
 void CopyFrame(const grpc::ByteBuffer& frame, char* out) {
   std::vector<grpc::Slice> slices;
   MUSTER_CHECK(frame.Dump(&slices).ok() || frame.Length() == 0);
@@ -59,28 +51,6 @@ void CopyFrame(const grpc::ByteBuffer& frame, char* out) {
     std::memcpy(out, slice.begin(), slice.size());
     out += slice.size();
   }
-}
-
-// The descriptors that came with a message.
-std::vector<UniqueFd> FdsOf(const msghdr& message) {
-  std::vector<UniqueFd> fds;
-  for (const cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
-       head = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(head))) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = CMSG_LEN(0); at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
-      int fd;
-      std::memcpy(&fd, reinterpret_cast<const char*>(head) + at, sizeof fd);
-      fds.emplace_back(fd);
-    }
-  }
-  return fds;
-}
-
-// Others know the names of sockets, too, and could pass on what they hear.
-bool IsOfSameUser(const UniqueFd& socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
 }
 
 std::atomic<bool> is_usable = true;
@@ -201,25 +171,17 @@ int Stream::AwaitAnything(Sent blocked) {
 // What is there, with what follows from it. False: the stream is over.
 bool Stream::Receive() {
   while (true) {
-    iovec part{.iov_base = incoming_.data(), .iov_len = incoming_.size()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    const ssize_t size = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    if (size <= 0) return false;
-    std::vector<UniqueFd> fds = FdsOf(message);
+    LocalMessage message = ReceiveLocal(socket_, incoming_);
+    if (message.size < 0 && (message.error_number == EAGAIN || message.error_number == EWOULDBLOCK))
+      return true;
+    if (message.size <= 0) return false;
+    const auto size = static_cast<size_t>(message.size);
     Datagram datagram;
     absl::StatusOr<grpc::ByteBuffer> frame = InvalidArgument("a message of %d bytes", size);
-    const bool is_whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && fds.size() <= 1;
-    if (static_cast<size_t>(size) >= sizeof datagram && is_whole) {
+    if (size >= sizeof datagram && message.is_whole && message.fds.size() <= 1) {
       std::memcpy(&datagram, incoming_.data(), sizeof datagram);
-      frame = Take(datagram, fds.empty() ? UniqueFd() : std::move(fds[0]),
-                   std::span(incoming_).first(static_cast<size_t>(size)).subspan(sizeof datagram));
+      frame = Take(datagram, message.fds.empty() ? UniqueFd() : std::move(message.fds[0]),
+                   std::span(incoming_).first(size).subspan(sizeof datagram));
     }
     if (!frame.ok()) {
       spdlog::warn("a process of this host is hung up on: {}", std::string(frame.status().message()));
@@ -324,26 +286,17 @@ Stream::Sent Stream::TrySend(const grpc::ByteBuffer& frame) {
 }
 
 Stream::Sent Stream::SendMessage(std::span<const char> bytes, int fd) {
-  iovec part{.iov_base = const_cast<char*>(bytes.data()), .iov_len = bytes.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  if (fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  switch (SendLocal(socket_, bytes, fd)) {
+    case 0:
+      return Sent::kYes;
+    case ENOBUFS:
+    case ENOMEM:
+      return Sent::kNoSegment;  // to be tried again after a while
+    case EAGAIN:
+      return Sent::kSocketFull;
+    default:
+      return Sent::kBroken;
   }
-  while (::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-    if (errno == EINTR) continue;
-    if (errno == ENOBUFS || errno == ENOMEM) return Sent::kNoSegment;  // to be tried again after a while
-    return errno == EAGAIN || errno == EWOULDBLOCK ? Sent::kSocketFull : Sent::kBroken;
-  }
-  return Sent::kYes;
 }
 
 // The smallest one that is free and large enough, or a new one.
@@ -389,27 +342,9 @@ bool LocalStream::IsUsable() {
   return is_usable;
 }
 
-absl::StatusOr<UniqueFd> ConnectLocal(const std::string& name) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  socklen_t size;
-  const sockaddr_un address = AddressOf(name, &size);
-  if (!fd.valid() || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    return Unavailable("no process of this host listens as %s: %s", name, std::strerror(errno));
-  }
-  if (!IsOfSameUser(fd)) return Unavailable("another user listens as %s", name);
-  return fd;
-}
-
 absl::StatusOr<std::unique_ptr<LocalListener>> LocalListener::Listen(
     const std::string& name, std::function<void(UniqueFd)> on_connect) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  socklen_t size;
-  const sockaddr_un address = AddressOf(name, &size);
-  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
-      ::listen(fd.get(), SOMAXCONN) != 0) {
-    const int error = errno;
-    return ErrnoError(error, "listening as " + name);
-  }
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, ListenLocal(name));
   return std::unique_ptr<LocalListener>(new LocalListener(std::move(fd), std::move(on_connect)));
 }
 

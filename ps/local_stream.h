@@ -45,10 +45,6 @@ class LocalStream {
   virtual void Break() = 0;
 };
 
-/// To the LocalListener of this name, of the same user. Unavailable: there is none in this network namespace,
-/// or too many wait.
-absl::StatusOr<UniqueFd> ConnectLocal(const std::string& name);
-
 /// Takes connections of the same user, under a name that only this network namespace has, and no file system.
 class LocalListener {
  public:

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/local_socket.h"
 #include "base/random.h"
 #include "ps/shared_segment.h"
 #include "ps/wire.h"
@@ -88,8 +89,8 @@ struct End {
 int MappedSegments() {
   const std::string maps = *ReadFile("/proc/self/maps");
   int count = 0;
-  for (size_t at = maps.find("muster-frame"); at != std::string::npos;
-       at = maps.find("muster-frame", at + 1)) {
+  for (size_t at = maps.find("muster-shared"); at != std::string::npos;
+       at = maps.find("muster-shared", at + 1)) {
     ++count;
   }
   return count;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/local_socket.h"
 #include "ps/local_stream.h"
 #include "ps/shard_connection.h"
 #include "tests/support/ps_cluster.h"

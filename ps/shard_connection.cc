@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 
+#include "base/local_socket.h"
 #include "base/logging.h"
 #include "ps/local_stream.h"
 

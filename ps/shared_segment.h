@@ -6,33 +6,26 @@
 #include <memory>
 #include <span>
 
-#include "base/file.h"
-#include "base/status.h"
+#include "base/shared_memory.h"
 
 namespace muster {
 
-/// Made by who sends, mapped by who receives, gone when neither has it any more, however they end. Any
-/// thread.
+/// Made by who sends, mapped by who receives. Any thread.
 class SharedSegment {
  public:
   static constexpr size_t kMaxCapacity = size_t{5} << 29;  // a quarter more than the largest frame
 
-  /// With room for `capacity` bytes, which are in memory when this returns. ResourceExhausted: no memory.
+  /// With room for `capacity` bytes. Fails as SharedMemory::Create does.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Create(size_t capacity);
 
-  /// What another process has made. InvalidArgument: not by this class; such memory could shrink while it is
-  /// being read.
+  /// What another process has made. Fails as SharedMemory::Map does.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Map(UniqueFd fd);
-
-  ~SharedSegment();
-  SharedSegment(const SharedSegment&) = delete;
-  SharedSegment& operator=(const SharedSegment&) = delete;
 
   std::span<char> bytes() const;
 
   /// Of a created one: for the other process. Closed, the mapping stays.
-  int fd() const { return fd_.get(); }
-  void CloseFd() { fd_.reset(); }
+  int fd() const { return memory_->fd(); }
+  void CloseFd() { memory_->CloseFd(); }
 
   /// The receiver has let go of the last frame. Only the sender makes it false, which there is one of.
   bool is_free() const { return header()->in_use.load(std::memory_order_acquire) == 0; }
@@ -47,13 +40,10 @@ class SharedSegment {
   static_assert(std::atomic<uint32_t>::is_always_lock_free, "it works between processes");
   static constexpr size_t kHeaderBytes = 64;  // the frame begins at a cache line of its own
 
-  SharedSegment(UniqueFd fd, void* memory, size_t size) : fd_(std::move(fd)), memory_(memory), size_(size) {}
-  static absl::StatusOr<std::unique_ptr<SharedSegment>> MapFd(UniqueFd fd, size_t size);
-  Header* header() const { return static_cast<Header*>(memory_); }
+  explicit SharedSegment(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  Header* header() const { return reinterpret_cast<Header*>(memory_->bytes().data()); }
 
-  UniqueFd fd_;
-  void* const memory_;
-  const size_t size_;
+  const std::unique_ptr<SharedMemory> memory_;
 };
 
 }  // namespace muster
