@@ -8,6 +8,8 @@ packages=(
   libabsl-dev libbenchmark-dev libcli11-dev libcurl4-openssl-dev libdnnl-dev libeigen3-dev libgmock-dev libgrpc++-dev libgtest-dev
   libprotobuf-dev libspdlog-dev libssh-dev libssl-dev libxxhash-dev libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
   protobuf-compiler-grpc zlib1g-dev
+  # What the native collectives are compared with.
+  libgloo-dev
   # Tests read saved models with other programs.
   python3-numpy python3-onnx python3-opencv python3-xxhash
   # oneDNN's CMake package looks for OpenCL's headers.

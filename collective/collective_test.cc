@@ -1,0 +1,533 @@
+// One suite over all backends: what every Collective has to do.
+#include "collective/collective.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/certificates.h"
+#include "base/random.h"
+#include "collective/in_process.h"
+#include "collective/native.h"
+#if defined(MUSTER_GLOO)
+#include "base/file.h"
+#include "collective/gloo.h"
+#endif
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+
+// What a group of n ranks is made of, in this process.
+class TestGroup {
+ public:
+  virtual ~TestGroup() = default;
+  /// On the thread of that rank.
+  virtual absl::StatusOr<std::unique_ptr<Collective>> Make(int rank) = 0;
+};
+
+class InProcessTestGroup final : public TestGroup {
+ public:
+  InProcessTestGroup(int size, Duration timeout) : ranks_(MakeInProcess(size, timeout)) {}
+  absl::StatusOr<std::unique_ptr<Collective>> Make(int rank) override { return std::move(ranks_[rank]); }
+
+ private:
+  std::vector<std::unique_ptr<Collective>> ranks_;
+};
+
+class SingleRankTestGroup final : public TestGroup {
+ public:
+  absl::StatusOr<std::unique_ptr<Collective>> Make(int) override { return MakeSingleRank(); }
+};
+
+class NativeTestGroup final : public TestGroup {
+ public:
+  NativeTestGroup(int size, Duration timeout, bool with_tls, std::function<bool(int)> shares_memory)
+      : timeout_(timeout), shares_memory_(std::move(shares_memory)), interrupts_(size) {
+    const auto authority = MakeAuthority("test");
+    for (int rank = 0; rank < size; ++rank) {
+      const TaskId task{Role::kWorker, rank};
+      std::shared_ptr<TlsContext> tls;
+      if (with_tls) {
+        const auto certificate = IssueCertificate(*authority, TlsName(task));
+        tls = *TlsContext::Create(
+            {authority->certificate_pem, certificate->certificate_pem, certificate->key_pem});
+      }
+      auto listener = PeerListener::Listen("127.0.0.1:0", tls);
+      MUSTER_CHECK(listener.ok(), listener.status().ToString());
+      identity_.members.push_back({task, (*listener)->address()});
+      listeners_.push_back(*std::move(listener));
+    }
+    identity_.generation = 7;
+    identity_.fingerprint = 0x1234;
+  }
+
+  absl::StatusOr<std::unique_ptr<Collective>> Make(int rank) override {
+    NativeOptions options{.identity = identity_,
+                          .connect_timeout = std::chrono::seconds(30),
+                          .operation_timeout = timeout_,
+                          .shares_memory = shares_memory_(rank)};
+    options.identity.rank = rank;
+    return MakeNative(options, *listeners_[rank], interrupts_[rank]);
+  }
+
+ private:
+  const Duration timeout_;
+  const std::function<bool(int)> shares_memory_;
+  GroupIdentity identity_;
+  std::vector<std::unique_ptr<PeerListener>> listeners_;
+  std::vector<Interrupt> interrupts_;
+};
+
+#if defined(MUSTER_GLOO)
+class GlooTestGroup final : public TestGroup {
+ public:
+  GlooTestGroup(int size, Duration timeout) : size_(size), timeout_(timeout) {}
+  absl::StatusOr<std::unique_ptr<Collective>> Make(int rank) override {
+    return MakeGloo({.rank = rank, .size = size_, .meeting_folder = folder_.path(), .timeout = timeout_});
+  }
+
+ private:
+  const int size_;
+  const Duration timeout_;
+  const TemporaryDirectory folder_;
+};
+#endif
+
+struct Case {
+  std::string backend;
+  int size;
+};
+
+std::unique_ptr<TestGroup> MakeGroup(const Case& of, Duration timeout = std::chrono::seconds(60)) {
+  if (of.backend == "single_rank") return std::make_unique<SingleRankTestGroup>();
+  if (of.backend == "in_process") return std::make_unique<InProcessTestGroup>(of.size, timeout);
+#if defined(MUSTER_GLOO)
+  if (of.backend == "gloo") return std::make_unique<GlooTestGroup>(of.size, timeout);
+#endif
+  std::function<bool(int)> shares = [](int) { return false; };
+  if (of.backend == "shared_memory") shares = [](int) { return true; };
+  if (of.backend == "mixed")
+    shares = [](int rank) { return rank != 1; };  // as if rank 1 had a host to itself
+  return std::make_unique<NativeTestGroup>(of.size, timeout, of.backend == "tls", shares);
+}
+
+class CollectiveTest : public testing::TestWithParam<Case> {
+ protected:
+  int size() const { return GetParam().size; }
+
+  // `body` for each rank, on a thread of its own.
+  void OnAllRanks(const std::function<void(Collective&)>& body,
+                  Duration timeout = std::chrono::seconds(60)) const {
+    const auto group = MakeGroup(GetParam(), timeout);
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto collective = group->Make(rank);
+        ASSERT_TRUE(collective.ok()) << collective.status();
+        ASSERT_EQ((*collective)->rank(), rank);
+        ASSERT_EQ((*collective)->size(), size());
+        body(**collective);
+      });
+    }
+  }
+};
+
+// Sizes in floats around blocks, parts and pieces.
+const std::vector<size_t> kSizes = {
+    0, 1, 15, 16, 17, 100, 4096, 4097, 5000, 16383, 16500, (64 << 10) + 1, 131072, 262147, (1 << 20) + 5};
+
+// Small whole numbers: their sums are exact.
+float Value(int rank, size_t i) { return static_cast<float>((i * 7 + rank * 13) % 101) - 50; }
+
+std::vector<float> Values(int rank, size_t size) {
+  std::vector<float> values(size);
+  for (size_t i = 0; i < size; ++i) values[i] = Value(rank, i);
+  return values;
+}
+
+std::vector<float> SumOfValues(int ranks, size_t size) {
+  std::vector<float> sum(size);
+  for (size_t i = 0; i < size; ++i) {
+    for (int rank = 0; rank < ranks; ++rank) sum[i] += Value(rank, i);
+  }
+  return sum;
+}
+
+TEST_P(CollectiveTest, SumsAreThoseOfAllRanks) {
+  OnAllRanks([&](Collective& group) {
+    for (const size_t size : kSizes) {
+      const std::vector<float> input = Values(group.rank(), size);
+      std::vector<float> output(size, -1);
+      ASSERT_EQ(group.Run(AllReduce(input, output)), absl::OkStatus());
+      ASSERT_EQ(output, SumOfValues(group.size(), size)) << size;
+      std::vector<float> in_place = input;
+      ASSERT_EQ(group.Run(AllReduce(in_place, in_place)), absl::OkStatus());
+      ASSERT_EQ(in_place, output) << size;
+    }
+  });
+}
+
+TEST_P(CollectiveTest, AllRanksHaveTheSameBits) {
+  OnAllRanks([&](Collective& group) {
+    for (const size_t size : {size_t{50}, size_t{40000}, size_t{300001}}) {
+      RandomStream random(1, static_cast<uint64_t>(group.rank()));
+      std::vector<float> values(size);
+      for (float& value : values) value = static_cast<float>(random.NextDouble() - 0.5);
+      ASSERT_EQ(group.Run(AllReduce(values, values)), absl::OkStatus());
+      // Also twice in a row, and from run to run of the same group.
+      std::vector<std::byte> all(values.size() * sizeof(float) * group.size());
+      ASSERT_EQ(group.Run(AllGather(std::as_bytes(std::span(values)), all)), absl::OkStatus());
+      for (int rank = 0; rank < group.size(); ++rank) {
+        ASSERT_EQ(std::memcmp(all.data() + rank * size * sizeof(float), values.data(), size * sizeof(float)),
+                  0)
+            << "rank " << rank << " of " << size << " floats";
+      }
+      for (size_t i = 0; i < size; i += 997) {
+        double sum = 0;
+        for (int rank = 0; rank < group.size(); ++rank) {
+          RandomStream theirs(1, static_cast<uint64_t>(rank));
+          for (size_t skipped = 0; skipped < i; ++skipped) theirs.Next();
+          sum += static_cast<float>(theirs.NextDouble() - 0.5);
+        }
+        // Each of the additions rounds by half a unit in the last place of at most the number of ranks.
+        ASSERT_NEAR(values[i], sum, group.size() * group.size() * 0x1p-24);
+      }
+    }
+  });
+}
+
+TEST_P(CollectiveTest, BroadcastsGoToAll) {
+  OnAllRanks([&](Collective& group) {
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{1000}, size_t{700001}}) {
+      for (int root = 0; root < group.size(); ++root) {
+        std::vector<std::byte> data(size);
+        for (size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 31 + group.rank());
+        ASSERT_EQ(group.Run(Broadcast(data, root)), absl::OkStatus());
+        for (size_t i = 0; i < size; ++i) {
+          ASSERT_EQ(data[i], static_cast<std::byte>(i * 31 + root)) << i << " of " << size;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CollectiveTest, GatheredIsEachRanksOwn) {
+  OnAllRanks([&](Collective& group) {
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{77}, size_t{300007}}) {
+      std::vector<std::byte> input(size), output(size * group.size());
+      for (size_t i = 0; i < size; ++i) input[i] = static_cast<std::byte>(i * 3 + group.rank());
+      ASSERT_EQ(group.Run(AllGather(input, output)), absl::OkStatus());
+      for (int rank = 0; rank < group.size(); ++rank) {
+        for (size_t i = 0; i < size; ++i) {
+          ASSERT_EQ(output[rank * size + i], static_cast<std::byte>(i * 3 + rank));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CollectiveTest, NobodyPassesABarrierBeforeAllHaveCome) {
+  std::atomic<int> come = 0;
+  OnAllRanks([&](Collective& group) {
+    for (int round = 1; round <= 20; ++round) {
+      ++come;
+      ASSERT_EQ(group.Run(Barrier()), absl::OkStatus());
+      ASSERT_GE(come, round * group.size());
+      ASSERT_EQ(group.Run(Barrier()), absl::OkStatus());
+    }
+  });
+}
+
+TEST_P(CollectiveTest, WhatIsStartedIsDoneInOrder) {
+  OnAllRanks([&](Collective& group) {
+    const std::vector<float> input = Values(group.rank(), 70000);
+    std::vector<float> sum(input.size()), twice(input.size());
+    std::vector<Ticket> tickets;
+    for (size_t begin = 0; begin < input.size(); begin += 10000) {
+      const auto part = [&](auto& values) { return std::span(values).subspan(begin, 10000); };
+      tickets.push_back(group.Start(AllReduce(part(input), part(sum))));
+    }
+    ASSERT_EQ(group.Wait(tickets[2]), absl::OkStatus());
+    const std::vector<float> expected = SumOfValues(group.size(), input.size());
+    ASSERT_TRUE(std::equal(sum.begin(), sum.begin() + 30000, expected.begin()));
+    ASSERT_EQ(group.Run(AllReduce(input, twice)), absl::OkStatus());  // behind what was started
+    ASSERT_EQ(sum, expected);
+    ASSERT_EQ(twice, expected);
+    for (const Ticket ticket : tickets) ASSERT_EQ(group.Wait(ticket), absl::OkStatus());
+  });
+}
+
+TEST_P(CollectiveTest, AnyOrderOfOperationsWorks) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    OnAllRanks([&](Collective& group) {
+      RandomStream random(seed);  // the same on all ranks
+      RandomStream own(seed, 1 + static_cast<uint64_t>(group.rank()));
+      for (int i = 0; i < 60; ++i) {
+        if (own.NextBelow(8) == 0) std::this_thread::yield();
+        const size_t size = random.NextBelow(2) == 0 ? random.NextBelow(3000) : random.NextBelow(200000);
+        switch (random.NextBelow(4)) {
+          case 0: {
+            std::vector<float> values = Values(group.rank(), size);
+            ASSERT_EQ(group.Run(AllReduce(values, values)), absl::OkStatus());
+            ASSERT_EQ(values, SumOfValues(group.size(), size)) << "operation " << i << " of seed " << seed;
+            break;
+          }
+          case 1: {
+            const auto root = static_cast<int>(random.NextBelow(static_cast<uint64_t>(group.size())));
+            std::vector<float> values = Values(group.rank(), size);
+            ASSERT_EQ(group.Run(Broadcast(std::as_writable_bytes(std::span(values)), root)),
+                      absl::OkStatus());
+            ASSERT_EQ(values, Values(root, size)) << "operation " << i << " of seed " << seed;
+            break;
+          }
+          case 2: {
+            const std::vector<float> values = Values(group.rank(), size / 10);
+            std::vector<float> all(values.size() * group.size());
+            ASSERT_EQ(group.Run(AllGather(std::as_bytes(std::span(values)),
+                                          std::as_writable_bytes(std::span(all)))),
+                      absl::OkStatus());
+            for (int rank = 0; rank < group.size(); ++rank) {
+              const std::vector<float> theirs = Values(rank, values.size());
+              ASSERT_TRUE(std::equal(theirs.begin(), theirs.end(), all.begin() + rank * values.size()))
+                  << "operation " << i << " of seed " << seed;
+            }
+            break;
+          }
+          case 3:
+            ASSERT_EQ(group.Run(Barrier()), absl::OkStatus());
+        }
+      }
+    });
+  }
+}
+
+TEST_P(CollectiveTest, AGroupThatWasAbortedDoesNothingMore) {
+  OnAllRanks([&](Collective& group) {
+    std::vector<float> values(10);
+    ASSERT_EQ(group.Run(AllReduce(values, values)), absl::OkStatus());
+    group.Abort(FailedPrecondition("enough"));
+    const absl::Status status = group.Run(AllReduce(values, values));
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("enough"));
+    EXPECT_EQ(group.Wait(group.Start(Barrier())), status);
+  });
+}
+
+TEST_P(CollectiveTest, ARankThatGoesAwayFailsTheOthers) {
+  if (size() == 1) GTEST_SKIP() << "there are no others";
+  OnAllRanks([&](Collective& group) {
+    std::vector<float> values(100000);
+    ASSERT_EQ(group.Run(AllReduce(values, values)), absl::OkStatus());
+    if (group.rank() == size() - 1) return;  // and its end is destroyed
+    // The others hear of it from each other, when they give up.
+    const absl::Status status = group.Run(AllReduce(values, values));
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  });
+}
+
+TEST_P(CollectiveTest, AnAbortEndsWhatIsUnderWay) {
+  if (size() == 1) GTEST_SKIP() << "there are no others to wait for";
+  if (GetParam().backend == "gloo") GTEST_SKIP() << "Gloo goes on until its timeout";
+  std::atomic<int> left = size() - 1;
+  OnAllRanks([&](Collective& group) {
+    std::vector<float> values(100000);
+    if (group.rank() == 0) {  // takes no part
+      while (left > 0) std::this_thread::yield();
+      return;
+    }
+    const Ticket ticket = group.Start(AllReduce(values, values));
+    std::jthread aborts([&] { group.Abort(Cancelled("enough")); });
+    EXPECT_FALSE(group.Wait(ticket).ok());
+    --left;
+  });
+}
+
+TEST_P(CollectiveTest, WhoIsWaitedForInVainIsNamed) {
+  if (size() == 1) GTEST_SKIP() << "there is nobody to wait for";
+  if (GetParam().backend == "gloo") GTEST_SKIP() << "Gloo names nobody";
+  std::atomic<int> left = size() - 1;
+  OnAllRanks(
+      [&](Collective& group) {
+        std::vector<float> values(10);
+        ASSERT_EQ(group.Run(Barrier()), absl::OkStatus());
+        if (group.rank() == 1) {  // takes no part
+          while (left > 0) std::this_thread::yield();
+          return;
+        }
+        const absl::Status status = group.Run(AllReduce(values, values));
+        EXPECT_FALSE(status.ok());
+        if (size() == 2) {  // else it may be one of the others who gives up first
+          EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+          EXPECT_THAT(std::string(status.message()), testing::ContainsRegex("(worker:|rank )1"));
+        }
+        --left;
+      },
+      std::chrono::milliseconds(200));
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases = {{"single_rank", 1}, {"tcp", 1}};
+  for (const int size : {2, 3, 4, 5}) {
+    for (const char* backend : {"in_process", "tcp", "shared_memory"}) cases.push_back({backend, size});
+  }
+  for (const int size : {2, 3}) cases.push_back({"tls", size});
+  for (const int size : {3, 4}) cases.push_back({"mixed", size});
+#if defined(MUSTER_GLOO)
+  for (const int size : {2, 4}) cases.push_back({"gloo", size});
+#endif
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CollectiveTest, testing::ValuesIn(Cases()), [](const auto& info) {
+  return info.param.backend + "_" + std::to_string(info.param.size);
+});
+
+// --- how ranks meet ---
+
+class MeetingTest : public testing::Test {
+ protected:
+  struct Rank {
+    std::unique_ptr<PeerListener> listener;
+    GroupIdentity identity;
+  };
+
+  MeetingTest() : ranks_(2), authority_(*MakeAuthority("test")) { Listen(); }
+
+  void Listen(bool with_tls = false) {
+    std::vector<GroupMember> members;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks_[rank].listener = *PeerListener::Listen("127.0.0.1:0", with_tls ? Tls(rank) : nullptr);
+      members.push_back({{Role::kWorker, rank}, ranks_[rank].listener->address()});
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks_[rank].identity = {.members = members, .rank = rank, .generation = 1, .fingerprint = 0xab};
+    }
+  }
+
+  std::shared_ptr<TlsContext> Tls(int rank) {
+    const auto certificate = IssueCertificate(authority_, TlsName({Role::kWorker, rank}));
+    return *TlsContext::Create(
+        {authority_.certificate_pem, certificate->certificate_pem, certificate->key_pem});
+  }
+
+  absl::Status Meet(int rank, Duration timeout = std::chrono::seconds(20)) {
+    Interrupt interrupt;
+    return Meet(rank, timeout, interrupt);
+  }
+  absl::Status Meet(int rank, Duration timeout, Interrupt& interrupt) {
+    return MakeNative({.identity = ranks_[rank].identity, .connect_timeout = timeout}, *ranks_[rank].listener,
+                      interrupt)
+        .status();
+  }
+
+  std::vector<absl::Status> MeetBoth(Duration timeout = std::chrono::seconds(20)) {
+    auto other = std::async(std::launch::async, [&] { return Meet(1, timeout); });
+    std::vector<absl::Status> both = {Meet(0, timeout)};
+    both.push_back(other.get());
+    return both;
+  }
+
+  std::vector<Rank> ranks_;
+  const Certificate authority_;
+};
+
+TEST_F(MeetingTest, AnotherConfigurationIsRefusedWithBothHashes) {
+  ranks_[1].identity.fingerprint = 0xcd;
+  for (const absl::Status& status : MeetBoth()) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("00000000000000ab"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("00000000000000cd"));
+  }
+}
+
+TEST_F(MeetingTest, AnotherNumberOfRanksIsRefused) {
+  ranks_[1].identity.members.push_back({{Role::kWorker, 2}, "127.0.0.1:1"});
+  for (const absl::Status& status : MeetBoth()) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("one of 2 ranks, the other rank one of 3"));
+  }
+}
+
+TEST_F(MeetingTest, WhoDoesNotComeIsNamed) {
+  const std::string name = Describe(ranks_[0].identity.members[1]);
+  const absl::Status accepts = Meet(0, std::chrono::milliseconds(100));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(accepts)) << accepts;
+  EXPECT_THAT(std::string(accepts.message()), HasSubstr(name));
+  ranks_[0].listener = nullptr;
+  const absl::Status dials = Meet(1, std::chrono::milliseconds(100));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(dials)) << dials;
+  EXPECT_THAT(std::string(dials.message()), HasSubstr("worker:0"));
+}
+
+TEST_F(MeetingTest, AnOldGenerationIsNotMistakenForTheNewOne) {
+  // The older one of rank 1 waits there, and its connection is not taken.
+  std::jthread old([&, identity = ranks_[1].identity]() {
+    Interrupt interrupt;
+    (void)MakeNative({.identity = identity, .connect_timeout = std::chrono::milliseconds(300)},
+                     *ranks_[1].listener, interrupt);
+  });
+  ranks_[0].identity.generation = ranks_[1].identity.generation = 2;
+  old.join();
+  for (const absl::Status& status : MeetBoth()) EXPECT_EQ(status, absl::OkStatus());
+}
+
+TEST_F(MeetingTest, AnInterruptEndsTheMeeting) {
+  Interrupt interrupt;
+  std::jthread interrupts([&] { interrupt.Set(); });
+  EXPECT_TRUE(absl::IsCancelled(Meet(0, std::chrono::seconds(20), interrupt)));
+}
+
+TEST_F(MeetingTest, AnotherTasksCertificateIsNotTaken) {
+  Listen(/*with_tls=*/true);
+  EXPECT_EQ(MeetBoth(), std::vector<absl::Status>(2));
+  // Rank 1 with the certificate of worker 5.
+  ranks_[1].listener = *PeerListener::Listen("127.0.0.1:0", Tls(5));
+  for (Rank& rank : ranks_) rank.identity.members[1].address = ranks_[1].listener->address();
+  const std::vector<absl::Status> both = MeetBoth(std::chrono::milliseconds(500));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(both[0])) << both[0];
+  EXPECT_FALSE(both[1].ok());
+  // And the one that dials looks, too.
+  ranks_[0].listener = *PeerListener::Listen("127.0.0.1:0", Tls(5));
+  ranks_[1].listener = *PeerListener::Listen("127.0.0.1:0", Tls(1));
+  for (Rank& rank : ranks_) {
+    rank.identity.members[0].address = ranks_[0].listener->address();
+    rank.identity.members[1].address = ranks_[1].listener->address();
+  }
+  const absl::Status dials = MeetBoth(std::chrono::milliseconds(500))[1];
+  EXPECT_TRUE(absl::IsPermissionDenied(dials)) << dials;
+  EXPECT_THAT(std::string(dials.message()), HasSubstr("worker-0"));
+}
+
+TEST_F(MeetingTest, StrangersHoldUpNobody) {
+  Listen(/*with_tls=*/true);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 50; ++i) {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const std::string& address = ranks_[0].listener->address();
+    sockaddr_in to{
+        .sin_family = AF_INET,
+        .sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)))),
+        .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    if (i % 2 == 0) {
+      ASSERT_EQ(::send(fd.get(), "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+    }
+    strangers.push_back(std::move(fd));
+  }
+  EXPECT_EQ(MeetBoth(), std::vector<absl::Status>(2));
+}
+
+}  // namespace
+}  // namespace muster

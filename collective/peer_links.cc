@@ -1,0 +1,86 @@
+#include "collective/peer_links.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+
+namespace muster {
+namespace {
+
+constexpr size_t kMostAtOnce =
+    256 << 10;  // so that both directions get on, and what was received is in cache
+
+}  // namespace
+
+PeerLinks::PeerLinks(GroupIdentity identity, PeerListener& listener, Duration timeout,
+                     const Interrupt& interrupt)
+    : identity_(std::move(identity)), listener_(listener), timeout_(timeout), interrupt_(interrupt) {}
+
+absl::Status PeerLinks::Connect(const std::set<int>& ranks, TimePoint deadline) {
+  // Lower ranks first: rank 0 only accepts, so that no two ever wait for each other.
+  for (const int rank : ranks) {
+    if (rank == identity_.rank || streams_.contains(rank)) continue;
+    auto stream = rank < identity_.rank ? Dial(identity_, rank, listener_.tls().get(), deadline, interrupt_)
+                                        : listener_.Accept(identity_, rank, deadline, interrupt_);
+    MUSTER_RETURN_IF_ERROR(stream.status());
+    streams_[rank] = *std::move(stream);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PeerLinks::Drive(Flow& flow, int send_to, int receive_from) {
+  PeerStream& to = *streams_.at(send_to);
+  PeerStream& from = *streams_.at(receive_from);
+  const TimePoint deadline = Now() + timeout_;
+  absl::Status failed;
+  // Whether anything went on, or failed.
+  const auto go_on = [&] {
+    bool moved = false;
+    if (const auto bytes = flow.ToSend(); !bytes.empty()) {
+      const auto sent = to.Send(bytes.first(std::min(bytes.size(), kMostAtOnce)));
+      if (!sent.ok()) failed = Annotate(sent.status(), Describe(identity_.members[send_to]));
+      if (sent.ok() && *sent > 0) flow.Sent(*sent);
+      moved = !sent.ok() || *sent > 0;
+    }
+    if (const auto room = flow.Room(); !room.empty() && failed.ok()) {
+      const auto received = from.Receive(room.first(std::min(room.size(), kMostAtOnce)));
+      if (!received.ok()) failed = Annotate(received.status(), Describe(identity_.members[receive_from]));
+      if (received.ok() && *received > 0) flow.Received(*received);
+      moved = moved || !received.ok() || *received > 0;
+    }
+    return moved;
+  };
+  while (!flow.is_done()) {
+    const bool moved = spin_.Await(go_on);
+    MUSTER_RETURN_IF_ERROR(failed);
+    if (interrupt_.is_set()) return Cancelled("the group was given up");
+    const TimePoint start = Now();
+    if (moved && start < deadline) continue;
+    if (start >= deadline) {
+      const int silent = flow.Room().empty() ? send_to : receive_from;
+      return DeadlineExceeded("%s has not done its part for %s", Describe(identity_.members[silent]),
+                              FormatAge(timeout_));
+    }
+    MUSTER_RETURN_IF_ERROR(Sleep(to, from, !flow.ToSend().empty(), !flow.Room().empty(), deadline));
+    spin_.Slept(Now() - start);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PeerLinks::Sleep(const PeerStream& to, const PeerStream& from, bool sends, bool receives,
+                              TimePoint deadline) {
+  // Two entries also for one connection: poll allows it.
+  std::array<pollfd, 3> fds = {
+      {{.fd = to.fd(), .events = sends ? to.events_to_send() : short{0}, .revents = 0},
+       {.fd = from.fd(), .events = receives ? from.events_to_receive() : short{0}, .revents = 0},
+       {.fd = interrupt_.fd(), .events = POLLIN, .revents = 0}}};
+  if (::poll(fds.data(), fds.size(), MillisecondsUntil(deadline)) < 0 && errno != EINTR) {
+    const int error = errno;
+    return ErrnoError(error, "poll");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

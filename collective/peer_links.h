@@ -1,0 +1,62 @@
+// PeerLinks: connections to other ranks, and traffic in both directions at once.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "collective/interrupt.h"
+#include "collective/peer_listener.h"
+#include "collective/peer_stream.h"
+#include "collective/spin.h"
+
+namespace muster {
+
+/// What goes to one peer while something comes from another, or from the same one: a state machine that
+/// PeerLinks feeds. Memory it hands out stays valid until the next call.
+class Flow {
+ public:
+  virtual ~Flow() = default;
+  /// What may be sent now; empty: nothing before more has been received, or at all. More may come behind it
+  /// from call to call, never less, until some is sent.
+  virtual std::span<const std::byte> ToSend() = 0;
+  virtual void Sent(size_t bytes) = 0;
+  /// Where to put what comes; empty: all is there.
+  virtual std::span<std::byte> Room() = 0;
+  virtual void Received(size_t bytes) = 0;
+  /// Everything is sent and received.
+  virtual bool is_done() const = 0;
+};
+
+/// One thread at a time.
+class PeerLinks {
+ public:
+  /// `interrupt` lives longer. Operations have to be done within `timeout`.
+  PeerLinks(GroupIdentity identity, PeerListener& listener, Duration timeout, const Interrupt& interrupt);
+
+  /// Connects to those of `ranks` to which there is no connection yet. Each of them names this rank, too, in
+  /// a call that is as far as this one.
+  absl::Status Connect(const std::set<int>& ranks, TimePoint deadline);
+
+  /// Until the flow is done. Unavailable: a peer that the text names has gone; DeadlineExceeded: nothing came
+  /// from the peer that it names.
+  absl::Status Drive(Flow& flow, int send_to, int receive_from);
+
+  const GroupIdentity& identity() const { return identity_; }
+
+ private:
+  absl::Status Sleep(const PeerStream& to, const PeerStream& from, bool sends, bool receives,
+                     TimePoint deadline);
+
+  const GroupIdentity identity_;
+  PeerListener& listener_;
+  const Duration timeout_;
+  const Interrupt& interrupt_;
+  std::map<int, std::unique_ptr<PeerStream>> streams_;
+  Spin spin_;
+};
+
+}  // namespace muster

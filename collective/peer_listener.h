@@ -1,0 +1,96 @@
+// How the ranks of a group find each other: each listens at its address, and dials those of lower rank.
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/cluster_spec.h"
+#include "collective/interrupt.h"
+#include "collective/peer_stream.h"
+#include "proto/collective.pb.h"
+
+namespace muster {
+
+/// A rank of a group.
+struct GroupMember {
+  TaskId task;
+  std::string address;  // "host:port"
+};
+
+/// What a rank says of itself and its group, and expects of the others.
+struct GroupIdentity {
+  std::vector<GroupMember> members;  // by rank
+  int rank = 0;
+  uint64_t generation = 0;
+  /// Of all that has to be the same everywhere for sums to mean something: what the parameters are, how they
+  /// are cut into operations, how they are updated.
+  uint64_t fingerprint = 0;
+};
+
+/// Takes the connections of other ranks; it outlives groups. Any thread.
+class PeerListener {
+ public:
+  /// At the data address "host:port" alone. `tls` null: plain. Unavailable: the port is taken.
+  static absl::StatusOr<std::unique_ptr<PeerListener>> Listen(const std::string& address,
+                                                              std::shared_ptr<TlsContext> tls);
+  ~PeerListener();
+
+  /// With the port that it has, if 0 was asked for.
+  const std::string& address() const { return address_; }
+  const std::shared_ptr<TlsContext>& tls() const { return tls_; }
+
+  /// The connection that `rank` has dialed, or dials until `deadline`. FailedPrecondition, here and there: it
+  /// belongs to another configuration; the text has both fingerprints. DeadlineExceeded, Cancelled by
+  /// `interrupt`. Who has another task's certificate is hung up on.
+  absl::StatusOr<std::unique_ptr<PeerStream>> Accept(const GroupIdentity& ours, int rank, TimePoint deadline,
+                                                     const Interrupt& interrupt);
+
+ private:
+  // A connection that has not said yet what it is.
+  struct Pending {
+    std::unique_ptr<PeerStream> stream;
+    TimePoint deadline;
+    bool has_greeted = false;
+    std::string received;
+  };
+  struct Arrival {
+    collective::PeerHello hello;
+    std::unique_ptr<PeerStream> stream;
+  };
+
+  PeerListener(UniqueFd socket, std::string address, std::shared_ptr<TlsContext> tls);
+  void Run(const std::stop_token& stop);
+  void AcceptPending();
+  bool GoOn(Pending& pending);
+  void Arrive(Pending& pending, collective::PeerHello hello);
+
+  const UniqueFd socket_;
+  const std::string address_;
+  const std::shared_ptr<TlsContext> tls_;
+  Interrupt stop_;
+  std::list<Pending> pending_;  // the thread's
+
+  std::mutex mutex_;
+  std::condition_variable has_arrived_;
+  std::map<uint32_t, Arrival> arrivals_;  // by rank: the last one
+
+  std::jthread thread_;  // the last member: it uses the others
+};
+
+/// A connection to `rank`, which has accepted it; tried again until `deadline`. Fails as Accept does, and
+/// with PermissionDenied: another task listens there.
+absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupIdentity& ours, int rank, const TlsContext* tls,
+                                                 TimePoint deadline, const Interrupt& interrupt);
+
+/// "worker:1 (10.0.0.2:2222)", for messages.
+std::string Describe(const GroupMember& member);
+
+}  // namespace muster
