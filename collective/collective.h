@@ -39,6 +39,12 @@ Operation Barrier();
 /// The number of an operation in this group; they are done in this order.
 using Ticket = uint64_t;
 
+/// Since the group was made, as far as this rank is concerned: through sockets and through shared memory.
+struct Traffic {
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
+};
+
 /// One thread at a time, but for Abort. Fails, at the latest, at the deadline of an operation that the group
 /// was made with. Unavailable: a rank that the text names has gone; DeadlineExceeded: it names who was waited
 /// for. All later operations fail with the first error.
@@ -56,6 +62,9 @@ class Collective {
   virtual absl::Status Wait(Ticket ticket) = 0;
   /// Start and Wait in one, on this thread: without waking up another one.
   virtual absl::Status Run(const Operation& operation) = 0;
+
+  /// While nothing is under way.
+  virtual Traffic traffic() const = 0;
 
   /// Any thread: what is under way and all that follows fails with `why`, which is not OK, here and, as they
   /// find out, on the other ranks.

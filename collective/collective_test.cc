@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <numeric>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -108,6 +109,9 @@ class GlooTestGroup final : public TestGroup {
 struct Case {
   std::string backend;
   int size;
+  friend std::ostream& operator<<(std::ostream& out, const Case& of) {
+    return out << of.size << " of " << of.backend;
+  }
 };
 
 std::unique_ptr<TestGroup> MakeGroup(const Case& of, Duration timeout = std::chrono::seconds(60)) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -65,7 +64,7 @@ class Meeting {
         std::vector<float> sum(input.begin(), input.end());
         for (size_t i = 1; i < brought_.size(); ++i) Sum(sum, floats(brought_[i]->input), sum);
         for (const Operation* each : brought_)
-          std::memcpy(each->output.data(), sum.data(), first.input.size());
+          std::copy(sum.begin(), sum.end(), reinterpret_cast<float*>(each->output.data()));
         break;
       }
       case Operation::Kind::kBroadcast:

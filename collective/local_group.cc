@@ -217,7 +217,9 @@ absl::Status LocalGroup::AllReduce(std::span<const float> input, std::span<float
 
 absl::Status LocalGroup::SumSmall(std::span<const float> input, std::span<float> output) {
   static_assert(kSmallBytes <= kSlotBytes);
-  std::memcpy(Slot(index()), input.data(), input.size_bytes());
+  std::copy(input.begin(), input.end(), reinterpret_cast<float*>(Slot(index())));
+  traffic_.sent_bytes += input.size_bytes();
+  traffic_.received_bytes += input.size_bytes() * (options_.names.size() - 1);
   MUSTER_RETURN_IF_ERROR(AwaitAll(Post()));
   const auto slot = [&](int i) {
     return std::span<const float>(reinterpret_cast<const float*>(Slot(i)), input.size());
@@ -257,6 +259,8 @@ void LocalGroup::WriteForOthers(std::span<const float> chunk, int turn) {
   const LayoutRange own = PartOf(chunk.size(), index(), size());
   std::copy_n(chunk.begin(), own.begin, slot);
   std::copy(chunk.begin() + own.end, chunk.end(), slot + own.end);
+  traffic_.sent_bytes += chunk.size_bytes();  // the others' parts, and later the sum of its own
+  traffic_.received_bytes += (own.size() * (size() - 2) + static_cast<int64_t>(chunk.size())) * sizeof(float);
 }
 
 void LocalGroup::SumOwnPart(std::span<const float> input, std::span<float> output) {
@@ -297,10 +301,14 @@ absl::Status LocalGroup::Broadcast(std::span<std::byte> data, int root) {
   return InPieces(
       data.size(),
       [&](size_t begin, size_t size, std::byte* slot) {
-        if (index() == root) std::memcpy(slot, data.data() + begin, size);
+        if (index() != root) return;
+        std::memcpy(slot, data.data() + begin, size);
+        traffic_.sent_bytes += size;
       },
       [&](size_t begin, size_t size) {
-        if (index() != root) std::memcpy(data.data() + begin, Slot(root), size);
+        if (index() == root) return;
+        std::memcpy(data.data() + begin, Slot(root), size);
+        traffic_.received_bytes += size;
       });
 }
 
@@ -308,11 +316,15 @@ absl::Status LocalGroup::AllGather(std::span<const std::byte> input, std::span<s
   MUSTER_CHECK(output.size() == input.size() * options_.names.size());
   return InPieces(
       input.size(),
-      [&](size_t begin, size_t size, std::byte* slot) { std::memcpy(slot, input.data() + begin, size); },
+      [&](size_t begin, size_t size, std::byte* slot) {
+        std::memcpy(slot, input.data() + begin, size);
+        traffic_.sent_bytes += size;
+      },
       [&](size_t begin, size_t size) {
         for (int i = 0; i < this->size(); ++i) {
           std::memcpy(output.data() + i * input.size() + begin, Slot(i), size);
         }
+        traffic_.received_bytes += size * (options_.names.size() - 1);
       });
 }
 

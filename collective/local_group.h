@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/shared_memory.h"
 #include "base/status.h"
+#include "collective/collective.h"
 #include "collective/interrupt.h"
 #include "collective/spin.h"
 
@@ -49,6 +50,7 @@ class LocalGroup {
 
   int index() const { return options_.index; }
   int size() const { return static_cast<int>(options_.names.size()); }
+  const Traffic& traffic() const { return traffic_; }
 
  private:
   struct Header;
@@ -89,6 +91,7 @@ class LocalGroup {
   uint32_t phase_ = 0;  // of this rank
   int turn_ = 0;        // which of the two slots
   TimePoint deadline_;  // of the operation
+  Traffic traffic_;
 };
 
 }  // namespace muster

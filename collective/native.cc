@@ -51,6 +51,7 @@ class NativeBackend final : public CollectiveBackend {
 
   int rank() const override { return options_.identity.rank; }
   int size() const override { return static_cast<int>(options_.identity.members.size()); }
+  Traffic traffic() const override;
   absl::Status Perform(const Operation& operation) override;
   void Stop() override { interrupt_.Set(); }
 
@@ -114,6 +115,12 @@ absl::Status NativeBackend::ShareMemory(const std::vector<int>& ranks, const Hos
   local.index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   MUSTER_ASSIGN_OR_RETURN(local_, LocalGroup::Meet(std::move(local), deadline, interrupt_));
   return absl::OkStatus();
+}
+
+Traffic NativeBackend::traffic() const {
+  const Traffic through_memory = local_ != nullptr ? local_->traffic() : Traffic{};
+  return {.sent_bytes = links_.traffic().sent_bytes + through_memory.sent_bytes,
+          .received_bytes = links_.traffic().received_bytes + through_memory.received_bytes};
 }
 
 absl::Status NativeBackend::Perform(const Operation& operation) {

@@ -41,13 +41,19 @@ absl::Status PeerLinks::Drive(Flow& flow, int send_to, int receive_from) {
     if (const auto bytes = flow.ToSend(); !bytes.empty()) {
       const auto sent = to.Send(bytes.first(std::min(bytes.size(), kMostAtOnce)));
       if (!sent.ok()) failed = Annotate(sent.status(), Describe(identity_.members[send_to]));
-      if (sent.ok() && *sent > 0) flow.Sent(*sent);
+      if (sent.ok() && *sent > 0) {
+        flow.Sent(*sent);
+        traffic_.sent_bytes += *sent;
+      }
       moved = !sent.ok() || *sent > 0;
     }
     if (const auto room = flow.Room(); !room.empty() && failed.ok()) {
       const auto received = from.Receive(room.first(std::min(room.size(), kMostAtOnce)));
       if (!received.ok()) failed = Annotate(received.status(), Describe(identity_.members[receive_from]));
-      if (received.ok() && *received > 0) flow.Received(*received);
+      if (received.ok() && *received > 0) {
+        flow.Received(*received);
+        traffic_.received_bytes += *received;
+      }
       moved = moved || !received.ok() || *received > 0;
     }
     return moved;

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "collective/collective.h"
 #include "collective/interrupt.h"
 #include "collective/peer_listener.h"
 #include "collective/peer_stream.h"
@@ -46,6 +47,7 @@ class PeerLinks {
   absl::Status Drive(Flow& flow, int send_to, int receive_from);
 
   const GroupIdentity& identity() const { return identity_; }
+  const Traffic& traffic() const { return traffic_; }
 
  private:
   absl::Status Sleep(const PeerStream& to, const PeerStream& from, bool sends, bool receives,
@@ -57,6 +59,7 @@ class PeerLinks {
   const Interrupt& interrupt_;
   std::map<int, std::unique_ptr<PeerStream>> streams_;
   Spin spin_;
+  Traffic traffic_;
 };
 
 }  // namespace muster

@@ -167,6 +167,8 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Listen(const std::st
       ::bind(fd.get(), list->ai_addr, list->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     const int error = errno;
+    if (error == EADDRINUSE)
+      return AlreadyExists("cannot listen on %s: another process has the port", address);
     return ErrnoError(error, "listening at " + address);
   }
   const uint16_t port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port

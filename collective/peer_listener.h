@@ -38,7 +38,7 @@ struct GroupIdentity {
 /// Takes the connections of other ranks; it outlives groups. Any thread.
 class PeerListener {
  public:
-  /// At the data address "host:port" alone. `tls` null: plain. Unavailable: the port is taken.
+  /// At the data address "host:port" alone. `tls` null: plain. AlreadyExists: the port is taken.
   static absl::StatusOr<std::unique_ptr<PeerListener>> Listen(const std::string& address,
                                                               std::shared_ptr<TlsContext> tls);
   ~PeerListener();

@@ -20,6 +20,7 @@ class QueuedCollective final : public Collective {
 
   int rank() const override { return backend_->rank(); }
   int size() const override { return backend_->size(); }
+  Traffic traffic() const override { return backend_->traffic(); }
 
   Ticket Start(const Operation& operation) override {
     const std::lock_guard lock(mutex_);

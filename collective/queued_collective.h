@@ -13,6 +13,7 @@ class CollectiveBackend {
   virtual ~CollectiveBackend() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  virtual Traffic traffic() const { return {}; }
   virtual absl::Status Perform(const Operation& operation) = 0;
   /// Any thread: the Perform that is under way, and all later ones, fail soon.
   virtual void Stop() = 0;
