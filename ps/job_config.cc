@@ -1,6 +1,10 @@
 #include "ps/job_config.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/util/message_differencer.h>
+
+#include "base/random.h"
 
 namespace muster {
 namespace {
@@ -155,6 +159,19 @@ absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& c
     optimizers.push_back(*std::move(one));
   }
   return optimizers;
+}
+
+uint64_t FingerprintOf(const ps::JobConfig& config) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    MUSTER_CHECK(config.SerializeToCodedStream(&coded));
+  }
+  uint64_t fingerprint = bytes.size();
+  for (const char byte : bytes) fingerprint = Mix64(fingerprint ^ static_cast<uint8_t>(byte));
+  return fingerprint;
 }
 
 absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other) {

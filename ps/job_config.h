@@ -46,6 +46,9 @@ absl::StatusOr<RowEviction> EvictionOf(const ps::JobConfig& config);
 /// checked where they are used, by LayoutOptimizer::Create.
 absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& config);
 
+/// A hash of all of it.
+uint64_t FingerprintOf(const ps::JobConfig& config);
+
 /// FailedPrecondition says in what a worker's job differs from that of the first one.
 absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other);
 

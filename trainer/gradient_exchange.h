@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kernels/parameter_table.h"
 #include "kernels/row_index.h"
 #include "ps/client.h"
+#include "trainer/flat_buffer.h"
 #include "trainer/models/row_source.h"
 
 namespace muster {
@@ -39,8 +41,13 @@ struct ExchangeSummary {
 /// the parameters that were written last; over asynchronous servers, as near to it as they come.
 class GradientExchange : public RowSource {
  public:
-  /// Writes the parameters to begin with. Again after another method has failed with IsGoneBack.
+  /// Writes the parameters to begin with, which stay in this place and which nobody else changes. Again after
+  /// another method has failed with IsGoneBack.
   virtual absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) = 0;
+
+  /// Where the gradients are computed that Exchange is given: [size], on a 64-byte boundary, until the next
+  /// call.
+  virtual std::span<float> MakeGradientBuffer(int64_t size) { return gradient_.emplace(size).values(); }
 
   /// Contributes, and writes the updated parameters and, to save a round trip, the rows of the next batch
   /// ([next_rows.size()]).
@@ -48,7 +55,7 @@ class GradientExchange : public RowSource {
                                                   std::span<float> parameters, const RowIndex& next_rows,
                                                   std::span<float> next_row_values) = 0;
 
-  /// Waits until all other workers have finished, and writes the final parameters.
+  /// Waits until no other worker changes them any more, and writes the final parameters.
   virtual absl::StatusOr<ExchangeSummary> AwaitOthers(std::span<float> parameters) = 0;
 
   /// This worker has succeeded and contributes no more.
@@ -59,6 +66,9 @@ class GradientExchange : public RowSource {
 
   virtual uint64_t bytes_pushed() const = 0;
   virtual uint64_t bytes_pulled() const = 0;
+
+ private:
+  std::optional<FlatBuffer> gradient_;
 };
 
 /// One process without any server: the optimizers run here. Fails as LayoutOptimizer::Create does.

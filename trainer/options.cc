@@ -93,6 +93,7 @@ struct Flags {
   std::optional<uint64_t> bounded_staleness;
   std::optional<uint64_t> max_staleness;
   bool scale_rate_by_staleness = false;
+  std::string strategy = "parameter_server";
   std::string wire_type = "float32";
   std::optional<double> top_k;
   uint64_t evict_rows_after = 0;
@@ -136,18 +137,19 @@ void DeclareFlags(CLI::App& app, Flags& f) {
   app.add_option("--cluster_spec", f.cluster.cluster_spec, "All of them: worker|h:p;h:p,ps|h:p")
       ->group(cluster);
   app.add_option("--bind_host", f.options.bind_host,
-                 "Where a ps listens, if not at its address in the cluster")
+                 "Where a ps, or a worker with allreduce, listens, if not at its address in the cluster")
       ->group(cluster);
   app.add_option("--tls_dir", f.options.tls_dir, "Folder of ca.pem, cert.pem, key.pem: mutual TLS")
       ->group(cluster);
   app.add_option(
          "--transport", f.transport,
-         "auto: tasks on the host of a parameter server reach it through shared memory, the others by "
-         "gRPC; tcp: all by gRPC, as if each were on a host of its own")
+         "auto: tasks on one host reach each other through shared memory, the others over TCP; tcp: all over "
+         "TCP, as if each were on a host of its own")
       ->check(CLI::IsMember({"auto", "tcp"}))
       ->capture_default_str()
       ->group(cluster);
-  app.add_option("--connect_timeout", f.connect_timeout_s, "Seconds to wait for a ps to come up")
+  app.add_option("--connect_timeout", f.connect_timeout_s,
+                 "Seconds to wait for a ps, or with allreduce for the other workers, to come up")
       ->transform(WholeNumber(1, kMaxTimeoutS))
       ->capture_default_str()
       ->group(cluster);
@@ -183,6 +185,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(training);
   app.add_option("--train_steps", f.train_steps, "Updates of the parameters, by all workers together")
       ->transform(WholeNumber(1, kMaxSteps))
+      ->group(training);
+  app.add_option("--strategy", f.strategy,
+                 "parameter_server, or allreduce: no servers, every worker has all parameters and makes the "
+                 "same update from the sum of all gradients")
+      ->check(CLI::IsMember({"parameter_server", "allreduce"}))
+      ->capture_default_str()
       ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
       ->check(TrueOrFalse())
@@ -381,7 +389,8 @@ ps::WireType WireTypeNamed(const std::string& name) {
 absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
   const int workers = options->worker_count();
   UpdateConfig& update = options->update;
-  update = {.rule = {.mode = f.sync_replicas       ? UpdateMode::kSync
+  const bool is_sync = f.sync_replicas || options->strategy == Strategy::kAllReduce;
+  update = {.rule = {.mode = is_sync               ? UpdateMode::kSync
                              : f.bounded_staleness ? UpdateMode::kBounded
                                                    : UpdateMode::kAsync,
                      .worker_count = workers,
@@ -412,6 +421,20 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
   return absl::OkStatus();
 }
 
+// What is for parameter servers means nothing without them.
+absl::Status CheckAllReduce(const CLI::App& app, const TaskInCluster& task) {
+  if (!task.cluster.ps.empty()) {
+    return InvalidArgument("--strategy=allreduce has no parameter servers: leave --ps_hosts out");
+  }
+  for (const char* name :
+       {"replicas_to_aggregate", "bounded_staleness", "max_staleness", "scale_rate_by_staleness", "wire_type",
+        "top_k", "evict_rows_after", "checkpoint_dir", "checkpoint_buddy", "durability"}) {
+    if (app.get_option(absl::StrFormat("--%s", name))->count() == 0) continue;
+    return InvalidArgument("--%s is for parameter servers: it does not go with --strategy=allreduce", name);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->model = {.model = f.model.value_or(kDefaultModel), .variant = f.variant};
   MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
@@ -422,6 +445,13 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
 
   if (!f.augment.empty() && f.augment != "shift") {
     return InvalidArgument("--augment=%s: there is only: shift", f.augment);
+  }
+  if (options->strategy == Strategy::kAllReduce && recipe.columns) {
+    return InvalidArgument(
+        "--strategy=allreduce: the tables of %s are on parameter servers, which this strategy has not; train "
+        "it "
+        "with --strategy=parameter_server",
+        Describe(options->model));
   }
   const SampleShape& input = recipe.spec.input;
   options->augment_shift = !f.augment.empty();
@@ -548,15 +578,19 @@ absl::StatusOr<EvaluationOptions> ResolveEvaluation(const CLI::App& app, const F
   return options;
 }
 
-absl::StatusOr<TrainerOptions> Resolve(Flags& f, const Environment& environment) {
+absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Environment& environment) {
   TrainerOptions options = f.options;
   if (f.cluster.job_name != "local") {
     f.cluster.tf_config = environment("TF_CONFIG").value_or("");
     MUSTER_ASSIGN_OR_RETURN(options.task, ResolveTask(f.cluster));
-    if (options.task->cluster.ps.empty()) {
-      return InvalidArgument(
-          "no parameter servers: give --ps_hosts (this version trains with parameter servers only)");
+    if (f.strategy == "allreduce") {
+      options.strategy = Strategy::kAllReduce;
+      MUSTER_RETURN_IF_ERROR(CheckAllReduce(app, *options.task));
+    } else if (options.task->cluster.ps.empty()) {
+      return InvalidArgument("no parameter servers: give --ps_hosts, or --strategy=allreduce");
     }
+  } else if (f.strategy == "allreduce") {
+    return InvalidArgument("--strategy=allreduce is for several workers; --job_name=local is one process");
   }
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
   for (const auto& [flag, value] : {std::pair("--metrics_address", options.metrics.address),
@@ -658,7 +692,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     line.inspect_checkpoint = flags.inspect_checkpoint;
     return line;
   }
-  MUSTER_ASSIGN_OR_RETURN(line.options, Resolve(flags, environment));
+  MUSTER_ASSIGN_OR_RETURN(line.options, Resolve(app, flags, environment));
   return line;
 }
 

@@ -19,9 +19,13 @@
 
 namespace muster {
 
+/// How the workers' gradients become updates.
+enum class Strategy { kParameterServer, kAllReduce };
+
 struct TrainerOptions {
   /// Unset: --job_name=local, one process without any server.
   std::optional<TaskInCluster> task;
+  Strategy strategy = Strategy::kParameterServer;  // of a task
 
   ModelConfig model;
   OptimizerConfig optimizer;                      // of group 0

@@ -15,6 +15,7 @@
 #include "kernels/learning_rate.h"
 #include "kernels/threads.h"
 #include "ps/job_config.h"
+#include "trainer/allreduce_exchange.h"
 #include "trainer/data/batch.h"
 #include "trainer/data/prefetch.h"
 #include "trainer/data/sample_order.h"
@@ -78,27 +79,41 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
                                                                const Dataset& training_set) {
   const std::vector<OptimizerConfig> optimizers = Optimizers(options);
   if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
-  ParameterServerClientOptions client{
-      .cluster = options.task->cluster,
-      .task = options.task->task,
-      .incarnation = options.incarnation,
-      .generation = options.generation,
-      .config = MakeJobConfig(plan.layout, plan.tables, options.update, optimizers, options.seed),
-      .layout = plan.layout,
-      .connect_timeout = options.connect_timeout,
-      .server_timeout = options.server_timeout,
-      .answer_timeout = options.worker_timeout + options.server_timeout,
-      .transport = options.transport,
-      .replicated = options.replicated};
-  client.config.set_model(Describe(options.model));
-  client.config.set_training_set_crc32c(DatasetCrc32c(training_set));
-  client.config.set_global_batch_size(options.global_batch_size);
-  client.config.set_augment_shift(options.augment_shift);
+  ps::JobConfig config = MakeJobConfig(plan.layout, plan.tables, options.update, optimizers, options.seed);
+  config.set_model(Describe(options.model));
+  config.set_training_set_crc32c(DatasetCrc32c(training_set));
+  config.set_global_batch_size(options.global_batch_size);
+  config.set_augment_shift(options.augment_shift);
+  std::optional<TlsIdentity> tls;
   if (!options.tls_dir.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(client.tls, LoadTlsDirectory(options.tls_dir));
+    MUSTER_ASSIGN_OR_RETURN(tls, LoadTlsDirectory(options.tls_dir));
   } else {
-    spdlog::info("talking to the parameter servers without TLS; --tls_dir turns it on");
+    spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
   }
+  if (options.strategy == Strategy::kAllReduce) {
+    return MakeAllReduceExchange(plan.layout, optimizers, options.seed,
+                                 {.cluster = options.task->cluster,
+                                  .task = options.task->task,
+                                  .generation = options.generation,
+                                  .bind_host = options.bind_host,
+                                  .tls = std::move(tls),
+                                  .shares_memory = options.transport == Transport::kAuto,
+                                  .fingerprint = FingerprintOf(config),
+                                  .connect_timeout = options.connect_timeout,
+                                  .operation_timeout = options.worker_timeout});
+  }
+  ParameterServerClientOptions client{.cluster = options.task->cluster,
+                                      .task = options.task->task,
+                                      .incarnation = options.incarnation,
+                                      .generation = options.generation,
+                                      .config = std::move(config),
+                                      .layout = plan.layout,
+                                      .connect_timeout = options.connect_timeout,
+                                      .server_timeout = options.server_timeout,
+                                      .answer_timeout = options.worker_timeout + options.server_timeout,
+                                      .tls = std::move(tls),
+                                      .transport = options.transport,
+                                      .replicated = options.replicated};
   return MakeParameterServerExchange(std::move(client));
 }
 
@@ -153,8 +168,8 @@ class Training {
   std::vector<float> row_values_;         // [rows_.largest_size()]
   std::unique_ptr<BatchBuffer> evaluation_batch_;
   std::unique_ptr<FlatBuffer> parameters_;
-  std::unique_ptr<FlatBuffer> gradient_;
-  std::unique_ptr<GradientExchange> exchange_;  // after the buffers: what it sends is read from them
+  std::unique_ptr<GradientExchange> exchange_;
+  std::span<float> gradient_;  // the exchange's
   MetricsWriter metrics_;
   WorkerRecord record_;
   std::unique_ptr<MetricsExport> metrics_export_;  // reads that and the exchange
@@ -203,6 +218,7 @@ absl::Status Training::TrainAndConclude() {
 // of it is done any more.
 absl::Status Training::FinishAgain() {
   spdlog::info("this task's work was done before it was started again");
+  if (options_.strategy == Strategy::kAllReduce) return absl::OkStatus();  // nobody has to be told
   TrainerOptions options = options_;
   options.connect_timeout = std::min<Duration>(options.connect_timeout, kFinishAgainTimeout);
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options.model));
@@ -245,8 +261,8 @@ absl::Status Training::Prepare() {
   pushed_rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
   row_values_.resize(rows_.largest_size());
   parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
-  gradient_ = std::make_unique<FlatBuffer>(plan_.layout.size() + rows_.largest_size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_, sets.train));
+  gradient_ = exchange_->MakeGradientBuffer(plan_.layout.size() + rows_.largest_size());
   if (options_.task) {
     const auto read = [this] {
       WorkerMetrics metrics = record_.metrics();
@@ -340,7 +356,7 @@ absl::Status Training::Step() {
     MUSTER_RETURN_IF_ERROR(exchange_->ReadRows(rows_, RowValues()));
   }
   const TimePoint start = Now();
-  const std::span<float> gradient = gradient_->values().first(plan_.layout.size() + rows_.size());
+  const std::span<float> gradient = gradient_.first(plan_.layout.size() + rows_.size());
   const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient);
   MUSTER_RETURN_IF_ERROR(model_->status());
   // Servers look at what they are sent themselves.
@@ -527,7 +543,9 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
   ResultRecord record{
       .model = options_.model.model,
       .variant = options_.model.variant,
-      .strategy = options_.task ? "parameter_server" : "local",
+      .strategy = !options_.task                              ? "local"
+                  : options_.strategy == Strategy::kAllReduce ? "allreduce"
+                                                              : "parameter_server",
       .update_mode = options_.is_async()                                 ? "async"
                      : options_.update.rule.mode == UpdateMode::kBounded ? "bounded"
                                                                          : "sync",
@@ -555,7 +573,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .hosts = options_.hosts,
       .platform = options_.platform,
   };
-  if (options_.task) record.pushes = summary.pushes;
+  if (options_.task && options_.strategy == Strategy::kParameterServer) record.pushes = summary.pushes;
   return record;
 }
 

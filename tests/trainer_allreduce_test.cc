@@ -1,0 +1,126 @@
+// Training by allreduce, with real processes: the same losses as with servers and as alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/certificates.h"
+#include "cluster/tls_identity.h"
+#include "tests/support/trainers_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainerAllReduce : public Trainers {
+ protected:
+  static std::vector<std::string> With(std::vector<std::string> flags, const std::vector<std::string>& more) {
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+
+  // Sums of the same numbers in another order: their rounding, carried on through 200 steps.
+  void ExpectSameLosses(const std::string& run, const std::string& other) {
+    const std::vector<double> a = Losses(run), b = Losses(other);
+    ASSERT_GE(a.size(), 200u) << run;
+    ASSERT_EQ(a.size(), b.size()) << run;
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_NEAR(a[i], b[i], 1e-5 * std::abs(b[i])) << run << " and " << other << " at line " << i;
+    }
+  }
+
+  // One process, synchronous servers, and allreduce of 1, 2 and 4 workers on one host and as if on several.
+  // 101 samples: the parts of a batch are unequal.
+  void ExpectTheLossesOfOneProcess(const std::vector<std::string>& model) {
+    const std::vector<std::string> flags = With(
+        model, {"--global_batch_size=101", "--train_steps=200", "--log_every=1", "--data_dir=synthetic"});
+    auto local = Start("local", With(flags, {"--job_name=local", "--metrics_jsonl=" + Path("local.jsonl")}));
+    EXPECT_EQ(local.process.Wait(Now() + std::chrono::minutes(2)).value_or(-1), 0);
+    Run(MakeCluster(2, 2), With(flags, {"--sync_replicas"}), "servers");
+    ExpectSameLosses("servers", "local");
+    for (const int workers : {1, 2, 4}) {
+      const std::string run = "allreduce-" + std::to_string(workers);
+      const Json result = Run(MakeCluster(0, workers), With(flags, {"--strategy=allreduce"}), run);
+      EXPECT_EQ(result["strategy"], "allreduce");
+      EXPECT_EQ(result["update_mode"], "sync");
+      EXPECT_EQ(result["workers"], workers);
+      EXPECT_EQ(result["ps"], 0);
+      EXPECT_EQ(result["samples"], 200 * 101);
+      EXPECT_TRUE(result["pushes"].is_null());
+      EXPECT_EQ(result["bytes_pushed"] > 0, workers > 1);
+      ExpectSameLosses(run, "local");
+    }
+    Run(MakeCluster(0, 3), With(flags, {"--strategy=allreduce", "--transport=tcp"}), "tcp");
+    ExpectSameLosses("tcp", "local");
+  }
+};
+
+TEST_F(TrainerAllReduce, AMlpHasTheLossesOfOneProcess) {
+  ExpectTheLossesOfOneProcess({"--model=mnist_mlp", "--hidden=50"});
+}
+
+// Where pooling meets two values that are nearly equal, rounding decides which of them wins, and after some
+// steps the losses of another division into batches, or another order of sums, are others. With two workers
+// neither is another.
+TEST_F(TrainerAllReduce, LenetHasTheLossesOfTwoWorkersWithServers) {
+  const std::vector<std::string> flags = {"--model=mnist_cnn", "--variant=lenet", "--global_batch_size=101",
+                                          "--train_steps=200", "--log_every=1",   "--data_dir=synthetic"};
+  Run(MakeCluster(2, 2), With(flags, {"--sync_replicas"}), "servers");
+  Run(MakeCluster(0, 2), With(flags, {"--strategy=allreduce"}), "allreduce");
+  ExpectSameLosses("allreduce", "servers");
+  Run(MakeCluster(0, 2), With(flags, {"--strategy=allreduce", "--transport=tcp"}), "tcp");
+  ExpectSameLosses("tcp", "servers");
+}
+
+TEST_F(TrainerAllReduce, AChiefAndTls) {
+  ClusterSpec cluster = MakeCluster(0, 2);
+  cluster.chief.push_back(FreeAddress());
+  const auto authority = MakeAuthority("test");
+  std::vector<Started> tasks;
+  for (int rank = 0; rank < 3; ++rank) {
+    const TaskId task = TaskOfRank(cluster, rank);
+    const auto certificate = IssueCertificate(*authority, TlsName(task));
+    const std::filesystem::path folder = Path(TlsName(task));
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder / "ca.pem") << authority->certificate_pem;
+    std::ofstream(folder / "cert.pem") << certificate->certificate_pem;
+    std::ofstream(folder / "key.pem") << certificate->key_pem;
+    tasks.push_back(StartTask(cluster, task,
+                              {"--strategy=allreduce", "--train_steps=50", "--data_dir=synthetic",
+                               "--transport=tcp", "--tls_dir=" + folder.string()},
+                              "tls"));
+  }
+  WaitForSuccess(tasks);
+  EXPECT_EQ(Result("tls")["workers"], 3);
+  EXPECT_THAT(*ReadFile(tasks[0].log), testing::Not(HasSubstr("without TLS")));
+}
+
+TEST_F(TrainerAllReduce, AKilledWorkerEndsTheOthersWithItsName) {
+  const ClusterSpec cluster = MakeCluster(0, 3);
+  auto tasks = StartCluster(
+      cluster, {"--strategy=allreduce", "--train_steps=1000000", "--data_dir=synthetic", "--log_every=10"},
+      "killed");
+  AwaitLosses("killed", 1, tasks[0].process);
+  Kill(tasks[1]);
+  for (const int survivor : {0, 2}) {
+    EXPECT_EQ(tasks[survivor].process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 69);
+  }
+  // Who heard of it first hangs up on the others, too.
+  EXPECT_GE(TimesLogged(tasks, "worker:1 (" + cluster.workers[1] + ") has gone"), 1);
+}
+
+TEST_F(TrainerAllReduce, OtherFlagsThanTheOthersAreRefused) {
+  const ClusterSpec cluster = MakeCluster(0, 2);
+  const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic", "--train_steps=10"};
+  std::vector<Started> tasks;
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, flags, "other"));
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 1}, With(flags, {"--seed=2"}), "other"));
+  for (Started& task : tasks) {
+    EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1);
+    EXPECT_THAT(*ReadFile(task.log), HasSubstr("the same program, model and flags?"));
+  }
+}
+
+}  // namespace
+}  // namespace muster

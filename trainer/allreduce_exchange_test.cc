@@ -1,0 +1,136 @@
+#include "trainer/allreduce_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "tests/support/free_port.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+
+class AllReduceExchangeTest : public testing::Test {
+ protected:
+  AllReduceExchangeTest() : layout_(*ParameterLayout::Create({{.name = "w", .shape = {40}}})) {}
+
+  // `body` for each worker, on a thread of its own.
+  void OnAllWorkers(int workers,
+                    const std::function<void(int, absl::StatusOr<std::unique_ptr<GradientExchange>>)>& body) {
+    ClusterSpec cluster;
+    for (int i = 0; i < workers; ++i) cluster.workers.push_back(FreeAddress());
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < workers; ++i) {
+      threads.emplace_back([&, i] {
+        const std::vector<OptimizerConfig> optimizers = {{.kind = OptimizerKind::kSgd, .learning_rate = 1}};
+        body(i, MakeAllReduceExchange(layout_, optimizers, 1,
+                                      {.cluster = cluster,
+                                       .task = {Role::kWorker, i},
+                                       .fingerprint = static_cast<uint64_t>(7 + fingerprint_step_ * i),
+                                       .connect_timeout = std::chrono::seconds(20),
+                                       .operation_timeout = std::chrono::seconds(20)}));
+      });
+    }
+  }
+
+  const ParameterLayout layout_;
+  const RowIndex no_rows_;
+  int fingerprint_step_ = 0;
+};
+
+TEST_F(AllReduceExchangeTest, TheUpdateIsTheMeanOverAllSamples) {
+  OnAllWorkers(3, [&](int worker, auto exchange) {
+    std::vector<float> parameters(layout_.size(), -1);
+    ASSERT_TRUE(exchange.ok()) << exchange.status();
+    ASSERT_TRUE((*exchange)->Start(parameters).ok());
+    const std::span<float> gradient = (*exchange)->MakeGradientBuffer(layout_.size());
+    for (uint64_t step = 1; step <= 3; ++step) {
+      std::fill(gradient.begin(), gradient.begin() + 40, static_cast<float>(worker));
+      const auto result = (*exchange)->Exchange({.samples = static_cast<uint64_t>(2 * worker),
+                                                 .loss_sum = 10.0 * worker,
+                                                 .gradient = gradient,
+                                                 .rows = no_rows_},
+                                                parameters, no_rows_, {});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->step, step);
+      EXPECT_EQ(result->samples, 6u);
+      EXPECT_EQ(result->mean_loss, 5);
+      EXPECT_EQ(parameters[39], -0.5f * static_cast<float>(step));
+      EXPECT_EQ(parameters[40], 0) << "padding";
+    }
+    const auto summary = (*exchange)->AwaitOthers(parameters);
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_EQ(summary->step, 3u);
+    EXPECT_EQ((*exchange)->Finish(), absl::OkStatus());
+  });
+}
+
+TEST_F(AllReduceExchangeTest, WhoseGradientIsNotFiniteIsNamedByAll) {
+  OnAllWorkers(4, [&](int worker, auto exchange) {
+    std::vector<float> parameters(layout_.size());
+    ASSERT_TRUE((*exchange)->Start(parameters).ok());
+    const std::vector<float> before = parameters;
+    const std::span<float> gradient = (*exchange)->MakeGradientBuffer(layout_.size());
+    if (worker == 2) gradient[3] = NAN;
+    const double loss = worker == 1 ? INFINITY : 1;
+    const absl::Status status =
+        (*exchange)
+            ->Exchange({.samples = 1, .loss_sum = loss, .gradient = gradient, .rows = no_rows_}, parameters,
+                       no_rows_, {})
+            .status();
+    EXPECT_EQ(parameters, before);
+    if (worker == 1 || worker == 2) {
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_EQ(std::isnan(gradient[3]), worker == 2) << "it stays as it was";
+      return;
+    }
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    for (const char* name : {"worker:1", "worker:2"})
+      EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+    for (const char* name : {"worker:0", "worker:3"}) {
+      EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr(name)));
+    }
+  });
+}
+
+TEST_F(AllReduceExchangeTest, WorkersWithOtherBitsAreFound) {
+  OnAllWorkers(2, [&](int worker, auto exchange) {
+    std::vector<float> parameters(layout_.size());
+    ASSERT_TRUE((*exchange)->Start(parameters).ok());
+    if (worker == 1) parameters[0] = 1;  // as if it had computed something else
+    const absl::Status status =
+        worker == 0 ? (*exchange)->AwaitOthers(parameters).status() : (*exchange)->Finish();
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(worker == 0 ? "worker:1" : "worker:0"));
+  });
+}
+
+TEST_F(AllReduceExchangeTest, AnotherJobIsRefused) {
+  fingerprint_step_ = 1;
+  OnAllWorkers(2, [&](int, auto exchange) {
+    std::vector<float> parameters(layout_.size());
+    const absl::Status status = (*exchange)->Start(parameters).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("0000000000000007"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("0000000000000008"));
+  });
+}
+
+TEST_F(AllReduceExchangeTest, APortThatIsTakenIsSaid) {
+  const std::string address = FreeAddress();
+  const AllReduceOptions options{.cluster = {.workers = {address}}, .task = {Role::kWorker, 0}};
+  const std::vector<OptimizerConfig> optimizers(1);
+  const auto first = MakeAllReduceExchange(layout_, optimizers, 1, options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status second = MakeAllReduceExchange(layout_, optimizers, 1, options).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(second)) << second;
+  EXPECT_THAT(std::string(second.message()), HasSubstr(address));
+}
+
+}  // namespace
+}  // namespace muster
