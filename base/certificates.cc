@@ -8,44 +8,31 @@
 
 #include <memory>
 
+#include "base/openssl.h"
+
 namespace muster {
 namespace {
 
-template <auto free>
-struct Free {
-  template <typename T>
-  void operator()(T* pointer) const {
-    free(pointer);
-  }
-};
-using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-using X509Pointer = std::unique_ptr<X509, Free<X509_free>>;
-using Bio = std::unique_ptr<BIO, Free<BIO_free_all>>;
-
 constexpr long kDaySeconds = 24 * 60 * 60;
 
-absl::Status OpenSslError(const std::string& what) {
-  char text[256];
-  ERR_error_string_n(ERR_get_error(), text, sizeof text);
-  return Internal("%s: %s", what, text);
-}
+absl::Status OpenSslError(const std::string& what) { return Internal("%s: %s", what, TakeOpenSslError()); }
 
 bool AddExtension(X509* certificate, X509* issuer, int nid, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx_nodb(&context);
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
-  const std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION_free>> extension(
+  const std::unique_ptr<X509_EXTENSION, OpenSslFree<X509_EXTENSION_free>> extension(
       X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
   return extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1;
 }
 
 // A certificate for `key` with everything but extensions and signature.
-X509Pointer NewCertificate(const std::string& common_name, EVP_PKEY* key) {
-  X509Pointer certificate(X509_new());
+OpenSslCertificate NewCertificate(const std::string& common_name, EVP_PKEY* key) {
+  OpenSslCertificate certificate(X509_new());
   unsigned char serial[16];
   if (certificate == nullptr || RAND_bytes(serial, sizeof serial) != 1) return nullptr;
   serial[0] &= 0x7f;  // serial numbers are positive
-  const std::unique_ptr<BIGNUM, Free<BN_free>> number(BN_bin2bn(serial, sizeof serial, nullptr));
+  const std::unique_ptr<BIGNUM, OpenSslFree<BN_free>> number(BN_bin2bn(serial, sizeof serial, nullptr));
   X509_NAME* name = X509_get_subject_name(certificate.get());
   const bool ok =
       X509_set_version(certificate.get(), 2) == 1 &&
@@ -65,7 +52,7 @@ std::string TakeText(BIO* bio) {
 }
 
 absl::StatusOr<Certificate> ToPem(X509* certificate, EVP_PKEY* key) {
-  const Bio certificate_bio(BIO_new(BIO_s_mem())), key_bio(BIO_new(BIO_s_mem()));
+  const OpenSslBio certificate_bio(BIO_new(BIO_s_mem())), key_bio(BIO_new(BIO_s_mem()));
   if (PEM_write_bio_X509(certificate_bio.get(), certificate) != 1 ||
       PEM_write_bio_PKCS8PrivateKey(key_bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1) {
     return OpenSslError("write PEM");
@@ -76,9 +63,9 @@ absl::StatusOr<Certificate> ToPem(X509* certificate, EVP_PKEY* key) {
 }  // namespace
 
 absl::StatusOr<Certificate> MakeAuthority(const std::string& name) {
-  const Key key(EVP_EC_gen("P-256"));
+  const OpenSslKey key(EVP_EC_gen("P-256"));
   if (key == nullptr) return OpenSslError("make a key");
-  const X509Pointer certificate =
+  const OpenSslCertificate certificate =
       NewCertificate(name.substr(0, 64), key.get());  // ub-common-name of RFC 5280
   if (certificate == nullptr ||
       X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get())) != 1 ||
@@ -93,14 +80,14 @@ absl::StatusOr<Certificate> MakeAuthority(const std::string& name) {
 }
 
 absl::StatusOr<Certificate> IssueCertificate(const Certificate& authority, const std::string& dns_name) {
-  const Bio authority_bio(BIO_new_mem_buf(authority.certificate_pem.data(), -1));
-  const Bio authority_key_bio(BIO_new_mem_buf(authority.key_pem.data(), -1));
-  const X509Pointer issuer(PEM_read_bio_X509(authority_bio.get(), nullptr, nullptr, nullptr));
-  const Key issuer_key(PEM_read_bio_PrivateKey(authority_key_bio.get(), nullptr, nullptr, nullptr));
+  const OpenSslBio authority_bio = ReadingBio(authority.certificate_pem);
+  const OpenSslBio authority_key_bio = ReadingBio(authority.key_pem);
+  const OpenSslCertificate issuer(PEM_read_bio_X509(authority_bio.get(), nullptr, nullptr, nullptr));
+  const OpenSslKey issuer_key(PEM_read_bio_PrivateKey(authority_key_bio.get(), nullptr, nullptr, nullptr));
   if (issuer == nullptr || issuer_key == nullptr) return OpenSslError("read the certificate authority");
-  const Key key(EVP_EC_gen("P-256"));
+  const OpenSslKey key(EVP_EC_gen("P-256"));
   if (key == nullptr) return OpenSslError("make a key");
-  const X509Pointer certificate = NewCertificate(dns_name, key.get());
+  const OpenSslCertificate certificate = NewCertificate(dns_name, key.get());
   if (certificate == nullptr ||
       X509_set_issuer_name(certificate.get(), X509_get_subject_name(issuer.get())) != 1 ||
       !AddExtension(certificate.get(), issuer.get(), NID_basic_constraints, "critical,CA:FALSE") ||

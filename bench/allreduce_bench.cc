@@ -4,10 +4,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +23,7 @@
 #include "base/logging.h"
 #include "base/process.h"
 #include "base/status.h"
+#include "bench/processes.h"
 #include "collective/native.h"
 #if defined(MUSTER_GLOO)
 #include "collective/gloo.h"
@@ -42,30 +40,6 @@ tcp, tls:      as ranks of several hosts do it, plain and with the mutual TLS of
 gloo:          Gloo's own allreduce over TCP, where it was there when this was built.
 mpi_tcp, mpi_shared: MPI_Allreduce of Open MPI, over TCP and over shared memory, where mpirun is installed.
 round_trip:    between two processes, of as many bytes, over a blocking TCP socket: there and back.)";
-
-/// A process of this program, which ends with it.
-class Child {
- public:
-  explicit Child(const std::function<void()>& run) : pid_(::fork()) {
-    MUSTER_CHECK(pid_ >= 0);
-    if (pid_ > 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    run();
-    ::_exit(0);
-  }
-  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
-  ~Child() {
-    if (pid_ > 0) Wait();
-  }
-  void Wait() {
-    int status = 0;
-    MUSTER_CHECK(::waitpid(std::exchange(pid_, -1), &status, 0) > 0);
-    MUSTER_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a rank has failed");
-  }
-
- private:
-  pid_t pid_;
-};
 
 struct Run {
   std::string name;
@@ -108,15 +82,6 @@ double TimeAllReduce(Collective& group, size_t bytes, double seconds) {
   return Median(std::move(times));
 }
 
-uint16_t FreePort() {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-  socklen_t size = sizeof address;
-  MUSTER_CHECK(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-               ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  return ntohs(address.sin_port);
-}
-
 // Each rank in a process; what rank 0 measures.
 Microseconds TimeRanks(const Run& run, const std::function<void(int rank, int result_fd)>& body) {
   int pipe[2];
@@ -135,6 +100,7 @@ Microseconds TimeRanks(const Run& run, const std::function<void(int rank, int re
       result[size] = microseconds;
     }
   }
+  for (Child& child : children) child.AwaitSuccess();
   return result;
 }
 
@@ -156,7 +122,7 @@ Microseconds TimeNative(const Run& run) {
   const auto authority = MakeAuthority("allreduce_bench");
   for (int rank = 0; rank < run.ranks; ++rank) {
     const TaskId task{Role::kWorker, rank};
-    identity.members.push_back({task, absl::StrFormat("127.0.0.1:%d", FreePort())});
+    identity.members.push_back({task, FreeLoopbackAddress()});
     const auto certificate = IssueCertificate(*authority, TlsName(task));
     tls[rank] = {authority->certificate_pem, certificate->certificate_pem, certificate->key_pem};
   }
@@ -196,12 +162,12 @@ void Move(int fd, std::vector<char>& bytes, bool send) {
 Microseconds TimeRoundTrip(const Run& run) {
   Run two = run;
   two.ranks = 2;
+  const auto [listening_fd, port] = ListenOnLoopback();
+  const UniqueFd listening(listening_fd);
   const sockaddr_in address{
-      .sin_family = AF_INET, .sin_port = htons(FreePort()), .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
   const auto* const where = reinterpret_cast<const sockaddr*>(&address);
-  const UniqueFd listening(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
-  MUSTER_CHECK(::bind(listening.get(), where, sizeof address) == 0 && ::listen(listening.get(), 1) == 0);
   return TimeRanks(two, [&](int rank, int result_fd) {
     const UniqueFd fd(rank == 1 ? ::accept(listening.get(), nullptr, nullptr)
                                 : ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -7,8 +7,6 @@
 #include <grpcpp/grpcpp.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -34,6 +32,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "bench/processes.h"
 #include "ps/client.h"
 #include "ps/job_config.h"
 #include "ps/server.h"
@@ -56,40 +55,6 @@ checkpoint: a shard with a table of rows that have all been updated: how long up
            long it takes in the background to write, checksum and sync the file.)";
 
 constexpr const char* kMethod = "/bench.Echo/Exchange";
-
-/// Another process, which ends with this object or with this process.
-class Child {
- public:
-  explicit Child(const std::function<void()>& run) : pid_(::fork()) {
-    MUSTER_CHECK(pid_ >= 0);
-    if (pid_ > 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    run();
-    ::_exit(1);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() { ::kill(pid_, SIGKILL); }
-
- private:
-  const pid_t pid_;
-};
-
-// A socket that listens on loopback, and its port.
-std::pair<int, uint16_t> ListenOnLoopback() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-  socklen_t size = sizeof address;
-  MUSTER_CHECK(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(fd, 1) == 0);
-  MUSTER_CHECK(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  return {fd, ntohs(address.sin_port)};
-}
-
-std::string FreeLoopbackAddress() {
-  const auto [fd, port] = ListenOnLoopback();
-  ::close(fd);
-  return absl::StrFormat("127.0.0.1:%d", port);
-}
 
 void SetNoDelay(int fd) {
   const int on = 1;
@@ -513,14 +478,13 @@ int Main(int argc, char** argv) {
   // All children first: gRPC does not like to be forked.
   std::vector<uint16_t> tcp_ports;  // of the echoes of each worker
   std::vector<std::string> echo_addresses;
-  std::vector<std::unique_ptr<Child>> children;
+  std::vector<Child> children;
   for (int i = 0; i < workers; ++i) {
     const auto [listening, port] = ListenOnLoopback();
     tcp_ports.push_back(port);
-    children.push_back(std::make_unique<Child>([fd = listening] { ServeTcpEcho(fd); }));
+    children.emplace_back([fd = listening] { ServeTcpEcho(fd); });
     echo_addresses.push_back(FreeLoopbackAddress());
-    children.push_back(
-        std::make_unique<Child>([&address = echo_addresses.back()] { ServeGrpcEcho(address); }));
+    children.emplace_back([&address = echo_addresses.back()] { ServeGrpcEcho(address); });
   }
   const auto authority = MakeAuthority("ps_bench");
   MUSTER_CHECK(authority.ok());
@@ -541,11 +505,11 @@ int Main(int argc, char** argv) {
       for (int i = 0; i < workers; ++i) cluster.workers.push_back(absl::StrFormat("127.0.0.1:%d", 1 + i));
       for (int i = 0; i < servers; ++i) {
         const auto own = tls ? std::optional<TlsIdentity>(identity({Role::kPs, i})) : std::nullopt;
-        children.push_back(std::make_unique<Child>([&cluster, &own, i] {
+        children.emplace_back([&cluster, &own, i] {
           const auto server = ParameterServer::Start({.cluster = cluster, .shard_index = i, .tls = own});
           MUSTER_CHECK(server.ok());
           (void)(*server)->Wait();
-        }));
+        });
       }
     }
   }

@@ -1,15 +1,12 @@
 // One suite over all backends: what every Collective has to do.
 #include "collective/collective.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <atomic>
 #include <cstring>
 #include <functional>
-#include <future>
 #include <numeric>
 #include <ostream>
 #include <string>
@@ -397,141 +394,6 @@ std::vector<Case> Cases() {
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveTest, testing::ValuesIn(Cases()), [](const auto& info) {
   return info.param.backend + "_" + std::to_string(info.param.size);
 });
-
-// --- how ranks meet ---
-
-class MeetingTest : public testing::Test {
- protected:
-  struct Rank {
-    std::unique_ptr<PeerListener> listener;
-    GroupIdentity identity;
-  };
-
-  MeetingTest() : ranks_(2), authority_(*MakeAuthority("test")) { Listen(); }
-
-  void Listen(bool with_tls = false) {
-    std::vector<GroupMember> members;
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks_[rank].listener = *PeerListener::Listen("127.0.0.1:0", with_tls ? Tls(rank) : nullptr);
-      members.push_back({{Role::kWorker, rank}, ranks_[rank].listener->address()});
-    }
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks_[rank].identity = {.members = members, .rank = rank, .generation = 1, .fingerprint = 0xab};
-    }
-  }
-
-  std::shared_ptr<TlsContext> Tls(int rank) {
-    const auto certificate = IssueCertificate(authority_, TlsName({Role::kWorker, rank}));
-    return *TlsContext::Create(
-        {authority_.certificate_pem, certificate->certificate_pem, certificate->key_pem});
-  }
-
-  absl::Status Meet(int rank, Duration timeout = std::chrono::seconds(20)) {
-    Interrupt interrupt;
-    return Meet(rank, timeout, interrupt);
-  }
-  absl::Status Meet(int rank, Duration timeout, Interrupt& interrupt) {
-    return MakeNative({.identity = ranks_[rank].identity, .connect_timeout = timeout}, *ranks_[rank].listener,
-                      interrupt)
-        .status();
-  }
-
-  std::vector<absl::Status> MeetBoth(Duration timeout = std::chrono::seconds(20)) {
-    auto other = std::async(std::launch::async, [&] { return Meet(1, timeout); });
-    std::vector<absl::Status> both = {Meet(0, timeout)};
-    both.push_back(other.get());
-    return both;
-  }
-
-  std::vector<Rank> ranks_;
-  const Certificate authority_;
-};
-
-TEST_F(MeetingTest, AnotherConfigurationIsRefusedWithBothHashes) {
-  ranks_[1].identity.fingerprint = 0xcd;
-  for (const absl::Status& status : MeetBoth()) {
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("00000000000000ab"));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("00000000000000cd"));
-  }
-}
-
-TEST_F(MeetingTest, AnotherNumberOfRanksIsRefused) {
-  ranks_[1].identity.members.push_back({{Role::kWorker, 2}, "127.0.0.1:1"});
-  for (const absl::Status& status : MeetBoth()) {
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("one of 2 ranks, the other rank one of 3"));
-  }
-}
-
-TEST_F(MeetingTest, WhoDoesNotComeIsNamed) {
-  const std::string name = Describe(ranks_[0].identity.members[1]);
-  const absl::Status accepts = Meet(0, std::chrono::milliseconds(100));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(accepts)) << accepts;
-  EXPECT_THAT(std::string(accepts.message()), HasSubstr(name));
-  ranks_[0].listener = nullptr;
-  const absl::Status dials = Meet(1, std::chrono::milliseconds(100));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(dials)) << dials;
-  EXPECT_THAT(std::string(dials.message()), HasSubstr("worker:0"));
-}
-
-TEST_F(MeetingTest, AnOldGenerationIsNotMistakenForTheNewOne) {
-  // The older one of rank 1 waits there, and its connection is not taken.
-  std::jthread old([&, identity = ranks_[1].identity]() {
-    Interrupt interrupt;
-    (void)MakeNative({.identity = identity, .connect_timeout = std::chrono::milliseconds(300)},
-                     *ranks_[1].listener, interrupt);
-  });
-  ranks_[0].identity.generation = ranks_[1].identity.generation = 2;
-  old.join();
-  for (const absl::Status& status : MeetBoth()) EXPECT_EQ(status, absl::OkStatus());
-}
-
-TEST_F(MeetingTest, AnInterruptEndsTheMeeting) {
-  Interrupt interrupt;
-  std::jthread interrupts([&] { interrupt.Set(); });
-  EXPECT_TRUE(absl::IsCancelled(Meet(0, std::chrono::seconds(20), interrupt)));
-}
-
-TEST_F(MeetingTest, AnotherTasksCertificateIsNotTaken) {
-  Listen(/*with_tls=*/true);
-  EXPECT_EQ(MeetBoth(), std::vector<absl::Status>(2));
-  // Rank 1 with the certificate of worker 5.
-  ranks_[1].listener = *PeerListener::Listen("127.0.0.1:0", Tls(5));
-  for (Rank& rank : ranks_) rank.identity.members[1].address = ranks_[1].listener->address();
-  const std::vector<absl::Status> both = MeetBoth(std::chrono::milliseconds(500));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(both[0])) << both[0];
-  EXPECT_FALSE(both[1].ok());
-  // And the one that dials looks, too.
-  ranks_[0].listener = *PeerListener::Listen("127.0.0.1:0", Tls(5));
-  ranks_[1].listener = *PeerListener::Listen("127.0.0.1:0", Tls(1));
-  for (Rank& rank : ranks_) {
-    rank.identity.members[0].address = ranks_[0].listener->address();
-    rank.identity.members[1].address = ranks_[1].listener->address();
-  }
-  const absl::Status dials = MeetBoth(std::chrono::milliseconds(500))[1];
-  EXPECT_TRUE(absl::IsPermissionDenied(dials)) << dials;
-  EXPECT_THAT(std::string(dials.message()), HasSubstr("worker-0"));
-}
-
-TEST_F(MeetingTest, StrangersHoldUpNobody) {
-  Listen(/*with_tls=*/true);
-  std::vector<UniqueFd> strangers;
-  for (int i = 0; i < 50; ++i) {
-    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const std::string& address = ranks_[0].listener->address();
-    sockaddr_in to{
-        .sin_family = AF_INET,
-        .sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)))),
-        .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
-    if (i % 2 == 0) {
-      ASSERT_EQ(::send(fd.get(), "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), 18);
-    }
-    strangers.push_back(std::move(fd));
-  }
-  EXPECT_EQ(MeetBoth(), std::vector<absl::Status>(2));
-}
 
 }  // namespace
 }  // namespace muster

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "base/local_socket.h"
+#include "base/random.h"
 #include "collective/parts.h"
 #include "kernels/elementwise.h"
 
@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kSlotBytes = 256 << 10;
 constexpr size_t kSmallBytes = 16 << 10;  // times the ranks, is what each reads of a small range
 constexpr Duration kLookAtOthers = std::chrono::milliseconds(20);
-constexpr Duration kRetry = std::chrono::milliseconds(1);
+constexpr int kSecretLength = 31;  // characters of 5 bits
 
 int Futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
@@ -94,22 +94,21 @@ LocalGroup::~LocalGroup() {
   (void)Futex(line(index()).phase, FUTEX_WAKE, INT32_MAX, nullptr);
 }
 
-absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Meet(LocalGroupOptions options, TimePoint deadline,
-                                                             const Interrupt& interrupt) {
-  return options.index == 0 ? Lead(std::move(options), deadline, interrupt)
-                            : Follow(std::move(options), deadline, interrupt);
+absl::StatusOr<LocalMeetingPlace> MakeLocalMeetingPlace() {
+  LocalMeetingPlace place{.secret = RandomName(kSecretLength)};
+  MUSTER_ASSIGN_OR_RETURN(place.listening, ListenLocal(SocketName(place.secret)));
+  return place;
 }
 
-// The first rank makes the memory, and gives it to those who come and say the secret.
-absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Lead(LocalGroupOptions options, TimePoint deadline,
-                                                             const Interrupt& interrupt) {
+absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Lead(LocalGroupOptions options,
+                                                             const LocalMeetingPlace& place,
+                                                             TimePoint deadline, const Interrupt& interrupt) {
   const size_t others = options.names.size() - 1;
   MUSTER_ASSIGN_OR_RETURN(auto memory, SharedMemory::Create(MemoryBytes(static_cast<int>(others) + 1)));
-  MUSTER_ASSIGN_OR_RETURN(const UniqueFd listening, ListenLocal(SocketName(options.secret)));
   std::vector<UniqueFd> sockets(others + 1);
   for (size_t come = 0; come < others;) {
-    MUSTER_RETURN_IF_ERROR(AwaitSocket(listening.get(), deadline, interrupt));
-    UniqueFd fd(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    MUSTER_RETURN_IF_ERROR(AwaitSocket(place.listening.get(), deadline, interrupt));
+    UniqueFd fd(::accept4(place.listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid() || !IsOfSameUser(fd)) continue;
     MUSTER_RETURN_IF_ERROR(AwaitSocket(fd.get(), deadline, interrupt));
     uint32_t who = 0;
@@ -126,27 +125,22 @@ absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Lead(LocalGroupOptions o
       new LocalGroup(std::move(options), std::move(memory), std::move(sockets), interrupt));
 }
 
-absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Follow(LocalGroupOptions options, TimePoint deadline,
+absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Follow(LocalGroupOptions options,
+                                                               const std::string& secret, TimePoint deadline,
                                                                const Interrupt& interrupt) {
-  absl::StatusOr<UniqueFd> socket = ConnectLocal(SocketName(options.secret));
-  while (!socket.ok()) {  // the first rank may not listen yet
-    if (Now() >= deadline) return socket.status();
-    if (interrupt.is_set()) return Cancelled("the group was given up");
-    std::this_thread::sleep_for(kRetry);
-    socket = ConnectLocal(SocketName(options.secret));
-  }
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd socket, ConnectLocal(SocketName(secret)));
   auto who = static_cast<uint32_t>(options.index);
-  if (const int error = SendLocal(*socket, BytesOf(who)); error != 0) {
+  if (const int error = SendLocal(socket, BytesOf(who)); error != 0) {
     return ErrnoError(error, "asking " + options.names[0] + " for memory");
   }
-  MUSTER_RETURN_IF_ERROR(AwaitSocket(socket->get(), deadline, interrupt));
-  LocalMessage message = ReceiveLocal(*socket, BytesOf(who));
+  MUSTER_RETURN_IF_ERROR(AwaitSocket(socket.get(), deadline, interrupt));
+  LocalMessage message = ReceiveLocal(socket, BytesOf(who));
   if (message.size <= 0 || message.fds.size() != 1)
     return Unavailable("no memory came from %s", options.names[0]);
   const size_t bytes = MemoryBytes(static_cast<int>(options.names.size()));
   MUSTER_ASSIGN_OR_RETURN(auto memory, SharedMemory::Map(std::move(message.fds[0]), bytes, bytes));
   std::vector<UniqueFd> sockets(1);
-  sockets[0] = *std::move(socket);
+  sockets[0] = std::move(socket);
   return std::unique_ptr<LocalGroup>(
       new LocalGroup(std::move(options), std::move(memory), std::move(sockets), interrupt));
 }
@@ -326,11 +320,6 @@ absl::Status LocalGroup::AllGather(std::span<const std::byte> input, std::span<s
         }
         traffic_.received_bytes += size * (options_.names.size() - 1);
       });
-}
-
-absl::Status LocalGroup::Barrier() {
-  return InPieces(
-      1, [](size_t, size_t, std::byte*) {}, [](size_t, size_t) {});
 }
 
 }  // namespace muster

@@ -23,10 +23,16 @@
 
 namespace muster {
 
+/// Where the first rank of a host waits for the others, under a name that they have to be told.
+struct LocalMeetingPlace {
+  std::string secret;
+  UniqueFd listening;
+};
+absl::StatusOr<LocalMeetingPlace> MakeLocalMeetingPlace();
+
 struct LocalGroupOptions {
-  int index = 0;                   // of this rank in the group
-  std::vector<std::string> names;  // of all, for messages
-  std::string secret;              // the group's own, of up to 64 characters, which only its ranks know
+  int index = 0;                                // of this rank in the group
+  std::vector<std::string> names;               // of all, for messages
   Duration timeout = std::chrono::seconds(60);  // of each operation
 };
 
@@ -34,10 +40,15 @@ struct LocalGroupOptions {
 /// names who was waited for.
 class LocalGroup {
  public:
-  /// Meets the others of this host and user, who call it, too. `interrupt` lives longer. Fails where memory
-  /// cannot be shared, and when `deadline` has passed.
-  static absl::StatusOr<std::unique_ptr<LocalGroup>> Meet(LocalGroupOptions options, TimePoint deadline,
+  /// The first rank waits at its place for the others of this host and user, who have been told its secret:
+  /// it makes the memory, and gives it to them. `interrupt` lives longer. Fails where memory cannot be
+  /// shared, and when `deadline` has passed.
+  static absl::StatusOr<std::unique_ptr<LocalGroup>> Lead(LocalGroupOptions options,
+                                                          const LocalMeetingPlace& place, TimePoint deadline,
                                                           const Interrupt& interrupt);
+  static absl::StatusOr<std::unique_ptr<LocalGroup>> Follow(LocalGroupOptions options,
+                                                            const std::string& secret, TimePoint deadline,
+                                                            const Interrupt& interrupt);
 
   /// The others' operations fail.
   ~LocalGroup();
@@ -46,7 +57,6 @@ class LocalGroup {
   /// `root`: an index.
   absl::Status Broadcast(std::span<std::byte> data, int root);
   absl::Status AllGather(std::span<const std::byte> input, std::span<std::byte> output);
-  absl::Status Barrier();
 
   int index() const { return options_.index; }
   int size() const { return static_cast<int>(options_.names.size()); }
@@ -58,10 +68,6 @@ class LocalGroup {
 
   LocalGroup(LocalGroupOptions options, std::unique_ptr<SharedMemory> memory, std::vector<UniqueFd> sockets,
              const Interrupt& interrupt);
-  static absl::StatusOr<std::unique_ptr<LocalGroup>> Lead(LocalGroupOptions options, TimePoint deadline,
-                                                          const Interrupt& interrupt);
-  static absl::StatusOr<std::unique_ptr<LocalGroup>> Follow(LocalGroupOptions options, TimePoint deadline,
-                                                            const Interrupt& interrupt);
 
   Header& header() const;
   Line& line(int index) const;

@@ -11,7 +11,6 @@
 
 #include "base/boot_id.h"
 #include "base/logging.h"
-#include "base/random.h"
 #include "base/shared_memory.h"
 #include "collective/local_group.h"
 #include "collective/peer_group.h"
@@ -20,24 +19,20 @@
 namespace muster {
 namespace {
 
+constexpr Duration kLocalMeetingTimeout = std::chrono::seconds(10);  // all of them are there already
+
 // What ranks of one host have in common: memory is shared, and its sockets are found, between processes of
-// one user and one network namespace. Each rank also brings a secret, of which the first one's is used.
+// one user and one network namespace. Each rank also brings the secret of its meeting place, of which the
+// first one's is used.
 struct HostCard {
   std::array<char, 64> host{};
-  std::array<char, 32> secret{};
+  std::array<char, 64> secret{};
 };
 
-HostCard MakeHostCard(bool shares_memory, int rank) {
-  HostCard card;
+std::string HostName() {
   struct stat network {};
-  const bool is_known = ::stat("/proc/self/ns/net", &network) == 0 && !BootId().empty();
-  std::string host = absl::StrFormat("rank %d", rank);  // alone
-  if (shares_memory && is_known && SharedMemory::Create(1).ok()) {
-    host = absl::StrFormat("%s %d %d", BootId(), network.st_ino, ::geteuid());
-  }
-  host.copy(card.host.data(), card.host.size() - 1);
-  RandomName(static_cast<int>(card.secret.size()) - 1).copy(card.secret.data(), card.secret.size());
-  return card;
+  if (::stat("/proc/self/ns/net", &network) != 0 || BootId().empty()) return "";
+  return absl::StrFormat("%s %d %d", BootId(), network.st_ino, ::geteuid());
 }
 
 class NativeBackend final : public CollectiveBackend {
@@ -58,7 +53,8 @@ class NativeBackend final : public CollectiveBackend {
  private:
   bool is_one_host() const { return local_ != nullptr && local_->size() == size(); }
   absl::Status AllReduce(std::span<const float> input, std::span<float> output);
-  absl::Status ShareMemory(const std::vector<int>& ranks, const HostCard& first, TimePoint deadline);
+  absl::Status ShareMemory(const std::vector<int>& ranks, const std::string& secret,
+                           const LocalMeetingPlace& place);
 
   const NativeOptions options_;
   Interrupt& interrupt_;
@@ -69,14 +65,25 @@ class NativeBackend final : public CollectiveBackend {
 };
 
 absl::Status NativeBackend::Meet() {
-  if (size() == 1) return absl::OkStatus();
   const TimePoint deadline = Now() + options_.connect_timeout;
   std::vector<int> all(size());
   std::iota(all.begin(), all.end(), 0);
   everybody_ = std::make_unique<PeerGroup>(links_, all);
   MUSTER_RETURN_IF_ERROR(links_.Connect(everybody_->RingPartners(), deadline));
 
-  const HostCard own = MakeHostCard(options_.shares_memory, rank());
+  // A rank that does not share memory is a host to itself.
+  std::string host = absl::StrFormat("rank %d", rank());
+  LocalMeetingPlace place;
+  if (options_.shares_memory && !HostName().empty() && SharedMemory::Create(1).ok()) {
+    if (auto made = MakeLocalMeetingPlace(); made.ok()) {
+      place = *std::move(made);
+      host = HostName();
+    }
+  }
+  HostCard own;
+  MUSTER_CHECK(host.size() < own.host.size() && place.secret.size() < own.secret.size());
+  host.copy(own.host.data(), host.size());
+  place.secret.copy(own.secret.data(), place.secret.size());
   std::vector<HostCard> cards(size());
   MUSTER_RETURN_IF_ERROR(
       everybody_->AllGather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(cards))));
@@ -85,7 +92,7 @@ absl::Status NativeBackend::Meet() {
   const std::vector<int>& beside = ranks_of[own.host];
   uint8_t shares = 1;
   if (beside.size() > 1) {
-    const absl::Status status = ShareMemory(beside, cards[beside.front()], deadline);
+    const absl::Status status = ShareMemory(beside, cards[beside.front()].secret.data(), place);
     if (absl::IsCancelled(status)) return status;
     if (!status.ok()) {
       spdlog::warn("ranks of this host use TCP: {}", std::string(status.message()));
@@ -108,12 +115,16 @@ absl::Status NativeBackend::Meet() {
   return links_.Connect(hosts_->Partners(), deadline);
 }
 
-absl::Status NativeBackend::ShareMemory(const std::vector<int>& ranks, const HostCard& first,
-                                        TimePoint deadline) {
-  LocalGroupOptions local{.secret = first.secret.data(), .timeout = options_.operation_timeout};
+absl::Status NativeBackend::ShareMemory(const std::vector<int>& ranks, const std::string& secret,
+                                        const LocalMeetingPlace& place) {
+  LocalGroupOptions local{.timeout = options_.operation_timeout};
   for (const int rank : ranks) local.names.push_back(Describe(options_.identity.members[rank]));
   local.index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  MUSTER_ASSIGN_OR_RETURN(local_, LocalGroup::Meet(std::move(local), deadline, interrupt_));
+  const TimePoint deadline = Now() + kLocalMeetingTimeout;
+  auto group = local.index == 0 ? LocalGroup::Lead(std::move(local), place, deadline, interrupt_)
+                                : LocalGroup::Follow(std::move(local), secret, deadline, interrupt_);
+  MUSTER_RETURN_IF_ERROR(group.status());
+  local_ = *std::move(group);
   return absl::OkStatus();
 }
 
@@ -125,7 +136,6 @@ Traffic NativeBackend::traffic() const {
 
 absl::Status NativeBackend::Perform(const Operation& operation) {
   const auto& [kind, input, output, root] = operation;
-  if (size() == 1) return MakeSingleRank()->Run(operation);
   switch (kind) {
     case Operation::Kind::kAllReduce:
       return AllReduce({reinterpret_cast<const float*>(input.data()), input.size() / sizeof(float)},
@@ -154,6 +164,7 @@ absl::Status NativeBackend::AllReduce(std::span<const float> input, std::span<fl
 
 absl::StatusOr<std::unique_ptr<Collective>> MakeNative(const NativeOptions& options, PeerListener& listener,
                                                        Interrupt& interrupt) {
+  if (options.identity.members.size() == 1) return MakeSingleRank();
   auto backend = std::make_unique<NativeBackend>(options, listener, interrupt);
   MUSTER_RETURN_IF_ERROR(backend->Meet());
   return MakeQueued(std::move(backend));

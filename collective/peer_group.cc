@@ -267,9 +267,4 @@ absl::Status PeerGroup::AllGather(std::span<const std::byte> input, std::span<st
   return links_.Drive(flow, ranks_[Modulo(index_ + 1, size())], ranks_[Modulo(index_ - 1, size())]);
 }
 
-absl::Status PeerGroup::Barrier() {
-  float nothing[1] = {};
-  return size() == 1 ? absl::OkStatus() : Double(nothing);
-}
-
 }  // namespace muster

@@ -30,9 +30,7 @@ class PeerGroup {
   absl::Status Broadcast(std::span<std::byte> data, int root);
   /// By place in `ranks`, round the ring.
   absl::Status AllGather(std::span<const std::byte> input, std::span<std::byte> output);
-  absl::Status Barrier();
 
-  int index() const { return index_; }
   int size() const { return static_cast<int>(ranks_.size()); }
 
  private:

@@ -9,8 +9,8 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMostAtOnce =
-    256 << 10;  // so that both directions get on, and what was received is in cache
+// So that both directions get on, and what was received is in cache.
+constexpr size_t kMostAtOnce = 256 << 10;
 
 }  // namespace
 
@@ -77,10 +77,11 @@ absl::Status PeerLinks::Drive(Flow& flow, int send_to, int receive_from) {
 
 absl::Status PeerLinks::Sleep(const PeerStream& to, const PeerStream& from, bool sends, bool receives,
                               TimePoint deadline) {
-  // Two entries also for one connection: poll allows it.
+  // Two entries also for one connection: poll allows it. A peer that has hung up, and is not needed any more,
+  // wakes nobody.
   std::array<pollfd, 3> fds = {
-      {{.fd = to.fd(), .events = sends ? to.events_to_send() : short{0}, .revents = 0},
-       {.fd = from.fd(), .events = receives ? from.events_to_receive() : short{0}, .revents = 0},
+      {{.fd = sends ? to.fd() : -1, .events = to.events_to_send(), .revents = 0},
+       {.fd = receives ? from.fd() : -1, .events = from.events_to_receive(), .revents = 0},
        {.fd = interrupt_.fd(), .events = POLLIN, .revents = 0}}};
   if (::poll(fds.data(), fds.size(), MillisecondsUntil(deadline)) < 0 && errno != EINTR) {
     const int error = errno;

@@ -19,6 +19,7 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kMaxMessageBytes = 1024;
 constexpr size_t kMaxPending = 256;
 constexpr Duration kHelloTimeout = std::chrono::seconds(10);
+constexpr Duration kAcceptAgain = std::chrono::milliseconds(10);
 constexpr Duration kRedial = std::chrono::milliseconds(50);
 
 struct FreeAddresses {
@@ -209,8 +210,9 @@ void PeerListener::AcceptPending() {
   while (pending_.size() < kMaxPending) {
     UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
-      // Without descriptors poll would come back at once.
-      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      // Out of descriptors or memory: poll would come back at once.
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+        std::this_thread::sleep_for(kAcceptAgain);
       return;
     }
     auto stream = OpenPeerStream(std::move(fd), tls_.get(), StreamEnd::kAccepted);

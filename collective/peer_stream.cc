@@ -13,6 +13,8 @@
 #include <climits>
 #include <cstring>
 
+#include "base/openssl.h"
+
 namespace muster {
 namespace {
 
@@ -47,14 +49,6 @@ class TcpStream final : public PeerStream {
 
   const UniqueFd socket_;
 };
-
-// The first of OpenSSL's errors, and none are left.
-std::string OpenSslText() {
-  char text[256] = "no reason given";
-  if (const unsigned long error = ERR_get_error(); error != 0) ERR_error_string_n(error, text, sizeof text);
-  ERR_clear_error();
-  return text;
-}
 
 // OpenSSL's own sockets write without MSG_NOSIGNAL, and a peer that has gone would end this process.
 int WriteToSocket(BIO* bio, const char* bytes, int size) {
@@ -150,7 +144,7 @@ class TlsStream final : public PeerStream {
         ERR_clear_error();
         return system_error == 0 ? HungUp() : Unavailable("%s", std::strerror(system_error));
       default:
-        return Unavailable("TLS: %s", OpenSslText());
+        return Unavailable("TLS: %s", TakeOpenSslError());
     }
   }
 
@@ -161,23 +155,8 @@ class TlsStream final : public PeerStream {
   short to_receive_ = POLLIN;
 };
 
-template <auto free>
-struct FreeWith {
-  template <typename T>
-  void operator()(T* pointer) const {
-    free(pointer);
-  }
-};
-using Bio = std::unique_ptr<BIO, FreeWith<BIO_free_all>>;
-using X509Pointer = std::unique_ptr<X509, FreeWith<X509_free>>;
-using KeyPointer = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
-
 // Nobody is asked for one on a terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
-
-Bio Reading(const std::string& text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
 
 }  // namespace
 
@@ -185,17 +164,19 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(const TlsIdentity
   ERR_clear_error();
   std::shared_ptr<TlsContext> made(new TlsContext(SSL_CTX_new(TLS_method())));
   SSL_CTX* const context = made->get();
-  if (context == nullptr) return Internal("TLS: %s", OpenSslText());
-  const X509Pointer authority(PEM_read_bio_X509(Reading(identity.ca_pem).get(), nullptr, nullptr, nullptr));
-  const X509Pointer own(
-      PEM_read_bio_X509(Reading(identity.certificate_pem).get(), nullptr, nullptr, nullptr));
-  const KeyPointer key(
-      PEM_read_bio_PrivateKey(Reading(identity.key_pem).get(), nullptr, NoPassphrase, nullptr));
+  if (context == nullptr) return Internal("TLS: %s", TakeOpenSslError());
+  const OpenSslCertificate authority(
+      PEM_read_bio_X509(ReadingBio(identity.ca_pem).get(), nullptr, nullptr, nullptr));
+  const OpenSslCertificate own(
+      PEM_read_bio_X509(ReadingBio(identity.certificate_pem).get(), nullptr, nullptr, nullptr));
+  const OpenSslKey key(
+      PEM_read_bio_PrivateKey(ReadingBio(identity.key_pem).get(), nullptr, NoPassphrase, nullptr));
   if (authority == nullptr || own == nullptr || key == nullptr ||
       X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) != 1 ||
       SSL_CTX_use_certificate(context, own.get()) != 1 || SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
       SSL_CTX_check_private_key(context) != 1) {
-    return InvalidArgument("--tls_dir: certificate, key and authority cannot be used: %s", OpenSslText());
+    return InvalidArgument("--tls_dir: certificate, key and authority cannot be used: %s",
+                           TakeOpenSslError());
   }
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
@@ -206,6 +187,8 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(const TlsIdentity
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);  // nobody resumes
+  // Each message says how long it is, so that a connection that is cut short is seen all the same.
+  SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_read_ahead(context, 1);
   SSL_CTX_set_default_read_buffer_len(context, 256 << 10);
   return made;
@@ -224,7 +207,7 @@ absl::StatusOr<std::unique_ptr<PeerStream>> OpenPeerStream(UniqueFd socket, cons
   if (ssl == nullptr || bio == nullptr) {
     SSL_free(ssl);
     BIO_free(bio);
-    return Internal("TLS: %s", OpenSslText());
+    return Internal("TLS: %s", TakeOpenSslError());
   }
   end == StreamEnd::kDialed ? SSL_set_connect_state(ssl) : SSL_set_accept_state(ssl);
   return std::make_unique<TlsStream>(std::move(socket), ssl, bio);

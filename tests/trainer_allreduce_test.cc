@@ -112,13 +112,15 @@ TEST_F(TrainerAllReduce, AKilledWorkerEndsTheOthersWithItsName) {
 
 TEST_F(TrainerAllReduce, OtherFlagsThanTheOthersAreRefused) {
   const ClusterSpec cluster = MakeCluster(0, 2);
-  const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic", "--train_steps=10"};
-  std::vector<Started> tasks;
-  tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, flags, "other"));
-  tasks.push_back(StartTask(cluster, {Role::kWorker, 1}, With(flags, {"--seed=2"}), "other"));
-  for (Started& task : tasks) {
-    EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1);
-    EXPECT_THAT(*ReadFile(task.log), HasSubstr("the same program, model and flags?"));
+  const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic"};
+  for (const char* other : {"--seed=2", "--train_steps=11"}) {
+    std::vector<Started> tasks;
+    tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, flags, other));
+    tasks.push_back(StartTask(cluster, {Role::kWorker, 1}, With(flags, {other}), other));
+    for (Started& task : tasks) {
+      EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1);
+      EXPECT_THAT(*ReadFile(task.log), HasSubstr("the same program, model and flags?"));
+    }
   }
 }
 

@@ -22,12 +22,13 @@ struct Header {
   float loss_sum = 0;
   std::array<float, kMasks> not_finite = {};
 
-  void Mark(int rank) { not_finite[rank / kBits % kMasks] = static_cast<float>(1 << rank % kBits); }
+  void Mark(int rank) { not_finite[rank / kBits] = static_cast<float>(1 << rank % kBits); }
   bool IsMarked(int rank) const {
-    return (static_cast<int>(not_finite[rank / kBits % kMasks]) >> rank % kBits & 1) != 0;
+    return (static_cast<int>(not_finite[rank / kBits]) >> rank % kBits & 1) != 0;
   }
 };
-static_assert(sizeof(Header) == kBlockFloats * sizeof(float));
+static_assert(sizeof(Header) == kBlockFloats * sizeof(float) &&
+              Header::kBits * Header::kMasks == kMaxAllReduceWorkers);
 
 class AllReduceExchange final : public GradientExchange {
  public:

@@ -16,6 +16,9 @@
 
 namespace muster {
 
+/// Each has a bit of its own in what travels in front of the gradient.
+inline constexpr int kMaxAllReduceWorkers = 280;
+
 struct AllReduceOptions {
   ClusterSpec cluster;
   TaskId task;
@@ -28,9 +31,10 @@ struct AllReduceOptions {
   Duration operation_timeout = std::chrono::minutes(10);  // how long a step waits for anybody
 };
 
-/// Without tables. Listens at once, and meets the others in Start. AlreadyExists: the port is taken; fails as
-/// LayoutOptimizer::Create does. A gradient that is not finite fails Exchange on all workers, before any
-/// update: InvalidArgument where it is, FailedPrecondition with the name of that worker on the others.
+/// Without tables, and with up to kMaxAllReduceWorkers. Listens at once, and meets the others in Start.
+/// AlreadyExists: the port is taken; fails as LayoutOptimizer::Create does. A gradient that is not finite
+/// fails Exchange on all workers, before any update: InvalidArgument where it is, FailedPrecondition with the
+/// name of that worker on the others.
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeAllReduceExchange(
     const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers, uint64_t seed,
     const AllReduceOptions& options);

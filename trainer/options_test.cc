@@ -296,6 +296,35 @@ TEST(Options, TheWidePartHasAnOptimizerOfItsOwn) {
       "--wide_... is for a wide part beside a deep one; wide_deep wide_only has one optimizer, --optimizer");
 }
 
+TEST(Options, AllReduceHasNoServers) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--strategy=allreduce", "--job_name=worker", "--task_index=0"});
+    return more;
+  };
+  const std::string workers = "--worker_hosts=a:1,b:1";
+  const TrainerOptions options = Options(with({workers}));
+  EXPECT_EQ(options.strategy, Strategy::kAllReduce);
+  EXPECT_FALSE(options.is_async());
+  EXPECT_EQ(options.worker_count(), 2);
+  EXPECT_THAT(Error(with({workers, "--ps_hosts=c:1"})), HasSubstr("leave --ps_hosts out"));
+  EXPECT_THAT(Error({"--strategy=allreduce"}), HasSubstr("--job_name=local is one process"));
+  EXPECT_THAT(Error({"--strategy=allreduce", "--job_name=ps", "--task_index=0", workers, "--ps_hosts=c:1"}),
+              HasSubstr("leave --ps_hosts out"));
+  EXPECT_THAT(Error(with({workers, "--model=wide_deep"})), HasSubstr("tables of wide_deep"));
+  EXPECT_THAT(Error({"--strategy=all_reduce"}), HasSubstr("--strategy"));
+  for (const char* flag : {"replicas_to_aggregate=2", "bounded_staleness=1", "max_staleness=1",
+                           "scale_rate_by_staleness", "wire_type=bfloat16", "top_k=0.1", "evict_rows_after=1",
+                           "checkpoint_dir=x", "checkpoint_buddy", "durability=journal"}) {
+    const std::string given = std::string("--") + flag;
+    EXPECT_EQ(Error(with({workers, given})),
+              given.substr(0, given.find('=')) +
+                  " is for parameter servers: it does not go with --strategy=allreduce");
+  }
+  std::string many = "--worker_hosts=a:1";
+  for (int port = 2; port <= 281; ++port) many += ",a:" + std::to_string(port);
+  EXPECT_THAT(Error(with({many, "--global_batch_size=1000"})), HasSubstr("at most 280 workers"));
+}
+
 TEST(Options, Devices) {
   using Kind = DeviceChoice::Kind;
   EXPECT_EQ(Options({}).device, DeviceChoice{});

@@ -14,8 +14,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/learning_rate.h"
 #include "kernels/threads.h"
-#include "ps/job_config.h"
-#include "trainer/allreduce_exchange.h"
 #include "trainer/data/batch.h"
 #include "trainer/data/prefetch.h"
 #include "trainer/data/sample_order.h"
@@ -24,6 +22,7 @@
 #include "trainer/flat_buffer.h"
 #include "trainer/gradient_exchange.h"
 #include "trainer/load_data.h"
+#include "trainer/make_exchange.h"
 #include "trainer/metrics_export.h"
 #include "trainer/models/device.h"
 #include "trainer/models/evaluate.h"
@@ -65,56 +64,6 @@ absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient,
     }
   }
   return NotFinite("", step);
-}
-
-// By group.
-std::vector<OptimizerConfig> Optimizers(const TrainerOptions& options) {
-  std::vector<OptimizerConfig> optimizers = {options.optimizer};
-  if (options.wide_optimizer) optimizers.push_back(*options.wide_optimizer);
-  return optimizers;
-}
-
-absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
-                                                               const ModelPlan& plan,
-                                                               const Dataset& training_set) {
-  const std::vector<OptimizerConfig> optimizers = Optimizers(options);
-  if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
-  ps::JobConfig config = MakeJobConfig(plan.layout, plan.tables, options.update, optimizers, options.seed);
-  config.set_model(Describe(options.model));
-  config.set_training_set_crc32c(DatasetCrc32c(training_set));
-  config.set_global_batch_size(options.global_batch_size);
-  config.set_augment_shift(options.augment_shift);
-  std::optional<TlsIdentity> tls;
-  if (!options.tls_dir.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(tls, LoadTlsDirectory(options.tls_dir));
-  } else {
-    spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
-  }
-  if (options.strategy == Strategy::kAllReduce) {
-    return MakeAllReduceExchange(plan.layout, optimizers, options.seed,
-                                 {.cluster = options.task->cluster,
-                                  .task = options.task->task,
-                                  .generation = options.generation,
-                                  .bind_host = options.bind_host,
-                                  .tls = std::move(tls),
-                                  .shares_memory = options.transport == Transport::kAuto,
-                                  .fingerprint = FingerprintOf(config),
-                                  .connect_timeout = options.connect_timeout,
-                                  .operation_timeout = options.worker_timeout});
-  }
-  ParameterServerClientOptions client{.cluster = options.task->cluster,
-                                      .task = options.task->task,
-                                      .incarnation = options.incarnation,
-                                      .generation = options.generation,
-                                      .config = std::move(config),
-                                      .layout = plan.layout,
-                                      .connect_timeout = options.connect_timeout,
-                                      .server_timeout = options.server_timeout,
-                                      .answer_timeout = options.worker_timeout + options.server_timeout,
-                                      .tls = std::move(tls),
-                                      .transport = options.transport,
-                                      .replicated = options.replicated};
-  return MakeParameterServerExchange(std::move(client));
 }
 
 class Training {
@@ -314,7 +263,7 @@ absl::Status Training::PrepareDevice(int64_t largest_batch) {
   MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
   if (device_ != nullptr && !options_.task) {
     auto training = device_->MakeTraining(plan_, data_.sets,
-                                          {.optimizers = Optimizers(options_),
+                                          {.optimizers = OptimizersByGroup(options_),
                                            .batch_size = largest_batch,
                                            .evaluation_batch_size = kEvaluationBatch,
                                            .seed = options_.seed,

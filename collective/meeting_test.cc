@@ -1,0 +1,203 @@
+// How ranks find each other, and who is refused.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/certificates.h"
+#include "collective/native.h"
+
+namespace muster {
+namespace {
+
+using testing::HasSubstr;
+
+class MeetingTest : public testing::Test {
+ protected:
+  struct Rank {
+    std::unique_ptr<PeerListener> listener;
+    GroupIdentity identity;
+  };
+
+  MeetingTest() : ranks_(2), authority_(*MakeAuthority("test")) { Listen(); }
+
+  void Listen(bool with_tls = false) {
+    std::vector<GroupMember> members;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks_[rank].listener = *PeerListener::Listen("127.0.0.1:0", with_tls ? Tls(rank) : nullptr);
+      members.push_back({{Role::kWorker, rank}, ranks_[rank].listener->address()});
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks_[rank].identity = {.members = members, .rank = rank, .generation = 1, .fingerprint = 0xab};
+    }
+  }
+
+  std::shared_ptr<TlsContext> Tls(int rank) {
+    const auto certificate = IssueCertificate(authority_, TlsName({Role::kWorker, rank}));
+    return *TlsContext::Create(
+        {authority_.certificate_pem, certificate->certificate_pem, certificate->key_pem});
+  }
+
+  absl::Status Meet(int rank, Duration timeout = std::chrono::seconds(20)) {
+    Interrupt interrupt;
+    return Meet(rank, timeout, interrupt);
+  }
+  absl::Status Meet(int rank, Duration timeout, Interrupt& interrupt) {
+    return MakeNative({.identity = ranks_[rank].identity, .connect_timeout = timeout}, *ranks_[rank].listener,
+                      interrupt)
+        .status();
+  }
+
+  std::vector<absl::Status> MeetBoth(Duration timeout = std::chrono::seconds(20)) {
+    auto other = std::async(std::launch::async, [&] { return Meet(1, timeout); });
+    std::vector<absl::Status> both = {Meet(0, timeout)};
+    both.push_back(other.get());
+    return both;
+  }
+
+  std::vector<Rank> ranks_;
+  const Certificate authority_;
+};
+
+TEST_F(MeetingTest, AnotherConfigurationIsRefusedWithBothHashes) {
+  ranks_[1].identity.fingerprint = 0xcd;
+  for (const absl::Status& status : MeetBoth()) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("00000000000000ab"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("00000000000000cd"));
+  }
+}
+
+TEST_F(MeetingTest, AnotherNumberOfRanksIsRefused) {
+  ranks_[1].identity.members.push_back({{Role::kWorker, 2}, "127.0.0.1:1"});
+  for (const absl::Status& status : MeetBoth()) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("one of 2 ranks, the other rank one of 3"));
+  }
+}
+
+TEST_F(MeetingTest, WhoDoesNotComeIsNamed) {
+  const std::string name = Describe(ranks_[0].identity.members[1]);
+  const absl::Status accepts = Meet(0, std::chrono::milliseconds(100));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(accepts)) << accepts;
+  EXPECT_THAT(std::string(accepts.message()), HasSubstr(name));
+  ranks_[0].listener = nullptr;
+  const absl::Status dials = Meet(1, std::chrono::milliseconds(100));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(dials)) << dials;
+  EXPECT_THAT(std::string(dials.message()), HasSubstr("worker:0"));
+}
+
+TEST_F(MeetingTest, AnOldGenerationIsNotMistakenForTheNewOne) {
+  // The older one of rank 1 waits there, and its connection is not taken.
+  std::jthread old([&, identity = ranks_[1].identity]() {
+    Interrupt interrupt;
+    (void)MakeNative({.identity = identity, .connect_timeout = std::chrono::milliseconds(300)},
+                     *ranks_[1].listener, interrupt);
+  });
+  ranks_[0].identity.generation = ranks_[1].identity.generation = 2;
+  old.join();
+  for (const absl::Status& status : MeetBoth()) EXPECT_EQ(status, absl::OkStatus());
+}
+
+TEST_F(MeetingTest, AnInterruptEndsTheMeeting) {
+  Interrupt interrupt;
+  std::jthread interrupts([&] { interrupt.Set(); });
+  EXPECT_TRUE(absl::IsCancelled(Meet(0, std::chrono::seconds(20), interrupt)));
+}
+
+TEST_F(MeetingTest, AnotherTasksCertificateIsNotTaken) {
+  Listen(/*with_tls=*/true);
+  EXPECT_EQ(MeetBoth(), std::vector<absl::Status>(2));
+  // Rank 1 with the certificate of worker 5.
+  ranks_[1].listener = *PeerListener::Listen("127.0.0.1:0", Tls(5));
+  for (Rank& rank : ranks_) rank.identity.members[1].address = ranks_[1].listener->address();
+  const std::vector<absl::Status> both = MeetBoth(std::chrono::milliseconds(500));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(both[0])) << both[0];
+  EXPECT_FALSE(both[1].ok());
+  // And the one that dials looks, too.
+  ranks_[0].listener = *PeerListener::Listen("127.0.0.1:0", Tls(5));
+  ranks_[1].listener = *PeerListener::Listen("127.0.0.1:0", Tls(1));
+  for (Rank& rank : ranks_) {
+    rank.identity.members[0].address = ranks_[0].listener->address();
+    rank.identity.members[1].address = ranks_[1].listener->address();
+  }
+  const absl::Status dials = MeetBoth(std::chrono::milliseconds(500))[1];
+  EXPECT_TRUE(absl::IsPermissionDenied(dials)) << dials;
+  EXPECT_THAT(std::string(dials.message()), HasSubstr("worker-0"));
+}
+
+// A connected socket, to the listener of rank 0.
+UniqueFd ConnectTo(const std::string& address) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{.sin_family = AF_INET,
+                 .sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)))),
+                 .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  return fd;
+}
+
+void SendTo(const UniqueFd& fd, const std::string& bytes) {
+  EXPECT_EQ(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+TEST_F(MeetingTest, StrangersHoldUpNobody) {
+  for (const bool with_tls : {false, true}) {
+    Listen(with_tls);
+    std::vector<UniqueFd> strangers;
+    for (int i = 0; i < 50; ++i) {
+      strangers.push_back(ConnectTo(ranks_[0].listener->address()));
+      if (i % 2 == 0) SendTo(strangers.back(), "GET / HTTP/1.0\r\n\r\n");
+    }
+    EXPECT_EQ(MeetBoth(), std::vector<absl::Status>(2));
+  }
+}
+
+TEST_F(MeetingTest, WhatIsNoHelloIsHungUpOn) {
+  const std::string too_long("\x00\x10\x00\x00", 4), no_message("\x03\x00\x00\x00\xff\xff\xff", 7);
+  for (const std::string& bytes : {too_long, no_message}) {
+    const UniqueFd fd = ConnectTo(ranks_[0].listener->address());
+    SendTo(fd, bytes);
+    char room[64];
+    EXPECT_LE(::recv(fd.get(), room, sizeof room, 0), 0);
+  }
+}
+
+TEST_F(MeetingTest, AnotherVersionIsToldBothNumbers) {
+  collective::PeerHello hello;
+  hello.set_version(99);
+  const std::string bytes = hello.SerializeAsString();
+  const UniqueFd fd = ConnectTo(ranks_[0].listener->address());
+  SendTo(fd, std::string({static_cast<char>(bytes.size()), 0, 0, 0}) + bytes);
+  std::string answer;
+  char room[512];
+  for (ssize_t got; (got = ::recv(fd.get(), room, sizeof room, 0)) > 0;) answer.append(room, got);
+  collective::PeerHelloReply reply;
+  ASSERT_GT(answer.size(), 4u);
+  ASSERT_TRUE(reply.ParseFromString(answer.substr(4)));
+  EXPECT_THAT(reply.refusal(), HasSubstr("version 1 "));
+  EXPECT_THAT(reply.refusal(), HasSubstr("99"));
+}
+
+TEST(TlsContext, WhatCannotBeUsedIsSaid) {
+  const Certificate authority = *MakeAuthority("test");
+  const Certificate own = *IssueCertificate(authority, "worker-0");
+  const Certificate other = *IssueCertificate(authority, "worker-1");
+  EXPECT_TRUE(TlsContext::Create({authority.certificate_pem, own.certificate_pem, own.key_pem}).ok());
+  for (const TlsIdentity& bad :
+       {TlsIdentity{"", own.certificate_pem, own.key_pem},
+        TlsIdentity{authority.certificate_pem, "none", own.key_pem},
+        TlsIdentity{authority.certificate_pem, own.certificate_pem, ""},
+        TlsIdentity{authority.certificate_pem, own.certificate_pem, other.key_pem}}) {
+    const absl::Status status = TlsContext::Create(bad).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--tls_dir"));
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,61 @@
+#include "trainer/make_exchange.h"
+
+#include "base/logging.h"
+#include "base/random.h"
+#include "ps/job_config.h"
+#include "trainer/allreduce_exchange.h"
+#include "trainer/load_data.h"
+
+namespace muster {
+
+std::vector<OptimizerConfig> OptimizersByGroup(const TrainerOptions& options) {
+  std::vector<OptimizerConfig> optimizers = {options.optimizer};
+  if (options.wide_optimizer) optimizers.push_back(*options.wide_optimizer);
+  return optimizers;
+}
+
+absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
+                                                               const ModelPlan& plan,
+                                                               const Dataset& training_set) {
+  const std::vector<OptimizerConfig> optimizers = OptimizersByGroup(options);
+  if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
+  ps::JobConfig config = MakeJobConfig(plan.layout, plan.tables, options.update, optimizers, options.seed);
+  config.set_model(Describe(options.model));
+  config.set_training_set_crc32c(DatasetCrc32c(training_set));
+  config.set_global_batch_size(options.global_batch_size);
+  config.set_augment_shift(options.augment_shift);
+  std::optional<TlsIdentity> tls;
+  if (!options.tls_dir.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(tls, LoadTlsDirectory(options.tls_dir));
+  } else {
+    spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
+  }
+  if (options.strategy == Strategy::kAllReduce) {
+    return MakeAllReduceExchange(plan.layout, optimizers, options.seed,
+                                 {.cluster = options.task->cluster,
+                                  .task = options.task->task,
+                                  .generation = options.generation,
+                                  .bind_host = options.bind_host,
+                                  .tls = std::move(tls),
+                                  .shares_memory = options.transport == Transport::kAuto,
+                                  // Whoever ends at another step would do other things than the others.
+                                  .fingerprint = FingerprintOf(config) ^ Mix64(options.train_steps),
+                                  .connect_timeout = options.connect_timeout,
+                                  .operation_timeout = options.worker_timeout});
+  }
+  ParameterServerClientOptions client{.cluster = options.task->cluster,
+                                      .task = options.task->task,
+                                      .incarnation = options.incarnation,
+                                      .generation = options.generation,
+                                      .config = std::move(config),
+                                      .layout = plan.layout,
+                                      .connect_timeout = options.connect_timeout,
+                                      .server_timeout = options.server_timeout,
+                                      .answer_timeout = options.worker_timeout + options.server_timeout,
+                                      .tls = std::move(tls),
+                                      .transport = options.transport,
+                                      .replicated = options.replicated};
+  return MakeParameterServerExchange(std::move(client));
+}
+
+}  // namespace muster

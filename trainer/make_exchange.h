@@ -1,0 +1,24 @@
+// Which exchange a job asks for.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "trainer/data/dataset.h"
+#include "trainer/gradient_exchange.h"
+#include "trainer/models/model_spec.h"
+#include "trainer/options.h"
+
+namespace muster {
+
+/// By optimizer group.
+std::vector<OptimizerConfig> OptimizersByGroup(const TrainerOptions& options);
+
+/// That of a process alone, of a worker of parameter servers, or of allreduce. InvalidArgument: --tls_dir;
+/// and as those fail.
+absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
+                                                               const ModelPlan& plan,
+                                                               const Dataset& training_set);
+
+}  // namespace muster
