@@ -1,0 +1,188 @@
+#include "cluster/rendezvous.h"
+
+#include <algorithm>
+
+#include <absl/strings/str_cat.h>
+
+namespace muster {
+
+Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
+    : options_(options),
+      rank_count_(static_cast<int>(options.rank_names.size())),
+      members_(options.rank_names.size()),
+      next_number_(options.first_number),
+      over_since_(now) {
+  MUSTER_CHECK(options.min_ranks >= 1 && options.min_ranks <= rank_count_);
+}
+
+void Rendezvous::Connect(int rank, TimePoint now) {
+  if (members_[rank].is_live) Lose(rank, "another process of it has come", now);
+  members_[rank].state = {};
+}
+
+void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
+  Member& member = members_[rank];
+  const bool was_missing = member.was_live && !member.is_live;
+  const auto has_left = [&] { return member.state.group == group_.number && !member.state.is_in_it; };
+  const bool had_left = has_left();
+  member.is_live = member.was_live = true;
+  member.last_heard = now;
+  member.state = state;
+  next_number_ = std::max(next_number_, state.group + 1);
+  if (was_missing) notices_.push_back(absl::StrCat(options_.rank_names[rank], " is back"));
+  if (IsInGroup(rank) && has_left() && !had_left) {
+    if (state.unreachable) Suspend(rank, *state.unreachable, now);
+    if (!group_.is_over) Finish(absl::StrCat(options_.rank_names[rank], " has left the group"), now);
+  }
+  Consider(now);
+}
+
+void Rendezvous::Disconnect(int rank, const std::string& why, TimePoint now) {
+  if (members_[rank].is_live) Lose(rank, why, now);
+  Consider(now);
+}
+
+void Rendezvous::Tick(TimePoint now) {
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    const Member& member = members_[rank];
+    if (!member.is_live || now - member.last_heard < options_.lease) continue;
+    Lose(rank, absl::StrCat("nothing was heard of it for ", FormatAge(options_.lease)), now);
+  }
+  Consider(now);
+}
+
+void Rendezvous::Conclude(uint64_t step) {
+  concluded_ = step;
+  ++version_;
+}
+
+void Rendezvous::End(const absl::Status& status) {
+  if (end_) return;
+  end_ = status;
+  ++version_;
+}
+
+std::vector<std::string> Rendezvous::TakeNotices() { return std::exchange(notices_, {}); }
+
+bool Rendezvous::IsInGroup(int rank) const {
+  return std::binary_search(group_.ranks.begin(), group_.ranks.end(), rank);
+}
+
+bool Rendezvous::MayJoin(int rank, TimePoint now) const {
+  const Member& member = members_[rank];
+  // What it has reported may be from before it heard of its group.
+  const bool may_be_in_it =
+      IsInGroup(rank) && std::max(member.state.group, member.state.over) < group_.number;
+  return member.is_live && !member.state.is_in_it && !may_be_in_it && now >= member.suspended_until;
+}
+
+// Whether this job has had a group, under this rank 0 or the one before.
+bool Rendezvous::HasBegun() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return member.is_live && member.state.group > 0; }) ||
+         group_.number > 0;
+}
+
+TimePoint Rendezvous::Deadline() const {
+  return over_since_ + (HasBegun() ? options_.return_timeout : options_.connect_timeout);
+}
+
+void Rendezvous::Lose(int rank, const std::string& why, TimePoint now) {
+  Member& member = members_[rank];
+  member.is_live = false;
+  member.why_lost = why;
+  const std::string text = absl::StrCat(options_.rank_names[rank], " has gone: ", why);
+  notices_.push_back(text);
+  if (!group_.is_over && IsInGroup(rank)) Finish(text, now);
+}
+
+// They do not reach each other.
+void Rendezvous::Suspend(int rank, int other, TimePoint now) {
+  if (other < 0 || other >= rank_count_ || !members_[other].is_live) return;
+  const int higher = std::max(rank, other);
+  const std::string text =
+      absl::StrCat(options_.rank_names[rank], " does not reach ", options_.rank_names[other]);
+  notices_.push_back(text);
+  if (!group_.is_over) Finish(text, now);
+  int rest = 0;
+  for (int i = 0; i < rank_count_; ++i) {
+    rest += i != higher && members_[i].is_live && now >= members_[i].suspended_until;
+  }
+  if (rest >= options_.min_ranks) members_[higher].suspended_until = now + options_.suspension;
+}
+
+void Rendezvous::Finish(const std::string& why, TimePoint now) {
+  group_.is_over = true;
+  group_.why = why;
+  over_since_ = now;
+  ++version_;
+}
+
+void Rendezvous::Consider(TimePoint now) {
+  if (end_ || concluded_) return;
+  std::vector<int> ranks;
+  bool all_have_left = true, has_state = false;
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    const Member& member = members_[rank];
+    if (now >= member.suspended_until) members_[rank].suspended_until = TimePoint();
+    if (MayJoin(rank, now)) {
+      ranks.push_back(rank);
+      has_state = has_state || member.state.step;
+    } else if (member.is_live && now >= member.suspended_until) {
+      all_have_left = false;
+    }
+  }
+  if (!group_.is_over) {
+    for (const int rank : ranks) {
+      if (IsInGroup(rank)) continue;
+      Finish(absl::StrCat(options_.rank_names[rank], " takes part from now on"), now);
+      break;
+    }
+    return;
+  }
+  const bool are_enough = static_cast<int>(ranks.size()) >= options_.min_ranks;
+  const bool are_all = static_cast<int>(ranks.size()) == rank_count_;
+  const bool are_settled = group_.number > 0 || now >= over_since_ + options_.settle;
+  const bool is_time = now >= Deadline();
+  if (are_all || (are_enough && (is_time || (all_have_left && has_state && HasBegun() && are_settled)))) {
+    Form(std::move(ranks));
+  } else if (is_time) {
+    End(DeadlineExceeded("%s: waited %s in vain", DescribeMissing(), FormatAge(Deadline() - over_since_)));
+  }
+}
+
+void Rendezvous::Form(std::vector<int> ranks) {
+  const auto step = [&](int rank) { return members_[rank].state.step; };  // unset is lower than any
+  const auto by_step = [&](int a, int b) { return step(a) < step(b); };
+  const int source = *std::max_element(ranks.begin(), ranks.end(), by_step);
+  // Ranks of one group have the same bits after the same step. Those of an earlier one may have made that
+  // step with others.
+  const bool all_have_it = std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return step(rank) == step(source) && members_[rank].state.group == members_[source].state.group;
+  });
+  if (HasBegun() || static_cast<int>(ranks.size()) < rank_count_) {
+    const std::string from = step(source) ? absl::StrCat("step ", *step(source))
+                                          : "the beginning, since nobody has later parameters";
+    notices_.push_back(
+        absl::StrCat("going on from ", from, " with ", ranks.size(), " of ", rank_count_, " workers"));
+  }
+  group_ = {.number = next_number_++, .ranks = std::move(ranks), .is_over = false};
+  if (step(source) && !all_have_it) group_.source = source;
+  ++version_;
+}
+
+std::string Rendezvous::DescribeMissing() const {
+  std::string text;
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    const Member& member = members_[rank];
+    const std::string why = !member.was_live                        ? "has not connected"
+                            : !member.is_live                       ? "has gone: " + member.why_lost
+                            : member.state.is_in_it                 ? "does not leave its group"
+                            : member.suspended_until != TimePoint() ? "is not reached by another one"
+                                                                    : "";
+    if (!why.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", options_.rank_names[rank], " ", why);
+  }
+  return text;
+}
+
+}  // namespace muster

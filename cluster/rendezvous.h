@@ -1,0 +1,120 @@
+// Rendezvous: which ranks make up the group of an allreduce job. One per job, beside rank 0. The protocol as
+// a function: events and a time go in, state comes out; no threads, sockets, files or clocks.
+//
+// A group is over when one of its ranks has gone, is silent or has left it, and when a rank comes that is not
+// in it. All that live leave it then, with the parameters of the last step that they have made, and the next
+// group is made of them, under a higher number. Their steps may differ by one, and a rank that comes anew has
+// none: then one with the highest step is the source of the others' parameters.
+//
+// What ranks report is their whole state: a report makes up for all before.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace muster {
+
+struct RendezvousOptions {
+  std::vector<std::string> rank_names;  // "worker:1 (10.0.0.2:4000)"
+  int min_ranks = 1;                    // a group has at least so many
+  /// Of the first group that this one makes: higher than any that a process of rank 0 before it can have
+  /// given.
+  uint64_t first_number = 1;
+  /// Before the first group of a job all ranks are waited for, this long.
+  Duration connect_timeout = std::chrono::minutes(5);
+  /// Later it is waited for a group this long, and the job ends.
+  Duration return_timeout = std::chrono::minutes(10);
+  /// A rank is lost when nothing was heard of it for this long.
+  Duration lease = std::chrono::milliseconds(1500);
+  /// Where rank 0 was replaced: how long the others have to find it.
+  Duration settle = std::chrono::seconds(3);
+  /// Of two live ranks that do not reach each other the higher one stays out for this long, unless there
+  /// would be too few without it.
+  Duration suspension = std::chrono::seconds(10);
+};
+
+/// What a rank says of itself.
+struct RankState {
+  uint64_t group = 0;  // number of the newest that it was in; 0: none
+  bool is_in_it = false;
+  uint64_t over = 0;  // number of the newest that it knows to be over: it does not enter it, or one before
+  std::optional<uint64_t> step;    // of the parameters that it has; unset: it has none yet
+  std::optional<int> unreachable;  // a rank of that group whom it has tried to reach in vain
+};
+
+struct RankGroup {
+  uint64_t number = 0;        // 0: there was none
+  std::vector<int> ranks;     // ascending
+  std::optional<int> source;  // whose parameters the others get; unset: all have those of one step, or none
+  bool is_over = true;
+  std::string why;  // it is over
+};
+
+/// One thread at a time. A rank out of range is a bug.
+class Rendezvous {
+ public:
+  Rendezvous(const RendezvousOptions& options, TimePoint now);
+
+  /// Events. What changes because of them is read below. Tick comes several times within a lease.
+  /// A process of a rank has come, perhaps instead of another one; from its first report on it takes part.
+  void Connect(int rank, TimePoint now);
+  void Report(int rank, const RankState& state, TimePoint now);
+  /// `why`: "its connection was closed".
+  void Disconnect(int rank, const std::string& why, TimePoint now);
+  void Tick(TimePoint now);
+  /// All that there is to do is done, in `step` steps: no group is made any more.
+  void Conclude(uint64_t step);
+  /// There is no going on. The first one counts.
+  void End(const absl::Status& status);
+
+  /// Grows whenever group(), end() or concluded() change.
+  uint64_t version() const { return version_; }
+  const RankGroup& group() const { return group_; }
+  const std::optional<uint64_t>& concluded() const { return concluded_; }
+  /// For good. DeadlineExceeded, naming who is missing.
+  const std::optional<absl::Status>& end() const { return end_; }
+
+  bool is_live(int rank) const { return members_[rank].is_live; }
+
+  /// What people should read, since the last call.
+  std::vector<std::string> TakeNotices();
+
+ private:
+  struct Member {
+    bool is_live = false;  // it has reported, and is not silent
+    bool was_live = false;
+    TimePoint last_heard;
+    std::string why_lost;
+    RankState state;
+    TimePoint suspended_until;
+  };
+
+  bool IsInGroup(int rank) const;
+  bool MayJoin(int rank, TimePoint now) const;
+  bool HasBegun() const;
+  TimePoint Deadline() const;
+  void Lose(int rank, const std::string& why, TimePoint now);
+  void Suspend(int rank, int other, TimePoint now);
+  void Finish(const std::string& why, TimePoint now);
+  void Consider(TimePoint now);
+  void Form(std::vector<int> ranks);
+  std::string DescribeMissing() const;
+
+  const RendezvousOptions options_;
+  const int rank_count_;
+  std::vector<Member> members_;  // by rank
+  RankGroup group_;
+  uint64_t next_number_;  // higher than any that was heard of
+  TimePoint over_since_;  // there is no group since then
+  std::optional<uint64_t> concluded_;
+  std::optional<absl::Status> end_;
+  std::vector<std::string> notices_;
+  uint64_t version_ = 1;
+};
+
+}  // namespace muster

@@ -1,0 +1,436 @@
+#include "cluster/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class RendezvousTest : public testing::Test {
+ protected:
+  void Make(int ranks, int min_ranks) {
+    RendezvousOptions options{.min_ranks = min_ranks};
+    for (int rank = 0; rank < ranks; ++rank) options.rank_names.push_back("worker:" + std::to_string(rank));
+    rendezvous_.emplace(options, now_);
+    states_.assign(ranks, {});
+  }
+  void Come(int rank, RankState state = {}) {
+    states_[rank] = state;
+    if (group().is_over) states_[rank].over = group().number;
+    rendezvous_->Connect(rank, now_);
+    Report(rank);
+  }
+  void Report(int rank) { rendezvous_->Report(rank, states_[rank], now_); }
+  void Enter() {
+    for (const int rank : group().ranks) {
+      states_[rank] = {.group = group().number, .is_in_it = true};
+      Report(rank);
+    }
+  }
+  void Leave(int rank, std::optional<uint64_t> step, std::optional<int> unreachable = {}) {
+    states_[rank].is_in_it = false;
+    states_[rank].step = step;
+    states_[rank].unreachable = unreachable;
+    Report(rank);
+  }
+  // With signs of life of all who are live.
+  void Pass(Duration time) {
+    const TimePoint until = now_ + time;
+    while (now_ < until) {
+      now_ = std::min(until, now_ + milliseconds(250));
+      for (size_t rank = 0; rank < states_.size(); ++rank) {
+        if (rendezvous_->is_live(rank)) Report(rank);
+      }
+      rendezvous_->Tick(now_);
+    }
+  }
+  const RankGroup& group() const { return rendezvous_->group(); }
+  std::string End() const { return rendezvous_->end() ? rendezvous_->end()->ToString() : ""; }
+
+  TimePoint now_ = TimePoint() + std::chrono::hours(1);
+  std::optional<Rendezvous> rendezvous_;
+  std::vector<RankState> states_;
+};
+
+TEST_F(RendezvousTest, TheFirstGroupIsOfAll) {
+  Make(3, 1);
+  Come(0);
+  Come(2);
+  Pass(seconds(299));
+  EXPECT_TRUE(group().is_over);
+  Come(1);
+  EXPECT_FALSE(group().is_over);
+  EXPECT_EQ(group().number, 1u);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(group().source, std::nullopt);
+}
+
+TEST_F(RendezvousTest, AfterTheConnectTimeoutItIsOfThoseWhoAreThere) {
+  Make(3, 2);
+  Come(0);
+  Come(2);
+  Pass(seconds(301));
+  EXPECT_THAT(group().ranks, ElementsAre(0, 2));
+  EXPECT_THAT(rendezvous_->TakeNotices(), ElementsAre(HasSubstr("with 2 of 3 workers")));
+}
+
+TEST_F(RendezvousTest, OrTheJobEndsWithTheNamesOfTheOthers) {
+  Make(3, 3);
+  Come(0);
+  Pass(seconds(301));
+  EXPECT_TRUE(group().is_over);
+  EXPECT_THAT(End(), HasSubstr("DEADLINE_EXCEEDED: worker:1 has not connected; worker:2 has not connected"));
+}
+
+TEST_F(RendezvousTest, TheRestGoOnWithTheHighestStep) {
+  Make(3, 2);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  rendezvous_->Disconnect(1, "its connection was closed", now_);
+  EXPECT_TRUE(group().is_over);
+  EXPECT_EQ(group().why, "worker:1 has gone: its connection was closed");
+  Leave(0, 7);
+  EXPECT_TRUE(group().is_over) << "rank 2 has not left";
+  Leave(2, 8);
+  EXPECT_EQ(group().number, 2u);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 2));
+  EXPECT_EQ(group().source, 2);
+  Enter();
+  // It comes back with nothing.
+  Come(1);
+  EXPECT_TRUE(group().is_over);
+  Leave(0, 9);
+  Leave(2, 9);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(group().source, 0);
+  EXPECT_EQ(group().number, 3u);
+}
+
+TEST_F(RendezvousTest, NobodyIsASourceWhereAllHaveTheSame) {
+  Make(2, 1);
+  Come(0);
+  Come(1);
+  Enter();
+  Leave(0, 4);
+  EXPECT_EQ(group().why, "worker:0 has left the group");
+  Leave(1, 4);
+  EXPECT_EQ(group().number, 2u);
+  EXPECT_EQ(group().source, std::nullopt);
+}
+
+TEST_F(RendezvousTest, WhoIsSilentIsLostWithinTwoSeconds) {
+  Make(2, 1);
+  Come(0);
+  Come(1);
+  Enter();
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_FALSE(group().is_over);
+    now_ += milliseconds(250);
+    Report(0);
+    rendezvous_->Tick(now_);
+  }
+  EXPECT_TRUE(group().is_over);
+  EXPECT_THAT(group().why, HasSubstr("worker:1 has gone: nothing was heard of it"));
+  Leave(0, 3);
+  EXPECT_THAT(group().ranks, ElementsAre(0));
+  // It was only stopped, and takes its old group for the present one.
+  Enter();
+  Report(1);
+  EXPECT_FALSE(group().is_over) << "it still has to leave";
+  Leave(1, 3);
+  Leave(0, 5);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  EXPECT_EQ(group().source, 0);
+}
+
+TEST_F(RendezvousTest, TooFewWaitForTheReturn) {
+  Make(3, 3);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  rendezvous_->Disconnect(2, "its connection was closed", now_);
+  Leave(0, 5);
+  Leave(1, 5);
+  Pass(seconds(590));
+  EXPECT_TRUE(group().is_over);
+  EXPECT_EQ(End(), "");
+  Come(2);
+  EXPECT_FALSE(group().is_over);
+  EXPECT_EQ(group().source, 0);
+  Enter();
+  rendezvous_->Disconnect(2, "its connection was closed", now_);
+  Leave(0, 6);
+  Leave(1, 6);
+  Pass(seconds(601));
+  EXPECT_THAT(End(), HasSubstr("worker:2 has gone: its connection was closed: waited 10m"));
+}
+
+TEST_F(RendezvousTest, AReplacedRankZeroWaitsForTheOthersToFindIt) {
+  Make(3, 1);
+  Come(0);
+  Come(1, {.group = 8, .step = 40});
+  EXPECT_TRUE(group().is_over);
+  Pass(seconds(2));
+  EXPECT_TRUE(group().is_over);
+  Pass(seconds(1));
+  EXPECT_EQ(group().number, 9u);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  EXPECT_EQ(group().source, 1);
+}
+
+TEST_F(RendezvousTest, ThoseWithoutParametersWaitForOneWhoHasThem) {
+  Make(3, 1);
+  Come(0);
+  Come(1, {.group = 8});
+  Pass(seconds(20));
+  EXPECT_TRUE(group().is_over);
+  Come(2, {.group = 8, .step = 40});
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(group().source, 2);
+}
+
+TEST_F(RendezvousTest, OfTwoThatDoNotReachEachOtherTheHigherOneStaysOut) {
+  Make(3, 2);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  Leave(1, 5, 2);
+  EXPECT_EQ(group().why, "worker:1 does not reach worker:2");
+  Leave(2, 5, 1);
+  Leave(0, 5);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  Enter();
+  Pass(seconds(9));
+  EXPECT_FALSE(group().is_over);
+  Pass(seconds(2));
+  EXPECT_TRUE(group().is_over) << "it may try again";
+  Leave(0, 9);
+  Leave(1, 9);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+}
+
+TEST_F(RendezvousTest, UnlessThereWouldBeTooFew) {
+  Make(2, 2);
+  Come(0);
+  Come(1);
+  Enter();
+  Leave(0, 5, 1);
+  Leave(1, 5, 0);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  EXPECT_EQ(group().number, 2u);
+}
+
+TEST_F(RendezvousTest, NothingIsFormedWhenAllIsDone) {
+  Make(2, 1);
+  Come(0);
+  Come(1);
+  Enter();
+  rendezvous_->Conclude(100);
+  Leave(1, 100);
+  Leave(0, 100);
+  Pass(seconds(1000));
+  EXPECT_EQ(group().number, 1u);
+  EXPECT_EQ(End(), "");
+}
+
+// Ranks that die, stop, come back, lose their links and complain, at random. What they have is the step of
+// their parameters; a group makes steps while all of its ranks are in it.
+class Simulation {
+ public:
+  Simulation(int ranks, int min_ranks, uint64_t seed)
+      : random_(seed), processes_(ranks), min_ranks_(min_ranks) {
+    for (int rank = 0; rank < ranks; ++rank) options_.rank_names.push_back("worker:" + std::to_string(rank));
+    options_.min_ranks = min_ranks;
+    rendezvous_.emplace(options_, now_);
+    for (int rank = 0; rank < ranks; ++rank) Start(rank);
+  }
+
+  void Run(int events) {
+    for (int i = 0; i < events && !testing::Test::HasFailure(); ++i) {
+      now_ += milliseconds(random_() % 100);
+      Disturb();
+      GoOn();
+    }
+    // Without disturbances all are soon in one group.
+    is_calm_ = true;
+    for (Process& process : processes_) process.is_stopped = false;
+    for (size_t rank = 0; rank < processes_.size(); ++rank) {
+      if (!processes_[rank].is_up) Start(static_cast<int>(rank));
+    }
+    for (int i = 0; i < 300 && !testing::Test::HasFailure(); ++i) {
+      now_ += milliseconds(100);
+      GoOn();
+    }
+    const RankGroup& group = rendezvous_->group();
+    EXPECT_FALSE(rendezvous_->end().has_value()) << *rendezvous_->end();
+    EXPECT_FALSE(group.is_over) << group.why;
+    EXPECT_EQ(group.ranks.size(), processes_.size());
+    for (const Process& process : processes_) EXPECT_EQ(process.state.group, group.number);
+    EXPECT_EQ(processes_[0].step, processes_[1].step);
+  }
+
+  uint64_t groups() const { return formed_.size(); }
+
+ private:
+  struct Process {
+    bool is_up = false, is_stopped = false;
+    std::optional<uint64_t> step;
+    uint64_t made_in = 0;  // number of the group whose step it is: what its bits are
+    RankState state;
+  };
+
+  void Start(int rank) {
+    processes_[rank] = {.is_up = true};
+    if (rank == 0) {
+      // The coordinator goes with it: whoever is left comes again.
+      options_.first_number += 1'000'000;
+      rendezvous_.emplace(options_, now_);
+      for (size_t other = 1; other < processes_.size(); ++other) {
+        if (!processes_[other].is_up) continue;
+        Leave(other);
+        rendezvous_->Connect(static_cast<int>(other), now_);
+      }
+    }
+    rendezvous_->Connect(rank, now_);
+  }
+
+  void Leave(size_t rank) {
+    Process& process = processes_[rank];
+    process.state.is_in_it = false;
+    process.state.step = process.step;
+  }
+
+  void Disturb() {
+    const int rank = static_cast<int>(random_() % processes_.size());
+    Process& process = processes_[rank];
+    switch (random_() % 40) {
+      case 0:
+        if (!process.is_up) break;
+        process.is_up = false;
+        if (rank == 0) {
+          Start(0);
+        } else {
+          rendezvous_->Disconnect(rank, "its connection was closed", now_);
+        }
+        break;
+      case 1:
+      case 2:
+        if (!process.is_up) Start(rank);
+        break;
+      case 3:
+        if (rank > 0) process.is_stopped = true;
+        break;
+      case 4:
+      case 5:
+        process.is_stopped = false;
+        break;
+      case 6:
+        if (!process.is_up || process.is_stopped || !process.state.is_in_it) break;
+        Leave(rank);
+        process.state.unreachable = static_cast<int>(random_() % processes_.size());
+        break;
+      default:
+        break;
+    }
+  }
+
+  void GoOn() {
+    for (size_t rank = 0; rank < processes_.size(); ++rank) {
+      Process& process = processes_[rank];
+      if (!process.is_up || process.is_stopped) continue;
+      rendezvous_->Report(static_cast<int>(rank), process.state, now_);
+      Obey(rank);
+    }
+    rendezvous_->Tick(now_);
+    Check();
+    Train();
+  }
+
+  void Obey(size_t rank) {
+    const RankGroup& group = rendezvous_->group();
+    Process& process = processes_[rank];
+    if (process.state.is_in_it && (group.is_over || group.number != process.state.group)) Leave(rank);
+    if (group.is_over) process.state.over = group.number;
+    if (process.state.is_in_it || group.is_over || group.number <= process.state.group) return;
+    if (!std::binary_search(group.ranks.begin(), group.ranks.end(), rank)) return;
+    process.state = {.group = group.number, .is_in_it = true, .over = process.state.over};
+    if (!group.source && !process.step) {
+      process.step = process.made_in = 0;
+    } else if (group.source && static_cast<int>(rank) != *group.source) {
+      process.step = std::nullopt;  // until the source has given it
+    }
+  }
+
+  // All in the group: they have got the parameters, and some make a step that others may miss.
+  void Train() {
+    const RankGroup& group = rendezvous_->group();
+    if (group.is_over) return;
+    for (const int rank : group.ranks) {
+      const Process& process = processes_[rank];
+      if (!process.is_up || process.is_stopped || !process.state.is_in_it ||
+          process.state.group != group.number) {
+        return;
+      }
+    }
+    const std::optional<uint64_t> step = processes_[group.source.value_or(group.ranks[0])].step;
+    ASSERT_TRUE(step.has_value());
+    const uint64_t made_in = processes_[group.source.value_or(group.ranks[0])].made_in;
+    for (const int rank : group.ranks) {
+      Process& process = processes_[rank];
+      if (!process.step) {
+        process.step = step;
+        process.made_in = made_in;
+      }
+      EXPECT_EQ(process.step, step);
+      EXPECT_EQ(process.made_in, made_in);
+    }
+    const uint64_t next = *step + 1;
+    const bool is_whole = is_calm_ || random_() % 4 != 0;
+    for (const int rank : group.ranks) {
+      if (!is_whole && random_() % 2 == 0) continue;
+      processes_[rank].step = next;
+      processes_[rank].made_in = group.number;
+    }
+    if (!is_whole) Leave(group.ranks[random_() % group.ranks.size()]);
+  }
+
+  void Check() {
+    const RankGroup& group = rendezvous_->group();
+    if (group.number == 0 || group.is_over) return;
+    EXPECT_TRUE(std::is_sorted(group.ranks.begin(), group.ranks.end()));
+    EXPECT_GE(static_cast<int>(group.ranks.size()), min_ranks_);
+    const auto [place, is_new] = formed_.emplace(group.number, group.ranks);
+    EXPECT_EQ(place->second, group.ranks) << "two groups with the number " << group.number;
+    EXPECT_TRUE(!is_new || formed_.rbegin()->first == group.number) << "a number below an earlier one";
+  }
+
+  std::mt19937_64 random_;
+  TimePoint now_ = TimePoint() + std::chrono::hours(1);
+  RendezvousOptions options_;
+  std::optional<Rendezvous> rendezvous_;
+  std::vector<Process> processes_;
+  const int min_ranks_;
+  bool is_calm_ = false;
+  std::map<uint64_t, std::vector<int>> formed_;
+};
+
+TEST(RendezvousSimulation, AllEndUpInOneGroup) {
+  uint64_t groups = 0;
+  for (uint64_t seed = 0; seed < 1000 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    const int ranks = 2 + static_cast<int>(seed % 5);
+    Simulation simulation(ranks, 1 + static_cast<int>(seed % ranks), seed);
+    simulation.Run(500);
+    groups += simulation.groups();
+  }
+  EXPECT_GT(groups, 10'000u);
+}
+
+}  // namespace
+}  // namespace muster
