@@ -30,6 +30,7 @@ void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
   member.state = state;
   next_number_ = std::max(next_number_, state.group + 1);
   if (was_missing) notices_.push_back(absl::StrCat(options_.rank_names[rank], " is back"));
+  if (IsInGroup(rank) && state.group == group_.number && state.has_met) has_met_ = true;
   if (IsInGroup(rank) && has_left() && !had_left) {
     if (state.unreachable) Suspend(rank, *state.unreachable, now);
     if (!group_.is_over) Finish(absl::StrCat(options_.rank_names[rank], " has left the group"), now);
@@ -92,7 +93,7 @@ void Rendezvous::Lose(int rank, const std::string& why, TimePoint now) {
   member.is_live = false;
   member.why_lost = why;
   const std::string text = absl::StrCat(options_.rank_names[rank], " has gone: ", why);
-  notices_.push_back(text);
+  if (!end_ && !concluded_) notices_.push_back(text);
   if (!group_.is_over && IsInGroup(rank)) Finish(text, now);
 }
 
@@ -114,7 +115,7 @@ void Rendezvous::Suspend(int rank, int other, TimePoint now) {
 void Rendezvous::Finish(const std::string& why, TimePoint now) {
   group_.is_over = true;
   group_.why = why;
-  over_since_ = now;
+  if (has_met_) over_since_ = now;
   ++version_;
 }
 
@@ -127,7 +128,7 @@ void Rendezvous::Consider(TimePoint now) {
     if (now >= member.suspended_until) members_[rank].suspended_until = TimePoint();
     if (MayJoin(rank, now)) {
       ranks.push_back(rank);
-      has_state = has_state || member.state.step;
+      has_state = has_state || member.state.parameters;
     } else if (member.is_live && now >= member.suspended_until) {
       all_have_left = false;
     }
@@ -144,7 +145,10 @@ void Rendezvous::Consider(TimePoint now) {
   const bool are_all = static_cast<int>(ranks.size()) == rank_count_;
   const bool are_settled = group_.number > 0 || now >= over_since_ + options_.settle;
   const bool is_time = now >= Deadline();
-  if (are_all || (are_enough && (is_time || (all_have_left && has_state && HasBegun() && are_settled)))) {
+  if (is_time && group_.number > 0 && !has_met_) {
+    End(DeadlineExceeded("%s: tried for %s in vain", group_.why, FormatAge(now - over_since_)));
+  } else if (are_all ||
+             (are_enough && (is_time || (all_have_left && has_state && HasBegun() && are_settled)))) {
     Form(std::move(ranks));
   } else if (is_time) {
     End(DeadlineExceeded("%s: waited %s in vain", DescribeMissing(), FormatAge(Deadline() - over_since_)));
@@ -152,22 +156,21 @@ void Rendezvous::Consider(TimePoint now) {
 }
 
 void Rendezvous::Form(std::vector<int> ranks) {
-  const auto step = [&](int rank) { return members_[rank].state.step; };  // unset is lower than any
-  const auto by_step = [&](int a, int b) { return step(a) < step(b); };
-  const int source = *std::max_element(ranks.begin(), ranks.end(), by_step);
-  // Ranks of one group have the same bits after the same step. Those of an earlier one may have made that
-  // step with others.
-  const bool all_have_it = std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-    return step(rank) == step(source) && members_[rank].state.group == members_[source].state.group;
-  });
+  const auto parameters = [&](int rank) { return members_[rank].state.parameters; };  // none is lowest
+  const int source = *std::max_element(ranks.begin(), ranks.end(),
+                                       [&](int a, int b) { return parameters(a) < parameters(b); });
+  const bool all_have_it = std::all_of(ranks.begin(), ranks.end(),
+                                       [&](int rank) { return parameters(rank) == parameters(source); });
   if (HasBegun() || static_cast<int>(ranks.size()) < rank_count_) {
-    const std::string from = step(source) ? absl::StrCat("step ", *step(source))
-                                          : "the beginning, since nobody has later parameters";
+    const std::string from = parameters(source) ? absl::StrCat("step ", parameters(source)->step)
+                                                : "the beginning, since nobody has later parameters";
     notices_.push_back(
         absl::StrCat("going on from ", from, " with ", ranks.size(), " of ", rank_count_, " workers"));
   }
-  group_ = {.number = next_number_++, .ranks = std::move(ranks), .is_over = false};
-  if (step(source) && !all_have_it) group_.source = source;
+  group_ = {
+      .number = next_number_++, .ranks = std::move(ranks), .is_over = false, .why = std::move(group_.why)};
+  has_met_ = false;
+  if (!all_have_it) group_.source = source;
   ++version_;
 }
 

@@ -38,21 +38,29 @@ struct RendezvousOptions {
   Duration suspension = std::chrono::seconds(10);
 };
 
+/// Which parameters a rank has: of equal versions the bits are equal.
+struct ParametersVersion {
+  uint64_t step = 0;
+  uint64_t group = 0;  // number of the last one in which they were made, or found to be the others'
+  friend auto operator<=>(const ParametersVersion&, const ParametersVersion&) = default;
+};
+
 /// What a rank says of itself.
 struct RankState {
   uint64_t group = 0;  // number of the newest that it was in; 0: none
   bool is_in_it = false;
-  uint64_t over = 0;  // number of the newest that it knows to be over: it does not enter it, or one before
-  std::optional<uint64_t> step;    // of the parameters that it has; unset: it has none yet
-  std::optional<int> unreachable;  // a rank of that group whom it has tried to reach in vain
+  bool has_met = false;  // all the others of that group
+  uint64_t over = 0;     // number of the newest that it knows to be over: it does not enter it, or one before
+  std::optional<ParametersVersion> parameters;  // while it is in none
+  std::optional<int> unreachable;               // a rank of that group whom it has tried to reach in vain
 };
 
 struct RankGroup {
   uint64_t number = 0;        // 0: there was none
   std::vector<int> ranks;     // ascending
-  std::optional<int> source;  // whose parameters the others get; unset: all have those of one step, or none
+  std::optional<int> source;  // whose parameters the others get; unset: all have the same, or none
   bool is_over = true;
-  std::string why;  // it is over
+  std::string why;  // it is over, or the one before it is
 };
 
 /// One thread at a time. A rank out of range is a bug.
@@ -110,7 +118,8 @@ class Rendezvous {
   std::vector<Member> members_;  // by rank
   RankGroup group_;
   uint64_t next_number_;  // higher than any that was heard of
-  TimePoint over_since_;  // there is no group since then
+  bool has_met_ = false;  // group_: it could do something
+  TimePoint over_since_;  // no group could do anything since then
   std::optional<uint64_t> concluded_;
   std::optional<absl::Status> end_;
   std::vector<std::string> notices_;

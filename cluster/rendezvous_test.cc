@@ -6,6 +6,8 @@
 #include <map>
 #include <random>
 
+#include "base/random.h"
+
 namespace muster {
 namespace {
 
@@ -31,13 +33,14 @@ class RendezvousTest : public testing::Test {
   void Report(int rank) { rendezvous_->Report(rank, states_[rank], now_); }
   void Enter() {
     for (const int rank : group().ranks) {
-      states_[rank] = {.group = group().number, .is_in_it = true};
+      states_[rank] = {.group = group().number, .is_in_it = true, .has_met = true};
       Report(rank);
     }
   }
-  void Leave(int rank, std::optional<uint64_t> step, std::optional<int> unreachable = {}) {
+  // With the parameters of a step that was made in this group.
+  void Leave(int rank, uint64_t step, std::optional<int> unreachable = {}) {
     states_[rank].is_in_it = false;
-    states_[rank].step = step;
+    states_[rank].parameters = {.step = step, .group = states_[rank].group};
     states_[rank].unreachable = unreachable;
     Report(rank);
   }
@@ -175,7 +178,7 @@ TEST_F(RendezvousTest, TooFewWaitForTheReturn) {
 TEST_F(RendezvousTest, AReplacedRankZeroWaitsForTheOthersToFindIt) {
   Make(3, 1);
   Come(0);
-  Come(1, {.group = 8, .step = 40});
+  Come(1, {.group = 8, .parameters = {{.step = 40, .group = 8}}});
   EXPECT_TRUE(group().is_over);
   Pass(seconds(2));
   EXPECT_TRUE(group().is_over);
@@ -191,7 +194,7 @@ TEST_F(RendezvousTest, ThoseWithoutParametersWaitForOneWhoHasThem) {
   Come(1, {.group = 8});
   Pass(seconds(20));
   EXPECT_TRUE(group().is_over);
-  Come(2, {.group = 8, .step = 40});
+  Come(2, {.group = 8, .parameters = {{.step = 40, .group = 8}}});
   EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
   EXPECT_EQ(group().source, 2);
 }
@@ -224,6 +227,20 @@ TEST_F(RendezvousTest, UnlessThereWouldBeTooFew) {
   Leave(1, 5, 0);
   EXPECT_THAT(group().ranks, ElementsAre(0, 1));
   EXPECT_EQ(group().number, 2u);
+}
+
+TEST_F(RendezvousTest, ThoseWhoNeverMeetDoNotTryForEver) {
+  Make(2, 2);
+  Come(0);
+  Come(1);
+  for (int i = 0; i < 601 / 5; ++i) {
+    EXPECT_EQ(End(), "");
+    for (const int rank : {0, 1}) states_[rank] = {.group = group().number, .is_in_it = true};
+    Pass(seconds(5));
+    Leave(0, 0, 1);
+    Leave(1, 0);
+  }
+  EXPECT_THAT(End(), HasSubstr("worker:0 does not reach worker:1: tried for 10m"));
 }
 
 TEST_F(RendezvousTest, NothingIsFormedWhenAllIsDone) {
@@ -272,7 +289,7 @@ class Simulation {
     EXPECT_FALSE(group.is_over) << group.why;
     EXPECT_EQ(group.ranks.size(), processes_.size());
     for (const Process& process : processes_) EXPECT_EQ(process.state.group, group.number);
-    EXPECT_EQ(processes_[0].step, processes_[1].step);
+    EXPECT_EQ(processes_[0].parameters, processes_[1].parameters);
   }
 
   uint64_t groups() const { return formed_.size(); }
@@ -280,8 +297,8 @@ class Simulation {
  private:
   struct Process {
     bool is_up = false, is_stopped = false;
-    std::optional<uint64_t> step;
-    uint64_t made_in = 0;  // number of the group whose step it is: what its bits are
+    std::optional<ParametersVersion> parameters;
+    uint64_t bits = 0;  // a digest of the steps that were made, and in which groups
     RankState state;
   };
 
@@ -303,7 +320,7 @@ class Simulation {
   void Leave(size_t rank) {
     Process& process = processes_[rank];
     process.state.is_in_it = false;
-    process.state.step = process.step;
+    process.state.parameters = process.parameters;
   }
 
   void Disturb() {
@@ -359,12 +376,10 @@ class Simulation {
     if (group.is_over) process.state.over = group.number;
     if (process.state.is_in_it || group.is_over || group.number <= process.state.group) return;
     if (!std::binary_search(group.ranks.begin(), group.ranks.end(), rank)) return;
-    process.state = {.group = group.number, .is_in_it = true, .over = process.state.over};
-    if (!group.source && !process.step) {
-      process.step = process.made_in = 0;
-    } else if (group.source && static_cast<int>(rank) != *group.source) {
-      process.step = std::nullopt;  // until the source has given it
-    }
+    process.state = {.group = group.number, .is_in_it = true, .has_met = true, .over = process.state.over};
+    if (group.source || process.parameters) return;
+    process.parameters = {.step = 0, .group = group.number};
+    process.bits = 0;
   }
 
   // All in the group: they have got the parameters, and some make a step that others may miss.
@@ -378,24 +393,23 @@ class Simulation {
         return;
       }
     }
-    const std::optional<uint64_t> step = processes_[group.source.value_or(group.ranks[0])].step;
-    ASSERT_TRUE(step.has_value());
-    const uint64_t made_in = processes_[group.source.value_or(group.ranks[0])].made_in;
+    const Process source = processes_[group.source.value_or(group.ranks[0])];
+    ASSERT_TRUE(source.parameters.has_value());
     for (const int rank : group.ranks) {
       Process& process = processes_[rank];
-      if (!process.step) {
-        process.step = step;
-        process.made_in = made_in;
+      if (group.source && random_() % 8 == 0 && !is_calm_) return Leave(rank);  // before it has got them
+      if (group.source) {
+        process.bits = source.bits;
+      } else {
+        EXPECT_EQ(process.bits, source.bits);
       }
-      EXPECT_EQ(process.step, step);
-      EXPECT_EQ(process.made_in, made_in);
+      process.parameters = {.step = source.parameters->step, .group = group.number};
     }
-    const uint64_t next = *step + 1;
     const bool is_whole = is_calm_ || random_() % 4 != 0;
     for (const int rank : group.ranks) {
       if (!is_whole && random_() % 2 == 0) continue;
-      processes_[rank].step = next;
-      processes_[rank].made_in = group.number;
+      ++processes_[rank].parameters->step;
+      processes_[rank].bits = Mix64(source.bits ^ group.number);
     }
     if (!is_whole) Leave(group.ranks[random_() % group.ranks.size()]);
   }

@@ -1,7 +1,8 @@
 #include "collective/peer_links.h"
 
+#include <absl/strings/cord.h>
+#include <absl/strings/numbers.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,18 @@ namespace {
 
 // So that both directions get on, and what was received is in cache.
 constexpr size_t kMostAtOnce = 256 << 10;
+
+// A kernel that acknowledges nothing for so long, keepalives included, is not reached any more.
+constexpr Duration kSilence = std::chrono::seconds(3);
+constexpr Duration kLook = std::chrono::milliseconds(500);
+
+constexpr char kUnreachable[] = "muster/unreachable";
+
+// `status`, because of that rank.
+absl::Status WithUnreachable(absl::Status status, int rank) {
+  status.SetPayload(kUnreachable, absl::Cord(std::to_string(rank)));
+  return status;
+}
 
 }  // namespace
 
@@ -22,8 +35,10 @@ absl::Status PeerLinks::Connect(const std::set<int>& ranks, TimePoint deadline) 
   // Lower ranks first: rank 0 only accepts, so that no two ever wait for each other.
   for (const int rank : ranks) {
     if (rank == identity_.rank || streams_.contains(rank)) continue;
-    auto stream = rank < identity_.rank ? Dial(identity_, rank, listener_.tls().get(), deadline, interrupt_)
+    auto stream = rank < identity_.rank ? Dial(identity_.members[rank], MakeHello(identity_),
+                                               listener_.tls().get(), deadline, interrupt_)
                                         : listener_.Accept(identity_, rank, deadline, interrupt_);
+    if (absl::IsUnavailable(stream.status())) return WithUnreachable(stream.status(), rank);
     MUSTER_RETURN_IF_ERROR(stream.status());
     streams_[rank] = *std::move(stream);
   }
@@ -69,10 +84,24 @@ absl::Status PeerLinks::Drive(Flow& flow, int send_to, int receive_from) {
       return DeadlineExceeded("%s has not done its part for %s", Describe(identity_.members[silent]),
                               FormatAge(timeout_));
     }
-    MUSTER_RETURN_IF_ERROR(Sleep(to, from, !flow.ToSend().empty(), !flow.Room().empty(), deadline));
+    MUSTER_RETURN_IF_ERROR(
+        Sleep(to, from, !flow.ToSend().empty(), !flow.Room().empty(), std::min(deadline, start + kLook)));
+    for (const int rank : {send_to, receive_from}) {
+      if (SilenceOf(*streams_.at(rank)) < kSilence) continue;
+      return WithUnreachable(Unavailable("%s is not reached any more: nothing has come from its host for %s",
+                                         Describe(identity_.members[rank]), FormatAge(kSilence)),
+                             rank);
+    }
     spin_.Slept(Now() - start);
   }
   return absl::OkStatus();
+}
+
+std::optional<int> UnreachablePosition(const absl::Status& status) {
+  const auto rank = status.GetPayload(kUnreachable);
+  int position = 0;
+  if (!rank || !absl::SimpleAtoi(std::string(*rank), &position)) return std::nullopt;
+  return position;
 }
 
 absl::Status PeerLinks::Sleep(const PeerStream& to, const PeerStream& from, bool sends, bool receives,

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -42,8 +43,8 @@ class PeerLinks {
   /// a call that is as far as this one.
   absl::Status Connect(const std::set<int>& ranks, TimePoint deadline);
 
-  /// Until the flow is done. Unavailable: a peer that the text names has gone; DeadlineExceeded: nothing came
-  /// from the peer that it names.
+  /// Until the flow is done. Unavailable: a peer that the text names has gone, or its host does not answer
+  /// any more; DeadlineExceeded: nothing came from the peer that it names.
   absl::Status Drive(Flow& flow, int send_to, int receive_from);
 
   const GroupIdentity& identity() const { return identity_; }
@@ -61,5 +62,9 @@ class PeerLinks {
   Spin spin_;
   Traffic traffic_;
 };
+
+/// The place in its group of the rank that could not be reached, where that is why something failed: its
+/// kernel, and not only the process, does not answer.
+std::optional<int> UnreachablePosition(const absl::Status& status);
 
 }  // namespace muster

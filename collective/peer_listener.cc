@@ -15,12 +15,13 @@
 namespace muster {
 namespace {
 
-constexpr uint32_t kVersion = 1;
-constexpr size_t kMaxMessageBytes = 1024;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kMaxPending = 256;
 constexpr Duration kHelloTimeout = std::chrono::seconds(10);
 constexpr Duration kAcceptAgain = std::chrono::milliseconds(10);
 constexpr Duration kRedial = std::chrono::milliseconds(50);
+// The kernel would wait ever longer before it tries again.
+constexpr Duration kDialTimeout = std::chrono::seconds(2);
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
@@ -36,67 +37,60 @@ absl::StatusOr<Addresses> Resolve(const std::string& address, int flags) {
   return Addresses(list);
 }
 
-absl::Status InterruptedError() { return Cancelled("the group was given up"); }
-
-// Until `stream` may go on.
-absl::Status AwaitStream(const PeerStream& stream, short events, TimePoint deadline,
-                         const Interrupt& interrupt) {
-  pollfd fds[] = {{.fd = stream.fd(), .events = events, .revents = 0},
-                  {.fd = interrupt.fd(), .events = POLLIN, .revents = 0}};
-  const int ready = ::poll(fds, 2, MillisecondsUntil(deadline));
-  if (interrupt.is_set()) return InterruptedError();
-  return ready == 0 ? DeadlineExceeded("it does not answer") : absl::OkStatus();
-}
-
-template <typename Message>
-std::string Framed(const Message& message) {
-  const std::string bytes = message.SerializeAsString();
-  const auto size = static_cast<uint32_t>(bytes.size());
-  std::string framed(4, '\0');
-  for (int i = 0; i < 4; ++i) framed[i] = static_cast<char>(size >> (8 * i));
-  return framed + bytes;
-}
-
-// Reads no byte beyond the message. True: `message` is whole.
-template <typename Message>
-absl::StatusOr<bool> ReceiveMessage(PeerStream& stream, std::string& received, Message& message) {
-  while (true) {
-    size_t wanted = 4;
-    if (received.size() >= 4) {
-      for (int i = 0; i < 4; ++i) wanted += static_cast<size_t>(static_cast<uint8_t>(received[i])) << (8 * i);
-      if (wanted > kMaxMessageBytes) return InvalidArgument("it does not speak this protocol");
-      if (received.size() == wanted) break;
-    }
-    std::byte room[kMaxMessageBytes];
-    MUSTER_ASSIGN_OR_RETURN(const size_t got, stream.Receive({room, wanted - received.size()}));
-    if (got == 0) return false;
-    received.append(reinterpret_cast<const char*>(room), got);
-  }
-  if (!message.ParseFromArray(received.data() + 4, static_cast<int>(received.size() - 4))) {
-    return InvalidArgument("it does not speak this protocol");
-  }
-  return true;
-}
-
-template <typename Message>
-absl::Status SendMessage(PeerStream& stream, const Message& message, TimePoint deadline,
-                         const Interrupt& interrupt) {
-  const std::string framed = Framed(message);
-  std::span<const std::byte> rest = std::as_bytes(std::span(framed));
-  while (!rest.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(const size_t sent, stream.Send(rest));
-    rest = rest.subspan(sent);
-    if (sent == 0) MUSTER_RETURN_IF_ERROR(AwaitStream(stream, stream.events_to_send(), deadline, interrupt));
-  }
-  return absl::OkStatus();
-}
-
 std::string WrongVersion(uint32_t theirs) {
   return absl::StrFormat("it speaks version %d of this protocol, the other rank %d: the same build?",
                          kVersion, theirs);
 }
 
-// What speaks against the one who says this hello; empty: nothing.
+// One attempt.
+absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
+                                                     const collective::PeerHello& hello,
+                                                     const TlsContext* tls, TimePoint deadline,
+                                                     const Interrupt& interrupt) {
+  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(member.address, 0));
+  UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() || (::connect(fd.get(), list->ai_addr, list->ai_addrlen) != 0 && errno != EINPROGRESS)) {
+    return Unavailable("%s", std::strerror(errno));
+  }
+  MUSTER_ASSIGN_OR_RETURN(auto stream, OpenPeerStream(std::move(fd), tls, StreamEnd::kDialed));
+  const absl::Status connects =
+      AwaitStream(*stream, POLLOUT, std::min(deadline, Now() + kDialTimeout), interrupt);
+  if (absl::IsDeadlineExceeded(connects)) return Unavailable("%s", std::string(connects.message()));
+  MUSTER_RETURN_IF_ERROR(connects);
+  int error = 0;
+  socklen_t size = sizeof error;
+  (void)::getsockopt(stream->fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return Unavailable("%s", std::strerror(error));
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(const bool has_greeted, stream->Greet());
+    if (has_greeted) break;
+    MUSTER_RETURN_IF_ERROR(AwaitStream(*stream, stream->events_to_receive(), deadline, interrupt));
+  }
+  MUSTER_RETURN_IF_ERROR(stream->CheckPeerName(TlsName(member.task)));
+  MessageStream messages(std::move(stream));
+  MUSTER_RETURN_IF_ERROR(messages.Send(hello, deadline, interrupt));
+  collective::PeerHelloReply reply;
+  MUSTER_RETURN_IF_ERROR(messages.Await(reply, deadline, interrupt));
+  if (!reply.refusal().empty()) return FailedPrecondition("%s", reply.refusal());
+  return messages.Release();
+}
+
+}  // namespace
+
+std::string Describe(const GroupMember& member) {
+  return absl::StrFormat("%s (%s)", TaskName(member.task), member.address);
+}
+
+collective::PeerHello MakeHello(const GroupIdentity& ours) {
+  collective::PeerHello hello;
+  hello.set_version(kVersion);
+  hello.set_generation(ours.generation);
+  hello.set_rank(static_cast<uint32_t>(ours.rank));
+  hello.set_size(static_cast<uint32_t>(ours.members.size()));
+  hello.set_fingerprint(ours.fingerprint);
+  return hello;
+}
+
 std::string Refusal(const GroupIdentity& ours, const collective::PeerHello& theirs) {
   if (theirs.size() != ours.members.size()) {
     return absl::StrFormat("it is one of %d ranks, the other rank one of %d", ours.members.size(),
@@ -109,52 +103,6 @@ std::string Refusal(const GroupIdentity& ours, const collective::PeerHello& thei
         ours.fingerprint, theirs.fingerprint());
   }
   return "";
-}
-
-// One attempt.
-absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupIdentity& ours, int rank,
-                                                     const TlsContext* tls, TimePoint deadline,
-                                                     const Interrupt& interrupt) {
-  const GroupMember& member = ours.members[rank];
-  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(member.address, 0));
-  UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid() || (::connect(fd.get(), list->ai_addr, list->ai_addrlen) != 0 && errno != EINPROGRESS)) {
-    return Unavailable("%s", std::strerror(errno));
-  }
-  MUSTER_ASSIGN_OR_RETURN(auto stream, OpenPeerStream(std::move(fd), tls, StreamEnd::kDialed));
-  MUSTER_RETURN_IF_ERROR(AwaitStream(*stream, POLLOUT, deadline, interrupt));
-  int error = 0;
-  socklen_t size = sizeof error;
-  (void)::getsockopt(stream->fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) return Unavailable("%s", std::strerror(error));
-  while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const bool has_greeted, stream->Greet());
-    if (has_greeted) break;
-    MUSTER_RETURN_IF_ERROR(AwaitStream(*stream, stream->events_to_receive(), deadline, interrupt));
-  }
-  MUSTER_RETURN_IF_ERROR(stream->CheckPeerName(TlsName(member.task)));
-  collective::PeerHello hello;
-  hello.set_version(kVersion);
-  hello.set_generation(ours.generation);
-  hello.set_rank(static_cast<uint32_t>(ours.rank));
-  hello.set_size(static_cast<uint32_t>(ours.members.size()));
-  hello.set_fingerprint(ours.fingerprint);
-  MUSTER_RETURN_IF_ERROR(SendMessage(*stream, hello, deadline, interrupt));
-  std::string received;
-  collective::PeerHelloReply reply;
-  while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const bool is_whole, ReceiveMessage(*stream, received, reply));
-    if (is_whole) break;
-    MUSTER_RETURN_IF_ERROR(AwaitStream(*stream, stream->events_to_receive(), deadline, interrupt));
-  }
-  if (!reply.refusal().empty()) return FailedPrecondition("%s", reply.refusal());
-  return stream;
-}
-
-}  // namespace
-
-std::string Describe(const GroupMember& member) {
-  return absl::StrFormat("%s (%s)", TaskName(member.task), member.address);
 }
 
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Listen(const std::string& address,
@@ -195,9 +143,9 @@ void PeerListener::Run(const std::stop_token& stop) {
     const bool has_room = pending_.size() < kMaxPending;
     fds.push_back({.fd = has_room ? socket_.get() : -1, .events = POLLIN, .revents = 0});
     TimePoint wake = Now() + std::chrono::hours(1);
-    for (const Pending& pending : pending_) {
-      fds.push_back(
-          {.fd = pending.stream->fd(), .events = pending.stream->events_to_receive(), .revents = 0});
+    for (Pending& pending : pending_) {
+      const PeerStream& stream = pending.messages.stream();
+      fds.push_back({.fd = stream.fd(), .events = stream.events_to_receive(), .revents = 0});
       wake = std::min(wake, pending.deadline);
     }
     (void)::poll(fds.data(), fds.size(), pending_.empty() ? -1 : MillisecondsUntil(wake));
@@ -216,20 +164,22 @@ void PeerListener::AcceptPending() {
       return;
     }
     auto stream = OpenPeerStream(std::move(fd), tls_.get(), StreamEnd::kAccepted);
-    if (stream.ok()) pending_.push_back({*std::move(stream), Now() + kHelloTimeout, false, ""});
+    if (stream.ok()) {
+      pending_.push_back({.messages = MessageStream(*std::move(stream)), .deadline = Now() + kHelloTimeout});
+    }
   }
 }
 
 // False: it is pending no more.
 bool PeerListener::GoOn(Pending& pending) {
   if (!pending.has_greeted) {
-    const absl::StatusOr<bool> has_greeted = pending.stream->Greet();
+    const absl::StatusOr<bool> has_greeted = pending.messages.stream().Greet();
     if (!has_greeted.ok()) return false;
     if (!*has_greeted) return true;
     pending.has_greeted = true;
   }
   collective::PeerHello hello;
-  const absl::StatusOr<bool> is_whole = ReceiveMessage(*pending.stream, pending.received, hello);
+  const absl::StatusOr<bool> is_whole = pending.messages.Receive(hello);
   if (!is_whole.ok()) return false;
   if (*is_whole) Arrive(pending, std::move(hello));
   return !*is_whole;
@@ -239,15 +189,25 @@ void PeerListener::Arrive(Pending& pending, collective::PeerHello hello) {
   if (hello.version() != kVersion) {
     collective::PeerHelloReply reply;
     reply.set_refusal(WrongVersion(hello.version()));
-    const std::string framed = Framed(reply);
-    (void)pending.stream->Send(std::as_bytes(std::span(framed)));
+    pending.messages.Queue(reply);
+    (void)pending.messages.Flush();
     return;
   }
   const std::lock_guard lock(mutex_);
-  const uint32_t rank = hello.rank();
+  Arrival arrival{std::move(hello), std::move(pending.messages)};
+  if (arrival.hello.is_to_rendezvous()) {
+    if (to_rendezvous_) to_rendezvous_(std::move(arrival));
+    return;
+  }
+  const uint32_t rank = arrival.hello.rank();
   if (arrivals_.size() >= kMaxPending && !arrivals_.contains(rank)) return;
-  arrivals_[rank] = {std::move(hello), std::move(pending.stream)};
+  arrivals_.insert_or_assign(rank, std::move(arrival));
   has_arrived_.notify_all();
+}
+
+void PeerListener::SetRendezvous(std::function<void(Arrival)> to_rendezvous) {
+  const std::lock_guard lock(mutex_);
+  to_rendezvous_ = std::move(to_rendezvous);
 }
 
 absl::StatusOr<std::unique_ptr<PeerStream>> PeerListener::Accept(const GroupIdentity& ours, int rank,
@@ -259,7 +219,7 @@ absl::StatusOr<std::unique_ptr<PeerStream>> PeerListener::Accept(const GroupIden
   while (true) {
     const auto found = arrivals_.find(static_cast<uint32_t>(rank));
     if (found == arrivals_.end() || found->second.hello.generation() > ours.generation) {
-      if (interrupt.is_set()) return InterruptedError();
+      if (interrupt.is_set()) return Cancelled("the group was given up");
       if (Now() >= deadline) return DeadlineExceeded("%s has not connected", Describe(member));
       has_arrived_.wait_until(lock, std::min(deadline, Now() + kLook));
       continue;
@@ -270,38 +230,38 @@ absl::StatusOr<std::unique_ptr<PeerStream>> PeerListener::Accept(const GroupIden
     lock.unlock();
     collective::PeerHelloReply reply;
     reply.set_refusal(Refusal(ours, arrival.hello));
-    absl::Status status = arrival.stream->CheckPeerName(TlsName(member.task));
-    if (status.ok()) status = SendMessage(*arrival.stream, reply, deadline, interrupt);
+    absl::Status status = arrival.messages.stream().CheckPeerName(TlsName(member.task));
+    if (status.ok()) status = arrival.messages.Send(reply, deadline, interrupt);
     if (!status.ok()) {  // it dials again, unless it is somebody else
       spdlog::warn("who connected as {} is hung up on: {}", TaskName(member.task),
                    std::string(status.message()));
       lock.lock();
       continue;
     }
-    if (reply.refusal().empty()) return std::move(arrival.stream);
+    if (reply.refusal().empty()) return arrival.messages.Release();
     return FailedPrecondition("refused %s: this rank says of itself that %s", Describe(member),
                               reply.refusal());
   }
 }
 
-absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupIdentity& ours, int rank, const TlsContext* tls,
+absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupMember& member,
+                                                 const collective::PeerHello& hello, const TlsContext* tls,
                                                  TimePoint deadline, const Interrupt& interrupt) {
-  const std::string name = Describe(ours.members[rank]);
   while (true) {
-    auto stream = DialOnce(ours, rank, tls, deadline, interrupt);
+    auto stream = DialOnce(member, hello, tls, deadline, interrupt);
     if (stream.ok()) return stream;
     const absl::Status& status = stream.status();
     if (absl::IsFailedPrecondition(status)) {
-      return FailedPrecondition("refused by %s: %s", name, std::string(status.message()));
+      return FailedPrecondition("refused by %s: %s", Describe(member), std::string(status.message()));
     }
-    if (!absl::IsUnavailable(status)) return Annotate(status, name);
+    if (!absl::IsUnavailable(status)) return Annotate(status, Describe(member));
+    if (Now() >= deadline) {
+      return Unavailable("%s cannot be reached: %s", Describe(member), std::string(status.message()));
+    }
     const TimePoint again = std::min(deadline, Now() + kRedial);
     pollfd fd{.fd = interrupt.fd(), .events = POLLIN, .revents = 0};
     (void)::poll(&fd, 1, MillisecondsUntil(again));
-    if (interrupt.is_set()) return InterruptedError();
-    if (Now() >= deadline) {
-      return DeadlineExceeded("%s cannot be reached: %s", name, std::string(status.message()));
-    }
+    if (interrupt.is_set()) return Cancelled("the group was given up");
   }
 }
 

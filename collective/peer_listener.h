@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "cluster/cluster_spec.h"
 #include "collective/interrupt.h"
+#include "collective/message_stream.h"
 #include "collective/peer_stream.h"
 #include "proto/collective.pb.h"
 
@@ -35,9 +37,19 @@ struct GroupIdentity {
   uint64_t fingerprint = 0;
 };
 
+/// What a rank says first, to a group; and what speaks against one who says this. Empty: nothing.
+collective::PeerHello MakeHello(const GroupIdentity& ours);
+std::string Refusal(const GroupIdentity& ours, const collective::PeerHello& theirs);
+
 /// Takes the connections of other ranks; it outlives groups. Any thread.
 class PeerListener {
  public:
+  /// Somebody who has said hello, and waits for an answer.
+  struct Arrival {
+    collective::PeerHello hello;
+    MessageStream messages;
+  };
+
   /// At the data address "host:port" alone. `tls` null: plain. AlreadyExists: the port is taken.
   static absl::StatusOr<std::unique_ptr<PeerListener>> Listen(const std::string& address,
                                                               std::shared_ptr<TlsContext> tls);
@@ -53,19 +65,17 @@ class PeerListener {
   absl::StatusOr<std::unique_ptr<PeerStream>> Accept(const GroupIdentity& ours, int rank, TimePoint deadline,
                                                      const Interrupt& interrupt);
 
+  /// Where those go who want to talk to the rendezvous, on the listener's thread; empty, as at first: they
+  /// are hung up on.
+  void SetRendezvous(std::function<void(Arrival)> to_rendezvous);
+
  private:
   // A connection that has not said yet what it is.
   struct Pending {
-    std::unique_ptr<PeerStream> stream;
+    MessageStream messages;
     TimePoint deadline;
     bool has_greeted = false;
-    std::string received;
   };
-  struct Arrival {
-    collective::PeerHello hello;
-    std::unique_ptr<PeerStream> stream;
-  };
-
   PeerListener(UniqueFd socket, std::string address, std::shared_ptr<TlsContext> tls);
   void Run(const std::stop_token& stop);
   void AcceptPending();
@@ -81,13 +91,16 @@ class PeerListener {
   std::mutex mutex_;
   std::condition_variable has_arrived_;
   std::map<uint32_t, Arrival> arrivals_;  // by rank: the last one
+  std::function<void(Arrival)> to_rendezvous_;
 
   std::jthread thread_;  // the last member: it uses the others
 };
 
-/// A connection to `rank`, which has accepted it; tried again until `deadline`. Fails as Accept does, and
-/// with PermissionDenied: another task listens there.
-absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupIdentity& ours, int rank, const TlsContext* tls,
+/// A connection to `member`, which has answered this hello; tried again until `deadline`. FailedPrecondition:
+/// it has refused it; PermissionDenied: another task listens there; Unavailable: it cannot be reached;
+/// DeadlineExceeded: it can, but does not answer; Cancelled by `interrupt`.
+absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupMember& member,
+                                                 const collective::PeerHello& hello, const TlsContext* tls,
                                                  TimePoint deadline, const Interrupt& interrupt);
 
 /// "worker:1 (10.0.0.2:2222)", for messages.

@@ -194,12 +194,24 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(const TlsIdentity
   return made;
 }
 
+Duration SilenceOf(const PeerStream& stream) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(stream.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return Duration::zero();
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+}
+
 absl::StatusOr<std::unique_ptr<PeerStream>> OpenPeerStream(UniqueFd socket, const TlsContext* tls,
                                                            StreamEnd end) {
-  const int on = 1;
-  if (::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) {
+  const int on = 1, seconds = 1, probes = 60;  // it is SilenceOf that counts
+  const auto set = [&](int level, int option, const int& value) {
+    return ::setsockopt(socket.get(), level, option, &value, sizeof value) == 0;
+  };
+  if (!set(IPPROTO_TCP, TCP_NODELAY, on) || !set(SOL_SOCKET, SO_KEEPALIVE, on) ||
+      !set(IPPROTO_TCP, TCP_KEEPIDLE, seconds) || !set(IPPROTO_TCP, TCP_KEEPINTVL, seconds) ||
+      !set(IPPROTO_TCP, TCP_KEEPCNT, probes)) {
     const int error = errno;
-    return ErrnoError(error, "TCP_NODELAY");
+    return ErrnoError(error, "options of a connection");
   }
   if (tls == nullptr) return std::make_unique<TcpStream>(std::move(socket));
   SSL* const ssl = SSL_new(tls->get());

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "cluster/tls_identity.h"
@@ -34,6 +35,10 @@ class PeerStream {
   virtual short events_to_receive() const = 0;
   virtual int fd() const = 0;
 };
+
+/// Since the kernel at the other end has acknowledged anything. While nothing is sent it is asked every
+/// second.
+Duration SilenceOf(const PeerStream& stream);
 
 /// What both ends of TLS need, read once.
 class TlsContext {

@@ -96,20 +96,6 @@ TEST_F(TrainerAllReduce, AChiefAndTls) {
   EXPECT_THAT(*ReadFile(tasks[0].log), testing::Not(HasSubstr("without TLS")));
 }
 
-TEST_F(TrainerAllReduce, AKilledWorkerEndsTheOthersWithItsName) {
-  const ClusterSpec cluster = MakeCluster(0, 3);
-  auto tasks = StartCluster(
-      cluster, {"--strategy=allreduce", "--train_steps=1000000", "--data_dir=synthetic", "--log_every=10"},
-      "killed");
-  AwaitLosses("killed", 1, tasks[0].process);
-  Kill(tasks[1]);
-  for (const int survivor : {0, 2}) {
-    EXPECT_EQ(tasks[survivor].process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 69);
-  }
-  // Who heard of it first hangs up on the others, too.
-  EXPECT_GE(TimesLogged(tasks, "worker:1 (" + cluster.workers[1] + ") has gone"), 1);
-}
-
 TEST_F(TrainerAllReduce, OtherFlagsThanTheOthersAreRefused) {
   const ClusterSpec cluster = MakeCluster(0, 2);
   const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic"};

@@ -151,6 +151,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(CLI::IsMember({"parameter_server", "allreduce"}))
       ->capture_default_str()
       ->group(training);
+  app.add_option(
+         "--min_workers", f.min_workers,
+         "With allreduce: training goes on while so many are there, and else waits for the others; all "
+         "if not given")
+      ->transform(WholeNumber(1, kMaxTasks))
+      ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
       ->check(TrueOrFalse())
       ->group(training);

@@ -35,6 +35,7 @@ struct Flags {
   std::optional<uint64_t> max_staleness;
   bool scale_rate_by_staleness = false;
   std::string strategy = "parameter_server";
+  std::optional<int> min_workers;
   std::string wire_type = "float32";
   std::optional<double> top_k;
   uint64_t evict_rows_after = 0;

@@ -111,6 +111,12 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeLocalExchange(
   return std::make_unique<LocalExchange>(layout, std::move(optimizer), std::move(made), seed);
 }
 
+absl::Status GradientExchange::FinishAgain(std::span<float> parameters, uint64_t steps) {
+  MUSTER_ASSIGN_OR_RETURN(const ExchangeStart start, Start(parameters));
+  if (start.step < steps) return Cancelled("the servers have gone back to step %d", start.step);
+  return Finish();
+}
+
 std::unique_ptr<GradientExchange> MakeParameterServerExchange(ParameterServerClientOptions options) {
   return std::make_unique<ParameterServerExchange>(std::move(options));
 }

@@ -19,9 +19,16 @@
 
 namespace muster {
 
+/// Which part of each batch is this worker's: that of `place` among `count`.
+struct BatchShare {
+  int place = 0;
+  int count = 1;
+};
+
 struct ExchangeStart {
-  uint64_t step = 0;         // updates that the parameters have had
-  uint64_t local_steps = 0;  // of them, those that this rank took part in
+  uint64_t step = 0;                // updates that the parameters have had
+  uint64_t local_steps = 0;         // of them, those that this rank took part in
+  std::optional<BatchShare> share;  // unset: by rank, among all workers
 };
 
 struct ExchangeResult {
@@ -60,6 +67,10 @@ class GradientExchange : public RowSource {
 
   /// This worker has succeeded and contributes no more.
   virtual absl::Status Finish() = 0;
+
+  /// The same in place of all else, from a process whose task has done its part, in `steps`, before it was
+  /// started again. Unavailable: nobody is there any more; IsGoneBack: not all of it is done.
+  virtual absl::Status FinishAgain(std::span<float> parameters, uint64_t steps);
 
   /// By server, how long it has been waited for; 0: it is not. Any thread may call it.
   virtual std::vector<Duration> waiting() { return {}; }

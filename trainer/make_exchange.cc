@@ -35,11 +35,13 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
                                  {.cluster = options.task->cluster,
                                   .task = options.task->task,
                                   .generation = options.generation,
+                                  .incarnation = options.incarnation,
                                   .bind_host = options.bind_host,
                                   .tls = std::move(tls),
                                   .shares_memory = options.transport == Transport::kAuto,
                                   // Whoever ends at another step would do other things than the others.
                                   .fingerprint = FingerprintOf(config) ^ Mix64(options.train_steps),
+                                  .min_workers = options.min_workers,
                                   .connect_timeout = options.connect_timeout,
                                   .operation_timeout = options.worker_timeout});
   }

@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "base/command_line.h"
-#include "trainer/allreduce_exchange.h"
 #include "trainer/data/make_data.h"
 #include "trainer/flags.h"
 #include "trainer/optimizer_flags.h"
@@ -68,9 +67,6 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
 
 // What is for parameter servers means nothing without them.
 absl::Status CheckAllReduce(const CLI::App& app, const TaskInCluster& task) {
-  if (task.cluster.rank_count() > kMaxAllReduceWorkers) {
-    return InvalidArgument("--strategy=allreduce: at most %d workers", kMaxAllReduceWorkers);
-  }
   if (!task.cluster.ps.empty()) {
     return InvalidArgument("--strategy=allreduce has no parameter servers: leave --ps_hosts out");
   }
@@ -234,11 +230,19 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
     if (f.strategy == "allreduce") {
       options.strategy = Strategy::kAllReduce;
       MUSTER_RETURN_IF_ERROR(CheckAllReduce(app, *options.task));
+      const int workers = options.worker_count();
+      options.min_workers = f.min_workers.value_or(workers);
+      if (options.min_workers > workers) {
+        return InvalidArgument("--min_workers=%d: there are %d workers", options.min_workers, workers);
+      }
     } else if (options.task->cluster.ps.empty()) {
       return InvalidArgument("no parameter servers: give --ps_hosts, or --strategy=allreduce");
     }
   } else if (f.strategy == "allreduce") {
     return InvalidArgument("--strategy=allreduce is for several workers; --job_name=local is one process");
+  }
+  if (f.min_workers && options.strategy != Strategy::kAllReduce) {
+    return InvalidArgument("--min_workers is for --strategy=allreduce");
   }
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
   for (const auto& [flag, value] : {std::pair("--metrics_address", options.metrics.address),

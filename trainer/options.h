@@ -33,6 +33,7 @@ struct TrainerOptions {
   UpdateConfig update;
   int64_t global_batch_size = 0;  // over all workers
   uint64_t train_steps = 0;       // global
+  int min_workers = 1;            // allreduce: with fewer of them training waits
   uint64_t seed = 1;
   bool augment_shift = false;  // training images, by up to two pixels
   bool prefetch = false;       // with a thread, on a core that nothing else needs

@@ -48,7 +48,7 @@ NumberFlag Real(const std::string& name, const std::string& minimum, const std::
   return {name, "a number from " + minimum + " to " + maximum, minimum, maximum, std::move(with)};
 }
 
-// All flags of the trainer that take a number.
+// All flags of the trainer that take a number, but for --min_workers: its maximum depends on others.
 const std::vector<NumberFlag>& NumberFlags() {
   static const std::vector<NumberFlag> flags = {
       Whole("task_index", "0", "999999"),
@@ -320,9 +320,14 @@ TEST(Options, AllReduceHasNoServers) {
               given.substr(0, given.find('=')) +
                   " is for parameter servers: it does not go with --strategy=allreduce");
   }
-  std::string many = "--worker_hosts=a:1";
-  for (int port = 2; port <= 281; ++port) many += ",a:" + std::to_string(port);
-  EXPECT_THAT(Error(with({many, "--global_batch_size=1000"})), HasSubstr("at most 280 workers"));
+  EXPECT_EQ(options.min_workers, 2);
+  EXPECT_EQ(Options(with({workers, "--min_workers=1"})).min_workers, 1);
+  EXPECT_EQ(Error(with({workers, "--min_workers=3"})), "--min_workers=3: there are 2 workers");
+  for (const std::string text : {"0", "1000001", "x"}) {
+    EXPECT_THAT(Error(with({workers, "--min_workers=" + text})),
+                HasSubstr("expected a whole number from 1 to 1000000, found \"" + text + "\""));
+  }
+  EXPECT_EQ(Error({"--min_workers=1"}), "--min_workers is for --strategy=allreduce");
 }
 
 TEST(Options, Devices) {

@@ -71,6 +71,7 @@ class Training {
   Training(const TrainerOptions& options, TimePoint process_start)
       : options_(options), process_start_(process_start) {
     if (options.task) rank_ = RankOf(options.task->cluster, options.task->task);
+    share_ = {.place = rank_, .count = options.worker_count()};
     is_chief_ = !options.task || IsChief(options.task->cluster, options.task->task);
   }
 
@@ -100,6 +101,7 @@ class Training {
   const TrainerOptions& options_;
   const TimePoint process_start_;
   int rank_ = 0;
+  BatchShare share_;  // of this worker, in each batch
   bool is_chief_ = false;
 
   ModelRecipe recipe_;
@@ -162,12 +164,11 @@ absl::Status Training::TrainAndConclude() {
   return exchange_->Finish();
 }
 
-// An earlier incarnation of this task has done everything but to end well. The servers may still have to be
+// An earlier incarnation of this task has done everything but to end well. The others may still have to be
 // told; if they are gone, they have been, since they end when all workers have finished. IsGoneBack: not all
 // of it is done any more.
 absl::Status Training::FinishAgain() {
   spdlog::info("this task's work was done before it was started again");
-  if (options_.strategy == Strategy::kAllReduce) return absl::OkStatus();  // nobody has to be told
   TrainerOptions options = options_;
   options.connect_timeout = std::min<Duration>(options.connect_timeout, kFinishAgainTimeout);
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options.model));
@@ -175,14 +176,10 @@ absl::Status Training::FinishAgain() {
   MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(recipe, options.data_dir));
   parameters_ = std::make_unique<FlatBuffer>(plan.layout.size());
   MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan, data.sets.train));
-  const auto start = exchange_->Start(parameters_->values());
-  absl::Status status = start.status();
-  if (status.ok() && start->step < options.train_steps) {
-    return absl::CancelledError(absl::StrFormat("the servers have gone back to step %d", start->step));
-  }
-  if (status.ok()) status = exchange_->Finish();
+  const absl::Status status = exchange_->FinishAgain(parameters_->values(), options.train_steps);
+  exchange_ = nullptr;
   if (!absl::IsUnavailable(status)) return status;
-  spdlog::info("the parameter servers have ended: {}", std::string(status.message()));
+  spdlog::info("the others have ended: {}", std::string(status.message()));
   return absl::OkStatus();
 }
 
@@ -196,8 +193,10 @@ absl::Status Training::Prepare() {
   spdlog::info("data: {}, {} training samples",
                options_.data_dir.empty() ? DataSetName(recipe_, "") : options_.data_dir, sets.train.size());
   order_ = std::make_unique<SampleOrder>(options_.seed, sets.train.size());
-  // The first worker's part of a batch is the largest one.
-  const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.worker_count()).size();
+  // The first worker's part of a batch is the largest one, and that of few workers larger.
+  const int fewest =
+      options_.strategy == Strategy::kAllReduce ? options_.min_workers : options_.worker_count();
+  const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, fewest).size();
   MUSTER_ASSIGN_OR_RETURN(plan_, PlanModel(recipe_.spec));
   MUSTER_RETURN_IF_ERROR(PrepareDevice(largest));
   BatchBuffer buffer(largest, sets.train.feature_count, sets.train.id_count);
@@ -242,13 +241,15 @@ absl::Status Training::Prepare() {
   return absl::OkStatus();
 }
 
-// With the parameters of the step to go on from: at first, and whenever the servers have gone back.
+// With the parameters of the step to go on from: at first, and whenever the servers have gone back, or there
+// are other workers.
 absl::Status Training::Begin() {
   absl::StatusOr<ExchangeStart> start = exchange_->Start(parameters_->values());
   while (IsGoneBack(start.status())) start = exchange_->Start(parameters_->values());
   MUSTER_RETURN_IF_ERROR(start.status());
   step_ = start->step;
   local_steps_ = start->local_steps;
+  share_ = start->share.value_or(share_);
   record_.GoOnFrom(step_);
   batch_number_.reset();
   samples_ = last_report_samples_ = step_ * SamplesPerStep();
@@ -351,7 +352,7 @@ uint64_t Training::SamplesPerStep() const {
 // The values of its rows are still to be read.
 void Training::PrepareBatch(uint64_t number) {
   const auto slice = [&](uint64_t at) {
-    return BatchSlice(static_cast<int64_t>(at), options_.global_batch_size, rank_, options_.worker_count());
+    return BatchSlice(static_cast<int64_t>(at), options_.global_batch_size, share_.place, share_.count);
   };
   batch_ = batches_->Take(slice(number), slice(number + 1));
   rows_.Build(batch_.ids, data_.sets.train.id_count, batch_.size());

@@ -43,10 +43,12 @@ class Trainers : public testing::Test {
   }
 
   Started Start(const std::string& name, std::vector<std::string> arguments,
-                const std::vector<std::string>& environment = {}) {
+                const std::vector<std::string>& environment = {},
+                const std::vector<std::string>& runs_it = {}) {
     const std::filesystem::path log = folder.path() / (name + ".log");
     const UniqueFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     arguments.insert(arguments.begin(), MUSTER_TRAINER);
+    arguments.insert(arguments.begin(), runs_it.begin(), runs_it.end());
     std::vector<std::string> all = environment;
     for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
     auto process = Process::Spawn(
@@ -66,8 +68,9 @@ class Trainers : public testing::Test {
     return started;
   }
 
+  /// `runs_it`: a command that the trainer's command line is given to.
   Started StartTask(const ClusterSpec& cluster, TaskId task, const std::vector<std::string>& flags,
-                    const std::string& run) {
+                    const std::string& run, const std::vector<std::string>& runs_it = {}) {
     std::vector<std::string> arguments = ToFlags(cluster, task);
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     if (IsChief(cluster, task)) {
@@ -75,7 +78,7 @@ class Trainers : public testing::Test {
       arguments.push_back("--metrics_jsonl=" + Path(run + ".jsonl"));
       arguments.push_back("--save_model=" + Path(run + ".safetensors"));
     }
-    return Start(run + "-" + TaskName(task), arguments);
+    return Start(run + "-" + TaskName(task), arguments, {}, runs_it);
   }
 
   void WaitForSuccess(std::vector<Started>& tasks, Duration timeout = std::chrono::minutes(3)) {

@@ -1,0 +1,108 @@
+#include "collective/elastic_group.h"
+
+#include <algorithm>
+
+#include "base/logging.h"
+#include "collective/native.h"
+#include "collective/peer_links.h"
+
+namespace muster {
+namespace {
+
+// Those who are to meet are there, and wait for each other.
+constexpr Duration kMeetingTimeout = std::chrono::seconds(5);
+
+std::unique_ptr<RendezvousServer> MakeServer(const ElasticGroupOptions& options, PeerListener& listener) {
+  if (options.all.rank != 0) return nullptr;
+  return std::make_unique<RendezvousServer>(options.all,
+                                            RendezvousOptions{.min_ranks = options.min_ranks,
+                                                              .connect_timeout = options.connect_timeout,
+                                                              .return_timeout = options.operation_timeout},
+                                            listener);
+}
+
+RendezvousClientOptions ClientOptions(const ElasticGroupOptions& options, const PeerListener& listener) {
+  RendezvousClientOptions client{.all = options.all,
+                                 .incarnation = options.incarnation,
+                                 .connect_timeout = options.connect_timeout,
+                                 .return_timeout = options.operation_timeout};
+  if (options.all.rank == 0) client.all.members[0].address = listener.address();
+  return client;
+}
+
+// Whether it is worth while to try again with another group.
+bool IsOver(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+}  // namespace
+
+ElasticGroup::ElasticGroup(ElasticGroupOptions options, std::unique_ptr<PeerListener> listener)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      server_(MakeServer(options_, *listener_)),
+      client_(ClientOptions(options_, *listener_), listener_->tls()) {}
+
+ElasticGroup::~ElasticGroup() = default;
+
+absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> parameters) {
+  while (true) {
+    before_ = traffic();
+    group_ = nullptr;
+    interrupt_ = std::make_shared<Interrupt>();
+    MUSTER_ASSIGN_OR_RETURN(const RankOrders orders,
+                            client_.Join(parameters, std::exchange(unreachable_, {}), interrupt_));
+    if (orders.concluded) return GroupPlace{.concluded = orders.concluded};
+    ranks_ = orders.group.ranks;
+    const auto position = [&](int rank) {
+      return static_cast<int>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
+    };
+    GroupPlace place{.number = orders.group.number, .ranks = ranks_, .position = position(options_.all.rank)};
+    if (orders.group.source) place.source = position(*orders.group.source);
+    NativeOptions native{.identity = {.rank = place.position,
+                                      .generation = place.number,
+                                      .fingerprint = options_.all.fingerprint},
+                         .connect_timeout = kMeetingTimeout,
+                         .operation_timeout = options_.operation_timeout,
+                         .shares_memory = options_.shares_memory};
+    for (const int rank : ranks_) native.identity.members.push_back(options_.all.members[rank]);
+    auto group = MakeNative(native, *listener_, *interrupt_);
+    if (group.ok()) {
+      client_.HasMet();
+      group_ = *std::move(group);
+      return place;
+    }
+    const absl::Status left = Leave(group.status());
+    if (!absl::IsCancelled(left)) return left;
+    spdlog::warn("{}", std::string(left.message()));
+  }
+}
+
+absl::Status ElasticGroup::Run(const Operation& operation) {
+  // A group of one would never notice.
+  if (interrupt_->is_set()) return client_.why();
+  return Leave(group_->Run(operation));
+}
+
+absl::Status ElasticGroup::Finish(uint64_t step) {
+  if (server_ != nullptr) {
+    server_->Conclude(step);
+    return absl::OkStatus();
+  }
+  return client_.AwaitConclusion();
+}
+
+Traffic ElasticGroup::traffic() const {
+  const Traffic now = group_ != nullptr ? group_->traffic() : Traffic{};
+  return {.sent_bytes = before_.sent_bytes + now.sent_bytes,
+          .received_bytes = before_.received_bytes + now.received_bytes};
+}
+
+// What the failure of an operation, or of a meeting, means.
+absl::Status ElasticGroup::Leave(const absl::Status& why) {
+  if (why.ok() || !IsOver(why)) return why;
+  if (const std::optional<int> position = UnreachablePosition(why)) unreachable_ = ranks_[*position];
+  return interrupt_->is_set() ? client_.why() : Cancelled("%s", std::string(why.message()));
+}
+
+}  // namespace muster

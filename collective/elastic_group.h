@@ -1,0 +1,73 @@
+// ElasticGroup: the native group of an allreduce job, made anew of those who are left or have come whenever a
+// rank is lost or returns.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cluster/rendezvous.h"
+#include "collective/collective.h"
+#include "collective/peer_listener.h"
+#include "collective/rendezvous_client.h"
+#include "collective/rendezvous_server.h"
+
+namespace muster {
+
+struct ElasticGroupOptions {
+  GroupIdentity all;  // the job's ranks; generation: of the cluster
+  uint64_t incarnation = 0;
+  int min_ranks = 1;  // a group has at least so many
+  Duration connect_timeout = std::chrono::minutes(5);
+  Duration operation_timeout = std::chrono::minutes(10);  // also how long too few wait for others
+  bool shares_memory = true;
+};
+
+/// This rank in a group.
+struct GroupPlace {
+  uint64_t number = 0;                // of the group
+  std::vector<int> ranks;             // of the job: those in the group, ascending
+  int position = 0;                   // of this one among them
+  std::optional<int> source;          // position of the one whose parameters the others get
+  std::optional<uint64_t> concluded;  // there is no group: all is done, in so many steps
+};
+
+/// One thread at a time. Cancelled: the group is over; then Join. Any other failure is for good.
+class ElasticGroup {
+ public:
+  /// Rank 0 keeps the rendezvous, too.
+  ElasticGroup(ElasticGroupOptions options, std::unique_ptr<PeerListener> listener);
+  ~ElasticGroup();
+
+  /// Leaves the group there was, with these parameters, if this rank has any, and waits until it is one of
+  /// another. DeadlineExceeded: there are too few for too long; the text names who is missing. Otherwise as
+  /// RendezvousClient and MakeNative fail.
+  absl::StatusOr<GroupPlace> Join(std::optional<ParametersVersion> parameters);
+
+  /// As Collective::Run.
+  absl::Status Run(const Operation& operation);
+
+  /// No rank can go on, because of this one: all fail with FailedPrecondition, and this text.
+  void Fail(const std::string& why) { client_.Fail(why); }
+
+  /// Rank 0: says that all is done, in `step` steps. Other ranks: wait until it has.
+  absl::Status Finish(uint64_t step);
+
+  /// Through all groups.
+  Traffic traffic() const;
+
+ private:
+  absl::Status Leave(const absl::Status& why);
+
+  const ElasticGroupOptions options_;
+  const std::unique_ptr<PeerListener> listener_;
+  std::unique_ptr<RendezvousServer> server_;  // rank 0's
+  RendezvousClient client_;
+  std::vector<int> ranks_;                // of the job: those in the group
+  std::optional<int> unreachable_;        // of the job, in that group
+  std::shared_ptr<Interrupt> interrupt_;  // the group's
+  std::unique_ptr<Collective> group_;
+  Traffic before_;  // through earlier groups
+};
+
+}  // namespace muster

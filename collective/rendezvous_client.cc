@@ -1,0 +1,201 @@
+#include "collective/rendezvous_client.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "collective/rendezvous_server.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kSilence = std::chrono::milliseconds(1500);  // after which the rendezvous is lost
+constexpr Duration kAttempt = std::chrono::seconds(5);          // to connect to it
+constexpr Duration kFarewell = std::chrono::seconds(2);
+
+}  // namespace
+
+RendezvousClient::RendezvousClient(RendezvousClientOptions options, std::shared_ptr<TlsContext> tls)
+    : options_(std::move(options)),
+      tls_(std::move(tls)),
+      process_(RandomSeed()),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+RendezvousClient::~RendezvousClient() {
+  thread_.request_stop();
+  stop_.Set();
+  wake_.Set();
+}
+
+absl::StatusOr<RankOrders> RendezvousClient::Join(std::optional<ParametersVersion> parameters,
+                                                  std::optional<int> unreachable,
+                                                  std::shared_ptr<Interrupt> interrupt) {
+  std::unique_lock lock(mutex_);
+  state_ = {.group = state_.group, .over = state_.over, .parameters = parameters, .unreachable = unreachable};
+  is_to_report_ = true;
+  wake_.Set();
+  const auto is_in_next = [&] {
+    const RankGroup& group = orders_.group;
+    return !group.is_over && group.number > std::max(state_.group, state_.over) &&
+           std::binary_search(group.ranks.begin(), group.ranks.end(), options_.all.rank);
+  };
+  // The rendezvous has deadlines, and this one for the rendezvous.
+  changed_.wait(lock, [&] { return !end_.ok() || orders_.concluded || is_in_next(); });
+  MUSTER_RETURN_IF_ERROR(end_);
+  if (orders_.concluded) return orders_;
+  state_ = {.group = orders_.group.number, .is_in_it = true, .over = state_.over};
+  interrupt_ = std::move(interrupt);
+  is_to_report_ = true;
+  wake_.Set();
+  return orders_;
+}
+
+void RendezvousClient::HasMet() {
+  const std::lock_guard lock(mutex_);
+  state_.has_met = true;
+}
+
+absl::Status RendezvousClient::AwaitConclusion() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !end_.ok() || orders_.concluded || interrupt_->is_set(); });
+  MUSTER_RETURN_IF_ERROR(end_);
+  return orders_.concluded ? absl::OkStatus() : Cancelled("%s", why_);
+}
+
+void RendezvousClient::Fail(const std::string& why) {
+  std::unique_lock lock(mutex_);
+  failure_ = why;
+  is_to_report_ = true;
+  wake_.Set();
+  changed_.wait_for(lock, kFarewell, [&] { return !end_.ok(); });
+}
+
+absl::Status RendezvousClient::why() const {
+  const std::lock_guard lock(mutex_);
+  return !end_.ok() ? end_ : Cancelled("%s", why_.empty() ? "the group is over" : why_);
+}
+
+void RendezvousClient::Run(const std::stop_token& stop) {
+  const GroupMember& there = options_.all.members.front();
+  bool has_connected = false;
+  TimePoint lost_since = Now();
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (has_ended() || stop.stop_requested()) return;
+    }
+    collective::PeerHello hello = MakeHello(options_.all);
+    hello.set_is_to_rendezvous(true);
+    hello.set_incarnation(options_.incarnation);
+    hello.set_process(process_);
+    auto stream = Dial(there, hello, tls_.get(), Now() + kAttempt, stop_);
+    const Duration timeout = has_connected ? options_.return_timeout : options_.connect_timeout;
+    if (stream.ok()) {
+      has_connected = true;
+      Talk(MessageStream(*std::move(stream)), stop);
+      lost_since = Now();
+    } else if (absl::IsFailedPrecondition(stream.status()) || absl::IsPermissionDenied(stream.status())) {
+      End(stream.status());
+    } else if (Now() - lost_since >= timeout) {
+      End(Annotate(stream.status(), absl::StrFormat("waited %s in vain", FormatAge(timeout))));
+    }
+  }
+}
+
+// Until one of both ends it.
+void RendezvousClient::Talk(MessageStream messages, const std::stop_token& stop) {
+  TimePoint heard = Now(), heartbeat = Now();
+  while (!stop.stop_requested()) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!end_.ok()) return;
+      if ((is_to_report_ || Now() >= heartbeat) && messages.is_flushed()) {
+        messages.Queue(MakeReport());
+        heartbeat = Now() + kRendezvousHeartbeat;
+      }
+    }
+    const absl::StatusOr<bool> is_flushed = messages.Flush();
+    if (!is_flushed.ok()) return Lose(std::string(is_flushed.status().message()));
+    const PeerStream& stream = messages.stream();
+    short events = stream.events_to_receive();
+    if (!*is_flushed) events |= stream.events_to_send();
+    pollfd fds[] = {{.fd = wake_.fd(), .events = POLLIN, .revents = 0},
+                    {.fd = stream.fd(), .events = events, .revents = 0}};
+    (void)::poll(fds, 2, MillisecondsUntil(std::min(heartbeat, heard + kSilence)));
+    wake_.Clear();
+    while (true) {
+      collective::GroupOrders orders;
+      const absl::StatusOr<bool> is_one = messages.Receive(orders);
+      if (!is_one.ok()) return Lose(std::string(is_one.status().message()));
+      if (!*is_one) break;
+      heard = Now();
+      Obey(orders);
+    }
+    if (Now() - heard >= kSilence) {
+      return Lose(absl::StrFormat("nothing was heard of it for %s", FormatAge(kSilence)));
+    }
+  }
+}
+
+collective::RankReport RendezvousClient::MakeReport() {
+  collective::RankReport report;
+  report.set_group(state_.group);
+  report.set_is_in_it(state_.is_in_it);
+  report.set_has_met(state_.has_met);
+  report.set_over(state_.over);
+  if (state_.parameters) {
+    report.set_step(state_.parameters->step);
+    report.set_step_group(state_.parameters->group);
+  }
+  if (state_.unreachable) report.set_unreachable(static_cast<uint32_t>(*state_.unreachable));
+  report.set_failure(failure_);
+  is_to_report_ = false;
+  return report;
+}
+
+void RendezvousClient::Obey(const collective::GroupOrders& orders) {
+  if (orders.end_code() != 0) {
+    return End(absl::Status(static_cast<absl::StatusCode>(orders.end_code()), orders.end()));
+  }
+  const std::lock_guard lock(mutex_);
+  const bool is_news = orders.group() != orders_.group.number || orders.is_over() != orders_.group.is_over ||
+                       orders.has_concluded() != orders_.concluded.has_value();
+  if (!is_news) return;
+  orders_ = {.group = {.number = orders.group(),
+                       .ranks = {orders.ranks().begin(), orders.ranks().end()},
+                       .is_over = orders.is_over(),
+                       .why = orders.why()}};
+  if (orders.has_source()) orders_.group.source = static_cast<int>(orders.source());
+  if (orders.has_concluded()) orders_.concluded = orders.concluded();
+  if (orders.is_over() && orders.group() > state_.over) {
+    state_.over = orders.group();
+    is_to_report_ = true;
+  }
+  const bool is_over = orders.group() != state_.group || orders.is_over();
+  if (state_.is_in_it && is_over && !interrupt_->is_set()) {
+    why_ = orders.why();
+    interrupt_->Set();
+  }
+  changed_.notify_all();
+}
+
+// The rendezvous; and with it rank 0, and the group.
+void RendezvousClient::Lose(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  orders_ = {.concluded = orders_.concluded};
+  if (state_.is_in_it && !interrupt_->is_set()) {
+    why_ = absl::StrFormat("%s has gone: %s", Describe(options_.all.members.front()), why);
+    interrupt_->Set();
+  }
+  changed_.notify_all();
+}
+
+void RendezvousClient::End(const absl::Status& status) {
+  const std::lock_guard lock(mutex_);
+  end_ = status;
+  if (interrupt_ != nullptr) interrupt_->Set();
+  changed_.notify_all();
+}
+
+}  // namespace muster

@@ -1,0 +1,79 @@
+// RendezvousClient: a rank's connection to the rendezvous. It reports what this rank does, and ends its group
+// when that is over.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "cluster/rendezvous.h"
+#include "collective/peer_listener.h"
+#include "collective/wake.h"
+
+namespace muster {
+
+struct RendezvousClientOptions {
+  GroupIdentity all;  // the job's ranks; members[0] is where the rendezvous is reached
+  uint64_t incarnation = 0;
+  Duration connect_timeout = std::chrono::minutes(5);  // at first
+  Duration return_timeout = std::chrono::minutes(10);  // when it has been lost
+};
+
+/// What a rank is to do next.
+struct RankOrders {
+  RankGroup group;                    // to be in
+  std::optional<uint64_t> concluded;  // nothing: all is done, in so many steps
+};
+
+/// One thread at a time. Fails for good: as Dial does, as the rendezvous has ended the job, and with Aborted
+/// where another process of this task has come.
+class RendezvousClient {
+ public:
+  RendezvousClient(RendezvousClientOptions options, std::shared_ptr<TlsContext> tls);
+  ~RendezvousClient();
+
+  /// Leaves the group that this rank was in, with these parameters, if it has any, and waits until it is
+  /// one of another. `interrupt` is set when that is over.
+  absl::StatusOr<RankOrders> Join(std::optional<ParametersVersion> parameters, std::optional<int> unreachable,
+                                  std::shared_ptr<Interrupt> interrupt);
+  /// The group can do something.
+  void HasMet();
+  /// Until all is done. Cancelled: its group is over before.
+  absl::Status AwaitConclusion();
+  /// Ends the job for all ranks, and waits until the rendezvous says so, but not for long.
+  void Fail(const std::string& why);
+
+  /// Why the interrupt is set: Cancelled, or how the job has ended.
+  absl::Status why() const;
+
+ private:
+  void Run(const std::stop_token& stop);
+  void Talk(MessageStream messages, const std::stop_token& stop);
+  collective::RankReport MakeReport();
+  void Obey(const collective::GroupOrders& orders);
+  void Lose(const std::string& why);
+  void End(const absl::Status& status);
+  bool has_ended() const { return !end_.ok() || orders_.concluded; }
+
+  const RendezvousClientOptions options_;
+  const std::shared_ptr<TlsContext> tls_;
+  const uint64_t process_;
+  Interrupt stop_;
+  Wake wake_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  RankState state_;
+  bool is_to_report_ = false;  // before the next heartbeat
+  std::string failure_;
+  RankOrders orders_;  // no group: not known
+  std::shared_ptr<Interrupt> interrupt_;
+  std::string why_;
+  absl::Status end_;
+
+  std::jthread thread_;  // the last member: it uses the others
+};
+
+}  // namespace muster

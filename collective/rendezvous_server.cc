@@ -1,0 +1,252 @@
+#include "collective/rendezvous_server.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/logging.h"
+#include "collective/wake.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kFarewell = std::chrono::seconds(2);
+
+collective::GroupOrders OrdersOf(const Rendezvous& rendezvous) {
+  const RankGroup& group = rendezvous.group();
+  collective::GroupOrders orders;
+  orders.set_group(group.number);
+  for (const int rank : group.ranks) orders.add_ranks(static_cast<uint32_t>(rank));
+  if (group.source) orders.set_source(static_cast<uint32_t>(*group.source));
+  orders.set_is_over(group.is_over);
+  orders.set_why(group.why);
+  if (rendezvous.concluded()) orders.set_concluded(*rendezvous.concluded());
+  if (rendezvous.end()) {
+    orders.set_end_code(static_cast<uint32_t>(rendezvous.end()->raw_code()));
+    orders.set_end(std::string(rendezvous.end()->message()));
+  }
+  return orders;
+}
+
+RankState StateOf(const collective::RankReport& report) {
+  RankState state{.group = report.group(),
+                  .is_in_it = report.is_in_it(),
+                  .has_met = report.has_met(),
+                  .over = report.over()};
+  if (report.has_step()) state.parameters = {.step = report.step(), .group = report.step_group()};
+  if (report.has_unreachable()) state.unreachable = static_cast<int>(report.unreachable());
+  return state;
+}
+
+}  // namespace
+
+class RendezvousServer::Impl {
+ public:
+  Impl(GroupIdentity all, RendezvousOptions options, PeerListener& listener)
+      : all_(std::move(all)), listener_(listener), rendezvous_(Complete(all_, std::move(options)), Now()) {
+    listener_.SetRendezvous([this](PeerListener::Arrival arrival) {
+      const std::lock_guard lock(mutex_);
+      arrivals_.push_back(std::move(arrival));
+      wake_.Set();
+    });
+    thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+  }
+
+  ~Impl() {
+    listener_.SetRendezvous(nullptr);
+    thread_.request_stop();
+    wake_.Set();
+  }
+
+  void Conclude(uint64_t step) {
+    const std::lock_guard lock(mutex_);
+    concluded_ = step;
+    wake_.Set();
+  }
+
+ private:
+  struct Connection {
+    int rank = 0;
+    uint64_t incarnation = 0;
+    uint64_t process = 0;
+    MessageStream messages;
+    uint64_t version = 0;      // of what it was told last
+    TimePoint heartbeat;       // when it is told again
+    bool is_replaced = false;  // another process of its rank has come; it is told so
+  };
+
+  static RendezvousOptions Complete(const GroupIdentity& all, RendezvousOptions options) {
+    for (const GroupMember& member : all.members) options.rank_names.push_back(Describe(member));
+    // Groups are fewer than microseconds.
+    options.first_number = static_cast<uint64_t>(std::max<int64_t>(1, WallTimeMicros()));
+    return options;
+  }
+
+  bool has_ended() const { return rendezvous_.end() || rendezvous_.concluded(); }
+  // That it has: they were told, and have hung up.
+  bool all_know() const { return connections_.empty() && told_.size() == all_.members.size(); }
+  void Run(const std::stop_token& stop);
+  void Sleep();
+  void TakeRequests();
+  void Welcome(PeerListener::Arrival arrival);
+  bool Listen(Connection& connection);
+  bool Tell(Connection& connection);
+  void Lose(const Connection& connection, const absl::Status& why);
+
+  const GroupIdentity all_;
+  PeerListener& listener_;
+  Wake wake_;
+
+  // The thread's.
+  Rendezvous rendezvous_;
+  std::list<Connection> connections_;
+  std::set<int> told_;  // ranks: of the end, or that they are refused
+
+  std::mutex mutex_;
+  std::vector<PeerListener::Arrival> arrivals_;
+  std::optional<uint64_t> concluded_;
+
+  std::jthread thread_;  // the last member: it uses the others
+};
+
+void RendezvousServer::Impl::Run(const std::stop_token& stop) {
+  TimePoint until = TimePoint::max();  // once it is to stop
+  while (true) {
+    if (stop.stop_requested() && until == TimePoint::max()) until = Now() + kFarewell;
+    if (stop.stop_requested() && (!has_ended() || all_know() || Now() >= until)) return;
+    Sleep();
+    TakeRequests();
+    std::erase_if(connections_, [&](Connection& connection) { return !Listen(connection); });
+    rendezvous_.Tick(Now());
+    for (const std::string& notice : rendezvous_.TakeNotices()) spdlog::warn("{}", notice);
+    std::erase_if(connections_, [&](Connection& connection) { return !Tell(connection); });
+  }
+}
+
+void RendezvousServer::Impl::Sleep() {
+  std::vector<pollfd> fds = {{.fd = wake_.fd(), .events = POLLIN, .revents = 0}};
+  TimePoint until = Now() + kRendezvousHeartbeat;
+  for (Connection& connection : connections_) {
+    const PeerStream& stream = connection.messages.stream();
+    short events = stream.events_to_receive();
+    if (!connection.messages.is_flushed()) events |= stream.events_to_send();
+    fds.push_back({.fd = stream.fd(), .events = events, .revents = 0});
+    until = std::min(until, connection.heartbeat);
+  }
+  (void)::poll(fds.data(), fds.size(), MillisecondsUntil(until));
+  wake_.Clear();
+}
+
+void RendezvousServer::Impl::TakeRequests() {
+  std::vector<PeerListener::Arrival> arrivals;
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals.swap(arrivals_);
+    if (concluded_ && !rendezvous_.concluded()) rendezvous_.Conclude(*concluded_);
+  }
+  for (PeerListener::Arrival& arrival : arrivals) Welcome(std::move(arrival));
+}
+
+void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
+  const collective::PeerHello& hello = arrival.hello;
+  if (hello.rank() >= all_.members.size()) return;
+  const int rank = static_cast<int>(hello.rank());
+  const GroupMember& member = all_.members[rank];
+  const absl::Status name = arrival.messages.stream().CheckPeerName(TlsName(member.task));
+  if (!name.ok()) {
+    spdlog::warn("who connected as {} is hung up on: {}", TaskName(member.task), std::string(name.message()));
+    return;
+  }
+  const auto present = std::find_if(connections_.begin(), connections_.end(), [&](const Connection& other) {
+    return other.rank == rank && !other.is_replaced;
+  });
+  const bool is_known = present != connections_.end();
+  collective::PeerHelloReply reply;
+  reply.set_refusal(Refusal(all_, hello));
+  if (!reply.refusal().empty() && rendezvous_.group().number == 0) {
+    // Before anything was done: a mistake that nobody else will mend.
+    rendezvous_.End(FailedPrecondition("refused %s: this rank says of itself that %s", Describe(member),
+                                       reply.refusal()));
+  }
+  if (hello.generation() < all_.generation) {
+    reply.set_refusal(absl::StrFormat("it is of generation %d of the cluster, the other rank of %d",
+                                      all_.generation, hello.generation()));
+  } else if (is_known && present->incarnation > hello.incarnation()) {
+    reply.set_refusal(absl::StrFormat("a later process of %s is here already", TaskName(member.task)));
+  }
+  arrival.messages.Queue(reply);
+  (void)arrival.messages.Flush();  // it is the first thing that is sent there: there is room
+  if (!reply.refusal().empty()) {
+    spdlog::warn("{} was refused: {}", Describe(member), reply.refusal());
+    told_.insert(rank);
+    return;
+  }
+  if (is_known && present->process == hello.process()) {
+    connections_.erase(present);
+  } else if (is_known) {
+    present->is_replaced = true;
+    present->version = 0;
+  }
+  rendezvous_.Connect(rank, Now());
+  connections_.push_back({.rank = rank,
+                          .incarnation = hello.incarnation(),
+                          .process = hello.process(),
+                          .messages = std::move(arrival.messages)});
+}
+
+// False: it has gone.
+bool RendezvousServer::Impl::Listen(Connection& connection) {
+  while (true) {
+    collective::RankReport report;
+    const absl::StatusOr<bool> is_one = connection.messages.Receive(report);
+    if (!is_one.ok()) {
+      Lose(connection, is_one.status());
+      return false;
+    }
+    if (!*is_one) return true;
+    if (connection.is_replaced) continue;
+    if (!report.failure().empty()) {
+      rendezvous_.End(
+          FailedPrecondition("%s: %s", TaskName(all_.members[connection.rank].task), report.failure()));
+    }
+    rendezvous_.Report(connection.rank, StateOf(report), Now());
+  }
+}
+
+// False: it cannot be told anything any more.
+bool RendezvousServer::Impl::Tell(Connection& connection) {
+  const TimePoint now = Now();
+  const bool is_new = connection.version != rendezvous_.version();
+  if (connection.messages.is_flushed() && (is_new || now >= connection.heartbeat)) {
+    collective::GroupOrders orders = OrdersOf(rendezvous_);
+    if (connection.is_replaced) {
+      orders.set_end_code(static_cast<uint32_t>(absl::StatusCode::kAborted));
+      orders.set_end("another process of this task has taken its place");
+    }
+    connection.messages.Queue(orders);
+    connection.version = rendezvous_.version();
+    connection.heartbeat = now + kRendezvousHeartbeat;
+    if (has_ended()) told_.insert(connection.rank);
+  }
+  const absl::StatusOr<bool> flushed = connection.messages.Flush();
+  if (flushed.ok()) return true;
+  Lose(connection, flushed.status());
+  return false;
+}
+
+void RendezvousServer::Impl::Lose(const Connection& connection, const absl::Status& why) {
+  if (!connection.is_replaced) rendezvous_.Disconnect(connection.rank, std::string(why.message()), Now());
+}
+
+RendezvousServer::RendezvousServer(GroupIdentity all, RendezvousOptions options, PeerListener& listener)
+    : impl_(std::make_unique<Impl>(std::move(all), std::move(options), listener)) {}
+
+RendezvousServer::~RendezvousServer() = default;
+
+void RendezvousServer::Conclude(uint64_t step) { impl_->Conclude(step); }
+
+}  // namespace muster

@@ -1,0 +1,162 @@
+// Allreduce while workers die, stop and lose their links: real processes, and hosts that are network
+// namespaces. The others go on, those that return take part again, and the result is the one of an
+// undisturbed run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+
+#include "tests/support/network_hosts.h"
+#include "tests/support/trainers_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainerElastic : public Trainers {
+ protected:
+  static constexpr int kSteps = 300;
+  static constexpr int kBatch = 6001;  // so that there is time for a worker to return
+
+  static std::vector<std::string> Flags(const std::vector<std::string>& more, int steps = kSteps) {
+    std::vector<std::string> flags = {"--model=mnist_mlp", "--hidden=50", "--data_dir=synthetic",
+                                      "--global_batch_size=" + std::to_string(kBatch),
+                                      "--train_steps=" + std::to_string(steps)};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+  static std::vector<std::string> AllReduceFlags(const std::vector<std::string>& more = {},
+                                                 int steps = kSteps) {
+    std::vector<std::string> flags = Flags({"--strategy=allreduce", "--log_every=1"}, steps);
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+
+  // What one process computes without any other.
+  void ExpectTheResultOfOneProcess(const std::string& run) {
+    if (!std::filesystem::exists(Path("local.json"))) {
+      auto local = Start("local", Flags({"--job_name=local", "--result_json=" + Path("local.json")}));
+      EXPECT_EQ(local.process.Wait(Now() + std::chrono::minutes(2)).value_or(-1), 0);
+    }
+    const Json expected = Result("local"), result = Result(run);
+    EXPECT_EQ(result["steps"], kSteps);
+    EXPECT_EQ(result["samples"], kSteps * kBatch);
+    for (const char* name : {"train_loss", "test_loss"}) {
+      EXPECT_NEAR(result[name], expected[name], 1e-4 * double(expected[name])) << name;
+    }
+    EXPECT_NEAR(result["test_accuracy"], expected["test_accuracy"], 0.002);
+  }
+};
+
+TEST_F(TrainerElastic, TheOthersGoOnWithoutAKilledWorker) {
+  const ClusterSpec cluster = MakeCluster(0, 3);
+  auto tasks = StartCluster(cluster, AllReduceFlags({"--min_workers=1"}), "killed");
+  AwaitLosses("killed", 20, tasks[0].process);
+  Kill(tasks[1]);
+  tasks.erase(tasks.begin() + 1);
+  WaitForSuccess(tasks);
+  const std::string name = "worker:1 (" + cluster.workers[1] + ") has gone";
+  for (const Started& task : tasks) EXPECT_THAT(*ReadFile(task.log), HasSubstr(name));
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("with 2 of 3 workers"));
+  ExpectTheResultOfOneProcess("killed");
+}
+
+TEST_F(TrainerElastic, TooFewWaitForTheReturn) {
+  const ClusterSpec cluster = MakeCluster(0, 3);
+  auto tasks = StartCluster(cluster, AllReduceFlags(), "returns");
+  AwaitLosses("returns", 20, tasks[0].process);
+  Kill(tasks[2]);
+  tasks[2] = StartTask(cluster, {Role::kWorker, 2}, AllReduceFlags(), "returns");
+  WaitForSuccess(tasks);
+  EXPECT_EQ(TimesLogged(tasks, "with 2 of 3 workers"), 0);
+  EXPECT_GE(TimesLogged(tasks, "with 3 of 3 workers"), 1);
+  ExpectTheResultOfOneProcess("returns");
+}
+
+TEST_F(TrainerElastic, AndEndWithItsNameWhenItDoesNotReturn) {
+  const ClusterSpec cluster = MakeCluster(0, 3);
+  auto tasks = StartCluster(cluster, AllReduceFlags({"--worker_timeout=2"}, 1000000), "few");
+  AwaitLosses("few", 1, tasks[0].process);
+  Kill(tasks[1]);
+  for (const int survivor : {0, 2}) {
+    EXPECT_EQ(tasks[survivor].process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 124);
+    EXPECT_THAT(*ReadFile(tasks[survivor].log),
+                HasSubstr("worker:1 (" + cluster.workers[1] + ") has gone: it hung up: waited 2s in vain"));
+  }
+}
+
+TEST_F(TrainerElastic, AChiefThatReturnsGetsTheParametersOfTheOthers) {
+  const ClusterSpec cluster = MakeCluster(0, 3);
+  auto tasks = StartCluster(cluster, AllReduceFlags(), "chief");
+  AwaitLosses("chief", 20, tasks[0].process);
+  Kill(tasks[0]);
+  tasks[0] = StartTask(cluster, {Role::kWorker, 0}, AllReduceFlags(), "chief");
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("going on from step "));
+  EXPECT_THAT(*ReadFile(tasks[1].log), HasSubstr("worker:0 (" + cluster.workers[0] + ") has gone"));
+  ExpectTheResultOfOneProcess("chief");
+}
+
+TEST_F(TrainerElastic, AWorkerThatDivergesEndsAllWithItsName) {
+  auto tasks = StartCluster(MakeCluster(0, 3), AllReduceFlags({"--optimizer=sgd", "--learning_rate=1e30"}),
+                            "diverges");
+  for (Started& task : tasks) {
+    EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1) << task.name;
+    EXPECT_THAT(*ReadFile(task.log), HasSubstr("is not finite at step ")) << task.name;
+  }
+}
+
+// At random steps: a worker is killed and started again, stopped and continued, or its host's link is cut and
+// mended. MUSTER_FAULT_SEEDS: how many runs.
+TEST_F(TrainerElastic, AnyWorkerMayDieStopOrBeCutOffAtAnyStep) {
+  const char* const given = std::getenv("MUSTER_FAULT_SEEDS");
+  const uint64_t seeds = given == nullptr ? 3 : std::strtoull(given, nullptr, 10);
+  NetworkHosts hosts(3);
+  if (!hosts.is_up()) GTEST_SKIP() << "network namespaces need root";
+  for (uint64_t seed = 0; seed < seeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const std::string run = "run" + std::to_string(seed);
+    ClusterSpec cluster;
+    for (int i = 0; i < 3; ++i) cluster.workers.push_back(hosts.Address(i) + ":2222");
+    const std::vector<std::string> flags = AllReduceFlags({"--min_workers=1"});
+    const auto start = [&](int worker) {
+      return StartTask(cluster, {Role::kWorker, worker}, flags, run, hosts.On(worker));
+    };
+    std::vector<Started> tasks;
+    for (int i = 0; i < 3; ++i) tasks.push_back(start(i));
+    AwaitLosses(run, 1 + random() % 100, tasks[0].process);
+    const int kind = static_cast<int>(seed % 3);
+    // Without rank 0 all wait for it, and a chief that is killed counts its lines anew.
+    const int victim = static_cast<int>(kind == 0 ? random() % 3 : 1 + random() % 2);
+    const std::string name = "worker:" + std::to_string(victim) + " (" + cluster.workers[victim] + ")";
+    const size_t before = Losses(run).size();
+    const TimePoint fault = Now();
+    if (kind == 0) Kill(tasks[victim]);
+    if (kind == 1) tasks[victim].process.Signal(SIGSTOP);
+    if (kind == 2) hosts.Cut(victim);
+    if (victim != 0) {
+      AwaitLosses(run, std::min<size_t>(kSteps, before + 10), tasks[0].process);
+      std::printf("seed %d: %s of %s, %.2f s to ten steps\n", static_cast<int>(seed),
+                  kind == 0   ? "the death"
+                  : kind == 1 ? "a stop"
+                              : "the isolation",
+                  name.c_str(), ToSeconds(Now() - fault));
+    }
+    if (kind == 0) tasks[victim] = start(victim);
+    if (kind == 1) tasks[victim].process.Signal(SIGCONT);
+    if (kind == 2) hosts.Mend(victim);
+    WaitForSuccess(tasks);
+    int named = 0;
+    for (const Started& task : tasks)
+      named += ReadFile(task.log)->find(name + " has gone") != std::string::npos;
+    EXPECT_GE(named, 1);
+    ExpectTheResultOfOneProcess(run);
+  }
+}
+
+}  // namespace
+}  // namespace muster
