@@ -80,7 +80,7 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
 
 absl::Status ElasticGroup::Run(const Operation& operation) {
   // A group of one would never notice.
-  if (interrupt_->is_set()) return client_.why();
+  if (interrupt_->is_set()) return client_.Explain(absl::OkStatus());
   return Leave(group_->Run(operation));
 }
 
@@ -102,7 +102,7 @@ Traffic ElasticGroup::traffic() const {
 absl::Status ElasticGroup::Leave(const absl::Status& why) {
   if (why.ok() || !IsOver(why)) return why;
   if (const std::optional<int> position = UnreachablePosition(why)) unreachable_ = ranks_[*position];
-  return interrupt_->is_set() ? client_.why() : Cancelled("%s", std::string(why.message()));
+  return client_.Explain(why);
 }
 
 }  // namespace muster

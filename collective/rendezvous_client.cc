@@ -12,6 +12,7 @@ namespace {
 
 constexpr Duration kSilence = std::chrono::milliseconds(1500);  // after which the rendezvous is lost
 constexpr Duration kAttempt = std::chrono::seconds(5);          // to connect to it
+constexpr Duration kExplanation = std::chrono::milliseconds(500);
 constexpr Duration kFarewell = std::chrono::seconds(2);
 
 }  // namespace
@@ -41,11 +42,12 @@ absl::StatusOr<RankOrders> RendezvousClient::Join(std::optional<ParametersVersio
            std::binary_search(group.ranks.begin(), group.ranks.end(), options_.all.rank);
   };
   // The rendezvous has deadlines, and this one for the rendezvous.
-  changed_.wait(lock, [&] { return !end_.ok() || orders_.concluded || is_in_next(); });
-  MUSTER_RETURN_IF_ERROR(end_);
+  changed_.wait(lock, [&] { return has_ended() || orders_.concluded || is_in_next(); });
+  MUSTER_RETURN_IF_ERROR(end());
   if (orders_.concluded) return orders_;
   state_ = {.group = orders_.group.number, .is_in_it = true, .over = state_.over};
   interrupt_ = std::move(interrupt);
+  why_.clear();
   is_to_report_ = true;
   wake_.Set();
   return orders_;
@@ -58,8 +60,8 @@ void RendezvousClient::HasMet() {
 
 absl::Status RendezvousClient::AwaitConclusion() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !end_.ok() || orders_.concluded || interrupt_->is_set(); });
-  MUSTER_RETURN_IF_ERROR(end_);
+  changed_.wait(lock, [&] { return has_ended() || orders_.concluded || interrupt_->is_set(); });
+  MUSTER_RETURN_IF_ERROR(end());
   return orders_.concluded ? absl::OkStatus() : Cancelled("%s", why_);
 }
 
@@ -68,12 +70,14 @@ void RendezvousClient::Fail(const std::string& why) {
   failure_ = why;
   is_to_report_ = true;
   wake_.Set();
-  changed_.wait_for(lock, kFarewell, [&] { return !end_.ok(); });
+  changed_.wait_for(lock, kFarewell, [&] { return has_ended(); });
 }
 
-absl::Status RendezvousClient::why() const {
-  const std::lock_guard lock(mutex_);
-  return !end_.ok() ? end_ : Cancelled("%s", why_.empty() ? "the group is over" : why_);
+absl::Status RendezvousClient::Explain(const absl::Status& status) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kExplanation, [&] { return has_ended() || interrupt_->is_set(); });
+  MUSTER_RETURN_IF_ERROR(end());
+  return Cancelled("%s", why_.empty() ? std::string(status.message()) : why_);
 }
 
 void RendezvousClient::Run(const std::stop_token& stop) {
@@ -83,14 +87,14 @@ void RendezvousClient::Run(const std::stop_token& stop) {
   while (true) {
     {
       const std::lock_guard lock(mutex_);
-      if (has_ended() || stop.stop_requested()) return;
+      if (has_ended() || orders_.concluded || stop.stop_requested()) return;
     }
     collective::PeerHello hello = MakeHello(options_.all);
     hello.set_is_to_rendezvous(true);
     hello.set_incarnation(options_.incarnation);
     hello.set_process(process_);
-    auto stream = Dial(there, hello, tls_.get(), Now() + kAttempt, stop_);
     const Duration timeout = has_connected ? options_.return_timeout : options_.connect_timeout;
+    auto stream = Dial(there, hello, tls_.get(), std::min(Now() + kAttempt, lost_since + timeout), stop_);
     if (stream.ok()) {
       has_connected = true;
       Talk(MessageStream(*std::move(stream)), stop);
@@ -109,7 +113,7 @@ void RendezvousClient::Talk(MessageStream messages, const std::stop_token& stop)
   while (!stop.stop_requested()) {
     {
       const std::lock_guard lock(mutex_);
-      if (!end_.ok()) return;
+      if (has_ended()) return;
       if ((is_to_report_ || Now() >= heartbeat) && messages.is_flushed()) {
         messages.Queue(MakeReport());
         heartbeat = Now() + kRendezvousHeartbeat;
@@ -193,7 +197,9 @@ void RendezvousClient::Lose(const std::string& why) {
 
 void RendezvousClient::End(const absl::Status& status) {
   const std::lock_guard lock(mutex_);
-  end_ = status;
+  if (has_ended()) return;
+  end_code_ = status.code();
+  end_ = std::string(status.message());
   if (interrupt_ != nullptr) interrupt_->Set();
   changed_.notify_all();
 }

@@ -45,8 +45,10 @@ class RendezvousClient {
   /// Ends the job for all ranks, and waits until the rendezvous says so, but not for long.
   void Fail(const std::string& why);
 
-  /// Why the interrupt is set: Cancelled, or how the job has ended.
-  absl::Status why() const;
+  /// Why the group is over, where an operation has failed with `status`: Cancelled, or how the job has ended.
+  /// The rendezvous hears of it at about the same time, and knows who was the first to go: it is waited for,
+  /// but not for long.
+  absl::Status Explain(const absl::Status& status) const;
 
  private:
   void Run(const std::stop_token& stop);
@@ -55,7 +57,8 @@ class RendezvousClient {
   void Obey(const collective::GroupOrders& orders);
   void Lose(const std::string& why);
   void End(const absl::Status& status);
-  bool has_ended() const { return !end_.ok() || orders_.concluded; }
+  absl::Status end() const { return {end_code_, end_}; }
+  bool has_ended() const { return end_code_ != absl::StatusCode::kOk; }
 
   const RendezvousClientOptions options_;
   const std::shared_ptr<TlsContext> tls_;
@@ -71,7 +74,9 @@ class RendezvousClient {
   RankOrders orders_;  // no group: not known
   std::shared_ptr<Interrupt> interrupt_;
   std::string why_;
-  absl::Status end_;
+  // A Status of its own for each thread: they share no reference count.
+  absl::StatusCode end_code_ = absl::StatusCode::kOk;
+  std::string end_;
 
   std::jthread thread_;  // the last member: it uses the others
 };

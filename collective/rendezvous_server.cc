@@ -57,9 +57,10 @@ class RendezvousServer::Impl {
   }
 
   ~Impl() {
-    listener_.SetRendezvous(nullptr);
     thread_.request_stop();
     wake_.Set();
+    thread_.join();
+    listener_.SetRendezvous(nullptr);
   }
 
   void Conclude(uint64_t step) {
@@ -110,20 +111,22 @@ class RendezvousServer::Impl {
   std::vector<PeerListener::Arrival> arrivals_;
   std::optional<uint64_t> concluded_;
 
-  std::jthread thread_;  // the last member: it uses the others
+  std::jthread thread_;
 };
 
 void RendezvousServer::Impl::Run(const std::stop_token& stop) {
   TimePoint until = TimePoint::max();  // once it is to stop
   while (true) {
-    if (stop.stop_requested() && until == TimePoint::max()) until = Now() + kFarewell;
-    if (stop.stop_requested() && (!has_ended() || all_know() || Now() >= until)) return;
-    Sleep();
+    // Before the requests: the last of them is made before.
+    const bool is_to_stop = stop.stop_requested();
     TakeRequests();
     std::erase_if(connections_, [&](Connection& connection) { return !Listen(connection); });
     rendezvous_.Tick(Now());
     for (const std::string& notice : rendezvous_.TakeNotices()) spdlog::warn("{}", notice);
     std::erase_if(connections_, [&](Connection& connection) { return !Tell(connection); });
+    if (is_to_stop && until == TimePoint::max()) until = Now() + kFarewell;
+    if (is_to_stop && (!has_ended() || all_know() || Now() >= until)) return;
+    Sleep();
   }
 }
 

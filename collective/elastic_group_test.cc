@@ -1,0 +1,196 @@
+// Groups that are made anew, with real sockets: ranks are threads here.
+#include "collective/elastic_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <latch>
+#include <thread>
+
+#include "base/certificates.h"
+#include "tests/support/free_port.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class ElasticGroupTest : public testing::Test {
+ protected:
+  ElasticGroupTest() : authority_(*MakeAuthority("test")) {
+    for (int rank = 0; rank < 3; ++rank) {
+      options_.all.members.push_back({{Role::kWorker, rank}, FreeAddress()});
+    }
+    options_.connect_timeout = seconds(20);
+    options_.operation_timeout = seconds(20);
+  }
+
+  std::unique_ptr<ElasticGroup> Make(int rank, uint64_t incarnation = 1) {
+    ElasticGroupOptions options = options_;
+    options.all.rank = rank;
+    options.incarnation = incarnation;
+    const auto certificate = IssueCertificate(authority_, TlsName({Role::kWorker, rank}));
+    std::shared_ptr<TlsContext> tls =
+        *TlsContext::Create({authority_.certificate_pem, certificate->certificate_pem, certificate->key_pem});
+    auto listener = PeerListener::Listen(options.all.members[rank].address, std::move(tls));
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    return std::make_unique<ElasticGroup>(options, *std::move(listener));
+  }
+
+  // How many ranks have taken part.
+  static absl::StatusOr<float> Count(ElasticGroup& group) {
+    float value = 1;
+    MUSTER_RETURN_IF_ERROR(group.Run(AllReduce({&value, 1}, {&value, 1})));
+    return value;
+  }
+  // Until the group is over.
+  static absl::Status CountOn(ElasticGroup& group, float expected) {
+    const TimePoint deadline = Now() + seconds(20);
+    while (Now() < deadline) {
+      const absl::StatusOr<float> count = Count(group);
+      if (!count.ok()) return count.status();
+      EXPECT_EQ(*count, expected);
+    }
+    return absl::OkStatus();
+  }
+
+  ElasticGroupOptions options_;
+  const Certificate authority_;
+};
+
+TEST_F(ElasticGroupTest, TheRestGoOnAndTakeBackWhoReturns) {
+  std::latch are_two(2);
+  const auto stays = [&](int rank) {
+    const auto group = Make(rank);
+    absl::StatusOr<GroupPlace> place = group->Join({});
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_THAT(place->ranks, ElementsAre(0, 1, 2));
+    EXPECT_EQ(place->position, rank);
+    EXPECT_FALSE(place->source.has_value());
+    const absl::Status over = CountOn(*group, 3);
+    EXPECT_TRUE(absl::IsCancelled(over)) << over;
+    place = group->Join(ParametersVersion{.step = 5, .group = place->number});
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_THAT(place->ranks, ElementsAre(0, 1));
+    EXPECT_FALSE(place->source.has_value());
+    are_two.count_down();
+    EXPECT_TRUE(absl::IsCancelled(CountOn(*group, 2)));
+    place = group->Join(ParametersVersion{.step = 6u + rank, .group = place->number});
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_THAT(place->ranks, ElementsAre(0, 1, 2));
+    EXPECT_EQ(place->source, 1);
+    EXPECT_EQ(*Count(*group), 3);
+    EXPECT_GT(group->traffic().sent_bytes, 0u);
+    EXPECT_EQ(group->Finish(9), absl::OkStatus());
+  };
+  const auto leaves = [&] {
+    auto group = Make(2);
+    ASSERT_TRUE(group->Join({}).ok());
+    EXPECT_EQ(*Count(*group), 3);
+    group = nullptr;
+    are_two.wait();
+    group = Make(2, 2);
+    const auto place = group->Join({});
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_EQ(place->source, 1);
+    EXPECT_EQ(*Count(*group), 3);
+    EXPECT_EQ(group->Finish(9), absl::OkStatus());
+  };
+  std::jthread second([&] { stays(1); }), third(leaves);
+  stays(0);
+}
+
+TEST_F(ElasticGroupTest, AnotherRankZeroIsFoundAgain) {
+  const auto stays = [&](int rank) {
+    const auto group = Make(rank);
+    const auto first = group->Join({});
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_TRUE(absl::IsCancelled(CountOn(*group, 3)));
+    const auto second = group->Join(ParametersVersion{.step = 7, .group = first->number});
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(second->source, 1);
+    EXPECT_GT(second->number, first->number);
+    EXPECT_EQ(*Count(*group), 3);
+    EXPECT_EQ(group->Finish(7), absl::OkStatus());
+  };
+  std::jthread second([&] { stays(1); }), third([&] { stays(2); });
+  auto group = Make(0);
+  ASSERT_TRUE(group->Join({}).ok());
+  EXPECT_EQ(*Count(*group), 3);
+  group = nullptr;
+  group = Make(0, 2);
+  const auto place = group->Join({});
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ(place->source, 1);
+  EXPECT_EQ(*Count(*group), 3);
+  EXPECT_EQ(group->Finish(7), absl::OkStatus());
+}
+
+TEST_F(ElasticGroupTest, WhoComesWhenAllIsDoneIsTold) {
+  options_.all.members.resize(2);
+  std::jthread late([&] {
+    const auto group = Make(1);
+    const auto place = group->Join({});
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_EQ(place->concluded, 100u);
+  });
+  EXPECT_EQ(Make(0)->Finish(100), absl::OkStatus());
+}
+
+TEST_F(ElasticGroupTest, WhatOneCannotGoOnWithEndsAll) {
+  const auto hears = [&](int rank) {
+    const auto group = Make(rank);
+    ASSERT_TRUE(group->Join({}).ok());
+    const absl::Status status = CountOn(*group, 3);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_EQ(status.message(), "worker:1: it has the hiccups");
+  };
+  std::jthread first([&] { hears(0); }), third([&] { hears(2); });
+  const auto group = Make(1);
+  ASSERT_TRUE(group->Join({}).ok());
+  group->Fail("it has the hiccups");
+}
+
+TEST_F(ElasticGroupTest, WhoIsMissingIsNamedAtTheEnd) {
+  options_.connect_timeout = milliseconds(300);
+  options_.min_ranks = 3;
+  std::jthread first([&] {
+    const absl::Status status = Make(0)->Join({}).status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("worker:2"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has not connected: waited 300ms in vain"));
+  });
+  first.join();
+  const absl::Status status = Make(1)->Join({}).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker:0"));
+}
+
+TEST_F(ElasticGroupTest, OfTwoProcessesOfATaskTheLaterOneIsTaken) {
+  options_.all.members.resize(2);
+  options_.all.members[1].address = "127.0.0.1:0";  // rank 0 does not dial it
+  std::jthread first([&] {
+    const auto group = Make(0);
+    absl::StatusOr<GroupPlace> place = group->Join({});
+    for (; place.ok(); place = group->Join({})) (void)CountOn(*group, 2);
+    EXPECT_EQ(place.status().message(), "worker:1: that is enough");
+  });
+  const auto old = Make(1, 2);
+  ASSERT_TRUE(old->Join({}).ok());
+  const auto later = Make(1, 3);
+  const absl::Status replaced = CountOn(*old, 2);
+  EXPECT_TRUE(absl::IsAborted(replaced)) << replaced;
+  EXPECT_THAT(std::string(replaced.message()), HasSubstr("another process of this task"));
+  const absl::Status refused = Make(1, 1)->Join({}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("a later process of worker:1"));
+  EXPECT_TRUE(later->Join({}).ok());
+  later->Fail("that is enough");
+}
+
+}  // namespace
+}  // namespace muster
