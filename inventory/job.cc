@@ -63,9 +63,9 @@ absl::StatusOr<const Model*> ParseModel(const YamlNode& node) {
 
 absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
   const auto choice =
-      YamlChoice<bool>("strategy", {{"parameter_server", true}, {"allreduce", false}, {"hybrid", false}});
+      YamlChoice<bool>("strategy", {{"parameter_server", true}, {"allreduce", true}, {"hybrid", false}});
   MUSTER_ASSIGN_OR_RETURN(const bool available, choice(node));
-  if (!available) return NotInThisVersion(node, "it has: parameter_server");
+  if (!available) return NotInThisVersion(node, "it has: parameter_server, allreduce");
   return node.text;
 }
 
@@ -144,6 +144,7 @@ absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
                                                      {"always", Restart::kAlways},
                                                      {"exit_code", Restart::kExitCode}}));
   fields.Read("max_restarts", &max_restarts, YamlInteger<int>(0, 1'000'000));
+  fields.Read("min", &replica.min, YamlInteger<int>(1, kMaxTasksOfRole));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   if (const YamlNode* on = node.Find("on")) replica.on_position = on->position();
   if (max_restarts && restart == Restart::kNever) {
@@ -158,10 +159,13 @@ struct Replicas {
   ReplicaSpec ps, chief, worker;
 };
 
-// Whether the job file says when servers are started again.
-bool GivesRestart(const YamlNode& root) {
-  const YamlNode* const ps = root.Find("replicas")->Find("ps");
-  return ps != nullptr && ps->Find("restart") != nullptr;
+// Tasks of this role are started again, unless the job file says when, or that they are not.
+void RestartByDefault(const YamlNode& root, ReplicaRole role, ReplicaSpec* replicas) {
+  const YamlNode* const given = root.Find("replicas")->Find(ReplicaRoleName(role));
+  if (given == nullptr || given->Find("restart") != nullptr) return;
+  if (replicas->restart != ReplicaSpec::Restart::kNever) return;
+  replicas->restart = ReplicaSpec::Restart::kOnFailure;
+  replicas->max_restarts = kDefaultMaxRestarts;
 }
 
 absl::StatusOr<Replicas> ParseReplicas(const YamlNode& node) {
@@ -329,8 +333,42 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
   return absl::OkStatus();
 }
 
-// What the parts of a model's job ask of each other.
-absl::Status CheckTraining(const YamlNode& root, const Job& job) {
+// What is for parameter servers means nothing without them.
+absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job& job) {
+  if (!model.takes_images) {
+    return root.Find("strategy")
+        ->Error(absl::StrFormat("the tables of %s are on parameter servers, which allreduce does not have",
+                                model.name));
+  }
+  const YamlNode& replicas = *root.Find("replicas");
+  if (job.ps.count > 0) {
+    return replicas.Find("ps")->Find("count")->Error("strategy allreduce has no ps: leave it out");
+  }
+  for (const char* key : {"checkpoint", "durability"}) {
+    if (const YamlNode* given = root.Find(key); given != nullptr) {
+      return given->KeyError(
+          absl::StrFormat("\"%s\" is for parameter servers; with allreduce the workers' "
+                          "parameters come from each other",
+                          key));
+    }
+  }
+  if (job.update.mode.value_or(UpdateSpec::Mode::kSync) != UpdateSpec::Mode::kSync) {
+    return root.Find("update")->Find("mode")->Error("allreduce is always `sync`");
+  }
+  if (const YamlNode* update = root.Find("update"); update != nullptr) {
+    for (const YamlNode& child : update->children) {
+      if (child.key == "mode") continue;
+      return child.KeyError(absl::StrFormat("\"%s\" is for parameter servers", child.key));
+    }
+  }
+  const YamlNode* const min = replicas.Find("worker")->Find("min");
+  if (min != nullptr && *job.worker.min > job.worker.count) {
+    return min->Error(absl::StrFormat("\"min\" is %d of %d workers", *job.worker.min, job.worker.count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckParameterServers(const YamlNode& root, const Job& job) {
   if (job.ps.count < 1) {
     const YamlNode* ps = root.Find("replicas")->Find("ps");
     const YamlNode* where = ps == nullptr ? root.Find("replicas") : ps->Find("count");
@@ -342,6 +380,13 @@ absl::Status CheckTraining(const YamlNode& root, const Job& job) {
   if (job.checkpoint && job.checkpoint->buddy && job.ps.count < 2) {
     return root.Find("checkpoint")->Find("buddy")->Error("another server's copies need two ps at least");
   }
+  return absl::OkStatus();
+}
+
+// What the parts of a model's job ask of each other.
+absl::Status CheckTraining(const YamlNode& root, const Model& model, const Job& job) {
+  MUSTER_RETURN_IF_ERROR(job.is_allreduce() ? CheckAllReduce(root, model, job)
+                                            : CheckParameterServers(root, job));
   const int contributors = job.worker.count + job.chief.count;
   if (job.update.aggregate.value_or(0) > contributors && !job.train.batch_size) {
     return root.Find("update")
@@ -427,15 +472,23 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   if (durability && !job.replicated && !job.checkpoint) job.checkpoint.emplace();
   if (durability == Durability::kJournal) job.checkpoint->journal = true;
   // A server that comes back has to be started again.
-  const bool comes_back = job.checkpoint || job.replicated;
-  if (comes_back && job.ps.restart == ReplicaSpec::Restart::kNever && !GivesRestart(root)) {
-    job.ps.restart = ReplicaSpec::Restart::kOnFailure;
-    job.ps.max_restarts = kDefaultMaxRestarts;
+  if (job.checkpoint || job.replicated) RestartByDefault(root, ReplicaRole::kPs, &job.ps);
+  // And a worker whose parameters others have gets them from them.
+  if (job.is_allreduce()) {
+    RestartByDefault(root, ReplicaRole::kChief, &job.chief);
+    RestartByDefault(root, ReplicaRole::kWorker, &job.worker);
   }
   MUSTER_RETURN_IF_ERROR(CheckModelOrProgram(root, model, &job));
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (!job.replicas(role).min || (job.is_allreduce() && role == ReplicaRole::kWorker)) continue;
+    return root.Find("replicas")
+        ->Find(ReplicaRoleName(role))
+        ->Find("min")
+        ->KeyError("\"min\" is for the workers of `strategy: allreduce`");
+  }
   if (model != nullptr) {
     MUSTER_RETURN_IF_ERROR(CheckModelDetails(root, *model, job));
-    MUSTER_RETURN_IF_ERROR(CheckTraining(root, job));
+    MUSTER_RETURN_IF_ERROR(CheckTraining(root, *model, job));
   }
   return job;
 }

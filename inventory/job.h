@@ -3,6 +3,7 @@
 //     name: mnist
 //     model: mnist_mlp                # or: program: [python3, train.py]
 //     data: auto                      # auto | a folder | {on_hosts: /data}
+//     strategy: parameter_server      # parameter_server | allreduce
 //     update: {mode: sync, wire_type: bfloat16, top_k: 0.01}     # sync | async | bounded
 //     replicas:
 //       ps:     {count: 2, on: cpu}
@@ -52,7 +53,8 @@ struct ReplicaSpec {
   std::string on;              // the label their hosts must have; empty: any host
   SourcePosition on_position;  // of the label in the job file, where there is one
   Restart restart = Restart::kNever;
-  int max_restarts = 0;  // per task; 0 with kNever
+  int max_restarts = 0;    // per task; 0 with kNever
+  std::optional<int> min;  // of the workers of allreduce: with fewer of them training waits; unset: all
 };
 
 /// Where the training data comes from.
@@ -136,7 +138,7 @@ struct Job {
   // Either a model of the built-in trainer, ...
   std::string model;
   std::string variant;      // empty: the model's own, or it has none
-  std::string strategy;     // "parameter_server"; empty with `program`
+  std::string strategy;     // "parameter_server" or "allreduce"; empty with `program`
   std::vector<int> hidden;  // sizes of the hidden layers; empty: the model's own
   UpdateSpec update;
   TrainSpec train;
@@ -155,6 +157,7 @@ struct Job {
   ReplicaSpec worker;  // at least one
 
   const ReplicaSpec& replicas(ReplicaRole role) const;
+  bool is_allreduce() const { return strategy == "allreduce"; }
 };
 
 /// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,

@@ -132,6 +132,20 @@ TEST(Job, LeavesWhatIsNotGivenToTheTrainer) {
   EXPECT_TRUE(job->env.empty());
 }
 
+TEST(Job, AllReduceHasWorkersThatComeBack) {
+  using Restart = ReplicaSpec::Restart;
+  const std::string head = "name: j\nmodel: mnist_mlp\nstrategy: allreduce\nreplicas: ";
+  const auto job = Parse(head + "{chief: {count: 1}, worker: {count: 3, min: 2}}\nupdate: {mode: sync}\n");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->is_allreduce());
+  EXPECT_EQ(job->worker.min, 2);
+  for (const ReplicaSpec& replicas : {job->chief, job->worker}) {
+    EXPECT_EQ(replicas.restart, Restart::kOnFailure);
+    EXPECT_GT(replicas.max_restarts, 0);
+  }
+  EXPECT_EQ(Parse(head + "{worker: {count: 3, restart: never}}\n")->worker.restart, Restart::kNever);
+}
+
 TEST(Job, EveryModelIsSavedAsOnnxOnRequest) {
   for (const std::string model : {"mnist_softmax", "mnist_mlp", "mnist_cnn", "wide_deep"}) {
     const auto job = Parse("name: j\nmodel: " + model +
@@ -201,9 +215,9 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"data: {on_host: /data}\n", "4:8: unknown key \"on_host\" in data; did you mean \"on_hosts\"?"},
       {"data: {on_hosts: data}\n", "4:18: \"data\" must start with / or ~/: it is a folder on the host"},
       {"data:\n", "4:1: expected auto, a folder, or {on_hosts: a folder there}, found nothing"},
-      {"strategy: allreduce\n",
-       "4:11: \"allreduce\" is not in this version of muster; it has: parameter_server"},
-      {"strategy: hybrid\n", "4:11: \"hybrid\" is not in this version of muster; it has: parameter_server"},
+      {"strategy: hybrid\n",
+       "4:11: \"hybrid\" is not in this version of muster; it has: parameter_server, allreduce"},
+      {"strategy: allreduce\n", "3:24: strategy allreduce has no ps: leave it out"},
       {"strategy: parameter-server\n",
        "4:11: unknown strategy \"parameter-server\"; did you mean \"parameter_server\"?"},
       {"update: sync\n", "4:9: expected a mapping (`key: value`) in update, found \"sync\""},
@@ -367,6 +381,26 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "4:1: \"wide_only\" of wide_deep has no hidden layers"},
       {"name: j\nmodel: mnist_softmax\nhidden: [3]\n" + replicas,
        "3:1: \"mnist_softmax\" has no hidden layers"},
+      {"name: j\nmodel: wide_deep\nstrategy: allreduce\nreplicas: {worker: {count: 1}}\n",
+       "3:11: the tables of wide_deep are on parameter servers, which allreduce does not have"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2, min: 3}}\n",
+       "4:36: \"min\" is 3 of 2 workers"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2, min: 0}}\n",
+       "4:36: expected a whole number from 1 to 4096, found \"0\""},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2}, chief: {count: 1, min: 1}}\n",
+       "4:50: \"min\" is for the workers of `strategy: allreduce`"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 2, min: 1}}\n",
+       "3:47: \"min\" is for the workers of `strategy: allreduce`"},
+      {model + "strategy: allreduce\nupdate: {mode: async}\nreplicas: {worker: {count: 2}}\n",
+       "4:16: allreduce is always `sync`"},
+      {model + "strategy: allreduce\nupdate: {mode: sync, top_k: 0.1}\nreplicas: {worker: {count: 2}}\n",
+       "4:22: \"top_k\" is for parameter servers"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ncheckpoint: {}\n",
+       "5:1: \"checkpoint\" is for parameter servers; with allreduce the workers' parameters come from each "
+       "other"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ndurability: replicated\n",
+       "5:1: \"durability\" is for parameter servers; with allreduce the workers' parameters come from each "
+       "other"},
       {model + "replicas: {}\n", "3:11: \"worker\" is missing in replicas"},
       {model + "replicas: {workers: {count: 1}}\n",
        "3:12: unknown key \"workers\" in replicas; did you mean \"worker\"?"},

@@ -339,6 +339,13 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
   start->add_argv("--tls_dir={task_dir}/tls");
   if (job_.replicated) start->add_argv("--durability=replicated");
   if (job_.tcp_only) start->add_argv("--transport=tcp");
+  if (job_.is_allreduce()) {
+    start->add_argv("--strategy=allreduce");
+    // The chief is one of them, and indispensable.
+    if (job_.worker.min) {
+      start->add_argv(absl::StrFormat("--min_workers=%d", *job_.worker.min + job_.chief.count));
+    }
+  }
   start->add_argv(absl::StrFormat("--metrics_file={task_dir}/%s", kTaskMetricsFile));
   if (placed.role == ReplicaRole::kPs) return AddCheckpointArguments(start);
   std::vector<std::string> arguments = ParameterArguments();

@@ -90,6 +90,33 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], 1);
 }
 
+TEST_F(ClusterTraining, KilledWorkersOfAllReduceGetTheParametersFromTheOthers) {
+  const std::string job =
+      cluster_.Write("elastic.yaml",
+                     "name: elastic\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
+                     "replicas: {worker: {count: 3, min: 2}}\n"
+                     "train: {steps: 2000, global_batch_size: 2001, seed: 3, threads: 1}\n");
+  Process run = StartJob(job, "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  KillTask("elastic", "worker:2", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "with 3 of 3 workers"));
+  KillTask("elastic", "worker:0", 1);  // the chief
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  const Json result = Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}"));
+  EXPECT_EQ(result["strategy"], "allreduce");
+  EXPECT_EQ(result["workers"], 3);
+  EXPECT_EQ(result["steps"], 2000);
+  EXPECT_EQ(result["samples"], 2000 * 2001);
+  EXPECT_GT(result["test_accuracy"], 0.9);
+  EXPECT_EQ(ShowTask("elastic", "worker:0")["restarts"], 1);
+  EXPECT_EQ(ShowTask("elastic", "worker:1")["restarts"], 0);
+  EXPECT_EQ(ShowTask("elastic", "worker:2")["restarts"], 1);
+  const std::string text = cluster_.Text("run");
+  EXPECT_THAT(text, HasSubstr("worker:2 ("));
+  EXPECT_THAT(text, HasSubstr(") has gone: it hung up"));
+  EXPECT_THAT(text, Not(HasSubstr("without TLS")));
+}
+
 TEST_F(ClusterTraining, ShowSaysWhatTrainersCountAndTime) {
   constexpr int kFew = 100;
   const CommandResult run = RunJob(TrainingJob("counted", kFew, "checkpoint: {every_steps: 20}\n", /*ps=*/2));

@@ -59,24 +59,26 @@ class JobFlags : public ::testing::Test {
   }
   absl::StatusOr<TrainerOptions> OptionsOf(const std::string& model, const std::string& train,
                                            const std::string& keys = "") {
-    MUSTER_ASSIGN_OR_RETURN(
-        const Job job,
-        ParseJob("name: j\nmodel: " + model + "\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" +
-                     train + "}\n" + keys,
-                 "job.yaml", "/home/me"));
+    return OptionsOfJob("name: j\nmodel: " + model +
+                            "\nreplicas: {ps: {count: 1}, worker: {count: 1}}\ntrain: {" + train + "}\n" +
+                            keys,
+                        {"--ps_hosts=here:1", "--worker_hosts=here:2"});
+  }
+  // `cluster`: the flags of the first worker, the last task, that muster adds at the start.
+  absl::StatusOr<TrainerOptions> OptionsOfJob(const std::string& text,
+                                              const std::vector<std::string>& cluster) {
+    MUSTER_ASSIGN_OR_RETURN(const Job job, ParseJob(text, "job.yaml", "/home/me"));
     MUSTER_ASSIGN_OR_RETURN(const Inventory inventory,
                             ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me"));
     MUSTER_ASSIGN_OR_RETURN(const JobPlan plan,
                             MakePlan(job, inventory, {.installation = {.trainer = trainer_.path()}}));
-    const auto& argv = plan.record.tasks(1).start().argv();
+    const auto& argv = plan.record.tasks().rbegin()->start().argv();
     std::vector<std::string> arguments(argv.begin() + 1, argv.end());
-    for (const char* flag :
-         {"--job_name=worker", "--task_index=0", "--ps_hosts=here:1", "--worker_hosts=here:2"}) {
-      arguments.emplace_back(flag);
-    }
+    arguments.insert(arguments.end(), {"--job_name=worker", "--task_index=0"});
+    arguments.insert(arguments.end(), cluster.begin(), cluster.end());
     const auto line = ParseCommandLine(arguments, [](const std::string&) { return std::nullopt; });
     // The job file was accepted: then the trainer has to understand it.
-    EXPECT_TRUE(line.ok()) << train << ": " << line.status();
+    EXPECT_TRUE(line.ok()) << text << ": " << line.status();
     if (!line.ok()) return line.status();
     return line->options;
   }
@@ -135,6 +137,18 @@ TEST_F(JobFlags, OptimizersAreThoseOfTheTrainer) {
       EXPECT_EQ(*optimizer, expected) << train << ", " << key.name;
     }
   }
+}
+
+TEST_F(JobFlags, AllReduceIsWithoutServers) {
+  const std::string head = "name: j\nmodel: mnist_mlp\nstrategy: allreduce\nreplicas: ";
+  const auto all = OptionsOfJob(head + "{worker: {count: 2}}\n", {"--worker_hosts=here:1,here:2"});
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->strategy, Strategy::kAllReduce);
+  EXPECT_EQ(all->min_workers, 2);
+  const auto some = OptionsOfJob(head + "{chief: {count: 1}, worker: {count: 2, min: 1}}\n",
+                                 {"--cluster_spec=chief|here:3,worker|here:1;here:2"});
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(some->min_workers, 2) << "the chief is one of them";
 }
 
 TEST_F(JobFlags, UpdatesAreMadeAsTheJobFileSays) {
