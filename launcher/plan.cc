@@ -265,9 +265,11 @@ void Planner::AddTask(const PlacedTask& placed) {
   record::Task task;
   task.set_id(placed.Name());
   task.set_host(inventory_.hosts[placed.host_index].name);
-  task.set_is_server(placed.role == ReplicaRole::kPs);
   task.set_is_chief(placed.role == ReplicaRole::kChief ||
                     (placed.role == ReplicaRole::kWorker && placed.index == 0 && job_.chief.count == 0));
+  // Servers end when the workers have ended. With allreduce the chief says when all is done, and a worker
+  // that was lost then has nothing left to come back for.
+  task.set_ends_with_others(placed.role == ReplicaRole::kPs || (job_.is_allreduce() && !task.is_chief()));
   agent::StartTaskRequest* start = task.mutable_start();
   start->set_task(placed.Name());
   start->set_restart(PolicyOf(replicas.restart));
@@ -429,7 +431,7 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .host = task.host(),
                              .spec_hash = task.spec_hash(),
                              .needs_port = true,  // every member of a ClusterSpec has an address
-                             .is_server = task.is_server()});
+                             .ends_with_others = task.ends_with_others()});
   }
   return desired;
 }

@@ -109,6 +109,23 @@ TEST(PlanOfAModel, WorkersKnowWhenRowsAreDropped) {
   EXPECT_THAT(FlagsOfAModel(after, 1), testing::Contains("--evict_rows_after=5"));
 }
 
+TEST(PlanOfAModel, WithAllReduceOnlyTheChiefIsWaitedFor) {
+  TemporaryDirectory trainer;
+  ASSERT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+  const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+  const auto job =
+      ParseJob("name: j\nmodel: mnist_mlp\nstrategy: allreduce\nreplicas: {worker: {count: 3, min: 2}}\n",
+               "job.yaml", "/home/me");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->record.tasks_size(), 3);
+  for (const record::Task& task : plan->record.tasks()) {
+    EXPECT_EQ(task.ends_with_others(), task.id() != "worker:0");
+    EXPECT_THAT(task.start().argv(), testing::IsSupersetOf({"--strategy=allreduce", "--min_workers=2"}));
+  }
+}
+
 // What a server keeps to from its first worker on is part of what it is, so that a change starts it again.
 TEST(PlanOfAModel, AServersSpecHashCoversHowParametersAreUpdated) {
   TemporaryDirectory trainer;
@@ -122,7 +139,7 @@ TEST(PlanOfAModel, AServersSpecHashCoversHowParametersAreUpdated) {
     EXPECT_TRUE(job.ok()) << job.status();
     const auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
     EXPECT_TRUE(plan.ok()) << plan.status();
-    EXPECT_TRUE(plan->record.tasks(0).is_server());
+    EXPECT_TRUE(plan->record.tasks(0).ends_with_others());
     return plan->record.tasks(0).spec_hash();
   };
   const std::vector<std::string> different = {

@@ -181,7 +181,7 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
     case Result::kSucceeded:
       for (const DesiredTask& task : desired_.tasks) {
         const auto last = last_.find({task.id, persisted_.generation, task.spec_hash});
-        Require(task.is_server || (last != last_.end() && last->second.state == TaskState::kSucceeded),
+        Require(task.ends_with_others || (last != last_.end() && last->second.state == TaskState::kSucceeded),
                 "I16 success means that all succeeded: " + task.id);
       }
       Require(outcome.exit_code == 0, "I17 success exits with 0");

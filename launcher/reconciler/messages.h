@@ -39,7 +39,7 @@ struct DesiredTask {
   HostId host;            // one of Desired::hosts
   std::string spec_hash;  // of everything that needs a restart when it changes, except the cluster
   bool needs_port = false;
-  bool is_server = false;  // ends when the others have ended: the job does not wait for its success
+  bool ends_with_others = false;  // the job does not wait for its success
 };
 
 /// Hosts without a task are not contacted.

@@ -186,7 +186,7 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
     counts.unleased += task.desired.needs_port && !task.leased;
-    counts.unfinished += !task.desired.is_server && !Succeeded(task);
+    counts.unfinished += !task.desired.ends_with_others && !Succeeded(task);
   }
   return counts;
 }

@@ -28,15 +28,15 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     return place->second;
   };
 
-  const bool only_servers = std::all_of(desired.tasks.begin(), desired.tasks.end(),
-                                        [](const auto& task) { return task.is_server; });
+  const bool all_end_with_others = std::all_of(desired.tasks.begin(), desired.tasks.end(),
+                                               [](const auto& task) { return task.ends_with_others; });
   for (const DesiredTask& task : desired.tasks) {
     const auto host = listed.find(task.host);
     MUSTER_CHECK(host != listed.end(), task.id + " is on a host that is not listed: " + task.host);
     const int index = static_cast<int>(tasks_.size());
     MUSTER_CHECK(task_index_.emplace(task.id, index).second, "two tasks " + task.id);
     tasks_.push_back({.desired = task, .host = add_host(*host->second), .retry_at = now_});
-    if (only_servers) tasks_.back().desired.is_server = false;
+    if (all_end_with_others) tasks_.back().desired.ends_with_others = false;
     hosts_[tasks_.back().host].tasks.push_back(index);
   }
   for (const Member& member : *record_.cluster) add_host({.id = member.host});
