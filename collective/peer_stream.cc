@@ -198,7 +198,8 @@ Duration SilenceOf(const PeerStream& stream) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(stream.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return Duration::zero();
-  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+  // Data that acknowledges nothing new does not count as an acknowledgment, and puts off keepalives.
+  return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv));
 }
 
 absl::StatusOr<std::unique_ptr<PeerStream>> OpenPeerStream(UniqueFd socket, const TlsContext* tls,

@@ -105,7 +105,7 @@ class RendezvousServer::Impl {
   // The thread's.
   Rendezvous rendezvous_;
   std::list<Connection> connections_;
-  std::set<int> told_;  // ranks: of the end, or that they are refused
+  std::set<int> told_ = {0};  // ranks: of the end, or that they are refused; this process knows
 
   std::mutex mutex_;
   std::vector<PeerListener::Arrival> arrivals_;
