@@ -109,6 +109,27 @@ TEST_F(TrainerElastic, AWorkerThatDivergesEndsAllWithItsName) {
   }
 }
 
+TEST_F(TrainerElastic, OneOfTwoThatDoNotReachEachOtherStaysOut) {
+  NetworkHosts hosts(3);
+  if (!hosts.is_up()) GTEST_SKIP() << "network namespaces need root";
+  ClusterSpec cluster;
+  for (int i = 0; i < 3; ++i) cluster.workers.push_back(hosts.Address(i) + ":2222");
+  std::vector<Started> tasks;
+  for (int i = 0; i < 3; ++i) {
+    tasks.push_back(
+        StartTask(cluster, {Role::kWorker, i}, AllReduceFlags({"--min_workers=2"}), "parted", hosts.On(i)));
+  }
+  AwaitLosses("parted", 20, tasks[0].process);
+  hosts.Part(1, 2);
+  const size_t before = Losses("parted").size();
+  AwaitLosses("parted", before + 20, tasks[0].process);
+  hosts.Join(1, 2);
+  WaitForSuccess(tasks);
+  EXPECT_GE(TimesLogged(tasks, "worker:1 (" + cluster.workers[1] + ") does not reach worker:2"), 1);
+  EXPECT_GE(TimesLogged(tasks, "with 2 of 3 workers"), 1);
+  ExpectTheResultOfOneProcess("parted");
+}
+
 // At random steps: a worker is killed and started again, stopped and continued, or its host's link is cut and
 // mended. MUSTER_FAULT_SEEDS: how many runs.
 TEST_F(TrainerElastic, AnyWorkerMayDieStopOrBeCutOffAtAnyStep) {

@@ -36,8 +36,15 @@ class NetworkHosts {
   /// Nothing arrives from it or at it any more, without a word to anybody.
   void Cut(int host) { EXPECT_TRUE(Ip({"-n", Switch(), "link", "set", Port(host), "down"})); }
   void Mend(int host) { EXPECT_TRUE(Ip({"-n", Switch(), "link", "set", Port(host), "up"})); }
+  /// The same between two of them alone.
+  void Part(int host, int other) { Route("add", host, other); }
+  void Join(int host, int other) { Route("del", host, other); }
 
  private:
+  void Route(const std::string& verb, int host, int other) {
+    EXPECT_TRUE(Ip({"-n", names_[host], "route", verb, "blackhole", Address(other) + "/32"}));
+    EXPECT_TRUE(Ip({"-n", names_[other], "route", verb, "blackhole", Address(host) + "/32"}));
+  }
   std::string Switch() const { return prefix_ + "switch"; }
   static std::string Port(int host) { return "port" + std::to_string(host); }
 
