@@ -179,7 +179,9 @@ absl::Status Training::FinishAgain() {
   const absl::Status status = exchange_->FinishAgain(parameters_->values(), options.train_steps);
   exchange_ = nullptr;
   if (!absl::IsUnavailable(status)) return status;
-  spdlog::info("the others have ended: {}", std::string(status.message()));
+  spdlog::info("the {} ended: {}",
+               options.strategy == Strategy::kAllReduce ? "chief has" : "parameter servers have",
+               std::string(status.message()));
   return absl::OkStatus();
 }
 
