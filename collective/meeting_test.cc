@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <cstring>
 #include <future>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 
 #include "base/certificates.h"
 #include "collective/native.h"
+#include "collective/rendezvous_server.h"
 
 namespace muster {
 namespace {
@@ -182,6 +184,25 @@ TEST_F(MeetingTest, AnotherVersionIsToldBothNumbers) {
   EXPECT_THAT(reply.refusal(),
               HasSubstr(absl::StrFormat("version %d ", MakeHello(ranks_[0].identity).version())));
   EXPECT_THAT(reply.refusal(), HasSubstr("99"));
+}
+
+TEST_F(MeetingTest, WhoTalksNonsenseToTheRendezvousIsHungUpOn) {
+  const RendezvousServer server(ranks_[0].identity, {}, *ranks_[0].listener);
+  for (const uint32_t rank : {1u, 7u}) {
+    collective::PeerHello hello = MakeHello(ranks_[1].identity);
+    hello.set_is_to_rendezvous(true);
+    hello.set_rank(rank);
+    const std::string bytes = hello.SerializeAsString();
+    const UniqueFd fd = ConnectTo(ranks_[0].listener->address());
+    SendTo(fd, std::string({static_cast<char>(bytes.size()), 0, 0, 0}) + bytes + std::string({5, 0, 0, 0}) +
+                   "what?");
+    char room[512];
+    ssize_t got = 0;
+    do {
+      got = ::recv(fd.get(), room, sizeof room, 0);
+    } while (got > 0);
+    EXPECT_TRUE(got == 0 || errno == ECONNRESET) << std::strerror(errno);
+  }
 }
 
 TEST(TlsContext, WhatCannotBeUsedIsSaid) {

@@ -36,7 +36,7 @@ class PeerStream {
   virtual int fd() const = 0;
 };
 
-/// Since the kernel at the other end has acknowledged anything. While nothing is sent it is asked every
+/// Since anything came from the kernel at the other end. While nothing is on its way it is asked every
 /// second.
 Duration SilenceOf(const PeerStream& stream);
 
