@@ -79,9 +79,12 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
 }
 
 absl::Status ElasticGroup::Run(const Operation& operation) {
-  // A group of one would never notice.
-  if (interrupt_->is_set()) return client_.Explain(absl::OkStatus());
+  MUSTER_RETURN_IF_ERROR(status());  // a group of one would never notice
   return Leave(group_->Run(operation));
+}
+
+absl::Status ElasticGroup::status() {
+  return interrupt_->is_set() ? client_.Explain(absl::OkStatus()) : absl::OkStatus();
 }
 
 absl::Status ElasticGroup::Finish(uint64_t step) {

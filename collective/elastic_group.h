@@ -44,8 +44,13 @@ class ElasticGroup {
   /// RendezvousClient and MakeNative fail.
   absl::StatusOr<GroupPlace> Join(std::optional<ParametersVersion> parameters);
 
-  /// As Collective::Run.
+  /// As those of Collective.
+  Ticket Start(const Operation& operation) { return group_->Start(operation); }
+  absl::Status Wait(Ticket ticket) { return Leave(group_->Wait(ticket)); }
   absl::Status Run(const Operation& operation);
+
+  /// OK, or Cancelled: the group is over.
+  absl::Status status();
 
   /// No rank can go on, because of this one: all fail with FailedPrecondition, and this text.
   void Fail(const std::string& why) { client_.Fail(why); }

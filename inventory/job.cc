@@ -69,6 +69,15 @@ absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
   return node.text;
 }
 
+absl::StatusOr<std::string> ParseBucketBytes(const YamlNode& node) {
+  constexpr int64_t kMinBytes = 1024, kMaxBytes = int64_t{1} << 40;
+  if (node.kind == YamlNode::Kind::kText && node.text == "auto") return node.text;
+  const auto bytes = YamlInteger<int64_t>(kMinBytes, kMaxBytes)(node);
+  if (!bytes.ok())
+    return node.Expected(absl::StrFormat("auto, or bytes from %d to %d", kMinBytes, kMaxBytes));
+  return std::to_string(*bytes);
+}
+
 absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
   using Mode = UpdateSpec::Mode;
   constexpr int kMaxStaleness = 1'000'000;
@@ -88,6 +97,7 @@ absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
                   "wire type", {{"float32", "float32"}, {"float16", "float16"}, {"bfloat16", "bfloat16"}}));
   fields.Read("top_k", &update.top_k, YamlNumber(kSmallestTopK, kLargestTopK));
   fields.Read("evict_rows_after", &update.evict_rows_after, YamlInteger<int>(0, kMaxEvictionIntervals));
+  fields.Read("bucket_bytes", &update.bucket_bytes, ParseBucketBytes);
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   const Mode mode = update.mode.value_or(Mode::kAsync);
   if (const YamlNode* given = node.Find("aggregate"); given != nullptr && mode != Mode::kSync) {
@@ -357,7 +367,7 @@ absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job&
   }
   if (const YamlNode* update = root.Find("update"); update != nullptr) {
     for (const YamlNode& child : update->children) {
-      if (child.key == "mode") continue;
+      if (child.key == "mode" || child.key == "bucket_bytes") continue;
       return child.KeyError(absl::StrFormat("\"%s\" is for parameter servers", child.key));
     }
   }
@@ -369,6 +379,11 @@ absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job&
 }
 
 absl::Status CheckParameterServers(const YamlNode& root, const Job& job) {
+  if (job.update.bucket_bytes) {
+    return root.Find("update")
+        ->Find("bucket_bytes")
+        ->KeyError("\"bucket_bytes\" is for `strategy: allreduce`");
+  }
   if (job.ps.count < 1) {
     const YamlNode* ps = root.Find("replicas")->Find("ps");
     const YamlNode* where = ps == nullptr ? root.Find("replicas") : ps->Find("count");

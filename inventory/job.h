@@ -79,13 +79,14 @@ struct ProgramFile {
 struct UpdateSpec {
   enum class Mode : uint8_t { kAsync, kSync, kBounded };
   std::optional<Mode> mode;
-  std::optional<int> aggregate;          // sync: gradients that make up a step
-  std::optional<int> staleness;          // bounded: steps that a worker may be ahead
-  std::optional<int> max_staleness;      // async: older gradients are dropped
-  std::optional<bool> scale_rate;        // async: the rate is divided by 1 + staleness
-  std::optional<std::string> wire_type;  // float32, float16, bfloat16
-  std::optional<double> top_k;           // the part of each gradient that is sent
-  std::optional<int> evict_rows_after;   // checkpoint intervals without a gradient
+  std::optional<int> aggregate;             // sync: gradients that make up a step
+  std::optional<int> staleness;             // bounded: steps that a worker may be ahead
+  std::optional<int> max_staleness;         // async: older gradients are dropped
+  std::optional<bool> scale_rate;           // async: the rate is divided by 1 + staleness
+  std::optional<std::string> wire_type;     // float32, float16, bfloat16
+  std::optional<double> top_k;              // the part of each gradient that is sent
+  std::optional<int> evict_rows_after;      // checkpoint intervals without a gradient
+  std::optional<std::string> bucket_bytes;  // allreduce: auto, or a number
 };
 
 /// What parameter servers write, and go back to when one of them is lost.

@@ -144,6 +144,11 @@ TEST(Job, AllReduceHasWorkersThatComeBack) {
     EXPECT_GT(replicas.max_restarts, 0);
   }
   EXPECT_EQ(Parse(head + "{worker: {count: 3, restart: never}}\n")->worker.restart, Restart::kNever);
+  for (const std::string bytes : {"auto", "4194304"}) {
+    EXPECT_EQ(
+        Parse(head + "{worker: {count: 3}}\nupdate: {bucket_bytes: " + bytes + "}\n")->update.bucket_bytes,
+        bytes);
+  }
 }
 
 TEST(Job, EveryModelIsSavedAsOnnxOnRequest) {
@@ -395,6 +400,10 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "4:16: allreduce is always `sync`"},
       {model + "strategy: allreduce\nupdate: {mode: sync, top_k: 0.1}\nreplicas: {worker: {count: 2}}\n",
        "4:22: \"top_k\" is for parameter servers"},
+      {model + "strategy: allreduce\nupdate: {bucket_bytes: 4M}\nreplicas: {worker: {count: 2}}\n",
+       "4:24: expected auto, or bytes from 1024 to 1099511627776, found \"4M\""},
+      {model + "update: {bucket_bytes: auto}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n",
+       "3:10: \"bucket_bytes\" is for `strategy: allreduce`"},
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ncheckpoint: {}\n",
        "5:1: \"checkpoint\" is for parameter servers; with allreduce the workers' parameters come from each "
        "other"},

@@ -317,6 +317,7 @@ std::vector<std::string> Planner::ParameterArguments() const {
     AddFlag("evict_rows_after", update.evict_rows_after, arguments);
     if (job_.checkpoint) AddFlag("checkpoint_every", job_.checkpoint->every_steps, arguments);
   }
+  AddFlag("bucket_bytes", update.bucket_bytes, arguments);
   AddFlag("seed", job_.train.seed, arguments);
   const TrainSpec& train = job_.train;
   AddOptimizerFlags("", train.optimizer, arguments);

@@ -149,6 +149,14 @@ TEST_F(JobFlags, AllReduceIsWithoutServers) {
                                  {"--cluster_spec=chief|here:3,worker|here:1;here:2"});
   ASSERT_TRUE(some.ok()) << some.status();
   EXPECT_EQ(some->min_workers, 2) << "the chief is one of them";
+  const auto buckets = [&](const std::string& bytes) {
+    return OptionsOfJob(head + "{worker: {count: 1}}\nupdate: {bucket_bytes: " + bytes + "}\n",
+                        {"--worker_hosts=here:1"})
+        ->bucket_bytes;
+  };
+  EXPECT_EQ(buckets("auto"), std::nullopt);
+  for (const int64_t bytes : {int64_t{1024}, int64_t{1} << 40})
+    EXPECT_EQ(buckets(std::to_string(bytes)), bytes);
 }
 
 TEST_F(JobFlags, UpdatesAreMadeAsTheJobFileSays) {

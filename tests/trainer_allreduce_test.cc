@@ -60,6 +60,21 @@ TEST_F(TrainerAllReduce, AMlpHasTheLossesOfOneProcess) {
   ExpectTheLossesOfOneProcess({"--model=mnist_mlp", "--hidden=50"});
 }
 
+// In many buckets, and with those that are tried out (the model is large enough for two) on the way.
+TEST_F(TrainerAllReduce, BucketsHaveTheLossesOfOneProcess) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp", "--hidden=512,300", "--global_batch_size=101",
+                                          "--train_steps=200", "--log_every=1",    "--data_dir=synthetic"};
+  auto local = Start("local", With(flags, {"--job_name=local", "--metrics_jsonl=" + Path("local.jsonl")}));
+  EXPECT_EQ(local.process.Wait(Now() + std::chrono::minutes(2)).value_or(-1), 0);
+  for (const std::string bytes : {"auto", "200000"}) {
+    Run(MakeCluster(0, 3), With(flags, {"--strategy=allreduce", "--bucket_bytes=" + bytes}), bytes);
+    ExpectSameLosses(bytes, "local");
+    Run(MakeCluster(0, 3),
+        With(flags, {"--strategy=allreduce", "--transport=tcp", "--bucket_bytes=" + bytes}), bytes + "-tcp");
+    ExpectSameLosses(bytes + "-tcp", "local");
+  }
+}
+
 // Where pooling meets two values that are nearly equal, rounding decides which of them wins, and after some
 // steps the losses of another division into batches, or another order of sums, are others. With two workers
 // neither is another.

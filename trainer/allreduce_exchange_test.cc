@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -19,6 +20,13 @@ class AllReduceExchangeTest : public testing::Test {
  protected:
   AllReduceExchangeTest() : layout_(*ParameterLayout::Create({{.name = "w", .shape = {40}}})) {}
 
+  // A gradient comes as a backward pass makes it: from its end, a block at a time.
+  static void Say(GradientExchange& exchange, std::span<float> gradient) {
+    for (auto begin = static_cast<int64_t>(gradient.size()); begin > 0; begin -= kBlockFloats) {
+      exchange.GradientReady(begin - kBlockFloats);
+    }
+  }
+
   // `body` for each worker, on a thread of its own.
   void OnAllWorkers(int workers,
                     const std::function<void(int, absl::StatusOr<std::unique_ptr<GradientExchange>>)>& body) {
@@ -32,6 +40,7 @@ class AllReduceExchangeTest : public testing::Test {
                                       {.cluster = cluster,
                                        .task = {Role::kWorker, i},
                                        .fingerprint = static_cast<uint64_t>(7 + fingerprint_step_ * i),
+                                       .bucket_floats = bucket_floats_,
                                        .connect_timeout = std::chrono::seconds(20),
                                        .operation_timeout = std::chrono::seconds(20)}));
       });
@@ -41,6 +50,7 @@ class AllReduceExchangeTest : public testing::Test {
   const ParameterLayout layout_;
   const RowIndex no_rows_;
   int fingerprint_step_ = 0;
+  std::optional<int64_t> bucket_floats_;
 };
 
 TEST_F(AllReduceExchangeTest, TheUpdateIsTheMeanOverAllSamples) {
@@ -68,6 +78,56 @@ TEST_F(AllReduceExchangeTest, TheUpdateIsTheMeanOverAllSamples) {
     EXPECT_EQ(summary->step, 3u);
     EXPECT_EQ((*exchange)->Finish(), absl::OkStatus());
   });
+}
+
+TEST_F(AllReduceExchangeTest, InBucketsTheUpdateIsTheSame) {
+  bucket_floats_ = kBlockFloats;
+  OnAllWorkers(3, [&](int worker, auto exchange) {
+    std::vector<float> parameters(layout_.size());
+    ASSERT_TRUE((*exchange)->Start(parameters).ok());
+    const std::span<float> gradient = (*exchange)->MakeGradientBuffer(layout_.size());
+    for (uint64_t step = 1; step <= 20; ++step) {
+      for (size_t i = 0; i < 40; ++i) gradient[i] = static_cast<float>(worker * 100 + i + step);
+      if (step % 2 == 1) Say(**exchange, gradient);  // and without a word before the end
+      const std::vector<float> before = parameters;
+      const auto result = (*exchange)->Exchange(
+          {.samples = 1, .loss_sum = 1.0 * worker, .gradient = gradient, .rows = no_rows_}, parameters,
+          no_rows_, {});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->samples, 3u);
+      EXPECT_EQ(result->mean_loss, 1);
+      for (size_t i = 0; i < 40; ++i) {
+        ASSERT_FLOAT_EQ(parameters[i], before[i] - static_cast<float>(100 + i + step)) << i;
+      }
+    }
+    EXPECT_EQ((*exchange)->Finish(), absl::OkStatus());
+  });
+}
+
+TEST_F(AllReduceExchangeTest, ABucketThatIsNotFiniteIsNotSent) {
+  bucket_floats_ = kBlockFloats;
+  for (const size_t place : {0, 20, 39}) {
+    OnAllWorkers(2, [&](int worker, auto exchange) {
+      std::vector<float> parameters(layout_.size());
+      ASSERT_TRUE((*exchange)->Start(parameters).ok());
+      const std::vector<float> before = parameters;
+      const std::span<float> gradient = (*exchange)->MakeGradientBuffer(layout_.size());
+      if (worker == 1) gradient[place] = INFINITY;
+      Say(**exchange, gradient);
+      const absl::Status status =
+          (*exchange)
+              ->Exchange({.samples = 1, .loss_sum = 1, .gradient = gradient, .rows = no_rows_}, parameters,
+                         no_rows_, {})
+              .status();
+      EXPECT_EQ(parameters, before);
+      EXPECT_EQ(std::isinf(gradient[place]), worker == 1);
+      EXPECT_TRUE(worker == 1 ? absl::IsInvalidArgument(status) : absl::IsFailedPrecondition(status))
+          << status;
+      if (worker == 0) {
+        EXPECT_THAT(std::string(status.message()), HasSubstr("worker:1: "));
+      }
+    });
+  }
 }
 
 TEST_F(AllReduceExchangeTest, WhoseGradientOrLossIsNotFiniteIsNamedByAll) {

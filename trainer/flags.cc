@@ -157,6 +157,13 @@ void DeclareFlags(CLI::App& app, Flags& f) {
          "if not given")
       ->transform(WholeNumber(1, kMaxTasks))
       ->group(training);
+  app.add_option(
+         "--bucket_bytes", f.bucket_bytes,
+         "With allreduce: of the parts in which a gradient is summed, the last layer's first, while the "
+         "rest is computed; auto: tried out in the first steps (one part with --deterministic, since "
+         "another number of parts is another order of sums)")
+      ->capture_default_str()
+      ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
       ->check(TrueOrFalse())
       ->group(training);

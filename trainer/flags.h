@@ -16,6 +16,8 @@ namespace muster {
 inline constexpr char kWidePrefix[] = "wide_";  // of the flags of the wide part's optimizer
 inline constexpr const char* kDefaultModel = "mnist_softmax";
 inline constexpr uint64_t kMaxLayerSize = 65536;
+inline constexpr uint64_t kMinBucketBytes = 1024;
+inline constexpr uint64_t kMaxBucketBytes = uint64_t{1} << 40;
 
 /// As typed; what was not given is unset, or zero where zero cannot be asked for.
 struct Flags {
@@ -36,6 +38,7 @@ struct Flags {
   bool scale_rate_by_staleness = false;
   std::string strategy = "parameter_server";
   std::optional<int> min_workers;
+  std::string bucket_bytes = "auto";
   std::string wire_type = "float32";
   std::optional<double> top_k;
   uint64_t evict_rows_after = 0;

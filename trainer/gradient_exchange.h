@@ -56,6 +56,10 @@ class GradientExchange : public RowSource {
   /// call.
   virtual std::span<float> MakeGradientBuffer(int64_t size) { return gradient_.emplace(size).values(); }
 
+  /// Of the step's gradient there, the part from float `begin` to the end of the layout is final, while the
+  /// rest is still computed: it may be on its way already. Each `begin` is below the one before.
+  virtual void GradientReady(int64_t begin) { (void)begin; }
+
   /// Contributes, and writes the updated parameters and, to save a round trip, the rows of the next batch
   /// ([next_rows.size()]).
   virtual absl::StatusOr<ExchangeResult> Exchange(const Contribution& contribution,

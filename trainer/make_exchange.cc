@@ -31,6 +31,8 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
     spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
   }
   if (options.strategy == Strategy::kAllReduce) {
+    std::optional<int64_t> bucket_floats;
+    if (options.bucket_bytes) bucket_floats = *options.bucket_bytes / static_cast<int64_t>(sizeof(float));
     return MakeAllReduceExchange(plan.layout, optimizers, options.seed,
                                  {.cluster = options.task->cluster,
                                   .task = options.task->task,
@@ -39,9 +41,12 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
                                   .bind_host = options.bind_host,
                                   .tls = std::move(tls),
                                   .shares_memory = options.transport == Transport::kAuto,
-                                  // Whoever ends at another step would do other things than the others.
-                                  .fingerprint = FingerprintOf(config) ^ Mix64(options.train_steps),
+                                  // Whoever ends at another step, or cuts gradients otherwise, would do other
+                                  // things than the others.
+                                  .fingerprint = Mix64(FingerprintOf(config) ^ Mix64(options.train_steps)) ^
+                                                 static_cast<uint64_t>(bucket_floats.value_or(0)),
                                   .min_workers = options.min_workers,
+                                  .bucket_floats = bucket_floats,
                                   .connect_timeout = options.connect_timeout,
                                   .operation_timeout = options.worker_timeout});
   }

@@ -79,6 +79,19 @@ absl::Status CheckAllReduce(const CLI::App& app, const TaskInCluster& task) {
   return absl::OkStatus();
 }
 
+// The parts of a gradient are whole blocks.
+absl::Status ResolveBuckets(const Flags& f, TrainerOptions* options) {
+  constexpr int64_t kBlockBytes = kBlockFloats * sizeof(float);
+  if (f.bucket_bytes == "auto") {
+    if (options->deterministic) options->bucket_bytes = static_cast<int64_t>(kMaxBucketBytes);
+    return absl::OkStatus();
+  }
+  const auto bytes = ParseWholeNumber(f.bucket_bytes, kMinBucketBytes, kMaxBucketBytes);
+  if (!bytes.ok()) return Annotate(bytes.status(), "--bucket_bytes (or auto)");
+  options->bucket_bytes = (static_cast<int64_t>(*bytes) + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  return absl::OkStatus();
+}
+
 absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->model = {.model = f.model.value_or(kDefaultModel), .variant = f.variant};
   MUSTER_RETURN_IF_ERROR(ParseHidden(f.hidden, &options->model.hidden));
@@ -241,9 +254,13 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
   } else if (f.strategy == "allreduce") {
     return InvalidArgument("--strategy=allreduce is for several workers; --job_name=local is one process");
   }
-  if (f.min_workers && options.strategy != Strategy::kAllReduce) {
-    return InvalidArgument("--min_workers is for --strategy=allreduce");
+  for (const char* flag : {"min_workers", "bucket_bytes"}) {
+    const bool is_given = app.get_option(absl::StrFormat("--%s", flag))->count() > 0;
+    if (is_given && options.strategy != Strategy::kAllReduce) {
+      return InvalidArgument("--%s is for --strategy=allreduce", flag);
+    }
   }
+  MUSTER_RETURN_IF_ERROR(ResolveBuckets(f, &options));
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
   for (const auto& [flag, value] : {std::pair("--metrics_address", options.metrics.address),
                                     std::pair("--metrics_file", options.metrics.file)}) {

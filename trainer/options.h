@@ -31,9 +31,10 @@ struct TrainerOptions {
   OptimizerConfig optimizer;                      // of group 0
   std::optional<OptimizerConfig> wide_optimizer;  // of group 1, if the model has that
   UpdateConfig update;
-  int64_t global_batch_size = 0;  // over all workers
-  uint64_t train_steps = 0;       // global
-  int min_workers = 1;            // allreduce: with fewer of them training waits
+  int64_t global_batch_size = 0;        // over all workers
+  uint64_t train_steps = 0;             // global
+  int min_workers = 1;                  // allreduce: with fewer of them training waits
+  std::optional<int64_t> bucket_bytes;  // allreduce: of the parts of a gradient; unset: what is fastest
   uint64_t seed = 1;
   bool augment_shift = false;  // training images, by up to two pixels
   bool prefetch = false;       // with a thread, on a core that nothing else needs

@@ -328,6 +328,17 @@ TEST(Options, AllReduceHasNoServers) {
                 HasSubstr("expected a whole number from 1 to 1000000, found \"" + text + "\""));
   }
   EXPECT_EQ(Error({"--min_workers=1"}), "--min_workers is for --strategy=allreduce");
+  EXPECT_EQ(options.bucket_bytes, std::nullopt);
+  EXPECT_EQ(Options(with({workers, "--bucket_bytes=auto"})).bucket_bytes, std::nullopt);
+  EXPECT_EQ(Options(with({workers, "--bucket_bytes=1025"})).bucket_bytes, 1088) << "whole blocks";
+  EXPECT_GT(Options(with({workers, "--deterministic"})).bucket_bytes, int64_t{1} << 39) << "one bucket";
+  EXPECT_EQ(Options(with({workers, "--deterministic", "--bucket_bytes=2048"})).bucket_bytes, 2048);
+  for (const std::string text : {"0", "1023", "4MiB"}) {
+    EXPECT_THAT(Error(with({workers, "--bucket_bytes=" + text})),
+                testing::AllOf(HasSubstr("--bucket_bytes (or auto): expected a whole number from 1024"),
+                               HasSubstr("found \"" + text + "\"")));
+  }
+  EXPECT_EQ(Error({"--bucket_bytes=1024"}), "--bucket_bytes is for --strategy=allreduce");
 }
 
 TEST(Options, Devices) {

@@ -309,7 +309,8 @@ absl::Status Training::Step() {
   }
   const TimePoint start = Now();
   const std::span<float> gradient = gradient_.first(plan_.layout.size() + rows_.size());
-  const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient);
+  const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient,
+                                                    [&](int64_t begin) { exchange_->GradientReady(begin); });
   MUSTER_RETURN_IF_ERROR(model_->status());
   // Servers look at what they are sent themselves.
   if (!options_.task) MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, rows_, local.loss_sum, step_));

@@ -26,6 +26,7 @@ class CpuModel final : public Model {
       const LayerPlan& first = plan_.layers[i];
       const CpuLayerOptions layer_options{.largest_batch = largest_batch_, .seed = seeds.Next()};
       Stage stage{.input_size = first.input.size()};
+      if (!first.tensors.empty()) stage.tensors_begin = first.tensors.front().offset;
       if (const MaxPoolSpec* const pool = PoolBehindConvolution(i)) {
         stage.layer =
             MakeCpuPooledConvolution(std::get<ConvolutionSpec>(first.spec), *pool, first, layer_options);
@@ -46,8 +47,9 @@ class CpuModel final : public Model {
 
   const ModelPlan& plan() const override { return plan_; }
 
+  using Model::ForwardBackward;
   BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
-                              std::span<float> gradient) override {
+                              std::span<float> gradient, GradientReady ready) override {
     MUSTER_CHECK(static_cast<int64_t>(gradient.size()) == plan_.layout.size() + RowFloats(batch));
     const LayerPass pass{.samples = batch.size(), .training = true, .position = batch.position};
     Forward(pass, parameters, batch);
@@ -69,6 +71,7 @@ class CpuModel final : public Model {
       stages_[i].layer->Backward(pass, parameters, InputOf(i, batch), OutputOf(i, batch), output_gradient,
                                  gradient, input_gradient);
       output_gradient = input_gradient;
+      if (stages_[i].tensors_begin > 0) ready(stages_[i].tensors_begin);
     }
     if (!stages_.empty() && !plan_.tables.empty()) {
       AddEmbeddingGradients(plan_, batch, output_gradient, rows_gradient);
@@ -92,6 +95,7 @@ class CpuModel final : public Model {
     std::unique_ptr<CpuLayer> layer;
     int64_t input_size = 0;
     int64_t output_size = 0;
+    int64_t tensors_begin = 0;  // of its own, behind those of the stages before; 0: it has none, or is first
     std::vector<float> output;  // [largest_batch, output_size]
   };
 

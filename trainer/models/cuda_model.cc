@@ -23,8 +23,10 @@ class CudaModel final : public Model {
   const ModelPlan& plan() const override { return plan_; }
   absl::Status status() const override { return status_; }
 
+  using Model::ForwardBackward;
+  // A graph's parts cannot be told apart from here: all is ready at once.
   BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
-                              std::span<float> gradient) override {
+                              std::span<float> gradient, GradientReady) override {
     MUSTER_CHECK(static_cast<int64_t>(gradient.size()) == plan_.layout.size() + RowFloats(batch));
     const BatchResult result = Run(parameters, batch, /*training=*/true);
     std::copy_n(gradient_.data(), gradient.size(), gradient.begin());

@@ -3,6 +3,8 @@
 // To add a model: a file beside mnist.cc that describes it, and a row in the table of model.cc.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -67,11 +69,20 @@ class Model {
   virtual const ModelPlan& plan() const = 0;
   const ParameterLayout& layout() const { return plan().layout; }
 
+  /// Told, on the same thread, that the gradient is final from float `begin` to the end of the layout. Each
+  /// `begin` is below the one before.
+  using GradientReady = absl::FunctionRef<void(int64_t begin)>;
+
   /// gradient [layout().size() + batch.rows->size()]: of the loss summed over the samples, padding zero, and
   /// behind the layout that of the batch's rows; overwritten. parameters [layout().size()]. A batch larger
-  /// than planned is a bug; an empty one gives zeros.
+  /// than planned is a bug; an empty one gives zeros. `ready` hears of what is final while the rest is
+  /// still computed, as far as this kind of model knows before the end.
   virtual BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
-                                      std::span<float> gradient) = 0;
+                                      std::span<float> gradient, GradientReady ready) = 0;
+  BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
+                              std::span<float> gradient) {
+    return ForwardBackward(parameters, batch, gradient, [](int64_t) {});
+  }
 
   /// The same result without the gradient.
   virtual BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) = 0;

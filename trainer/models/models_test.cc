@@ -49,6 +49,33 @@ TEST(Models, HaveTheirPublishedShapes) {
   EXPECT_EQ(MustMake({.model = "mnist_cnn", .variant = "deep"})->layout().parameter_count(), 3'274'634);
 }
 
+TEST(Models, WhatIsReadyOfAGradientIsFinal) {
+  const Dataset data = MakeSyntheticDigits(1, kLargestBatch);
+  for (const auto& [config, calls] :
+       std::vector<std::pair<ModelConfig, size_t>>{{{.model = "mnist_softmax"}, 0},
+                                                   {{.model = "mnist_mlp"}, 1},
+                                                   {{.model = "mnist_mlp", .hidden = {30, 20}}, 2},
+                                                   {{.model = "mnist_cnn", .variant = "lenet"}, 3},
+                                                   {{.model = "mnist_cnn", .variant = "deep"}, 3}}) {
+    const auto model = MustMake(config);
+    std::vector<float> gradient(model->layout().size(), NAN);
+    std::vector<std::pair<int64_t, std::vector<float>>> ready;
+    BatchBuffer buffer(kLargestBatch, data.feature_count);
+    const Batch batch = buffer.Fill(data, SampleOrder(1, data.size()), {0, kLargestBatch});
+    model->ForwardBackward(Initial(*model), batch, gradient, [&](int64_t begin) {
+      ready.emplace_back(begin, std::vector(gradient.begin() + begin, gradient.end()));
+    });
+    EXPECT_EQ(ready.size(), calls) << Describe(config);
+    int64_t before = model->layout().size();
+    for (const auto& [begin, values] : ready) {
+      EXPECT_LT(begin, before) << Describe(config);
+      before = begin;
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), gradient.begin() + begin))
+          << Describe(config) << " from " << begin;
+    }
+  }
+}
+
 TEST(Models, ConvolutionalNetworksStartAsPublished) {
   const auto lenet = MustMake({.model = "mnist_cnn", .variant = "lenet"});
   const auto deep = MustMake({.model = "mnist_cnn", .variant = "deep"});

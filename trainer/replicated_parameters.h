@@ -1,0 +1,135 @@
+// ReplicatedParameters: every worker has all dense parameters and the optimizer's state, and makes the same
+// update from the sum of all gradients.
+//
+// A worker that is lost, or comes back, ends the group (IsGoneBack). Start makes the next one of those who
+// are there, and whoever lacks the parameters of the last step gets them, with the optimizer's state, from
+// one who has them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/cluster_spec.h"
+#include "cluster/tls_identity.h"
+#include "collective/elastic_group.h"
+#include "kernels/layout_optimizer.h"
+#include "kernels/parameter_layout.h"
+#include "ps/client.h"
+#include "trainer/flat_buffer.h"
+#include "trainer/gradient_buckets.h"
+
+namespace muster {
+
+struct AllReduceOptions {
+  ClusterSpec cluster;
+  TaskId task;
+  uint64_t generation = 0;
+  uint64_t incarnation = 0;
+  std::string bind_host;  // where this task listens; empty: at its address in the cluster
+  std::optional<TlsIdentity> tls;
+  bool shares_memory = true;                              // among the tasks of a host
+  uint64_t fingerprint = 0;                               // of all that workers have to agree on
+  int min_workers = 1;                                    // below that they wait for the others
+  std::optional<int64_t> bucket_floats;                   // unset: whatever turns out to be fastest
+  Duration connect_timeout = std::chrono::minutes(5);     // until all have come
+  Duration operation_timeout = std::chrono::minutes(10);  // how long a step, or too few, wait for anybody
+};
+
+/// Of the gradients of all workers.
+struct GradientSums {
+  uint64_t samples = 0;
+  double loss_sum = 0;
+  Duration wait{};  // after the gradient was there
+  double mean_loss() const { return loss_sum / static_cast<double>(samples); }
+};
+
+/// One thread at a time. Everything that waits may fail with IsGoneBack; then Start.
+class ReplicatedParameters {
+ public:
+  /// Listens at once. AlreadyExists: the port is taken; fails as LayoutOptimizer::Create does.
+  static absl::StatusOr<std::unique_ptr<ReplicatedParameters>> Create(
+      const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers, uint64_t seed,
+      const AllReduceOptions& options);
+
+  /// Joins the next group, and writes the parameters of the last step of any worker in it, or initial ones,
+  /// to `parameters` [layout.size()], which stay in this place.
+  absl::StatusOr<GroupPlace> Start(std::span<float> parameters);
+
+  /// Updates that the parameters have had. Unset: this worker has none.
+  std::optional<uint64_t> step() const;
+
+  /// Where gradients are computed: [size], `size` at least layout.size(), until the next call.
+  std::span<float> MakeGradientBuffer(int64_t size);
+
+  /// The gradient there is final from float `begin` on: what can be reduced already is, in the background.
+  void GradientReady(int64_t begin);
+
+  /// Sums the gradients of all workers in that buffer. `contribution` is of it, and what lies behind the
+  /// layout is checked, too: a gradient or loss that is not finite fails this on all workers, before
+  /// anything is updated: InvalidArgument where it is, FailedPrecondition with the name of that worker on
+  /// the others.
+  absl::StatusOr<GradientSums> Reduce(const Contribution& contribution);
+
+  /// There are sums that no update was made from, and nothing was written over them.
+  bool has_sums() const { return sums_.has_value(); }
+
+  /// The update from these sums.
+  void Update();
+
+  /// `own` of all workers of the group, by position.
+  absl::StatusOr<std::vector<uint64_t>> Gather(uint64_t own);
+
+  /// Whether all workers have the same bits: the last thing that they do together. Internal: who has others.
+  absl::Status CheckAgreement();
+
+  /// OK, or IsGoneBack: the group is over, though nobody here waits for it.
+  absl::Status group_status() { return group_.status(); }
+
+  /// No worker can go on, because of this one: all fail with FailedPrecondition, and this text.
+  void Fail(const std::string& why) { group_.Fail(why); }
+
+  /// Rank 0: says that all is done, in `step` steps. Others: wait until it has.
+  absl::Status Conclude(uint64_t step) { return group_.Finish(step); }
+
+  /// Of a worker whose part is done, from a new process: IsGoneBack if not all is done.
+  absl::Status AwaitConclusion(uint64_t step);
+
+  Traffic traffic() const { return group_.traffic(); }
+
+ private:
+  ReplicatedParameters(const ParameterLayout& layout, LayoutOptimizer optimizer, uint64_t seed,
+                       std::optional<int64_t> bucket_floats, ElasticGroupOptions options,
+                       std::unique_ptr<PeerListener> listener);
+
+  absl::Status CopyState();
+  std::span<float> sums();
+  bool StartBuckets(int64_t begin);
+  absl::Status NotFinite();
+  void Tune(float seconds_of_step_before);
+
+  const ParameterLayout layout_;
+  const uint64_t seed_;
+  const std::optional<int64_t> bucket_floats_;
+  const std::vector<GroupMember> members_;  // by rank
+  const int rank_;
+  LayoutOptimizer optimizer_;
+  std::optional<FlatBuffer> buffer_;          // a header, and the gradient
+  std::span<float> parameters_;               // the caller's
+  std::optional<ParametersVersion> version_;  // of these, and of the optimizer's state
+  GroupPlace place_;
+  BucketTuner tuner_;
+  size_t started_ = 0;            // buckets of this step
+  std::optional<Ticket> ticket_;  // of the last of them
+  bool is_finite_ = true;         // as far as they were looked at
+  std::optional<GradientSums> sums_;
+  TimePoint step_end_;      // of the step before
+  float step_seconds_ = 0;  // that it took
+  ElasticGroup group_;      // the last member: what it does uses the others
+};
+
+}  // namespace muster
