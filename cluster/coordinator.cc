@@ -326,7 +326,7 @@ TimePoint Coordinator::next_deadline() const {
 
 bool Coordinator::AllOthersDone(int rank) const {
   for (int other = 0; other < rank_count_; ++other) {
-    if (other != rank && IsAtWork(other)) return false;
+    if (other != rank && IsAtWork(other) && !members_[other].awaits) return false;
   }
   return true;
 }

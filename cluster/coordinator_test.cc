@@ -176,6 +176,20 @@ TEST(Coordinator, AStepDoesNotWaitForWhoHasFinished) {
   EXPECT_TRUE(cluster->end()->ok());
 }
 
+TEST(Coordinator, ThoseWhoAwaitEachOtherAreAllDone) {
+  Cluster cluster(3, 1, 3);
+  cluster.JoinAll(3);
+  cluster->Await(0, 0, cluster.now);
+  cluster->Await(1, 0, cluster.now);
+  EXPECT_FALSE(cluster->AllOthersDone(0)) << "worker:2 is at work";
+  EXPECT_TRUE(cluster->AllOthersDone(2));
+  cluster->Await(2, 0, cluster.now);
+  for (const int rank : {0, 1, 2}) EXPECT_TRUE(cluster->AllOthersDone(rank));
+  EXPECT_FALSE(cluster->end()) << "they are still to say that they have finished";
+  cluster->Join(1, cluster.now);
+  EXPECT_FALSE(cluster->AllOthersDone(0)) << "it has begun again";
+}
+
 TEST(Coordinator, AStepDoesNotWaitForWhoOnlyAwaitsTheOthers) {
   for (const uint64_t next_step : {0, 1}) {
     Cluster cluster(2, 1, 2);

@@ -3,6 +3,7 @@
 #include <absl/strings/ascii.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/file.h"
 #include "inventory/train_reader.h"
@@ -37,10 +38,6 @@ const std::vector<Model>& Models() {
   return models;
 }
 
-absl::Status NotInThisVersion(const YamlNode& node, const std::string& instead) {
-  return node.Error(absl::StrFormat("%s is not in this version of muster; %s", Quoted(node.text), instead));
-}
-
 absl::StatusOr<std::string> ParseName(const YamlNode& node) {
   constexpr size_t kMaxNameBytes = 63;
   MUSTER_RETURN_IF_ERROR(node.CheckText());
@@ -62,11 +59,9 @@ absl::StatusOr<const Model*> ParseModel(const YamlNode& node) {
 }
 
 absl::StatusOr<std::string> ParseStrategy(const YamlNode& node) {
-  const auto choice =
-      YamlChoice<bool>("strategy", {{"parameter_server", true}, {"allreduce", true}, {"hybrid", false}});
-  MUSTER_ASSIGN_OR_RETURN(const bool available, choice(node));
-  if (!available) return NotInThisVersion(node, "it has: parameter_server, allreduce");
-  return node.text;
+  return YamlChoice<std::string>(
+      "strategy",
+      {{"parameter_server", "parameter_server"}, {"allreduce", "allreduce"}, {"hybrid", "hybrid"}})(node);
 }
 
 absl::StatusOr<std::string> ParseBucketBytes(const YamlNode& node) {
@@ -343,12 +338,28 @@ absl::Status CheckModelDetails(const YamlNode& root, const Model& model, const J
   return absl::OkStatus();
 }
 
+// `keys` of the part "update" mean something with the strategy, and no others.
+absl::Status CheckUpdateOfAllReduce(const YamlNode& root, const Job& job, const std::set<std::string>& keys) {
+  if (job.update.mode.value_or(UpdateSpec::Mode::kSync) != UpdateSpec::Mode::kSync) {
+    return root.Find("update")->Find("mode")->Error(job.strategy + " is always `sync`");
+  }
+  const YamlNode* const update = root.Find("update");
+  if (update == nullptr) return absl::OkStatus();
+  for (const YamlNode& child : update->children) {
+    if (keys.contains(child.key)) continue;
+    return child.KeyError(absl::StrFormat("\"%s\" is for parameter servers%s", child.key,
+                                          job.is_hybrid() ? " that have all parameters" : ""));
+  }
+  return absl::OkStatus();
+}
+
 // What is for parameter servers means nothing without them.
 absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job& job) {
   if (!model.takes_images) {
     return root.Find("strategy")
-        ->Error(absl::StrFormat("the tables of %s are on parameter servers, which allreduce does not have",
-                                model.name));
+        ->Error(absl::StrFormat(
+            "the tables of %s are on parameter servers, which allreduce does not have: hybrid has both",
+            model.name));
   }
   const YamlNode& replicas = *root.Find("replicas");
   if (job.ps.count > 0) {
@@ -362,15 +373,7 @@ absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job&
                           key));
     }
   }
-  if (job.update.mode.value_or(UpdateSpec::Mode::kSync) != UpdateSpec::Mode::kSync) {
-    return root.Find("update")->Find("mode")->Error("allreduce is always `sync`");
-  }
-  if (const YamlNode* update = root.Find("update"); update != nullptr) {
-    for (const YamlNode& child : update->children) {
-      if (child.key == "mode" || child.key == "bucket_bytes") continue;
-      return child.KeyError(absl::StrFormat("\"%s\" is for parameter servers", child.key));
-    }
-  }
+  MUSTER_RETURN_IF_ERROR(CheckUpdateOfAllReduce(root, job, {"mode", "bucket_bytes"}));
   const YamlNode* const min = replicas.Find("worker")->Find("min");
   if (min != nullptr && *job.worker.min > job.worker.count) {
     return min->Error(absl::StrFormat("\"min\" is %d of %d workers", *job.worker.min, job.worker.count));
@@ -378,16 +381,30 @@ absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job&
   return absl::OkStatus();
 }
 
+absl::Status CheckHybrid(const YamlNode& root, const Model& model, const Job& job) {
+  if (model.takes_images) {
+    return root.Find("strategy")
+        ->Error(absl::StrFormat("%s has no tables for parameter servers: take allreduce", model.name));
+  }
+  if (job.checkpoint && !job.checkpoint->journal) {
+    return root.Find(root.Find("checkpoint") != nullptr ? "checkpoint" : "durability")
+        ->KeyError(
+            "with hybrid nobody can go back to a checkpoint, which has only the tables: with "
+            "`durability: journal` or `replicated` nobody has to");
+  }
+  return CheckUpdateOfAllReduce(root, job, {"mode", "bucket_bytes", "evict_rows_after"});
+}
+
 absl::Status CheckParameterServers(const YamlNode& root, const Job& job) {
-  if (job.update.bucket_bytes) {
+  if (job.update.bucket_bytes && !job.is_hybrid()) {
     return root.Find("update")
         ->Find("bucket_bytes")
-        ->KeyError("\"bucket_bytes\" is for `strategy: allreduce`");
+        ->KeyError("\"bucket_bytes\" is for `strategy: allreduce` or `hybrid`");
   }
   if (job.ps.count < 1) {
     const YamlNode* ps = root.Find("replicas")->Find("ps");
     const YamlNode* where = ps == nullptr ? root.Find("replicas") : ps->Find("count");
-    return where->Error("strategy parameter_server needs at least one ps");
+    return where->Error(absl::StrFormat("strategy %s needs at least one ps", job.strategy));
   }
   if (job.replicated && job.ps.count < 2) {
     return root.Find("durability")->Error("`replicated` needs two ps at least");
@@ -402,6 +419,7 @@ absl::Status CheckParameterServers(const YamlNode& root, const Job& job) {
 absl::Status CheckTraining(const YamlNode& root, const Model& model, const Job& job) {
   MUSTER_RETURN_IF_ERROR(job.is_allreduce() ? CheckAllReduce(root, model, job)
                                             : CheckParameterServers(root, job));
+  if (job.is_hybrid()) MUSTER_RETURN_IF_ERROR(CheckHybrid(root, model, job));
   const int contributors = job.worker.count + job.chief.count;
   if (job.update.aggregate.value_or(0) > contributors && !job.train.batch_size) {
     return root.Find("update")
@@ -489,7 +507,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   // A server that comes back has to be started again.
   if (job.checkpoint || job.replicated) RestartByDefault(root, ReplicaRole::kPs, &job.ps);
   // And a worker whose parameters others have gets them from them.
-  if (job.is_allreduce()) {
+  if (job.is_allreduce() || job.is_hybrid()) {
     RestartByDefault(root, ReplicaRole::kChief, &job.chief);
     RestartByDefault(root, ReplicaRole::kWorker, &job.worker);
   }

@@ -3,7 +3,7 @@
 //     name: mnist
 //     model: mnist_mlp                # or: program: [python3, train.py]
 //     data: auto                      # auto | a folder | {on_hosts: /data}
-//     strategy: parameter_server      # parameter_server | allreduce
+//     strategy: parameter_server      # parameter_server | allreduce | hybrid
 //     update: {mode: sync, wire_type: bfloat16, top_k: 0.01}     # sync | async | bounded
 //     replicas:
 //       ps:     {count: 2, on: cpu}
@@ -139,7 +139,7 @@ struct Job {
   // Either a model of the built-in trainer, ...
   std::string model;
   std::string variant;      // empty: the model's own, or it has none
-  std::string strategy;     // "parameter_server" or "allreduce"; empty with `program`
+  std::string strategy;     // "parameter_server", "allreduce", "hybrid"; empty with `program`
   std::vector<int> hidden;  // sizes of the hidden layers; empty: the model's own
   UpdateSpec update;
   TrainSpec train;
@@ -159,6 +159,7 @@ struct Job {
 
   const ReplicaSpec& replicas(ReplicaRole role) const;
   bool is_allreduce() const { return strategy == "allreduce"; }
+  bool is_hybrid() const { return strategy == "hybrid"; }
 };
 
 /// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,

@@ -151,6 +151,17 @@ TEST(Job, AllReduceHasWorkersThatComeBack) {
   }
 }
 
+TEST(Job, HybridHasServersAndWorkersThatComeBack) {
+  const auto job = Parse(
+      "name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 2}, worker: {count: 3}}\n"
+      "update: {bucket_bytes: auto, evict_rows_after: 3}\ncheckpoint: {every_steps: 5}\ndurability: "
+      "journal\n");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->is_hybrid());
+  EXPECT_EQ(job->worker.restart, ReplicaSpec::Restart::kOnFailure);
+  EXPECT_EQ(job->ps.restart, ReplicaSpec::Restart::kOnFailure);
+}
+
 TEST(Job, EveryModelIsSavedAsOnnxOnRequest) {
   for (const std::string model : {"mnist_softmax", "mnist_mlp", "mnist_cnn", "wide_deep"}) {
     const auto job = Parse("name: j\nmodel: " + model +
@@ -220,8 +231,7 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"data: {on_host: /data}\n", "4:8: unknown key \"on_host\" in data; did you mean \"on_hosts\"?"},
       {"data: {on_hosts: data}\n", "4:18: \"data\" must start with / or ~/: it is a folder on the host"},
       {"data:\n", "4:1: expected auto, a folder, or {on_hosts: a folder there}, found nothing"},
-      {"strategy: hybrid\n",
-       "4:11: \"hybrid\" is not in this version of muster; it has: parameter_server, allreduce"},
+      {"strategy: hybrid\n", "4:11: mnist_mlp has no tables for parameter servers: take allreduce"},
       {"strategy: allreduce\n", "3:24: strategy allreduce has no ps: leave it out"},
       {"strategy: parameter-server\n",
        "4:11: unknown strategy \"parameter-server\"; did you mean \"parameter_server\"?"},
@@ -387,7 +397,20 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
       {"name: j\nmodel: mnist_softmax\nhidden: [3]\n" + replicas,
        "3:1: \"mnist_softmax\" has no hidden layers"},
       {"name: j\nmodel: wide_deep\nstrategy: allreduce\nreplicas: {worker: {count: 1}}\n",
-       "3:11: the tables of wide_deep are on parameter servers, which allreduce does not have"},
+       "3:11: the tables of wide_deep are on parameter servers, which allreduce does not have: hybrid has "
+       "both"},
+      {"name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {worker: {count: 1}}\n",
+       "4:11: strategy hybrid needs at least one ps"},
+      {"name: j\nmodel: wide_deep\nstrategy: hybrid\nupdate: {mode: async}\n" + replicas,
+       "4:16: hybrid is always `sync`"},
+      {"name: j\nmodel: wide_deep\nstrategy: hybrid\nupdate: {wire_type: float16}\n" + replicas,
+       "4:10: \"wire_type\" is for parameter servers that have all parameters"},
+      {"name: j\nmodel: wide_deep\nstrategy: hybrid\ncheckpoint: {}\n" + replicas,
+       "4:1: with hybrid nobody can go back to a checkpoint, which has only the tables: with "
+       "`durability: journal` or `replicated` nobody has to"},
+      {"name: j\nmodel: wide_deep\nstrategy: hybrid\ndurability: checkpoint\n" + replicas,
+       "4:1: with hybrid nobody can go back to a checkpoint, which has only the tables: with "
+       "`durability: journal` or `replicated` nobody has to"},
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2, min: 3}}\n",
        "4:36: \"min\" is 3 of 2 workers"},
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2, min: 0}}\n",
@@ -403,7 +426,7 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
       {model + "strategy: allreduce\nupdate: {bucket_bytes: 4M}\nreplicas: {worker: {count: 2}}\n",
        "4:24: expected auto, or bytes from 1024 to 1099511627776, found \"4M\""},
       {model + "update: {bucket_bytes: auto}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n",
-       "3:10: \"bucket_bytes\" is for `strategy: allreduce`"},
+       "3:10: \"bucket_bytes\" is for `strategy: allreduce` or `hybrid`"},
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ncheckpoint: {}\n",
        "5:1: \"checkpoint\" is for parameter servers; with allreduce the workers' parameters come from each "
        "other"},

@@ -41,7 +41,6 @@ class WordHash {
 }  // namespace
 
 absl::StatusOr<ParameterLayout> ParameterLayout::Create(std::vector<TensorSpec> tensors) {
-  if (tensors.empty()) return InvalidArgument("a parameter layout needs at least one tensor");
   ParameterLayout layout;
   std::set<std::string> names;
   for (TensorSpec& spec : tensors) {

@@ -47,8 +47,8 @@ class ParameterLayout {
  public:
   ParameterLayout() = default;
 
-  /// Lays the tensors out in the order given. InvalidArgument: no tensors, a name used twice, a shape with an
-  /// entry < 1, a group < 0, more than 2^40 floats in all.
+  /// Lays the tensors out in the order given; of none there is nothing in it. InvalidArgument: a name used
+  /// twice, a shape with an entry < 1, a group < 0, more than 2^40 floats in all.
   static absl::StatusOr<ParameterLayout> Create(std::vector<TensorSpec> tensors);
 
   /// Floats in the buffer, padding included; a multiple of kBlockFloats.

@@ -342,6 +342,7 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
   start->add_argv("--tls_dir={task_dir}/tls");
   if (job_.replicated) start->add_argv("--durability=replicated");
   if (job_.tcp_only) start->add_argv("--transport=tcp");
+  if (job_.is_hybrid()) start->add_argv("--strategy=hybrid");
   if (job_.is_allreduce()) {
     start->add_argv("--strategy=allreduce");
     // The chief is one of them, and indispensable.

@@ -126,7 +126,9 @@ absl::Status ParameterServerClient::JoinEpoch(TimePoint deadline, std::span<floa
       const ps::JoinReply& reply = shard->joined_as;
       shard->epoch = reply.epoch();
       shard->pushes = reply.pushes();
-      shard->clock = {reply.step(), std::max(reply.step(), reply.next_step())};
+      // What all make together is made again by all when one is lost, also by those whose part is there.
+      const bool is_made_again = options_.config.needs_all_workers();
+      shard->clock = {reply.step(), is_made_again ? reply.step() : std::max(reply.step(), reply.next_step())};
     }
     epoch_ = shards_[0]->epoch;
     const auto is_same = [&](const auto& shard) { return shard->epoch == epoch_; };
@@ -559,6 +561,7 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
       return DeadlineExceeded("%s: %s has not answered for %s", TaskName(options_.task),
                               TaskName((*overdue)->task), FormatAge(Now() - start));
     }
+    if (options_.interruption) MUSTER_RETURN_IF_ERROR(options_.interruption());
     // What has come is listened to first.
     if (options_.replicated && queue_->empty()) MUSTER_RETURN_IF_ERROR(LeaveSilentServers());
     const auto event = queue_->Pop(Now() + std::min(kHeartbeatEvery, options_.answer_timeout));
@@ -581,7 +584,7 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
       const uint64_t version = header.push().step();
       shard->clock = {version, std::max(version, shard->in_flight->header.push().step() + 1)};
     }
-    if (header.has_pull() && !destination.parameters.empty()) {
+    if (header.has_pull() && shard->in_flight->header.pull().parameters()) {
       shard->clock.version = header.pull().step();
       shard->clock.next_step = std::max(shard->clock.next_step, shard->clock.version);
     }
@@ -648,7 +651,7 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
                     .times = times};
 }
 
-absl::Status ParameterServerClient::PullRows(const RowIndex& rows, std::span<float> values) {
+absl::StatusOr<uint64_t> ParameterServerClient::PullRows(const RowIndex& rows, std::span<float> values) {
   next_rows_.Build(rows);
   std::vector<std::optional<Request>> requests(shards_.size());
   for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
@@ -657,7 +660,11 @@ absl::Status ParameterServerClient::PullRows(const RowIndex& rows, std::span<flo
     pull->set_exact(reads_exactly_);
     *pull->mutable_rows() = next_rows_.rows(i);
   }
-  return Exchange(std::move(requests), {.rows = &next_rows_, .row_values = values}).status();
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<ps::ServerHeader> replies,
+                          Exchange(std::move(requests), {.rows = &next_rows_, .row_values = values}));
+  uint64_t newest = 0;
+  for (const ps::ServerHeader& reply : replies) newest = std::max(newest, reply.pull().step());
+  return newest;
 }
 
 absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitFinished() {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +48,9 @@ struct ParameterServerClientOptions {
   /// Each shard is with one of two servers, its own and the next; a silent one is left for the other.
   bool replicated = false;
   Duration replica_silence = std::chrono::milliseconds(1000);
+  /// Asked while answers are waited for, four times a second, on the same thread: whatever it fails with ends
+  /// the wait; then Join. Empty: nothing does.
+  std::function<absl::Status()> interruption;
 };
 
 struct JoinResult {
@@ -89,7 +93,8 @@ class ParameterServerClient {
   ~ParameterServerClient();
 
   /// Connects to all shards and receives the parameters into `parameters` ([layout.size()]). In sync mode all
-  /// of them are those of one step.
+  /// of them are those of one step, the first that this rank has not contributed to; or, of a job that needs
+  /// all workers, the one that is to be made next: a part that is there already is pushed again.
   absl::StatusOr<JoinResult> Join(std::span<float> parameters);
 
   /// One fused exchange with every shard: pushes the contribution, receives the updated parameters and the
@@ -101,8 +106,8 @@ class ParameterServerClient {
                                       const RowIndex& next_rows, std::span<float> next_row_values);
 
   /// Receives rows ([rows.size()]), in sync mode those of the same step as the parameters received last,
-  /// unless the other workers have gone on without this one.
-  absl::Status PullRows(const RowIndex& rows, std::span<float> values);
+  /// unless the other workers have gone on without this one: the newest step that any of them is of.
+  absl::StatusOr<uint64_t> PullRows(const RowIndex& rows, std::span<float> values);
 
   /// Waits until all other workers have finished or are lost, and receives the final parameters. From then on
   /// they, and rows, come as the shards have them, whatever the job's wire_type, and nothing is pushed before

@@ -112,6 +112,9 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const Table
 }
 
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config) {
+  if (config.tensors().empty() && config.tables().empty()) {
+    return InvalidArgument("a job has at least one parameter");
+  }
   std::vector<TensorSpec> tensors;
   for (const ps::Tensor& tensor : config.tensors()) {
     MUSTER_RETURN_IF_ERROR(CheckInitializer("tensor", tensor.name(), tensor.initializer()));

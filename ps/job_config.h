@@ -32,7 +32,8 @@ ps::JobConfig MakeJobConfig(const ParameterLayout& layout, std::span<const Table
                             const UpdateConfig& update, std::span<const OptimizerConfig> optimizers,
                             uint64_t seed);
 
-/// FailedPrecondition if the layout does not have the hash that its sender computed: the builds differ.
+/// Nothing where all parameters are in tables. FailedPrecondition if it does not have the hash that its
+/// sender computed: the builds differ; InvalidArgument: there are no tables either.
 absl::StatusOr<ParameterLayout> LayoutOf(const ps::JobConfig& config);
 
 /// InvalidArgument: an initializer that this version does not know. Sizes and groups are checked by

@@ -28,7 +28,7 @@ TEST(ParameterServer, RowsThatAreNotTheShardsAreRefused) {
   RowIndex rows(larger, columns, 1);
   rows.Build(std::vector<int32_t>{6, 0}, 2, 1);
   std::vector<float> values(rows.size());
-  EXPECT_THAT(client.PullRows(rows, values).message(), HasSubstr("row 6 of table small, which has 6"));
+  EXPECT_THAT(client.PullRows(rows, values).status().message(), HasSubstr("row 6 of table small, which has 6"));
   const auto connection = ShardConnection::Connect(cluster.spec.ps[1], {Role::kPs, 1}, std::nullopt,
                                                    Transport::kTcp, Now() + std::chrono::seconds(20));
   ASSERT_TRUE(connection.ok()) << connection.status();
@@ -87,7 +87,7 @@ TEST(ParameterServer, BytesAreThoseOfWholeFrames) {
   const int64_t ids_bytes = 3 * kIds, row_bytes = 4 * rows.size(), dense_bytes = 4 * cluster.layout.size();
 
   Bytes before = now();
-  Bytes bytes = bytes_of(client.PullRows(rows, row_values), before);
+  Bytes bytes = bytes_of(client.PullRows(rows, row_values).status(), before);
   EXPECT_THAT(bytes.pushed, is_about(ids_bytes));
   EXPECT_THAT(bytes.pulled, is_about(row_bytes));
 

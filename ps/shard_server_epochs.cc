@@ -42,6 +42,10 @@ void ShardServerImpl::BeginCoordinator() {
                                  .lease = options_.worker_lease,
                                  .may_go_back = keeps_checkpoints(),
                                  .first_epoch = RandomSeed() >> 1};
+  if (config_->needs_all_workers()) {
+    // They have long ended then.
+    coordinator.worker_timeout = coordinator.lease = 2 * options_.worker_timeout;
+  }
   for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
     coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
   }

@@ -117,6 +117,30 @@ TEST_F(ClusterTraining, KilledWorkersOfAllReduceGetTheParametersFromTheOthers) {
   EXPECT_THAT(text, Not(HasSubstr("without TLS")));
 }
 
+TEST_F(ClusterTraining, KilledTasksOfAHybridJobComeBack) {
+  const std::string job =
+      cluster_.Write("hybrid.yaml",
+                     "name: hybrid\nmodel: wide_deep\nvariant: minibatch\nstrategy: hybrid\n"
+                     "replicas: {ps: {count: 2}, worker: {count: 2}}\ndurability: journal\n"
+                     "train: {steps: 4000, global_batch_size: 401, seed: 3, threads: 1}\n");
+  Process run = StartJob(job, "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  KillTask("hybrid", "worker:1", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 1000: "));
+  KillTask("hybrid", "ps:1", 1);
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  const Json result = Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}"));
+  EXPECT_EQ(result["strategy"], "hybrid");
+  EXPECT_EQ(result["steps"], 4000);
+  EXPECT_EQ(result["samples"], 4000 * 401);
+  EXPECT_GT(result["pushes"]["applied"], 0);
+  EXPECT_GT(result["test_auc"], 0.7);
+  EXPECT_EQ(ShowTask("hybrid", "worker:0")["restarts"], 0);
+  EXPECT_EQ(ShowTask("hybrid", "worker:1")["restarts"], 1);
+  EXPECT_EQ(ShowTask("hybrid", "ps:1")["restarts"], 1);
+  EXPECT_THAT(cluster_.Text("run"), Not(HasSubstr("without TLS")));
+}
+
 TEST_F(ClusterTraining, ShowSaysWhatTrainersCountAndTime) {
   constexpr int kFew = 100;
   const CommandResult run = RunJob(TrainingJob("counted", kFew, "checkpoint: {every_steps: 20}\n", /*ps=*/2));

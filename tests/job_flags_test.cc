@@ -159,6 +159,19 @@ TEST_F(JobFlags, AllReduceIsWithoutServers) {
     EXPECT_EQ(buckets(std::to_string(bytes)), bytes);
 }
 
+TEST_F(JobFlags, HybridHasAllWorkersAndServers) {
+  const auto options = OptionsOfJob(
+      "name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n"
+      "update: {bucket_bytes: 4096, evict_rows_after: 2}\ndurability: journal\n",
+      {"--ps_hosts=here:3", "--worker_hosts=here:1,here:2"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->strategy, Strategy::kHybrid);
+  EXPECT_EQ(options->update.rule.mode, UpdateMode::kSync);
+  EXPECT_EQ(options->min_workers, 2);
+  EXPECT_EQ(options->bucket_bytes, 4096);
+  EXPECT_EQ(options->update.eviction.after, 2u);
+}
+
 TEST_F(JobFlags, UpdatesAreMadeAsTheJobFileSays) {
   const auto update = [&](const std::string& text) {
     return OptionsOf("mnist_mlp", "", "update: {" + text + "}\n")->update;

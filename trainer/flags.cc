@@ -147,8 +147,9 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(training);
   app.add_option("--strategy", f.strategy,
                  "parameter_server, or allreduce: no servers, every worker has all parameters and makes the "
-                 "same update from the sum of all gradients")
-      ->check(CLI::IsMember({"parameter_server", "allreduce"}))
+                 "same update from the sum of all gradients; or hybrid: tables on servers, all else by "
+                 "allreduce")
+      ->check(CLI::IsMember({"parameter_server", "allreduce", "hybrid"}))
       ->capture_default_str()
       ->group(training);
   app.add_option(
@@ -157,11 +158,11 @@ void DeclareFlags(CLI::App& app, Flags& f) {
          "if not given")
       ->transform(WholeNumber(1, kMaxTasks))
       ->group(training);
-  app.add_option(
-         "--bucket_bytes", f.bucket_bytes,
-         "With allreduce: of the parts in which a gradient is summed, the last layer's first, while the "
-         "rest is computed; auto: tried out in the first steps (one part with --deterministic, since "
-         "another number of parts is another order of sums)")
+  app.add_option("--bucket_bytes", f.bucket_bytes,
+                 "With allreduce and hybrid: of the parts in which a gradient is summed, the last layer's "
+                 "first, while the "
+                 "rest is computed; auto: tried out in the first steps (one part with --deterministic, since "
+                 "another number of parts is another order of sums)")
       ->capture_default_str()
       ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")

@@ -66,7 +66,7 @@ class ParameterServerExchange final : public GradientExchange {
   }
 
   absl::Status ReadRows(const RowIndex& rows, std::span<float> values) override {
-    return client_.PullRows(rows, values);
+    return client_.PullRows(rows, values).status();
   }
 
   absl::StatusOr<ExchangeResult> Exchange(const Contribution& contribution, std::span<float> parameters,
@@ -83,12 +83,7 @@ class ParameterServerExchange final : public GradientExchange {
 
   absl::StatusOr<ExchangeSummary> AwaitOthers(std::span<float> parameters) override {
     MUSTER_ASSIGN_OR_RETURN(const ps::AwaitFinishedReply reply, client_.AwaitOthers(parameters));
-    return ExchangeSummary{.step = reply.step(),
-                           .pushes = {.received = reply.pushes().received(),
-                                      .applied = reply.pushes().applied(),
-                                      .stale = reply.pushes().stale(),
-                                      .duplicate = reply.pushes().duplicate(),
-                                      .rejected = reply.pushes().rejected()}};
+    return ExchangeSummary{.step = reply.step(), .pushes = CountsOf(reply.pushes())};
   }
 
   absl::Status Finish() override { return client_.Finish(); }
@@ -101,6 +96,14 @@ class ParameterServerExchange final : public GradientExchange {
 };
 
 }  // namespace
+
+PushCounts CountsOf(const ps::PushCounts& counts) {
+  return {.received = counts.received(),
+          .applied = counts.applied(),
+          .stale = counts.stale(),
+          .duplicate = counts.duplicate(),
+          .rejected = counts.rejected()};
+}
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeLocalExchange(
     const ParameterLayout& layout, std::span<const TableSpec> tables,

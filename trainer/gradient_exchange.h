@@ -44,6 +44,8 @@ struct ExchangeSummary {
   PushCounts pushes;  // as one shard counts them; zero where nothing is pushed
 };
 
+PushCounts CountsOf(const ps::PushCounts& counts);
+
 /// One thread at a time. `parameters` is [layout.size()]. Rows that are read are those of the same step as
 /// the parameters that were written last; over asynchronous servers, as near to it as they come.
 class GradientExchange : public RowSource {

@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "ps/job_config.h"
 #include "trainer/allreduce_exchange.h"
+#include "trainer/hybrid_exchange.h"
 #include "trainer/load_data.h"
 
 namespace muster {
@@ -13,6 +14,31 @@ std::vector<OptimizerConfig> OptimizersByGroup(const TrainerOptions& options) {
   if (options.wide_optimizer) optimizers.push_back(*options.wide_optimizer);
   return optimizers;
 }
+
+namespace {
+
+// `job`: a fingerprint of what workers have to agree on, however the parameters are exchanged.
+AllReduceOptions DenseOptions(const TrainerOptions& options, uint64_t job,
+                              const std::optional<TlsIdentity>& tls) {
+  std::optional<int64_t> bucket_floats;
+  if (options.bucket_bytes) bucket_floats = *options.bucket_bytes / static_cast<int64_t>(sizeof(float));
+  return {.cluster = options.task->cluster,
+          .task = options.task->task,
+          .generation = options.generation,
+          .incarnation = options.incarnation,
+          .bind_host = options.bind_host,
+          .tls = tls,
+          .shares_memory = options.transport == Transport::kAuto,
+          // Whoever ends at another step, or cuts gradients otherwise, would do other things than the others.
+          .fingerprint =
+              Mix64(job ^ Mix64(options.train_steps)) ^ static_cast<uint64_t>(bucket_floats.value_or(0)),
+          .min_workers = options.min_workers,
+          .bucket_floats = bucket_floats,
+          .connect_timeout = options.connect_timeout,
+          .operation_timeout = options.worker_timeout};
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ModelPlan& plan,
@@ -30,39 +56,28 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
   } else {
     spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
   }
+  const AllReduceOptions dense = DenseOptions(options, FingerprintOf(config), tls);
   if (options.strategy == Strategy::kAllReduce) {
-    std::optional<int64_t> bucket_floats;
-    if (options.bucket_bytes) bucket_floats = *options.bucket_bytes / static_cast<int64_t>(sizeof(float));
-    return MakeAllReduceExchange(plan.layout, optimizers, options.seed,
-                                 {.cluster = options.task->cluster,
-                                  .task = options.task->task,
-                                  .generation = options.generation,
-                                  .incarnation = options.incarnation,
-                                  .bind_host = options.bind_host,
-                                  .tls = std::move(tls),
-                                  .shares_memory = options.transport == Transport::kAuto,
-                                  // Whoever ends at another step, or cuts gradients otherwise, would do other
-                                  // things than the others.
-                                  .fingerprint = Mix64(FingerprintOf(config) ^ Mix64(options.train_steps)) ^
-                                                 static_cast<uint64_t>(bucket_floats.value_or(0)),
-                                  .min_workers = options.min_workers,
-                                  .bucket_floats = bucket_floats,
-                                  .connect_timeout = options.connect_timeout,
-                                  .operation_timeout = options.worker_timeout});
+    return MakeAllReduceExchange(plan.layout, optimizers, options.seed, dense);
   }
+  const bool is_hybrid = options.strategy == Strategy::kHybrid;
   ParameterServerClientOptions client{.cluster = options.task->cluster,
                                       .task = options.task->task,
                                       .incarnation = options.incarnation,
                                       .generation = options.generation,
                                       .config = std::move(config),
-                                      .layout = plan.layout,
+                                      .layout = is_hybrid ? ParameterLayout() : plan.layout,
                                       .connect_timeout = options.connect_timeout,
                                       .server_timeout = options.server_timeout,
                                       .answer_timeout = options.worker_timeout + options.server_timeout,
                                       .tls = std::move(tls),
                                       .transport = options.transport,
                                       .replicated = options.replicated};
-  return MakeParameterServerExchange(std::move(client));
+  if (!is_hybrid) return MakeParameterServerExchange(std::move(client));
+  client.config.clear_tensors();
+  client.config.set_layout_hash(client.layout.Hash());
+  client.config.set_needs_all_workers(true);
+  return MakeHybridExchange(plan.layout, optimizers, options.seed, dense, std::move(client));
 }
 
 }  // namespace muster

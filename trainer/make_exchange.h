@@ -15,7 +15,7 @@ namespace muster {
 /// By optimizer group.
 std::vector<OptimizerConfig> OptimizersByGroup(const TrainerOptions& options);
 
-/// That of a process alone, of a worker of parameter servers, or of allreduce. InvalidArgument: --tls_dir;
+/// That of a process alone, or of a worker by its strategy. InvalidArgument: --tls_dir;
 /// and as those fail.
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ModelPlan& plan,

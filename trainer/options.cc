@@ -33,7 +33,7 @@ ps::WireType WireTypeNamed(const std::string& name) {
 absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
   const int workers = options->worker_count();
   UpdateConfig& update = options->update;
-  const bool is_sync = f.sync_replicas || options->strategy == Strategy::kAllReduce;
+  const bool is_sync = f.sync_replicas || options->strategy != Strategy::kParameterServer;
   update = {.rule = {.mode = is_sync               ? UpdateMode::kSync
                              : f.bounded_staleness ? UpdateMode::kBounded
                                                    : UpdateMode::kAsync,
@@ -65,16 +65,62 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
   return absl::OkStatus();
 }
 
-// What is for parameter servers means nothing without them.
-absl::Status CheckAllReduce(const CLI::App& app, const TaskInCluster& task) {
-  if (!task.cluster.ps.empty()) {
+// Flags that mean nothing with a strategy, and why.
+struct ForeignFlags {
+  Strategy strategy;
+  std::vector<const char*> flags;
+  const char* why;
+};
+
+const std::vector<ForeignFlags>& AllForeignFlags() {
+  static const std::vector<ForeignFlags> all = {
+      {Strategy::kParameterServer, {"min_workers"}, "is for --strategy=allreduce"},
+      {Strategy::kParameterServer, {"bucket_bytes"}, "is for --strategy=allreduce or hybrid"},
+      {Strategy::kAllReduce,
+       {"replicas_to_aggregate", "bounded_staleness", "max_staleness", "scale_rate_by_staleness", "wire_type",
+        "top_k", "evict_rows_after", "checkpoint_dir", "checkpoint_buddy", "durability"},
+       "is for parameter servers: it does not go with --strategy=allreduce"},
+      {Strategy::kHybrid,
+       {"replicas_to_aggregate", "bounded_staleness", "max_staleness", "scale_rate_by_staleness", "wire_type",
+        "top_k", "min_workers"},
+       "does not go with --strategy=hybrid: each of its steps is made of all gradients of all workers"},
+  };
+  return all;
+}
+
+absl::Status ResolveStrategy(const CLI::App& app, const Flags& f, TrainerOptions* options) {
+  for (const Strategy strategy : {Strategy::kAllReduce, Strategy::kHybrid}) {
+    if (f.strategy == StrategyName(strategy)) options->strategy = strategy;
+  }
+  const Strategy strategy = options->strategy;
+  if (!options->task && strategy != Strategy::kParameterServer) {
+    return InvalidArgument("--strategy=%s is for several workers; --job_name=local is one process",
+                           f.strategy);
+  }
+  for (const ForeignFlags& foreign : AllForeignFlags()) {
+    if (foreign.strategy != strategy) continue;
+    for (const char* name : foreign.flags) {
+      if (app.get_option(absl::StrFormat("--%s", name))->count() == 0) continue;
+      return InvalidArgument("--%s %s", name, foreign.why);
+    }
+  }
+  if (!options->task) return absl::OkStatus();
+  const bool has_servers = !options->task->cluster.ps.empty();
+  if (has_servers && strategy == Strategy::kAllReduce) {
     return InvalidArgument("--strategy=allreduce has no parameter servers: leave --ps_hosts out");
   }
-  for (const char* name :
-       {"replicas_to_aggregate", "bounded_staleness", "max_staleness", "scale_rate_by_staleness", "wire_type",
-        "top_k", "evict_rows_after", "checkpoint_dir", "checkpoint_buddy", "durability"}) {
-    if (app.get_option(absl::StrFormat("--%s", name))->count() == 0) continue;
-    return InvalidArgument("--%s is for parameter servers: it does not go with --strategy=allreduce", name);
+  if (!has_servers && strategy != Strategy::kAllReduce) {
+    return InvalidArgument("no parameter servers: give --ps_hosts, or --strategy=allreduce");
+  }
+  const int workers = options->worker_count();
+  options->min_workers = f.min_workers.value_or(workers);
+  if (options->min_workers > workers) {
+    return InvalidArgument("--min_workers=%d: there are %d workers", options->min_workers, workers);
+  }
+  if (strategy == Strategy::kHybrid && !options->checkpoint_dir.empty() && f.durability == "checkpoint") {
+    return InvalidArgument(
+        "--checkpoint_dir: with --strategy=hybrid nobody can go back to a checkpoint, which has only the "
+        "tables; with --durability=journal nobody has to");
   }
   return absl::OkStatus();
 }
@@ -106,8 +152,13 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   if (options->strategy == Strategy::kAllReduce && recipe.columns) {
     return InvalidArgument(
         "--strategy=allreduce: the tables of %s are on parameter servers, which this strategy has not; train "
-        "it "
-        "with --strategy=parameter_server",
+        "it with --strategy=hybrid or parameter_server",
+        Describe(options->model));
+  }
+  if (options->strategy == Strategy::kHybrid && !recipe.columns) {
+    return InvalidArgument(
+        "--strategy=hybrid: %s has no tables for parameter servers; train it with "
+        "--strategy=allreduce",
         Describe(options->model));
   }
   const SampleShape& input = recipe.spec.input;
@@ -240,26 +291,8 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
   if (f.cluster.job_name != "local") {
     f.cluster.tf_config = environment("TF_CONFIG").value_or("");
     MUSTER_ASSIGN_OR_RETURN(options.task, ResolveTask(f.cluster));
-    if (f.strategy == "allreduce") {
-      options.strategy = Strategy::kAllReduce;
-      MUSTER_RETURN_IF_ERROR(CheckAllReduce(app, *options.task));
-      const int workers = options.worker_count();
-      options.min_workers = f.min_workers.value_or(workers);
-      if (options.min_workers > workers) {
-        return InvalidArgument("--min_workers=%d: there are %d workers", options.min_workers, workers);
-      }
-    } else if (options.task->cluster.ps.empty()) {
-      return InvalidArgument("no parameter servers: give --ps_hosts, or --strategy=allreduce");
-    }
-  } else if (f.strategy == "allreduce") {
-    return InvalidArgument("--strategy=allreduce is for several workers; --job_name=local is one process");
   }
-  for (const char* flag : {"min_workers", "bucket_bytes"}) {
-    const bool is_given = app.get_option(absl::StrFormat("--%s", flag))->count() > 0;
-    if (is_given && options.strategy != Strategy::kAllReduce) {
-      return InvalidArgument("--%s is for --strategy=allreduce", flag);
-    }
-  }
+  MUSTER_RETURN_IF_ERROR(ResolveStrategy(app, f, &options));
   MUSTER_RETURN_IF_ERROR(ResolveBuckets(f, &options));
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
   for (const auto& [flag, value] : {std::pair("--metrics_address", options.metrics.address),
@@ -308,6 +341,18 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
 }
 
 }  // namespace
+
+std::string StrategyName(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kParameterServer:
+      return "parameter_server";
+    case Strategy::kAllReduce:
+      return "allreduce";
+    case Strategy::kHybrid:
+      return "hybrid";
+  }
+  MUSTER_CHECK(false);
+}
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,
                                              const Environment& environment) {

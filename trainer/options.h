@@ -20,7 +20,14 @@
 namespace muster {
 
 /// How the workers' gradients become updates.
-enum class Strategy { kParameterServer, kAllReduce };
+enum class Strategy {
+  kParameterServer,
+  kAllReduce,
+  kHybrid,  // tables on parameter servers, all else by allreduce
+};
+
+/// "parameter_server", "allreduce", "hybrid"
+std::string StrategyName(Strategy strategy);
 
 struct TrainerOptions {
   /// Unset: --job_name=local, one process without any server.
@@ -33,8 +40,8 @@ struct TrainerOptions {
   UpdateConfig update;
   int64_t global_batch_size = 0;        // over all workers
   uint64_t train_steps = 0;             // global
-  int min_workers = 1;                  // allreduce: with fewer of them training waits
-  std::optional<int64_t> bucket_bytes;  // allreduce: of the parts of a gradient; unset: what is fastest
+  int min_workers = 1;                  // with fewer of them training by allreduce waits
+  std::optional<int64_t> bucket_bytes;  // of the parts of a gradient that is reduced; unset: what is fastest
   uint64_t seed = 1;
   bool augment_shift = false;  // training images, by up to two pixels
   bool prefetch = false;       // with a thread, on a core that nothing else needs

@@ -338,7 +338,39 @@ TEST(Options, AllReduceHasNoServers) {
                 testing::AllOf(HasSubstr("--bucket_bytes (or auto): expected a whole number from 1024"),
                                HasSubstr("found \"" + text + "\"")));
   }
-  EXPECT_EQ(Error({"--bucket_bytes=1024"}), "--bucket_bytes is for --strategy=allreduce");
+  EXPECT_EQ(Error({"--bucket_bytes=1024"}), "--bucket_bytes is for --strategy=allreduce or hybrid");
+}
+
+TEST(Options, HybridHasServersForTablesAndAllWorkers) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--strategy=hybrid", "--model=wide_deep", "--job_name=worker",
+                               "--task_index=0", "--worker_hosts=a:1,b:1"});
+    return more;
+  };
+  const TrainerOptions options =
+      Options(with({"--ps_hosts=c:1", "--bucket_bytes=4096", "--evict_rows_after=2"}));
+  EXPECT_EQ(options.strategy, Strategy::kHybrid);
+  EXPECT_EQ(options.update.rule.mode, UpdateMode::kSync);
+  EXPECT_EQ(options.min_workers, 2);
+  EXPECT_EQ(options.bucket_bytes, 4096);
+  EXPECT_THAT(Error(with({})), HasSubstr("no parameter servers"));
+  EXPECT_THAT(Error({"--strategy=hybrid", "--model=wide_deep"}),
+              HasSubstr("--job_name=local is one process"));
+  EXPECT_THAT(Error(with({"--ps_hosts=c:1", "--model=mnist_mlp"})), HasSubstr("mnist_mlp has no tables"));
+  for (const char* flag : {"replicas_to_aggregate=2", "bounded_staleness=1", "max_staleness=1",
+                           "scale_rate_by_staleness", "wire_type=bfloat16", "top_k=0.1", "min_workers=1"}) {
+    const std::string given = std::string("--") + flag;
+    EXPECT_EQ(
+        Error(with({"--ps_hosts=c:1", given})),
+        given.substr(0, given.find('=')) +
+            " does not go with --strategy=hybrid: each of its steps is made of all gradients of all workers");
+  }
+  const std::vector<std::string> server = {"--strategy=hybrid",      "--job_name=ps",  "--task_index=0",
+                                           "--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--checkpoint_dir=x"};
+  EXPECT_THAT(Error(server), HasSubstr("nobody can go back to a checkpoint"));
+  std::vector<std::string> journal = server;
+  journal.push_back("--durability=journal");
+  EXPECT_TRUE(Options(journal).journal);
 }
 
 TEST(Options, Devices) {

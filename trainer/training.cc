@@ -196,9 +196,7 @@ absl::Status Training::Prepare() {
                options_.data_dir.empty() ? DataSetName(recipe_, "") : options_.data_dir, sets.train.size());
   order_ = std::make_unique<SampleOrder>(options_.seed, sets.train.size());
   // The first worker's part of a batch is the largest one, and that of few workers larger.
-  const int fewest =
-      options_.strategy == Strategy::kAllReduce ? options_.min_workers : options_.worker_count();
-  const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, fewest).size();
+  const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.min_workers).size();
   MUSTER_ASSIGN_OR_RETURN(plan_, PlanModel(recipe_.spec));
   MUSTER_RETURN_IF_ERROR(PrepareDevice(largest));
   BatchBuffer buffer(largest, sets.train.feature_count, sets.train.id_count);
@@ -496,9 +494,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
   ResultRecord record{
       .model = options_.model.model,
       .variant = options_.model.variant,
-      .strategy = !options_.task                              ? "local"
-                  : options_.strategy == Strategy::kAllReduce ? "allreduce"
-                                                              : "parameter_server",
+      .strategy = options_.task ? StrategyName(options_.strategy) : "local",
       .update_mode = options_.is_async()                                 ? "async"
                      : options_.update.rule.mode == UpdateMode::kBounded ? "bounded"
                                                                          : "sync",
@@ -526,7 +522,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .hosts = options_.hosts,
       .platform = options_.platform,
   };
-  if (options_.task && options_.strategy == Strategy::kParameterServer) record.pushes = summary.pushes;
+  if (options_.task && options_.strategy != Strategy::kAllReduce) record.pushes = summary.pushes;
   return record;
 }
 

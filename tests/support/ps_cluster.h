@@ -302,7 +302,7 @@ inline absl::StatusOr<std::vector<float>> TrainRankOnce(const Cluster& cluster, 
   MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, client.Join(parameters));
   RowIndex rows = RowsOf(joined.step, rank);
   std::vector<float> row_values(rows.size());
-  MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values));
+  MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values).status());
   for (uint64_t step = joined.step; step < steps; ++step) {
     if (before_step) before_step(step);
     RowIndex next_rows = RowsOf(step + 1, rank);
@@ -317,7 +317,7 @@ inline absl::StatusOr<std::vector<float>> TrainRankOnce(const Cluster& cluster, 
     step = result->step - 1;  // the others have gone on
     rows = RowsOf(step + 1, rank);
     row_values.resize(rows.size());
-    MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values));
+    MUSTER_RETURN_IF_ERROR(client.PullRows(rows, row_values).status());
   }
   // All rows that some batch may have named, behind the parameters.
   rows = AllRows();
@@ -325,7 +325,8 @@ inline absl::StatusOr<std::vector<float>> TrainRankOnce(const Cluster& cluster, 
   if (await_others) {
     MUSTER_RETURN_IF_ERROR(client.AwaitOthers(std::span(parameters).first(cluster.layout.size())).status());
   }
-  MUSTER_RETURN_IF_ERROR(client.PullRows(rows, std::span(parameters).subspan(cluster.layout.size())));
+  MUSTER_RETURN_IF_ERROR(
+      client.PullRows(rows, std::span(parameters).subspan(cluster.layout.size())).status());
   MUSTER_RETURN_IF_ERROR(client.Finish());
   return parameters;
 }
