@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "agent/proc_scan.h"
+#include "base/process.h"
 
 namespace muster {
 

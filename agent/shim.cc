@@ -21,6 +21,7 @@
 #include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "proto/agent.pb.h"
 
 namespace muster {

@@ -11,6 +11,7 @@
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "base/archive.h"
+#include "base/process.h"
 #include "base/random.h"
 #include "base/sha256.h"
 

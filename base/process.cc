@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <cstdio>
 #include <utility>
 
 namespace muster {
@@ -153,6 +155,56 @@ absl::StatusOr<CommandResult> RunCommand(const SpawnOptions& options, TimePoint 
   }
   MUSTER_ASSIGN_OR_RETURN(result.exit_code, process.Wait(deadline));
   return result;
+}
+
+std::vector<pid_t> AllProcesses() {
+  std::vector<pid_t> processes;
+  for (const std::string& name : ListDirectory("/proc").value_or(std::vector<std::string>())) {
+    pid_t pid = 0;
+    const auto parsed = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size()) processes.push_back(pid);
+  }
+  return processes;
+}
+
+absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
+  const std::string path = absl::StrFormat("/proc/%d/stat", pid);
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  // The name, in parentheses, may itself hold parentheses and spaces: fields are counted from the last one.
+  const size_t name_end = text.rfind(')');
+  ProcessStat stat;
+  unsigned long long start = 0;
+  if (name_end == std::string::npos ||
+      std::sscanf(text.c_str() + name_end + 1,
+                  " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                  &stat.state, &stat.parent, &start) != 3) {
+    return NotFound("%s: cannot be parsed", path);
+  }
+  stat.start_ticks = start;
+  return stat;
+}
+
+absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid) {
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!fd.valid()) return ErrnoError(errno == ESRCH ? ENOENT : errno, absl::StrFormat("process %d", pid));
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> OpenPidfdOf(pid_t pid, uint64_t start_ticks) {
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd pidfd, OpenPidfd(pid));
+  MUSTER_ASSIGN_OR_RETURN(const ProcessStat stat, ReadProcessStat(pid));
+  if (stat.start_ticks != start_ticks || stat.state == 'Z') return NotFound("process %d has ended", pid);
+  return pidfd;
+}
+
+void SignalPidfd(int pidfd, int signal_number, int value) {
+  siginfo_t info{};
+  info.si_signo = signal_number;
+  info.si_code = SI_QUEUE;
+  info.si_pid = ::getpid();
+  info.si_uid = ::getuid();
+  info.si_value.sival_int = value;
+  (void)::syscall(SYS_pidfd_send_signal, pidfd, signal_number, &info, 0);
 }
 
 }  // namespace muster

@@ -1,8 +1,9 @@
-// Child processes, without a shell.
+// Child processes, without a shell, and other processes.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,5 +59,30 @@ struct CommandResult {
 /// Runs to the end and collects both outputs; kills the child at the deadline and returns DeadlineExceeded
 /// with what it printed.
 absl::StatusOr<CommandResult> RunCommand(const SpawnOptions& options, TimePoint deadline);
+
+// Processes that are no children, as /proc shows them. None is signalled by a bare pid that may have been
+// reused: a pidfd is opened first, then the process behind it is checked, then the signal goes to the pidfd.
+
+/// All there are, of all accounts, in no order.
+std::vector<pid_t> AllProcesses();
+
+struct ProcessStat {
+  char state = 0;  // 'Z': ended, not reaped
+  pid_t parent = 0;
+  uint64_t start_ticks = 0;  // since boot; (pid, start_ticks, boot) names one process
+};
+
+/// NotFound if there is no such process.
+absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
+
+/// Becomes readable when the process ends, whoever its parent is. NotFound if there is none.
+absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid);
+
+/// A pidfd for the process `pid` only if it is the one that started at `start_ticks` and has not ended.
+absl::StatusOr<UniqueFd> OpenPidfdOf(pid_t pid, uint64_t start_ticks);
+
+/// Sends a signal to the process behind a pidfd; for SIGTERM to a shim `value` is the grace in milliseconds
+/// (sigqueue(3)).
+void SignalPidfd(int pidfd, int signal_number, int value = 0);
 
 }  // namespace muster

@@ -17,6 +17,7 @@
 #include "agent/proc_scan.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/process.h"
 
 namespace muster {
 
