@@ -86,7 +86,9 @@ absl::StatusOr<std::unique_ptr<LocalChannel>> LocalChannel::Start(const LocalOpt
   MUSTER_ASSIGN_OR_RETURN(Pipe in, MakePipe());
   MUSTER_ASSIGN_OR_RETURN(Pipe out, MakePipe());
   MUSTER_ASSIGN_OR_RETURN(Pipe err, MakePipe());
-  MUSTER_ASSIGN_OR_RETURN(Process process, Process::Spawn({.argv = {"sh", "-c", command},
+  std::vector<std::string> argv = options.command_prefix;
+  argv.insert(argv.end(), {"sh", "-c", command});
+  MUSTER_ASSIGN_OR_RETURN(Process process, Process::Spawn({.argv = std::move(argv),
                                                            .environment = EnvironmentWithHome(options.home),
                                                            .working_directory = options.home,
                                                            .stdin_fd = in.read.get(),

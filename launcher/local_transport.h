@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "launcher/transport.h"
 
@@ -11,6 +12,9 @@ namespace muster {
 struct LocalOptions {
   std::string name;  // of the host in the inventory
   std::string home;  // HOME and working directory of its commands; must exist
+  // A command that the shell of each command is given to, which becomes that shell: {"nsenter", ..., "--"}.
+  // Empty: none.
+  std::vector<std::string> command_prefix = {};
 };
 
 /// Commands that still run when their channel is destroyed are killed (sh itself; not what it has put in the

@@ -1,4 +1,5 @@
-// What every transport must do, run against a real sshd and against this machine without SSH.
+// What every transport must do, run against a real sshd and against this machine without SSH, in its own
+// network namespace and in another one.
 #include "launcher/transport.h"
 
 #include <gmock/gmock.h>
@@ -13,6 +14,7 @@
 #include "base/random.h"
 #include "base/sha256.h"
 #include "launcher/local_transport.h"
+#include "launcher/network_namespaces.h"
 #include "launcher/ssh_transport.h"
 #include "tests/support/loopback_cluster.h"
 
@@ -44,12 +46,25 @@ class TransportTest : public testing::TestWithParam<std::string> {
       transport_ = MakeLocalTransport({.name = "here", .home = home_});
       return;
     }
+    if (GetParam() == "Namespace") return StartInANamespace();
     cluster_ = std::make_unique<LoopbackCluster>(1);
     ASSERT_EQ(cluster_->targets().size(), 1u);
     home_ = cluster_->HomeOf("host-1");
     auto connected = SshTransport::Connect(cluster_->targets()[0], cluster_->options(), Soon());
     ASSERT_TRUE(connected.ok()) << connected.status();
     transport_ = *std::move(connected);
+  }
+
+  void StartInANamespace() {
+    if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
+    const auto owner = Owner::ThisProcess();
+    ASSERT_TRUE(owner.ok()) << owner.status();
+    auto made = NetworkNamespace::Create(NamePrefix(*owner) + "transport");
+    ASSERT_TRUE(made.ok()) << made.status();
+    network_.emplace(*std::move(made));
+    home_ = folder_.path().string();
+    transport_ =
+        MakeLocalTransport({.name = "there", .home = home_, .command_prefix = network_->command_prefix()});
   }
 
   HostCommandResult Run(const std::string& command, std::string_view input = "") {
@@ -78,6 +93,7 @@ class TransportTest : public testing::TestWithParam<std::string> {
 
   TemporaryDirectory folder_;
   std::unique_ptr<LoopbackCluster> cluster_;
+  std::optional<NetworkNamespace> network_;
   std::string home_;
   std::unique_ptr<Transport> transport_;
 };
@@ -217,7 +233,7 @@ TEST_P(TransportTest, AnUploadLeavesRoomForAConversation) {
   EXPECT_EQ(ReadText(*upload, 64), Sha256Hex(bytes));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportTest, testing::Values("Local", "Ssh"),
+INSTANTIATE_TEST_SUITE_P(All, TransportTest, testing::Values("Local", "Namespace", "Ssh"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
