@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "launcher/known_hosts.h"
-#include "launcher/local_transport.h"
 #include "launcher/shell_quote.h"
 
 namespace muster {
@@ -103,7 +102,11 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
 absl::Status AgentConnection::OpenTransport(TimePoint deadline) {
   if (host_.local()) {
     const char* home = std::getenv("HOME");
-    transport_ = MakeLocalTransport({.name = host_.name(), .home = home != nullptr ? home : "/"});
+    const auto known = options_.local_hosts.find(host_.name());
+    transport_ =
+        MakeLocalTransport(known != options_.local_hosts.end()
+                               ? known->second
+                               : LocalOptions{.name = host_.name(), .home = home != nullptr ? home : "/"});
     return absl::OkStatus();
   }
   const SshTarget target{.name = host_.name(),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/framing.h"
 #include "base/status.h"
 #include "launcher/contents.h"
+#include "launcher/local_transport.h"
 #include "launcher/ssh_transport.h"
 #include "launcher/transport.h"
 #include "proto/agent.pb.h"
@@ -31,6 +33,9 @@ absl::StatusOr<AgentProgram> LoadAgentProgram(const Installation& installation);
 struct ConnectOptions {
   SshOptions ssh;
   const AgentProgram* agent = nullptr;
+  // How commands run on hosts that are local, by their names. Those that are not in it are this account on
+  // this machine.
+  std::map<std::string, LocalOptions> local_hosts = {};
 };
 
 /// `sent` of `total` bytes have been handed to the host.
