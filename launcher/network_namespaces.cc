@@ -1,5 +1,6 @@
 #include "launcher/network_namespaces.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/str_join.h>
 #include <linux/capability.h>
 #include <poll.h>
@@ -34,7 +35,7 @@ absl::Status RunTool(std::vector<std::string> argv) {
   if (!result.ok()) return Annotate(result.status(), "`" + line + "`");
   if (result->exit_code == 0) return absl::OkStatus();
   return FailedPrecondition("`%s` failed with exit status %d: %s", line, result->exit_code,
-                            result->stderr_text);
+                            absl::StripAsciiWhitespace(result->stderr_text));
 }
 
 bool IsSameFile(const struct stat& a, const struct stat& b) {

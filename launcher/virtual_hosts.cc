@@ -19,7 +19,7 @@ constexpr char kNeedsNetem[] =
 
 absl::Status WithHint(const absl::Status& status, const std::string& hint) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), std::string(status.message()) + "\n" + hint);
+  return absl::Status(status.code(), std::string(status.message()) + "; " + hint);
 }
 
 absl::Status Check(const VirtualHostsOptions& options) {

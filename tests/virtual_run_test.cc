@@ -25,15 +25,17 @@ class Logs final : public RunObserver {
     const auto& addresses = facts.facts.addresses();
     addresses_[facts.host] = {addresses.begin(), addresses.end()};
   }
-  void OnUpload(const UploadStep&) override {}
+  void OnUpload(const UploadStep&) override { ++uploads_; }
   void OnLog(const std::string&, const std::string& bytes, bool) override { text_ += bytes; }
   void OnMetrics(const std::string&) override {}
 
   const std::string& text() const { return text_; }
+  int uploads() const { return uploads_; }
   const std::map<std::string, std::vector<std::string>>& addresses() const { return addresses_; }
 
  private:
   std::string text_;
+  int uploads_ = 0;
   std::map<std::string, std::vector<std::string>> addresses_;
 };
 
@@ -110,6 +112,17 @@ TEST_F(VirtualRun, AWorkerReachesItsServerOverTheirLinks) {
   EXPECT_EQ(result["strategy"], "parameter_server");
   EXPECT_EQ(result["steps"], kSteps);
   for (int host = 0; host < 2; ++host) EXPECT_GT(BytesSent(host), kSteps * kGradientBytes) << host;
+}
+
+TEST_F(VirtualRun, ASecondJobFindsWhatTheFirstBrought) {
+  const std::string job = "strategy: allreduce\nreplicas: {worker: {count: 2}}\n";
+  const Json first = RunJobOf(job);
+  const int uploads = logs_.uploads();
+  EXPECT_GT(uploads, 0);
+  const Json second = RunJobOf(job);
+  EXPECT_EQ(logs_.uploads(), uploads);
+  EXPECT_TRUE(first["parameters_crc32c"].is_string()) << first;
+  EXPECT_EQ(second["parameters_crc32c"], first["parameters_crc32c"]);
 }
 
 }  // namespace
