@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -30,9 +31,10 @@ struct Owner {
   bool HasGone() const;
 };
 
-/// What names of `owner` begin with: "muster-4026531836-4711-90210-". Where they may have come from; nothing
-/// if it is no such name.
+/// What the names of all that `owner` makes begin with: "muster-4026531836-4711-90210-".
 std::string NamePrefix(const Owner& owner);
+
+/// Who has made what has this name; nothing if it does not begin so.
 std::optional<Owner> OwnerOfName(std::string_view name);
 
 /// PermissionDenied, with what to do, unless this process may make namespaces.
@@ -42,6 +44,8 @@ absl::Status CheckMayMakeNamespaces();
 /// time.
 class NetworkNamespace {
  public:
+  /// `name` begins with this process's NamePrefix, or nobody removes it if the process is killed.
+  /// PermissionDenied: see above; FailedPrecondition: what failed.
   static absl::StatusOr<NetworkNamespace> Create(const std::string& name);
   NetworkNamespace(NetworkNamespace&& other) noexcept;
   NetworkNamespace& operator=(NetworkNamespace&&) = delete;
