@@ -1,6 +1,7 @@
 #include "bench/simulator/time_slices.h"
 
 #include <algorithm>
+#include <array>
 
 #include "bench/simulator/server_simulation.h"
 
@@ -81,7 +82,7 @@ void TimeSlices::Share(std::vector<Flow>* flows) const {
   const int hosts = scenario_.cluster.workers + scenario_.cluster.servers;
   std::vector<double> free(2 * hosts, scenario_.cluster.link_bytes_per_second);  // sending, then receiving
   std::vector<int> unsettled(2 * hosts);
-  const auto links_of = [&](const Flow& flow) { return std::vector{flow.from_host, hosts + flow.to_host}; };
+  const auto links_of = [&](const Flow& flow) { return std::array{flow.from_host, hosts + flow.to_host}; };
   for (const Flow& flow : *flows) {
     for (const int link : links_of(flow)) ++unsettled[link];
   }
