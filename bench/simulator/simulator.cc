@@ -69,7 +69,7 @@ void AddDenseBytes(const Scenario& scenario, const StepLog& log, Prediction* pre
   *busiest += dense.busiest * static_cast<double>(log.all_updates);
 }
 
-// Returns what the busiest direction of a worker's and of a server's link carried.
+// What the busiest direction of a worker's link carried, and of a server's on a host of its own.
 struct LinkBytes {
   double worker = 0;
   double server = 0;
