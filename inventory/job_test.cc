@@ -305,9 +305,11 @@ TEST(Job, RefusesBadInputWithItsPlace) {
        "4:26: the optimizer ftrl takes a constant learning rate only, without warm-up"},
       {"train: {seed: -1}\n", "4:15: expected a whole number from 0 to 9223372036854775807, found \"-1\""},
       {"train: {device: gpu}\n",
-       "4:17: expected auto, cpu, or cuda:N with the number of a GPU from 0, found \"gpu\""},
+       "4:17: expected auto, cpu, cuda:N with the number of a GPU from 0, or wait:N with milliseconds, found "
+       "\"gpu\""},
       {"train: {device: \"cuda:\"}\n",
-       "4:17: expected auto, cpu, or cuda:N with the number of a GPU from 0, found the text "
+       "4:17: expected auto, cpu, cuda:N with the number of a GPU from 0, or wait:N with milliseconds, found "
+       "the text "
        "\"cuda:\""},
       {"train: {threads: 0}\n", "4:18: expected a whole number from 1 to 1024, found \"0\""},
       {"train: {augment: shfit}\n", "4:18: unknown augmentation \"shfit\"; did you mean \"shift\"?"},

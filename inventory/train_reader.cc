@@ -154,13 +154,16 @@ absl::StatusOr<OptimizerSpec> ReadWide(const YamlNode& node) {
 
 absl::StatusOr<std::string> ReadDevice(const YamlNode& node) {
   MUSTER_ASSIGN_OR_RETURN(std::string device, YamlText(node));
-  constexpr size_t kMostDigits = 3;
-  const std::string prefix = "cuda:";
-  const std::string index = device.starts_with(prefix) ? device.substr(prefix.size()) : "";
-  const bool is_index = !index.empty() && index.size() <= kMostDigits &&
-                        std::all_of(index.begin(), index.end(), absl::ascii_isdigit);
-  if (device == "auto" || device == "cpu" || device == "cuda" || is_index) return device;
-  return node.Expected("auto, cpu, or cuda:N with the number of a GPU from 0");
+  const auto has_number = [&](const std::string& prefix, size_t most_digits) {
+    const std::string digits = device.starts_with(prefix) ? device.substr(prefix.size()) : "";
+    return !digits.empty() && digits.size() <= most_digits &&
+           std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit);
+  };
+  if (device == "auto" || device == "cpu" || device == "cuda" || has_number("cuda:", 3) ||
+      has_number("wait:", 6)) {
+    return device;
+  }
+  return node.Expected("auto, cpu, cuda:N with the number of a GPU from 0, or wait:N with milliseconds");
 }
 
 }  // namespace

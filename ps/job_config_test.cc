@@ -49,6 +49,17 @@ ps::JobConfig Config(const UpdateConfig& update = {.rule = {.mode = UpdateMode::
   return MakeJobConfig(TwoGroups(), kTables, update, kOptimizers, 7);
 }
 
+TEST(JobConfigTest, ParametersMayAllBeInTables) {
+  const std::vector<TableSpec> tables = {{.name = "t", .rows = 5, .width = 2}};
+  const std::vector<OptimizerConfig> optimizers(1);
+  const UpdateConfig update{.rule = {.worker_count = 1}};
+  const auto layout = LayoutOf(MakeJobConfig(ParameterLayout(), tables, update, optimizers, 1));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->size(), 0);
+  const absl::Status nothing = LayoutOf(MakeJobConfig(ParameterLayout(), {}, update, optimizers, 1)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(nothing)) << nothing;
+}
+
 TEST(JobConfig, ComesBackAsItWas) {
   ps::JobConfig config;
   ASSERT_TRUE(config.ParseFromString(Config().SerializeAsString()));

@@ -28,7 +28,8 @@ TEST(ParameterServer, RowsThatAreNotTheShardsAreRefused) {
   RowIndex rows(larger, columns, 1);
   rows.Build(std::vector<int32_t>{6, 0}, 2, 1);
   std::vector<float> values(rows.size());
-  EXPECT_THAT(client.PullRows(rows, values).status().message(), HasSubstr("row 6 of table small, which has 6"));
+  EXPECT_THAT(client.PullRows(rows, values).status().message(),
+              HasSubstr("row 6 of table small, which has 6"));
   const auto connection = ShardConnection::Connect(cluster.spec.ps[1], {Role::kPs, 1}, std::nullopt,
                                                    Transport::kTcp, Now() + std::chrono::seconds(20));
   ASSERT_TRUE(connection.ok()) << connection.status();

@@ -267,7 +267,11 @@ TEST_F(JobFlags, DevicesAreThoseOfTheTrainer) {
   EXPECT_EQ(Options("device: cuda")->device, DeviceChoice{.kind = Kind::kCuda});
   EXPECT_EQ(Options("device: cuda:12")->device, (DeviceChoice{.kind = Kind::kCuda, .index = 12}));
   EXPECT_TRUE(Options("device: cuda:999").ok());
-  for (const std::string device : {"cuda:1000", "cuda:-1", "cuda:0x1", "gpu"}) {
+  for (const int ms : {0, 999'999}) {
+    EXPECT_EQ(Options("device: wait:" + std::to_string(ms))->device,
+              (DeviceChoice{.kind = DeviceChoice::Kind::kWait, .wait_ms = ms}));
+  }
+  for (const std::string device : {"wait:1000000", "wait:", "cuda:1000", "cuda:-1", "cuda:0x1", "gpu"}) {
     EXPECT_FALSE(Options("device: " + device).ok()) << device;
   }
   EXPECT_EQ(Options("")->device.math, cuda::Math::kFloat32);

@@ -109,16 +109,17 @@ TEST_F(AllReduceExchangeTest, ABucketThatIsNotFiniteIsNotSent) {
   for (const size_t place : {0, 20, 39}) {
     OnAllWorkers(2, [&](int worker, auto exchange) {
       std::vector<float> parameters(layout_.size());
-      ASSERT_TRUE((*exchange)->Start(parameters).ok());
+      absl::Status status = (*exchange)->Start(parameters).status();  // the other may be further
       const std::vector<float> before = parameters;
       const std::span<float> gradient = (*exchange)->MakeGradientBuffer(layout_.size());
       if (worker == 1) gradient[place] = INFINITY;
-      Say(**exchange, gradient);
-      const absl::Status status =
-          (*exchange)
-              ->Exchange({.samples = 1, .loss_sum = 1, .gradient = gradient, .rows = no_rows_}, parameters,
-                         no_rows_, {})
-              .status();
+      if (status.ok()) {
+        Say(**exchange, gradient);
+        status = (*exchange)
+                     ->Exchange({.samples = 1, .loss_sum = 1, .gradient = gradient, .rows = no_rows_},
+                                parameters, no_rows_, {})
+                     .status();
+      }
       EXPECT_EQ(parameters, before);
       EXPECT_EQ(std::isinf(gradient[place]), worker == 1);
       EXPECT_TRUE(worker == 1 ? absl::IsInvalidArgument(status) : absl::IsFailedPrecondition(status))

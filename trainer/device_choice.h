@@ -16,14 +16,16 @@ struct DeviceChoice {
     kAuto,  // the first GPU if there is one that can be used, else the CPU
     kCpu,
     kCuda,  // GPU `index` or nothing
+    kWait,  // none: each step waits for `wait_ms` instead
   };
   Kind kind = Kind::kAuto;
   int index = 0;
+  int wait_ms = 0;
   cuda::Math math = cuda::Math::kFloat32;  // on a GPU
   friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
 };
 
-/// "auto", "cpu", "cuda" (the first) or "cuda:N". InvalidArgument: anything else.
+/// "auto", "cpu", "cuda" (the first), "cuda:N" or "wait:MILLISECONDS". InvalidArgument: anything else.
 absl::StatusOr<DeviceChoice> ParseDevice(const std::string& text);
 
 /// "fp32", "tf32" or "bf16". InvalidArgument: anything else.
@@ -46,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelPlan& plan, const De
                                                  const DeviceModelOptions& options,
                                                  std::unique_ptr<Device>* device);
 
-/// "cpu", or the device's name: for result records.
-std::string DeviceName(const Device* device);
+/// "cpu", the device's name, or the wait: for result records.
+std::string DeviceName(const DeviceChoice& choice, const Device* device);
 
 }  // namespace muster

@@ -126,7 +126,7 @@ absl::Status Evaluate(const EvaluationOptions& options) {
                               .test_accuracy = test.result.accuracy(),
                               .test_auc = test.auc,
                               .parameters_crc32c = ParametersCrc32c(parameters, saved->tables),
-                              .device = DeviceName(device.get()),
+                              .device = DeviceName(options.device, device.get()),
                               .instruction_set = InstructionSetName(),
                               .threads = options.threads,
                               .program_sha256 = options.program_sha256,

@@ -227,7 +227,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->transform(WholeNumber(1, kMaxThreads))
       ->capture_default_str()
       ->group(training);
-  app.add_option("--device", f.device, "cpu, cuda:N, or auto: the first GPU, if there is one, else the CPU")
+  app.add_option(
+         "--device", f.device,
+         "cpu, cuda:N, or auto: the first GPU, if there is one, else the CPU; wait:N: each step waits N ms "
+         "instead of computing, and nothing is learned, to measure exchanges alone")
       ->capture_default_str()
       ->group(training);
   app.add_option("--cuda_math", f.cuda_math,

@@ -248,7 +248,7 @@ absl::StatusOr<DeviceChoice> ResolveDevice(const Flags& f) {
     return InvalidArgument("--deterministic excludes --device=%s: unlike GPUs do not give the same bits",
                            f.device);
   }
-  choice.kind = DeviceChoice::Kind::kCpu;
+  if (choice.kind == DeviceChoice::Kind::kAuto) choice.kind = DeviceChoice::Kind::kCpu;
   return choice;
 }
 
@@ -272,6 +272,9 @@ absl::StatusOr<EvaluationOptions> ResolveEvaluation(const CLI::App& app, const F
                                           {"job_name", "model", "variant", "hidden", "data_dir", "threads",
                                            "deterministic", "device", "cuda_math", "result_json"}));
   MUSTER_ASSIGN_OR_RETURN(const DeviceChoice device, ResolveDevice(f));
+  if (device.kind == DeviceChoice::Kind::kWait) {
+    return InvalidArgument("--device=%s is for training: a wait evaluates nothing", f.device);
+  }
   EvaluationOptions options{.file = *f.evaluate,
                             .model = {.model = f.model.value_or(""), .variant = f.variant},
                             .known_data_dir = environment("MUSTER_DATA").value_or(""),

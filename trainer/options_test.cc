@@ -343,12 +343,12 @@ TEST(Options, AllReduceHasNoServers) {
 
 TEST(Options, HybridHasServersForTablesAndAllWorkers) {
   const auto with = [](std::vector<std::string> more) {
-    more.insert(more.begin(), {"--strategy=hybrid", "--model=wide_deep", "--job_name=worker",
-                               "--task_index=0", "--worker_hosts=a:1,b:1"});
+    more.insert(more.begin(),
+                {"--strategy=hybrid", "--job_name=worker", "--task_index=0", "--worker_hosts=a:1,b:1"});
     return more;
   };
   const TrainerOptions options =
-      Options(with({"--ps_hosts=c:1", "--bucket_bytes=4096", "--evict_rows_after=2"}));
+      Options(with({"--model=wide_deep", "--ps_hosts=c:1", "--bucket_bytes=4096", "--evict_rows_after=2"}));
   EXPECT_EQ(options.strategy, Strategy::kHybrid);
   EXPECT_EQ(options.update.rule.mode, UpdateMode::kSync);
   EXPECT_EQ(options.min_workers, 2);
@@ -380,10 +380,17 @@ TEST(Options, Devices) {
   EXPECT_EQ(Options({"--device=cuda"}).device, DeviceChoice{.kind = Kind::kCuda});
   EXPECT_EQ(Options({"--device=cuda:3", "--cuda_math=tf32"}).device,
             (DeviceChoice{.kind = Kind::kCuda, .index = 3, .math = cuda::Math::kTf32}));
-  for (const std::string device : {"gpu", "cuda:", "cuda:-1", "cuda:1024", "cuda:99999999999", "CPU"}) {
+  for (const std::string device : {"gpu", "cuda:", "cuda:-1", "cuda:1024", "cuda:99999999999", "CPU",
+                                   "wait:", "wait:-1", "wait:1000000"}) {
     EXPECT_EQ(Error({"--device=" + device}),
-              "--device=" + device + ": expected auto, cpu, or cuda:N with the number of a GPU from 0");
+              "--device=" + device +
+                  ": expected auto, cpu, cuda:N with the number of a GPU from 0, or wait:N with milliseconds "
+                  "that each step waits instead of computing");
   }
+  EXPECT_EQ(Options({"--device=wait:50"}).device, (DeviceChoice{.kind = Kind::kWait, .wait_ms = 50}));
+  EXPECT_EQ(Options({"--device=wait:0", "--deterministic"}).device.kind, Kind::kWait);
+  EXPECT_EQ(Error({"--evaluate=m", "--device=wait:1"}),
+            "--device=wait:1 is for training: a wait evaluates nothing");
   EXPECT_EQ(Error({"--cuda_math=fp16"}), "--cuda_math=fp16: there are: fp32, tf32, bf16");
   // What is promised for unlike hosts is promised for their CPUs.
   EXPECT_EQ(Options({"--deterministic"}).device, DeviceChoice{.kind = Kind::kCpu});

@@ -45,6 +45,7 @@ std::string ToJson(const ResultRecord& record) {
                      {"test_loss", OrNull(record.test_loss)},
                      {"test_accuracy", OrNull(record.test_accuracy)},
                      {"test_auc", OrNull(record.test_auc)},
+                     {"parameter_bytes", OrNull(record.parameter_bytes)},
                      {"bytes_pushed", OrNull(record.bytes_pushed)},
                      {"bytes_pulled", OrNull(record.bytes_pulled)},
                      {"pushes", record.pushes ? ToJson(*record.pushes) : Json(nullptr)},

@@ -40,7 +40,8 @@ struct ResultRecord {
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
   std::optional<double> test_auc;
-  std::optional<uint64_t> bytes_pushed;  // by the chief
+  std::optional<uint64_t> parameter_bytes;  // of the dense parameters
+  std::optional<uint64_t> bytes_pushed;     // by the chief
   std::optional<uint64_t> bytes_pulled;
   std::optional<PushCounts> pushes;  // as ps:0 counted them
   uint32_t parameters_crc32c = 0;

@@ -13,6 +13,7 @@
 #include "trainer/models/exact_data.h"
 #include "trainer/models/model.h"
 #include "trainer/models/reference_model.h"
+#include "trainer/models/waiting_model.h"
 
 namespace muster {
 namespace {
@@ -74,6 +75,32 @@ TEST(Models, WhatIsReadyOfAGradientIsFinal) {
           << Describe(config) << " from " << begin;
     }
   }
+}
+
+TEST(WaitingModel, TakesItsTimeAndSaysWhatIsReadyOnTheWay) {
+  constexpr Duration kStep = std::chrono::milliseconds(30);
+  const auto model =
+      MakeWaitingModel(*PlanModel(FindModel({.model = "mnist_cnn", .variant = "deep"})->spec), 8, kStep);
+  const Dataset data = MakeSyntheticDigits(1, 8);
+  BatchBuffer buffer(8, data.feature_count);
+  const Batch batch = buffer.Fill(data, SampleOrder(1, data.size()), {0, 8});
+  std::vector<float> gradient(model->layout().size(), NAN);
+  std::vector<int64_t> begins;
+  std::vector<Duration> times;
+  const TimePoint start = Now();
+  const BatchResult result = model->ForwardBackward({}, batch, gradient, [&](int64_t begin) {
+    begins.push_back(begin);
+    times.push_back(Now() - start);
+  });
+  EXPECT_GE(Now() - start, kStep);
+  EXPECT_EQ(result.samples, 8);
+  EXPECT_EQ(result.loss_sum, 0);
+  EXPECT_EQ(gradient, std::vector<float>(gradient.size(), 0));
+  EXPECT_EQ(model->logits().size(), 80u);
+  const auto& tensors = model->layout().tensors();
+  EXPECT_THAT(begins, ElementsAre(tensors[6].offset, tensors[4].offset, tensors[2].offset));
+  EXPECT_GE(times[0], kStep / 3) << "the forward pass comes first";
+  EXPECT_GE(times[2], kStep * 9 / 10) << "the second convolution has most of the multiplications";
 }
 
 TEST(Models, ConvolutionalNetworksStartAsPublished) {
