@@ -37,6 +37,8 @@ class Table {
   /// As many cells as the header has.
   void Add(std::vector<Cell> row);
   bool empty() const { return rows_.empty(); }
+  const std::vector<std::string>& header() const { return header_; }
+  const std::vector<std::vector<Cell>>& rows() const { return rows_; }
 
   /// Columns two spaces apart, the last one not padded.
   std::string ToText() const;
