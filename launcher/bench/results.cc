@@ -1,0 +1,277 @@
+#include "launcher/bench/results.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace muster::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::pair<Strategy, const char*>, 5> kStrategyNames = {{
+    {Strategy::kAsyncServers, "ps_async"},
+    {Strategy::kSyncServers, "ps_sync"},
+    {Strategy::kBackupWorkers, "ps_backup"},
+    {Strategy::kAllReduce, "allreduce"},
+    {Strategy::kHybrid, "hybrid"},
+}};
+
+Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json CellJson(const Cell& cell) {
+  return {{"strategy", StrategyName(cell.strategy)},
+          {"model", cell.model},
+          {"workers", cell.workers},
+          {"servers", cell.servers},
+          {"servers_on_workers", cell.servers_on_workers},
+          {"link_bytes_per_second", cell.link_bytes_per_second}};
+}
+
+Json MeasurementJson(const Measurement& measurement) {
+  return {{"cell", CellJson(measurement.cell)},
+          {"error", measurement.error},
+          {"step_seconds", measurement.step_seconds},
+          {"samples_per_second", measurement.samples_per_second},
+          {"scaling_efficiency", measurement.scaling_efficiency},
+          {"sent_bytes_per_step", measurement.sent_bytes_per_step},
+          {"received_bytes_per_step", measurement.received_bytes_per_step},
+          {"cpu_seconds_per_step", measurement.cpu_seconds_per_step},
+          {"test_accuracy", OrNull(measurement.test_accuracy)},
+          {"seconds_to_target", OrNull(measurement.seconds_to_target)},
+          {"bound_step_seconds", measurement.bound_step_seconds},
+          {"predicted_step_seconds", OrNull(measurement.predicted_step_seconds)}};
+}
+
+Json CurveJson(const Curve& curve) {
+  Json points = Json::array();
+  for (const Curve::Point& point : curve.points) {
+    points.push_back({{"workers", point.workers}, {"samples_per_second", point.samples_per_second}});
+  }
+  return {{"cell", CellJson(curve.cell)}, {"points", std::move(points)}};
+}
+
+// Takes the fields out of one object, and remembers in `status`, which all readers of a document share, the
+// first that is not as it should be; what is read from there on means nothing.
+class ObjectReader {
+ public:
+  // `place`: "", or "measurements[3]."
+  ObjectReader(const Json& object, std::string place, absl::Status* status)
+      : object_(object), place_(std::move(place)), status_(status) {}
+
+  double Number(const char* name) {
+    const Json* value = Find(name);
+    return value != nullptr ? NonNegative(*value, name) : 0;
+  }
+
+  std::optional<double> NumberOrNull(const char* name) {
+    const Json* value = Find(name);
+    if (value == nullptr || value->is_null()) return std::nullopt;
+    return NonNegative(*value, name);
+  }
+
+  std::vector<double> Numbers(const char* name) {
+    std::vector<double> numbers;
+    const Json* values = FindArray(name);
+    for (size_t i = 0; values != nullptr && i < values->size(); ++i) {
+      numbers.push_back(NonNegative((*values)[i], absl::StrFormat("%s[%d]", name, i)));
+    }
+    return numbers;
+  }
+
+  int Integer(const char* name, int least) {
+    const Json* value = Find(name);
+    if (value == nullptr) return least;
+    if (!value->is_number_integer()) return Fail(name, "is not a whole number"), least;
+    const auto number = value->get<double>();  // any integer, if not each exactly
+    if (number < least || number > std::numeric_limits<int>::max()) {
+      return Fail(name, absl::StrFormat("is %s, which is out of range", value->dump())), least;
+    }
+    return value->get<int>();
+  }
+
+  bool Bool(const char* name) {
+    const Json* value = Find(name);
+    if (value != nullptr && !value->is_boolean()) Fail(name, "is neither true nor false");
+    return value != nullptr && value->is_boolean() && value->get<bool>();
+  }
+
+  std::string Text(const char* name) {
+    const Json* value = Find(name);
+    if (value != nullptr && !value->is_string()) Fail(name, "is not a string");
+    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+  }
+
+  ObjectReader Object(const char* name) { return Inside(Find(name), name); }
+
+  // Of an array of objects, `read` makes one value of each.
+  template <typename Read>
+  auto Objects(const char* name, Read read) {
+    std::vector<decltype(read(std::declval<ObjectReader>()))> read_values;
+    const Json* values = FindArray(name);
+    for (size_t i = 0; values != nullptr && i < values->size(); ++i) {
+      read_values.push_back(read(Inside(&(*values)[i], absl::StrFormat("%s[%d]", name, i))));
+    }
+    return read_values;
+  }
+
+  void Fail(const std::string& name, const std::string& how) {
+    if (status_->ok()) *status_ = InvalidArgument("bench results: %s%s %s", place_, name, how);
+  }
+
+ private:
+  const Json* Find(const char* name) {
+    const auto found = object_.find(name);
+    if (found != object_.end()) return &*found;
+    Fail(name, "is missing");
+    return nullptr;
+  }
+
+  const Json* FindArray(const char* name) {
+    const Json* value = Find(name);
+    if (value == nullptr || value->is_array()) return value;
+    Fail(name, "is not an array");
+    return nullptr;
+  }
+
+  ObjectReader Inside(const Json* value, const std::string& name) {
+    static const Json kEmpty = Json::object();
+    const bool is_object = value != nullptr && value->is_object();
+    if (value != nullptr && !is_object) Fail(name, "is not an object");
+    return {is_object ? *value : kEmpty, place_ + name + ".", status_};
+  }
+
+  double NonNegative(const Json& value, const std::string& name) {
+    if (!value.is_number()) return Fail(name, "is not a number"), 0;
+    const auto number = value.get<double>();
+    if (number < 0) Fail(name, absl::StrFormat("is %s, which is negative", value.dump()));
+    return number;
+  }
+
+  const Json& object_;
+  const std::string place_;
+  absl::Status* const status_;
+};
+
+Cell ReadCell(ObjectReader object) {
+  Cell cell;
+  const auto strategy = ParseStrategy(object.Text("strategy"));
+  if (strategy.ok()) {
+    cell.strategy = *strategy;
+  } else {
+    object.Fail("strategy", "is not one: " + std::string(strategy.status().message()));
+  }
+  cell.model = object.Text("model");
+  cell.workers = object.Integer("workers", 1);
+  cell.servers = object.Integer("servers", 0);
+  cell.servers_on_workers = object.Bool("servers_on_workers");
+  cell.link_bytes_per_second = object.Number("link_bytes_per_second");
+  return cell;
+}
+
+Measurement ReadMeasurement(ObjectReader object) {
+  return {.cell = ReadCell(object.Object("cell")),
+          .error = object.Text("error"),
+          .step_seconds = object.Numbers("step_seconds"),
+          .samples_per_second = object.Number("samples_per_second"),
+          .scaling_efficiency = object.Number("scaling_efficiency"),
+          .sent_bytes_per_step = object.Number("sent_bytes_per_step"),
+          .received_bytes_per_step = object.Number("received_bytes_per_step"),
+          .cpu_seconds_per_step = object.Number("cpu_seconds_per_step"),
+          .test_accuracy = object.NumberOrNull("test_accuracy"),
+          .seconds_to_target = object.NumberOrNull("seconds_to_target"),
+          .bound_step_seconds = object.Number("bound_step_seconds"),
+          .predicted_step_seconds = object.NumberOrNull("predicted_step_seconds")};
+}
+
+Curve ReadCurve(ObjectReader object) {
+  return {.cell = ReadCell(object.Object("cell")), .points = object.Objects("points", [](ObjectReader point) {
+            return Curve::Point{.workers = point.Integer("workers", 1),
+                                .samples_per_second = point.Number("samples_per_second")};
+          })};
+}
+
+Crossing ReadCrossing(ObjectReader object) {
+  return {.slower = ReadCell(object.Object("slower")), .faster = ReadCell(object.Object("faster"))};
+}
+
+}  // namespace
+
+std::string StrategyName(Strategy strategy) {
+  for (const auto& [known, name] : kStrategyNames) {
+    if (known == strategy) return name;
+  }
+  MUSTER_CHECK(false, "a strategy without a name");
+}
+
+absl::StatusOr<Strategy> ParseStrategy(const std::string& name) {
+  std::string names;
+  for (const auto& [strategy, known] : kStrategyNames) {
+    if (known == name) return strategy;
+    names += names.empty() ? known : std::string(", ") + known;
+  }
+  return InvalidArgument("there is no strategy '%s', only %s", name, names);
+}
+
+double Measurement::median_step_seconds() const {
+  if (step_seconds.empty()) return 0;
+  for (const double seconds : step_seconds) {
+    if (std::isnan(seconds)) return seconds;  // it has no place in an order
+  }
+  std::vector<double> sorted = step_seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : sorted[middle - 1] / 2 + sorted[middle] / 2;
+}
+
+std::string ToJson(const Results& results) {
+  Json json = {{"schema_version", Results::kSchemaVersion},
+               {"created", results.created},
+               {"where", results.where},
+               {"command", results.command},
+               {"compute_seconds_per_step", results.compute_seconds_per_step},
+               {"target_accuracy", OrNull(results.target_accuracy)},
+               {"measurements", Json::array()},
+               {"curves", Json::array()},
+               {"crossings", Json::array()},
+               {"median_prediction_error", OrNull(results.median_prediction_error)},
+               {"median_noise", OrNull(results.median_noise)}};
+  for (const Measurement& measurement : results.measurements) {
+    json["measurements"].push_back(MeasurementJson(measurement));
+  }
+  for (const Curve& curve : results.curves) json["curves"].push_back(CurveJson(curve));
+  for (const Crossing& crossing : results.crossings) {
+    json["crossings"].push_back(
+        {{"slower", CellJson(crossing.slower)}, {"faster", CellJson(crossing.faster)}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<Results> FromJson(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return InvalidArgument("bench results: not a JSON object, or cut off");
+  absl::Status status;
+  ObjectReader object(json, "", &status);
+  const int version = object.Integer("schema_version", 0);
+  if (status.ok() && version != Results::kSchemaVersion) {
+    return InvalidArgument("bench results: schema_version is %d, and this muster reads %d", version,
+                           Results::kSchemaVersion);
+  }
+  Results results = {.created = object.Text("created"),
+                     .where = object.Text("where"),
+                     .command = object.Text("command"),
+                     .compute_seconds_per_step = object.Number("compute_seconds_per_step"),
+                     .target_accuracy = object.NumberOrNull("target_accuracy"),
+                     .measurements = object.Objects("measurements", ReadMeasurement),
+                     .curves = object.Objects("curves", ReadCurve),
+                     .crossings = object.Objects("crossings", ReadCrossing),
+                     .median_prediction_error = object.NumberOrNull("median_prediction_error"),
+                     .median_noise = object.NumberOrNull("median_noise")};
+  MUSTER_RETURN_IF_ERROR(status);
+  return results;
+}
+
+}  // namespace muster::bench

@@ -1,0 +1,92 @@
+// What `muster bench` has measured, and what follows from it: written as results.json, shown as a table and
+// as report.html.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace muster::bench {
+
+enum class Strategy { kAsyncServers, kSyncServers, kBackupWorkers, kAllReduce, kHybrid };
+
+/// "ps_async", "ps_sync", "ps_backup", "allreduce", "hybrid"
+std::string StrategyName(Strategy strategy);
+absl::StatusOr<Strategy> ParseStrategy(const std::string& name);
+
+/// One job of the matrix.
+struct Cell {
+  Strategy strategy = Strategy::kAllReduce;
+  std::string model;  // "mnist_cnn deep"
+  int workers = 1;
+  int servers = 0;                   // parameter servers; 0 with allreduce
+  bool servers_on_workers = false;   // server j with worker j mod workers; else on hosts of their own
+  double link_bytes_per_second = 0;  // of each host, in each direction; 0: whatever the network is
+  friend bool operator==(const Cell&, const Cell&) = default;
+};
+
+/// Of one cell. Rates are of the whole job. Numbers are finite and not negative.
+struct Measurement {
+  Cell cell;
+  std::string error;                 // why it has no numbers; empty: it has
+  std::vector<double> step_seconds;  // of each repetition: training time by steps; async: by updates
+  double samples_per_second = 0;     // median of the repetitions
+  double scaling_efficiency = 0;     // samples/s by workers times those of one worker; 0: not measured
+  double sent_bytes_per_step = 0;    // by the chief worker
+  double received_bytes_per_step = 0;
+  double cpu_seconds_per_step = 0;  // of all tasks together
+  std::optional<double> test_accuracy;
+  std::optional<double> seconds_to_target;  // to the accuracy asked for; unset: not reached, or not asked for
+  double bound_step_seconds = 0;  // the least time of its bytes on the links; 0: links of unknown rate
+  std::optional<double> predicted_step_seconds;  // by the simulator
+
+  double median_step_seconds() const;  // 0 without repetitions
+  friend bool operator==(const Measurement&, const Measurement&) = default;
+};
+
+/// A curve of the simulator beyond what was measured.
+struct Curve {
+  Cell cell;  // but for the number of workers
+  struct Point {
+    int workers = 0;
+    double samples_per_second = 0;
+    friend bool operator==(const Point&, const Point&) = default;
+  };
+  std::vector<Point> points;
+  friend bool operator==(const Curve&, const Curve&) = default;
+};
+
+/// From how many workers on the other of two is the faster one.
+struct Crossing {
+  Cell slower;  // from there on; workers: the first number at which it is
+  Cell faster;
+  friend bool operator==(const Crossing&, const Crossing&) = default;
+};
+
+struct Results {
+  static constexpr int kSchemaVersion = 1;
+  std::string created;                  // "2026-11-24 20:40:00 UTC"
+  std::string where;                    // "4 virtual hosts on one machine with 2 cores", or the inventory
+  std::string command;                  // that made them
+  double compute_seconds_per_step = 0;  // a wait in place of the computation; 0: they computed
+  std::optional<double> target_accuracy;
+  std::vector<Measurement> measurements;
+  std::vector<Curve> curves;
+  std::vector<Crossing> crossings;
+  std::optional<double> median_prediction_error;  // of the measured cells, 0.1 for 10 %
+  std::optional<double> median_noise;             // of repetitions of one cell, likewise
+  friend bool operator==(const Results&, const Results&) = default;
+};
+
+/// An object with `schema_version` and every field under its own name; null for what is unset, and for a
+/// number that is not finite. Bytes that are no UTF-8 become U+FFFD.
+std::string ToJson(const Results& results);
+
+/// What ToJson wrote, bit for bit. InvalidArgument, with the field ("measurements[3].cell.workers is
+/// missing"), for another schema version, and for a field that is missing, of another type or out of range;
+/// fields it does not know are passed over.
+absl::StatusOr<Results> FromJson(const std::string& json);
+
+}  // namespace muster::bench

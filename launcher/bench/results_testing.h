@@ -1,0 +1,64 @@
+// Hand-made results for the tests of this folder.
+#pragma once
+
+#include <string>
+
+#include "launcher/bench/results.h"
+
+namespace muster::bench {
+
+struct CellOptions {
+  std::string model = "mnist_mlp";
+  int servers = 2;  // but for allreduce
+  bool servers_on_workers = false;
+  double link_bytes_per_second = 125e6;
+};
+
+inline Cell MakeCell(Strategy strategy, int workers, const CellOptions& options = {}) {
+  return {.strategy = strategy,
+          .model = options.model,
+          .workers = workers,
+          .servers = strategy == Strategy::kAllReduce ? 0 : options.servers,
+          .servers_on_workers = options.servers_on_workers,
+          .link_bytes_per_second = options.link_bytes_per_second};
+}
+
+/// Each worker does 100 samples a step.
+inline Measurement Measured(Strategy strategy, int workers, double samples_per_second,
+                            const CellOptions& options = {}) {
+  return {.cell = MakeCell(strategy, workers, options),
+          .step_seconds = {100.0 * workers / samples_per_second},
+          .samples_per_second = samples_per_second,
+          .sent_bytes_per_step = 2.1e6,
+          .received_bytes_per_step = 2.2e6,
+          .cpu_seconds_per_step = 0.01};
+}
+
+inline Measurement Failed(Strategy strategy, int workers, const std::string& error) {
+  return {.cell = MakeCell(strategy, workers), .error = error};
+}
+
+/// Every field set, and none to what it is without.
+inline Results FullResults() {
+  Measurement measurement = Measured(Strategy::kSyncServers, 4, 1000.0 / 3, {.servers_on_workers = true});
+  measurement.step_seconds = {0.1, 1.0 / 3, 5e-324, 1.7e308, 0, 3};
+  measurement.scaling_efficiency = 0.9;
+  measurement.test_accuracy = 0.97;
+  measurement.seconds_to_target = 12.5;
+  measurement.bound_step_seconds = 0.01;
+  measurement.predicted_step_seconds = 0.11;
+  const Cell slower = MakeCell(Strategy::kAsyncServers, 6);
+  const Cell faster = MakeCell(Strategy::kAllReduce, 6);
+  return {.created = "2026-11-24 20:40:00 UTC",
+          .where = "4 hosts \"here\"\n\t\\ \xc3\xa9",
+          .command = "muster bench --models='a & b'",
+          .compute_seconds_per_step = 0.05,
+          .target_accuracy = 0.95,
+          .measurements = {measurement, Failed(Strategy::kHybrid, 2, "worker:1 was lost")},
+          .curves = {{.cell = faster, .points = {{8, 1234.5}, {1000, 9e9}}}},
+          .crossings = {{.slower = slower, .faster = faster}},
+          .median_prediction_error = 0.07,
+          .median_noise = 0.02};
+}
+
+}  // namespace muster::bench
