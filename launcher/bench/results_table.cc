@@ -1,0 +1,116 @@
+#include "launcher/bench/results_table.h"
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/bench/results_view.h"
+
+namespace muster::bench {
+namespace {
+
+using TableCell = muster::Cell;
+
+TableCell Number(double value, std::string text) {
+  TableCell cell(std::move(text));
+  cell.value = value;
+  return cell;
+}
+
+TableCell Text(const std::string& text) { return text.empty() ? TableCell() : TableCell(OneLine(text)); }
+
+// Nothing where it is not known.
+TableCell Positive(double value, const std::function<std::string(double)>& text) {
+  return std::isfinite(value) && value > 0 ? Number(value, text(value)) : TableCell();
+}
+
+TableCell Percent(std::optional<double> fraction) {
+  return fraction ? Number(*fraction, PercentText(*fraction)) : TableCell();
+}
+
+TableCell SignedPercent(std::optional<double> fraction) {
+  if (!fraction) return {};
+  return Number(*fraction, (*fraction > 0 ? "+" : "") + PercentText(*fraction));
+}
+
+struct Column {
+  const char* name;
+  std::function<TableCell(const Measurement&)> cell;
+  bool needs_numbers = true;  // empty for what failed
+};
+
+std::vector<Column> Columns() {
+  return {
+      {"MODEL", [](const Measurement& of) { return Text(of.cell.model); }, false},
+      {"LINK",
+       [](const Measurement& of) {
+         return Number(of.cell.link_bytes_per_second, LinkText(of.cell.link_bytes_per_second));
+       },
+       false},
+      {"STRATEGY", [](const Measurement& of) { return TableCell(StrategyName(of.cell.strategy)); }, false},
+      {"WORKERS", [](const Measurement& of) { return TableCell(int64_t{of.cell.workers}); }, false},
+      {"K",
+       [](const Measurement& of) {
+         return UsesServers(of.cell.strategy) ? TableCell(int64_t{of.cell.servers}) : TableCell();
+       },
+       false},
+      {"SERVERS", [](const Measurement& of) { return Text(ServersPlace(of.cell)); }, false},
+      {"STEP", [](const Measurement& of) { return Positive(of.median_step_seconds(), SecondsText); }},
+      {"SAMPLES/S", [](const Measurement& of) { return Positive(of.samples_per_second, AmountText); }},
+      {"EFFICIENCY", [](const Measurement& of) { return Positive(of.scaling_efficiency, PercentText); }},
+      {"SENT",
+       [](const Measurement& of) {
+         return Number(of.sent_bytes_per_step, BytesText(of.sent_bytes_per_step));
+       }},
+      {"RECEIVED",
+       [](const Measurement& of) {
+         return Number(of.received_bytes_per_step, BytesText(of.received_bytes_per_step));
+       }},
+      {"CPU", [](const Measurement& of) { return Positive(of.cpu_seconds_per_step, SecondsText); }},
+      {"ACCURACY",
+       [](const Measurement& of) {
+         return of.test_accuracy ? Number(*of.test_accuracy, absl::StrFormat("%.4f", *of.test_accuracy))
+                                 : TableCell();
+       }},
+      {"TO TARGET",
+       [](const Measurement& of) { return Positive(of.seconds_to_target.value_or(0), SecondsText); }},
+      {"BOUND", [](const Measurement& of) { return Positive(of.bound_step_seconds, SecondsText); }},
+      {"OF BOUND", [](const Measurement& of) { return Percent(BoundFraction(of)); }},
+      {"PREDICTED",
+       [](const Measurement& of) { return Positive(of.predicted_step_seconds.value_or(0), SecondsText); },
+       false},
+      {"OFF BY", [](const Measurement& of) { return SignedPercent(PredictionError(of)); }},
+      {"ERROR",
+       [](const Measurement& of) {
+         return of.error.empty() && !HasNumbers(of) ? TableCell("no numbers") : Text(of.error);
+       },
+       false},
+  };
+}
+
+}  // namespace
+
+Table ResultsTable(const Results& results) {
+  std::vector<std::string> header;
+  std::vector<std::vector<TableCell>> rows(results.measurements.size());
+  for (const Column& column : Columns()) {
+    std::vector<TableCell> cells;
+    bool is_empty = !results.measurements.empty();
+    for (const Measurement& measurement : results.measurements) {
+      const bool is_shown = HasNumbers(measurement) || !column.needs_numbers;
+      cells.push_back(is_shown ? column.cell(measurement) : TableCell());
+      is_empty = is_empty && cells.back().text.empty();
+    }
+    if (is_empty) continue;
+    header.push_back(column.name);
+    for (size_t i = 0; i < cells.size(); ++i) rows[i].push_back(std::move(cells[i]));
+  }
+  Table table(std::move(header));
+  for (auto& row : rows) table.Add(std::move(row));
+  return table;
+}
+
+}  // namespace muster::bench

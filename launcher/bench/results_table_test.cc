@@ -1,0 +1,94 @@
+#include "launcher/bench/results_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/bench/results_testing.h"
+#include "launcher/bench/results_view.h"
+
+namespace muster::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(ResultsTable, ShowsEveryCell) {
+  Measurement measurement = Measured(Strategy::kSyncServers, 4, 1000, {.servers_on_workers = true});
+  measurement.scaling_efficiency = 0.8;
+  measurement.test_accuracy = 0.97;
+  measurement.seconds_to_target = 12.5;
+  measurement.bound_step_seconds = 0.3;
+  measurement.predicted_step_seconds = 0.44;
+  Measurement other = Measured(Strategy::kAllReduce, 4, 2000, {.link_bytes_per_second = 0});
+  other.predicted_step_seconds = 0.19;
+  const Table table = ResultsTable(
+      {.measurements = {measurement, other, Failed(Strategy::kHybrid, 2, "worker:1\nwas lost")}});
+  EXPECT_EQ(
+      table.ToText(),
+      "MODEL      LINK               STRATEGY   WORKERS  K  SERVERS     STEP    SAMPLES/S  EFFICIENCY  SENT  "
+      "  "
+      "RECEIVED  CPU      ACCURACY  TO TARGET  BOUND   OF BOUND  PREDICTED  OFF BY  ERROR\n"
+      "mnist_mlp  1 Gbit/s           ps_sync    4        2  on workers  400 ms  1000       80 %        2.1 "
+      "MB  "
+      "2.2 MB    10.0 ms  0.9700    12.5 s     300 ms  75 %      440 ms     +10 %   \n"
+      "mnist_mlp  links as they are  allreduce  4                       200 ms  2000                   2.1 "
+      "MB  "
+      "2.2 MB    10.0 ms                                         190 ms     -5.0 %  \n"
+      "mnist_mlp  1 Gbit/s           hybrid     2        2  own hosts                                        "
+      "  "
+      "                                                                             worker:1 was lost\n");
+  const auto json = nlohmann::json::parse(table.ToJson());
+  EXPECT_EQ(json[0]["step"], 0.4);
+  EXPECT_NEAR(json[0]["off_by"].get<double>(), 0.1, 1e-9);
+  EXPECT_EQ(json[0]["k"], 2);
+  EXPECT_EQ(json[1]["k"], nullptr);
+  EXPECT_EQ(json[2]["error"], "worker:1 was lost");
+}
+
+TEST(ResultsTable, LeavesOutWhatNoCellHas) {
+  const Table table = ResultsTable({.measurements = {Measured(Strategy::kAllReduce, 1, 50)}});
+  EXPECT_THAT(table.header(), ElementsAre("MODEL", "LINK", "STRATEGY", "WORKERS", "STEP", "SAMPLES/S", "SENT",
+                                          "RECEIVED", "CPU"));
+  EXPECT_TRUE(ResultsTable({}).empty());
+}
+
+TEST(ResultsTable, MovesNoCursor) {
+  Measurement failed = Failed(Strategy::kAllReduce, 1, "\x1b[2J\rlost\x7f");
+  failed.cell.model = "a\tb";
+  const std::string text = ResultsTable({.measurements = {failed}}).ToText();
+  EXPECT_THAT(text, HasSubstr(" [2J lost \n"));
+  EXPECT_THAT(text, HasSubstr("a b "));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+}
+
+TEST(ResultsTable, SaysThatThereAreNoNumbers) {
+  const Measurement nothing = {.cell = MakeCell(Strategy::kAllReduce, 1)};
+  EXPECT_THAT(ResultsTable({.measurements = {nothing}}).ToText(), HasSubstr("no numbers"));
+}
+
+TEST(ResultsView, SaysNumbersInShort) {
+  EXPECT_EQ(AmountText(0.523), "0.52");
+  EXPECT_EQ(AmountText(81.26), "81.3");
+  EXPECT_EQ(AmountText(99999), "99999");
+  EXPECT_EQ(AmountText(1.24e6), "1.2M");
+  EXPECT_EQ(AmountText(3e21), "3e+09T");
+  EXPECT_EQ(SecondsText(2.514e-6), "2.51 us");
+  EXPECT_EQ(SecondsText(0.99949), "999 ms");
+  EXPECT_EQ(SecondsText(0.9996), "1.00 s");
+  EXPECT_EQ(SecondsText(2136.4), "2136 s");
+  EXPECT_EQ(PercentText(0.034), "3.4 %");
+  EXPECT_EQ(PercentText(-0.12), "-12 %");
+  EXPECT_EQ(PercentText(0), "0 %");
+  EXPECT_EQ(LinkText(125e6), "1 Gbit/s");
+  EXPECT_EQ(LinkText(3.125e6), "25 Mbit/s");
+  EXPECT_EQ(BytesText(-1), "0 B");
+  EXPECT_EQ(BytesText(1e300), "1000000 TB");
+  EXPECT_EQ(ListText({"a", "b", "c"}), "a, b and c");
+  EXPECT_EQ(ListText({}), "");
+}
+
+}  // namespace
+}  // namespace muster::bench

@@ -1,0 +1,138 @@
+#include "launcher/bench/results_view.h"
+
+#include <absl/strings/ascii.h>
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "launcher/table.h"
+
+namespace muster::bench {
+namespace {
+
+// "1.2M" and "850k": what is left of `value` after the largest of the prefixes that it reaches.
+std::string WithPrefix(double value, const std::vector<const char*>& prefixes) {
+  size_t prefix = 0;
+  while (value >= 999.5 && prefix + 1 < prefixes.size()) {
+    value /= 1000;
+    ++prefix;
+  }
+  if (value >= 999.5) return absl::StrFormat("%.3g%s", value, prefixes[prefix]);
+  return absl::StrFormat(value < 9.95 ? "%.1f%s" : "%.0f%s", value, prefixes[prefix]);
+}
+
+std::string ThreeDigits(double value) {
+  if (value < 9.995) return absl::StrFormat("%.2f", value);
+  if (value < 99.95) return absl::StrFormat("%.1f", value);
+  return absl::StrFormat(value < 1e6 ? "%.0f" : "%.3g", value);
+}
+
+bool IsPositive(double value) { return std::isfinite(value) && value > 0; }
+
+}  // namespace
+
+std::vector<Group> GroupsOf(const Results& results) {
+  std::vector<Group> groups;
+  const auto group_of = [&](const Cell& cell) -> Group& {
+    const auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+      return group.model == cell.model && group.link_bytes_per_second == cell.link_bytes_per_second;
+    });
+    if (found != groups.end()) return *found;
+    return groups.emplace_back(
+        Group{.model = cell.model, .link_bytes_per_second = cell.link_bytes_per_second});
+  };
+  for (const Measurement& measurement : results.measurements) {
+    group_of(measurement.cell).measurements.push_back(&measurement);
+  }
+  for (const Curve& curve : results.curves) group_of(curve.cell).curves.push_back(&curve);
+  for (const Crossing& crossing : results.crossings) group_of(crossing.slower).crossings.push_back(&crossing);
+  return groups;
+}
+
+std::string GroupName(const Group& group) {
+  return group.model + " over " + LinkText(group.link_bytes_per_second);
+}
+
+bool HasNumbers(const Measurement& measurement) {
+  return measurement.error.empty() && IsPositive(measurement.samples_per_second) &&
+         IsPositive(measurement.median_step_seconds());
+}
+
+std::optional<double> BoundFraction(const Measurement& measurement) {
+  if (!HasNumbers(measurement) || !IsPositive(measurement.bound_step_seconds)) return std::nullopt;
+  return measurement.bound_step_seconds / measurement.median_step_seconds();
+}
+
+std::optional<double> PredictionError(const Measurement& measurement) {
+  const double predicted = measurement.predicted_step_seconds.value_or(0);
+  if (!HasNumbers(measurement) || !IsPositive(predicted)) return std::nullopt;
+  return predicted / measurement.median_step_seconds() - 1;
+}
+
+bool UsesServers(Strategy strategy) { return strategy != Strategy::kAllReduce; }
+
+std::string ServersPlace(const Cell& cell) {
+  if (!UsesServers(cell.strategy)) return "";
+  return cell.servers_on_workers ? "on workers" : "own hosts";
+}
+
+std::string CompetitorName(const Cell& cell) {
+  if (!UsesServers(cell.strategy)) return StrategyName(cell.strategy);
+  return absl::StrFormat("%s (k = %d, %s)", StrategyName(cell.strategy), cell.servers, ServersPlace(cell));
+}
+
+std::string WorkersText(int workers) {
+  return absl::StrFormat(workers == 1 ? "%d worker" : "%d workers", workers);
+}
+
+std::string LinkText(double bytes_per_second) {
+  if (!IsPositive(bytes_per_second)) return "links as they are";
+  double bits = std::min(bytes_per_second, 1e300) * 8;
+  const char* unit = "bit/s";
+  for (const char* next : {"kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"}) {
+    if (bits < 999.5) break;
+    bits /= 1000;
+    unit = next;
+  }
+  return absl::StrFormat("%.3g %s", bits, unit);
+}
+
+std::string AmountText(double amount) {
+  if (!std::isfinite(amount)) return "unknown";
+  if (amount < 99999.5) return ThreeDigits(amount);
+  return WithPrefix(amount, {"", "k", "M", "G", "T"});
+}
+
+std::string PercentText(double fraction) {
+  if (!std::isfinite(fraction)) return "unknown";
+  const double percent = std::abs(fraction) * 100;
+  return absl::StrFormat(
+      percent == 0 || percent >= 9.95 ? (percent >= 1e6 ? "%.3g %%" : "%.0f %%") : "%.1f %%", fraction * 100);
+}
+
+std::string BytesText(double bytes) {
+  if (!std::isfinite(bytes)) return "unknown";
+  return FormatBytes(static_cast<uint64_t>(std::clamp(bytes, 0.0, 1e18) + 0.5));
+}
+
+std::string SecondsText(double seconds) {
+  if (!std::isfinite(seconds)) return "unknown";
+  if (seconds < 0.9995e-3) return ThreeDigits(seconds * 1e6) + " us";
+  if (seconds < 0.9995) return ThreeDigits(seconds * 1e3) + " ms";
+  return ThreeDigits(seconds) + " s";
+}
+
+std::string OneLine(std::string text) {
+  for (char& character : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(character))) character = ' ';
+  }
+  return text;
+}
+
+std::string ListText(const std::vector<std::string>& items) {
+  if (items.size() < 2) return absl::StrJoin(items, "");
+  return absl::StrJoin(items.begin(), items.end() - 1, ", ") + " and " + items.back();
+}
+
+}  // namespace muster::bench
