@@ -1,0 +1,198 @@
+#include "launcher/bench/report_charts.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace muster::bench {
+namespace {
+
+// Of the same strategy in the same place.
+struct Family {
+  std::vector<const Measurement*> measurements;
+  std::vector<const Curve*> curves;
+  bool has_choice = false;  // of servers, at one number of workers
+};
+
+std::map<std::pair<Strategy, bool>, Family> FamiliesOf(const Group& group) {
+  std::map<std::pair<Strategy, bool>, Family> families;
+  for (const Measurement* measurement : group.measurements) {
+    const Cell& cell = measurement->cell;
+    Family& family = families[{cell.strategy, cell.servers_on_workers}];
+    family.has_choice =
+        family.has_choice ||
+        std::any_of(family.measurements.begin(), family.measurements.end(), [&](const Measurement* other) {
+          return other->cell.workers == cell.workers && other->cell.servers != cell.servers;
+        });
+    family.measurements.push_back(measurement);
+  }
+  for (const Curve* curve : group.curves) {
+    families[{curve->cell.strategy, curve->cell.servers_on_workers}].curves.push_back(curve);
+  }
+  return families;
+}
+
+std::string NameOf(const std::vector<const Measurement*>& measured) {
+  const Cell& cell = measured.back()->cell;
+  const auto all = [&](auto predicate) { return std::all_of(measured.begin(), measured.end(), predicate); };
+  if (all([&](const Measurement* other) { return other->cell.servers == cell.servers; }))
+    return CompetitorName(cell);
+  if (all([](const Measurement* other) { return other->cell.servers == other->cell.workers; })) {
+    return absl::StrFormat("%s (k = workers, %s)", StrategyName(cell.strategy), ServersPlace(cell));
+  }
+  std::set<int> servers;
+  for (const Measurement* other : measured) servers.insert(other->cell.servers);
+  return absl::StrFormat("%s (k = %d to %d, %s)", StrategyName(cell.strategy), *servers.begin(),
+                         *servers.rbegin(), ServersPlace(cell));
+}
+
+std::vector<Line> LinesOf(const Family& family) {
+  std::map<int, Line> by_servers;  // with one key where there is no choice
+  for (const Measurement* measurement : family.measurements) {
+    if (!HasNumbers(*measurement)) continue;
+    by_servers[family.has_choice ? measurement->cell.servers : 0].measured.push_back(measurement);
+  }
+  std::vector<Line> lines;
+  for (auto& [servers, line] : by_servers) {
+    std::stable_sort(line.measured.begin(), line.measured.end(),
+                     [](const auto* a, const auto* b) { return a->cell.workers < b->cell.workers; });
+    line.name = NameOf(line.measured);
+    lines.push_back(std::move(line));
+  }
+  for (const Curve* curve : family.curves) {
+    // It goes on from the line whose last servers it has, and is one of its own if there is none.
+    const auto line = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
+      return line.curve == nullptr && !line.measured.empty() &&
+             line.measured.back()->cell.servers == curve->cell.servers;
+    });
+    if (line != lines.end()) {
+      line->curve = curve;
+    } else {
+      lines.push_back({.name = CompetitorName(curve->cell), .curve = curve});
+    }
+  }
+  return lines;
+}
+
+std::string Hint(const Line& line, const Measurement& measurement) {
+  return absl::StrFormat("%s, %s: %s samples/s", line.name, WorkersText(measurement.cell.workers),
+                         AmountText(measurement.samples_per_second));
+}
+
+ChartLine MeasuredLine(const Line& line) {
+  ChartLine chart_line = {.kind = ChartLine::Kind::kMeasured, .look = line.look};
+  for (const Measurement* measurement : line.measured) {
+    chart_line.points.push_back({.x = static_cast<double>(measurement->cell.workers),
+                                 .y = measurement->samples_per_second,
+                                 .hint = Hint(line, *measurement)});
+  }
+  return chart_line;
+}
+
+ChartLine BoundLine(const Line& line) {
+  ChartLine chart_line = {.kind = ChartLine::Kind::kBound, .look = line.look};
+  for (const Measurement* measurement : line.measured) {
+    const std::optional<double> fraction = BoundFraction(*measurement);
+    if (!fraction) continue;
+    chart_line.points.push_back({.x = static_cast<double>(measurement->cell.workers),
+                                 .y = measurement->samples_per_second / *fraction});
+  }
+  return chart_line;
+}
+
+// The measurement by which a line is compared in bars; nullptr: it has none with so many workers.
+const Measurement* At(const Line& line, int workers) {
+  const auto found =
+      std::find_if(line.measured.begin(), line.measured.end(),
+                   [&](const Measurement* measurement) { return measurement->cell.workers == workers; });
+  return found != line.measured.end() ? *found : nullptr;
+}
+
+}  // namespace
+
+std::vector<Line> LinesOf(const Group& group) {
+  std::vector<Line> all;
+  std::map<Strategy, int> variants;
+  for (const auto& [key, family] : FamiliesOf(group)) {
+    for (Line& line : LinesOf(family)) {
+      line.look = {.index = static_cast<int>(key.first), .variant = variants[key.first]++};
+      all.push_back(std::move(line));
+    }
+  }
+  return all;
+}
+
+int MostWorkers(const std::vector<Line>& lines) {
+  int most = 0;
+  for (const Line& line : lines) {
+    if (!line.measured.empty()) most = std::max(most, line.measured.back()->cell.workers);
+  }
+  return most;
+}
+
+std::string MeasuredChart(const Group& group, const std::vector<Line>& lines) {
+  LineChart chart = {.description = "Measured samples per second over workers: " + GroupName(group),
+                     .x_title = "workers",
+                     .y_title = "samples/s"};
+  for (const Line& line : lines) chart.lines.push_back(BoundLine(line));
+  for (const Line& line : lines) chart.lines.push_back(MeasuredLine(line));
+  return LineChartSvg(chart);
+}
+
+std::string SimulatedChart(const Group& group, const std::vector<Line>& lines) {
+  LineChart chart = {
+      .description = "Measured and predicted samples per second over workers: " + GroupName(group),
+      .x_title = "workers",
+      .y_title = "samples/s",
+      .axes = LineChart::Axes::kLogLog};
+  for (const Line& line : lines) {
+    if (line.curve == nullptr) continue;
+    ChartLine& curve =
+        chart.lines.emplace_back(ChartLine{.kind = ChartLine::Kind::kSimulated, .look = line.look});
+    for (const Curve::Point& point : line.curve->points) {
+      curve.points.push_back({.x = static_cast<double>(point.workers), .y = point.samples_per_second});
+    }
+  }
+  if (chart.lines.empty()) return "";
+  for (const Line& line : lines) chart.lines.push_back(MeasuredLine(line));
+  return LineChartSvg(chart);
+}
+
+std::string BytesChart(const Group& group, const std::vector<Line>& lines) {
+  BarChart chart = {.description = "Bytes per step: " + GroupName(group), .unit = Unit::kBytes};
+  for (const Line& line : lines) {
+    const Measurement* const measurement = At(line, MostWorkers(lines));
+    if (measurement == nullptr) continue;
+    chart.bars.push_back({.label = CompetitorName(measurement->cell),
+                          .value = BytesText(measurement->sent_bytes_per_step) + " + " +
+                                   BytesText(measurement->received_bytes_per_step),
+                          .look = line.look,
+                          .first = measurement->sent_bytes_per_step,
+                          .second = measurement->received_bytes_per_step});
+  }
+  return BarChartSvg(chart);
+}
+
+std::string StepTimeChart(const Group& group, const std::vector<Line>& lines) {
+  BarChart chart = {.description = "Step time against its bound: " + GroupName(group),
+                    .unit = Unit::kSeconds};
+  for (const Line& line : lines) {
+    const Measurement* const measurement = At(line, MostWorkers(lines));
+    if (measurement == nullptr) continue;
+    const std::optional<double> fraction = BoundFraction(*measurement);
+    const double step_seconds = measurement->median_step_seconds();
+    const double bound_seconds = std::min(fraction.value_or(0), 1.0) * step_seconds;
+    chart.bars.push_back(
+        {.label = CompetitorName(measurement->cell),
+         .value = SecondsText(step_seconds) +
+                  (fraction ? ", bound " + SecondsText(measurement->bound_step_seconds) : ""),
+         .look = line.look,
+         .first = bound_seconds,
+         .second = step_seconds - bound_seconds,
+         .mark = measurement->predicted_step_seconds.value_or(0)});
+  }
+  return BarChartSvg(chart);
+}
+
+}  // namespace muster::bench

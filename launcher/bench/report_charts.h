@@ -1,0 +1,39 @@
+// The charts of the report, from results.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/bench/results_view.h"
+#include "launcher/bench/svg_chart.h"
+
+namespace muster::bench {
+
+/// One strategy over numbers of workers. Where a number of workers was measured with several numbers of
+/// servers, each number of servers is a line of its own.
+struct Line {
+  std::string name;  // "ps_sync (k = 2, own hosts)", "ps_sync (k = workers, on workers)", "allreduce"
+  SeriesLook look;
+  std::vector<const Measurement*> measured;  // that have numbers, by workers
+  const Curve* curve = nullptr;
+};
+
+/// Of what can be drawn, by strategy.
+std::vector<Line> LinesOf(const Group& group);
+
+/// Of the measurements by which `lines` are compared in bars: the most workers.
+int MostWorkers(const std::vector<Line>& lines);
+
+/// Samples/s over workers. The bounds as thin dashed lines where they are known.
+std::string MeasuredChart(const Group& group, const std::vector<Line>& lines);
+
+/// The same with the curves of the simulator, both axes logarithmic. Empty: there are none.
+std::string SimulatedChart(const Group& group, const std::vector<Line>& lines);
+
+/// Of the chief worker with the most workers: sent and then received.
+std::string BytesChart(const Group& group, const std::vector<Line>& lines);
+
+/// With the most workers: the bound, and then the rest of the step; the prediction as a mark.
+std::string StepTimeChart(const Group& group, const std::vector<Line>& lines);
+
+}  // namespace muster::bench

@@ -1,0 +1,189 @@
+#include "launcher/bench/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "launcher/bench/report_charts.h"
+#include "launcher/bench/results_testing.h"
+#include "launcher/bench/xml_testing.h"
+
+namespace muster::bench {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Two strategies with curves, of one group.
+Results SmallResults() {
+  Results results = {
+      .created = "today",
+      .where = "2 hosts",
+      .command = "muster bench --workers=1,2",
+      .measurements = {Measured(Strategy::kSyncServers, 1, 900), Measured(Strategy::kAllReduce, 1, 1000),
+                       Measured(Strategy::kSyncServers, 2, 1500), Measured(Strategy::kAllReduce, 2, 1900)}};
+  results.curves = {{.cell = MakeCell(Strategy::kSyncServers, 1), .points = {{4, 2000}, {1000, 9000}}},
+                    {.cell = MakeCell(Strategy::kAllReduce, 1), .points = {{4, 3000}, {1000, 90000}}}};
+  return results;
+}
+
+std::vector<std::string> TextsOf(const XmlReader& page, const char* name) {
+  std::vector<std::string> texts;
+  for (const XmlElement* element : page.Named(name)) texts.push_back(element->text);
+  return texts;
+}
+
+int Count(const std::string& text, const std::string& what) {
+  int count = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+TEST(Report, IsOnePageThatNeedsNothingElse) {
+  const std::string html = ReportHtml(SmallResults());
+  const XmlReader page(html);
+  ASSERT_EQ(page.error, "");
+  EXPECT_TRUE(html.starts_with("<!DOCTYPE html>\n"));
+  for (const char* outside : {"src=", "url(", "@import", "<script", "<link", "https:"}) {
+    EXPECT_THAT(html, Not(HasSubstr(outside)));
+  }
+  EXPECT_EQ(Count(html, "http:"), 1);  // the name of the namespace
+  EXPECT_THAT(html, HasSubstr("<meta name=\"viewport\" content=\"width=device-width"));
+  EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
+}
+
+TEST(Report, HasTheAdviceFirstThenChartsThenEveryCell) {
+  const std::string html = ReportHtml(SmallResults());
+  const XmlReader page(html);
+  ASSERT_EQ(page.error, "");
+  EXPECT_THAT(TextsOf(page, "h2"), ElementsAre("Advice", "mnist_mlp over 1 Gbit/s", "Every cell",
+                                               "What the words mean", "How it was made"));
+  EXPECT_THAT(TextsOf(page, "p"), Contains("Use allreduce (compared at 2 workers)."));
+  EXPECT_EQ(page.Named("figure").size(), 4u);
+  EXPECT_EQ(page.Named("tr").size(), 1u + 4u);
+  EXPECT_THAT(TextsOf(page, "pre"), ElementsAre("muster bench --workers=1,2"));
+  // Measured, predicted, and in the legend.
+  EXPECT_EQ(Count(html, "class=\"measured s3\""), 2);
+  EXPECT_EQ(Count(html, "class=\"simulated s3\""), 1);
+  EXPECT_EQ(Count(html, "<title>allreduce, 2 workers: 1900 samples/s</title>"), 2);
+  EXPECT_THAT(TextsOf(page, "span"), ElementsAre("ps_sync (k = 2, own hosts)", "allreduce", "simulated"));
+  for (const XmlElement* svg : page.Named("svg")) {
+    EXPECT_TRUE(svg->attributes.contains("viewBox") || svg->attributes.contains("width"));  // the inner ones
+  }
+}
+
+TEST(Report, EscapesWhatComesFromOutside) {
+  const std::string bad = "<script>alert('1')</script>&\"\x01";
+  const std::string escaped = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;";
+  Results results = {.created = bad, .where = bad, .command = bad};
+  results.measurements = {Measured(Strategy::kAllReduce, 2, 10, {.model = bad}),
+                          Measured(Strategy::kSyncServers, 2, 10, {.model = bad}),
+                          Failed(Strategy::kHybrid, 2, bad)};
+  const std::string html = ReportHtml(results);
+  EXPECT_EQ(XmlReader(html).error, "");
+  EXPECT_THAT(html, Not(HasSubstr("<script")));
+  EXPECT_THAT(html, HasSubstr("<td class=\"error\">" + escaped));
+  EXPECT_THAT(html, HasSubstr("<td class=\"text\">" + escaped));
+  EXPECT_THAT(html, HasSubstr("aria-label=\"Measured samples per second over workers: " + escaped));
+  EXPECT_THAT(html, HasSubstr("<pre>" + escaped));
+}
+
+TEST(Report, OfNothingSaysSo) {
+  const std::string html = ReportHtml({});
+  const XmlReader page(html);
+  EXPECT_EQ(page.error, "");
+  EXPECT_THAT(TextsOf(page, "li"), ElementsAre("Nothing was measured."));
+  EXPECT_EQ(Count(html, "<figure>"), 0);
+}
+
+TEST(Report, OfFailuresHasNoCharts) {
+  const std::string html = ReportHtml({.measurements = {Failed(Strategy::kHybrid, 2, "lost")}});
+  EXPECT_EQ(XmlReader(html).error, "");
+  EXPECT_EQ(Count(html, "<figure>"), 0);
+  EXPECT_THAT(html, HasSubstr("None: no cell has numbers."));
+  EXPECT_THAT(html, HasSubstr(">lost</td>"));
+}
+
+TEST(Report, OfOnePointHasAChart) {
+  const std::string html = ReportHtml({.measurements = {Measured(Strategy::kAllReduce, 1, 50)}});
+  EXPECT_EQ(XmlReader(html).error, "");
+  EXPECT_EQ(Count(html, "<figure>"), 3);
+  EXPECT_EQ(Count(html, "<title>allreduce, 1 worker: 50.0 samples/s</title>"), 1);
+}
+
+TEST(Report, TakesAnyNumbers) {
+  for (const double number : {0.0, -1.0, 5e-324, 1e300, 1.7e308, std::numeric_limits<double>::infinity(),
+                              std::numeric_limits<double>::quiet_NaN()}) {
+    Results results = SmallResults();
+    Measurement& measurement = results.measurements[2];
+    for (double* field :
+         {&measurement.samples_per_second, &measurement.scaling_efficiency, &measurement.sent_bytes_per_step,
+          &measurement.received_bytes_per_step, &measurement.cpu_seconds_per_step,
+          &measurement.bound_step_seconds, &results.curves[0].points[0].samples_per_second,
+          &results.compute_seconds_per_step, &measurement.step_seconds[0]}) {
+      *field = number;
+      const XmlReader page(ReportHtml(results));
+      EXPECT_EQ(page.error, "");
+      EXPECT_EQ(FirstBadNumber(page), "");
+      *field = 1;
+    }
+    for (auto* field :
+         {&measurement.test_accuracy, &measurement.seconds_to_target, &measurement.predicted_step_seconds,
+          &results.median_noise, &results.median_prediction_error, &results.target_accuracy}) {
+      *field = number;
+      const XmlReader page(ReportHtml(results));
+      EXPECT_EQ(page.error, "");
+      EXPECT_EQ(FirstBadNumber(page), "");
+    }
+  }
+}
+
+std::vector<std::string> LineNames(const Results& results) {
+  std::vector<std::string> names;
+  for (const Group& group : GroupsOf(results)) {
+    for (const Line& line : LinesOf(group)) names.push_back(line.name);
+  }
+  return names;
+}
+
+TEST(ReportLines, AreOneForEachStrategy) {
+  EXPECT_THAT(LineNames(SmallResults()), ElementsAre("ps_sync (k = 2, own hosts)", "allreduce"));
+}
+
+TEST(ReportLines, AreOneForEachNumberOfServersThatCanBeChosen) {
+  const CellOptions one = {.servers = 1};
+  Results results = SmallResults();
+  results.measurements.push_back(Measured(Strategy::kSyncServers, 2, 700, one));
+  EXPECT_THAT(LineNames(results),
+              ElementsAre("ps_sync (k = 1, own hosts)", "ps_sync (k = 2, own hosts)", "allreduce"));
+  const Group group = GroupsOf(results).at(0);
+  const std::vector<Line> lines = LinesOf(group);
+  EXPECT_EQ(lines[0].curve, nullptr);
+  EXPECT_EQ(lines[1].curve, &results.curves[0]);
+  EXPECT_EQ(lines[1].look.variant, 1);
+  EXPECT_EQ(MostWorkers(lines), 2);
+}
+
+TEST(ReportLines, GoOnWhereServersGrowWithTheWorkers) {
+  const auto measured = [](int workers, int servers) {
+    return Measured(Strategy::kSyncServers, workers, 100, {.servers = servers, .servers_on_workers = true});
+  };
+  EXPECT_THAT(LineNames({.measurements = {measured(1, 1), measured(4, 4), measured(2, 2)}}),
+              ElementsAre("ps_sync (k = workers, on workers)"));
+  EXPECT_THAT(LineNames({.measurements = {measured(1, 1), measured(4, 2)}}),
+              ElementsAre("ps_sync (k = 1 to 2, on workers)"));
+}
+
+TEST(ReportLines, LeaveOutWhatFailed) {
+  Results results = SmallResults();
+  for (Measurement& measurement : results.measurements) measurement.error = "lost";
+  EXPECT_THAT(LineNames(results), ElementsAre("ps_sync (k = 2, own hosts)", "allreduce"));  // of the curves
+  results.curves.clear();
+  EXPECT_THAT(LineNames(results), ElementsAre());
+}
+
+}  // namespace
+}  // namespace muster::bench
