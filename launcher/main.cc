@@ -13,6 +13,7 @@
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
 #include "launcher/data_sets.h"
+#include "launcher/virtual_hosts.h"
 
 namespace muster {
 namespace {
@@ -31,6 +32,7 @@ struct CommandLine {
   CLI::App* data = app.add_subcommand("data", "Data sets: fetch the real ones, or make synthetic ones");
   CLI::App* data_fetch = data->add_subcommand("fetch", "Download a data set, once");
   CLI::App* data_make = data->add_subcommand("make", "Write the synthetic stand-in for a data set");
+  CLI::App* bench = app.add_subcommand("bench", "Train by every strategy, side by side: which one to use?");
   CLI::App* wait = app.add_subcommand("wait", "Wait for the end of a job, and exit as it does");
 };
 
@@ -58,11 +60,11 @@ void Declare(CommandLine& line) {
   for (CLI::App* command : {line.show, line.logs, line.stop, line.wait}) {
     command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
   }
-  for (CLI::App* command : {line.run, line.plan, line.check}) {
+  for (CLI::App* command : {line.run, line.plan, line.check, line.bench}) {
     command->add_option("-i,--inventory", flags.inventory,
                         "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]");
   }
-  for (CLI::App* command : {line.run, line.check, line.show, line.logs, line.stop, line.wait}) {
+  for (CLI::App* command : {line.run, line.check, line.show, line.logs, line.stop, line.wait, line.bench}) {
     command->add_option(
         "--known-hosts", flags.known_hosts,
         "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
@@ -72,7 +74,7 @@ void Declare(CommandLine& line) {
         ->check(Seconds())
         ->capture_default_str();
   }
-  for (CLI::App* command : {line.check, line.plan, line.run, line.show, line.list, line.wait}) {
+  for (CLI::App* command : {line.check, line.plan, line.run, line.show, line.list, line.wait, line.bench}) {
     command->add_option("-o,--output", line.format, "text or json")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
@@ -128,9 +130,59 @@ void DeclareData(CommandLine& line) {
       ->required();
 }
 
+// The matrix: each of these against each.
+void DeclareBench(CLI::App& bench, BenchFlags& flags) {
+  constexpr int kMostTasks = 4096, kMostTimes = 1000;
+  const auto list = [&](const char* name, auto& values, const char* help) {
+    return bench.add_option(name, values, help)->delimiter(',');
+  };
+  list("--strategies", flags.strategies,
+       "ps_async, ps_sync, ps_backup (one worker less makes a step), allreduce, hybrid [all that fit the "
+       "model]");
+  list("--models", flags.models, "Models, with a variant behind a colon: mnist_cnn:deep")
+      ->capture_default_str();
+  list("--workers", flags.workers, "Numbers of workers; with 1, how well they scale is known")
+      ->check(CLI::Range(1, kMostTasks))
+      ->capture_default_str();
+  list("--ps", flags.servers, "Numbers of parameter servers")
+      ->check(CLI::Range(1, kMostTasks))
+      ->capture_default_str();
+  bench.add_flag("--servers-on-workers", flags.servers_on_workers,
+                 "Servers run on the workers' hosts, also where there are enough for each to have one");
+  bench
+      .add_option("--virtual", flags.virtual_hosts,
+                  "So many hosts on this machine instead of the inventory's, as network namespaces (root)")
+      ->check(CLI::Range(1, kMaxVirtualHosts));
+  list("--link", flags.links, "Rates of virtual hosts' links: 100mbit, 1gbit, none");
+  bench.add_option("--steps", flags.steps, "Of each worker")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
+      ->capture_default_str();
+  bench.add_option("--batch-size", flags.batch_size, "Samples of a worker's step [the model's]")
+      ->check(CLI::Range(1, 1'000'000));
+  bench
+      .add_option(
+          "--device", flags.device,
+          "auto, cpu, cuda:N; or wait:N, N milliseconds instead of computing, where hosts share cores")
+      ->capture_default_str();
+  bench.add_option("--threads", flags.threads, "Of each task")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  bench.add_option("--repeat", flags.repeat, "How often each job is run")
+      ->check(CLI::Range(1, kMostTimes))
+      ->capture_default_str();
+  bench.add_option("--target", flags.target, "Also the time to this accuracy on the test set")
+      ->check(CLI::Range(0.0, 1.0));
+  bench.add_option("--job-timeout", flags.job_timeout_s, "Seconds for each job")
+      ->check(Seconds())
+      ->capture_default_str();
+  bench.add_option("--folder", flags.folder, "For results.json and report.html")->capture_default_str();
+  bench.footer("Prints a table and what follows from it. Exit status: 1 if one of the jobs failed.");
+}
+
 absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& context) {
   if (*line.run) return RunJobCommand(context);
   if (*line.wait) return WaitCommand(context);
+  if (*line.bench) return BenchCommand(context);
   if (*line.data_make) return MakeDataCommand(context);
   absl::Status status;
   if (*line.check) status = CheckCommand(context);
@@ -172,6 +224,8 @@ int RunCommandLine(int argc, char** argv) {
   CommandLine line;
   Declare(line);
   DeclareData(line);
+  DeclareBench(*line.bench, line.flags.bench);
+  line.flags.bench.command = absl::StrJoin(std::vector<std::string>(argv, argv + argc), " ");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const absl::Status values = CheckFlagValues(arguments); !values.ok()) {
     std::fprintf(stderr, "muster: %s\n", std::string(values.message()).c_str());

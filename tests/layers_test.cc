@@ -1,6 +1,7 @@
 // The include graph is the one of docs/ARCHITECTURE.md: a lower layer never includes a higher one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -24,7 +25,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"collective", {"base", "proto", "cluster", "kernels"}},
     {"trainer", {"base", "proto", "cluster", "kernels", "ps", "collective"}},
     {"agent", {"base", "proto"}},
-    {"launcher", {"base", "proto", "cluster", "inventory"}},
+    {"launcher", {"base", "proto", "cluster", "inventory", "bench/simulator"}},
     {"bench/simulator", {"base"}},
 };
 
@@ -37,7 +38,7 @@ bool IsSource(const fs::path& path) {
 
 TEST(Layers, NoFolderIncludesWhatIsAboveIt) {
   const fs::path root = MUSTER_SOURCE_DIR;
-  const std::regex include("^\\s*#\\s*include\\s+\"(([a-z_]+)/.*)");
+  const std::regex include("^\\s*#\\s*include\\s+\"([a-z_]+/.*)");
   int includes = 0;
   for (const auto& [folder, allowed] : kMayInclude) {
     if (!fs::exists(root / folder)) continue;
@@ -49,11 +50,11 @@ TEST(Layers, NoFolderIncludesWhatIsAboveIt) {
         std::smatch match;
         if (!std::regex_match(line, match, include)) continue;
         ++includes;
-        const bool is_own = match[1].str().starts_with(folder + "/");
-        const std::string target = match[2];
-        EXPECT_TRUE(is_own || allowed.contains(target))
+        const std::string target = match[1];
+        const auto is_in = [&](const std::string& of) { return target.starts_with(of + "/"); };
+        EXPECT_TRUE(is_in(folder) || std::any_of(allowed.begin(), allowed.end(), is_in))
             << entry.path().lexically_relative(root).string() << ":" << number << " includes " << target
-            << "/, which " << folder << "/ may not use";
+            << ", which " << folder << "/ may not use";
       }
     }
   }

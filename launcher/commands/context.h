@@ -16,6 +16,25 @@
 
 namespace muster {
 
+/// Those of bench.
+struct BenchFlags {
+  std::vector<std::string> strategies, links;
+  std::vector<std::string> models = {"mnist_mlp"};
+  std::vector<int> workers = {1, 2};
+  std::vector<int> servers = {1};
+  bool servers_on_workers = false;
+  int virtual_hosts = 0;  // 0: those of the inventory
+  int64_t steps = 200;
+  int64_t batch_size = 0;  // 0: the model's
+  std::string device = "auto";
+  int threads = 1;
+  int repeat = 3;
+  double target = 0;  // accuracy; 0: none
+  double job_timeout_s = 600;
+  std::string folder = "muster-bench";
+  std::string command;  // the whole command line
+};
+
 /// Flags of all commands, as typed.
 struct CommandFlags {
   std::string job;                 // a job file (run, plan), or the id or name of a job
@@ -34,6 +53,7 @@ struct CommandFlags {
   std::string data_set;                    // data: "mnist"
   std::optional<std::string> data_folder;  // data; fetch: unset: the data cache
   std::vector<std::string> mirrors;        // data fetch; empty: the set's own
+  BenchFlags bench;
 };
 
 /// Made once by main; the only place that looks at the environment.
@@ -84,6 +104,7 @@ absl::Status ShowCommand(const CommandContext& context);
 absl::Status ListCommand(const CommandContext& context);
 absl::Status LogsCommand(const CommandContext& context);
 absl::Status StopCommand(const CommandContext& context);
+absl::StatusOr<int> BenchCommand(const CommandContext& context);
 absl::Status FetchDataCommand(const CommandContext& context);
 absl::StatusOr<int> MakeDataCommand(const CommandContext& context);
 

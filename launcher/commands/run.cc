@@ -1,14 +1,11 @@
 // run, wait and stop: commands that drive a job.
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
+#include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
 #include "launcher/plan.h"
 #include "launcher/run_display.h"
@@ -16,25 +13,6 @@
 
 namespace muster {
 namespace {
-
-std::atomic<int> interrupts = 0;
-int interrupt_fd = -1;
-
-void OnInterrupt(int number) {
-  // A terminal that closes may say so twice, and means it once.
-  if (number == SIGHUP && interrupts.load() > 0) return;
-  interrupts.fetch_add(1);
-  const uint64_t one = 1;
-  (void)!::write(interrupt_fd, &one, sizeof one);
-}
-
-// From now on Ctrl-C and TERM stop the job instead of this process.
-void CatchInterrupts() {
-  interrupt_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  struct sigaction action {};
-  action.sa_handler = OnInterrupt;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
-}
 
 std::optional<Duration> Seconds(double seconds) {
   if (seconds <= 0) return std::nullopt;
@@ -44,14 +22,6 @@ std::optional<Duration> Seconds(double seconds) {
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
   return {.connect = context.connect_options(record),
           .lost_deadline = Seconds(context.flags().lost_timeout_s)};
-}
-
-// For commands that have started what they drive, or are to stop it. Others leave the job alone when they are
-// interrupted.
-void StopWhenInterrupted(RunOptions* options) {
-  CatchInterrupts();
-  options->interrupts = &interrupts;
-  options->interrupt_fd = interrupt_fd;
 }
 
 // Gives the plan the identity of the job of its name that has not ended, whose tasks that are as they should

@@ -1,0 +1,148 @@
+#include "launcher/bench/matrix.h"
+
+#include <absl/strings/str_split.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "inventory/job.h"
+
+namespace muster::bench {
+namespace {
+
+constexpr char kWorkerLabel[] = "bench-worker", kServerLabel[] = "bench-ps";
+
+struct ModelName {
+  std::string name;
+  std::string variant;
+};
+
+// As in "mnist_cnn:deep".
+ModelName Parse(const std::string& model) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(model, absl::MaxSplits(':', 1));
+  return {parts.first, parts.second};
+}
+
+bool HasTables(const std::string& model) { return Parse(model).name == "wide_deep"; }
+
+bool Fits(Strategy strategy, const std::string& model) {
+  if (strategy == Strategy::kAllReduce) return !HasTables(model);
+  if (strategy == Strategy::kHybrid) return HasTables(model);
+  return true;
+}
+
+bool HasServers(Strategy strategy) { return strategy != Strategy::kAllReduce; }
+
+// One worker has nobody to be a backup for.
+int FewestWorkers(Strategy strategy) { return strategy == Strategy::kBackupWorkers ? 2 : 1; }
+
+std::vector<Strategy> StrategiesFor(const MatrixOptions& options, const std::string& model) {
+  std::vector<Strategy> all = options.strategies;
+  if (all.empty()) {
+    all = {Strategy::kAsyncServers, Strategy::kSyncServers, Strategy::kBackupWorkers, Strategy::kAllReduce,
+           Strategy::kHybrid};
+  }
+  std::erase_if(all, [&](Strategy strategy) { return !Fits(strategy, model); });
+  return all;
+}
+
+absl::Status CheckStrategies(const MatrixOptions& options) {
+  for (const Strategy strategy : options.strategies) {
+    const auto fits = [&](const std::string& model) { return Fits(strategy, model); };
+    if (std::any_of(options.models.begin(), options.models.end(), fits)) continue;
+    return InvalidArgument("strategy %s fits no model of these: %s", StrategyName(strategy),
+                           strategy == Strategy::kHybrid
+                               ? "it is for models with tables, wide_deep"
+                               : "models with tables need parameter servers for them");
+  }
+  return absl::OkStatus();
+}
+
+// The job file is what knows models, variants and devices.
+absl::Status CheckJob(const Cell& cell, const MatrixOptions& options) {
+  const auto job = ParseJob(JobText(cell, options), cell.model, "/");
+  return job.ok() ? absl::OkStatus() : InvalidArgument("%s", std::string(job.status().message()));
+}
+
+std::string UpdateOf(const Cell& cell) {
+  switch (cell.strategy) {
+    case Strategy::kAsyncServers:
+      return "update: {mode: async}\n";
+    case Strategy::kSyncServers:
+      return "update: {mode: sync}\n";
+    case Strategy::kBackupWorkers:
+      return absl::StrFormat("update: {mode: sync, aggregate: %d}\n", cell.workers - 1);
+    case Strategy::kAllReduce:
+      return "strategy: allreduce\n";
+    case Strategy::kHybrid:
+      return "strategy: hybrid\n";
+  }
+  MUSTER_CHECK(false);
+}
+
+}  // namespace
+
+double BytesPerSecond(LinkRate rate) { return static_cast<double>(rate.bits_per_second) / 8; }
+
+absl::StatusOr<std::vector<Cell>> MakeMatrix(const MatrixOptions& options, int host_count) {
+  MUSTER_RETURN_IF_ERROR(CheckStrategies(options));
+  std::vector<Cell> cells;
+  for (const std::string& model : options.models) {
+    for (const LinkRate link : options.links) {
+      for (const int workers : options.workers) {
+        for (const int servers : options.servers) {
+          for (const Strategy strategy : StrategiesFor(options, model)) {
+            if (workers < FewestWorkers(strategy)) continue;
+            Cell cell{.strategy = strategy,
+                      .model = model,
+                      .workers = workers,
+                      .servers = HasServers(strategy) ? servers : 0,
+                      .link_bytes_per_second = BytesPerSecond(link)};
+            cell.servers_on_workers =
+                HasServers(strategy) && (options.servers_on_workers || workers + servers > host_count);
+            if (std::find(cells.begin(), cells.end(), cell) != cells.end()) continue;
+            if (workers > host_count) {
+              return InvalidArgument("%d workers need as many hosts, and there are %d", workers, host_count);
+            }
+            MUSTER_RETURN_IF_ERROR(CheckJob(cell, options));
+            cells.push_back(cell);
+          }
+        }
+      }
+    }
+  }
+  if (cells.empty()) return InvalidArgument("there is nothing to run: no strategy for so few workers");
+  return cells;
+}
+
+std::string JobText(const Cell& cell, const MatrixOptions& options) {
+  const ModelName model = Parse(cell.model);
+  // Each asynchronous gradient is a step of its own.
+  const int64_t steps = options.steps * (cell.strategy == Strategy::kAsyncServers ? cell.workers : 1);
+  std::string text = absl::StrFormat("name: bench\nmodel: %s\n", model.name);
+  if (!model.variant.empty()) text += absl::StrFormat("variant: %s\n", model.variant);
+  text += UpdateOf(cell) + "replicas:\n";
+  if (cell.servers > 0) {
+    text += absl::StrFormat("  ps: {count: %d, on: %s}\n", cell.servers,
+                            cell.servers_on_workers ? kWorkerLabel : kServerLabel);
+  }
+  text += absl::StrFormat("  worker: {count: %d, on: %s, restart: never}\n", cell.workers, kWorkerLabel);
+  text += absl::StrFormat("train: {steps: %d, threads: %d, seed: 1, device: \"%s\"", steps, options.threads,
+                          options.device);
+  if (options.batch_size) text += absl::StrFormat(", batch_size: %d", *options.batch_size);
+  if (options.eval_every) text += absl::StrFormat(", eval_every: %d", *options.eval_every);
+  return text + "}\n";
+}
+
+Inventory HostsFor(const Cell& cell, const Inventory& all) {
+  Inventory hosts = all;
+  const int own = cell.servers_on_workers ? 0 : cell.servers;
+  // Servers of which several share a host: any number of hosts will do.
+  hosts.hosts.resize(std::min<size_t>(all.hosts.size(), cell.workers + own));
+  for (size_t i = 0; i < hosts.hosts.size(); ++i) {
+    hosts.hosts[i].labels = {static_cast<int>(i) < cell.workers ? kWorkerLabel : kServerLabel};
+  }
+  return hosts;
+}
+
+}  // namespace muster::bench

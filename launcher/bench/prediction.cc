@@ -1,0 +1,292 @@
+#include "launcher/bench/prediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "bench/simulator/bounds.h"
+#include "bench/simulator/simulator.h"
+
+namespace muster::bench {
+namespace {
+
+constexpr int kSimulatedSteps = 50;
+constexpr int kCurveWorkers[] = {1,   2,   3,   4,   6,   8,    12,   16,   24,   32,   48,   64,   96,   128,
+                                 192, 256, 384, 512, 768, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 10000};
+
+bool HasNumbers(const Measurement& measurement) { return measurement.error.empty(); }
+
+bool IsSameRun(const Cell& a, const Cell& b) {
+  return a.model == b.model && a.link_bytes_per_second == b.link_bytes_per_second;
+}
+
+simulator::Strategy Simulated(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kAsyncServers:
+      return simulator::Strategy::kAsyncServers;
+    case Strategy::kSyncServers:
+    case Strategy::kBackupWorkers:
+      return simulator::Strategy::kSyncServers;
+    case Strategy::kAllReduce:
+      return simulator::Strategy::kAllReduce;
+    case Strategy::kHybrid:
+      return simulator::Strategy::kHybrid;
+  }
+  MUSTER_CHECK(false);
+}
+
+// What a calibration finds out of one model and link.
+struct Costs {
+  std::vector<double> compute_seconds;
+  double link_bytes_per_second = 0;
+  double server_seconds_per_byte = 0;  // to add up a gradient, and again to update
+};
+
+simulator::Scenario MakeScenario(const Cell& cell, const Workload& workload, const Costs& costs) {
+  simulator::Scenario scenario{.strategy = Simulated(cell.strategy),
+                               .cluster = {.workers = cell.workers,
+                                           .servers = std::max(1, cell.servers),
+                                           .servers_on_workers = cell.servers_on_workers,
+                                           .link_bytes_per_second = costs.link_bytes_per_second,
+                                           .sum_seconds_per_byte = costs.server_seconds_per_byte,
+                                           .update_seconds_per_byte = costs.server_seconds_per_byte},
+                               .traffic = {.dense_bytes = workload.parameter_bytes},
+                               .compute = {.sample_seconds = costs.compute_seconds},
+                               .steps = kSimulatedSteps};
+  if (cell.strategy == Strategy::kBackupWorkers) scenario.traffic.backup_workers = 1;
+  if (cell.strategy == Strategy::kAllReduce) {
+    scenario.cluster.sum_seconds_per_byte = scenario.cluster.update_seconds_per_byte = 0;
+  }
+  return scenario;
+}
+
+// As a measurement has it: the time of the job by its steps, asynchronous ones by updates.
+std::optional<double> StepSeconds(const simulator::Scenario& scenario) {
+  const auto prediction = simulator::Simulate(scenario);
+  if (!prediction.ok() || prediction->steps_per_second <= 0) return std::nullopt;
+  return 1 / prediction->steps_per_second;
+}
+
+// The argument between `low` and `high` at which a function that falls, or rises, comes nearest to `target`.
+double Solve(double low, double high, double target, const std::function<std::optional<double>(double)>& f) {
+  constexpr int kHalvings = 40;
+  const bool rises = f(high).value_or(0) > f(low).value_or(0);
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = std::sqrt(low * high);
+    const bool is_above = f(middle).value_or(0) > target;
+    (is_above == rises ? high : low) = middle;
+  }
+  return std::sqrt(low * high);
+}
+
+class Calibration {
+ public:
+  // `first`: any measurement of the model and link.
+  Calibration(const std::vector<Workload>& workloads, const Results& results, size_t first)
+      : workloads_(workloads), results_(results), first_(first) {
+    FindCompute();
+    if (!costs_.compute_seconds.empty()) FindBandwidth();
+    if (costs_.link_bytes_per_second > 0) FindServerCosts();
+  }
+
+  bool is_possible() const { return costs_.link_bytes_per_second > 0; }
+  bool knows_servers() const { return server_cell_.has_value(); }
+  bool used(size_t i) const { return compute_cell_ == i || link_cell_ == i || server_cell_ == i; }
+  const Costs& costs() const { return costs_; }
+
+ private:
+  const Measurement& At(size_t i) const { return results_.measurements[i]; }
+
+  // The one with the fewest workers, and servers, of those that fit.
+  std::optional<size_t> Smallest(const std::function<bool(const Cell&)>& fits) const {
+    std::optional<size_t> best;
+    for (size_t i = 0; i < results_.measurements.size(); ++i) {
+      const Cell& cell = At(i).cell;
+      if (!HasNumbers(At(i)) || !IsSameRun(cell, At(first_).cell) || !fits(cell)) continue;
+      if (!best ||
+          std::pair(cell.workers, cell.servers) < std::pair(At(*best).cell.workers, At(*best).cell.servers)) {
+        best = i;
+      }
+    }
+    return best;
+  }
+
+  void FindCompute() {
+    if (results_.compute_seconds_per_step > 0) {
+      costs_.compute_seconds = {results_.compute_seconds_per_step};
+      return;
+    }
+    compute_cell_ =
+        Smallest([](const Cell& cell) { return cell.workers == 1 && cell.strategy == Strategy::kAllReduce; });
+    if (compute_cell_) costs_.compute_seconds = At(*compute_cell_).step_seconds;
+  }
+
+  void FindBandwidth() {
+    link_cell_ =
+        Smallest([](const Cell& cell) { return cell.workers > 1 && cell.strategy == Strategy::kAllReduce; });
+    if (!link_cell_) return;
+    Costs costs = costs_;
+    costs_.link_bytes_per_second =
+        Solve(1e4, 1e12, At(*link_cell_).median_step_seconds(), [&](double bytes_per_second) {
+          costs.link_bytes_per_second = bytes_per_second;
+          return StepSeconds(MakeScenario(At(*link_cell_).cell, workloads_[*link_cell_], costs));
+        });
+  }
+
+  void FindServerCosts() {
+    server_cell_ = Smallest([](const Cell& cell) { return cell.strategy == Strategy::kSyncServers; });
+    if (!server_cell_) return;
+    Costs costs = costs_;
+    costs_.server_seconds_per_byte =
+        Solve(1e-14, 1e-6, At(*server_cell_).median_step_seconds(), [&](double seconds_per_byte) {
+          costs.server_seconds_per_byte = seconds_per_byte;
+          return StepSeconds(MakeScenario(At(*server_cell_).cell, workloads_[*server_cell_], costs));
+        });
+  }
+
+  const std::vector<Workload>& workloads_;
+  const Results& results_;
+  const size_t first_;
+  Costs costs_;
+  std::optional<size_t> compute_cell_, link_cell_, server_cell_;
+};
+
+double BoundSeconds(const Cell& cell, const Workload& workload) {
+  // Of an Ethernet packet's 1514 bytes 1448 are TCP's.
+  const double rate = cell.link_bytes_per_second * 1448 / 1514, bytes = workload.parameter_bytes;
+  if (rate <= 0 || cell.strategy == Strategy::kHybrid) return 0;
+  if (cell.strategy == Strategy::kAllReduce) return simulator::RingBoundSeconds(cell.workers, bytes, rate);
+  // What is left out of a step need not be there when it is made.
+  const int contributors = cell.workers - (cell.strategy == Strategy::kBackupWorkers ? 1 : 0);
+  const simulator::ServerTraffic traffic{
+      .workers = contributors,
+      .servers = cell.servers,
+      .servers_on_workers = cell.servers_on_workers,
+      .push_bytes = workload.pushed_bytes,
+      // What is pulled besides, at first and in the end, is none of a step.
+      .pull_bytes = std::min(workload.pulled_bytes, workload.pushed_bytes),
+      .link_bytes_per_second = rate};
+  // An asynchronous step is the update of one worker.
+  return cell.strategy == Strategy::kAsyncServers
+             ? simulator::AsyncServersBoundSeconds(traffic) / contributors
+             : simulator::SyncServersBoundSeconds(traffic);
+}
+
+// A worker's samples in a step, times those whose gradients make it.
+double SamplesPerStep(const Cell& cell, const Workload& workload) {
+  const double of_worker = workload.samples_per_step;
+  if (cell.strategy == Strategy::kAsyncServers) return of_worker;
+  return of_worker * (cell.strategy == Strategy::kBackupWorkers ? cell.workers - 1 : cell.workers);
+}
+
+std::optional<Curve> MakeCurve(const Cell& cell, const Workload& workload, const Costs& costs) {
+  Curve curve{.cell = cell};
+  for (const int workers : kCurveWorkers) {
+    Cell at = cell;
+    at.workers = workers;
+    if (workers == 1 && cell.strategy == Strategy::kBackupWorkers) continue;
+    const auto seconds = StepSeconds(MakeScenario(at, workload, costs));
+    if (seconds) curve.points.push_back({workers, SamplesPerStep(at, workload) / *seconds});
+  }
+  if (curve.points.empty()) return std::nullopt;
+  return curve;
+}
+
+// Of the points of two curves, those at which another one gets ahead: by so much that it is no accident of
+// the simulated steps.
+void AddCrossings(const Curve& a, const Curve& b, Results* results) {
+  constexpr double kAhead = 1.05;
+  int ahead = 0;  // 1: a, -1: b
+  for (const Curve::Point& point : a.points) {
+    const auto other = std::find_if(b.points.begin(), b.points.end(),
+                                    [&](const Curve::Point& of) { return of.workers == point.workers; });
+    if (other == b.points.end()) continue;
+    const double ratio = point.samples_per_second / other->samples_per_second;
+    if (ratio < kAhead && ratio > 1 / kAhead) continue;
+    const int now = ratio > 1 ? 1 : -1;
+    if (ahead != 0 && now != ahead) {
+      Crossing crossing{.slower = now > 0 ? b.cell : a.cell, .faster = now > 0 ? a.cell : b.cell};
+      crossing.slower.workers = crossing.faster.workers = point.workers;
+      results->crossings.push_back(crossing);
+    }
+    ahead = now;
+  }
+}
+
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+}  // namespace
+
+void Predict(const std::vector<Workload>& workloads, Results* results) {
+  std::vector<Measurement>& all = results->measurements;
+  MUSTER_CHECK(workloads.size() == all.size());
+  std::vector<double> errors;
+  std::vector<bool> done(all.size());
+  for (size_t first = 0; first < all.size(); ++first) {
+    if (done[first]) continue;
+    const Calibration calibration(workloads, *results, first);
+    std::vector<Curve> curves;
+    for (size_t i = first; i < all.size(); ++i) {
+      Measurement& measurement = all[i];
+      if (!IsSameRun(measurement.cell, all[first].cell)) continue;
+      done[i] = true;
+      if (!HasNumbers(measurement)) continue;
+      measurement.bound_step_seconds = BoundSeconds(measurement.cell, workloads[i]);
+      const bool has_servers = measurement.cell.servers > 0;
+      // Rows of tables come and go with the batch: what they cost is not calibrated.
+      if (!calibration.is_possible() || measurement.cell.strategy == Strategy::kHybrid) continue;
+      if (has_servers && !calibration.knows_servers()) continue;
+      const Costs& costs = calibration.costs();
+      measurement.predicted_step_seconds = StepSeconds(MakeScenario(measurement.cell, workloads[i], costs));
+      if (measurement.predicted_step_seconds && !calibration.used(i)) {
+        errors.push_back(
+            std::abs(*measurement.predicted_step_seconds / measurement.median_step_seconds() - 1));
+      }
+      const auto is_drawn = [&](const Curve& curve) {
+        Cell cell = curve.cell;
+        cell.workers = measurement.cell.workers;
+        return cell == measurement.cell;
+      };
+      if (std::any_of(curves.begin(), curves.end(), is_drawn)) continue;
+      if (auto curve = MakeCurve(measurement.cell, workloads[i], costs)) curves.push_back(*std::move(curve));
+    }
+    for (size_t a = 0; a < curves.size(); ++a) {
+      for (size_t b = a + 1; b < curves.size(); ++b) AddCrossings(curves[a], curves[b], results);
+    }
+    std::move(curves.begin(), curves.end(), std::back_inserter(results->curves));
+  }
+  if (!errors.empty()) results->median_prediction_error = MedianOf(std::move(errors));
+}
+
+void AddEfficiencyAndNoise(Results* results) {
+  std::vector<double> noise;
+  for (Measurement& measurement : results->measurements) {
+    measurement.scaling_efficiency = 0;
+    if (!HasNumbers(measurement)) continue;
+    const double median = measurement.median_step_seconds();
+    if (measurement.step_seconds.size() > 1) {
+      for (const double seconds : measurement.step_seconds) noise.push_back(std::abs(seconds / median - 1));
+    }
+    const Cell& cell = measurement.cell;
+    double alone = 0;
+    for (const Measurement& other : results->measurements) {
+      if (!HasNumbers(other) || !IsSameRun(other.cell, cell) || other.cell.workers != 1) continue;
+      const bool is_allreduce = other.cell.strategy == Strategy::kAllReduce;
+      if (is_allreduce || (alone == 0 && other.cell.strategy == cell.strategy)) {
+        alone = other.samples_per_second;
+      }
+      if (is_allreduce) break;
+    }
+    if (alone > 0) measurement.scaling_efficiency = measurement.samples_per_second / (cell.workers * alone);
+  }
+  results->median_noise.reset();
+  if (!noise.empty()) results->median_noise = MedianOf(std::move(noise));
+}
+
+}  // namespace muster::bench

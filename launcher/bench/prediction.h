@@ -1,0 +1,33 @@
+// What the simulator makes of the cells of a benchmark: calibrated with a few of them, it predicts the
+// others, and numbers of workers that nobody has. Pure.
+#pragma once
+
+#include "launcher/bench/results.h"
+
+namespace muster::bench {
+
+/// What a cell's job moves and does, as its result record and the command line say.
+struct Workload {
+  Cell cell;
+  double parameter_bytes = 0;  // dense
+  double pushed_bytes = 0;     // per step, by the chief
+  double pulled_bytes = 0;
+  double samples_per_step = 0;
+};
+
+/// Adds to each measurement the bound of its bytes and, where the cells allow to calibrate it, the
+/// simulator's prediction; and to the results their curves, crossings and the predictions' error. By model
+/// and link:
+///
+/// - a step of one worker without servers, or the wait, is what computing takes;
+/// - the smallest allreduce of several workers gives the bandwidth that links really have;
+/// - the smallest synchronous cell with servers gives what servers do with a byte.
+///
+/// `workloads`: of each measurement, by place. Those it was calibrated with count for no error.
+void Predict(const std::vector<Workload>& workloads, Results* results);
+
+/// Of each measurement, how its samples/s compare with those of one worker: by allreduce, else by the same
+/// strategy. And how far repetitions of one cell are from their median, in the median.
+void AddEfficiencyAndNoise(Results* results);
+
+}  // namespace muster::bench

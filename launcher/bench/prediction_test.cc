@@ -1,0 +1,164 @@
+#include "launcher/bench/prediction.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/simulator/simulator.h"
+
+namespace muster::bench {
+namespace {
+
+constexpr double kParameterBytes = 13e6, kCompute = 0.05, kLink = 1e8, kServerCost = 2e-10;
+
+// What a cluster of these numbers would have measured.
+Measurement Measured(const Cell& cell) {
+  simulator::Scenario scenario{.cluster = {.workers = cell.workers,
+                                           .servers = std::max(1, cell.servers),
+                                           .servers_on_workers = cell.servers_on_workers,
+                                           .link_bytes_per_second = kLink},
+                               .traffic = {.dense_bytes = kParameterBytes},
+                               .compute = {.sample_seconds = {kCompute}},
+                               .steps = 50};
+  if (cell.strategy == Strategy::kAllReduce) {
+    scenario.strategy = simulator::Strategy::kAllReduce;
+  } else {
+    scenario.strategy = cell.strategy == Strategy::kAsyncServers ? simulator::Strategy::kAsyncServers
+                                                                 : simulator::Strategy::kSyncServers;
+    scenario.cluster.sum_seconds_per_byte = scenario.cluster.update_seconds_per_byte = kServerCost;
+  }
+  const double seconds = 1 / simulator::Simulate(scenario)->steps_per_second;
+  return {.cell = cell, .step_seconds = {seconds}, .samples_per_second = 100 / seconds};
+}
+
+Cell CellOf(Strategy strategy, int workers, int servers) {
+  return {.strategy = strategy,
+          .model = "m",
+          .workers = workers,
+          .servers = servers,
+          .link_bytes_per_second = 1.2e8};
+}
+
+std::vector<Workload> WorkloadsOf(const Results& results) {
+  std::vector<Workload> workloads;
+  for (const Measurement& measurement : results.measurements) {
+    workloads.push_back({.cell = measurement.cell,
+                         .parameter_bytes = kParameterBytes,
+                         .pushed_bytes = kParameterBytes,
+                         .pulled_bytes = 1.1 * kParameterBytes,
+                         .samples_per_step = 100});
+  }
+  return workloads;
+}
+
+Results Measurements() {
+  Results results;
+  for (const int workers : {1, 2, 3, 4}) {
+    results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
+    for (const int servers : {1, 2}) {
+      results.measurements.push_back(Measured(CellOf(Strategy::kSyncServers, workers, servers)));
+      results.measurements.push_back(Measured(CellOf(Strategy::kAsyncServers, workers, servers)));
+    }
+  }
+  return results;
+}
+
+TEST(Predict, WhatWasCalibratedWithAFewCellsHoldsForTheOthers) {
+  Results results = Measurements();
+  Predict(WorkloadsOf(results), &results);
+  for (const Measurement& measurement : results.measurements) {
+    ASSERT_TRUE(measurement.predicted_step_seconds.has_value());
+    EXPECT_NEAR(*measurement.predicted_step_seconds / measurement.median_step_seconds(), 1, 0.01)
+        << StrategyName(measurement.cell.strategy) << " " << measurement.cell.workers << "+"
+        << measurement.cell.servers;
+  }
+  ASSERT_TRUE(results.median_prediction_error.has_value());
+  EXPECT_LT(*results.median_prediction_error, 0.01);
+}
+
+TEST(Predict, TheErrorIsThatOfCellsItWasNotCalibratedWith) {
+  Results results = Measurements();
+  for (Measurement& measurement : results.measurements) {
+    const Cell& cell = measurement.cell;
+    const bool calibrates =
+        (cell.strategy == Strategy::kAllReduce && cell.workers <= 2) ||
+        (cell.strategy == Strategy::kSyncServers && cell.workers == 1 && cell.servers == 1);
+    if (!calibrates) measurement.step_seconds[0] *= 1.25;
+  }
+  Predict(WorkloadsOf(results), &results);
+  EXPECT_NEAR(*results.median_prediction_error, 0.2, 0.01);
+}
+
+TEST(Predict, BoundsAreThoseOfTheBytes) {
+  Results results = Measurements();
+  Predict(WorkloadsOf(results), &results);
+  const auto bound = [&](const Cell& cell) {
+    for (const Measurement& measurement : results.measurements) {
+      if (measurement.cell == cell) return measurement.bound_step_seconds;
+    }
+    return -1.0;
+  };
+  const double once = kParameterBytes / (1.2e8 * 1448 / 1514);  // the bytes, without headers, over a link
+  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kAllReduce, 1, 0)), 0);
+  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kAllReduce, 4, 0)), 1.5 * once);
+  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kSyncServers, 4, 1)), 2 * 4 * once);
+  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kSyncServers, 4, 2)), 2 * 2 * once);
+  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kAsyncServers, 4, 1)), once) << "of one update";
+  Results backup;
+  backup.measurements = {Measured(CellOf(Strategy::kBackupWorkers, 4, 1))};
+  Predict(WorkloadsOf(backup), &backup);
+  EXPECT_DOUBLE_EQ(backup.measurements[0].bound_step_seconds, 2 * 3 * once) << "of those that make a step";
+}
+
+TEST(Predict, CurvesCrossWhereAnotherOneIsFaster) {
+  Results results = Measurements();
+  Predict(WorkloadsOf(results), &results);
+  EXPECT_EQ(results.curves.size(), 5u) << "allreduce, and two strategies with one and two servers";
+  for (const Curve& curve : results.curves) EXPECT_EQ(curve.points.back().workers, 10'000);
+  // One server gets n gradients through its link where a ring has two at most.
+  const auto is_it = [](const Crossing& crossing) {
+    return crossing.faster.strategy == Strategy::kAllReduce &&
+           crossing.slower.strategy == Strategy::kSyncServers && crossing.slower.servers == 1;
+  };
+  EXPECT_TRUE(std::none_of(results.crossings.begin(), results.crossings.end(), is_it))
+      << "a ring is ahead from one worker on, which communicates with nobody";
+  for (const Crossing& crossing : results.crossings) {
+    EXPECT_EQ(crossing.slower.workers, crossing.faster.workers);
+    EXPECT_NE(crossing.slower, crossing.faster);
+  }
+}
+
+TEST(Predict, WithoutWhatItIsCalibratedWithThereAreOnlyBounds) {
+  Results results;
+  results.measurements = {Measured(CellOf(Strategy::kSyncServers, 2, 1)),
+                          {.cell = CellOf(Strategy::kAllReduce, 2, 0), .error = "it failed"}};
+  Predict(WorkloadsOf(results), &results);
+  EXPECT_GT(results.measurements[0].bound_step_seconds, 0);
+  EXPECT_FALSE(results.measurements[0].predicted_step_seconds.has_value());
+  EXPECT_FALSE(results.median_prediction_error.has_value());
+  EXPECT_TRUE(results.curves.empty());
+}
+
+TEST(AddEfficiencyAndNoise, ComparesWithOneWorkerAndWithTheMedian) {
+  Results results;
+  const auto add = [&](Strategy strategy, int workers, double rate, std::vector<double> seconds) {
+    results.measurements.push_back(
+        {.cell = CellOf(strategy, workers, 0), .step_seconds = seconds, .samples_per_second = rate});
+  };
+  add(Strategy::kAllReduce, 4, 300, {1, 1.1, 0.8});
+  add(Strategy::kAllReduce, 1, 100, {1, 1, 1});
+  add(Strategy::kSyncServers, 1, 80, {1});
+  add(Strategy::kSyncServers, 2, 120, {1});
+  AddEfficiencyAndNoise(&results);
+  EXPECT_DOUBLE_EQ(results.measurements[0].scaling_efficiency, 0.75);
+  EXPECT_DOUBLE_EQ(results.measurements[2].scaling_efficiency, 0.8);
+  EXPECT_DOUBLE_EQ(results.measurements[3].scaling_efficiency, 0.6);
+  EXPECT_NEAR(*results.median_noise, 0, 1e-12);
+  results.measurements.erase(results.measurements.begin() + 1);
+  AddEfficiencyAndNoise(&results);
+  EXPECT_EQ(results.measurements[0].scaling_efficiency, 0) << "nobody was alone";
+  EXPECT_DOUBLE_EQ(results.measurements[2].scaling_efficiency, 120 / 160.0);
+  EXPECT_NEAR(*results.median_noise, 0.1, 1e-12);
+}
+
+}  // namespace
+}  // namespace muster::bench

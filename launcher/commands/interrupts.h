@@ -1,0 +1,19 @@
+// Ctrl-C, TERM and HUP for commands that drive a job.
+#pragma once
+
+#include "launcher/runner.h"
+
+namespace muster {
+
+/// From now on they end nothing by themselves.
+void CatchInterrupts();
+
+/// The same, and the first of them stops the job that runs with these options, the next one gives up. For
+/// commands that have started what they drive, or are to stop it; others leave the job alone when they are
+/// interrupted.
+void StopWhenInterrupted(RunOptions* options);
+
+/// How many have come.
+int Interrupts();
+
+}  // namespace muster

@@ -1,0 +1,158 @@
+// `muster bench` through the real command: on virtual hosts, and on this machine as an inventory's host.
+#include <absl/strings/str_split.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/file.h"
+#include "base/process.h"
+#include "launcher/network_namespaces.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class BenchCommandTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Environment() const {
+    std::vector<std::string> environment = {"HOME=" + Path("home")};
+    for (const char* name : {"PATH", "TMPDIR", "ASAN_OPTIONS", "UBSAN_OPTIONS"}) {
+      if (const char* value = std::getenv(name)) environment.push_back(std::string(name) + "=" + value);
+    }
+    return environment;
+  }
+  std::vector<std::string> CommandLine(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {MUSTER_BINARY, "bench", "--folder", Path("bench")});
+    return arguments;
+  }
+  CommandResult Bench(std::vector<std::string> arguments) const {
+    const auto result = RunCommand({.argv = CommandLine(std::move(arguments)), .environment = Environment()},
+                                   Now() + std::chrono::minutes(4));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(CommandResult{.exit_code = -1});
+  }
+  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
+  Json Results() const { return Json::parse(ReadFile(Path("bench/results.json")).value_or("{}")); }
+
+  // Of processes that have `owner` as theirs.
+  static int NamespacesOf(pid_t owner) {
+    const auto list = RunCommand({.argv = {"ip", "netns", "list"}}, Now() + std::chrono::seconds(20));
+    int count = 0;
+    for (const std::string& line : std::vector<std::string>(absl::StrSplit(list->stdout_text, '\n'))) {
+      const auto of = OwnerOfName(line.substr(0, line.find(' ')));
+      count += of && of->pid == owner;
+    }
+    return count;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(BenchCommandTest, StrategiesRunSideBySideOnVirtualHosts) {
+  if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
+  const CommandResult run =
+      Bench({"--virtual", "3", "--link", "1gbit", "--device", "wait:2", "--models", "mnist_mlp", "--workers",
+             "1,2,3", "--strategies", "ps_sync,allreduce", "--steps", "20", "--repeat", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stdout_text,
+              AllOf(HasSubstr("ps_sync"), HasSubstr("allreduce"), HasSubstr("over 1 Gbit/s")));
+  const Json results = Results();
+  EXPECT_EQ(results["compute_seconds_per_step"], 0.002);
+  ASSERT_EQ(results["measurements"].size(), 6u);
+  for (const Json& measurement : results["measurements"]) {
+    SCOPED_TRACE(measurement.dump());
+    const Json& cell = measurement["cell"];
+    const int workers = cell["workers"];
+    EXPECT_EQ(measurement["error"], "");
+    ASSERT_EQ(measurement["step_seconds"].size(), 2u);
+    for (const double seconds : measurement["step_seconds"]) EXPECT_GT(seconds, 0.002);
+    EXPECT_GT(measurement["samples_per_second"], 0);
+    EXPECT_GT(measurement["scaling_efficiency"], 0);
+    EXPECT_FALSE(measurement["predicted_step_seconds"].is_null());
+    // 79,510 parameters: with a server they go there and come back, of two ranks each sends all of them.
+    if (cell["strategy"] == "ps_sync") {
+      EXPECT_EQ(cell["servers"], 1);
+      EXPECT_EQ(cell["servers_on_workers"], workers == 3) << "three hosts, so one worker is beside it";
+      EXPECT_NEAR(measurement["sent_bytes_per_step"], 79'510 * 4, 2000);
+    } else {
+      EXPECT_NEAR(measurement["sent_bytes_per_step"], 2.0 * (workers - 1) / workers * 79'510 * 4, 2000);
+    }
+    // Of the link's bytes per second those are less that headers take.
+    const double least = measurement["bound_step_seconds"];
+    const double bytes = measurement["sent_bytes_per_step"];
+    const double times = cell["strategy"] == "allreduce" ? 1 : 2 * (workers - int(workers == 3));
+    EXPECT_NEAR(least, times * bytes / (125e6 * 1448 / 1514), 0.05 * least);
+  }
+  EXPECT_THAT(*ReadFile(Path("bench/report.html")), AllOf(HasSubstr("<svg"), HasSubstr("ps_sync")));
+}
+
+TEST_F(BenchCommandTest, RunsOnAnInventoryAndSaysWhenATargetWasReached) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  const CommandResult run =
+      Bench({"-i", Path("inventory.yaml"), "--workers", "1", "--strategies", "ps_async,allreduce", "--models",
+             "mnist_softmax", "--steps", "100", "--repeat", "1", "--target", "0.5", "-o", "json"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_EQ(Json::parse(run.stdout_text), Results());
+  for (const Json& measurement : Results()["measurements"]) {
+    EXPECT_GT(measurement["test_accuracy"], 0.5);
+    EXPECT_GT(measurement["seconds_to_target"], 0);
+    EXPECT_EQ(measurement["bound_step_seconds"], 0) << "links of unknown rate";
+  }
+}
+
+TEST_F(BenchCommandTest, AJobThatFailsIsNotedAndTheOthersAreRun) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  // Without a GPU a worker says so, and ends.
+  const CommandResult run =
+      Bench({"-i", Path("inventory.yaml"), "--workers", "1", "--strategies", "allreduce", "--models",
+             "mnist_softmax", "--steps", "10", "--repeat", "1", "--device", "cuda:999"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(Results()["measurements"][0]["error"].get<std::string>(), HasSubstr("worker:0"));
+  EXPECT_THAT(run.stderr_text, HasSubstr("worker:0"));
+}
+
+TEST_F(BenchCommandTest, AnInterruptLeavesNothing) {
+  if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
+  auto bench = Process::Spawn({.argv = CommandLine({"--virtual", "2", "--device", "wait:1", "--strategies",
+                                                    "allreduce", "--workers", "2", "--steps", "1000000"}),
+                               .environment = Environment()});
+  ASSERT_TRUE(bench.ok()) << bench.status();
+  const pid_t pid = bench->pid();
+  const TimePoint deadline = Now() + std::chrono::minutes(1);
+  while (NamespacesOf(pid) < 3 && Now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(NamespacesOf(pid), 3);
+  bench->Signal(SIGINT);
+  EXPECT_EQ(bench->Wait(Now() + std::chrono::minutes(1)).value_or(-1), 130);
+  EXPECT_EQ(NamespacesOf(pid), 0);
+}
+
+TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--virtual", "2", "--workers", "3"}, "3 workers need as many hosts, and there are 2"},
+      {{"--virtual", "2", "--strategies", "ps_snyc"}, "ps_snyc"},
+      {{"--virtual", "2", "--strategies", "hybrid"}, "strategy hybrid fits no model"},
+      {{"--virtual", "2", "--models", "mnist_mpl"}, "did you mean \"mnist_mlp\"?"},
+      {{"--virtual", "2", "--link", "fast"}, "fast"},
+      {{"--virtual", "0"}, "--virtual"},
+      {{"--link", "1gbit"}, "--link gives virtual hosts a rate"},
+      {{"--virtual", "2", "--device", "gpu"}, "expected auto, cpu"},
+      {{"--virtual", "2", "--repeat", "0"}, "--repeat"},
+      {{"-i", Path("none.yaml")}, "none.yaml"},
+  };
+  for (const auto& [arguments, error] : cases) {
+    const CommandResult result = Bench(arguments);
+    EXPECT_EQ(result.exit_code, 2) << error;
+    EXPECT_THAT(result.stderr_text, HasSubstr(error));
+    EXPECT_FALSE(std::filesystem::exists(Path("bench"))) << error;
+  }
+}
+
+}  // namespace
+}  // namespace muster
