@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/certificates.h"
+#include "collective/message_stream.h"
 #include "collective/native.h"
 #include "collective/rendezvous_server.h"
 
@@ -65,6 +67,42 @@ class MeetingTest : public testing::Test {
   std::vector<Rank> ranks_;
   const Certificate authority_;
 };
+
+// The two ends of a TCP connection.
+std::pair<UniqueFd, UniqueFd> Connected() {
+  const UniqueFd listening(::socket(AF_INET, SOCK_STREAM, 0));
+  UniqueFd dialed(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const to = reinterpret_cast<sockaddr*>(&address);
+  MUSTER_CHECK(::bind(listening.get(), to, size) == 0 && ::listen(listening.get(), 1) == 0);
+  MUSTER_CHECK(::getsockname(listening.get(), to, &size) == 0);
+  MUSTER_CHECK(::connect(dialed.get(), to, size) == 0);
+  return {std::move(dialed), UniqueFd(::accept(listening.get(), nullptr, nullptr))};
+}
+
+TEST(PeerStreamTest, WhoDiesHasHungUpWhateverItHadRead) {
+  for (const bool has_unread : {false, true}) {
+    auto [own, other] = Connected();
+    if (has_unread) {
+      ASSERT_EQ(::send(own.get(), "xyz", 3, 0), 3);
+      char byte = 0;  // that it has come
+      ASSERT_EQ(::recv(other.get(), &byte, 1, MSG_PEEK), 1);
+    }
+    const auto stream = OpenPeerStream(std::move(own), nullptr, StreamEnd::kDialed);
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    other = UniqueFd();
+    Interrupt never;
+    std::byte room[1];
+    absl::StatusOr<size_t> got = (*stream)->Receive(room);
+    while (got.ok() && AwaitStream(**stream, POLLIN, Now() + std::chrono::seconds(20), never).ok()) {
+      got = (*stream)->Receive(room);
+    }
+    EXPECT_TRUE(absl::IsUnavailable(got.status())) << got.status();
+    EXPECT_EQ(std::string(got.status().message()), "it hung up") << has_unread;
+  }
+}
 
 TEST_F(MeetingTest, AnotherConfigurationIsRefusedWithBothHashes) {
   ranks_[1].identity.fingerprint = 0xcd;

@@ -20,6 +20,11 @@ namespace {
 
 absl::Status HungUp() { return Unavailable("it hung up"); }
 
+// A process that dies before it has read all that has come resets its connections: that is no other cause.
+absl::Status Broken(int error) {
+  return error == ECONNRESET || error == EPIPE ? HungUp() : Unavailable("%s", std::strerror(error));
+}
+
 class TcpStream final : public PeerStream {
  public:
   explicit TcpStream(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -44,7 +49,7 @@ class TcpStream final : public PeerStream {
   static absl::StatusOr<size_t> Done(ssize_t count) {
     if (count >= 0) return static_cast<size_t>(count);
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
-    return Unavailable("%s", std::strerror(errno));
+    return Broken(errno);
   }
 
   const UniqueFd socket_;
@@ -142,7 +147,7 @@ class TlsStream final : public PeerStream {
         return HungUp();
       case SSL_ERROR_SYSCALL:
         ERR_clear_error();
-        return system_error == 0 ? HungUp() : Unavailable("%s", std::strerror(system_error));
+        return system_error == 0 ? HungUp() : Broken(system_error);
       default:
         return Unavailable("TLS: %s", TakeOpenSslError());
     }
