@@ -100,7 +100,8 @@ TEST_F(BenchCommandTest, RunsOnAnInventoryAndSaysWhenATargetWasReached) {
              "mnist_softmax", "--steps", "100", "--repeat", "1", "--target", "0.5", "-o", "json"});
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
   EXPECT_EQ(Json::parse(run.stdout_text), Results());
-  for (const Json& measurement : Results()["measurements"]) {
+  const Json results = Results();
+  for (const Json& measurement : results["measurements"]) {
     EXPECT_GT(measurement["test_accuracy"], 0.5);
     EXPECT_GT(measurement["seconds_to_target"], 0);
     EXPECT_EQ(measurement["bound_step_seconds"], 0) << "links of unknown rate";

@@ -60,18 +60,22 @@ TEST_F(TrainerAllReduce, AMlpHasTheLossesOfOneProcess) {
   ExpectTheLossesOfOneProcess({"--model=mnist_mlp", "--hidden=50"});
 }
 
-// In many buckets, and with those that are tried out (the model is large enough for two) on the way.
-TEST_F(TrainerAllReduce, BucketsHaveTheLossesOfOneProcess) {
-  const std::vector<std::string> flags = {"--model=mnist_mlp", "--hidden=512,300", "--global_batch_size=101",
-                                          "--train_steps=200", "--log_every=1",    "--data_dir=synthetic"};
-  auto local = Start("local", With(flags, {"--job_name=local", "--metrics_jsonl=" + Path("local.jsonl")}));
-  EXPECT_EQ(local.process.Wait(Now() + std::chrono::minutes(2)).value_or(-1), 0);
+// In many, and with those that are tried out on the way: the model is large enough for two. The sum of two
+// gradients is the same in any order, so not a bit may differ.
+TEST_F(TrainerAllReduce, BucketsChangeNoBitOfTwoWorkers) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp",       "--hidden=512,300",
+                                          "--global_batch_size=101", "--train_steps=100",
+                                          "--data_dir=synthetic",    "--strategy=allreduce"};
+  const Json whole = Run(MakeCluster(0, 2), With(flags, {"--bucket_bytes=1000000000"}), "whole");
+  EXPECT_EQ(whole["steps"], 100);
   for (const std::string bytes : {"auto", "200000"}) {
-    Run(MakeCluster(0, 3), With(flags, {"--strategy=allreduce", "--bucket_bytes=" + bytes}), bytes);
-    ExpectSameLosses(bytes, "local");
-    Run(MakeCluster(0, 3),
-        With(flags, {"--strategy=allreduce", "--transport=tcp", "--bucket_bytes=" + bytes}), bytes + "-tcp");
-    ExpectSameLosses(bytes + "-tcp", "local");
+    for (const std::string transport : {"auto", "tcp"}) {
+      const std::string run = bytes + "-" + transport;
+      const Json result =
+          Run(MakeCluster(0, 2), With(flags, {"--bucket_bytes=" + bytes, "--transport=" + transport}), run);
+      EXPECT_EQ(result["parameters_crc32c"], whole["parameters_crc32c"]) << run;
+      EXPECT_EQ(result["train_loss"], whole["train_loss"]) << run;
+    }
   }
 }
 
