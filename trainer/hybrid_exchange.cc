@@ -120,9 +120,8 @@ class HybridExchange final : public GradientExchange {
     }
     const absl::Status status = FailedPrecondition(
         "the tables are at step %d, the dense parameters at step %d, and there is no way back or forward: "
-        "with "
-        "--strategy=hybrid servers that may be lost need --durability=journal or replicated, and a job that "
-        "begins anew needs new ones",
+        "with --strategy=hybrid servers that may be lost need --durability=journal or replicated, and a job "
+        "that begins anew needs new ones",
         *least, step);
     dense_->Fail(std::string(status.message()));
     return status;

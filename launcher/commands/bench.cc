@@ -26,8 +26,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a task has said last matters only when it fails.
-class LastWords final : public RunObserver {
+// What is said of a job is its result, or how it failed; neither is the observer's.
+class Silent final : public RunObserver {
  public:
   void OnView(const reconcile::View&) override {}
   void OnHostFacts(const HostFacts&) override {}
@@ -189,7 +189,7 @@ absl::StatusOr<Json> Bench::RunOnce(const bench::Cell& cell, const Inventory& ho
                  .run_deadline = std::chrono::duration_cast<Duration>(
                      std::chrono::duration<double>(flags_.job_timeout_s))};
   StopWhenInterrupted(&run);
-  LastWords observer;
+  Silent observer;
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs_, plan.record, plan.contents, run, observer));
   if (result.outcome.exit_code != 0) return Unavailable("%s", result.outcome.message);
   MUSTER_RETURN_IF_ERROR(result.fetched);
