@@ -110,9 +110,12 @@ TEST_F(AgentTest, ReportsFacts) {
   AgentClient client(root_);
   agent::Request request;
   request.mutable_facts();
+  const int64_t before = WallTimeMicros();
   const auto response = client.Call(request);
   ASSERT_TRUE(response.ok()) << response.status();
   const agent::FactsResponse& facts = response->facts();
+  EXPECT_GE(facts.wall_micros(), before);
+  EXPECT_LE(facts.wall_micros(), WallTimeMicros());
   EXPECT_THAT(facts.libc(), AnyOf(testing::StartsWith("glibc 2."), testing::StartsWith("musl 1.")));
   EXPECT_GT(facts.processors(), 0u);
   EXPECT_GT(facts.memory_bytes(), uint64_t{1} << 20);

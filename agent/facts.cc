@@ -9,6 +9,7 @@
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "base/sha256.h"
@@ -110,6 +111,7 @@ agent::FactsResponse CollectFacts(const std::filesystem::path& root) {
   AddAddresses(facts);
   facts.set_root(root.string());
   facts.set_agent_sha256(OwnSha256());
+  facts.set_wall_micros(WallTimeMicros());
   return facts;
 }
 

@@ -1,4 +1,4 @@
-// muster-agent: the part of muster that runs on each host. See the headers of the four commands.
+// muster-agent: the part of muster that runs on each host. See the headers of its commands.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 #include "agent/bridge.h"
 #include "agent/daemon.h"
+#include "agent/echo.h"
 #include "agent/names.h"
 #include "agent/receive.h"
 #include "agent/shim.h"
@@ -29,6 +30,8 @@ constexpr char kUsage[] =
     "by bridge)\n"
     "       muster-agent shim    --root DIR --job J --task T --incarnation N   runs one task (started by "
     "daemon)\n"
+    "       muster-agent echo    --address IP                        sends bytes back, until stdin ends\n"
+    "       muster-agent ping    --address IP --port N               how long that takes\n"
     "       muster-agent --version\n";
 
 /// The values of `--name value` pairs: each of `names` exactly once, and nothing else.
@@ -115,11 +118,34 @@ absl::Status ReceiveArchive(const std::vector<std::string>& arguments) {
   return WriteAll(1, result + "\n");
 }
 
+// An agent whose launcher has gone does not listen for ever.
+constexpr Duration kEchoTimeout = std::chrono::seconds(30);
+
+absl::Status Echo(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"address"}));
+  const auto say_port = [](uint32_t port) {
+    return WriteAll(1, absl::StrFormat("muster-echo port %d\n", port));
+  };
+  return RunEcho(flags.Text("address"), say_port, /*stop_fd=*/0, Now() + kEchoTimeout);
+}
+
+absl::Status Ping(const std::vector<std::string>& arguments) {
+  constexpr int kRoundTrips = 200;
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"address", "port"}));
+  MUSTER_ASSIGN_OR_RETURN(const uint64_t port, flags.Number("port", UINT16_MAX));
+  MUSTER_ASSIGN_OR_RETURN(const double seconds,
+                          MeasureRoundTrip(flags.Text("address"), static_cast<uint32_t>(port), kRoundTrips,
+                                           Now() + kEchoTimeout));
+  return WriteAll(1, absl::StrFormat("muster-ping seconds %.9f\n", seconds));
+}
+
 absl::Status Run(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "bridge") return Bridge(arguments);
   if (command == "daemon") return Daemon(arguments);
   if (command == "shim") return Shim(arguments);
   if (command == "receive") return ReceiveArchive(arguments);
+  if (command == "echo") return Echo(arguments);
+  if (command == "ping") return Ping(arguments);
   if (command == "--version")
     return WriteAll(1, absl::StrFormat("muster-agent protocol %d\n", kAgentProtocolVersion));
   if (command == "--help") return WriteAll(1, kUsage);

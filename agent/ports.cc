@@ -34,25 +34,29 @@ std::vector<std::string> Lines(std::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port) {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& address, uint32_t port) {
+  SocketAddress result;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&result.storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&result.storage);
   if (::inet_pton(AF_INET, address.c_str(), &v4->sin_addr) == 1) {
     v4->sin_family = AF_INET;
     v4->sin_port = htons(static_cast<uint16_t>(port));
-    size = sizeof *v4;
+    result.size = sizeof *v4;
   } else if (::inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr) == 1) {
     v6->sin6_family = AF_INET6;
     v6->sin6_port = htons(static_cast<uint16_t>(port));
-    size = sizeof *v6;
+    result.size = sizeof *v6;
   } else {
     return InvalidArgument("'%s' is no literal IPv4 or IPv6 address", address);
   }
-  UniqueFd fd(::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return result;
+}
+
+absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port) {
+  MUSTER_ASSIGN_OR_RETURN(const SocketAddress at, ParseSocketAddress(address, port));
+  UniqueFd fd(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoError(errno, "socket for " + address);
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&storage), size) == 0) return true;
+  if (::bind(fd.get(), at.get(), at.size) == 0) return true;
   if (errno == EADDRINUSE || errno == EACCES) return false;
   if (errno == EADDRNOTAVAIL) {
     return InvalidArgument("%s is not an address of this host: correct `data` in the inventory", address);

@@ -1,6 +1,8 @@
 // Port leases: a file per leased port under DIR/ports, so that they outlive the daemon.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -54,6 +56,17 @@ class PortLeases {
   std::map<uint32_t, Holder> leases_;
   RandomStream random_;
 };
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+/// InvalidArgument: the address is no literal IPv4 or IPv6.
+absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& address, uint32_t port);
 
 /// Whether a server could bind `port` on `address` now. Bound without SO_REUSEPORT and SO_REUSEADDR, so that
 /// a port which anyone uses, or still has connections closing on it, is not free. InvalidArgument as in

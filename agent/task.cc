@@ -119,25 +119,28 @@ void Task::Adopt() {
 
 absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_running) {
   *already_running = false;
+  const agent::StartTaskRequest& known = record_.spec();
+  const bool has_spec =
+      record_.incarnation() > 0 && damage_.empty() && request.spec_hash() == known.spec_hash();
+  const bool is_same = has_spec && request.generation() == known.generation();
+  // Of the same task, in a cluster with other addresses.
+  const bool is_moved =
+      has_spec && request.base_generation() > 0 && known.generation() >= request.base_generation();
   if (active()) {
     if (record_.stop()) return FailedPrecondition("%s is being stopped: wait for the stop to end", name_);
-    if (request.spec_hash() != record_.spec().spec_hash()) {
-      return FailedPrecondition("%s runs with another spec (%s, asked for %s): stop it first", name_,
-                                record_.spec().spec_hash(), request.spec_hash());
-    }
     *already_running = true;
-    if (request.generation() == record_.spec().generation()) return absl::OkStatus();
-    agent::TaskRecord record = record_;
-    *record.mutable_spec() = request;
-    MUSTER_RETURN_IF_ERROR(WriteRecord(TaskRecordPath(folder_), "task", record));
-    record_ = std::move(record);
-    ++context_.changes;
-    return WriteFiles();
+    if (is_same) return absl::OkStatus();
+    if (is_moved && request.follows_cluster()) {
+      MUSTER_RETURN_IF_ERROR(WriteFiles(request));
+      return Respecify(request);
+    }
+    return FailedPrecondition(
+        "%s runs with another spec or generation (%s of %d, asked for %s of %d): stop it first", name_,
+        known.spec_hash(), known.generation(), request.spec_hash(), request.generation());
   }
-  if (record_.incarnation() > 0 && damage_.empty() && request.generation() == record_.spec().generation() &&
-      request.spec_hash() == record_.spec().spec_hash()) {
-    *already_running = true;  // it has been started and has ended: this is the same request again
-    return absl::OkStatus();
+  if (is_same || (is_moved && final_state_ == agent::TASK_STATE_SUCCEEDED)) {
+    *already_running = true;  // it has been started, and has ended
+    return is_same ? absl::OkStatus() : Respecify(request);
   }
   if (ShimLockHeld()) return FailedPrecondition("%s: %s; stop it first", name_, damage_);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(AgentFolder(folder_), 0700));
@@ -161,6 +164,16 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   return absl::OkStatus();
 }
 
+// Its next incarnation, if there is one, is started like this.
+absl::Status Task::Respecify(const agent::StartTaskRequest& request) {
+  agent::TaskRecord record = record_;
+  *record.mutable_spec() = request;
+  MUSTER_RETURN_IF_ERROR(WriteRecord(TaskRecordPath(folder_), "task", record));
+  record_ = std::move(record);
+  ++context_.changes;
+  return absl::OkStatus();
+}
+
 // One more than the highest that ever ran; files are looked at because the record may have been damaged.
 uint32_t Task::NextIncarnation() const {
   uint32_t last = 0;
@@ -172,8 +185,8 @@ uint32_t Task::NextIncarnation() const {
   return last + 1;
 }
 
-absl::Status Task::WriteFiles() const {
-  for (const agent::FileContent& file : record_.spec().files()) {
+absl::Status Task::WriteFiles(const agent::StartTaskRequest& request) const {
+  for (const agent::FileContent& file : request.files()) {
     const std::filesystem::path path = folder_ / file.path();
     MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
     const mode_t mode = file.mode() != 0 ? file.mode() & 0777 : 0644;
@@ -192,7 +205,7 @@ absl::Status Task::StartIncarnation() {
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     return FailedPrecondition("an earlier shim of it still runs");
   MUSTER_RETURN_IF_ERROR(WriteRecord(TaskRecordPath(folder_), "task", record_));
-  MUSTER_RETURN_IF_ERROR(WriteFiles());
+  MUSTER_RETURN_IF_ERROR(WriteFiles(record_.spec()));
   int pipe_fds[2];
   if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoError(errno, "pipe2");
   UniqueFd started_read(pipe_fds[0]), started_write(pipe_fds[1]);

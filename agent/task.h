@@ -81,7 +81,8 @@ class Task {
   enum class Phase { kIdle, kUnstarted, kStarting, kRunning, kSweeping, kBackoff };
 
   void Enter(Phase phase, TimePoint wake_at);
-  absl::Status WriteFiles() const;
+  absl::Status Respecify(const agent::StartTaskRequest& request);
+  absl::Status WriteFiles(const agent::StartTaskRequest& request) const;
   absl::Status StartIncarnation();
   void StartAgain();
   uint32_t NextIncarnation() const;

@@ -56,7 +56,8 @@ TaskProgram MakeTaskProgram(const ShimOptions& options, const agent::StartTaskRe
   variables["MUSTER_JOB"] = options.job;
   variables["MUSTER_TASK"] = options.task;
   variables["MUSTER_INCARNATION"] = std::to_string(options.incarnation);
-  variables["MUSTER_GENERATION"] = std::to_string(spec.generation());
+  variables["MUSTER_GENERATION"] =
+      std::to_string(spec.base_generation() > 0 ? spec.base_generation() : spec.generation());
   variables["MUSTER_TASK_DIR"] = task_folder.string();
   variables["MUSTER_DONE_FILE"] = DoneFilePath(task_folder).string();
   for (const auto& [name, value] : variables) program.environment.push_back(name + "=" + value);

@@ -419,6 +419,10 @@ TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
 
   agent::Request newer = request;
   newer.mutable_start_task()->set_generation(6);
+  newer.mutable_start_task()->set_base_generation(5);
+  EXPECT_THAT(Message(client.Call(newer).status()), HasSubstr("runs with another spec or generation"))
+      << "it would not know of it";
+  newer.mutable_start_task()->set_follows_cluster(true);
   newer.mutable_start_task()->add_files()->set_path("tls/cluster.json");
   newer.mutable_start_task()->mutable_files(0)->set_content("{}");
   const auto moved = client.Call(newer);
@@ -434,6 +438,11 @@ TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
   EXPECT_EQ(client.Call(other_task).status().code(), absl::StatusCode::kFailedPrecondition);
   newer.mutable_start_task()->set_spec_hash("other");
   EXPECT_THAT(Message(client.Call(newer).status()), HasSubstr("runs with another spec"));
+  newer = request;
+  newer.mutable_start_task()->set_generation(7);
+  newer.mutable_start_task()->set_base_generation(7);
+  newer.mutable_start_task()->set_follows_cluster(true);
+  EXPECT_THAT(Message(client.Call(newer).status()), HasSubstr("stop it first")) << "it is of another cluster";
 
   // A stop names what it is about: one that comes late leaves alone what has been started since.
   agent::Request stop;
@@ -446,6 +455,28 @@ TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
     ASSERT_TRUE(client.Call(stop).ok());
     EXPECT_EQ(List("job")->tasks(0).state(),
               generation == 5 ? agent::TASK_STATE_RUNNING : agent::TASK_STATE_FAILED);
+  }
+}
+
+TEST_F(AgentTest, WhatHasSucceededIsNotStartedAgainBecauseOfAnAddress) {
+  AgentClient client(root_);
+  for (const bool succeeds : {true, false}) {
+    const std::string job = succeeds ? "succeeds" : "fails";
+    agent::Request request =
+        StartRequest(job, "worker:0",
+                     Shell(absl::StrFormat("echo $MUSTER_GENERATION >> runs; exit %d", succeeds ? 0 : 3)));
+    for (const uint64_t generation : {4, 5, 6, 7}) {
+      request.mutable_start_task()->set_generation(generation);
+      request.mutable_start_task()->set_base_generation(generation == 7 ? 7 : 4);
+      const auto started = client.Call(request);
+      ASSERT_TRUE(started.ok()) << started.status();
+      EXPECT_EQ(started->start_task().status().generation(), generation);
+      const auto end = client.WaitForEnd(job, "worker:0");
+      ASSERT_TRUE(end.ok()) << end.status();
+      EXPECT_EQ(end->generation(), generation);
+    }
+    EXPECT_EQ(ReadFile(root_ / "jobs" / job / "worker.0/runs").value_or(""),
+              succeeds ? "4\n7\n" : "4\n4\n4\n7\n");
   }
 }
 

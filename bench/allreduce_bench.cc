@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,7 +34,8 @@ namespace muster {
 namespace {
 
 constexpr char kHelp[] =
-    R"(Times sums over all ranks, each a process of this machine: microseconds per operation, the median over blocks.
+    R"(Times sums over all ranks, each a process of this machine, on a core of its own if there are enough of them:
+microseconds per operation, the median over blocks.
 
 shared_memory: as ranks of one host do it.
 tcp, tls:      as ranks of several hosts do it, plain and with the mutual TLS of jobs.
@@ -82,7 +84,16 @@ double TimeAllReduce(Collective& group, size_t bytes, double seconds) {
   return Median(std::move(times));
 }
 
-// Each rank in a process; what rank 0 measures.
+// As ranks of other hosts have it, and as mpirun gives it to its processes: else two of them may share a core
+// for a while, though another one is free, and are half as fast.
+void HaveOwnCore(int rank) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(rank, &cores);
+  (void)::sched_setaffinity(0, sizeof cores, &cores);  // where it is not allowed, they are wherever they are
+}
+
+// Each rank in a process, on a core of its own if there are enough; what rank 0 measures.
 Microseconds TimeRanks(const Run& run, const std::function<void(int rank, int result_fd)>& body) {
   int pipe[2];
   MUSTER_CHECK(::pipe2(pipe, O_CLOEXEC) == 0);
@@ -90,7 +101,10 @@ Microseconds TimeRanks(const Run& run, const std::function<void(int rank, int re
   UniqueFd write_end(pipe[1]);
   std::vector<Child> children;
   for (int rank = 0; rank < run.ranks; ++rank) {
-    children.emplace_back([&, rank] { body(rank, write_end.get()); });
+    children.emplace_back([&, rank] {
+      if (run.ranks <= ::sysconf(_SC_NPROCESSORS_ONLN)) HaveOwnCore(rank);
+      body(rank, write_end.get());
+    });
   }
   write_end.reset();
   Microseconds result;

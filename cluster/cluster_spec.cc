@@ -118,19 +118,7 @@ absl::Status CheckCluster(const ClusterSpec& cluster) {
   }
   if (cluster.chief.size() > 1)
     return InvalidArgument("more than one chief: %s", absl::StrJoin(cluster.chief, ", "));
-  std::map<std::string, TaskId> seen;
-  for (const Role role : {Role::kPs, Role::kWorker, Role::kChief}) {
-    const auto& addresses = cluster.addresses(role);
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      const TaskId task{role, static_cast<int>(i)};
-      const auto [other, added] = seen.emplace(addresses[i], task);
-      if (!added) {
-        return InvalidArgument("%s and %s have the same address %s", TaskName(other->second), TaskName(task),
-                               addresses[i]);
-      }
-    }
-  }
-  return absl::OkStatus();
+  return CheckAddressesDiffer(cluster);
 }
 
 }  // namespace
@@ -241,6 +229,22 @@ std::string ToTfConfig(const ClusterSpec& cluster, TaskId task) {
   }
   json["task"] = {{"type", RoleName(task.role)}, {"index", task.index}};
   return json.dump();
+}
+
+absl::Status CheckAddressesDiffer(const ClusterSpec& cluster) {
+  std::map<std::string, TaskId> seen;
+  for (const Role role : {Role::kPs, Role::kWorker, Role::kChief}) {
+    const auto& addresses = cluster.addresses(role);
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      const TaskId task{role, static_cast<int>(i)};
+      const auto [other, added] = seen.emplace(addresses[i], task);
+      if (!added) {
+        return InvalidArgument("%s and %s have the same address %s", TaskName(other->second), TaskName(task),
+                               addresses[i]);
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckAddress(const std::string& address) {

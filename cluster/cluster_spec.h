@@ -77,6 +77,9 @@ std::string ToTfConfig(const ClusterSpec& cluster, TaskId task);
 /// Checks "host:port" or "[v6]:port" with a port of 1-65535.
 absl::Status CheckAddress(const std::string& address);
 
+/// InvalidArgument names the first two tasks that have one address.
+absl::Status CheckAddressesDiffer(const ClusterSpec& cluster);
+
 /// The part before the port, without brackets.
 std::string HostOfAddress(const std::string& address);
 

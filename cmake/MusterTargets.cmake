@@ -56,7 +56,7 @@ add_custom_target(muster_cuda_all)
 
 # muster_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry per test case.
 # Label `core` marks what the thread sanitizer runs; `cuda` what needs a GPU and is
-# skipped without; `e2e` what starts real sshd or trainers.
+# skipped without; `e2e` what starts real sshd or trainers; `move` those whose hosts change their addresses.
 function(muster_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING)
@@ -74,8 +74,11 @@ function(muster_test name)
   if("cuda" IN_LIST arg_LABELS)
     add_dependencies(muster_cuda_all ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  # Not as one of those properties: of a list only the first would arrive.
+  set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+  file(WRITE ${labels_file} "foreach(test IN LISTS ${name}_TESTS)\n  set_tests_properties(\"\${test}\" PROPERTIES LABELS \"${arg_LABELS}\")\nendforeach()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels_file})
 endfunction()
 
 # muster_test_sse41(NAME): the tests of NAME again, as NAME.../sse41, with what oneDNN and the loops that are chosen with its

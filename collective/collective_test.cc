@@ -21,6 +21,11 @@
 #include "base/file.h"
 #include "collective/gloo.h"
 #endif
+#if defined(MUSTER_NCCL)
+#include <cuda_runtime_api.h>
+
+#include "collective/nccl.h"
+#endif
 
 namespace muster {
 namespace {
@@ -103,6 +108,51 @@ class GlooTestGroup final : public TestGroup {
 };
 #endif
 
+#if defined(MUSTER_NCCL)
+// Rank i is on GPU i.
+class NcclTestGroup final : public TestGroup {
+ public:
+  NcclTestGroup(int size, Duration timeout) : interrupts_(size) {
+    for (int rank = 0; rank < size; ++rank) {
+      options_.names.push_back(absl::StrFormat("worker:%d", rank));
+      auto gpu = MakeNccl(rank);
+      MUSTER_CHECK(gpu.ok(), gpu.status().ToString());
+      gpus_.push_back(*std::move(gpu));
+    }
+    options_.operation_timeout = timeout;
+    auto id = gpus_[0]->MakeGroupId();
+    MUSTER_CHECK(id.ok(), id.status().ToString());
+    id_ = *id;
+  }
+
+  absl::StatusOr<std::unique_ptr<Collective>> Make(int rank) override {
+    GpuGroupOptions options = options_;
+    options.rank = rank;
+    MUSTER_ASSIGN_OR_RETURN(auto backend, gpus_[rank]->Meet(options, id_, interrupts_[rank]));
+    return MakeQueued(std::move(backend));
+  }
+
+ private:
+  GpuGroupOptions options_;
+  std::vector<std::unique_ptr<GpuCollectives>> gpus_;
+  GpuGroupId id_;
+  std::vector<Interrupt> interrupts_;
+};
+#endif
+
+// Empty: there is all that a group of that size needs.
+std::string WhatNcclLacks([[maybe_unused]] int size) {
+#if defined(MUSTER_NCCL)
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) return absl::StrFormat("no GPU: %s", cudaGetErrorString(error));
+  if (count < size) return absl::StrFormat("there are %d GPUs", count);
+  return std::string(MakeNccl(0).status().message());
+#else
+  return "built without it";
+#endif
+}
+
 struct Case {
   std::string backend;
   int size;
@@ -117,6 +167,9 @@ std::unique_ptr<TestGroup> MakeGroup(const Case& of, Duration timeout = std::chr
 #if defined(MUSTER_GLOO)
   if (of.backend == "gloo") return std::make_unique<GlooTestGroup>(of.size, timeout);
 #endif
+#if defined(MUSTER_NCCL)
+  if (of.backend == "nccl") return std::make_unique<NcclTestGroup>(of.size, timeout);
+#endif
   std::function<bool(int)> shares = [](int) { return false; };
   if (of.backend == "shared_memory") shares = [](int) { return true; };
   if (of.backend == "mixed")
@@ -126,6 +179,13 @@ std::unique_ptr<TestGroup> MakeGroup(const Case& of, Duration timeout = std::chr
 
 class CollectiveTest : public testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    if (!is_nccl()) return;
+    const std::string lacks = WhatNcclLacks(size());
+    if (!lacks.empty()) GTEST_SKIP() << lacks;
+  }
+
+  bool is_nccl() const { return GetParam().backend == "nccl"; }
   int size() const { return GetParam().size; }
 
   // `body` for each rank, on a thread of its own.
@@ -328,6 +388,7 @@ TEST_P(CollectiveTest, AGroupThatWasAbortedDoesNothingMore) {
 
 TEST_P(CollectiveTest, ARankThatGoesAwayFailsTheOthers) {
   if (size() == 1) GTEST_SKIP() << "there are no others";
+  if (is_nccl()) GTEST_SKIP() << "by NCCL it is the group's interrupt that says so";
   OnAllRanks([&](Collective& group) {
     std::vector<float> values(100000);
     ASSERT_EQ(group.Run(AllReduce(values, values)), absl::OkStatus());
@@ -375,10 +436,13 @@ TEST_P(CollectiveTest, WhoIsWaitedForInVainIsNamed) {
         }
         --left;
       },
-      std::chrono::milliseconds(200));
+      std::chrono::milliseconds(is_nccl() ? 2000 : 200));  // GPUs load code at its first use
 }
 
 std::vector<Case> Cases() {
+#if defined(MUSTER_NCCL)
+  return {{"nccl", 1}, {"nccl", 2}, {"nccl", 4}};  // the others are in a program without CUDA
+#endif
   std::vector<Case> cases = {{"single_rank", 1}, {"tcp", 1}};
   for (const int size : {2, 3, 4, 5}) {
     for (const char* backend : {"in_process", "tcp", "shared_memory"}) cases.push_back({backend, size});

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/logging.h"
-#include "collective/native.h"
 #include "collective/peer_links.h"
 
 namespace muster {
@@ -11,6 +10,8 @@ namespace {
 
 // Those who are to meet are there, and wait for each other.
 constexpr Duration kMeetingTimeout = std::chrono::seconds(5);
+// Their GPUs look at each other and at the network before.
+constexpr Duration kGpuMeetingTimeout = std::chrono::minutes(1);
 
 std::unique_ptr<RendezvousServer> MakeServer(const ElasticGroupOptions& options, PeerListener& listener) {
   if (options.all.rank != 0) return nullptr;
@@ -23,11 +24,24 @@ std::unique_ptr<RendezvousServer> MakeServer(const ElasticGroupOptions& options,
 
 RendezvousClientOptions ClientOptions(const ElasticGroupOptions& options, const PeerListener& listener) {
   RendezvousClientOptions client{.all = options.all,
+                                 .view = options.view,
                                  .incarnation = options.incarnation,
                                  .connect_timeout = options.connect_timeout,
                                  .return_timeout = options.operation_timeout};
-  if (options.all.rank == 0) client.all.members[0].address = listener.address();
+  if (options.all.rank == 0) {
+    GroupMember& own = client.all.members[0];
+    own.address = listener.address();
+    if (options.view != nullptr) own.where = [&listener] { return listener.address(); };
+  }
   return client;
+}
+
+ElasticGroupOptions WithWhereabouts(ElasticGroupOptions options) {
+  if (options.view == nullptr) return options;
+  for (GroupMember& member : options.all.members) {
+    member.where = [view = options.view, task = member.task] { return view->Address(task); };
+  }
+  return options;
 }
 
 // Whether it is worth while to try again with another group.
@@ -38,10 +52,15 @@ bool IsOver(const absl::Status& status) {
 }  // namespace
 
 ElasticGroup::ElasticGroup(ElasticGroupOptions options, std::unique_ptr<PeerListener> listener)
-    : options_(std::move(options)),
+    : options_(WithWhereabouts(std::move(options))),
       listener_(std::move(listener)),
       server_(MakeServer(options_, *listener_)),
-      client_(ClientOptions(options_, *listener_), listener_->tls()) {}
+      client_(ClientOptions(options_, *listener_), listener_->tls()),
+      gpus_(options_.gpus) {
+  if (options_.view == nullptr) return;
+  follower_.emplace(options_.view.get(), options_.bind_host, listener_->address(),
+                    [this](const std::string& address) { return listener_->ListenAlso(address); });
+}
 
 ElasticGroup::~ElasticGroup() = default;
 
@@ -49,6 +68,7 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
   while (true) {
     before_ = traffic();
     group_ = nullptr;
+    is_by_gpus_ = false;
     interrupt_ = std::make_shared<Interrupt>();
     MUSTER_ASSIGN_OR_RETURN(const RankOrders orders,
                             client_.Join(parameters, std::exchange(unreachable_, {}), interrupt_));
@@ -66,16 +86,33 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
                          .operation_timeout = options_.operation_timeout,
                          .shares_memory = options_.shares_memory};
     for (const int rank : ranks_) native.identity.members.push_back(options_.all.members[rank]);
-    auto group = MakeNative(native, *listener_, *interrupt_);
+    absl::StatusOr<ChosenGroup> group;
+    auto met = MakeNative(native, *listener_, *interrupt_);
+    if (met.ok()) {
+      group = UseGpus(*std::move(met), native);
+      if (absl::IsFailedPrecondition(group.status())) client_.Fail(std::string(group.status().message()));
+    } else {
+      group = met.status();
+    }
     if (group.ok()) {
       client_.HasMet();
-      group_ = *std::move(group);
+      group_ = std::move(group->group);
+      is_by_gpus_ = group->is_by_gpus;
       return place;
     }
     const absl::Status left = Leave(group.status());
     if (!absl::IsCancelled(left)) return left;
     spdlog::warn("{}", std::string(left.message()));
   }
+}
+
+absl::StatusOr<ChosenGroup> ElasticGroup::UseGpus(std::unique_ptr<Collective> met,
+                                                  const NativeOptions& native) {
+  GpuGroupOptions options{.rank = native.identity.rank,
+                          .connect_timeout = std::min(kGpuMeetingTimeout, options_.operation_timeout),
+                          .operation_timeout = options_.operation_timeout};
+  for (const GroupMember& member : native.identity.members) options.names.push_back(Describe(member));
+  return PreferGpus(std::move(met), gpus_, options, *interrupt_);
 }
 
 absl::Status ElasticGroup::Run(const Operation& operation) {
@@ -105,7 +142,10 @@ Traffic ElasticGroup::traffic() const {
 absl::Status ElasticGroup::Leave(const absl::Status& why) {
   if (why.ok() || !IsOver(why)) return why;
   if (const std::optional<int> position = UnreachablePosition(why)) unreachable_ = ranks_[*position];
-  return client_.Explain(why);
+  const absl::Status explanation = client_.Explain(why);
+  // If no rank is known to have gone, it is NCCL that failed, as it would in the next group.
+  if (is_by_gpus_ && !interrupt_->is_set()) gpus_.GiveUp(std::string(why.message()));
+  return explanation;
 }
 
 }  // namespace muster

@@ -1,13 +1,17 @@
-// ElasticGroup: the native group of an allreduce job, made anew of those who are left or have come whenever a
-// rank is lost or returns.
+// ElasticGroup: the group of an allreduce job, made anew of those who are left or have come whenever a rank
+// is lost or returns. Its ranks meet as a native group; if they can, they go on by their GPUs.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "cluster/cluster_view.h"
+#include "cluster/listening.h"
 #include "cluster/rendezvous.h"
 #include "collective/collective.h"
+#include "collective/gpu_group.h"
+#include "collective/native.h"
 #include "collective/peer_listener.h"
 #include "collective/rendezvous_client.h"
 #include "collective/rendezvous_server.h"
@@ -15,12 +19,15 @@
 namespace muster {
 
 struct ElasticGroupOptions {
-  GroupIdentity all;  // the job's ranks; generation: of the cluster
+  GroupIdentity all;                        // the job's ranks; generation: of the cluster
+  std::shared_ptr<const ClusterView> view;  // null: all stay where they are
+  std::string bind_host;                    // where this rank listens; empty: at its address
   uint64_t incarnation = 0;
   int min_ranks = 1;  // a group has at least so many
   Duration connect_timeout = std::chrono::minutes(5);
   Duration operation_timeout = std::chrono::minutes(10);  // also how long too few wait for others
   bool shares_memory = true;
+  GpuPreference gpus;
 };
 
 /// This rank in a group.
@@ -41,7 +48,7 @@ class ElasticGroup {
 
   /// Leaves the group there was, with these parameters, if this rank has any, and waits until it is one of
   /// another. DeadlineExceeded: there are too few for too long; the text names who is missing. Otherwise as
-  /// RendezvousClient and MakeNative fail.
+  /// RendezvousClient, MakeNative and PreferGpus fail.
   absl::StatusOr<GroupPlace> Join(std::optional<ParametersVersion> parameters);
 
   /// As those of Collective.
@@ -62,16 +69,20 @@ class ElasticGroup {
   Traffic traffic() const;
 
  private:
+  absl::StatusOr<ChosenGroup> UseGpus(std::unique_ptr<Collective> met, const NativeOptions& native);
   absl::Status Leave(const absl::Status& why);
 
   const ElasticGroupOptions options_;
   const std::unique_ptr<PeerListener> listener_;
+  std::optional<ListenerFollower> follower_;
   std::unique_ptr<RendezvousServer> server_;  // rank 0's
   RendezvousClient client_;
+  GpuPreference gpus_;
   std::vector<int> ranks_;                // of the job: those in the group
   std::optional<int> unreachable_;        // of the job, in that group
   std::shared_ptr<Interrupt> interrupt_;  // the group's
   std::unique_ptr<Collective> group_;
+  bool is_by_gpus_ = false;
   Traffic before_;  // through earlier groups
 };
 

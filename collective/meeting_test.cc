@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <string>
@@ -15,6 +16,8 @@
 #include "collective/message_stream.h"
 #include "collective/native.h"
 #include "collective/rendezvous_server.h"
+#include "tests/support/fault_hosts.h"
+#include "tests/support/free_port.h"
 
 namespace muster {
 namespace {
@@ -169,6 +172,22 @@ TEST_F(MeetingTest, AnotherTasksCertificateIsNotTaken) {
   const absl::Status dials = MeetBoth(std::chrono::milliseconds(500))[1];
   EXPECT_TRUE(absl::IsPermissionDenied(dials)) << dials;
   EXPECT_THAT(std::string(dials.message()), HasSubstr("worker-0"));
+}
+
+TEST_F(MeetingTest, ARankListensWhereItHasMovedToAndIsDialedThere) {
+  Listen(/*with_tls=*/true);
+  const std::string moved = FreeAddress("127.0.0.2");
+  ASSERT_EQ(ranks_[0].listener->ListenAlso(moved), absl::OkStatus());
+  EXPECT_EQ(ranks_[0].listener->address(), moved);
+  // At first, where nobody answers; then, where another task has come to be; then, where it is.
+  const BlackHole nowhere;
+  const auto other = *PeerListener::Listen("127.0.0.1:0", Tls(5));
+  std::atomic<int> asked = 0;
+  ranks_[1].identity.members[0].where = [&] {
+    const int times = ++asked;
+    return times < 3 ? "127.0.0.1:" + std::to_string(nowhere.port()) : times < 6 ? other->address() : moved;
+  };
+  EXPECT_EQ(MeetBoth(), std::vector<absl::Status>(2));
 }
 
 // A connected socket, to the listener of rank 0.

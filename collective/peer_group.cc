@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "collective/parts.h"
@@ -12,7 +13,12 @@ namespace {
 
 // Up to so many bytes all of the range is exchanged at once. Measured: bench/RESULTS.md.
 constexpr size_t kDoublingBytes = 64 << 10;
-constexpr size_t kScratchFloats = 64 << 10;  // of what is added as it comes: stays in cache
+// What is sent, but not received yet, lies in the kernel: while that is little, it stays in cache. By that
+// much a rank of a ring is ahead with sending of what it has received, as all are; more is in flight only
+// between hosts that are far away.
+constexpr int64_t kMostAhead = 384 << 10;
+constexpr Duration kNear = std::chrono::milliseconds(1);  // there and back
+constexpr size_t kScratchFloats = 64 << 10;               // of what is added as it comes: stays in cache
 
 int Modulo(int value, int count) { return ((value % count) + count) % count; }
 
@@ -52,9 +58,14 @@ class ChainFlow final : public Flow {
 
 // Rounds in which each rank sends the part that it received in the one before: at first its own. In round t
 // part index - t leaves and part index - t - 1 comes.
+//
+// A rank that is too far ahead receives before it sends more. All together have received what all have sent,
+// so that one of them is not ahead when nothing is on its way; and who waits for something to pass on has
+// sent more than it has received, by its own part: that one can send.
 class RingFlow : public Flow {
  public:
-  RingFlow(int index, int count, int rounds) : index_(index), count_(count), rounds_(rounds) {}
+  RingFlow(int index, int count, int rounds, int64_t most_ahead)
+      : index_(index), count_(count), rounds_(rounds), most_ahead_(most_ahead) {}
 
   std::span<const std::byte> ToSend() override {
     SkipEmpty();
@@ -64,10 +75,13 @@ class RingFlow : public Flow {
     if (send_round_ > 0 && send_round_ - 1 >= receive_round_) {
       end = send_round_ - 1 == receive_round_ ? processed_ : 0;
     }
-    return part.subspan(sent_, end - sent_);
+    if (receive_round_ == rounds_) return part.subspan(sent_, end - sent_);
+    const auto may_be_sent = static_cast<size_t>(std::max<int64_t>(0, most_ahead_ - ahead_));
+    return part.subspan(sent_, std::min(end - sent_, may_be_sent));
   }
   void Sent(size_t bytes) override {
     sent_ += bytes;
+    ahead_ += static_cast<int64_t>(bytes);
     SkipEmpty();
   }
   bool is_done() const override { return send_round_ == rounds_ && receive_round_ == rounds_; }
@@ -85,6 +99,7 @@ class RingFlow : public Flow {
   // Of the part that comes in this round, so many bytes more may go on.
   void Process(size_t bytes) {
     processed_ += bytes;
+    ahead_ -= static_cast<int64_t>(bytes);
     SkipEmpty();
   }
 
@@ -103,8 +118,10 @@ class RingFlow : public Flow {
 
  private:
   const int index_, count_, rounds_;
+  const int64_t most_ahead_;
   int send_round_ = 0, receive_round_ = 0;
   size_t sent_ = 0, processed_ = 0;  // bytes of the part of the round
+  int64_t ahead_ = 0;                // bytes that are sent, less those that are received
 };
 
 // In the first n - 1 rounds a part is added to on its way, and is whole with the last one; in as many more it
@@ -112,8 +129,8 @@ class RingFlow : public Flow {
 class RingSumFlow final : public RingFlow {
  public:
   RingSumFlow(int index, int count, std::span<const float> input, std::span<float> output,
-              std::span<float> scratch)
-      : RingFlow(index, count, 2 * (count - 1)),
+              std::span<float> scratch, int64_t most_ahead)
+      : RingFlow(index, count, 2 * (count - 1), most_ahead),
         count_(count),
         input_(input),
         output_(output),
@@ -167,8 +184,8 @@ class RingSumFlow final : public RingFlow {
 // Each rank's block goes round once.
 class RingGatherFlow final : public RingFlow {
  public:
-  RingGatherFlow(int index, int count, std::span<std::byte> blocks)
-      : RingFlow(index, count, count - 1), blocks_(blocks), block_bytes_(blocks.size() / count) {
+  RingGatherFlow(int index, int count, std::span<std::byte> blocks, int64_t most_ahead)
+      : RingFlow(index, count, count - 1, most_ahead), blocks_(blocks), block_bytes_(blocks.size() / count) {
     SkipEmpty();
   }
   std::span<std::byte> Room() override {
@@ -242,13 +259,17 @@ absl::Status PeerGroup::Double(std::span<float> values) {
   return has_follower ? Swap(index_ + doubled, std::as_bytes(values), {}) : absl::OkStatus();
 }
 
+int64_t PeerGroup::MostAhead() const {
+  return links_.RoundTrip(ranks_[Modulo(index_ + 1, size())]) < kNear ? kMostAhead : INT64_MAX / 2;
+}
+
 absl::Status PeerGroup::AllReduce(std::span<const float> input, std::span<float> output) {
   if (size() == 1 || input.size_bytes() <= kDoublingBytes) {
     if (input.data() != output.data()) std::copy(input.begin(), input.end(), output.begin());
     return size() == 1 ? absl::OkStatus() : Double(output);
   }
   if (scratch_.size() < kScratchFloats) scratch_.resize(kScratchFloats);
-  RingSumFlow flow(index_, size(), input, output, std::span(scratch_).first(kScratchFloats));
+  RingSumFlow flow(index_, size(), input, output, std::span(scratch_).first(kScratchFloats), MostAhead());
   return links_.Drive(flow, ranks_[Modulo(index_ + 1, size())], ranks_[Modulo(index_ - 1, size())]);
 }
 
@@ -263,7 +284,7 @@ absl::Status PeerGroup::AllGather(std::span<const std::byte> input, std::span<st
   MUSTER_CHECK(output.size() == input.size() * ranks_.size());
   std::copy(input.begin(), input.end(), output.begin() + static_cast<ptrdiff_t>(index_ * input.size()));
   if (size() == 1) return absl::OkStatus();
-  RingGatherFlow flow(index_, size(), output);
+  RingGatherFlow flow(index_, size(), output, MostAhead());
   return links_.Drive(flow, ranks_[Modulo(index_ + 1, size())], ranks_[Modulo(index_ - 1, size())]);
 }
 

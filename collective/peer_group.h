@@ -35,6 +35,7 @@ class PeerGroup {
 
  private:
   absl::Status Double(std::span<float> values);
+  int64_t MostAhead() const;
   absl::Status Swap(int with, std::span<const std::byte> send, std::span<std::byte> receive);
 
   PeerLinks& links_;

@@ -11,15 +11,17 @@
 #include <thread>
 
 #include "base/logging.h"
+#include "cluster/listening.h"
 
 namespace muster {
 namespace {
 
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kMaxPending = 256;
 constexpr Duration kHelloTimeout = std::chrono::seconds(10);
 constexpr Duration kAcceptAgain = std::chrono::milliseconds(10);
 constexpr Duration kRedial = std::chrono::milliseconds(50);
+constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // at the address that is dialed
 // The kernel would wait ever longer before it tries again.
 constexpr Duration kDialTimeout = std::chrono::seconds(2);
 
@@ -28,9 +30,9 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-absl::StatusOr<Addresses> Resolve(const std::string& address, int flags) {
+absl::StatusOr<Addresses> Resolve(const std::string& address) {
   const std::string host = HostOfAddress(address), port = address.substr(address.rfind(':') + 1);
-  const addrinfo hints{.ai_flags = flags | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+  const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* list = nullptr;
   const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
   if (error != 0) return Unavailable("%s: %s", address, ::gai_strerror(error));
@@ -47,14 +49,21 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
                                                      const collective::PeerHello& hello,
                                                      const TlsContext* tls, TimePoint deadline,
                                                      const Interrupt& interrupt) {
-  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(member.address, 0));
+  const std::string address = member.Address();
+  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(address));
   UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid() || (::connect(fd.get(), list->ai_addr, list->ai_addrlen) != 0 && errno != EINPROGRESS)) {
     return Unavailable("%s", std::strerror(errno));
   }
   MUSTER_ASSIGN_OR_RETURN(auto stream, OpenPeerStream(std::move(fd), tls, StreamEnd::kDialed));
-  const absl::Status connects =
-      AwaitStream(*stream, POLLOUT, std::min(deadline, Now() + kDialTimeout), interrupt);
+  const auto await = [&](const PeerStream& on, short events, TimePoint until) {
+    while (true) {
+      const absl::Status status = AwaitStream(on, events, std::min(until, Now() + kLookEvery), interrupt);
+      if (!absl::IsDeadlineExceeded(status) || Now() >= until) return status;
+      if (member.Address() != address) return Unavailable("it has another address now");
+    }
+  };
+  const absl::Status connects = await(*stream, POLLOUT, std::min(deadline, Now() + kDialTimeout));
   if (absl::IsDeadlineExceeded(connects)) return Unavailable("%s", std::string(connects.message()));
   MUSTER_RETURN_IF_ERROR(connects);
   int error = 0;
@@ -64,13 +73,17 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
   while (true) {
     MUSTER_ASSIGN_OR_RETURN(const bool has_greeted, stream->Greet());
     if (has_greeted) break;
-    MUSTER_RETURN_IF_ERROR(AwaitStream(*stream, stream->events_to_receive(), deadline, interrupt));
+    MUSTER_RETURN_IF_ERROR(await(*stream, stream->events_to_receive(), deadline));
   }
   MUSTER_RETURN_IF_ERROR(stream->CheckPeerName(TlsName(member.task)));
   MessageStream messages(std::move(stream));
   MUSTER_RETURN_IF_ERROR(messages.Send(hello, deadline, interrupt));
   collective::PeerHelloReply reply;
-  MUSTER_RETURN_IF_ERROR(messages.Await(reply, deadline, interrupt));
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(const bool is_whole, messages.Receive(reply));
+    if (is_whole) break;
+    MUSTER_RETURN_IF_ERROR(await(messages.stream(), messages.stream().events_to_receive(), deadline));
+  }
   if (!reply.refusal().empty()) return FailedPrecondition("%s", reply.refusal());
   return messages.Release();
 }
@@ -78,7 +91,7 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
 }  // namespace
 
 std::string Describe(const GroupMember& member) {
-  return absl::StrFormat("%s (%s)", TaskName(member.task), member.address);
+  return absl::StrFormat("%s (%s)", TaskName(member.task), member.Address());
 }
 
 collective::PeerHello MakeHello(const GroupIdentity& ours) {
@@ -107,17 +120,11 @@ std::string Refusal(const GroupIdentity& ours, const collective::PeerHello& thei
 
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Listen(const std::string& address,
                                                                    std::shared_ptr<TlsContext> tls) {
-  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(address, AI_PASSIVE));
-  UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, ListenTcp(address));
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
-  if (!fd.valid() || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-      ::bind(fd.get(), list->ai_addr, list->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     const int error = errno;
-    if (error == EADDRINUSE)
-      return AlreadyExists("cannot listen on %s: another process has the port", address);
     return ErrnoError(error, "listening at " + address);
   }
   const uint16_t port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
@@ -127,21 +134,41 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Listen(const std::st
 }
 
 PeerListener::PeerListener(UniqueFd socket, std::string address, std::shared_ptr<TlsContext> tls)
-    : socket_(std::move(socket)),
-      address_(std::move(address)),
-      tls_(std::move(tls)),
-      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+    : tls_(std::move(tls)), address_(std::move(address)) {
+  new_sockets_.push_back(std::move(socket));
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
 
 PeerListener::~PeerListener() {
   thread_.request_stop();
-  stop_.Set();
+  wake_.Set();
+}
+
+absl::Status PeerListener::ListenAlso(const std::string& address) {
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd socket, ListenTcp(address));
+  const std::lock_guard lock(mutex_);
+  new_sockets_.push_back(std::move(socket));
+  address_ = address;
+  wake_.Set();
+  return absl::OkStatus();
+}
+
+void PeerListener::TakeSockets() {
+  wake_.Clear();
+  const std::lock_guard lock(mutex_);
+  for (UniqueFd& socket : new_sockets_) sockets_.push_back(std::move(socket));
+  new_sockets_.clear();
 }
 
 void PeerListener::Run(const std::stop_token& stop) {
-  while (!stop.stop_requested()) {
-    std::vector<pollfd> fds = {{.fd = stop_.fd(), .events = POLLIN, .revents = 0}};
+  while (true) {
+    TakeSockets();  // clears wake_, which a stop sets too: so it is asked for after that
+    if (stop.stop_requested()) return;
+    std::vector<pollfd> fds = {{.fd = wake_.fd(), .events = POLLIN, .revents = 0}};
     const bool has_room = pending_.size() < kMaxPending;
-    fds.push_back({.fd = has_room ? socket_.get() : -1, .events = POLLIN, .revents = 0});
+    for (const UniqueFd& socket : sockets_) {
+      fds.push_back({.fd = has_room ? socket.get() : -1, .events = POLLIN, .revents = 0});
+    }
     TimePoint wake = Now() + std::chrono::hours(1);
     for (Pending& pending : pending_) {
       const PeerStream& stream = pending.messages.stream();
@@ -150,13 +177,13 @@ void PeerListener::Run(const std::stop_token& stop) {
     }
     (void)::poll(fds.data(), fds.size(), pending_.empty() ? -1 : MillisecondsUntil(wake));
     std::erase_if(pending_, [&](Pending& pending) { return !GoOn(pending) || Now() >= pending.deadline; });
-    AcceptPending();
+    for (const UniqueFd& socket : sockets_) AcceptPending(socket);
   }
 }
 
-void PeerListener::AcceptPending() {
+void PeerListener::AcceptPending(const UniqueFd& socket) {
   while (pending_.size() < kMaxPending) {
-    UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
       // Out of descriptors or memory: poll would come back at once.
       if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
@@ -251,10 +278,12 @@ absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupMember& member,
     auto stream = DialOnce(member, hello, tls, deadline, interrupt);
     if (stream.ok()) return stream;
     const absl::Status& status = stream.status();
+    // Whoever listens there may be about to move away, or the member be there no more.
+    const bool may_change = member.where && absl::IsPermissionDenied(status);
     if (absl::IsFailedPrecondition(status)) {
       return FailedPrecondition("refused by %s: %s", Describe(member), std::string(status.message()));
     }
-    if (!absl::IsUnavailable(status)) return Annotate(status, Describe(member));
+    if (!absl::IsUnavailable(status) && !may_change) return Annotate(status, Describe(member));
     if (Now() >= deadline) {
       return Unavailable("%s cannot be reached: %s", Describe(member), std::string(status.message()));
     }

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/wake.h"
 #include "cluster/cluster_spec.h"
 #include "collective/interrupt.h"
 #include "collective/message_stream.h"
@@ -24,7 +25,9 @@ namespace muster {
 /// A rank of a group.
 struct GroupMember {
   TaskId task;
-  std::string address;  // "host:port"
+  std::string address;                      // "host:port"
+  std::function<std::string()> where = {};  // it is now; any thread. Empty: it stays at `address`
+  std::string Address() const { return where ? where() : address; }
 };
 
 /// What a rank says of itself and its group, and expects of the others.
@@ -55,8 +58,14 @@ class PeerListener {
                                                               std::shared_ptr<TlsContext> tls);
   ~PeerListener();
 
-  /// With the port that it has, if 0 was asked for.
-  const std::string& address() const { return address_; }
+  /// Listens there as well. Fails as Listen does.
+  absl::Status ListenAlso(const std::string& address);
+
+  /// Where it listens since the last of both, with the port that it has, if 0 was asked for.
+  std::string address() const {
+    const std::lock_guard lock(mutex_);
+    return address_;
+  }
   const std::shared_ptr<TlsContext>& tls() const { return tls_; }
 
   /// The connection that `rank` has dialed, or dials until `deadline`. FailedPrecondition, here and there: it
@@ -78,17 +87,19 @@ class PeerListener {
   };
   PeerListener(UniqueFd socket, std::string address, std::shared_ptr<TlsContext> tls);
   void Run(const std::stop_token& stop);
-  void AcceptPending();
+  void TakeSockets();
+  void AcceptPending(const UniqueFd& socket);
   bool GoOn(Pending& pending);
   void Arrive(Pending& pending, collective::PeerHello hello);
 
-  const UniqueFd socket_;
-  const std::string address_;
   const std::shared_ptr<TlsContext> tls_;
-  Interrupt stop_;
-  std::list<Pending> pending_;  // the thread's
+  Wake wake_;
+  std::vector<UniqueFd> sockets_;  // the thread's
+  std::list<Pending> pending_;     // likewise
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the following
+  std::string address_;
+  std::vector<UniqueFd> new_sockets_;
   std::condition_variable has_arrived_;
   std::map<uint32_t, Arrival> arrivals_;  // by rank: the last one
   std::function<void(Arrival)> to_rendezvous_;
@@ -97,8 +108,8 @@ class PeerListener {
 };
 
 /// A connection to `member`, which has answered this hello; tried again until `deadline`. FailedPrecondition:
-/// it has refused it; PermissionDenied: another task listens there; Unavailable: it cannot be reached;
-/// DeadlineExceeded: it can, but does not answer; Cancelled by `interrupt`.
+/// it has refused it; PermissionDenied: another task listens there, for good; Unavailable: it cannot be
+/// reached; DeadlineExceeded: it can, but does not answer; Cancelled by `interrupt`.
 absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupMember& member,
                                                  const collective::PeerHello& hello, const TlsContext* tls,
                                                  TimePoint deadline, const Interrupt& interrupt);

@@ -207,6 +207,13 @@ Duration SilenceOf(const PeerStream& stream) {
   return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv));
 }
 
+Duration RoundTripOf(const PeerStream& stream) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(stream.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return Duration::zero();
+  return std::chrono::microseconds(info.tcpi_rtt);
+}
+
 absl::StatusOr<std::unique_ptr<PeerStream>> OpenPeerStream(UniqueFd socket, const TlsContext* tls,
                                                            StreamEnd end) {
   const int on = 1, seconds = 1, probes = 60;  // it is SilenceOf that counts

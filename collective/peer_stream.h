@@ -40,6 +40,9 @@ class PeerStream {
 /// second.
 Duration SilenceOf(const PeerStream& stream);
 
+/// Until the kernel at the other end has acknowledged something, on average, queues included.
+Duration RoundTripOf(const PeerStream& stream);
+
 /// What both ends of TLS need, read once.
 class TlsContext {
  public:

@@ -18,10 +18,10 @@ constexpr Duration kFarewell = std::chrono::seconds(2);
 }  // namespace
 
 RendezvousClient::RendezvousClient(RendezvousClientOptions options, std::shared_ptr<TlsContext> tls)
-    : options_(std::move(options)),
-      tls_(std::move(tls)),
-      process_(RandomSeed()),
-      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+    : options_(std::move(options)), tls_(std::move(tls)), process_(RandomSeed()) {
+  if (options_.view != nullptr) watch_.emplace(options_.view->OnChange([this] { wake_.Set(); }));
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
 
 RendezvousClient::~RendezvousClient() {
   thread_.request_stop();
@@ -80,6 +80,12 @@ absl::Status RendezvousClient::Explain(const absl::Status& status) const {
   return Cancelled("%s", why_.empty() ? std::string(status.message()) : why_);
 }
 
+RendezvousClient::Place RendezvousClient::PlaceNow() const {
+  Place place{.there = options_.all.members.front().Address(), .own = ""};
+  if (options_.view != nullptr) place.own = options_.view->Address(options_.view->own());
+  return place;
+}
+
 void RendezvousClient::Run(const std::stop_token& stop) {
   const GroupMember& there = options_.all.members.front();
   bool has_connected = false;
@@ -94,10 +100,11 @@ void RendezvousClient::Run(const std::stop_token& stop) {
     hello.set_incarnation(options_.incarnation);
     hello.set_process(process_);
     const Duration timeout = has_connected ? options_.return_timeout : options_.connect_timeout;
+    const Place place = PlaceNow();
     auto stream = Dial(there, hello, tls_.get(), std::min(Now() + kAttempt, lost_since + timeout), stop_);
     if (stream.ok()) {
       has_connected = true;
-      Talk(MessageStream(*std::move(stream)), stop);
+      Talk(MessageStream(*std::move(stream)), place, stop);
       lost_since = Now();
     } else if (absl::IsFailedPrecondition(stream.status()) || absl::IsPermissionDenied(stream.status())) {
       End(stream.status());
@@ -108,7 +115,7 @@ void RendezvousClient::Run(const std::stop_token& stop) {
 }
 
 // Until one of both ends it.
-void RendezvousClient::Talk(MessageStream messages, const std::stop_token& stop) {
+void RendezvousClient::Talk(MessageStream messages, const Place& place, const std::stop_token& stop) {
   TimePoint heard = Now(), heartbeat = Now();
   while (!stop.stop_requested()) {
     {
@@ -136,6 +143,8 @@ void RendezvousClient::Talk(MessageStream messages, const std::stop_token& stop)
       heard = Now();
       Obey(orders);
     }
+    // TCP would notice it much later.
+    if (PlaceNow() != place) return Lose("one of both ends has another address now");
     if (Now() - heard >= kSilence) {
       return Lose(absl::StrFormat("nothing was heard of it for %s", FormatAge(kSilence)));
     }

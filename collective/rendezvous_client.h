@@ -8,14 +8,16 @@
 #include <optional>
 #include <thread>
 
+#include "base/wake.h"
+#include "cluster/cluster_view.h"
 #include "cluster/rendezvous.h"
 #include "collective/peer_listener.h"
-#include "collective/wake.h"
 
 namespace muster {
 
 struct RendezvousClientOptions {
-  GroupIdentity all;  // the job's ranks; members[0] is where the rendezvous is reached
+  GroupIdentity all;                        // the job's ranks; members[0] is where the rendezvous is reached
+  std::shared_ptr<const ClusterView> view;  // null: all stay where they are
   uint64_t incarnation = 0;
   Duration connect_timeout = std::chrono::minutes(5);  // at first
   Duration return_timeout = std::chrono::minutes(10);  // when it has been lost
@@ -51,8 +53,14 @@ class RendezvousClient {
   absl::Status Explain(const absl::Status& status) const;
 
  private:
+  // Both ends of a connection to the rendezvous: their addresses.
+  struct Place {
+    std::string there, own;
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+  Place PlaceNow() const;
   void Run(const std::stop_token& stop);
-  void Talk(MessageStream messages, const std::stop_token& stop);
+  void Talk(MessageStream messages, const Place& place, const std::stop_token& stop);
   collective::RankReport MakeReport();
   void Obey(const collective::GroupOrders& orders);
   void Lose(const std::string& why);
@@ -78,6 +86,7 @@ class RendezvousClient {
   absl::StatusCode end_code_ = absl::StatusCode::kOk;
   std::string end_;
 
+  std::optional<ClusterView::Watch> watch_;
   std::jthread thread_;  // the last member: it uses the others
 };
 

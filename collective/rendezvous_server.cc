@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/logging.h"
-#include "collective/wake.h"
+#include "base/wake.h"
 
 namespace muster {
 namespace {
@@ -190,6 +190,7 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
   }
   if (is_known && present->process == hello.process()) {
     connections_.erase(present);
+    rendezvous_.Disconnect(rank, "it has connected anew", Now());
   } else if (is_known) {
     present->is_replaced = true;
     present->version = 0;

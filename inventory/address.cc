@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -103,6 +104,30 @@ absl::StatusOr<AddressBlock> ParseAddressBlock(const std::string& text) {
   }
   block.prefix_bits = *bits;
   return block;
+}
+
+std::vector<std::string> AddressesIn(const AddressBlock& block) {
+  const bool is_ipv4 = IsIpv4(block.address);
+  const int family = is_ipv4 ? AF_INET : AF_INET6;
+  const int address_bits = is_ipv4 ? 32 : 128;
+  const int host_bits = address_bits - block.prefix_bits;
+  std::array<unsigned char, 16> bytes{};
+  MUSTER_CHECK(::inet_pton(family, block.address.c_str(), bytes.data()) == 1, block.address);
+  // Blocks are small: only the last bytes differ.
+  unsigned char* const last = bytes.data() + address_bits / 8;
+  const auto low_bits = [&] { return (last[-3] << 16) + (last[-2] << 8) + last[-1]; };
+  const int first = low_bits() >> host_bits << host_bits;
+  const int count = 1 << host_bits;
+  const int edge = is_ipv4 && host_bits >= 2 ? 1 : 0;
+  std::vector<std::string> addresses;
+  addresses.reserve(count);
+  for (int i = first + edge; i < first + count - edge; ++i) {
+    for (int byte = 1; byte <= 3; ++byte) last[-byte] = static_cast<unsigned char>(i >> 8 * (byte - 1));
+    char text[INET6_ADDRSTRLEN];
+    MUSTER_CHECK(::inet_ntop(family, bytes.data(), text, sizeof text) != nullptr);
+    addresses.emplace_back(text);
+  }
+  return addresses;
 }
 
 }  // namespace muster

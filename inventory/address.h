@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -30,5 +31,8 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
 /// `address/bits`, or one address. Errors have no position.
 absl::StatusOr<AddressBlock> ParseAddressBlock(const std::string& text);
+
+/// All addresses of a block, as literals, but for those of an IPv4 network itself and for broadcast.
+std::vector<std::string> AddressesIn(const AddressBlock& block);
 
 }  // namespace muster

@@ -250,5 +250,16 @@ TEST(Inventory, ReadsAFileAndNamesItInErrors) {
               HasSubstr("No such file"));
 }
 
+TEST(AddressesIn, AreAllThatAHostMayHave) {
+  EXPECT_THAT(AddressesIn({"10.1.2.77", 30}), ElementsAre("10.1.2.77", "10.1.2.78"));
+  EXPECT_THAT(AddressesIn({"10.1.2.3", 31}), ElementsAre("10.1.2.2", "10.1.2.3"));
+  EXPECT_THAT(AddressesIn({"10.1.2.3", 32}), ElementsAre("10.1.2.3"));
+  EXPECT_THAT(AddressesIn({"fd00::fffe", 127}), ElementsAre("fd00::fffe", "fd00::ffff"));
+  const std::vector<std::string> many = AddressesIn({"10.1.255.9", 16});
+  EXPECT_EQ(many.size(), 65534u);
+  EXPECT_EQ(many.front(), "10.1.0.1");
+  EXPECT_EQ(many.back(), "10.1.255.254");
+}
+
 }  // namespace
 }  // namespace muster

@@ -269,8 +269,9 @@ absl::Status CheckModelOrProgram(const YamlNode& root, const Model* model, Job* 
   }
   const std::vector<std::string> foreign_keys =
       model != nullptr ? std::vector<std::string>{"files", "flags"}
-                       : std::vector<std::string>{"variant", "hidden",     "strategy",   "update",
-                                                  "train",   "checkpoint", "durability", "transport"};
+                       : std::vector<std::string>{"variant",    "hidden",         "strategy",   "update",
+                                                  "train",      "checkpoint",     "durability", "transport",
+                                                  "collective", "trusted_network"};
   for (const YamlNode& child : root.children) {
     if (std::find(foreign_keys.begin(), foreign_keys.end(), child.key) == foreign_keys.end()) continue;
     return child.KeyError(absl::StrFormat("%s means nothing with \"%s\"", Quoted(child.key),
@@ -415,11 +416,37 @@ absl::Status CheckParameterServers(const YamlNode& root, const Job& job) {
   return absl::OkStatus();
 }
 
+// How workers sum gradients, where they do.
+absl::Status CheckCollective(const YamlNode& root, const Job& job) {
+  if (!job.is_allreduce() && !job.is_hybrid()) {
+    for (const char* key : {"collective", "trusted_network"}) {
+      if (const YamlNode* given = root.Find(key); given != nullptr) {
+        return given->KeyError(absl::StrFormat("\"%s\" is for `strategy: allreduce` or `hybrid`", key));
+      }
+    }
+  }
+  const std::string device = job.train.device.value_or("auto");
+  if (job.collective != "nccl" || device == "auto" || device.starts_with("cuda")) return absl::OkStatus();
+  return root.Find("collective")
+      ->Error("`nccl` is for GPUs: it does not go with " + Quoted(device) + ", the device of \"train\"");
+}
+
+// Where the file asks for NCCL, if it does. What the hosts have decides the rest.
+std::optional<SourcePosition> NcclPosition(const YamlNode& root, const Job& job) {
+  if (job.collective == "nccl") return root.Find("collective")->position();
+  const bool reduces = job.is_allreduce() || job.is_hybrid();
+  if (!reduces || job.collective == "native" || !job.train.device.value_or("").starts_with("cuda")) {
+    return std::nullopt;
+  }
+  return root.Find("train")->Find("device")->position();
+}
+
 // What the parts of a model's job ask of each other.
 absl::Status CheckTraining(const YamlNode& root, const Model& model, const Job& job) {
   MUSTER_RETURN_IF_ERROR(job.is_allreduce() ? CheckAllReduce(root, model, job)
                                             : CheckParameterServers(root, job));
   if (job.is_hybrid()) MUSTER_RETURN_IF_ERROR(CheckHybrid(root, model, job));
+  MUSTER_RETURN_IF_ERROR(CheckCollective(root, job));
   const int contributors = job.worker.count + job.chief.count;
   if (job.update.aggregate.value_or(0) > contributors && !job.train.batch_size) {
     return root.Find("update")
@@ -488,6 +515,10 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   fields.Read("checkpoint", &job.checkpoint, ParseCheckpoint);
   fields.Read("durability", &durability, ParseDurability);
   fields.Read("transport", &job.tcp_only, YamlChoice<bool>("transport", {{"auto", false}, {"tcp", true}}));
+  fields.Read(
+      "collective", &job.collective,
+      YamlChoice<std::string>("collective", {{"auto", "auto"}, {"native", "native"}, {"nccl", "nccl"}}));
+  fields.Read("trusted_network", &job.trusted_network, YamlBoolean);
   fields.Read("program", &job.program, ParseProgram);
   fields.Read("files", &job.files, YamlOneOrMore("files", ParseProgramFile));
   fields.Read("flags", &job.tensorflow_flags,
@@ -522,6 +553,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   if (model != nullptr) {
     MUSTER_RETURN_IF_ERROR(CheckModelDetails(root, *model, job));
     MUSTER_RETURN_IF_ERROR(CheckTraining(root, *model, job));
+    job.nccl_position = NcclPosition(root, job);
   }
   return job;
 }

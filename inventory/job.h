@@ -14,6 +14,8 @@
 //     checkpoint: {every_steps: 200, keep: 3, buddy: true}
 //     durability: checkpoint          # checkpoint | journal | replicated
 //     transport: auto                 # auto | tcp
+//     collective: auto                # auto | native | nccl
+//     trusted_network: true           # NCCL may be used between hosts, without encryption
 //
 // What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
 // version of muster cannot do yet is refused, with its place, and never ignored.
@@ -144,8 +146,11 @@ struct Job {
   UpdateSpec update;
   TrainSpec train;
   std::optional<CheckpointSpec> checkpoint;
-  bool replicated = false;  // each part of the parameters is on two servers
-  bool tcp_only = false;    // also between tasks of one host
+  bool replicated = false;                // each part of the parameters is on two servers
+  bool tcp_only = false;                  // also between tasks of one host
+  std::optional<std::string> collective;  // of allreduce and hybrid: auto, native, nccl
+  bool trusted_network = false;           // nobody else can listen: what hosts exchange needs no encryption
+  std::optional<SourcePosition> nccl_position;  // of what asks for GPUs to be summed by NCCL
   // ... or any other program.
   std::vector<std::string> program;  // argv
   std::vector<ProgramFile> files;

@@ -435,6 +435,17 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ndurability: replicated\n",
        "5:1: \"durability\" is for parameter servers; with allreduce the workers' parameters come from each "
        "other"},
+      {model + "collective: nccl\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n",
+       "3:1: \"collective\" is for `strategy: allreduce` or `hybrid`"},
+      {model + "trusted_network: true\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n",
+       "3:1: \"trusted_network\" is for `strategy: allreduce` or `hybrid`"},
+      {model + "strategy: allreduce\ncollective: ncl\nreplicas: {worker: {count: 2}}\n",
+       "4:13: unknown collective \"ncl\"; did you mean \"nccl\"?"},
+      {model +
+           "strategy: allreduce\ncollective: nccl\ntrain: {device: cpu}\nreplicas: {worker: {count: 2}}\n",
+       "4:13: `nccl` is for GPUs: it does not go with \"cpu\", the device of \"train\""},
+      {model + "strategy: allreduce\ntrusted_network: maybe\nreplicas: {worker: {count: 2}}\n",
+       "4:18: expected true or false, found \"maybe\""},
       {model + "replicas: {}\n", "3:11: \"worker\" is missing in replicas"},
       {model + "replicas: {workers: {count: 1}}\n",
        "3:12: unknown key \"workers\" in replicas; did you mean \"worker\"?"},

@@ -48,34 +48,79 @@ void LayoutOptimizer::Apply(std::span<const float> parameters, std::span<const f
                             UpdateScale scale, std::span<float> updated) {
   const size_t size = size_;
   MUSTER_CHECK(parameters.size() == size && gradient_sum.size() == size && updated.size() == size);
+  MUSTER_CHECK(is_whole());
+  keeps_slots_ = false;
   for (const Stretch& stretch : stretches_) {
     const size_t begin = stretch.range.begin, count = stretch.range.size();
     stretch.optimizer->Apply(parameters.subspan(begin, count), gradient_sum.subspan(begin, count), scale,
                              updated.subspan(begin, count));
   }
-  ClearPadding(updated);
+  ++updates_;
+  ClearPadding({0, size_}, updated);
 }
 
 void LayoutOptimizer::Apply(std::span<const float> parameters, GradientSource gradient_sum, UpdateScale scale,
                             std::span<float> updated) {
+  Begin(scale);
+  ApplyPart({0, size_}, parameters, gradient_sum, updated);
+}
+
+void LayoutOptimizer::Begin(UpdateScale scale, bool may_be_taken_back) {
+  MUSTER_CHECK(is_whole());
+  for (const Stretch& stretch : stretches_) stretch.optimizer->Begin(scale);
+  ++updates_;
+  applied_ = 0;
+  keeps_slots_ = may_be_taken_back;
+  if (!keeps_slots_ || !slots_before_.empty()) return;
+  for (int slot = 0; slot < slot_count(); ++slot) slots_before_.emplace_back(size_);
+}
+
+void LayoutOptimizer::ApplyPart(LayoutRange part, std::span<const float> parameters,
+                                GradientSource gradient_sum, std::span<float> updated) {
   constexpr int64_t kBlock = 16 << 10;  // floats: with what it is made of, in a core's second cache
-  const size_t size = size_;
-  MUSTER_CHECK(parameters.size() == size && updated.size() == size);
+  MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == size_ &&
+               static_cast<int64_t>(updated.size()) == size_);
+  MUSTER_CHECK(part.begin == applied_ && part.end >= part.begin && part.end <= size_);
   for (const Stretch& stretch : stretches_) {
-    stretch.optimizer->Begin(scale);
-    for (int64_t begin = stretch.range.begin; begin < stretch.range.end; begin += kBlock) {
-      const LayoutRange block{begin, std::min(begin + kBlock, stretch.range.end)};
+    const int64_t end = std::min(part.end, stretch.range.end);
+    for (int64_t begin = std::max(part.begin, stretch.range.begin); begin < end; begin += kBlock) {
+      const LayoutRange block{begin, std::min(begin + kBlock, end)};
+      if (keeps_slots_) KeepSlots(stretch, block);
       stretch.optimizer->ApplyPart(begin - stretch.range.begin, parameters.subspan(begin, block.size()),
                                    gradient_sum(block), updated.subspan(begin, block.size()));
     }
   }
-  ClearPadding(updated);
+  ClearPadding(part, updated);
+  applied_ = part.end;
+}
+
+void LayoutOptimizer::KeepSlots(const Stretch& stretch, LayoutRange block) {
+  const auto slots = stretch.optimizer->slots();
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    const auto values = slots[slot].subspan(block.begin - stretch.range.begin, block.size());
+    std::copy(values.begin(), values.end(), slots_before_[slot].begin() + block.begin);
+  }
+}
+
+void LayoutOptimizer::TakeBack() {
+  MUSTER_CHECK(keeps_slots_);
+  for (const Stretch& stretch : stretches_) {
+    const int64_t count = std::min(applied_, stretch.range.end) - stretch.range.begin;
+    const auto slots = stretch.optimizer->slots();
+    for (size_t slot = 0; slot < slots.size() && count > 0; ++slot) {
+      std::copy_n(slots_before_[slot].begin() + stretch.range.begin, count, slots[slot].begin());
+    }
+  }
+  applied_ = size_;
+  keeps_slots_ = false;
+  SkipTo(updates_ - 1);
 }
 
 // In each update, since any of them may be the first into this buffer.
-void LayoutOptimizer::ClearPadding(std::span<float> updated) const {
+void LayoutOptimizer::ClearPadding(LayoutRange part, std::span<float> updated) const {
   for (const LayoutRange& padding : padding_) {
-    std::fill(updated.begin() + padding.begin, updated.begin() + padding.end, 0.0f);
+    const int64_t begin = std::max(padding.begin, part.begin), end = std::min(padding.end, part.end);
+    if (begin < end) std::fill(updated.begin() + begin, updated.begin() + end, 0.0f);
   }
 }
 
@@ -86,7 +131,7 @@ int LayoutOptimizer::slot_count() const {
 }
 
 void LayoutOptimizer::CopySlot(int slot, std::span<float> values) const {
-  MUSTER_CHECK(static_cast<int64_t>(values.size()) == size_);
+  MUSTER_CHECK(static_cast<int64_t>(values.size()) == size_ && is_whole());
   std::fill(values.begin(), values.end(), 0.0f);
   for (const Stretch& stretch : stretches_) {
     const auto slots = stretch.optimizer->slots();
@@ -107,6 +152,7 @@ void LayoutOptimizer::SetSlot(int slot, std::span<const float> values) {
 }
 
 void LayoutOptimizer::SkipTo(uint64_t updates) {
+  updates_ = updates;
   for (const Stretch& stretch : stretches_) stretch.optimizer->SkipTo(updates);
 }
 

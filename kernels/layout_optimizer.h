@@ -33,6 +33,16 @@ class LayoutOptimizer {
   void Apply(std::span<const float> parameters, GradientSource gradient_sum, UpdateScale scale,
              std::span<float> updated);
 
+  /// The same in parts, which follow each other from 0 on and end where the caller likes: Begin, then
+  /// ApplyPart for each, until one ends at range.size(). Spans as in Apply.
+  ///
+  /// TakeBack undoes it, before its end or after, if it was begun as one that may be taken back, which costs
+  /// a copy of the slots.
+  void Begin(UpdateScale scale, bool may_be_taken_back = false);
+  void ApplyPart(LayoutRange part, std::span<const float> parameters, GradientSource gradient_sum,
+                 std::span<float> updated);
+  void TakeBack();
+
   /// The most slots that one of them has.
   int slot_count() const;
 
@@ -41,7 +51,7 @@ class LayoutOptimizer {
   void CopySlot(int slot, std::span<float> values) const;
   void SetSlot(int slot, std::span<const float> values);
 
-  /// As if each had made `updates` updates.
+  /// As if it had made `updates` updates.
   void SkipTo(uint64_t updates);
 
  private:
@@ -52,12 +62,18 @@ class LayoutOptimizer {
     std::unique_ptr<Optimizer> optimizer;
   };
 
-  explicit LayoutOptimizer(int64_t size) : size_(size) {}
-  void ClearPadding(std::span<float> updated) const;
+  explicit LayoutOptimizer(int64_t size) : size_(size), applied_(size) {}
+  bool is_whole() const { return applied_ == size_; }  // no update has been begun and not ended
+  void KeepSlots(const Stretch& stretch, LayoutRange block);
+  void ClearPadding(LayoutRange part, std::span<float> updated) const;
 
   int64_t size_ = 0;
   std::vector<Stretch> stretches_;
   std::vector<LayoutRange> padding_;
+  uint64_t updates_ = 0;  // that were begun
+  int64_t applied_ = 0;   // floats of the last one
+  bool keeps_slots_ = false;
+  std::vector<std::vector<float>> slots_before_;  // of what is applied; [range.size()] each
 };
 
 }  // namespace muster

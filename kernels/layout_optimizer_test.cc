@@ -98,6 +98,42 @@ TEST(LayoutOptimizer, GradientsThatAreMadeAsTheyAreNeededGiveTheSameBits) {
   }
 }
 
+// Each step is begun with another gradient and taken back, after as many floats as there are in front of it.
+TEST(LayoutOptimizer, PartsGiveTheSameBitsAndWhatIsTakenBackLeavesNothing) {
+  const ParameterLayout layout = *ParameterLayout::Create(
+      {{.name = "w", .shape = {50'003}, .initializer = Initializer::kUniform, .scale = 0.5f},
+       {.name = "wide", .shape = {20'000}, .optimizer_group = 1},
+       {.name = "b", .shape = {3}, .initializer = Initializer::kUniform, .scale = 0.5f}});
+  const LayoutRange all{0, layout.size()};
+  const std::vector<float> expected = TrainInShards(layout, 1);
+  LayoutOptimizer optimizer = *LayoutOptimizer::Create(layout, all, kConfigs);
+  std::vector<float> parameters = Initial(layout);
+  RandomStream random(3);
+  const auto train = [&](int step, int64_t count) {
+    const std::vector<float> gradient = GradientSum(step, layout.size());
+    const auto source = [&](LayoutRange range) {
+      return std::span(gradient).subspan(range.begin, range.size());
+    };
+    std::vector<float> updated(layout.size(), NAN);
+    optimizer.Begin(kScale, /*may_be_taken_back=*/true);
+    for (int64_t begin = 0; begin < count;) {
+      const int64_t end = std::min(count, begin + static_cast<int64_t>(random.NextDouble() * 40'000));
+      optimizer.ApplyPart({begin, end}, parameters, source, updated);
+      begin = end;
+    }
+    return updated;
+  };
+  for (int t = 0; t < kSteps; ++t) {
+    const int64_t taken_back = t % 3 == 0   ? layout.size()
+                               : t % 3 == 1 ? 0
+                                            : static_cast<int64_t>(random.NextDouble() * 70'000);
+    train(kSteps + t, taken_back);
+    optimizer.TakeBack();
+    parameters = train(t, layout.size());
+  }
+  EXPECT_TRUE(SameBits(parameters, expected));
+}
+
 TEST(LayoutOptimizer, UpdatesEachTensorByItsGroup) {
   const ParameterLayout layout = TwoGroups();
   const std::vector<float> all = TrainInShards(layout, 1);

@@ -57,6 +57,23 @@ absl::Status StatusOf(const agent::Response& response, const std::string& host) 
                       host + ": " + response.error().message());
 }
 
+absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& host,
+                                                         const ConnectOptions& options, TimePoint deadline) {
+  if (host.local()) {
+    const char* home = std::getenv("HOME");
+    const auto known = options.local_hosts.find(host.name());
+    return MakeLocalTransport(known != options.local_hosts.end()
+                                  ? known->second
+                                  : LocalOptions{.name = host.name(), .home = home != nullptr ? home : "/"});
+  }
+  const SshTarget target{.name = host.name(),
+                         .address = host.ssh_address(),
+                         .port = static_cast<uint16_t>(host.ssh_port()),
+                         .user = host.user(),
+                         .identities = {host.identities().begin(), host.identities().end()}};
+  return SshTransport::Connect(target, options.ssh, deadline);
+}
+
 AgentConnection::AgentConnection(const record::Host& host, const ConnectOptions& options)
     : host_(host), options_(options) {}
 
@@ -94,30 +111,23 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
   }
   agent::Request facts;
   facts.mutable_facts();
+  const int64_t asked = WallTimeMicros();
   MUSTER_ASSIGN_OR_RETURN(const agent::Response response, connection->Call(facts, deadline));
   connection->facts_ = response.facts();
+  // 0: an older daemon, which does not say.
+  if (response.facts().wall_micros() != 0) {
+    connection->clock_offset_micros_ = response.facts().wall_micros() - (asked + WallTimeMicros()) / 2;
+  }
   return connection;
 }
 
 absl::Status AgentConnection::OpenTransport(TimePoint deadline) {
-  if (host_.local()) {
-    const char* home = std::getenv("HOME");
-    const auto known = options_.local_hosts.find(host_.name());
-    transport_ =
-        MakeLocalTransport(known != options_.local_hosts.end()
-                               ? known->second
-                               : LocalOptions{.name = host_.name(), .home = home != nullptr ? home : "/"});
-    return absl::OkStatus();
+  MUSTER_ASSIGN_OR_RETURN(transport_, muster::OpenTransport(host_, options_, deadline));
+  if (const auto* ssh = dynamic_cast<const SshTransport*>(transport_.get())) {
+    accepted_key_ = ssh->accepted_key();
+    host_key_ = ssh->host_key();
+    peer_address_ = ssh->peer_address();
   }
-  const SshTarget target{.name = host_.name(),
-                         .address = host_.ssh_address(),
-                         .port = static_cast<uint16_t>(host_.ssh_port()),
-                         .user = host_.user(),
-                         .identities = {host_.identities().begin(), host_.identities().end()}};
-  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<SshTransport> ssh,
-                          SshTransport::Connect(target, options_.ssh, deadline));
-  accepted_key_ = ssh->accepted_key();
-  transport_ = std::move(ssh);
   return absl::OkStatus();
 }
 
@@ -256,6 +266,11 @@ absl::Status AgentConnection::BeginUpload(const Content& content, UploadProgress
                                         std::min(deadline, Now() + std::chrono::seconds(10))));
   upload_ = std::move(upload);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CommandChannel>> AgentConnection::StartAgentCommand(
+    const std::string& arguments, TimePoint deadline) {
+  return transport_->Start(absl::StrFormat("exec %s %s", agent_, arguments), deadline);
 }
 
 std::optional<absl::Status> AgentConnection::TakeUploadResult() {

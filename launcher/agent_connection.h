@@ -38,6 +38,10 @@ struct ConnectOptions {
   std::map<std::string, LocalOptions> local_hosts = {};
 };
 
+/// A connection to the host, by SSH or on this machine, without an agent.
+absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& host,
+                                                         const ConnectOptions& options, TimePoint deadline);
+
 /// `sent` of `total` bytes have been handed to the host.
 using UploadProgress = std::function<void(uint64_t sent, uint64_t total)>;
 
@@ -52,8 +56,15 @@ class AgentConnection {
   ~AgentConnection();
 
   const agent::FactsResponse& facts() const { return facts_; }
+  /// How far the host's clock was ahead of this machine's, in microseconds, right by half the time that an
+  /// answer takes.
+  int64_t clock_offset_micros() const { return clock_offset_micros_; }
   /// Of a host key that was accepted by this connection, or "".
   const std::string& accepted_key() const { return accepted_key_; }
+
+  /// Of the host, as a fingerprint, and where it was reached, a literal; "" where that is not by SSH.
+  const std::string& host_key() const { return host_key_; }
+  const std::string& peer_address() const { return peer_address_; }
 
   /// Sends a request and returns its id. Its answers come from Receive.
   absl::StatusOr<uint64_t> Send(const agent::Request& request, TimePoint deadline);
@@ -73,6 +84,13 @@ class AgentConnection {
   /// Begins to make the content present in the host's store, through a channel of its own, beside the
   /// conversation: Receive drives it. One at a time.
   absl::Status BeginUpload(const Content& content, UploadProgress progress, TimePoint deadline);
+
+  /// Starts the agent's program once more, beside the conversation: "echo --address 10.0.0.1". The channel
+  /// must be gone before this is.
+  absl::StatusOr<std::unique_ptr<CommandChannel>> StartAgentCommand(const std::string& arguments,
+                                                                    TimePoint deadline);
+  /// What that channel is waited for with.
+  Transport& transport() { return *transport_; }
 
   /// How the upload ended, once; nothing while it goes on.
   std::optional<absl::Status> TakeUploadResult();
@@ -109,7 +127,10 @@ class AgentConnection {
   FrameDecoder decoder_;
   std::deque<Answer> kept_;
   agent::FactsResponse facts_;
+  int64_t clock_offset_micros_ = 0;
   std::string accepted_key_;
+  std::string host_key_;
+  std::string peer_address_;
   uint64_t last_id_ = 0;
 };
 

@@ -4,19 +4,21 @@
 
 namespace muster {
 
+std::vector<absl::Status> OnEachHost(size_t count, const std::function<absl::Status(size_t)>& ask) {
+  std::vector<absl::Status> statuses(count);
+  std::vector<std::jthread> threads;
+  for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { statuses[i] = ask(i); });
+  threads.clear();  // joins
+  return statuses;
+}
+
 std::vector<absl::Status> AskHosts(const std::vector<record::Host>& hosts, const ConnectOptions& options,
                                    Duration connect_timeout,
                                    const std::function<absl::Status(size_t, AgentConnection&)>& ask) {
-  std::vector<absl::Status> statuses(hosts.size());
-  std::vector<std::jthread> threads;
-  for (size_t i = 0; i < hosts.size(); ++i) {
-    threads.emplace_back([&, i] {
-      const auto connection = AgentConnection::Connect(hosts[i], options, Now() + connect_timeout);
-      statuses[i] = connection.ok() ? ask(i, **connection) : connection.status();
-    });
-  }
-  threads.clear();  // joins
-  return statuses;
+  return OnEachHost(hosts.size(), [&](size_t i) {
+    const auto connection = AgentConnection::Connect(hosts[i], options, Now() + connect_timeout);
+    return connection.ok() ? ask(i, **connection) : connection.status();
+  });
 }
 
 absl::Status FirstFailure(const std::vector<absl::Status>& statuses) {

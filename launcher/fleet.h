@@ -11,9 +11,12 @@
 
 namespace muster {
 
+/// Calls `ask(index)` for each on a thread of its own. The statuses are in the order of the hosts. A host
+/// that does not answer holds up no other.
+std::vector<absl::Status> OnEachHost(size_t count, const std::function<absl::Status(size_t)>& ask);
+
 /// Connects to all hosts at once (of which so many log in at a time: ssh_transport.h) and calls
-/// `ask(index, connection)` on a thread of each host's own. The statuses are those of the connection or of
-/// `ask`, in the order of the hosts. A host that does not answer holds up no other.
+/// `ask(index, connection)` as OnEachHost does. The statuses are those of the connection or of `ask`.
 std::vector<absl::Status> AskHosts(const std::vector<record::Host>& hosts, const ConnectOptions& options,
                                    Duration connect_timeout,
                                    const std::function<absl::Status(size_t, AgentConnection&)>& ask);

@@ -17,6 +17,8 @@ constexpr Duration kCallTimeout = std::chrono::seconds(10);
 constexpr Duration kUploadTimeout = std::chrono::minutes(30);
 // At its deadline the reconciler gives a connection up by itself, and would not know why.
 constexpr Duration kTimeToReport = std::chrono::milliseconds(500);
+// Where it was seen last, and where before that.
+constexpr size_t kPlaces = 2;
 
 void Signal(const UniqueFd& event) {
   const uint64_t one = 1;
@@ -86,7 +88,9 @@ HostSession::HostSession(HostSessionOptions options)
     : options_(std::move(options)),
       name_(options_.host.name()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      cancel_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      cancel_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      places_{options_.host},
+      machine_id_(options_.host.machine_id()) {
   MUSTER_CHECK(wake_.valid() && cancel_.valid());
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
@@ -160,18 +164,35 @@ void HostSession::Do(const reconcile::Connect& connect) {
   ConnectOptions options = options_.connect;
   options.ssh.cancel_fd = cancel_.get();
   const Duration time_to_report = std::min<Duration>(kTimeToReport, (connect.deadline - Now()) / 4);
-  auto connected = AgentConnection::Connect(options_.host, options, connect.deadline - time_to_report);
+  record::Host place = NextPlace();
+  auto connected = AgentConnection::Connect(place, options, connect.deadline - time_to_report);
   absl::Status status = connected.status();
-  if (status.ok()) status = CheckFacts((*connected)->facts());
+  if (status.ok()) {
+    agent_ = *std::move(connected);
+    status = Identify(place);
+    if (status.ok()) status = CheckFacts(agent_->facts());
+  }
+  EndAttempt(place, status.ok());
   if (!status.ok()) {
-    // The reconciler tries again after Unavailable and gives up at once after any other code.
-    if (NeedsUser(status)) status = FailedPrecondition("%s", std::string(status.message()));
+    agent_ = nullptr;
+    // The reconciler tries again after Unavailable and gives up at once after any other code. A host that was
+    // there before, and now has another's key, is somewhere else.
+    const bool may_be_elsewhere =
+        absl::IsCancelled(status) || (IsOtherMachine(status) && !machine_id_.empty());
+    if (may_be_elsewhere) {
+      status = Unavailable("%s", std::string(status.message()));
+    } else if (NeedsUser(status)) {
+      status = FailedPrecondition("%s", std::string(status.message()));
+    }
     Emit(reconcile::HostFailed{.host = name_, .connection = connection_, .status = std::move(status)});
     return;
   }
-  agent_ = *std::move(connected);
-  options_.sink(HostFacts{name_, agent_->facts()});
-  Emit(reconcile::HostConnected{.host = name_, .connection = connection_});
+  if (place.data_is_ssh()) place.set_data_address(agent_->peer_address());
+  place.set_machine_id(machine_id_);
+  options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place,
+                          agent_->clock_offset_micros()});
+  Emit(reconcile::HostConnected{
+      .host = name_, .connection = connection_, .data_address = place.data_address()});
   agent::Request watch;
   watch.mutable_watch()->set_job(options_.job);
   Ask(0, watch, [this](const agent::Response& response) {
@@ -182,6 +203,56 @@ void HostSession::Do(const reconcile::Connect& connect) {
   for (const auto& [file, followed] : followed_) {
     if (followed.active) SendFollow(file.first, file.second);
   }
+}
+
+bool HostSession::Relocate(const HostSighting& sighting) {
+  const std::lock_guard lock(mutex_);
+  record::Host place = places_.front();
+  if (place.ssh_address() == sighting.ssh_address && place.ssh_port() == sighting.ssh_port &&
+      (sighting.data_address.empty() || sighting.data_address == place.data_address()))
+    return false;
+  // An address of its own for data stays where nothing else is said.
+  if (!sighting.data_address.empty()) {
+    place.set_data_address(sighting.data_address);
+    place.set_data_is_ssh(false);
+  } else if (place.data_address() == place.ssh_address()) {
+    place.set_data_is_ssh(true);
+  }
+  place.set_ssh_address(sighting.ssh_address);
+  place.set_ssh_port(sighting.ssh_port);
+  places_.push_front(std::move(place));
+  if (places_.size() > kPlaces) places_.pop_back();
+  if (is_trying_) Signal(cancel_);
+  return true;
+}
+
+record::Host HostSession::NextPlace() {
+  const std::lock_guard lock(mutex_);
+  uint64_t ignored;
+  (void)!::read(cancel_.get(), &ignored, sizeof ignored);
+  if (thread_.get_stop_token().stop_requested()) Signal(cancel_);
+  is_trying_ = true;
+  return places_.front();
+}
+
+void HostSession::EndAttempt(const record::Host& place, bool was_there) {
+  const std::lock_guard lock(mutex_);
+  is_trying_ = false;
+  // Where it was seen meanwhile is tried next.
+  const record::Host& next = places_.front();
+  if (was_there || next.ssh_address() != place.ssh_address() || next.ssh_port() != place.ssh_port()) return;
+  places_.push_back(places_.front());
+  places_.pop_front();
+}
+
+// Clones of an image have one host key.
+absl::Status HostSession::Identify(const record::Host& place) {
+  const std::string& machine_id = agent_->facts().machine_id();
+  if (machine_id_.empty()) machine_id_ = machine_id;
+  if (machine_id.empty() || machine_id == machine_id_) return absl::OkStatus();
+  return WithOtherMachine(
+      Unavailable("%s: what answers at %s has its host key, but is another machine (machine-id %s, not %s)",
+                  name_, place.ssh_address(), machine_id, machine_id_));
 }
 
 absl::Status HostSession::CheckFacts(const agent::FactsResponse& facts) const {

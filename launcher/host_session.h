@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "launcher/agent_connection.h"
 #include "launcher/contents.h"
+#include "launcher/host_watch.h"
 #include "launcher/reconciler/messages.h"
 #include "proto/agent.pb.h"
 #include "proto/job_record.pb.h"
@@ -41,10 +42,14 @@ struct FolderNames {
   absl::StatusOr<std::vector<std::string>> names;  // sorted; NotFound: there is no such folder
 };
 
-/// What a host said about itself when it was connected.
+/// What a host said about itself when it was connected, and where that was.
 struct HostFacts {
   std::string host;
   agent::FactsResponse facts;
+  reconcile::ConnectionId connection = 0;
+  std::string host_key;             // a fingerprint; "": not by SSH
+  record::Host place;               // the host as it is known now
+  int64_t clock_offset_micros = 0;  // of its clock, ahead of this machine's
 };
 
 struct UploadStep {
@@ -71,6 +76,10 @@ class HostSession {
   explicit HostSession(HostSessionOptions options);
   /// Gives up what is under way, closes the connection and joins the thread.
   ~HostSession();
+
+  /// Any thread. Where the host may be: tried from now on, in turn with where it was. What is under way to
+  /// another place is given up. False: that is where it was looked for already.
+  bool Relocate(const HostSighting& sighting);
 
   /// Any thread. Connect, EnsureContents, LeasePort and StopTasks of this host.
   void Execute(reconcile::Action action);
@@ -114,6 +123,9 @@ class HostSession {
   void Do(const FollowCommand& follow);
   void Do(const ListCommand& list);
 
+  record::Host NextPlace();
+  void EndAttempt(const record::Host& place, bool was_there);
+  absl::Status Identify(const record::Host& place);
   absl::Status CheckFacts(const agent::FactsResponse& facts) const;
   absl::StatusOr<std::deque<std::string>> MissingContents(const std::vector<std::string>& contents);
   void UploadNext();
@@ -128,13 +140,17 @@ class HostSession {
 
   const HostSessionOptions options_;
   const std::string name_;
-  UniqueFd wake_;    // readable when there are commands
-  UniqueFd cancel_;  // readable once the session is being destroyed
-  std::mutex mutex_;
-  std::deque<Command> commands_;  // guarded by mutex_
+  UniqueFd wake_;     // readable when there are commands
+  UniqueFd cancel_;   // readable: give up what is under way; the session is being destroyed, or the host is
+                      // elsewhere
+  std::mutex mutex_;  // guards the following
+  std::deque<Command> commands_;
+  std::deque<record::Host> places_;  // where the host may be; the front one is tried next
+  bool is_trying_ = false;           // that one
 
   // Used by the session's thread only.
   std::unique_ptr<AgentConnection> agent_;
+  std::string machine_id_;  // of the host, once it is known
   reconcile::ConnectionId connection_ = 0;
   std::map<uint64_t, Handler> handlers_;  // by the agent's request id
   std::map<std::pair<std::string, std::string>, Followed> followed_;

@@ -2,17 +2,46 @@
 
 #include <absl/strings/str_join.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <sstream>
+
+#include "base/process.h"
 
 namespace muster {
 namespace {
 
 constexpr char kRecordFile[] = "record.pb";
+constexpr char kLockFile[] = "lock";
+constexpr char kInBackground[] = "background";
 constexpr Duration kDecisionTimeout = std::chrono::seconds(30);
+constexpr Duration kTakeOverTimeout = std::chrono::seconds(10);
+
+// What a lock file says.
+JobDriver ParseDriver(const std::string& text) {
+  JobDriver driver;
+  std::string how;
+  std::istringstream(text.substr(0, text.find('\n'))) >> driver.pid >> driver.start_ticks >> how;
+  driver.in_background = how == kInBackground;
+  return driver;
+}
+
+absl::Status WriteDriver(int fd, bool in_background) {
+  MUSTER_ASSIGN_OR_RETURN(const ProcessStat self, ReadProcessStat(::getpid()));
+  const std::string text = absl::StrFormat("%d %d%s\n", ::getpid(), self.start_ticks,
+                                           in_background ? std::string(" ") + kInBackground : std::string());
+  // Who reads it takes no lock: it sees nothing, or all of it.
+  if (::ftruncate(fd, 0) != 0 ||
+      ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return ErrnoError(errno, "the lock of the job");
+  }
+  return absl::OkStatus();
+}
 
 reconcile::Casualty FromProto(const record::Casualty& proto) {
   return {.task = proto.task(), .host = proto.host(), .what = proto.what()};
@@ -46,10 +75,13 @@ void ToProto(const reconcile::Outcome& outcome, record::Outcome* proto) {
 }  // namespace
 
 reconcile::Record FromProto(const record::ClusterRecord& proto) {
-  reconcile::Record record{.generation = proto.generation(),
-                           .fixed = proto.fixed(),
-                           .leasing = proto.leasing(),
-                           .retries = proto.retries()};
+  // Records of before there was a base generation have none.
+  reconcile::Record record{
+      .generation = proto.generation(),
+      .base_generation = proto.base_generation() > 0 ? proto.base_generation() : proto.generation(),
+      .fixed = proto.fixed(),
+      .leasing = proto.leasing(),
+      .retries = proto.retries()};
   auto cluster = std::make_shared<reconcile::Cluster>();
   for (const auto& member : proto.members()) {
     cluster->push_back({member.task(), member.host(), member.data_address(), member.port()});
@@ -63,6 +95,7 @@ reconcile::Record FromProto(const record::ClusterRecord& proto) {
 record::ClusterRecord ToProto(const reconcile::Record& record) {
   record::ClusterRecord proto;
   proto.set_generation(record.generation);
+  proto.set_base_generation(record.base_generation);
   proto.set_fixed(record.fixed);
   proto.set_leasing(record.leasing);
   for (const reconcile::Member& member : *record.cluster) {
@@ -132,7 +165,7 @@ absl::StatusOr<record::JobRecord> JobStore::Find(const std::string& id_or_name) 
 
 absl::StatusOr<JobLock> JobStore::LockDecision() const {
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_, 0700));
-  const std::filesystem::path path = folder_ / "lock";
+  const std::filesystem::path path = folder_ / kLockFile;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoError(errno, path.string());
   const TimePoint deadline = Now() + kDecisionTimeout;
@@ -147,21 +180,53 @@ absl::StatusOr<JobLock> JobStore::LockDecision() const {
 
 absl::StatusOr<JobLock> JobStore::Lock(const std::string& id) const {
   MUSTER_RETURN_IF_ERROR(MakeDirectories(JobFolder(id), 0700));
-  const std::filesystem::path path = JobFolder(id) / "lock";
+  const std::filesystem::path path = JobFolder(id) / kLockFile;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoError(errno, path.string());
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    std::string holder = ReadFile(path).value_or("");
-    if (holder.empty()) holder = "unknown";  // it is just about to write it
+    const JobDriver driver = ParseDriver(ReadFile(path).value_or(""));
     return FailedPrecondition(
         "job %s is driven by another muster (process %s); `muster logs -f %s` follows it, `muster stop %s` "
         "ends it",
-        id, holder, id, id);
+        id, driver.pid == 0 ? "unknown" : std::to_string(driver.pid), id, id);
   }
-  const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(fd.get(), 0) != 0) return ErrnoError(errno, path.string());
-  MUSTER_RETURN_IF_ERROR(WriteAll(fd.get(), pid));
+  MUSTER_RETURN_IF_ERROR(WriteDriver(fd.get(), /*in_background=*/false));
   return JobLock(std::move(fd));
+}
+
+absl::StatusOr<JobLock> JobStore::TakeOver(const std::string& id) const {
+  const TimePoint deadline = Now() + kTakeOverTimeout;
+  while (true) {
+    auto lock = Lock(id);
+    if (!absl::IsFailedPrecondition(lock.status())) return lock;
+    const std::optional<JobDriver> driver = DriverOf(id);
+    if (driver && !driver->in_background) return lock;
+    if (Now() > deadline) return Annotate(lock.status(), "it does not end");
+    const absl::StatusOr<UniqueFd> process =
+        driver ? OpenPidfdOf(driver->pid, driver->start_ticks) : NotFound("it does not say yet who it is");
+    if (process.ok()) {
+      SignalPidfd(process->get(), SIGTERM);
+      pollfd ended{.fd = process->get(), .events = POLLIN, .revents = 0};
+      (void)::poll(&ended, 1, MillisecondsUntil(deadline));
+    } else {
+      ::usleep(10'000);
+    }
+  }
+}
+
+std::optional<JobDriver> JobStore::DriverOf(const std::string& id) const {
+  const JobDriver driver = ParseDriver(ReadFile(JobFolder(id) / kLockFile).value_or(""));
+  if (driver.pid == 0 || !OpenPidfdOf(driver.pid, driver.start_ticks).ok()) return std::nullopt;
+  return driver;
+}
+
+// A process may drive other jobs after this one.
+JobLock::~JobLock() {
+  if (fd_.valid()) (void)!::ftruncate(fd_.get(), 0);
+}
+
+absl::Status JobLock::SetInBackground(bool in_background) const {
+  return WriteDriver(fd_.get(), in_background);
 }
 
 }  // namespace muster

@@ -2,9 +2,13 @@
 // when it ended (result.json, metrics.jsonl, model.safetensors, model.onnx, events/).
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -26,13 +30,32 @@ inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kOnnxFile[] = "model.onnx";
 inline constexpr char kEventsFolder[] = "events";
 
+/// In the folder of a job that was started with `run -d`: what its controller says.
+inline constexpr char kControllerLog[] = "controller.log";
+
 /// Says that this process drives a job; freed with the object, or when the process dies.
 class JobLock {
  public:
   explicit JobLock(UniqueFd fd) : fd_(std::move(fd)) {}
+  JobLock(JobLock&&) = default;
+  JobLock& operator=(JobLock&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~JobLock();
+
+  /// Whether it does so in the background: whoever wants to drive the job instead may then end the process.
+  absl::Status SetInBackground(bool in_background) const;
 
  private:
   UniqueFd fd_;
+};
+
+/// The process that drives a job.
+struct JobDriver {
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;
+  bool in_background = false;
 };
 
 class JobStore {
@@ -56,6 +79,12 @@ class JobStore {
 
   /// FailedPrecondition, with the process id of its holder, if another muster drives the job.
   absl::StatusOr<JobLock> Lock(const std::string& id) const;
+
+  /// The same, but one that drives it in the background is ended first, which leaves the job as it is.
+  absl::StatusOr<JobLock> TakeOver(const std::string& id) const;
+
+  /// Nothing: nobody drives it, or somebody has only just begun.
+  std::optional<JobDriver> DriverOf(const std::string& id) const;
 
   /// Held by who decides whether a job of some name goes on or a new one begins. Waits for the other to have
   /// decided, which takes no longer than its files do; Unavailable if it does.

@@ -27,7 +27,9 @@ struct CommandLine {
   CLI::App* run = app.add_subcommand("run", "Run a job, or bring a running one to what its file says now");
   CLI::App* show = app.add_subcommand("show", "The hosts and tasks of a job")->alias("status");
   CLI::App* logs = app.add_subcommand("logs", "What the tasks of a job printed");
+  CLI::App* events = app.add_subcommand("events", "What happened to the hosts and tasks of a job, and when");
   CLI::App* stop = app.add_subcommand("stop", "Stop a job: nothing of it is left on any host");
+  CLI::App* exec = app.add_subcommand("exec", "Run a command on every host of an inventory");
   CLI::App* list = app.add_subcommand("list", "The jobs run from this account");
   CLI::App* data = app.add_subcommand("data", "Data sets: fetch the real ones, or make synthetic ones");
   CLI::App* data_fetch = data->add_subcommand("fetch", "Download a data set, once");
@@ -57,24 +59,26 @@ void Declare(CommandLine& line) {
   app.set_version_flag("--version", std::string("muster ") + MUSTER_VERSION);
   for (CLI::App* command : {line.run, line.plan})
     command->add_option("JOB", flags.job, "Job file (YAML)")->required();
-  for (CLI::App* command : {line.show, line.logs, line.stop, line.wait}) {
+  for (CLI::App* command : {line.show, line.logs, line.events, line.stop, line.wait}) {
     command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
   }
-  for (CLI::App* command : {line.run, line.plan, line.check, line.bench}) {
+  for (CLI::App* command : {line.run, line.plan, line.check, line.exec, line.bench}) {
     command->add_option("-i,--inventory", flags.inventory,
                         "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]");
   }
-  for (CLI::App* command : {line.run, line.check, line.show, line.logs, line.stop, line.wait, line.bench}) {
+  for (CLI::App* command :
+       {line.run, line.check, line.exec, line.show, line.logs, line.stop, line.wait, line.bench}) {
     command->add_option(
         "--known-hosts", flags.known_hosts,
         "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
   }
-  for (CLI::App* command : {line.check, line.show, line.logs, line.stop}) {
+  for (CLI::App* command : {line.check, line.exec, line.show, line.logs, line.stop}) {
     command->add_option("--connect-timeout", flags.connect_timeout_s, "Seconds for a host to answer")
         ->check(Seconds())
         ->capture_default_str();
   }
-  for (CLI::App* command : {line.check, line.plan, line.run, line.show, line.list, line.wait, line.bench}) {
+  for (CLI::App* command : {line.check, line.plan, line.run, line.exec, line.show, line.events, line.list,
+                            line.wait, line.bench}) {
     command->add_option("-o,--output", line.format, "text or json")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
@@ -86,6 +90,14 @@ void Declare(CommandLine& line) {
   line.wait
       ->add_option("--timeout", flags.timeout_s, "Seconds to wait; then exit status 124, and the job goes on")
       ->check(Seconds());
+  line.exec
+      ->add_option("--timeout", flags.timeout_s, "Seconds for the command on each host; then exit status 124")
+      ->check(Seconds());
+  line.exec->add_option("--hosts", flags.hosts, "Only on these hosts of the inventory")->delimiter(',');
+  line.exec
+      ->add_option("COMMAND", flags.words,
+                   "Behind --: one word is a line for sh, several are taken as they are")
+      ->required();
   for (CLI::App* command : {line.run, line.wait}) {
     command
         ->add_option("--lost-timeout", flags.lost_timeout_s,
@@ -101,6 +113,7 @@ void Declare(CommandLine& line) {
                       "Also what its trainers count and time, as of the last second that they ran");
   line.logs->add_option("TASK", flags.tasks, "Only these: worker:0");
   line.logs->add_flag("-f,--follow", flags.follow, "Go on until the tasks have ended");
+  line.events->add_flag("-f,--follow", flags.follow, "Go on until the job has ended");
 }
 
 void DeclareData(CommandLine& line) {
@@ -176,12 +189,16 @@ void DeclareBench(CLI::App& bench, BenchFlags& flags) {
       ->check(Seconds())
       ->capture_default_str();
   bench.add_option("--folder", flags.folder, "For results.json and report.html")->capture_default_str();
-  bench.footer("Prints a table and what follows from it. Exit status: 1 if one of the jobs failed.");
+  bench.footer(
+      "Prints a table and what follows from it. Exit status: 1 if one of the jobs failed, 69 if a host of "
+      "the "
+      "inventory cannot be reached.");
 }
 
 absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& context) {
   if (*line.run) return RunJobCommand(context);
   if (*line.wait) return WaitCommand(context);
+  if (*line.exec) return ExecCommand(context);
   if (*line.bench) return BenchCommand(context);
   if (*line.data_make) return MakeDataCommand(context);
   absl::Status status;
@@ -189,6 +206,7 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   if (*line.plan) status = PlanCommand(context);
   if (*line.show) status = ShowCommand(context);
   if (*line.logs) status = LogsCommand(context);
+  if (*line.events) status = EventsCommand(context);
   if (*line.stop) status = StopCommand(context);
   if (*line.list) status = ListCommand(context);
   if (*line.data_fetch) status = FetchDataCommand(context);

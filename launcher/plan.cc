@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "base/sha256.h"
+#include "cluster/cluster_file.h"
 #include "cluster/cluster_spec.h"
 #include "inventory/placement.h"
 #include "launcher/data_sets.h"
@@ -24,6 +25,8 @@ namespace {
 
 constexpr uint64_t kMaxProgramFilesBytes = 8
                                            << 20;  // they travel in the start message, whose frame is bounded
+
+constexpr char kClusterFile[] = "cluster.json";  // of each task that follows its cluster, on its host
 
 constexpr Duration kLookupsTimeout = std::chrono::seconds(10);  // of all names in an inventory
 
@@ -119,6 +122,7 @@ class Planner {
   absl::StatusOr<JobPlan> Plan();
 
  private:
+  absl::Status CheckEncryption(const std::vector<PlacedTask>& placed) const;
   absl::Status PackProgram();
   absl::Status PackData();
   absl::Status AddHosts(const std::vector<PlacedTask>& placed);
@@ -138,15 +142,31 @@ class Planner {
 
 absl::StatusOr<JobPlan> Planner::Plan() {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<PlacedTask> placed, PlaceTasks(job_, inventory_));
+  MUSTER_RETURN_IF_ERROR(CheckEncryption(placed));
   plan_.record.set_version(kJobRecordVersion);
   plan_.record.set_name(job_.name);
   plan_.record.set_job_file(job_.path);
-  plan_.record.set_inventory_file(inventory_.path);
+  plan_.record.set_inventory_file(std::filesystem::absolute(inventory_.path).string());
   MUSTER_RETURN_IF_ERROR(PackProgram());
   MUSTER_RETURN_IF_ERROR(PackData());
   MUSTER_RETURN_IF_ERROR(AddHosts(placed));
   for (const PlacedTask& task : placed) AddTask(task);
   return std::move(plan_);
+}
+
+// All that tasks say to each other is encrypted, but for what NCCL sends. Where the job file leaves it to the
+// workers whether they use that, they use it between hosts only if they are allowed to.
+absl::Status Planner::CheckEncryption(const std::vector<PlacedTask>& placed) const {
+  if (!job_.nccl_position || job_.trusted_network) return absl::OkStatus();
+  std::set<int> hosts;
+  for (const PlacedTask& task : placed) {
+    if (task.role != ReplicaRole::kPs) hosts.insert(task.host_index);
+  }
+  if (hosts.size() < 2) return absl::OkStatus();
+  return InvalidArgument(
+      "%s: the GPUs of %d hosts would exchange gradients by NCCL, which has no encryption: add "
+      "`trusted_network: true` if nobody else can listen between these hosts, or `collective: native`",
+      job_.nccl_position->ToString(), hosts.size());
 }
 
 absl::Status Planner::PackProgram() {
@@ -245,6 +265,8 @@ absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
     }
     record::Host out = HostRecord(host);
     MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host, lookups_deadline));
+    out.set_data_is_ssh(!host.local && host.data_address.empty());
+    out.set_planned_address(out.data_address());
     for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
     *plan_.record.add_hosts() = std::move(out);
   }
@@ -282,6 +304,7 @@ void Planner::AddTask(const PlacedTask& placed) {
     start->add_argv("bin/muster-trainer");
     task.set_tensorflow_flags(true);
     task.set_tls(true);
+    task.set_follows_cluster(true);
     task.set_writes_results(task.is_chief());
     task.set_writes_onnx(task.is_chief() && job_.train.save_onnx);
     AddTrainerArguments(placed, start);
@@ -340,9 +363,14 @@ void Planner::AddCheckpointArguments(agent::StartTaskRequest* start) const {
 
 void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const {
   start->add_argv("--tls_dir={task_dir}/tls");
+  start->add_argv(absl::StrFormat("--cluster_file={task_dir}/%s", kClusterFile));
   if (job_.replicated) start->add_argv("--durability=replicated");
   if (job_.tcp_only) start->add_argv("--transport=tcp");
   if (job_.is_hybrid()) start->add_argv("--strategy=hybrid");
+  if (placed.role != ReplicaRole::kPs) {
+    if (job_.collective) start->add_argv("--collective=" + *job_.collective);
+    if (job_.trusted_network) start->add_argv("--trusted_network");
+  }
   if (job_.is_allreduce()) {
     start->add_argv("--strategy=allreduce");
     // The chief is one of them, and indispensable.
@@ -419,6 +447,11 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
                                    [&](const record::Host& host) { return host.name() == old.name(); });
     if (!known) *record->add_hosts() = old;
   }
+  for (record::Host& host : *record->mutable_hosts()) {
+    const auto old = std::find_if(running.hosts().begin(), running.hosts().end(),
+                                  [&](const record::Host& other) { return other.name() == host.name(); });
+    if (old != running.hosts().end()) host.set_machine_id(old->machine_id());
+  }
 }
 
 reconcile::Desired DesiredOf(const record::JobRecord& record) {
@@ -433,7 +466,8 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .host = task.host(),
                              .spec_hash = task.spec_hash(),
                              .needs_port = true,  // every member of a ClusterSpec has an address
-                             .ends_with_others = task.ends_with_others()});
+                             .ends_with_others = task.ends_with_others(),
+                             .follows_cluster = task.follows_cluster()});
   }
   return desired;
 }
@@ -462,6 +496,8 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   agent::StartTaskRequest request = task->start();
   request.set_job(record.id());
   request.set_generation(start.generation);
+  request.set_base_generation(start.base_generation);
+  request.set_follows_cluster(start.follows_cluster);
   request.set_spec_hash(start.spec_hash);
   for (const agent::FileContent& file : record.program_files()) *request.add_files() = file;
   if (task->tensorflow_flags()) {
@@ -493,6 +529,11 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
       file->set_content(*content);
       file->set_mode(0600);
     }
+  }
+  if (start.follows_cluster) {
+    agent::FileContent* file = request.add_files();
+    file->set_path(kClusterFile);
+    file->set_content(FormatClusterFile({.generation = start.generation, .cluster = cluster}));
   }
   return request;
 }

@@ -31,8 +31,8 @@ struct JobPlan {
 };
 
 /// Places the tasks, packs programs and data, and spells out what each task is started with. InvalidArgument:
-/// as PlaceTasks does, files that are missing, a data folder without the model's set, addresses that cannot
-/// be resolved.
+/// as PlaceTasks does, NCCL between hosts whose network is not said to be trusted, files that are missing, a
+/// data folder without the model's set, addresses that cannot be resolved.
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs);
 
 /// Gives the plan a new identity: an id and a certificate authority.

@@ -78,6 +78,35 @@ std::vector<std::string> FlagsOfAModel(const std::string& lines, int task) {
   return {argv.begin(), argv.end()};
 }
 
+TEST(PlanOfAModel, EachTaskIsToldOfItsClusterByAFile) {
+  TemporaryDirectory trainer;
+  ASSERT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+  const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+  const auto job = ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n",
+                            "job.yaml", "/home/me");
+  auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE(BeginJob(&plan->record).ok());
+  const auto cluster = std::make_shared<reconcile::Cluster>(
+      reconcile::Cluster{{"ps:0", "here", "10.0.0.1", 20001}, {"worker:0", "here", "10.0.0.2", 20002}});
+  for (const reconcile::DesiredTask& task : DesiredOf(plan->record).tasks) {
+    EXPECT_TRUE(task.follows_cluster) << task.id;
+    const auto request = MakeStartRequest(plan->record, {.host = "here",
+                                                         .task = task.id,
+                                                         .generation = 7,
+                                                         .follows_cluster = task.follows_cluster,
+                                                         .cluster = cluster});
+    ASSERT_TRUE(request.ok()) << request.status();
+    EXPECT_THAT(request->argv(), testing::Contains("--cluster_file={task_dir}/cluster.json"));
+    const auto file = std::find_if(request->files().begin(), request->files().end(),
+                                   [](const auto& each) { return each.path() == "cluster.json"; });
+    ASSERT_NE(file, request->files().end());
+    EXPECT_EQ(file->content(),
+              "{\"version\":1,\"generation\":7,\"cluster\":{\"ps\":[\"10.0.0.1:20001\"],"
+              "\"worker\":[\"10.0.0.2:20002\"]}}\n");
+  }
+}
+
 TEST(PlanOfAModel, AllTasksKnowTheTransport) {
   for (const int task : {0, 1}) {
     EXPECT_THAT(FlagsOfAModel("transport: tcp\n", task), testing::Contains("--transport=tcp"));
@@ -124,6 +153,36 @@ TEST(PlanOfAModel, WithAllReduceOnlyTheChiefIsWaitedFor) {
     EXPECT_EQ(task.ends_with_others(), task.id() != "worker:0");
     EXPECT_THAT(task.start().argv(), testing::IsSupersetOf({"--strategy=allreduce", "--min_workers=2"}));
   }
+}
+
+// NCCL has no encryption, whatever the rest of the job has.
+TEST(PlanOfAModel, GpusOfSeveralHostsNeedATrustedNetwork) {
+  TemporaryDirectory trainer;
+  ASSERT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+  const auto plan = [&](const std::string& keys, int workers = 2) {
+    const auto inventory =
+        ParseInventory("hosts: {a: {ssh: 127.0.0.1}, b: {ssh: 127.0.0.2}}\n", "hosts.yaml", "/home/me");
+    const auto job = ParseJob(absl::StrFormat("name: j\nmodel: mnist_mlp\nstrategy: allreduce\n"
+                                              "replicas: {worker: {count: %d}}\n%s",
+                                              workers, keys),
+                              "job.yaml", "/home/me");
+    EXPECT_TRUE(job.ok()) << job.status();
+    return MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
+  };
+  const std::string why =
+      "the GPUs of 2 hosts would exchange gradients by NCCL, which has no encryption: add `trusted_network: "
+      "true` if nobody else can listen between these hosts, or `collective: native`";
+  EXPECT_EQ(plan("train: {device: cuda:0}\n").status(), InvalidArgument("job.yaml:5:17: %s", why));
+  EXPECT_EQ(plan("collective: nccl\n").status(), InvalidArgument("job.yaml:5:13: %s", why));
+  for (const std::string keys :
+       {"", "train: {device: cpu}\n", "train: {device: cuda}\ncollective: native\n",
+        "train: {device: cuda}\ntrusted_network: true\n", "collective: nccl\ntrusted_network: true\n"}) {
+    EXPECT_TRUE(plan(keys).ok()) << keys << plan(keys).status();
+  }
+  EXPECT_TRUE(plan("collective: nccl\n", 1).ok()) << "there is one host";
+  const auto trusted = plan("collective: nccl\ntrusted_network: true\n");
+  EXPECT_THAT(trusted->record.tasks(0).start().argv(),
+              testing::IsSupersetOf({"--collective=nccl", "--trusted_network"}));
 }
 
 // What a server keeps to from its first worker on is part of what it is, so that a change starts it again.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/stdout.h"
 #include "launcher/data_sets.h"
@@ -55,7 +56,13 @@ RunDisplay::RunDisplay(const RunDisplayOptions& options, const record::JobRecord
 
 void RunDisplay::Say(const std::string& line) {
   block_.Clear();
-  std::fprintf(stderr, "%s\n", line.c_str());
+  const std::string time = with_times_ ? FormatWallTime(WallTimeMicros()) + " " : "";
+  std::fprintf(stderr, "%s%s\n", time.c_str(), line.c_str());
+}
+
+void RunDisplay::GoToLog() {
+  block_.Disable();
+  with_times_ = true;
 }
 
 void RunDisplay::OnView(const reconcile::View& view) {
@@ -68,7 +75,9 @@ void RunDisplay::OnView(const reconcile::View& view) {
       view.ending->result != reconcile::Result::kSucceeded) {
     Say("stopping the job: " + view.ending->message);
   }
+  NoteMoves(view);
   view_ = view;
+  ReportMoves();
   ReportChanges(view);
   Draw(/*must=*/false);
 }
@@ -95,6 +104,52 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
       Say(absl::StrFormat("%s on %s: %s", task.task, task.host, text));
     }
     said = text;
+  }
+}
+
+void RunDisplay::OnNotice(const std::string& text) { Say(text); }
+
+void RunDisplay::NoteMoves(const reconcile::View& view) {
+  const auto move_from_now_on = [&] {
+    Move move{.since = Now(), .incarnations = {}};
+    for (const reconcile::TaskView& task : view.tasks) {
+      if (task.report) move.incarnations[task.task] = task.report->incarnation;
+    }
+    return move;
+  };
+  for (size_t i = 0; i < view.hosts.size(); ++i) {
+    const reconcile::HostView& host = view.hosts[i];
+    if (host.attempts > 0 && !lost_.contains(host.host)) lost_[host.host] = move_from_now_on();
+    if (i < view_.hosts.size() && view_.generation > 0 && host.data_address != view_.hosts[i].data_address) {
+      Say(absl::StrFormat("%s moved %s -> %s", host.host, view_.hosts[i].data_address, host.data_address));
+      const auto lost = lost_.find(host.host);
+      moves_[host.host] = lost != lost_.end() ? lost->second : move_from_now_on();
+    }
+    if (host.state == reconcile::HostState::kReady) lost_.erase(host.host);
+  }
+}
+
+// Once all tasks run in the newest cluster: before that the host's own train with nobody.
+void RunDisplay::ReportMoves() {
+  for (const reconcile::TaskView& task : view_.tasks) {
+    if (task.state == reconcile::TaskState::kSucceeded) continue;
+    if (task.state != reconcile::TaskState::kRunning || task.report->generation != view_.generation) return;
+  }
+  for (const auto& [host, move] : std::exchange(moves_, {})) {
+    std::vector<std::string> tasks;
+    int running = 0, restarted = 0;
+    for (const reconcile::TaskView& task : view_.tasks) {
+      if (task.state == reconcile::TaskState::kSucceeded) continue;
+      ++running;
+      if (task.host == host) tasks.push_back(task.task);
+      const auto before = move.incarnations.find(task.task);
+      restarted += before == move.incarnations.end() || before->second != task.report->incarnation;
+    }
+    if (tasks.empty()) continue;
+    Say(absl::StrFormat(
+        "%s: %s rejoined after %s, %s", host, absl::StrJoin(tasks, ", "), FormatAge(Now() - move.since),
+        restarted == 0 ? "0 steps lost"
+                       : absl::StrFormat("%d of %d tasks started again", restarted, running)));
   }
 }
 

@@ -28,12 +28,16 @@ class RunDisplay final : public RunObserver {
   void OnView(const reconcile::View& view) override;
   void OnHostFacts(const HostFacts& facts) override;
   void OnUpload(const UploadStep& step) override;
+  void OnNotice(const std::string& text) override;
   void OnLog(const std::string& task, const std::string& bytes, bool last) override;
   void OnMetrics(const std::string& bytes) override;
 
   /// The outcome, the cause of a failure with its consequences, and the figures of the training, to stderr;
   /// the accuracy, which is what was asked for, to stdout.
   void Summarize(const RunResult& result);
+
+  /// From now on stderr is a file that is read later: nothing is drawn, and lines begin with the time.
+  void GoToLog();
 
   uint64_t uploaded_bytes() const;
 
@@ -42,9 +46,16 @@ class RunDisplay final : public RunObserver {
     uint64_t sent = 0;
     uint64_t total = 0;
   };
+  /// Of a host to another address, from when it could not be reached where it was.
+  struct Move {
+    TimePoint since;
+    std::map<std::string, uint32_t> incarnations;  // of the job's tasks, then
+  };
   void Say(const std::string& line);
   void Draw(bool must);
   void ReportChanges(const reconcile::View& view);
+  void NoteMoves(const reconcile::View& view);
+  void ReportMoves();
   std::string HostLine(const reconcile::HostView& host) const;
   std::string LiveLine() const;
   bool HasRun(const std::string& task) const;  // so that there is a log
@@ -53,10 +64,13 @@ class RunDisplay final : public RunObserver {
   const std::string job_;
   std::map<std::string, std::string> host_of_task_;
   LiveBlock block_;
+  bool with_times_ = false;
   LogPrinter printer_{/*prefix=*/true};
   reconcile::View view_;
   std::map<std::string, std::map<std::string, Upload>> uploads_;  // by host, by content
   std::map<std::string, std::string> said_;                       // what was said last of a host or task
+  std::map<std::string, Move> lost_;                              // hosts that may have moved
+  std::map<std::string, Move> moves_;                             // of hosts whose tasks do not all run again
   std::string metrics_;                                           // not yet a whole line
   std::string live_metrics_;  // "step 300/1000  loss 0.31  12345 samples/s"
   std::optional<double> seconds_to_first_step_;

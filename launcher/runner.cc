@@ -12,6 +12,7 @@
 #include <set>
 #include <span>
 
+#include "launcher/job_history.h"
 #include "launcher/plan.h"
 #include "launcher/reconciler/reconciler.h"
 
@@ -21,12 +22,21 @@ namespace {
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 constexpr size_t kFilesAtOnce = 64;  // well below what an agent takes of one connection
 
-// Events from the sessions' threads to the runner's, with a descriptor to wait on.
+// How soon a host counts as lost that does not even acknowledge. Its tasks do not mind, if it is not.
+constexpr std::chrono::milliseconds kSilenceLimit{3000};
+
+struct Warning {
+  std::string text;
+};
+
+using RunnerEvent = std::variant<SessionEvent, HostSighting, Warning>;
+
+// Events from the threads of the sessions and the watch to the runner's, with a descriptor to wait on.
 class EventQueue {
  public:
   EventQueue() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { MUSTER_CHECK(wake_.valid()); }
 
-  void Push(SessionEvent event) {
+  void Push(RunnerEvent event) {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
     const uint64_t one = 1;
@@ -34,7 +44,7 @@ class EventQueue {
   }
 
   /// All there are; waits for the first until the deadline or until `other_fd` is readable.
-  std::deque<SessionEvent> Wait(int other_fd, TimePoint deadline) {
+  std::deque<RunnerEvent> Wait(int other_fd, TimePoint deadline) {
     pollfd fds[] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                     {.fd = other_fd, .events = POLLIN, .revents = 0}};
     ::poll(fds, 2, MillisecondsUntil(deadline));
@@ -47,7 +57,7 @@ class EventQueue {
  private:
   UniqueFd wake_;
   std::mutex mutex_;
-  std::deque<SessionEvent> events_;
+  std::deque<RunnerEvent> events_;
 };
 
 struct ResultFile {
@@ -63,7 +73,9 @@ class Runner {
         record_(std::move(record)),
         contents_(contents),
         options_(options),
+        connect_(options.connect),
         observer_(observer) {
+    connect_.ssh.silence_limit = kSilenceLimit;
     for (const record::Task& task : record_.tasks()) {
       if (!task.is_chief()) continue;
       chief_ = task.id();
@@ -76,6 +88,16 @@ class Runner {
 
  private:
   absl::Status Loop(reconcile::Reconciler& reconciler);
+  void Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event);
+  void Handle(reconcile::Reconciler& reconciler, const SessionEvent& event);
+  void Handle(reconcile::Reconciler& reconciler, const HostSighting& sighting);
+  void Learn(reconcile::Reconciler& reconciler, const HostFacts& facts);
+  void Watch();
+  void ReportMissing(const reconcile::View& view);
+  void OpenHistory();
+  void Note(const std::vector<JobEvent>& events);
+  void Notice(const std::string& text);
+  void Show(const reconcile::View& view);
   absl::Status HandleInterrupts(reconcile::Reconciler& reconciler);
   void Step(reconcile::Reconciler& reconciler, const reconcile::Event& event);
   void Perform(reconcile::Reconciler& reconciler, const std::vector<reconcile::Action>& actions);
@@ -88,28 +110,41 @@ class Runner {
   void Drain();
   absl::Status FetchResults();
   absl::Status FetchFiles(std::span<const std::string> paths);
+  void FetchTaskMetrics();
   std::string HostOf(const std::string& task_id) const;
 
   const JobStore& store_;
   record::JobRecord record_;
   const Contents& contents_;
   const RunOptions& options_;
+  ConnectOptions connect_;
   RunObserver& observer_;
   std::string chief_;
   bool writes_results_ = false;  // the chief does
   bool writes_onnx_ = false;     // too
   EventQueue queue_;
   std::map<std::string, std::unique_ptr<HostSession>> sessions_;
+  std::map<std::pair<std::string, std::string>, std::string> machines_;  // (host key, machine-id): its name
+  std::set<std::string> missing_;
+  std::unique_ptr<HostWatch> watch_;
+  std::optional<HistoryFile> history_file_;  // none: it cannot be written
+  std::optional<JobHistory> history_;
   std::optional<reconcile::Outcome> outcome_;
-  bool detached_ = false;
+  bool everything_runs_ = false;  // which has been said
+  bool is_ending_ = false;        // likewise
   int interrupts_handled_ = 0;
   bool stop_requested_ = false;
   std::set<std::pair<std::string, std::string>> following_;  // (task, path)
   std::map<std::string, uint64_t> followed_incarnation_;     // of each task, counted over generations
   std::map<std::string, ResultFile> results_;                // by path: of the chief's
+  std::map<std::string, ResultFile> task_metrics_;           // by task
   // The names of the chief's, as its host says.
   absl::StatusOr<std::vector<std::string>> event_files_ = Unavailable("no answer");
 };
+
+void SayOnce(const std::function<void()>& say, bool& is_said) {
+  if (!std::exchange(is_said, true) && say) say();
+}
 
 absl::StatusOr<RunResult> Runner::Run() {
   const reconcile::Desired desired = DesiredOf(record_);
@@ -118,27 +153,32 @@ absl::StatusOr<RunResult> Runner::Run() {
   reconciler_options.run_deadline = options_.run_deadline;
   if (options_.lost_deadline) reconciler_options.lost_deadline = *options_.lost_deadline;
   reconcile::Reconciler reconciler(desired, FromProto(record_.cluster()), reconciler_options, Now());
+  OpenHistory();
+  Watch();
   if (options_.stop) Step(reconciler, reconcile::StopRequested{});
   Step(reconciler, reconcile::Tick{});
   MUSTER_RETURN_IF_ERROR(Loop(reconciler));
-  absl::Status fetched;
-  if (!detached_) {
-    Drain();
-    fetched = FetchResults();
-    observer_.OnView(reconciler.GetView());
-    record_.set_ended_micros(WallTimeMicros());
-    *record_.mutable_cluster() = ToProto(reconciler.record());
-    fetched.Update(store_.Save(record_));
-  }
+  Drain();
+  absl::Status fetched = FetchResults();
+  FetchTaskMetrics();
+  Show(reconciler.GetView());
+  record_.set_ended_micros(WallTimeMicros());
+  *record_.mutable_cluster() = ToProto(reconciler.record());
+  fetched.Update(store_.Save(record_));
+  watch_ = nullptr;
   sessions_.clear();
-  return RunResult{.outcome = outcome_.value_or(reconcile::Outcome{}),
-                   .detached = detached_,
+  std::map<std::string, std::string> task_metrics;
+  for (auto& [task, file] : task_metrics_) {
+    if (file.complete) task_metrics[task] = std::move(file.bytes);
+  }
+  return RunResult{.outcome = *outcome_,
                    .fetched = fetched,
-                   .result_json = results_[kResultFile].complete ? results_[kResultFile].bytes : ""};
+                   .result_json = results_[kResultFile].complete ? results_[kResultFile].bytes : "",
+                   .task_metrics = std::move(task_metrics)};
 }
 
 absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
-  while (!outcome_ && !detached_) {
+  while (!outcome_) {
     // At least once a second, so that tables of ages and the live line go on.
     const TimePoint deadline = std::min(reconciler.NextDeadline(), Now() + std::chrono::seconds(1));
     const auto events = queue_.Wait(options_.interrupt_fd, deadline);
@@ -146,21 +186,119 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     if (options_.give_up_at && Now() >= *options_.give_up_at) {
       return DeadlineExceeded("job %s has not ended", record_.id());
     }
-    for (const SessionEvent& event : events) {
-      if (const auto* bytes = std::get_if<FileBytes>(&event)) Handle(*bytes);
-      if (const auto* upload = std::get_if<UploadStep>(&event)) observer_.OnUpload(*upload);
-      if (const auto* facts = std::get_if<HostFacts>(&event)) observer_.OnHostFacts(*facts);
-      if (const auto* change = std::get_if<reconcile::Event>(&event); change != nullptr && !outcome_) {
-        Step(reconciler, *change);
-      }
-    }
+    for (const RunnerEvent& event : events) Handle(reconciler, event);
     if (!outcome_ && Now() >= reconciler.NextDeadline()) Step(reconciler, reconcile::Tick{});
     const reconcile::View view = reconciler.GetView();
-    if (options_.follow_logs || options_.detach) FollowOutput(view);
-    observer_.OnView(view);
-    detached_ = options_.detach && !outcome_ && EverythingRuns(view);
+    if (options_.follow_logs || options_.on_everything_runs) FollowOutput(view);
+    Show(view);
+    ReportMissing(view);
+    if (!outcome_ && EverythingRuns(view)) SayOnce(options_.on_everything_runs, everything_runs_);
+    if (view.ending) SayOnce(options_.on_ending, is_ending_);
   }
   return absl::OkStatus();
+}
+
+void Runner::Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event) {
+  if (const auto* warning = std::get_if<Warning>(&event)) Notice(warning->text);
+  if (const auto* sighting = std::get_if<HostSighting>(&event)) Handle(reconciler, *sighting);
+  if (const auto* session = std::get_if<SessionEvent>(&event)) Handle(reconciler, *session);
+}
+
+void Runner::Handle(reconcile::Reconciler& reconciler, const SessionEvent& event) {
+  if (const auto* bytes = std::get_if<FileBytes>(&event)) Handle(*bytes);
+  if (const auto* upload = std::get_if<UploadStep>(&event)) observer_.OnUpload(*upload);
+  if (const auto* facts = std::get_if<HostFacts>(&event)) {
+    observer_.OnHostFacts(*facts);
+    Learn(reconciler, *facts);
+  }
+  if (const auto* change = std::get_if<reconcile::Event>(&event); change != nullptr && !outcome_) {
+    Step(reconciler, *change);
+  }
+}
+
+void Runner::Handle(reconcile::Reconciler& reconciler, const HostSighting& sighting) {
+  if (outcome_ || !SessionOf(sighting.host).Relocate(sighting)) return;
+  Notice(
+      absl::StrFormat("%s may be at %s, as %s says", sighting.host, sighting.ssh_address, sighting.source));
+  Step(reconciler, reconcile::HostSighted{sighting.host});
+}
+
+// Whoever goes on with the job looks for the host where it was seen last.
+void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
+  history_->SetClockOffset(facts.host, facts.clock_offset_micros);
+  for (record::Host& host : *record_.mutable_hosts()) {
+    if (host.name() != facts.host) continue;
+    const bool is_elsewhere =
+        host.ssh_address() != facts.place.ssh_address() || host.ssh_port() != facts.place.ssh_port();
+    host = facts.place;
+    if (!is_elsewhere) continue;
+    // The next one to save it may say more.
+    if (const absl::Status saved = store_.Save(record_); !saved.ok()) Notice(std::string(saved.message()));
+  }
+  if (facts.host_key.empty() || facts.facts.machine_id().empty()) return;
+  const auto [known, is_new] = machines_.try_emplace({facts.host_key, facts.facts.machine_id()}, facts.host);
+  if (known->second == facts.host || outcome_) return;
+  Step(reconciler,
+       reconcile::HostFailed{
+           .host = facts.host,
+           .connection = facts.connection,
+           .status = FailedPrecondition(
+               "%s and %s are one machine: both have the host key %s and the machine-id %s; take one "
+               "of them out of the inventory",
+               known->second, facts.host, facts.host_key, facts.facts.machine_id())});
+}
+
+void Runner::Watch() {
+  if (options_.home.empty()) return;
+  watch_ = std::make_unique<HostWatch>(
+      HostWatchOptions{.inventory = record_.inventory_file(),
+                       .home = options_.home,
+                       .known_hosts = options_.connect.ssh.known_hosts,
+                       .hosts = {record_.hosts().begin(), record_.hosts().end()},
+                       .sighted = [this](HostSighting sighting) { queue_.Push(std::move(sighting)); },
+                       .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});
+}
+
+void Runner::OpenHistory() {
+  const std::filesystem::path path = store_.JobFolder(record_.id()) / kHistoryFile;
+  int damaged = 0;
+  history_.emplace(ParseHistory(ReadFile(path).value_or(""), &damaged));
+  if (auto file = HistoryFile::Open(path); file.ok()) {
+    history_file_ = *std::move(file);
+  } else {
+    observer_.OnNotice("the job's history is not written: " + std::string(file.status().message()));
+  }
+  Note({{.time_micros = WallTimeMicros(), .what = absl::StrFormat("driven by process %d", ::getpid())}});
+}
+
+void Runner::Note(const std::vector<JobEvent>& events) {
+  if (!history_file_) return;
+  const absl::Status written = history_file_->Append(events);
+  if (written.ok()) return;
+  history_file_.reset();
+  observer_.OnNotice("the job's history is not written any more: " + std::string(written.message()));
+}
+
+void Runner::Notice(const std::string& text) {
+  Note({{.time_micros = WallTimeMicros(), .what = text}});
+  observer_.OnNotice(text);
+}
+
+void Runner::Show(const reconcile::View& view) {
+  Note(history_->OnView(view, WallTimeMicros()));
+  observer_.OnView(view);
+}
+
+void Runner::ReportMissing(const reconcile::View& view) {
+  std::set<std::string> missing;
+  for (const reconcile::HostView& host : view.hosts) {
+    const bool is_there =
+        host.state == reconcile::HostState::kConnected || host.state == reconcile::HostState::kReady;
+    if (!is_there && host.attempts > 0) missing.insert(host.host);
+  }
+  if (watch_ == nullptr || missing == missing_) return;
+  missing_ = missing;
+  watch_->SetMissing(std::move(missing));
 }
 
 absl::Status Runner::HandleInterrupts(reconcile::Reconciler& reconciler) {
@@ -235,7 +373,7 @@ HostSession& Runner::SessionOf(const std::string& name) {
         HostSessionOptions{.host = std::move(host),
                            .job = record_.id(),
                            .required_glibc = record_.required_glibc(),
-                           .connect = options_.connect,
+                           .connect = connect_,
                            .contents = &contents_,
                            .sink = [this](SessionEvent event) { queue_.Push(std::move(event)); }});
   }
@@ -263,7 +401,7 @@ void Runner::FollowOutput(const reconcile::View& view) {
 void Runner::Handle(const FileBytes& bytes) {
   if (bytes.last) following_.erase({bytes.task, bytes.path});
   if (bytes.path == "log") return observer_.OnLog(bytes.task, bytes.bytes, bytes.last);
-  ResultFile& file = results_[bytes.path];
+  ResultFile& file = bytes.path == kTaskMetricsFile ? task_metrics_[bytes.task] : results_[bytes.path];
   file.bytes += bytes.bytes;
   file.complete = bytes.last && !bytes.failed;
   if (bytes.path == kMetricsFile) observer_.OnMetrics(bytes.bytes);
@@ -281,7 +419,9 @@ bool Runner::EverythingRuns(const reconcile::View& view) const {
 void Runner::Drain() {
   TimePoint deadline = Now() + kDrainTimeout;
   while (!following_.empty() && Now() < deadline) {
-    for (const SessionEvent& event : queue_.Wait(-1, deadline)) {
+    for (const RunnerEvent& any : queue_.Wait(-1, deadline)) {
+      if (!std::holds_alternative<SessionEvent>(any)) continue;
+      const auto& event = std::get<SessionEvent>(any);
       if (const auto* bytes = std::get_if<FileBytes>(&event)) {
         Handle(*bytes);
         deadline = Now() + kDrainTimeout;
@@ -298,6 +438,16 @@ void Runner::Drain() {
       }
     }
   }
+}
+
+// What does not come is not there: they are beside what the job is about.
+void Runner::FetchTaskMetrics() {
+  if (!options_.fetch_task_metrics || !outcome_ || outcome_->result != reconcile::Result::kSucceeded) return;
+  for (const record::Task& task : record_.tasks()) {
+    following_.insert({task.id(), kTaskMetricsFile});
+    SessionOf(task.host()).Follow(task.id(), kTaskMetricsFile);
+  }
+  Drain();
 }
 
 std::string Runner::HostOf(const std::string& task_id) const {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "base/clock.h"
@@ -22,6 +24,8 @@ class RunObserver {
   virtual void OnView(const reconcile::View& view) = 0;
   virtual void OnHostFacts(const HostFacts& facts) = 0;
   virtual void OnUpload(const UploadStep& step) = 0;
+  /// There is something that people should know.
+  virtual void OnNotice(const std::string& text) = 0;
   /// What a task printed.
   virtual void OnLog(const std::string& task, const std::string& bytes, bool last) = 0;
   /// Lines of the chief's metrics, as far as they have come.
@@ -30,11 +34,14 @@ class RunObserver {
 
 struct RunOptions {
   ConnectOptions connect;
-  bool stop = false;    // only stop what runs
-  bool detach = false;  // return once every task has been started
+  bool stop = false;                         // only stop what runs
+  std::function<void()> on_everything_runs;  // called once, when every task has been started
+  std::function<void()> on_ending;           // called once, as soon as it is decided how the job ends
   bool follow_logs = true;
-  std::optional<Duration> run_deadline;   // then the job is stopped and 124 returned
-  std::optional<TimePoint> give_up_at;    // then DeadlineExceeded is returned, and the job goes on
+  bool fetch_task_metrics = false;       // of all tasks, once the job has succeeded
+  std::optional<Duration> run_deadline;  // then the job is stopped and 124 returned
+  std::optional<TimePoint> give_up_at;   // then DeadlineExceeded is returned, and the job goes on
+  std::string home;  // what "~" stands for in the inventory; empty: nobody looks where hosts have moved to
   std::optional<Duration> lost_deadline;  // for a host that is lost to come back; unset: the reconciler's
   const std::atomic<int>* interrupts =
       nullptr;            // signals so far: the first stops the job, a later one gives up
@@ -43,9 +50,10 @@ struct RunOptions {
 
 struct RunResult {
   reconcile::Outcome outcome;
-  bool detached = false;    // the job goes on by itself; the outcome means nothing
   absl::Status fetched;     // whether what the chief wrote has come back
   std::string result_json;  // the chief's, if all of it has come
+  /// Of each task, what it counted last (task_metrics.h), if it was asked for and all of it has come.
+  std::map<std::string, std::string> task_metrics;
 };
 
 /// `record` is saved before anything is started and whenever the cluster changes; with the outcome at the

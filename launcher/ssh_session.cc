@@ -53,7 +53,7 @@ std::string HostKeyPreference(const std::vector<HostKey>& known) {
   return list;
 }
 
-absl::Status SetOptions(ssh_session session, const SshTarget& target, const std::vector<HostKey>& known,
+absl::Status SetOptions(ssh_session session, const std::string& user, const std::vector<HostKey>& known,
                         int fd) {
   const int no = 0, yes = 1;
   const struct {
@@ -77,8 +77,8 @@ absl::Status SetOptions(ssh_session session, const SshTarget& target, const std:
       return Internal("libssh: option %s: %s", setting.name, ssh_get_error(session));
     }
   }
-  if (!target.user.empty() && ssh_options_set(session, SSH_OPTIONS_USER, target.user.c_str()) != SSH_OK) {
-    return InvalidArgument("user %s: %s", target.user, ssh_get_error(session));
+  if (!user.empty() && ssh_options_set(session, SSH_OPTIONS_USER, user.c_str()) != SSH_OK) {
+    return InvalidArgument("user %s: %s", user, ssh_get_error(session));
   }
   if (ssh_options_set(session, SSH_OPTIONS_HOSTKEYS, HostKeyPreference(known).c_str()) != SSH_OK) {
     return Internal("libssh: option host key types: %s", ssh_get_error(session));
@@ -178,10 +178,10 @@ absl::Status CheckHostKey(const SshTarget& target, const SshOptions& options, co
       std::string expected;
       for (const HostKey& old : known.KeysOf(target.name))
         expected += " " + old.type + " " + old.Fingerprint();
-      return WithNeedsUser(Unavailable(
+      return WithOtherMachine(WithNeedsUser(Unavailable(
           "its host key has CHANGED: this may be another machine, or someone in between. Nothing was sent.\n"
           "  expected:%s (in %s)\n  offered: %s %s\nIf the change is meant: ssh-keygen -R %s -f %s && %s",
-          expected, file, key.type, key.Fingerprint(), target.name, file, options.accept_command));
+          expected, file, key.type, key.Fingerprint(), target.name, file, options.accept_command)));
     }
     case HostKeyVerdict::kUnknown:
       break;
@@ -201,6 +201,20 @@ absl::Status CheckHostKey(const SshTarget& target, const SshOptions& options, co
 absl::Status MakeSocketNonBlocking(ssh_session session) {
   const int fd = ssh_get_fd(session);
   if (::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) return ErrnoError(errno, "fcntl");
+  return absl::OkStatus();
+}
+
+// Makes a session of a connection on which the host has greeted, up to knowing its key.
+absl::Status Begin(UniqueFd fd, const std::string& user, const std::vector<HostKey>& known,
+                   const Limits& limits, SshLogin& login) {
+  login.session.reset(ssh_new());
+  MUSTER_CHECK(login.session != nullptr);
+  ssh_session session = login.session.get();
+  MUSTER_RETURN_IF_ERROR(SetOptions(session, user, known, fd.get()));
+  (void)fd.release();  // the session's from here on
+  MUSTER_RETURN_IF_ERROR(ExchangeKeys(session, limits, login.dropped));
+  MUSTER_RETURN_IF_ERROR(MakeSocketNonBlocking(session));
+  MUSTER_ASSIGN_OR_RETURN(login.key, KeyOfServer(session));
   return absl::OkStatus();
 }
 
@@ -225,16 +239,17 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
   MUSTER_ASSIGN_OR_RETURN(UniqueFd fd,
                           ConnectTcp(target.address, target.port, options.silence_limit, limits));
   MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits));
-  login.session.reset(ssh_new());
-  MUSTER_CHECK(login.session != nullptr);
-  ssh_session session = login.session.get();
-  MUSTER_RETURN_IF_ERROR(SetOptions(session, target, known.KeysOf(target.name), fd.get()));
-  (void)fd.release();  // the session's from here on
-  MUSTER_RETURN_IF_ERROR(ExchangeKeys(session, limits, login.dropped));
-  MUSTER_RETURN_IF_ERROR(MakeSocketNonBlocking(session));
-  MUSTER_ASSIGN_OR_RETURN(const HostKey key, KeyOfServer(session));
-  MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, key, limits, login.accepted_key));
-  return Authenticate(session, target, options, limits);
+  MUSTER_RETURN_IF_ERROR(Begin(std::move(fd), target.user, known.KeysOf(target.name), limits, login));
+  MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, login.key, limits, login.accepted_key));
+  return Authenticate(login.session.get(), target, options, limits);
+}
+
+absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like,
+                                   const Limits& limits) {
+  SshLogin login;
+  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(connection.get(), limits));
+  MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", like, limits, login));
+  return login.key;
 }
 
 }  // namespace muster

@@ -9,8 +9,11 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
+#include "launcher/known_hosts.h"
 #include "launcher/ssh_socket.h"
 #include "launcher/ssh_transport.h"
 
@@ -23,13 +26,19 @@ using SshSession = std::unique_ptr<ssh_session_struct, SshSessionDeleter>;
 
 struct SshLogin {
   SshSession session;        // neither it nor its socket blocks
-  std::string accepted_key;  // fingerprint of a key that was unknown and is trusted from now on, or ""
+  HostKey key;               // of the host
+  std::string accepted_key;  // its fingerprint, if it was unknown and is trusted from now on, or ""
   bool dropped = false;  // on failure: the host hung up before the login began, so another try may do better
 };
 
 /// One attempt, into `login`. Errors name the step and what to do, not the host. The session of an earlier
 /// attempt is replaced.
 absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Limits& limits, SshLogin& login);
+
+/// The key of whoever answers on this connection, of a type that one of `like` has if it can be. It is not
+/// checked, and nothing is sent beyond the key exchange. Errors as those of LogIn.
+absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like,
+                                   const Limits& limits);
 
 /// Waits until libssh can go on with this session. Unavailable if its connection is gone.
 absl::Status WaitForSession(ssh_session session, const Limits& limits);

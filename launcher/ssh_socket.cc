@@ -120,6 +120,14 @@ void ConfigureSocket(const UniqueFd& fd, Duration silence_limit) {
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit_ms));
 }
 
+absl::StatusOr<std::string> Literal(const sockaddr* address, socklen_t size) {
+  char text[NI_MAXHOST];
+  if (const int error = ::getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+      error != 0)
+    return Internal("an address: %s", ::gai_strerror(error));
+  return std::string(text);
+}
+
 }  // namespace
 
 absl::Status WaitForFd(int fd, short events, const Limits& limits) {
@@ -144,14 +152,15 @@ absl::Status SleepFor(Duration duration, const Limits& limits) {
 absl::StatusOr<std::string> LookUpAddress(const std::string& address, const Limits& limits) {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, Resolve(address, 0, limits));
   if (addresses.empty()) return Unavailable("look up %s: it has no addresses", address);
-  char text[NI_MAXHOST];
-  const auto* first = reinterpret_cast<const sockaddr*>(&addresses[0].storage);
-  if (const int error =
-          ::getnameinfo(first, addresses[0].length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-      error != 0) {
-    return Internal("look up %s: %s", address, ::gai_strerror(error));
-  }
-  return std::string(text);
+  return Literal(reinterpret_cast<const sockaddr*>(&addresses[0].storage), addresses[0].length);
+}
+
+std::string PeerAddress(int fd) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  auto* const address = reinterpret_cast<sockaddr*>(&peer);
+  if (::getpeername(fd, address, &size) != 0) return "";
+  return Literal(address, size).value_or("");
 }
 
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration silence_limit,

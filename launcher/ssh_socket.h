@@ -35,4 +35,7 @@ absl::StatusOr<std::string> LookUpAddress(const std::string& address, const Limi
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration silence_limit,
                                     const Limits& limits);
 
+/// The other end of a connected socket, as a literal; "" if there is none any more.
+std::string PeerAddress(int fd);
+
 }  // namespace muster

@@ -168,6 +168,8 @@ class SshTransportImpl : public SshTransport {
       : name_(std::move(name)),
         label_(std::move(label)),
         accepted_key_(std::move(login.accepted_key)),
+        host_key_(login.key.Fingerprint()),
+        peer_address_(PeerAddress(ssh_get_fd(login.session.get()))),
         session_(std::move(login.session)),
         event_(ssh_event_new()) {
     MUSTER_CHECK(event_ != nullptr && ssh_event_add_session(event_, session_.get()) == SSH_OK);
@@ -182,6 +184,8 @@ class SshTransportImpl : public SshTransport {
   const std::string& host() const override { return name_; }
   const std::string& label() const override { return label_; }
   const std::string& accepted_key() const override { return accepted_key_; }
+  const std::string& host_key() const override { return host_key_; }
+  const std::string& peer_address() const override { return peer_address_; }
   absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command,
                                                         TimePoint deadline) override;
   absl::Status Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) override;
@@ -193,6 +197,8 @@ class SshTransportImpl : public SshTransport {
   const std::string name_;
   const std::string label_;
   const std::string accepted_key_;
+  const std::string host_key_;
+  const std::string peer_address_;
   const SshSession session_;
   const ssh_event event_;
   int open_channels_ = 0;
@@ -246,8 +252,9 @@ std::string Label(const SshTarget& target) {
 absl::Status AsConnectError(const absl::Status& status, const std::string& label) {
   const bool unreached = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
   const std::string message = label + ": " + std::string(status.message());
-  const absl::Status result(unreached ? absl::StatusCode::kUnavailable : status.code(), message);
-  return NeedsUser(status) ? WithNeedsUser(result) : result;
+  absl::Status result(unreached ? absl::StatusCode::kUnavailable : status.code(), message);
+  if (NeedsUser(status)) result = WithNeedsUser(std::move(result));
+  return IsOtherMachine(status) ? WithOtherMachine(std::move(result)) : result;
 }
 
 }  // namespace

@@ -59,6 +59,12 @@ class SshTransport : public Transport {
   /// The fingerprint of a key that this connection has made known (accept_new_keys), or "".
   virtual const std::string& accepted_key() const = 0;
 
+  /// The host's key, as a fingerprint.
+  virtual const std::string& host_key() const = 0;
+
+  /// Where the host was reached: a literal.
+  virtual const std::string& peer_address() const = 0;
+
   /// "name (address:port)", as in messages.
   virtual const std::string& label() const = 0;
 };

@@ -76,7 +76,7 @@ void LogPrinter::Flush(const std::string& task, const std::string& host) {
 }
 
 void LogPrinter::PrintLine(const std::string& task, const std::string& host, std::string_view line) {
-  const std::string label = "[" + task + "@" + host + "] ";
+  const std::string label = "[" + task + (host.empty() ? "" : "@") + host + "] ";
   constexpr int kColors[] = {32, 33, 34, 35, 36, 92, 93, 94, 95, 96};
   const size_t color = std::hash<std::string>()(task) % std::size(kColors);
   std::string text = colors_ ? "\033[" + std::to_string(kColors[color]) + "m" + label + "\033[0m" : label;

@@ -25,15 +25,21 @@ class LiveBlock {
   void Show(const std::vector<std::string>& lines, bool must = false);
   /// Takes the lines away, before something else is printed.
   void Clear();
+  /// For good.
+  void Disable() {
+    Clear();
+    enabled_ = false;
+  }
 
  private:
-  const bool enabled_;
+  bool enabled_;
   size_t drawn_lines_ = 0;
   TimePoint last_draw_{};
 };
 
 /// Cuts what tasks print into lines with the prefix "[worker:1@host-2] ", each written to stdout in one
-/// piece, with a line's end where there was none. Without the prefix, byte for byte. One thread at a time.
+/// piece, with a line's end where there was none. Without the prefix, byte for byte. Where there is no host,
+/// the prefix is "[worker:1] ". One thread at a time.
 class LogPrinter {
  public:
   /// `prefix`: print one. Colours by task when stdout is a terminal and NO_COLOR is not set.

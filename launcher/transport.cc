@@ -8,6 +8,7 @@ namespace muster {
 namespace {
 
 constexpr char kNeedsUser[] = "muster/needs-user";
+constexpr char kOtherMachine[] = "muster/other-machine";
 constexpr size_t kTailBytes = 8 << 10;
 constexpr size_t kReadBytes = 64 << 10;
 
@@ -17,6 +18,13 @@ bool NeedsUser(const absl::Status& status) { return status.GetPayload(kNeedsUser
 
 absl::Status WithNeedsUser(absl::Status status) {
   status.SetPayload(kNeedsUser, absl::Cord());
+  return status;
+}
+
+bool IsOtherMachine(const absl::Status& status) { return status.GetPayload(kOtherMachine).has_value(); }
+
+absl::Status WithOtherMachine(absl::Status status) {
+  status.SetPayload(kOtherMachine, absl::Cord());
   return status;
 }
 
@@ -58,6 +66,20 @@ absl::StatusOr<int> Transport::Wait(CommandChannel& channel, TimePoint deadline)
 absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
                                             std::string_view input, TimePoint deadline,
                                             size_t max_output_bytes) {
+  std::string text;
+  auto result = RunOnHost(transport, command, input, deadline, [&](std::string_view bytes) -> absl::Status {
+    text += bytes;
+    if (text.size() <= max_output_bytes) return absl::OkStatus();
+    return Unavailable("%s: more than %d bytes of output from: %s", transport.host(), max_output_bytes,
+                       command);
+  });
+  if (result.ok()) result->stdout_text = std::move(text);
+  return result;
+}
+
+absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
+                                            std::string_view input, TimePoint deadline,
+                                            const std::function<absl::Status(std::string_view)>& take) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<CommandChannel> channel, transport.Start(command, deadline));
   HostCommandResult result;
   std::vector<char> buffer(kReadBytes);
@@ -78,11 +100,7 @@ absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::str
       input_open = false;
     }
     MUSTER_ASSIGN_OR_RETURN(const size_t n, channel->TryRead(buffer));
-    result.stdout_text.append(buffer.data(), n);
-    if (result.stdout_text.size() > max_output_bytes) {
-      return Unavailable("%s: more than %d bytes of output from: %s", transport.host(), max_output_bytes,
-                         command);
-    }
+    if (n > 0) MUSTER_RETURN_IF_ERROR(take({buffer.data(), n}));
     if (n > 0 || channel->end_of_output()) continue;
     const PollItem item{.channel = channel.get(), .read = true, .write = input_open};
     MUSTER_RETURN_IF_ERROR(transport.Poll({&item, 1}, -1, deadline));

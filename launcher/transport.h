@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +34,11 @@ bool NeedsUser(const absl::Status& status);
 
 /// `status` with that property.
 absl::Status WithNeedsUser(absl::Status status);
+
+/// True if what answers at the address is not the host that was meant, which may be elsewhere: another
+/// property beside the code.
+bool IsOtherMachine(const absl::Status& status);
+absl::Status WithOtherMachine(absl::Status status);
 
 /// stdin, stdout and stderr of one command on a host. Destroying it closes all three; a command that still
 /// runs is not waited for, and over SSH not killed. Errors: Unavailable when the connection is lost. All of
@@ -110,6 +116,12 @@ struct HostCommandResult {
 absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
                                             std::string_view input, TimePoint deadline,
                                             size_t max_output_bytes = size_t{64} << 20);
+
+/// The same, but stdout goes to `take` as it comes, which may end it with an error, and `stdout_text` is
+/// empty.
+absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
+                                            std::string_view input, TimePoint deadline,
+                                            const std::function<absl::Status(std::string_view)>& take);
 
 /// For the implementations: keeps the last 8 KiB of what is appended.
 class TailBuffer {

@@ -19,6 +19,13 @@ constexpr Duration kStopTick = std::chrono::milliseconds(200);
 constexpr Duration kPause = std::chrono::milliseconds(200);
 constexpr Duration kWarnAfter = std::chrono::seconds(3);
 
+CheckpointCopiesOptions WithView(CheckpointCopiesOptions options) {
+  if (options.view == nullptr) {
+    options.view = std::make_shared<ClusterView>(options.cluster, TaskId{Role::kPs, options.shard_index});
+  }
+  return options;
+}
+
 }  // namespace
 
 int BuddyOf(const ClusterSpec& cluster, int server) {
@@ -42,10 +49,9 @@ class CheckpointCopies::Conversation {
  public:
   static absl::StatusOr<Conversation> Begin(const CheckpointCopiesOptions& options, int server) {
     Conversation conversation(options, server);
-    MUSTER_ASSIGN_OR_RETURN(
-        conversation.connection_,
-        ShardConnection::Connect(options.cluster.ps[server], {Role::kPs, server}, options.tls,
-                                 options.transport, Now() + kConnectTimeout));
+    MUSTER_ASSIGN_OR_RETURN(conversation.connection_,
+                            ShardConnection::Connect(options.view, {Role::kPs, server}, options.tls,
+                                                     options.transport, Now() + kConnectTimeout));
     return conversation;
   }
 
@@ -89,7 +95,7 @@ class CheckpointCopies::Conversation {
 };
 
 CheckpointCopies::CheckpointCopies(CheckpointCopiesOptions options)
-    : options_(std::move(options)), store_(options_.folder) {}
+    : options_(WithView(std::move(options))), store_(options_.folder) {}
 
 absl::Status CheckpointCopies::Send(uint64_t step, const checkpoint::Manifest::File& file,
                                     const std::stop_token& stop) const {

@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/cluster_spec.h"
+#include "cluster/cluster_view.h"
 #include "proto/checkpoint_copy.pb.h"
 #include "ps/checkpoint_store.h"
 #include "ps/frame_server.h"
@@ -34,7 +34,8 @@ namespace muster {
 int BuddyOf(const ClusterSpec& cluster, int server);
 
 struct CheckpointCopiesOptions {
-  ClusterSpec cluster;
+  ClusterSpec cluster;                      // at the start: who keeps whose files does not change
+  std::shared_ptr<const ClusterView> view;  // null: all stay where `cluster` says
   int shard_index = 0;
   uint64_t generation = 0;  // of the cluster
   std::optional<TlsIdentity> tls;

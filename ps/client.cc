@@ -28,6 +28,7 @@ struct ParameterServerClient::Shard {
   std::optional<TimePoint> waited_since;  // for it to answer, or to be joined
   std::optional<Request> in_flight;
   TimePoint sent_at;  // when it was told to send that, as a whole
+  int64_t early = 0;  // floats of the answer to that which are there already, one after the other
   ShardClock clock;   // in async mode each shard counts its own steps
   TimePoint last_heard;
   std::string waits_for;  // the server's last word about that
@@ -48,10 +49,17 @@ constexpr uint64_t kMostHeldUs = 1'000'000'000'000;     // days: whatever a serv
 constexpr Duration kStallAfter = std::chrono::seconds(3);
 constexpr Duration kStallAgainAfter = std::chrono::seconds(30);
 
+ParameterServerClientOptions WithView(ParameterServerClientOptions options) {
+  if (options.view == nullptr) {
+    options.view = std::make_shared<ClusterView>(options.cluster, options.task);
+  }
+  return options;
+}
+
 }  // namespace
 
 ParameterServerClient::ParameterServerClient(ParameterServerClientOptions options)
-    : options_(std::move(options)),
+    : options_(WithView(std::move(options))),
       uuid_(RandomName(20)),
       rows_(static_cast<int>(options_.cluster.ps.size())),
       next_rows_(static_cast<int>(options_.cluster.ps.size())),
@@ -174,7 +182,7 @@ TaskId ParameterServerClient::ServerOf(const Shard& shard) const {
 }
 
 std::string ParameterServerClient::AddressOf(const Shard& shard) const {
-  return options_.cluster.ps[ServerOf(shard).index];
+  return options_.view->Address(ServerOf(shard));
 }
 
 void ParameterServerClient::Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined) {
@@ -229,9 +237,8 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
 
 void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
   const Duration timeout = options_.replicated ? kReplicaConnectTimeout : kConnectTimeout;
-  auto connection =
-      ShardConnection::Connect(AddressOf(shard), ServerOf(shard), options_.tls, options_.transport,
-                               std::min(deadline, Now() + timeout), queue_, ++last_connection_);
+  auto connection = ShardConnection::Connect(options_.view, ServerOf(shard), options_.tls, options_.transport,
+                                             std::min(deadline, Now() + timeout), queue_, ++last_connection_);
   if (!connection.ok()) return GiveUpJoin(shard, connection.status());
   if ((*connection)->is_local()) {
     spdlog::debug("{} is on this host: frames go past the network", TaskName(ServerOf(shard)));
@@ -384,12 +391,32 @@ void ParameterServerClient::Send(Shard& shard) {
   SetAwaiting(shard, request.header.request(), /*asking=*/true);
 }
 
+// In parts, if the shard takes it so: all of them.
 void ParameterServerClient::SendWhole(Shard& shard) {
-  const Request& request = *shard.in_flight;
+  Request& request = *shard.in_flight;
   shard.sent_at = Now();
-  std::vector<grpc::Slice> payload = {BorrowFloats(request.borrowed, shard.connection->Lease())};
-  payload.insert(payload.end(), request.payload.begin(), request.payload.end());
-  bytes_pushed_ += shard.connection->Send(request.header, payload);
+  shard.early = 0;
+  const size_t floats = request.borrowed.size();
+  size_t part = shard.connection->is_local() ? 0 : shard.joined_as.part_floats();
+  if (part == 0 || !request.header.has_push()) part = floats;
+  if (request.header.has_push()) {
+    size_t bytes = request.borrowed.size_bytes();
+    for (const grpc::Slice& slice : request.payload) bytes += slice.size();
+    request.header.mutable_push()->set_floats(part < floats ? bytes / sizeof(float) : 0);
+  }
+  ps::ClientHeader of_part;
+  of_part.set_version(kWireVersion);
+  of_part.set_request(request.header.request());
+  size_t begin = 0;
+  do {
+    const size_t end = std::min(floats, begin + part);
+    std::vector<grpc::Slice> payload = {
+        BorrowFloats(request.borrowed.subspan(begin, end - begin), shard.connection->Lease())};
+    if (end == floats) payload.insert(payload.end(), request.payload.begin(), request.payload.end());
+    of_part.mutable_part()->set_begin(begin);
+    bytes_pushed_ += shard.connection->Send(begin == 0 ? request.header : of_part, payload);
+    begin = end;
+  } while (begin < floats);
   SetAwaiting(shard, request.header.request(), /*asking=*/false);
 }
 
@@ -402,13 +429,26 @@ void ParameterServerClient::SetAwaiting(Shard& shard, uint64_t request, bool ask
   shard.waits_for.clear();
 }
 
-// Copies what a shard sent to its places: its range of the parameters, then its rows.
+// What is not the next is left out: the answer will say that it is missing.
+void ParameterServerClient::ReceivePart(Shard& shard, const ShardReply& reply,
+                                        const Destination& destination) {
+  const auto begin = static_cast<int64_t>(reply.header.part().begin());
+  const int64_t count = reply.payload.size_bytes() / int64_t{sizeof(float)};
+  if (begin != shard.early || begin + count > shard.range.size() || destination.parameters.empty()) return;
+  reply.payload.Part(0, count).CopyTo(destination.parameters.subspan(shard.range.begin + begin, count));
+  shard.early += count;
+}
+
+// Copies what a shard sent to its places: its range of the parameters, as far as it was not there early, then
+// its rows.
 absl::Status ParameterServerClient::ReceiveFloats(const Shard& shard, const ShardReply& reply,
                                                   const Destination& destination) {
   const int index = shard.task.index;
-  const std::span<float> own = destination.parameters.empty()
-                                   ? std::span<float>()
-                                   : destination.parameters.subspan(shard.range.begin, shard.range.size());
+  const auto early = static_cast<int64_t>(reply.header.push().early());
+  const std::span<float> own =
+      destination.parameters.empty()
+          ? std::span<float>()
+          : destination.parameters.subspan(shard.range.begin, shard.range.size()).subspan(early);
   std::vector<float> rows(destination.rows == nullptr ? 0 : destination.rows->size(index));
   const absl::Status status = DecodeFloats(reply.header.encoding(), reply.payload, own, rows);
   if (!status.ok()) return Internal("%s: %s", TaskName(shard.task), std::string(status.message()));
@@ -572,6 +612,16 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
     if (!reply.ok()) return Annotate(reply.status(), TaskName(options_.task));
     if (!*reply) continue;
     const ps::ServerHeader& header = (*reply)->header;
+    if (header.has_part()) {
+      ReceivePart(*shard, **reply, destination);
+      continue;
+    }
+    if (header.push().early() > static_cast<uint64_t>(shard->early)) {
+      spdlog::warn("parts of what {} sent are lost; asking again", TaskName(shard->task));
+      Send(*shard);
+      continue;
+    }
+    floats_early_ += header.push().early();
     MUSTER_RETURN_IF_ERROR(ReceiveFloats(*shard, **reply, destination));
     // Before the server had it, if it is not known better.
     const auto held = std::chrono::microseconds(std::min(header.held_us(), kMostHeldUs));

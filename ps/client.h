@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/cluster_spec.h"
+#include "cluster/cluster_view.h"
 #include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/encoding.h"
@@ -33,7 +33,8 @@ namespace muster {
 
 struct ParameterServerClientOptions {
   ClusterSpec cluster;
-  TaskId task;  // this worker or chief
+  std::shared_ptr<const ClusterView> view;  // null: all stay where `cluster` says
+  TaskId task;                              // this worker or chief
   uint64_t incarnation = 0;
   uint64_t generation = 0;
   ps::JobConfig config;
@@ -124,6 +125,9 @@ class ParameterServerClient {
   uint64_t bytes_pushed() const { return bytes_pushed_; }
   uint64_t bytes_pulled() const { return bytes_pulled_; }
 
+  /// Parameters that came while the gradient was still being sent, and counted.
+  uint64_t floats_early() const { return floats_early_; }
+
  private:
   struct Shard;
 
@@ -154,6 +158,7 @@ class ParameterServerClient {
   absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
   void Send(Shard& shard);
   void SendWhole(Shard& shard);
+  void ReceivePart(Shard& shard, const ShardReply& reply, const Destination& destination);
   void SetAwaiting(Shard& shard, uint64_t request, bool asking);
   absl::Status ReceiveFloats(const Shard& shard, const ShardReply& reply, const Destination& destination);
   absl::Status Align(const Destination& destination);
@@ -189,6 +194,7 @@ class ParameterServerClient {
   uint64_t sequence_ = 0;
   uint64_t bytes_pushed_ = 0;
   uint64_t bytes_pulled_ = 0;
+  uint64_t floats_early_ = 0;
   ExchangeTimes times_;  // of the last Exchange; without `wait`
   TimePoint next_wait_log_;
   bool logged_without_cause_ = false;  // the last time

@@ -57,14 +57,16 @@ void CoordinatorLink::Run(const std::stop_token& stop) {
     old = nullptr;
     if (stop.stop_requested() || status.ok()) return;
     if (absl::IsUnavailable(status) && last_heard_ && Now() - *last_heard_ > options_.server_timeout) {
-      status = absl::DeadlineExceededError(absl::StrFormat(
-          "ps:0 at %s has not answered for %s", options_.cluster.ps[0], FormatAge(Now() - *last_heard_)));
+      status = absl::DeadlineExceededError(absl::StrFormat("ps:0 at %s has not answered for %s",
+                                                           options_.view->Address({Role::kPs, 0}),
+                                                           FormatAge(Now() - *last_heard_)));
     }
     if (!absl::IsUnavailable(status)) return callbacks_.on_lost(status);
     const TimePoint since = last_heard_.value_or(start);
     if (Now() >= std::max(next_warning, since + kSilence)) {
       spdlog::warn("ps:{} has no connection to ps:0 at {} for {}: {}", options_.shard_index,
-                   options_.cluster.ps[0], FormatAge(Now() - since), std::string(status.message()));
+                   options_.view->Address({Role::kPs, 0}), FormatAge(Now() - since),
+                   std::string(status.message()));
       next_warning = Now() + kWarnAgainAfter;
     }
     std::this_thread::sleep_for(options_.pause);
@@ -80,7 +82,7 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
     queue_ = queue;
   }
   MUSTER_ASSIGN_OR_RETURN(
-      auto connected, ShardConnection::Connect(options_.cluster.ps[server], {Role::kPs, server}, options_.tls,
+      auto connected, ShardConnection::Connect(options_.view, {Role::kPs, server}, options_.tls,
                                                options_.transport, Now() + options_.connect_timeout, queue));
   ShardConnection* const connection = connected.get();
   ps::ClientHeader join;

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/status.h"
-#include "cluster/cluster_spec.h"
+#include "cluster/cluster_view.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/shard_connection.h"
 #include "ps/tls.h"
@@ -18,7 +18,7 @@
 namespace muster {
 
 struct CoordinatorLinkOptions {
-  ClusterSpec cluster;
+  std::shared_ptr<const ClusterView> view;
   std::vector<int> servers = {0};  // one of these speaks for shard 0
   int shard_index = 0;             // of this shard, for its log
   std::optional<TlsIdentity> tls;

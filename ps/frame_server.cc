@@ -3,6 +3,8 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -20,6 +22,8 @@
 #include "base/file.h"
 #include "base/logging.h"
 #include "base/random.h"
+#include "cluster/acceptor.h"
+#include "cluster/listening.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/completion.h"
 #include "ps/local_stream.h"
@@ -225,6 +229,16 @@ class Handlers {
   std::vector<std::jthread> threads_;  // the last member: they use the others
 };
 
+// To gRPC, which keeps it.
+void HandOver(grpc::experimental::ExternalConnectionAcceptor& grpc, UniqueFd connection, int listening) {
+  const int on = 1;
+  (void)::setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.listener_fd = listening;
+  parameters.fd = connection.release();
+  grpc.HandleNewConnection(&parameters);
+}
+
 class Service final : public FrameServer {
  public:
   Service(Transport transport, FrameServer::Handler* handler) : transport_(transport), handler_(handler) {}
@@ -232,12 +246,18 @@ class Service final : public FrameServer {
 
   void Shutdown() override {
     listener_ = nullptr;
+    {
+      const std::lock_guard lock(elsewhere_mutex_);
+      is_over_ = true;
+      elsewhere_.reset();
+    }
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now());
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return streams_.empty() && next_ == nullptr; });
     }
     server_ = nullptr;
+    external_ = nullptr;
     if (queue_ != nullptr) queue_->Shutdown();
     handlers_.reset();
     queue_ = nullptr;
@@ -250,6 +270,19 @@ class Service final : public FrameServer {
   }
 
   absl::Status Listen(const std::string& address, const std::optional<TlsIdentity>& tls);
+
+  absl::Status ListenAlso(const std::string& address) override {
+    MUSTER_ASSIGN_OR_RETURN(UniqueFd socket, ListenTcp(address));
+    const std::lock_guard lock(elsewhere_mutex_);
+    if (is_over_) return Cancelled("the server has ended");
+    if (!elsewhere_) {
+      elsewhere_.emplace([this](UniqueFd connection, int listening) {
+        HandOver(*external_, std::move(connection), listening);
+      });
+    }
+    elsewhere_->Add(std::move(socket));
+    return absl::OkStatus();
+  }
 
   void Send(StreamId id, grpc::ByteBuffer frame) override {
     const std::shared_ptr<Stream> stream = Find(id);
@@ -350,6 +383,10 @@ class Service final : public FrameServer {
   grpc::AsyncGenericService generic_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> external_;  // of server_
+  std::mutex elsewhere_mutex_;                                                // guards the following
+  std::optional<Acceptor> elsewhere_;  // none: it listens where it began only
+  bool is_over_ = false;
   std::optional<Handlers> handlers_;
   mutable std::mutex mutex_;  // guards the following
   std::condition_variable changed_;
@@ -495,6 +532,8 @@ absl::Status Service::Listen(const std::string& address, const std::optional<Tls
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address, MakeServerCredentials(tls), &port);
+  external_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, MakeServerCredentials(tls));
   builder.RegisterAsyncGenericService(&generic_);
   queue_ = builder.AddCompletionQueue();
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxFrameBytes));

@@ -45,6 +45,9 @@ class FrameServer {
   /// none runs any more.
   virtual void Shutdown() = 0;
 
+  /// Listens there as well. Fails as ListenTcp does; not during Shutdown.
+  virtual absl::Status ListenAlso(const std::string& address) = 0;
+
   /// To a stream that is gone: nothing happens.
   virtual void Send(StreamId stream, grpc::ByteBuffer frame) = 0;
 

@@ -116,7 +116,8 @@ TEST(GoBack, AnOlderProcessOfAServerIsRefused) {
   cluster.StopServer(1);
   const auto connect = [&](uint64_t incarnation, std::promise<absl::Status>* lost) {
     return std::make_unique<CoordinatorLink>(
-        CoordinatorLinkOptions{.cluster = cluster.spec, .shard_index = 1},
+        CoordinatorLinkOptions{.view = std::make_shared<ClusterView>(cluster.spec, TaskId{Role::kPs, 1}),
+                               .shard_index = 1},
         CoordinatorLink::Callbacks{
             .join =
                 [incarnation] {

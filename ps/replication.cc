@@ -105,10 +105,9 @@ bool Replication::WantsConnection() {
 
 // Over one connection. Returns why it is over.
 absl::Status Replication::Converse(const std::stop_token& stop) {
-  MUSTER_ASSIGN_OR_RETURN(
-      const auto connection,
-      ShardConnection::Connect(options_.cluster.ps[options_.partner.index], options_.partner, options_.tls,
-                               options_.transport, Now() + kConnectTimeout));
+  MUSTER_ASSIGN_OR_RETURN(const auto connection,
+                          ShardConnection::Connect(options_.view, options_.partner, options_.tls,
+                                                   options_.transport, Now() + kConnectTimeout));
   absl::Status over;
   {
     const std::lock_guard lock(mutex_);

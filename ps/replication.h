@@ -23,7 +23,8 @@
 namespace muster {
 
 struct ReplicationOptions {
-  ClusterSpec cluster;
+  ClusterSpec cluster;  // how many there are
+  std::shared_ptr<const ClusterView> view;
   int shard_index = 0;
   TaskId own, partner;      // servers of the shard
   uint64_t generation = 0;  // of the cluster

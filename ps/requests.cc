@@ -59,9 +59,9 @@ void Requests::Send(StreamId stream, ps::ServerHeader header, const std::vector<
   outbox_->Send([this, stream, frame = EncodeFrame(header, payload)] { frames_->Send(stream, frame); });
 }
 
-void Requests::SendNow(StreamId stream, ps::ServerHeader header) {
+void Requests::SendNow(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload) {
   header.set_version(kWireVersion);
-  frames_->Send(stream, EncodeFrame(header));
+  frames_->Send(stream, EncodeFrame(header, payload));
 }
 
 void Requests::SendError(StreamId stream, uint64_t number, const absl::Status& status, bool join_again) {

@@ -59,7 +59,7 @@ class Requests {
   /// To a stream that is gone: nothing happens.
   void Send(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload = {});
   /// Past the outbox: it follows from nothing.
-  void SendNow(StreamId stream, ps::ServerHeader header);
+  void SendNow(StreamId stream, ps::ServerHeader header, const std::vector<grpc::Slice>& payload = {});
   void SendError(StreamId stream, uint64_t number, const absl::Status& status, bool join_again = false);
 
  private:

@@ -6,9 +6,11 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/logging.h"
+#include "cluster/listening.h"
 #include "cluster/replica_view.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/replication.pb.h"
@@ -32,6 +34,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
 
   // To those who talk to it, as if the process had ended: the streams break, and nobody is told why.
   ~Process() override {
+    follower_.reset();
     if (frames_ != nullptr) frames_->Shutdown();
   }
 
@@ -67,11 +70,12 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   std::map<StreamId, ShardServer*> streams_;
   std::unique_ptr<CopyKeeper> keeper_;  // null: it keeps no copies of checkpoints
   std::atomic<bool> is_killed_ = false;
+  std::optional<ListenerFollower> follower_;  // the last member: it uses the others
 };
 
 absl::Status Process::Listen() {
   const std::string address =
-      options_.bind_address.empty() ? options_.cluster.ps[options_.shard_index] : options_.bind_address;
+      ListeningAddress(options_.view->Address(options_.view->own()), options_.bind_host);
   const std::lock_guard lock(mutex_);  // the first frame may be there before Listen returns
   auto listening = FrameServer::Listen(address, options_.tls, options_.transport, this);
   if (!listening.ok()) return Annotate(listening.status(), name_);
@@ -89,6 +93,8 @@ absl::Status Process::Listen() {
     MUSTER_ASSIGN_OR_RETURN(auto server, ShardServer::Start(options_, shard, frames_.get()));
     shards_.push_back(std::move(server));
   }
+  follower_.emplace(options_.view.get(), options_.bind_host, address,
+                    [this](const std::string& moved_to) { return frames_->ListenAlso(moved_to); });
   return absl::OkStatus();
 }
 
@@ -217,7 +223,11 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
   }
   MUSTER_CHECK(!options.replicated || options.checkpoint_dir.empty());
   MUSTER_CHECK(!options.checkpoint_buddy || (count >= 2 && !options.checkpoint_dir.empty()));
-  auto server = std::make_unique<Process>(options);
+  ParameterServerOptions with_view = options;
+  if (with_view.view == nullptr) {
+    with_view.view = std::make_shared<ClusterView>(options.cluster, TaskId{Role::kPs, options.shard_index});
+  }
+  auto server = std::make_unique<Process>(with_view);
   MUSTER_RETURN_IF_ERROR(server->Listen());
   return server;
 }

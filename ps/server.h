@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/cluster_spec.h"
+#include "cluster/cluster_view.h"
 #include "ps/server_metrics.h"
 #include "ps/tls.h"
 #include "ps/transport.h"
@@ -17,9 +17,10 @@ namespace muster {
 
 struct ParameterServerOptions {
   ClusterSpec cluster;
+  std::shared_ptr<const ClusterView> view;  // null: all stay where `cluster` says
   int shard_index = 0;
-  /// Where to listen instead of the address in the cluster: "0.0.0.0:2222".
-  std::string bind_address;
+  /// Where to listen instead of the host in the cluster: "0.0.0.0".
+  std::string bind_host;
   uint64_t generation = 0;   // of the cluster; a worker of another one is refused
   uint64_t incarnation = 0;  // of this task
   /// As CoordinatorOptions has them; of ps:0.
@@ -32,6 +33,9 @@ struct ParameterServerOptions {
   /// Async: what a shard holds of pushes on their way to it and of older parameters on theirs to workers,
   /// rows and copies in 16 bits aside. Where gradients of all workers would be more, large ones take turns.
   int64_t push_budget_bytes = 20 << 20;
+  /// Sync, all workers, in whole numbers: of the parts of a gradient that is answered while it still comes
+  /// (ps/early_update.h); larger than that goes in parts. Unset: what suits its size.
+  std::optional<int64_t> part_bytes;
   /// Where this shard's checkpoints are; empty: there are none, and a server that is lost ends the job.
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps; ps:0's counts

@@ -24,7 +24,8 @@ namespace muster {
 struct ShardGradient {
   FloatPayload values;
   RepeatedRows rows;
-  bool finite = false;  // known: no number is NaN or infinite
+  bool finite = false;   // known: no number is NaN or infinite
+  uint64_t arrival = 0;  // a number of it, where that matters (ps/early_update.h)
 };
 
 /// What a checkpoint has of a shard: a copy that nobody changes, and parameters that are shared, which nobody
@@ -54,11 +55,11 @@ class Shard {
   /// Of older parameters that somebody still reads; those of the last snapshot do not count.
   int64_t superseded_bytes() const;
 
-  /// Costs a copy of slots and tables.
+  /// Costs a copy of slots and tables. While nothing is prepared.
   ShardSnapshot Snapshot() const;
 
   /// Goes on after `step` updates with these parameters and slots, [range.size()] each, and with no rows but
-  /// those of RestoreRows. Sizes that do not fit are a bug.
+  /// those of RestoreRows. Sizes that do not fit are a bug, and that something is prepared.
   void Restore(uint64_t step, std::vector<float> parameters, std::span<const std::vector<float>> slots);
 
   /// Those of `rows` that are this shard's, as by ParameterTable::RestoreRows.
@@ -68,8 +69,19 @@ class Shard {
   int slot_count() const { return slot_count_; }
 
   /// One update with the sum of these gradients, taken in their order, over `samples`. All have passed
-  /// CheckGradient.
+  /// CheckGradient. What is prepared is of them, their number of samples and a rate_scale of 1.
   void Apply(std::span<const ShardGradient* const> gradients, uint64_t samples, float rate_scale);
+
+  /// Makes a part of the next update ahead of it, where nobody sees it: of these floats of the gradients
+  /// ([part.size()]), taken in their order, over `samples` of the whole update. Parts follow each other from
+  /// 0 on.
+  void Prepare(LayoutRange part, std::span<const FloatPayload> gradients, uint64_t samples);
+
+  /// As far as it goes, what the next Apply will make; null: nothing. Shared, and not changed there.
+  Floats prepared() const { return ahead_; }
+
+  /// Nothing is prepared.
+  void DropPrepared();
 
  private:
   Shard(LayoutRange range, int64_t model_size, LayoutOptimizer optimizer, ShardTables tables)
@@ -78,7 +90,10 @@ class Shard {
         optimizer_(std::move(optimizer)),
         tables_(std::move(tables)) {}
 
+  static bool IsFree(const std::shared_ptr<std::vector<float>>& version);
   std::shared_ptr<std::vector<float>> NextVersion();
+  std::shared_ptr<std::vector<float>> SpareVersion();
+  void ApplyPart(LayoutRange part, std::span<const FloatPayload> gradients, std::span<float> updated);
 
   LayoutRange range_;
   int64_t model_size_;
@@ -88,6 +103,8 @@ class Shard {
   std::vector<float> gradient_sum_;   // of one block
   std::vector<float> row_gradients_;  // of one push
   std::shared_ptr<std::vector<float>> parameters_;
+  std::shared_ptr<std::vector<float>> ahead_;                 // the next ones, as far as they are prepared
+  int64_t prepared_ = 0;                                      // floats of them
   mutable std::weak_ptr<const std::vector<float>> snapshot_;  // parameters of the last one
   std::vector<std::shared_ptr<std::vector<float>>>
       versions_;  // older ones, and at most one that nobody reads

@@ -17,6 +17,7 @@ namespace muster {
 namespace {
 
 constexpr Duration kLetGoTimeout = std::chrono::seconds(5);
+constexpr Duration kLookEvery = std::chrono::milliseconds(50);  // at addresses, while it connects
 
 // For tests.
 class InjectedFaults {
@@ -178,8 +179,10 @@ class ShardConnection::SameHostStream final : public Stream {
  public:
   /// Null: the server is on another host, or wants none of this.
   static std::unique_ptr<SameHostStream> Open(std::shared_ptr<grpc::Channel> channel, TimePoint deadline,
-                                              std::shared_ptr<FrameQueue> queue, OnFrame on_frame) {
-    std::unique_ptr<SameHostStream> stream(new SameHostStream(std::move(queue), std::move(on_frame)));
+                                              std::shared_ptr<FrameQueue> queue, OnFrame on_frame,
+                                              const std::atomic<bool>& has_moved) {
+    std::unique_ptr<SameHostStream> stream(
+        new SameHostStream(std::move(queue), std::move(on_frame), has_moved));
     stream->alive_ = std::make_unique<GrpcStream>(
         std::move(channel), kSameHostMethod, stream->queue_,
         [stream = stream.get()](auto frame) { stream->OnAlive(std::move(frame)); });
@@ -206,8 +209,8 @@ class ShardConnection::SameHostStream final : public Stream {
   bool is_local() const override { return true; }
 
  private:
-  SameHostStream(std::shared_ptr<FrameQueue> queue, OnFrame on_frame)
-      : queue_(std::move(queue)), on_frame_(std::move(on_frame)) {}
+  SameHostStream(std::shared_ptr<FrameQueue> queue, OnFrame on_frame, const std::atomic<bool>& has_moved)
+      : queue_(std::move(queue)), on_frame_(std::move(on_frame)), has_moved_(has_moved) {}
 
   bool Begin(TimePoint deadline) {
     const auto is_locked = [this](const auto& condition) {
@@ -216,7 +219,7 @@ class ShardConnection::SameHostStream final : public Stream {
         return condition();
       };
     };
-    (void)queue_->Await(deadline, is_locked([this] { return offer_ || is_over_; }));
+    (void)queue_->Await(deadline, is_locked([this] { return offer_ || is_over_ || has_moved_; }));
     ps::SameHostOffer offer;
     {
       const std::lock_guard lock(mutex_);
@@ -233,7 +236,7 @@ class ShardConnection::SameHostStream final : public Stream {
       const grpc::Slice token(offer.token());
       local_->Send(grpc::ByteBuffer(&token, 1));
     }
-    (void)queue_->Await(deadline, is_locked([this] { return is_welcome_ || is_over_; }));
+    (void)queue_->Await(deadline, is_locked([this] { return is_welcome_ || is_over_ || has_moved_; }));
     const std::lock_guard lock(mutex_);
     is_over_ = true;  // a welcome that comes later is none
     return is_welcome_;
@@ -264,7 +267,8 @@ class ShardConnection::SameHostStream final : public Stream {
 
   const std::shared_ptr<FrameQueue> queue_;
   const OnFrame on_frame_;
-  std::mutex mutex_;  // guards the following
+  const std::atomic<bool>& has_moved_;  // nobody will answer
+  std::mutex mutex_;                    // guards the following
   std::optional<grpc::ByteBuffer> offer_;
   bool is_over_ = false;  // nothing is waited for any more
   std::atomic<bool> is_welcome_ = false;
@@ -275,8 +279,23 @@ class ShardConnection::SameHostStream final : public Stream {
 };
 
 absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
+    std::shared_ptr<const ClusterView> view, TaskId server, const std::optional<TlsIdentity>& tls,
+    Transport transport, TimePoint deadline, std::shared_ptr<FrameQueue> queue, uint64_t id) {
+  Place place(std::move(view), server);
+  const std::string address = place.whereabouts.address();
+  return Connect(std::move(place), address, server, tls, transport, deadline, std::move(queue), id);
+}
+
+absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
     const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, Transport transport,
     TimePoint deadline, std::shared_ptr<FrameQueue> queue, uint64_t id) {
+  return Connect(std::nullopt, address, server, tls, transport, deadline, std::move(queue), id);
+}
+
+absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
+    std::optional<Place> place, const std::string& address, TaskId server,
+    const std::optional<TlsIdentity>& tls, Transport transport, TimePoint deadline,
+    std::shared_ptr<FrameQueue> queue, uint64_t id) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxFrameBytes));
   arguments.SetMaxSendMessageSize(static_cast<int>(kMaxFrameBytes));
@@ -291,30 +310,44 @@ absl::StatusOr<std::unique_ptr<ShardConnection>> ShardConnection::Connect(
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   if (tls) arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, TlsName(server));
   auto channel = grpc::CreateCustomChannel(address, MakeChannelCredentials(tls), arguments);
-  const auto wall_deadline = std::chrono::time_point_cast<std::chrono::system_clock::duration>(
-      std::chrono::system_clock::now() + (deadline - Now()));
   for (auto state = channel->GetState(/*try_to_connect=*/true); state != GRPC_CHANNEL_READY;
        state = channel->GetState(true)) {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
       return Unavailable("%s at %s cannot be reached", TaskName(server), address);
     }
-    if (!channel->WaitForStateChange(state, wall_deadline)) {
-      return Unavailable("%s at %s does not answer", TaskName(server), address);
+    if (place && place->has_changed()) {
+      return Unavailable("%s at %s: one of both ends has another address now", TaskName(server), address);
     }
+    const TimePoint start = Now();
+    if (start >= deadline) return Unavailable("%s at %s does not answer", TaskName(server), address);
+    const Duration wait = place ? std::min<Duration>(kLookEvery, deadline - start) : deadline - start;
+    (void)channel->WaitForStateChange(state,
+                                      std::chrono::time_point_cast<std::chrono::system_clock::duration>(
+                                          std::chrono::system_clock::now() + wait));
   }
-  std::unique_ptr<ShardConnection> connection(new ShardConnection(address, std::move(queue), id));
+  std::unique_ptr<ShardConnection> connection(
+      new ShardConnection(std::move(place), address, std::move(queue), id));
   connection->Open(std::move(channel), transport, deadline);
   return connection;
 }
 
-ShardConnection::ShardConnection(std::string address, std::shared_ptr<FrameQueue> queue, uint64_t id)
-    : address_(std::move(address)), queue_(std::move(queue)), id_(id) {
+ShardConnection::ShardConnection(std::optional<Place> place, std::string address,
+                                 std::shared_ptr<FrameQueue> queue, uint64_t id)
+    : place_(std::move(place)), address_(std::move(address)), queue_(std::move(queue)), id_(id) {
   auto let_go = std::make_shared<std::promise<void>>();
   let_go_ = let_go->get_future();
   lease_ = std::shared_ptr<const void>(let_go.get(), [let_go](const void*) { let_go->set_value(); });
 }
 
+void ShardConnection::GiveUpIfMoved() {
+  if (place_->has_changed() && !has_moved_.exchange(true)) queue_->Push({id_, std::nullopt});
+}
+
 void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport transport, TimePoint deadline) {
+  if (place_) {
+    watch_.emplace(place_->view->OnChange([this] { GiveUpIfMoved(); }));
+    GiveUpIfMoved();  // since it was dialed
+  }
   Stream::OnFrame on_frame = [this](std::optional<grpc::ByteBuffer> frame) {
     queue_->Push({id_, std::move(frame)});
   };
@@ -330,7 +363,7 @@ void ShardConnection::Open(std::shared_ptr<grpc::Channel> channel, Transport tra
     };
   }
   if (transport == Transport::kAuto && LocalStream::IsUsable())
-    stream_ = SameHostStream::Open(channel, deadline, queue_, on_frame);
+    stream_ = SameHostStream::Open(channel, deadline, queue_, on_frame, has_moved_);
   if (stream_ == nullptr) {
     stream_ = std::make_unique<GrpcStream>(std::move(channel), kExchangeMethod, queue_, std::move(on_frame));
   }
@@ -367,7 +400,10 @@ absl::StatusOr<ShardReply> ShardConnection::Receive(TimePoint deadline) {
 }
 
 absl::StatusOr<ShardReply> ShardConnection::Decode(const FrameQueue::Event& event) const {
-  if (!event.frame) return Unavailable("%s: the connection broke", address_);
+  if (!event.frame) {
+    return Unavailable("%s: %s", address_,
+                       has_moved_ ? "one of both ends has another address now" : "the connection broke");
+  }
   ShardReply reply = {.bytes = event.frame->Length()};
   MUSTER_RETURN_IF_ERROR(Annotate(DecodeFrame(*event.frame, &reply.header, &reply.payload), address_));
   if (reply.header.version() != kWireVersion) {

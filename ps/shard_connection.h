@@ -4,6 +4,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/cluster_view.h"
 #include "proto/parameter_server.pb.h"
 #include "ps/frame_faults.h"
 #include "ps/frame_queue.h"
@@ -33,7 +35,13 @@ struct ShardReply {
 class ShardConnection {
  public:
   /// Connects and opens the stream, whose frames come as events of connection `id`. Unavailable, with the
-  /// address: refused, or no answer until the deadline.
+  /// address: refused, or no answer until the deadline. As soon as `server`, or the task that connects, has
+  /// another address, an attempt ends, and a connection breaks, which TCP would notice much later.
+  static absl::StatusOr<std::unique_ptr<ShardConnection>> Connect(
+      std::shared_ptr<const ClusterView> view, TaskId server, const std::optional<TlsIdentity>& tls,
+      Transport transport, TimePoint deadline,
+      std::shared_ptr<FrameQueue> queue = std::make_shared<FrameQueue>(), uint64_t id = 0);
+  /// To a server that stays where it is.
   static absl::StatusOr<std::unique_ptr<ShardConnection>> Connect(
       const std::string& address, TaskId server, const std::optional<TlsIdentity>& tls, Transport transport,
       TimePoint deadline, std::shared_ptr<FrameQueue> queue = std::make_shared<FrameQueue>(),
@@ -68,17 +76,36 @@ class ShardConnection {
   class Stream;
   class GrpcStream;
   class SameHostStream;
-  ShardConnection(std::string address, std::shared_ptr<FrameQueue> queue, uint64_t id);
+  // Where both ends are, which may change.
+  struct Place {
+    explicit Place(std::shared_ptr<const ClusterView> given, TaskId server)
+        : view(std::move(given)), whereabouts(*view, server) {}
+    bool has_changed() const { return whereabouts.HaveChanged(*view); }
+    std::shared_ptr<const ClusterView> view;
+    Whereabouts whereabouts;
+  };
+  static absl::StatusOr<std::unique_ptr<ShardConnection>> Connect(std::optional<Place> place,
+                                                                  const std::string& address, TaskId server,
+                                                                  const std::optional<TlsIdentity>& tls,
+                                                                  Transport transport, TimePoint deadline,
+                                                                  std::shared_ptr<FrameQueue> queue,
+                                                                  uint64_t id);
+  ShardConnection(std::optional<Place> place, std::string address, std::shared_ptr<FrameQueue> queue,
+                  uint64_t id);
+  void GiveUpIfMoved();
   void Open(std::shared_ptr<grpc::Channel> channel, Transport transport, TimePoint deadline);
 
   std::future<void> let_go_;  // of all shares of the lease
   std::shared_ptr<const void> lease_;
+  const std::optional<Place> place_;  // none: it stays
   const std::string address_;
   const std::shared_ptr<FrameQueue> queue_;  // outlives the stream, which fills it
+  std::atomic<bool> has_moved_ = false;      // either end
   const uint64_t id_;
   std::unique_ptr<FrameFaults> incoming_faults_;  // in tests
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<FrameFaults> outgoing_faults_;  // likewise
+  std::optional<ClusterView::Watch> watch_;       // the last member: what it calls uses the others
 };
 
 }  // namespace muster

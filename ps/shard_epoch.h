@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cluster/coordinator.h"
 #include "proto/parameter_server.pb.h"
+#include "ps/early_update.h"
 #include "ps/encoding.h"
 #include "ps/job_config.h"
 #include "ps/requests.h"
@@ -35,6 +36,15 @@ class ShardEpoch {
   /// As UpdateRule::Join.
   absl::StatusOr<JoinAnswer> Join(const WorkerIdentity& worker);
 
+  /// Whether its steps are made while their gradients still come: those that all workers are part of, in
+  /// whole numbers.
+  bool makes_early() const { return makes_early_; }
+
+  /// Floats of a push of `worker` from `begin` on, not all of which have come; of one that has no parts all
+  /// of them, before Push. The first parameters may be sent to those who take them in parts.
+  void Arrive(const WorkerIdentity& worker, const ps::Push& push, const EarlyUpdate::Push& arrival,
+              int64_t begin, const FloatPayload& values);
+
   /// InvalidArgument: rows or floats that are not this shard's.
   absl::Status CheckPush(const WorkerIdentity& worker, const ps::Push& push,
                          const ShardGradient& gradient) const;
@@ -46,6 +56,9 @@ class ShardEpoch {
   void VisitHeld(
       const std::function<void(const WorkerIdentity&, const ps::Push&, const ShardGradient&)>& visit) const;
 
+  /// As that of Shard.
+  ShardSnapshot Snapshot();
+
   absl::Status Pull(StreamId stream, uint64_t request, const ps::Pull& pull);
 
   void Decide(const StepDecision& decision);
@@ -55,6 +68,10 @@ class ShardEpoch {
   void Answer(PushId id, ps::ServerHeader header, const Floats& parameters);
 
  private:
+  struct Held {
+    int rank = 0;
+    ShardGradient gradient;
+  };
   struct WaitingPull {
     PushId id = 0;
     ps::Pull pull;
@@ -66,16 +83,21 @@ class ShardEpoch {
   void Do(const AnswerAction& action);
   void Do(const RefuseAction& action) { requests_->Refuse(action.id, action.status); }
   void AnswerPulls();
+  void GiveUpEarly();
+  int64_t EarlyOf(const Request& request, const ps::ServerHeader& answer) const;
 
   const Epoch epoch_;
   const bool is_async_;
+  const bool makes_early_;
   const ps::WireType wire_type_;
   Shard shard_;
   ParameterEncoder encoder_;
   UpdateRule rule_;
   Requests* const requests_;
   std::function<void()> after_update_;
-  std::map<PushId, ShardGradient> gradients_;
+  std::map<PushId, Held> gradients_;
+  EarlyUpdate early_;
+  std::vector<int> last_ranks_;  // that made up the last step, all before the first one
   std::vector<WaitingPull> pulls_;
 };
 

@@ -50,6 +50,7 @@ absl::Status ShardServerImpl::Begin() {
     const int partner = options_.shard_index == shard_index_ ? first_backup : shard_index_;
     Replication::Host* const host = this;
     replication_ = std::make_unique<Replication>(ReplicationOptions{.cluster = options_.cluster,
+                                                                    .view = options_.view,
                                                                     .shard_index = shard_index_,
                                                                     .own = {Role::kPs, options_.shard_index},
                                                                     .partner = {Role::kPs, partner},
@@ -86,7 +87,7 @@ void ShardServerImpl::OpenLink() {
   if (shard_index_ == 0) return;
   std::vector<int> servers = {0};
   if (options_.replicated) servers.push_back(FirstBackupOf(0, shard_count()));
-  CoordinatorLinkOptions link{.cluster = options_.cluster,
+  CoordinatorLinkOptions link{.view = options_.view,
                               .servers = std::move(servers),
                               .shard_index = shard_index_,
                               .tls = options_.tls,
@@ -249,6 +250,7 @@ void ShardServerImpl::OnClosed(StreamId stream) {
   }
   workers_.erase(stream);
   turns_.Remove(stream);
+  arriving_.erase(stream);
   std::erase_if(pending_joins_, [&](const PendingJoin& pending) { return pending.stream == stream; });
   requests_->OnClosed(stream);
   if (host_) host_->OnClosed(stream);
@@ -261,7 +263,11 @@ void ShardServerImpl::OnFrame(StreamId stream, const ps::ClientHeader& header, S
   const std::lock_guard lock(mutex_);
   arrival_ = arrival;
   try {
-    if (status.ok()) status = Handle(stream, header, std::move(gradient));
+    if (status.ok()) {
+      const bool is_part = header.has_part() || header.push().floats() > 0;
+      status = is_part ? HandlePart(stream, header, std::move(gradient))
+                       : Handle(stream, header, std::move(gradient));
+    }
   } catch (const std::bad_alloc&) {
     EndWith(OutOfMemory());  // before anybody sees an update that is made by half
     throw;
@@ -269,13 +275,14 @@ void ShardServerImpl::OnFrame(StreamId stream, const ps::ClientHeader& header, S
   if (status.ok()) return;
   spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
   if (header.has_push()) turns_.Remove(stream);
+  arriving_.erase(stream);
   requests_->SendError(stream, header.request(), status);
 }
 
 // On a thread of the stream, and as far as possible without the lock: workers do not wait for each other.
 absl::Status ShardServerImpl::DecodePush(StreamId stream, const ps::ClientHeader& header,
                                          ShardGradient* gradient) const {
-  if (!header.has_push()) return absl::OkStatus();
+  if (!header.has_push() && !header.has_part()) return absl::OkStatus();
   if (!IsPlain(header.encoding())) {
     int64_t size = 0;
     {
@@ -291,6 +298,55 @@ absl::Status ShardServerImpl::DecodePush(StreamId stream, const ps::ClientHeader
   }
   gradient->finite = gradient->values.AllFinite();
   return absl::OkStatus();
+}
+
+// Of a push whose other parts may still come. One that is not the next, because what was before it is lost or
+// it comes twice, is ignored: the worker will send all of it again.
+absl::Status ShardServerImpl::HandlePart(StreamId stream, const ps::ClientHeader& header,
+                                         ShardGradient part) {
+  if (header.has_push()) {
+    arriving_[stream] = {.number = ++last_arrival_, .header = header, .gradient = {.finite = true}};
+    arriving_[stream].gradient.rows = std::move(part.rows);
+  }
+  const auto found = arriving_.find(stream);
+  if (found == arriving_.end()) return absl::OkStatus();
+  ArrivingPush& push = found->second;
+  const int64_t begin = push.floats, floats = part.values.size_bytes() / int64_t{sizeof(float)};
+  if (header.request() != push.header.request()) return absl::OkStatus();
+  if (header.has_part() && static_cast<int64_t>(header.part().begin()) != begin) return absl::OkStatus();
+  const auto all = static_cast<int64_t>(std::min<uint64_t>(push.header.push().floats(), kMaxFrameBytes / 4));
+  if (part.values.size_bytes() % int64_t{sizeof(float)} != 0 || floats == 0 || begin + floats > all) {
+    return InvalidArgument("a part of %d bytes of a push of %d floats, of which %d have come",
+                           part.values.size_bytes(), all, begin);
+  }
+  for (grpc::Slice& slice : part.values.slices()) push.slices.push_back(std::move(slice));
+  push.floats += floats;
+  push.gradient.finite = push.gradient.finite && part.finite;
+  if (push.gradient.finite) {
+    Arrive(stream, push.header.push(),
+           {.arrival = push.number,
+            .samples = push.header.push().samples(),
+            .recipient = EarlyUpdate::Recipient{stream, header.request()}},
+           begin, part.values);
+  }
+  if (push.floats < all) return absl::OkStatus();
+  ArrivingPush whole = std::move(arriving_.extract(found).mapped());
+  whole.gradient.values = FloatPayload(std::move(whole.slices), 0);
+  whole.gradient.arrival = whole.number;
+  return Handle(stream, whole.header, std::move(whole.gradient));
+}
+
+// `arrival`: its rank is the stream's.
+void ShardServerImpl::Arrive(StreamId stream, const ps::Push& push, const EarlyUpdate::Push& arrival,
+                             int64_t begin, const FloatPayload& values) {
+  if (!IsOfThisEpoch(stream) || !serves() || end_) return;
+  const WorkerIdentity& worker = workers_.at(stream).worker;
+  if (coordinator() != nullptr && shard_->rule().CheckNewest(worker).ok()) {
+    coordinator()->Heard(worker.rank, Now());
+  }
+  EarlyUpdate::Push of_rank = arrival;
+  of_rank.rank = worker.rank;
+  shard_->Arrive(worker, push, of_rank, begin, values);
 }
 
 bool ShardServerImpl::IsOfThisEpoch(StreamId stream) const {
@@ -363,6 +419,7 @@ absl::Status OutOfMemory() {
 
 CheckpointCopiesOptions CopiesOf(const ParameterServerOptions& options) {
   return {.cluster = options.cluster,
+          .view = options.view,
           .shard_index = options.shard_index,
           .generation = options.generation,
           .tls = options.tls,

@@ -73,7 +73,7 @@ void ShardServerImpl::TakeSnapshot(uint64_t checkpoint) {
   last_snapshot_ = checkpoint;
   last_snapshot_time_ = Now();
   if (journal_ && !BeginSegment(checkpoint)) return;  // before there can be a file that it begins with
-  checkpointer_->Write(checkpoint, *config_, epoch(), shard_->shard().Snapshot(), shard_->rule().state());
+  checkpointer_->Write(checkpoint, *config_, epoch(), shard_->Snapshot(), shard_->rule().state());
 }
 
 // All workers have finished: what they have trained is to outlive the servers.

@@ -21,6 +21,7 @@
 #include "ps/checkpointer.h"
 #include "ps/coordinator_host.h"
 #include "ps/coordinator_link.h"
+#include "ps/early_update.h"
 #include "ps/job_config.h"
 #include "ps/outbox.h"
 #include "ps/push_turns.h"
@@ -95,6 +96,9 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   // From streams.
   absl::Status DecodePush(StreamId stream, const ps::ClientHeader& header, ShardGradient* gradient) const;
   bool IsOfThisEpoch(StreamId stream) const;
+  absl::Status HandlePart(StreamId stream, const ps::ClientHeader& header, ShardGradient part);
+  void Arrive(StreamId stream, const ps::Push& push, const EarlyUpdate::Push& arrival, int64_t begin,
+              const FloatPayload& values);
   absl::Status Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient);
   absl::Status HandleOfWorker(StreamId stream, const WorkerIdentity& worker, const ps::ClientHeader& header,
                               ShardGradient gradient);
@@ -104,6 +108,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
                           const ps::Push& push, ShardGradient gradient);
   absl::Status HandleAsk(StreamId stream, const WorkerIdentity& worker, uint64_t request, const ps::Ask& ask);
   int64_t AskAbove() const;
+  int64_t PartFloats() const;
   bool is_compressed() const {
     return update_.compression.wire_type != ps::FLOAT32 || update_.compression.top_k > 0;
   }
@@ -222,8 +227,17 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   // The job was over when this process began: the other servers may have heard of the end, and be gone.
   std::optional<TimePoint> over_until_;
   std::set<int> asked_for_end_;  // ranks that have finished, or said so again, in this process
-  PushTurns turns_;              // async
-  uint64_t last_step_ = 0;       // sync, bounded: that those who have finished contributed to
+  struct ArrivingPush {
+    uint64_t number = 0;
+    ps::ClientHeader header;
+    ShardGradient gradient;           // its rows, and finite as far as it has come
+    std::vector<grpc::Slice> slices;  // that have come
+    int64_t floats = 0;               // of them
+  };
+  std::map<StreamId, ArrivingPush> arriving_;  // pushes in parts
+  uint64_t last_arrival_ = 0;                  // number, of pushes of any sort
+  PushTurns turns_;                            // async
+  uint64_t last_step_ = 0;                     // sync, bounded: that those who have finished contributed to
 
   std::optional<CheckpointCopies> copies_;      // at another server
   bool looks_for_copies_ = false;               // first of all, and joins nobody until then

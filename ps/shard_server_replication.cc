@@ -58,7 +58,7 @@ void ShardServerImpl::GoOn() {
 
 std::optional<ReplicaBase> ShardServerImpl::Base() {
   if (!shard_) return std::nullopt;
-  const auto snapshot = std::make_shared<ShardSnapshot>(shard_->shard().Snapshot());
+  const auto snapshot = std::make_shared<ShardSnapshot>(shard_->Snapshot());
   const ShardPlace place{
       .config = *config_, .index = shard_index_, .count = shard_count(), .epoch = epoch().number};
   ReplicaBase base{.image = ImageOf(place, *snapshot, shard_->rule().state()),

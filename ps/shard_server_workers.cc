@@ -117,6 +117,7 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
   reply->set_epoch(epoch().number);
   if (replication_) reply->set_view(replication_->view().view());
   reply->set_ask_above(static_cast<uint64_t>(AskAbove()));
+  reply->set_part_floats(static_cast<uint64_t>(PartFloats()));
   shard_->Answer(requests_->Add({stream, request}), std::move(header), shard_->shard().parameters());
   return absl::OkStatus();
 }
@@ -124,6 +125,12 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
 absl::Status ShardServerImpl::HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,
                                          const ps::Push& push, ShardGradient gradient) {
   MUSTER_RETURN_IF_ERROR(shard_->CheckPush(worker, push, gradient));
+  if (gradient.arrival == 0) {
+    gradient.arrival = ++last_arrival_;
+    if (gradient.finite) {
+      Arrive(stream, push, {.arrival = gradient.arrival, .samples = push.samples()}, 0, gradient.values);
+    }
+  }
   const bool may_count = gradient.finite && shard_->rule().CheckNewest(worker).ok();
   if ((journal_ || replication_) && may_count) {
     const journal::Record record = PushRecord(worker, push, gradient);
@@ -148,6 +155,15 @@ int64_t ShardServerImpl::AskAbove() const {
   const int64_t all = FrameBytes() * options_.cluster.rank_count();
   if (!is_async() || all <= options_.push_budget_bytes) return 0;
   return is_compressed() ? 1 : std::min(kLargePushBytes, options_.push_budget_bytes);
+}
+
+// Some thirty-two of a push: so much less than all of it is the time in which only one direction is used. Not
+// so small that a frame's own cost is felt.
+int64_t ShardServerImpl::PartFloats() const {
+  constexpr int64_t kSmallest = 16 << 10, kParts = 32;
+  if (!shard_->makes_early()) return 0;
+  if (options_.part_bytes) return std::max<int64_t>(1, *options_.part_bytes / int64_t{sizeof(float)});
+  return std::max(kSmallest, shard_->shard().range().size() / kParts);
 }
 
 absl::Status ShardServerImpl::HandleAsk(StreamId stream, const WorkerIdentity& worker, uint64_t request,

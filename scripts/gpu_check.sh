@@ -6,14 +6,14 @@
 #   gpu_check.sh run DIR     on the machine with the GPU: runs all of it, each program under a deadline, and prints one closing line;
 #                            exit status 0 if nothing failed and something ran on a GPU, else 1
 #
-# DIR holds this script too: DIR/gpu_check.sh run. The machine has to have the NVIDIA driver and CUDA 13's cuBLAS (NCCL is not used yet),
-# in /usr/local/cuda, where the loader looks, or where LD_LIBRARY_PATH says. MUSTER_DATA=FOLDER takes the real sets, mnist/ and
-# census/; without it they are synthetic. Where python3 has PyTorch and that sees the GPU, PyTorch and gpu_bench run in turn too
-# (torch_gpu_train.py). What each program printed comes into DIR/results/.
+# DIR holds this script too: DIR/gpu_check.sh run. The machine has to have the NVIDIA driver and CUDA 13's cuBLAS, and for what is about
+# several GPUs NCCL (else that is skipped), in /usr/local/cuda, where the loader looks, or where LD_LIBRARY_PATH says. MUSTER_DATA=FOLDER takes
+# the real sets, mnist/ and census/; without it they are synthetic. Where python3 has PyTorch and that sees the GPU, PyTorch and gpu_bench run
+# in turn too (torch_gpu_train.py). What each program printed comes into DIR/results/.
 set -euo pipefail
 
 tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_embedding_test cuda_model_test cuda_local_training_test
-  cuda_golden_losses_test cuda_module_test)
+  cuda_golden_losses_test cuda_module_test nccl_test)
 packed_limit_mb=60
 test_deadline_s=300
 bench_deadline_s=420
@@ -120,6 +120,29 @@ run() {
       timeout 100 bin/muster-trainer --job_name=ps "$@" &
       bin/muster-trainer --job_name=worker --sync_replicas --device=cuda:0 "--model=$model" --batch_size=100 --train_steps=200 "$@" && wait $!' \
       - "$model" "--ps_hosts=127.0.0.1:$port" "--worker_hosts=127.0.0.1:$((port + 1))" --task_index=0 || true
+    port=$((port + 2))
+  done
+  # Workers who sum by NCCL: one, and where there are several GPUs two.
+  local gpus workers why
+  gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
+  for workers in 1 2; do
+    why=$(grep -m1 -o 'NCCL is missing on this host' "$results/nccl_test.log" || true)
+    [ "$workers" -eq 1 ] || [ "$gpus" -ge "$workers" ] || why="nvidia-smi lists $gpus GPUs"
+    if [ -n "$why" ]; then
+      skipped=$((skipped + 1))
+      echo "SKIPPED trainer_nccl_$workers: $why"
+      continue
+    fi
+    # shellcheck disable=SC2016  # that shell expands it
+    check "trainer_nccl_$workers" 120 bash -c '
+      pids=()
+      for ((i = 0; i < $1; ++i)); do
+        timeout 100 bin/muster-trainer --job_name=worker "--task_index=$i" "--worker_hosts=$2" "--device=cuda:$i" --strategy=allreduce \
+          --collective=nccl --model=mnist_cnn --variant=deep --learning_rate=0.001 --global_batch_size=100 --train_steps=200 &
+        pids+=($!)
+      done
+      for pid in "${pids[@]}"; do wait "$pid" || exit; done' \
+      - "$workers" "127.0.0.1:$port$([ "$workers" -eq 1 ] || echo ",127.0.0.1:$((port + 1))")" || true
     port=$((port + 2))
   done
   if check gpu_bench "$bench_deadline_s" bin/gpu_bench; then

@@ -131,6 +131,21 @@ TEST_F(BadInput, AnAddressThatIsNoneIsNamedWithItsHost) {
   EXPECT_EQ(host_.TakeConnections(), 0);
 }
 
+// What NCCL sends has no encryption, whatever else of the job has.
+TEST_F(BadInput, GpusOnSeveralHostsNeedATrustedNetwork) {
+  const std::string job = cluster_.Write(
+      "job.yaml",
+      "name: j\nmodel: mnist_mlp\nstrategy: allreduce\ncollective: nccl\nreplicas: {worker: {count: 2}}\n");
+  const std::string inventory = cluster_.Write("hosts.yaml", good_inventory_ + "  b: {ssh: 127.0.0.2}\n");
+  for (const char* command : {"run", "plan"}) {
+    const CommandResult result = Muster({command, job, "-i", inventory});
+    EXPECT_EQ(result.exit_code, kBadInput) << result.stderr_text;
+    EXPECT_THAT(result.stderr_text, ContainsRegex("job.yaml:4:13: the GPUs of 2 hosts .*no encryption.*"
+                                                  "`trusted_network: true`.*`collective: native`"));
+  }
+  EXPECT_EQ(host_.TakeConnections(), 0);
+}
+
 TEST_F(BadInput, OfTheCommandLineContactsNobody) {
   const std::string job = cluster_.Write("job.yaml", kTraining);
   const std::string inventory = cluster_.Write("hosts.yaml", good_inventory_);

@@ -206,12 +206,108 @@ TEST_F(ClusterLifecycle, CtrlCOfWaitOnlyEndsTheWaiting) {
   ASSERT_EQ(RunJob(ScriptJob("away", kWaitForGo), {"-d"}).exit_code, 0);
   const auto tasks = WaitForTasks("away", 3);
   Process wait = cluster_.Start({"wait", "away"}, "wait");
-  ASSERT_TRUE(cluster_.WaitForText("wait", "host-3: ready"));
+  ASSERT_TRUE(cluster_.WaitForText("wait", " is driven by process "));
   wait.Signal(SIGINT);
   EXPECT_EQ(ExitCodeOf(wait), 128 + SIGINT);
   EXPECT_EQ(FirstProcesses("away"), tasks);
   Touch("go");
   EXPECT_EQ(Muster({"wait", "away"}).exit_code, 0);
+}
+
+TEST_F(ClusterLifecycle, ADetachedJobIsDrivenInTheBackground) {
+  const CommandResult run = RunJob(ScriptJob("away", std::string(kWaitForGo) + "exit $((RANK * 7))"), {"-d"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const Json driver = Show("away")["driver"];
+  EXPECT_EQ(driver["background"], true);
+  EXPECT_EQ(::getsid(driver["pid"]), driver["pid"]) << "it is in a session of its own";
+  // Its failure ends the others, though nobody waits.
+  Touch("go");
+  EXPECT_TRUE(Eventually([&] { return Show("away")["state"] == "Failed"; }));
+  EXPECT_TRUE(Eventually([&] { return Show("away")["driver"].is_null(); }));
+  EXPECT_EQ(FirstProcesses("away").size(), 0u);
+  EXPECT_THAT(ReadFile(JobFolder() / "controller.log").value_or(""),
+              testing::ContainsRegex("20[0-9-]*T[0-9:]*Z stopping the job: worker:[12] on host-[23] failed"));
+}
+
+bool HasEnded(pid_t pid) {
+  const auto stat = ReadProcessStat(pid);
+  return !stat.ok() || stat->state == 'Z';
+}
+
+TEST_F(ClusterLifecycle, WhoRunsADetachedJobAgainTakesItOver) {
+  const std::string job = ScriptJob("passed", kWaitForGo);
+  ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
+  const auto tasks = WaitForTasks("passed", 3);
+  const pid_t first = Show("passed")["driver"]["pid"];
+  const CommandResult again = RunJob(job, {"-d"});
+  ASSERT_EQ(again.exit_code, 0) << again.stderr_text;
+  const pid_t second = Show("passed")["driver"]["pid"];
+  EXPECT_NE(second, first);
+  EXPECT_TRUE(HasEnded(first));
+  EXPECT_EQ(FirstProcesses("passed"), tasks);
+  // One that has died is found out of the way.
+  ASSERT_EQ(::kill(second, SIGKILL), 0);
+  EXPECT_TRUE(Eventually([&] { return Show("passed")["driver"].is_null(); }));
+  Process foreground = StartJob(job, "foreground");
+  ASSERT_TRUE(cluster_.WaitForText("foreground", "worker:2 on host-3: Running"));
+  EXPECT_EQ(Show("passed")["driver"]["background"], false);
+  EXPECT_EQ(FirstProcesses("passed"), tasks);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(foreground), 0) << cluster_.Text("foreground");
+}
+
+TEST_F(ClusterLifecycle, EventsTellWhatHappenedWhoeverDroveTheJob) {
+  const std::string job = ScriptJob("told", std::string(kWaitForGo) + "exit $((RANK * 3))", "count: 2");
+  ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
+  Process events = cluster_.Start({"events", "-f", "told"}, "events");
+  ASSERT_TRUE(cluster_.WaitForText("events", "  worker:1@host-2       started\n"));
+  ASSERT_EQ(::kill(Show("told")["driver"]["pid"], SIGKILL), 0);
+  Process wait = cluster_.Start({"wait", "told"}, "wait");
+  ASSERT_TRUE(cluster_.WaitForText("wait", "worker:1 on host-2: Running"));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(wait), 3);
+  EXPECT_EQ(ExitCodeOf(events), 0);
+  std::vector<std::string> told;
+  std::istringstream lines(Muster({"events", "told", "-o", "json"}).stdout_text);
+  for (std::string line; std::getline(lines, line);) {
+    const Json event = Json::parse(line);
+    told.push_back(event.value("task", event.value("host", "job")) + ": " + std::string(event["what"]));
+  }
+  const auto once = [&](const std::string& what) {
+    EXPECT_EQ(std::count(told.begin(), told.end(), what), 1) << what << "\n" << cluster_.Text("events");
+  };
+  for (const char* what : {"worker:0: started", "worker:1: started", "worker:1: Failed: exited with code 3",
+                           "job: the job has ended: worker:1 on host-2 failed: exited with code 3 (exit code "
+                           "3, after 0 restarts)"}) {
+    once(what);
+  }
+  EXPECT_EQ(
+      std::count_if(told.begin(), told.end(),
+                    [](const std::string& what) { return what.starts_with("job: driven by process "); }),
+      2);
+  EXPECT_THAT(told.back(), StartsWith("job: the job has ended: "));
+}
+
+TEST_F(ClusterLifecycle, StopEndsADetachedJobAndItsController) {
+  ASSERT_EQ(RunJob(ScriptJob("stopped", "exec sleep 600"), {"-d"}).exit_code, 0);
+  const pid_t controller = Show("stopped")["driver"]["pid"];
+  const CommandResult stop = Muster({"stop", "stopped"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_THAT(stop.stderr_text, HasSubstr("0 processes on 3 hosts"));
+  EXPECT_TRUE(HasEnded(controller));
+  EXPECT_EQ(Show("stopped")["state"], "Stopped");
+}
+
+TEST_F(ClusterLifecycle, CtrlCBeforeEverythingRunsStopsADetachedJob) {
+  const pid_t sshd = std::stoi(cluster_.hosts().Text("host-3/sshd.pid"));
+  ASSERT_EQ(::kill(sshd, SIGSTOP), 0);
+  Process run = StartJob(ScriptJob("early", "exec sleep 600"), "run", {"-d"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "host-1: connected"));
+  run.Signal(SIGINT);
+  ASSERT_TRUE(cluster_.WaitForText("run", "stopping the job: stopped on request"));
+  ASSERT_EQ(::kill(sshd, SIGCONT), 0);
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+  EXPECT_EQ(FirstProcesses("early").size(), 0u);
 }
 
 TEST_F(ClusterLifecycle, ASecondRunOfAJobThatIsDrivenIsRefused) {
@@ -247,6 +343,44 @@ TEST_F(ClusterLifecycle, OfManyRunsAtTheSameMomentOneStartsTheJob) {
   int succeeded = 0;
   for (Process& run : runs) succeeded += ExitCodeOf(run) == 0;
   EXPECT_EQ(succeeded, 1);
+}
+
+// ---- Commands
+// ------------------------------------------------------------------------------------------------------
+
+TEST_F(ClusterLifecycle, ExecRunsACommandOnEachHost) {
+  const auto exec = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"exec", "-i", cluster_.inventory()});
+    return Muster(arguments);
+  };
+  const CommandResult line = exec({"--", "echo $HOME | grep -o 'host-[0-9]'; echo oops >&2; exit 3"});
+  EXPECT_EQ(line.exit_code, 3);
+  for (const std::string host : {"host-1", "host-2", "host-3"}) {
+    EXPECT_THAT(line.stdout_text, HasSubstr("[" + host + "] " + host + "\n"));
+    EXPECT_THAT(line.stderr_text, HasSubstr("[" + host + "] oops\n" + host + ": exited with code 3\n"));
+  }
+  const CommandResult words =
+      exec({"--hosts", "host-2", "-o", "json", "--", "printf", "%s|", "a  b", "$HOME", "it's"});
+  ASSERT_EQ(words.exit_code, 0) << words.stderr_text;
+  const Json runs = Json::parse(words.stdout_text);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0]["stdout"], "a  b|$HOME|it's|");
+  EXPECT_EQ(runs[0]["exit_code"], 0);
+
+  const CommandResult late = exec({"--timeout", "0.5", "--", "sleep", "600"});
+  EXPECT_EQ(late.exit_code, 124);
+  EXPECT_THAT(late.stderr_text,
+              HasSubstr("host-2: the command has not ended within 500ms, and may go on there\n"));
+  const CommandResult broken = exec({"--", "echo", "two\nlines"});
+  EXPECT_EQ(broken.exit_code, 2);
+  EXPECT_THAT(broken.stderr_text, HasSubstr("a word holds a line break"));
+  EXPECT_THAT(exec({"--hosts", "host-4", "--", "true"}).stderr_text, HasSubstr("has no host 'host-4'"));
+  cluster_.hosts().Kill("host-3");
+  const CommandResult two = exec({"--", "echo here"});
+  EXPECT_EQ(two.exit_code, 69);
+  EXPECT_THAT(two.stdout_text, AllOf(HasSubstr("[host-1] here\n"), HasSubstr("[host-2] here\n")));
+  EXPECT_THAT(two.stderr_text, HasSubstr("host-3 ("));
+  cluster_.hosts().Start("host-3");
 }
 
 // ---- Launcher and daemons killed

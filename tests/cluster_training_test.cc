@@ -26,12 +26,6 @@ class ClusterTraining : public LifecycleTest {
                                               rest);
   }
 
-  /// Of the newest job, with what came back.
-  std::filesystem::path JobFolder() {
-    const Json jobs = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
-    return cluster_.home() / "jobs" / std::string(jobs[0]["job"]);
-  }
-
   /// Its event files by name, with what they hold.
   static std::map<std::string, std::string> EventFiles(const std::filesystem::path& folder) {
     std::map<std::string, std::string> files;

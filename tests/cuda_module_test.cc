@@ -7,8 +7,12 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "tests/support/free_port.h"
+#include "trainer/allreduce_exchange.h"
 #include "trainer/cuda_module.h"
 #include "trainer/data/synthetic_digits.h"
+#include "trainer/flat_buffer.h"
+#include "trainer/models/cpu_model.h"
 #include "trainer/models/model.h"
 
 namespace muster {
@@ -93,6 +97,62 @@ TEST(CudaModuleFile, TrainsAModel) {
   BatchBuffer buffer(100, data.test.feature_count);
   EXPECT_DOUBLE_EQ((*model)->Evaluate(parameters, buffer.FillInOrder(data.test, {0, 100})).loss_sum,
                    test->result.loss_sum);
+}
+
+// Trains 50 steps by allreduce, alone, with a model and a way to sum.
+std::vector<double> LossesByAllReduce(const ModelPlan& plan, const OptimizerConfig& optimizer,
+                                      const Dataset& data, Model& model, const GpuPreference& gpus) {
+  const ClusterSpec cluster{.workers = {FreeAddress()}};
+  const auto exchange = MakeAllReduceExchange(plan.layout, std::vector{optimizer}, 1,
+                                              {.cluster = cluster, .task = {Role::kWorker, 0}, .gpus = gpus});
+  std::vector<double> losses;
+  if (!exchange.ok()) {
+    ADD_FAILURE() << exchange.status();
+    return losses;
+  }
+  FlatBuffer buffer_of_parameters(plan.layout.size());
+  const std::span<float> parameters = buffer_of_parameters.values();
+  const auto start = (*exchange)->Start(parameters);
+  EXPECT_TRUE(start.ok()) << start.status();
+  const std::span<float> gradient = (*exchange)->MakeGradientBuffer(plan.layout.size());
+  BatchBuffer buffer(100, data.feature_count);
+  const RowIndex no_rows;
+  for (int64_t step = 0; start.ok() && step < 50; ++step) {
+    const Batch batch = buffer.FillInOrder(data, {step % 10 * 100, step % 10 * 100 + 100});
+    const BatchResult local = model.ForwardBackward(
+        parameters, batch, gradient, [&](int64_t begin) { (*exchange)->GradientReady(begin); });
+    const auto result = (*exchange)->Exchange({.samples = static_cast<uint64_t>(local.samples),
+                                               .loss_sum = local.loss_sum,
+                                               .gradient = gradient,
+                                               .rows = no_rows},
+                                              parameters, no_rows, {});
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) break;
+    losses.push_back(result->mean_loss);
+  }
+  EXPECT_EQ((*exchange)->Finish(), absl::OkStatus());
+  return losses;
+}
+
+// Products of floats as such, without TF32: what differs is the order of sums.
+TEST(CudaModuleFile, OneRankByNcclHasTheLossesOfTheCpu) {
+  auto device = OpenCudaDevice(CudaModuleFolder(), 0);
+  if (!device.ok()) GTEST_SKIP() << device.status().message();
+  auto nccl = (*device)->MakeCollectives();
+  if (!nccl.ok()) GTEST_SKIP() << nccl.status().message();
+  const TrainTestData data = MakeSyntheticMnist(2, 1000, 100);
+  const ModelRecipe recipe = *FindModel({.model = "mnist_mlp", .hidden = {50}});
+  const ModelPlan plan = *PlanModel(recipe.spec);
+  const auto on_gpu =
+      (*device)->MakeModel(plan, {.largest_batch = 100, .seed = 1, .math = cuda::Math::kFloat32});
+  ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
+  const auto on_cpu = MakeCpuModel(plan, {.largest_batch = 100, .seed = 1});
+  const OptimizerConfig& optimizer = recipe.defaults.optimizer;
+  const std::vector<double> expected = LossesByAllReduce(plan, optimizer, data.train, *on_cpu, {});
+  const std::vector<double> losses = LossesByAllReduce(
+      plan, optimizer, data.train, **on_gpu, {.choice = CollectiveChoice::kNccl, .gpus = *std::move(nccl)});
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << i;
 }
 
 }  // namespace

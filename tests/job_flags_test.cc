@@ -159,6 +159,21 @@ TEST_F(JobFlags, AllReduceIsWithoutServers) {
     EXPECT_EQ(buckets(std::to_string(bytes)), bytes);
 }
 
+TEST_F(JobFlags, CollectivesAreThoseOfTheTrainer) {
+  const auto options = [&](const std::string& keys) {
+    return *OptionsOfJob(
+        "name: j\nmodel: mnist_mlp\nstrategy: allreduce\nreplicas: {worker: {count: 1}}\n" + keys,
+        {"--worker_hosts=here:1"});
+  };
+  EXPECT_EQ(options("").collective, CollectiveChoice::kAuto);
+  EXPECT_EQ(options("collective: auto\n").collective, CollectiveChoice::kAuto);
+  EXPECT_EQ(options("collective: native\n").collective, CollectiveChoice::kNative);
+  EXPECT_EQ(options("collective: nccl\n").collective, CollectiveChoice::kNccl);
+  EXPECT_FALSE(options("").trusted_network);
+  EXPECT_FALSE(options("trusted_network: false\n").trusted_network);
+  EXPECT_TRUE(options("trusted_network: true\n").trusted_network);
+}
+
 TEST_F(JobFlags, HybridHasAllWorkersAndServers) {
   const auto options = OptionsOfJob(
       "name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n"

@@ -1,4 +1,5 @@
 // Training by allreduce, with real processes: the same losses as with servers and as alone.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,6 +114,23 @@ TEST_F(TrainerAllReduce, AChiefAndTls) {
   WaitForSuccess(tasks);
   EXPECT_EQ(Result("tls")["workers"], 3);
   EXPECT_THAT(*ReadFile(tasks[0].log), testing::Not(HasSubstr("without TLS")));
+}
+
+// Whoever it is that lacks something, all say what.
+TEST_F(TrainerAllReduce, NcclThatIsAskedForAndNotThereIsNamed) {
+  if (::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr) {
+    GTEST_SKIP() << "this host has an NVIDIA driver";
+  }
+  const ClusterSpec cluster = MakeCluster(0, 2);
+  const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic"};
+  auto first = StartTask(cluster, {Role::kWorker, 0}, flags, "a");
+  auto second = StartTask(cluster, {Role::kWorker, 1}, With(flags, {"--collective=nccl"}), "b");
+  for (Started* task : {&first, &second}) {
+    EXPECT_EQ(task->process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1);
+    const std::string log = *ReadFile(task->log);
+    EXPECT_THAT(log, HasSubstr("--collective=nccl is not possible: worker:0 (" + cluster.workers[0] +
+                               ") has no GPU for it: it computes on the CPU"));
+  }
 }
 
 TEST_F(TrainerAllReduce, OtherFlagsThanTheOthersAreRefused) {

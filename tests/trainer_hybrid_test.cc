@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "tests/support/network_hosts.h"
 #include "tests/support/trainers_fixture.h"
 
 namespace muster {
@@ -142,6 +143,55 @@ TEST_F(TrainerHybrid, AnyTaskMayBeKilledAtAnyStep) {
       Kill(tasks[victim]);
       tasks[victim] = start(names[victim]);
     }
+    WaitForSuccess(tasks);
+    ExpectSameResult(run, "servers3");
+    for (const Started& task : tasks) {
+      if (HasFailure()) std::cerr << "== " << task.name << "\n" << *ReadFile(task.log);
+    }
+  }
+}
+
+// Until the others have noticed, of a worker, or for as long as that would take, of a server, whose clients
+// wait for it.
+TEST_F(TrainerHybrid, AnyTaskMayStopOrBeCutOffAtAnyStep) {
+  const char* const given = std::getenv("MUSTER_FAULT_SEEDS");
+  const uint64_t seeds = given == nullptr ? 4 : std::strtoull(given, nullptr, 10);
+  constexpr int kSteps = 1000;
+  constexpr int kServers = 2, kTasks = 5;
+  NetworkHosts hosts(kTasks);
+  if (!hosts.status().ok()) GTEST_SKIP() << hosts.status().message();
+  RunOnServersAlone("minibatch", 3, kSteps);
+  for (uint64_t seed = 0; seed < seeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const std::string run = "run" + std::to_string(seed);
+    ClusterSpec cluster;
+    for (int i = 0; i < kTasks; ++i) {
+      (i < kServers ? cluster.ps : cluster.workers).push_back(hosts.Address(i) + ":2222");
+    }
+    const auto name_of = [](int i) {
+      return i < kServers ? TaskId{Role::kPs, i} : TaskId{Role::kWorker, i - kServers};
+    };
+    std::vector<Started> tasks;
+    for (int i = 0; i < kTasks; ++i) {
+      tasks.push_back(StartTask(cluster, name_of(i), With(Flags("minibatch", kSteps), {"--strategy=hybrid"}),
+                                run, hosts.On(i)));
+    }
+    AwaitLosses(run, 1 + random() % 400, tasks[kServers].process);
+    const bool is_stopped = seed % 2 == 0;
+    const int victim = static_cast<int>(seed / 2 % 2 == 0 ? kServers + random() % 3 : random() % kServers);
+    is_stopped ? tasks[victim].process.Signal(SIGSTOP) : hosts.Cut(victim);
+    const std::string gone = TaskName(name_of(victim)) + " (" + hosts.Address(victim) + ":2222) has gone";
+    const auto noticed = [&] {
+      for (int i = kServers; i < kTasks; ++i) {
+        if (i != victim && ReadFile(tasks[i].log)->find(gone) != std::string::npos) return true;
+      }
+      return false;
+    };
+    const TimePoint deadline = Now() + std::chrono::seconds(victim < kServers ? 4 : 60);
+    while (!noticed() && Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_TRUE(victim < kServers || noticed()) << gone;
+    is_stopped ? tasks[victim].process.Signal(SIGCONT) : hosts.Mend(victim);
     WaitForSuccess(tasks);
     ExpectSameResult(run, "servers3");
     for (const Started& task : tasks) {

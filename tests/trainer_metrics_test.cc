@@ -83,6 +83,8 @@ TEST_F(TrainerMetrics, AreThereWhileTasksTrain) {
   EXPECT_THAT(worker.at("muster_worker_sent_bytes_total{task=\"worker:1\"}"), Gt(bytes));
   EXPECT_THAT(worker.at("muster_worker_received_bytes_total{task=\"worker:1\"}"), Gt(bytes));
   EXPECT_THAT(worker.at("process_resident_memory_bytes{task=\"worker:1\"}"), Gt(1 << 20));
+  EXPECT_THAT(worker.at("process_cpu_seconds_total{task=\"worker:1\"}"), Gt(0));
+  EXPECT_FALSE(worker.contains("muster_training_seconds{task=\"worker:1\"}")) << "it has not ended";
   for (const std::string phase : {"compute", "push", "wait", "pull"}) {
     const std::string labels = "{task=\"worker:1\",phase=\"" + phase + "\"}";
     EXPECT_EQ(worker.at("muster_worker_step_seconds_count" + labels), steps);
@@ -92,8 +94,12 @@ TEST_F(TrainerMetrics, AreThereWhileTasksTrain) {
     const std::string task = absl::StrFormat("task=\"ps:%d\"", shard);
     const std::string labels = absl::StrFormat("{%s,shard=\"%d\"", task, shard);
     const Samples server = Await(addresses[shard], [&](const Samples& samples) {
-      return samples.contains("muster_ps_checkpoint_age_seconds" + labels + "}");
+      return samples.contains("muster_ps_checkpoint_age_seconds" + labels + "}") &&
+             samples.contains("muster_training_seconds{" + task + "}");
     });
+    EXPECT_THAT(server.at("muster_training_seconds{" + task + "}"), Gt(0));
+    EXPECT_THAT(server.at("muster_training_cpu_seconds{" + task + "}"), Gt(0));
+    EXPECT_FALSE(server.contains("muster_training_host_sent_bytes{" + task + "}")) << "over the loopback";
     EXPECT_THAT(server.at("muster_ps_step" + labels + "}"), Gt(0));
     EXPECT_EQ(server.at("muster_ps_primary" + labels + "}"), 1);
     EXPECT_THAT(server.at("muster_ps_held_pushes" + labels + "}"), Le(2));
@@ -123,6 +129,25 @@ TEST_F(TrainerMetrics, AreThereWhileTasksTrain) {
   while (written() <= steps && Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_THAT(written(), Gt(steps)) << "the file is written again and again";
   for (Started& task : tasks) Kill(task);
+}
+
+TEST_F(TrainerMetrics, SayWhatTrainingTookOfTheProcessors) {
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  std::vector<Started> tasks;
+  for (const TaskId task : {TaskId{Role::kPs, 0}, TaskId{Role::kWorker, 0}}) {
+    tasks.push_back(StartTask(cluster, task,
+                              {"--model=mnist_mlp", "--batch_size=10", "--train_steps=300", "--sync_replicas",
+                               "--metrics_file=" + Path(TaskName(task) + ".prom")},
+                              "whole"));
+  }
+  for (Started& task : tasks) EXPECT_EQ(ExitCode(std::move(task)), 0);
+  const Samples worker = Parse(ReadFile(Path("worker:0.prom")).value_or(""));
+  const std::string task = "{task=\"worker:0\"}";
+  ASSERT_TRUE(worker.contains("muster_training_seconds" + task));
+  EXPECT_THAT(worker.at("muster_training_seconds" + task), Gt(0));
+  EXPECT_THAT(worker.at("muster_training_cpu_seconds" + task), Gt(0));
+  EXPECT_THAT(worker.at("muster_training_cpu_seconds" + task),
+              Le(worker.at("process_cpu_seconds_total" + task)));
 }
 
 TEST_F(TrainerMetrics, AnAddressThatCannotBeListenedOnIsSaid) {

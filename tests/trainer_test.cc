@@ -189,7 +189,9 @@ TEST_F(Trainers, TasksOfOneHostGetTheBitsOfTheNetwork) {
   const Json on_host = Run(MakeCluster(2, 2), flags, "on-host"),
              tcp = Run(MakeCluster(2, 2), over_tcp, "tcp");
   EXPECT_EQ(on_host["parameters_crc32c"], tcp["parameters_crc32c"]);
-  EXPECT_EQ(on_host["bytes_pushed"], tcp["bytes_pushed"]);
+  // Over the network in parts, each with a header.
+  EXPECT_GT(tcp["bytes_pushed"], on_host["bytes_pushed"]);
+  EXPECT_LT(tcp["bytes_pushed"], 1.001 * double(on_host["bytes_pushed"]));
 }
 
 TEST_F(Trainers, MutualTls) {

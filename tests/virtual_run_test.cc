@@ -25,6 +25,7 @@ class Logs final : public RunObserver {
     const auto& addresses = facts.facts.addresses();
     addresses_[facts.host] = {addresses.begin(), addresses.end()};
   }
+  void OnNotice(const std::string&) override {}
   void OnUpload(const UploadStep&) override { ++uploads_; }
   void OnLog(const std::string&, const std::string& bytes, bool) override { text_ += bytes; }
   void OnMetrics(const std::string&) override {}

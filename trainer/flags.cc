@@ -95,6 +95,10 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(cluster);
   app.add_option("--cluster_spec", f.cluster.cluster_spec, "All of them: worker|h:p;h:p,ps|h:p")
       ->group(cluster);
+  app.add_option("--cluster_file", f.options.cluster_file,
+                 "File that says where the tasks are now, read again whenever it is replaced: a task goes on "
+                 "without a restart. What it says at the start wins over the flags above")
+      ->group(cluster);
   app.add_option("--bind_host", f.options.bind_host,
                  "Where a ps, or a worker with allreduce, listens, if not at its address in the cluster")
       ->group(cluster);
@@ -164,6 +168,19 @@ void DeclareFlags(CLI::App& app, Flags& f) {
                  "rest is computed; auto: tried out in the first steps (one part with --deterministic, since "
                  "another number of parts is another order of sums)")
       ->capture_default_str()
+      ->group(training);
+  app.add_option("--collective", f.collective,
+                 "With allreduce and hybrid, how gradients are summed: native, over TCP and shared memory; "
+                 "nccl, from GPU to GPU; auto: nccl if there are several workers and each has a GPU of its "
+                 "own, else native")
+      ->check(CLI::IsMember({"auto", "native", "nccl"}))
+      ->capture_default_str()
+      ->group(training);
+  app.add_flag(
+         "--trusted_network", f.options.trusted_network,
+         "NCCL, which has no encryption, may be used between hosts though --tls_dir is given: nobody else "
+         "can listen there")
+      ->check(TrueOrFalse())
       ->group(training);
   app.add_flag("--sync_replicas", f.sync_replicas, "Synchronous updates; asynchronous without")
       ->check(TrueOrFalse())

@@ -39,6 +39,7 @@ struct Flags {
   std::string strategy = "parameter_server";
   std::optional<int> min_workers;
   std::string bucket_bytes = "auto";
+  std::string collective = "auto";
   std::string wire_type = "float32";
   std::optional<double> top_k;
   uint64_t evict_rows_after = 0;

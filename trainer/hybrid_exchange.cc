@@ -8,7 +8,8 @@
 namespace muster {
 namespace {
 
-// For servers that are just making a step when workers meet again.
+// For servers that are just making a step when workers meet again, or made it after some of these had asked:
+// what was on its way from one who was cut off is all that was missing.
 constexpr int kSettlingTries = 20;
 constexpr Duration kSettlingPause = std::chrono::milliseconds(50);
 
@@ -114,9 +115,10 @@ class HybridExchange final : public GradientExchange {
       return absl::OkStatus();
     }
     const auto [least, most] = std::minmax_element(all.begin(), all.end());
-    if (*least >= step && ++settling_ < kSettlingTries) {
+    if (++settling_ < kSettlingTries) {
       std::this_thread::sleep_for(kSettlingPause);
-      return Cancelled("the tables are at step %d, the dense parameters at step %d", *most, step);
+      return Cancelled("the tables are at step %d to %d, the dense parameters at step %d", *least, *most,
+                       step);
     }
     const absl::Status status = FailedPrecondition(
         "the tables are at step %d, the dense parameters at step %d, and there is no way back or forward: "

@@ -5,27 +5,42 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "base/allocator.h"
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/stdout.h"
+#include "cluster/listening.h"
 #include "ps/inspect_checkpoints.h"
 #include "ps/server.h"
+#include "trainer/cluster_watch.h"
 #include "trainer/data/make_data.h"
 #include "trainer/evaluation.h"
 #include "trainer/metrics_export.h"
 #include "trainer/options.h"
 #include "trainer/training.h"
+#include "trainer/training_usage.h"
 
 namespace muster {
 namespace {
 
+uint64_t PushesReceived(const ServerMetrics& metrics) {
+  uint64_t count = 0;
+  for (const ShardMetrics& shard : metrics.shards) {
+    for (const PushTally& worker : shard.workers) count += worker.counts.received;
+  }
+  return count;
+}
+
 absl::Status Serve(const TrainerOptions& options) {
   ParameterServerOptions server_options{.cluster = options.task->cluster,
+                                        .view = options.view,
                                         .shard_index = options.task->task.index,
+                                        .bind_host = options.bind_host,
                                         .generation = options.generation,
                                         .incarnation = options.incarnation,
                                         .worker_timeout = options.worker_timeout,
@@ -38,22 +53,35 @@ absl::Status Serve(const TrainerOptions& options) {
                                         .checkpoint_buddy = options.checkpoint_buddy,
                                         .journal = options.journal,
                                         .replicated = options.replicated};
-  if (!options.bind_host.empty()) {
-    const std::string& address = options.task->cluster.ps[options.task->task.index];
-    server_options.bind_address = options.bind_host + address.substr(address.rfind(':'));
-  }
   if (!options.tls_dir.empty()) {
     MUSTER_ASSIGN_OR_RETURN(server_options.tls, LoadTlsDirectory(options.tls_dir));
   }
   MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(server_options));
   const auto& [task, cluster] = *options.task;
-  MUSTER_ASSIGN_OR_RETURN(const auto metrics, MetricsExport::Begin(options.metrics, task, cluster,
+  UsageMeter usage(InterfaceOfAddress(cluster.ps[task.index]));
+  MUSTER_ASSIGN_OR_RETURN(const auto metrics, MetricsExport::Begin(options.metrics, task, cluster, usage,
                                                                    [&] { return server->metrics(); }));
+  std::optional<UsageWatch> watch;
+  if (!options.metrics.address.empty() || !options.metrics.file.empty()) {
+    watch.emplace(&usage, [&] { return PushesReceived(server->metrics()); });
+  }
   return server->Wait();
 }
 
 absl::Status Run(const CommandLine& line, TimePoint start) try {
-  const TrainerOptions& options = line.options;
+  TrainerOptions options = line.options;
+  std::shared_ptr<ClusterView> view;
+  std::optional<ClusterWatch> watch;
+  if (options.task && !options.cluster_file.empty()) {
+    view = std::make_shared<ClusterView>(options.task->cluster, options.task->task);
+    watch.emplace(options.cluster_file, view.get());
+    const bool listens =
+        options.task->task.role == Role::kPs || options.strategy != Strategy::kParameterServer;
+    if (listens) AwaitOwnAddress(*view, options.bind_host, options.connect_timeout);
+    options.view = view;
+    options.task->cluster = view->cluster();
+    options.hosts = HostsOf(options.task->cluster);
+  }
   const bool is_server = options.task && options.task->task.role == Role::kPs;
   MUSTER_RETURN_IF_ERROR(line.evaluation ? Evaluate(*line.evaluation)
                          : is_server     ? Serve(options)

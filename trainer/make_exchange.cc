@@ -19,16 +19,18 @@ namespace {
 
 // `job`: a fingerprint of what workers have to agree on, however the parameters are exchanged.
 AllReduceOptions DenseOptions(const TrainerOptions& options, uint64_t job,
-                              const std::optional<TlsIdentity>& tls) {
+                              const std::optional<TlsIdentity>& tls, const GpuPreference& gpus) {
   std::optional<int64_t> bucket_floats;
   if (options.bucket_bytes) bucket_floats = *options.bucket_bytes / static_cast<int64_t>(sizeof(float));
   return {.cluster = options.task->cluster,
+          .view = options.view,
           .task = options.task->task,
           .generation = options.generation,
           .incarnation = options.incarnation,
           .bind_host = options.bind_host,
           .tls = tls,
           .shares_memory = options.transport == Transport::kAuto,
+          .gpus = gpus,
           // Whoever ends at another step, or cuts gradients otherwise, would do other things than the others.
           .fingerprint =
               Mix64(job ^ Mix64(options.train_steps)) ^ static_cast<uint64_t>(bucket_floats.value_or(0)),
@@ -40,9 +42,26 @@ AllReduceOptions DenseOptions(const TrainerOptions& options, uint64_t job,
 
 }  // namespace
 
+GpuPreference PreferenceOf(const TrainerOptions& options, Device* device) {
+  GpuPreference gpus{.choice = options.collective,
+                     .may_be_read = options.tls_dir.empty() || options.trusted_network};
+  if (!options.task || options.strategy == Strategy::kParameterServer) return gpus;
+  if (device == nullptr) {
+    gpus.why_none = "it computes on the CPU";
+  } else if (options.collective == CollectiveChoice::kNative) {
+    gpus.why_none = "it is not to use it";
+  } else if (auto made = device->MakeCollectives(); made.ok()) {
+    gpus.gpus = *std::move(made);
+  } else {
+    gpus.why_none = std::string(made.status().message());
+  }
+  return gpus;
+}
+
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ModelPlan& plan,
-                                                               const Dataset& training_set) {
+                                                               const Dataset& training_set,
+                                                               const GpuPreference& gpus) {
   const std::vector<OptimizerConfig> optimizers = OptimizersByGroup(options);
   if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
   ps::JobConfig config = MakeJobConfig(plan.layout, plan.tables, options.update, optimizers, options.seed);
@@ -56,12 +75,13 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
   } else {
     spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
   }
-  const AllReduceOptions dense = DenseOptions(options, FingerprintOf(config), tls);
+  const AllReduceOptions dense = DenseOptions(options, FingerprintOf(config), tls, gpus);
   if (options.strategy == Strategy::kAllReduce) {
     return MakeAllReduceExchange(plan.layout, optimizers, options.seed, dense);
   }
   const bool is_hybrid = options.strategy == Strategy::kHybrid;
   ParameterServerClientOptions client{.cluster = options.task->cluster,
+                                      .view = options.view,
                                       .task = options.task->task,
                                       .incarnation = options.incarnation,
                                       .generation = options.generation,

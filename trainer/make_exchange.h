@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "collective/gpu_group.h"
 #include "trainer/data/dataset.h"
 #include "trainer/gradient_exchange.h"
+#include "trainer/models/device.h"
 #include "trainer/models/model_spec.h"
 #include "trainer/options.h"
 
@@ -15,10 +17,14 @@ namespace muster {
 /// By optimizer group.
 std::vector<OptimizerConfig> OptimizersByGroup(const TrainerOptions& options);
 
-/// That of a process alone, or of a worker by its strategy. InvalidArgument: --tls_dir;
-/// and as those fail.
+/// How a worker that computes on `device`, null for the CPU, takes part in sums.
+GpuPreference PreferenceOf(const TrainerOptions& options, Device* device);
+
+/// That of a process alone, or of a worker by its strategy; `gpus` for those that reduce gradients.
+/// InvalidArgument: --tls_dir; and as those fail.
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ModelPlan& plan,
-                                                               const Dataset& training_set);
+                                                               const Dataset& training_set,
+                                                               const GpuPreference& gpus);
 
 }  // namespace muster

@@ -78,6 +78,21 @@ void AddProcess(Families& families) {
   std::ifstream("/proc/self/statm") >> all >> resident;
   families.Gauge("process_resident_memory_bytes", "What the process has in memory.", {},
                  static_cast<double>(resident * ::sysconf(_SC_PAGESIZE)));
+  families.Counter("process_cpu_seconds_total", "Of processors, of all its threads.", {},
+                   ProcessCpuSeconds());
+}
+
+void AddUsage(const TrainingUsage& usage, Families& families) {
+  families.Gauge("muster_training_seconds", "From the beginning of training to its end, or so far.", {},
+                 usage.seconds);
+  families.Gauge("muster_training_cpu_seconds", "Of processors in that time.", {}, usage.cpu_seconds);
+  if (!usage.network) return;
+  families.Gauge("muster_training_host_received_bytes",
+                 "In that time, over the network interface that has the task's address.", {},
+                 static_cast<double>(usage.network->received));
+  families.Gauge("muster_training_host_sent_bytes",
+                 "In that time, over the network interface that has the task's address.", {},
+                 static_cast<double>(usage.network->sent));
 }
 
 void AddWorker(const WorkerMetrics& worker, Families& families) {
@@ -153,13 +168,15 @@ void AddServer(const ServerMetrics& server, const ClusterSpec& cluster, Families
 
 class Source final : public prometheus::Collectable {
  public:
-  Source(TaskId task, std::function<void(Families&)> add) : task_(task), add_(std::move(add)) {}
+  Source(TaskId task, const UsageMeter& meter, std::function<void(Families&)> add)
+      : task_(task), meter_(meter), add_(std::move(add)) {}
 
   // Called through C, which passes on no exception: without memory there is nothing to read.
   std::vector<MetricFamily> Collect() const override try {
     Families families(task_);
     add_(families);
     AddProcess(families);
+    if (const auto usage = meter_.usage()) AddUsage(*usage, families);
     return families.Take();
   } catch (const std::bad_alloc&) {
     return {};
@@ -167,6 +184,7 @@ class Source final : public prometheus::Collectable {
 
  private:
   const TaskId task_;
+  const UsageMeter& meter_;
   const std::function<void(Families&)> add_;
 };
 
@@ -226,20 +244,22 @@ class Export final : public MetricsExport {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Begin(const MetricsTargets& targets,
-                                                                    TaskId task,
+                                                                    TaskId task, const UsageMeter& meter,
                                                                     std::function<WorkerMetrics()> read) {
-  return Export::Begin(targets, std::make_shared<Source>(task, [read = std::move(read)](Families& families) {
+  return Export::Begin(targets,
+                       std::make_shared<Source>(task, meter, [read = std::move(read)](Families& families) {
                          AddWorker(read(), families);
                        }));
 }
 
 absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Begin(const MetricsTargets& targets,
                                                                     TaskId task, const ClusterSpec& cluster,
+                                                                    const UsageMeter& meter,
                                                                     std::function<ServerMetrics()> read) {
-  return Export::Begin(targets,
-                       std::make_shared<Source>(task, [read = std::move(read), cluster](Families& families) {
-                         AddServer(read(), cluster, families);
-                       }));
+  return Export::Begin(
+      targets, std::make_shared<Source>(task, meter, [read = std::move(read), cluster](Families& families) {
+        AddServer(read(), cluster, families);
+      }));
 }
 
 }  // namespace muster

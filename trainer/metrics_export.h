@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cluster/cluster_spec.h"
 #include "ps/server_metrics.h"
+#include "trainer/training_usage.h"
 #include "trainer/worker_metrics.h"
 
 namespace muster {
@@ -24,13 +25,15 @@ struct MetricsTargets {
 /// Works until it is gone.
 class MetricsExport {
  public:
-  /// `read` is called by threads of its own, one at a time or not, as long as it lives. Unavailable, with the
-  /// address: it cannot be listened on.
+  /// `read` is called by threads of its own, one at a time or not, as long as it lives; `meter` lives longer.
+  /// Unavailable, with the address: it cannot be listened on.
   static absl::StatusOr<std::unique_ptr<MetricsExport>> Begin(const MetricsTargets& targets, TaskId task,
+                                                              const UsageMeter& meter,
                                                               std::function<WorkerMetrics()> read);
   /// Likewise, of a server of this cluster.
   static absl::StatusOr<std::unique_ptr<MetricsExport>> Begin(const MetricsTargets& targets, TaskId task,
                                                               const ClusterSpec& cluster,
+                                                              const UsageMeter& meter,
                                                               std::function<ServerMetrics()> read);
   virtual ~MetricsExport() = default;
 };

@@ -75,7 +75,9 @@ struct ForeignFlags {
 const std::vector<ForeignFlags>& AllForeignFlags() {
   static const std::vector<ForeignFlags> all = {
       {Strategy::kParameterServer, {"min_workers"}, "is for --strategy=allreduce"},
-      {Strategy::kParameterServer, {"bucket_bytes"}, "is for --strategy=allreduce or hybrid"},
+      {Strategy::kParameterServer,
+       {"bucket_bytes", "collective", "trusted_network"},
+       "is for --strategy=allreduce or hybrid"},
       {Strategy::kAllReduce,
        {"replicas_to_aggregate", "bounded_staleness", "max_staleness", "scale_rate_by_staleness", "wire_type",
         "top_k", "evict_rows_after", "checkpoint_dir", "checkpoint_buddy", "durability"},
@@ -136,6 +138,18 @@ absl::Status ResolveBuckets(const Flags& f, TrainerOptions* options) {
   if (!bytes.ok()) return Annotate(bytes.status(), "--bucket_bytes (or auto)");
   options->bucket_bytes = (static_cast<int64_t>(*bytes) + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   return absl::OkStatus();
+}
+
+// Behind the device.
+absl::Status ResolveCollective(const Flags& f, TrainerOptions* options) {
+  options->collective = f.collective == "nccl"     ? CollectiveChoice::kNccl
+                        : f.collective == "native" ? CollectiveChoice::kNative
+                                                   : CollectiveChoice::kAuto;
+  using Kind = DeviceChoice::Kind;
+  const bool may_have_gpu = options->device.kind == Kind::kAuto || options->device.kind == Kind::kCuda;
+  if (options->collective != CollectiveChoice::kNccl || may_have_gpu) return absl::OkStatus();
+  return InvalidArgument("--collective=nccl is for GPUs: it does not go with %s",
+                         options->deterministic ? "--deterministic" : "--device=" + f.device);
 }
 
 absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
@@ -221,16 +235,7 @@ absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* 
   options->done_file = environment("MUSTER_DONE_FILE").value_or("");
   options->program_sha256 = environment("MUSTER_PROGRAM_SHA256");
   options->platform = PlatformOf(environment);
-  if (options->task) {
-    for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
-      for (const std::string& address : options->task->cluster.addresses(role)) {
-        const std::string host = HostOfAddress(address);
-        if (std::find(options->hosts.begin(), options->hosts.end(), host) == options->hosts.end()) {
-          options->hosts.push_back(host);
-        }
-      }
-    }
-  }
+  if (options->task) options->hosts = HostsOf(options->task->cluster);
   return absl::OkStatus();
 }
 
@@ -298,8 +303,10 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
   MUSTER_RETURN_IF_ERROR(ResolveStrategy(app, f, &options));
   MUSTER_RETURN_IF_ERROR(ResolveBuckets(f, &options));
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
+  MUSTER_RETURN_IF_ERROR(ResolveCollective(f, &options));
   for (const auto& [flag, value] : {std::pair("--metrics_address", options.metrics.address),
-                                    std::pair("--metrics_file", options.metrics.file)}) {
+                                    std::pair("--metrics_file", options.metrics.file),
+                                    std::pair("--cluster_file", options.cluster_file)}) {
     if (!value.empty() && !options.task) return InvalidArgument("%s is for tasks of a cluster", flag);
   }
   if (!options.metrics.address.empty()) {
@@ -355,6 +362,17 @@ std::string StrategyName(Strategy strategy) {
       return "hybrid";
   }
   MUSTER_CHECK(false);
+}
+
+std::vector<std::string> HostsOf(const ClusterSpec& cluster) {
+  std::vector<std::string> hosts;
+  for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
+    for (const std::string& address : cluster.addresses(role)) {
+      const std::string host = HostOfAddress(address);
+      if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+    }
+  }
+  return hosts;
 }
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/cluster_spec.h"
+#include "cluster/cluster_view.h"
+#include "collective/gpu_group.h"
 #include "kernels/optimizer.h"
 #include "ps/job_config.h"
 #include "ps/transport.h"
@@ -42,6 +45,8 @@ struct TrainerOptions {
   uint64_t train_steps = 0;             // global
   int min_workers = 1;                  // with fewer of them training by allreduce waits
   std::optional<int64_t> bucket_bytes;  // of the parts of a gradient that is reduced; unset: what is fastest
+  CollectiveChoice collective = CollectiveChoice::kAuto;
+  bool trusted_network = false;  // what is sent between hosts may be without encryption, though there is TLS
   uint64_t seed = 1;
   bool augment_shift = false;  // training images, by up to two pixels
   bool prefetch = false;       // with a thread, on a core that nothing else needs
@@ -66,7 +71,9 @@ struct TrainerOptions {
   bool journal = false;
   bool replicated = false;  // each shard is on two servers; workers have to know
 
-  MetricsTargets metrics;  // of this task
+  MetricsTargets metrics;                   // of this task
+  std::string cluster_file;                 // empty: all tasks stay where they are
+  std::shared_ptr<const ClusterView> view;  // of the task, made in main; null: the same
   std::string bind_host;
   std::string tls_dir;
   Transport transport = Transport::kAuto;
@@ -110,6 +117,9 @@ struct CommandLine {
   std::optional<std::string> inspect_checkpoint;
   std::optional<std::string> make_data;
 };
+
+/// The hosts of the cluster's addresses, each once.
+std::vector<std::string> HostsOf(const ClusterSpec& cluster);
 
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 

@@ -339,6 +339,19 @@ TEST(Options, AllReduceHasNoServers) {
                                HasSubstr("found \"" + text + "\"")));
   }
   EXPECT_EQ(Error({"--bucket_bytes=1024"}), "--bucket_bytes is for --strategy=allreduce or hybrid");
+  EXPECT_EQ(options.collective, CollectiveChoice::kAuto);
+  EXPECT_FALSE(options.trusted_network);
+  EXPECT_EQ(Options(with({workers, "--collective=nccl"})).collective, CollectiveChoice::kNccl);
+  EXPECT_EQ(Options(with({workers, "--collective=native", "--device=cpu"})).collective,
+            CollectiveChoice::kNative);
+  EXPECT_TRUE(Options(with({workers, "--trusted_network"})).trusted_network);
+  EXPECT_EQ(Error({"--collective=nccl"}), "--collective is for --strategy=allreduce or hybrid");
+  EXPECT_EQ(Error({"--trusted_network"}), "--trusted_network is for --strategy=allreduce or hybrid");
+  EXPECT_THAT(Error(with({workers, "--collective=mpi"})), HasSubstr("--collective"));
+  for (const std::string other : {"--device=cpu", "--device=wait:5", "--deterministic"}) {
+    EXPECT_EQ(Error(with({workers, "--collective=nccl", other})),
+              "--collective=nccl is for GPUs: it does not go with " + other);
+  }
 }
 
 TEST(Options, HybridHasServersForTablesAndAllWorkers) {

@@ -25,11 +25,14 @@ ElasticGroupOptions GroupOptions(const AllReduceOptions& options) {
   ElasticGroupOptions group{.all = {.rank = RankOf(options.cluster, options.task),
                                     .generation = options.generation,
                                     .fingerprint = options.fingerprint},
+                            .view = options.view,
+                            .bind_host = options.bind_host,
                             .incarnation = options.incarnation,
                             .min_ranks = options.min_workers,
                             .connect_timeout = options.connect_timeout,
                             .operation_timeout = options.operation_timeout,
-                            .shares_memory = options.shares_memory};
+                            .shares_memory = options.shares_memory,
+                            .gpus = options.gpus};
   for (int rank = 0; rank < options.cluster.rank_count(); ++rank) {
     const TaskId task = TaskOfRank(options.cluster, rank);
     group.all.members.push_back({task, options.cluster.addresses(task.role)[task.index]});
@@ -48,8 +51,8 @@ absl::StatusOr<std::unique_ptr<ReplicatedParameters>> ReplicatedParameters::Crea
     MUSTER_ASSIGN_OR_RETURN(tls, TlsContext::Create(*options.tls));
   }
   const std::string& own = group.all.members[group.all.rank].address;
-  const std::string bound = options.bind_host.empty() ? own : options.bind_host + own.substr(own.rfind(':'));
-  MUSTER_ASSIGN_OR_RETURN(auto listener, PeerListener::Listen(bound, std::move(tls)));
+  MUSTER_ASSIGN_OR_RETURN(auto listener,
+                          PeerListener::Listen(ListeningAddress(own, options.bind_host), std::move(tls)));
   MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer,
                           LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers));
   return std::unique_ptr<ReplicatedParameters>(new ReplicatedParameters(
@@ -90,27 +93,28 @@ absl::StatusOr<GroupPlace> ReplicatedParameters::Start(std::span<float> paramete
   return place_;
 }
 
-// Parameters and the optimizer's slots, of the one who has made the most steps.
+// Parameters and the optimizer's slots, of the one who has made the most steps. Whoever has some keeps them
+// until all has come: with the source, those that it would have sent may be gone.
 absl::Status ReplicatedParameters::CopyState() {
   const bool is_source = place_.source == place_.position;
   uint64_t step = is_source ? version_->step : 0;
-  if (!is_source) {  // until all is there
-    version_.reset();
-    sums_.reset();
-  }
+  std::vector<float> received(is_source ? 0 : layout_.size());
+  std::vector<std::vector<float>> slots(optimizer_.slot_count(), std::vector<float>(layout_.size()));
   const auto copy = [&](auto values) {
     return group_.Run(Broadcast(std::as_writable_bytes(values), *place_.source));
   };
   MUSTER_RETURN_IF_ERROR(copy(std::span(&step, 1)));
-  MUSTER_RETURN_IF_ERROR(copy(parameters_));
-  std::vector<float> values(layout_.size());
+  MUSTER_RETURN_IF_ERROR(copy(is_source ? parameters_ : std::span(received)));
   for (int slot = 0; slot < optimizer_.slot_count(); ++slot) {
-    if (is_source) optimizer_.CopySlot(slot, values);
-    MUSTER_RETURN_IF_ERROR(copy(std::span(values)));
-    if (!is_source) optimizer_.SetSlot(slot, values);
+    if (is_source) optimizer_.CopySlot(slot, slots[slot]);
+    MUSTER_RETURN_IF_ERROR(copy(std::span(slots[slot])));
   }
-  if (!is_source) optimizer_.SkipTo(step);
+  if (is_source) return absl::OkStatus();
+  std::copy(received.begin(), received.end(), parameters_.begin());
+  for (int slot = 0; slot < optimizer_.slot_count(); ++slot) optimizer_.SetSlot(slot, slots[slot]);
+  optimizer_.SkipTo(step);
   version_ = {.step = step};
+  sums_.reset();
   return absl::OkStatus();
 }
 

@@ -3,7 +3,7 @@
 //
 // A worker that is lost, or comes back, ends the group (IsGoneBack). Start makes the next one of those who
 // are there, and whoever lacks the parameters of the last step gets them, with the optimizer's state, from
-// one who has them.
+// one who has them. Until all of that has come it keeps what it had: the source may be lost in between.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/cluster_spec.h"
+#include "cluster/cluster_view.h"
 #include "cluster/tls_identity.h"
 #include "collective/elastic_group.h"
 #include "kernels/layout_optimizer.h"
@@ -27,12 +27,14 @@ namespace muster {
 
 struct AllReduceOptions {
   ClusterSpec cluster;
+  std::shared_ptr<const ClusterView> view;  // null: all stay where `cluster` says
   TaskId task;
   uint64_t generation = 0;
   uint64_t incarnation = 0;
   std::string bind_host;  // where this task listens; empty: at its address in the cluster
   std::optional<TlsIdentity> tls;
-  bool shares_memory = true;                              // among the tasks of a host
+  bool shares_memory = true;  // among the tasks of a host
+  GpuPreference gpus;
   uint64_t fingerprint = 0;                               // of all that workers have to agree on
   int min_workers = 1;                                    // below that they wait for the others
   std::optional<int64_t> bucket_floats;                   // unset: whatever turns out to be fastest

@@ -31,6 +31,7 @@
 #include "trainer/output_files.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
+#include "trainer/training_usage.h"
 #include "trainer/worker_metrics.h"
 
 namespace muster {
@@ -123,6 +124,7 @@ class Training {
   std::span<float> gradient_;  // the exchange's
   MetricsWriter metrics_;
   WorkerRecord record_;
+  std::optional<UsageMeter> usage_;                // of a task
   std::unique_ptr<MetricsExport> metrics_export_;  // reads that and the exchange
 
   uint64_t start_step_ = 0;   // of the parameters when this process joined
@@ -175,7 +177,7 @@ absl::Status Training::FinishAgain() {
   MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
   MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(recipe, options.data_dir));
   parameters_ = std::make_unique<FlatBuffer>(plan.layout.size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan, data.sets.train));
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan, data.sets.train, {}));
   const absl::Status status = exchange_->FinishAgain(parameters_->values(), options.train_steps);
   exchange_ = nullptr;
   if (!absl::IsUnavailable(status)) return status;
@@ -209,16 +211,18 @@ absl::Status Training::Prepare() {
   pushed_rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
   row_values_.resize(rows_.largest_size());
   parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_, sets.train));
+  MUSTER_ASSIGN_OR_RETURN(exchange_,
+                          MakeExchange(options_, plan_, sets.train, PreferenceOf(options_, device_.get())));
   gradient_ = exchange_->MakeGradientBuffer(plan_.layout.size() + rows_.largest_size());
   if (options_.task) {
+    const auto& [task, cluster] = *options_.task;
+    usage_.emplace(InterfaceOfAddress(cluster.addresses(task.role)[task.index]));
     const auto read = [this] {
       WorkerMetrics metrics = record_.metrics();
       metrics.waiting = exchange_->waiting();
       return metrics;
     };
-    MUSTER_ASSIGN_OR_RETURN(metrics_export_,
-                            MetricsExport::Begin(options_.metrics, options_.task->task, read));
+    MUSTER_ASSIGN_OR_RETURN(metrics_export_, MetricsExport::Begin(options_.metrics, task, *usage_, read));
   }
   if (is_chief_) {
     MUSTER_RETURN_IF_ERROR(CheckOutputFiles({{"--result_json", options_.result_json},
@@ -237,6 +241,7 @@ absl::Status Training::Prepare() {
   }
   start_step_ = step_;
   start_samples_ = samples_;
+  if (usage_) usage_->Mark();
   training_start_ = last_report_ = first_step_ = training_end_ = Now();
   return absl::OkStatus();
 }
@@ -294,6 +299,7 @@ absl::Status Training::Loop() {
     if (first_step_ == training_start_ && step_ > start_step_) first_step_ = Now();
   }
   training_end_ = Now();
+  if (usage_) usage_->Mark();
   return absl::OkStatus();
 }
 

@@ -17,6 +17,19 @@ HostShares SharesOf(const ServerTraffic& traffic) {
   return {static_cast<double>(least) / traffic.servers, static_cast<double>(most) / traffic.servers};
 }
 
+// A host receives the others' pushes to its shards, and the answers to its worker from all other shards, or
+// sends what is the same the other way round.
+double BusiestSharedHostBytes(const ServerTraffic& traffic) {
+  const auto host_bytes = [&](double share) {
+    const double to_servers = share * (traffic.workers - 1);
+    const double to_worker = 1 - share;
+    return std::max(traffic.push_bytes * to_servers + traffic.pull_bytes * to_worker,
+                    traffic.pull_bytes * to_servers + traffic.push_bytes * to_worker);
+  };
+  const HostShares shares = SharesOf(traffic);
+  return std::max(host_bytes(shares.least), host_bytes(shares.most));
+}
+
 // What the busiest link carries when every worker sends `bytes` to the servers, or is sent as much.
 double BusiestLinkBytes(const ServerTraffic& traffic, double bytes) {
   if (!traffic.servers_on_workers) {
@@ -45,21 +58,18 @@ double SyncServersBoundSeconds(const ServerTraffic& traffic) {
   return PushBoundSeconds(traffic) + PullBoundSeconds(traffic);
 }
 
+double EarlyServersBoundSeconds(const ServerTraffic& traffic) {
+  if (!traffic.servers_on_workers) return std::max(PushBoundSeconds(traffic), PullBoundSeconds(traffic));
+  return BusiestSharedHostBytes(traffic) / traffic.link_bytes_per_second;
+}
+
 double AsyncServersBoundSeconds(const ServerTraffic& traffic) {
   const double exchange_bytes = traffic.push_bytes + traffic.pull_bytes;  // which a worker does not overlap
   if (!traffic.servers_on_workers) {
     return std::max({PushBoundSeconds(traffic), PullBoundSeconds(traffic),
                      exchange_bytes / traffic.link_bytes_per_second});
   }
-  // A host receives the others' pushes to its shards, and the answers to its worker from all other shards.
-  const auto host_bytes = [&](double share) {
-    const double to_servers = share * (traffic.workers - 1);
-    const double to_worker = 1 - share;
-    return std::max(traffic.push_bytes * to_servers + traffic.pull_bytes * to_worker,
-                    traffic.pull_bytes * to_servers + traffic.push_bytes * to_worker);
-  };
-  const HostShares shares = SharesOf(traffic);
-  return std::max({host_bytes(shares.least), host_bytes(shares.most), exchange_bytes * (1 - shares.least)}) /
+  return std::max(BusiestSharedHostBytes(traffic), exchange_bytes * (1 - SharesOf(traffic).least)) /
          traffic.link_bytes_per_second;
 }
 

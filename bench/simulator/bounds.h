@@ -7,10 +7,13 @@
 // and each worker exchanges with all of them at once, as in Li et al., "Scaling distributed machine learning
 // with the parameter server" (OSDI 2014).
 //
-// A synchronous step with servers has two phases that do not overlap: nobody is answered before the last
-// gradient is there, and where links are shared fairly all answers end together, so that no worker pushes
-// while another one still pulls. Its bound is that of the push plus that of the pull. (Servers that answered
-// one worker after the other could do with less; TCP does not make them.)
+// A synchronous step with servers that answer whole pushes has two phases that do not overlap: nobody is
+// answered before the last gradient is there, and where links are shared fairly all answers end together, so
+// that no worker pushes while another one still pulls. Its bound is that of the push plus that of the pull.
+// (Servers that answered one worker after the other could do with less; TCP does not make them.) Servers that
+// answer the first parts of a gradient while the last still come use both directions at once: their bound is
+// that of the busier one. Where they share the workers' hosts each direction carries both, and nothing is
+// gained.
 //
 // Asynchronous workers need not be in the same phase. A host of a server then receives from some while it
 // sends to others: the bound of n updates, one of each worker, is that of the busier direction alone, or what
@@ -42,6 +45,9 @@ double PullBoundSeconds(const ServerTraffic& traffic);
 
 /// Push, then pull: for k = n on the workers' hosts 2 (n - 1) / n * M / B, as a ring.
 double SyncServersBoundSeconds(const ServerTraffic& traffic);
+
+/// Push and pull at once: on hosts of their own max(M, n M / k) / B, if both are of M bytes.
+double EarlyServersBoundSeconds(const ServerTraffic& traffic);
 
 /// One update of each worker, in any order.
 double AsyncServersBoundSeconds(const ServerTraffic& traffic);

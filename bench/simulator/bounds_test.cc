@@ -28,7 +28,9 @@ TEST(Bounds, ByHand) {
   EXPECT_DOUBLE_EQ(PushBoundSeconds(Servers(2, 8, false, 6, 0)), 6);
   EXPECT_DOUBLE_EQ(PullBoundSeconds(Servers(8, 2, false, 0, 6)), 24);
   EXPECT_DOUBLE_EQ(SyncServersBoundSeconds(Servers(8, 2, false, 6, 3)), 36);
+  EXPECT_DOUBLE_EQ(EarlyServersBoundSeconds(Servers(8, 2, false, 6, 3)), 24);
   EXPECT_DOUBLE_EQ(AsyncServersBoundSeconds(Servers(8, 2, false, 6, 3)), 24);
+  EXPECT_DOUBLE_EQ(EarlyServersBoundSeconds(Servers(1, 2, false, 6, 3)), 6);
   EXPECT_DOUBLE_EQ(AsyncServersBoundSeconds(Servers(1, 2, false, 6, 3)), 9);
 }
 
@@ -37,6 +39,7 @@ TEST(Bounds, OnTheWorkersHostsByHand) {
   for (const int count : {1, 2, 3, 10}) {
     const ServerTraffic traffic = Servers(count, count, true, 5, 5);
     EXPECT_DOUBLE_EQ(SyncServersBoundSeconds(traffic), RingBoundSeconds(count, 5, 1));
+    EXPECT_DOUBLE_EQ(EarlyServersBoundSeconds(traffic), RingBoundSeconds(count, 5, 1));
   }
   // One server for four workers: three others push into its host.
   EXPECT_DOUBLE_EQ(PushBoundSeconds(Servers(4, 1, true, 5, 5)), 15);
@@ -95,6 +98,24 @@ TEST(Bounds, AreWhatASynchronousStepTakesWhereNothingElseCosts) {
           EXPECT_NEAR(prediction->mean_step_seconds / bound, 1, kRounding)
               << workers << " workers, " << servers << " servers, on workers: " << on_workers;
         }
+      }
+    }
+  }
+}
+
+TEST(Bounds, AreWhatAnswersInManyPartsComeCloseTo) {
+  constexpr int kParts = 1000;
+  for (const Load& load : kLoads) {
+    for (const int workers : {1, 2, 5, 50}) {
+      for (const int servers : {1, 3, 8, 100}) {
+        Scenario scenario = ScenarioOf(Strategy::kSyncServers, workers, servers, false, load);
+        scenario.traffic.answer_parts = kParts;
+        scenario.steps = 1000;  // the first one has no parameters to begin with
+        const auto prediction = Simulate(scenario);
+        ASSERT_TRUE(prediction.ok()) << prediction.status();
+        const double ratio = prediction->mean_step_seconds / EarlyServersBoundSeconds(TrafficOf(scenario));
+        EXPECT_GE(ratio, 1 - kRounding) << workers << " workers, " << servers << " servers";
+        EXPECT_LE(ratio, 1 + 5.0 / kParts) << workers << " workers, " << servers << " servers";
       }
     }
   }

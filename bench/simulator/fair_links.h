@@ -40,8 +40,8 @@ struct FairLinksOptions {
 /// Of all servers, on the host of this worker: 0 where servers have hosts of their own.
 double OwnShare(const FairLinksOptions& options, int worker);
 
-/// `now` never decreases, and is at most NextEnd(). A worker has one transfer at a time, and none where all
-/// servers are on its host.
+/// `now` never decreases, and is at most NextEnd(). A worker has one transfer of a kind at a time, and none
+/// where all servers are on its host.
 class FairLinks {
  public:
   explicit FairLinks(const FairLinksOptions& options);

@@ -59,6 +59,11 @@ absl::Status ValidateTraffic(const Scenario& scenario) {
     return InvalidArgument("backup_workers is %d of %d workers", traffic.backup_workers,
                            scenario.cluster.workers);
   }
+  const bool may_answer_early = scenario.strategy == Strategy::kSyncServers && traffic.backup_workers == 0;
+  if (traffic.answer_parts < 1 || (traffic.answer_parts > 1 && !may_answer_early)) {
+    return InvalidArgument("answer_parts is %d: only synchronous servers that wait for all have several",
+                           traffic.answer_parts);
+  }
   if (traffic.backup_workers > 0 && scenario.strategy != Strategy::kSyncServers) {
     return InvalidArgument("backup_workers is %d: only synchronous servers have them",
                            traffic.backup_workers);

@@ -59,6 +59,10 @@ struct Traffic {
   HybridOrder hybrid_order = HybridOrder::kTogether;
 
   int backup_workers = 0;
+  /// Synchronous servers that wait for all workers: in so many parts gradients and their answers travel, and
+  /// the first are answered while the last still come (ps/early_update.h). 1: first all of one, then of the
+  /// other.
+  int answer_parts = 1;
   /// A server adds a gradient up when it comes; else all of a step, in order of rank, once they are there.
   bool sums_on_arrival = false;
 };

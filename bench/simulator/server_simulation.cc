@@ -106,6 +106,7 @@ void ServerSimulation::Handle(const Event& event) {
     case EventKind::kStart:
       return Start(event.worker);
     case EventKind::kPush:
+      if (AnswersEarly()) CountPush();
       return BeginTransfer(Direction::kPush, event.worker);
     case EventKind::kArrive:
       return Arrive(event.worker);
@@ -115,9 +116,16 @@ void ServerSimulation::Handle(const Event& event) {
       return MakeStep();
     case EventKind::kUpdate:
       return IsAsync() ? UpdateAsync(event.worker) : UpdateSync();
+    case EventKind::kEarly:
+      for (int worker = 0; worker < cluster_.workers; ++worker) BeginTransfer(Direction::kPull, worker);
+      return;
     case EventKind::kAnswer:
       workers_[event.worker].step = step_;
-      return BeginTransfer(Direction::kPull, event.worker);
+      if (!AnswersEarly() || step_ == 0) return BeginTransfer(Direction::kPull, event.worker);
+      workers_[event.worker].last_part =
+          now_ + cluster_.latency_seconds +
+          PullBoundSeconds(TrafficOf(scenario_, link_options_)) / traffic_.answer_parts;
+      return StartWithParts(event.worker);
   }
 }
 
@@ -165,6 +173,22 @@ void ServerSimulation::ReduceDense() {
   }
 }
 
+// The first part of the last push is there when it has had its part of the time.
+void ServerSimulation::CountPush() {
+  if (++pushing_ < cluster_.workers) return;
+  pushing_ = 0;
+  const double part = PushBoundSeconds(TrafficOf(scenario_, link_options_)) / traffic_.answer_parts;
+  Schedule(now_ + part + cluster_.latency_seconds, EventKind::kEarly, -1);
+}
+
+void ServerSimulation::StartWithParts(int index) {
+  Worker& worker = workers_[index];
+  if (!worker.pulled || !worker.last_part) return;
+  Schedule(std::max(*worker.pulled, *worker.last_part) + WorkerMessagesSeconds(), EventKind::kStart, index);
+  worker.pulled.reset();
+  worker.last_part.reset();
+}
+
 void ServerSimulation::BeginTransfer(Direction direction, int worker) {
   if (OwnShare(link_options_, worker) == 1) return EndTransfer(direction, worker, 0);
   links_.Begin(direction, worker, now_);
@@ -177,6 +201,11 @@ void ServerSimulation::EndTransfer(Direction direction, int index, double latenc
     return Schedule(there, EventKind::kArrive, index);
   }
   ++log_.pulls[index];
+  // Without a step before, its parameters come by themselves.
+  if (AnswersEarly() && log_.pulls[index] > 1) {
+    workers_[index].pulled = there;
+    return StartWithParts(index);
+  }
   Schedule(std::max(there + WorkerMessagesSeconds(), workers_[index].dense_done), EventKind::kStart, index);
 }
 

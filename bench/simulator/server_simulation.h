@@ -12,6 +12,11 @@
 // With several servers a synchronous step takes two messages between them, there and back, after the last
 // gradient that it takes (docs/ARCHITECTURE.md, "Whose gradients make a step").
 //
+// Where servers answer in parts, all pulls begin when the last worker's first part can be there, beside the
+// pushes, and end no sooner than the last part takes after the step is made. How far each of them has come
+// meanwhile does not hold up the other: of equal links neither waits for the other anyway. On the workers'
+// hosts nothing is gained, and whole answers are simulated.
+//
 // muster lets large asynchronous pushes take turns (ps/push_turns.h); here they all share.
 //
 // Hybrid: the rows are pushed when a worker has computed, or when its dense parameters are updated
@@ -74,7 +79,8 @@ class ServerSimulation {
     kTake,    // synchronous: the servers' processors have received it
     kAgreed,  // synchronous: all servers know whose gradients make the step
     kUpdate,  // the parameters are new; synchronous: of no worker
-    kAnswer,  // parameters begin to leave
+    kEarly,   // in parts: the first ones begin to leave, to all
+    kAnswer,  // parameters begin to leave; in parts: the last one does
   };
   struct Event {
     double time;
@@ -92,6 +98,8 @@ class ServerSimulation {
     double compute_seconds = 0;
     double computed = 0;                  // when it has
     double dense_done = 0;                // hybrid
+    std::optional<double> pulled;         // in parts: when it has all but the last part
+    std::optional<double> last_part;      // when it has that
     std::optional<double> last_gradient;  // async: when its last one was made an update
   };
 
@@ -100,6 +108,8 @@ class ServerSimulation {
   void BeginAll();
   void Start(int worker);
   void ReduceDense();
+  void CountPush();
+  void StartWithParts(int worker);
   void BeginTransfer(Direction direction, int worker);
   void EndTransfer(Direction direction, int worker, double latency_seconds);
   void Arrive(int worker);
@@ -111,6 +121,7 @@ class ServerSimulation {
   void EndStep();
 
   bool IsAsync() const { return scenario_.strategy == Strategy::kAsyncServers; }
+  bool AnswersEarly() const { return traffic_.answer_parts > 1 && !cluster_.servers_on_workers; }
   bool IsHybrid() const { return scenario_.strategy == Strategy::kHybrid; }
   // When the servers' processors have done that, too.
   double Occupy(double seconds) { return processor_free_ = std::max(processor_free_, now_) + seconds; }
@@ -138,6 +149,7 @@ class ServerSimulation {
   std::vector<int> contributors_;  // to the open step
   std::vector<int> unanswered_;    // contributors, and who came after them before the update
   int started_ = 0;                // hybrid: workers, with the open step
+  int pushing_ = 0;                // workers that have begun to push it
   double last_step_time_ = 0;
   bool is_over_ = false;
   StepLog log_;

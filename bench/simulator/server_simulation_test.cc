@@ -65,6 +65,21 @@ TEST(ServerSimulation, Messages) {
   EXPECT_THAT(RunJob(scenario).step_seconds, Pointwise(DoubleNear(kRounding), {31}));
 }
 
+TEST(ServerSimulation, AnswersInParts) {
+  Scenario scenario = TwoWorkers();
+  scenario.traffic.answer_parts = 4;
+  scenario.compute = {.sample_seconds = {10}};
+  scenario.steps = 3;
+  // Both have pulled at 9, computed at 19 and pushed at 27: there at 28. The first parts are there at 22, so
+  // that the answers end at 30, at 31 with the latency; the last ones, made at 28, take 1 + 2. So they begin
+  // again at 31, 22 after the step before.
+  EXPECT_THAT(RunJob(scenario).step_seconds, Pointwise(DoubleNear(kRounding), {28, 22, 22}));
+  // The second computes until 23, when the first one has pushed, and has pushed alone at 27. The answers
+  // begin at 26, after a fourth of what two pushes take, and end at 34: both begin again at 35, and so on.
+  scenario.compute = {.sample_seconds = {14}, .slow_workers = 1, .slow_factor = 10.0 / 14};
+  EXPECT_THAT(RunJob(scenario).step_seconds, Pointwise(DoubleNear(kRounding), {28, 26, 26}));
+}
+
 TEST(ServerSimulation, SeveralServersAgreeFirst) {
   Scenario scenario = TwoWorkers();
   scenario.cluster.servers = 2;

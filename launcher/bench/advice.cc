@@ -237,6 +237,16 @@ std::string Recommendation(const Group& group, const std::vector<Ranking>& ranki
   return text + clauses;
 }
 
+std::string LatencySentence(const Results& results, const Group& group) {
+  if (const auto latency = LatencyOf(results, group)) {
+    return "A byte is on its way from one host to another for " + SecondsText(*latency) +
+           (group.curves.empty() ? "." : ", which the curves count.");
+  }
+  return group.curves.empty() ? ""
+                              : "The latency of the links is not known: of many workers in a ring the curves "
+                                "promise too much.";
+}
+
 GroupAdvice AdviceOn(const Results& results, const Group& group) {
   const double tolerance = Tolerance(results);
   const std::vector<Ranking> rankings = RankingsOf(group, tolerance);
@@ -261,6 +271,7 @@ GroupAdvice AdviceOn(const Results& results, const Group& group) {
     if (results.target_accuracy) say(TargetSentence(*largest, *results.target_accuracy));
     say(AccuracySentence(*largest));
   }
+  say(LatencySentence(results, group));
   for (const Crossing* crossing : group.crossings) {
     say(absl::StrFormat("The simulator predicts that from %s on %s is faster than %s.",
                         WorkersText(crossing->slower.workers), CompetitorName(crossing->faster),

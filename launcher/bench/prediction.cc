@@ -41,8 +41,18 @@ simulator::Strategy Simulated(Strategy strategy) {
 struct Costs {
   std::vector<double> compute_seconds;
   double link_bytes_per_second = 0;
+  double latency_seconds = 0;
   double server_seconds_per_byte = 0;  // to add up a gradient, and again to update
 };
+
+// In so many parts a push to a shard and its answer travel, as ps/shard_server_workers.cc has it: only where
+// the servers know before whose pushes a step takes.
+int AnswerParts(const Cell& cell, const Workload& workload) {
+  constexpr double kSmallestBytes = 64 << 10, kMost = 32;
+  if (cell.strategy != Strategy::kSyncServers || cell.servers < 1) return 1;
+  return static_cast<int>(
+      std::clamp(std::ceil(workload.parameter_bytes / cell.servers / kSmallestBytes), 1.0, kMost));
+}
 
 simulator::Scenario MakeScenario(const Cell& cell, const Workload& workload, const Costs& costs) {
   simulator::Scenario scenario{.strategy = Simulated(cell.strategy),
@@ -50,11 +60,13 @@ simulator::Scenario MakeScenario(const Cell& cell, const Workload& workload, con
                                            .servers = std::max(1, cell.servers),
                                            .servers_on_workers = cell.servers_on_workers,
                                            .link_bytes_per_second = costs.link_bytes_per_second,
+                                           .latency_seconds = costs.latency_seconds,
                                            .sum_seconds_per_byte = costs.server_seconds_per_byte,
                                            .update_seconds_per_byte = costs.server_seconds_per_byte},
                                .traffic = {.dense_bytes = workload.parameter_bytes},
                                .compute = {.sample_seconds = costs.compute_seconds},
                                .steps = kSimulatedSteps};
+  scenario.traffic.answer_parts = AnswerParts(cell, workload);
   if (cell.strategy == Strategy::kBackupWorkers) scenario.traffic.backup_workers = 1;
   if (cell.strategy == Strategy::kAllReduce) {
     scenario.cluster.sum_seconds_per_byte = scenario.cluster.update_seconds_per_byte = 0;
@@ -86,6 +98,7 @@ class Calibration {
   // `first`: any measurement of the model and link.
   Calibration(const std::vector<Workload>& workloads, const Results& results, size_t first)
       : workloads_(workloads), results_(results), first_(first) {
+    FindLatency();
     FindCompute();
     if (!costs_.compute_seconds.empty()) FindBandwidth();
     if (costs_.link_bytes_per_second > 0) FindServerCosts();
@@ -111,6 +124,13 @@ class Calibration {
       }
     }
     return best;
+  }
+
+  void FindLatency() {
+    for (const Link& link : results_.links) {
+      if (link.bytes_per_second != At(first_).cell.link_bytes_per_second) continue;
+      costs_.latency_seconds = link.latency_seconds.value_or(0);
+    }
   }
 
   void FindCompute() {
@@ -153,11 +173,13 @@ class Calibration {
   std::optional<size_t> compute_cell_, link_cell_, server_cell_;
 };
 
-double BoundSeconds(const Cell& cell, const Workload& workload) {
-  // Of an Ethernet packet's 1514 bytes 1448 are TCP's.
-  const double rate = cell.link_bytes_per_second * 1448 / 1514, bytes = workload.parameter_bytes;
-  if (rate <= 0 || cell.strategy == Strategy::kHybrid) return 0;
-  if (cell.strategy == Strategy::kAllReduce) return simulator::RingBoundSeconds(cell.workers, bytes, rate);
+// What the busiest link carries of a step in its busier direction. 0: not known.
+double BusBytes(const Cell& cell, const Workload& workload) {
+  constexpr double kOneBytePerSecond = 1;  // so that a bound's seconds are bytes
+  if (cell.strategy == Strategy::kHybrid) return 0;
+  if (cell.strategy == Strategy::kAllReduce) {
+    return simulator::RingBoundSeconds(cell.workers, workload.parameter_bytes, kOneBytePerSecond);
+  }
   // What is left out of a step need not be there when it is made.
   const int contributors = cell.workers - (cell.strategy == Strategy::kBackupWorkers ? 1 : 0);
   const simulator::ServerTraffic traffic{
@@ -167,11 +189,37 @@ double BoundSeconds(const Cell& cell, const Workload& workload) {
       .push_bytes = workload.pushed_bytes,
       // What is pulled besides, at first and in the end, is none of a step.
       .pull_bytes = std::min(workload.pulled_bytes, workload.pushed_bytes),
-      .link_bytes_per_second = rate};
+      .link_bytes_per_second = kOneBytePerSecond};
   // An asynchronous step is the update of one worker.
-  return cell.strategy == Strategy::kAsyncServers
-             ? simulator::AsyncServersBoundSeconds(traffic) / contributors
-             : simulator::SyncServersBoundSeconds(traffic);
+  if (cell.strategy == Strategy::kAsyncServers) {
+    return simulator::AsyncServersBoundSeconds(traffic) / contributors;
+  }
+  return AnswerParts(cell, workload) > 1 ? simulator::EarlyServersBoundSeconds(traffic)
+                                         : simulator::SyncServersBoundSeconds(traffic);
+}
+
+double BoundSeconds(const Cell& cell, double bus_bytes) {
+  // Of an Ethernet packet's 1514 bytes 1448 are TCP's.
+  const double rate = cell.link_bytes_per_second * 1448 / 1514;
+  return rate > 0 ? bus_bytes / rate : 0;
+}
+
+// What a worker's step takes beyond `compute_seconds`, and the bandwidths that follow. Not where that is no
+// more than noise.
+void AddBandwidths(const Workload& workload, double compute_seconds, double noise, Measurement* measurement) {
+  const Cell& cell = measurement->cell;
+  const bool is_alone = cell.strategy == Strategy::kAllReduce && cell.workers == 1;
+  const bool is_async = cell.strategy == Strategy::kAsyncServers;
+  const double step_seconds = measurement->median_step_seconds() * (is_async ? cell.workers : 1);
+  const double seconds = step_seconds - compute_seconds;
+  if (is_alone || seconds <= noise * step_seconds) return;
+  measurement->communication_seconds = seconds;
+  // Rows of tables are no part of the model's bytes.
+  if (cell.strategy == Strategy::kHybrid || workload.parameter_bytes <= 0) return;
+  measurement->algorithm_bytes_per_second = workload.parameter_bytes / seconds;
+  // Asynchronous workers compute while others have the links: no time is that of the busiest link alone.
+  const double bus_bytes = BusBytes(cell, workload);
+  if (!is_async && bus_bytes > 0) measurement->bus_bytes_per_second = bus_bytes / seconds;
 }
 
 // A worker's samples in a step, times those whose gradients make it.
@@ -237,7 +285,12 @@ void Predict(const std::vector<Workload>& workloads, Results* results) {
       if (!IsSameRun(measurement.cell, all[first].cell)) continue;
       done[i] = true;
       if (!HasNumbers(measurement)) continue;
-      measurement.bound_step_seconds = BoundSeconds(measurement.cell, workloads[i]);
+      measurement.bound_step_seconds =
+          BoundSeconds(measurement.cell, BusBytes(measurement.cell, workloads[i]));
+      if (!calibration.costs().compute_seconds.empty()) {
+        AddBandwidths(workloads[i], MedianOf(calibration.costs().compute_seconds),
+                      results->median_noise.value_or(0), &measurement);
+      }
       const bool has_servers = measurement.cell.servers > 0;
       // Rows of tables come and go with the batch: what they cost is not calibrated.
       if (!calibration.is_possible() || measurement.cell.strategy == Strategy::kHybrid) continue;

@@ -20,8 +20,18 @@ struct Workload {
 /// and link:
 ///
 /// - a step of one worker without servers, or the wait, is what computing takes;
+/// - results->links say what a message takes beside its bytes;
 /// - the smallest allreduce of several workers gives the bandwidth that links really have;
 /// - the smallest synchronous cell with servers gives what servers do with a byte.
+///
+/// Where the first is known, communication is the rest of a step, what others are waited for included, and of
+/// asynchronous servers the rest of the time from one push of a worker to its next. The algorithm's bandwidth
+/// is the model's bytes by it; that of the bus is what the busiest link carries in its busier direction by
+/// it, as nccl-tests have it for an allreduce: 2 (n - 1) / n of the model. With synchronous servers it is
+/// what the bound counts (bench/simulator/bounds.h): n / k of the model over the link of each of k servers on
+/// hosts of their own, in both directions at once, or twice that where pushes travel whole. So it can be
+/// compared with the rate of the links in either case. With asynchronous ones there is none, as workers
+/// compute while others have the links.
 ///
 /// `workloads`: of each measurement, by place. Those it was calibrated with count for no error.
 void Predict(const std::vector<Workload>& workloads, Results* results);

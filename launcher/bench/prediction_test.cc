@@ -11,11 +11,12 @@ namespace {
 constexpr double kParameterBytes = 13e6, kCompute = 0.05, kLink = 1e8, kServerCost = 2e-10;
 
 // What a cluster of these numbers would have measured.
-Measurement Measured(const Cell& cell) {
+Measurement Measured(const Cell& cell, double latency_seconds = 0) {
   simulator::Scenario scenario{.cluster = {.workers = cell.workers,
                                            .servers = std::max(1, cell.servers),
                                            .servers_on_workers = cell.servers_on_workers,
-                                           .link_bytes_per_second = kLink},
+                                           .link_bytes_per_second = kLink,
+                                           .latency_seconds = latency_seconds},
                                .traffic = {.dense_bytes = kParameterBytes},
                                .compute = {.sample_seconds = {kCompute}},
                                .steps = 50};
@@ -25,6 +26,7 @@ Measurement Measured(const Cell& cell) {
     scenario.strategy = cell.strategy == Strategy::kAsyncServers ? simulator::Strategy::kAsyncServers
                                                                  : simulator::Strategy::kSyncServers;
     scenario.cluster.sum_seconds_per_byte = scenario.cluster.update_seconds_per_byte = kServerCost;
+    if (cell.strategy == Strategy::kSyncServers) scenario.traffic.answer_parts = 32;
   }
   const double seconds = 1 / simulator::Simulate(scenario)->steps_per_second;
   return {.cell = cell, .step_seconds = {seconds}, .samples_per_second = 100 / seconds};
@@ -50,13 +52,15 @@ std::vector<Workload> WorkloadsOf(const Results& results) {
   return workloads;
 }
 
-Results Measurements() {
+Results Measurements(double latency_seconds = 0) {
   Results results;
   for (const int workers : {1, 2, 3, 4}) {
-    results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
+    results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0), latency_seconds));
     for (const int servers : {1, 2}) {
-      results.measurements.push_back(Measured(CellOf(Strategy::kSyncServers, workers, servers)));
-      results.measurements.push_back(Measured(CellOf(Strategy::kAsyncServers, workers, servers)));
+      results.measurements.push_back(
+          Measured(CellOf(Strategy::kSyncServers, workers, servers), latency_seconds));
+      results.measurements.push_back(
+          Measured(CellOf(Strategy::kAsyncServers, workers, servers), latency_seconds));
     }
   }
   return results;
@@ -73,6 +77,56 @@ TEST(Predict, WhatWasCalibratedWithAFewCellsHoldsForTheOthers) {
   }
   ASSERT_TRUE(results.median_prediction_error.has_value());
   EXPECT_LT(*results.median_prediction_error, 0.01);
+}
+
+// With none all of it would be taken for bandwidth, which is as good for two workers and wrong for thousands.
+TEST(Predict, LatencyIsWhatTheLinksSay) {
+  constexpr double kLatency = 2e-3;
+  Results results = Measurements(kLatency);
+  results.links = {{.bytes_per_second = 1e9, .latency_seconds = 1},
+                   {.bytes_per_second = 1.2e8, .latency_seconds = kLatency}};
+  Predict(WorkloadsOf(results), &results);
+  EXPECT_LT(*results.median_prediction_error, 0.01);
+  for (const Curve& curve : results.curves) {
+    if (curve.cell.strategy != Strategy::kAllReduce) continue;
+    const auto at = [&](int workers) {
+      for (const Curve::Point& point : curve.points) {
+        if (point.workers == workers) return workers * 100 / point.samples_per_second;  // seconds
+      }
+      return 0.0;
+    };
+    EXPECT_GE(at(10'000), 2 * 9'999 * kLatency) << "a part has to come before it goes on";
+    EXPECT_GE(at(1000), 2 * 999 * kLatency);
+  }
+}
+
+TEST(Predict, BandwidthsAreOfWhatIsNotComputing) {
+  Results results;
+  results.compute_seconds_per_step = 0.01;
+  const auto add = [&](const Cell& cell, double seconds) {
+    results.measurements.push_back({.cell = cell, .step_seconds = {seconds}, .samples_per_second = 1});
+  };
+  add(CellOf(Strategy::kAllReduce, 1, 0), 0.011);
+  add(CellOf(Strategy::kAllReduce, 4, 0), 0.21);
+  add(CellOf(Strategy::kSyncServers, 4, 2), 0.11);
+  add(CellOf(Strategy::kAsyncServers, 4, 2), 0.05);
+  add(CellOf(Strategy::kHybrid, 4, 2), 0.11);
+  add(CellOf(Strategy::kSyncServers, 2, 2), 0.0101);
+  results.median_noise = 0.02;
+  Predict(WorkloadsOf(results), &results);
+  const auto& of = results.measurements;
+  EXPECT_FALSE(of[0].communication_seconds.has_value()) << "it has nobody to talk to";
+  EXPECT_NEAR(*of[1].communication_seconds, 0.2, 1e-9);
+  EXPECT_NEAR(*of[1].algorithm_bytes_per_second, kParameterBytes / 0.2, 1);
+  EXPECT_NEAR(*of[1].bus_bytes_per_second, kParameterBytes / 0.2 * 1.5, 1);
+  EXPECT_NEAR(*of[2].algorithm_bytes_per_second, kParameterBytes / 0.1, 1);
+  EXPECT_NEAR(*of[2].bus_bytes_per_second, kParameterBytes / 0.1 * 2, 1) << "n / k";
+  EXPECT_NEAR(*of[3].communication_seconds, 4 * 0.05 - 0.01, 1e-9) << "of one worker's cycle";
+  EXPECT_TRUE(of[3].algorithm_bytes_per_second.has_value());
+  EXPECT_FALSE(of[3].bus_bytes_per_second.has_value());
+  EXPECT_TRUE(of[4].communication_seconds.has_value());
+  EXPECT_FALSE(of[4].algorithm_bytes_per_second.has_value());
+  EXPECT_FALSE(of[5].communication_seconds.has_value()) << "no more than noise";
 }
 
 TEST(Predict, TheErrorIsThatOfCellsItWasNotCalibratedWith) {
@@ -100,13 +154,23 @@ TEST(Predict, BoundsAreThoseOfTheBytes) {
   const double once = kParameterBytes / (1.2e8 * 1448 / 1514);  // the bytes, without headers, over a link
   EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kAllReduce, 1, 0)), 0);
   EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kAllReduce, 4, 0)), 1.5 * once);
-  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kSyncServers, 4, 1)), 2 * 4 * once);
-  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kSyncServers, 4, 2)), 2 * 2 * once);
+  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kSyncServers, 4, 1)), 4 * once) << "push and pull at once";
+  EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kSyncServers, 4, 2)), 2 * once);
   EXPECT_DOUBLE_EQ(bound(CellOf(Strategy::kAsyncServers, 4, 1)), once) << "of one update";
   Results backup;
   backup.measurements = {Measured(CellOf(Strategy::kBackupWorkers, 4, 1))};
   Predict(WorkloadsOf(backup), &backup);
-  EXPECT_DOUBLE_EQ(backup.measurements[0].bound_step_seconds, 2 * 3 * once) << "of those that make a step";
+  EXPECT_DOUBLE_EQ(backup.measurements[0].bound_step_seconds, 2 * 3 * once)
+      << "of those that make a step, push and then pull";
+  const double bytes = 60'000;  // too few to travel in parts
+  Results small;
+  small.measurements = {Measured(CellOf(Strategy::kSyncServers, 4, 1))};
+  Predict({{.cell = small.measurements[0].cell,
+            .parameter_bytes = bytes,
+            .pushed_bytes = bytes,
+            .pulled_bytes = bytes}},
+          &small);
+  EXPECT_DOUBLE_EQ(small.measurements[0].bound_step_seconds, 2 * 4 * once * bytes / kParameterBytes);
 }
 
 TEST(Predict, CurvesCrossWhereAnotherOneIsFaster) {

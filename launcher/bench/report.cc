@@ -74,6 +74,8 @@ th { color: var(--soft); font-weight: 600; font-size: .78rem; }
 tr:last-child td { border-bottom: 0; }
 .text { text-align: left; }
 td.error { white-space: normal; min-width: 16em; color: var(--warn); text-align: left; }
+summary { cursor: pointer; margin: 0 0 10px; }
+figure .legend { margin: 8px 0 4px; }
 dt { font-weight: 600; } dd { margin: 0 0 8px; }
 pre { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 10px 12px; overflow-x: auto;
   font-size: .85rem; white-space: pre-wrap; }
@@ -90,6 +92,18 @@ update.</dd>
 <dt>Bound</dt><dd>The least time in which the links can carry the bytes of a step, if nothing else took time. Of
 bound: that time by the measured one.</dd>
 <dt>Sent, received</dt><dd>By the chief worker, per step. CPU: of all tasks together, per step.</dd>
+<dt>Host CPU, host net</dt><dd>Of the busiest host while it trains: its tasks' time on processors, where 100&#160;% is one
+of them, and what its network interface carries in its busier direction, whoever sends it.</dd>
+<dt>Algbw</dt><dd>Bandwidth of the algorithm: the bytes of the model by the time that a step takes a worker beyond
+computing, where computing is the wait, or a step of one worker alone. So what others are waited for counts, and what
+overlaps with computing does not.</dd>
+<dt>Busbw</dt><dd>Bandwidth of the bus: by the same time, the bytes that the busiest link has to carry in its busier
+direction, to be compared with the rate of the links. With allreduce 2&#160;(n&#160;-&#160;1)&#160;/&#160;n times the model, n being the
+workers; with synchronous servers what the bound counts: with k of them on hosts of their own n&#160;/&#160;k times the model,
+as both directions are in use at once, and twice that where pushes travel whole (ps_backup, and less than 64&#160;KiB for
+each server). It is above the rate where bytes travel while gradients are still computed, as with allreduce in parts,
+and of small models where links let bursts pass, as those of virtual hosts do. With ps_async there is none, as some
+workers compute while others have the links.</dd>
 <dt>Predicted, off by</dt><dd>The simulator's step time, and how much longer or shorter it is than the measured
 one.</dd>
 </dl>
@@ -127,7 +141,7 @@ std::string AdviceHtml(const Advice& advice) {
   return html + "</div>\n</section>\n";
 }
 
-std::string LegendHtml(const std::vector<Line>& lines) {
+std::string LegendHtml(const std::vector<Line>& lines, bool shows_bounds) {
   bool has_bound = false, has_curve = false;
   std::string html = "<ul class=\"legend\">\n";
   for (const Line& line : lines) {
@@ -136,28 +150,46 @@ std::string LegendHtml(const std::vector<Line>& lines) {
     html += "<li>" + LegendSvg(ChartLine::Kind::kMeasured, line.look) + "<span>" + Escape(line.name) +
             "</span></li>\n";
   }
-  if (has_bound)
+  if (has_bound && shows_bounds)
     html += "<li>" + LegendSvg(ChartLine::Kind::kBound, {}) + "<span>bound of the links</span></li>\n";
   if (has_curve)
     html += "<li>" + LegendSvg(ChartLine::Kind::kSimulated, {}) + "<span>simulated</span></li>\n";
   return html + "</ul>\n";
 }
 
-std::string Figure(const std::string& title, const std::string& chart, const std::string& caption) {
-  return "<figure>\n" + Element("h3", title) + chart + Element("figcaption", caption) + "</figure>\n";
+std::string Figure(const std::string& title, const std::string& chart, const std::string& caption,
+                   const std::string& legend = "") {
+  return "<figure>\n" + Element("h3", title) + chart + legend + Element("figcaption", caption) +
+         "</figure>\n";
+}
+
+// One for each number of servers: a curve keeps that from its first worker to its last.
+std::string SimulatedFigures(const Group& group, const std::vector<Line>& lines) {
+  constexpr char kCaption[] = "Markers: measured. Light lines: the simulator.";
+  const std::vector<int> all_servers = ServersOfCurves(lines);
+  if (all_servers.empty()) {
+    const std::string chart = SimulatedChart(group, lines);
+    return chart.empty() ? "" : Figure("Predicted beyond", chart, kCaption);
+  }
+  std::string html;
+  for (const int servers : all_servers) {
+    const std::vector<Line> some = LinesWith(lines, servers);
+    html += Figure(absl::StrFormat("Predicted beyond, k = %d", servers), SimulatedChart(group, some),
+                   absl::StrFormat("%s %d %s for any number of workers.", kCaption, servers,
+                                   servers == 1 ? "server" : "servers"),
+                   all_servers.size() > 1 ? LegendHtml(some, /*shows_bounds=*/false) : "");
+  }
+  return html;
 }
 
 std::string ChartsHtml(const Group& group, const std::vector<Line>& lines) {
-  std::string html = LegendHtml(lines) + "<div class=\"grid\">\n";
+  std::string html = LegendHtml(lines, /*shows_bounds=*/true) + "<div class=\"grid\">\n";
   const int most_workers = MostWorkers(lines);
   if (most_workers > 0) {
     html += Figure("Measured", MeasuredChart(group, lines),
                    "Dashed: the bound; where it is not in the picture, it is unknown or lies above.");
   }
-  const std::string simulated = SimulatedChart(group, lines);
-  if (!simulated.empty()) {
-    html += Figure("Predicted beyond", simulated, "Markers: measured. Light lines: the simulator.");
-  }
+  html += SimulatedFigures(group, lines);
   if (most_workers > 0) {
     const std::string with = " with " + WorkersText(most_workers);
     html += Figure("Bytes per step" + with, BytesChart(group, lines),
@@ -180,8 +212,7 @@ std::string TableHtml(const Table& table) {
   const auto is_text = [](const muster::Cell& cell) {
     return std::holds_alternative<std::string>(cell.value);
   };
-  std::string html =
-      "<section>\n<h2>Every cell</h2>\n<div class=\"scroll\" tabindex=\"0\">\n<table>\n<thead><tr>";
+  std::string html = "<div class=\"scroll\" tabindex=\"0\">\n<table>\n<thead><tr>";
   for (size_t i = 0; i < table.header().size(); ++i) {
     const bool is_left = !table.empty() && is_text(table.rows().front()[i]);
     html += absl::StrFormat("<th scope=\"col\"%s>%s</th>", is_left ? " class=\"text\"" : "",
@@ -200,7 +231,16 @@ std::string TableHtml(const Table& table) {
     }
     html += "</tr>\n";
   }
-  return html + "</tbody>\n</table>\n</div>\n</section>\n";
+  return html + "</tbody>\n</table>\n</div>\n";
+}
+
+// Folded up, since there are many.
+std::string HostsHtml(const Results& results) {
+  const Table table = HostsTable(results);
+  if (table.empty()) return "";
+  return "<section>\n<h2>Every host</h2>\n<details>\n<summary>Processors and network of each host in each "
+         "cell</summary>\n" +
+         TableHtml(table) + "</details>\n</section>\n";
 }
 
 }  // namespace
@@ -218,8 +258,8 @@ std::string ReportHtml(const Results& results) {
   const std::vector<Group> groups = GroupsOf(results);  // one for each group of the advice
   html += AdviceHtml(advice);
   for (size_t i = 0; i < groups.size(); ++i) html += GroupHtml(groups[i], advice.groups[i], i);
-  html += TableHtml(ResultsTable(results)) + "<section>\n<h2>What the words mean</h2>\n" + kTerms +
-          "</section>\n";
+  html += "<section>\n<h2>Every cell</h2>\n" + TableHtml(ResultsTable(results)) + "</section>\n" +
+          HostsHtml(results) + "<section>\n<h2>What the words mean</h2>\n" + kTerms + "</section>\n";
   html += "<section>\n<h2>How it was made</h2>\n<pre>" + Escape(results.command) +
           "</pre>\n<p class=\"soft\">" + Escape(results.created) + ", on " + Escape(results.where) +
           "</p>\n</section>\n</main>\n</body>\n</html>\n";

@@ -61,10 +61,13 @@ std::vector<Line> LinesOf(const Family& family) {
     lines.push_back(std::move(line));
   }
   for (const Curve* curve : family.curves) {
-    // It goes on from the line whose last servers it has, and is one of its own if there is none.
+    // It goes on from the line that has its servers throughout, and is one of its own if there is none.
+    const auto has_servers = [&](const Measurement* measurement) {
+      return measurement->cell.servers == curve->cell.servers;
+    };
     const auto line = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
       return line.curve == nullptr && !line.measured.empty() &&
-             line.measured.back()->cell.servers == curve->cell.servers;
+             std::all_of(line.measured.begin(), line.measured.end(), has_servers);
     });
     if (line != lines.end()) {
       line->curve = curve;
@@ -75,9 +78,9 @@ std::vector<Line> LinesOf(const Family& family) {
   return lines;
 }
 
-std::string Hint(const Line& line, const Measurement& measurement) {
-  return absl::StrFormat("%s, %s: %s samples/s", line.name, WorkersText(measurement.cell.workers),
-                         AmountText(measurement.samples_per_second));
+std::string Hint(const Measurement& measurement) {
+  return absl::StrFormat("%s, %s: %s samples/s", CompetitorName(measurement.cell),
+                         WorkersText(measurement.cell.workers), AmountText(measurement.samples_per_second));
 }
 
 ChartLine MeasuredLine(const Line& line) {
@@ -85,7 +88,7 @@ ChartLine MeasuredLine(const Line& line) {
   for (const Measurement* measurement : line.measured) {
     chart_line.points.push_back({.x = static_cast<double>(measurement->cell.workers),
                                  .y = measurement->samples_per_second,
-                                 .hint = Hint(line, *measurement)});
+                                 .hint = Hint(*measurement)});
   }
   return chart_line;
 }
@@ -129,6 +132,27 @@ int MostWorkers(const std::vector<Line>& lines) {
     if (!line.measured.empty()) most = std::max(most, line.measured.back()->cell.workers);
   }
   return most;
+}
+
+std::vector<int> ServersOfCurves(const std::vector<Line>& lines) {
+  std::set<int> servers;
+  for (const Line& line : lines) {
+    if (line.curve != nullptr && UsesServers(line.curve->cell.strategy)) {
+      servers.insert(line.curve->cell.servers);
+    }
+  }
+  return {servers.begin(), servers.end()};
+}
+
+std::vector<Line> LinesWith(const std::vector<Line>& lines, int servers) {
+  const auto is_in = [&](const Cell& cell) { return !UsesServers(cell.strategy) || cell.servers == servers; };
+  std::vector<Line> some;
+  for (Line line : lines) {
+    std::erase_if(line.measured, [&](const Measurement* measurement) { return !is_in(measurement->cell); });
+    if (line.curve != nullptr && !is_in(line.curve->cell)) line.curve = nullptr;
+    if (line.curve != nullptr || !line.measured.empty()) some.push_back(std::move(line));
+  }
+  return some;
 }
 
 std::string MeasuredChart(const Group& group, const std::vector<Line>& lines) {

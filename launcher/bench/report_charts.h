@@ -15,7 +15,7 @@ struct Line {
   std::string name;  // "ps_sync (k = 2, own hosts)", "ps_sync (k = workers, on workers)", "allreduce"
   SeriesLook look;
   std::vector<const Measurement*> measured;  // that have numbers, by workers
-  const Curve* curve = nullptr;
+  const Curve* curve = nullptr;              // that has the servers of all of these
 };
 
 /// Of what can be drawn, by strategy.
@@ -26,6 +26,12 @@ int MostWorkers(const std::vector<Line>& lines);
 
 /// Samples/s over workers. The bounds as thin dashed lines where they are known.
 std::string MeasuredChart(const Group& group, const std::vector<Line>& lines);
+
+/// Each number of servers that a curve has, from the smallest; none: only curves without servers.
+std::vector<int> ServersOfCurves(const std::vector<Line>& lines);
+
+/// Those without servers, and those of so many, as far as they have so many: what SimulatedChart shows.
+std::vector<Line> LinesWith(const std::vector<Line>& lines, int servers);
 
 /// The same with the curves of the simulator, both axes logarithmic. Empty: there are none.
 std::string SimulatedChart(const Group& group, const std::vector<Line>& lines);

@@ -75,6 +75,49 @@ TEST(Report, HasTheAdviceFirstThenChartsThenEveryCell) {
   }
 }
 
+TEST(Report, HasACurveForEachNumberOfServers) {
+  Results results = SmallResults();
+  const CellOptions one = {.servers = 1};
+  results.measurements.push_back(Measured(Strategy::kSyncServers, 2, 700, one));
+  results.curves.push_back(
+      {.cell = MakeCell(Strategy::kSyncServers, 1, one), .points = {{4, 800}, {9, 900}}});
+  const std::string html = ReportHtml(results);
+  const XmlReader page(html);
+  ASSERT_EQ(page.error, "");
+  const std::vector<std::string> titles = TextsOf(page, "h3");
+  EXPECT_THAT(titles, Contains("Predicted beyond, k = 1"));
+  EXPECT_THAT(titles, Contains("Predicted beyond, k = 2"));
+  EXPECT_EQ(Count(html, "class=\"simulated s1\""), 2) << "one in each";
+  EXPECT_EQ(Count(html, "class=\"simulated s3\""), 2) << "allreduce beside both";
+  // The legend of the group, and that of its own curve.
+  EXPECT_EQ(Count(html, "<span>ps_sync (k = 1, own hosts)</span>"), 2);
+  EXPECT_EQ(Count(html, "<span>ps_sync (k = 2, own hosts)</span>"), 2);
+}
+
+TEST(Report, HasEveryHost) {
+  Results results = SmallResults();
+  EXPECT_THAT(ReportHtml(results), Not(HasSubstr("Every host")));
+  results.measurements[0].hosts = {{.host = "<a>",
+                                    .tasks = "worker:0",
+                                    .busy_processors = 0.53,
+                                    .sent_bytes_per_second = 11.8e6,
+                                    .received_bytes_per_second = 2e6}};
+  const std::string html = ReportHtml(results);
+  const XmlReader page(html);
+  ASSERT_EQ(page.error, "");
+  const std::vector<std::string> cells = TextsOf(page, "td");
+  for (const char* text : {"&lt;a&gt;", "worker:0", "53 %", "12 MB/s", "2.0 MB/s"}) {
+    EXPECT_THAT(cells, Contains(text));
+  }
+}
+
+TEST(Report, SaysWhatIsKnownOfTheLatency) {
+  Results results = SmallResults();
+  EXPECT_THAT(ReportHtml(results), HasSubstr("The latency of the links is not known"));
+  results.links = {{.bytes_per_second = 125e6, .latency_seconds = 21e-6}};
+  EXPECT_THAT(ReportHtml(results), HasSubstr("for 21.0 us, which the curves count."));
+}
+
 TEST(Report, EscapesWhatComesFromOutside) {
   const std::string bad = "<script>alert('1')</script>&\"\x01";
   const std::string escaped = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;";
@@ -118,21 +161,26 @@ TEST(Report, TakesAnyNumbers) {
   for (const double number : {0.0, -1.0, 5e-324, 1e300, 1.7e308, std::numeric_limits<double>::infinity(),
                               std::numeric_limits<double>::quiet_NaN()}) {
     Results results = SmallResults();
+    results.links = {{.bytes_per_second = 125e6}};
     Measurement& measurement = results.measurements[2];
+    measurement.hosts = {{.host = "a"}};
     for (double* field :
          {&measurement.samples_per_second, &measurement.scaling_efficiency, &measurement.sent_bytes_per_step,
           &measurement.received_bytes_per_step, &measurement.cpu_seconds_per_step,
-          &measurement.bound_step_seconds, &results.curves[0].points[0].samples_per_second,
-          &results.compute_seconds_per_step, &measurement.step_seconds[0]}) {
+          &measurement.bound_step_seconds, &measurement.hosts[0].busy_processors,
+          &results.curves[0].points[0].samples_per_second, &results.compute_seconds_per_step,
+          &measurement.step_seconds[0]}) {
       *field = number;
       const XmlReader page(ReportHtml(results));
       EXPECT_EQ(page.error, "");
       EXPECT_EQ(FirstBadNumber(page), "");
       *field = 1;
     }
-    for (auto* field :
-         {&measurement.test_accuracy, &measurement.seconds_to_target, &measurement.predicted_step_seconds,
-          &results.median_noise, &results.median_prediction_error, &results.target_accuracy}) {
+    for (auto* field : {&measurement.test_accuracy, &measurement.seconds_to_target,
+                        &measurement.predicted_step_seconds, &measurement.communication_seconds,
+                        &measurement.algorithm_bytes_per_second, &measurement.bus_bytes_per_second,
+                        &measurement.hosts[0].sent_bytes_per_second, &results.links[0].latency_seconds,
+                        &results.median_noise, &results.median_prediction_error, &results.target_accuracy}) {
       *field = number;
       const XmlReader page(ReportHtml(results));
       EXPECT_EQ(page.error, "");
@@ -175,6 +223,28 @@ TEST(ReportLines, GoOnWhereServersGrowWithTheWorkers) {
               ElementsAre("ps_sync (k = workers, on workers)"));
   EXPECT_THAT(LineNames({.measurements = {measured(1, 1), measured(4, 2)}}),
               ElementsAre("ps_sync (k = 1 to 2, on workers)"));
+}
+
+// A line whose servers grow has no curve: each has the servers of one of its points.
+TEST(ReportLines, HaveACurveOnlyWithTheServersOfAllOfThem) {
+  const CellOptions one = {.servers = 1, .servers_on_workers = true};
+  const CellOptions two = {.servers = 2, .servers_on_workers = true};
+  Results results = {
+      .measurements = {Measured(Strategy::kSyncServers, 1, 100, one),
+                       Measured(Strategy::kSyncServers, 2, 150, two), Measured(Strategy::kAllReduce, 2, 150)},
+      .curves = {{.cell = MakeCell(Strategy::kSyncServers, 1, one), .points = {{8, 300}}},
+                 {.cell = MakeCell(Strategy::kSyncServers, 2, two), .points = {{8, 500}}}}};
+  EXPECT_THAT(LineNames(results),
+              ElementsAre("ps_sync (k = workers, on workers)", "ps_sync (k = 1, on workers)",
+                          "ps_sync (k = 2, on workers)", "allreduce"));
+  const std::vector<Group> groups = GroupsOf(results);
+  const std::vector<Line> lines = LinesOf(groups.at(0));
+  EXPECT_THAT(ServersOfCurves(lines), ElementsAre(1, 2));
+  const std::vector<Line> with_two = LinesWith(lines, 2);
+  ASSERT_EQ(with_two.size(), 3u);
+  EXPECT_EQ(with_two[0].measured.size(), 1u);
+  EXPECT_EQ(with_two[1].curve, &results.curves[1]);
+  EXPECT_EQ(with_two[2].name, "allreduce");
 }
 
 TEST(ReportLines, LeaveOutWhatFailed) {

@@ -31,7 +31,17 @@ Json CellJson(const Cell& cell) {
           {"link_bytes_per_second", cell.link_bytes_per_second}};
 }
 
+Json HostJson(const HostUse& host) {
+  return {{"host", host.host},
+          {"tasks", host.tasks},
+          {"busy_processors", host.busy_processors},
+          {"sent_bytes_per_second", OrNull(host.sent_bytes_per_second)},
+          {"received_bytes_per_second", OrNull(host.received_bytes_per_second)}};
+}
+
 Json MeasurementJson(const Measurement& measurement) {
+  Json hosts = Json::array();
+  for (const HostUse& host : measurement.hosts) hosts.push_back(HostJson(host));
   return {{"cell", CellJson(measurement.cell)},
           {"error", measurement.error},
           {"step_seconds", measurement.step_seconds},
@@ -40,6 +50,10 @@ Json MeasurementJson(const Measurement& measurement) {
           {"sent_bytes_per_step", measurement.sent_bytes_per_step},
           {"received_bytes_per_step", measurement.received_bytes_per_step},
           {"cpu_seconds_per_step", measurement.cpu_seconds_per_step},
+          {"hosts", std::move(hosts)},
+          {"communication_seconds", OrNull(measurement.communication_seconds)},
+          {"algorithm_bytes_per_second", OrNull(measurement.algorithm_bytes_per_second)},
+          {"bus_bytes_per_second", OrNull(measurement.bus_bytes_per_second)},
           {"test_accuracy", OrNull(measurement.test_accuracy)},
           {"seconds_to_target", OrNull(measurement.seconds_to_target)},
           {"bound_step_seconds", measurement.bound_step_seconds},
@@ -172,6 +186,14 @@ Cell ReadCell(ObjectReader object) {
   return cell;
 }
 
+HostUse ReadHost(ObjectReader object) {
+  return {.host = object.Text("host"),
+          .tasks = object.Text("tasks"),
+          .busy_processors = object.Number("busy_processors"),
+          .sent_bytes_per_second = object.NumberOrNull("sent_bytes_per_second"),
+          .received_bytes_per_second = object.NumberOrNull("received_bytes_per_second")};
+}
+
 Measurement ReadMeasurement(ObjectReader object) {
   return {.cell = ReadCell(object.Object("cell")),
           .error = object.Text("error"),
@@ -181,6 +203,10 @@ Measurement ReadMeasurement(ObjectReader object) {
           .sent_bytes_per_step = object.Number("sent_bytes_per_step"),
           .received_bytes_per_step = object.Number("received_bytes_per_step"),
           .cpu_seconds_per_step = object.Number("cpu_seconds_per_step"),
+          .hosts = object.Objects("hosts", ReadHost),
+          .communication_seconds = object.NumberOrNull("communication_seconds"),
+          .algorithm_bytes_per_second = object.NumberOrNull("algorithm_bytes_per_second"),
+          .bus_bytes_per_second = object.NumberOrNull("bus_bytes_per_second"),
           .test_accuracy = object.NumberOrNull("test_accuracy"),
           .seconds_to_target = object.NumberOrNull("seconds_to_target"),
           .bound_step_seconds = object.Number("bound_step_seconds"),
@@ -192,6 +218,11 @@ Curve ReadCurve(ObjectReader object) {
             return Curve::Point{.workers = point.Integer("workers", 1),
                                 .samples_per_second = point.Number("samples_per_second")};
           })};
+}
+
+Link ReadLink(ObjectReader object) {
+  return {.bytes_per_second = object.Number("bytes_per_second"),
+          .latency_seconds = object.NumberOrNull("latency_seconds")};
 }
 
 Crossing ReadCrossing(ObjectReader object) {
@@ -234,11 +265,16 @@ std::string ToJson(const Results& results) {
                {"command", results.command},
                {"compute_seconds_per_step", results.compute_seconds_per_step},
                {"target_accuracy", OrNull(results.target_accuracy)},
+               {"links", Json::array()},
                {"measurements", Json::array()},
                {"curves", Json::array()},
                {"crossings", Json::array()},
                {"median_prediction_error", OrNull(results.median_prediction_error)},
                {"median_noise", OrNull(results.median_noise)}};
+  for (const Link& link : results.links) {
+    json["links"].push_back(
+        {{"bytes_per_second", link.bytes_per_second}, {"latency_seconds", OrNull(link.latency_seconds)}});
+  }
   for (const Measurement& measurement : results.measurements) {
     json["measurements"].push_back(MeasurementJson(measurement));
   }
@@ -265,6 +301,7 @@ absl::StatusOr<Results> FromJson(const std::string& text) {
                      .command = object.Text("command"),
                      .compute_seconds_per_step = object.Number("compute_seconds_per_step"),
                      .target_accuracy = object.NumberOrNull("target_accuracy"),
+                     .links = object.Objects("links", ReadLink),
                      .measurements = object.Objects("measurements", ReadMeasurement),
                      .curves = object.Objects("curves", ReadCurve),
                      .crossings = object.Objects("crossings", ReadCrossing),

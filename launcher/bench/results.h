@@ -27,6 +27,18 @@ struct Cell {
   friend bool operator==(const Cell&, const Cell&) = default;
 };
 
+/// Of a host while a job trained on it, in the mean of the repetitions.
+struct HostUse {
+  std::string host;
+  std::string tasks;           // "worker:0, ps:0"
+  double busy_processors = 0;  // with its tasks: 1.5 is one and half of another
+  // Over the interface that has the tasks' address, whoever sent or received them. Unset: none has it, as on
+  // the loopback.
+  std::optional<double> sent_bytes_per_second;
+  std::optional<double> received_bytes_per_second;
+  friend bool operator==(const HostUse&, const HostUse&) = default;
+};
+
 /// Of one cell. Rates are of the whole job. Numbers are finite and not negative.
 struct Measurement {
   Cell cell;
@@ -36,7 +48,13 @@ struct Measurement {
   double scaling_efficiency = 0;     // samples/s by workers times those of one worker; 0: not measured
   double sent_bytes_per_step = 0;    // by the chief worker
   double received_bytes_per_step = 0;
-  double cpu_seconds_per_step = 0;  // of all tasks together
+  double cpu_seconds_per_step = 0;  // of all tasks together; 0: not known
+  std::vector<HostUse> hosts;       // those with workers first
+  // What a step takes of a worker beyond computing; unset: not known, or no more than noise. And the bytes of
+  // the model by it, and those that the busiest link carries in its busier direction.
+  std::optional<double> communication_seconds;
+  std::optional<double> algorithm_bytes_per_second;
+  std::optional<double> bus_bytes_per_second;
   std::optional<double> test_accuracy;
   std::optional<double> seconds_to_target;  // to the accuracy asked for; unset: not reached, or not asked for
   double bound_step_seconds = 0;  // the least time of its bytes on the links; 0: links of unknown rate
@@ -58,6 +76,13 @@ struct Curve {
   friend bool operator==(const Curve&, const Curve&) = default;
 };
 
+/// What was found out about the links of one rate.
+struct Link {
+  double bytes_per_second = 0;            // as in cells
+  std::optional<double> latency_seconds;  // one way: half of a round trip of a byte between two hosts
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
 /// From how many workers on the other of two is the faster one.
 struct Crossing {
   Cell slower;  // from there on; workers: the first number at which it is
@@ -66,12 +91,13 @@ struct Crossing {
 };
 
 struct Results {
-  static constexpr int kSchemaVersion = 1;
+  static constexpr int kSchemaVersion = 2;
   std::string created;                  // "2026-11-24 20:40:00 UTC"
   std::string where;                    // "4 virtual hosts on one machine with 2 cores", or the inventory
   std::string command;                  // that made them
   double compute_seconds_per_step = 0;  // a wait in place of the computation; 0: they computed
   std::optional<double> target_accuracy;
+  std::vector<Link> links;
   std::vector<Measurement> measurements;
   std::vector<Curve> curves;
   std::vector<Crossing> crossings;

@@ -36,6 +36,31 @@ TableCell SignedPercent(std::optional<double> fraction) {
   return Number(*fraction, (*fraction > 0 ? "+" : "") + PercentText(*fraction));
 }
 
+TableCell Rate(std::optional<double> bytes_per_second) {
+  return bytes_per_second && std::isfinite(*bytes_per_second)
+             ? Number(*bytes_per_second, RateText(*bytes_per_second))
+             : TableCell();
+}
+
+// Of the host of which it is the most.
+std::optional<double> Most(const Measurement& measurement,
+                           const std::function<std::optional<double>(const HostUse&)>& of) {
+  std::optional<double> most;
+  for (const HostUse& host : measurement.hosts) {
+    const std::optional<double> value = of(host);
+    if (value && *value > most.value_or(-1)) most = value;
+  }
+  return most;
+}
+
+std::optional<double> Processors(const HostUse& host) { return host.busy_processors; }
+
+// In the busier direction.
+std::optional<double> BusierDirection(const HostUse& host) {
+  return host.sent_bytes_per_second > host.received_bytes_per_second ? host.sent_bytes_per_second
+                                                                     : host.received_bytes_per_second;
+}
+
 struct Column {
   const char* name;
   std::function<TableCell(const Measurement&)> cell;
@@ -70,6 +95,10 @@ std::vector<Column> Columns() {
          return Number(of.received_bytes_per_step, BytesText(of.received_bytes_per_step));
        }},
       {"CPU", [](const Measurement& of) { return Positive(of.cpu_seconds_per_step, SecondsText); }},
+      {"HOST CPU", [](const Measurement& of) { return Percent(Most(of, Processors)); }},
+      {"HOST NET", [](const Measurement& of) { return Rate(Most(of, BusierDirection)); }},
+      {"ALGBW", [](const Measurement& of) { return Rate(of.algorithm_bytes_per_second); }},
+      {"BUSBW", [](const Measurement& of) { return Rate(of.bus_bytes_per_second); }},
       {"ACCURACY",
        [](const Measurement& of) {
          return of.test_accuracy ? Number(*of.test_accuracy, absl::StrFormat("%.4f", *of.test_accuracy))
@@ -110,6 +139,21 @@ Table ResultsTable(const Results& results) {
   }
   Table table(std::move(header));
   for (auto& row : rows) table.Add(std::move(row));
+  return table;
+}
+
+Table HostsTable(const Results& results) {
+  Table table({"MODEL", "LINK", "STRATEGY", "WORKERS", "HOST", "TASKS", "CPU", "SENT", "RECEIVED"});
+  for (const Measurement& measurement : results.measurements) {
+    if (!HasNumbers(measurement)) continue;
+    const Cell& cell = measurement.cell;
+    for (const HostUse& host : measurement.hosts) {
+      table.Add({Text(cell.model), Number(cell.link_bytes_per_second, LinkText(cell.link_bytes_per_second)),
+                 CompetitorName(cell), int64_t{cell.workers}, Text(host.host), Text(host.tasks),
+                 Percent(host.busy_processors), Rate(host.sent_bytes_per_second),
+                 Rate(host.received_bytes_per_second)});
+    }
+  }
   return table;
 }
 

@@ -10,4 +10,7 @@ namespace muster::bench {
 /// characters in a text become spaces.
 Table ResultsTable(const Results& results);
 
+/// Every host of every cell; empty where nothing is known of them.
+Table HostsTable(const Results& results);
+
 }  // namespace muster::bench

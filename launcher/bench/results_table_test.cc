@@ -48,6 +48,34 @@ TEST(ResultsTable, ShowsEveryCell) {
   EXPECT_EQ(json[2]["error"], "worker:1 was lost");
 }
 
+TEST(ResultsTable, ShowsTheBusiestHostAndTheBandwidths) {
+  Measurement measurement = Measured(Strategy::kAllReduce, 2, 1000);
+  measurement.hosts = {{.host = "a", .busy_processors = 1.2, .sent_bytes_per_second = 9e6},
+                       {.host = "b", .busy_processors = 0.5, .received_bytes_per_second = 1.5e7}};
+  measurement.algorithm_bytes_per_second = 30e6;
+  measurement.bus_bytes_per_second = 45e6;
+  const auto json = nlohmann::json::parse(ResultsTable({.measurements = {measurement}}).ToJson());
+  EXPECT_EQ(json[0]["host_cpu"], 1.2);
+  EXPECT_EQ(json[0]["host_net"], 1.5e7);
+  EXPECT_EQ(json[0]["algbw"], 30e6);
+  EXPECT_EQ(json[0]["busbw"], 45e6);
+  EXPECT_THAT(ResultsTable({.measurements = {measurement}}).ToText(), HasSubstr("120 %     15 MB/s"));
+}
+
+TEST(HostsTable, HasEachHostOfEachCell) {
+  Measurement measurement = Measured(Strategy::kSyncServers, 1, 1000);
+  measurement.hosts = {{.host = "a", .tasks = "worker:0", .busy_processors = 0.5},
+                       {.host = "b", .tasks = "ps:0, ps:1", .sent_bytes_per_second = 2e6}};
+  Measurement failed = measurement;
+  failed.error = "lost";
+  EXPECT_EQ(
+      HostsTable({.measurements = {measurement, failed}}).ToText(),
+      "MODEL      LINK      STRATEGY                    WORKERS  HOST  TASKS       CPU   SENT      RECEIVED\n"
+      "mnist_mlp  1 Gbit/s  ps_sync (k = 2, own hosts)  1        a     worker:0    50 %            \n"
+      "mnist_mlp  1 Gbit/s  ps_sync (k = 2, own hosts)  1        b     ps:0, ps:1  0 %   2.0 MB/s  \n");
+  EXPECT_TRUE(HostsTable({.measurements = {failed}}).empty());
+}
+
 TEST(ResultsTable, LeavesOutWhatNoCellHas) {
   const Table table = ResultsTable({.measurements = {Measured(Strategy::kAllReduce, 1, 50)}});
   EXPECT_THAT(table.header(), ElementsAre("MODEL", "LINK", "STRATEGY", "WORKERS", "STEP", "SAMPLES/S", "SENT",

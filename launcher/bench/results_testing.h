@@ -43,6 +43,14 @@ inline Results FullResults() {
   Measurement measurement = Measured(Strategy::kSyncServers, 4, 1000.0 / 3, {.servers_on_workers = true});
   measurement.step_seconds = {0.1, 1.0 / 3, 5e-324, 1.7e308, 0, 3};
   measurement.scaling_efficiency = 0.9;
+  measurement.hosts = {{.host = "host-1",
+                        .tasks = "worker:0, ps:0",
+                        .busy_processors = 1.5,
+                        .sent_bytes_per_second = 11e6,
+                        .received_bytes_per_second = 12e6}};
+  measurement.communication_seconds = 0.06;
+  measurement.algorithm_bytes_per_second = 35e6;
+  measurement.bus_bytes_per_second = 52e6;
   measurement.test_accuracy = 0.97;
   measurement.seconds_to_target = 12.5;
   measurement.bound_step_seconds = 0.01;
@@ -54,6 +62,7 @@ inline Results FullResults() {
           .command = "muster bench --models='a & b'",
           .compute_seconds_per_step = 0.05,
           .target_accuracy = 0.95,
+          .links = {{.bytes_per_second = 125e6, .latency_seconds = 25e-6}},
           .measurements = {measurement, Failed(Strategy::kHybrid, 2, "worker:1 was lost")},
           .curves = {{.cell = faster, .points = {{8, 1234.5}, {1000, 9e9}}}},
           .crossings = {{.slower = slower, .faster = faster}},

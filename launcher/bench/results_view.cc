@@ -54,6 +54,13 @@ std::string GroupName(const Group& group) {
   return group.model + " over " + LinkText(group.link_bytes_per_second);
 }
 
+std::optional<double> LatencyOf(const Results& results, const Group& group) {
+  for (const Link& link : results.links) {
+    if (link.bytes_per_second == group.link_bytes_per_second) return link.latency_seconds;
+  }
+  return std::nullopt;
+}
+
 bool HasNumbers(const Measurement& measurement) {
   return measurement.error.empty() && IsPositive(measurement.samples_per_second) &&
          IsPositive(measurement.median_step_seconds());
@@ -115,6 +122,8 @@ std::string BytesText(double bytes) {
   if (!std::isfinite(bytes)) return "unknown";
   return FormatBytes(static_cast<uint64_t>(std::clamp(bytes, 0.0, 1e18) + 0.5));
 }
+
+std::string RateText(double bytes_per_second) { return BytesText(bytes_per_second) + "/s"; }
 
 std::string SecondsText(double seconds) {
   if (!std::isfinite(seconds)) return "unknown";

@@ -25,6 +25,9 @@ std::vector<Group> GroupsOf(const Results& results);
 /// "mnist_cnn deep over 1 Gbit/s"
 std::string GroupName(const Group& group);
 
+/// Of the links of the group; unset: not measured.
+std::optional<double> LatencyOf(const Results& results, const Group& group);
+
 /// It did not fail, and its step time and its rate are known.
 bool HasNumbers(const Measurement& measurement);
 
@@ -57,6 +60,9 @@ std::string PercentText(double fraction);
 
 /// "1.2 MB" of a number that need not be whole, and may be absurd.
 std::string BytesText(double bytes);
+
+/// "1.2 MB/s"
+std::string RateText(double bytes_per_second);
 
 /// "2.51 ms", "177 ms", "1.18 s", "2136 s"
 std::string SecondsText(double seconds);

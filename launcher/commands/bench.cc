@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/stdout.h"
 #include "launcher/bench/advice.h"
+#include "launcher/bench/host_use.h"
 #include "launcher/bench/matrix.h"
 #include "launcher/bench/prediction.h"
 #include "launcher/bench/report.h"
@@ -17,8 +18,11 @@
 #include "launcher/bench/results_view.h"
 #include "launcher/commands/context.h"
 #include "launcher/commands/interrupts.h"
+#include "launcher/fleet.h"
+#include "launcher/latency.h"
 #include "launcher/plan.h"
 #include "launcher/runner.h"
+#include "launcher/task_metrics.h"
 #include "launcher/virtual_hosts.h"
 
 namespace muster {
@@ -31,6 +35,7 @@ class Silent final : public RunObserver {
  public:
   void OnView(const reconcile::View&) override {}
   void OnHostFacts(const HostFacts&) override {}
+  void OnNotice(const std::string&) override {}
   void OnUpload(const UploadStep&) override {}
   void OnLog(const std::string&, const std::string&, bool) override {}
   void OnMetrics(const std::string&) override {}
@@ -59,6 +64,33 @@ absl::StatusOr<bench::MatrixOptions> MatrixOf(const BenchFlags& flags) {
   return options;
 }
 
+// Of the tasks of which it is known, workers first.
+std::vector<bench::TaskUse> TaskUses(const record::JobRecord& record,
+                                     const std::map<std::string, std::string>& task_metrics) {
+  std::vector<bench::TaskUse> uses;
+  for (const record::Task& task : record.tasks()) {
+    const auto text = task_metrics.find(task.id());
+    if (text == task_metrics.end()) continue;
+    const auto samples = ParseMetrics(text->second);
+    if (!samples.ok()) continue;
+    const auto value = [&](const char* name) -> std::optional<double> {
+      for (const MetricSample& sample : *samples) {
+        if (sample.name == name) return sample.value;
+      }
+      return std::nullopt;
+    };
+    uses.push_back({.task = task.id(),
+                    .host = task.host(),
+                    .seconds = value("muster_training_seconds").value_or(0),
+                    .cpu_seconds = value("muster_training_cpu_seconds").value_or(0),
+                    .sent_bytes = value("muster_training_host_sent_bytes"),
+                    .received_bytes = value("muster_training_host_received_bytes")});
+  }
+  std::stable_partition(uses.begin(), uses.end(),
+                        [](const bench::TaskUse& use) { return !use.task.starts_with("ps:"); });
+  return uses;
+}
+
 class Bench {
  public:
   Bench(const CommandContext& context, bench::MatrixOptions options)
@@ -71,11 +103,19 @@ class Bench {
   absl::StatusOr<int> Run();
 
  private:
+  absl::Status CheckHosts() const;
   absl::Status RunOnLink(LinkRate link);
+  absl::StatusOr<double> Latency(LinkRate link, const Inventory& hosts, const ConnectOptions& connect) const;
+  absl::StatusOr<JobPlan> PlanOf(const bench::Cell& cell, const Inventory& hosts) const;
   absl::Status Measure(size_t cell, const Inventory& hosts, const ConnectOptions& connect);
-  absl::StatusOr<Json> RunOnce(const bench::Cell& cell, const Inventory& hosts,
-                               const ConnectOptions& connect);
-  void Add(const Json& result, bench::Measurement* measurement, bench::Workload* workload);
+  // What a job has left.
+  struct Outcome {
+    Json result;
+    std::vector<bench::TaskUse> tasks;
+  };
+  absl::StatusOr<Outcome> RunOnce(const bench::Cell& cell, const Inventory& hosts,
+                                  const ConnectOptions& connect);
+  void Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload);
   std::optional<double> SecondsToTarget() const;
   absl::Status Write();
 
@@ -110,6 +150,7 @@ absl::StatusOr<int> Bench::Run() {
     results_.measurements.push_back({.cell = cell, .error = "not run"});
     workloads_.push_back({.cell = cell});
   }
+  if (inventory_) MUSTER_RETURN_IF_ERROR(CheckHosts());
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) return InvalidArgument("--folder %s: %s", folder_.string(), error.message());
@@ -134,6 +175,51 @@ absl::StatusOr<int> Bench::Run() {
   return std::any_of(results_.measurements.begin(), results_.measurements.end(), has_failed) ? 1 : 0;
 }
 
+// Those that any cell runs on, before the first one: a job on a host that is not there waits for it. What
+// cannot be planned is found out without a connection.
+absl::Status Bench::CheckHosts() const {
+  Inventory used;
+  for (const bench::Measurement& measurement : results_.measurements) {
+    Inventory hosts = bench::HostsFor(measurement.cell, *inventory_);
+    if (hosts.hosts.size() <= used.hosts.size()) continue;
+    MUSTER_RETURN_IF_ERROR(PlanOf(measurement.cell, *inventory_).status());
+    used = std::move(hosts);
+  }
+  const std::vector<absl::Status> statuses =
+      AskHosts(AllHosts(used), context_.connect_options(), context_.connect_timeout(),
+               [](size_t, AgentConnection&) { return absl::OkStatus(); });
+  const auto failed = std::count_if(statuses.begin(), statuses.end(),
+                                    [](const absl::Status& status) { return !status.ok(); });
+  if (failed == 0) return absl::OkStatus();
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  }
+  return Unavailable("%d of %d hosts cannot be used: nothing was run", failed, statuses.size());
+}
+
+absl::StatusOr<JobPlan> Bench::PlanOf(const bench::Cell& cell, const Inventory& hosts) const {
+  MUSTER_ASSIGN_OR_RETURN(const Job job, ParseJob(bench::JobText(cell, options_), "bench", "/"));
+  return MakePlan(job, bench::HostsFor(cell, hosts),
+                  {.installation = context_.installation(),
+                   .data_folder = context_.data_folder(),
+                   .data_cache = context_.data_cache()});
+}
+
+// Between the first two hosts of the first cell that has as many. NotFound: none has.
+absl::StatusOr<double> Bench::Latency(LinkRate link, const Inventory& hosts,
+                                      const ConnectOptions& connect) const {
+  for (const bench::Measurement& measurement : results_.measurements) {
+    const bench::Cell& cell = measurement.cell;
+    if (cell.link_bytes_per_second != bench::BytesPerSecond(link)) continue;
+    if (bench::HostsFor(cell, hosts).hosts.size() < 2) continue;
+    MUSTER_ASSIGN_OR_RETURN(const JobPlan plan, PlanOf(cell, hosts));
+    if (plan.record.hosts_size() < 2) continue;
+    return MeasureLatency(plan.record.hosts(0), plan.record.hosts(1), connect,
+                          Now() + context_.connect_timeout());
+  }
+  return NotFound("no job is on two hosts");
+}
+
 // All cells once, then all again: what changes about the machine changes for all.
 absl::Status Bench::RunOnLink(LinkRate link) {
   std::unique_ptr<VirtualHosts> made;
@@ -143,6 +229,16 @@ absl::Status Bench::RunOnLink(LinkRate link) {
     MUSTER_ASSIGN_OR_RETURN(made, VirtualHosts::Create({.count = flags_.virtual_hosts, .rate = link}));
     hosts = made->inventory();
     connect.local_hosts = made->local_hosts();
+  }
+  bench::Link& measured = results_.links.emplace_back();
+  measured.bytes_per_second = bench::BytesPerSecond(link);
+  const auto latency = Latency(link, hosts, connect);
+  if (Interrupts() > 0) return Cancelled("interrupted");
+  if (latency.ok()) {
+    measured.latency_seconds = *latency;
+  } else if (!absl::IsNotFound(latency.status())) {
+    std::fprintf(stderr, "the latency of the links is not known: %s\n",
+                 std::string(latency.status().message()).c_str());
   }
   for (int time = 0; time < flags_.repeat; ++time) {
     for (size_t i = 0; i < results_.measurements.size(); ++i) {
@@ -158,34 +254,31 @@ absl::Status Bench::RunOnLink(LinkRate link) {
 absl::Status Bench::Measure(size_t i, const Inventory& hosts, const ConnectOptions& connect) {
   bench::Measurement& measurement = results_.measurements[i];
   const bench::Cell& cell = measurement.cell;
-  const auto result = RunOnce(cell, hosts, connect);
+  const auto outcome = RunOnce(cell, hosts, connect);
   if (Interrupts() > 0) return Cancelled("interrupted");
-  if (absl::IsInvalidArgument(result.status())) return result.status();
-  if (result.ok()) {
-    Add(*result, &measurement, &workloads_[i]);
+  if (absl::IsInvalidArgument(outcome.status())) return outcome.status();
+  if (outcome.ok()) {
+    Add(*outcome, &measurement, &workloads_[i]);
   } else {
-    measurement.error = std::string(result.status().message());
+    measurement.error = std::string(outcome.status().message());
   }
   std::fprintf(
       stderr, "%s, %s, %s, %s: %s\n", cell.model.c_str(), bench::CompetitorName(cell).c_str(),
       bench::WorkersText(cell.workers).c_str(), bench::LinkText(cell.link_bytes_per_second).c_str(),
-      result.ok() ? bench::SecondsText(measurement.step_seconds.back()).c_str() : measurement.error.c_str());
+      outcome.ok() ? bench::SecondsText(measurement.step_seconds.back()).c_str() : measurement.error.c_str());
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> Bench::RunOnce(const bench::Cell& cell, const Inventory& hosts,
-                                    const ConnectOptions& connect) {
-  MUSTER_ASSIGN_OR_RETURN(const Job job, ParseJob(bench::JobText(cell, options_), "bench", "/"));
-  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(job, bench::HostsFor(cell, hosts),
-                                                 {.installation = context_.installation(),
-                                                  .data_folder = context_.data_folder(),
-                                                  .data_cache = context_.data_cache()}));
+absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inventory& hosts,
+                                              const ConnectOptions& connect) {
+  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanOf(cell, hosts));
   MUSTER_RETURN_IF_ERROR(BeginJob(&plan.record));
   job_ = plan.record.id();
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, jobs_.Lock(job_));
   MUSTER_RETURN_IF_ERROR(jobs_.Save(plan.record));
   RunOptions run{.connect = connect,
                  .follow_logs = false,
+                 .fetch_task_metrics = true,
                  .run_deadline = std::chrono::duration_cast<Duration>(
                      std::chrono::duration<double>(flags_.job_timeout_s))};
   StopWhenInterrupted(&run);
@@ -201,18 +294,24 @@ absl::StatusOr<Json> Bench::RunOnce(const bench::Cell& cell, const Inventory& ho
     }
   }
   if (json["steps"] <= 0) return DataLoss("the result record says that no step was made");
-  return json;
+  return Outcome{.result = std::move(json), .tasks = TaskUses(plan.record, result.task_metrics)};
 }
 
-void Bench::Add(const Json& result, bench::Measurement* measurement, bench::Workload* workload) {
+void Bench::Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload) {
+  const Json& result = outcome.result;
   const bench::Cell& cell = measurement->cell;
   const double steps = result["steps"];
   const double own_steps = cell.strategy == bench::Strategy::kAsyncServers ? steps / cell.workers : steps;
   measurement->error.clear();
+  bench::AddRepetition(bench::HostUses(outcome.tasks), measurement->step_seconds.size(), &measurement->hosts);
   measurement->step_seconds.push_back(double(result["seconds_training"]) / steps);
   const double samples_per_step =
       double(result["samples_per_second"]) * double(result["seconds_training"]) / steps;
   measurement->samples_per_second = samples_per_step / measurement->median_step_seconds();
+  measurement->cpu_seconds_per_step = 0;
+  for (const bench::HostUse& host : measurement->hosts) {
+    measurement->cpu_seconds_per_step += host.busy_processors * measurement->median_step_seconds();
+  }
   measurement->sent_bytes_per_step = double(result["bytes_pushed"]) / own_steps;
   measurement->received_bytes_per_step = double(result["bytes_pulled"]) / own_steps;
   if (results_.compute_seconds_per_step == 0) measurement->test_accuracy = double(result["test_accuracy"]);

@@ -38,6 +38,11 @@ absl::Status CheckPath(const char* flag, const std::string& path) {
 
 }  // namespace
 
+std::optional<Duration> FromSeconds(double seconds) {
+  if (seconds <= 0) return std::nullopt;
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags) {
   const std::string home = Variable("HOME");
   if (home.empty()) return InvalidArgument("HOME is not set");
@@ -67,9 +72,7 @@ ConnectOptions CommandContext::ConnectOptionsFor(const std::string& inventory) c
   return options;
 }
 
-Duration CommandContext::connect_timeout() const {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags_.connect_timeout_s));
-}
+Duration CommandContext::connect_timeout() const { return *FromSeconds(flags_.connect_timeout_s); }
 
 absl::StatusOr<Inventory> CommandContext::ReadInventoryFlag() const {
   return ReadInventory(flags_.inventory, home_);

@@ -35,6 +35,9 @@ struct BenchFlags {
   std::string command;  // the whole command line
 };
 
+/// Of a flag; 0: none.
+std::optional<Duration> FromSeconds(double seconds);
+
 /// Flags of all commands, as typed.
 struct CommandFlags {
   std::string job;                 // a job file (run, plan), or the id or name of a job
@@ -42,13 +45,15 @@ struct CommandFlags {
   std::vector<std::string> tasks;  // logs: only these
   std::string known_hosts;
   OutputFormat format = OutputFormat::kText;
-  bool accept_new = false;     // check
-  bool metrics = false;        // show
-  bool detach = false;         // run
-  bool follow = false;         // logs
-  bool quiet = false;          // run: without the tasks' output
-  double timeout_s = 0;        // run, wait: 0: none
-  double lost_timeout_s = 60;  // run, wait
+  std::vector<std::string> words;  // exec: what is run
+  std::vector<std::string> hosts;  // exec: only on these
+  bool accept_new = false;         // check
+  bool metrics = false;            // show
+  bool detach = false;             // run
+  bool follow = false;             // logs, events
+  bool quiet = false;              // run: without the tasks' output
+  double timeout_s = 0;            // run, wait: 0: none
+  double lost_timeout_s = 60;      // run, wait
   double connect_timeout_s = 15;
   std::string data_set;                    // data: "mnist"
   std::optional<std::string> data_folder;  // data; fetch: unset: the data cache
@@ -65,6 +70,7 @@ class CommandContext {
   const JobStore& jobs() const { return jobs_; }
   const Installation& installation() const { return installation_; }
   const std::string& data_folder() const { return data_folder_; }
+  const std::string& home() const { return home_; }
   const std::filesystem::path& data_cache() const { return data_cache_; }
   /// To hosts of the inventory flag, or of the one that a job was run with. Valid while this object is.
   ConnectOptions connect_options() const { return ConnectOptionsFor(flags_.inventory); }
@@ -103,7 +109,9 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context);
 absl::Status ShowCommand(const CommandContext& context);
 absl::Status ListCommand(const CommandContext& context);
 absl::Status LogsCommand(const CommandContext& context);
+absl::Status EventsCommand(const CommandContext& context);
 absl::Status StopCommand(const CommandContext& context);
+absl::StatusOr<int> ExecCommand(const CommandContext& context);
 absl::StatusOr<int> BenchCommand(const CommandContext& context);
 absl::Status FetchDataCommand(const CommandContext& context);
 absl::StatusOr<int> MakeDataCommand(const CommandContext& context);

@@ -1,7 +1,11 @@
 // check, plan, show and list: commands that look and change nothing.
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
@@ -12,6 +16,8 @@
 
 namespace muster {
 namespace {
+
+using Json = nlohmann::json;
 
 void Complain(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
@@ -24,6 +30,15 @@ void Complain(const std::vector<absl::Status>& statuses) {
 Cell Age(int64_t from_micros, int64_t to_micros) {
   if (from_micros == 0) return {};
   return Cell::Age(std::chrono::microseconds(std::max<int64_t>(to_micros - from_micros, 0)));
+}
+
+// "+300.004s": how far a host's clock is ahead of this machine's. In JSON seconds.
+Cell ClockOffset(int64_t micros) {
+  Cell cell;
+  const double seconds = static_cast<double>(micros) / 1e6;
+  cell.text = absl::StrFormat("%+.3fs", seconds);
+  cell.value = seconds;
+  return cell;
 }
 
 Cell ListOf(const auto& strings) { return std::vector<std::string>(strings.begin(), strings.end()); }
@@ -92,8 +107,77 @@ absl::Status ReadMetrics(AgentConnection& connection, const std::string& job,
   return absl::OkStatus();
 }
 
+Json DriverJson(const std::optional<JobDriver>& driver) {
+  if (!driver) return nullptr;
+  return {{"pid", driver->pid}, {"background", driver->in_background}};
+}
+
+// Who acts on what happens to the job.
+std::string DriverLine(const CommandContext& context, const record::JobRecord& record,
+                       const std::optional<JobDriver>& driver) {
+  if (!driver) return absl::StrFormat("driven by nobody: `muster wait %s` does it\n", record.id());
+  if (!driver->in_background) return absl::StrFormat("driven by process %d\n", driver->pid);
+  return absl::StrFormat("driven by process %d in the background, which writes %s\n", driver->pid,
+                         (context.jobs().JobFolder(record.id()) / kControllerLog).string());
+}
+
 std::string StateName(const agent::TaskStatus& status) {
   return reconcile::TaskStateName(ReportOf(status).state);
+}
+
+// Of messages, the one with this name; null: there is none.
+template <typename Messages, typename Message>
+const Message* Named(const Messages& messages, const std::string& name,
+                     const std::string& (Message::*name_of)() const) {
+  const auto found = std::find_if(messages.begin(), messages.end(),
+                                  [&](const Message& message) { return (message.*name_of)() == name; });
+  return found == messages.end() ? nullptr : &*found;
+}
+
+// What `run` would do with a task. A move restarts those that cannot follow their cluster, on all hosts.
+constexpr char kStart[] = "start", kRedeploy[] = "redeploy", kMove[] = "move", kRestart[] = "restart",
+               kStop[] = "stop", kUnchanged[] = "unchanged";
+
+// By task, in the order of the plan, then those that it has no more.
+std::vector<std::pair<std::string, std::string>> ActionsOf(const record::JobRecord& running,
+                                                           const record::JobRecord& plan) {
+  const auto has_moved = [&](const std::string& host) {
+    const record::Host* before = Named(running.hosts(), host, &record::Host::name);
+    const record::Host* now = Named(plan.hosts(), host, &record::Host::name);
+    // A host that was found elsewhere is where `run` will find it too, and one that was followed is there
+    // already.
+    return before != nullptr && now != nullptr && !before->planned_address().empty() &&
+           before->planned_address() != now->planned_address() &&
+           before->data_address() != now->data_address();
+  };
+  const bool any_has_moved = std::any_of(plan.hosts().begin(), plan.hosts().end(),
+                                         [&](const record::Host& host) { return has_moved(host.name()); });
+  std::vector<std::pair<std::string, std::string>> actions;
+  for (const record::Task& task : plan.tasks()) {
+    const record::Task* before = Named(running.tasks(), task.id(), &record::Task::id);
+    const char* action = before == nullptr                          ? kStart
+                         : before->spec_hash() != task.spec_hash()  ? kRedeploy
+                         : has_moved(task.host())                   ? kMove
+                         : any_has_moved && !task.follows_cluster() ? kRestart
+                                                                    : kUnchanged;
+    actions.emplace_back(task.id(), action);
+  }
+  for (const record::Task& task : running.tasks()) {
+    if (Named(plan.tasks(), task.id(), &record::Task::id) == nullptr) actions.emplace_back(task.id(), kStop);
+  }
+  return actions;
+}
+
+// " (trainer 3f12ab45 -> 9a01cd67)", or "".
+std::string ChangedContents(const record::JobRecord& running, const record::JobRecord& plan) {
+  std::vector<std::string> changes;
+  for (const record::Content& content : plan.contents()) {
+    const record::Content* before = Named(running.contents(), content.name(), &record::Content::name);
+    if (before == nullptr || before->sha256() == content.sha256()) continue;
+    changes.push_back(absl::StrFormat("%s %s -> %s", content.name(), before->sha256().substr(0, 8),
+                                      content.sha256().substr(0, 8)));
+  }
+  return changes.empty() ? "" : " (" + absl::StrJoin(changes, ", ") + ")";
 }
 
 }  // namespace
@@ -103,25 +187,27 @@ absl::Status CheckCommand(const CommandContext& context) {
   const std::vector<record::Host> hosts = AllHosts(inventory);
   std::vector<agent::FactsResponse> facts(hosts.size());
   std::vector<std::string> accepted(hosts.size());
+  std::vector<int64_t> clock_offsets(hosts.size());
   const std::vector<absl::Status> statuses =
       AskHosts(hosts, context.connect_options(), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) {
                  facts[i] = connection.facts();
                  accepted[i] = connection.accepted_key();
+                 clock_offsets[i] = connection.clock_offset_micros();
                  return absl::OkStatus();
                });
-  Table table(
-      {"HOST", "STATE", "ARCH", "LIBC", "INSTRUCTION SETS", "CPUS", "MEMORY", "DISK FREE", "ADDRESSES"});
+  Table table({"HOST", "STATE", "ARCH", "LIBC", "INSTRUCTION SETS", "CPUS", "MEMORY", "DISK FREE",
+               "CLOCK OFFSET", "ADDRESSES"});
   for (size_t i = 0; i < hosts.size(); ++i) {
     if (!accepted[i].empty()) Complain(hosts[i].name() + ": accepted its key " + accepted[i]);
     if (!statuses[i].ok()) {
-      table.Add({hosts[i].name(), "unreachable", {}, {}, {}, {}, {}, {}, {}});
+      table.Add({hosts[i].name(), "unreachable", {}, {}, {}, {}, {}, {}, {}, {}});
       continue;
     }
     const agent::FactsResponse& fact = facts[i];
     table.Add({hosts[i].name(), "ok", fact.architecture(), fact.libc(), ListOf(fact.instruction_sets()),
                int64_t{fact.processors()}, Cell::Bytes(fact.memory_bytes()),
-               Cell::Bytes(fact.disk_free_bytes()), ListOf(fact.addresses())});
+               Cell::Bytes(fact.disk_free_bytes()), ClockOffset(clock_offsets[i]), ListOf(fact.addresses())});
   }
   context.Print(table);
   Complain(statuses);
@@ -140,32 +226,27 @@ absl::Status PlanCommand(const CommandContext& context) {
                                                         .data_folder = context.data_folder(),
                                                         .data_cache = context.data_cache()}));
   // Against the job of this name that may be running.
-  std::map<std::string, std::string> running;
+  record::JobRecord running;
   if (const auto record = context.jobs().Find(job.name);
       record.ok() && !record->cluster().has_ending() && record->cluster().fixed()) {
-    for (const record::Task& task : record->tasks()) running[task.id()] = task.spec_hash();
+    running = *record;
   }
   std::map<std::string, int> counts;
   Table table({"TASK", "HOST", "ADDRESS", "ACTION"});
-  for (const record::Task& task : plan.record.tasks()) {
-    const auto old = running.find(task.id());
-    const std::string action = old == running.end()              ? "start"
-                               : old->second == task.spec_hash() ? "unchanged"
-                                                                 : "redeploy";
+  for (const auto& [task, action] : ActionsOf(running, plan.record)) {
+    const record::Task* planned = Named(plan.record.tasks(), task, &record::Task::id);
+    const record::Host* host =
+        planned == nullptr ? nullptr : Named(plan.record.hosts(), planned->host(), &record::Host::name);
+    table.Add({task, host == nullptr ? Cell() : Cell(host->name()),
+               host == nullptr ? Cell() : Cell(host->data_address()), action});
     ++counts[action];
-    const auto host = std::find_if(plan.record.hosts().begin(), plan.record.hosts().end(),
-                                   [&](const record::Host& h) { return h.name() == task.host(); });
-    table.Add({task.id(), task.host(), host->data_address(), action});
-    running.erase(task.id());
-  }
-  for (const auto& [task, hash] : running) {
-    table.Add({task, {}, {}, "stop"});
-    ++counts["stop"];
   }
   context.Print(table);
   std::string summary;
-  for (const auto& [action, count] : counts) {
-    summary += absl::StrFormat("%s%d %s", summary.empty() ? "" : ", ", count, action);
+  for (const char* action : {kStart, kRedeploy, kMove, kRestart, kStop, kUnchanged}) {
+    if (counts[action] == 0) continue;
+    summary += absl::StrFormat("%s%d %s", summary.empty() ? "" : ", ", counts[action], action);
+    if (action == kRedeploy) summary += ChangedContents(running, plan.record);
   }
   Complain(summary);
   if (!plan.data.empty()) Complain("data: " + plan.data);
@@ -230,6 +311,7 @@ absl::Status ShowCommand(const CommandContext& context) {
     if (const auto found = of_host.find(task.id()); found != of_host.end()) samples.push_back(*found);
   }
   const MetricsTables metric_tables = MakeMetricsTables(samples);
+  const std::optional<JobDriver> driver = context.jobs().DriverOf(record.id());
   if (context.flags().format == OutputFormat::kJson) {
     const std::string of_metrics =
         context.flags().metrics
@@ -237,12 +319,15 @@ absl::Status ShowCommand(const CommandContext& context) {
                               metric_tables.workers.ToJson(), metric_tables.shards.ToJson(),
                               metric_tables.pushes.ToJson())
             : "";
-    PrintToStdout(absl::StrFormat("{\"job\": \"%s\", \"state\": \"%s\", \"hosts\": %s, \"tasks\": %s%s}\n",
-                                  record.id(), RecordedState(record), host_table.ToJson(),
-                                  task_table.ToJson(), of_metrics));
+    PrintToStdout(absl::StrFormat(
+        "{\"job\": \"%s\", \"state\": \"%s\", \"driver\": %s, \"hosts\": %s, \"tasks\": %s%s}\n", record.id(),
+        RecordedState(record), DriverJson(driver).dump(), host_table.ToJson(), task_table.ToJson(),
+        of_metrics));
   } else {
-    PrintToStdout(absl::StrFormat("job %s, %s, generation %d\n\n%s\n%s", record.id(), RecordedState(record),
-                                  record.cluster().generation(), host_table.ToText(), task_table.ToText()));
+    PrintToStdout(absl::StrFormat("job %s, %s, generation %d\n%s\n%s\n%s", record.id(), RecordedState(record),
+                                  record.cluster().generation(),
+                                  record.ended_micros() == 0 ? DriverLine(context, record, driver) : "",
+                                  host_table.ToText(), task_table.ToText()));
     for (const Table& table : {metric_tables.workers, metric_tables.shards, metric_tables.pushes}) {
       if (!table.empty()) PrintToStdout("\n" + table.ToText());
     }

@@ -11,8 +11,10 @@ namespace {
 
 std::atomic<int> interrupts = 0;
 int interrupt_fd = -1;
+pid_t only_from = 0;  // 0: from anybody
 
-void OnInterrupt(int number) {
+void OnInterrupt(int number, siginfo_t* info, void*) {
+  if (only_from != 0 && info->si_pid != only_from) return;
   // A terminal that closes may say so twice, and means it once.
   if (number == SIGHUP && interrupts.load() > 0) return;
   interrupts.fetch_add(1);
@@ -26,7 +28,8 @@ void CatchInterrupts() {
   if (interrupt_fd >= 0) return;
   interrupt_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action {};
-  action.sa_handler = OnInterrupt;
+  action.sa_sigaction = OnInterrupt;
+  action.sa_flags = SA_SIGINFO;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
 }
 
@@ -35,6 +38,8 @@ void StopWhenInterrupted(RunOptions* options) {
   options->interrupts = &interrupts;
   options->interrupt_fd = interrupt_fd;
 }
+
+void TakeInterruptsOnlyFrom(pid_t process) { only_from = process; }
 
 int Interrupts() { return interrupts.load(); }
 

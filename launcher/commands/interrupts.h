@@ -1,6 +1,8 @@
 // Ctrl-C, TERM and HUP for commands that drive a job.
 #pragma once
 
+#include <sys/types.h>
+
 #include "launcher/runner.h"
 
 namespace muster {
@@ -12,6 +14,9 @@ void CatchInterrupts();
 /// commands that have started what they drive, or are to stop it; others leave the job alone when they are
 /// interrupted.
 void StopWhenInterrupted(RunOptions* options);
+
+/// From now on only those count that this process sends. Before there are other threads.
+void TakeInterruptsOnlyFrom(pid_t process);
 
 /// How many have come.
 int Interrupts();

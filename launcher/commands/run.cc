@@ -5,6 +5,7 @@
 
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
+#include "launcher/commands/detachment.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
 #include "launcher/plan.h"
@@ -14,14 +15,10 @@
 namespace muster {
 namespace {
 
-std::optional<Duration> Seconds(double seconds) {
-  if (seconds <= 0) return std::nullopt;
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
   return {.connect = context.connect_options(record),
-          .lost_deadline = Seconds(context.flags().lost_timeout_s)};
+          .home = context.home(),
+          .lost_deadline = FromSeconds(context.flags().lost_timeout_s)};
 }
 
 // Gives the plan the identity of the job of its name that has not ended, whose tasks that are as they should
@@ -29,7 +26,7 @@ RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord
 absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, record::JobRecord* plan) {
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
   if (const auto newest = jobs.Find(plan->name()); newest.ok() && newest->ended_micros() == 0) {
-    MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(newest->id()));
+    MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.TakeOver(newest->id()));
     // It may have gone on, or ended, before the lock was ours.
     MUSTER_ASSIGN_OR_RETURN(const record::JobRecord running, jobs.Load(newest->id()));
     if (running.ended_micros() == 0) {
@@ -72,10 +69,40 @@ absl::Status StopDirectly(const CommandContext& context, const record::JobRecord
   return FirstFailure(statuses);
 }
 
+// Once every task runs. All of them must outlive the run with these options.
+void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,
+                      RunDisplay& display, RunOptions* options) {
+  const auto say_driver = [&lock](bool in_background) {
+    const absl::Status said = lock.SetInBackground(in_background);
+    if (!said.ok()) std::fprintf(stderr, "%s\n", std::string(said.message()).c_str());
+  };
+  options->on_everything_runs = [job, say_driver, &detachment, &display] {
+    display.GoToLog();
+    std::fprintf(stderr, "job %s runs; `muster logs -f %s` follows it, `muster wait %s` waits for its end\n",
+                 job.c_str(), job.c_str(), job.c_str());
+    detachment.Detach([&] { say_driver(true); });
+  };
+  // Who took over now would take it for a job to be run again, and what it has made would not be fetched.
+  options->on_ending = [say_driver] { say_driver(false); };
+}
+
+// As JobStore does it, but not while another muster decides who drives the job.
+absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
+                               absl::StatusOr<JobLock> (JobStore::*lock)(const std::string& id) const) {
+  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
+  return (jobs.*lock)(job);
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   const TimePoint start = Now();
+  std::unique_ptr<Detachment> detachment;
+  if (context.flags().detach) {
+    int exit_code = 0;
+    MUSTER_ASSIGN_OR_RETURN(detachment, Detachment::Fork(&exit_code));
+    if (detachment == nullptr) return exit_code;
+  }
   MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(job, inventory,
@@ -89,22 +116,20 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
 
   RunOptions options = MakeRunOptions(context, plan.record);
   StopWhenInterrupted(&options);
-  options.run_deadline = Seconds(context.flags().timeout_s);
-  options.detach = context.flags().detach;
-  options.follow_logs = !context.flags().detach;
+  options.run_deadline = FromSeconds(context.flags().timeout_s);
+  options.follow_logs = detachment == nullptr;
   RunDisplay display({.logs = !context.flags().quiet,
                       .accuracy = context.flags().format == OutputFormat::kText,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start,
                       .first_start = plan.record.cluster().generation() == 0},
                      plan.record);
+  if (detachment != nullptr) {
+    MUSTER_RETURN_IF_ERROR(detachment->OpenLog(context.jobs().JobFolder(plan.record.id()) / kControllerLog));
+    GoOnInBackground(plan.record.id(), lock, *detachment, display, &options);
+  }
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), plan.record, plan.contents, options, display));
-  if (result.detached) {
-    std::fprintf(stderr, "job %s runs; `muster logs -f %s` follows it, `muster wait %s` waits for its end\n",
-                 plan.record.id().c_str(), plan.record.id().c_str(), plan.record.id().c_str());
-    return 0;
-  }
   display.Summarize(result);
   PrintResult(context, result.result_json);
   MUSTER_RETURN_IF_ERROR(result.fetched);
@@ -114,14 +139,17 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
 absl::StatusOr<int> WaitCommand(const CommandContext& context) {
   const TimePoint start = Now();
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
-  auto lock = context.jobs().Lock(record.id());
+  auto lock = InTurn(context.jobs(), record.id(), &JobStore::Lock);
+  if (const auto driver = context.jobs().DriverOf(record.id()); !lock.ok() && driver) {
+    std::fprintf(stderr, "job %s is driven by process %d\n", record.id().c_str(), driver->pid);
+  }
   // Another muster drives it, and will write down how it ends.
-  const std::optional<Duration> timeout = Seconds(context.flags().timeout_s);
+  const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
   while (absl::IsFailedPrecondition(lock.status()) && record.ended_micros() == 0) {
     if (timeout && Now() - start > *timeout) return DeadlineExceeded("job %s has not ended", record.id());
     ::usleep(200'000);
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
-    lock = context.jobs().Lock(record.id());
+    lock = InTurn(context.jobs(), record.id(), &JobStore::Lock);
   }
   if (!lock.ok() && record.ended_micros() == 0) return lock.status();
   if (lock.ok()) {
@@ -151,7 +179,7 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
 
 absl::Status StopCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
-  const auto lock = context.jobs().Lock(record.id());
+  const auto lock = InTurn(context.jobs(), record.id(), &JobStore::TakeOver);
   if (lock.ok()) {
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
   }

@@ -136,7 +136,7 @@ void Reconciler::RefineFirstCause(Outcome& outcome) const {
 std::vector<Casualty> Reconciler::Consequences(const Outcome& outcome) const {
   std::vector<Casualty> consequences;
   for (const Task& task : tasks_) {
-    if (!Current(task) || Succeeded(task) ||
+    if (!SinceBase(task) || Succeeded(task) ||
         (outcome.first_cause && outcome.first_cause->task == task.desired.id))
       continue;
     const TaskReport& report = *task.report;
@@ -158,13 +158,14 @@ View Reconciler::GetView() const {
     if (host.link == Link::kUp && host.reported) state = HostState::kConnected;
     if (Ready(host)) state = HostState::kReady;
     if (host.refused) state = HostState::kRefused;
-    view.hosts.push_back({host.desired.id, state, host.failed_connects, host.last_error});
+    view.hosts.push_back(
+        {host.desired.id, state, host.desired.data_address, host.failed_connects, host.last_error});
   }
   view.tasks.reserve(tasks_.size());
   for (size_t i = 0; i < tasks_.size(); ++i) {
     const Task& task = tasks_[i];
-    TaskState state = Current(task) ? task.report->state : TaskState::kPending;
-    if (hosts_[task.host].lost_since && Current(task) && Live(*task.report)) state = TaskState::kLost;
+    TaskState state = SinceBase(task) ? task.report->state : TaskState::kPending;
+    if (hosts_[task.host].lost_since && SinceBase(task) && Live(*task.report)) state = TaskState::kLost;
     view.tasks.push_back({task.desired.id, task.desired.host, state,
                           record_.fixed ? Address((*record_.cluster)[i]) : "", task.report});
   }

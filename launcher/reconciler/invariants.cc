@@ -14,6 +14,7 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   desired_ = desired;
   plans_ += replanned;
   connections_.clear();
+  addresses_.clear();
   reported_.clear();
   contents_.clear();
   gang_ = false;
@@ -40,7 +41,10 @@ void Invariants::NoteGang() {
 }
 
 void Invariants::OnEvent(const Event& event) {
-  if (const auto* reported = std::get_if<HostReported>(&event)) {
+  if (const auto* connected = std::get_if<HostConnected>(&event)) {
+    if (connections_[connected->host] != connected->connection) return;
+    addresses_[connected->host] = connected->data_address;
+  } else if (const auto* reported = std::get_if<HostReported>(&event)) {
     if (connections_[reported->host] != reported->connection) return;
     reported_.insert(reported->host);
     for (const TaskReport& report : reported->tasks) Learn(report);
@@ -106,6 +110,12 @@ void Invariants::CheckStart(const StartTask& start) {
   Require(persisted_.fixed && start.generation == persisted_.generation,
           "I7 starts are of the persisted generation: " + who);
   Require(*start.cluster == clusters_[start.generation], "I8 starts have the persisted cluster: " + who);
+  for (const Member& member : *start.cluster) {
+    const auto known = addresses_.find(member.host);
+    Require(
+        known == addresses_.end() || known->second == member.data_address,
+        "I32 no start with an old cluster: " + who + " with " + member.task + " at " + member.data_address);
+  }
   Require(gang_, "I9 no start before the gang is there: " + who);
   Require(!known_.contains({start.task, start.generation, start.spec_hash}),
           "I10 no start of what is known to have run: " + who);
@@ -133,12 +143,28 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
             "I13 one incarnation of a task in a generation: " + report.task + " on " + host + " and " +
                 where.first);
   }
+  for (const Deployment& done : succeeded_) {
+    Require(done.task != report.task || done.spec_hash != report.spec_hash ||
+                done.generation < persisted_.base_generation,
+            "I33 what has succeeded is not started again: " + report.task);
+  }
   live_[{host, report.task}] = report;
+}
+
+void Invariants::OnGoesOn(const HostId& host, const TaskReport& report, const StartTask& start) {
+  const bool follows =
+      std::any_of(desired_.tasks.begin(), desired_.tasks.end(),
+                  [&](const DesiredTask& task) { return task.id == report.task && task.follows_cluster; });
+  Require(follows || !Live(report),
+          "I34 only what follows its cluster goes on under another: " + report.task);
+  const auto live = live_.find({host, report.task});
+  if (live != live_.end()) live->second.generation = start.generation;
 }
 
 void Invariants::OnEnded(const HostId& host, const TaskReport& report) {
   live_.erase({host, report.task});
-  last_[{report.task, report.generation, report.spec_hash}] = report;
+  if (report.state == TaskState::kSucceeded)
+    succeeded_.insert({report.task, report.generation, report.spec_hash});
 }
 
 void Invariants::OnDied(const HostId& host, const TaskReport& report) {
@@ -172,7 +198,7 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
     };
     const TimePoint trouble = std::max(since(outage_end_), since(last_break_));
     // An end is bounded: what is late three times in a row may be too late for it.
-    const bool late = since(last_delay_) > now - options.stop_deadline;
+    const bool late = since(last_delay_) >= now - options.stop_deadline;
     Require(late || trouble > now - options.stop_deadline * 3,
             "I15 a host that can be reached is not left behind: " + host);
   }
@@ -180,9 +206,11 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
   switch (outcome.result) {
     case Result::kSucceeded:
       for (const DesiredTask& task : desired_.tasks) {
-        const auto last = last_.find({task.id, persisted_.generation, task.spec_hash});
-        Require(task.ends_with_others || (last != last_.end() && last->second.state == TaskState::kSucceeded),
-                "I16 success means that all succeeded: " + task.id);
+        const bool succeeded = std::any_of(succeeded_.begin(), succeeded_.end(), [&](const Deployment& done) {
+          return done.task == task.id && done.spec_hash == task.spec_hash &&
+                 done.generation >= persisted_.base_generation;
+        });
+        Require(task.ends_with_others || succeeded, "I16 success means that all succeeded: " + task.id);
       }
       Require(outcome.exit_code == 0, "I17 success exits with 0");
       break;

@@ -23,8 +23,10 @@ class Invariants {
   void OnPortGiven(const TaskId& task, const HostId& host, uint32_t port);
   void OnSetback() { ++setbacks_; }  // what makes a new generation necessary: a lost port
   void OnStarted(const HostId& host, const TaskReport& report);  // each incarnation
-  void OnDied(const HostId& host, const TaskReport& report);     // for good, by itself
-  void OnEnded(const HostId& host, const TaskReport& report);    // each incarnation, in any way
+  /// It runs, or has succeeded, and is brought to this start's generation.
+  void OnGoesOn(const HostId& host, const TaskReport& report, const StartTask& start);
+  void OnDied(const HostId& host, const TaskReport& report);   // for good, by itself
+  void OnEnded(const HostId& host, const TaskReport& report);  // each incarnation, in any way
   void OnOutage(const HostId& host, bool begins, TimePoint now);
 
   void OnBreak(const HostId& host, TimePoint now);  // of a connection
@@ -53,7 +55,8 @@ class Invariants {
   Record persisted_;
   std::map<uint64_t, Cluster> clusters_;
   std::map<HostId, ConnectionId> connections_;
-  std::set<HostId> reported_, contents_;  // in this life; `reported_` on the connection it has now
+  std::map<HostId, std::string> addresses_;  // as this life was told
+  std::set<HostId> reported_, contents_;     // in this life; `reported_` on the connection it has now
   bool gang_ = false;           // all of these were there at one moment, in this life and for this cluster
   std::set<Deployment> known_;  // deployments this life was told of
   std::map<RequestId, HostId> contents_requests_;
@@ -61,7 +64,7 @@ class Invariants {
   std::set<HostId> leased_;                    // asked for a port since all of the job was last stopped there
   std::map<RequestId, HostId> stop_requests_;  // of everything on a host, in this life
   std::map<std::pair<HostId, TaskId>, TaskReport> live_;
-  std::map<Deployment, TaskReport> last_;
+  std::set<Deployment> succeeded_;
   std::map<TaskId, TaskReport> deaths_;  // under the newest generation
   std::map<TaskId, HostId> death_hosts_;
   std::map<HostId, TimePoint> outage_end_;  // max() while it lasts

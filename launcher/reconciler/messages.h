@@ -40,6 +40,7 @@ struct DesiredTask {
   std::string spec_hash;  // of everything that needs a restart when it changes, except the cluster
   bool needs_port = false;
   bool ends_with_others = false;  // the job does not wait for its success
+  bool follows_cluster = false;   // takes another cluster while it runs; else it is stopped and started again
 };
 
 /// Hosts without a task are not contacted.
@@ -115,7 +116,8 @@ struct LostPort {
 
 /// All that a new Reconciler needs to go on where one was killed; the driver keeps it in a file.
 struct Record {
-  uint64_t generation = 0;  // the newest that was fixed
+  uint64_t generation = 0;       // the newest that was fixed
+  uint64_t base_generation = 0;  // since which nothing but addresses has changed: what succeeded counts
   bool fixed = false;  // `cluster` is that of `generation` and in force; else only where tasks may still run
   bool leasing = false;  // hosts have been asked for ports, whether or not a generation came of it
   std::shared_ptr<const Cluster> cluster =
@@ -152,17 +154,23 @@ struct TaskReport {
   std::string reason;
 };
 
-/// Answers to Connect. HostFailed also tells that an established connection is gone. The driver finds
-/// half-open connections with keepalives. `status` names the host. Unavailable, DeadlineExceeded and Aborted
-/// are tried again; any other code (host key, login) is final.
+/// Answers to Connect. A host that is reached at another address than before has moved. HostFailed also tells
+/// that an established connection is gone. The driver finds half-open connections with keepalives. `status`
+/// names the host. Unavailable, DeadlineExceeded and Aborted are tried again; any other code (host key,
+/// login) is final.
 struct HostConnected {
   HostId host;
   ConnectionId connection = 0;
+  std::string data_address;  // as of now; "": as before
 };
 struct HostFailed {
   HostId host;
   ConnectionId connection = 0;
   absl::Status status;
+};
+/// There is reason to look for the host elsewhere than at any connection to it: Connect, at once.
+struct HostSighted {
+  HostId host;
 };
 /// All tasks of the job on this host: once after each HostConnected, and again at each change. May be late or
 /// doubled.
@@ -206,8 +214,8 @@ struct RecordFailed {
 /// NextDeadline() has come.
 struct Tick {};
 
-using Event = std::variant<Tick, HostConnected, HostFailed, HostReported, ContentsReady, PortLeased,
-                           TaskStarted, TasksStopped, RequestFailed, StopRequested, RecordFailed>;
+using Event = std::variant<Tick, HostConnected, HostFailed, HostSighted, HostReported, ContentsReady,
+                           PortLeased, TaskStarted, TasksStopped, RequestFailed, StopRequested, RecordFailed>;
 
 // ---- What is to be done
 // ---------------------------------------------------------------------------------------------
@@ -236,11 +244,15 @@ struct LeasePort {
 struct PersistRecord {
   Record record;
 };
+/// A task that runs under an older generation goes on under this one if it follows its cluster, else the
+/// start is refused. One that has succeeded since the base generation is not started again.
 struct StartTask {
   RequestId request = 0;
   HostId host;
   TaskId task;
   uint64_t generation = 0;
+  uint64_t base_generation = 0;
+  bool follows_cluster = false;
   std::string spec_hash;
   std::shared_ptr<const Cluster> cluster;
 };
@@ -282,6 +294,7 @@ const char* HostStateName(HostState state);
 struct HostView {
   HostId host;
   HostState state = HostState::kConnecting;
+  std::string data_address;
   int attempts = 0;         // connects in a row that failed
   absl::Status last_error;  // of the connection
 };

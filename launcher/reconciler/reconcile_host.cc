@@ -99,13 +99,16 @@ void Reconciler::RunHost(Host& host) {
   }
   for (const int index : host.tasks) {
     Task& task = tasks_[index];
-    if (Current(task)) continue;
-    if (task.report && Live(*task.report)) {
+    if (Current(task) || Succeeded(task)) continue;
+    const bool goes_on = task.desired.follows_cluster && SinceBase(task);
+    if (task.report && Live(*task.report) && !goes_on) {
       outdated.push_back(DeploymentOf(*task.report));
     } else if (now_ >= task.retry_at && !Asked(host, Ask::kStart, index)) {
       host.may_run = true;
-      const Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
+      Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
+      request.deployment = {task.desired.id, record_.generation, task.desired.spec_hash};
       actions_.push_back(StartTask{request.id, host.desired.id, task.desired.id, record_.generation,
+                                   record_.base_generation, task.desired.follows_cluster,
                                    task.desired.spec_hash, record_.cluster});
     }
   }
@@ -220,16 +223,22 @@ TimePoint Reconciler::NextDeadline() const {
   return std::min({next, give_up_at_, stopping_ ? TimePoint::max() : stop_from_});
 }
 
-bool Reconciler::Current(const Task& task) const {
-  return record_.fixed && task.report && task.report->generation == record_.generation &&
+bool Reconciler::SinceBase(const Task& task) const {
+  return record_.fixed && task.report && task.report->generation >= record_.base_generation &&
          task.report->spec_hash == task.desired.spec_hash;
 }
 
-bool Reconciler::Succeeded(const Task& task) const {
-  return Current(task) && task.report->state == TaskState::kSucceeded;
+bool Reconciler::Current(const Task& task) const {
+  return SinceBase(task) && task.report->generation == record_.generation;
 }
 
-bool Reconciler::Done(const Task& task) const { return Current(task) && !Live(*task.report); }
+bool Reconciler::Succeeded(const Task& task) const {
+  return SinceBase(task) && task.report->state == TaskState::kSucceeded;
+}
+
+bool Reconciler::Done(const Task& task) const {
+  return Succeeded(task) || (Current(task) && !Live(*task.report));
+}
 
 bool Reconciler::Died(const Task& task) const {
   return Current(task) && task.report->state == TaskState::kFailed && !task.report->stopped;

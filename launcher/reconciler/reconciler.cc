@@ -56,7 +56,13 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     give_up_at_ = now_ + options_.connect_attempt + options_.stop_deadline;  // there is no connection yet
   } else if (Adoptable(desired)) {
     phase_ = Phase::kRunning;
-    for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].port = (*record_.cluster)[i].port;
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      const Member& member = (*record_.cluster)[i];
+      tasks_[i].port = member.port;
+      tasks_[i].leased = member.port != 0;
+      // Where it was; where it is, its connection says.
+      hosts_[tasks_[i].host].desired.data_address = member.data_address;
+    }
   } else if (record_.fixed) {
     record_.fixed = false;
     persist_first_ = true;
@@ -70,7 +76,6 @@ bool Reconciler::Adoptable(const Desired& desired) const {
     const Member& member = (*record_.cluster)[i];
     if (member.task != task.id || member.host != task.host || (member.port != 0) != task.needs_port)
       return false;
-    if (member.data_address != hosts_[tasks_[i].host].desired.data_address) return false;
   }
   return true;
 }
@@ -173,6 +178,13 @@ void Reconciler::LosePort(Task& task) {
 }
 
 void Reconciler::FixGeneration() {
+  record_.base_generation = record_.generation + 1;
+  FixCluster();
+  phase_ = Phase::kRunning;
+  gang_complete_ = true;
+}
+
+void Reconciler::FixCluster() {
   auto cluster = std::make_shared<Cluster>();
   cluster->reserve(tasks_.size());
   for (const Task& task : tasks_) {
@@ -184,8 +196,6 @@ void Reconciler::FixGeneration() {
   record_.fixed = true;
   record_.cluster = std::move(cluster);
   Persist();
-  phase_ = Phase::kRunning;
-  gang_complete_ = true;
   TouchAll();
 }
 
@@ -220,6 +230,27 @@ void Reconciler::On(const HostConnected& event) {
   host->link = Link::kUp;
   AddRequest(*host, Ask::kReport, -1, options_.request_timeout);
   Touch(*host);
+  if (!event.data_address.empty() && event.data_address != host->desired.data_address)
+    Move(*host, event.data_address);
+}
+
+void Reconciler::Move(Host& host, const std::string& data_address) {
+  host.desired.data_address = data_address;
+  if (phase_ == Phase::kGathering) {
+    for (const int index : host.tasks) tasks_[index].leased = false;
+  } else if (phase_ == Phase::kRunning && !host.tasks.empty()) {
+    FixCluster();
+  }
+}
+
+void Reconciler::On(const HostSighted& event) {
+  const auto found = host_index_.find(event.host);
+  if (found == host_index_.end()) return;
+  Host& host = hosts_[found->second];
+  if (host.link != Link::kDown) LoseConnection(host, Unavailable("%s: it may be elsewhere now", event.host));
+  host.failed_connects = 0;
+  host.connect_at = now_;
+  Touch(host);
 }
 
 void Reconciler::On(const HostFailed& event) {
@@ -328,7 +359,7 @@ void Reconciler::On(const TaskStarted& event) {
   Host& host = hosts_[host_index_.at(event.host)];
   Task& task = tasks_[request->task];
   Merge(host, event.task);
-  if (Current(task)) {
+  if (DeploymentOf(event.task) == request->deployment || Succeeded(task)) {
     task.attempts = 0;
   } else if (phase_ == Phase::kRunning) {
     Refused(host, *request, Internal("its agent started another spec or generation than it was asked for"));

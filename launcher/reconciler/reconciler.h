@@ -1,22 +1,23 @@
 // The reconciler: (desired, observed, now) -> actions. Everything muster does to a cluster is this one loop.
 //
 // A job goes through phases:
-//   gathering  connect every host, make contents present, fence off and stop what an older generation left,
-//   lease ports. When
-//              all of that holds for all hosts (the gang), the next generation is fixed: its record is
-//              persisted, then every task is started.
-//   running    each host is brought from what its agent reported to what is desired, by itself. A task that
-//   has run under the
-//              current generation and spec_hash is adopted, never started again: restarts on a host are the
-//              agent's. A task with another spec_hash is stopped and started. A lost port goes back to
-//              gathering, for the next generation.
-//   ending     the outcome is decided and persisted; nothing is started any more. All is stopped, within a
-//   deadline. finished   Finish was the last action.
+// - gathering: every host is connected, has the contents, is rid of what an older generation left, and leases
+//   ports. When all of that holds for all hosts (the gang), the next generation is fixed: its record is
+//   persisted, then every task is started.
+// - running: each host is brought from what its agent reported to what is desired, by itself. A task that has
+//   run under the current generation and spec_hash is adopted, never started again: restarts on a host are
+//   the agent's. A task with another spec_hash is stopped and started. A lost port goes back to gathering,
+//   for the next generation. A host that is reached at another address has moved: the next generation has the
+//   same members, on the same ports, and nothing else changes. Tasks that follow their cluster go on under
+//   it; the others are stopped and started.
+// - ending: the outcome is decided and persisted; nothing is started any more. All is stopped, within a
+//   deadline.
+// - finished: Finish was the last action.
 // A record with a fixed cluster that still fits what is desired begins in `running` (the launcher was gone),
 // though nothing is started before the gang is there; a record with an ending begins in `ending`.
 //
 // Why lost, doubled, late and reordered messages do no harm: decisions depend on state, not on the order of
-// events. Reports of a task are ordered by its life (incarnation, then state) and only the newest counts;
+// events. Reports of a task are ordered by its life (task_life.h) and only the newest counts;
 // requests are idempotent and carry ids, and a request without an answer breaks its connection, after which
 // everything still wanted is asked for again. Starts that are still under way when the job stops or changes
 // its cluster are fenced off by generation.
@@ -72,6 +73,7 @@ class Reconciler {
     int task = -1;
     TimePoint deadline;
     std::vector<Deployment> targets;  // of a stop
+    Deployment deployment;            // of a start
   };
 
   // What a host adds to the totals by which phases change. Kept per host so that one event costs no walk over
@@ -123,6 +125,7 @@ class Reconciler {
   void On(const Tick&) {}
   void On(const HostConnected& event);
   void On(const HostFailed& event);
+  void On(const HostSighted& event);
   void On(const HostReported& event);
   void On(const ContentsReady& event);
   void On(const PortLeased& event);
@@ -133,6 +136,7 @@ class Reconciler {
   void On(const RecordFailed& event);
   Host* FindHost(const HostId& id, ConnectionId connection);
   std::optional<Request> TakeRequest(const HostId& host, RequestId id);
+  void Move(Host& host, const std::string& data_address);
   void Merge(Host& host, const TaskReport& report);
   void Judge(Task& task);
   void JudgeForgotten(Task& task);
@@ -162,6 +166,7 @@ class Reconciler {
   void BeginGathering();
   void LosePort(Task& task);
   void FixGeneration();
+  void FixCluster();
   void Persist();
   void BeginEnding(Outcome outcome);
   void FailTask(Task& task, int exit_code, const std::string& why);
@@ -172,9 +177,10 @@ class Reconciler {
   void RefineFirstCause(Outcome& outcome) const;
   std::vector<Casualty> Consequences(const Outcome& outcome) const;
 
-  bool Current(const Task& task) const;    // reported under the generation and spec in force
-  bool Succeeded(const Task& task) const;  // so has it
-  bool Done(const Task& task) const;       // or failed
+  bool SinceBase(const Task& task) const;  // reported under the spec in force, in a cluster of its members
+  bool Current(const Task& task) const;    // and under the generation in force
+  bool Succeeded(const Task& task) const;  // so has it since the base generation
+  bool Done(const Task& task) const;       // or failed under the one in force
   bool Died(const Task& task) const;       // failed by itself, not because it was stopped
   bool Ready(const Host& host) const;
   bool Matters(const Host& host) const;  // the job cannot go on without it

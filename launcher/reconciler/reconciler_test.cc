@@ -35,6 +35,9 @@ class Script {
     const std::string none = Feed(HostConnected{host, connections_[host]});
     return none + Report(host, std::move(tasks));
   }
+  std::string ConnectedAt(const HostId& host, const std::string& data_address) {
+    return Feed(HostConnected{host, connections_[host], data_address});
+  }
   std::string Report(const HostId& host, std::vector<TaskReport> tasks) {
     return Feed(HostReported{host, connections_[host], std::move(tasks)});
   }
@@ -384,6 +387,28 @@ TEST(ReconcilerTest, AMovedTaskMakesANewGeneration) {
             "persist 2 fixed\n"
             "start a ps:0 2 v1 10.0.0.1:20002 10.0.0.1:20003\n"
             "start a worker:0 2 v1 10.0.0.1:20002 10.0.0.1:20003\n");
+}
+
+TEST(ReconcilerTest, AHostAtAnotherAddressKeepsItsPortsAndTellsWhoFollows) {
+  Desired desired = OnePsOneWorker();
+  desired.tasks[0].follows_cluster = true;
+  Script script(desired);
+  script.StartAll();
+  EXPECT_EQ(script.Lost("b"), "");
+  EXPECT_EQ(script.Feed(HostSighted{"b"}), "connect b\n");
+  // The server goes on, the worker has to be stopped: its flags are old.
+  EXPECT_EQ(script.ConnectedAt("b", "10.0.0.9"),
+            "persist 2 fixed\nstart a ps:0 2 v1 10.0.0.1:20000 10.0.0.9:20001\n");
+  EXPECT_EQ(script.Report("b", {Script::Task("worker:0", TaskState::kRunning)}), "stop b worker:0 v1\n");
+  EXPECT_EQ(script.Started("a", Script::Task("ps:0", TaskState::kRunning, 2)), "");
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}),
+            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.9:20001\n");
+  EXPECT_EQ(script.reconciler.record().base_generation, 1u);
+  // At the same address again: nothing.
+  EXPECT_EQ(script.Started("b", Script::Task("worker:0", TaskState::kRunning, 2)), "");
+  script.Lost("b");
+  script.Feed(HostSighted{"b"});
+  EXPECT_EQ(script.ConnectedAt("b", "10.0.0.9"), "");
 }
 
 TEST(ReconcilerTest, ALostPortMakesANewGenerationThatAvoidsIt) {

@@ -30,10 +30,17 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
     const HostId id = absl::StrFormat("h%d", i);
     desired_.hosts.push_back({id, absl::StrFormat("10.0.0.%d", i + 1), {"agent", "program"}});
     agents_[id].id = id;
+    agents_[id].address = desired_.hosts.back().data_address;
   }
+  const bool follow = Chance(0.5);
   auto add = [&](const std::string& job, int index) {
     const HostId& host = desired_.hosts[random_.NextBelow(hosts)].id;
-    desired_.tasks.push_back({absl::StrFormat("%s:%d", job, index), host, "v1", true, job == "ps"});
+    desired_.tasks.push_back({.id = absl::StrFormat("%s:%d", job, index),
+                              .host = host,
+                              .spec_hash = "v1",
+                              .needs_port = true,
+                              .ends_with_others = job == "ps",
+                              .follows_cluster = follow && Chance(0.8)});
   };
   for (int i = 0; i < servers; ++i) add("ps", i);
   for (int i = 0; i < workers; ++i) add("worker", i);
@@ -153,7 +160,7 @@ void Simulation::Execute(const Action& action) {
       if (life != life_ || wires_[host].connection != connection) return;
       if (!agent.up || !agent.reachable)
         return Feed(life, HostFailed{host, connection, Unavailable("no route to %s", host)});
-      Feed(life, HostConnected{host, connection});
+      Feed(life, HostConnected{host, connection, agent.address});
       if (life != life_) return;
       ToAgent(host, [=, this](Agent& at) {
         if (std::pair(life, connection) < std::pair(at.watcher_life, at.watcher)) return;  // late
@@ -273,6 +280,7 @@ void Simulation::Start(Agent& agent, int life, ConnectionId connection, const St
   auto answer = [&](Event event) { ToLauncher(agent.id, life, connection, std::move(event)); };
   const auto known = agent.tasks.find(start.task);
   const std::pair deployment(start.generation, start.spec_hash);
+  const bool same_spec = known != agent.tasks.end() && known->second.report.spec_hash == start.spec_hash;
   const bool repeated = known != agent.tasks.end() && known->second.report.generation == start.generation &&
                         known->second.report.spec_hash == start.spec_hash;
   if (repeated) return answer(TaskStarted{agent.id, start.request, known->second.report});
@@ -280,6 +288,20 @@ void Simulation::Start(Agent& agent, int life, ConnectionId connection, const St
     Note("start fenced off", start.task);
     return answer(RequestFailed{agent.id, start.request,
                                 FailedPrecondition("generation %d is over", start.generation)});
+  }
+  const bool goes_on = same_spec && known->second.report.generation < start.generation &&
+                       known->second.report.generation >= start.base_generation &&
+                       (Live(known->second.report) ? start.follows_cluster && !known->second.report.stopped
+                                                   : known->second.report.state == TaskState::kSucceeded);
+  if (goes_on) {
+    const bool succeeded = !Live(known->second.report);
+    Note(succeeded ? "start of what has succeeded" : "goes on", start.task);
+    invariants_.OnGoesOn(agent.id, known->second.report, start);
+    agent.minimum_generation = start.generation;
+    known->second.started.insert(deployment);
+    known->second.report.generation = start.generation;
+    Snapshot(agent);
+    return answer(TaskStarted{agent.id, start.request, known->second.report});
   }
   if (known != agent.tasks.end() &&
       (Live(known->second.report) || known->second.started.contains(deployment))) {
@@ -293,6 +315,7 @@ void Simulation::Start(Agent& agent, int life, ConnectionId connection, const St
   task.report.generation = start.generation;
   task.report.spec_hash = start.spec_hash;
   task.report.restarts = 0;
+  task.base_generation = start.base_generation;
   Spawn(agent, task);
   answer(TaskStarted{agent.id, start.request, task.report});
 }
@@ -333,18 +356,19 @@ void Simulation::RunOn(const HostId& host, const TaskId& id, int run, int64_t mi
     const int codes[] = {1, 3, 137, 139};
     return Exit(agent, task, codes[random_.NextBelow(4)]);
   }
-  const bool done = IsServer(id) ? WorkersSucceeded(task.report.generation) : milliseconds_left <= 0;
+  const bool done = IsServer(id) ? WorkersSucceeded(task.base_generation) : milliseconds_left <= 0;
   const bool never = IsServer(id) && host == "h0" && life_ % 2 == 0;  // a server that has to be stopped
   if (done && !never) return Exit(agent, task, 0);
   After(1000, [=, this] { RunOn(host, id, run, milliseconds_left - 1000); });
 }
 
-bool Simulation::WorkersSucceeded(uint64_t generation) const {
+bool Simulation::WorkersSucceeded(uint64_t base_generation) const {
   return std::all_of(desired_.tasks.begin(), desired_.tasks.end(), [&](const DesiredTask& desired) {
     const auto& tasks = agents_.at(desired.host).tasks;
     const auto found = tasks.find(desired.id);
-    return IsServer(desired.id) || (found != tasks.end() && found->second.report.generation == generation &&
-                                    found->second.report.state == TaskState::kSucceeded);
+    return IsServer(desired.id) ||
+           (found != tasks.end() && found->second.report.generation >= base_generation &&
+            found->second.report.state == TaskState::kSucceeded);
   });
 }
 
@@ -448,6 +472,15 @@ void Simulation::CutHost(const HostId& host) {
   });
 }
 
+// Its tasks live on. What was on its way to it or from it may still arrive.
+void Simulation::MoveHost(const HostId& host) {
+  agents_[host].address = absl::StrFormat("10.0.1.%d", ++moves_);
+  Note("host moves", host + " to " + agents_[host].address);
+  invariants_.OnSetback();
+  Break(host, Between(0, 3000));
+  After(Between(0, 5000), [=, this] { Feed(life_, HostSighted{host}); });
+}
+
 void Simulation::ScheduleFaults() {
   auto any_host = [this] { return desired_.hosts[random_.NextBelow(desired_.hosts.size())].id; };
   auto some = [&](double chance, const std::function<void()>& fault) {
@@ -456,6 +489,8 @@ void Simulation::ScheduleFaults() {
   for (int i = 0; i < 2; ++i) {
     some(0.15, [=, this] { CrashHost(any_host()); });
     some(0.2, [=, this] { CutHost(any_host()); });
+    some(0.2, [=, this] { MoveHost(any_host()); });
+    some(0.1, [=, this] { Feed(life_, HostSighted{any_host()}); });
     some(0.5, [=, this] { Break(any_host(), Between(0, 3000)); });  // a daemon restart looks like this
     some(0.4, [this] { KillLauncher(); });
   }

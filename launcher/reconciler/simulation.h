@@ -34,10 +34,12 @@ class Simulation {
   struct AgentTask {
     TaskReport report;
     std::set<std::pair<uint64_t, std::string>> started;  // deployments
-    int run = 0;                                         // of its process: an old one's end is ignored
+    uint64_t base_generation = 0;
+    int run = 0;  // of its process: an old one's end is ignored
   };
   struct Agent {
     HostId id;
+    std::string address;
     bool up = true;
     bool reachable = true;
     int watcher_life = 0;  // which launcher watches, on which connection
@@ -92,9 +94,10 @@ class Simulation {
   void RunOn(const HostId& host, const TaskId& task, int run, int64_t milliseconds_left);
   void Exit(Agent& agent, AgentTask& task, int exit_code);
   bool IsServer(const TaskId& task) const { return task.starts_with("ps"); }
-  bool WorkersSucceeded(uint64_t generation) const;
+  bool WorkersSucceeded(uint64_t base_generation) const;
   void CrashHost(const HostId& host);
   void CutHost(const HostId& host);
+  void MoveHost(const HostId& host);
   void ScheduleFaults();
 
   RandomStream random_;
@@ -108,6 +111,7 @@ class Simulation {
   Record record_;  // on the launcher's disk
   std::unique_ptr<Reconciler> reconciler_;
   int life_ = 0;
+  int moves_ = 0;
   std::map<HostId, Wire> wires_;
   std::map<HostId, Agent> agents_;
   TimePoint tick_at_ = TimePoint::max();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <tuple>
 
 #include "launcher/reconciler/messages.h"
 
@@ -14,11 +15,14 @@ inline bool Live(const TaskReport& report) {
          report.state == TaskState::kRestarting;
 }
 
-/// Of two reports of one task by one host: `a` was made later. Each start counts the incarnation up, and
-/// within one the states come in the order Pending, Running, Restarting, ended.
+/// Of two reports of one task by one host: `a` was made later. Each start counts the incarnation up; within
+/// one the generation may grow, and the states come in the order Pending, Running, Restarting, ended.
 inline bool Newer(const TaskReport& a, const TaskReport& b) {
-  auto rank = [](const TaskReport& report) { return Live(report) ? static_cast<int>(report.state) : 3; };
-  return a.incarnation != b.incarnation ? a.incarnation > b.incarnation : rank(a) > rank(b);
+  auto life = [](const TaskReport& report) {
+    return std::tuple(report.incarnation, report.generation,
+                      Live(report) ? static_cast<int>(report.state) : 3);
+  };
+  return life(a) > life(b);
 }
 
 inline Deployment DeploymentOf(const TaskReport& report) {

@@ -21,6 +21,9 @@ class LifecycleTest : public testing::Test {
  protected:
   using Json = nlohmann::json;
 
+  explicit LifecycleTest(LoopbackCluster::Network network = LoopbackCluster::Network::kLoopback)
+      : cluster_(3, {}, network) {}
+
   void TearDown() override {
     // No time is given: what a command has said is stopped is stopped.
     EXPECT_THAT(JobProcesses(cluster_.hosts().folder()), testing::IsEmpty());
@@ -49,8 +52,14 @@ class LifecycleTest : public testing::Test {
   }
 
   /// The exit code of a muster in the background; -1 if it does not end.
-  static int ExitCodeOf(Process& process, Duration timeout = std::chrono::seconds(60)) {
+  static int ExitCodeOf(Process& process, Duration timeout = std::chrono::seconds(180)) {
     return process.Wait(Now() + timeout).value_or(-1);
+  }
+
+  /// Of the newest job, with what came back.
+  std::filesystem::path JobFolder() {
+    const Json jobs = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
+    return cluster_.home() / "jobs" / std::string(jobs[0]["job"]);
   }
 
   std::string Path(const std::string& name) const { return cluster_.Path(name); }
@@ -123,7 +132,7 @@ class LifecycleTest : public testing::Test {
     return text;
   }
 
-  MusterCluster cluster_{3};
+  MusterCluster cluster_;
   size_t ports_left_ = 0;  // by hosts that are down when the test ends
 
  private:

@@ -16,9 +16,15 @@ namespace muster {
 
 class LoopbackCluster {
  public:
-  /// `sshd_options`: lines for all sshd_configs.
-  explicit LoopbackCluster(int hosts, const std::vector<std::string>& sshd_options = {}) {
+  enum class Network { kLoopback, kNamespaces };
+
+  /// `sshd_options`: lines for all sshd_configs. Namespaces where they cannot be made: a cluster without
+  /// hosts.
+  explicit LoopbackCluster(int hosts, const std::vector<std::string>& sshd_options = {},
+                           Network network = Network::kLoopback) {
+    if (network == Network::kNamespaces && !CanMakeNamespaces()) return;
     std::vector<std::string> arguments = {"up", folder(), std::to_string(hosts)};
+    if (network == Network::kNamespaces) arguments.push_back("--namespaces");
     for (const std::string& line : sshd_options) arguments.insert(arguments.end(), {"--option", line});
     Run(arguments);
     std::istringstream lines(Text("inventory.yaml"));
@@ -37,10 +43,26 @@ class LoopbackCluster {
   }
   ~LoopbackCluster() { Run({"down", folder()}); }
 
+  static bool CanMakeNamespaces() {
+    const auto result =
+        RunCommand({.argv = {"unshare", "--net", "--mount", "ip", "link"}}, Now() + std::chrono::seconds(10));
+    return result.ok() && result->exit_code == 0;
+  }
+
   void Kill(const std::string& host) { Run({"kill", folder(), host}); }
   void Start(const std::string& host) { Run({"start", folder(), host}); }
+  void Move(const std::string& host, const std::string& address) { Run({"move", folder(), host, address}); }
 
   std::string folder() const { return folder_.path().string() + "/cluster"; }
+  /// Of namespaces: nothing arrives from the host or at it any more, without a word to anybody.
+  void Cut(const std::string& host) { Run({"cut", folder(), host}); }
+  void Join(const std::string& host) { Run({"join", folder(), host}); }
+
+  /// An address of the hosts' network that no host has at first.
+  std::string FreeAddress(int number) const {
+    const std::string& first = targets_.front().address;
+    return first.substr(0, first.rfind('.') + 1) + std::to_string(253 - number);
+  }
   std::string HomeOf(const std::string& host) const { return folder() + "/" + host + "/home"; }
   const std::vector<SshTarget>& targets() const { return targets_; }
 

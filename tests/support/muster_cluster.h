@@ -16,8 +16,9 @@ namespace muster {
 
 class MusterCluster {
  public:
-  explicit MusterCluster(int hosts, const std::vector<std::string>& sshd_options = {})
-      : cluster_(hosts, sshd_options) {}
+  explicit MusterCluster(int hosts, const std::vector<std::string>& sshd_options = {},
+                         LoopbackCluster::Network network = LoopbackCluster::Network::kLoopback)
+      : cluster_(hosts, sshd_options, network) {}
 
   /// Runs muster to its end with the cluster's keys and this object's home; `arguments` as typed after
   /// `muster`.

@@ -30,6 +30,18 @@ class NetworkHosts {
   /// Nothing arrives from it or at it any more, without a word to anybody.
   void Cut(int host) { EXPECT_TRUE(hosts_->SetLink(host, false).ok()); }
   void Mend(int host) { EXPECT_TRUE(hosts_->SetLink(host, true).ok()); }
+  /// Another address, free now, instead of the one it had: both in the hosts' network. Nobody is told, but
+  /// that neighbours forget whose addresses were whose, as a switch and DHCP clients take care of.
+  void Readdress(int host, const std::string& before, const std::string& after) {
+    const NetworkNamespace& network = hosts_->network(host);
+    EXPECT_TRUE(network.Ip({"address", "del", before + "/24", "dev", "eth0"}).ok());
+    EXPECT_TRUE(network.Ip({"address", "add", after + "/24", "dev", "eth0"}).ok());
+    for (int i = 0; i < hosts_->count(); ++i)
+      EXPECT_TRUE(hosts_->network(i).Ip({"neighbour", "flush", "dev", "eth0"}).ok());
+  }
+  /// An address of no host.
+  std::string FreeAddress() { return "10.99.0." + std::to_string(next_free_++); }
+
   /// The same between two of them alone.
   void Part(int host, int other) { Route("add", host, other); }
   void Join(int host, int other) { Route("del", host, other); }
@@ -41,6 +53,7 @@ class NetworkHosts {
   }
 
   TemporaryDirectory folder_;
+  int next_free_ = 150;
   absl::Status status_;
   std::unique_ptr<VirtualHosts> hosts_;
 };

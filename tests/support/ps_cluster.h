@@ -98,6 +98,7 @@ class Cluster {
                                 .tls = Identity({Role::kPs, index}),
                                 .transport = transport,
                                 .push_budget_bytes = push_budget_bytes,
+                                .part_bytes = part_bytes,
                                 .checkpoint_dir = checkpoint_every > 0 ? CheckpointsOf(index).string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
                                 .checkpoint_buddy = checkpoint_buddy,
@@ -200,6 +201,8 @@ class Cluster {
   bool replicated = false;
   Transport transport = Transport::kTcp;
   int64_t push_budget_bytes = 20 << 20;
+  std::optional<int64_t> part_bytes;
+  mutable std::atomic<uint64_t> floats_early = 0;  // to workers of TrainRank that have ended
   Duration worker_lease = std::chrono::seconds(60);
   Duration server_timeout = std::chrono::seconds(60);
   std::vector<std::unique_ptr<ParameterServer>> servers;
@@ -337,7 +340,9 @@ inline absl::StatusOr<std::vector<float>> TrainRank(const Cluster& cluster, int 
   ParameterServerClient client(cluster.ClientOptions(rank));
   while (true) {
     auto result = TrainRankOnce(cluster, client, rank, steps, await_others, before_step);
-    if (!IsGoneBack(result.status())) return result;
+    if (IsGoneBack(result.status())) continue;
+    cluster.floats_early += client.floats_early();
+    return result;
   }
 }
 

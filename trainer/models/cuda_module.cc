@@ -7,6 +7,9 @@
 #include "trainer/models/cuda_model.h"
 #include "trainer/models/cuda_training.h"
 #include "trainer/models/device.h"
+#if defined(MUSTER_NCCL)
+#include "collective/nccl.h"
+#endif
 
 namespace muster {
 namespace {
@@ -28,6 +31,14 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<DeviceTraining>> MakeTraining(
       ModelPlan plan, const TrainTestData& data, const DeviceTrainingOptions& options) override {
     return MakeCudaTraining(index_, std::move(plan), data, options);
+  }
+
+  absl::StatusOr<std::unique_ptr<GpuCollectives>> MakeCollectives() override {
+#if defined(MUSTER_NCCL)
+    return MakeNccl(index_);
+#else
+    return FailedPrecondition("this program was built without NCCL");
+#endif
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "collective/gpu_collectives.h"
 #include "kernels/cuda/math.h"
 #include "kernels/optimizer.h"
 #include "trainer/data/dataset.h"
@@ -88,6 +89,10 @@ class Device {
   /// batch larger than the training set, shifted images that are not kept as bytes.
   virtual absl::StatusOr<std::unique_ptr<DeviceTraining>> MakeTraining(
       ModelPlan plan, const TrainTestData& data, const DeviceTrainingOptions& options) = 0;
+
+  /// How this device takes part in sums of several. FailedPrecondition: it cannot, or what it needs for that
+  /// is missing on this host; the text says what.
+  virtual absl::StatusOr<std::unique_ptr<GpuCollectives>> MakeCollectives() = 0;
 };
 
 /// What the module exports. It shares C++ types with the program, so both must come from one build: the first
@@ -102,7 +107,7 @@ struct CudaModule {
 };
 
 /// To be increased whenever anything here or in what it includes changes.
-inline constexpr uint32_t kCudaModuleAbi = 2;
+inline constexpr uint32_t kCudaModuleAbi = 3;
 
 inline constexpr const char* kCudaModuleFile = "libmuster_cuda.so";
 inline constexpr const char* kCudaModuleSymbol = "muster_cuda_module";

@@ -1,0 +1,91 @@
+// ClusterView: where the tasks of a job are now, as one of them knows it. Hosts change their addresses while
+// tasks run; who the tasks are, and how many, stays.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "cluster/cluster_file.h"
+#include "cluster/cluster_spec.h"
+
+namespace muster {
+
+/// Any thread.
+class ClusterView {
+ public:
+  using Callback = std::function<void()>;
+
+  /// As long as it lives, the callback is called; once the destructor has returned, it does not run any more.
+  /// So whatever the destructor's thread holds, no callback may wait for.
+  class Watch {
+   public:
+    Watch() = default;
+    Watch(Watch&& other) noexcept : view_(std::exchange(other.view_, nullptr)), place_(other.place_) {}
+    Watch& operator=(Watch&&) = delete;
+    ~Watch() {
+      if (view_ != nullptr) view_->Forget(place_);
+    }
+
+   private:
+    friend class ClusterView;
+    using Place = std::list<Callback>::iterator;
+    Watch(const ClusterView* view, Place place) : view_(view), place_(place) {}
+    const ClusterView* view_ = nullptr;
+    Place place_;
+  };
+
+  /// `own`: the task that looks. What `cluster` says holds until the first Update, of any generation.
+  ClusterView(ClusterSpec cluster, TaskId own) : own_(own), cluster_(std::move(cluster)) {}
+
+  TaskId own() const { return own_; }
+  ClusterSpec cluster() const;
+  std::string Address(TaskId task) const;
+
+  /// Grows with each change of an address; 0 at first.
+  uint64_t version() const { return version_; }
+
+  /// True: some address is another one now, and all callbacks have returned. False: none is, or the
+  /// generation is not above that of the last Update. FailedPrecondition: it has another number of tasks.
+  absl::StatusOr<bool> Update(const ClusterFile& file);
+
+  /// Calls `on_change` after each change, on the thread of Update, which may neither watch nor update.
+  [[nodiscard]] Watch OnChange(Callback on_change) const;
+
+ private:
+  void Forget(Watch::Place place) const;
+
+  const TaskId own_;
+  std::atomic<uint64_t> version_ = 0;
+  mutable std::mutex mutex_;  // guards the following
+  ClusterSpec cluster_;
+  std::optional<uint64_t> generation_;
+  mutable std::mutex callbacks_mutex_;  // held while they run; before the other one
+  mutable std::list<Callback> callbacks_;
+};
+
+/// The address of a task, and of the task that asks, at a moment: a connection between them lasts no longer
+/// than both.
+class Whereabouts {
+ public:
+  Whereabouts(const ClusterView& view, TaskId other)
+      : other_(other), own_address_(view.Address(view.own())), address_(view.Address(other)) {}
+  const std::string& address() const { return address_; }
+  bool HaveChanged(const ClusterView& view) const {
+    return view.Address(other_) != address_ || view.Address(view.own()) != own_address_;
+  }
+
+ private:
+  TaskId other_;
+  std::string own_address_;
+  std::string address_;
+};
+
+}  // namespace muster

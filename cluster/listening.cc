@@ -1,0 +1,97 @@
+#include "cluster/listening.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "base/logging.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kLookEvery = std::chrono::milliseconds(100);
+constexpr Duration kLong = std::chrono::hours(1);
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& address) {
+  const std::string host = HostOfAddress(address), port = address.substr(address.rfind(':') + 1);
+  const addrinfo hints{.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+  addrinfo* list = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &list); error != 0) {
+    return Unavailable("%s: %s", address, ::gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(list, ::freeaddrinfo);
+  UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (!fd.valid() || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      ::bind(fd.get(), list->ai_addr, list->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    const int error = errno;
+    if (error == EADDRINUSE) {
+      return AlreadyExists("cannot listen on %s: another process has the port", address);
+    }
+    return ErrnoError(error, "listening at " + address);
+  }
+  return fd;
+}
+
+std::string ListeningAddress(const std::string& address, const std::string& bind_host) {
+  return bind_host.empty() ? address : bind_host + address.substr(address.rfind(':'));
+}
+
+void AwaitOwnAddress(const ClusterView& view, const std::string& bind_host, Duration timeout) {
+  const TimePoint deadline = Now() + timeout;
+  std::string said;
+  while (bind_host.empty() && Now() < deadline) {
+    const std::string address = view.Address(view.own());
+    const absl::Status status = ListenTcp(address.substr(0, address.rfind(':')) + ":0").status();
+    if (status.ok()) return;
+    if (std::exchange(said, address) != address) {
+      spdlog::warn("{}; waiting for the address, or for another one", std::string(status.message()));
+    }
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
+ListenerFollower::ListenerFollower(const ClusterView* view, std::string bind_host, const std::string& address,
+                                   Listen listen)
+    : view_(view),
+      bind_host_(std::move(bind_host)),
+      listen_(std::move(listen)),
+      addresses_({address}),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+void ListenerFollower::Run(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  const ClusterView::Watch watch = view_->OnChange([&] {
+    const std::lock_guard lock(mutex);
+    changed.notify_all();
+  });
+  std::string failed;  // where
+  std::unique_lock lock(mutex);
+  while (!stop.stop_requested()) {
+    const uint64_t version = view_->version();
+    const std::string address = ListeningAddress(view_->Address(view_->own()), bind_host_);
+    if (!addresses_.contains(address)) {
+      lock.unlock();
+      const absl::Status status = listen_(address);
+      lock.lock();
+      if (status.ok()) {
+        addresses_.insert(address);
+        spdlog::info("listens on {} as well: the address of this task has changed", address);
+      } else if (std::exchange(failed, address) != address) {
+        spdlog::warn("{}; trying again", std::string(status.message()));
+      }
+    }
+    const bool is_there = addresses_.contains(address);
+    changed.wait_for(lock, stop, is_there ? kLong : kLookEvery,
+                     [&] { return is_there && view_->version() != version; });
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,360 @@
+#include "collective/fake_nccl.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collective/collective.h"
+#include "collective/nccl_library.h"
+
+namespace muster {
+namespace {
+
+std::atomic<int> failing_rank = -1;
+std::atomic<ncclResult_t> failure = ncclSuccess;
+std::atomic<int> communicators = 0;
+
+// Work in order, on a thread of its own.
+class FakeStream {
+ public:
+  void Enqueue(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+    has_work_.notify_one();
+  }
+
+ private:
+  void Run(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      has_work_.wait(lock, stop, [&] { return !queue_.empty(); });
+      if (queue_.empty()) return;
+      const auto work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any has_work_;
+  std::deque<std::function<void()>> queue_;
+  std::jthread thread_{[this](const std::stop_token& stop) { Run(stop); }};
+};
+
+struct FakeEvent {
+  std::atomic<int> pending = 0;
+};
+
+struct Part {
+  Operation::Kind kind = Operation::Kind::kBarrier;
+  const void* from = nullptr;
+  void* to = nullptr;
+  size_t bytes = 0;
+  int root = 0;
+};
+
+// The ranks of one id.
+class Meeting {
+ public:
+  void Come(int size) {
+    size_ = size;
+    ++come_;
+  }
+  bool is_complete() const { return come_ == size_; }
+  void Leave() { ++left_; }
+  bool have_all_left() const { return left_ == size_; }
+
+  // The last to come does it for all. Until then, or as long as nobody has aborted.
+  void Do(int rank, const Part& part, const std::atomic<bool>& is_aborted) {
+    std::unique_lock lock(mutex_);
+    parts_[rank] = part;
+    const uint64_t round = round_;
+    if (static_cast<int>(parts_.size()) == size_) {
+      DoForAll();
+      parts_.clear();
+      ++round_;
+      has_changed_.notify_all();
+      return;
+    }
+    while (round_ == round && !is_aborted) has_changed_.wait_for(lock, std::chrono::milliseconds(1));
+    if (round_ == round) parts_.erase(rank);
+  }
+
+ private:
+  void DoForAll() {
+    const Part& first = parts_.begin()->second;
+    for (const auto& [rank, part] : parts_) {
+      MUSTER_CHECK(part.kind == first.kind && part.bytes == first.bytes && part.root == first.root);
+    }
+    std::vector<std::byte> result(first.bytes);
+    if (first.kind == Operation::Kind::kAllReduce) {
+      for (const auto& [rank, part] : parts_) {
+        auto* const sum = reinterpret_cast<float*>(result.data());
+        const auto* const values = static_cast<const float*>(part.from);
+        for (size_t i = 0; i < part.bytes / sizeof(float); ++i)
+          sum[i] = rank == 0 ? values[i] : sum[i] + values[i];
+      }
+    } else if (first.kind == Operation::Kind::kBroadcast) {
+      std::memcpy(result.data(), parts_.at(first.root).from, first.bytes);
+    } else {
+      result.resize(first.bytes * size_);
+      for (const auto& [rank, part] : parts_) {
+        std::memcpy(result.data() + rank * part.bytes, part.from, part.bytes);
+      }
+    }
+    for (const auto& [rank, part] : parts_) std::memcpy(part.to, result.data(), result.size());
+  }
+
+  std::atomic<int> size_ = -1, come_ = 0, left_ = 0;
+  std::mutex mutex_;
+  std::condition_variable has_changed_;
+  std::map<int, Part> parts_;  // by rank
+  uint64_t round_ = 0;
+};
+
+std::shared_ptr<Meeting> MeetingOf(const ncclUniqueId& id) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<Meeting>> meetings;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<Meeting>& known = meetings[std::string(id.internal, sizeof(id.internal))];
+  std::shared_ptr<Meeting> meeting = known.lock();
+  if (meeting == nullptr) known = meeting = std::make_shared<Meeting>();
+  return meeting;
+}
+
+}  // namespace
+}  // namespace muster
+
+struct ncclComm {
+  std::shared_ptr<muster::Meeting> meeting;
+  int rank = 0;
+  std::shared_ptr<std::atomic<bool>> is_aborted = std::make_shared<std::atomic<bool>>(false);
+  enum class State { kMeeting, kReady, kEnqueuing, kFinalizing } state = State::kMeeting;
+  ncclResult_t result = ncclSuccess;  // of what was enqueued last
+};
+
+namespace muster {
+namespace {
+
+using State = ncclComm::State;
+
+ncclResult_t GetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+ncclResult_t GetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> next = 1;
+  *id = {};
+  const int number = next++;
+  std::memcpy(id->internal, &number, sizeof(number));
+  return ncclSuccess;
+}
+
+ncclResult_t CommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  MUSTER_CHECK(config->blocking == 0);
+  *comm = new ncclComm{.meeting = MeetingOf(id), .rank = rank};
+  (*comm)->meeting->Come(size);
+  ++communicators;
+  return ncclInProgress;
+}
+
+// What has begun is done at the first question, so that none is left out.
+ncclResult_t CommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  const bool is_done = comm->state == State::kMeeting      ? comm->meeting->is_complete()
+                       : comm->state == State::kFinalizing ? comm->meeting->have_all_left()
+                                                           : true;
+  if (is_done && comm->state != State::kFinalizing) comm->state = State::kReady;
+  *result = is_done ? comm->result : ncclInProgress;
+  return ncclSuccess;
+}
+
+ncclResult_t CommFinalize(ncclComm_t comm) {
+  MUSTER_CHECK(comm->state == State::kReady);
+  comm->state = State::kFinalizing;
+  comm->meeting->Leave();
+  return ncclInProgress;
+}
+
+ncclResult_t CommDestroy(ncclComm_t comm) {
+  MUSTER_CHECK(comm->state == State::kFinalizing && comm->meeting->have_all_left());
+  delete comm;
+  --communicators;
+  return ncclSuccess;
+}
+
+ncclResult_t CommAbort(ncclComm_t comm) {
+  *comm->is_aborted = true;
+  delete comm;
+  --communicators;
+  return ncclSuccess;
+}
+
+const char* GetErrorString(ncclResult_t) { return "made up"; }
+const char* GetLastError(ncclComm_t) { return "by a test"; }
+
+ncclResult_t Begin(ncclComm_t comm, cudaStream_t stream, const Part& part) {
+  if (comm->state != State::kReady) return ncclInvalidArgument;  // as the real one's "before previous ..."
+  comm->state = State::kEnqueuing;
+  if (comm->rank == failing_rank) comm->result = failure;
+  if (comm->result != ncclSuccess) return ncclInProgress;
+  reinterpret_cast<FakeStream*>(stream)->Enqueue([meeting = comm->meeting, rank = comm->rank,
+                                                  is_aborted = comm->is_aborted,
+                                                  part] { meeting->Do(rank, part, *is_aborted); });
+  return ncclInProgress;
+}
+
+ncclResult_t AllReduceFloats(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                             ncclComm_t comm, cudaStream_t stream) {
+  MUSTER_CHECK(type == ncclFloat32 && op == ncclSum);
+  return Begin(comm, stream, {Operation::Kind::kAllReduce, from, to, count * sizeof(float)});
+}
+
+ncclResult_t BroadcastBytes(const void* from, void* to, size_t count, ncclDataType_t type, int root,
+                            ncclComm_t comm, cudaStream_t stream) {
+  MUSTER_CHECK(type == ncclUint8);
+  return Begin(comm, stream, {Operation::Kind::kBroadcast, from, to, count, root});
+}
+
+ncclResult_t AllGatherBytes(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                            cudaStream_t stream) {
+  MUSTER_CHECK(type == ncclUint8);
+  return Begin(comm, stream, {Operation::Kind::kAllGather, from, to, count});
+}
+
+FakeStream* Of(cudaStream_t stream) { return reinterpret_cast<FakeStream*>(stream); }
+FakeEvent* Of(cudaEvent_t event) { return reinterpret_cast<FakeEvent*>(event); }
+
+// Where the GPUs' memory lies.
+std::mutex memory_mutex;
+std::map<const std::byte*, size_t> device_memory;
+
+}  // namespace
+
+void FailFakeNccl(int rank, ncclResult_t result) {
+  failing_rank = result == ncclSuccess ? -1 : rank;
+  failure = result;
+}
+
+int FakeCommunicators() { return communicators; }
+
+absl::StatusOr<NcclLibrary> LoadNccl(const std::string&) {
+  return NcclLibrary{.get_version = GetVersion,
+                     .get_unique_id = GetUniqueId,
+                     .comm_init_rank_config = CommInitRankConfig,
+                     .comm_get_async_error = CommGetAsyncError,
+                     .comm_finalize = CommFinalize,
+                     .comm_destroy = CommDestroy,
+                     .comm_abort = CommAbort,
+                     .get_error_string = GetErrorString,
+                     .get_last_error = GetLastError,
+                     .all_reduce = AllReduceFloats,
+                     .broadcast = BroadcastBytes,
+                     .all_gather = AllGatherBytes};
+}
+
+}  // namespace muster
+
+using muster::FakeEvent;
+using muster::FakeStream;
+using muster::Of;
+
+extern "C" {
+
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
+const char* cudaGetErrorString(cudaError_t) { return "made up"; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = muster::kFakeGpus;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return device < muster::kFakeGpus ? cudaSuccess : cudaErrorInvalidDevice;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
+  std::snprintf(text, size, "0000:%02x:00.0", device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  const std::lock_guard lock(muster::memory_mutex);
+  muster::device_memory[static_cast<std::byte*>(*memory)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  const std::lock_guard lock(muster::memory_mutex);
+  muster::device_memory.erase(static_cast<std::byte*>(memory));
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+  *memory = std::malloc(bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  const std::lock_guard lock(muster::memory_mutex);
+  const auto* const at = static_cast<const std::byte*>(memory);
+  auto next = muster::device_memory.upper_bound(at);
+  const bool is_device = next != muster::device_memory.begin() && at < (--next)->first + next->second;
+  attributes->type = is_device ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  attributes->device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(new FakeStream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete Of(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  Of(stream)->Enqueue([=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = reinterpret_cast<cudaEvent_t>(new FakeEvent);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete Of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  ++Of(event)->pending;
+  Of(stream)->Enqueue([event] { --Of(event)->pending; });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return Of(event)->pending == 0 ? cudaSuccess : cudaErrorNotReady;
+}
+
+// What kernels/cuda/runtime.cc has beside.
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaErrorNotSupported; }
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { return cudaErrorNotSupported; }
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaErrorNotSupported; }
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
+  return cudaErrorNotSupported;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaErrorNotSupported; }
+}

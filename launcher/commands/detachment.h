@@ -1,0 +1,34 @@
+// Detachment: a command that begins in the foreground and goes on in the background, as `ssh -f` does.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "base/file.h"
+#include "base/status.h"
+
+namespace muster {
+
+class Detachment {
+ public:
+  /// Forks; there must be no other thread yet. Returns in the child. In the parent, null, once the child has
+  /// detached, with *exit_code 0, or has ended before, with its own. Until then interrupts are the parent's
+  /// to take, which hands each to the child once; and the child does not outlive it.
+  static absl::StatusOr<std::unique_ptr<Detachment>> Fork(int* exit_code);
+
+  /// Where both outputs go from Detach on. Fails as the kernel says, with the path.
+  absl::Status OpenLog(const std::filesystem::path& path);
+
+  /// From now on this process belongs to no terminal, and to no session but its own, and SIGTERM ends it at
+  /// once. Then calls `detached`, and lets the parent end, with 0. Nothing of that if it has been
+  /// interrupted: what it does then is for the parent's exit status. Once, after OpenLog. Any thread.
+  void Detach(const std::function<void()>& detached);
+
+ private:
+  explicit Detachment(UniqueFd parent) : parent_(std::move(parent)) {}
+  UniqueFd parent_;  // of a pipe: a byte says that this process has detached
+  UniqueFd log_;
+};
+
+}  // namespace muster

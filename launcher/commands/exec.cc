@@ -1,0 +1,163 @@
+// exec: a command on many hosts at once.
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "base/stdout.h"
+#include "launcher/commands/context.h"
+#include "launcher/fleet.h"
+#include "launcher/plan.h"
+#include "launcher/shell_quote.h"
+#include "launcher/terminal.h"
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr Duration kNoTimeout = std::chrono::hours(24 * 365);  // a lost connection ends it, as everywhere
+constexpr size_t kMostKept = size_t{64} << 20;                 // of a host's output, for JSON
+
+struct HostRun {
+  int exit_code = 0;
+  std::string stdout_text;  // only for JSON
+  std::string stderr_tail;
+  double seconds = 0;  // with the connection
+};
+
+absl::StatusOr<std::string> CommandLineOf(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    if (word.find('\n') != std::string::npos) {
+      return InvalidArgument("exec: a word holds a line break, which login shells do not quote alike");
+    }
+    line += (line.empty() ? "" : " ") + QuoteWord(word);
+  }
+  return words.size() == 1 ? words[0] : line;
+}
+
+absl::StatusOr<std::vector<record::Host>> ChosenHosts(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
+  std::vector<record::Host> hosts = AllHosts(inventory);
+  const std::vector<std::string>& wanted = context.flags().hosts;
+  if (wanted.empty()) return hosts;
+  for (const std::string& name : wanted) {
+    const bool is_known = std::any_of(hosts.begin(), hosts.end(),
+                                      [&](const record::Host& host) { return host.name() == name; });
+    if (!is_known) return InvalidArgument("the inventory has no host '%s'", name);
+  }
+  std::erase_if(hosts, [&](const record::Host& host) {
+    return std::find(wanted.begin(), wanted.end(), host.name()) == wanted.end();
+  });
+  return hosts;
+}
+
+// Lines of all hosts, each with its host's name.
+class Output {
+ public:
+  explicit Output(OutputFormat format) : format_(format) {}
+
+  absl::Status Take(const std::string& host, const std::string& bytes, HostRun& run) {
+    if (format_ == OutputFormat::kJson) {
+      run.stdout_text += bytes;
+      return run.stdout_text.size() <= kMostKept
+                 ? absl::OkStatus()
+                 : InvalidArgument("%s: more than %d bytes of output", host, kMostKept);
+    }
+    const std::lock_guard lock(mutex_);
+    printer_.Print(host, "", bytes);
+    return absl::OkStatus();
+  }
+  void Flush(const std::string& host) {
+    const std::lock_guard lock(mutex_);
+    printer_.Flush(host, "");
+  }
+
+ private:
+  const OutputFormat format_;
+  std::mutex mutex_;
+  LogPrinter printer_{/*prefix=*/true};
+};
+
+absl::Status RunOn(const record::Host& host, const CommandContext& context, const std::string& command,
+                   Output& output, HostRun& run) {
+  const auto transport = OpenTransport(host, context.connect_options(), Now() + context.connect_timeout());
+  if (!transport.ok()) return transport.status();
+  const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
+  const auto result =
+      RunOnHost(**transport, command, "", Now() + timeout.value_or(kNoTimeout),
+                [&](std::string_view bytes) { return output.Take(host.name(), std::string(bytes), run); });
+  if (absl::IsDeadlineExceeded(result.status())) {
+    return DeadlineExceeded("%s: the command has not ended within %s, and may go on there", host.name(),
+                            FormatAge(timeout.value_or(kNoTimeout)));
+  }
+  if (!result.ok()) return result.status();
+  run.exit_code = result->exit_code;
+  run.stderr_tail = result->stderr_tail;
+  return absl::OkStatus();
+}
+
+void ReportText(const record::Host& host, const absl::Status& status, const HostRun& run) {
+  size_t begin = 0;
+  while (begin < run.stderr_tail.size()) {
+    const size_t end = std::min(run.stderr_tail.find('\n', begin), run.stderr_tail.size());
+    std::fprintf(stderr, "[%s] %s\n", host.name().c_str(),
+                 run.stderr_tail.substr(begin, end - begin).c_str());
+    begin = end + 1;
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  } else if (run.exit_code != 0) {
+    std::fprintf(stderr, "%s: exited with code %d\n", host.name().c_str(), run.exit_code);
+  }
+}
+
+Json ReportJson(const record::Host& host, const absl::Status& status, const HostRun& run) {
+  Json json = {{"host", host.name()}, {"exit_code", nullptr}, {"error", nullptr}};
+  if (status.ok()) {
+    json["exit_code"] = run.exit_code;
+  } else {
+    json["error"] = std::string(status.message());
+  }
+  json["stdout"] = run.stdout_text;
+  json["stderr"] = run.stderr_tail;
+  json["seconds"] = run.seconds;
+  return json;
+}
+
+}  // namespace
+
+absl::StatusOr<int> ExecCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string command, CommandLineOf(context.flags().words));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<record::Host> hosts, ChosenHosts(context));
+  Output output(context.flags().format);
+  std::vector<HostRun> runs(hosts.size());
+  const std::vector<absl::Status> statuses = OnEachHost(hosts.size(), [&](size_t i) {
+    const TimePoint start = Now();
+    const absl::Status status = RunOn(hosts[i], context, command, output, runs[i]);
+    runs[i].seconds = ToSeconds(Now() - start);
+    output.Flush(hosts[i].name());
+    return status;
+  });
+  Json all = Json::array();
+  int exit_code = 0;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    if (context.flags().format == OutputFormat::kJson) {
+      all.push_back(ReportJson(hosts[i], statuses[i], runs[i]));
+    } else {
+      ReportText(hosts[i], statuses[i], runs[i]);
+    }
+    if (exit_code == 0) exit_code = runs[i].exit_code;
+  }
+  if (context.flags().format == OutputFormat::kJson) {
+    PrintToStdout(all.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  const absl::Status failure = FirstFailure(statuses);
+  if (!failure.ok()) return absl::Status(failure.code(), "the command did not run to its end on every host");
+  return exit_code;
+}
+
+}  // namespace muster

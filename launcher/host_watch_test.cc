@@ -1,0 +1,158 @@
+#include "launcher/host_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <condition_variable>
+#include <deque>
+
+#include "launcher/host_search.h"
+#include "tests/support/loopback_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+// What a watch says, for the thread of a test.
+class Heard {
+ public:
+  void Add(HostSighting sighting) {
+    const std::lock_guard lock(mutex_);
+    sightings_.push_back(std::move(sighting));
+    changed_.notify_all();
+  }
+  void AddWarning(std::string text) {
+    const std::lock_guard lock(mutex_);
+    warnings_.push_back(std::move(text));
+    changed_.notify_all();
+  }
+  std::optional<HostSighting> Next() { return Take(sightings_); }
+  std::optional<std::string> NextWarning() { return Take(warnings_); }
+
+ private:
+  template <typename T>
+  std::optional<T> Take(std::deque<T>& queue) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::seconds(30), [&] { return !queue.empty(); }))
+      return std::nullopt;
+    T first = std::move(queue.front());
+    queue.pop_front();
+    return first;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<HostSighting> sightings_;
+  std::deque<std::string> warnings_;
+};
+
+class HostWatchTest : public testing::Test {
+ protected:
+  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
+  void Write(const std::string& name, const std::string& text) {
+    ASSERT_TRUE(WriteFileAtomically(Path(name), text).ok());
+  }
+  static record::Host HostAt(const std::string& name, const std::string& address, uint32_t port = 22) {
+    record::Host host;
+    host.set_name(name);
+    host.set_ssh_address(address);
+    host.set_ssh_port(port);
+    return host;
+  }
+  HostWatchOptions Options(std::vector<record::Host> hosts, const std::filesystem::path& known_hosts = {}) {
+    return {.inventory = Path("inventory.yaml"),
+            .home = "/nowhere",
+            .known_hosts = known_hosts,
+            .hosts = std::move(hosts),
+            .sighted = [this](HostSighting sighting) { heard_.Add(std::move(sighting)); },
+            .warn = [this](std::string text) { heard_.AddWarning(std::move(text)); }};
+  }
+
+  const TemporaryDirectory folder_;
+  Heard heard_;
+};
+
+TEST_F(HostWatchTest, AnInventoryThatChangesSaysWhereItsHostsAre) {
+  Write("inventory.yaml", "hosts:\n  a: {ssh: 10.0.0.1}\n  b: {ssh: 10.0.0.2}\n");
+  // b has been edited since the job was planned.
+  HostWatch watch(Options({HostAt("a", "10.0.0.1"), HostAt("b", "10.0.0.3")}));
+  const auto edited = heard_.Next();
+  ASSERT_TRUE(edited.has_value());
+  EXPECT_EQ(edited->host, "b");
+  EXPECT_EQ(edited->ssh_address, "10.0.0.2");
+
+  Write("inventory.yaml", "hosts: [\n");
+  EXPECT_THAT(heard_.NextWarning().value_or(""), HasSubstr("inventory.yaml:"));
+
+  Write(
+      "inventory.yaml",
+      "hosts:\n  a: {ssh: \"10.0.0.9:2222\", data: 10.1.0.9}\n  b: {ssh: 10.0.0.2}\n  c: {ssh: 10.0.0.5}\n");
+  const auto moved = heard_.Next();
+  ASSERT_TRUE(moved.has_value());
+  EXPECT_EQ(moved->host, "a");
+  EXPECT_EQ(moved->ssh_address, "10.0.0.9");
+  EXPECT_EQ(moved->ssh_port, 2222);
+  EXPECT_EQ(moved->data_address, "10.1.0.9");
+}
+
+TEST_F(HostWatchTest, ADiscoveryCommandIsAskedAgainAndAgain) {
+  Write("addresses", "a 10.0.0.1\n");
+  Write("inventory.yaml", "hosts: {a: {ssh: 10.0.0.1}}\ndiscover: {command: cat addresses, every: 200ms}\n");
+  HostWatch watch(Options({HostAt("a", "10.0.0.1")}));
+  EXPECT_EQ(heard_.Next().value_or(HostSighting{}).ssh_address, "10.0.0.1");
+  Write("addresses", "# where they are\n\na 10.0.0.7:2022\nunknown 10.0.0.8\n");
+  const auto moved = heard_.Next();
+  ASSERT_TRUE(moved.has_value());
+  EXPECT_EQ(moved->ssh_address, "10.0.0.7");
+  EXPECT_EQ(moved->ssh_port, 2022);
+  Write("addresses", "a\n");
+  EXPECT_THAT(heard_.NextWarning().value_or(""),
+              HasSubstr("line 1 of what it printed is not `NAME ADDRESS`: a"));
+  ASSERT_EQ(::unlink(Path("addresses").c_str()), 0);
+  EXPECT_THAT(heard_.NextWarning().value_or(""), HasSubstr("ended with exit code 1: cat: "));
+}
+
+TEST_F(HostWatchTest, AMissingHostIsFoundByItsKey) {
+  LoopbackCluster cluster(3);
+  const SshTarget& wanted = cluster.targets()[1];
+  const std::string network = wanted.address.substr(0, wanted.address.rfind('.')) + ".0/24";
+  Write("inventory.yaml", "hosts: {host-2: {ssh: \"10.255.255.1:" + std::to_string(wanted.port) +
+                              "\"}}\nsearch: [" + network + "]\n");
+  HostWatch watch(
+      Options({HostAt("host-2", "10.255.255.1", wanted.port), HostAt("host-9", "10.255.255.2", 22)},
+              cluster.options().known_hosts));
+  watch.SetMissing({"host-2", "host-9"});
+  const auto sighting = heard_.Next();
+  ASSERT_TRUE(sighting.has_value());
+  EXPECT_EQ(sighting->host, "host-2");
+  EXPECT_EQ(sighting->ssh_address, wanted.address);
+  EXPECT_EQ(sighting->ssh_port, wanted.port);
+}
+
+TEST(SearchForHosts, CanBeGivenUp) {
+  const UniqueFd cancel(::eventfd(1, EFD_CLOEXEC));  // it is given up before it begins
+  const std::vector<std::string> addresses = AddressesIn({"198.18.0.0", 24});  // that swallow what is sent
+  const absl::Status status =
+      SearchForHosts(addresses, {{.name = "host-1", .keys = {{"ssh-ed25519", "AAAA"}}}}, cancel.get(),
+                     [](const std::string& host, const std::string&) { ADD_FAILURE() << host; });
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST(ParseDiscovered, TakesANameAndAnAddressALine) {
+  const auto places = ParseDiscovered("a 10.0.0.1\n  b  [fe80::1]:2222  # in the cellar\n\n# c 10.0.0.3\n");
+  ASSERT_TRUE(places.ok()) << places.status();
+  EXPECT_THAT(*places,
+              ElementsAre(Pair("a", Endpoint{"", "10.0.0.1", 0}), Pair("b", Endpoint{"", "fe80::1", 2222})));
+  EXPECT_THAT(*ParseDiscovered(""), IsEmpty());
+  for (const std::string text : {"a", "a 10.0.0.1 10.0.0.2", "a 10.0.0.1:99999", "a [::1"}) {
+    EXPECT_EQ(ParseDiscovered(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+}  // namespace
+}  // namespace muster

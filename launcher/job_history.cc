@@ -1,0 +1,153 @@
+#include "launcher/job_history.h"
+
+#include <absl/strings/str_split.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+namespace muster {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool HasEnded(reconcile::TaskState state) {
+  return state == reconcile::TaskState::kRestarting || state == reconcile::TaskState::kSucceeded ||
+         state == reconcile::TaskState::kFailed;
+}
+
+std::optional<JobEvent> ParseJobEvent(const std::string& line) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  JobEvent event;
+  try {
+    event = {.time_micros = json.at("time_micros").get<int64_t>(),
+             .host = json.value("host", ""),
+             .task = json.value("task", ""),
+             .what = json.at("what").get<std::string>(),
+             .incarnation = json.value("incarnation", uint32_t{0}),
+             .is_end = json.value("end", false)};
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+  return event;
+}
+
+}  // namespace
+
+JobHistory::JobHistory(const std::vector<JobEvent>& known) {
+  for (const JobEvent& event : known) {
+    if (!event.task.empty()) known_.insert({event.task, event.host, event.incarnation, event.is_end});
+  }
+}
+
+std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t now_micros) {
+  std::vector<JobEvent> events;
+  for (const reconcile::HostView& host : view.hosts) AddHost(host, now_micros, events);
+  const auto add = [&](const std::string& what) {
+    events.push_back({.time_micros = now_micros, .what = what});
+  };
+  if (phase_ != view.phase) {
+    if (view.phase == reconcile::Phase::kRunning) {
+      add(absl::StrFormat("all hosts are ready: tasks start, generation %d", view.generation));
+    }
+    if (view.phase == reconcile::Phase::kEnding && view.ending->result != reconcile::Result::kSucceeded) {
+      add("stopping the job: " + view.ending->message);
+    }
+  }
+  for (const reconcile::TaskView& task : view.tasks) AddTask(task, events);
+  if (phase_ != view.phase && view.phase == reconcile::Phase::kFinished) {
+    add("the job has ended: " + view.ending->message);
+  }
+  phase_ = view.phase;
+  generation_ = view.generation;
+  return events;
+}
+
+void JobHistory::AddHost(const reconcile::HostView& host, int64_t now_micros, std::vector<JobEvent>& events) {
+  const auto add = [&](const std::string& what) {
+    events.push_back({.time_micros = now_micros, .host = host.host, .what = what});
+  };
+  std::string& address = addresses_[host.host];
+  // Before there is a cluster, it is only known better than by the plan.
+  if (generation_ > 0 && address != host.data_address) {
+    add("moved " + address + " -> " + host.data_address);
+  }
+  address = host.data_address;
+  std::string state;
+  if (host.state == reconcile::HostState::kReady) state = "ready";
+  if (host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused) {
+    state = std::string(reconcile::HostStateName(host.state)) + ": " + std::string(host.last_error.message());
+  }
+  // On the way to one of these.
+  if (state.empty() || std::exchange(said_[host.host], state) == state) return;
+  add(state);
+}
+
+void JobHistory::AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events) {
+  if (!task.report || task.report->incarnation == 0) return;
+  const reconcile::TaskReport& report = *task.report;
+  const auto add = [&](bool is_end, int64_t micros, const std::string& what) {
+    if (micros == 0 || !known_.insert({task.task, task.host, report.incarnation, is_end}).second) {
+      return;
+    }
+    events.push_back({.time_micros = micros - clock_offsets_[task.host],
+                      .host = task.host,
+                      .task = task.task,
+                      .what = what,
+                      .incarnation = report.incarnation,
+                      .is_end = is_end});
+  };
+  add(false, report.started_micros,
+      report.restarts > 0 ? absl::StrFormat("started again, restart %d", report.restarts) : "started");
+  if (!HasEnded(report.state)) return;
+  const std::string state = reconcile::TaskStateName(report.state);
+  add(true, report.ended_micros, report.reason.empty() ? state : state + ": " + report.reason);
+}
+
+std::string FormatJobEvent(const JobEvent& event) {
+  Json json = {{"time_micros", event.time_micros}};
+  if (!event.host.empty()) json["host"] = event.host;
+  if (!event.task.empty()) json["task"] = event.task;
+  json["what"] = event.what;
+  if (!event.task.empty()) {
+    json["incarnation"] = event.incarnation;
+    json["end"] = event.is_end;
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<JobEvent> ParseHistory(const std::string& text, int* damaged) {
+  *damaged = 0;
+  std::vector<JobEvent> events;
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) {
+    if (auto event = ParseJobEvent(line)) {
+      events.push_back(*std::move(event));
+    } else {
+      ++*damaged;
+    }
+  }
+  return events;
+}
+
+absl::StatusOr<HistoryFile> HistoryFile::Open(const std::filesystem::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoError(errno, path.string());
+  // Behind half a line.
+  char last = '\n';
+  const off_t size = ::lseek(fd.get(), 0, SEEK_END);
+  if (size > 0) (void)!::pread(fd.get(), &last, 1, size - 1);
+  if (last != '\n') MUSTER_RETURN_IF_ERROR(WriteAll(fd.get(), "\n"));
+  return HistoryFile(std::move(fd));
+}
+
+absl::Status HistoryFile::Append(const std::vector<JobEvent>& events) {
+  std::string lines;
+  for (const JobEvent& event : events) lines += FormatJobEvent(event) + "\n";
+  return lines.empty() ? absl::OkStatus() : WriteAll(fd_.get(), lines);
+}
+
+}  // namespace muster

@@ -1,0 +1,74 @@
+// The history of a job, in its folder: what happened to its hosts and tasks and when, by this machine's
+// clock.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "launcher/reconciler/messages.h"
+
+namespace muster {
+
+/// In the folder of a job: a JSON object per line, each time it is driven more of them.
+inline constexpr char kHistoryFile[] = "history.jsonl";
+
+struct JobEvent {
+  int64_t time_micros = 0;
+  std::string host;  // "": of the job
+  std::string task;  // "": of the host
+  std::string what;  // "started", "exited with code 3"
+  /// Of a task: whose start or end it is. A host gives each number once in a job, whatever the generation.
+  uint32_t incarnation = 0;
+  bool is_end = false;
+};
+
+/// What is news in each view of a job. Pure.
+class JobHistory {
+ public:
+  /// `known`: what others have written who drove the job before.
+  explicit JobHistory(const std::vector<JobEvent>& known);
+
+  /// How far a host's clock is ahead: when its tasks started and ended is in its time.
+  void SetClockOffset(const std::string& host, int64_t micros) { clock_offsets_[host] = micros; }
+
+  std::vector<JobEvent> OnView(const reconcile::View& view, int64_t now_micros);
+
+ private:
+  void AddHost(const reconcile::HostView& host, int64_t now_micros, std::vector<JobEvent>& events);
+  void AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events);
+
+  std::map<std::string, int64_t> clock_offsets_;                          // by host
+  std::set<std::tuple<std::string, std::string, uint32_t, bool>> known_;  // (task, host, incarnation, end)
+  std::map<std::string, std::string> said_;                               // by host: its state
+  std::map<std::string, std::string> addresses_;                          // by host
+  reconcile::Phase phase_ = reconcile::Phase::kGathering;
+  uint64_t generation_ = 0;
+};
+
+/// Without the end of its line.
+std::string FormatJobEvent(const JobEvent& event);
+
+/// Of all lines; what is none is left out, and counted in `damaged`: of a process that was killed there may
+/// be half a line.
+std::vector<JobEvent> ParseHistory(const std::string& text, int* damaged);
+
+/// Appends to the file of a job. One process at a time: the one that drives it.
+class HistoryFile {
+ public:
+  /// The file is made if there is none.
+  static absl::StatusOr<HistoryFile> Open(const std::filesystem::path& path);
+  absl::Status Append(const std::vector<JobEvent>& events);
+
+ private:
+  explicit HistoryFile(UniqueFd fd) : fd_(std::move(fd)) {}
+  UniqueFd fd_;
+};
+
+}  // namespace muster

@@ -1,0 +1,156 @@
+#include "launcher/job_history.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using reconcile::HostState;
+using reconcile::Phase;
+using reconcile::TaskReport;
+using reconcile::TaskState;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// "12 worker:0@a started", in seconds.
+std::vector<std::string> Lines(const std::vector<JobEvent>& events) {
+  std::vector<std::string> lines;
+  for (const JobEvent& event : events) {
+    const std::string subject = event.host.empty()   ? "job"
+                                : event.task.empty() ? event.host
+                                                     : event.task + "@" + event.host;
+    lines.push_back(absl::StrFormat("%d %s %s", event.time_micros / 1'000'000, subject, event.what));
+  }
+  return lines;
+}
+
+constexpr int64_t kSecond = 1'000'000;
+
+reconcile::View ViewOf(Phase phase, HostState host, std::optional<TaskReport> task,
+                       const std::string& address = "10.0.0.1") {
+  reconcile::View view{.phase = phase, .generation = 3};
+  view.hosts.push_back({.host = "a", .state = host, .data_address = address});
+  view.tasks.push_back({.task = "worker:0", .host = "a", .report = std::move(task)});
+  return view;
+}
+
+TaskReport Report(TaskState state, uint32_t incarnation, int64_t started, int64_t ended = 0,
+                  const std::string& reason = "") {
+  return {.task = "worker:0",
+          .state = state,
+          .generation = 3,
+          .incarnation = incarnation,
+          .restarts = incarnation - 1,
+          .started_micros = started * kSecond,
+          .ended_micros = ended * kSecond,
+          .reason = reason};
+}
+
+TEST(JobHistory, SaysEachChangeOnceAndTheTasksTimesByThisClock) {
+  JobHistory history({});
+  history.SetClockOffset("a", 300 * kSecond);
+  EXPECT_THAT(history.OnView(ViewOf(Phase::kGathering, HostState::kConnecting, {}), 1 * kSecond), IsEmpty());
+  EXPECT_THAT(Lines(history.OnView(ViewOf(Phase::kRunning, HostState::kReady, {}), 2 * kSecond)),
+              ElementsAre("2 a ready", "2 job all hosts are ready: tasks start, generation 3"));
+  const auto running = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 303));
+  EXPECT_THAT(Lines(history.OnView(running, 4 * kSecond)), ElementsAre("3 worker:0@a started"));
+  EXPECT_THAT(history.OnView(running, 5 * kSecond), IsEmpty());
+  const auto restarting = ViewOf(Phase::kRunning, HostState::kReady,
+                                 Report(TaskState::kRestarting, 1, 303, 306, "killed by signal 9"));
+  EXPECT_THAT(Lines(history.OnView(restarting, 7 * kSecond)),
+              ElementsAre("6 worker:0@a Restarting: killed by signal 9"));
+  EXPECT_THAT(
+      Lines(history.OnView(ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 2, 308)),
+                           9 * kSecond)),
+      ElementsAre("8 worker:0@a started again, restart 1"));
+}
+
+TEST(JobHistory, SaysWhereHostsGo) {
+  JobHistory history({});
+  (void)history.OnView(ViewOf(Phase::kRunning, HostState::kReady, {}), 1);
+  auto lost = ViewOf(Phase::kRunning, HostState::kLost, {});
+  lost.hosts[0].last_error = absl::UnavailableError("a: silence");
+  EXPECT_THAT(Lines(history.OnView(lost, 2 * kSecond)), ElementsAre("2 a lost: a: silence"));
+  EXPECT_THAT(Lines(history.OnView(ViewOf(Phase::kRunning, HostState::kReady, {}, "10.0.0.7"), 3 * kSecond)),
+              ElementsAre("3 a moved 10.0.0.1 -> 10.0.0.7", "3 a ready"));
+}
+
+TEST(JobHistory, ATaskThatFollowsItsClusterIsNotStartedByAMove) {
+  JobHistory history({});
+  auto report = Report(TaskState::kRunning, 1, 3);
+  (void)history.OnView(ViewOf(Phase::kRunning, HostState::kReady, report), 4);
+  report.generation = 4;
+  auto view = ViewOf(Phase::kRunning, HostState::kReady, report);
+  view.generation = 4;
+  EXPECT_THAT(history.OnView(view, 5), IsEmpty());
+}
+
+TEST(JobHistory, BeforeThereIsAClusterNobodyMoves) {
+  JobHistory history({});
+  auto view = ViewOf(Phase::kGathering, HostState::kConnecting, {}, "10.0.0.1");
+  view.generation = 0;
+  EXPECT_THAT(history.OnView(view, 1), IsEmpty());
+  view.hosts[0].data_address = "10.0.0.2";  // what SSH has reached
+  EXPECT_THAT(history.OnView(view, 2), IsEmpty());
+}
+
+TEST(JobHistory, SaysWhyTheJobEnds) {
+  JobHistory history({});
+  auto view =
+      ViewOf(Phase::kEnding, HostState::kReady, Report(TaskState::kFailed, 1, 3, 4, "exited with code 3"));
+  view.ending = reconcile::Outcome{.result = reconcile::Result::kFailed, .message = "worker:0 on a failed"};
+  (void)history.OnView(ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 3)), 3);
+  EXPECT_THAT(
+      Lines(history.OnView(view, 5 * kSecond)),
+      ElementsAre("5 job stopping the job: worker:0 on a failed", "4 worker:0@a Failed: exited with code 3"));
+  view.phase = Phase::kFinished;
+  EXPECT_THAT(Lines(history.OnView(view, 6 * kSecond)),
+              ElementsAre("6 job the job has ended: worker:0 on a failed"));
+}
+
+TEST(JobHistory, WhatAnotherHasWrittenIsKnown) {
+  JobHistory first({});
+  const auto running = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 3));
+  const std::vector<JobEvent> written = first.OnView(running, 4);
+  JobHistory second(written);
+  second.SetClockOffset("a", 7);  // it is measured anew, and a bit differently
+  EXPECT_THAT(Lines(second.OnView(running, 5 * kSecond)),
+              ElementsAre("5 a ready", "5 job all hosts are ready: tasks start, generation 3"));
+}
+
+TEST(ParseHistory, LeavesOutAndCountsWhatIsNoEvent) {
+  int damaged = 0;
+  const auto events = ParseHistory(
+      "[]\n{}\n\n{\"time_micros\":\"1\",\"what\":\"x\"}\n{\"time_micros\":1,\"what\":2}\n"
+      "{\"time_micros\":1,\"what\":\"x\",\"task\":7}\n\xff\n{\"time_micros\":1,\"what\":\"x\"}\n",
+      &damaged);
+  EXPECT_EQ(events.size(), 1u);
+  EXPECT_EQ(damaged, 6);
+}
+
+TEST(HistoryFile, HalfALineIsLeftOutAndNothingIsWrittenBehindIt) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "history.jsonl";
+  const JobEvent event{.time_micros = 12,
+                       .host = "a",
+                       .task = "ps:0",
+                       .what = "\"quoted\"\n\xff",
+                       .incarnation = 2,
+                       .is_end = true};
+  ASSERT_TRUE(HistoryFile::Open(path)->Append({event, event}).ok());
+  const std::string whole = *ReadFile(path);
+  ASSERT_TRUE(WriteFileAtomically(path, whole.substr(0, whole.size() - 5)).ok());
+  ASSERT_TRUE(HistoryFile::Open(path)->Append({event}).ok());
+  int damaged = 0;
+  const std::vector<JobEvent> events = ParseHistory(*ReadFile(path), &damaged);
+  EXPECT_EQ(damaged, 1);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(FormatJobEvent(events[1]), FormatJobEvent(events[0]));
+  EXPECT_EQ(events[1].what, "\"quoted\"\n\xEF\xBF\xBD") << "no byte that is not UTF-8";
+  EXPECT_EQ(events[1].incarnation, 2u);
+  EXPECT_TRUE(events[1].is_end);
+}
+
+}  // namespace
+}  // namespace muster

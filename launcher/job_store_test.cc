@@ -1,0 +1,93 @@
+#include "launcher/job_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobStoreTest : public testing::Test {
+ protected:
+  // Another process that drives the job, and has said so.
+  pid_t StartDriver(bool in_background) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    const UniqueFd read_end(ends[0]);
+    UniqueFd write_end(ends[1]);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      const auto lock = store_.Lock("j-1");
+      if (!lock.ok() || !lock->SetInBackground(in_background).ok()) ::_exit(1);
+      (void)!::write(write_end.get(), "x", 1);
+      while (true) ::pause();
+    }
+    write_end.reset();
+    char byte = 0;
+    EXPECT_EQ(::read(read_end.get(), &byte, 1), 1);
+    return child;
+  }
+  // The signal that has ended it.
+  static int SignalOf(pid_t child) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
+  std::filesystem::path LockFile() const { return store_.JobFolder("j-1") / "lock"; }
+
+  const TemporaryDirectory folder_;
+  const JobStore store_{folder_.path()};
+};
+
+TEST_F(JobStoreTest, SaysWhoDrivesAJobAsLongAsSomebodyDoes) {
+  EXPECT_FALSE(store_.DriverOf("j-1").has_value());
+  {
+    const auto lock = store_.Lock("j-1");
+    ASSERT_TRUE(lock.ok()) << lock.status();
+    EXPECT_EQ(store_.DriverOf("j-1")->pid, ::getpid());
+    EXPECT_FALSE(store_.DriverOf("j-1")->in_background);
+    ASSERT_TRUE(lock->SetInBackground(true).ok());
+    EXPECT_TRUE(store_.DriverOf("j-1")->in_background);
+    ASSERT_TRUE(lock->SetInBackground(false).ok());
+    EXPECT_FALSE(store_.DriverOf("j-1")->in_background);
+  }
+  EXPECT_FALSE(store_.DriverOf("j-1").has_value());
+}
+
+TEST_F(JobStoreTest, WhoDrivesItInTheForegroundIsNotEnded) {
+  const pid_t driver = StartDriver(/*in_background=*/false);
+  const auto lock = store_.TakeOver("j-1");
+  EXPECT_TRUE(absl::IsFailedPrecondition(lock.status())) << lock.status();
+  EXPECT_THAT(std::string(lock.status().message()), HasSubstr("process " + std::to_string(driver)));
+  ::kill(driver, SIGKILL);
+  EXPECT_EQ(SignalOf(driver), SIGKILL);
+}
+
+TEST_F(JobStoreTest, WhoDrivesItInTheBackgroundIs) {
+  const pid_t driver = StartDriver(/*in_background=*/true);
+  const auto lock = store_.TakeOver("j-1");
+  EXPECT_TRUE(lock.ok()) << lock.status();
+  EXPECT_EQ(SignalOf(driver), SIGTERM);
+  EXPECT_EQ(store_.DriverOf("j-1")->pid, ::getpid());
+}
+
+TEST_F(JobStoreTest, ALockFileThatNamesNoProcessNamesNobody) {
+  ASSERT_TRUE(store_.Lock("j-1").ok());
+  const std::string self = std::to_string(::getpid());
+  for (const std::string& text :
+       {std::string(), std::string("x\n"), std::string("-1 7 background\n"), self, self + " 1 background\n",
+        std::string(4096, '9'), std::string("1 99999999999999999999999 background\n")}) {
+    ASSERT_TRUE(WriteFileAtomically(LockFile(), text).ok());
+    EXPECT_FALSE(store_.DriverOf("j-1").has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace muster
