@@ -51,11 +51,14 @@ endfunction()
 # What the thread sanitizer needs: building the rest under it would take minutes for nothing.
 add_custom_target(muster_core_tests)
 
+# What has to be tested without sanitizers too: bounds of memory, which they enlarge, and the loops a compiler vectorizes.
+add_custom_target(muster_optimized_tests)
+
 # The module for CUDA, its tests and its benchmark.
 add_custom_target(muster_cuda_all)
 
 # muster_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry per test case.
-# Label `core` marks what the thread sanitizer runs; `cuda` what needs a GPU and is
+# Label `core` marks what the thread sanitizer runs; `optimized` what .ci/run also runs without sanitizers; `cuda` what needs a GPU and is
 # skipped without; `e2e` what starts real sshd or trainers; `move` those whose hosts change their addresses.
 function(muster_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
@@ -70,6 +73,9 @@ function(muster_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if("core" IN_LIST arg_LABELS)
     add_dependencies(muster_core_tests ${name})
+  endif()
+  if("optimized" IN_LIST arg_LABELS)
+    add_dependencies(muster_optimized_tests ${name})
   endif()
   if("cuda" IN_LIST arg_LABELS)
     add_dependencies(muster_cuda_all ${name})
@@ -88,6 +94,6 @@ function(muster_test_sse41 name)
     return()
   endif()
   gtest_discover_tests(${name} TEST_SUFFIX /sse41 TEST_LIST ${name}_sse41 DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT 120 ENVIRONMENT DNNL_MAX_CPU_ISA=SSE41)
+    PROPERTIES TIMEOUT 120 LABELS optimized ENVIRONMENT DNNL_MAX_CPU_ISA=SSE41)
 endfunction()
 include(GoogleTest)

@@ -91,14 +91,14 @@ int64_t ServerMemory::PeakOf(UpdateMode mode) {
 }
 
 TEST_F(ServerMemory, WorkersThatAreFasterThanAServerDoNotFillItsMemory) {
-  const int64_t peak = PeakOf(UpdateMode::kAsync);
+  [[maybe_unused]] const int64_t peak = PeakOf(UpdateMode::kAsync);
 #ifndef __SANITIZE_ADDRESS__  // which keeps what is freed, and more
   EXPECT_LE(peak, kModelBytes + (64 << 20));
 #endif
 }
 
 TEST_F(ServerMemory, OfSynchronousPushesThereAreNoMoreThanAStepNeeds) {
-  const int64_t peak = PeakOf(UpdateMode::kSync);
+  [[maybe_unused]] const int64_t peak = PeakOf(UpdateMode::kSync);
 #ifndef __SANITIZE_ADDRESS__
   EXPECT_LE(peak, (1 + kWorkers) * kModelBytes + (64 << 20));
 #endif
