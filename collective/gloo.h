@@ -19,6 +19,7 @@ struct GlooOptions {
   Duration timeout = std::chrono::minutes(1);
 };
 
+/// A program that uses this ignores SIGPIPE: Gloo writes to ranks that may be gone.
 absl::StatusOr<std::unique_ptr<Collective>> MakeGloo(const GlooOptions& options);
 
 }  // namespace muster
