@@ -1,19 +1,12 @@
 #include "cluster/acceptor.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
-#include <cerrno>
 #include <utility>
 
-#include "base/clock.h"
+#include "cluster/listening.h"
 
 namespace muster {
-namespace {
-
-constexpr Duration kAcceptAgain = std::chrono::milliseconds(10);
-
-}  // namespace
 
 Acceptor::Acceptor(Take take)
     : take_(std::move(take)), thread_([this](const std::stop_token& stop) { Run(stop); }) {}
@@ -49,15 +42,8 @@ void Acceptor::Run(const std::stop_token& stop) {
 }
 
 void Acceptor::AcceptAll(const UniqueFd& listening) const {
-  while (true) {
-    UniqueFd fd(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd.valid()) {
-      take_(std::move(fd), listening.get());
-      continue;
-    }
-    // Out of descriptors or memory: poll would come back at once.
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) std::this_thread::sleep_for(kAcceptAgain);
-    return;
+  for (UniqueFd fd = AcceptNext(listening.get()); fd.valid(); fd = AcceptNext(listening.get())) {
+    take_(std::move(fd), listening.get());
   }
 }
 

@@ -14,6 +14,7 @@ namespace muster {
 namespace {
 
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);
+constexpr Duration kAcceptAgain = std::chrono::milliseconds(10);
 constexpr Duration kLong = std::chrono::hours(1);
 
 }  // namespace
@@ -35,6 +36,14 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& address) {
       return AlreadyExists("cannot listen on %s: another process has the port", address);
     }
     return ErrnoError(error, "listening at " + address);
+  }
+  return fd;
+}
+
+UniqueFd AcceptNext(int listening) {
+  UniqueFd fd(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd.valid() && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+    std::this_thread::sleep_for(kAcceptAgain);
   }
   return fd;
 }

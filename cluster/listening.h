@@ -18,6 +18,10 @@ namespace muster {
 /// Unavailable: the host has no such name; else what the kernel says.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& address);
 
+/// Of those who wait at `listening`, which does not block, the next; invalid if there is none. Out of
+/// descriptors or memory it takes 10 ms: a caller's poll would come back at once.
+UniqueFd AcceptNext(int listening);
+
 /// `address`, or its port at `bind_host` if there is one.
 std::string ListeningAddress(const std::string& address, const std::string& bind_host);
 

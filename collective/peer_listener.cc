@@ -19,7 +19,6 @@ namespace {
 constexpr uint32_t kVersion = 3;
 constexpr size_t kMaxPending = 256;
 constexpr Duration kHelloTimeout = std::chrono::seconds(10);
-constexpr Duration kAcceptAgain = std::chrono::milliseconds(10);
 constexpr Duration kRedial = std::chrono::milliseconds(50);
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // at the address that is dialed
 // The kernel would wait ever longer before it tries again.
@@ -183,13 +182,8 @@ void PeerListener::Run(const std::stop_token& stop) {
 
 void PeerListener::AcceptPending(const UniqueFd& socket) {
   while (pending_.size() < kMaxPending) {
-    UniqueFd fd(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) {
-      // Out of descriptors or memory: poll would come back at once.
-      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-        std::this_thread::sleep_for(kAcceptAgain);
-      return;
-    }
+    UniqueFd fd = AcceptNext(socket.get());
+    if (!fd.valid()) return;
     auto stream = OpenPeerStream(std::move(fd), tls_.get(), StreamEnd::kAccepted);
     if (stream.ok()) {
       pending_.push_back({.messages = MessageStream(*std::move(stream)), .deadline = Now() + kHelloTimeout});
