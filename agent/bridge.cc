@@ -13,6 +13,7 @@
 #include <string>
 
 #include "agent/daemon.h"
+#include "agent/garbage.h"
 #include "agent/task_program.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -175,6 +176,7 @@ absl::Status RunBridge(const std::filesystem::path& root) {
   MUSTER_RETURN_IF_ERROR(WriteAll(1, HelloLine()));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(root, 0700));
   if (::chdir(root.c_str()) != 0) return ErrnoError(errno, root.string());
+  MarkUsed("/proc/self/exe");
   MUSTER_ASSIGN_OR_RETURN(DaemonConnection connection, ConnectToDaemon(root));
   return Relay(std::move(connection), root);
 }

@@ -1,8 +1,16 @@
-// The agent's pure parts: restart policy and names.
+// The agent's parts that need no agent: restart policy, names, ports, garbage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "agent/garbage.h"
 #include "agent/names.h"
+#include "agent/ports.h"
 #include "agent/restart_policy.h"
 #include "base/file.h"
 
@@ -101,6 +109,128 @@ TEST(Expand, ReplacesOnlyWhatItKnows) {
     EXPECT_EQ(Expand(text, "/t", "/s"), text);
   }
   EXPECT_EQ(Expand("{store:" + sha, "/t", "/s"), "{store:" + sha);
+}
+
+TEST(Names, StoreKeysAreThoseThatExpand) {
+  const std::string a(64, 'a'), b(64, 'b');
+  EXPECT_THAT(StoreKeys("--data={store:" + a + "}/x:{store:" + b + "}"), testing::ElementsAre(a, b));
+  for (const std::string& text :
+       {std::string("{store:") + a, "{store:" + a + "a}", std::string("{store:}{store"), "{" + a + "}"}) {
+    EXPECT_THAT(StoreKeys(text), testing::IsEmpty()) << text;
+    EXPECT_EQ(Expand(text, "/task", "/store"), text);
+  }
+}
+
+// A socket that listens on a port of the system's choice.
+struct Listener {
+  explicit Listener(const std::string& address) {
+    const SocketAddress any = *ParseSocketAddress(address, 0);
+    fd = UniqueFd(::socket(any.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    MUSTER_CHECK(::bind(fd.get(), any.get(), any.size) == 0 && ::listen(fd.get(), 1) == 0);
+    SocketAddress bound;
+    bound.size = sizeof bound.storage;
+    ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.size);
+    // The port lies at the same place in both.
+    port = ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);
+  }
+  UniqueFd fd;
+  uint32_t port = 0;
+};
+
+TEST(ListeningPorts, AreFoundByAddressAndOnAllAddresses) {
+  const Listener one("127.0.0.77"), all("0.0.0.0"), six("::1");
+  const ListeningPorts listening = ListeningPorts::Read();
+  EXPECT_TRUE(listening.Contains("127.0.0.77", one.port));
+  EXPECT_FALSE(listening.Contains("127.0.0.78", one.port));
+  EXPECT_TRUE(listening.Contains("127.0.0.78", all.port));
+  EXPECT_TRUE(listening.Contains("::1", six.port));
+  EXPECT_FALSE(listening.Contains("127.0.0.1", six.port));
+  EXPECT_FALSE(listening.Contains("no address", one.port));
+}
+
+TEST(ListeningPorts, AConnectionIsNone) {
+  Listener server("127.0.0.77");
+  const SocketAddress at = *ParseSocketAddress("127.0.0.77", server.port);
+  UniqueFd client(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(client.get(), at.get(), at.size), 0);
+  const UniqueFd accepted(::accept(server.fd.get(), nullptr, nullptr));
+  ASSERT_TRUE(accepted.valid());
+  server.fd.reset();
+  EXPECT_FALSE(ListeningPorts::Read().Contains("127.0.0.77", server.port));
+}
+
+TEST(PortLeases, APortIsReleasedOnceNobodyListensThere) {
+  const TemporaryDirectory folder;
+  PortLeases leases(folder.path());
+  const auto lease = [&](const std::string& task) {
+    return leases.Lease({.job = "job", .task = task, .address = "127.0.0.77", .count = 1}).value()[0];
+  };
+  const uint32_t port = lease("ps:0");
+  (void)lease("ps:1");
+  const SocketAddress at = *ParseSocketAddress("127.0.0.77", port);
+  UniqueFd server(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(::bind(server.get(), at.get(), at.size) == 0 && ::listen(server.get(), 1) == 0);
+  EXPECT_EQ(leases.CountInUse("job", "ps:0"), 1);
+  EXPECT_EQ(leases.CountInUse("job", "ps:1"), 0);
+  EXPECT_EQ(leases.Release("job", "ps:1"), 0);
+  EXPECT_EQ(leases.Release("job", ""), 1);
+  EXPECT_THAT(ListDirectory(folder.path()).value(), testing::ElementsAre(std::to_string(port)));
+  server.reset();
+  EXPECT_EQ(leases.Release("job", ""), 0);
+  EXPECT_THAT(ListDirectory(folder.path()).value(), testing::IsEmpty());
+}
+
+class GarbageTest : public testing::Test {
+ protected:
+  // Last used so long ago.
+  void Make(const std::filesystem::path& file, seconds age) {
+    std::filesystem::create_directories((root_ / file).parent_path());
+    ASSERT_TRUE(WriteFileAtomically(root_ / file, "12345").ok());
+    const bool content = file.begin()->string() == "store";
+    const std::filesystem::path used = content ? (root_ / file).parent_path() : root_ / file;
+    const int64_t at = WallTimeMicros() / 1'000'000 - age.count();
+    const timespec times[2] = {{.tv_sec = at, .tv_nsec = 0}, {.tv_sec = at, .tv_nsec = 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, used.c_str(), times, 0), 0);
+  }
+  bool Exists(const std::filesystem::path& path) const { return std::filesystem::exists(root_ / path); }
+
+  const TemporaryDirectory folder_;
+  const std::filesystem::path root_ = folder_.path();
+  const std::string needed_ = std::string(64, 'a'), old_ = std::string(64, 'b'),
+                    fresh_ = std::string(64, 'c');
+};
+
+TEST_F(GarbageTest, OnlyWhatIsOldAndNotNeededGoes) {
+  for (const std::string& content : {needed_, old_}) Make("store/" + content + "/file", seconds(7200));
+  Make("store/" + fresh_ + "/file", seconds(60));
+  Make("store/readme/file", seconds(7200));
+  const auto removed = CollectGarbage(root_, {needed_}, seconds(3600));
+  EXPECT_THAT(removed.removed_sha256(), testing::ElementsAre(old_));
+  EXPECT_EQ(removed.removed_bytes(), 5u);
+  EXPECT_TRUE(Exists("store/" + needed_));
+  EXPECT_TRUE(Exists("store/" + fresh_));
+  EXPECT_TRUE(Exists("store/readme"));
+  EXPECT_FALSE(Exists("store/" + old_));
+  EXPECT_THAT(ListDirectory(root_ / "store/tmp").value(), testing::IsEmpty());
+}
+
+TEST_F(GarbageTest, TheAgentUsedLastStaysHoweverOld) {
+  Make("agents/" + old_, seconds(9000));
+  Make("agents/" + needed_, seconds(7200));
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600)).removed_sha256(), testing::ElementsAre(old_));
+  EXPECT_TRUE(Exists("agents/" + needed_));
+}
+
+TEST_F(GarbageTest, WhatIsMarkedUsedIsNew) {
+  Make("store/" + old_ + "/file", seconds(7200));
+  MarkUsed(root_ / "store" / old_);
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600)).removed_sha256(), testing::IsEmpty());
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(old_));
+}
+
+TEST_F(GarbageTest, NothingIsThere) {
+  EXPECT_THAT(CollectGarbage(root_ / "none", {}, seconds(0)).removed_sha256(), testing::IsEmpty());
+  EXPECT_FALSE(Exists("none"));
 }
 
 }  // namespace

@@ -272,6 +272,9 @@ absl::StatusOr<agent::Response> Daemon::Immediate(const agent::Request& request)
       MUSTER_RETURN_IF_ERROR(supervisor_.Forget(request.forget_job().job()));
       response.mutable_forget_job();
       return response;
+    case agent::Request::kCollectGarbage:
+      *response.mutable_collect_garbage() = supervisor_.CollectGarbage(request.collect_garbage());
+      return response;
     case agent::Request::kListFiles: {
       MUSTER_ASSIGN_OR_RETURN(*response.mutable_list_files(), ListFiles(request.list_files()));
       return response;
@@ -331,14 +334,16 @@ bool Daemon::Step(PendingStop& stop, TimePoint now) {
   if (now < stop.deadline && (supervisor_.AnyActive(stop.request) || now < stop.next_sweep.value_or(now)))
     return false;
   const int left = supervisor_.KillLeftovers(stop.request);
-  if (left > 0 && now < stop.deadline) {
+  // What is going is no longer found by its token a moment before its sockets are closed.
+  const int ports_left = left == 0 ? supervisor_.ReleasePorts(stop.request) : 0;
+  if ((left > 0 || ports_left > 0) && now < stop.deadline) {
     stop.next_sweep = now + kSweepInterval;
     return false;
   }
-  if (left == 0 && !stop.request.keep_ports()) supervisor_.ReleasePorts(stop.request);
   agent::Response response;
   response.set_last(true);
   response.mutable_stop_tasks()->set_processes_left(left);
+  response.mutable_stop_tasks()->set_ports_left(ports_left);
   *response.mutable_stop_tasks()->mutable_tasks() =
       std::move(*supervisor_.List(stop.request).mutable_tasks());
   Answer(stop.caller, response);

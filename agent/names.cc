@@ -70,6 +70,16 @@ std::string JobTokenPrefix(std::string_view job, std::string_view root_id) {
   return TaskToken(job, root_id, "");
 }
 
+std::vector<std::string> StoreKeys(std::string_view text) {
+  std::vector<std::string> keys;
+  for (size_t at = text.find(kStoreKey); at != std::string_view::npos; at = text.find(kStoreKey)) {
+    text.remove_prefix(at + kStoreKey.size());
+    const std::string_view key = text.substr(0, kSha256Digits);
+    if (IsSha256(key) && text.substr(key.size()).starts_with('}')) keys.emplace_back(key);
+  }
+  return keys;
+}
+
 std::string Expand(std::string_view text, const std::filesystem::path& task_folder,
                    const std::filesystem::path& store) {
   std::string result;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -36,6 +37,9 @@ std::string TaskToken(std::string_view job, std::string_view root_id, std::strin
 
 /// What the tokens of all tasks of a job under a root begin with.
 std::string JobTokenPrefix(std::string_view job, std::string_view root_id);
+
+/// The contents that `text` names as "{store:<64 hexadecimal digits>}".
+std::vector<std::string> StoreKeys(std::string_view text);
 
 /// `text` with "{task_dir}" and each "{store:<64 hexadecimal digits>}" replaced, and nothing else: JSON
 /// passes unharmed.

@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
+#include <cstdio>
+#include <optional>
 
 #include "base/file.h"
 
@@ -30,6 +31,34 @@ std::vector<std::string> Lines(std::string_view text) {
     text.remove_prefix(end + 1);
   }
   return lines;
+}
+
+absl::StatusOr<std::string> AddressBytes(const std::string& address) {
+  MUSTER_ASSIGN_OR_RETURN(const SocketAddress at, ParseSocketAddress(address, 0));
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&at.storage);
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&at.storage);
+  return at.family() == AF_INET
+             ? std::string(reinterpret_cast<const char*>(&v4->sin_addr), sizeof v4->sin_addr)
+             : std::string(reinterpret_cast<const char*>(&v6->sin6_addr), sizeof v6->sin6_addr);
+}
+
+// A line of /proc/net/tcp or tcp6 (proc_pid_net(5)): "0: 0100007F:4E20 00000000:0000 0A ... uid ...". The
+// address stands there as 32-bit words of this machine, each in hexadecimal.
+std::optional<std::pair<std::string, uint32_t>> ParseListener(const std::string& line, uid_t uid) {
+  constexpr unsigned kListen = 0x0A;
+  char address[33] = "";
+  unsigned port = 0, state = 0, owner = 0;
+  if (std::sscanf(line.c_str(), " %*d: %32[0-9A-F]:%x %*[0-9A-F]:%*x %x %*x:%*x %*x:%*x %*x %u", address,
+                  &port, &state, &owner) != 4 ||
+      state != kListen || owner != uid)
+    return std::nullopt;
+  std::string bytes;
+  for (std::string_view words = address; words.size() >= 8; words.remove_prefix(8)) {
+    uint32_t word = 0;
+    std::from_chars(words.data(), words.data() + 8, word, 16);
+    bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  return std::pair(std::move(bytes), port);
 }
 
 }  // namespace
@@ -109,7 +138,7 @@ absl::StatusOr<std::vector<uint32_t>> PortLeases::Lease(const Request& request) 
         request.task, request.count, kFirstLeasedPort, kLastLeasedPort, request.address);
   }
   for (const uint32_t port : fresh) MUSTER_RETURN_IF_ERROR(Write(port, holder));
-  for (const uint32_t port : release) Release(port);
+  for (const uint32_t port : release) Remove(port);
   ports.insert(ports.end(), fresh.begin(), fresh.end());
   return ports;
 }
@@ -122,23 +151,59 @@ absl::Status PortLeases::Write(uint32_t port, const Holder& holder) {
   return absl::OkStatus();
 }
 
-void PortLeases::Release(uint32_t port) {
+void PortLeases::Remove(uint32_t port) {
   ::unlink((folder_ / std::to_string(port)).c_str());
   leases_.erase(port);
 }
 
-void PortLeases::ReleaseTask(const std::string& job, const std::string& task) {
-  for (auto it = leases_.begin(); it != leases_.end();) {
-    const auto current = it++;
-    if (current->second.job == job && current->second.task == task) Release(current->first);
+std::vector<uint32_t> PortLeases::PortsOf(const std::string& job, const std::string& task) const {
+  std::vector<uint32_t> ports;
+  for (const auto& [port, holder] : leases_) {
+    if (holder.job == job && (task.empty() || holder.task == task)) ports.push_back(port);
   }
+  return ports;
 }
 
-void PortLeases::ReleaseJob(const std::string& job) {
-  for (auto it = leases_.begin(); it != leases_.end();) {
-    const auto current = it++;
-    if (current->second.job == job) Release(current->first);
+int PortLeases::Release(const std::string& job, const std::string& task) {
+  const std::vector<uint32_t> ports = PortsOf(job, task);
+  if (ports.empty()) return 0;
+  const ListeningPorts listening = ListeningPorts::Read();
+  int in_use = 0;
+  for (const uint32_t port : ports) {
+    if (listening.Contains(leases_.at(port).address, port)) {
+      ++in_use;
+    } else {
+      Remove(port);
+    }
   }
+  return in_use;
+}
+
+int PortLeases::CountInUse(const std::string& job, const std::string& task) const {
+  const std::vector<uint32_t> ports = PortsOf(job, task);
+  if (ports.empty()) return 0;
+  const ListeningPorts listening = ListeningPorts::Read();
+  return static_cast<int>(std::ranges::count_if(
+      ports, [&](uint32_t port) { return listening.Contains(leases_.at(port).address, port); }));
+}
+
+ListeningPorts ListeningPorts::Read() {
+  ListeningPorts listening;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    const std::string text = ReadFile(table).value_or("");  // without IPv6 there is one of them
+    std::vector<std::string> lines = Lines(text);
+    for (const std::string& line : lines) {
+      if (auto socket = ParseListener(line, ::geteuid())) listening.sockets_.insert(*std::move(socket));
+    }
+  }
+  return listening;
+}
+
+bool ListeningPorts::Contains(const std::string& address, uint32_t port) const {
+  const absl::StatusOr<std::string> bytes = AddressBytes(address);
+  return (bytes.ok() && sockets_.contains({*bytes, port})) ||
+         sockets_.contains({std::string(sizeof(in_addr), '\0'), port}) ||
+         sockets_.contains({std::string(sizeof(in6_addr), '\0'), port});
 }
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -41,16 +42,21 @@ class PortLeases {
   /// 1000. Unavailable: no port left.
   absl::StatusOr<std::vector<uint32_t>> Lease(const Request& request);
 
-  void ReleaseTask(const std::string& job, const std::string& task);
-  void ReleaseJob(const std::string& job);
+  /// Releases them, but those on which something of this account still listens, and returns how many those
+  /// are. An empty task: all of the job's.
+  int Release(const std::string& job, const std::string& task);
+
+  /// As many, and releases none.
+  int CountInUse(const std::string& job, const std::string& task) const;
 
  private:
   struct Holder {
     std::string job, task, address;
     bool operator==(const Holder&) const = default;
   };
+  std::vector<uint32_t> PortsOf(const std::string& job, const std::string& task) const;
   absl::Status Write(uint32_t port, const Holder& holder);
-  void Release(uint32_t port);
+  void Remove(uint32_t port);
 
   std::filesystem::path folder_;
   std::map<uint32_t, Holder> leases_;
@@ -72,5 +78,16 @@ absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& address, uin
 /// a port which anyone uses, or still has connections closing on it, is not free. InvalidArgument as in
 /// Lease.
 absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port);
+
+/// What this account's processes listen on, by TCP, in this network namespace. One pass over /proc/net.
+class ListeningPorts {
+ public:
+  static ListeningPorts Read();
+  /// On this literal address, or on all.
+  bool Contains(const std::string& address, uint32_t port) const;
+
+ private:
+  std::set<std::pair<std::string, uint32_t>> sockets_;  // the address as its bytes
+};
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "agent/garbage.h"
 #include "agent/names.h"
 #include "base/archive.h"
 #include "base/clock.h"
@@ -113,7 +114,10 @@ absl::StatusOr<std::string> Receive(const ReceiveOptions& options) {
   }
   const std::filesystem::path store = options.root / "store", target = store / options.sha256;
   std::error_code error;
-  if (std::filesystem::is_directory(target, error)) return "present " + options.sha256;
+  if (std::filesystem::is_directory(target, error)) {
+    MarkUsed(target);
+    return "present " + options.sha256;
+  }
 
   MUSTER_ASSIGN_OR_RETURN(const Scratch scratch, Scratch::Make(store / "tmp"));
   MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), options.size));

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
+#include "agent/garbage.h"
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
@@ -168,9 +170,15 @@ int Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
   });
 }
 
-void Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
-  if (request.targets().empty()) return ports_.ReleaseJob(request.job());
-  for (const Task* task : Select(request)) ports_.ReleaseTask(request.job(), task->name());
+int Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
+  const auto release = [&](const std::string& task) {
+    return request.keep_ports() ? ports_.CountInUse(request.job(), task)
+                                : ports_.Release(request.job(), task);
+  };
+  if (request.targets().empty()) return release("");
+  int in_use = 0;
+  for (const Task* task : Select(request)) in_use += release(task->name());
+  return in_use;
 }
 
 absl::StatusOr<agent::LeasePortsResponse> Supervisor::LeasePorts(const agent::LeasePortsRequest& request) {
@@ -193,9 +201,10 @@ agent::StoreResponse Supervisor::Store(const agent::StoreRequest& request) const
   agent::StoreResponse response;
   for (const std::string& sha256 : request.sha256()) {
     std::error_code error;
-    if (IsSha256(sha256) && std::filesystem::is_directory(context_.root / "store" / sha256, error)) {
-      response.add_present_sha256(sha256);
-    }
+    const std::filesystem::path content = context_.root / "store" / sha256;
+    if (!IsSha256(sha256) || !std::filesystem::is_directory(content, error)) continue;
+    MarkUsed(content);
+    response.add_present_sha256(sha256);
   }
   return response;
 }
@@ -213,12 +222,18 @@ absl::Status Supervisor::Forget(const std::string& job) {
       left > 0) {
     return FailedPrecondition("%d processes of job %s still run: stop it first", left, job);
   }
-  ports_.ReleaseJob(job);
+  (void)ports_.Release(job, "");
   MUSTER_RETURN_IF_ERROR(RemoveTree(context_.root / "jobs" / job));
   std::erase_if(tasks_, [&](const auto& entry) { return entry.first.first == job; });
   fences_.erase(job);
   ++context_.changes;
   return absl::OkStatus();
+}
+
+agent::CollectGarbageResponse Supervisor::CollectGarbage(const agent::CollectGarbageRequest& request) const {
+  std::set<std::string> needed;
+  for (const auto& [key, task] : tasks_) needed.merge(task->Contents());
+  return muster::CollectGarbage(context_.root, needed, std::chrono::seconds(request.unused_seconds()));
 }
 
 agent::ListTasksResponse Supervisor::List(const std::string& job) const {
@@ -265,7 +280,7 @@ void Supervisor::Step(TimePoint now) {
 
 // The ports of one that was stopped are its stopper's to release.
 void Supervisor::ReleaseIfEnded(const std::string& job, const std::string& name, const Task& task) {
-  if (!task.active() && !task.told_to_stop()) ports_.ReleaseTask(job, name);
+  if (!task.active() && !task.told_to_stop()) (void)ports_.Release(job, name);
 }
 
 }  // namespace muster

@@ -39,10 +39,12 @@ class Supervisor {
   /// Kills what carries the tokens of these tasks, tasks without records included; how many there were.
   int KillLeftovers(const agent::StopTasksRequest& request) const;
 
-  void ReleasePorts(const agent::StopTasksRequest& request);
+  /// Gives their ports back, unless they are to keep them; how many are still listened on.
+  int ReleasePorts(const agent::StopTasksRequest& request);
   absl::StatusOr<agent::LeasePortsResponse> LeasePorts(const agent::LeasePortsRequest& request);
   agent::StoreResponse Store(const agent::StoreRequest& request) const;
   absl::Status Forget(const std::string& job);
+  agent::CollectGarbageResponse CollectGarbage(const agent::CollectGarbageRequest& request) const;
 
   /// The tasks of a job, or of all if it is empty, by name.
   agent::ListTasksResponse List(const std::string& job) const;

@@ -76,6 +76,9 @@ class Task {
 
   agent::TaskStatus Status() const;
 
+  /// What it uses of the store.
+  std::set<std::string> Contents() const;
+
  private:
   // kUnstarted: recorded by a daemon that was killed before it had started the shim.
   enum class Phase { kIdle, kUnstarted, kStarting, kRunning, kSweeping, kBackoff };

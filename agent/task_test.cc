@@ -515,6 +515,53 @@ TEST_F(AgentTest, ForgetsOnlyWhatHasEnded) {
   EXPECT_TRUE(client.Call(forget).ok());
 }
 
+TEST_F(AgentTest, AStopWaitsForAPortThatAProcessWithoutTokenHolds) {
+  AgentClient client(root_);
+  agent::Request lease;
+  lease.mutable_lease_ports()->set_job("job");
+  lease.mutable_lease_ports()->set_task("worker:0");
+  lease.mutable_lease_ports()->set_address("127.0.0.1");
+  lease.mutable_lease_ports()->set_count(1);
+  const auto leased = client.Call(lease);
+  ASSERT_TRUE(leased.ok()) << leased.status();
+  const std::string port = std::to_string(leased->lease_ports().ports(0));
+  // Its parent ends first, the shim after it: nothing but the port tells whose it is.
+  constexpr char kListen[] =
+      "import socket, sys, os, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+      "print('listens', os.getpid(), flush=True); time.sleep(1000)";
+  ASSERT_TRUE(client
+                  .Call(StartRequest("job", "worker:0",
+                                     Shell("env -i /usr/bin/python3 -c \"" + std::string(kListen) + "\" " +
+                                           port + " & sleep 1000")))
+                  .ok());
+  const auto log = client.Follow(
+      "job", "worker:0", 0, [](const std::string& text) { return text.find('\n') != std::string::npos; });
+  ASSERT_TRUE(log.ok()) << log.status();
+  int hidden = 0;
+  ASSERT_EQ(std::sscanf(log->c_str(), "listens %d", &hidden), 1) << *log;
+  const pid_t shim = ReadProcessStat(List("job")->tasks(0).pid())->parent;
+  KillDaemon();
+  ::kill(shim, SIGKILL);
+  ASSERT_TRUE(WaitForProcessEnd(shim).ok());
+
+  AgentClient later(root_);
+  agent::Request list;
+  list.mutable_list_tasks()->set_job("job");
+  ASSERT_TRUE(later.Call(list).ok());
+  const std::filesystem::path lease_file = root_ / "ports" / port;
+  EXPECT_TRUE(std::filesystem::exists(lease_file));
+  const uint64_t stop = later.Send(StopRequest("job", 100));
+  // What the first of these may come too early for, the daemon has done before it answers the second.
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(later.Call(list).ok());
+  EXPECT_TRUE(std::filesystem::exists(lease_file));
+  ::kill(hidden, SIGKILL);
+  const auto stopped = later.Receive(stop);
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  EXPECT_EQ(stopped->stop_tasks().processes_left(), 0u);
+  EXPECT_EQ(stopped->stop_tasks().ports_left(), 0u);
+  EXPECT_FALSE(std::filesystem::exists(lease_file));
+}
+
 TEST_F(AgentTest, ADamagedRecordIsReportedAndTheTaskCanBeStartedAnew) {
   auto client = std::make_unique<AgentClient>(root_);
   RunToEnd(*client, {"true"});
@@ -573,6 +620,28 @@ TEST_F(AgentTest, RunsAProgramOfTheStore) {
   const auto missing = client.Call(request);
   ASSERT_TRUE(missing.ok()) << missing.status();
   EXPECT_EQ(missing->start_task().status().exit_code(), 127);
+}
+
+TEST_F(AgentTest, GarbageIsWhatNoTaskUses) {
+  const std::string program(64, 'a'), data(64, 'b'), unused(64, 'c');
+  for (const std::string& content : {program, data, unused}) {
+    ASSERT_TRUE(MakeDirectories(root_ / "store" / content).ok());
+  }
+  AgentClient client(root_);
+  agent::Request start = StartRequest("job", "worker:0", {"run", "--data={store:" + data + "}"});
+  start.mutable_start_task()->set_program_sha256(program);
+  ASSERT_TRUE(client.Call(start).ok());
+  ASSERT_TRUE(client.WaitForEnd("job", "worker:0").ok());  // there is no such program
+  agent::Request collect;
+  collect.mutable_collect_garbage()->set_unused_seconds(0);
+  const auto removed = client.Call(collect);
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_THAT(removed->collect_garbage().removed_sha256(), testing::ElementsAre(unused));
+  agent::Request forget;
+  forget.mutable_forget_job()->set_job("job");
+  ASSERT_TRUE(client.Call(forget).ok());
+  EXPECT_THAT(client.Call(collect)->collect_garbage().removed_sha256(),
+              testing::UnorderedElementsAre(program, data));
 }
 }  // namespace
 }  // namespace muster

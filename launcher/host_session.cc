@@ -351,6 +351,7 @@ void HostSession::Do(const reconcile::StopTasks& stop) {
     Emit(reconcile::TasksStopped{.host = name_,
                                  .request = request,
                                  .processes_left = response.stop_tasks().processes_left(),
+                                 .ports_left = response.stop_tasks().ports_left(),
                                  .tasks = ReportsOf(response.stop_tasks().tasks())});
   });
 }

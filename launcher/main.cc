@@ -29,6 +29,7 @@ struct CommandLine {
   CLI::App* logs = app.add_subcommand("logs", "What the tasks of a job printed");
   CLI::App* events = app.add_subcommand("events", "What happened to the hosts and tasks of a job, and when");
   CLI::App* stop = app.add_subcommand("stop", "Stop a job: nothing of it is left on any host");
+  CLI::App* gc = app.add_subcommand("gc", "Remove from the hosts what jobs that have ended left there");
   CLI::App* exec = app.add_subcommand("exec", "Run a command on every host of an inventory");
   CLI::App* list = app.add_subcommand("list", "The jobs run from this account");
   CLI::App* data = app.add_subcommand("data", "Data sets: fetch the real ones, or make synthetic ones");
@@ -67,12 +68,12 @@ void Declare(CommandLine& line) {
                         "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]");
   }
   for (CLI::App* command :
-       {line.run, line.check, line.exec, line.show, line.logs, line.stop, line.wait, line.bench}) {
+       {line.run, line.check, line.exec, line.show, line.logs, line.stop, line.gc, line.wait, line.bench}) {
     command->add_option(
         "--known-hosts", flags.known_hosts,
         "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
   }
-  for (CLI::App* command : {line.check, line.exec, line.show, line.logs, line.stop}) {
+  for (CLI::App* command : {line.check, line.exec, line.show, line.logs, line.stop, line.gc}) {
     command->add_option("--connect-timeout", flags.connect_timeout_s, "Seconds for a host to answer")
         ->check(Seconds())
         ->capture_default_str();
@@ -93,6 +94,15 @@ void Declare(CommandLine& line) {
   line.exec
       ->add_option("--timeout", flags.timeout_s, "Seconds for the command on each host; then exit status 124")
       ->check(Seconds());
+  line.gc->add_option("JOB", flags.jobs, "Only these: ids of jobs, or names [all that have ended]");
+  line.gc
+      ->add_option("--unused", flags.unused_s,
+                   "Seconds for which programs and data of no job must have been unused to be removed too")
+      ->check(CLI::Range(0.0, 1e9).description("SECONDS"))
+      ->capture_default_str();
+  line.gc->footer(
+      "Logs, checkpoints and whatever else the tasks wrote go; the records of the jobs, and what came back\n"
+      "from them when they ended, stay on this machine.");
   line.exec->add_option("--hosts", flags.hosts, "Only on these hosts of the inventory")->delimiter(',');
   line.exec
       ->add_option("COMMAND", flags.words,
@@ -208,6 +218,7 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   if (*line.logs) status = LogsCommand(context);
   if (*line.events) status = EventsCommand(context);
   if (*line.stop) status = StopCommand(context);
+  if (*line.gc) status = GcCommand(context);
   if (*line.list) status = ListCommand(context);
   if (*line.data_fetch) status = FetchDataCommand(context);
   if (!status.ok()) return status;

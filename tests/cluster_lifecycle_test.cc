@@ -157,7 +157,7 @@ TEST_F(ClusterLifecycle, StopFromAnotherShellEndsTheWholeTree) {
 
     const CommandResult stop = Muster({"stop", "family"});
     EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
-    EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes on 3 hosts\n"));
+    EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes, 0 ports on 3 hosts\n"));
     EXPECT_EQ(ProcessCount("family"), 0u);
     EXPECT_EQ(LeasedPorts(), other_ports);
     if (!launcher_killed) {
@@ -293,7 +293,7 @@ TEST_F(ClusterLifecycle, StopEndsADetachedJobAndItsController) {
   const pid_t controller = Show("stopped")["driver"]["pid"];
   const CommandResult stop = Muster({"stop", "stopped"});
   EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
-  EXPECT_THAT(stop.stderr_text, HasSubstr("0 processes on 3 hosts"));
+  EXPECT_THAT(stop.stderr_text, HasSubstr("0 processes, 0 ports on 3 hosts"));
   EXPECT_TRUE(HasEnded(controller));
   EXPECT_EQ(Show("stopped")["state"], "Stopped");
 }
@@ -453,6 +453,51 @@ TEST_F(ClusterLifecycle, RunAgainAdoptsWhatTheKilledLauncherLeft) {
   EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text).size(), 1u);
 }
 
+TEST_F(ClusterLifecycle, GcRemovesWhatEndedJobsLeftAndNothingElse) {
+  const auto folders = [&](const std::string& name) {
+    int count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster_.hosts().folder())) {
+      count += entry.path().parent_path().filename() == "jobs" &&
+               entry.path().filename().string().starts_with(name + "-");
+    }
+    return count;
+  };
+  Process other = StartJob(ScriptJob("other", kWaitForGo, "count: 2"), "other");
+  const auto other_tasks = WaitForTasks("other", 2);
+  for (const char* name : {"first", "second"}) ASSERT_EQ(RunJob(ScriptJob(name, "echo done")).exit_code, 0);
+  EXPECT_EQ(folders("first"), 3);
+
+  const CommandResult running = Muster({"gc", "other"});
+  EXPECT_EQ(running.exit_code, 2);
+  EXPECT_THAT(running.stderr_text, AllOf(HasSubstr("has not ended"), HasSubstr("muster stop other-")));
+
+  const CommandResult one = Muster({"gc", "first"});
+  EXPECT_EQ(one.exit_code, 0) << one.stderr_text;
+  EXPECT_THAT(one.stderr_text, HasSubstr("1 jobs: 0 folders on 3 hosts are left"));
+  EXPECT_EQ(folders("first"), 0);
+  EXPECT_EQ(folders("second"), 3);
+  const CommandResult logs = Muster({"logs", "first"});
+  EXPECT_EQ(logs.exit_code, 2);
+  EXPECT_THAT(logs.stderr_text, HasSubstr("`muster gc`"));
+
+  cluster_.hosts().Kill("host-3");
+  const CommandResult some = Muster({"gc", "--connect-timeout", "2"});
+  EXPECT_EQ(some.exit_code, 69);
+  EXPECT_THAT(some.stderr_text,
+              AllOf(HasSubstr("host-3 ("), HasSubstr("1 jobs: 1 folders on 3 hosts are left")));
+  EXPECT_EQ(folders("second"), 1);
+  cluster_.hosts().Start("host-3");
+  const CommandResult rest = Muster({"gc"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.stderr_text;
+  EXPECT_EQ(folders("second"), 0);
+  EXPECT_THAT(Muster({"gc"}).stderr_text, HasSubstr("0 jobs: 0 folders on 0 hosts are left"));
+
+  EXPECT_EQ(folders("other"), 2);
+  EXPECT_EQ(FirstProcesses("other"), other_tasks);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(other), 0);
+}
+
 TEST_F(ClusterLifecycle, AHostOfAWrongInventoryIsForgottenWhenNothingWasStarted) {
   const SilentHost silent;
   const std::string wrong = cluster_.Write(
@@ -470,7 +515,7 @@ TEST_F(ClusterLifecycle, AHostOfAWrongInventoryIsForgottenWhenNothingWasStarted)
   EXPECT_EQ(Muster({"show", "corrected"}).exit_code, 0);
   const CommandResult stop = Muster({"stop", "corrected"});
   EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
-  EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes on 3 hosts\n"));
+  EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes, 0 ports on 3 hosts\n"));
 }
 
 TEST_F(ClusterLifecycle, RunWithAChangedFileRedeploysWhatChanged) {

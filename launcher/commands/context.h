@@ -42,6 +42,7 @@ std::optional<Duration> FromSeconds(double seconds);
 struct CommandFlags {
   std::string job;                 // a job file (run, plan), or the id or name of a job
   std::string inventory;           // empty: MUSTER_INVENTORY, or inventory.yaml
+  std::vector<std::string> jobs;   // gc: only these
   std::vector<std::string> tasks;  // logs: only these
   std::string known_hosts;
   OutputFormat format = OutputFormat::kText;
@@ -55,6 +56,7 @@ struct CommandFlags {
   double timeout_s = 0;            // run, wait: 0: none
   double lost_timeout_s = 60;      // run, wait
   double connect_timeout_s = 15;
+  double unused_s = 3600;  // gc
   std::string data_set;                    // data: "mnist"
   std::optional<std::string> data_folder;  // data; fetch: unset: the data cache
   std::vector<std::string> mirrors;        // data fetch; empty: the set's own
@@ -111,6 +113,7 @@ absl::Status ListCommand(const CommandContext& context);
 absl::Status LogsCommand(const CommandContext& context);
 absl::Status EventsCommand(const CommandContext& context);
 absl::Status StopCommand(const CommandContext& context);
+absl::Status GcCommand(const CommandContext& context);
 absl::StatusOr<int> ExecCommand(const CommandContext& context);
 absl::StatusOr<int> BenchCommand(const CommandContext& context);
 absl::Status FetchDataCommand(const CommandContext& context);

@@ -118,6 +118,9 @@ absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& pr
 
 absl::Status LogsCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
+  if (record.folders_removed()) {
+    return InvalidArgument("the logs of job %s went with its folders, by `muster gc`", record.id());
+  }
   const std::set<std::string> wanted(context.flags().tasks.begin(), context.flags().tasks.end());
   std::set<std::string> known;
   for (const record::Task& task : record.tasks()) known.insert(task.id());

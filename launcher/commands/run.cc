@@ -59,9 +59,10 @@ absl::Status StopDirectly(const CommandContext& context, const record::JobRecord
                [&](size_t i, AgentConnection& connection) -> absl::Status {
                  MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
                                          connection.Call(request, Now() + std::chrono::seconds(30)));
-                 const uint32_t left = response.stop_tasks().processes_left();
-                 if (left == 0) return absl::OkStatus();
-                 return Internal("%s: %d processes of the job are left", hosts[i].name(), left);
+                 const agent::StopTasksResponse& stopped = response.stop_tasks();
+                 if (stopped.processes_left() == 0 && stopped.ports_left() == 0) return absl::OkStatus();
+                 return Internal("%s: %d processes of the job are left, and %d of its ports are listened on",
+                                 hosts[i].name(), stopped.processes_left(), stopped.ports_left());
                });
   for (const absl::Status& status : statuses) {
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
@@ -198,7 +199,8 @@ absl::Status StopCommand(const CommandContext& context) {
       return Unavailable("not every host could be reached");
     }
   }
-  std::fprintf(stderr, "job %s: 0 processes on %d hosts\n", record.id().c_str(), record.hosts_size());
+  std::fprintf(stderr, "job %s: 0 processes, 0 ports on %d hosts\n", record.id().c_str(),
+               record.hosts_size());
   return absl::OkStatus();
 }
 

@@ -198,6 +198,7 @@ struct TasksStopped {
   HostId host;
   RequestId request = 0;
   uint32_t processes_left = 0;
+  uint32_t ports_left = 0;  // on which something still listens
   std::vector<TaskReport> tasks;
 };
 struct RequestFailed {

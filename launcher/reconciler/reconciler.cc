@@ -371,8 +371,10 @@ void Reconciler::On(const TasksStopped& event) {
   if (!request) return;
   Host& host = hosts_[host_index_.at(event.host)];
   for (const TaskReport& report : event.tasks) Merge(host, report);
-  if (event.processes_left > 0) {
-    return Refused(host, *request, Internal("%d processes are left after it", event.processes_left));
+  if (event.processes_left > 0 || event.ports_left > 0) {
+    return Refused(host, *request,
+                   Internal("%d processes are left after it, and %d ports are listened on",
+                            event.processes_left, event.ports_left));
   }
   host.attempts = 0;
   const bool all = request->ask == Ask::kStopAll;

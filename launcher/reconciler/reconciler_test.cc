@@ -55,8 +55,9 @@ class Script {
   std::string Refused(const HostId& host, const std::string& what, const absl::Status& status) {
     return Feed(RequestFailed{host, requests_[host + " " + what], status});
   }
-  std::string Stopped(const HostId& host, std::vector<TaskReport> tasks) {
-    return Feed(TasksStopped{host, requests_[host + " stop"], 0, std::move(tasks)});
+  std::string Stopped(const HostId& host, std::vector<TaskReport> tasks, uint32_t processes_left = 0,
+                      uint32_t ports_left = 0) {
+    return Feed(TasksStopped{host, requests_[host + " stop"], processes_left, ports_left, std::move(tasks)});
   }
 
   /// Both hosts there, contents and ports too, and both tasks running under generation 1.
@@ -236,6 +237,19 @@ TEST(ReconcilerTest, StopEndsWith130) {
   EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 2, true)}),
             "persist 1 ending\nfinish 130: stopped on request\n");
   EXPECT_TRUE(script.outcome->consequences.empty()) << "that they stopped is what was asked for";
+}
+
+TEST(ReconcilerTest, AStopThatLeavesSomethingIsTriedAgainAndNamesTheHost) {
+  for (const auto& [processes, ports] : {std::pair(1u, 0u), std::pair(0u, 1u)}) {
+    Script script(OnePsOneWorker());
+    script.StartAll();
+    script.Feed(StopRequested{});
+    script.Stopped("b", {});
+    EXPECT_EQ(script.Stopped("a", {}, processes, ports), "");
+    EXPECT_EQ(script.Wait(seconds(1)), "stop a all below 2\n");
+    script.Wait(seconds(10));
+    EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"a"});
+  }
 }
 
 TEST(ReconcilerTest, StopIsBoundedAndNamesWhoCouldNotBeReached) {

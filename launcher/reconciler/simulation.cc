@@ -428,7 +428,7 @@ void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const Sto
   // Answers when nothing of it is left.
   After(3100, [=, this, host = agent.id] {
     Agent& agent = agents_[host];
-    if (agent.up) ToLauncher(host, life, connection, TasksStopped{host, stop.request, 0, Reports(agent)});
+    if (agent.up) ToLauncher(host, life, connection, TasksStopped{host, stop.request, 0, 0, Reports(agent)});
   });
 }
 

@@ -1,0 +1,88 @@
+#include "agent/garbage.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <system_error>
+#include <vector>
+
+#include "agent/names.h"
+#include "base/file.h"
+#include "base/random.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The time of a file's last use, or of a folder's, in microseconds of the wall clock; it is gone: now.
+int64_t UsedMicros(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return WallTimeMicros();
+  return int64_t{info.st_mtim.tv_sec} * 1'000'000 + info.st_mtim.tv_nsec / 1000;
+}
+
+uint64_t TreeBytes(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return fs::file_size(path, error);
+  uint64_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path, error)) {
+    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+// By another name first: what is in the store under its own is complete.
+bool RemoveContent(const fs::path& store, const std::string& sha256) {
+  const fs::path doomed = store / "tmp" / RandomName(12);
+  std::error_code error;
+  fs::create_directories(store / "tmp", error);
+  fs::rename(store / sha256, doomed, error);
+  if (error) return false;
+  (void)RemoveTree(doomed);  // what is left of it goes with the next upload
+  return true;
+}
+
+}  // namespace
+
+void MarkUsed(const fs::path& path) {
+  (void)::utimensat(AT_FDCWD, path.c_str(), nullptr,
+                    0);  // on a read-only file system nothing is removed either
+}
+
+agent::CollectGarbageResponse CollectGarbage(const fs::path& root, const std::set<std::string>& needed,
+                                             Duration unused) {
+  const int64_t used_before =
+      WallTimeMicros() - std::chrono::duration_cast<std::chrono::microseconds>(unused).count();
+  agent::CollectGarbageResponse response;
+  const auto removed = [&](const std::string& sha256, uint64_t bytes) {
+    response.add_removed_sha256(sha256);
+    response.set_removed_bytes(response.removed_bytes() + bytes);
+  };
+
+  const fs::path store = root / "store";
+  for (const std::string& name : ListDirectory(store).value_or(std::vector<std::string>{})) {
+    if (!IsSha256(name) || needed.contains(name) || UsedMicros(store / name) > used_before) continue;
+    const uint64_t bytes = TreeBytes(store / name);
+    if (RemoveContent(store, name)) removed(name, bytes);
+  }
+
+  const fs::path agents = root / "agents";
+  const std::vector<std::string> names = ListDirectory(agents).value_or(std::vector<std::string>{});
+  std::error_code error;
+  std::set<std::string> kept = {fs::read_symlink("/proc/self/exe", error).filename().string()};
+  std::string latest;
+  for (const std::string& name : names) {
+    if (latest.empty() || UsedMicros(agents / name) > UsedMicros(agents / latest)) latest = name;
+  }
+  kept.insert(latest);
+  for (const std::string& name : names) {
+    if (kept.contains(name) || UsedMicros(agents / name) > used_before) continue;
+    const uint64_t bytes = TreeBytes(agents / name);
+    if (fs::remove(agents / name, error)) removed(name, bytes);
+  }
+  return response;
+}
+
+}  // namespace muster

@@ -1,0 +1,128 @@
+// gc: removes from the hosts what jobs that have ended left there.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "launcher/commands/context.h"
+#include "launcher/fleet.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kForgetTimeout = std::chrono::seconds(60);  // a job's folders may hold many checkpoints
+constexpr Duration kCollectTimeout = std::chrono::minutes(5);
+
+// Where jobs have folders: a home on a host. Its address is that of the newest of the jobs.
+struct Home {
+  record::Host host;
+  std::set<std::string> jobs;
+};
+
+absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& context,
+                                                          std::vector<absl::Status>* problems) {
+  std::vector<record::JobRecord> records;
+  for (const std::string& job : context.flags().jobs) {
+    MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(job));
+    if (record.ended_micros() == 0) {
+      return InvalidArgument("job %s has not ended: `muster stop %s` ends it", record.id(), record.id());
+    }
+    records.push_back(std::move(record));
+  }
+  if (!context.flags().jobs.empty()) return records;
+  records = context.jobs().List(problems);
+  std::erase_if(records, [](const record::JobRecord& record) {
+    return record.ended_micros() == 0 || record.folders_removed();
+  });
+  return records;
+}
+
+// Of the records, the newest first.
+std::vector<Home> HomesOf(std::vector<record::JobRecord> records) {
+  std::stable_sort(records.begin(), records.end(),
+                   [](const auto& a, const auto& b) { return a.created_micros() > b.created_micros(); });
+  std::map<std::tuple<std::string, std::string, std::string>, Home> homes;
+  for (const record::JobRecord& record : records) {
+    for (const record::Host& host : record.hosts()) {
+      Home& home =
+          homes.try_emplace({host.name(), host.user(), host.dir()}, Home{.host = host}).first->second;
+      home.jobs.insert(record.id());
+    }
+  }
+  std::vector<Home> list;
+  for (auto& [key, home] : homes) list.push_back(std::move(home));
+  return list;
+}
+
+// What one of the homes was rid of.
+struct Removed {
+  std::set<std::string> jobs;
+  int contents = 0;
+  uint64_t content_bytes = 0;
+};
+
+absl::Status CollectAt(const Home& home, double unused_s, AgentConnection& connection, Removed& removed) {
+  std::vector<absl::Status> statuses;
+  for (const std::string& job : home.jobs) {
+    agent::Request forget;
+    forget.mutable_forget_job()->set_job(job);
+    statuses.push_back(connection.Call(forget, Now() + kForgetTimeout).status());
+    if (absl::IsUnavailable(statuses.back())) return statuses.back();  // the connection is gone
+    if (statuses.back().ok()) removed.jobs.insert(job);
+  }
+  agent::Request collect;
+  collect.mutable_collect_garbage()->set_unused_seconds(static_cast<uint32_t>(unused_s));
+  const auto collected = connection.Call(collect, Now() + kCollectTimeout);
+  if (collected.ok()) {
+    removed.contents = collected->collect_garbage().removed_sha256_size();
+    removed.content_bytes = collected->collect_garbage().removed_bytes();
+  }
+  statuses.push_back(collected.status());
+  return FirstFailure(statuses);
+}
+
+}  // namespace
+
+absl::Status GcCommand(const CommandContext& context) {
+  std::vector<absl::Status> problems;
+  MUSTER_ASSIGN_OR_RETURN(std::vector<record::JobRecord> records, ChosenJobs(context, &problems));
+  const std::vector<Home> homes = HomesOf(records);
+  std::vector<record::Host> hosts;
+  for (const Home& home : homes) hosts.push_back(home.host);
+  std::vector<Removed> removed(homes.size());
+  const std::vector<absl::Status> statuses =
+      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+               [&](size_t i, AgentConnection& connection) {
+                 return CollectAt(homes[i], context.flags().unused_s, connection, removed[i]);
+               });
+  Removed total;
+  for (const Removed& each : removed) {
+    total.contents += each.contents;
+    total.content_bytes += each.content_bytes;
+  }
+  int left = 0;
+  for (record::JobRecord& record : records) {
+    bool everywhere = true;
+    for (size_t i = 0; i < homes.size(); ++i) {
+      if (!homes[i].jobs.contains(record.id()) || removed[i].jobs.contains(record.id())) continue;
+      everywhere = false;
+      ++left;
+    }
+    if (!everywhere) continue;
+    record.set_folders_removed(true);
+    problems.push_back(context.jobs().Save(record));
+  }
+  problems.insert(problems.end(), statuses.begin(), statuses.end());
+  for (const absl::Status& status : problems) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  }
+  std::fprintf(stderr, "%d jobs: %d folders on %d hosts are left; removed %d programs and data sets, %s\n",
+               static_cast<int>(records.size()), left, static_cast<int>(homes.size()), total.contents,
+               FormatBytes(total.content_bytes).c_str());
+  const absl::Status failure = FirstFailure(problems);
+  if (failure.ok()) return failure;
+  return absl::Status(failure.code(), "not everything was removed; `muster gc` again goes on");
+}
+
+}  // namespace muster
