@@ -145,7 +145,7 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   if (ShimLockHeld()) return FailedPrecondition("%s: %s; stop it first", name_, damage_);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(AgentFolder(folder_), 0700));
   const agent::TaskRecord before = record_;
-  record_.set_incarnation(NextIncarnation());
+  record_.set_incarnation(std::max(NextIncarnation(), request.minimum_incarnation()));
   record_.set_first_incarnation(record_.incarnation());
   record_.set_stop(false);
   *record_.mutable_spec() = request;

@@ -8,8 +8,8 @@ uses, `clush -f 64`, `ansible -m raw -f 32` (without connections kept open). Wal
 children (the sshds not included), and the most memory any of its processes had; medians, and muster's ratio to each in the
 same round: median, lowest and highest.
 
-On the first number of hosts also a job whose program is 20 MB that no host has: until it has run everywhere and muster is done,
-beside `clush --copy` of the same file; and the same job again, which has nothing to send.
+On the first number of hosts also a job with 20 MB of data that no host has: until it has run everywhere and muster is done, beside
+`clush --copy` of the same file; and the same job again, which has nothing to send.
 
 What is not installed is left out: apt-get install pdsh clustershell ansible-core
 """
@@ -34,8 +34,8 @@ class Hosts:
 
     def __init__(self, folder, count):
         self.folder = folder / "hosts"
-        # 250 logins in a few seconds are more than sshd takes from strangers by default; it is the same for all.
-        subprocess.run([LOOPBACK, "up", self.folder, str(count)], check=True, stdout=subprocess.DEVNULL)
+        scp = "Subsystem sftp internal-sftp"  # what clush --copy goes through
+        subprocess.run([LOOPBACK, "up", self.folder, str(count), "--option", scp], check=True, stdout=subprocess.DEVNULL)
         self.inventory = self.folder / "inventory.yaml"
         found = re.findall(r"(\S+): \{ssh: \"([0-9.]+):(\d+)\"", self.inventory.read_text())
         self.addresses = [address for _, address, _ in found]
@@ -43,7 +43,7 @@ class Hosts:
         keys = dict(line.split(" ", 1) for line in (self.folder / "known_hosts").read_text().splitlines())
         self.known_hosts = folder / "openssh_known_hosts"
         self.known_hosts.write_text("".join(f"[{address}]:{port} {keys[name]}\n" for name, address, port in found))
-        self.ssh = (f"-F /dev/null -p {self.port} -i {self.folder}/id_ed25519 -o UserKnownHostsFile={self.known_hosts} "
+        self.ssh = (f"-F /dev/null -o Port={self.port} -i {self.folder}/id_ed25519 -o UserKnownHostsFile={self.known_hosts} "
                     "-o StrictHostKeyChecking=yes -o LogLevel=ERROR")
 
     def down(self):
@@ -118,15 +118,13 @@ def exec_commands(muster, folder, hosts):
 
 def deploy_commands(muster, folder, hosts):
     environment = environment_of(folder, hosts)
-    program = folder / "program"
+    deployed = folder / "data" / "bytes"
+    deployed.parent.mkdir()
     job = folder / "job.yaml"
-    job.write_text(f"name: deploy\nprogram: [\"true\"]\nfiles: [program]\nreplicas: {{worker: {{count: {len(hosts.addresses)}}}}}\n")
-
-    def new_program():
-        program.write_bytes(os.urandom(DEPLOYED_BYTES))
+    job.write_text(f"name: deploy\nprogram: [\"true\"]\ndata: {deployed.parent}\nreplicas: {{worker: {{count: {len(hosts.addresses)}}}}}\n")
 
     def first():
-        new_program()
+        deployed.write_bytes(os.urandom(DEPLOYED_BYTES))
         return run(with_deadline([muster, "run", "-q", job]), environment, folder)
 
     commands = {
@@ -135,8 +133,8 @@ def deploy_commands(muster, folder, hosts):
     }
     if shutil.which("clush"):
         commands["clush --copy, 20 MB"] = lambda: run(
-            with_deadline(["clush", "-S", "-f", "64", "-o", hosts.ssh, "-w", ",".join(hosts.addresses), "--copy", program,
-                           "--dest", folder / "copied"]), environment, folder)
+            with_deadline(["clush", "-S", "-f", "64", "-o", hosts.ssh, "-w", ",".join(hosts.addresses), "--copy", deployed,
+                           "--dest", folder / "copy"]), environment, folder)
     return commands
 
 

@@ -375,9 +375,18 @@ absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job&
     }
   }
   MUSTER_RETURN_IF_ERROR(CheckUpdateOfAllReduce(root, job, {"mode", "bucket_bytes"}));
-  const YamlNode* const min = replicas.Find("worker")->Find("min");
-  if (min != nullptr && *job.worker.min > job.worker.count) {
-    return min->Error(absl::StrFormat("\"min\" is %d of %d workers", *job.worker.min, job.worker.count));
+  return absl::OkStatus();
+}
+
+absl::Status CheckMin(const YamlNode& root, const Job& job) {
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (!job.replicas(role).min) continue;
+    const YamlNode* const min = root.Find("replicas")->Find(ReplicaRoleName(role))->Find("min");
+    if (role != ReplicaRole::kWorker) return min->KeyError("\"min\" is for workers");
+    if (job.is_hybrid()) return min->KeyError("\"min\": with `strategy: hybrid` no worker can be missing");
+    if (*job.worker.min > job.worker.count) {
+      return min->Error(absl::StrFormat("\"min\" is %d of %d workers", *job.worker.min, job.worker.count));
+    }
   }
   return absl::OkStatus();
 }
@@ -543,13 +552,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
     RestartByDefault(root, ReplicaRole::kWorker, &job.worker);
   }
   MUSTER_RETURN_IF_ERROR(CheckModelOrProgram(root, model, &job));
-  for (const ReplicaRole role : kReplicaRoles) {
-    if (!job.replicas(role).min || (job.is_allreduce() && role == ReplicaRole::kWorker)) continue;
-    return root.Find("replicas")
-        ->Find(ReplicaRoleName(role))
-        ->Find("min")
-        ->KeyError("\"min\" is for the workers of `strategy: allreduce`");
-  }
+  MUSTER_RETURN_IF_ERROR(CheckMin(root, job));
   if (model != nullptr) {
     MUSTER_RETURN_IF_ERROR(CheckModelDetails(root, *model, job));
     MUSTER_RETURN_IF_ERROR(CheckTraining(root, *model, job));

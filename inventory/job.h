@@ -55,8 +55,9 @@ struct ReplicaSpec {
   std::string on;              // the label their hosts must have; empty: any host
   SourcePosition on_position;  // of the label in the job file, where there is one
   Restart restart = Restart::kNever;
-  int max_restarts = 0;    // per task; 0 with kNever
-  std::optional<int> min;  // of the workers of allreduce: with fewer of them training waits; unset: all
+  int max_restarts = 0;  // per task; 0 with kNever
+  // Of workers: while others are lost with their hosts, the job goes on with so many; unset: with all.
+  std::optional<int> min;
 };
 
 /// Where the training data comes from.

@@ -45,7 +45,7 @@ JobHistory::JobHistory(const std::vector<JobEvent>& known) {
 
 std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t now_micros) {
   std::vector<JobEvent> events;
-  for (const reconcile::HostView& host : view.hosts) AddHost(host, now_micros, events);
+  for (const reconcile::HostView& host : view.hosts) AddHost(view, host, now_micros, events);
   const auto add = [&](const std::string& what) {
     events.push_back({.time_micros = now_micros, .what = what});
   };
@@ -66,7 +66,8 @@ std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t no
   return events;
 }
 
-void JobHistory::AddHost(const reconcile::HostView& host, int64_t now_micros, std::vector<JobEvent>& events) {
+void JobHistory::AddHost(const reconcile::View& view, const reconcile::HostView& host, int64_t now_micros,
+                         std::vector<JobEvent>& events) {
   const auto add = [&](const std::string& what) {
     events.push_back({.time_micros = now_micros, .host = host.host, .what = what});
   };
@@ -81,6 +82,7 @@ void JobHistory::AddHost(const reconcile::HostView& host, int64_t now_micros, st
   if (host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused) {
     state = std::string(reconcile::HostStateName(host.state)) + ": " + std::string(host.last_error.message());
   }
+  if (host.state == reconcile::HostState::kGivenUp) state = reconcile::GivenUpText(view, host.host);
   // On the way to one of these.
   if (state.empty() || std::exchange(said_[host.host], state) == state) return;
   add(state);

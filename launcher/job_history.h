@@ -41,7 +41,8 @@ class JobHistory {
   std::vector<JobEvent> OnView(const reconcile::View& view, int64_t now_micros);
 
  private:
-  void AddHost(const reconcile::HostView& host, int64_t now_micros, std::vector<JobEvent>& events);
+  void AddHost(const reconcile::View& view, const reconcile::HostView& host, int64_t now_micros,
+               std::vector<JobEvent>& events);
   void AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events);
 
   std::map<std::string, int64_t> clock_offsets_;                          // by host

@@ -320,6 +320,11 @@ void Planner::AddTask(const PlacedTask& placed) {
   if (job_.program.empty()) spec += absl::StrJoin(ParameterArguments(), " ");
   for (const agent::FileContent& file : plan_.record.program_files()) spec += file.SerializeAsString();
   task.set_spec_hash(Sha256Hex(spec));
+  // Which is no reason to start it again.
+  if (job_.worker.min && placed.role == ReplicaRole::kWorker && !task.is_chief()) {
+    task.set_can_be_missing(true);
+    plan_.record.set_max_missing(job_.worker.count - *job_.worker.min);
+  }
   *plan_.record.add_tasks() = std::move(task);
 }
 
@@ -467,8 +472,10 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .spec_hash = task.spec_hash(),
                              .needs_port = true,  // every member of a ClusterSpec has an address
                              .ends_with_others = task.ends_with_others(),
-                             .follows_cluster = task.follows_cluster()});
+                             .follows_cluster = task.follows_cluster(),
+                             .can_be_missing = task.can_be_missing()});
   }
+  desired.max_missing = record.max_missing();
   return desired;
 }
 

@@ -85,11 +85,12 @@ void RunDisplay::OnView(const reconcile::View& view) {
 // One line a change. On a terminal the hosts' way to being ready is drawn instead, and only trouble is said.
 void RunDisplay::ReportChanges(const reconcile::View& view) {
   for (const reconcile::HostView& host : view.hosts) {
-    const std::string text = Describe(host);
+    const bool given_up = host.state == reconcile::HostState::kGivenUp;
+    const std::string text = given_up ? reconcile::GivenUpText(view, host.host) : Describe(host);
     std::string& said = said_[host.host];
     if (said == text) continue;
     const bool trouble =
-        host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused;
+        given_up || host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused;
     if (trouble || (!block_.enabled() && host.state == reconcile::HostState::kReady)) Say(text);
     said = text;
   }

@@ -107,6 +107,7 @@ class Runner {
   void Handle(const FileBytes& bytes);
   void FollowOutput(const reconcile::View& view);
   bool EverythingRuns(const reconcile::View& view) const;
+  void ForgetFilesOfLost(const reconcile::View& view);
   void Drain();
   absl::Status FetchResults();
   absl::Status FetchFiles(std::span<const std::string> paths);
@@ -158,6 +159,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   if (options_.stop) Step(reconciler, reconcile::StopRequested{});
   Step(reconciler, reconcile::Tick{});
   MUSTER_RETURN_IF_ERROR(Loop(reconciler));
+  ForgetFilesOfLost(reconciler.GetView());
   Drain();
   absl::Status fetched = FetchResults();
   FetchTaskMetrics();
@@ -414,6 +416,17 @@ bool Runner::EverythingRuns(const reconcile::View& view) const {
          });
 }
 
+// A host that is gone sends nothing more.
+void Runner::ForgetFilesOfLost(const reconcile::View& view) {
+  std::set<std::string> lost;
+  for (const reconcile::HostView& host : view.hosts) {
+    if (host.state != reconcile::HostState::kConnected && host.state != reconcile::HostState::kReady) {
+      lost.insert(host.host);
+    }
+  }
+  std::erase_if(following_, [&](const auto& file) { return lost.contains(HostOf(file.first)); });
+}
+
 // What the tasks wrote last is still on its way when they have ended: waits for it as long as something
 // comes.
 void Runner::Drain() {
@@ -433,7 +446,6 @@ void Runner::Drain() {
       const auto* change = std::get_if<reconcile::Event>(&event);
       if (change == nullptr) continue;
       if (const auto* failed = std::get_if<reconcile::HostFailed>(change)) {
-        // A host that is gone sends nothing more.
         std::erase_if(following_, [&](const auto& file) { return HostOf(file.first) == failed->host; });
       }
     }

@@ -78,6 +78,29 @@ TEST_F(ClusterLifecycle, RestartPolicies) {
   }
 }
 
+TEST_F(ClusterLifecycle, AJobSucceedsWithoutAHostThatItCanDoWithout) {
+  Process run = StartJob(ScriptJob("fewer", kWaitForGo, "count: 3, min: 2"), "run", {"--lost-timeout", "2"});
+  WaitForTasks("fewer", 3);
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(
+      cluster_.WaitForText("run", "host-3 stays lost: the job goes on without worker:2 until it is back"));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-3"));
+  EXPECT_THAT(Muster({"events", "fewer"}).stdout_text, HasSubstr("host-3 stays lost"));
+  cluster_.hosts().Start("host-3");
+  EXPECT_EQ(Muster({"stop", "fewer"}).exit_code, 0);
+}
+
+TEST_F(ClusterLifecycle, AHostThatTheJobCannotDoWithoutFailsIt) {
+  Process run = StartJob(ScriptJob("all", kWaitForGo, "count: 3, min: 3"), "run", {"--lost-timeout", "2"});
+  WaitForTasks("all", 3);
+  cluster_.hosts().Kill("host-3");
+  EXPECT_EQ(ExitCodeOf(run), 69) << cluster_.Text("run");
+  cluster_.hosts().Start("host-3");
+  EXPECT_EQ(Muster({"stop", "all"}).exit_code, 0);
+}
+
 // ---- Stopping
 // ------------------------------------------------------------------------------------------------------
 

@@ -111,6 +111,28 @@ TEST_F(ClusterTraining, KilledWorkersOfAllReduceGetTheParametersFromTheOthers) {
   EXPECT_THAT(text, Not(HasSubstr("without TLS")));
 }
 
+TEST_F(ClusterTraining, AHostThatIsLostIsDoneWithoutUntilItReturns) {
+  const std::string job = cluster_.Write(
+      "without.yaml", absl::StrFormat("name: without\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
+                                      "replicas: {worker: {count: 3, min: 2}}\n"
+                                      "train: {steps: %d, global_batch_size: 2001, seed: 3, threads: 1}\n",
+                                      kEndlessSteps));
+  Process run = StartJob(job, "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  const auto before = FirstProcesses("without");
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(
+      cluster_.WaitForText("run", "host-3 stays lost: the job goes on without worker:2 until it is back"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "with 2 of 3 workers"));
+  EXPECT_EQ(ShowTask("without", "worker:2")["state"], "Lost");
+  cluster_.hosts().Start("host-3");
+  ASSERT_TRUE(cluster_.WaitForText("run", "with 3 of 3 workers"));
+  const auto after = FirstProcesses("without");
+  for (const char* task : {"worker:0", "worker:1"}) EXPECT_EQ(after.at(task), before.at(task)) << task;
+  EXPECT_EQ(Muster({"stop", "without"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+}
+
 TEST_F(ClusterTraining, KilledTasksOfAHybridJobComeBack) {
   const std::string job =
       cluster_.Write("hybrid.yaml",

@@ -56,7 +56,7 @@ struct CommandFlags {
   double timeout_s = 0;            // run, wait: 0: none
   double lost_timeout_s = 60;      // run, wait
   double connect_timeout_s = 15;
-  double unused_s = 3600;  // gc
+  double unused_s = 3600;                  // gc
   std::string data_set;                    // data: "mnist"
   std::optional<std::string> data_folder;  // data; fetch: unset: the data cache
   std::vector<std::string> mirrors;        // data fetch; empty: the set's own

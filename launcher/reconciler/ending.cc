@@ -30,7 +30,9 @@ void Reconciler::BeginEnding(Outcome outcome) {
   phase_ = Phase::kEnding;
   const bool success = outcome.result == Result::kSucceeded;
   stopping_ = !success;
-  stop_from_ = success ? now_ + options_.server_grace : now_;
+  const bool servers = std::any_of(tasks_.begin(), tasks_.end(),
+                                   [](const Task& task) { return task.desired.ends_with_others; });
+  stop_from_ = success && servers ? now_ + options_.server_grace : now_;
   give_up_at_ = stop_from_ + options_.stop_deadline;
   record_.ending = std::move(outcome);
   Persist();
@@ -71,8 +73,10 @@ void Reconciler::FailUnreachable() {
   BeginEnding(
       {.result = Result::kFailed,
        .exit_code = kUnreachableExitCode,
-       .message = (started ? "host lost: " : "nothing was started, because a host was not reached: ") +
-                  Join(reasons),
+       .message =
+           (started ? "host lost: " : "nothing was started, because a host was not reached: ") +
+           Join(reasons) +
+           (totals_.missing > 0 ? absl::StrFormat("; %d tasks were missing already", totals_.missing) : ""),
        .first_cause = started ? first : std::nullopt});
 }
 
@@ -158,6 +162,7 @@ View Reconciler::GetView() const {
     if (host.link == Link::kUp && host.reported) state = HostState::kConnected;
     if (Ready(host)) state = HostState::kReady;
     if (host.refused) state = HostState::kRefused;
+    if (host.given_up) state = HostState::kGivenUp;
     view.hosts.push_back(
         {host.desired.id, state, host.desired.data_address, host.failed_connects, host.last_error});
   }
@@ -166,6 +171,7 @@ View Reconciler::GetView() const {
     const Task& task = tasks_[i];
     TaskState state = SinceBase(task) ? task.report->state : TaskState::kPending;
     if (hosts_[task.host].lost_since && SinceBase(task) && Live(*task.report)) state = TaskState::kLost;
+    if (task.missing) state = TaskState::kLost;
     view.tasks.push_back({task.desired.id, task.desired.host, state,
                           record_.fixed ? Address((*record_.cluster)[i]) : "", task.report});
   }

@@ -17,6 +17,7 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   addresses_.clear();
   reported_.clear();
   contents_.clear();
+  given_up_.clear();
   gang_ = false;
   known_.clear();
   contents_requests_.clear();
@@ -35,9 +36,33 @@ void Invariants::Learn(const TaskReport& report) {
 }
 
 void Invariants::NoteGang() {
-  gang_ = gang_ || std::all_of(desired_.hosts.begin(), desired_.hosts.end(), [this](const DesiredHost& host) {
-            return reported_.contains(host.id) && contents_.contains(host.id);
-          });
+  gang_ =
+      gang_ || std::all_of(desired_.hosts.begin(), desired_.hosts.end(), [this](const DesiredHost& host) {
+        return given_up_.contains(host.id) || (reported_.contains(host.id) && contents_.contains(host.id));
+      });
+}
+
+void Invariants::OnDecided(const View& view) {
+  std::set<HostId> given_up;
+  for (const HostView& host : view.hosts) {
+    if (host.state == HostState::kGivenUp) given_up.insert(host.host);
+  }
+  int missing = 0;
+  for (const DesiredTask& task : desired_.tasks) {
+    if (!given_up.contains(task.host) || given_up_.contains(task.host)) continue;
+    const bool succeeded = std::any_of(succeeded_.begin(), succeeded_.end(),
+                                       [&](const Deployment& done) { return done.task == task.id; });
+    Require(task.can_be_missing || succeeded, "I35 only what can be missing is given up: " + task.id);
+    missing += !succeeded;
+  }
+  Require(missing <= desired_.max_missing, "I36 no more are missing than can be");
+  for (const HostId& host : given_up) {
+    if (given_up_.contains(host)) continue;
+    Require(!outage_end_.empty() || !last_break_.empty(), "I37 who is given up was lost: " + host);
+    ++setbacks_;  // what died there is started again when it returns
+  }
+  given_up_ = std::move(given_up);
+  NoteGang();
 }
 
 void Invariants::OnEvent(const Event& event) {
@@ -203,6 +228,7 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
             "I15 a host that can be reached is not left behind: " + host);
   }
   if (outcome.result != Result::kSucceeded) CheckPortsReleased(outcome);
+  int missing = 0;
   switch (outcome.result) {
     case Result::kSucceeded:
       for (const DesiredTask& task : desired_.tasks) {
@@ -210,8 +236,11 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
           return done.task == task.id && done.spec_hash == task.spec_hash &&
                  done.generation >= persisted_.base_generation;
         });
-        Require(task.ends_with_others || succeeded, "I16 success means that all succeeded: " + task.id);
+        missing += !task.ends_with_others && !succeeded;
+        Require(task.ends_with_others || succeeded || task.can_be_missing,
+                "I16 success means that all succeeded: " + task.id);
       }
+      Require(missing <= desired_.max_missing, "I16 success means that no more are missing than can be");
       Require(outcome.exit_code == 0, "I17 success exits with 0");
       break;
     case Result::kStopped:

@@ -16,6 +16,7 @@ class Invariants {
   // A launcher begins its life with what it wants; `replanned`: the cluster it wants is not the one before.
   void OnLaunch(const Desired& desired, bool replanned);
   void OnEvent(const Event& event);  // delivered to the reconciler, before its Step
+  void OnDecided(const View& view);  // by that Step, before its actions
   void OnAction(const Action& action);
   void OnSettled(const View& view, TimePoint next_deadline, TimePoint now);  // after each Step
 
@@ -57,6 +58,7 @@ class Invariants {
   std::map<HostId, ConnectionId> connections_;
   std::map<HostId, std::string> addresses_;  // as this life was told
   std::set<HostId> reported_, contents_;     // in this life; `reported_` on the connection it has now
+  std::set<HostId> given_up_;
   bool gang_ = false;           // all of these were there at one moment, in this life and for this cluster
   std::set<Deployment> known_;  // deployments this life was told of
   std::map<RequestId, HostId> contents_requests_;

@@ -55,10 +55,20 @@ const char* HostStateName(HostState state) {
       return "ready";
     case HostState::kLost:
       return "lost";
+    case HostState::kGivenUp:
+      return "given up";
     case HostState::kRefused:
       return "refused";
   }
   return "";
+}
+
+std::string GivenUpText(const View& view, const HostId& host) {
+  std::string tasks;
+  for (const TaskView& task : view.tasks) {
+    if (task.host == host && task.state == TaskState::kLost) tasks += (tasks.empty() ? "" : ", ") + task.task;
+  }
+  return host + " stays lost: the job goes on without " + tasks + " until it is back";
 }
 
 }  // namespace muster::reconcile

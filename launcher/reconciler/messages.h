@@ -41,18 +41,23 @@ struct DesiredTask {
   bool needs_port = false;
   bool ends_with_others = false;  // the job does not wait for its success
   bool follows_cluster = false;   // takes another cluster while it runs; else it is stopped and started again
+  bool can_be_missing = false;    // the job goes on without it, as long as its host is lost
 };
 
 /// Hosts without a task are not contacted.
 struct Desired {
   std::vector<DesiredHost> hosts;
   std::vector<DesiredTask> tasks;
+  int max_missing = 0;  // at most so many of those that can be are missing at a time
 };
 
 struct Options {
   Duration connect_deadline = std::chrono::seconds(15);  // for a host to be there before the first start
   Duration connect_attempt = std::chrono::seconds(10);   // for one Connect
   Duration lost_deadline = std::chrono::seconds(60);     // for a host to come back after the first start
+  Duration cooldown_first = std::chrono::seconds(
+      10);  // until a host without which the job went on is let in again, doubled each time
+  Duration cooldown_limit = std::chrono::minutes(10);
   Duration request_timeout = std::chrono::seconds(10);  // for an answer, beyond what the request itself takes
   Duration contents_timeout = std::chrono::minutes(30);  // for the contents of one host
   Duration stop_grace = std::chrono::seconds(3);         // from TERM to KILL
@@ -256,6 +261,7 @@ struct StartTask {
   bool follows_cluster = false;
   std::string spec_hash;
   std::shared_ptr<const Cluster> cluster;
+  uint32_t minimum_incarnation = 0;  // more than any that others may have seen
 };
 /// What runs, as its start was named: an agent starts the same one only once.
 struct Deployment {
@@ -286,7 +292,8 @@ using Action = std::variant<Connect, EnsureContents, LeasePort, PersistRecord, S
 // -----------------------------------------------------------------------------------------------
 
 enum class Phase { kGathering, kRunning, kEnding, kFinished };
-enum class HostState { kConnecting, kConnected, kReady, kLost, kRefused };
+/// kGivenUp: lost, and the job goes on without its tasks until it is back.
+enum class HostState { kConnecting, kConnected, kReady, kLost, kGivenUp, kRefused };
 
 /// "gathering", "running", ...; "connecting", "connected", ...
 const char* PhaseName(Phase phase);
@@ -315,5 +322,8 @@ struct View {
   std::vector<TaskView> tasks;
   std::optional<Outcome> ending;  // what is being ended as; complete with kFinished
 };
+
+/// "host-3 stays lost: the job goes on without worker:2 until it is back", of a host that is given up.
+std::string GivenUpText(const View& view, const HostId& host);
 
 }  // namespace muster::reconcile

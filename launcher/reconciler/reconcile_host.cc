@@ -61,6 +61,7 @@ void Reconciler::CheckDeadlines(Host& host) {
     host.last_error = Unavailable("%s: %d requests in a row got no answer", host.desired.id, host.silences);
   }
   if (host.lost_since && now_ >= LostLimit(host)) host.refused = true;
+  if (host.refused && CanDoWithout(host)) return GiveUp(host);
   // A first start waits for the verdict on the other hosts: Advance.
   if (host.refused && (phase_ == Phase::kRunning || record_.generation > 0)) FailUnreachable();
 }
@@ -109,7 +110,8 @@ void Reconciler::RunHost(Host& host) {
       request.deployment = {task.desired.id, record_.generation, task.desired.spec_hash};
       actions_.push_back(StartTask{request.id, host.desired.id, task.desired.id, record_.generation,
                                    record_.base_generation, task.desired.follows_cluster,
-                                   task.desired.spec_hash, record_.cluster});
+                                   task.desired.spec_hash, record_.cluster,
+                                   task.report ? task.report->incarnation + 1 : 0});
     }
   }
   if (outdated.empty() || now_ < host.retry_at || Asked(host, Ask::kStopSome)) return;
@@ -143,7 +145,7 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   host.requests.clear();
   host.last_error = status;
   if (!host.lost_since) host.lost_since = now_;
-  host.refused = host.refused || !WorthTryingAgain(status);
+  host.refused = !host.given_up && (host.refused || !WorthTryingAgain(status));
   host.connect_at = now_ + Backoff(++host.failed_connects, host.desired.id);
   Touch(host);
 }
@@ -181,7 +183,7 @@ TimePoint Reconciler::WakeTime(const Host& host) const {
 
 Reconciler::Counts Reconciler::Count(const Host& host) const {
   Counts counts;
-  counts.not_ready = !Ready(host);
+  counts.not_ready = !Ready(host) && !host.given_up;
   counts.refused = host.refused;
   counts.undecided = !Ready(host) && !host.refused;
   counts.may_run = host.may_run;
@@ -189,7 +191,8 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
     counts.unleased += task.desired.needs_port && !task.leased;
-    counts.unfinished += !task.desired.ends_with_others && !Succeeded(task);
+    counts.unfinished += !task.desired.ends_with_others && !Succeeded(task) && !task.missing;
+    counts.missing += task.missing;
   }
   return counts;
 }
@@ -202,6 +205,7 @@ void Reconciler::Counts::Add(const Counts& other, int sign) {
   unleased += sign * other.unleased;
   unfinished += sign * other.unfinished;
   unstopped += sign * other.unstopped;
+  missing += sign * other.missing;
 }
 
 void Reconciler::Touch(Host& host) {
@@ -249,6 +253,7 @@ bool Reconciler::Ready(const Host& host) const {
 }
 
 bool Reconciler::Matters(const Host& host) const {
+  if (host.given_up) return false;
   return phase_ == Phase::kGathering || (phase_ == Phase::kRunning && !gang_complete_) ||
          std::any_of(host.tasks.begin(), host.tasks.end(),
                      [this](int index) { return !Done(tasks_[index]); });

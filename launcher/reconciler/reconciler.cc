@@ -16,7 +16,7 @@ constexpr int kMaxPhaseChanges = 8;
 }  // namespace
 
 Reconciler::Reconciler(const Desired& desired, Record record, const Options& options, TimePoint now)
-    : options_(options), record_(std::move(record)), now_(now) {
+    : options_(options), max_missing_(desired.max_missing), record_(std::move(record)), now_(now) {
   std::unordered_map<std::string, const DesiredHost*> listed;
   for (const DesiredHost& host : desired.hosts) listed.emplace(host.id, &host);
   auto add_host = [this](DesiredHost host) {
@@ -166,6 +166,13 @@ void Reconciler::BeginGathering() {
   for (Task& task : tasks_) {
     task.leased = false;
     task.attempts = 0;
+    task.missing = false;
+  }
+  // A new cluster needs everybody. Who was away gets the time to come back once more.
+  for (Host& host : hosts_) {
+    if (!std::exchange(host.given_up, false)) continue;
+    host.lost_since = now_;
+    host.connect_at = std::min(host.connect_at, now_);
   }
   TouchAll();
 }
@@ -249,7 +256,7 @@ void Reconciler::On(const HostSighted& event) {
   Host& host = hosts_[found->second];
   if (host.link != Link::kDown) LoseConnection(host, Unavailable("%s: it may be elsewhere now", event.host));
   host.failed_connects = 0;
-  host.connect_at = now_;
+  if (!host.given_up) host.connect_at = now_;
   Touch(host);
 }
 
@@ -278,8 +285,47 @@ void Reconciler::On(const HostReported& event) {
       if (tasks_[index].report && tasks_[index].reported_on != host->connection)
         JudgeForgotten(tasks_[index]);
     }
+    if (host->given_up) LetIn(*host);
   }
   Touch(*host);
+}
+
+bool Reconciler::CanDoWithout(const Host& host) const {
+  int missing = totals_.missing;
+  for (const int index : host.tasks) {
+    const Task& task = tasks_[index];
+    if (Succeeded(task) || task.missing) continue;
+    if (!task.desired.can_be_missing) return false;
+    ++missing;
+  }
+  return phase_ == Phase::kRunning && missing <= max_missing_;
+}
+
+void Reconciler::GiveUp(Host& host) {
+  host.given_up = true;
+  host.refused = false;
+  host.silences = 0;
+  for (const int index : host.tasks) tasks_[index].missing = !Succeeded(tasks_[index]);
+  const Duration cooldown = options_.cooldown_first * (int64_t{1} << std::min(host.times_given_up++, 20));
+  host.connect_at = now_ + std::min(cooldown, options_.cooldown_limit);
+  Touch(host);
+}
+
+void Reconciler::LetIn(Host& host) {
+  host.given_up = false;
+  bool any_dead = false;
+  for (const int index : host.tasks) {
+    Task& task = tasks_[index];
+    if (!task.missing) continue;
+    task.missing = SinceBase(task) && !Live(*task.report) && !Succeeded(task);
+    any_dead = any_dead || task.missing;
+  }
+  // An agent starts nothing twice for one generation. Tasks that do not follow would pay for the next one
+  // with a restart: they go on without what died.
+  const bool all_follow = std::all_of(tasks_.begin(), tasks_.end(), [this](const Task& task) {
+    return task.desired.follows_cluster || Succeeded(task);
+  });
+  if (any_dead && all_follow && phase_ == Phase::kRunning) FixCluster();
 }
 
 void Reconciler::Merge(Host& host, const TaskReport& report) {
@@ -308,6 +354,11 @@ void Reconciler::Judge(Task& task) {
   const TaskReport& report = *task.report;
   const bool failed = report.state == TaskState::kFailed || report.state == TaskState::kLost;
   if (failed && !report.stopped) task.failed_seen = now_;
+  if (task.missing) {
+    // It is not news that it has ended, unless well.
+    if (!failed && !hosts_[task.host].given_up) task.missing = false;
+    return;
+  }
   const bool port_lost = task.desired.needs_port && report.exit_code == kPortLostExitCode &&
                          !report.stopped && (failed || report.state == TaskState::kRestarting);
   if (port_lost && phase_ == Phase::kGathering && report.generation == record_.generation) LosePort(task);

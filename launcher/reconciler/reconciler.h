@@ -10,6 +10,9 @@
 //   for the next generation. A host that is reached at another address has moved: the next generation has the
 //   same members, on the same ports, and nothing else changes. Tasks that follow their cluster go on under
 //   it; the others are stopped and started.
+//   A host that stays lost is given up, if the job can do without its tasks (Desired::max_missing). When it
+//   returns, after a pause that grows, what still runs there is adopted, and what died is started again under
+//   another generation of the same members.
 // - ending: the outcome is decided and persisted; nothing is started any more. All is stopped, within a
 //   deadline.
 // - finished: Finish was the last action.
@@ -79,7 +82,8 @@ class Reconciler {
   // What a host adds to the totals by which phases change. Kept per host so that one event costs no walk over
   // all of them.
   struct Counts {
-    int not_ready = 0, undecided = 0, refused = 0, may_run = 0, unleased = 0, unfinished = 0, unstopped = 0;
+    int not_ready = 0, undecided = 0, refused = 0, may_run = 0, unleased = 0, unfinished = 0, unstopped = 0,
+        missing = 0;
     void Add(const Counts& other, int sign);
   };
 
@@ -90,6 +94,7 @@ class Reconciler {
     bool leased = false;
     std::optional<TaskReport> report;
     ConnectionId reported_on = 0;
+    bool missing = false;   // the job goes on without it
     TimePoint failed_seen;  // when its failure became known here
     int attempts = 0;
     TimePoint retry_at;
@@ -106,6 +111,8 @@ class Reconciler {
     bool reported_once = false;           // on any
     std::optional<TimePoint> lost_since;  // until it reports
     bool refused = false;                 // no use trying again
+    bool given_up = false;                // its tasks are missing; it is let in again when it returns
+    int times_given_up = 0;
     int failed_connects = 0;
     int silences = 0;
     absl::Status last_error;
@@ -141,6 +148,9 @@ class Reconciler {
   void Judge(Task& task);
   void JudgeForgotten(Task& task);
   void Refused(Host& host, const Request& request, const absl::Status& status);
+  bool CanDoWithout(const Host& host) const;
+  void GiveUp(Host& host);
+  void LetIn(Host& host);
 
   // One host, level-triggered.
   void ReconcileHost(Host& host);
@@ -187,6 +197,7 @@ class Reconciler {
   bool NeedsStop(const Host& host) const;
 
   const Options options_;
+  const int max_missing_;
   Record record_;
   std::vector<Host> hosts_;
   std::vector<Task> tasks_;

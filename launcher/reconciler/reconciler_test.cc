@@ -87,6 +87,7 @@ class Script {
   }
 
   std::optional<Outcome> outcome;
+  uint32_t minimum_incarnation = 0;  // of the newest start that has one
 
  private:
   std::string Line(const Action& action) {
@@ -113,6 +114,7 @@ class Script {
     }
     if (const auto* start = std::get_if<StartTask>(&action)) {
       requests_[start->host + " start " + start->task] = start->request;
+      if (start->minimum_incarnation > 0) minimum_incarnation = start->minimum_incarnation;
       std::string line =
           absl::StrFormat("start %s %s %d %s", start->host, start->task, start->generation, start->spec_hash);
       for (const Member& member : *start->cluster) line += " " + Address(member);
@@ -423,6 +425,105 @@ TEST(ReconcilerTest, AHostAtAnotherAddressKeepsItsPortsAndTellsWhoFollows) {
   script.Lost("b");
   script.Feed(HostSighted{"b"});
   EXPECT_EQ(script.ConnectedAt("b", "10.0.0.9"), "");
+}
+
+// A worker that the job cannot be without on host a, one that can be missing on host b.
+Desired OneCanBeMissing() {
+  Desired desired = OnePsOneWorker();
+  for (DesiredTask& task : desired.tasks) task.follows_cluster = true;
+  desired.tasks[0].ends_with_others = false;
+  desired.tasks[1].can_be_missing = true;
+  desired.max_missing = 1;
+  return desired;
+}
+
+HostState StateOf(const Script& script, const HostId& host) {
+  for (const HostView& view : script.reconciler.GetView().hosts) {
+    if (view.host == host) return view.state;
+  }
+  return HostState::kConnecting;
+}
+
+TEST(ReconcilerTest, TheJobGoesOnAndSucceedsWithoutAHostThatItCanDoWithout) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(59));
+  EXPECT_EQ(StateOf(script, "b"), HostState::kLost);
+  script.Wait(seconds(2));
+  EXPECT_EQ(StateOf(script, "b"), HostState::kGivenUp);
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  EXPECT_EQ(script.Report("a", {Script::Ended("ps:0", 0)}), "persist 1 ending\n");
+  script.Wait(seconds(20));
+  script.Wait(seconds(20));
+  EXPECT_EQ(script.outcome->exit_code, 0);
+  EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
+}
+
+TEST(ReconcilerTest, AHostThatReturnsIsLetInAfterAPauseThatGrowsAndItsTasksGoOn) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  for (const int cooldown : {10, 20, 40}) {
+    script.Lost("b");
+    // The first attempts, all of which fail.
+    std::string actions = script.Wait(seconds(1));
+    EXPECT_EQ(actions, "connect b\n");
+    script.Lost("b");
+    script.Wait(seconds(60));
+    ASSERT_EQ(StateOf(script, "b"), HostState::kGivenUp);
+    EXPECT_EQ(script.Feed(HostSighted{"b"}), "") << "it waits for its turn";
+    EXPECT_EQ(script.Wait(seconds(cooldown - 1)), "");
+    EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+    EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "");
+    EXPECT_EQ(StateOf(script, "b"), HostState::kReady);
+  }
+}
+
+TEST(ReconcilerTest, WhatDiedOnAHostThatReturnsIsStartedAgainAsALaterIncarnation) {
+  for (const bool has_its_disk : {true, false}) {
+    Script script(OneCanBeMissing());
+    script.StartAll();
+    script.Lost("b");
+    script.Wait(seconds(61));
+    script.Wait(seconds(10));
+    const std::string actions =
+        has_its_disk ? script.Connected("b", {Script::Ended("worker:0", 137)}) : script.Connected("b");
+    EXPECT_EQ(actions,
+              "persist 2 fixed\n"
+              "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+              "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+    EXPECT_EQ(script.minimum_incarnation, 2u) << "of the last of them";
+    EXPECT_EQ(script.reconciler.record().base_generation, 1u);
+    TaskReport again = Script::Task("worker:0", kRunning, 2);
+    again.incarnation = 2;
+    EXPECT_EQ(script.Started("b", again), "");
+    EXPECT_EQ(script.reconciler.GetView().tasks[1].state, kRunning);
+  }
+}
+
+TEST(ReconcilerTest, WithMoreLostThanCanBeMissingTheJobFails) {
+  Desired desired = OneCanBeMissing();
+  desired.max_missing = 0;
+  Script script(desired);
+  script.StartAll();
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(61)), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.reconciler.GetView().ending->exit_code, 69);
+}
+
+TEST(ReconcilerTest, ALauncherThatComesBackGoesOnWithoutTheHostToo) {
+  Script first(OneCanBeMissing());
+  first.StartAll();
+  Script second(OneCanBeMissing(), first.reconciler.record());
+  second.Feed(Tick{});
+  second.Connected("a", {Script::Task("ps:0", kRunning)});
+  second.Ready("a");
+  second.Lost("b");
+  second.Wait(seconds(61));
+  EXPECT_EQ(StateOf(second, "b"), HostState::kGivenUp);
+  EXPECT_FALSE(second.reconciler.GetView().ending);
+  // And acts: a task that ended while nobody looked is the end of the job.
+  EXPECT_EQ(second.Report("a", {Script::Ended("ps:0", 0)}), "persist 1 ending\n");
 }
 
 TEST(ReconcilerTest, ALostPortMakesANewGenerationThatAvoidsIt) {

@@ -44,6 +44,13 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   };
   for (int i = 0; i < servers; ++i) add("ps", i);
   for (int i = 0; i < workers; ++i) add("worker", i);
+  if (workers == 1 || Chance(0.5)) return;
+  options_.lost_deadline = std::chrono::seconds(15);
+  options_.cooldown_first = std::chrono::seconds(Between(1, 10));
+  desired_.max_missing = static_cast<int>(Between(1, workers - 1));
+  for (DesiredTask& task : desired_.tasks) {
+    task.can_be_missing = !IsServer(task.id) && task.id != "worker:0";
+  }
 }
 
 void Simulation::Run() {
@@ -123,7 +130,10 @@ void Simulation::KillLauncher() {
 void Simulation::Feed(int life, const Event& event) {
   if (life != life_ || !reconciler_ || finished_) return;
   invariants_.OnEvent(event);
-  for (const Action& action : reconciler_->Step(event, now_)) {
+  const std::vector<Action> actions = reconciler_->Step(event, now_);
+  NoteGivenUp();
+  invariants_.OnDecided(reconciler_->GetView());
+  for (const Action& action : actions) {
     invariants_.OnAction(action);
     Execute(action);
     if (Fault(0.002)) KillLauncher();
@@ -131,6 +141,20 @@ void Simulation::Feed(int life, const Event& event) {
   }
   invariants_.OnSettled(reconciler_->GetView(), reconciler_->NextDeadline(), now_);
   Sleep();
+}
+
+void Simulation::NoteGivenUp() {
+  std::set<HostId> given_up;
+  for (const HostView& host : reconciler_->GetView().hosts) {
+    if (host.state == HostState::kGivenUp) given_up.insert(host.host);
+  }
+  for (const HostId& host : given_up) {
+    if (!given_up_.contains(host)) Note("host given up", host);
+  }
+  for (const HostId& host : given_up_) {
+    if (!given_up.contains(host)) Note("host let in again", host);
+  }
+  given_up_ = std::move(given_up);
 }
 
 void Simulation::Sleep() {
@@ -315,6 +339,7 @@ void Simulation::Start(Agent& agent, int life, ConnectionId connection, const St
   task.report.generation = start.generation;
   task.report.spec_hash = start.spec_hash;
   task.report.restarts = 0;
+  task.report.incarnation = std::max(task.report.incarnation + 1, start.minimum_incarnation) - 1;
   task.base_generation = start.base_generation;
   Spawn(agent, task);
   answer(TaskStarted{agent.id, start.request, task.report});

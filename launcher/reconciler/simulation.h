@@ -79,6 +79,7 @@ class Simulation {
   void Feed(int life, const Event& event);
   void Execute(const Action& action);
   void Sleep();
+  void NoteGivenUp();
 
   // The network.
   void ToAgent(const HostId& host, std::function<void(Agent&)> work);
@@ -116,6 +117,7 @@ class Simulation {
   std::map<HostId, Agent> agents_;
   TimePoint tick_at_ = TimePoint::max();
   bool finished_ = false;
+  std::set<HostId> given_up_;
   std::vector<std::string> transcript_;
   std::map<std::string, int> tally_;
 };
