@@ -9,18 +9,6 @@
 namespace muster {
 namespace {
 
-// Indices of the hosts that tasks with this label may run on.
-std::vector<int> SuitableHosts(const std::string& label, const Inventory& inventory) {
-  std::vector<int> suitable;
-  for (size_t i = 0; i < inventory.hosts.size(); ++i) {
-    const std::vector<std::string>& labels = inventory.hosts[i].labels;
-    if (label.empty() || std::find(labels.begin(), labels.end(), label) != labels.end()) {
-      suitable.push_back(static_cast<int>(i));
-    }
-  }
-  return suitable;
-}
-
 absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory) {
   std::set<std::string> labels;
   for (const Host& host : inventory.hosts) labels.insert(host.labels.begin(), host.labels.end());
@@ -34,6 +22,17 @@ absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory)
 
 }  // namespace
 
+std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inventory) {
+  std::vector<int> suitable;
+  for (size_t i = 0; i < inventory.hosts.size(); ++i) {
+    const std::vector<std::string>& labels = inventory.hosts[i].labels;
+    if (replica.on.empty() || std::find(labels.begin(), labels.end(), replica.on) != labels.end()) {
+      suitable.push_back(static_cast<int>(i));
+    }
+  }
+  return suitable;
+}
+
 std::string PlacedTask::Name() const { return absl::StrFormat("%s:%d", ReplicaRoleName(role), index); }
 
 absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory) {
@@ -45,7 +44,7 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
   for (const ReplicaRole role : kReplicaRoles) {
     const ReplicaSpec& replica = job.replicas(role);
     if (replica.count == 0) continue;
-    roles.push_back({role, SuitableHosts(replica.on, inventory)});
+    roles.push_back({role, SuitableHosts(replica, inventory)});
     if (roles.back().hosts.empty()) return NoSuchLabel(replica, inventory);
   }
   std::stable_sort(roles.begin(), roles.end(),

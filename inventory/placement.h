@@ -29,4 +29,8 @@ struct PlacedTask {
 /// host has the label. Cost: tasks times hosts.
 absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory);
 
+/// The hosts, as indices in Inventory::hosts, on which tasks of a role may run, in the order of the
+/// inventory.
+std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inventory);
+
 }  // namespace muster

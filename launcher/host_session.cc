@@ -343,8 +343,7 @@ void HostSession::Do(const reconcile::StopTasks& stop) {
     target->set_spec_hash(deployment.spec_hash);
   }
   tasks->set_minimum_generation(stop.minimum_generation);
-  // Without a fence they are stopped to be started again in the same cluster.
-  tasks->set_keep_ports(stop.minimum_generation == 0);
+  tasks->set_keep_ports(stop.keep_ports);
   tasks->set_grace_ms(
       static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(stop.grace).count()));
   Ask(stop.request, message, [this, request = stop.request](const agent::Response& response) {

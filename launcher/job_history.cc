@@ -57,7 +57,16 @@ std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t no
       add("stopping the job: " + view.ending->message);
     }
   }
-  for (const reconcile::TaskView& task : view.tasks) AddTask(task, events);
+  for (const reconcile::TaskView& task : view.tasks) {
+    std::string& place = places_[task.task];
+    if (!place.empty() && place != task.host) {
+      events.push_back({.time_micros = now_micros,
+                        .host = task.host,
+                        .what = absl::StrFormat("%s goes from %s to this host", task.task, place)});
+    }
+    place = task.host;
+    AddTask(task, events);
+  }
   if (phase_ != view.phase && view.phase == reconcile::Phase::kFinished) {
     add("the job has ended: " + view.ending->message);
   }

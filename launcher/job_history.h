@@ -49,6 +49,7 @@ class JobHistory {
   std::set<std::tuple<std::string, std::string, uint32_t, bool>> known_;  // (task, host, incarnation, end)
   std::map<std::string, std::string> said_;                               // by host: its state
   std::map<std::string, std::string> addresses_;                          // by host
+  std::map<std::string, std::string> places_;                             // by task: its host
   reconcile::Phase phase_ = reconcile::Phase::kGathering;
   uint64_t generation_ = 0;
 };

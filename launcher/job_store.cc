@@ -87,6 +87,7 @@ reconcile::Record FromProto(const record::ClusterRecord& proto) {
     cluster->push_back({member.task(), member.host(), member.data_address(), member.port()});
   }
   record.cluster = std::move(cluster);
+  record.strays = {proto.strays().begin(), proto.strays().end()};
   for (const auto& lost : proto.lost_ports()) record.lost_ports.push_back({lost.host(), lost.port()});
   if (proto.has_ending()) record.ending = FromProto(proto.ending());
   return record;
@@ -109,6 +110,7 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
     proto.add_lost_ports()->set_host(lost.host);
     proto.mutable_lost_ports()->rbegin()->set_port(lost.port);
   }
+  for (const reconcile::HostId& stray : record.strays) proto.add_strays(stray);
   proto.set_retries(record.retries);
   if (record.ending) ToProto(*record.ending, proto.mutable_ending());
   return proto;

@@ -28,6 +28,7 @@ constexpr uint64_t kMaxProgramFilesBytes = 8
 
 constexpr char kClusterFile[] = "cluster.json";  // of each task that follows its cluster, on its host
 
+constexpr size_t kMostSpareHosts = 16;
 constexpr Duration kLookupsTimeout = std::chrono::seconds(10);  // of all names in an inventory
 
 // The address under which other hosts reach this one's tasks, as a literal.
@@ -80,6 +81,13 @@ void AddFlag(const std::string& name, const std::optional<T>& value, std::vector
   }
 }
 
+const record::Host* FindHost(const google::protobuf::RepeatedPtrField<record::Host>& hosts,
+                             const std::string& name) {
+  const auto found =
+      std::find_if(hosts.begin(), hosts.end(), [&](const record::Host& host) { return host.name() == name; });
+  return found == hosts.end() ? nullptr : &*found;
+}
+
 // A cosine without an end of its own ends with the training.
 bool RateDependsOnSteps(const TrainSpec& train) {
   const auto depends = [](const OptimizerSpec& optimizer) {
@@ -125,7 +133,10 @@ class Planner {
   absl::Status CheckEncryption(const std::vector<PlacedTask>& placed) const;
   absl::Status PackProgram();
   absl::Status PackData();
+  absl::StatusOr<record::Host> ResolvedHost(int index, TimePoint deadline) const;
   absl::Status AddHosts(const std::vector<PlacedTask>& placed);
+  void AddSpareHosts(const std::set<int>& used, TimePoint deadline);
+  bool CanBeElsewhere(ReplicaRole role) const;
   void AddTask(const PlacedTask& placed);
   std::vector<std::string> ParameterArguments() const;
   void AddCheckpointArguments(agent::StartTaskRequest* start) const;
@@ -253,23 +264,28 @@ void Planner::AddContent(Content content) {
   plan_.contents[content.sha256] = std::move(content);
 }
 
+absl::StatusOr<record::Host> Planner::ResolvedHost(int index, TimePoint deadline) const {
+  const Host& host = inventory_.hosts[index];
+  if (host.jump) {
+    return InvalidArgument("%s: host %s: this version cannot go through a jump host",
+                           host.position.ToString(), host.name);
+  }
+  record::Host out = HostRecord(host);
+  MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host, deadline));
+  out.set_data_is_ssh(!host.local && host.data_address.empty());
+  out.set_planned_address(out.data_address());
+  for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
+  return out;
+}
+
 absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
   std::set<int> used;
   for (const PlacedTask& task : placed) used.insert(task.host_index);
   const TimePoint lookups_deadline = Now() + kLookupsTimeout;
   for (const int index : used) {
-    const Host& host = inventory_.hosts[index];
-    if (host.jump) {
-      return InvalidArgument("%s: host %s: this version cannot go through a jump host",
-                             host.position.ToString(), host.name);
-    }
-    record::Host out = HostRecord(host);
-    MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host, lookups_deadline));
-    out.set_data_is_ssh(!host.local && host.data_address.empty());
-    out.set_planned_address(out.data_address());
-    for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
-    *plan_.record.add_hosts() = std::move(out);
+    MUSTER_ASSIGN_OR_RETURN(*plan_.record.add_hosts(), ResolvedHost(index, lookups_deadline));
   }
+  AddSpareHosts(used, lookups_deadline);
   for (const record::Host& host : plan_.record.hosts()) {
     // A loopback address that the inventory itself names is meant: a cluster on this machine.
     if (host.data_address().starts_with("127.") && host.ssh_address() != host.data_address() &&
@@ -280,6 +296,30 @@ absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
     }
   }
   return absl::OkStatus();
+}
+
+// What a server has is elsewhere too only if the job file says so. A program is told of its new cluster by
+// a restart of all its tasks, servers too.
+bool Planner::CanBeElsewhere(ReplicaRole role) const {
+  return role != ReplicaRole::kPs || !job_.program.empty() || job_.replicated ||
+         (job_.checkpoint && job_.checkpoint->buddy);
+}
+
+// One whose address is not known now cannot help.
+void Planner::AddSpareHosts(const std::set<int>& used, TimePoint deadline) {
+  std::set<int> spares;
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (job_.replicas(role).count == 0 || !CanBeElsewhere(role)) continue;
+    for (const int index : SuitableHosts(job_.replicas(role), inventory_)) {
+      const bool suits = !used.contains(index) && !inventory_.hosts[index].local;
+      if (suits && spares.size() < kMostSpareHosts) spares.insert(index);
+    }
+  }
+  for (const int index : spares) {
+    if (auto host = ResolvedHost(index, deadline); host.ok()) {
+      *plan_.record.add_spare_hosts() = *std::move(host);
+    }
+  }
 }
 
 void Planner::AddTask(const PlacedTask& placed) {
@@ -324,6 +364,15 @@ void Planner::AddTask(const PlacedTask& placed) {
   if (job_.worker.min && placed.role == ReplicaRole::kWorker && !task.is_chief()) {
     task.set_can_be_missing(true);
     plan_.record.set_max_missing(job_.worker.count - *job_.worker.min);
+  }
+  if (CanBeElsewhere(placed.role)) {
+    for (const int index : SuitableHosts(replicas, inventory_)) {
+      const std::string& name = inventory_.hosts[index].name;
+      if (FindHost(plan_.record.hosts(), name) != nullptr ||
+          FindHost(plan_.record.spare_hosts(), name) != nullptr) {
+        task.add_spares(name);
+      }
+    }
   }
   *plan_.record.add_tasks() = std::move(task);
 }
@@ -446,6 +495,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   // Before its first generation a job has started nothing anywhere. A host that only a wrong inventory gave
   // it, and that nobody can reach, must not stay with it for ever.
   if (running.cluster().generation() == 0) return;
+  KeepPlacement(running, record);
   // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
   for (const record::Host& old : running.hosts()) {
     const bool known = std::any_of(record->hosts().begin(), record->hosts().end(),
@@ -459,12 +509,36 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   }
 }
 
+void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan) {
+  for (record::Task& task : *plan->mutable_tasks()) {
+    const auto before = std::find_if(running.tasks().begin(), running.tasks().end(),
+                                     [&](const record::Task& other) { return other.id() == task.id(); });
+    if (before == running.tasks().end() ||
+        std::find(task.spares().begin(), task.spares().end(), before->host()) == task.spares().end())
+      continue;
+    task.set_host(before->host());
+    UseSpareHost(before->host(), plan);
+  }
+}
+
+void UseSpareHost(const std::string& name, record::JobRecord* record) {
+  auto* spares = record->mutable_spare_hosts();
+  const record::Host* spare = FindHost(*spares, name);
+  if (spare == nullptr) return;
+  *record->add_hosts() = *spare;
+  spares->erase(std::remove_if(spares->begin(), spares->end(),
+                               [&](const record::Host& host) { return host.name() == name; }),
+                spares->end());
+}
+
 reconcile::Desired DesiredOf(const record::JobRecord& record) {
   reconcile::Desired desired;
-  for (const record::Host& host : record.hosts()) {
-    desired.hosts.push_back({.id = host.name(),
-                             .data_address = host.data_address(),
-                             .contents = {host.contents().begin(), host.contents().end()}});
+  for (const auto& hosts : {record.hosts(), record.spare_hosts()}) {
+    for (const record::Host& host : hosts) {
+      desired.hosts.push_back({.id = host.name(),
+                               .data_address = host.data_address(),
+                               .contents = {host.contents().begin(), host.contents().end()}});
+    }
   }
   for (const record::Task& task : record.tasks()) {
     desired.tasks.push_back({.id = task.id(),
@@ -473,7 +547,9 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .needs_port = true,  // every member of a ClusterSpec has an address
                              .ends_with_others = task.ends_with_others(),
                              .follows_cluster = task.follows_cluster(),
-                             .can_be_missing = task.can_be_missing()});
+                             .can_be_missing = task.can_be_missing(),
+                             .spares = {task.spares().begin(), task.spares().end()},
+                             .max_restarts = task.start().max_restarts()});
   }
   desired.max_missing = record.max_missing();
   return desired;

@@ -43,6 +43,12 @@ absl::Status BeginJob(record::JobRecord* record);
 /// the hosts on which tasks may still run.
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
 
+/// The job uses it from now on, if it was a spare one.
+void UseSpareHost(const std::string& name, record::JobRecord* record);
+
+/// Leaves the tasks of the plan that run on a spare host, because their own was lost, where they are.
+void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan);
+
 /// The hosts of the inventory as the record keeps them, without anything to run: for `check`.
 std::vector<record::Host> AllHosts(const Inventory& inventory);
 

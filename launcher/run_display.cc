@@ -95,6 +95,9 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
     said = text;
   }
   for (const reconcile::TaskView& task : view.tasks) {
+    std::string& host = host_of_task_[task.task];
+    if (host != task.host) Say(absl::StrFormat("%s goes from %s to %s", task.task, host, task.host));
+    host = task.host;
     const std::string text = Describe(task);
     std::string& said = said_[task.task];
     if (said == text) continue;

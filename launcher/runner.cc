@@ -252,11 +252,13 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
 
 void Runner::Watch() {
   if (options_.home.empty()) return;
+  std::vector<record::Host> hosts(record_.hosts().begin(), record_.hosts().end());
+  hosts.insert(hosts.end(), record_.spare_hosts().begin(), record_.spare_hosts().end());
   watch_ = std::make_unique<HostWatch>(
       HostWatchOptions{.inventory = record_.inventory_file(),
                        .home = options_.home,
                        .known_hosts = options_.connect.ssh.known_hosts,
-                       .hosts = {record_.hosts().begin(), record_.hosts().end()},
+                       .hosts = std::move(hosts),
                        .sighted = [this](HostSighting sighting) { queue_.Push(std::move(sighting)); },
                        .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});
 }
@@ -350,6 +352,10 @@ void Runner::Perform(reconcile::Reconciler& reconciler, const std::vector<reconc
 
 absl::Status Runner::Persist(const reconcile::Record& cluster) {
   *record_.mutable_cluster() = ToProto(cluster);
+  for (const reconcile::HostId& host : cluster.strays) UseSpareHost(host, &record_);
+  for (int i = 0; cluster.fixed && i < record_.tasks_size(); ++i) {
+    record_.mutable_tasks(i)->set_host((*cluster.cluster)[i].host);
+  }
   return store_.Save(record_);
 }
 
@@ -368,8 +374,10 @@ HostSession& Runner::SessionOf(const std::string& name) {
   if (session == nullptr) {
     record::Host host;
     host.set_name(name);
-    for (const record::Host& known : record_.hosts()) {
-      if (known.name() == name) host = known;
+    for (const auto& hosts : {record_.hosts(), record_.spare_hosts()}) {
+      for (const record::Host& known : hosts) {
+        if (known.name() == name) host = known;
+      }
     }
     session = std::make_unique<HostSession>(
         HostSessionOptions{.host = std::move(host),

@@ -92,7 +92,25 @@ TEST_F(ClusterLifecycle, AJobSucceedsWithoutAHostThatItCanDoWithout) {
   EXPECT_EQ(Muster({"stop", "fewer"}).exit_code, 0);
 }
 
-TEST_F(ClusterLifecycle, AHostThatTheJobCannotDoWithoutFailsIt) {
+TEST_F(ClusterLifecycle, TasksOfALostHostGoToASpareOneAndAreEndedWhereTheyWere) {
+  Process run = StartJob(ScriptJob("spared", kWaitForGo, "count: 2"), "run", {"--lost-timeout", "2"});
+  WaitForTasks("spared", 2);
+  cluster_.hosts().Kill("host-2");
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 goes from host-2 to host-3"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 on host-3: Running"));
+  // A second launcher knows where it is, and does not put it back.
+  run.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+  cluster_.hosts().Start("host-2");
+  const auto tasks = WaitForTasks("spared", 2);
+  Process again = StartJob(ScriptJob("spared", kWaitForGo, "count: 2"), "again");
+  ASSERT_TRUE(cluster_.WaitForText("again", "worker:1 on host-3: Running"));
+  EXPECT_EQ(FirstProcesses("spared"), tasks);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(again), 0) << cluster_.Text("again");
+}
+
+TEST_F(ClusterLifecycle, AHostThatIsLostForGoodFailsTheJob) {
   Process run = StartJob(ScriptJob("all", kWaitForGo, "count: 3, min: 3"), "run", {"--lost-timeout", "2"});
   WaitForTasks("all", 3);
   cluster_.hosts().Kill("host-3");

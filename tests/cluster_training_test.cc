@@ -133,6 +133,40 @@ TEST_F(ClusterTraining, AHostThatIsLostIsDoneWithoutUntilItReturns) {
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
 }
 
+// One host more than the jobs need.
+class ClusterSpares : public LifecycleTest {
+ protected:
+  ClusterSpares() : LifecycleTest(LoopbackCluster::Network::kLoopback, /*hosts=*/4) {}
+
+  std::string Job(const std::string& name, const std::string& rest) {
+    return cluster_.Write(name + ".yaml",
+                          absl::StrFormat("name: %s\nmodel: mnist_mlp\nhidden: [50]\n%s"
+                                          "train: {steps: %d, batch_size: 20, seed: 3, threads: 1}\n",
+                                          name, rest, kSteps * 4));
+  }
+  Json Result() { return Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}")); }
+};
+
+TEST_F(ClusterSpares, AWorkerGoesToASpareHostAndNoBitChanges) {
+  const std::string rest =
+      "update: {mode: sync}\nreplicas: {ps: {count: 1}, worker: {count: 2, restart: on_failure}}\n";
+  ASSERT_EQ(RunJob(Job("undisturbed", rest), {"-q"}).exit_code, 0);
+  const Json expected = Result();
+  Process run = StartJob(Job("spared", rest), "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  const auto before = FirstProcesses("spared");
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 goes from host-3 to host-4"));
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(Result()["samples"], expected["samples"]);
+  EXPECT_EQ(ShowTask("spared", "worker:1")["host"], "host-4");
+  EXPECT_EQ(ShowTask("spared", "ps:0")["restarts"], 0);
+  EXPECT_EQ(ShowTask("spared", "worker:0")["restarts"], 0);
+  cluster_.hosts().Start("host-3");
+  EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+}
+
 TEST_F(ClusterTraining, KilledTasksOfAHybridJobComeBack) {
   const std::string job =
       cluster_.Write("hybrid.yaml",

@@ -221,15 +221,16 @@ absl::Status CheckCommand(const CommandContext& context) {
 absl::Status PlanCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
-  MUSTER_ASSIGN_OR_RETURN(const JobPlan plan, MakePlan(job, inventory,
-                                                       {.installation = context.installation(),
-                                                        .data_folder = context.data_folder(),
-                                                        .data_cache = context.data_cache()}));
+  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(job, inventory,
+                                                 {.installation = context.installation(),
+                                                  .data_folder = context.data_folder(),
+                                                  .data_cache = context.data_cache()}));
   // Against the job of this name that may be running.
   record::JobRecord running;
   if (const auto record = context.jobs().Find(job.name);
       record.ok() && !record->cluster().has_ending() && record->cluster().fixed()) {
     running = *record;
+    KeepPlacement(running, &plan.record);
   }
   std::map<std::string, int> counts;
   Table table({"TASK", "HOST", "ADDRESS", "ACTION"});

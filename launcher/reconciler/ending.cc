@@ -157,6 +157,7 @@ View Reconciler::GetView() const {
   View view{.phase = phase_, .generation = record_.generation, .ending = record_.ending};
   view.hosts.reserve(hosts_.size());
   for (const Host& host : hosts_) {
+    if (Idle(host)) continue;
     HostState state =
         host.failed_connects > 0 && record_.generation > 0 ? HostState::kLost : HostState::kConnecting;
     if (host.link == Link::kUp && host.reported) state = HostState::kConnected;

@@ -18,6 +18,8 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   reported_.clear();
   contents_.clear();
   given_up_.clear();
+  needed_.clear();
+  for (const DesiredTask& task : desired.tasks) needed_.insert(task.host);
   gang_ = false;
   known_.clear();
   contents_requests_.clear();
@@ -36,10 +38,9 @@ void Invariants::Learn(const TaskReport& report) {
 }
 
 void Invariants::NoteGang() {
-  gang_ =
-      gang_ || std::all_of(desired_.hosts.begin(), desired_.hosts.end(), [this](const DesiredHost& host) {
-        return given_up_.contains(host.id) || (reported_.contains(host.id) && contents_.contains(host.id));
-      });
+  gang_ = gang_ || std::ranges::all_of(needed_, [this](const HostId& host) {
+            return given_up_.contains(host) || (reported_.contains(host) && contents_.contains(host));
+          });
 }
 
 void Invariants::OnDecided(const View& view) {
@@ -48,12 +49,17 @@ void Invariants::OnDecided(const View& view) {
     if (host.state == HostState::kGivenUp) given_up.insert(host.host);
   }
   int missing = 0;
-  for (const DesiredTask& task : desired_.tasks) {
-    if (!given_up.contains(task.host) || given_up_.contains(task.host)) continue;
+  for (size_t i = 0; i < view.tasks.size(); ++i) {
+    const auto& [task, host, state, address, report] = view.tasks[i];
+    if (!given_up.contains(host)) continue;
     const bool succeeded = std::any_of(succeeded_.begin(), succeeded_.end(),
-                                       [&](const Deployment& done) { return done.task == task.id; });
-    Require(task.can_be_missing || succeeded, "I35 only what can be missing is given up: " + task.id);
+                                       [&](const Deployment& done) { return done.task == task; });
+    Require(desired_.tasks[i].can_be_missing || succeeded,
+            "I35 only what can be missing is given up: " + task);
     missing += !succeeded;
+    const bool is_listed =
+        host == desired_.tasks[i].host || std::ranges::count(desired_.tasks[i].spares, host) > 0;
+    Require(is_listed, "I38 a task is on its host or a spare one of it: " + task + " on " + host);
   }
   Require(missing <= desired_.max_missing, "I36 no more are missing than can be");
   for (const HostId& host : given_up) {
@@ -62,6 +68,8 @@ void Invariants::OnDecided(const View& view) {
     ++setbacks_;  // what died there is started again when it returns
   }
   given_up_ = std::move(given_up);
+  needed_.clear();
+  for (const TaskView& task : view.tasks) needed_.insert(task.host);
   NoteGang();
 }
 
@@ -169,8 +177,10 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
                 where.first);
   }
   for (const Deployment& done : succeeded_) {
+    // Nobody can know what happened on a host that is lost.
+    const bool elsewhere = success_hosts_[done] != host;
     Require(done.task != report.task || done.spec_hash != report.spec_hash ||
-                done.generation < persisted_.base_generation,
+                done.generation < persisted_.base_generation || elsewhere,
             "I33 what has succeeded is not started again: " + report.task);
   }
   live_[{host, report.task}] = report;
@@ -188,8 +198,10 @@ void Invariants::OnGoesOn(const HostId& host, const TaskReport& report, const St
 
 void Invariants::OnEnded(const HostId& host, const TaskReport& report) {
   live_.erase({host, report.task});
-  if (report.state == TaskState::kSucceeded)
-    succeeded_.insert({report.task, report.generation, report.spec_hash});
+  if (report.state != TaskState::kSucceeded) return;
+  const Deployment done{report.task, report.generation, report.spec_hash};
+  succeeded_.insert(done);
+  success_hosts_[done] = host;
 }
 
 void Invariants::OnDied(const HostId& host, const TaskReport& report) {

@@ -58,7 +58,7 @@ class Invariants {
   std::map<HostId, ConnectionId> connections_;
   std::map<HostId, std::string> addresses_;  // as this life was told
   std::set<HostId> reported_, contents_;     // in this life; `reported_` on the connection it has now
-  std::set<HostId> given_up_;
+  std::set<HostId> given_up_, needed_;
   bool gang_ = false;           // all of these were there at one moment, in this life and for this cluster
   std::set<Deployment> known_;  // deployments this life was told of
   std::map<RequestId, HostId> contents_requests_;
@@ -67,6 +67,7 @@ class Invariants {
   std::map<RequestId, HostId> stop_requests_;  // of everything on a host, in this life
   std::map<std::pair<HostId, TaskId>, TaskReport> live_;
   std::set<Deployment> succeeded_;
+  std::map<Deployment, HostId> success_hosts_;
   std::map<TaskId, TaskReport> deaths_;  // under the newest generation
   std::map<TaskId, HostId> death_hosts_;
   std::map<HostId, TimePoint> outage_end_;  // max() while it lasts

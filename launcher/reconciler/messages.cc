@@ -10,7 +10,7 @@ std::string Address(const Member& member) {
 
 Record NextRun(const Record& ended) {
   // The members stay: they are where a start of the ended run may still be on its way.
-  return {.generation = ended.generation, .cluster = ended.cluster};
+  return {.generation = ended.generation, .cluster = ended.cluster, .strays = ended.strays};
 }
 
 const char* TaskStateName(TaskState state) {
@@ -68,6 +68,7 @@ std::string GivenUpText(const View& view, const HostId& host) {
   for (const TaskView& task : view.tasks) {
     if (task.host == host && task.state == TaskState::kLost) tasks += (tasks.empty() ? "" : ", ") + task.task;
   }
+  if (tasks.empty()) return host + " stays lost: what it ran is on other hosts now";
   return host + " stays lost: the job goes on without " + tasks + " until it is back";
 }
 

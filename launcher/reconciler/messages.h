@@ -42,9 +42,11 @@ struct DesiredTask {
   bool ends_with_others = false;  // the job does not wait for its success
   bool follows_cluster = false;   // takes another cluster while it runs; else it is stopped and started again
   bool can_be_missing = false;    // the job goes on without it, as long as its host is lost
+  std::vector<HostId> spares = {};  // where it may run instead, once its host is lost; listed hosts
+  int max_restarts = 0;             // by its host, without being asked; -1: no bound
 };
 
-/// Hosts without a task are not contacted.
+/// Hosts without a task are not contacted before they are needed.
 struct Desired {
   std::vector<DesiredHost> hosts;
   std::vector<DesiredTask> tasks;
@@ -128,6 +130,7 @@ struct Record {
   std::shared_ptr<const Cluster> cluster =
       std::make_shared<Cluster>();  // shared because every StartTask holds it too
   std::vector<LostPort> lost_ports;
+  std::vector<HostId> strays;     // outside the cluster, but something of the job may be there
   int retries = 0;                // generations given up because of lost ports (or a stop that arrived late)
   std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
 };
@@ -279,6 +282,7 @@ struct StopTasks {
   HostId host;
   std::vector<Deployment> targets;
   uint64_t minimum_generation = 0;
+  bool keep_ports = false;  // they are to be started again in the same cluster
   Duration grace{};
 };
 /// The last action: the driver closes its connections.
@@ -323,7 +327,8 @@ struct View {
   std::optional<Outcome> ending;  // what is being ended as; complete with kFinished
 };
 
-/// "host-3 stays lost: the job goes on without worker:2 until it is back", of a host that is given up.
+/// "host-3 stays lost: the job goes on without worker:2 until it is back", of a host that is given up, or that
+/// its tasks are on other hosts now.
 std::string GivenUpText(const View& view, const HostId& host);
 
 }  // namespace muster::reconcile

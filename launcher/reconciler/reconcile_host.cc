@@ -16,6 +16,7 @@ bool WorthTryingAgain(const absl::Status& status) {
 }  // namespace
 
 void Reconciler::ReconcileHost(Host& host) {
+  if (Idle(host)) return;
   CheckDeadlines(host);
   // Deadlines may have ended the job.
   const bool wanted = phase_ == Phase::kEnding ? NeedsStop(host) : !host.refused;
@@ -61,6 +62,7 @@ void Reconciler::CheckDeadlines(Host& host) {
     host.last_error = Unavailable("%s: %d requests in a row got no answer", host.desired.id, host.silences);
   }
   if (host.lost_since && now_ >= LostLimit(host)) host.refused = true;
+  if (host.refused && PlaceElsewhere(host)) return;
   if (host.refused && CanDoWithout(host)) return GiveUp(host);
   // A first start waits for the verdict on the other hosts: Advance.
   if (host.refused && (phase_ == Phase::kRunning || record_.generation > 0)) FailUnreachable();
@@ -75,20 +77,22 @@ void Reconciler::EnsureHostContents(Host& host) {
 void Reconciler::GatherHost(Host& host) {
   EnsureHostContents(host);
   if (host.may_run) return StopAll(host);
-  for (const int index : host.tasks) {
-    Task& task = tasks_[index];
-    if (!task.desired.needs_port || task.leased || now_ < task.retry_at || Asked(host, Ask::kLease, index))
-      continue;
-    std::vector<uint32_t> avoid;
-    for (const LostPort& lost : record_.lost_ports) {
-      if (lost.host == host.desired.id) avoid.push_back(lost.port);
-    }
-    host.may_lease = true;
-    if (!std::exchange(record_.leasing, true)) Persist();
-    const Request& request = AddRequest(host, Ask::kLease, index, options_.request_timeout);
-    actions_.push_back(
-        LeasePort{request.id, host.desired.id, task.desired.id, host.desired.data_address, std::move(avoid)});
+  for (const int index : host.tasks) LeaseForTask(host, index);
+}
+
+void Reconciler::LeaseForTask(Host& host, int index) {
+  const Task& task = tasks_[index];
+  if (!task.desired.needs_port || task.leased || now_ < task.retry_at || Asked(host, Ask::kLease, index))
+    return;
+  std::vector<uint32_t> avoid;
+  for (const LostPort& lost : record_.lost_ports) {
+    if (lost.host == host.desired.id) avoid.push_back(lost.port);
   }
+  host.may_lease = true;
+  if (!std::exchange(record_.leasing, true)) Persist();
+  const Request& request = AddRequest(host, Ask::kLease, index, options_.request_timeout);
+  actions_.push_back(
+      LeasePort{request.id, host.desired.id, task.desired.id, host.desired.data_address, std::move(avoid)});
 }
 
 void Reconciler::RunHost(Host& host) {
@@ -96,28 +100,38 @@ void Reconciler::RunHost(Host& host) {
   if (!gang_complete_) return;
   std::vector<Deployment> outdated;
   for (const auto& [id, report] : host.strangers) {
+    // As long as the cluster says that it runs here, another launcher would take its end for somebody's wish.
+    const auto known = task_index_.find(id);
+    if (known != task_index_.end() && tasks_[known->second].displaced) continue;
     if (Live(report)) outdated.push_back(DeploymentOf(report));
   }
+  bool keep_ports = false;
   for (const int index : host.tasks) {
     Task& task = tasks_[index];
+    if (task.displaced) {
+      LeaseForTask(host, index);
+      continue;
+    }
     if (Current(task) || Succeeded(task)) continue;
     const bool goes_on = task.desired.follows_cluster && SinceBase(task);
     if (task.report && Live(*task.report) && !goes_on) {
+      keep_ports = true;
       outdated.push_back(DeploymentOf(*task.report));
     } else if (now_ >= task.retry_at && !Asked(host, Ask::kStart, index)) {
       host.may_run = true;
       Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
       request.deployment = {task.desired.id, record_.generation, task.desired.spec_hash};
-      actions_.push_back(StartTask{request.id, host.desired.id, task.desired.id, record_.generation,
-                                   record_.base_generation, task.desired.follows_cluster,
-                                   task.desired.spec_hash, record_.cluster,
-                                   task.report ? task.report->incarnation + 1 : 0});
+      actions_.push_back(
+          StartTask{request.id, host.desired.id, task.desired.id, record_.generation, record_.base_generation,
+                    task.desired.follows_cluster, task.desired.spec_hash, record_.cluster,
+                    std::max(task.minimum_incarnation, task.report ? task.report->incarnation + 1 : 0)});
     }
   }
   if (outdated.empty() || now_ < host.retry_at || Asked(host, Ask::kStopSome)) return;
   Request& request = AddRequest(host, Ask::kStopSome, -1, options_.stop_grace + options_.request_timeout);
   request.targets = outdated;
-  actions_.push_back(StopTasks{request.id, host.desired.id, std::move(outdated), 0, options_.stop_grace});
+  actions_.push_back(
+      StopTasks{request.id, host.desired.id, std::move(outdated), 0, keep_ports, options_.stop_grace});
 }
 
 void Reconciler::StopAll(Host& host) {
@@ -127,7 +141,8 @@ void Reconciler::StopAll(Host& host) {
                 [](const Request& r) { return r.ask == Ask::kStart || r.ask == Ask::kStopSome; });
   const Request& request =
       AddRequest(host, Ask::kStopAll, -1, options_.stop_grace + options_.request_timeout);
-  actions_.push_back(StopTasks{request.id, host.desired.id, {}, record_.generation + 1, options_.stop_grace});
+  actions_.push_back(
+      StopTasks{request.id, host.desired.id, {}, record_.generation + 1, false, options_.stop_grace});
 }
 
 Reconciler::Request& Reconciler::AddRequest(Host& host, Ask ask, int task, Duration timeout) {
@@ -160,11 +175,16 @@ Duration Reconciler::Backoff(int failures, const std::string& salt) const {
 }
 
 TimePoint Reconciler::LostLimit(const Host& host) const {
-  return *host.lost_since + (record_.generation > 0 ? options_.lost_deadline : options_.connect_deadline);
+  // A host that was there is worth waiting for longer than one of which that is not known.
+  const bool was_there =
+      record_.generation > 0 && std::none_of(host.tasks.begin(), host.tasks.end(),
+                                             [this](int index) { return tasks_[index].displaced; });
+  return *host.lost_since + (was_there ? options_.lost_deadline : options_.connect_deadline);
 }
 
 TimePoint Reconciler::WakeTime(const Host& host) const {
   TimePoint wake = TimePoint::max();
+  if (Idle(host)) return wake;
   auto at = [&](TimePoint when) { wake = when > now_ ? std::min(wake, when) : wake; };
   if (phase_ == Phase::kFinished) return wake;
   const bool ending = phase_ == Phase::kEnding;
@@ -183,16 +203,20 @@ TimePoint Reconciler::WakeTime(const Host& host) const {
 
 Reconciler::Counts Reconciler::Count(const Host& host) const {
   Counts counts;
+  if (Idle(host)) return counts;
   counts.not_ready = !Ready(host) && !host.given_up;
   counts.refused = host.refused;
   counts.undecided = !Ready(host) && !host.refused;
-  counts.may_run = host.may_run;
+  counts.may_run = host.may_run && !host.given_up;
   counts.unstopped = NeedsStop(host) && !host.refused;
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
     counts.unleased += task.desired.needs_port && !task.leased;
     counts.unfinished += !task.desired.ends_with_others && !Succeeded(task) && !task.missing;
     counts.missing += task.missing;
+    counts.displaced += task.displaced && !task.missing;
+    counts.unplaced +=
+        task.displaced && !task.missing && (!Ready(host) || (task.desired.needs_port && !task.leased));
   }
   return counts;
 }
@@ -206,6 +230,8 @@ void Reconciler::Counts::Add(const Counts& other, int sign) {
   unfinished += sign * other.unfinished;
   unstopped += sign * other.unstopped;
   missing += sign * other.missing;
+  displaced += sign * other.displaced;
+  unplaced += sign * other.unplaced;
 }
 
 void Reconciler::Touch(Host& host) {
@@ -259,12 +285,17 @@ bool Reconciler::Matters(const Host& host) const {
                      [this](int index) { return !Done(tasks_[index]); });
 }
 
+bool Reconciler::Idle(const Host& host) const {
+  return host.tasks.empty() && !host.may_run && !host.may_lease && !host.given_up && !host.refused &&
+         host.link == Link::kDown;
+}
+
 bool Reconciler::NeedsStop(const Host& host) const {
   if (!(host.may_run || host.may_lease) || phase_ != Phase::kEnding) return false;
   // After a success there is nothing to fence off: all tasks have been started once and have ended, and their
   // ports with them.
   const bool quiet =
-      record_.ending->result == Result::kSucceeded &&
+      record_.ending->result == Result::kSucceeded && !host.unheard &&
       std::all_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return Done(tasks_[index]); }) &&
       std::none_of(host.strangers.begin(), host.strangers.end(),
                    [](const auto& stranger) { return Live(stranger.second); });

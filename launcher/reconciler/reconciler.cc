@@ -40,10 +40,26 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     hosts_[tasks_.back().host].tasks.push_back(index);
   }
   for (const Member& member : *record_.cluster) add_host({.id = member.host});
-  for (Host& host : hosts_) {
+  const size_t cluster_hosts = hosts_.size();
+  for (const HostId& stray : record_.strays) {
+    const auto known = listed.find(stray);
+    const size_t index = add_host(known != listed.end() ? *known->second : DesiredHost{.id = stray});
+    hosts_[index].unheard = true;
+    hosts_[index].given_up = index >= cluster_hosts;  // nobody waits for it
+  }
+  const size_t used_hosts = hosts_.size();
+  for (const DesiredTask& task : desired.tasks) {
+    for (const HostId& spare : task.spares) {
+      const auto host = listed.find(spare);
+      MUSTER_CHECK(host != listed.end(), task.id + " has a spare host that is not listed: " + spare);
+      add_host(*host->second);
+    }
+  }
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    Host& host = hosts_[i];
     host.contents_ready = host.desired.contents.empty();
-    host.may_run = record_.generation > 0;
-    host.may_lease = record_.leasing;
+    host.may_run = record_.generation > 0 && i < used_hosts;
+    host.may_lease = record_.leasing && i < used_hosts;
     host.counts = Count(host);
     totals_.Add(host.counts, 1);
   }
@@ -137,6 +153,11 @@ bool Reconciler::Advance() {
         BeginEnding({.result = Result::kSucceeded, .message = "all tasks succeeded"});
         return true;
       }
+      if (totals_.displaced > 0 && totals_.unplaced == 0) {
+        for (Task& task : tasks_) task.displaced = task.displaced && task.missing;
+        FixCluster();
+        return true;
+      }
       if (gang_complete_ || totals_.not_ready > 0) return false;
       gang_complete_ = true;
       TouchAll();
@@ -166,11 +187,11 @@ void Reconciler::BeginGathering() {
   for (Task& task : tasks_) {
     task.leased = false;
     task.attempts = 0;
-    task.missing = false;
+    task.missing = task.displaced = false;
   }
   // A new cluster needs everybody. Who was away gets the time to come back once more.
   for (Host& host : hosts_) {
-    if (!std::exchange(host.given_up, false)) continue;
+    if (host.tasks.empty() || !std::exchange(host.given_up, false)) continue;
     host.lost_since = now_;
     host.connect_at = std::min(host.connect_at, now_);
   }
@@ -194,10 +215,15 @@ void Reconciler::FixGeneration() {
 void Reconciler::FixCluster() {
   auto cluster = std::make_shared<Cluster>();
   cluster->reserve(tasks_.size());
-  for (const Task& task : tasks_) {
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    const Task& task = tasks_[i];
     const Host& host = hosts_[task.host];
-    cluster->push_back(
-        {task.desired.id, task.desired.host, host.desired.data_address, task.leased ? task.port : 0});
+    if (task.displaced) {
+      cluster->push_back((*record_.cluster)[i]);
+    } else {
+      cluster->push_back(
+          {task.desired.id, task.desired.host, host.desired.data_address, task.leased ? task.port : 0});
+    }
   }
   ++record_.generation;
   record_.fixed = true;
@@ -245,7 +271,9 @@ void Reconciler::Move(Host& host, const std::string& data_address) {
   host.desired.data_address = data_address;
   if (phase_ == Phase::kGathering) {
     for (const int index : host.tasks) tasks_[index].leased = false;
-  } else if (phase_ == Phase::kRunning && !host.tasks.empty()) {
+  } else if (phase_ == Phase::kRunning &&
+             std::any_of(host.tasks.begin(), host.tasks.end(),
+                         [this](int index) { return !tasks_[index].displaced; })) {
     FixCluster();
   }
 }
@@ -270,6 +298,7 @@ void Reconciler::On(const HostReported& event) {
   if (host == nullptr || host->link != Link::kUp) return;
   const bool first = !host->reported;
   if (first) {
+    host->unheard = false;
     host->reported = true;
     host->reported_once = true;
     host->lost_since.reset();
@@ -309,6 +338,55 @@ void Reconciler::GiveUp(Host& host) {
   const Duration cooldown = options_.cooldown_first * (int64_t{1} << std::min(host.times_given_up++, 20));
   host.connect_at = now_ + std::min(cooldown, options_.cooldown_limit);
   Touch(host);
+}
+
+Reconciler::Host* Reconciler::FindSpare(const std::vector<int>& tasks) {
+  for (const HostId& id : tasks_[tasks.front()].desired.spares) {
+    Host& spare = hosts_[host_index_.at(id)];
+    const bool suits_all = std::all_of(tasks.begin(), tasks.end(), [&](int index) {
+      const std::vector<HostId>& spares = tasks_[index].desired.spares;
+      return std::find(spares.begin(), spares.end(), id) != spares.end();
+    });
+    if (suits_all && spare.tasks.empty() && !spare.given_up && !spare.refused) return &spare;
+  }
+  return nullptr;
+}
+
+bool Reconciler::PlaceElsewhere(Host& host) {
+  std::vector<int> moving;
+  std::vector<int> staying;
+  for (const int index : host.tasks) (Succeeded(tasks_[index]) ? staying : moving).push_back(index);
+  if (phase_ != Phase::kRunning || moving.empty()) return false;
+  Host* const spare = FindSpare(moving);
+  if (spare == nullptr) return false;
+  // Before anything happens there: whoever goes on with the job has to look there too.
+  for (const HostId& id : {host.desired.id, spare->desired.id}) {
+    if (std::ranges::find(record_.strays, id) == record_.strays.end()) record_.strays.push_back(id);
+  }
+  Persist();
+  for (const int index : moving) {
+    Task& task = tasks_[index];
+    // More than its old host can come to by itself, which may only be cut off.
+    const int restarts = task.desired.max_restarts < 0 ? 1'000'000 : task.desired.max_restarts;
+    const uint32_t last = task.report ? task.report->incarnation : 0;
+    task.minimum_incarnation = std::max(task.minimum_incarnation, last + restarts + 1);
+    task.report.reset();
+    task.host = host_index_.at(spare->desired.id);
+    task.desired.host = spare->desired.id;
+    task.displaced = true;
+    task.missing = task.leased = false;
+    task.attempts = 0;
+  }
+  host.tasks = std::move(staying);
+  GiveUp(host);
+  host.unheard = true;
+  spare->tasks = std::move(moving);
+  if (spare->link == Link::kDown) {
+    spare->lost_since = now_;
+    spare->connect_at = now_;
+  }
+  Touch(*spare);
+  return true;
 }
 
 void Reconciler::LetIn(Host& host) {
@@ -453,6 +531,12 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
   int& attempts = task ? task->attempts : host.attempts;
   (task ? task->retry_at : host.retry_at) = now_ + Backoff(++attempts, host.desired.id);
   if (attempts < options_.max_attempts || phase_ == Phase::kEnding) return;
+  if (std::any_of(host.tasks.begin(), host.tasks.end(), [this](int i) { return tasks_[i].displaced; })) {
+    // It was only tried: there may be another one.
+    host.refused = true;
+    host.last_error = status;
+    return;
+  }
   std::string what;
   switch (request.ask) {
     case Ask::kReport:

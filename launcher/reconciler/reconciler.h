@@ -10,9 +10,11 @@
 //   for the next generation. A host that is reached at another address has moved: the next generation has the
 //   same members, on the same ports, and nothing else changes. Tasks that follow their cluster go on under
 //   it; the others are stopped and started.
-//   A host that stays lost is given up, if the job can do without its tasks (Desired::max_missing). When it
-//   returns, after a pause that grows, what still runs there is adopted, and what died is started again under
-//   another generation of the same members.
+//   A host that stays lost is given up, if its tasks can go to a spare one, or else if the job can do without
+//   them (Desired::max_missing). The spare one gets the contents and leases ports before the next generation
+//   says that they are there. When the lost one returns, after a pause that grows, what runs elsewhere now is
+//   stopped there; else, what still runs is adopted, and what died is started again under another generation
+//   of the same members.
 // - ending: the outcome is decided and persisted; nothing is started any more. All is stopped, within a
 //   deadline.
 // - finished: Finish was the last action.
@@ -83,7 +85,7 @@ class Reconciler {
   // all of them.
   struct Counts {
     int not_ready = 0, undecided = 0, refused = 0, may_run = 0, unleased = 0, unfinished = 0, unstopped = 0,
-        missing = 0;
+        missing = 0, displaced = 0, unplaced = 0;
     void Add(const Counts& other, int sign);
   };
 
@@ -94,7 +96,9 @@ class Reconciler {
     bool leased = false;
     std::optional<TaskReport> report;
     ConnectionId reported_on = 0;
-    bool missing = false;   // the job goes on without it
+    bool missing = false;    // the job goes on without it
+    bool displaced = false;  // it goes to another host, which the cluster does not say yet
+    uint32_t minimum_incarnation = 0;
     TimePoint failed_seen;  // when its failure became known here
     int attempts = 0;
     TimePoint retry_at;
@@ -113,6 +117,7 @@ class Reconciler {
     bool refused = false;                 // no use trying again
     bool given_up = false;                // its tasks are missing; it is let in again when it returns
     int times_given_up = 0;
+    bool unheard = false;  // something may run there of which it has not reported
     int failed_connects = 0;
     int silences = 0;
     absl::Status last_error;
@@ -150,6 +155,8 @@ class Reconciler {
   void Refused(Host& host, const Request& request, const absl::Status& status);
   bool CanDoWithout(const Host& host) const;
   void GiveUp(Host& host);
+  bool PlaceElsewhere(Host& host);
+  Host* FindSpare(const std::vector<int>& tasks);
   void LetIn(Host& host);
 
   // One host, level-triggered.
@@ -157,6 +164,7 @@ class Reconciler {
   void CheckDeadlines(Host& host);
   void GatherHost(Host& host);
   void RunHost(Host& host);
+  void LeaseForTask(Host& host, int task);
   void EnsureHostContents(Host& host);
   void StopAll(Host& host);
   Request& AddRequest(Host& host, Ask ask, int task, Duration timeout);
@@ -194,6 +202,7 @@ class Reconciler {
   bool Died(const Task& task) const;       // failed by itself, not because it was stopped
   bool Ready(const Host& host) const;
   bool Matters(const Host& host) const;  // the job cannot go on without it
+  bool Idle(const Host& host) const;     // a spare that is not needed
   bool NeedsStop(const Host& host) const;
 
   const Options options_;

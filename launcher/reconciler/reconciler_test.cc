@@ -526,6 +526,89 @@ TEST(ReconcilerTest, ALauncherThatComesBackGoesOnWithoutTheHostToo) {
   EXPECT_EQ(second.Report("a", {Script::Ended("ps:0", 0)}), "persist 1 ending\n");
 }
 
+// As OneCanBeMissing, but that nothing can be, and what was on b can be on c or d.
+Desired OneHasSpares() {
+  Desired desired = OneCanBeMissing();
+  desired.max_missing = 0;
+  for (const char* id : {"c", "d"}) desired.hosts.push_back({id, absl::StrFormat("10.0.1.%s", id), {"p"}});
+  desired.hosts[2].data_address = "10.0.0.3";
+  desired.hosts[3].data_address = "10.0.0.4";
+  desired.tasks[1].spares = {"b", "c", "d"};
+  desired.tasks[1].max_restarts = 3;
+  return desired;
+}
+
+TEST(ReconcilerTest, TasksOfALostHostGoToASpareOneAndTheOthersFollow) {
+  Script script(OneHasSpares());
+  script.StartAll();
+  EXPECT_EQ(script.reconciler.GetView().hosts.size(), 2u) << "spares are not contacted before";
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(61)), "persist 1 fixed\nconnect c\n");
+  EXPECT_EQ(script.reconciler.record().strays, (std::vector<HostId>{"b", "c"}));
+  EXPECT_EQ(script.Connected("c"), "contents c\nlease c worker:0\n");
+  EXPECT_EQ(script.Leased("c", "worker:0", 20009), "");
+  EXPECT_EQ(script.Ready("c"),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.3:20009\n"
+            "start c worker:0 2 v1 10.0.0.1:20000 10.0.0.3:20009\n");
+  EXPECT_EQ(script.minimum_incarnation, 1u + 3 + 1) << "its old host can come to 4 by itself";
+  EXPECT_EQ(script.reconciler.record().base_generation, 1u);
+  EXPECT_EQ(script.reconciler.record().cluster->at(1).host, "c");
+  TaskReport moved = Script::Task("worker:0", kRunning, 2);
+  moved.incarnation = 5;
+  EXPECT_EQ(script.Started("c", moved), "");
+  EXPECT_EQ(script.Started("a", Script::Task("ps:0", kRunning, 2)), "");
+
+  // The old one comes back: what runs there is stopped, and nobody minds how it ends.
+  EXPECT_EQ(script.Wait(seconds(10)), "connect b\n");
+  EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "stop b worker:0 v1\n");
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}), "");
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+}
+
+TEST(ReconcilerTest, ASpareHostThatDoesNotAnswerIsPassedOver) {
+  Script script(OneHasSpares());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Lost("c");
+  EXPECT_EQ(script.Wait(seconds(16)), "persist 1 fixed\nconnect b\nconnect d\n");
+  script.Lost("d");
+  EXPECT_EQ(script.Wait(seconds(16)), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.reconciler.GetView().ending->exit_code, 69);
+}
+
+TEST(ReconcilerTest, AJobThatEndsNamesTheHostOnWhichAReplacedTaskMayStillRun) {
+  Script script(OneHasSpares());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Connected("c");
+  script.Leased("c", "worker:0", 20009);
+  script.Ready("c");
+  // A launcher that goes on knows of it too.
+  Desired desired = OneHasSpares();
+  desired.tasks[1].host = "c";
+  Script second(desired, script.reconciler.record());
+  EXPECT_EQ(second.Feed(Tick{}), "connect a\nconnect c\nconnect b\n");
+  second.Connected("a", {Script::Task("ps:0", kRunning, 2)});
+  second.Ready("a");
+  TaskReport moved = Script::Task("worker:0", kRunning, 2);
+  moved.incarnation = 5;
+  second.Connected("c", {moved});
+  second.Ready("c");
+  TaskReport done = Script::Ended("ps:0", 0);
+  done.generation = 2;
+  second.Report("a", {done});
+  moved.state = TaskState::kSucceeded;
+  second.Report("c", {moved});
+  second.Wait(seconds(11));
+  second.Wait(seconds(11));
+  ASSERT_TRUE(second.outcome);
+  EXPECT_EQ(second.outcome->exit_code, 0);
+  EXPECT_EQ(second.outcome->left_behind, std::vector<HostId>{"b"});
+}
+
 TEST(ReconcilerTest, ALostPortMakesANewGenerationThatAvoidsIt) {
   Script script(OnePsOneWorker());
   script.StartAll();

@@ -44,6 +44,7 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   };
   for (int i = 0; i < servers; ++i) add("ps", i);
   for (int i = 0; i < workers; ++i) add("worker", i);
+  if (Chance(0.3)) AddSpares();
   if (workers == 1 || Chance(0.5)) return;
   options_.lost_deadline = std::chrono::seconds(15);
   options_.cooldown_first = std::chrono::seconds(Between(1, 10));
@@ -51,6 +52,19 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   for (DesiredTask& task : desired_.tasks) {
     task.can_be_missing = !IsServer(task.id) && task.id != "worker:0";
   }
+}
+
+void Simulation::AddSpares() {
+  options_.lost_deadline = std::chrono::seconds(15);
+  const int count = static_cast<int>(Between(1, 2));
+  for (int i = 0; i < count; ++i) {
+    const HostId id = absl::StrFormat("spare%d", i);
+    desired_.hosts.push_back({id, absl::StrFormat("10.0.2.%d", i + 1), {"agent", "program"}});
+    agents_[id].id = id;
+    agents_[id].address = desired_.hosts.back().data_address;
+    for (DesiredTask& task : desired_.tasks) task.spares.push_back(id);
+  }
+  for (DesiredTask& task : desired_.tasks) task.max_restarts = kMaxRestarts;
 }
 
 void Simulation::Run() {
@@ -90,6 +104,10 @@ void Simulation::Note(const std::string& what, const std::string& details) {
 
 void Simulation::Launch(bool replan) {
   ++life_;
+  // As the driver writes it down together with the record.
+  for (size_t i = 0; i < record_.cluster->size() && record_.cluster->size() == desired_.tasks.size(); ++i) {
+    if (record_.fixed) desired_.tasks[i].host = (*record_.cluster)[i].host;
+  }
   bool moved = false;
   if (replan) {
     for (DesiredTask& task : desired_.tasks) {
@@ -107,8 +125,9 @@ void Simulation::Launch(bool replan) {
   }
   Desired needed = desired_;
   std::erase_if(needed.hosts, [this](const DesiredHost& host) {
-    return std::none_of(desired_.tasks.begin(), desired_.tasks.end(),
-                        [&](const auto& task) { return task.host == host.id; });
+    return std::none_of(desired_.tasks.begin(), desired_.tasks.end(), [&](const auto& task) {
+      return task.host == host.id || std::ranges::count(task.spares, host.id) > 0;
+    });
   });
   invariants_.OnLaunch(needed, moved);
   wires_.clear();
@@ -144,9 +163,15 @@ void Simulation::Feed(int life, const Event& event) {
 }
 
 void Simulation::NoteGivenUp() {
+  const View view = reconciler_->GetView();
   std::set<HostId> given_up;
-  for (const HostView& host : reconciler_->GetView().hosts) {
+  for (const HostView& host : view.hosts) {
     if (host.state == HostState::kGivenUp) given_up.insert(host.host);
+  }
+  for (const TaskView& task : view.tasks) {
+    HostId& place = places_[task.task];
+    if (place != task.host && task.host.starts_with("spare")) Note("placed on a spare", task.task);
+    place = task.host;
   }
   for (const HostId& host : given_up) {
     if (!given_up_.contains(host)) Note("host given up", host);
@@ -388,12 +413,15 @@ void Simulation::RunOn(const HostId& host, const TaskId& id, int run, int64_t mi
 }
 
 bool Simulation::WorkersSucceeded(uint64_t base_generation) const {
+  const auto succeeded = [&](const TaskId& id) {
+    return std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+      const auto found = agent.second.tasks.find(id);
+      return found != agent.second.tasks.end() && found->second.report.generation >= base_generation &&
+             found->second.report.state == TaskState::kSucceeded;
+    });
+  };
   return std::all_of(desired_.tasks.begin(), desired_.tasks.end(), [&](const DesiredTask& desired) {
-    const auto& tasks = agents_.at(desired.host).tasks;
-    const auto found = tasks.find(desired.id);
-    return IsServer(desired.id) ||
-           (found != tasks.end() && found->second.report.generation >= base_generation &&
-            found->second.report.state == TaskState::kSucceeded);
+    return IsServer(desired.id) || succeeded(desired.id);
   });
 }
 

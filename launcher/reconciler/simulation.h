@@ -64,6 +64,7 @@ class Simulation {
     }
   };
 
+  void AddSpares();
   void After(int64_t milliseconds, Work work);
   void RunUntil(TimePoint limit, const std::function<bool()>& done);
   bool Chance(double probability) { return random_.NextDouble() < probability; }
@@ -118,6 +119,7 @@ class Simulation {
   TimePoint tick_at_ = TimePoint::max();
   bool finished_ = false;
   std::set<HostId> given_up_;
+  std::map<TaskId, HostId> places_;
   std::vector<std::string> transcript_;
   std::map<std::string, int> tally_;
 };

@@ -1,5 +1,5 @@
-// What tests of a job's life share: a cluster of three hosts, jobs of shell scripts, and the check that
-// nothing of any job is left when a test ends.
+// What tests of a job's life share: a cluster of hosts, three if not said otherwise, jobs of shell scripts,
+// and the check that nothing of any job is left when a test ends.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -21,8 +21,9 @@ class LifecycleTest : public testing::Test {
  protected:
   using Json = nlohmann::json;
 
-  explicit LifecycleTest(LoopbackCluster::Network network = LoopbackCluster::Network::kLoopback)
-      : cluster_(3, {}, network) {}
+  explicit LifecycleTest(LoopbackCluster::Network network = LoopbackCluster::Network::kLoopback,
+                         int hosts = 3)
+      : cluster_(hosts, {}, network) {}
 
   void TearDown() override {
     // No time is given: what a command has said is stopped is stopped.
