@@ -138,11 +138,11 @@ class ClusterSpares : public LifecycleTest {
  protected:
   ClusterSpares() : LifecycleTest(LoopbackCluster::Network::kLoopback, /*hosts=*/4) {}
 
-  std::string Job(const std::string& name, const std::string& rest) {
+  std::string Job(const std::string& name, const std::string& rest, int steps = kSteps * 4) {
     return cluster_.Write(name + ".yaml",
                           absl::StrFormat("name: %s\nmodel: mnist_mlp\nhidden: [50]\n%s"
                                           "train: {steps: %d, batch_size: 20, seed: 3, threads: 1}\n",
-                                          name, rest, kSteps * 4));
+                                          name, rest, steps));
   }
   Json Result() { return Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}")); }
 };
@@ -165,6 +165,37 @@ TEST_F(ClusterSpares, AWorkerGoesToASpareHostAndNoBitChanges) {
   EXPECT_EQ(ShowTask("spared", "worker:0")["restarts"], 0);
   cluster_.hosts().Start("host-3");
   EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+}
+
+constexpr char kTwoServers[] =
+    "update: {mode: sync}\nreplicas: {ps: {count: 2}, worker: {count: 1, restart: on_failure}}\n";
+
+TEST_F(ClusterSpares, AServerGetsItsPartFromItsBuddyOnASpareHostAndNoBitChanges) {
+  const std::string rest = std::string(kTwoServers) + "checkpoint: {every_steps: 50, buddy: true}\n";
+  ASSERT_EQ(RunJob(Job("undisturbed", rest), {"-q"}).exit_code, 0);
+  const Json expected = Result();
+  Process run = StartJob(Job("spared", rest), "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 200: "));
+  cluster_.hosts().Kill("host-2");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("ps:1 goes from host-2 to host-4"));
+  EXPECT_EQ(Result()["parameters_crc32c"], expected["parameters_crc32c"]);
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+}
+
+TEST_F(ClusterSpares, AReplicatedServerIsMadeAnewOnASpareHost) {
+  const std::string rest = std::string(kTwoServers) + "durability: replicated\n";
+  Process run = StartJob(Job("spared", rest, kEndlessSteps), "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 200: "));
+  cluster_.hosts().Kill("host-2");
+  ASSERT_TRUE(cluster_.WaitForText("run", "ps:1 goes from host-2 to host-4"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "ps:0: ps:1 is its backup in view 4"));
+  EXPECT_EQ(ShowTask("spared", "ps:0")["restarts"], 0);
+  EXPECT_EQ(ShowTask("spared", "worker:0")["restarts"], 0);
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
 }
 
 TEST_F(ClusterTraining, KilledTasksOfAHybridJobComeBack) {
