@@ -327,8 +327,8 @@ struct View {
   std::optional<Outcome> ending;  // what is being ended as; complete with kFinished
 };
 
-/// "host-3 stays lost: the job goes on without worker:2 until it is back", of a host that is given up, or that
-/// its tasks are on other hosts now.
+/// "host-3 stays lost: the job goes on without worker:2 until it is back", of a host that is given up, or
+/// that its tasks are on other hosts now.
 std::string GivenUpText(const View& view, const HostId& host);
 
 }  // namespace muster::reconcile

@@ -209,6 +209,7 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
   counts.undecided = !Ready(host) && !host.refused;
   counts.may_run = host.may_run && !host.given_up;
   counts.unstopped = NeedsStop(host) && !host.refused;
+  counts.unstopped_lost = counts.unstopped && host.given_up;
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
     counts.unleased += task.desired.needs_port && !task.leased;
@@ -232,6 +233,7 @@ void Reconciler::Counts::Add(const Counts& other, int sign) {
   missing += sign * other.missing;
   displaced += sign * other.displaced;
   unplaced += sign * other.unplaced;
+  unstopped_lost += sign * other.unstopped_lost;
 }
 
 void Reconciler::Touch(Host& host) {

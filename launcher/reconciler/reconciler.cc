@@ -167,6 +167,13 @@ bool Reconciler::Advance() {
         FinishNow();
         return false;
       }
+      if (totals_.unstopped == totals_.unstopped_lost && !std::exchange(only_lost_left_, true)) {
+        // Hosts that have been away for so long get one more chance.
+        stopping_ = true;
+        give_up_at_ = std::min(give_up_at_, now_ + options_.stop_deadline / 2);
+        TouchAll();
+        return true;
+      }
       if (stopping_ || now_ < stop_from_) return false;
       stopping_ = true;
       TouchAll();

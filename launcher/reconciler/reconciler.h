@@ -85,7 +85,7 @@ class Reconciler {
   // all of them.
   struct Counts {
     int not_ready = 0, undecided = 0, refused = 0, may_run = 0, unleased = 0, unfinished = 0, unstopped = 0,
-        missing = 0, displaced = 0, unplaced = 0;
+        missing = 0, displaced = 0, unplaced = 0, unstopped_lost = 0;
     void Add(const Counts& other, int sign);
   };
 
@@ -213,9 +213,10 @@ class Reconciler {
   std::unordered_map<std::string, int> host_index_;
   std::unordered_map<std::string, int> task_index_;
   Phase phase_ = Phase::kGathering;
-  bool persist_first_ = false;  // the record that was given changed before the first Step
-  bool gang_complete_ = false;  // every host has been ready at once, in this life
-  bool stopping_ = false;       // ending, and past the servers' grace
+  bool persist_first_ = false;   // the record that was given changed before the first Step
+  bool gang_complete_ = false;   // every host has been ready at once, in this life
+  bool stopping_ = false;        // ending, and past the servers' grace
+  bool only_lost_left_ = false;  // ending, and nothing is left but what hosts that are given up may have
   TimePoint stop_from_;
   TimePoint give_up_at_;
   TimePoint run_deadline_ = TimePoint::max();
