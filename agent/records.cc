@@ -70,6 +70,10 @@ std::filesystem::path DoneFilePath(const std::filesystem::path& task_folder) {
   return AgentFolder(task_folder) / "done";
 }
 
+std::filesystem::path ProgressPath(const std::filesystem::path& task_folder) {
+  return AgentFolder(task_folder) / "progress";
+}
+
 std::filesystem::path LogPath(const std::filesystem::path& task_folder) { return task_folder / "log"; }
 
 }  // namespace muster

@@ -40,5 +40,6 @@ std::filesystem::path ShimLockPath(const std::filesystem::path& task_folder);
 /// its next incarnation, should there be one. Removed before another start.
 std::filesystem::path DoneFilePath(const std::filesystem::path& task_folder);
 std::filesystem::path LogPath(const std::filesystem::path& task_folder);
+std::filesystem::path ProgressPath(const std::filesystem::path& task_folder);
 
 }  // namespace muster

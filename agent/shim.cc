@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "agent/evidence.h"
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
@@ -32,6 +33,7 @@ using std::chrono::seconds;
 
 constexpr Duration kKillTimeout = seconds(10);  // a process in an uninterruptible wait outlives SIGKILL
 constexpr milliseconds kKillInterval{20};
+constexpr milliseconds kProgressInterval{250};
 constexpr size_t kLogPieceBytes = 65536;
 constexpr int kPipeBytes = 1 << 20;
 
@@ -80,8 +82,10 @@ class Shim {
   void Reap();
   void BeginStop(milliseconds grace);
   void BeginKill();
+  void WatchProgress();
   Duration NextWait() const;
   bool DrainLog();
+  void WriteLog(std::string_view bytes);
   absl::Status WriteExit();
   std::string Reason() const;
 
@@ -94,6 +98,10 @@ class Shim {
   pid_t main_pid_ = -1;
   bool main_ended_ = false;
   bool all_ended_ = false;
+  std::optional<TimePoint> look_at_;     // for progress
+  TimePoint progress_at_;                // the last there was
+  timespec progress_seen_{};             // of the progress file
+  std::string hung_;                     // why it was killed
   std::optional<TimePoint> kill_at_;     // a stop was asked for
   std::optional<TimePoint> give_up_at_;  // being killed
   uint64_t log_bytes_lost_ = 0;
@@ -172,6 +180,7 @@ absl::Status Shim::Launch() {
   // Until it is on disk that this incarnation runs, its program does not: nothing ever runs uncounted.
   // Without the record the pipe closes with nothing in it, and the child ends.
   MUSTER_RETURN_IF_ERROR(WriteRecord(RunRecordPath(folder_, options_.incarnation), "run", run));
+  if (record_.spec().hung_after_ms() > 0) look_at_ = progress_at_ = Now();
   return WriteAll(go.write.get(), "g");
 }
 
@@ -221,6 +230,7 @@ void Shim::Supervise() {
     if (events[2].revents != 0) ReportStart();
     if (events[1].revents != 0 && !DrainLog()) output_.reset();
     if (events[0].revents != 0) HandleSignals();
+    if (look_at_ && Now() >= *look_at_) WatchProgress();
     if (kill_at_ && Now() >= *kill_at_) BeginKill();
     if (give_up_at_ && !all_ended_) {
       // Direct children cannot be reused pids, because only this process reaps them. What they leave becomes
@@ -239,7 +249,32 @@ void Shim::Supervise() {
 
 Duration Shim::NextWait() const {
   if (give_up_at_) return kKillInterval;
-  return kill_at_ ? std::max(*kill_at_ - Now(), Duration(0)) : Duration::max();
+  const TimePoint next = std::min(kill_at_.value_or(TimePoint::max()), look_at_.value_or(TimePoint::max()));
+  return next == TimePoint::max() ? Duration::max() : std::max(next - Now(), Duration(0));
+}
+
+// By a clock of its own: what the file's time is compared with is only what it was before.
+void Shim::WatchProgress() {
+  const milliseconds limit(record_.spec().hung_after_ms());
+  if (main_ended_ || kill_at_ || give_up_at_) {
+    look_at_.reset();
+    return;
+  }
+  struct stat file {};
+  if (::stat(ProgressPath(folder_).c_str(), &file) == 0 &&
+      (file.st_mtim.tv_sec != progress_seen_.tv_sec || file.st_mtim.tv_nsec != progress_seen_.tv_nsec)) {
+    progress_seen_ = file.st_mtim;
+    progress_at_ = Now();
+  }
+  look_at_ = std::min(progress_at_ + limit, Now() + std::min(kProgressInterval, limit));
+  if (Now() - progress_at_ < limit) return;
+  look_at_.reset();
+  hung_ = absl::StrFormat("no progress for %s: it was killed, and its log says what it was doing",
+                          FormatAge(Now() - progress_at_));
+  // The evidence first.
+  WriteLog(absl::StrFormat("muster: %s has made no progress for %s. It was doing this:\n%smuster: killed\n",
+                           options_.task, FormatAge(Now() - progress_at_), DescribeDescendants(::getpid())));
+  BeginKill();
 }
 
 void Shim::HandleSignals() {
@@ -292,7 +327,12 @@ bool Shim::DrainLog() {
   const ssize_t n = ::read(output_.get(), piece, sizeof piece);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   if (n == 0) return false;
-  std::string_view left(piece, n);
+  progress_at_ = Now();
+  WriteLog(std::string_view(piece, n));
+  return true;
+}
+
+void Shim::WriteLog(std::string_view left) {
   while (!left.empty()) {
     const ssize_t written = ::write(log_.get(), left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
@@ -305,7 +345,6 @@ bool Shim::DrainLog() {
     }
     left.remove_prefix(written);
   }
-  return true;
 }
 
 std::string Shim::Reason() const {
@@ -314,6 +353,8 @@ std::string Shim::Reason() const {
     reason = "could not start: " + start_error_;
   } else if (!main_ended_) {
     reason = "does not end, even though it was killed";
+  } else if (!hung_.empty()) {
+    reason = hung_;
   } else if (exit_.signal() != 0) {
     reason = absl::StrFormat("killed by signal %d (%s)", exit_.signal(), ::strsignal(exit_.signal()));
   } else {

@@ -59,6 +59,7 @@ TaskProgram MakeTaskProgram(const ShimOptions& options, const agent::StartTaskRe
   variables["MUSTER_GENERATION"] =
       std::to_string(spec.base_generation() > 0 ? spec.base_generation() : spec.generation());
   variables["MUSTER_TASK_DIR"] = task_folder.string();
+  variables["MUSTER_PROGRESS_FILE"] = ProgressPath(task_folder).string();
   variables["MUSTER_DONE_FILE"] = DoneFilePath(task_folder).string();
   for (const auto& [name, value] : variables) program.environment.push_back(name + "=" + value);
 

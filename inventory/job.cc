@@ -127,6 +127,8 @@ absl::StatusOr<CheckpointSpec> ParseCheckpoint(const YamlNode& node) {
 }
 
 // How a lost server comes back.
+constexpr int64_t kShortestHungMs = 5000;
+
 enum class Durability { kCheckpoint, kJournal, kReplicated };
 
 absl::StatusOr<Durability> ParseDurability(const YamlNode& node) {
@@ -149,9 +151,14 @@ absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
                                                      {"always", Restart::kAlways},
                                                      {"exit_code", Restart::kExitCode}}));
   fields.Read("max_restarts", &max_restarts, YamlInteger<int>(0, 1'000'000));
+  fields.Read("hung_after", &replica.hung_after_ms, YamlDurationMs);
   fields.Read("min", &replica.min, YamlInteger<int>(1, kMaxTasksOfRole));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   if (const YamlNode* on = node.Find("on")) replica.on_position = on->position();
+  if (replica.hung_after_ms && *replica.hung_after_ms < kShortestHungMs) {
+    return node.Find("hung_after")
+        ->Error("\"hung_after\" is 5s at least: progress is reported once a second");
+  }
   if (max_restarts && restart == Restart::kNever) {
     return node.Find("max_restarts")->KeyError("\"max_restarts\" means nothing with `restart: never`");
   }

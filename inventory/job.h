@@ -55,7 +55,8 @@ struct ReplicaSpec {
   std::string on;              // the label their hosts must have; empty: any host
   SourcePosition on_position;  // of the label in the job file, where there is one
   Restart restart = Restart::kNever;
-  int max_restarts = 0;  // per task; 0 with kNever
+  int max_restarts = 0;                  // per task; 0 with kNever
+  std::optional<int64_t> hung_after_ms;  // without progress for so long, a task is killed; unset: never
   // Of workers: while others are lost with their hosts, the job goes on with so many; unset: with all.
   std::optional<int> min;
 };

@@ -422,6 +422,8 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
       {"name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 1}, worker: {count: 2, min: "
        "1}}\n",
        "4:47: \"min\": with `strategy: hybrid` no worker can be missing"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 2, hung_after: 2s}}\n",
+       "3:59: \"hung_after\" is 5s at least: progress is reported once a second"},
       {model + "replicas: {ps: {count: 1, min: 1}, worker: {count: 2}}\n", "3:27: \"min\" is for workers"},
       {model + "replicas: {ps: {count: 1}, worker: {count: 2, min: 3}}\n", "3:52: \"min\" is 3 of 2 workers"},
       {model + "strategy: allreduce\nupdate: {mode: async}\nreplicas: {worker: {count: 2}}\n",

@@ -336,6 +336,7 @@ void Planner::AddTask(const PlacedTask& placed) {
   start->set_task(placed.Name());
   start->set_restart(PolicyOf(replicas.restart));
   start->set_max_restarts(replicas.max_restarts);
+  start->set_hung_after_ms(static_cast<uint32_t>(replicas.hung_after_ms.value_or(0)));
   start->add_environment(inventory_.hosts[placed.host_index].local ? "MUSTER_PLATFORM=local"
                                                                    : "MUSTER_PLATFORM=ssh");
   if (job_.program.empty()) {

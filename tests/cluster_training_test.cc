@@ -84,6 +84,32 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(ShowTask("disturbed", "worker:1")["restarts"], 1);
 }
 
+TEST_F(ClusterTraining, AWorkerThatHangsIsStartedAgainAndNoBitChanges) {
+  const auto job = [&](const std::string& name) {
+    return cluster_.Write(
+        name + ".yaml",
+        absl::StrFormat("name: %s\nmodel: mnist_mlp\nupdate: {mode: sync}\nreplicas:\n  ps: {count: 1}\n"
+                        "  worker: {count: 2, restart: on_failure, hung_after: 5s}\n"
+                        "train: {steps: %d, batch_size: 20, seed: 3, threads: 1}\n",
+                        name, kSteps));
+  };
+  ASSERT_EQ(RunJob(job("undisturbed"), {"-q"}).exit_code, 0);
+  const auto checksum = [&] {
+    return Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}"))["parameters_crc32c"];
+  };
+  const Json expected = checksum();
+  Process run = StartJob(job("hangs"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  const JobProcess victim = FirstProcesses("hangs").at("worker:1");
+  ASSERT_EQ(::kill(victim.pid, SIGSTOP), 0);
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(checksum(), expected);
+  EXPECT_EQ(ShowTask("hangs", "worker:1")["restarts"], 1);
+  EXPECT_EQ(ShowTask("hangs", "worker:0")["restarts"], 0) << "it only waited";
+  EXPECT_THAT(cluster_.Text("run"),
+              AllOf(HasSubstr("worker:1 has made no progress for "), HasSubstr("T (stopped)")));
+}
+
 TEST_F(ClusterTraining, KilledWorkersOfAllReduceGetTheParametersFromTheOthers) {
   const std::string job =
       cluster_.Write("elastic.yaml",

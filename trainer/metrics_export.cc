@@ -1,10 +1,12 @@
 #include "trainer/metrics_export.h"
 
+#include <fcntl.h>
 #include <prometheus/client_metric.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include <fstream>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -191,15 +194,20 @@ class Source final : public prometheus::Collectable {
 class Export final : public MetricsExport {
  public:
   static absl::StatusOr<std::unique_ptr<MetricsExport>> Begin(const MetricsTargets& targets,
-                                                              std::shared_ptr<Source> source) {
-    auto out = std::make_unique<Export>(targets.file, std::move(source));
+                                                              std::shared_ptr<Source> source,
+                                                              std::function<bool()> goes_on) {
+    auto out = std::make_unique<Export>(targets, std::move(source), std::move(goes_on));
     if (!targets.address.empty()) MUSTER_RETURN_IF_ERROR(out->Listen(targets.address));
     return out;
   }
 
-  Export(std::string file, std::shared_ptr<Source> source)
-      : file_(std::move(file)), source_(std::move(source)) {
-    if (!file_.empty()) writer_ = std::jthread([this](const std::stop_token& stop) { WriteUntil(stop); });
+  Export(const MetricsTargets& targets, std::shared_ptr<Source> source, std::function<bool()> goes_on)
+      : file_(targets.file),
+        progress_file_(targets.progress_file),
+        source_(std::move(source)),
+        goes_on_(std::move(goes_on)) {
+    if (!file_.empty() || !progress_file_.empty())
+      writer_ = std::jthread([this](const std::stop_token& stop) { WriteUntil(stop); });
   }
 
  private:
@@ -219,7 +227,8 @@ class Export final : public MetricsExport {
     std::unique_lock lock(mutex);
     while (true) {
       const bool is_last = stop.stop_requested();
-      Write();
+      if (!file_.empty()) Write();
+      if (!progress_file_.empty() && goes_on_()) Touch();
       if (is_last) return;
       stopped.wait_for(lock, stop, kWriteEvery, [] { return false; });
     }
@@ -234,8 +243,15 @@ class Export final : public MetricsExport {
   } catch (const std::bad_alloc&) {  // the next time, if there is one
   }
 
+  void Touch() {
+    const UniqueFd file(::open(progress_file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    if (file.valid()) (void)::futimens(file.get(), nullptr);  // who cannot say so is taken for hung
+  }
+
   const std::string file_;
+  const std::string progress_file_;
   const std::shared_ptr<Source> source_;
+  const std::function<bool()> goes_on_;  // called by the writer only
   std::unique_ptr<prometheus::Exposer> exposer_;
   bool has_failed_ = false;  // the last time
   std::jthread writer_;      // the last member: it uses the others
@@ -246,20 +262,23 @@ class Export final : public MetricsExport {
 absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Begin(const MetricsTargets& targets,
                                                                     TaskId task, const UsageMeter& meter,
                                                                     std::function<WorkerMetrics()> read) {
-  return Export::Begin(targets,
-                       std::make_shared<Source>(task, meter, [read = std::move(read)](Families& families) {
-                         AddWorker(read(), families);
-                       }));
+  const auto goes_on = [read, steps = std::optional<uint64_t>()]() mutable {
+    const WorkerMetrics worker = read();
+    return !worker.is_computing || std::exchange(steps, worker.local_steps) != worker.local_steps;
+  };
+  auto source = std::make_shared<Source>(
+      task, meter, [read = std::move(read)](Families& families) { AddWorker(read(), families); });
+  return Export::Begin(targets, std::move(source), goes_on);
 }
 
 absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Begin(const MetricsTargets& targets,
                                                                     TaskId task, const ClusterSpec& cluster,
                                                                     const UsageMeter& meter,
                                                                     std::function<ServerMetrics()> read) {
-  return Export::Begin(
-      targets, std::make_shared<Source>(task, meter, [read = std::move(read), cluster](Families& families) {
-        AddServer(read(), cluster, families);
-      }));
+  auto source = std::make_shared<Source>(task, meter, [read = std::move(read), cluster](Families& families) {
+    AddServer(read(), cluster, families);
+  });
+  return Export::Begin(targets, std::move(source), [] { return true; });
 }
 
 }  // namespace muster

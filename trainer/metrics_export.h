@@ -20,6 +20,9 @@ struct MetricsTargets {
   std::string address;
   /// Replaced once a second, and at the end. What keeps it from being written is said once. Empty: none.
   std::string file;
+  /// Its time is set to now once a second, but not while a step takes long that nobody else is to blame for:
+  /// who watches it takes the task for hung. Empty: none.
+  std::string progress_file;
 };
 
 /// Works until it is gone.

@@ -233,6 +233,7 @@ absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* 
   MUSTER_RETURN_IF_ERROR(number("MUSTER_INCARNATION", &options->incarnation));
   MUSTER_RETURN_IF_ERROR(number("MUSTER_GENERATION", &options->generation));
   options->done_file = environment("MUSTER_DONE_FILE").value_or("");
+  options->metrics.progress_file = environment("MUSTER_PROGRESS_FILE").value_or("");
   options->program_sha256 = environment("MUSTER_PROGRAM_SHA256");
   options->platform = PlatformOf(environment);
   if (options->task) options->hosts = HostsOf(options->task->cluster);

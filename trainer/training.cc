@@ -312,6 +312,7 @@ absl::Status Training::Step() {
     MUSTER_RETURN_IF_ERROR(exchange_->ReadRows(rows_, RowValues()));
   }
   const TimePoint start = Now();
+  record_.SetComputing(true);
   const std::span<float> gradient = gradient_.first(plan_.layout.size() + rows_.size());
   const BatchResult local = model_->ForwardBackward(parameters_->values(), batch_, gradient,
                                                     [&](int64_t begin) { exchange_->GradientReady(begin); });
@@ -326,6 +327,7 @@ absl::Status Training::Step() {
                                   .gradient = gradient,
                                   .rows = pushed_rows_};
   const Duration compute = Now() - start;
+  record_.SetComputing(false);
   const auto exchanged = exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues());
   if (absl::IsInvalidArgument(exchanged.status())) {  // they do not know where in the model
     MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_));

@@ -16,9 +16,10 @@ inline constexpr double kSecondsBounds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.00
                                             0.05,   0.1,     0.25,   0.5,   1,      2.5,   5,    10};
 
 struct WorkerMetrics {
-  uint64_t step = 0;         // of the parameters
-  uint64_t local_steps = 0;  // of this process
-  uint64_t samples = 0;      // of this worker's own batches
+  uint64_t step = 0;          // of the parameters
+  uint64_t local_steps = 0;   // of this process
+  bool is_computing = false;  // and not waiting for others, which is bounded elsewhere
+  uint64_t samples = 0;       // of this worker's own batches
   std::optional<double> loss;
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
@@ -56,6 +57,11 @@ class WorkerRecord {
     metrics_.push.Add(ToSeconds(step.exchange.push));
     metrics_.wait.Add(ToSeconds(step.exchange.wait));
     metrics_.pull.Add(ToSeconds(step.exchange.pull));
+  }
+
+  void SetComputing(bool is_computing) {
+    const std::lock_guard lock(mutex_);
+    metrics_.is_computing = is_computing;
   }
 
   void GoOnFrom(uint64_t step) {
