@@ -378,11 +378,14 @@ void Daemon::HandleReadFile(const Caller& caller, const agent::ReadFileRequest& 
   if (!task.ok()) return Answer(caller, task.status());
   if (const absl::Status status = ValidateRelativePath(request.path()); !status.ok())
     return Answer(caller, status);
-  files_.push_back({.caller = caller,
-                    .request = request,
-                    .path = (*task)->folder() / request.path(),
-                    .offset = request.offset(),
-                    .wake_at = Now()});
+  const std::filesystem::path path = (*task)->folder() / request.path();
+  uint64_t offset = request.offset();
+  if (request.tail_bytes() > 0) {
+    std::error_code error;
+    const uint64_t size = std::filesystem::file_size(path, error);
+    offset = error ? 0 : size - std::min(size, request.tail_bytes());
+  }
+  files_.push_back({.caller = caller, .request = request, .path = path, .offset = offset, .wake_at = Now()});
 }
 
 // One chunk a turn, and none while the connection has enough to send: a slow reader holds up its own stream

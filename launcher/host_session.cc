@@ -19,6 +19,7 @@ constexpr Duration kUploadTimeout = std::chrono::minutes(30);
 constexpr Duration kTimeToReport = std::chrono::milliseconds(500);
 // Where it was seen last, and where before that.
 constexpr size_t kPlaces = 2;
+constexpr uint64_t kTailBytes = 4096;
 
 void Signal(const UniqueFd& event) {
   const uint64_t one = 1;
@@ -116,6 +117,8 @@ void HostSession::ListFiles(const std::string& task, const std::string& folder) 
   Enqueue(ListCommand{task, folder});
 }
 
+void HostSession::ReadLogTail(const std::string& task) { Enqueue(TailCommand{task}); }
+
 void HostSession::Enqueue(Command command) {
   const std::lock_guard lock(mutex_);
   commands_.push_back(std::move(command));
@@ -150,6 +153,7 @@ void HostSession::Do(const Command& command) {
   if (const auto* start = std::get_if<StartCommand>(&command)) return Do(*start);
   if (const auto* follow = std::get_if<FollowCommand>(&command)) return Do(*follow);
   if (const auto* list = std::get_if<ListCommand>(&command)) return Do(*list);
+  if (const auto* tail = std::get_if<TailCommand>(&command)) return Do(*tail);
   const auto& action = std::get<reconcile::Action>(command);
   if (const auto* connect = std::get_if<reconcile::Connect>(&action)) return Do(*connect);
   if (agent_ == nullptr) return;  // its connection was lost, which the reconciler has been told
@@ -384,6 +388,21 @@ void HostSession::Do(const ListCommand& list) {
   Ask(0, message, [this, list](const agent::Response& response) {
     const absl::Status status = StatusOf(response, name_);
     options_.sink(FolderNames{list.task, list.folder, status.ok() ? NamesOf(response.list_files()) : status});
+  });
+}
+
+void HostSession::Do(const TailCommand& tail) {
+  if (agent_ == nullptr) return options_.sink(LogTail{.task = tail.task, .text = ""});
+  agent::Request message;
+  agent::ReadFileRequest* read = message.mutable_read_file();
+  read->set_job(options_.job);
+  read->set_task(tail.task);
+  read->set_path("log");
+  read->set_tail_bytes(kTailBytes);
+  // Small enough for one answer.
+  Ask(0, message, [this, task = tail.task](const agent::Response& response) {
+    const agent::ReadFileResponse& file = response.read_file();
+    options_.sink(LogTail{.task = task, .text = file.data(), .is_cut = file.offset() > 0});
   });
 }
 

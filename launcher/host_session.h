@@ -42,6 +42,13 @@ struct FolderNames {
   absl::StatusOr<std::vector<std::string>> names;  // sorted; NotFound: there is no such folder
 };
 
+/// The end of a task's log; empty if there is none, or the host is not there.
+struct LogTail {
+  std::string task;
+  std::string text;
+  bool is_cut = false;  // it begins in the middle
+};
+
 /// What a host said about itself when it was connected, and where that was.
 struct HostFacts {
   std::string host;
@@ -59,7 +66,7 @@ struct UploadStep {
   uint64_t total_bytes = 0;
 };
 
-using SessionEvent = std::variant<reconcile::Event, FileBytes, FolderNames, HostFacts, UploadStep>;
+using SessionEvent = std::variant<reconcile::Event, FileBytes, FolderNames, LogTail, HostFacts, UploadStep>;
 
 struct HostSessionOptions {
   record::Host host;
@@ -89,6 +96,8 @@ class HostSession {
   void Follow(const std::string& task, const std::string& path);
   /// Sends FolderNames once, or, if the connection is lost meanwhile, only what says so.
   void ListFiles(const std::string& task, const std::string& folder);
+  /// Sends LogTail once, likewise.
+  void ReadLogTail(const std::string& task);
 
  private:
   struct StartCommand {
@@ -103,7 +112,10 @@ class HostSession {
     std::string task;
     std::string folder;
   };
-  using Command = std::variant<reconcile::Action, StartCommand, FollowCommand, ListCommand>;
+  struct TailCommand {
+    std::string task;
+  };
+  using Command = std::variant<reconcile::Action, StartCommand, FollowCommand, ListCommand, TailCommand>;
   using Handler = std::function<void(const agent::Response&)>;
 
   // A file whose bytes go to the sink.
@@ -122,6 +134,7 @@ class HostSession {
   void Do(const StartCommand& start);
   void Do(const FollowCommand& follow);
   void Do(const ListCommand& list);
+  void Do(const TailCommand& tail);
 
   record::Host NextPlace();
   void EndAttempt(const record::Host& place, bool was_there);

@@ -261,6 +261,8 @@ void RunDisplay::Summarize(const RunResult& result) {
       std::fprintf(stderr, "muster logs %s %s   shows what it printed\n", job_.c_str(),
                    outcome.first_cause->task.c_str());
     }
+    if (!result.last_words.empty()) std::fprintf(stderr, "its last words:\n");
+    for (const std::string& line : result.last_words) std::fprintf(stderr, "  | %s\n", line.c_str());
     if (!outcome.consequences.empty()) {
       std::fprintf(stderr, "as a consequence:\n");
       for (const reconcile::Casualty& casualty : outcome.consequences) {

@@ -1,5 +1,6 @@
 #include "launcher/runner.h"
 
+#include <absl/strings/str_split.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -24,6 +25,9 @@ constexpr size_t kFilesAtOnce = 64;  // well below what an agent takes of one co
 
 // How soon a host counts as lost that does not even acknowledge. Its tasks do not mind, if it is not.
 constexpr std::chrono::milliseconds kSilenceLimit{3000};
+
+constexpr char kLastWords[] = "last words";  // in the place of a path
+constexpr size_t kLastLines = 10;
 
 struct Warning {
   std::string text;
@@ -112,6 +116,7 @@ class Runner {
   absl::Status FetchResults();
   absl::Status FetchFiles(std::span<const std::string> paths);
   void FetchTaskMetrics();
+  void FetchLastWords();
   std::string HostOf(const std::string& task_id) const;
 
   const JobStore& store_;
@@ -139,9 +144,18 @@ class Runner {
   std::map<std::string, uint64_t> followed_incarnation_;     // of each task, counted over generations
   std::map<std::string, ResultFile> results_;                // by path: of the chief's
   std::map<std::string, ResultFile> task_metrics_;           // by task
+  std::vector<std::string> last_words_;
   // The names of the chief's, as its host says.
   absl::StatusOr<std::vector<std::string>> event_files_ = Unavailable("no answer");
 };
+
+// Whole ones, unless there is only a part of one.
+std::vector<std::string> LastLines(const LogTail& tail) {
+  std::vector<std::string> lines = absl::StrSplit(tail.text, '\n', absl::SkipEmpty());
+  if (tail.is_cut && lines.size() > 1) lines.erase(lines.begin());
+  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - kLastLines);
+  return lines;
+}
 
 void SayOnce(const std::function<void()>& say, bool& is_said) {
   if (!std::exchange(is_said, true) && say) say();
@@ -163,6 +177,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   Drain();
   absl::Status fetched = FetchResults();
   FetchTaskMetrics();
+  FetchLastWords();
   Show(reconciler.GetView());
   record_.set_ended_micros(WallTimeMicros());
   *record_.mutable_cluster() = ToProto(reconciler.record());
@@ -176,6 +191,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   return RunResult{.outcome = *outcome_,
                    .fetched = fetched,
                    .result_json = results_[kResultFile].complete ? results_[kResultFile].bytes : "",
+                   .last_words = std::move(last_words_),
                    .task_metrics = std::move(task_metrics)};
 }
 
@@ -447,6 +463,10 @@ void Runner::Drain() {
         Handle(*bytes);
         deadline = Now() + kDrainTimeout;
       }
+      if (const auto* tail = std::get_if<LogTail>(&event)) {
+        following_.erase({tail->task, kLastWords});
+        last_words_ = LastLines(*tail);
+      }
       if (const auto* folder = std::get_if<FolderNames>(&event)) {
         following_.erase({folder->task, folder->folder});
         event_files_ = folder->names;
@@ -468,6 +488,27 @@ void Runner::FetchTaskMetrics() {
     SessionOf(task.host()).Follow(task.id(), kTaskMetricsFile);
   }
   Drain();
+}
+
+// Also into the history, with what followed from it: who looks later finds all of it there.
+void Runner::FetchLastWords() {
+  if (!outcome_ || outcome_->result != reconcile::Result::kFailed || !outcome_->first_cause) return;
+  const reconcile::Casualty& cause = *outcome_->first_cause;
+  following_.insert({cause.task, kLastWords});
+  SessionOf(cause.host).ReadLogTail(cause.task);
+  Drain();
+  const int64_t now = WallTimeMicros();
+  std::vector<JobEvent> events;
+  const auto add = [&](const reconcile::Casualty& casualty, const std::string& what) {
+    events.push_back(
+        {.time_micros = now, .host = casualty.host, .task = casualty.task, .what = what, .is_end = true});
+  };
+  add(cause, "first cause: " + cause.what);
+  for (const std::string& line : last_words_) add(cause, "| " + line);
+  for (const reconcile::Casualty& casualty : outcome_->consequences) {
+    add(casualty, "as a consequence: " + casualty.what);
+  }
+  Note(events);
 }
 
 std::string Runner::HostOf(const std::string& task_id) const {

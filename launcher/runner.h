@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -52,6 +53,8 @@ struct RunResult {
   reconcile::Outcome outcome;
   absl::Status fetched;     // whether what the chief wrote has come back
   std::string result_json;  // the chief's, if all of it has come
+  /// The last lines that the task printed which was the first cause of a failure.
+  std::vector<std::string> last_words;
   /// Of each task, what it counted last (task_metrics.h), if it was asked for and all of it has come.
   std::map<std::string, std::string> task_metrics;
 };

@@ -32,6 +32,21 @@ TEST_F(ClusterLifecycle, TheJobExitsAsItsFailedTaskDid) {
   EXPECT_THAT(killed.stderr_text, HasSubstr("\nworker:2 on host-3 failed: killed by signal 15"));
 }
 
+TEST_F(ClusterLifecycle, WhatFailedFirstIsReportedWithItsLastWords) {
+  const std::string job =
+      ScriptJob("report",
+                "[ $RANK = 1 ] || exec sleep 600\nseq 5000\necho 'cannot open the \"door\"'\n"
+                "exit 3");
+  const CommandResult run = RunJob(job, {"-q"});
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_THAT(run.stderr_text, HasSubstr("its last words:\n  | 4992\n"));
+  EXPECT_THAT(run.stderr_text, HasSubstr("  | 5000\n  | cannot open the \"door\"\nas a consequence:\n"));
+  const std::string events = Muster({"events", "report"}).stdout_text;
+  EXPECT_THAT(events, testing::ContainsRegex("worker:1@host-2 +first cause: exited with code 3"));
+  EXPECT_THAT(events, testing::ContainsRegex("worker:1@host-2 +\\| cannot open the \"door\"\n"));
+  EXPECT_THAT(events, testing::ContainsRegex("worker:0@host-1 +as a consequence: stopped\n"));
+}
+
 TEST_F(ClusterLifecycle, AtItsDeadlineTheJobIsStopped) {
   const CommandResult result = RunJob(ScriptJob("endless", "exec sleep 600"), {"--timeout", "1.5"});
   EXPECT_EQ(result.exit_code, 124) << result.stderr_text;
