@@ -296,8 +296,10 @@ TEST_F(ClusterTraining, AKilledParameterServerIsNamedBeforeTheWorkersThatMissIt)
   EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL) << cluster_.Text("run");
   EXPECT_THAT(
       cluster_.Text("run"),
-      HasSubstr("\n\nps:0 on host-1 failed: killed by signal 9 (Killed) (exit code 137, after 0 restarts)\n"
-                "as a consequence:\n  worker:0 on host-2: stopped\n  worker:1 on host-3: stopped\n"));
+      AllOf(HasSubstr(
+                "\n\nps:0 on host-1 failed: killed by signal 9 (Killed) (exit code 137, after 0 restarts)\n"
+                "its last words:\n  | "),
+            HasSubstr("as a consequence:\n  worker:0 on host-2: stopped\n  worker:1 on host-3: stopped\n")));
 }
 
 TEST_F(ClusterTraining, AKilledParameterServerWithCheckpointsChangesNoBitOfTheResult) {
