@@ -138,13 +138,16 @@ struct Listener {
 };
 
 TEST(ListeningPorts, AreFoundByAddressAndOnAllAddresses) {
-  const Listener one("127.0.0.77"), all("0.0.0.0"), six("::1");
+  const Listener one("127.0.0.77"), all("0.0.0.0"), six("::1"), mapped("::ffff:127.0.0.77"), any("::");
   const ListeningPorts listening = ListeningPorts::Read();
   EXPECT_TRUE(listening.Contains("127.0.0.77", one.port));
   EXPECT_FALSE(listening.Contains("127.0.0.78", one.port));
   EXPECT_TRUE(listening.Contains("127.0.0.78", all.port));
   EXPECT_TRUE(listening.Contains("::1", six.port));
   EXPECT_FALSE(listening.Contains("127.0.0.1", six.port));
+  EXPECT_TRUE(listening.Contains("127.0.0.77", mapped.port));
+  EXPECT_FALSE(listening.Contains("127.0.0.78", mapped.port));
+  EXPECT_TRUE(listening.Contains("127.0.0.78", any.port));
   EXPECT_FALSE(listening.Contains("no address", one.port));
 }
 

@@ -58,6 +58,9 @@ std::optional<std::pair<std::string, uint32_t>> ParseListener(const std::string&
     std::from_chars(words.data(), words.data() + 8, word, 16);
     bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
   }
+  // As servers that speak both listen on an IPv4 address: gRPC's do.
+  constexpr std::string_view kMapped("\0\0\0\0\0\0\0\0\0\0\xff\xff", 12);
+  if (bytes.starts_with(kMapped)) bytes.erase(0, kMapped.size());
   return std::pair(std::move(bytes), port);
 }
 
@@ -177,6 +180,10 @@ int PortLeases::Release(const std::string& job, const std::string& task) {
     }
   }
   return in_use;
+}
+
+void PortLeases::GiveAway(const std::string& job, const std::string& task) {
+  for (const uint32_t port : PortsOf(job, task)) Remove(port);
 }
 
 int PortLeases::CountInUse(const std::string& job, const std::string& task) const {

@@ -46,6 +46,9 @@ class PortLeases {
   /// are. An empty task: all of the job's.
   int Release(const std::string& job, const std::string& task);
 
+  /// Also where somebody listens: the task has lost them to others.
+  void GiveAway(const std::string& job, const std::string& task);
+
   /// As many, and releases none.
   int CountInUse(const std::string& job, const std::string& task) const;
 

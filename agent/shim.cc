@@ -34,6 +34,7 @@ using std::chrono::seconds;
 constexpr Duration kKillTimeout = seconds(10);  // a process in an uninterruptible wait outlives SIGKILL
 constexpr milliseconds kKillInterval{20};
 constexpr milliseconds kProgressInterval{250};
+constexpr seconds kLateLook{1};
 constexpr size_t kLogPieceBytes = 65536;
 constexpr int kPipeBytes = 1 << 20;
 
@@ -266,6 +267,8 @@ void Shim::WatchProgress() {
     progress_seen_ = file.st_mtim;
     progress_at_ = Now();
   }
+  // Who was held up, like the task, with the whole host, has not seen it do nothing.
+  if (const Duration late = Now() - *look_at_; late > kLateLook) progress_at_ += late;
   look_at_ = std::min(progress_at_ + limit, Now() + std::min(kProgressInterval, limit));
   if (Now() - progress_at_ < limit) return;
   look_at_.reset();

@@ -171,6 +171,9 @@ int Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
 }
 
 int Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
+  for (const Task* task : Select(request)) {
+    if (task->has_lost_port()) ports_.GiveAway(request.job(), task->name());
+  }
   const auto release = [&](const std::string& task) {
     return request.keep_ports() ? ports_.CountInUse(request.job(), task)
                                 : ports_.Release(request.job(), task);
@@ -222,7 +225,9 @@ absl::Status Supervisor::Forget(const std::string& job) {
       left > 0) {
     return FailedPrecondition("%d processes of job %s still run: stop it first", left, job);
   }
-  (void)ports_.Release(job, "");
+  if (const int in_use = ports_.Release(job, ""); in_use > 0) {
+    return FailedPrecondition("%d ports of job %s are still listened on: stop it first", in_use, job);
+  }
   MUSTER_RETURN_IF_ERROR(RemoveTree(context_.root / "jobs" / job));
   std::erase_if(tasks_, [&](const auto& entry) { return entry.first.first == job; });
   fences_.erase(job);
@@ -280,7 +285,9 @@ void Supervisor::Step(TimePoint now) {
 
 // The ports of one that was stopped are its stopper's to release.
 void Supervisor::ReleaseIfEnded(const std::string& job, const std::string& name, const Task& task) {
-  if (!task.active() && !task.told_to_stop()) (void)ports_.Release(job, name);
+  if (task.active() || task.told_to_stop()) return;
+  if (task.has_lost_port()) return ports_.GiveAway(job, name);
+  (void)ports_.Release(job, name);
 }
 
 }  // namespace muster

@@ -76,6 +76,9 @@ class Task {
 
   agent::TaskStatus Status() const;
 
+  /// It ended because somebody else has its port.
+  bool has_lost_port() const { return last_exit_ && last_exit_->exit_code() == kPortLostExitCode; }
+
   /// What it uses of the store.
   std::set<std::string> Contents() const;
 

@@ -82,7 +82,7 @@ void JobHistory::AddHost(const reconcile::View& view, const reconcile::HostView&
   };
   std::string& address = addresses_[host.host];
   // Before there is a cluster, it is only known better than by the plan.
-  if (generation_ > 0 && address != host.data_address) {
+  if (generation_ > 0 && !address.empty() && address != host.data_address) {
     add("moved " + address + " -> " + host.data_address);
   }
   address = host.data_address;

@@ -84,7 +84,8 @@ reconcile::Record FromProto(const record::ClusterRecord& proto) {
       .retries = proto.retries()};
   auto cluster = std::make_shared<reconcile::Cluster>();
   for (const auto& member : proto.members()) {
-    cluster->push_back({member.task(), member.host(), member.data_address(), member.port()});
+    cluster->push_back(
+        {member.task(), member.host(), member.data_address(), member.port(), member.minimum_incarnation()});
   }
   record.cluster = std::move(cluster);
   record.strays = {proto.strays().begin(), proto.strays().end()};
@@ -105,6 +106,7 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
     out->set_host(member.host);
     out->set_data_address(member.data_address);
     out->set_port(member.port);
+    out->set_minimum_incarnation(member.minimum_incarnation);
   }
   for (const reconcile::LostPort& lost : record.lost_ports) {
     proto.add_lost_ports()->set_host(lost.host);

@@ -356,7 +356,10 @@ void Planner::AddTask(const PlacedTask& placed) {
     if (!data_argument_.empty()) start->add_environment("MUSTER_DATA=" + data_argument_);
   }
   for (const auto& [name, value] : job_.env) start->add_environment(name + "=" + value);
-  std::string spec = task.SerializeAsString();
+  // Where it runs is no reason to start it again either, if it runs there.
+  record::Task without_host = task;
+  without_host.clear_host();
+  std::string spec = without_host.SerializeAsString();
   // Servers are told these by the first worker, and keep to them until they end.
   if (job_.program.empty()) spec += absl::StrJoin(ParameterArguments(), " ");
   for (const agent::FileContent& file : plan_.record.program_files()) spec += file.SerializeAsString();
@@ -511,11 +514,14 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
 }
 
 void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan) {
+  const auto has = [](const auto& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   for (record::Task& task : *plan->mutable_tasks()) {
     const auto before = std::find_if(running.tasks().begin(), running.tasks().end(),
                                      [&](const record::Task& other) { return other.id() == task.id(); });
-    if (before == running.tasks().end() ||
-        std::find(task.spares().begin(), task.spares().end(), before->host()) == task.spares().end())
+    if (before == running.tasks().end() || !has(running.cluster().strays(), before->host()) ||
+        !has(task.spares(), before->host()))
       continue;
     task.set_host(before->host());
     UseSpareHost(before->host(), plan);

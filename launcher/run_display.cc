@@ -121,11 +121,13 @@ void RunDisplay::NoteMoves(const reconcile::View& view) {
     }
     return move;
   };
-  for (size_t i = 0; i < view.hosts.size(); ++i) {
-    const reconcile::HostView& host = view.hosts[i];
+  std::map<std::string, std::string> addresses;  // before; a spare host that is used now has none
+  for (const reconcile::HostView& host : view_.hosts) addresses[host.host] = host.data_address;
+  for (const reconcile::HostView& host : view.hosts) {
+    const std::string& before = addresses[host.host];
     if (host.attempts > 0 && !lost_.contains(host.host)) lost_[host.host] = move_from_now_on();
-    if (i < view_.hosts.size() && view_.generation > 0 && host.data_address != view_.hosts[i].data_address) {
-      Say(absl::StrFormat("%s moved %s -> %s", host.host, view_.hosts[i].data_address, host.data_address));
+    if (view_.generation > 0 && !before.empty() && host.data_address != before) {
+      Say(absl::StrFormat("%s moved %s -> %s", host.host, before, host.data_address));
       const auto lost = lost_.find(host.host);
       moves_[host.host] = lost != lost_.end() ? lost->second : move_from_now_on();
     }

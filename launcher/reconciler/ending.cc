@@ -126,7 +126,8 @@ void Reconciler::RefineFirstCause(Outcome& outcome) const {
   for (const Task& task : tasks_) {
     // A host that vanished before and did not come back; one that did has told its side.
     const Host& host = hosts_[task.host];
-    if (Done(task) || !host.reported_once || !host.lost_since || *host.lost_since > first->failed_seen)
+    if (Done(task) || task.missing || !host.reported_once || !host.lost_since ||
+        *host.lost_since > first->failed_seen)
       continue;
     first = &task;
     why = absl::StrFormat("lost with its host: %s", std::string(host.last_error.message()));

@@ -184,6 +184,14 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
             "I33 what has succeeded is not started again: " + report.task);
   }
   live_[{host, report.task}] = report;
+  for (const auto& [where, other] : newest_) {
+    if (where.second != report.task || where.first == host) continue;
+    if (other.generation < persisted_.base_generation || report.generation < persisted_.base_generation)
+      continue;
+    Require(report.generation <= other.generation || report.incarnation > other.incarnation,
+            "I39 of two hosts' incarnations the later start has the higher: " + report.task + " on " + host);
+  }
+  newest_[{host, report.task}] = report;
 }
 
 void Invariants::OnGoesOn(const HostId& host, const TaskReport& report, const StartTask& start) {

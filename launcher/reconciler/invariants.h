@@ -66,6 +66,7 @@ class Invariants {
   std::set<HostId> leased_;                    // asked for a port since all of the job was last stopped there
   std::map<RequestId, HostId> stop_requests_;  // of everything on a host, in this life
   std::map<std::pair<HostId, TaskId>, TaskReport> live_;
+  std::map<std::pair<HostId, TaskId>, TaskReport> newest_;  // of each host's starts of it
   std::set<Deployment> succeeded_;
   std::map<Deployment, HostId> success_hosts_;
   std::map<TaskId, TaskReport> deaths_;  // under the newest generation

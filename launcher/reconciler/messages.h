@@ -84,7 +84,8 @@ struct Member {
   TaskId task;
   HostId host;
   std::string data_address;
-  uint32_t port = 0;  // 0: it serves nothing
+  uint32_t port = 0;                 // 0: it serves nothing
+  uint32_t minimum_incarnation = 0;  // of the task there: others may have seen those below, of another host
   bool operator==(const Member&) const = default;
 };
 

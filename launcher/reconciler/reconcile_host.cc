@@ -69,7 +69,7 @@ void Reconciler::CheckDeadlines(Host& host) {
 }
 
 void Reconciler::EnsureHostContents(Host& host) {
-  if (host.contents_ready || Asked(host, Ask::kContents) || now_ < host.retry_at) return;
+  if (host.contents_ready || Bystander(host) || Asked(host, Ask::kContents) || now_ < host.retry_at) return;
   const Request& request = AddRequest(host, Ask::kContents, -1, options_.contents_timeout);
   actions_.push_back(EnsureContents{request.id, host.desired.id, host.desired.contents});
 }
@@ -117,7 +117,7 @@ void Reconciler::RunHost(Host& host) {
     if (task.report && Live(*task.report) && !goes_on) {
       keep_ports = true;
       outdated.push_back(DeploymentOf(*task.report));
-    } else if (now_ >= task.retry_at && !Asked(host, Ask::kStart, index)) {
+    } else if (host.contents_ready && now_ >= task.retry_at && !Asked(host, Ask::kStart, index)) {
       host.may_run = true;
       Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
       request.deployment = {task.desired.id, record_.generation, task.desired.spec_hash};
@@ -160,7 +160,7 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   host.requests.clear();
   host.last_error = status;
   if (!host.lost_since) host.lost_since = now_;
-  host.refused = !host.given_up && (host.refused || !WorthTryingAgain(status));
+  host.refused = !host.given_up && !Bystander(host) && (host.refused || !WorthTryingAgain(status));
   host.connect_at = now_ + Backoff(++host.failed_connects, host.desired.id);
   Touch(host);
 }
@@ -204,10 +204,11 @@ TimePoint Reconciler::WakeTime(const Host& host) const {
 Reconciler::Counts Reconciler::Count(const Host& host) const {
   Counts counts;
   if (Idle(host)) return counts;
-  counts.not_ready = !Ready(host) && !host.given_up;
+  const bool awaited = !host.given_up && !Bystander(host);
+  counts.not_ready = !Ready(host) && awaited;
   counts.refused = host.refused;
-  counts.undecided = !Ready(host) && !host.refused;
-  counts.may_run = host.may_run && !host.given_up;
+  counts.undecided = !Ready(host) && !host.refused && awaited;
+  counts.may_run = host.may_run && awaited;
   counts.unstopped = NeedsStop(host) && !host.refused;
   counts.unstopped_lost = counts.unstopped && host.given_up;
   for (const int index : host.tasks) {
@@ -281,11 +282,13 @@ bool Reconciler::Ready(const Host& host) const {
 }
 
 bool Reconciler::Matters(const Host& host) const {
-  if (host.given_up) return false;
+  if (host.given_up || Bystander(host)) return false;
   return phase_ == Phase::kGathering || (phase_ == Phase::kRunning && !gang_complete_) ||
          std::any_of(host.tasks.begin(), host.tasks.end(),
                      [this](int index) { return !Done(tasks_[index]); });
 }
+
+bool Reconciler::Bystander(const Host& host) const { return host.stray && host.tasks.empty(); }
 
 bool Reconciler::Idle(const Host& host) const {
   return host.tasks.empty() && !host.may_run && !host.may_lease && !host.given_up && !host.refused &&
@@ -298,6 +301,7 @@ bool Reconciler::NeedsStop(const Host& host) const {
   // ports with them.
   const bool quiet =
       record_.ending->result == Result::kSucceeded && !host.unheard &&
+      !(host.tasks.empty() && host.may_lease) &&
       std::all_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return Done(tasks_[index]); }) &&
       std::none_of(host.strangers.begin(), host.strangers.end(),
                    [](const auto& stranger) { return Live(stranger.second); });

@@ -45,7 +45,7 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     const auto known = listed.find(stray);
     const size_t index = add_host(known != listed.end() ? *known->second : DesiredHost{.id = stray});
     hosts_[index].unheard = true;
-    hosts_[index].given_up = index >= cluster_hosts;  // nobody waits for it
+    hosts_[index].stray = index >= cluster_hosts;
   }
   const size_t used_hosts = hosts_.size();
   for (const DesiredTask& task : desired.tasks) {
@@ -74,6 +74,7 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     phase_ = Phase::kRunning;
     for (size_t i = 0; i < tasks_.size(); ++i) {
       const Member& member = (*record_.cluster)[i];
+      tasks_[i].minimum_incarnation = member.minimum_incarnation;
       tasks_[i].port = member.port;
       tasks_[i].leased = member.port != 0;
       // Where it was; where it is, its connection says.
@@ -223,14 +224,16 @@ void Reconciler::FixCluster() {
   auto cluster = std::make_shared<Cluster>();
   cluster->reserve(tasks_.size());
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    const Task& task = tasks_[i];
-    const Host& host = hosts_[task.host];
+    Task& task = tasks_[i];
     if (task.displaced) {
       cluster->push_back((*record_.cluster)[i]);
-    } else {
-      cluster->push_back(
-          {task.desired.id, task.desired.host, host.desired.data_address, task.leased ? task.port : 0});
+      continue;
     }
+    // What a start under it comes to at least; written down, because another launcher may not hear of it.
+    const uint32_t next = task.report ? task.report->incarnation + 1 : 1;
+    task.minimum_incarnation = std::max(task.minimum_incarnation, next);
+    cluster->push_back({task.desired.id, task.desired.host, hosts_[task.host].desired.data_address,
+                        task.leased ? task.port : 0, task.minimum_incarnation});
   }
   ++record_.generation;
   record_.fixed = true;
@@ -338,9 +341,12 @@ bool Reconciler::CanDoWithout(const Host& host) const {
 }
 
 void Reconciler::GiveUp(Host& host) {
+  // It is let in with its next connection.
+  if (host.link != Link::kDown) LoseConnection(host, host.last_error);
   host.given_up = true;
   host.refused = false;
   host.silences = 0;
+  host.attempts = 0;
   for (const int index : host.tasks) tasks_[index].missing = !Succeeded(tasks_[index]);
   const Duration cooldown = options_.cooldown_first * (int64_t{1} << std::min(host.times_given_up++, 20));
   host.connect_at = now_ + std::min(cooldown, options_.cooldown_limit);
@@ -376,7 +382,7 @@ bool Reconciler::PlaceElsewhere(Host& host) {
     // More than its old host can come to by itself, which may only be cut off.
     const int restarts = task.desired.max_restarts < 0 ? 1'000'000 : task.desired.max_restarts;
     const uint32_t last = task.report ? task.report->incarnation : 0;
-    task.minimum_incarnation = std::max(task.minimum_incarnation, last + restarts + 1);
+    task.minimum_incarnation = std::max(task.minimum_incarnation, last) + restarts + 1;
     task.report.reset();
     task.host = host_index_.at(spare->desired.id);
     task.desired.host = spare->desired.id;
@@ -386,18 +392,17 @@ bool Reconciler::PlaceElsewhere(Host& host) {
   }
   host.tasks = std::move(staying);
   GiveUp(host);
-  host.unheard = true;
+  host.unheard = host.stray = true;
   spare->tasks = std::move(moving);
-  if (spare->link == Link::kDown) {
-    spare->lost_since = now_;
-    spare->connect_at = now_;
-  }
+  if (spare->lost_since) spare->lost_since = now_;
+  if (spare->link == Link::kDown) spare->connect_at = now_;
   Touch(*spare);
   return true;
 }
 
 void Reconciler::LetIn(Host& host) {
   host.given_up = false;
+  host.contents_ready = host.desired.contents.empty();  // it may have been away with its disk
   bool any_dead = false;
   for (const int index : host.tasks) {
     Task& task = tasks_[index];
@@ -470,6 +475,8 @@ void Reconciler::JudgeForgotten(Task& task) {
   const bool concerns_us = Current(task);
   task.report->state = TaskState::kLost;
   task.report->reason = "its host came back without its state";
+  Host& host = hosts_[task.host];
+  host.contents_ready = host.desired.contents.empty();
   if (concerns_us && phase_ == Phase::kRunning) Judge(task);
 }
 
@@ -538,8 +545,11 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
   int& attempts = task ? task->attempts : host.attempts;
   (task ? task->retry_at : host.retry_at) = now_ + Backoff(++attempts, host.desired.id);
   if (attempts < options_.max_attempts || phase_ == Phase::kEnding) return;
-  if (std::any_of(host.tasks.begin(), host.tasks.end(), [this](int i) { return tasks_[i].displaced; })) {
-    // It was only tried: there may be another one.
+  if (Bystander(host)) return;
+  const bool is_tried =
+      std::any_of(host.tasks.begin(), host.tasks.end(), [this](int i) { return tasks_[i].displaced; });
+  if (is_tried || CanDoWithout(host)) {
+    // There may be another one, or the job goes on without it for now: CheckDeadlines.
     host.refused = true;
     host.last_error = status;
     return;

@@ -118,6 +118,7 @@ class Reconciler {
     bool given_up = false;                // its tasks are missing; it is let in again when it returns
     int times_given_up = 0;
     bool unheard = false;  // something may run there of which it has not reported
+    bool stray = false;    // one of Record::strays
     int failed_connects = 0;
     int silences = 0;
     absl::Status last_error;
@@ -201,8 +202,9 @@ class Reconciler {
   bool Done(const Task& task) const;       // or failed under the one in force
   bool Died(const Task& task) const;       // failed by itself, not because it was stopped
   bool Ready(const Host& host) const;
-  bool Matters(const Host& host) const;  // the job cannot go on without it
-  bool Idle(const Host& host) const;     // a spare that is not needed
+  bool Matters(const Host& host) const;    // the job cannot go on without it
+  bool Bystander(const Host& host) const;  // only what it ran before is still to be stopped there
+  bool Idle(const Host& host) const;       // a spare that is not needed
   bool NeedsStop(const Host& host) const;
 
   const Options options_;

@@ -474,7 +474,8 @@ TEST(ReconcilerTest, AHostThatReturnsIsLetInAfterAPauseThatGrowsAndItsTasksGoOn)
     EXPECT_EQ(script.Feed(HostSighted{"b"}), "") << "it waits for its turn";
     EXPECT_EQ(script.Wait(seconds(cooldown - 1)), "");
     EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
-    EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "");
+    EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "contents b\n");
+    EXPECT_EQ(script.Ready("b"), "");
     EXPECT_EQ(StateOf(script, "b"), HostState::kReady);
   }
 }
@@ -491,7 +492,9 @@ TEST(ReconcilerTest, WhatDiedOnAHostThatReturnsIsStartedAgainAsALaterIncarnation
     EXPECT_EQ(actions,
               "persist 2 fixed\n"
               "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
-              "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+              "contents b\n")
+        << "the program may have gone with the disk";
+    EXPECT_EQ(script.Ready("b"), "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
     EXPECT_EQ(script.minimum_incarnation, 2u) << "of the last of them";
     EXPECT_EQ(script.reconciler.record().base_generation, 1u);
     TaskReport again = Script::Task("worker:0", kRunning, 2);
@@ -607,6 +610,65 @@ TEST(ReconcilerTest, AJobThatEndsNamesTheHostOnWhichAReplacedTaskMayStillRun) {
   ASSERT_TRUE(second.outcome);
   EXPECT_EQ(second.outcome->exit_code, 0);
   EXPECT_EQ(second.outcome->left_behind, std::vector<HostId>{"b"});
+}
+
+TEST(ReconcilerTest, AHostThatIsGivenUpIsNotTheCauseOfALaterFailure) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Report("a", {Script::Ended("ps:0", 7)});
+  script.Wait(seconds(10));
+  script.Wait(seconds(10));
+  ASSERT_TRUE(script.outcome);
+  EXPECT_EQ(script.outcome->exit_code, 7);
+  EXPECT_EQ(script.outcome->first_cause->task, "ps:0");
+}
+
+TEST(ReconcilerTest, AHostThatRefusesIsDoneWithoutAndLetInLater) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Wait(seconds(10));
+  script.Connected("b", {Script::Ended("worker:0", 137)});
+  for (int i = 0; i < 3; ++i) {
+    script.Refused("b", "contents", Internal("the disk is full"));
+    if (i < 2) script.Wait(seconds(5));
+  }
+  EXPECT_EQ(StateOf(script, "b"), HostState::kGivenUp);
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  EXPECT_EQ(script.Wait(seconds(20)), "connect b\n");
+  EXPECT_EQ(script.Connected("b", {Script::Ended("worker:0", 137)}).substr(0, 10), "persist 3 ");
+}
+
+TEST(ReconcilerTest, WhatIsOnASpareHostIsNotWaitedForWhereItWas) {
+  Script script(OneHasSpares());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Connected("c");
+  script.Leased("c", "worker:0", 20009);
+  script.Ready("c");
+  TaskReport moved = Script::Task("worker:0", kRunning, 2);
+  moved.incarnation = 5;
+  script.Started("c", moved);
+  script.Started("a", Script::Task("ps:0", kRunning, 2));
+  script.Wait(seconds(10));
+  script.Connected("b");
+  script.Lost("b");
+  script.Wait(seconds(100));
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  // A new cluster does not need it either.
+  TaskReport lost = Script::Ended("ps:0", kPortLostExitCode);
+  lost.generation = 2;
+  script.Report("a", {lost});
+  script.Wait(seconds(1));
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  script.Stopped("a", {});
+  script.Stopped("c", {});
+  script.Leased("a", "ps:0", 20002);
+  EXPECT_EQ(script.Leased("c", "worker:0", 20009).substr(0, 16), "persist 3 fixed\n");
 }
 
 TEST(ReconcilerTest, ALostPortMakesANewGenerationThatAvoidsIt) {
