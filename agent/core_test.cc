@@ -214,7 +214,10 @@ TEST_F(GarbageTest, OnlyWhatIsOldAndNotNeededGoes) {
   EXPECT_TRUE(Exists("store/" + fresh_));
   EXPECT_TRUE(Exists("store/readme"));
   EXPECT_FALSE(Exists("store/" + old_));
-  EXPECT_THAT(ListDirectory(root_ / "store/tmp").value(), testing::IsEmpty());
+  EXPECT_EQ(ListDirectory(root_ / "trash").value().size(), 1u);
+  ASSERT_TRUE(EmptyTrash(root_).ok());
+  EXPECT_FALSE(Exists("trash"));
+  ASSERT_TRUE(EmptyTrash(root_).ok());
 }
 
 TEST_F(GarbageTest, TheAgentUsedLastStaysHoweverOld) {

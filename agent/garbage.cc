@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <system_error>
 #include <vector>
 
@@ -33,23 +35,21 @@ uint64_t TreeBytes(const fs::path& path) {
   return bytes;
 }
 
-// By another name first: what is in the store under its own is complete.
-bool RemoveContent(const fs::path& store, const std::string& sha256) {
-  const fs::path doomed = store / "tmp" / RandomName(12);
-  std::error_code error;
-  fs::create_directories(store / "tmp", error);
-  fs::rename(store / sha256, doomed, error);
-  if (error) return false;
-  (void)RemoveTree(doomed);  // what is left of it goes with the next upload
-  return true;
-}
-
 }  // namespace
 
 void MarkUsed(const fs::path& path) {
   (void)::utimensat(AT_FDCWD, path.c_str(), nullptr,
                     0);  // on a read-only file system nothing is removed either
 }
+
+absl::Status MoveToTrash(const fs::path& root, const fs::path& path) {
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(root / "trash", 0700));
+  const fs::path target = root / "trash" / RandomName(12);
+  if (::rename(path.c_str(), target.c_str()) != 0) return ErrnoError(errno, path.string());
+  return absl::OkStatus();
+}
+
+absl::Status EmptyTrash(const fs::path& root) { return RemoveTree(root / "trash"); }
 
 agent::CollectGarbageResponse CollectGarbage(const fs::path& root, const std::set<std::string>& needed,
                                              Duration unused) {
@@ -65,7 +65,7 @@ agent::CollectGarbageResponse CollectGarbage(const fs::path& root, const std::se
   for (const std::string& name : ListDirectory(store).value_or(std::vector<std::string>{})) {
     if (!IsSha256(name) || needed.contains(name) || UsedMicros(store / name) > used_before) continue;
     const uint64_t bytes = TreeBytes(store / name);
-    if (RemoveContent(store, name)) removed(name, bytes);
+    if (MoveToTrash(root, store / name).ok()) removed(name, bytes);
   }
 
   const fs::path agents = root / "agents";
@@ -80,7 +80,7 @@ agent::CollectGarbageResponse CollectGarbage(const fs::path& root, const std::se
   for (const std::string& name : names) {
     if (kept.contains(name) || UsedMicros(agents / name) > used_before) continue;
     const uint64_t bytes = TreeBytes(agents / name);
-    if (fs::remove(agents / name, error)) removed(name, bytes);
+    if (MoveToTrash(root, agents / name).ok()) removed(name, bytes);
   }
   return response;
 }

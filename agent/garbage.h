@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "proto/agent.pb.h"
 
 namespace muster {
@@ -13,9 +14,15 @@ namespace muster {
 /// Its age begins again.
 void MarkUsed(const std::filesystem::path& path);
 
-/// Removes what is under `root`/store and `root`/agents and was not used for `unused`, but neither what is
-/// `needed` (SHA-256 of contents), nor the agent that this process is, nor the one used last. Blocks while
-/// files are removed. What cannot be removed stays, and is not in the response.
+/// Moves it where EmptyTrash removes it: at once, however large it is. NotFound: it is not there.
+absl::Status MoveToTrash(const std::filesystem::path& root, const std::filesystem::path& path);
+
+/// Removes what was moved there, which may take long: not for the daemon's loop.
+absl::Status EmptyTrash(const std::filesystem::path& root);
+
+/// Moves to the trash what is under `root`/store and `root`/agents and was not used for `unused`, but neither
+/// what is `needed` (SHA-256 of contents), nor the agent that this process is, nor the one used last. What
+/// cannot be moved stays, and is not in the response.
 agent::CollectGarbageResponse CollectGarbage(const std::filesystem::path& root,
                                              const std::set<std::string>& needed, Duration unused);
 

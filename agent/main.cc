@@ -13,6 +13,7 @@
 #include "agent/bridge.h"
 #include "agent/daemon.h"
 #include "agent/echo.h"
+#include "agent/garbage.h"
 #include "agent/names.h"
 #include "agent/receive.h"
 #include "agent/shim.h"
@@ -30,6 +31,7 @@ constexpr char kUsage[] =
     "by bridge)\n"
     "       muster-agent shim    --root DIR --job J --task T --incarnation N   runs one task (started by "
     "daemon)\n"
+    "       muster-agent empty-trash --root DIR                      removes what was forgotten\n"
     "       muster-agent echo    --address IP                        sends bytes back, until stdin ends\n"
     "       muster-agent ping    --address IP --port N               how long that takes\n"
     "       muster-agent --version\n";
@@ -118,6 +120,12 @@ absl::Status ReceiveArchive(const std::vector<std::string>& arguments) {
   return WriteAll(1, result + "\n");
 }
 
+absl::Status EmptyTrashUnder(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root"}));
+  MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path root, flags.Root());
+  return EmptyTrash(root);
+}
+
 // An agent whose launcher has gone does not listen for ever.
 constexpr Duration kEchoTimeout = std::chrono::seconds(30);
 
@@ -144,6 +152,7 @@ absl::Status Run(const std::string& command, const std::vector<std::string>& arg
   if (command == "daemon") return Daemon(arguments);
   if (command == "shim") return Shim(arguments);
   if (command == "receive") return ReceiveArchive(arguments);
+  if (command == "empty-trash") return EmptyTrashUnder(arguments);
   if (command == "echo") return Echo(arguments);
   if (command == "ping") return Ping(arguments);
   if (command == "--version")

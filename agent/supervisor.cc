@@ -228,7 +228,10 @@ absl::Status Supervisor::Forget(const std::string& job) {
   if (const int in_use = ports_.Release(job, ""); in_use > 0) {
     return FailedPrecondition("%d ports of job %s are still listened on: stop it first", in_use, job);
   }
-  MUSTER_RETURN_IF_ERROR(RemoveTree(context_.root / "jobs" / job));
+  if (const absl::Status moved = MoveToTrash(context_.root, context_.root / "jobs" / job);
+      !moved.ok() && !absl::IsNotFound(moved)) {
+    return moved;
+  }
   std::erase_if(tasks_, [&](const auto& entry) { return entry.first.first == job; });
   fences_.erase(job);
   ++context_.changes;

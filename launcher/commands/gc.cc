@@ -7,12 +7,13 @@
 
 #include "launcher/commands/context.h"
 #include "launcher/fleet.h"
+#include "launcher/shell_quote.h"
 
 namespace muster {
 namespace {
 
-constexpr Duration kForgetTimeout = std::chrono::seconds(60);  // a job's folders may hold many checkpoints
-constexpr Duration kCollectTimeout = std::chrono::minutes(5);
+constexpr Duration kCallTimeout = std::chrono::seconds(30);
+constexpr Duration kRemoveTimeout = std::chrono::minutes(30);  // there may be many checkpoints
 
 // Where jobs have folders: a home on a host. Its address is that of the newest of the jobs.
 struct Home {
@@ -62,23 +63,35 @@ struct Removed {
   uint64_t content_bytes = 0;
 };
 
+// By a process of its own: the daemon has tasks to look after.
+absl::Status EmptyTrash(const record::Host& host, AgentConnection& connection) {
+  const TimePoint deadline = Now() + kRemoveTimeout;
+  MUSTER_ASSIGN_OR_RETURN(
+      const auto command,
+      connection.StartAgentCommand("empty-trash --root " + QuoteWord(connection.facts().root()), deadline));
+  MUSTER_ASSIGN_OR_RETURN(const int exit_code, connection.transport().Wait(*command, deadline));
+  if (exit_code == 0) return absl::OkStatus();
+  return Internal("%s: what was thrown away could not be removed: %s", host.name(), command->StderrTail());
+}
+
 absl::Status CollectAt(const Home& home, double unused_s, AgentConnection& connection, Removed& removed) {
   std::vector<absl::Status> statuses;
   for (const std::string& job : home.jobs) {
     agent::Request forget;
     forget.mutable_forget_job()->set_job(job);
-    statuses.push_back(connection.Call(forget, Now() + kForgetTimeout).status());
+    statuses.push_back(connection.Call(forget, Now() + kCallTimeout).status());
     if (absl::IsUnavailable(statuses.back())) return statuses.back();  // the connection is gone
     if (statuses.back().ok()) removed.jobs.insert(job);
   }
   agent::Request collect;
   collect.mutable_collect_garbage()->set_unused_seconds(static_cast<uint32_t>(unused_s));
-  const auto collected = connection.Call(collect, Now() + kCollectTimeout);
+  const auto collected = connection.Call(collect, Now() + kCallTimeout);
   if (collected.ok()) {
     removed.contents = collected->collect_garbage().removed_sha256_size();
     removed.content_bytes = collected->collect_garbage().removed_bytes();
   }
   statuses.push_back(collected.status());
+  statuses.push_back(EmptyTrash(home.host, connection));
   return FirstFailure(statuses);
 }
 
