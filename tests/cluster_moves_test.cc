@@ -329,12 +329,17 @@ TEST_F(ClusterMovesOnANetwork, ANameThatResolvesToAnotherAddressIsFollowed) {
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
 }
 
-TEST_F(ClusterMovesOnANetwork, ALinkThatIsCutForTenSecondsMovesNothing) {
+// Of a link in both directions, or in one.
+class ClusterCuts : public ClusterMovesOnANetwork, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Directions, ClusterCuts, testing::Values("cut", "mute", "deafen"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ClusterCuts, ALinkThatIsCutForTenSecondsMovesNothing) {
   const Json expected = UndisturbedChecksum();
   Process run = StartJob(TrainingJob("cut"), "run");
   ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
   const auto before = WaitForTasks("cut", 3);
-  cluster_.hosts().Cut("host-3");
+  cluster_.hosts().Disturb("host-3", GetParam());
   ASSERT_TRUE(cluster_.WaitForText("run", "\nlost: host-3"));
   ::sleep(10);
   cluster_.hosts().Join("host-3");

@@ -56,6 +56,9 @@ class LoopbackCluster {
   std::string folder() const { return folder_.path().string() + "/cluster"; }
   /// Of namespaces: nothing arrives from the host or at it any more, without a word to anybody.
   void Cut(const std::string& host) { Run({"cut", folder(), host}); }
+  /// "cut"; or in one direction only, "mute": nothing arrives of what the host sends, "deafen": nothing
+  /// arrives at it.
+  void Disturb(const std::string& host, const std::string& how) { Run({how, folder(), host}); }
   void Join(const std::string& host) { Run({"join", folder(), host}); }
 
   /// An address of the hosts' network that no host has at first.
