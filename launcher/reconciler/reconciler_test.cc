@@ -541,6 +541,23 @@ Desired OneHasSpares() {
   return desired;
 }
 
+// Of OneHasSpares: host b is lost, and its task has been told to start on c.
+void PlaceOnSpare(Script& script) {
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Connected("c");
+  script.Leased("c", "worker:0", 20009);
+  script.Ready("c");
+}
+
+// As c reports it then.
+TaskReport OnSpare() {
+  TaskReport report = Script::Task("worker:0", kRunning, 2);
+  report.incarnation = 5;
+  return report;
+}
+
 TEST(ReconcilerTest, TasksOfALostHostGoToASpareOneAndTheOthersFollow) {
   Script script(OneHasSpares());
   script.StartAll();
@@ -557,8 +574,7 @@ TEST(ReconcilerTest, TasksOfALostHostGoToASpareOneAndTheOthersFollow) {
   EXPECT_EQ(script.minimum_incarnation, 1u + 3 + 1) << "its old host can come to 4 by itself";
   EXPECT_EQ(script.reconciler.record().base_generation, 1u);
   EXPECT_EQ(script.reconciler.record().cluster->at(1).host, "c");
-  TaskReport moved = Script::Task("worker:0", kRunning, 2);
-  moved.incarnation = 5;
+  TaskReport moved = OnSpare();
   EXPECT_EQ(script.Started("c", moved), "");
   EXPECT_EQ(script.Started("a", Script::Task("ps:0", kRunning, 2)), "");
 
@@ -583,12 +599,7 @@ TEST(ReconcilerTest, ASpareHostThatDoesNotAnswerIsPassedOver) {
 
 TEST(ReconcilerTest, AJobThatEndsNamesTheHostOnWhichAReplacedTaskMayStillRun) {
   Script script(OneHasSpares());
-  script.StartAll();
-  script.Lost("b");
-  script.Wait(seconds(61));
-  script.Connected("c");
-  script.Leased("c", "worker:0", 20009);
-  script.Ready("c");
+  PlaceOnSpare(script);
   // A launcher that goes on knows of it too.
   Desired desired = OneHasSpares();
   desired.tasks[1].host = "c";
@@ -596,8 +607,7 @@ TEST(ReconcilerTest, AJobThatEndsNamesTheHostOnWhichAReplacedTaskMayStillRun) {
   EXPECT_EQ(second.Feed(Tick{}), "connect a\nconnect c\nconnect b\n");
   second.Connected("a", {Script::Task("ps:0", kRunning, 2)});
   second.Ready("a");
-  TaskReport moved = Script::Task("worker:0", kRunning, 2);
-  moved.incarnation = 5;
+  TaskReport moved = OnSpare();
   second.Connected("c", {moved});
   second.Ready("c");
   TaskReport done = Script::Ended("ps:0", 0);
@@ -644,14 +654,8 @@ TEST(ReconcilerTest, AHostThatRefusesIsDoneWithoutAndLetInLater) {
 
 TEST(ReconcilerTest, WhatIsOnASpareHostIsNotWaitedForWhereItWas) {
   Script script(OneHasSpares());
-  script.StartAll();
-  script.Lost("b");
-  script.Wait(seconds(61));
-  script.Connected("c");
-  script.Leased("c", "worker:0", 20009);
-  script.Ready("c");
-  TaskReport moved = Script::Task("worker:0", kRunning, 2);
-  moved.incarnation = 5;
+  PlaceOnSpare(script);
+  TaskReport moved = OnSpare();
   script.Started("c", moved);
   script.Started("a", Script::Task("ps:0", kRunning, 2));
   script.Wait(seconds(10));

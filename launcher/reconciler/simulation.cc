@@ -27,10 +27,7 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   const int servers = static_cast<int>(Between(0, 3));
   const int workers = static_cast<int>(Between(1, 6));
   for (int i = 0; i < hosts; ++i) {
-    const HostId id = absl::StrFormat("h%d", i);
-    desired_.hosts.push_back({id, absl::StrFormat("10.0.0.%d", i + 1), {"agent", "program"}});
-    agents_[id].id = id;
-    agents_[id].address = desired_.hosts.back().data_address;
+    AddHost(absl::StrFormat("h%d", i), absl::StrFormat("10.0.0.%d", i + 1));
   }
   const bool follow = Chance(0.5);
   auto add = [&](const std::string& job, int index) {
@@ -54,14 +51,18 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   }
 }
 
+void Simulation::AddHost(const HostId& id, const std::string& address) {
+  desired_.hosts.push_back({id, address, {"agent", "program"}});
+  agents_[id].id = id;
+  agents_[id].address = address;
+}
+
 void Simulation::AddSpares() {
   options_.lost_deadline = std::chrono::seconds(15);
   const int count = static_cast<int>(Between(1, 2));
   for (int i = 0; i < count; ++i) {
     const HostId id = absl::StrFormat("spare%d", i);
-    desired_.hosts.push_back({id, absl::StrFormat("10.0.2.%d", i + 1), {"agent", "program"}});
-    agents_[id].id = id;
-    agents_[id].address = desired_.hosts.back().data_address;
+    AddHost(id, absl::StrFormat("10.0.2.%d", i + 1));
     for (DesiredTask& task : desired_.tasks) task.spares.push_back(id);
   }
   for (DesiredTask& task : desired_.tasks) task.max_restarts = kMaxRestarts;

@@ -64,6 +64,7 @@ class Simulation {
     }
   };
 
+  void AddHost(const HostId& id, const std::string& address);
   void AddSpares();
   void After(int64_t milliseconds, Work work);
   void RunUntil(TimePoint limit, const std::function<bool()>& done);
