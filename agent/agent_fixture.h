@@ -68,9 +68,12 @@ class AgentTest : public testing::Test {
 
   agent::TaskStatus RunToEnd(AgentClient& client, const std::vector<std::string>& argv,
                              const std::string& task = "worker:0") {
-    const auto started = client.Call(NewStart(task, argv));
+    return RunToEnd(client, NewStart(task, argv));
+  }
+  agent::TaskStatus RunToEnd(AgentClient& client, const agent::Request& start) {
+    const auto started = client.Call(start);
     EXPECT_TRUE(started.ok()) << started.status();
-    const auto status = client.WaitForEnd("job", task);
+    const auto status = client.WaitForEnd("job", start.start_task().task());
     EXPECT_TRUE(status.ok()) << status.status();
     return status.value_or(agent::TaskStatus());
   }

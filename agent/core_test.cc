@@ -151,6 +151,25 @@ TEST(ListeningPorts, AreFoundByAddressAndOnAllAddresses) {
   EXPECT_FALSE(listening.Contains("no address", one.port));
 }
 
+TEST(ListeningPorts, WhatIsNoLineOfTheTableIsLeftOut) {
+  const std::string good =
+      "   0: 0100007F:4E20 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 9 1 0\n";
+  EXPECT_TRUE(ListeningPorts::Parse(good, 1000).Contains("127.0.0.1", 20000));
+  EXPECT_FALSE(ListeningPorts::Parse(good, 0).Contains("127.0.0.1", 20000)) << "another account's";
+  for (size_t size = 0; size < good.find("1000"); ++size) {
+    EXPECT_FALSE(ListeningPorts::Parse(good.substr(0, size) + "\n", 1000).Contains("127.0.0.1", 20000))
+        << size;
+  }
+  const std::string long_address(200, 'F');
+  for (const std::string& bad :
+       {std::string("  sl  local_address rem_address   st"), std::string("0: :4E20 :0 0A"),
+        std::string(5000, '\xff'), "0: " + long_address + ":4E20 0:0 0A 0:0 0:0 0 1000",
+        std::string("0: 01:4E20 0:0 0A 0:0 0:0 0 1000")}) {
+    EXPECT_FALSE(ListeningPorts::Parse(bad + "\n", 1000).Contains("127.0.0.1", 20000)) << bad;
+    EXPECT_TRUE(ListeningPorts::Parse(bad + "\n" + good, 1000).Contains("127.0.0.1", 20000)) << bad;
+  }
+}
+
 TEST(ListeningPorts, AConnectionIsNone) {
   Listener server("127.0.0.77");
   const SocketAddress at = *ParseSocketAddress("127.0.0.77", server.port);

@@ -1,6 +1,5 @@
 #include "agent/evidence.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -16,10 +15,10 @@ constexpr size_t kMostProcesses = 16;
 constexpr size_t kMostThreads = 32;  // of each
 constexpr int kMostStackLines = 12;
 
-// Files of /proc say what they may; "": nothing.
+// Files of /proc say what they may; "": nothing. Of those that can be read at any time: cmdline and environ
+// take a lock on the memory of the process, which one that hangs may hold for ever.
 std::string ProcText(const std::filesystem::path& path) {
   std::string text = ReadFile(path, 1 << 16).value_or("");
-  std::replace(text.begin(), text.end(), '\0', ' ');
   text.erase(text.find_last_not_of(" \n") + 1);
   return text;
 }
@@ -70,7 +69,7 @@ std::string DescribeDescendants(pid_t ancestor) {
   if (processes.size() > kMostProcesses) processes.resize(kMostProcesses);
   for (const pid_t pid : processes) {
     const std::filesystem::path folder = absl::StrFormat("/proc/%d", pid);
-    text += absl::StrFormat("process %d: %.200s\n", pid, ProcText(folder / "cmdline"));
+    text += absl::StrFormat("process %d (%s)\n", pid, ProcText(folder / "comm"));
     std::vector<std::string> threads = ListDirectory(folder / "task").value_or(std::vector<std::string>{});
     if (threads.size() > kMostThreads) threads.resize(kMostThreads);
     for (const std::string& thread : threads) DescribeThread(folder / "task" / thread, text);

@@ -195,13 +195,17 @@ int PortLeases::CountInUse(const std::string& job, const std::string& task) cons
 }
 
 ListeningPorts ListeningPorts::Read() {
-  ListeningPorts listening;
+  std::string lines;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    const std::string text = ReadFile(table).value_or("");  // without IPv6 there is one of them
-    std::vector<std::string> lines = Lines(text);
-    for (const std::string& line : lines) {
-      if (auto socket = ParseListener(line, ::geteuid())) listening.sockets_.insert(*std::move(socket));
-    }
+    lines += ReadFile(table).value_or("");  // without IPv6 there is one of them
+  }
+  return Parse(lines, ::geteuid());
+}
+
+ListeningPorts ListeningPorts::Parse(std::string_view lines, uid_t account) {
+  ListeningPorts listening;
+  for (const std::string& line : Lines(lines)) {
+    if (auto socket = ParseListener(line, account)) listening.sockets_.insert(*std::move(socket));
   }
   return listening;
 }

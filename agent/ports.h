@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,9 @@ absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port);
 class ListeningPorts {
  public:
   static ListeningPorts Read();
+  /// Of lines as in /proc/net/tcp and tcp6 (proc_pid_net(5)), and this account. What is no such line is left
+  /// out, as the heading is.
+  static ListeningPorts Parse(std::string_view lines, uid_t account);
   /// On this literal address, or on all.
   bool Contains(const std::string& address, uint32_t port) const;
 

@@ -308,11 +308,9 @@ TEST_F(AgentTest, WhatATaskHasDoneIsKnownToItsNextIncarnationAndToNoOtherStart) 
   request.mutable_start_task()->set_max_restarts(1);
   for (const uint64_t generation : {1, 2}) {
     request.mutable_start_task()->set_generation(generation);
-    ASSERT_TRUE(client.Call(request).ok());
-    const auto end = client.WaitForEnd("job", "worker:0");
-    ASSERT_TRUE(end.ok()) << end.status();
-    EXPECT_EQ(end->state(), agent::TASK_STATE_SUCCEEDED);
-    EXPECT_EQ(end->restarts(), 1u);
+    const agent::TaskStatus end = RunToEnd(client, request);
+    EXPECT_EQ(end.state(), agent::TASK_STATE_SUCCEEDED);
+    EXPECT_EQ(end.restarts(), 1u);
   }
 }
 
@@ -403,6 +401,22 @@ TEST_F(AgentTest, ARepeatedOrLateStartNeverRunsATaskTwice) {
   agent::Request list;
   list.mutable_list_tasks()->set_job("job");
   EXPECT_EQ(client.Call(list)->list_tasks().tasks(0).state(), agent::TASK_STATE_RUNNING);
+}
+
+TEST_F(AgentTest, IncarnationsCountFromWhatOthersHaveSeen) {
+  AgentClient client(root_);
+  agent::Request request = NewStart("worker:0", {"true"});
+  request.mutable_start_task()->set_minimum_incarnation(7);
+  EXPECT_EQ(RunToEnd(client, request).incarnation(), 7u);
+  KillDaemon();
+  AgentClient later(root_);
+  agent::Request again = NewStart("worker:0", Shell("[ $MUSTER_INCARNATION = 9 ]"));
+  again.mutable_start_task()->set_minimum_incarnation(3);
+  again.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+  again.mutable_start_task()->set_max_restarts(1);
+  const agent::TaskStatus status = RunToEnd(later, again);
+  EXPECT_EQ(status.incarnation(), 9u);
+  EXPECT_EQ(status.restarts(), 1u);
 }
 
 TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
@@ -560,50 +574,6 @@ TEST_F(AgentTest, AStopWaitsForAPortThatAProcessWithoutTokenHolds) {
   EXPECT_EQ(stopped->stop_tasks().processes_left(), 0u);
   EXPECT_EQ(stopped->stop_tasks().ports_left(), 0u);
   EXPECT_FALSE(std::filesystem::exists(lease_file));
-}
-
-TEST_F(AgentTest, AHungTaskIsKilledWithEvidence) {
-  AgentClient client(root_);
-  agent::Request request = StartRequest("job", "worker:0", Shell("echo begins; sleep 1000 & wait"));
-  request.mutable_start_task()->set_hung_after_ms(300);
-  ASSERT_TRUE(client.Call(request).ok());
-  const auto status = client.WaitForEnd("job", "worker:0");
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->state(), agent::TASK_STATE_FAILED);
-  EXPECT_EQ(status->exit_code(), 128 + SIGKILL);
-  EXPECT_THAT(status->reason(), HasSubstr("no progress for "));
-  EXPECT_EQ(CountTokens("job"), 0);
-  const std::string log = client.Follow("job", "worker:0", 0).value_or("");
-  EXPECT_THAT(log, AllOf(testing::StartsWith("begins\nmuster: worker:0 has made no progress for "),
-                         HasSubstr(": sleep 1000\n"), HasSubstr(" (sleep): S (sleeping)"),
-                         testing::EndsWith("muster: killed\n")));
-}
-
-TEST_F(AgentTest, ATaskThatHangsOnceIsStartedAgainByItsPolicy) {
-  AgentClient client(root_);
-  agent::Request request =
-      StartRequest("job", "worker:0", Shell("[ $MUSTER_INCARNATION = 2 ] || sleep 1000"));
-  request.mutable_start_task()->set_hung_after_ms(300);
-  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
-  request.mutable_start_task()->set_max_restarts(1);
-  ASSERT_TRUE(client.Call(request).ok());
-  const auto status = client.WaitForEnd("job", "worker:0");
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->state(), agent::TASK_STATE_SUCCEEDED);
-  EXPECT_EQ(status->restarts(), 1u);
-}
-
-TEST_F(AgentTest, ATaskThatSaysItMakesProgressIsNotHung) {
-  AgentClient client(root_);
-  for (const char* progress : {"echo on", "touch \"$MUSTER_PROGRESS_FILE\""}) {
-    agent::Request request = NewStart("worker:0", Shell("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do " +
-                                                        std::string(progress) + "; sleep 0.5; done"));
-    request.mutable_start_task()->set_hung_after_ms(4000);
-    ASSERT_TRUE(client.Call(request).ok());
-    const auto status = client.WaitForEnd("job", "worker:0");
-    ASSERT_TRUE(status.ok()) << status.status();
-    EXPECT_EQ(status->state(), agent::TASK_STATE_SUCCEEDED) << status->reason();
-  }
 }
 
 TEST_F(AgentTest, ADamagedRecordIsReportedAndTheTaskCanBeStartedAnew) {

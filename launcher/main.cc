@@ -41,14 +41,15 @@ struct CommandLine {
 
 // Of all flags that take seconds. Times are 64 bits of nanoseconds; the limit is far from that and far from
 // any job. CLI11's own check lets nan pass, and shows its bounds with all their digits.
-CLI::Validator Seconds() {
+CLI::Validator Seconds(bool can_be_zero = false) {
   return CLI::Validator(
-      [](std::string& text) -> std::string {
+      [can_be_zero](std::string& text) -> std::string {
         constexpr double kMost = 1e9;
         double seconds = 0;
-        if (CLI::detail::lexical_cast(text, seconds) && seconds > 0 && seconds <= kMost) return "";
-        return absl::StrFormat("expected seconds, a number above 0 and at most %.0f, found '%s'", kMost,
-                               text);
+        const bool is_number = CLI::detail::lexical_cast(text, seconds) && seconds <= kMost;
+        if (is_number && (seconds > 0 || (can_be_zero && seconds == 0))) return "";
+        return absl::StrFormat("expected seconds, a number %s and at most %.0f, found '%s'",
+                               can_be_zero ? "from 0 on" : "above 0", kMost, text);
       },
       "SECONDS");
 }
@@ -98,7 +99,7 @@ void Declare(CommandLine& line) {
   line.gc
       ->add_option("--unused", flags.unused_s,
                    "Seconds for which programs and data of no job must have been unused to be removed too")
-      ->check(CLI::Range(0.0, 1e9).description("SECONDS"))
+      ->check(Seconds(/*can_be_zero=*/true))
       ->capture_default_str();
   line.gc->footer(
       "Logs, checkpoints and whatever else the tasks wrote go; the records of the jobs, and what came back\n"

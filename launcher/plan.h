@@ -10,8 +10,6 @@
 #include "inventory/inventory.h"
 #include "inventory/job.h"
 #include "launcher/contents.h"
-#include "launcher/reconciler/messages.h"
-#include "proto/agent.pb.h"
 #include "proto/job_record.pb.h"
 
 namespace muster {
@@ -35,29 +33,7 @@ struct JobPlan {
 /// data folder without the model's set, addresses that cannot be resolved.
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs);
 
-/// Gives the plan a new identity: an id and a certificate authority.
-absl::Status BeginJob(record::JobRecord* record);
-
-/// Gives the plan the identity and the cluster of a job that may be running, so that only what differs is
-/// started again. If it was being ended, what is left of it is stopped first, and all is started again. Keeps
-/// the hosts on which tasks may still run.
-void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
-
-/// The job uses it from now on, if it was a spare one.
-void UseSpareHost(const std::string& name, record::JobRecord* record);
-
-/// Leaves the tasks of the plan that run on a spare host, because their own was lost, where they are.
-void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan);
-
 /// The hosts of the inventory as the record keeps them, without anything to run: for `check`.
 std::vector<record::Host> AllHosts(const Inventory& inventory);
-
-/// What the reconciler is asked for.
-reconcile::Desired DesiredOf(const record::JobRecord& record);
-
-/// The request that starts a task, now that the cluster is known: with its flags, environment and a fresh
-/// certificate.
-absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
-                                                         const reconcile::StartTask& start);
 
 }  // namespace muster

@@ -1,4 +1,5 @@
 #include "launcher/plan.h"
+#include "launcher/running_job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,8 +96,10 @@ TEST(PlanOfAModel, EachTaskIsToldOfItsClusterByAFile) {
                                                          .task = task.id,
                                                          .generation = 7,
                                                          .follows_cluster = task.follows_cluster,
-                                                         .cluster = cluster});
+                                                         .cluster = cluster,
+                                                         .minimum_incarnation = 5});
     ASSERT_TRUE(request.ok()) << request.status();
+    EXPECT_EQ(request->minimum_incarnation(), 5u);
     EXPECT_THAT(request->argv(), testing::Contains("--cluster_file={task_dir}/cluster.json"));
     const auto file = std::find_if(request->files().begin(), request->files().end(),
                                    [](const auto& each) { return each.path() == "cluster.json"; });
@@ -355,6 +358,64 @@ TEST(ContinueJob, KeepsOldHostsOnceTasksMayRunThere) {
   record::JobRecord record = RecordOn("new");
   ContinueJob(ending, &record);
   EXPECT_EQ(record.hosts_size(), 1);
+}
+
+// Of a program on hosts w-1 to w-4 with the label `work`, and s-1 without.
+class PlanWithSpares : public ::testing::Test {
+ protected:
+  record::JobRecord Plan(const std::string& job_text) {
+    const std::string hosts = "  w-[1:4]: {labels: [work], data: 10.0.0.1}\n  s-1: {data: 10.0.0.1}\n";
+    const auto inventory = ParseInventory("hosts:\n" + hosts, "hosts.yaml", "/home/me");
+    EXPECT_TRUE(inventory.ok()) << inventory.status();
+    const auto job = ParseJob("name: j\n" + job_text, "job.yaml", "/home/me");
+    EXPECT_TRUE(job.ok()) << job.status();
+    TemporaryDirectory trainer;
+    EXPECT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+    auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan->record;
+  }
+  static std::vector<std::string> SparesOf(const record::JobRecord& record, const std::string& task) {
+    const record::Task* found = Named(record.tasks(), task, &record::Task::id);
+    EXPECT_NE(found, nullptr) << task;
+    return {found->spares().begin(), found->spares().end()};
+  }
+};
+
+TEST_F(PlanWithSpares, AHostWithTheLabelAndWithoutATaskIsASpareOne) {
+  const record::JobRecord record = Plan("program: [x]\nreplicas: {worker: {count: 2, on: work, min: 1}}\n");
+  ASSERT_EQ(record.spare_hosts_size(), 2);
+  EXPECT_EQ(record.spare_hosts(0).name(), "w-3");
+  EXPECT_THAT(SparesOf(record, "worker:1"), testing::ElementsAre("w-1", "w-2", "w-3", "w-4"));
+  EXPECT_EQ(record.max_missing(), 1);
+  EXPECT_FALSE(record.tasks(0).can_be_missing()) << "the chief";
+  EXPECT_TRUE(record.tasks(1).can_be_missing());
+}
+
+TEST_F(PlanWithSpares, AServerHasOneOnlyWhereItsPartCanComeFrom) {
+  const std::string job = "model: mnist_mlp\nreplicas: {ps: {count: 2, on: work}, worker: {count: 1}}\n";
+  EXPECT_THAT(SparesOf(Plan(job), "ps:0"), testing::IsEmpty());
+  EXPECT_THAT(SparesOf(Plan(job + "checkpoint: {every_steps: 9}\n"), "ps:0"), testing::IsEmpty());
+  EXPECT_THAT(SparesOf(Plan(job + "checkpoint: {every_steps: 9, buddy: true}\n"), "ps:0"),
+              testing::Contains("w-4"));
+  EXPECT_THAT(SparesOf(Plan(job + "durability: replicated\n"), "ps:0"), testing::Contains("w-4"));
+}
+
+TEST_F(PlanWithSpares, AnotherRunLeavesATaskOnItsSpareHostAndDoesNotStartItAgain) {
+  const std::string job = "program: [x]\nreplicas: {worker: {count: 2, on: work}}\n";
+  record::JobRecord running = Plan(job);
+  running.mutable_cluster()->set_generation(3);
+  running.mutable_tasks(1)->set_host("w-3");
+  record::JobRecord plan = Plan(job);
+  KeepPlacement(running, &plan);
+  EXPECT_EQ(plan.tasks(1).host(), "w-2") << "it has not gone there because its host was lost";
+  running.mutable_cluster()->add_strays("w-2");
+  running.mutable_cluster()->add_strays("w-3");
+  KeepPlacement(running, &plan);
+  EXPECT_EQ(plan.tasks(1).host(), "w-3");
+  EXPECT_NE(Named(plan.hosts(), "w-3", &record::Host::name), nullptr);
+  EXPECT_EQ(Named(plan.spare_hosts(), "w-3", &record::Host::name), nullptr);
+  EXPECT_EQ(plan.tasks(1).spec_hash(), running.tasks(1).spec_hash());
 }
 
 }  // namespace

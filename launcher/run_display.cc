@@ -42,6 +42,12 @@ std::string Describe(const reconcile::HostView& host) {
   return state + ": " + std::string(host.last_error.message());  // which names the host
 }
 
+void SayLeftBehind(const reconcile::Outcome& outcome) {
+  for (const std::string& host : outcome.left_behind) {
+    std::fprintf(stderr, "%s could not be reached; tasks may still run there\n", host.c_str());
+  }
+}
+
 double Number(const Json& json, const char* key) {
   const auto value = json.find(key);
   return value != json.end() && value->is_number() ? value->get<double>() : 0;
@@ -272,13 +278,12 @@ void RunDisplay::Summarize(const RunResult& result) {
                      casualty.what.c_str());
       }
     }
-    for (const std::string& host : outcome.left_behind) {
-      std::fprintf(stderr, "%s could not be reached; tasks may still run there\n", host.c_str());
-    }
+    SayLeftBehind(outcome);
     return;
   }
   std::fprintf(stderr, "\nsucceeded after %.1f s; uploaded %s\n", ToSeconds(Now() - options_.start),
                FormatBytes(uploaded_bytes()).c_str());
+  SayLeftBehind(outcome);
   const Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;
   std::fprintf(stderr, "%straining %.2f s, %.0f steps, %.0f samples/s, the chief sent %s and received %s\n",

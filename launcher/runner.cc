@@ -14,8 +14,8 @@
 #include <span>
 
 #include "launcher/job_history.h"
-#include "launcher/plan.h"
 #include "launcher/reconciler/reconciler.h"
+#include "launcher/running_job.h"
 
 namespace muster {
 namespace {
@@ -369,7 +369,10 @@ void Runner::Perform(reconcile::Reconciler& reconciler, const std::vector<reconc
 absl::Status Runner::Persist(const reconcile::Record& cluster) {
   *record_.mutable_cluster() = ToProto(cluster);
   for (const reconcile::HostId& host : cluster.strays) UseSpareHost(host, &record_);
-  for (int i = 0; cluster.fixed && i < record_.tasks_size(); ++i) {
+  // A cluster in force has the members of the plan, in its order.
+  MUSTER_CHECK(!cluster.fixed || cluster.ending ||
+               static_cast<int>(cluster.cluster->size()) == record_.tasks_size());
+  for (int i = 0; cluster.fixed && !cluster.ending && i < record_.tasks_size(); ++i) {
     record_.mutable_tasks(i)->set_host((*cluster.cluster)[i].host);
   }
   return store_.Save(record_);
@@ -390,11 +393,7 @@ HostSession& Runner::SessionOf(const std::string& name) {
   if (session == nullptr) {
     record::Host host;
     host.set_name(name);
-    for (const auto& hosts : {record_.hosts(), record_.spare_hosts()}) {
-      for (const record::Host& known : hosts) {
-        if (known.name() == name) host = known;
-      }
-    }
+    if (const record::Host* known = FindHost(record_, name); known != nullptr) host = *known;
     session = std::make_unique<HostSession>(
         HostSessionOptions{.host = std::move(host),
                            .job = record_.id(),
@@ -512,10 +511,8 @@ void Runner::FetchLastWords() {
 }
 
 std::string Runner::HostOf(const std::string& task_id) const {
-  for (const record::Task& task : record_.tasks()) {
-    if (task.id() == task_id) return task.host();
-  }
-  return "";
+  const record::Task* const task = Named(record_.tasks(), task_id, &record::Task::id);
+  return task == nullptr ? "" : task->host();
 }
 
 absl::Status Runner::FetchResults() {

@@ -11,9 +11,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Until a test creates the file `go`.
-constexpr char kWaitForGo[] = "while [ ! -e \"$DIR/go\" ]; do sleep 0.02; done\n";
-
 class ClusterLifecycle : public LifecycleTest {};
 
 // ---- How a job ends
@@ -91,48 +88,6 @@ TEST_F(ClusterLifecycle, RestartPolicies) {
     EXPECT_EQ(result.exit_code, c.exit_code) << result.stderr_text;
     EXPECT_EQ(ShowTask(c.name, "worker:0")["restarts"], c.restarts);
   }
-}
-
-TEST_F(ClusterLifecycle, AJobSucceedsWithoutAHostThatItCanDoWithout) {
-  Process run = StartJob(ScriptJob("fewer", kWaitForGo, "count: 3, min: 2"), "run", {"--lost-timeout", "2"});
-  WaitForTasks("fewer", 3);
-  cluster_.hosts().Kill("host-3");
-  ASSERT_TRUE(
-      cluster_.WaitForText("run", "host-3 stays lost: the job goes on without worker:2 until it is back"));
-  Touch("go");
-  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
-  EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-3"));
-  EXPECT_THAT(Muster({"events", "fewer"}).stdout_text, HasSubstr("host-3 stays lost"));
-  cluster_.hosts().Start("host-3");
-  EXPECT_EQ(Muster({"stop", "fewer"}).exit_code, 0);
-}
-
-TEST_F(ClusterLifecycle, TasksOfALostHostGoToASpareOneAndAreEndedWhereTheyWere) {
-  Process run = StartJob(ScriptJob("spared", kWaitForGo, "count: 2"), "run", {"--lost-timeout", "2"});
-  WaitForTasks("spared", 2);
-  cluster_.hosts().Kill("host-2");
-  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 goes from host-2 to host-3"));
-  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 on host-3: Running"));
-  const JobProcess moved = FirstProcesses("spared").at("worker:1");
-  // A second launcher knows where it is, and does not put it back. The first one may not have started the
-  // other task again, which does not follow its cluster.
-  run.Signal(SIGKILL);
-  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
-  cluster_.hosts().Start("host-2");
-  Process again = StartJob(ScriptJob("spared", kWaitForGo, "count: 2"), "again");
-  ASSERT_TRUE(cluster_.WaitForText("again", "worker:1 on host-3: Running"));
-  EXPECT_EQ(WaitForTasks("spared", 2).at("worker:1"), moved);
-  Touch("go");
-  EXPECT_EQ(ExitCodeOf(again), 0) << cluster_.Text("again");
-}
-
-TEST_F(ClusterLifecycle, AHostThatIsLostForGoodFailsTheJob) {
-  Process run = StartJob(ScriptJob("all", kWaitForGo, "count: 3, min: 3"), "run", {"--lost-timeout", "2"});
-  WaitForTasks("all", 3);
-  cluster_.hosts().Kill("host-3");
-  EXPECT_EQ(ExitCodeOf(run), 69) << cluster_.Text("run");
-  cluster_.hosts().Start("host-3");
-  EXPECT_EQ(Muster({"stop", "all"}).exit_code, 0);
 }
 
 // ---- Stopping

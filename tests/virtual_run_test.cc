@@ -11,6 +11,7 @@
 #include "launcher/job_store.h"
 #include "launcher/plan.h"
 #include "launcher/runner.h"
+#include "launcher/running_job.h"
 #include "launcher/virtual_hosts.h"
 
 namespace muster {

@@ -14,7 +14,6 @@
 #include <fstream>
 #include <limits>
 #include <mutex>
-#include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -262,10 +261,7 @@ class Export final : public MetricsExport {
 absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Begin(const MetricsTargets& targets,
                                                                     TaskId task, const UsageMeter& meter,
                                                                     std::function<WorkerMetrics()> read) {
-  const auto goes_on = [read, steps = std::optional<uint64_t>()]() mutable {
-    const WorkerMetrics worker = read();
-    return !worker.is_computing || std::exchange(steps, worker.local_steps) != worker.local_steps;
-  };
+  const auto goes_on = [read, watch = StepWatch()]() mutable { return watch.GoesOn(read()); };
   auto source = std::make_shared<Source>(
       task, meter, [read = std::move(read)](Families& families) { AddWorker(read(), families); });
   return Export::Begin(targets, std::move(source), goes_on);

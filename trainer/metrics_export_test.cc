@@ -5,60 +5,40 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <memory>
-#include <thread>
+#include <filesystem>
 
 #include "base/file.h"
+#include "tests/support/job_processes.h"
 
 namespace muster {
 namespace {
 
-class Progress : public testing::Test {
- protected:
-  // Another file each time, so that no clock has to have gone on.
-  bool IsSaidWithin(Duration time) {
-    ::unlink(file_.c_str());
-    const TimePoint deadline = Now() + time;
-    while (Now() < deadline) {
-      if (std::filesystem::exists(file_)) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    return false;
-  }
-  // It is said once a second.
-  bool IsSaid() { return IsSaidWithin(std::chrono::seconds(30)); }
-  bool IsNotSaid() { return !IsSaidWithin(std::chrono::milliseconds(2500)); }
-
-  void Begin() {
-    auto begun = MetricsExport::Begin({.progress_file = file_}, {Role::kWorker, 0}, meter_,
-                                      [this] { return record_.metrics(); });
-    ASSERT_TRUE(begun.ok()) << begun.status();
-    export_ = *std::move(begun);
-  }
-
-  const TemporaryDirectory folder_;
-  const std::string file_ = folder_.path() / "progress";
-  UsageMeter meter_{""};
-  WorkerRecord record_;
-  std::unique_ptr<MetricsExport> export_;
-};
-
-TEST_F(Progress, IsSaidWhileOthersAreWaitedFor) {
-  Begin();
-  EXPECT_TRUE(IsSaid());
-  EXPECT_TRUE(IsSaid());
+TEST(StepWatch, WhoMakesStepsOrWaitsForOthersGoesOn) {
+  StepWatch watch;
+  WorkerMetrics worker{.local_steps = 0, .is_computing = true};
+  EXPECT_TRUE(watch.GoesOn(worker)) << "there was nothing before";
+  EXPECT_FALSE(watch.GoesOn(worker));
+  worker.local_steps = 1;
+  EXPECT_TRUE(watch.GoesOn(worker));
+  EXPECT_FALSE(watch.GoesOn(worker));
+  worker.is_computing = false;
+  EXPECT_TRUE(watch.GoesOn(worker));
+  EXPECT_TRUE(watch.GoesOn(worker));
+  worker.is_computing = true;
+  EXPECT_FALSE(watch.GoesOn(worker)) << "it has made no step while it waited";
 }
 
-TEST_F(Progress, IsNotSaidWhileOneStepIsComputed) {
-  record_.SetComputing(true);
-  Begin();
-  EXPECT_TRUE(IsSaid()) << "the first look has none before it";
-  EXPECT_TRUE(IsNotSaid());
-  record_.Add({.step = 1, .samples = 1});
-  EXPECT_TRUE(IsSaid()) << "the next step";
-  EXPECT_TRUE(IsNotSaid());
-  record_.SetComputing(false);
-  EXPECT_TRUE(IsSaid());
+TEST(MetricsExport, TouchesItsProgressFileAgainAndAgain) {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path() / "progress";
+  const UsageMeter meter{""};
+  const auto begun = MetricsExport::Begin({.progress_file = file}, TaskId{Role::kWorker, 0}, meter,
+                                          [] { return WorkerMetrics(); });
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(Eventually([&] { return std::filesystem::exists(file); }));
+    ::unlink(file.c_str());
+  }
 }
 
 }  // namespace

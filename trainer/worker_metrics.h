@@ -42,6 +42,20 @@ struct StepMetrics {
   ExchangeTimes exchange;
 };
 
+/// Tells a worker that goes on from one that is stuck in a step of its own. One thread at a time.
+class StepWatch {
+ public:
+  /// Whether it has made steps since the last call, or waits for others, who may be to blame.
+  bool GoesOn(const WorkerMetrics& worker) {
+    const bool has_stepped = steps_ != worker.local_steps;
+    steps_ = worker.local_steps;
+    return has_stepped || !worker.is_computing;
+  }
+
+ private:
+  std::optional<uint64_t> steps_;
+};
+
 /// Any thread may call any method.
 class WorkerRecord {
  public:

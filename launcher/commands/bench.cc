@@ -22,6 +22,7 @@
 #include "launcher/latency.h"
 #include "launcher/plan.h"
 #include "launcher/runner.h"
+#include "launcher/running_job.h"
 #include "launcher/task_metrics.h"
 #include "launcher/virtual_hosts.h"
 

@@ -53,10 +53,10 @@ struct CommandFlags {
   bool detach = false;             // run
   bool follow = false;             // logs, events
   bool quiet = false;              // run: without the tasks' output
+  double unused_s = 3600;          // gc
   double timeout_s = 0;            // run, wait: 0: none
   double lost_timeout_s = 60;      // run, wait
   double connect_timeout_s = 15;
-  double unused_s = 3600;                  // gc
   std::string data_set;                    // data: "mnist"
   std::optional<std::string> data_folder;  // data; fetch: unset: the data cache
   std::vector<std::string> mirrors;        // data fetch; empty: the set's own

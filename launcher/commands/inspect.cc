@@ -12,6 +12,7 @@
 #include "launcher/fleet.h"
 #include "launcher/host_session.h"
 #include "launcher/plan.h"
+#include "launcher/running_job.h"
 #include "launcher/task_metrics.h"
 
 namespace muster {
@@ -123,15 +124,6 @@ std::string DriverLine(const CommandContext& context, const record::JobRecord& r
 
 std::string StateName(const agent::TaskStatus& status) {
   return reconcile::TaskStateName(ReportOf(status).state);
-}
-
-// Of messages, the one with this name; null: there is none.
-template <typename Messages, typename Message>
-const Message* Named(const Messages& messages, const std::string& name,
-                     const std::string& (Message::*name_of)() const) {
-  const auto found = std::find_if(messages.begin(), messages.end(),
-                                  [&](const Message& message) { return (message.*name_of)() == name; });
-  return found == messages.end() ? nullptr : &*found;
 }
 
 // What `run` would do with a task. A move restarts those that cannot follow their cluster, on all hosts.

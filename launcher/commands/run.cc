@@ -11,6 +11,7 @@
 #include "launcher/plan.h"
 #include "launcher/run_display.h"
 #include "launcher/runner.h"
+#include "launcher/running_job.h"
 
 namespace muster {
 namespace {

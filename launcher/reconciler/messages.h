@@ -57,8 +57,8 @@ struct Options {
   Duration connect_deadline = std::chrono::seconds(15);  // for a host to be there before the first start
   Duration connect_attempt = std::chrono::seconds(10);   // for one Connect
   Duration lost_deadline = std::chrono::seconds(60);     // for a host to come back after the first start
-  Duration cooldown_first = std::chrono::seconds(
-      10);  // until a host without which the job went on is let in again, doubled each time
+  // Until a host that was given up is let in again, doubled each time.
+  Duration cooldown_first = std::chrono::seconds(10);
   Duration cooldown_limit = std::chrono::minutes(10);
   Duration request_timeout = std::chrono::seconds(10);  // for an answer, beyond what the request itself takes
   Duration contents_timeout = std::chrono::minutes(30);  // for the contents of one host

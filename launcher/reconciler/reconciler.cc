@@ -1,5 +1,5 @@
-// Events in, phases, and the record. What is done to one host is in reconcile_host.cc, how a job ends in
-// ending.cc.
+// Events in, phases, and the record. What is done to one host is in reconcile_host.cc, what becomes of the
+// tasks of one that stays lost in lost_hosts.cc, how a job ends in ending.cc.
 #include "launcher/reconciler/reconciler.h"
 
 #include <algorithm>
@@ -327,95 +327,6 @@ void Reconciler::On(const HostReported& event) {
     if (host->given_up) LetIn(*host);
   }
   Touch(*host);
-}
-
-bool Reconciler::CanDoWithout(const Host& host) const {
-  int missing = totals_.missing;
-  for (const int index : host.tasks) {
-    const Task& task = tasks_[index];
-    if (Succeeded(task) || task.missing) continue;
-    if (!task.desired.can_be_missing) return false;
-    ++missing;
-  }
-  return phase_ == Phase::kRunning && missing <= max_missing_;
-}
-
-void Reconciler::GiveUp(Host& host) {
-  // It is let in with its next connection.
-  if (host.link != Link::kDown) LoseConnection(host, host.last_error);
-  host.given_up = true;
-  host.refused = false;
-  host.silences = 0;
-  host.attempts = 0;
-  for (const int index : host.tasks) tasks_[index].missing = !Succeeded(tasks_[index]);
-  const Duration cooldown = options_.cooldown_first * (int64_t{1} << std::min(host.times_given_up++, 20));
-  host.connect_at = now_ + std::min(cooldown, options_.cooldown_limit);
-  Touch(host);
-}
-
-Reconciler::Host* Reconciler::FindSpare(const std::vector<int>& tasks) {
-  for (const HostId& id : tasks_[tasks.front()].desired.spares) {
-    Host& spare = hosts_[host_index_.at(id)];
-    const bool suits_all = std::all_of(tasks.begin(), tasks.end(), [&](int index) {
-      const std::vector<HostId>& spares = tasks_[index].desired.spares;
-      return std::find(spares.begin(), spares.end(), id) != spares.end();
-    });
-    if (suits_all && spare.tasks.empty() && !spare.given_up && !spare.refused) return &spare;
-  }
-  return nullptr;
-}
-
-bool Reconciler::PlaceElsewhere(Host& host) {
-  std::vector<int> moving;
-  std::vector<int> staying;
-  for (const int index : host.tasks) (Succeeded(tasks_[index]) ? staying : moving).push_back(index);
-  if (phase_ != Phase::kRunning || moving.empty()) return false;
-  Host* const spare = FindSpare(moving);
-  if (spare == nullptr) return false;
-  // Before anything happens there: whoever goes on with the job has to look there too.
-  for (const HostId& id : {host.desired.id, spare->desired.id}) {
-    if (std::ranges::find(record_.strays, id) == record_.strays.end()) record_.strays.push_back(id);
-  }
-  Persist();
-  for (const int index : moving) {
-    Task& task = tasks_[index];
-    // More than its old host can come to by itself, which may only be cut off.
-    const int restarts = task.desired.max_restarts < 0 ? 1'000'000 : task.desired.max_restarts;
-    const uint32_t last = task.report ? task.report->incarnation : 0;
-    task.minimum_incarnation = std::max(task.minimum_incarnation, last) + restarts + 1;
-    task.report.reset();
-    task.host = host_index_.at(spare->desired.id);
-    task.desired.host = spare->desired.id;
-    task.displaced = true;
-    task.missing = task.leased = false;
-    task.attempts = 0;
-  }
-  host.tasks = std::move(staying);
-  GiveUp(host);
-  host.unheard = host.stray = true;
-  spare->tasks = std::move(moving);
-  if (spare->lost_since) spare->lost_since = now_;
-  if (spare->link == Link::kDown) spare->connect_at = now_;
-  Touch(*spare);
-  return true;
-}
-
-void Reconciler::LetIn(Host& host) {
-  host.given_up = false;
-  host.contents_ready = host.desired.contents.empty();  // it may have been away with its disk
-  bool any_dead = false;
-  for (const int index : host.tasks) {
-    Task& task = tasks_[index];
-    if (!task.missing) continue;
-    task.missing = SinceBase(task) && !Live(*task.report) && !Succeeded(task);
-    any_dead = any_dead || task.missing;
-  }
-  // An agent starts nothing twice for one generation. Tasks that do not follow would pay for the next one
-  // with a restart: they go on without what died.
-  const bool all_follow = std::all_of(tasks_.begin(), tasks_.end(), [this](const Task& task) {
-    return task.desired.follows_cluster || Succeeded(task);
-  });
-  if (any_dead && all_follow && phase_ == Phase::kRunning) FixCluster();
 }
 
 void Reconciler::Merge(Host& host, const TaskReport& report) {

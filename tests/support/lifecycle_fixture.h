@@ -21,6 +21,9 @@ class LifecycleTest : public testing::Test {
  protected:
   using Json = nlohmann::json;
 
+  /// A script, until a test creates the file `go`.
+  static constexpr char kWaitForGo[] = "while [ ! -e \"$DIR/go\" ]; do sleep 0.02; done\n";
+
   explicit LifecycleTest(LoopbackCluster::Network network = LoopbackCluster::Network::kLoopback,
                          int hosts = 3)
       : cluster_(hosts, {}, network) {}

@@ -1,0 +1,260 @@
+// Transcripts of hosts that stay lost.
+#include <gtest/gtest.h>
+
+#include "launcher/reconciler/script_testing.h"
+
+namespace muster::reconcile {
+namespace {
+
+using std::chrono::seconds;
+
+// A worker that the job cannot be without on host a, one that can be missing on host b.
+Desired OneCanBeMissing() {
+  Desired desired = OnePsOneWorker();
+  for (DesiredTask& task : desired.tasks) task.follows_cluster = true;
+  desired.tasks[0].ends_with_others = false;
+  desired.tasks[1].can_be_missing = true;
+  desired.max_missing = 1;
+  return desired;
+}
+
+HostState StateOf(const Script& script, const HostId& host) {
+  for (const HostView& view : script.reconciler.GetView().hosts) {
+    if (view.host == host) return view.state;
+  }
+  return HostState::kConnecting;
+}
+
+TEST(LostHosts, TheJobGoesOnAndSucceedsWithoutAHostThatItCanDoWithout) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(59));
+  EXPECT_EQ(StateOf(script, "b"), HostState::kLost);
+  script.Wait(seconds(2));
+  EXPECT_EQ(StateOf(script, "b"), HostState::kGivenUp);
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  EXPECT_EQ(script.Report("a", {Script::Ended("ps:0", 0)}), "persist 1 ending\n");
+  script.Wait(seconds(20));
+  script.Wait(seconds(20));
+  EXPECT_EQ(script.outcome->exit_code, 0);
+  EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
+}
+
+TEST(LostHosts, AHostThatReturnsIsLetInAfterAPauseThatGrowsAndItsTasksGoOn) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  for (const int cooldown : {10, 20, 40}) {
+    script.Lost("b");
+    // The first attempts, all of which fail.
+    std::string actions = script.Wait(seconds(1));
+    EXPECT_EQ(actions, "connect b\n");
+    script.Lost("b");
+    script.Wait(seconds(60));
+    ASSERT_EQ(StateOf(script, "b"), HostState::kGivenUp);
+    EXPECT_EQ(script.Feed(HostSighted{"b"}), "") << "it waits for its turn";
+    EXPECT_EQ(script.Wait(seconds(cooldown - 1)), "");
+    EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+    EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "contents b\n");
+    EXPECT_EQ(script.Ready("b"), "");
+    EXPECT_EQ(StateOf(script, "b"), HostState::kReady);
+  }
+}
+
+TEST(LostHosts, WhatDiedOnAHostThatReturnsIsStartedAgainAsALaterIncarnation) {
+  for (const bool has_its_disk : {true, false}) {
+    Script script(OneCanBeMissing());
+    script.StartAll();
+    script.Lost("b");
+    script.Wait(seconds(61));
+    script.Wait(seconds(10));
+    const std::string actions =
+        has_its_disk ? script.Connected("b", {Script::Ended("worker:0", 137)}) : script.Connected("b");
+    EXPECT_EQ(actions,
+              "persist 2 fixed\n"
+              "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+              "contents b\n")
+        << "the program may have gone with the disk";
+    EXPECT_EQ(script.Ready("b"), "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+    EXPECT_EQ(script.minimum_incarnation, 2u) << "of the last of them";
+    EXPECT_EQ(script.reconciler.record().base_generation, 1u);
+    TaskReport again = Script::Task("worker:0", kRunning, 2);
+    again.incarnation = 2;
+    EXPECT_EQ(script.Started("b", again), "");
+    EXPECT_EQ(script.reconciler.GetView().tasks[1].state, kRunning);
+  }
+}
+
+TEST(LostHosts, WithMoreLostThanCanBeMissingTheJobFails) {
+  Desired desired = OneCanBeMissing();
+  desired.max_missing = 0;
+  Script script(desired);
+  script.StartAll();
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(61)), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.reconciler.GetView().ending->exit_code, 69);
+}
+
+TEST(LostHosts, ALauncherThatComesBackGoesOnWithoutTheHostToo) {
+  Script first(OneCanBeMissing());
+  first.StartAll();
+  Script second(OneCanBeMissing(), first.reconciler.record());
+  second.Feed(Tick{});
+  second.Connected("a", {Script::Task("ps:0", kRunning)});
+  second.Ready("a");
+  second.Lost("b");
+  second.Wait(seconds(61));
+  EXPECT_EQ(StateOf(second, "b"), HostState::kGivenUp);
+  EXPECT_FALSE(second.reconciler.GetView().ending);
+  // And acts: a task that ended while nobody looked is the end of the job.
+  EXPECT_EQ(second.Report("a", {Script::Ended("ps:0", 0)}), "persist 1 ending\n");
+}
+
+// As OneCanBeMissing, but that nothing can be, and what was on b can be on c or d.
+Desired OneHasSpares() {
+  Desired desired = OneCanBeMissing();
+  desired.max_missing = 0;
+  for (const char* id : {"c", "d"}) desired.hosts.push_back({id, absl::StrFormat("10.0.1.%s", id), {"p"}});
+  desired.hosts[2].data_address = "10.0.0.3";
+  desired.hosts[3].data_address = "10.0.0.4";
+  desired.tasks[1].spares = {"b", "c", "d"};
+  desired.tasks[1].max_restarts = 3;
+  return desired;
+}
+
+// Of OneHasSpares: host b is lost, and its task has been told to start on c.
+void PlaceOnSpare(Script& script) {
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Connected("c");
+  script.Leased("c", "worker:0", 20009);
+  script.Ready("c");
+}
+
+// As c reports it then.
+TaskReport OnSpare() {
+  TaskReport report = Script::Task("worker:0", kRunning, 2);
+  report.incarnation = 5;
+  return report;
+}
+
+TEST(LostHosts, TasksOfALostHostGoToASpareOneAndTheOthersFollow) {
+  Script script(OneHasSpares());
+  script.StartAll();
+  EXPECT_EQ(script.reconciler.GetView().hosts.size(), 2u) << "spares are not contacted before";
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(61)), "persist 1 fixed\nconnect c\n");
+  EXPECT_EQ(script.reconciler.record().strays, (std::vector<HostId>{"b", "c"}));
+  EXPECT_EQ(script.Connected("c"), "contents c\nlease c worker:0\n");
+  EXPECT_EQ(script.Leased("c", "worker:0", 20009), "");
+  EXPECT_EQ(script.Ready("c"),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.3:20009\n"
+            "start c worker:0 2 v1 10.0.0.1:20000 10.0.0.3:20009\n");
+  EXPECT_EQ(script.minimum_incarnation, 1u + 3 + 1) << "its old host can come to 4 by itself";
+  EXPECT_EQ(script.reconciler.record().base_generation, 1u);
+  EXPECT_EQ(script.reconciler.record().cluster->at(1).host, "c");
+  TaskReport moved = OnSpare();
+  EXPECT_EQ(script.Started("c", moved), "");
+  EXPECT_EQ(script.Started("a", Script::Task("ps:0", kRunning, 2)), "");
+
+  // The old one comes back: what runs there is stopped, and nobody minds how it ends.
+  EXPECT_EQ(script.Wait(seconds(10)), "connect b\n");
+  EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "stop b worker:0 v1\n");
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}), "");
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+}
+
+TEST(LostHosts, ASpareHostThatDoesNotAnswerIsPassedOver) {
+  Script script(OneHasSpares());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Lost("c");
+  EXPECT_EQ(script.Wait(seconds(16)), "persist 1 fixed\nconnect b\nconnect d\n");
+  script.Lost("d");
+  EXPECT_EQ(script.Wait(seconds(16)), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.reconciler.GetView().ending->exit_code, 69);
+}
+
+TEST(LostHosts, AJobThatEndsNamesTheHostOnWhichAReplacedTaskMayStillRun) {
+  Script script(OneHasSpares());
+  PlaceOnSpare(script);
+  // A launcher that goes on knows of it too.
+  Desired desired = OneHasSpares();
+  desired.tasks[1].host = "c";
+  Script second(desired, script.reconciler.record());
+  EXPECT_EQ(second.Feed(Tick{}), "connect a\nconnect c\nconnect b\n");
+  second.Connected("a", {Script::Task("ps:0", kRunning, 2)});
+  second.Ready("a");
+  TaskReport moved = OnSpare();
+  second.Connected("c", {moved});
+  second.Ready("c");
+  TaskReport done = Script::Ended("ps:0", 0);
+  done.generation = 2;
+  second.Report("a", {done});
+  moved.state = TaskState::kSucceeded;
+  second.Report("c", {moved});
+  second.Wait(seconds(11));
+  second.Wait(seconds(11));
+  ASSERT_TRUE(second.outcome);
+  EXPECT_EQ(second.outcome->exit_code, 0);
+  EXPECT_EQ(second.outcome->left_behind, std::vector<HostId>{"b"});
+}
+
+TEST(LostHosts, AHostThatIsGivenUpIsNotTheCauseOfALaterFailure) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Report("a", {Script::Ended("ps:0", 7)});
+  script.Wait(seconds(10));
+  script.Wait(seconds(10));
+  ASSERT_TRUE(script.outcome);
+  EXPECT_EQ(script.outcome->exit_code, 7);
+  EXPECT_EQ(script.outcome->first_cause->task, "ps:0");
+}
+
+TEST(LostHosts, AHostThatRefusesIsDoneWithoutAndLetInLater) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Wait(seconds(10));
+  script.Connected("b", {Script::Ended("worker:0", 137)});
+  for (int i = 0; i < 3; ++i) {
+    script.Refused("b", "contents", Internal("the disk is full"));
+    if (i < 2) script.Wait(seconds(5));
+  }
+  EXPECT_EQ(StateOf(script, "b"), HostState::kGivenUp);
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  EXPECT_EQ(script.Wait(seconds(20)), "connect b\n");
+  EXPECT_EQ(script.Connected("b", {Script::Ended("worker:0", 137)}).substr(0, 10), "persist 3 ");
+}
+
+TEST(LostHosts, WhatIsOnASpareHostIsNotWaitedForWhereItWas) {
+  Script script(OneHasSpares());
+  PlaceOnSpare(script);
+  TaskReport moved = OnSpare();
+  script.Started("c", moved);
+  script.Started("a", Script::Task("ps:0", kRunning, 2));
+  script.Wait(seconds(10));
+  script.Connected("b");
+  script.Lost("b");
+  script.Wait(seconds(100));
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  // A new cluster does not need it either.
+  TaskReport lost = Script::Ended("ps:0", kPortLostExitCode);
+  lost.generation = 2;
+  script.Report("a", {lost});
+  script.Wait(seconds(1));
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  script.Stopped("a", {});
+  script.Stopped("c", {});
+  script.Leased("a", "ps:0", 20002);
+  EXPECT_EQ(script.Leased("c", "worker:0", 20009).substr(0, 16), "persist 3 fixed\n");
+}
+
+}  // namespace
+}  // namespace muster::reconcile

@@ -1,0 +1,178 @@
+#include "launcher/running_job.h"
+
+#include <absl/strings/str_split.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/certificates.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "cluster/cluster_file.h"
+#include "cluster/cluster_spec.h"
+#include "launcher/job_store.h"
+
+namespace muster {
+namespace {
+
+absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  MUSTER_CHECK(parts.size() == 2, text);
+  MUSTER_ASSIGN_OR_RETURN(const Role role, ParseRole(parts[0]));
+  return TaskId{role, std::stoi(parts[1])};
+}
+
+}  // namespace
+
+const record::Host* FindHost(const record::JobRecord& record, const std::string& name) {
+  const record::Host* const used = Named(record.hosts(), name, &record::Host::name);
+  return used != nullptr ? used : Named(record.spare_hosts(), name, &record::Host::name);
+}
+
+absl::Status BeginJob(record::JobRecord* record) {
+  record->set_id(record->name() + "-" + RandomName(6));
+  record->set_created_micros(WallTimeMicros());
+  MUSTER_ASSIGN_OR_RETURN(const Certificate authority, MakeAuthority("muster job " + record->id()));
+  record->set_authority_certificate_pem(authority.certificate_pem);
+  record->set_authority_key_pem(authority.key_pem);
+  return absl::OkStatus();
+}
+
+void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
+  record->set_id(running.id());
+  record->set_created_micros(running.created_micros());
+  record->set_authority_certificate_pem(running.authority_certificate_pem());
+  record->set_authority_key_pem(running.authority_key_pem());
+  *record->mutable_cluster() = running.cluster().has_ending()
+                                   ? ToProto(reconcile::NextRun(FromProto(running.cluster())))
+                                   : running.cluster();
+  // Before its first generation a job has started nothing anywhere. A host that only a wrong inventory gave
+  // it, and that nobody can reach, must not stay with it for ever.
+  if (running.cluster().generation() == 0) return;
+  KeepPlacement(running, record);
+  // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
+  for (const record::Host& old : running.hosts()) {
+    if (Named(record->hosts(), old.name(), &record::Host::name) == nullptr) *record->add_hosts() = old;
+  }
+  for (record::Host& host : *record->mutable_hosts()) {
+    const record::Host* const old = Named(running.hosts(), host.name(), &record::Host::name);
+    if (old != nullptr) host.set_machine_id(old->machine_id());
+  }
+}
+
+void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan) {
+  const auto has = [](const auto& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (record::Task& task : *plan->mutable_tasks()) {
+    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
+    if (before == nullptr || !has(running.cluster().strays(), before->host()) ||
+        !has(task.spares(), before->host()))
+      continue;
+    task.set_host(before->host());
+    UseSpareHost(before->host(), plan);
+  }
+}
+
+void UseSpareHost(const std::string& name, record::JobRecord* record) {
+  auto* spares = record->mutable_spare_hosts();
+  const record::Host* const spare = Named(*spares, name, &record::Host::name);
+  if (spare == nullptr) return;
+  *record->add_hosts() = *spare;
+  spares->erase(std::remove_if(spares->begin(), spares->end(),
+                               [&](const record::Host& host) { return host.name() == name; }),
+                spares->end());
+}
+
+reconcile::Desired DesiredOf(const record::JobRecord& record) {
+  reconcile::Desired desired;
+  for (const auto& hosts : {record.hosts(), record.spare_hosts()}) {
+    for (const record::Host& host : hosts) {
+      desired.hosts.push_back({.id = host.name(),
+                               .data_address = host.data_address(),
+                               .contents = {host.contents().begin(), host.contents().end()}});
+    }
+  }
+  for (const record::Task& task : record.tasks()) {
+    desired.tasks.push_back({.id = task.id(),
+                             .host = task.host(),
+                             .spec_hash = task.spec_hash(),
+                             .needs_port = true,  // every member of a ClusterSpec has an address
+                             .ends_with_others = task.ends_with_others(),
+                             .follows_cluster = task.follows_cluster(),
+                             .can_be_missing = task.can_be_missing(),
+                             .spares = {task.spares().begin(), task.spares().end()},
+                             .max_restarts = task.start().max_restarts()});
+  }
+  desired.max_missing = record.max_missing();
+  return desired;
+}
+
+absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
+                                                         const reconcile::StartTask& start) {
+  const record::Task* const task = Named(record.tasks(), start.task, &record::Task::id);
+  MUSTER_CHECK(task != nullptr, start.task);
+  ClusterSpec cluster;
+  std::map<std::string, int> tasks_on_host;
+  int local_rank = 0;
+  for (const reconcile::Member& member : *start.cluster) {
+    MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(member.task));
+    auto& addresses = id.role == Role::kPs      ? cluster.ps
+                      : id.role == Role::kChief ? cluster.chief
+                                                : cluster.workers;
+    if (static_cast<int>(addresses.size()) <= id.index) addresses.resize(id.index + 1);
+    addresses[id.index] = reconcile::Address(member);
+    if (id.role == Role::kPs) continue;
+    if (member.task == start.task) local_rank = tasks_on_host[member.host];
+    ++tasks_on_host[member.host];
+  }
+  MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(start.task));
+
+  agent::StartTaskRequest request = task->start();
+  request.set_job(record.id());
+  request.set_generation(start.generation);
+  request.set_base_generation(start.base_generation);
+  request.set_follows_cluster(start.follows_cluster);
+  request.set_spec_hash(start.spec_hash);
+  request.set_minimum_incarnation(start.minimum_incarnation);
+  for (const agent::FileContent& file : record.program_files()) *request.add_files() = file;
+  if (task->tensorflow_flags()) {
+    for (const std::string& flag : ToFlags(cluster, id)) request.add_argv(flag);
+  }
+  if (task->rank_environment()) {
+    request.add_environment("TF_CONFIG=" + ToTfConfig(cluster, id));
+    const std::string& master = cluster.chief.empty() ? cluster.workers[0] : cluster.chief[0];
+    request.add_environment("MASTER_ADDR=" + HostOfAddress(master));
+    request.add_environment("MASTER_PORT=" + master.substr(master.rfind(':') + 1));
+    request.add_environment(absl::StrFormat("WORLD_SIZE=%d", cluster.rank_count()));
+    if (id.role != Role::kPs) {
+      request.add_environment(absl::StrFormat("RANK=%d", RankOf(cluster, id)));
+      request.add_environment(absl::StrFormat("LOCAL_RANK=%d", local_rank));
+    }
+  }
+  if (task->tls()) {
+    const Certificate authority{record.authority_certificate_pem(), record.authority_key_pem()};
+    MUSTER_ASSIGN_OR_RETURN(
+        const Certificate certificate,
+        IssueCertificate(authority, absl::StrFormat("%s-%d", RoleName(id.role), id.index)));
+    const std::pair<const char*, const std::string*> files[] = {
+        {"tls/ca.pem", &record.authority_certificate_pem()},
+        {"tls/cert.pem", &certificate.certificate_pem},
+        {"tls/key.pem", &certificate.key_pem}};
+    for (const auto& [path, content] : files) {
+      agent::FileContent* file = request.add_files();
+      file->set_path(path);
+      file->set_content(*content);
+      file->set_mode(0600);
+    }
+  }
+  if (start.follows_cluster) {
+    agent::FileContent* file = request.add_files();
+    file->set_path(kClusterFile);
+    file->set_content(FormatClusterFile({.generation = start.generation, .cluster = cluster}));
+  }
+  return request;
+}
+
+}  // namespace muster

@@ -1,0 +1,52 @@
+// The record of a job once it is more than a plan: its identity, what a running one hands on to the next
+// plan, what the reconciler is asked for, and what a task is started with.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "base/status.h"
+#include "launcher/reconciler/messages.h"
+#include "proto/agent.pb.h"
+#include "proto/job_record.pb.h"
+
+namespace muster {
+
+/// Of each task that follows its cluster, in its folder.
+inline constexpr char kClusterFile[] = "cluster.json";
+
+/// Of messages, the one with this name; null: there is none.
+template <typename Messages, typename Message>
+const Message* Named(const Messages& messages, const std::string& name,
+                     const std::string& (Message::*name_of)() const) {
+  const auto found = std::find_if(messages.begin(), messages.end(),
+                                  [&](const Message& message) { return (message.*name_of)() == name; });
+  return found == messages.end() ? nullptr : &*found;
+}
+
+/// Of the hosts that the job uses or may use; null: there is none of this name.
+const record::Host* FindHost(const record::JobRecord& record, const std::string& name);
+
+/// Gives the plan a new identity: an id and a certificate authority.
+absl::Status BeginJob(record::JobRecord* record);
+
+/// Gives the plan the identity and the cluster of a job that may be running, so that only what differs is
+/// started again. If it was being ended, what is left of it is stopped first, and all is started again. Keeps
+/// the hosts on which tasks may still run.
+void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
+
+/// The job uses it from now on, if it was a spare one.
+void UseSpareHost(const std::string& name, record::JobRecord* record);
+
+/// Leaves the tasks of the plan that run on a spare host, because their own was lost, where they are.
+void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan);
+
+/// What the reconciler is asked for.
+reconcile::Desired DesiredOf(const record::JobRecord& record);
+
+/// The request that starts a task, now that the cluster is known: with its flags, environment and a fresh
+/// certificate.
+absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
+                                                         const reconcile::StartTask& start);
+
+}  // namespace muster

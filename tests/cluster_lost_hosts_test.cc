@@ -1,0 +1,136 @@
+// Hosts that are lost for good while a job runs: others take their tasks, or the job does without them. What
+// happens where neither can be: tests/cluster_training_test.cc.
+#include "tests/support/lifecycle_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 3200;
+constexpr int kEndlessSteps = 10'000'000;
+
+class ClusterLostHosts : public LifecycleTest {};
+
+TEST_F(ClusterLostHosts, AJobSucceedsWithoutAHostThatItCanDoWithout) {
+  Process run = StartJob(ScriptJob("fewer", kWaitForGo, "count: 3, min: 2"), "run", {"--lost-timeout", "2"});
+  WaitForTasks("fewer", 3);
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(
+      cluster_.WaitForText("run", "host-3 stays lost: the job goes on without worker:2 until it is back"));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-3 could not be reached; tasks may still run there\n"));
+  EXPECT_THAT(Muster({"events", "fewer"}).stdout_text, HasSubstr("host-3 stays lost"));
+  cluster_.hosts().Start("host-3");
+  EXPECT_EQ(Muster({"stop", "fewer"}).exit_code, 0);
+}
+
+TEST_F(ClusterLostHosts, TasksOfALostHostGoToASpareOneAndAreEndedWhereTheyWere) {
+  Process run = StartJob(ScriptJob("spared", kWaitForGo, "count: 2"), "run", {"--lost-timeout", "2"});
+  WaitForTasks("spared", 2);
+  cluster_.hosts().Kill("host-2");
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 goes from host-2 to host-3"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 on host-3: Running"));
+  const JobProcess moved = FirstProcesses("spared").at("worker:1");
+  EXPECT_EQ(moved.incarnation, 2) << "the one that may only be cut off is older";
+  // A second launcher knows where it is, and does not put it back. The first one may not have started the
+  // other task again, which does not follow its cluster.
+  run.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+  cluster_.hosts().Start("host-2");
+  Process again = StartJob(ScriptJob("spared", kWaitForGo, "count: 2"), "again");
+  ASSERT_TRUE(cluster_.WaitForText("again", "worker:1 on host-3: Running"));
+  EXPECT_EQ(WaitForTasks("spared", 2).at("worker:1"), moved);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(again), 0) << cluster_.Text("again");
+}
+
+TEST_F(ClusterLostHosts, AHostThatIsLostIsDoneWithoutUntilItReturns) {
+  const std::string job = cluster_.Write(
+      "without.yaml", absl::StrFormat("name: without\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
+                                      "replicas: {worker: {count: 3, min: 2}}\n"
+                                      "train: {steps: %d, global_batch_size: 2001, seed: 3, threads: 1}\n",
+                                      kEndlessSteps));
+  Process run = StartJob(job, "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  const auto before = FirstProcesses("without");
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(
+      cluster_.WaitForText("run", "host-3 stays lost: the job goes on without worker:2 until it is back"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "with 2 of 3 workers"));
+  EXPECT_EQ(ShowTask("without", "worker:2")["state"], "Lost");
+  cluster_.hosts().Start("host-3");
+  ASSERT_TRUE(cluster_.WaitForText("run", "with 3 of 3 workers"));
+  const auto after = FirstProcesses("without");
+  for (const char* task : {"worker:0", "worker:1"}) EXPECT_EQ(after.at(task), before.at(task)) << task;
+  EXPECT_EQ(Muster({"stop", "without"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+}
+
+// One host more than the jobs need.
+class ClusterSpares : public LifecycleTest {
+ protected:
+  ClusterSpares() : LifecycleTest(LoopbackCluster::Network::kLoopback, /*hosts=*/4) {}
+
+  std::string Job(const std::string& name, const std::string& rest, int steps = kSteps) {
+    return cluster_.Write(name + ".yaml",
+                          absl::StrFormat("name: %s\nmodel: mnist_mlp\nhidden: [50]\n%s"
+                                          "train: {steps: %d, batch_size: 20, seed: 3, threads: 1}\n",
+                                          name, rest, steps));
+  }
+  Json Result() { return Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}")); }
+};
+
+TEST_F(ClusterSpares, AWorkerGoesToASpareHostAndNoBitChanges) {
+  const std::string rest =
+      "update: {mode: sync}\nreplicas: {ps: {count: 1}, worker: {count: 2, restart: on_failure}}\n";
+  ASSERT_EQ(RunJob(Job("undisturbed", rest), {"-q"}).exit_code, 0);
+  const Json expected = Result();
+  Process run = StartJob(Job("spared", rest), "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  cluster_.hosts().Kill("host-3");
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 goes from host-3 to host-4"));
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(Result()["samples"], expected["samples"]);
+  EXPECT_EQ(ShowTask("spared", "worker:1")["host"], "host-4");
+  EXPECT_EQ(ShowTask("spared", "ps:0")["restarts"], 0);
+  EXPECT_EQ(ShowTask("spared", "worker:0")["restarts"], 0);
+  cluster_.hosts().Start("host-3");
+  EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+}
+
+constexpr char kTwoServers[] =
+    "update: {mode: sync}\nreplicas: {ps: {count: 2}, worker: {count: 1, restart: on_failure}}\n";
+
+TEST_F(ClusterSpares, AServerGetsItsPartFromItsBuddyOnASpareHostAndNoBitChanges) {
+  const std::string rest = std::string(kTwoServers) + "checkpoint: {every_steps: 50, buddy: true}\n";
+  ASSERT_EQ(RunJob(Job("undisturbed", rest), {"-q"}).exit_code, 0);
+  const Json expected = Result();
+  Process run = StartJob(Job("spared", rest), "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 200: "));
+  cluster_.hosts().Kill("host-2");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("ps:1 goes from host-2 to host-4"));
+  EXPECT_EQ(Result()["parameters_crc32c"], expected["parameters_crc32c"]);
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+}
+
+TEST_F(ClusterSpares, AReplicatedServerIsMadeAnewOnASpareHost) {
+  const std::string rest = std::string(kTwoServers) + "durability: replicated\n";
+  Process run = StartJob(Job("spared", rest, kEndlessSteps), "run", {"--lost-timeout", "2"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 200: "));
+  cluster_.hosts().Kill("host-2");
+  ASSERT_TRUE(cluster_.WaitForText("run", "ps:1 goes from host-2 to host-4"));
+  ASSERT_TRUE(cluster_.WaitForText("run", "ps:0: ps:1 is its backup in view 4"));
+  EXPECT_EQ(ShowTask("spared", "ps:0")["restarts"], 0);
+  EXPECT_EQ(ShowTask("spared", "worker:0")["restarts"], 0);
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+}
+
+}  // namespace
+}  // namespace muster
