@@ -27,20 +27,25 @@ __global__ void FillBatchKernel(ByteSamples samples, int feature_count, const Sa
   const int row_size = static_cast<int>(samples.width * samples.channels);
   const bool moves = shift_x != 0 || shift_y != 0;
   const int shift = static_cast<int>((shift_y * samples.width + shift_x) * samples.channels);
-  for (int i = static_cast<int>(threadIdx.x); i < feature_count; i += static_cast<int>(blockDim.x)) {
-    if (!exists) {
-      target[i] = NAN;
-      continue;
+  const auto is_value = [&](int i) {
+    if (!exists || i >= feature_count) return false;
+    if (!moves) return true;
+    const int64_t y = i / row_size - shift_y;
+    const int64_t x = i % row_size / samples.channels - shift_x;
+    return y >= 0 && y < samples.height && x >= 0 && x < samples.width;
+  };
+  constexpr int kLoads = 4;  // of a thread that are under way together
+  for (int first = static_cast<int>(threadIdx.x); first < feature_count; first += kLoads * kBlockThreads) {
+    float values[kLoads];
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      const int i = first + j * kBlockThreads;
+      values[j] = is_value(i) ? static_cast<float>(bytes[i - shift]) * (1.0f / 255) : exists ? 0 : NAN;
     }
-    if (moves) {
-      const int64_t y = i / row_size - shift_y;
-      const int64_t x = i % row_size / samples.channels - shift_x;
-      if (y < 0 || y >= samples.height || x < 0 || x >= samples.width) {
-        target[i] = 0;
-        continue;
-      }
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      if (first + j * kBlockThreads < feature_count) target[first + j * kBlockThreads] = values[j];
     }
-    target[i] = static_cast<float>(bytes[i - shift]) * (1.0f / 255);
   }
 }
 

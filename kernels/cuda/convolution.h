@@ -41,6 +41,16 @@ cudaError_t ConvolutionForward(const ConvolutionGeometry& geometry, Math math, c
                                const float* weights, const float* bias, bool relu, float* output,
                                cudaStream_t stream);
 
+/// Whether ConvolutionPoolForward has code for these: windows cover the output, and have 1, 4, 16 or 64
+/// pixels.
+bool PoolsAtOnce(const ConvolutionGeometry& geometry, int64_t window);
+
+/// ConvolutionForward without ReLU and MaxPoolForward of its output at once, with the same bits; only what
+/// the pooling gives, and winners unless that is null, is written. Where not PoolsAtOnce, it is refused.
+cudaError_t ConvolutionPoolForward(const ConvolutionGeometry& geometry, Math math, const float* input,
+                                   const float* weights, const float* bias, int64_t window, bool relu,
+                                   float* output, uint8_t* winners, cudaStream_t stream);
+
 /// Floats of scratch memory that ConvolutionParameterGradient needs.
 int64_t ConvolutionScratchSize(const ConvolutionGeometry& geometry);
 

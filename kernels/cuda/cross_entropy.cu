@@ -58,20 +58,27 @@ __device__ void AddUp(LossSums sums, bool add, LossScratch* scratch, LossSums* r
   __shared__ LossSums parts[kWarps];
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = sums;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int i = 1; i < kWarps; ++i) Add(&sums, parts[i]);
-  scratch->parts[blockIdx.x] = sums;
-  // The block that is last adds all blocks' sums, in their order, so that the result has the same bits
-  // whichever it is. The counter is zero again then.
-  __threadfence();
-  if (atomicInc(&scratch->finished, gridDim.x - 1) != gridDim.x - 1) return;
-  __threadfence();
+  if (threadIdx.x >= kWarp) return;
+  // The block that is last adds all blocks' sums, in an order that depends on their number only, so that the
+  // result has the same bits whichever it is. The counter is zero again then.
+  bool is_last = false;
+  if (threadIdx.x == 0) {
+    for (int i = 1; i < kWarps; ++i) Add(&sums, parts[i]);
+    scratch->parts[blockIdx.x] = sums;
+    __threadfence();
+    is_last = atomicInc(&scratch->finished, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+  }
+  if (!__any_sync(kAllLanes, is_last)) return;
+  __syncwarp();
   LossSums all{};
   const volatile LossSums* const written = scratch->parts;
-  for (unsigned i = 0; i < gridDim.x; ++i) {
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += kWarp) {
     all.loss_sum += written[i].loss_sum;
     all.correct += written[i].correct;
   }
+  all = {SumOfWarp(all.loss_sum), SumOfWarp(all.correct)};
+  if (threadIdx.x != 0) return;
   if (add) Add(&all, *result);
   *result = all;
 }

@@ -27,6 +27,7 @@ __global__ void AddBiasReluQuadsKernel(int64_t rows, int64_t quads, const float4
 
 constexpr int kSumColumns = 32;  // of a block: what a warp reads at once
 constexpr int kSumRows = 16;     // that a block reads at once
+constexpr int kSumLoads = 8;     // of a thread that are under way together
 
 __global__ void ReluBackwardAndColumnSumsKernel(int64_t rows, int64_t columns, const float* activated,
                                                 float* gradient, float* column_sums) {
@@ -34,15 +35,21 @@ __global__ void ReluBackwardAndColumnSumsKernel(int64_t rows, int64_t columns, c
   const int64_t column = int64_t{blockIdx.x} * kSumColumns + threadIdx.x;
   float sum = 0;
   if (column < columns) {
-#pragma unroll 4
-    for (int64_t row = threadIdx.y; row < rows; row += kSumRows) {
-      const int64_t i = row * columns + column;
-      float value = gradient[i];
-      if (activated != nullptr) {
-        value = activated[i] == 0 ? 0 : value;
-        gradient[i] = value;
+    for (int64_t first = threadIdx.y; first < rows; first += kSumRows * kSumLoads) {
+      float values[kSumLoads], outputs[kSumLoads];
+#pragma unroll
+      for (int j = 0; j < kSumLoads; ++j) {
+        const int64_t row = first + j * kSumRows;
+        values[j] = row < rows ? gradient[row * columns + column] : 0;
+        outputs[j] = row < rows && activated != nullptr ? activated[row * columns + column] : 1;
       }
-      sum += value;
+#pragma unroll
+      for (int j = 0; j < kSumLoads; ++j) {
+        const int64_t row = first + j * kSumRows;
+        if (outputs[j] == 0) values[j] = 0;
+        if (row < rows && activated != nullptr) gradient[row * columns + column] = values[j];
+        sum += values[j];
+      }
     }
   }
   parts[threadIdx.y][threadIdx.x] = sum;

@@ -24,6 +24,12 @@ inline unsigned BlocksFor(int64_t count, int threads = kBlockThreads) {
 __device__ inline int64_t FirstIndex() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline int64_t IndexStride() { return int64_t{gridDim.x} * blockDim.x; }
 
+/// kWidth channels next to one another, which are read and written together.
+template <typename T, int kWidth>
+struct alignas(sizeof(T) * kWidth) Channels {
+  T values[kWidth];
+};
+
 /// In all lanes, with the same bits; the order of additions is fixed. All lanes call.
 template <typename T>
 __device__ T SumOfWarp(T sum) {

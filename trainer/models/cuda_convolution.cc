@@ -7,8 +7,8 @@
 namespace muster {
 namespace {
 
-// A convolution alone applies ReLU as it writes its values. With a pooling behind it, that does, and its
-// backward pass gives the gradient before ReLU.
+// A convolution alone applies ReLU as it writes its values. With a pooling behind it, that does, at once or
+// later, and its backward pass gives the gradient before ReLU.
 class CudaConvolution final : public CudaLayer {
  public:
   static absl::StatusOr<std::unique_ptr<CudaLayer>> Create(const ConvolutionSpec& spec,
@@ -22,8 +22,10 @@ class CudaConvolution final : public CudaLayer {
     if (pool == nullptr) return layer;
     const int64_t convolved = shape.output_height * shape.output_width * shape.outputs;
     const int64_t pooled = layer->PoolGeometry(1).output_count();
-    MUSTER_ASSIGN_OR_RETURN(layer->convolved_,
-                            cuda::DeviceArray<float>::Create(context.largest_batch * convolved));
+    if (!layer->PoolsAtOnce()) {
+      MUSTER_ASSIGN_OR_RETURN(layer->convolved_,
+                              cuda::DeviceArray<float>::Create(context.largest_batch * convolved));
+    }
     MUSTER_ASSIGN_OR_RETURN(layer->winners_,
                             cuda::DeviceArray<uint8_t>::Create(context.largest_batch * pooled));
     MUSTER_ASSIGN_OR_RETURN(layer->convolved_gradient_,
@@ -33,6 +35,12 @@ class CudaConvolution final : public CudaLayer {
 
   absl::Status Forward(const CudaPass& pass, const float* parameters, const float* input,
                        float* output) override {
+    if (has_pool_ && PoolsAtOnce()) {
+      MUSTER_CUDA_RETURN_IF_ERROR(cuda::ConvolutionPoolForward(
+          Geometry(pass.samples), context_.math, input, parameters + weights_, parameters + bias_, window_,
+          relu_, output, winners_.data(), pass.stream));
+      return absl::OkStatus();
+    }
     MUSTER_CUDA_RETURN_IF_ERROR(cuda::ConvolutionForward(
         Geometry(pass.samples), context_.math, input, parameters + weights_, parameters + bias_,
         relu_ && !has_pool_, has_pool_ ? convolved_.data() : output, pass.stream));
@@ -92,6 +100,8 @@ class CudaConvolution final : public CudaLayer {
     return geometry;
   }
 
+  bool PoolsAtOnce() const { return cuda::PoolsAtOnce(shape_, window_); }
+
   cuda::PoolGeometry PoolGeometry(int64_t samples) const {
     return {.samples = samples,
             .height = shape_.output_height,
@@ -109,8 +119,8 @@ class CudaConvolution final : public CudaLayer {
   const int64_t weights_;  // offsets in the flat buffers
   const int64_t bias_;
   cuda::DeviceArray<float> turned_;
-  cuda::DeviceArray<float> scratch_;             // of the gradient of the parameters
-  cuda::DeviceArray<float> convolved_;           // [largest_batch, ...], before ReLU; if there is a pooling
+  cuda::DeviceArray<float> scratch_;    // of the gradient of the parameters
+  cuda::DeviceArray<float> convolved_;  // [largest_batch, ...], before ReLU; if a pooling comes later
   cuda::DeviceArray<float> convolved_gradient_;  // [largest_training_batch, ...]
   cuda::DeviceArray<uint8_t> winners_;           // [largest_batch, ...]
 };

@@ -9,6 +9,9 @@
 namespace muster {
 namespace {
 
+// Parameters below which a part is not worth a kernel of its own.
+constexpr int64_t kLeastPart = int64_t{1} << 16;
+
 // Not std::visit: a kind of layer that has no code here is an answer, not a program that does not build.
 absl::StatusOr<std::unique_ptr<CudaLayer>> MakeLayer(const LayerPlan& plan, const MaxPoolSpec* pool,
                                                      const CudaLayerContext& context, uint64_t seed) {
@@ -112,7 +115,15 @@ absl::Status CudaNetwork::AddStages(const ModelPlan& plan, const CudaNetworkOpti
                             cuda::DeviceArray<float>::Create(options.largest_batch * output_size));
     MUSTER_ASSIGN_OR_RETURN(stage.output_gradient,
                             cuda::DeviceArray<float>::Create(options.largest_training_batch * output_size));
+    stage.begin = first.tensors.empty() ? -1 : first.tensors.front().offset;
     stages_.push_back(std::move(stage));
+  }
+  // Tensors lie in the order of their layers.
+  int64_t behind = plan.layout.size();
+  for (size_t i = stages_.size(); i-- > 0;) {
+    if (stages_[i].begin < 0) stages_[i].begin = behind;
+    MUSTER_CHECK(stages_[i].begin <= behind);
+    behind = stages_[i].begin;
   }
   return absl::OkStatus();
 }
@@ -173,7 +184,8 @@ absl::Status CudaNetwork::Loss(const CudaPass& pass, float* gradient, bool add, 
   return absl::OkStatus();
 }
 
-absl::Status CudaNetwork::ForwardBackward(const CudaPass& pass, cuda::LossSums* result) {
+absl::Status CudaNetwork::ForwardBackward(const CudaPass& pass, cuda::LossSums* result,
+                                          const PartDone& part_done) {
   MUSTER_RETURN_IF_ERROR(Forward(pass));
   MUSTER_RETURN_IF_ERROR(Loss(pass, LogitsGradient(), /*add=*/false, result));
   if (wide_bias_) {
@@ -182,14 +194,20 @@ absl::Status CudaNetwork::ForwardBackward(const CudaPass& pass, cuda::LossSums* 
                                                                 LogitsGradient(),
                                                                 gradient_.data() + *wide_bias_, side));
   }
+  int64_t done = gradient_.size();  // from there on
   for (size_t i = stages_.size(); i-- > 0;) {
     // The data needs no gradient, so the first layer is asked for none unless there are embeddings below it.
     float* const input_gradient = i == 0 ? input_gradient_.data() : stages_[i - 1].output_gradient.data();
     MUSTER_RETURN_IF_ERROR(
         stages_[i].layer->Backward(pass, parameters_.data(), InputOf(i), stages_[i].output.data(),
                                    stages_[i].output_gradient.data(), gradient_.data(), input_gradient));
+    if (part_done == nullptr || i == 0 || done - stages_[i].begin < kLeastPart) continue;
+    MUSTER_ASSIGN_OR_RETURN(const cudaStream_t side, side_->Fork(pass.stream));
+    MUSTER_RETURN_IF_ERROR(part_done({stages_[i].begin, done}, side));
+    done = stages_[i].begin;
   }
-  return side_->Join(pass.stream);
+  MUSTER_RETURN_IF_ERROR(side_->Join(pass.stream));
+  return part_done == nullptr ? absl::OkStatus() : part_done({0, done}, pass.stream);
 }
 
 absl::Status CudaNetwork::Evaluate(const CudaPass& pass, bool add, cuda::LossSums* result) {

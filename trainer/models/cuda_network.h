@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -37,9 +38,15 @@ class CudaNetwork {
   /// Of the pass before: [samples, outputs].
   const float* logits() const { return stages_.empty() ? logits_.data() : stages_.back().output.data(); }
 
+  /// Is told of a part of the flat buffers when what is on `stream` so far makes its gradient and is the last
+  /// to read its parameters. What it enqueues there runs beside the rest of the backward pass.
+  using PartDone = std::function<absl::Status(LayoutRange part, cudaStream_t stream)>;
+
   /// From parameters, rows, features, indices and labels: the gradient, summed over the samples, and *result.
-  /// The gradient of the rows is where columns() says.
-  absl::Status ForwardBackward(const CudaPass& pass, cuda::LossSums* result);
+  /// The gradient of the rows is where columns() says. part_done, which may be null, is told of all parts,
+  /// from the last to the first.
+  absl::Status ForwardBackward(const CudaPass& pass, cuda::LossSums* result,
+                               const PartDone& part_done = nullptr);
 
   /// *result, or what it is more by if `add`.
   absl::Status Evaluate(const CudaPass& pass, bool add, cuda::LossSums* result);
@@ -50,6 +57,7 @@ class CudaNetwork {
     std::unique_ptr<CudaLayer> layer;
     cuda::DeviceArray<float> output;           // [largest_batch, output size]
     cuda::DeviceArray<float> output_gradient;  // [largest_training_batch, output size]
+    int64_t begin = 0;                         // of its tensors, or of those behind it, in the flat buffers
   };
 
   CudaNetwork() = default;

@@ -1,5 +1,6 @@
 #include "trainer/models/cuda_optimizer.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace muster {
@@ -25,6 +26,10 @@ SlotKinds SlotsOf(const OptimizerConfig& config) {
       return {true, true, config.initial_accumulator};
   }
   MUSTER_CHECK(false, "an optimizer without a case");
+}
+
+float* Behind(const cuda::DeviceArray<float>& slots, int64_t count) {
+  return slots.size() == 0 ? nullptr : slots.data() + count;
 }
 
 }  // namespace
@@ -85,19 +90,22 @@ void CudaOptimizer::NextFactors(std::span<StepFactors> factors) {
   for (size_t i = 0; i < factors.size(); ++i) factors[i] = sequences_[i].Next();
 }
 
-absl::Status CudaOptimizer::Update(const StepFactors* factors, float* parameters, const float* gradient,
-                                   int32_t* first_bad, cudaStream_t stream) {
+absl::Status CudaOptimizer::Update(LayoutRange part, const StepFactors* factors, float* parameters,
+                                   const float* gradient, int32_t* first_bad, cudaStream_t stream) {
   for (const Stretch& stretch : stretches_) {
+    const LayoutRange range{std::max(stretch.range.begin, part.begin), std::min(stretch.range.end, part.end)};
+    if (range.begin >= range.end) continue;
     const OptimizerConfig& config = configs_[stretch.group];
-    float* const values = parameters + stretch.range.begin;
-    const UpdateArrays arrays{stretch.range.size(), values, gradient + stretch.range.begin, values};
+    float* const values = parameters + range.begin;
+    const UpdateArrays arrays{range.size(), values, gradient + range.begin, values};
     const GradientFactors by{gradient_scale_, config.weight_decay};
-    float* const first = stretch.slots.first.data();
-    float* const second = stretch.slots.second.data();
+    const int64_t before = range.begin - stretch.range.begin;
+    float* const first = Behind(stretch.slots.first, before);
+    float* const second = Behind(stretch.slots.second, before);
     const StepFactors* const of_group = factors + stretch.group;
     const cuda::FiniteCheck check{.tensor_ends = tensor_ends_.data(),
                                   .tensor_count = static_cast<int32_t>(tensor_ends_.size()),
-                                  .offset = stretch.range.begin,
+                                  .offset = range.begin,
                                   .first_bad = first_bad};
     switch (config.kind) {
       case OptimizerKind::kSgd:

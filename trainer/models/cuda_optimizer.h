@@ -36,9 +36,10 @@ class CudaOptimizer {
   /// Writes those of the next step to `factors` ([factor_count()]).
   void NextFactors(std::span<StepFactors> factors);
 
-  /// Enqueues one step's update of parameters [layout.size()] in place. On the device: gradient sums
-  /// [layout.size()], padding zero; factors [factor_count()]; first_bad as FiniteCheck has it.
-  absl::Status Update(const StepFactors* factors, float* parameters, const float* gradient,
+  /// Enqueues one step's update, in place, of the part of parameters [layout.size()] that begins and ends
+  /// with tensors or the layout. On the device: gradient sums [layout.size()], padding zero; factors
+  /// [factor_count()]; first_bad as FiniteCheck has it.
+  absl::Status Update(LayoutRange part, const StepFactors* factors, float* parameters, const float* gradient,
                       int32_t* first_bad, cudaStream_t stream);
 
  private:

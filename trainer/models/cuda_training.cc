@@ -378,12 +378,14 @@ absl::Status CudaTraining::EnqueueSteps(int64_t steps) {
     const CudaPass pass{
         .samples = batch_size_, .training = true, .position = inputs_.positions.data() + i, .stream = stream};
     MUSTER_RETURN_IF_ERROR(train_.Fill(pass, order_.sources(), order_.source_count(), *network_));
-    MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(pass, outputs_.sums.data() + i));
     const StepFactors* const factors = inputs_.factors.data() + i * optimizer_->factor_count();
     int32_t* const first_bad = outputs_.first_bad.data() + i;
+    MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(
+        pass, outputs_.sums.data() + i, [&](LayoutRange part, cudaStream_t part_stream) {
+          return optimizer_->Update(part, factors, network_->parameters(), network_->gradient(), first_bad,
+                                    part_stream);
+        }));
     MUSTER_RETURN_IF_ERROR(tables_->Update(network_->columns(), batch_size_, factors, first_bad, stream));
-    MUSTER_RETURN_IF_ERROR(
-        optimizer_->Update(factors, network_->parameters(), network_->gradient(), first_bad, stream));
   }
   return absl::OkStatus();
 }
