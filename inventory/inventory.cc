@@ -1,6 +1,8 @@
 #include "inventory/inventory.h"
 
 #include <absl/strings/ascii.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
 
 #include <algorithm>
 #include <map>
@@ -12,6 +14,7 @@ namespace muster {
 namespace {
 
 constexpr int kMaxGpuIndex = 255;
+constexpr int kMostJumps = 8;  // on the way to a host
 
 // Gives a status without a position that of `node`.
 template <typename T>
@@ -56,13 +59,23 @@ absl::StatusOr<std::optional<std::vector<int>>> ParseGpus(const YamlNode& node) 
   return gpus;
 }
 
-absl::StatusOr<std::optional<Endpoint>> ParseJump(const YamlNode& node) {
+absl::StatusOr<Endpoint> ParseJumpHost(const YamlNode& node) {
   MUSTER_RETURN_IF_ERROR(node.CheckText());
-  const std::string& text = node.text;
-  if (text == "none") return std::nullopt;
-  if (text.find(',') != std::string::npos) return node.Error("one jump host only, without commas");
-  MUSTER_ASSIGN_OR_RETURN(Endpoint jump, At(node, ParseEndpoint(text)));
-  if (jump.port == 0) jump.port = kDefaultSshPort;
+  return At(node, ParseEndpoint(node.text));
+}
+
+// none, one, several with commas as in ssh -J, or a list.
+absl::StatusOr<std::vector<Endpoint>> ParseJump(const YamlNode& node) {
+  std::vector<Endpoint> jump;
+  if (node.kind != YamlNode::Kind::kText) {
+    MUSTER_ASSIGN_OR_RETURN(jump, YamlList("jump hosts", ParseJumpHost)(node));
+  } else if (node.text != "none") {
+    MUSTER_RETURN_IF_ERROR(node.CheckText());
+    for (const absl::string_view text : absl::StrSplit(node.text, ',')) {
+      MUSTER_ASSIGN_OR_RETURN(Endpoint one, At(node, ParseEndpoint(std::string(text))));
+      jump.push_back(std::move(one));
+    }
+  }
   return jump;
 }
 
@@ -158,8 +171,42 @@ absl::StatusOr<Host> ParseHost(const YamlNode& node, const Host& defaults, const
 std::string Whereabouts(const Host& host) {
   if (host.local) return "this machine, without SSH";
   std::string place = absl::StrFormat("%s port %d", absl::AsciiStrToLower(host.ssh_address), host.ssh_port);
-  if (host.jump) place += absl::StrFormat(" through %s port %d", host.jump->address, host.jump->port);
+  for (const Endpoint& jump : host.jump) {
+    place +=
+        absl::StrFormat(" through %s port %d", jump.address, jump.port != 0 ? jump.port : kDefaultSshPort);
+  }
   return place;
+}
+
+// Adds the way to `host` from `by_name`'s hosts on. `behind`: the hosts it is a part of the way to, and
+// itself.
+absl::Status AddJumps(const std::vector<Host>& hosts, const std::map<std::string, size_t>& by_name,
+                      const Host& host, std::vector<std::string> behind, std::vector<JumpHost>* jumps) {
+  behind.push_back(host.name);
+  for (const Endpoint& jump : host.jump) {
+    if (jump.address == host.name) continue;
+    const auto found = by_name.find(jump.address);
+    if (found == by_name.end()) {
+      const int port = jump.port != 0 ? jump.port : kDefaultSshPort;
+      const std::string name =
+          port == kDefaultSshPort ? jump.address : absl::StrFormat("[%s]:%d", jump.address, port);
+      jumps->push_back(
+          {name, jump.address, port, jump.user.empty() ? host.user : jump.user, host.identities});
+    } else {
+      const Host& on_the_way = hosts[found->second];
+      if (std::find(behind.begin(), behind.end(), on_the_way.name) != behind.end()) {
+        return InvalidArgument("jump hosts lead in a circle: %s -> %s", absl::StrJoin(behind, " -> "),
+                               on_the_way.name);
+      }
+      if (on_the_way.local) continue;
+      MUSTER_RETURN_IF_ERROR(AddJumps(hosts, by_name, on_the_way, behind, jumps));
+      jumps->push_back({on_the_way.name, on_the_way.ssh_address,
+                        jump.port != 0 ? jump.port : on_the_way.ssh_port,
+                        jump.user.empty() ? on_the_way.user : jump.user, on_the_way.identities});
+    }
+    if (jumps->size() > kMostJumps) return InvalidArgument("more than %d jump hosts", kMostJumps);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& defaults,
@@ -195,6 +242,12 @@ absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& d
     }
   }
   if (hosts.empty()) return node.Error("no hosts");
+  for (Host& host : hosts) {
+    const absl::Status status = AddJumps(hosts, by_name, host, {}, &host.jumps);
+    if (status.ok()) continue;
+    return InvalidArgument("%s: host %s: %s", host.position.ToString(), host.name,
+                           std::string(status.message()));
+  }
   return hosts;
 }
 

@@ -3,7 +3,7 @@
 //     defaults: {user: train, identity: ~/.ssh/id_ed25519}
 //     hosts:
 //       ps-[01:02]: {labels: [cpu]}
-//       gpu-01: {ssh: 10.0.0.21:22, data: 192.168.1.21, labels: [gpu], jump: bastion.example.org}
+//       gpu-01: {ssh: 10.0.0.21:22, data: 192.168.1.21, labels: [gpu], jump: [me@bastion.example.org, gate]}
 //       here: {local: true}
 //     search: [10.0.0.0/24]
 //     discover: {command: ./hosts.sh, every: 10s}
@@ -27,15 +27,27 @@ namespace muster {
 
 inline constexpr int kDefaultSshPort = 22;
 
+/// A host on the way to others. One of the inventory, with what that says, or any other.
+struct JumpHost {
+  std::string
+      name;  // host keys are known under it; of another one its address, as [address]:port if not port 22
+  std::string address;
+  int port = kDefaultSshPort;
+  std::string user;                     // as Host's; of another one, if not given, that of the host behind
+  std::vector<std::string> identities;  // likewise
+  friend bool operator==(const JumpHost&, const JumpHost&) = default;
+};
+
 struct Host {
   std::string name;    // unique in the inventory; host keys are known under it
-  bool local = false;  // this machine, without SSH; then the next five mean nothing
+  bool local = false;  // this machine, without SSH; then the next six mean nothing
 
   std::string ssh_address;  // name or IP address, IPv6 without brackets
   int ssh_port = kDefaultSshPort;
   std::string user;                     // empty: whoever runs muster
   std::vector<std::string> identities;  // private key files here; empty: the SSH agent and the usual files
-  std::optional<Endpoint> jump;         // to go through; its port is set, its user empty where not given
+  std::vector<Endpoint> jump;           // to go through, as written, the nearest first
+  std::vector<JumpHost> jumps;          // to go through, all of them, the nearest first
 
   std::string data_address;  // IP address other hosts reach its tasks at; empty: not given
   std::vector<std::string> labels;
@@ -58,7 +70,8 @@ struct Inventory {
 
 /// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,
 /// with "path:line:column: ", for the first thing that is wrong: unknown or duplicate keys, wrong types,
-/// values out of range, two hosts with one name, two names for one machine (the same jump, address and port).
+/// values out of range, two hosts with one name, two names for one machine (the same jump, address and port),
+/// jump hosts that lead in a circle. A host whose `jump` is itself, by `defaults`, is reached directly.
 absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home);
 
 /// The same for text that is already read; `path` is for messages and the paths relative to it.

@@ -48,7 +48,7 @@ discover: {command: ./hosts.sh, every: 10s}
   EXPECT_THAT(ps_1.identities, ElementsAre("/home/me/.ssh/id_ed25519"));
   EXPECT_THAT(ps_1.labels, ElementsAre("cpu"));
   EXPECT_EQ(ps_1.data_address, "");
-  EXPECT_EQ(ps_1.jump, std::nullopt);
+  EXPECT_TRUE(ps_1.jumps.empty());
   EXPECT_EQ(ps_1.gpus, std::nullopt);
   EXPECT_EQ(ps_1.dir, "~/.muster");
   EXPECT_FALSE(ps_1.local);
@@ -57,7 +57,8 @@ discover: {command: ./hosts.sh, every: 10s}
 
   EXPECT_EQ(gpu_1.ssh_address, "10.0.0.21");
   EXPECT_EQ(gpu_1.data_address, "192.168.1.21");
-  EXPECT_EQ(gpu_1.jump, (Endpoint{.address = "bastion.example.org", .port = 22}));
+  EXPECT_THAT(gpu_1.jumps, ElementsAre(JumpHost{"bastion.example.org", "bastion.example.org", 22, "train",
+                                                gpu_1.identities}));
   EXPECT_EQ(gpu_2.gpus, (std::vector<int>{0, 2}));
 
   EXPECT_THAT(inventory->search, ElementsAre(AddressBlock{"10.0.0.0", 24}));
@@ -82,7 +83,7 @@ defaults: {user: train, port: 2022, labels: cpu, jump: "gate:24", gpus: [1], dir
   EXPECT_EQ(hosts[0].user, "train");
   EXPECT_EQ(hosts[0].ssh_port, 2022);
   EXPECT_THAT(hosts[0].labels, ElementsAre("cpu"));
-  EXPECT_EQ(hosts[0].jump, (Endpoint{.address = "gate", .port = 24}));
+  EXPECT_THAT(hosts[0].jumps, ElementsAre(JumpHost{"[gate]:24", "gate", 24, "train", {}}));
   EXPECT_THAT(*hosts[0].gpus, ElementsAre(1));
   EXPECT_EQ(hosts[0].dir, "~/m");
 
@@ -90,14 +91,14 @@ defaults: {user: train, port: 2022, labels: cpu, jump: "gate:24", gpus: [1], dir
   EXPECT_EQ(hosts[1].ssh_port, 2200);
   EXPECT_THAT(hosts[1].identities, ElementsAre("dir/k1", "/k2"));
   EXPECT_TRUE(hosts[1].labels.empty());
-  EXPECT_EQ(hosts[1].jump, std::nullopt);
+  EXPECT_TRUE(hosts[1].jumps.empty());
   EXPECT_EQ(hosts[1].gpus, std::nullopt);
   EXPECT_EQ(hosts[1].dir, "/b");
 
   EXPECT_EQ(hosts[2].ssh_address, "c.example.org");
   EXPECT_EQ(hosts[2].ssh_port, 23);
   EXPECT_EQ(hosts[3].ssh_port, 2022);
-  EXPECT_EQ(hosts[3].jump, (Endpoint{.user = "me", .address = "fe80::1%eth0", .port = 2222}));
+  EXPECT_THAT(hosts[3].jumps, ElementsAre(JumpHost{"[fe80::1%eth0]:2222", "fe80::1%eth0", 2222, "me", {}}));
   EXPECT_EQ(hosts[4].ssh_address, "2001:db8::1");
   EXPECT_EQ(hosts[4].ssh_port, 2223);
   EXPECT_EQ(hosts[5].ssh_address, "2001:db8::1");
@@ -160,7 +161,9 @@ TEST(Inventory, RefusesBadInputWithItsPlace) {
        "2:13: expected the IP address that other hosts reach this one at, found \"gpu-01\""},
       {"hosts:\n  a: {data: 10.0.0.300}\n",
        "2:13: expected the IP address that other hosts reach this one at, found \"10.0.0.300\""},
-      {"hosts:\n  a: {jump: 'b,c'}\n", "2:13: one jump host only, without commas"},
+      {"hosts:\n  a: {jump: 'b,,c'}\n", "2:13: \"\" is not a host name or IP address"},
+      {"hosts:\n  a: {jump: b}\n  b: {jump: c}\n  c: {jump: 'x,a'}\n",
+       "2:3: host a: jump hosts lead in a circle: a -> b -> c -> a"},
       {"hosts:\n  a: {jump: '@b'}\n", "2:13: no user before '@' in \"@b\""},
       {"hosts: {a: }\nsearch: [10.0.0.0/8]\n",
        "2:10: \"10.0.0.0/8\" has more than 65536 addresses to search; use a prefix of at least /16"},
@@ -202,6 +205,29 @@ TEST(Inventory, TheSameAddressOnOtherPortsOrBehindAnotherJumpHostIsAnotherMachin
   EXPECT_EQ(ErrorOf("hosts:\n  a: {ssh: 'x:1'}\n  b: {ssh: 'x:2'}\n  c: {ssh: 'x:1', jump: g}\n  d: {ssh: "
                     "'x:1', jump: h}\n"),
             "OK");
+}
+
+TEST(Inventory, JumpHostsMayBeOfTheInventoryAndHaveTheirOwn) {
+  const auto inventory = Parse(R"(
+defaults: {user: train, jump: gate}
+hosts:
+  gate: {ssh: "gate.example.org:2200", user: me, identity: /key}
+  inner: {ssh: 10.0.0.1}
+  node: {ssh: 10.1.0.1, jump: inner}
+  far: {ssh: 10.2.0.1, jump: [other@inner:23, x.example.org]}
+  same: {ssh: 10.3.0.1, jump: "me@gate,y:24"}
+  here: {local: true}
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const auto& hosts = inventory->hosts;
+  const JumpHost gate{"gate", "gate.example.org", 2200, "me", {"/key"}},
+      inner{"inner", "10.0.0.1", 22, "train", {}};
+  EXPECT_TRUE(hosts[0].jumps.empty());  // not through itself
+  EXPECT_THAT(hosts[1].jumps, ElementsAre(gate));
+  EXPECT_THAT(hosts[2].jumps, ElementsAre(gate, inner));
+  EXPECT_THAT(hosts[3].jumps, ElementsAre(gate, JumpHost{"inner", "10.0.0.1", 23, "other", {}},
+                                          JumpHost{"x.example.org", "x.example.org", 22, "train", {}}));
+  EXPECT_THAT(hosts[4].jumps, ElementsAre(gate, JumpHost{"[y]:24", "y", 24, "train", {}}));
 }
 
 TEST(HostRange, ExpandsAsAnsibleDoes) {

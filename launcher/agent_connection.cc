@@ -66,11 +66,18 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& hos
                                   ? known->second
                                   : LocalOptions{.name = host.name(), .home = home != nullptr ? home : "/"});
   }
-  const SshTarget target{.name = host.name(),
-                         .address = host.ssh_address(),
-                         .port = static_cast<uint16_t>(host.ssh_port()),
-                         .user = host.user(),
-                         .identities = {host.identities().begin(), host.identities().end()}};
+  SshTarget target{.name = host.name(),
+                   .address = host.ssh_address(),
+                   .port = static_cast<uint16_t>(host.ssh_port()),
+                   .user = host.user(),
+                   .identities = {host.identities().begin(), host.identities().end()}};
+  for (const record::JumpHost& jump : host.jumps()) {
+    target.jumps.push_back({.name = jump.name(),
+                            .address = jump.address(),
+                            .port = static_cast<uint16_t>(jump.port()),
+                            .user = jump.user(),
+                            .identities = {jump.identities().begin(), jump.identities().end()}});
+  }
   return SshTransport::Connect(target, options.ssh, deadline);
 }
 
@@ -124,7 +131,7 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
 absl::Status AgentConnection::OpenTransport(TimePoint deadline) {
   MUSTER_ASSIGN_OR_RETURN(transport_, muster::OpenTransport(host_, options_, deadline));
   if (const auto* ssh = dynamic_cast<const SshTransport*>(transport_.get())) {
-    accepted_key_ = ssh->accepted_key();
+    accepted_keys_ = ssh->accepted_keys();
     host_key_ = ssh->host_key();
     peer_address_ = ssh->peer_address();
   }

@@ -59,8 +59,8 @@ class AgentConnection {
   /// How far the host's clock was ahead of this machine's, in microseconds, right by half the time that an
   /// answer takes.
   int64_t clock_offset_micros() const { return clock_offset_micros_; }
-  /// Of a host key that was accepted by this connection, or "".
-  const std::string& accepted_key() const { return accepted_key_; }
+  /// Those that this connection has made known.
+  const std::vector<AcceptedKey>& accepted_keys() const { return accepted_keys_; }
 
   /// Of the host, as a fingerprint, and where it was reached, a literal; "" where that is not by SSH.
   const std::string& host_key() const { return host_key_; }
@@ -128,7 +128,7 @@ class AgentConnection {
   std::deque<Answer> kept_;
   agent::FactsResponse facts_;
   int64_t clock_offset_micros_ = 0;
-  std::string accepted_key_;
+  std::vector<AcceptedKey> accepted_keys_;
   std::string host_key_;
   std::string peer_address_;
   uint64_t last_id_ = 0;

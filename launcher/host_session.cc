@@ -191,7 +191,9 @@ void HostSession::Do(const reconcile::Connect& connect) {
     Emit(reconcile::HostFailed{.host = name_, .connection = connection_, .status = std::move(status)});
     return;
   }
-  if (place.data_is_ssh()) place.set_data_address(agent_->peer_address());
+  if (place.data_is_ssh() && !agent_->peer_address().empty()) {
+    place.set_data_address(agent_->peer_address());
+  }
   place.set_machine_id(machine_id_);
   options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place,
                           agent_->clock_offset_micros()});

@@ -143,6 +143,7 @@ void HostWatch::Search(const std::set<std::string>& missing) {
   for (const std::string& name : missing) {
     const auto host = hosts_.find(name);
     if (host == hosts_.end() || host->second.local()) continue;
+    if (!host->second.jumps().empty()) continue;  // its addresses are not this machine's to search
     WantedHost one{name, static_cast<uint16_t>(host->second.ssh_port()), known->KeysOf(name)};
     if (!one.keys.empty()) wanted.push_back(std::move(one));  // else nobody could tell that it is the one
   }

@@ -49,6 +49,14 @@ record::Host HostRecord(const Host& host) {
   out.set_user(host.user);
   for (const std::string& identity : host.identities) out.add_identities(identity);
   out.set_dir(host.dir);
+  for (const JumpHost& jump : host.jumps) {
+    record::JumpHost* const to = out.add_jumps();
+    to->set_name(jump.name);
+    to->set_address(jump.address);
+    to->set_port(static_cast<uint32_t>(jump.port));
+    to->set_user(jump.user);
+    for (const std::string& identity : jump.identities) to->add_identities(identity);
+  }
   return out;
 }
 
@@ -258,10 +266,6 @@ void Planner::AddContent(Content content) {
 
 absl::StatusOr<record::Host> Planner::ResolvedHost(int index, TimePoint deadline) const {
   const Host& host = inventory_.hosts[index];
-  if (host.jump) {
-    return InvalidArgument("%s: host %s: this version cannot go through a jump host",
-                           host.position.ToString(), host.name);
-  }
   record::Host out = HostRecord(host);
   MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host, deadline));
   out.set_data_is_ssh(!host.local && host.data_address.empty());

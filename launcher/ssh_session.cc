@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "launcher/known_hosts.h"
 #include "launcher/ssh_auth.h"
+#include "launcher/ssh_gateway.h"
 
 namespace muster {
 namespace {
@@ -30,6 +32,8 @@ constexpr char kKeyExchanges[] =
 // A login keeps a processor busy at both ends. More at once would only make each of them slower, until some
 // miss their deadlines.
 constexpr int kLoginsAtATime = 32;
+constexpr std::chrono::milliseconds kFirstPause{50};
+constexpr std::chrono::milliseconds kLongestPause{2000};
 constexpr const char* kHostKeyTypes[] = {"ssh-ed25519",         "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384",
                                          "ecdsa-sha2-nistp521", "rsa-sha2-512",        "rsa-sha2-256"};
 
@@ -169,7 +173,7 @@ absl::StatusOr<HostKey> KeyOfServer(ssh_session session) {
 }
 
 absl::Status CheckHostKey(const SshTarget& target, const SshOptions& options, const KnownHosts& known,
-                          const HostKey& key, const Limits& limits, std::string& accepted) {
+                          const HostKey& key, const Limits& limits, std::vector<AcceptedKey>& accepted) {
   const std::string file = options.known_hosts.string();
   switch (known.Check(target.name, key)) {
     case HostKeyVerdict::kKnown:
@@ -192,7 +196,7 @@ absl::Status CheckHostKey(const SshTarget& target, const SshOptions& options, co
                     key.type, key.Fingerprint(), options.accept_command));
   }
   MUSTER_RETURN_IF_ERROR(AcceptHostKey(options.known_hosts, target.name, key, limits.deadline));
-  accepted = key.Fingerprint();
+  accepted.push_back({target.name, key.Fingerprint()});
   return absl::OkStatus();
 }
 
@@ -218,6 +222,28 @@ absl::Status Begin(UniqueFd fd, const std::string& user, const std::vector<HostK
   return absl::OkStatus();
 }
 
+absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& options, const Limits& limits,
+                               SshLogin& login) {
+  if (target.jumps.empty()) return ConnectTcp(target.address, target.port, options.silence_limit, limits);
+  SshGateways own;
+  SshGateways& gateways = options.gateways != nullptr ? *options.gateways : own;
+  login.gateway = gateways.Get(target.jumps, options, limits.deadline);
+  absl::StatusOr<UniqueFd> fd = login.gateway->Open(target.address, target.port, limits);
+  login.accepted = login.gateway->TakeAcceptedKeys();
+  return fd;
+}
+
+// One attempt.
+absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, const Limits& limits,
+                        SshLogin& login) {
+  MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(options.known_hosts));
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, Reach(target, options, limits, login));
+  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits));
+  MUSTER_RETURN_IF_ERROR(Begin(std::move(fd), target.user, known.KeysOf(target.name), limits, login));
+  MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, login.key, limits, login.accepted));
+  return Authenticate(login.session.get(), target, options, limits);
+}
+
 }  // namespace
 
 void SshSessionDeleter::operator()(ssh_session session) const {
@@ -234,14 +260,22 @@ absl::Status WaitForSession(ssh_session session, const Limits& limits) {
 
 absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Limits& limits,
                    SshLogin& login) {
-  login = SshLogin();
-  MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(options.known_hosts));
-  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd,
-                          ConnectTcp(target.address, target.port, options.silence_limit, limits));
-  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits));
-  MUSTER_RETURN_IF_ERROR(Begin(std::move(fd), target.user, known.KeysOf(target.name), limits, login));
-  MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, login.key, limits, login.accepted_key));
-  return Authenticate(login.session.get(), target, options, limits);
+  RandomStream random(RandomSeed());
+  Duration pause = kFirstPause;
+  for (int attempt = 1;; ++attempt) {
+    login = SshLogin();
+    const absl::Status status = TryToLogIn(target, options, limits, login);
+    if (status.ok()) return status;
+    // Full jitter (Brooker, "Exponential backoff and jitter", AWS 2015): those that were turned away together
+    // do not come back together.
+    const Duration sleep = std::chrono::duration_cast<Duration>(pause * random.NextDouble());
+    const bool is_last =
+        !login.dropped || attempt >= options.max_attempts || Now() + sleep >= limits.deadline;
+    login = SshLogin();
+    if (is_last) return status;
+    MUSTER_RETURN_IF_ERROR(SleepFor(sleep, limits));
+    pause = std::min<Duration>(2 * pause, kLongestPause);
+  }
 }
 
 absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like,

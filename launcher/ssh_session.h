@@ -24,15 +24,18 @@ struct SshSessionDeleter {
 };
 using SshSession = std::unique_ptr<ssh_session_struct, SshSessionDeleter>;
 
+class SshGateway;
+
 struct SshLogin {
-  SshSession session;        // neither it nor its socket blocks
-  HostKey key;               // of the host
-  std::string accepted_key;  // its fingerprint, if it was unknown and is trusted from now on, or ""
+  std::shared_ptr<SshGateway> gateway;  // that carries the connection; null: none does
+  SshSession session;                   // neither it nor its socket blocks
+  HostKey key;                          // of the host
+  std::vector<AcceptedKey> accepted;    // of the host and of jump hosts
   bool dropped = false;  // on failure: the host hung up before the login began, so another try may do better
 };
 
-/// One attempt, into `login`. Errors name the step and what to do, not the host. The session of an earlier
-/// attempt is replaced.
+/// Into `login`, which holds nothing after a failure. A host that hangs up early is tried again, as
+/// SshTransport::Connect says. Errors name the step and what to do, not the host.
 absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Limits& limits, SshLogin& login);
 
 /// The key of whoever answers on this connection, of a type that one of `like` has if it can be. It is not

@@ -2,15 +2,18 @@
 
 #include <libssh/callbacks.h>
 #include <libssh/libssh.h>
+#include <libssh/server.h>  // ssh_send_keepalive, which clients have too
 #include <poll.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
-#include "base/random.h"
+#include "inventory/address.h"
 #include "launcher/shell_quote.h"
+#include "launcher/ssh_gateway.h"
 #include "launcher/ssh_session.h"
 
 namespace muster {
@@ -19,8 +22,6 @@ namespace {
 constexpr size_t kWriteBytes =
     256 << 10;  // taken at a time: enough to keep the connection busy, little enough for progress
 constexpr int kMaxStderrReads = 64;  // in one go, for a command that writes to stderr without end
-constexpr std::chrono::milliseconds kFirstPause{50};
-constexpr std::chrono::milliseconds kLongestPause{2000};
 
 // RFC 4254 section 6.10 sends a signal's name without SIG.
 int SignalNumber(const std::string& name) {
@@ -32,6 +33,11 @@ int SignalNumber(const std::string& name) {
     if (name == known) return number;
   }
   return 0;
+}
+
+std::string Label(const SshTarget& target) {
+  const bool ipv6 = target.address.find(':') != std::string::npos;
+  return absl::StrFormat(ipv6 ? "%s ([%s]:%d)" : "%s (%s:%d)", target.name, target.address, target.port);
 }
 
 class SshChannel : public CommandChannel {
@@ -164,15 +170,20 @@ bool SshChannel::Ready(const PollItem& item) {
 
 class SshTransportImpl : public SshTransport {
  public:
-  SshTransportImpl(std::string name, std::string label, SshLogin login)
-      : name_(std::move(name)),
-        label_(std::move(label)),
-        accepted_key_(std::move(login.accepted_key)),
+  SshTransportImpl(const SshTarget& target, SshLogin login, Duration silence_limit)
+      : name_(target.name),
+        label_(Label(target)),
+        accepted_keys_(std::move(login.accepted)),
         host_key_(login.key.Fingerprint()),
-        peer_address_(PeerAddress(ssh_get_fd(login.session.get()))),
+        peer_address_(login.gateway == nullptr      ? PeerAddress(ssh_get_fd(login.session.get()))
+                      : IsIpAddress(target.address) ? target.address
+                                                    : ""),
+        silence_limit_(silence_limit),
+        gateway_(std::move(login.gateway)),
         session_(std::move(login.session)),
         event_(ssh_event_new()) {
     MUSTER_CHECK(event_ != nullptr && ssh_event_add_session(event_, session_.get()) == SSH_OK);
+    ssh_set_counters(session_.get(), &received_, nullptr);
   }
 
   ~SshTransportImpl() override {
@@ -183,7 +194,7 @@ class SshTransportImpl : public SshTransport {
 
   const std::string& host() const override { return name_; }
   const std::string& label() const override { return label_; }
-  const std::string& accepted_key() const override { return accepted_key_; }
+  const std::vector<AcceptedKey>& accepted_keys() const override { return accepted_keys_; }
   const std::string& host_key() const override { return host_key_; }
   const std::string& peer_address() const override { return peer_address_; }
   absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command,
@@ -193,12 +204,20 @@ class SshTransportImpl : public SshTransport {
  private:
   // Takes in what has arrived and sends what is waiting, without blocking.
   absl::Status Pump();
+  // Through a gateway: asks a host that is silent, or says that it is lost.
+  absl::Status CheckSilence();
 
   const std::string name_;
   const std::string label_;
-  const std::string accepted_key_;
+  const std::vector<AcceptedKey> accepted_keys_;
   const std::string host_key_;
   const std::string peer_address_;
+  const Duration silence_limit_;
+  ssh_counter_struct received_{};  // by the session
+  uint64_t heard_bytes_ = 0;       // of received_, when it was looked at last
+  TimePoint heard_ = Now();        // when it was seen to have changed
+  std::optional<TimePoint> asked_;
+  const std::shared_ptr<SshGateway> gateway_;  // null: none
   const SshSession session_;
   const ssh_event event_;
   int open_channels_ = 0;
@@ -218,9 +237,28 @@ absl::Status SshTransportImpl::Pump() {
   return absl::OkStatus();
 }
 
+absl::Status SshTransportImpl::CheckSilence() {
+  if (gateway_ == nullptr) return absl::OkStatus();
+  const TimePoint now = Now();
+  if (std::exchange(heard_bytes_, received_.in_bytes) != received_.in_bytes) {
+    heard_ = now;
+    asked_.reset();
+  }
+  if (asked_ && now - *asked_ >= silence_limit_ / 2) {
+    return Unavailable("%s: the connection is lost: it has not answered for %.0f s", label_,
+                       ToSeconds(silence_limit_ / 2));
+  }
+  if (asked_ || now - heard_ < silence_limit_ / 2) return absl::OkStatus();
+  asked_ = now;
+  // After an answer, the first call takes that in and sends nothing.
+  for (int i = 0; i < 2; ++i) (void)ssh_send_keepalive(session_.get());
+  return absl::OkStatus();
+}
+
 absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) {
   for (;;) {
     MUSTER_RETURN_IF_ERROR(Pump());
+    MUSTER_RETURN_IF_ERROR(CheckSilence());
     for (const PollItem& item : items) {
       auto& channel = static_cast<SshChannel&>(*item.channel);
       MUSTER_RETURN_IF_ERROR(channel.CollectStderr());
@@ -231,8 +269,11 @@ absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd
                       .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN),
                       .revents = 0},
                      {.fd = wake_fd, .events = POLLIN, .revents = 0}};
-    const int ready = ::poll(fds, 2, MillisecondsUntil(deadline));
+    const TimePoint next_check =
+        gateway_ == nullptr ? deadline : asked_.value_or(heard_) + silence_limit_ / 2;
+    const int ready = ::poll(fds, 2, MillisecondsUntil(std::min(deadline, next_check)));
     if (ready < 0 && errno != EINTR) return ErrnoError(errno, "poll");
+    if (ready == 0 && next_check < deadline) continue;
     if (ready == 0) return DeadlineExceeded("%s: no answer before the deadline", label_);
     if (ready > 0 && fds[1].revents != 0) return absl::OkStatus();
   }
@@ -241,11 +282,6 @@ absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-std::string Label(const SshTarget& target) {
-  const bool ipv6 = target.address.find(':') != std::string::npos;
-  return absl::StrFormat(ipv6 ? "%s ([%s]:%d)" : "%s (%s:%d)", target.name, target.address, target.port);
 }
 
 // The host could not be reached, whatever the reason: for the user that is one kind of failure.
@@ -269,24 +305,11 @@ SshOptions SshOptionsFromEnvironment() {
 absl::StatusOr<std::unique_ptr<SshTransport>> SshTransport::Connect(const SshTarget& target,
                                                                     const SshOptions& options,
                                                                     TimePoint deadline) {
-  const Limits limits{.deadline = deadline, .cancel_fd = options.cancel_fd};
-  const std::string label = Label(target);
-  RandomStream random(RandomSeed());
-  Duration pause = kFirstPause;
-  for (int attempt = 1;; ++attempt) {
-    SshLogin login;
-    const absl::Status status = LogIn(target, options, limits, login);
-    if (status.ok()) return std::make_unique<SshTransportImpl>(target.name, label, std::move(login));
-    // Full jitter (Brooker, "Exponential backoff and jitter", AWS 2015): those that were turned away together
-    // do not come back together.
-    const Duration sleep = std::chrono::duration_cast<Duration>(pause * random.NextDouble());
-    if (!login.dropped || attempt >= options.max_attempts || Now() + sleep >= deadline) {
-      return AsConnectError(status, label);
-    }
-    login = SshLogin();
-    if (const absl::Status slept = SleepFor(sleep, limits); !slept.ok()) return AsConnectError(slept, label);
-    pause = std::min<Duration>(2 * pause, kLongestPause);
-  }
+  SshLogin login;
+  const absl::Status status =
+      LogIn(target, options, {.deadline = deadline, .cancel_fd = options.cancel_fd}, login);
+  if (!status.ok()) return AsConnectError(status, Label(target));
+  return std::make_unique<SshTransportImpl>(target, std::move(login), options.silence_limit);
 }
 
 }  // namespace muster

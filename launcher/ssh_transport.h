@@ -21,13 +21,19 @@ struct SshTarget {
   uint16_t port = 22;
   std::string user;                     // empty: the account that runs muster
   std::vector<std::string> identities;  // private key files; a leading ~/ is the home in SshOptions
+  std::vector<SshTarget> jumps;  // hosts to go through, the nearest first; their own jumps mean nothing
 };
+
+class SshGateways;
 
 struct SshOptions {
   std::filesystem::path known_hosts;  // muster's file; need not exist
   bool accept_new_keys = false;       // trust a host that has no key in the file yet, and write it there
   std::string home;          // for ~/ and the default identities: ~/.ssh/id_ed25519, id_ecdsa, id_rsa
   std::string agent_socket;  // of ssh-agent; empty: none
+
+  /// Whose connections to jump hosts are used. Null: each SshTransport has its own.
+  std::shared_ptr<SshGateways> gateways;
 
   /// What messages tell the user to run.
   std::string accept_command = "muster check --accept-new -i INVENTORY";
@@ -37,6 +43,12 @@ struct SshOptions {
   std::chrono::milliseconds silence_limit{20000};
   /// Readable: Connect gives up with Cancelled. -1: none.
   int cancel_fd = -1;
+};
+
+/// A host key that was not known and is trusted from now on.
+struct AcceptedKey {
+  std::string host;
+  std::string fingerprint;
 };
 
 /// Options with home, agent and known_hosts (~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS) from the
@@ -53,16 +65,20 @@ class SshTransport : public Transport {
   /// Unavailable in all cases that lie with the host, its deadline included; the message names host, address,
   /// step, cause and what to do. NeedsUser() tells those that trying again cannot cure. InvalidArgument: an
   /// unreadable known_hosts file. Cancelled: cancel_fd.
+  ///
+  /// Through jump hosts, the connection is to be found lost as one without them: TCP says nothing of the
+  /// hosts behind, so one that has been silent for half of silence_limit is asked, and has to answer in the
+  /// other half.
   static absl::StatusOr<std::unique_ptr<SshTransport>> Connect(const SshTarget& target,
                                                                const SshOptions& options, TimePoint deadline);
 
-  /// The fingerprint of a key that this connection has made known (accept_new_keys), or "".
-  virtual const std::string& accepted_key() const = 0;
+  /// What this connection has made known (accept_new_keys): keys of the host and of jump hosts.
+  virtual const std::vector<AcceptedKey>& accepted_keys() const = 0;
 
   /// The host's key, as a fingerprint.
   virtual const std::string& host_key() const = 0;
 
-  /// Where the host was reached: a literal.
+  /// Where the host was reached: a literal; "" if that was through a jump host and by a name.
   virtual const std::string& peer_address() const = 0;
 
   /// "name (address:port)", as in messages.

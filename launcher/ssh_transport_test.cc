@@ -219,12 +219,14 @@ TEST_F(SshTransportTest, AnUnknownKeyCanBeAcceptedOnce) {
   {
     const auto first = SshTransport::Connect(cluster.targets()[0], options, Soon());
     ASSERT_TRUE(first.ok()) << first.status();
-    EXPECT_EQ((*first)->accepted_key(), PublicKey(cluster, "host-1").Fingerprint());
+    ASSERT_EQ((*first)->accepted_keys().size(), 1u);
+    EXPECT_EQ((*first)->accepted_keys()[0].host, "host-1");
+    EXPECT_EQ((*first)->accepted_keys()[0].fingerprint, PublicKey(cluster, "host-1").Fingerprint());
   }
   options.accept_new_keys = false;
   const auto second = SshTransport::Connect(cluster.targets()[0], options, Soon());
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ((*second)->accepted_key(), "");
+  EXPECT_TRUE((*second)->accepted_keys().empty());
 }
 
 TEST_F(SshTransportTest, AChangedKeyIsRefusedWithBothAndNothingIsSent) {

@@ -1,4 +1,6 @@
 // muster from inventory to result, on hosts behind real sshds.
+#include <absl/strings/str_replace.h>
+#include <absl/strings/str_split.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +46,31 @@ TEST(Cluster, OneCommandTrainsAndASecondOneUploadsNothing) {
   for (const std::string file : {"result.json", "metrics.jsonl", "model.safetensors", "events"}) {
     const std::string id = nlohmann::json::parse(list.stdout_text)[0]["job"];
     EXPECT_TRUE(std::filesystem::exists(cluster.home() / "jobs" / id / file)) << file;
+  }
+}
+
+// host-2 through host-1, host-3 through both; each of them has a task.
+TEST(Cluster, HostsAreReachedThroughJumpHosts) {
+  MusterCluster cluster(3);
+  const std::string inventory =
+      cluster.Write("inventory.yaml", absl::StrReplaceAll(cluster.hosts().Text("inventory.yaml"),
+                                                          {{"defaults: {", "defaults: {jump: host-1, "},
+                                                           {"host-3: {", "host-3: {jump: host-2, "}}));
+  const CommandResult exec = cluster.Muster({"exec", "-i", inventory, "--", "echo", "here"});
+  ASSERT_EQ(exec.exit_code, 0) << exec.stderr_text;
+  const auto logins = [&](const std::string& host) {
+    const std::vector<std::string> parts =
+        absl::StrSplit(cluster.hosts().Text(host + "/sshd.log"), "Accepted publickey");
+    return parts.size() - 1;
+  };
+  EXPECT_EQ(logins("host-1"), 2u);  // one for itself, one for all behind
+  EXPECT_EQ(logins("host-2"), 2u);
+  EXPECT_EQ(logins("host-3"), 1u);
+  const CommandResult run = cluster.Muster({"run", cluster.Write("job.yaml", kJob), "-i", inventory});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stdout_text, HasSubstr("\nMNIST accuracy: 0.9"));
+  for (const std::string host : {"host-1", "host-2", "host-3"}) {
+    EXPECT_THAT(run.stdout_text, HasSubstr("@" + host + "]"));
   }
 }
 

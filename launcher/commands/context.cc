@@ -11,6 +11,7 @@
 #include "base/stdout.h"
 #include "launcher/data_sets.h"
 #include "launcher/shell_quote.h"
+#include "launcher/ssh_gateway.h"
 
 namespace muster {
 namespace {
@@ -56,6 +57,7 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   MUSTER_ASSIGN_OR_RETURN(context.installation_, FindInstallation());
   MUSTER_ASSIGN_OR_RETURN(context.agent_, LoadAgentProgram(context.installation_));
   context.ssh_ = SshOptionsFromEnvironment();
+  context.ssh_.gateways = std::make_shared<SshGateways>();
   if (!flags.known_hosts.empty()) context.ssh_.known_hosts = flags.known_hosts;
   context.ssh_.accept_new_keys = flags.accept_new;
   context.home_ = home;

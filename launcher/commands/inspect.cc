@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
@@ -178,20 +179,24 @@ absl::Status CheckCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
   const std::vector<record::Host> hosts = AllHosts(inventory);
   std::vector<agent::FactsResponse> facts(hosts.size());
-  std::vector<std::string> accepted(hosts.size());
+  std::vector<std::vector<AcceptedKey>> accepted(hosts.size());
   std::vector<int64_t> clock_offsets(hosts.size());
   const std::vector<absl::Status> statuses =
       AskHosts(hosts, context.connect_options(), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) {
                  facts[i] = connection.facts();
-                 accepted[i] = connection.accepted_key();
+                 accepted[i] = connection.accepted_keys();
                  clock_offsets[i] = connection.clock_offset_micros();
                  return absl::OkStatus();
                });
   Table table({"HOST", "STATE", "ARCH", "LIBC", "INSTRUCTION SETS", "CPUS", "MEMORY", "DISK FREE",
                "CLOCK OFFSET", "ADDRESSES"});
+  std::set<std::string> said;
   for (size_t i = 0; i < hosts.size(); ++i) {
-    if (!accepted[i].empty()) Complain(hosts[i].name() + ": accepted its key " + accepted[i]);
+    for (const AcceptedKey& key : accepted[i]) {
+      // A jump host may have been met by several ways at once.
+      if (said.insert(key.host).second) Complain(key.host + ": accepted its key " + key.fingerprint);
+    }
     if (!statuses[i].ok()) {
       table.Add({hosts[i].name(), "unreachable", {}, {}, {}, {}, {}, {}, {}, {}});
       continue;
