@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "inventory/host_list.h"
 #include "inventory/host_range.h"
 #include "inventory/yaml_reader.h"
 
@@ -14,6 +15,7 @@ namespace muster {
 namespace {
 
 constexpr int kMaxGpuIndex = 255;
+constexpr int kMostSlots = 65536;
 constexpr int kMostJumps = 8;  // on the way to a host
 
 // Gives a status without a position that of `node`.
@@ -133,6 +135,7 @@ void ReadSharedKeys(YamlFields& fields, const std::string& home, Host* host) {
   fields.Read("jump", &host->jump, ParseJump);
   fields.Read("labels", &host->labels, YamlOneOrMore("labels", ParseLabel));
   fields.Read("gpus", &host->gpus, ParseGpus);
+  fields.Read("slots", &host->slots, YamlInteger<int>(1, kMostSlots));
   fields.Read("dir", &host->dir, YamlRemoteFolder);
 }
 
@@ -255,7 +258,8 @@ absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& d
 
 absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
                                          const std::string& home) {
-  MUSTER_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, path));
+  MUSTER_ASSIGN_OR_RETURN(const YamlDocument document,
+                          IsHostList(text) ? ParseHostList(text, path) : ParseYaml(text, path));
   Inventory inventory{.path = path};
   Host defaults;
   const auto parse_defaults = [&](const YamlNode& node) -> absl::StatusOr<Host> {

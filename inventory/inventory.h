@@ -8,6 +8,8 @@
 //     search: [10.0.0.0/24]
 //     discover: {command: ./hosts.sh, every: 10s}
 //
+// Hostfiles of MPI and Ansible's inventories are read too (host_list.h).
+//
 // What a host does not say comes from `defaults`; a list in the host replaces the one there. Values are
 // checked as far as a file can be: nothing is resolved, opened or contacted.
 #pragma once
@@ -52,6 +54,7 @@ struct Host {
   std::string data_address;  // IP address other hosts reach its tasks at; empty: not given
   std::vector<std::string> labels;
   std::optional<std::vector<int>> gpus;  // device indices; unset: all it has
+  int slots = 1;                         // its share of a job's tasks
   std::string dir = "~/.muster";         // on the host, where "~" is its user's home
   SourcePosition position;               // of its name, or of the range that made it
 };

@@ -123,7 +123,7 @@ TEST(Inventory, RefusesBadInputWithItsPlace) {
       {"hosts:\n  a: {label: cpu}\n", "2:7: unknown key \"label\" in host a; did you mean \"labels\"?"},
       {"defaults: {ssh: a}\nhosts: {a: }\n",
        "1:12: unknown key \"ssh\" in defaults; keys there are: user, port, identity, jump, labels, gpus, "
-       "dir"},
+       "slots, dir"},
       {"hosts:\n  a: {user: x, user: y}\n", "2:16: duplicate key \"user\", given before at dir/inv.yaml:2:7"},
       {"hosts:\n  a: {}\n  b: {}\n  a: {}\n", "4:3: duplicate key \"a\", given before at dir/inv.yaml:2:3"},
       {"hosts:\n  ps-[1:3]: {}\n  ps-2: {}\n",

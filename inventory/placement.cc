@@ -53,8 +53,10 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
   std::vector<PlacedTask> placed;
   for (const auto& [role, hosts] : roles) {
     for (int index = 0; index < job.replicas(role).count; ++index) {
-      const int host = *std::min_element(hosts.begin(), hosts.end(),
-                                         [&](int a, int b) { return task_counts[a] < task_counts[b]; });
+      const int host = *std::min_element(hosts.begin(), hosts.end(), [&](int a, int b) {
+        return task_counts[a] * int64_t{inventory.hosts[b].slots} <
+               task_counts[b] * int64_t{inventory.hosts[a].slots};
+      });
       ++task_counts[host];
       placed.push_back({.role = role, .index = index, .host_index = host});
     }

@@ -22,8 +22,8 @@ struct PlacedTask {
 
 /// Gives each task of the job a host that has the label its role asks for (`on`; any host without one), in
 /// the order ps, chief, worker, each by index. A task goes to the host with the fewest tasks of this job so
-/// far, of several to the first in the inventory; roles that fewer hosts suit choose first, so that a task
-/// which could run anywhere leaves them room.
+/// far for each of its slots, of several to the first in the inventory; roles that fewer hosts suit choose
+/// first, so that a task which could run anywhere leaves them room.
 ///
 /// A pure function: the same files give the same placement. InvalidArgument, with the place of `on`, where no
 /// host has the label. Cost: tasks times hosts.

@@ -46,6 +46,12 @@ TEST(Placement, SpreadsTasksOverHostsInTheOrderOfTheInventory) {
             "ps:0@only worker:0@only worker:1@only");
 }
 
+TEST(Placement, GivesHostsTasksByTheirSlots) {
+  const char* hosts = "hosts: {a: {slots: 3}, b: , c: {slots: 2}}";
+  EXPECT_EQ(Place("{ps: {count: 1}, worker: {count: 5}}", hosts),
+            "ps:0@a worker:0@b worker:1@c worker:2@a worker:3@c worker:4@a");
+}
+
 TEST(Placement, KeepsRolesToHostsWithTheirLabel) {
   const char* hosts =
       "hosts: {a: {labels: [cpu]}, g1: {labels: [gpu, fast]}, b: {labels: [cpu]}, g2: {labels: [gpu]}}";

@@ -1,0 +1,141 @@
+#include "inventory/host_list.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "inventory/inventory.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+
+absl::StatusOr<Inventory> Parse(const std::string& text) {
+  return ParseInventory(text, "dir/hosts", "/home/me");
+}
+std::string ErrorOf(const std::string& text) { return std::string(Parse(text).status().message()); }
+
+std::vector<std::string> NamesOf(const Inventory& inventory) {
+  std::vector<std::string> names;
+  for (const Host& host : inventory.hosts) names.push_back(host.name);
+  return names;
+}
+
+std::vector<int> SlotsOf(const Inventory& inventory) {
+  std::vector<int> slots;
+  for (const Host& host : inventory.hosts) slots.push_back(host.slots);
+  return slots;
+}
+
+TEST(HostList, HostfilesOfMpi) {
+  const auto inventory = Parse(
+      "# a cluster\n"
+      "\n"
+      "node-1 slots=4 max_slots=8\r\n"
+      "me@node-2   # two of them\n"
+      "me@node-2\n"
+      "node-3:16\n"
+      "10.0.0.4\n"
+      "node-3 slots=2");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(NamesOf(*inventory), ElementsAre("node-1", "node-2", "node-3", "10.0.0.4"));
+  EXPECT_THAT(SlotsOf(*inventory), ElementsAre(4, 2, 18, 1));
+  EXPECT_EQ(inventory->hosts[0].ssh_address, "node-1");
+  EXPECT_EQ(inventory->hosts[0].ssh_port, 22);
+  EXPECT_EQ(inventory->hosts[1].user, "me");
+  EXPECT_EQ(inventory->hosts[2].position.ToString(), "dir/hosts:6:1");
+}
+
+TEST(HostList, InventoriesOfAnsible) {
+  const auto inventory = Parse(R"(; the machines
+lonely ansible_host=10.0.0.9
+[gpu]
+gpu-[01:02].example.org ansible_user=own http_port=80
+box ansible_host=10.0.0.3 ansible_port=2200 ansible_ssh_private_key_file="~/.ssh/a key"
+[cpu]
+box:2222
+here ansible_connection=local
+[racks:children]
+gpu
+cpu
+[gpu:vars]
+ansible_user = of_gpus   # also with spaces
+ansible_ssh_common_args='-o StrictHostKeyChecking=no -J me@gate:24'
+muster_dir=/scratch
+[racks:vars]
+ansible_user=of_racks
+[all:vars]
+ansible_user=everybody
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(NamesOf(*inventory),
+              ElementsAre("lonely", "gpu-01.example.org", "gpu-02.example.org", "box", "here"));
+  const Host &lonely = inventory->hosts[0], &gpu = inventory->hosts[2], &box = inventory->hosts[3],
+             &here = inventory->hosts[4];
+  EXPECT_EQ(lonely.ssh_address, "10.0.0.9");
+  EXPECT_EQ(lonely.user, "everybody");
+  EXPECT_TRUE(lonely.labels.empty());
+  EXPECT_EQ(gpu.user, "own");
+  EXPECT_THAT(gpu.labels, ElementsAre("gpu", "racks"));
+  EXPECT_EQ(gpu.dir, "/scratch");
+  EXPECT_THAT(gpu.jumps, ElementsAre(JumpHost{"[gate]:24", "gate", 24, "me", {}}));
+  EXPECT_EQ(box.ssh_address, "10.0.0.3");
+  EXPECT_EQ(box.ssh_port, 2222);
+  EXPECT_EQ(box.user, "of_gpus");
+  EXPECT_THAT(box.identities, ElementsAre("/home/me/.ssh/a key"));
+  EXPECT_THAT(box.labels, ElementsAre("gpu", "cpu", "racks"));
+  EXPECT_TRUE(here.local);
+}
+
+TEST(HostList, JumpHostsInAnsiblesArgumentsOfSsh) {
+  const auto jump_of = [](const std::string& arguments) -> std::string {
+    const auto inventory = Parse("[a]\nh ansible_ssh_common_args=" + arguments + "\n");
+    if (!inventory.ok()) return std::string(inventory.status().message());
+    if (inventory->hosts[0].jumps.empty()) return "none";
+    const JumpHost& jump = inventory->hosts[0].jumps[0];
+    return jump.user + "@" + jump.address;
+  };
+  EXPECT_EQ(jump_of("'-J me@g'"), "me@g");
+  EXPECT_EQ(jump_of("-Jg"), "@g");
+  EXPECT_EQ(jump_of("'-o ProxyJump=g'"), "@g");
+  EXPECT_EQ(jump_of("'-C -oproxyjump=g -o ControlMaster=auto'"), "@g");
+  EXPECT_EQ(jump_of("'-o ProxyCommand=\"ssh -W %h:%p -q me@g\"'"), "me@g");
+  EXPECT_EQ(jump_of("'-o ControlMaster=auto -o ControlPersist=60s'"), "none");
+  EXPECT_EQ(jump_of("'-o ProxyCommand=\"nc -x proxy %h %p\"'"),
+            "dir/hosts:2:27: muster runs no ProxyCommand; name the jump host: -J [USER@]HOST[:PORT]");
+}
+
+TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {
+  EXPECT_EQ(ErrorOf("a slot=4\n"),
+            "dir/hosts:1:3: unknown word \"slot\"; a hostfile has slots=N, an inventory of Ansible its hosts "
+            "below [GROUP]");
+  EXPECT_EQ(ErrorOf("a b\n"), "dir/hosts:1:3: expected NAME=VALUE, found \"b\"");
+  EXPECT_EQ(ErrorOf("a\nb slots=x\n"), "dir/hosts:2:9: expected a whole number from 1 to 65536, found \"x\"");
+  EXPECT_EQ(ErrorOf("a slots=0\n"), "dir/hosts:1:9: expected a whole number from 1 to 65536, found \"0\"");
+  EXPECT_EQ(ErrorOf("a\n[g\nb\n"), "dir/hosts:2:1: expected [GROUP], [GROUP:vars] or [GROUP:children]");
+  EXPECT_EQ(ErrorOf("[g:hosts]\nb\n"), "dir/hosts:1:1: \"hosts\" is neither vars nor children");
+  EXPECT_EQ(ErrorOf("[g:vars]\nb\n"), "dir/hosts:2:1: expected VARIABLE=VALUE");
+  EXPECT_EQ(ErrorOf("[g]\na ansible_port=ssh\n"),
+            "dir/hosts:2:16: expected a whole number from 1 to 65535, found \"ssh\"");
+  EXPECT_EQ(ErrorOf("[g]\na ansible_connection=docker\n"),
+            "dir/hosts:2:22: expected true or false, found \"docker\"");
+  EXPECT_EQ(
+      ErrorOf("[my group]\na\n"),
+      "dir/hosts:1:2: \"my group\" is not a label: letters, digits, '-', '_' and '.', at most 63 bytes");
+  EXPECT_EQ(ErrorOf("[g]\na ansible_host=x\nb ansible_host=x\n"),
+            "dir/hosts:3:1: hosts \"b\" and \"a\" (at dir/hosts:2:1) are the same machine: x port 22");
+  EXPECT_EQ(ErrorOf("[g]\n"), "dir/hosts:1:1: no hosts");
+}
+
+TEST(HostList, YamlIsNone) {
+  for (const char* text : {"hosts: {a: }\n", "# x\n\ndefaults:\n", "{hosts: {a: }}\n", "---\nhosts:\n",
+                           "\"hosts\": {a: }\n", "- a\n", "%YAML 1.2\n", "host: x\n", "", "# nothing\n"}) {
+    EXPECT_FALSE(IsHostList(text)) << text;
+  }
+  for (const char* text : {"a\n", "# x\n\na:4\n", "[g]\n", "a slots=2\n", "10.0.0.1"}) {
+    EXPECT_TRUE(IsHostList(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace muster
