@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "inventory/host_range.h"
+#include "inventory/ssh_config.h"
 
 namespace muster {
 namespace {
@@ -193,15 +194,7 @@ absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
     const std::string name = absl::AsciiStrToLower(option.substr(0, equals));
     if (name == "proxyjump") return option.substr(equals + 1);
     if (name != "proxycommand") continue;
-    // ssh [OPTION...] -W %h:%p [OPTION...] HOST
-    const std::vector<Word> command = WordsOf(option.substr(equals + 1), 1);
-    const auto holds = [&](const std::string& word) {
-      return std::any_of(command.begin(), command.end(), [&](const Word& w) { return w.text == word; });
-    };
-    if (command.size() < 3 || command[0].text != "ssh" || !holds("-W") || !holds("%h:%p") || holds("-p")) {
-      return InvalidArgument("muster runs no ProxyCommand; name the jump host: -J [USER@]HOST[:PORT]");
-    }
-    return command.back().text;
+    return JumpHostOfProxyCommand(option.substr(equals + 1));
   }
   return std::string();
 }

@@ -102,7 +102,7 @@ TEST(HostList, JumpHostsInAnsiblesArgumentsOfSsh) {
   EXPECT_EQ(jump_of("'-o ProxyCommand=\"ssh -W %h:%p -q me@g\"'"), "me@g");
   EXPECT_EQ(jump_of("'-o ControlMaster=auto -o ControlPersist=60s'"), "none");
   EXPECT_EQ(jump_of("'-o ProxyCommand=\"nc -x proxy %h %p\"'"),
-            "dir/hosts:2:27: muster runs no ProxyCommand; name the jump host: -J [USER@]HOST[:PORT]");
+            "dir/hosts:2:27: muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
 }
 
 TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {

@@ -2,7 +2,6 @@
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
 
 #include <algorithm>
 #include <map>
@@ -68,17 +67,9 @@ absl::StatusOr<Endpoint> ParseJumpHost(const YamlNode& node) {
 
 // none, one, several with commas as in ssh -J, or a list.
 absl::StatusOr<std::vector<Endpoint>> ParseJump(const YamlNode& node) {
-  std::vector<Endpoint> jump;
-  if (node.kind != YamlNode::Kind::kText) {
-    MUSTER_ASSIGN_OR_RETURN(jump, YamlList("jump hosts", ParseJumpHost)(node));
-  } else if (node.text != "none") {
-    MUSTER_RETURN_IF_ERROR(node.CheckText());
-    for (const absl::string_view text : absl::StrSplit(node.text, ',')) {
-      MUSTER_ASSIGN_OR_RETURN(Endpoint one, At(node, ParseEndpoint(std::string(text))));
-      jump.push_back(std::move(one));
-    }
-  }
-  return jump;
+  if (node.kind != YamlNode::Kind::kText) return YamlList("jump hosts", ParseJumpHost)(node);
+  MUSTER_RETURN_IF_ERROR(node.CheckText());
+  return At(node, ParseJumpHosts(node.text));
 }
 
 absl::StatusOr<std::optional<Endpoint>> ParseSshAddress(const YamlNode& node) {
@@ -174,46 +165,79 @@ absl::StatusOr<Host> ParseHost(const YamlNode& node, const Host& defaults, const
 std::string Whereabouts(const Host& host) {
   if (host.local) return "this machine, without SSH";
   std::string place = absl::StrFormat("%s port %d", absl::AsciiStrToLower(host.ssh_address), host.ssh_port);
-  for (const Endpoint& jump : host.jump) {
+  for (const Endpoint& jump : host.jump.value_or(std::vector<Endpoint>())) {
     place +=
         absl::StrFormat(" through %s port %d", jump.address, jump.port != 0 ? jump.port : kDefaultSshPort);
   }
   return place;
 }
 
-// Adds the way to `host` from `by_name`'s hosts on. `behind`: the hosts it is a part of the way to, and
-// itself.
-absl::Status AddJumps(const std::vector<Host>& hosts, const std::map<std::string, size_t>& by_name,
-                      const Host& host, std::vector<std::string> behind, std::vector<JumpHost>* jumps) {
-  behind.push_back(host.name);
-  for (const Endpoint& jump : host.jump) {
-    if (jump.address == host.name) continue;
-    const auto found = by_name.find(jump.address);
-    if (found == by_name.end()) {
-      const int port = jump.port != 0 ? jump.port : kDefaultSshPort;
-      const std::string name =
-          port == kDefaultSshPort ? jump.address : absl::StrFormat("[%s]:%d", jump.address, port);
-      jumps->push_back(
-          {name, jump.address, port, jump.user.empty() ? host.user : jump.user, host.identities});
-    } else {
-      const Host& on_the_way = hosts[found->second];
+// What the inventory leaves open, from ssh's configuration and then as ssh has it.
+absl::Status FillIn(const SshConfig& config, Host* host) {
+  MUSTER_ASSIGN_OR_RETURN(SshHostConfig more, config.For(host->ssh_address));
+  if (!more.host_name.empty()) host->ssh_address = more.host_name;
+  if (host->ssh_port == 0) host->ssh_port = more.port != 0 ? more.port : kDefaultSshPort;
+  if (host->user.empty()) host->user = more.user;
+  if (host->identities.empty()) host->identities = more.identities;
+  if (!host->jump) host->jump = std::move(more.jump);
+  return absl::OkStatus();
+}
+
+// The ways to hosts.
+class JumpFinder {
+ public:
+  JumpFinder(const std::vector<Host>& hosts, const SshConfig& config) : config_(config) {
+    for (const Host& host : hosts) by_name_[host.name] = &host;
+  }
+
+  absl::StatusOr<std::vector<JumpHost>> To(const Host& host) const {
+    std::vector<JumpHost> jumps;
+    MUSTER_RETURN_IF_ERROR(Add(host, {}, &jumps));
+    return jumps;
+  }
+
+ private:
+  // `behind`: the hosts that `host` is on the way to.
+  absl::Status Add(const Host& host, std::vector<std::string> behind, std::vector<JumpHost>* jumps) const {
+    behind.push_back(host.name);
+    for (const Endpoint& jump : host.jump.value_or(std::vector<Endpoint>())) {
+      if (jump.address == host.name) continue;
+      MUSTER_ASSIGN_OR_RETURN(const Host on_the_way, HostOf(jump, host));
       if (std::find(behind.begin(), behind.end(), on_the_way.name) != behind.end()) {
         return InvalidArgument("jump hosts lead in a circle: %s -> %s", absl::StrJoin(behind, " -> "),
                                on_the_way.name);
       }
       if (on_the_way.local) continue;
-      MUSTER_RETURN_IF_ERROR(AddJumps(hosts, by_name, on_the_way, behind, jumps));
-      jumps->push_back({on_the_way.name, on_the_way.ssh_address,
-                        jump.port != 0 ? jump.port : on_the_way.ssh_port,
-                        jump.user.empty() ? on_the_way.user : jump.user, on_the_way.identities});
+      MUSTER_RETURN_IF_ERROR(Add(on_the_way, behind, jumps));
+      jumps->push_back({on_the_way.name, on_the_way.ssh_address, on_the_way.ssh_port, on_the_way.user,
+                        on_the_way.identities});
+      if (jumps->size() > kMostJumps) return InvalidArgument("more than %d jump hosts", kMostJumps);
     }
-    if (jumps->size() > kMostJumps) return InvalidArgument("more than %d jump hosts", kMostJumps);
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+  absl::StatusOr<Host> HostOf(const Endpoint& jump, const Host& behind) const {
+    if (const auto found = by_name_.find(jump.address); found != by_name_.end()) {
+      Host host = *found->second;
+      if (jump.port != 0) host.ssh_port = jump.port;
+      if (!jump.user.empty()) host.user = jump.user;
+      return host;
+    }
+    Host host{.ssh_address = jump.address, .ssh_port = jump.port, .user = jump.user};
+    MUSTER_RETURN_IF_ERROR(FillIn(config_, &host));
+    host.name = host.ssh_port == kDefaultSshPort ? jump.address
+                                                 : absl::StrFormat("[%s]:%d", jump.address, host.ssh_port);
+    if (host.user.empty()) host.user = behind.user;
+    if (host.identities.empty()) host.identities = behind.identities;
+    return host;
+  }
+
+  const SshConfig& config_;
+  std::map<std::string, const Host*> by_name_;
+};
 
 absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& defaults,
-                                             const std::string& home) {
+                                             const std::string& home, const SshConfig& config) {
   if (node.kind != YamlNode::Kind::kMapping)
     return node.Expected("a mapping from host names to their settings");
   std::vector<Host> hosts;
@@ -228,7 +252,10 @@ absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& d
     for (const std::string& name : *names) {
       Host host = settings;
       host.name = name;
-      if (!host.local && host.ssh_address.empty()) host.ssh_address = name;
+      if (!host.local) {
+        if (host.ssh_address.empty()) host.ssh_address = name;
+        MUSTER_RETURN_IF_ERROR(FillIn(config, &host));
+      }
       const auto [same_name, name_is_new] = by_name.emplace(name, hosts.size());
       if (!name_is_new) {
         return entry.KeyError(absl::StrFormat("duplicate host %s, given before at %s", Quoted(name),
@@ -245,31 +272,36 @@ absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& d
     }
   }
   if (hosts.empty()) return node.Error("no hosts");
-  for (Host& host : hosts) {
-    const absl::Status status = AddJumps(hosts, by_name, host, {}, &host.jumps);
-    if (status.ok()) continue;
-    return InvalidArgument("%s: host %s: %s", host.position.ToString(), host.name,
-                           std::string(status.message()));
+  const JumpFinder finder(hosts, config);
+  std::vector<std::vector<JumpHost>> jumps;
+  for (const Host& host : hosts) {
+    auto way = host.local ? std::vector<JumpHost>() : finder.To(host);
+    if (!way.ok()) {
+      return InvalidArgument("%s: host %s: %s", host.position.ToString(), host.name,
+                             std::string(way.status().message()));
+    }
+    jumps.push_back(*std::move(way));
   }
+  for (size_t i = 0; i < hosts.size(); ++i) hosts[i].jumps = std::move(jumps[i]);
   return hosts;
 }
 
 }  // namespace
 
 absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
-                                         const std::string& home) {
+                                         const std::string& home, const SshConfig& config) {
   MUSTER_ASSIGN_OR_RETURN(const YamlDocument document,
                           IsHostList(text) ? ParseHostList(text, path) : ParseYaml(text, path));
   Inventory inventory{.path = path};
-  Host defaults;
+  Host defaults{.ssh_port = 0};
   const auto parse_defaults = [&](const YamlNode& node) -> absl::StatusOr<Host> {
-    Host host;
+    Host host = defaults;
     YamlFields fields(node, "defaults");
     ReadSharedKeys(fields, home, &host);
     MUSTER_RETURN_IF_ERROR(fields.Finish());
     return host;
   };
-  const auto parse_hosts = [&](const YamlNode& node) { return ParseHosts(node, defaults, home); };
+  const auto parse_hosts = [&](const YamlNode& node) { return ParseHosts(node, defaults, home, config); };
   YamlFields fields(document.root, "the inventory");
   fields.Read("defaults", &defaults, parse_defaults);
   fields.Require("hosts", &inventory.hosts, parse_hosts);
@@ -281,7 +313,8 @@ absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::strin
 
 absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home) {
   MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadYamlText(path));
-  return ParseInventory(text, path.string(), home);
+  MUSTER_ASSIGN_OR_RETURN(const SshConfig config, SshConfig::Load(home + "/.ssh/config", home));
+  return ParseInventory(text, path.string(), home, config);
 }
 
 }  // namespace muster

@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "inventory/address.h"
 #include "inventory/position.h"
+#include "inventory/ssh_config.h"
 
 namespace muster {
 
@@ -48,8 +49,9 @@ struct Host {
   int ssh_port = kDefaultSshPort;
   std::string user;                     // empty: whoever runs muster
   std::vector<std::string> identities;  // private key files here; empty: the SSH agent and the usual files
-  std::vector<Endpoint> jump;           // to go through, as written, the nearest first
-  std::vector<JumpHost> jumps;          // to go through, all of them, the nearest first
+  std::optional<std::vector<Endpoint>>
+      jump;                     // to go through, as written, the nearest first; unset: nothing is
+  std::vector<JumpHost> jumps;  // to go through, all of them, the nearest first
 
   std::string data_address;  // IP address other hosts reach its tasks at; empty: not given
   std::vector<std::string> labels;
@@ -71,14 +73,16 @@ struct Inventory {
   std::optional<Discovery> discover;
 };
 
-/// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,
-/// with "path:line:column: ", for the first thing that is wrong: unknown or duplicate keys, wrong types,
-/// values out of range, two hosts with one name, two names for one machine (the same jump, address and port),
-/// jump hosts that lead in a circle. A host whose `jump` is itself, by `defaults`, is reached directly.
+/// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). What the inventory
+/// does not say of a host or jump host, ~/.ssh/config may say of its SSH address. InvalidArgument, with
+/// "path:line:column: ", for the first thing that is wrong: unknown or duplicate keys, wrong types, values
+/// out of range, two hosts with one name, two names for one machine (the same jump, address and port), jump
+/// hosts that lead in a circle. A host whose `jump` is itself, by `defaults`, is reached directly.
 absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home);
 
-/// The same for text that is already read; `path` is for messages and the paths relative to it.
+/// The same for text that is already read; `path` is for messages and the paths relative to it. `config`: of
+/// ssh.
 absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
-                                         const std::string& home);
+                                         const std::string& home, const SshConfig& config = {});
 
 }  // namespace muster

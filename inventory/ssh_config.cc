@@ -1,0 +1,191 @@
+#include "inventory/ssh_config.h"
+
+#include <absl/strings/ascii.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_replace.h>
+#include <absl/strings/str_split.h>
+#include <fnmatch.h>
+#include <glob.h>
+
+#include <algorithm>
+
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMaxBytes = 1 << 20;
+constexpr int kMostIncludes = 16;  // within one another, as ssh
+
+// Words with quotes taken off, up to a comment.
+std::vector<std::string> WordsOf(const std::string& text) {
+  std::vector<std::string> words;
+  bool in_word = false, quoted = false;
+  for (const char c : text) {
+    if (!quoted && absl::ascii_isspace(c)) {
+      in_word = false;
+      continue;
+    }
+    if (!in_word && c == '#') break;
+    if (!std::exchange(in_word, true)) words.emplace_back();
+    if (c == '"') {
+      quoted = !quoted;
+    } else {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+bool Matches(const std::vector<std::string>& patterns, const std::string& name) {
+  bool matches = false;
+  for (const std::string& pattern : patterns) {
+    const bool negated = pattern.starts_with('!');
+    if (::fnmatch(pattern.c_str() + (negated ? 1 : 0), name.c_str(), 0) != 0) continue;
+    if (negated) return false;
+    matches = true;
+  }
+  return matches;
+}
+
+// The patterns of a Host or Match line; none where it can hold for nobody here.
+std::vector<std::string> PatternsOf(const std::string& keyword, const std::string& value) {
+  std::vector<std::string> words = WordsOf(value);
+  if (keyword == "host") return words;
+  if (words.size() == 1 && absl::AsciiStrToLower(words[0]) == "all") return {"*"};
+  const std::string what = words.empty() ? "" : absl::AsciiStrToLower(words[0]);
+  if (words.size() == 2 && (what == "host" || what == "originalhost")) return absl::StrSplit(words[1], ',');
+  return {};
+}
+
+std::vector<std::filesystem::path> FilesOf(const std::string& pattern) {
+  std::vector<std::filesystem::path> files;
+  glob_t found{};
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+    files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  ::globfree(&found);
+  return files;
+}
+
+std::string WithHome(const std::string& path, const std::string& home) {
+  return path.starts_with("~/") ? home + path.substr(1) : path;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Endpoint>> ParseJumpHosts(const std::string& text) {
+  std::vector<Endpoint> jump;
+  if (text == "none") return jump;
+  for (const absl::string_view one : absl::StrSplit(text, ',')) {
+    std::string host(one);
+    if (host.starts_with("ssh://")) host.erase(0, 6);
+    MUSTER_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(host));
+    jump.push_back(std::move(endpoint));
+  }
+  return jump;
+}
+
+absl::StatusOr<std::string> JumpHostOfProxyCommand(const std::string& command) {
+  const std::vector<std::string> words = WordsOf(command);
+  const auto holds = [&](const char* word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  const bool is_ssh = !words.empty() && (words[0] == "ssh" || words[0].ends_with("/ssh"));
+  if (words.size() < 4 || !is_ssh || !holds("-W") || !holds("%h:%p") || holds("-p") ||
+      words.back() == "%h:%p") {
+    return InvalidArgument("muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
+  }
+  return words.back();
+}
+
+absl::Status SshConfig::Read(const std::filesystem::path& path, const std::string& home, int depth,
+                             const std::vector<std::vector<std::string>>& outer, std::vector<Line>* lines) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  std::vector<std::vector<std::string>> blocks = outer;
+  blocks.push_back({"*"});
+  int number = 0;
+  for (const absl::string_view raw : absl::StrSplit(*text, '\n')) {
+    const std::string place = absl::StrFormat("%s:%d", path.string(), ++number);
+    const std::string line(absl::StripAsciiWhitespace(raw));
+    if (line.empty() || line.starts_with('#')) continue;
+    // "Keyword value", "Keyword=value", "Keyword = value"
+    const size_t end = std::min(line.find_first_of(" \t="), line.size());
+    const std::string keyword = absl::AsciiStrToLower(line.substr(0, end));
+    std::string value(absl::StripAsciiWhitespace(absl::string_view(line).substr(end)));
+    if (value.starts_with('=')) value = std::string(absl::StripLeadingAsciiWhitespace(value.substr(1)));
+    if (value.empty()) return InvalidArgument("%s: %s has no value", place, line.substr(0, end));
+    if (keyword == "host" || keyword == "match") {
+      blocks.back() = PatternsOf(keyword, value);
+    } else if (keyword == "include") {
+      if (depth == kMostIncludes) return InvalidArgument("%s: too many files include one another", place);
+      for (const std::string& word : WordsOf(value)) {
+        const std::string pattern = WithHome(word, home);
+        for (const std::filesystem::path& file :
+             FilesOf(pattern.starts_with('/') ? pattern : home + "/.ssh/" + pattern)) {
+          MUSTER_RETURN_IF_ERROR(Read(file, home, depth + 1, blocks, lines));
+        }
+      }
+    } else {
+      lines->push_back({blocks, keyword, value, place});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SshConfig> SshConfig::Load(const std::filesystem::path& path, const std::string& home) {
+  SshConfig config;
+  config.home_ = home;
+  MUSTER_RETURN_IF_ERROR(Read(path, home, 0, {}, &config.lines_));
+  return config;
+}
+
+absl::StatusOr<SshHostConfig> SshConfig::For(const std::string& name) const {
+  SshHostConfig config;
+  const std::string* proxy_command = nullptr;
+  std::vector<std::string> identities;
+  std::string command_place;
+  for (const Line& line : lines_) {
+    const bool holds = std::all_of(line.patterns.begin(), line.patterns.end(),
+                                   [&](const auto& patterns) { return Matches(patterns, name); });
+    if (!holds) continue;
+    const std::vector<std::string> words = WordsOf(line.value);
+    const std::string first = words.empty() ? "" : words[0];
+    if (line.keyword == "hostname" && config.host_name.empty()) {
+      config.host_name = absl::StrReplaceAll(first, {{"%h", name}, {"%n", name}, {"%%", "%"}});
+    } else if (line.keyword == "port" && config.port == 0) {
+      if (!absl::SimpleAtoi(first, &config.port) || config.port < 1 || config.port > 65535) {
+        return InvalidArgument("%s: port %s is not a number from 1 to 65535", line.place, first);
+      }
+    } else if (line.keyword == "user" && config.user.empty()) {
+      config.user = first;
+    } else if (line.keyword == "identityfile" && first != "none") {
+      identities.push_back(first);
+    } else if (line.keyword == "proxyjump" && !config.jump && proxy_command == nullptr) {
+      auto jump = ParseJumpHosts(first);
+      if (!jump.ok()) return Annotate(jump.status(), line.place);
+      config.jump = *std::move(jump);
+    } else if (line.keyword == "proxycommand" && !config.jump && proxy_command == nullptr) {
+      proxy_command = &line.value;
+      command_place = line.place;
+    }
+  }
+  if (proxy_command != nullptr && *proxy_command == "none") {
+    config.jump.emplace();
+  } else if (proxy_command != nullptr) {
+    const auto jump = JumpHostOfProxyCommand(*proxy_command);
+    if (!jump.ok()) return Annotate(jump.status(), command_place);
+    MUSTER_ASSIGN_OR_RETURN(config.jump, ParseJumpHosts(*jump));
+  }
+  for (const std::string& identity : identities) {
+    const std::string host = config.host_name.empty() ? name : config.host_name;
+    config.identities.push_back(
+        absl::StrReplaceAll(WithHome(identity, home_),
+                            {{"%d", home_}, {"%h", host}, {"%n", name}, {"%r", config.user}, {"%%", "%"}}));
+  }
+  return config;
+}
+
+}  // namespace muster

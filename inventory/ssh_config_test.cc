@@ -1,0 +1,134 @@
+#include "inventory/ssh_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "inventory/inventory.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+class SshConfigTest : public testing::Test {
+ protected:
+  std::string home() const { return folder_.path().string(); }
+  void Write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((folder_.path() / ".ssh" / name).parent_path());
+    ASSERT_TRUE(WriteFileAtomically(folder_.path() / ".ssh" / name, text).ok());
+  }
+  absl::StatusOr<SshConfig> Load() const { return SshConfig::Load(home() + "/.ssh/config", home()); }
+  SshHostConfig For(const std::string& name) const { return *Load()->For(name); }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(SshConfigTest, TheFirstValueHoldsAndIdentitiesAddUp) {
+  Write("config",
+        "# mine\n"
+        "User = early\n"
+        "Host gpu-* !gpu-9\n"
+        "  HostName %h.example.org   # %h is the alias\n"
+        "  Port 2200\n"
+        "  User late\n"
+        "  IdentityFile ~/.ssh/gpu\n"
+        "  IdentityFile \"%d/a key\"\n"
+        "host=box\n"
+        "\thostname=10.0.0.3\n"
+        "Match all\n"
+        "  IdentityFile /last\n"
+        "  Port 2300\n"
+        "Match exec \"test -e /\"\n"
+        "  User nobody\n"
+        "Match host box\n"
+        "  ProxyJump none\n"
+        "Host *\n"
+        "  ProxyJump me@gate:24,inner\n");
+  const SshHostConfig gpu = For("gpu-1"), box = For("box"), nine = For("gpu-9");
+  EXPECT_EQ(gpu.host_name, "gpu-1.example.org");
+  EXPECT_EQ(gpu.port, 2200);
+  EXPECT_EQ(gpu.user, "early");
+  EXPECT_THAT(gpu.identities, ElementsAre(home() + "/.ssh/gpu", home() + "/a key", "/last"));
+  EXPECT_THAT(*gpu.jump, ElementsAre(Endpoint{"me", "gate", 24}, Endpoint{"", "inner", 0}));
+  EXPECT_EQ(box.host_name, "10.0.0.3");
+  EXPECT_EQ(box.port, 2300);
+  EXPECT_TRUE(box.jump && box.jump->empty());
+  EXPECT_EQ(nine.host_name, "");
+}
+
+TEST_F(SshConfigTest, IncludesStandWhereTheyAre) {
+  Write("config",
+        "Host a\n  Include conf.d/*.conf\n"
+        "Include all\n"
+        "Host *\n  Port 3\n");
+  Write("conf.d/1.conf", "Port 1\nHost b\n  User only-a-and-b\n");
+  Write("conf.d/2.conf", "User two\n");
+  Write("all", "Port 2\n");
+  EXPECT_EQ(For("a").port, 1);
+  EXPECT_EQ(For("a").user, "two");
+  EXPECT_EQ(For("b").port, 3);  // an Include behind a Host line is a part of its block
+  EXPECT_EQ(For("b").user, "");
+}
+
+TEST_F(SshConfigTest, AProxyCommandOfSshIsAJumpHost) {
+  Write("config",
+        "Host a\n  ProxyCommand ssh -q -W %h:%p me@gate\n"
+        "Host b\n  ProxyCommand none\n"
+        "Host c\n  ProxyCommand nc -x proxy %h %p\n");
+  EXPECT_THAT(*For("a").jump, ElementsAre(Endpoint{"me", "gate", 0}));
+  EXPECT_TRUE(For("b").jump->empty());
+  EXPECT_THAT(std::string(Load()->For("c").status().message()),
+              AllOf(HasSubstr("config:6: "), HasSubstr("muster runs no ProxyCommand")));
+}
+
+TEST_F(SshConfigTest, WhatSshWouldRefuseIsRefusedWithItsPlace) {
+  EXPECT_EQ(For("a"), SshHostConfig());  // no file
+  Write("config", "Host a\n  Port 70000\n");
+  EXPECT_THAT(std::string(Load()->For("a").status().message()),
+              EndsWith("config:2: port 70000 is not a number from 1 to 65535"));
+  EXPECT_TRUE(Load()->For("b").ok());
+  Write("config", "Port\n");
+  EXPECT_THAT(std::string(Load().status().message()), EndsWith("config:1: Port has no value"));
+  Write("config", "Include config\n");
+  EXPECT_THAT(std::string(Load().status().message()),
+              EndsWith("config:1: too many files include one another"));
+}
+
+TEST_F(SshConfigTest, AnInventoryTakesWhatItDoesNotSayItself) {
+  Write("config",
+        "Host alias\n  HostName 10.0.0.1\n  Port 2200\n  User me\n  IdentityFile ~/.ssh/a\n  ProxyJump gate\n"
+        "Host gate\n  HostName gate.example.org\n  User door\n  IdentityFile ~/.ssh/g\n  ProxyJump outer\n");
+  const std::filesystem::path path = folder_.path() / "inventory.yaml";
+  ASSERT_TRUE(WriteFileAtomically(path,
+                                  "hosts:\n"
+                                  "  alias:\n"
+                                  "  other: {ssh: alias, user: own, port: 23, identity: /own, jump: none}\n"
+                                  "  same: {ssh: 10.0.0.9, jump: gate}\n"
+                                  "  plain:\n")
+                  .ok());
+  const auto inventory = ReadInventory(path, home());
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const Host &alias = inventory->hosts[0], &other = inventory->hosts[1], &same = inventory->hosts[2],
+             &plain = inventory->hosts[3];
+  EXPECT_EQ(alias.ssh_address, "10.0.0.1");
+  EXPECT_EQ(alias.ssh_port, 2200);
+  EXPECT_EQ(alias.user, "me");
+  EXPECT_THAT(alias.identities, ElementsAre(home() + "/.ssh/a"));
+  const JumpHost outer{"outer", "outer", 22, "door", {home() + "/.ssh/g"}},
+      gate{"gate", "gate.example.org", 22, "door", {home() + "/.ssh/g"}};
+  EXPECT_THAT(alias.jumps, ElementsAre(outer, gate));
+  EXPECT_EQ(other.ssh_address, "10.0.0.1");
+  EXPECT_EQ(other.ssh_port, 23);
+  EXPECT_EQ(other.user, "own");
+  EXPECT_THAT(other.identities, ElementsAre("/own"));
+  EXPECT_TRUE(other.jumps.empty());
+  EXPECT_THAT(same.jumps, ElementsAre(outer, gate));
+  EXPECT_EQ(plain.ssh_address, "plain");
+  EXPECT_EQ(plain.ssh_port, 22);
+}
+
+}  // namespace
+}  // namespace muster
