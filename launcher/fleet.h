@@ -11,9 +11,11 @@
 
 namespace muster {
 
-/// Calls `ask(index)` for each on a thread of its own. The statuses are in the order of the hosts. A host
-/// that does not answer holds up no other.
-std::vector<absl::Status> OnEachHost(size_t count, const std::function<absl::Status(size_t)>& ask);
+/// Calls `ask(index)` for each, at most `at_once` of them at a time, each on a thread of its own. The
+/// statuses are in the order of the hosts. A host that does not answer holds up no other where there are
+/// threads for all.
+std::vector<absl::Status> OnEachHost(size_t count, size_t at_once,
+                                     const std::function<absl::Status(size_t)>& ask);
 
 /// Connects to all hosts at once (of which so many log in at a time: ssh_transport.h) and calls
 /// `ask(index, connection)` as OnEachHost does. The statuses are those of the connection or of `ask`.

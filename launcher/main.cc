@@ -11,6 +11,7 @@
 #include "base/command_line.h"
 #include "base/nearest.h"
 #include "base/stdout.h"
+#include "inventory/host_range.h"
 #include "launcher/commands/context.h"
 #include "launcher/data_sets.h"
 #include "launcher/virtual_hosts.h"
@@ -104,6 +105,8 @@ void Declare(CommandLine& line) {
   line.gc->footer(
       "Logs, checkpoints and whatever else the tasks wrote go; the records of the jobs, and what came back\n"
       "from them when they ended, stay on this machine.");
+  line.exec->add_option("--parallel", flags.parallel, "Hosts at a time [all]")
+      ->check(CLI::Range(size_t{1}, kMaxHosts));
   line.exec->add_option("--hosts", flags.hosts, "Only on these hosts of the inventory")->delimiter(',');
   line.exec
       ->add_option("COMMAND", flags.words,

@@ -379,6 +379,11 @@ TEST_F(ClusterLifecycle, ExecRunsACommandOnEachHost) {
   EXPECT_EQ(runs[0]["stdout"], "a  b|$HOME|it's|");
   EXPECT_EQ(runs[0]["exit_code"], 0);
 
+  const std::string lock = cluster_.Path("lock");
+  const std::string alone = "mkdir " + lock + " && sleep 0.2 && rmdir " + lock;
+  EXPECT_EQ(exec({"--parallel", "1", "--", alone}).exit_code, 0);
+  EXPECT_EQ(exec({"--parallel", "0", "--", "true"}).exit_code, 2);
+
   const CommandResult late = exec({"--timeout", "0.5", "--", "sleep", "600"});
   EXPECT_EQ(late.exit_code, 124);
   EXPECT_THAT(late.stderr_text,

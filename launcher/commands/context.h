@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,9 +58,10 @@ struct CommandFlags {
   double timeout_s = 0;            // run, wait: 0: none
   double lost_timeout_s = 60;      // run, wait
   double connect_timeout_s = 15;
-  std::string data_set;                    // data: "mnist"
-  std::optional<std::string> data_folder;  // data; fetch: unset: the data cache
-  std::vector<std::string> mirrors;        // data fetch; empty: the set's own
+  size_t parallel = std::numeric_limits<size_t>::max();  // exec: hosts at a time
+  std::string data_set;                                  // data: "mnist"
+  std::optional<std::string> data_folder;                // data; fetch: unset: the data cache
+  std::vector<std::string> mirrors;                      // data fetch; empty: the set's own
   BenchFlags bench;
 };
 

@@ -135,13 +135,14 @@ absl::StatusOr<int> ExecCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<record::Host> hosts, ChosenHosts(context));
   Output output(context.flags().format);
   std::vector<HostRun> runs(hosts.size());
-  const std::vector<absl::Status> statuses = OnEachHost(hosts.size(), [&](size_t i) {
-    const TimePoint start = Now();
-    const absl::Status status = RunOn(hosts[i], context, command, output, runs[i]);
-    runs[i].seconds = ToSeconds(Now() - start);
-    output.Flush(hosts[i].name());
-    return status;
-  });
+  const std::vector<absl::Status> statuses =
+      OnEachHost(hosts.size(), context.flags().parallel, [&](size_t i) {
+        const TimePoint start = Now();
+        const absl::Status status = RunOn(hosts[i], context, command, output, runs[i]);
+        runs[i].seconds = ToSeconds(Now() - start);
+        output.Flush(hosts[i].name());
+        return status;
+      });
   Json all = Json::array();
   int exit_code = 0;
   for (size_t i = 0; i < hosts.size(); ++i) {
