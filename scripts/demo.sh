@@ -35,8 +35,12 @@ else
   folder=$(mktemp -d "${TMPDIR:-/tmp}/muster-demo-XXXXXX")
   trap 'tests/cluster/loopback down "$folder/cluster" || true; rm -rf "$folder"' EXIT
 fi
-[ -d "$folder/cluster" ] || tests/cluster/loopback up "$folder/cluster" 4
 export MUSTER_HOME=$folder/home MUSTER_KNOWN_HOSTS=$folder/cluster/known_hosts
+# What --keep left is over when this machine was started anew.
+if [ -d "$folder/cluster" ] && ! "$bin/muster" check -i "$folder/cluster/inventory.yaml" >/dev/null 2>&1; then
+  tests/cluster/loopback down "$folder/cluster"
+fi
+[ -d "$folder/cluster" ] || tests/cluster/loopback up "$folder/cluster" 4
 
 if [ "$mode" = --keep ]; then
   cat >&2 <<TEXT
