@@ -438,6 +438,9 @@ agent::TaskStatus Task::Status() const {
   status.set_exit_code(last_exit_ ? last_exit_->exit_code() : -1);
   if (last_exit_) {
     status.set_signal(last_exit_->signal());
+  }
+  // Those of this incarnation, which may be still to start.
+  if (last_exit_ && phase_ != Phase::kUnstarted && phase_ != Phase::kStarting) {
     status.set_started_micros(last_exit_->started_micros());
     status.set_ended_micros(last_exit_->ended_micros());
   }

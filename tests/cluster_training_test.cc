@@ -108,6 +108,12 @@ TEST_F(ClusterTraining, AWorkerThatHangsIsStartedAgainAndNoBitChanges) {
   EXPECT_EQ(ShowTask("hangs", "worker:0")["restarts"], 0) << "it only waited";
   EXPECT_THAT(cluster_.Text("run"),
               AllOf(HasSubstr("worker:1 has made no progress for "), HasSubstr("T (stopped)")));
+  const std::string events = Muster({"events", "hangs"}).stdout_text;
+  const size_t ended = events.find("Restarting: no progress for "),
+               started = events.find("started again, restart 1");
+  ASSERT_NE(ended, std::string::npos) << events;
+  ASSERT_NE(started, std::string::npos) << events;
+  EXPECT_LT(ended, started) << events;
 }
 
 TEST_F(ClusterTraining, KilledWorkersOfAllReduceGetTheParametersFromTheOthers) {
