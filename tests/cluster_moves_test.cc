@@ -1,5 +1,7 @@
 // Hosts that get another address while a job runs on them: the cluster follows, and no bit of the result
 // changes.
+#include <absl/strings/str_replace.h>
+
 #include <fstream>
 
 #include "tests/support/lifecycle_fixture.h"
@@ -248,6 +250,10 @@ TEST_F(ClusterMoves, APlanSaysWhatAMoveChangesAndTheNextRunDoesIt) {
     return Muster({"events", "planned"}).stdout_text.find(" -> " + address + "\n") != std::string::npos;
   }));
   EXPECT_THAT(plan(job), testing::StartsWith("3 unchanged\n"));
+  // One more task is another cluster, of which all have to be told.
+  std::string larger = cluster_.Text(std::filesystem::path(job).filename());
+  ASSERT_EQ(absl::StrReplaceAll({{"worker: {count: 2", "worker: {count: 3"}}, &larger), 1) << larger;
+  EXPECT_THAT(plan(cluster_.Write("larger.yaml", larger)), testing::StartsWith("1 start, 3 restart\n"));
   for (const std::string name : {"planned", "script"}) EXPECT_EQ(Muster({"stop", name}).exit_code, 0);
 }
 

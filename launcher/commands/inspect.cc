@@ -127,7 +127,8 @@ std::string StateName(const agent::TaskStatus& status) {
   return reconcile::TaskStateName(ReportOf(status).state);
 }
 
-// What `run` would do with a task. A move restarts those that cannot follow their cluster, on all hosts.
+// What `run` would do with a task. A move restarts those that cannot follow their cluster, on all hosts;
+// another number of tasks, or others on other hosts, restarts all.
 constexpr char kStart[] = "start", kRedeploy[] = "redeploy", kMove[] = "move", kRestart[] = "restart",
                kStop[] = "stop", kUnchanged[] = "unchanged";
 
@@ -145,11 +146,18 @@ std::vector<std::pair<std::string, std::string>> ActionsOf(const record::JobReco
   };
   const bool any_has_moved = std::any_of(plan.hosts().begin(), plan.hosts().end(),
                                          [&](const record::Host& host) { return has_moved(host.name()); });
+  const bool is_other_cluster =
+      !running.id().empty() &&
+      !std::equal(running.tasks().begin(), running.tasks().end(), plan.tasks().begin(), plan.tasks().end(),
+                  [](const record::Task& a, const record::Task& b) {
+                    return a.id() == b.id() && a.host() == b.host();
+                  });
   std::vector<std::pair<std::string, std::string>> actions;
   for (const record::Task& task : plan.tasks()) {
     const record::Task* before = Named(running.tasks(), task.id(), &record::Task::id);
     const char* action = before == nullptr                          ? kStart
                          : before->spec_hash() != task.spec_hash()  ? kRedeploy
+                         : is_other_cluster                         ? kRestart
                          : has_moved(task.host())                   ? kMove
                          : any_has_moved && !task.follows_cluster() ? kRestart
                                                                     : kUnchanged;
