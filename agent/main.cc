@@ -26,7 +26,8 @@ namespace {
 constexpr char kUsage[] =
     "usage: muster-agent bridge  --root DIR                          what ssh runs: relays to the daemon, "
     "which it starts\n"
-    "       muster-agent receive --root DIR --sha256 HEX --size N    stores an archive that comes on stdin\n"
+    "       muster-agent receive --root DIR --sha256 HEX --size N    stores an archive that comes on stdin, "
+    "from byte N on once it has said `from N`\n"
     "       muster-agent daemon  --root DIR                          supervises the tasks under DIR (started "
     "by bridge)\n"
     "       muster-agent shim    --root DIR --job J --task T --incarnation N   runs one task (started by "
@@ -116,6 +117,8 @@ absl::Status ReceiveArchive(const std::vector<std::string>& arguments) {
   ReceiveOptions options{.sha256 = flags.Text("sha256")};
   MUSTER_ASSIGN_OR_RETURN(options.root, flags.Root());
   MUSTER_ASSIGN_OR_RETURN(options.size, flags.Number("size", uint64_t{1} << 40));
+  // On a line of its own, whatever the login shell has printed.
+  options.begin = [](uint64_t offset) { return WriteAll(1, absl::StrFormat("\nfrom %d\n", offset)); };
   MUSTER_ASSIGN_OR_RETURN(const std::string result, Receive(options));
   return WriteAll(1, result + "\n");
 }

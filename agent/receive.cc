@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "agent/garbage.h"
 #include "agent/names.h"
 #include "base/archive.h"
+#include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/random.h"
@@ -22,6 +24,7 @@ namespace {
 
 constexpr Duration kInputTimeout = std::chrono::seconds(60);
 constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr int64_t kKeptSeconds = 24 * 60 * 60;
 
 // A folder under store/tmp, removed with this object. Locked while it is in use, so that whoever finds one
 // unlocked knows that its owner was killed.
@@ -60,11 +63,50 @@ class Scratch {
   UniqueFd lock_;
 };
 
-// Copies the input to `archive` and returns its hash.
+// Kept archives are files in store/tmp. A power failure could make one other than it was written, so one of
+// another boot is not used.
+std::filesystem::path KeptPath(const std::filesystem::path& folder, const std::string& sha256) {
+  return folder / (sha256 + "." + BootId());
+}
+
+bool LockFile(const UniqueFd& file) { return file.valid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
+
+void RemoveStaleArchives(const std::filesystem::path& folder) {
+  for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>{})) {
+    const std::filesystem::path path = folder / name;
+    struct stat state {};
+    if (::lstat(path.c_str(), &state) != 0 || !S_ISREG(state.st_mode)) continue;
+    const bool is_recent = WallTimeMicros() / 1'000'000 - state.st_mtim.tv_sec < kKeptSeconds;
+    if (is_recent && name.ends_with("." + BootId())) continue;
+    if (LockFile(UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC)))) ::unlink(path.c_str());
+  }
+}
+
+// The archive as far as an earlier receive got, locked; a new one in `scratch` if another receive has that.
+absl::StatusOr<UniqueFd> OpenArchive(const std::filesystem::path& kept, const std::filesystem::path& scratch,
+                                     bool* is_kept) {
+  UniqueFd archive(::open(kept.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  // One that its owner has removed meanwhile has no name any more.
+  struct stat state {};
+  *is_kept = LockFile(archive) && ::fstat(archive.get(), &state) == 0 && state.st_nlink == 1;
+  if (!*is_kept) {
+    archive = UniqueFd(::open((scratch / "archive").c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  }
+  if (!archive.valid()) return ErrnoError(errno, scratch.string());
+  return archive;
+}
+
+// Hashes what is in `archive`, copies the input behind it and returns the hash of all.
 absl::StatusOr<std::string> CopyInput(const ReceiveOptions& options, int archive) {
   Sha256 hash;
   std::string piece(kPieceBytes, '\0');
-  for (uint64_t received = 0; received < options.size;) {
+  uint64_t received = 0;
+  for (ssize_t n; (n = ::read(archive, piece.data(), piece.size())) != 0; received += n) {
+    if (n < 0) return ErrnoError(errno, "read what was kept");
+    hash.Update(piece.data(), n);
+  }
+  if (options.begin) MUSTER_RETURN_IF_ERROR(options.begin(received));
+  while (received < options.size) {
     pollfd input{.fd = options.input_fd, .events = POLLIN, .revents = 0};
     const int ready = ::poll(&input, 1, MillisecondsUntil(Now() + kInputTimeout));
     if (ready < 0 && errno == EINTR) continue;
@@ -121,10 +163,13 @@ absl::StatusOr<std::string> Receive(const ReceiveOptions& options) {
 
   MUSTER_ASSIGN_OR_RETURN(const Scratch scratch, Scratch::Make(store / "tmp"));
   MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), options.size));
-  const std::filesystem::path tree = scratch.path() / "tree";
-  UniqueFd archive(::open((scratch.path() / "archive").c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!archive.valid()) return ErrnoError(errno, scratch.path().string());
+  RemoveStaleArchives(store / "tmp");
+  const std::filesystem::path tree = scratch.path() / "tree", kept = KeptPath(store / "tmp", options.sha256);
+  bool is_kept = false;
+  MUSTER_ASSIGN_OR_RETURN(const UniqueFd archive, OpenArchive(kept, scratch.path(), &is_kept));
   const absl::StatusOr<std::string> hash = CopyInput(options, archive.get());
+  const bool may_go_on = absl::IsDataLoss(hash.status()) || absl::IsDeadlineExceeded(hash.status());
+  if (is_kept && !may_go_on) ::unlink(kept.c_str());
   if (!hash.ok()) return Annotate(hash.status(), "receive into " + store.string());
   if (*hash != options.sha256) {
     return DataLoss("what was received has SHA-256 %s, not %s: upload it again", *hash, options.sha256);

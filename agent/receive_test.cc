@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <fstream>
 
 #include "agent/agent_client.h"
 #include "base/archive.h"
+#include "base/boot_id.h"
 #include "base/random.h"
 #include "base/sha256.h"
 
@@ -29,8 +32,9 @@ class ReceiveTest : public testing::Test {
     std::ofstream(folder_.path() / "archive") << archive_;
   }
 
-  Process Start(const std::string& sha256, uint64_t size, int output) {
+  Process Start(const std::string& sha256, uint64_t size, int output, uint64_t offset = 0) {
     UniqueFd input(::open((folder_.path() / "archive").c_str(), O_RDONLY | O_CLOEXEC));
+    ::lseek(input.get(), static_cast<off_t>(offset), SEEK_SET);
     return *Process::Spawn({.argv = {MUSTER_AGENT_PATH, "receive", "--root", root_.string(), "--sha256",
                                      sha256, "--size", std::to_string(size)},
                             .stdin_fd = input.get(),
@@ -39,10 +43,10 @@ class ReceiveTest : public testing::Test {
   }
 
   // Exit code, and what it printed.
-  std::pair<int, std::string> Run(const std::string& sha256, uint64_t size) {
+  std::pair<int, std::string> Run(const std::string& sha256, uint64_t size, uint64_t offset = 0) {
     const std::filesystem::path path = folder_.path() / ("out" + RandomName(8));
     UniqueFd output(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    Process process = Start(sha256, size, output.get());
+    Process process = Start(sha256, size, output.get(), offset);
     const int code = process.Wait(TestDeadline()).value_or(-1);
     return {code, *ReadFile(path)};
   }
@@ -61,20 +65,53 @@ TEST_F(ReceiveTest, StoresWhatHasTheRightHashAndNothingElse) {
   auto [code, text] = Run(wrong, archive_.size());
   EXPECT_EQ(code, 1);
   EXPECT_THAT(text, AllOf(HasSubstr(sha256_), HasSubstr(wrong)));
-  std::tie(code, text) = Run(sha256_, archive_.size() + 1);
-  EXPECT_EQ(code, 1);
-  EXPECT_THAT(text,
-              HasSubstr(absl::StrFormat("ended after %d of %d bytes", archive_.size(), archive_.size() + 1)));
   std::tie(code, text) = Run("../x", 1);
   EXPECT_EQ(code, 2);
   EXPECT_THAT(StoreNames(), testing::ElementsAre("tmp"));
   EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
   EXPECT_EQ(Run(sha256_, uint64_t{1} << 40).first, 1) << "more than the disk holds";
 
-  EXPECT_EQ(Run(sha256_, archive_.size()), std::make_pair(0, "stored " + sha256_ + "\n"));
+  EXPECT_EQ(Run(sha256_, archive_.size()), std::make_pair(0, "\nfrom 0\nstored " + sha256_ + "\n"));
   EXPECT_EQ(Run(sha256_, archive_.size()), std::make_pair(0, "present " + sha256_ + "\n"));
   EXPECT_EQ(*ReadFile(root_ / "store" / sha256_ / "bin/hello"), *ReadFile(folder_.path() / "in/bin/hello"));
   EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
+}
+
+TEST_F(ReceiveTest, GoesOnWhereAnEarlierOneWasCutOff) {
+  const uint64_t size = archive_.size(), half = size / 2;
+  std::filesystem::resize_file(folder_.path() / "archive", half);
+  auto [code, text] = Run(sha256_, size);
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(text, HasSubstr(absl::StrFormat("ended after %d of %d bytes", half, size)));
+  std::ofstream(folder_.path() / "archive") << archive_;
+  // While another one has it, from the beginning.
+  const std::filesystem::path kept = root_ / "store/tmp" / (sha256_ + "." + BootId());
+  ASSERT_EQ(std::filesystem::file_size(kept), half);
+  {
+    const UniqueFd other(::open(kept.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+    EXPECT_THAT(Run(sha256_, size, 1).second, testing::StartsWith("\nfrom 0\n"));
+  }
+  EXPECT_EQ(Run(sha256_, size, half),
+            std::make_pair(0, absl::StrFormat("\nfrom %d\nstored %s\n", half, sha256_)));
+  EXPECT_EQ(*ReadFile(root_ / "store" / sha256_ / "bin/hello"), *ReadFile(folder_.path() / "in/bin/hello"));
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
+}
+
+TEST_F(ReceiveTest, WhatWasKeptIsLeftAloneWhenItIsNoGood) {
+  std::filesystem::create_directories(root_ / "store/tmp");
+  const std::filesystem::path tmp = root_ / "store/tmp", kept = tmp / (sha256_ + "." + BootId());
+  // Other bytes: refused once, and gone.
+  std::ofstream(kept) << std::string(archive_.size() / 2, 'x');
+  EXPECT_THAT(Run(sha256_, archive_.size(), archive_.size() / 2).second, HasSubstr("upload it again"));
+  EXPECT_FALSE(std::filesystem::exists(kept));
+  // Of another boot, or of yesterday.
+  std::ofstream(tmp / (sha256_ + ".another-boot")) << "x";
+  std::ofstream(tmp / (std::string(64, 'a') + "." + BootId())) << "x";
+  std::filesystem::last_write_time(tmp / (std::string(64, 'a') + "." + BootId()),
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+  EXPECT_EQ(Run(sha256_, archive_.size()).second, "\nfrom 0\nstored " + sha256_ + "\n");
+  EXPECT_TRUE(std::filesystem::is_empty(tmp));
 }
 
 TEST_F(ReceiveTest, SeveralAtOnceAllSucceed) {

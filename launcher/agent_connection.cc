@@ -1,10 +1,12 @@
 #include "launcher/agent_connection.h"
 
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_split.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -227,10 +229,11 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
     if (upload_ && upload_->result) return std::string();
     std::vector<PollItem> items = {{.channel = bridge_.get(), .read = true}};
     if (upload_) {
-      items.push_back({.channel = upload_->channel.get(),
-                       .read = upload_->input_closed && !upload_->channel->end_of_output(),
-                       .write = !upload_->input_closed,
-                       .exit = upload_->input_closed});
+      items.push_back(
+          {.channel = upload_->channel.get(),
+           .read = (upload_->input_closed && !upload_->channel->end_of_output()) || !upload_->has_begun,
+           .write = upload_->has_begun && !upload_->input_closed,
+           .exit = upload_->input_closed});
       deadline = std::min(deadline, upload_->deadline);
     }
     const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
@@ -304,8 +307,36 @@ void AgentConnection::PumpUpload() {
   }
 }
 
+// The agent says first with which byte to begin: what an upload that was cut off has brought is there. It
+// says nothing if it has all, or ends at once; its exit code says which.
+absl::Status AgentConnection::BeginSending() {
+  Upload& upload = *upload_;
+  char byte;
+  while (!upload.has_begun) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, upload.channel->TryRead({&byte, 1}));
+    if (n == 0 && !upload.channel->end_of_output()) return absl::OkStatus();
+    if (n == 0) {
+      upload.rest = {};
+      upload.has_begun = true;
+    } else if (byte != '\n') {
+      upload.greeting += byte;
+    } else {
+      // Other lines are a login shell's.
+      const std::string line = std::exchange(upload.greeting, "");
+      uint64_t offset = 0;
+      if (!line.starts_with("from ") || !absl::SimpleAtoi(line.substr(5), &offset)) continue;
+      upload.rest.remove_prefix(std::min<uint64_t>(offset, upload.rest.size()));
+      upload.total = upload.rest.size();
+      upload.has_begun = true;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AgentConnection::SendUpload() {
   Upload& upload = *upload_;
+  MUSTER_RETURN_IF_ERROR(BeginSending());
+  if (!upload.has_begun) return absl::OkStatus();
   // So many bytes at a time, so that the conversation gets its turn.
   constexpr size_t kTurnBytes = 1 << 20;
   size_t turn = 0;
@@ -318,8 +349,7 @@ absl::Status AgentConnection::SendUpload() {
     if (*sent == 0) break;
     upload.rest.remove_prefix(*sent);
     turn += *sent;
-    const size_t total = upload.content.bytes->size();
-    if (upload.progress) upload.progress(total - upload.rest.size(), total);
+    if (upload.progress) upload.progress(upload.total - upload.rest.size(), upload.total);
   }
   if (!upload.rest.empty()) return absl::OkStatus();
   if (!upload.input_closed) {

@@ -42,7 +42,7 @@ struct ConnectOptions {
 absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& host,
                                                          const ConnectOptions& options, TimePoint deadline);
 
-/// `sent` of `total` bytes have been handed to the host.
+/// `sent` of the `total` bytes that the host needs have been handed to it.
 using UploadProgress = std::function<void(uint64_t sent, uint64_t total)>;
 
 /// One thread at a time. Errors name the host. Once an operation has failed with Unavailable the connection
@@ -108,13 +108,17 @@ class AgentConnection {
   struct Upload {
     Content content;  // keeps the bytes alive
     std::string_view rest;
+    uint64_t total = 0;  // bytes that the host still needed when it began
     UploadProgress progress;
     TimePoint deadline;
     std::unique_ptr<CommandChannel> channel;
+    std::string greeting;    // "from N\n", as far as it has come
+    bool has_begun = false;  // it has come, or the agent needs nothing
     bool input_closed = false;
     std::optional<absl::Status> result;
   };
   void PumpUpload();
+  absl::Status BeginSending();
   absl::Status SendUpload();
 
   const record::Host host_;

@@ -141,13 +141,17 @@ struct Split {
   int pixels_per_part;
 };
 
-Split SplitOf(const ConvolutionGeometry& g) {
+// It grows with the samples, so what is enough for many is enough for fewer.
+int64_t MostParts(const ConvolutionGeometry& g) {
   const int rows = RowsOfGradientTile(g);
   const int64_t most_blocks = rows == 128 ? 264 : 528;  // two or four on each multiprocessor of an H100
   constexpr int64_t kLeastSteps = 4;                    // of a block
   const int64_t tiles = int64_t{TilesFor(g.terms() + 1, rows)} * TilesFor(g.outputs, ColumnsOfTile(g));
-  const int64_t steps = TilesFor(g.pixels(), kTileDepth);
-  const int64_t parts = std::max<int64_t>(std::min(most_blocks / tiles, steps / kLeastSteps), 1);
+  return std::max<int64_t>(std::min(most_blocks / tiles, TilesFor(g.pixels(), kTileDepth) / kLeastSteps), 1);
+}
+
+Split SplitOf(const ConvolutionGeometry& g) {
+  const int64_t steps = TilesFor(g.pixels(), kTileDepth), parts = MostParts(g);
   const int64_t steps_per_part = std::max<int64_t>((steps + parts - 1) / parts, 1);
   return {static_cast<int>(std::max<int64_t>((steps + steps_per_part - 1) / steps_per_part, 1)),
           static_cast<int>(steps_per_part * kTileDepth)};
@@ -237,7 +241,7 @@ cudaError_t ConvolutionForward(const ConvolutionGeometry& geometry, Math math, c
 }
 
 int64_t ConvolutionScratchSize(const ConvolutionGeometry& geometry) {
-  return SplitOf(geometry).parts * (geometry.terms() + 1) * geometry.outputs;
+  return MostParts(geometry) * (geometry.terms() + 1) * geometry.outputs;
 }
 
 cudaError_t ConvolutionParameterGradient(const ConvolutionGeometry& geometry, Math math, const float* input,

@@ -51,7 +51,7 @@ cudaError_t ConvolutionPoolForward(const ConvolutionGeometry& geometry, Math mat
                                    const float* weights, const float* bias, int64_t window, bool relu,
                                    float* output, uint8_t* winners, cudaStream_t stream);
 
-/// Floats of scratch memory that ConvolutionParameterGradient needs.
+/// Floats of scratch memory that ConvolutionParameterGradient needs, with so many samples or fewer.
 int64_t ConvolutionScratchSize(const ConvolutionGeometry& geometry);
 
 /// weights_gradient [kernel, kernel, channels, outputs] and bias_gradient [outputs], the sums over the

@@ -60,7 +60,7 @@ TEST_P(ConvolutionTest, MatchesTheReferenceAndStaysInside) {
       const GuardedFloats input(x), weights(w), bias(b), output_gradient(dy);
       const GuardedFloats output(samples * shape.output_size()), weights_gradient(shape.weights_size()),
           bias_gradient(shape.outputs), input_gradient(samples * shape.input_size()),
-          turned(shape.weights_size()), scratch(ConvolutionScratchSize(geometry));
+          turned(shape.weights_size()), scratch(ConvolutionScratchSize(GeometryOf(shape, 20)));
       ASSERT_EQ(ConvolutionForward(geometry, math, input.data(), weights.data(), bias.data(), relu,
                                    output.data(), cudaStreamPerThread),
                 cudaSuccess);
@@ -112,51 +112,63 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ConvolutionTest, ::testing::ValuesIn(Shapes()))
 
 using Convolutions = CudaTest;
 
-using Convolutions = CudaTest;
-
 std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
   for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
   return bits;
 }
 
+// Planned for the largest batch. Needs no GPU.
+TEST(ConvolutionScratch, IsEnoughForFewerSamplesToo) {
+  for (const ConvolutionShape& shape : Shapes()) {
+    for (const int64_t largest : {64, 128, 1000}) {
+      const int64_t size = ConvolutionScratchSize(GeometryOf(shape, largest));
+      for (int64_t samples = 0; samples < largest; ++samples) {
+        ASSERT_LE(ConvolutionScratchSize(GeometryOf(shape, samples)), size) << samples << " of " << largest;
+      }
+    }
+  }
+}
+
 // To the bit, so that a model may use the one or the other.
 TEST_F(Convolutions, PoolAtOnceAsTheyDoLater) {
-  const ConvolutionShape shape{
-      .height = 12, .width = 8, .channels = 3, .outputs = 36, .kernel = 3, .padding = Padding::kSame};
   constexpr int64_t kSamples = 5;
-  const ConvolutionGeometry geometry = GeometryOf(shape, kSamples);
-  std::vector<float> x = RandomFloats(1, kSamples * shape.input_size());
-  x[40] = NAN;
-  const GuardedFloats input(x), weights(RandomFloats(2, shape.weights_size())),
-      bias(RandomFloats(3, shape.outputs));
-  for (const int64_t window : {1, 2, 4}) {
-    for (const bool relu : {false, true}) {
-      for (const Math math : {Math::kFloat32, Math::kTf32}) {
-        SCOPED_TRACE(::testing::Message()
-                     << "window " << window << ", relu " << relu << ", math " << static_cast<int>(math));
-        const PoolGeometry pool{.samples = kSamples,
-                                .height = geometry.output_height,
-                                .width = geometry.output_width,
-                                .channels = geometry.outputs,
-                                .window = window,
-                                .relu = relu};
-        const GuardedFloats convolved(pool.input_count()), later(pool.output_count()),
-            at_once(pool.output_count());
-        const GuardedOnDevice<uint8_t> winners_later(pool.output_count()),
-            winners_at_once(pool.output_count());
-        ASSERT_EQ(ConvolutionForward(geometry, math, input.data(), weights.data(), bias.data(), false,
-                                     convolved.data(), cudaStreamPerThread),
-                  cudaSuccess);
-        ASSERT_EQ(
-            MaxPoolForward(pool, convolved.data(), later.data(), winners_later.data(), cudaStreamPerThread),
-            cudaSuccess);
-        ASSERT_TRUE(PoolsAtOnce(geometry, window));
-        ASSERT_EQ(ConvolutionPoolForward(geometry, math, input.data(), weights.data(), bias.data(), window,
-                                         relu, at_once.data(), winners_at_once.data(), cudaStreamPerThread),
-                  cudaSuccess);
-        EXPECT_EQ(BitsOf(at_once.Read()), BitsOf(later.Read()));
-        EXPECT_EQ(winners_at_once.Read(), winners_later.Read());
+  for (const int64_t outputs : {36, 33}) {
+    const ConvolutionShape shape{
+        .height = 16, .width = 8, .channels = 3, .outputs = outputs, .kernel = 3, .padding = Padding::kSame};
+    const ConvolutionGeometry geometry = GeometryOf(shape, kSamples);
+    std::vector<float> x = RandomFloats(1, kSamples * shape.input_size());
+    x[40] = NAN;
+    const GuardedFloats input(x), weights(RandomFloats(2, shape.weights_size())),
+        bias(RandomFloats(3, shape.outputs));
+    for (const int64_t window : {1, 2, 4, 8}) {
+      for (const bool relu : {false, true}) {
+        for (const Math math : {Math::kFloat32, Math::kTf32}) {
+          SCOPED_TRACE(::testing::Message()
+                       << "window " << window << ", relu " << relu << ", math " << static_cast<int>(math));
+          const PoolGeometry pool{.samples = kSamples,
+                                  .height = geometry.output_height,
+                                  .width = geometry.output_width,
+                                  .channels = geometry.outputs,
+                                  .window = window,
+                                  .relu = relu};
+          const GuardedFloats convolved(pool.input_count()), later(pool.output_count()),
+              at_once(pool.output_count());
+          const GuardedOnDevice<uint8_t> winners_later(pool.output_count()),
+              winners_at_once(pool.output_count());
+          ASSERT_EQ(ConvolutionForward(geometry, math, input.data(), weights.data(), bias.data(), false,
+                                       convolved.data(), cudaStreamPerThread),
+                    cudaSuccess);
+          ASSERT_EQ(
+              MaxPoolForward(pool, convolved.data(), later.data(), winners_later.data(), cudaStreamPerThread),
+              cudaSuccess);
+          ASSERT_TRUE(PoolsAtOnce(geometry, window));
+          ASSERT_EQ(ConvolutionPoolForward(geometry, math, input.data(), weights.data(), bias.data(), window,
+                                           relu, at_once.data(), winners_at_once.data(), cudaStreamPerThread),
+                    cudaSuccess);
+          EXPECT_EQ(BitsOf(at_once.Read()), BitsOf(later.Read()));
+          EXPECT_EQ(winners_at_once.Read(), winners_later.Read());
+        }
       }
     }
   }

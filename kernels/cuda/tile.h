@@ -26,7 +26,7 @@ struct TileShape {
   static constexpr int kPitchOfA = kRowsFirst ? kTileDepth + 4 : kRows + 8;
   static constexpr int kPitchOfB = kColumns + 8;
   static constexpr int kPitchOfSums = kColumns + 4;
-  // Steps whose operands are there or on their way. As many as fit in what every GPU gives a block.
+  // Steps whose operands are there or on their way: one that is computed, and those behind it.
   static constexpr int kStages = kRows > 64 ? 3 : 4;
 
   /// What one step multiplies: the rows of `a` with the columns of `b`.
