@@ -29,8 +29,28 @@ struct FreeChannel {
   void operator()(ssh_channel channel) const { ssh_channel_free(channel); }
 };
 
-struct FreeEvent {
-  void operator()(ssh_event event) const { ssh_event_free(event); }
+// Takes in what has arrived for a session and sends what is waiting.
+class SessionPump {
+ public:
+  explicit SessionPump(ssh_session session) : session_(session), event_(ssh_event_new()) {
+    MUSTER_CHECK(event_ != nullptr && ssh_event_add_session(event_, session) == SSH_OK);
+  }
+  SessionPump(const SessionPump&) = delete;
+  SessionPump& operator=(const SessionPump&) = delete;
+  ~SessionPump() {
+    ssh_event_remove_session(event_, session_);
+    ssh_event_free(event_);
+  }
+  absl::Status Pump() {
+    if (ssh_event_dopoll(event_, 0) == SSH_ERROR || !ssh_is_connected(session_)) {
+      return Unavailable("the connection is lost: %s", ssh_get_error(session_));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const ssh_session session_;
+  const ssh_event event_;
 };
 
 }  // namespace
@@ -130,17 +150,19 @@ void SshGateway::Run(TimePoint deadline) {
 
 // Returns why it ended.
 absl::Status SshGateway::Serve(ssh_session session) {
-  const std::unique_ptr<ssh_event_struct, FreeEvent> event(ssh_event_new());
-  MUSTER_CHECK(event != nullptr && ssh_event_add_session(event.get(), session) == SSH_OK);
+  SessionPump pump(session);
+  // Of a jump host that is reached through another one, TCP says nothing.
+  SilenceWatch silence(session, options_.silence_limit);
   std::vector<pollfd> fds;
   for (;;) {
     BeginRequests(session);
-    if (ssh_event_dopoll(event.get(), 0) == SSH_ERROR || !ssh_is_connected(session)) {
-      ssh_event_remove_session(event.get(), session);
-      return Unavailable("the connection is lost: %s", ssh_get_error(session));
-    }
+    MUSTER_RETURN_IF_ERROR(pump.Pump());
+    MUSTER_RETURN_IF_ERROR(silence.Check());
+    const uint64_t received = silence.received();
     bool moved = false;
     for (Tunnel& tunnel : tunnels_) moved = Advance(session, tunnel) || moved;
+    // What one tunnel does may take in what is for another, which had its turn before.
+    moved = moved || silence.received() != received;
     tunnels_.remove_if([](const Tunnel& tunnel) { return tunnel.is_over; });
     const bool output = (ssh_get_poll_flags(session) & SSH_WRITE_PENDING) != 0;
     fds.assign({{.fd = ssh_get_fd(session),
@@ -155,14 +177,9 @@ absl::Status SshGateway::Serve(ssh_session session) {
                      .events = static_cast<short>((takes ? POLLIN : 0) | (gives ? POLLOUT : 0)),
                      .revents = 0});
     }
-    if (::poll(fds.data(), fds.size(), moved ? 0 : -1) < 0 && errno != EINTR) {
-      ssh_event_remove_session(event.get(), session);
-      return ErrnoError(errno, "poll");
-    }
-    if (fds[1].revents != 0) {
-      ssh_event_remove_session(event.get(), session);
-      return Cancelled("nobody needs it any more");
-    }
+    const int timeout_ms = moved ? 0 : MillisecondsUntil(silence.next_check());
+    if (::poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) return ErrnoError(errno, "poll");
+    if (fds[1].revents != 0) return Cancelled("nobody needs it any more");
     auto polled = fds.begin() + 3;
     for (Tunnel& tunnel : tunnels_) {
       if ((polled->revents & ~POLLOUT) != 0) tunnel.is_readable = true;

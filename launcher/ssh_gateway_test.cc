@@ -178,5 +178,26 @@ TEST_F(SshGatewayTest, AHostBehindThatFallsSilentIsNoticed) {
   EXPECT_THAT(std::string(lost.message()), HasSubstr("has not answered for 1 s"));
 }
 
+// Else whoever tries again would wait for it for ever.
+TEST_F(SshGatewayTest, AJumpHostBehindAnotherThatFallsSilentIsMadeAnew) {
+  if (!LoopbackCluster::CanMakeNamespaces()) GTEST_SKIP() << "needs namespaces";
+  LoopbackCluster cluster(3, {}, LoopbackCluster::Network::kNamespaces);
+  SshOptions options = Shared(cluster);
+  options.silence_limit = milliseconds(1000);
+  const SshTarget target = Behind(cluster, 3, {1, 2});
+  const auto held = options.gateways->Get(target.jumps, options, Soon());  // somebody always tries
+  ASSERT_TRUE(SshTransport::Connect(target, options, Soon()).ok());
+  cluster.Cut("host-2");
+  EXPECT_EQ(ExitCodeFor(SshTransport::Connect(target, options, Now() + seconds(3)).status()), 69);
+  EXPECT_FALSE(held->works());
+  cluster.Join("host-2");
+  const TimePoint deadline = Soon();
+  absl::Status status;
+  do {
+    status = SshTransport::Connect(target, options, Now() + seconds(10)).status();
+  } while (!status.ok() && Now() < deadline);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 }  // namespace
 }  // namespace muster

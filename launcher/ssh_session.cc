@@ -1,6 +1,7 @@
 #include "launcher/ssh_session.h"
 
 #include <fcntl.h>
+#include <libssh/server.h>  // ssh_send_keepalive, which clients have too
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -249,6 +250,26 @@ absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, cons
 void SshSessionDeleter::operator()(ssh_session session) const {
   ssh_disconnect(session);
   ssh_free(session);
+}
+
+SilenceWatch::SilenceWatch(ssh_session session, Duration limit) : session_(session), limit_(limit) {
+  ssh_set_counters(session, &counter_, nullptr);
+}
+
+absl::Status SilenceWatch::Check() {
+  const TimePoint now = Now();
+  if (std::exchange(heard_bytes_, counter_.in_bytes) != counter_.in_bytes) {
+    heard_ = now;
+    asked_.reset();
+  }
+  if (now < next_check()) return absl::OkStatus();
+  if (asked_) {
+    return Unavailable("the connection is lost: it has not answered for %.0f s", ToSeconds(limit_ / 2));
+  }
+  asked_ = now;
+  // After an answer, the first call takes that in and sends nothing.
+  for (int i = 0; i < 2; ++i) (void)ssh_send_keepalive(session_);
+  return absl::OkStatus();
 }
 
 absl::Status WaitForSession(ssh_session session, const Limits& limits) {

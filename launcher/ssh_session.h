@@ -8,9 +8,11 @@
 #include <libssh/libssh.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "launcher/known_hosts.h"
@@ -42,6 +44,31 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
 /// checked, and nothing is sent beyond the key exchange. Errors as those of LogIn.
 absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like,
                                    const Limits& limits);
+
+/// Notices that the far end of a session has gone where TCP does not say so: asks one that has been silent
+/// for half of `limit`, which has to answer in the other half.
+class SilenceWatch {
+ public:
+  /// `session` outlives it, and has no other counters.
+  SilenceWatch(ssh_session session, Duration limit);
+  SilenceWatch(const SilenceWatch&) = delete;
+  SilenceWatch& operator=(const SilenceWatch&) = delete;
+
+  /// To be called when bytes have been taken in, and at next_check(). Unavailable: no answer.
+  absl::Status Check();
+  TimePoint next_check() const { return asked_.value_or(heard_) + limit_ / 2; }
+
+  /// Bytes that the session has taken in so far.
+  uint64_t received() const { return counter_.in_bytes; }
+
+ private:
+  const ssh_session session_;
+  const Duration limit_;
+  ssh_counter_struct counter_{};
+  uint64_t heard_bytes_ = 0;  // of counter_, when it was looked at last
+  TimePoint heard_ = Now();   // when it was seen to have changed
+  std::optional<TimePoint> asked_;
+};
 
 /// Waits until libssh can go on with this session. Unavailable if its connection is gone.
 absl::Status WaitForSession(ssh_session session, const Limits& limits);

@@ -2,13 +2,11 @@
 
 #include <libssh/callbacks.h>
 #include <libssh/libssh.h>
-#include <libssh/server.h>  // ssh_send_keepalive, which clients have too
 #include <poll.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <optional>
 #include <utility>
 
 #include "inventory/address.h"
@@ -178,12 +176,11 @@ class SshTransportImpl : public SshTransport {
         peer_address_(login.gateway == nullptr      ? PeerAddress(ssh_get_fd(login.session.get()))
                       : IsIpAddress(target.address) ? target.address
                                                     : ""),
-        silence_limit_(silence_limit),
         gateway_(std::move(login.gateway)),
         session_(std::move(login.session)),
+        silence_(session_.get(), silence_limit),
         event_(ssh_event_new()) {
     MUSTER_CHECK(event_ != nullptr && ssh_event_add_session(event_, session_.get()) == SSH_OK);
-    ssh_set_counters(session_.get(), &received_, nullptr);
   }
 
   ~SshTransportImpl() override {
@@ -204,21 +201,15 @@ class SshTransportImpl : public SshTransport {
  private:
   // Takes in what has arrived and sends what is waiting, without blocking.
   absl::Status Pump();
-  // Through a gateway: asks a host that is silent, or says that it is lost.
-  absl::Status CheckSilence();
 
   const std::string name_;
   const std::string label_;
   const std::vector<AcceptedKey> accepted_keys_;
   const std::string host_key_;
   const std::string peer_address_;
-  const Duration silence_limit_;
-  ssh_counter_struct received_{};  // by the session
-  uint64_t heard_bytes_ = 0;       // of received_, when it was looked at last
-  TimePoint heard_ = Now();        // when it was seen to have changed
-  std::optional<TimePoint> asked_;
   const std::shared_ptr<SshGateway> gateway_;  // null: none
   const SshSession session_;
+  SilenceWatch silence_;
   const ssh_event event_;
   int open_channels_ = 0;
 };
@@ -237,40 +228,24 @@ absl::Status SshTransportImpl::Pump() {
   return absl::OkStatus();
 }
 
-absl::Status SshTransportImpl::CheckSilence() {
-  if (gateway_ == nullptr) return absl::OkStatus();
-  const TimePoint now = Now();
-  if (std::exchange(heard_bytes_, received_.in_bytes) != received_.in_bytes) {
-    heard_ = now;
-    asked_.reset();
-  }
-  if (asked_ && now - *asked_ >= silence_limit_ / 2) {
-    return Unavailable("%s: the connection is lost: it has not answered for %.0f s", label_,
-                       ToSeconds(silence_limit_ / 2));
-  }
-  if (asked_ || now - heard_ < silence_limit_ / 2) return absl::OkStatus();
-  asked_ = now;
-  // After an answer, the first call takes that in and sends nothing.
-  for (int i = 0; i < 2; ++i) (void)ssh_send_keepalive(session_.get());
-  return absl::OkStatus();
-}
-
 absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) {
   for (;;) {
     MUSTER_RETURN_IF_ERROR(Pump());
-    MUSTER_RETURN_IF_ERROR(CheckSilence());
+    if (gateway_ != nullptr) MUSTER_RETURN_IF_ERROR(Annotate(silence_.Check(), label_));
+    const uint64_t received = silence_.received();
     for (const PollItem& item : items) {
       auto& channel = static_cast<SshChannel&>(*item.channel);
       MUSTER_RETURN_IF_ERROR(channel.CollectStderr());
       if (channel.Ready(item)) return absl::OkStatus();
     }
+    // Looking at one channel may have taken in what is for another, which was looked at before.
+    if (silence_.received() != received) continue;
     const bool output = (ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING) != 0;
     pollfd fds[2] = {{.fd = ssh_get_fd(session_.get()),
                       .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN),
                       .revents = 0},
                      {.fd = wake_fd, .events = POLLIN, .revents = 0}};
-    const TimePoint next_check =
-        gateway_ == nullptr ? deadline : asked_.value_or(heard_) + silence_limit_ / 2;
+    const TimePoint next_check = gateway_ == nullptr ? deadline : silence_.next_check();
     const int ready = ::poll(fds, 2, MillisecondsUntil(std::min(deadline, next_check)));
     if (ready < 0 && errno != EINTR) return ErrnoError(errno, "poll");
     if (ready == 0 && next_check < deadline) continue;
