@@ -66,6 +66,7 @@ struct SshGateway::Tunnel {
   std::shared_ptr<Request> request;  // until it is open
   UniqueFd socket;                   // from then on
   std::string pending;               // bytes for the socket that have left the channel
+  std::string unsent;                // bytes for the channel that have left the socket
   bool has_news = false;             // of the channel: bytes or an end
   bool is_readable = false;          // of the socket, as poll saw it last
   bool is_writable = true;
@@ -142,8 +143,9 @@ void SshGateway::Run(TimePoint deadline) {
     }
     status = Serve(login.session.get());
   }
+  const bool may_come_back = absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
   const absl::Status named = absl::Status(
-      absl::StatusCode::kUnavailable,
+      may_come_back ? absl::StatusCode::kUnavailable : status.code(),
       absl::StrFormat("through %s (%s:%d): %s", jump_.name, jump_.address, jump_.port, status.message()));
   Fail(NeedsUser(status) ? WithNeedsUser(named) : named);
 }
@@ -158,12 +160,13 @@ absl::Status SshGateway::Serve(ssh_session session) {
     BeginRequests(session);
     MUSTER_RETURN_IF_ERROR(pump.Pump());
     MUSTER_RETURN_IF_ERROR(silence.Check());
-    const uint64_t received = silence.received();
+    const uint64_t moved_bytes = silence.moved_bytes();
     bool moved = false;
     for (Tunnel& tunnel : tunnels_) moved = Advance(session, tunnel) || moved;
-    // What one tunnel does may take in what is for another, which had its turn before.
-    moved = moved || silence.received() != received;
     tunnels_.remove_if([](const Tunnel& tunnel) { return tunnel.is_over; });
+    // libssh takes in and sends for the whole session whatever it is asked about one channel, so a tunnel
+    // that had its turn may have news or room again, and the socket nothing more to say.
+    moved = moved || silence.moved_bytes() != moved_bytes || !ssh_is_connected(session);
     const bool output = (ssh_get_poll_flags(session) & SSH_WRITE_PENDING) != 0;
     fds.assign({{.fd = ssh_get_fd(session),
                  .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN),
@@ -222,7 +225,7 @@ void SshGateway::BeginRequests(ssh_session session) {
 bool SshGateway::Advance(ssh_session session, Tunnel& tunnel) {
   if (tunnel.request != nullptr) {
     AdvanceOpening(session, tunnel);
-    return false;
+    return tunnel.request == nullptr;
   }
   const bool gave = ToSocket(tunnel), took = FromSocket(session, tunnel);
   return gave || took;
@@ -286,33 +289,42 @@ bool SshGateway::ToSocket(Tunnel& tunnel) {
 
 // Moves what the socket has, as much as the channel's window takes.
 bool SshGateway::FromSocket(ssh_session session, Tunnel& tunnel) {
-  if (!tunnel.is_readable || tunnel.is_over) return false;
+  if (tunnel.is_over) return false;
   const size_t window = ssh_channel_window_size(tunnel.channel.get());
   if (window == 0 || (ssh_get_status(session) & SSH_WRITE_PENDING) != 0) return false;
-  char bytes[kBytesAtATime];
-  const ssize_t n = ::read(tunnel.socket.get(), bytes, std::min(window, sizeof bytes));
-  if (n > 0) {
-    if (ssh_channel_write(tunnel.channel.get(), bytes, static_cast<uint32_t>(n)) != n) tunnel.is_over = true;
-    return true;
+  bool moved = false;
+  if (tunnel.unsent.empty() && tunnel.is_readable) {
+    tunnel.unsent.resize(std::min(window, kBytesAtATime));
+    const ssize_t n = ::read(tunnel.socket.get(), tunnel.unsent.data(), tunnel.unsent.size());
+    tunnel.unsent.resize(n > 0 ? n : 0);
+    moved = n > 0 || (n < 0 && errno == EINTR);
+    tunnel.is_readable = moved;
+    tunnel.is_over = n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
   }
-  if (n < 0 && errno == EINTR) return true;
-  tunnel.is_readable = false;
-  tunnel.is_over = n == 0 || errno != EAGAIN;
-  return false;
+  if (tunnel.unsent.empty()) return moved;
+  // Takes fewer, or none, while keys are exchanged again.
+  const int n = ssh_channel_write(tunnel.channel.get(), tunnel.unsent.data(),
+                                  static_cast<uint32_t>(tunnel.unsent.size()));
+  if (n > 0) tunnel.unsent.erase(0, n);
+  tunnel.is_over = n < 0 && n != SSH_AGAIN;
+  return n > 0;
 }
 
 std::shared_ptr<SshGateway> SshGateways::Get(const std::vector<SshTarget>& jumps, const SshOptions& options,
-                                             TimePoint deadline) {
+                                             TimePoint deadline, bool* is_new) {
   SshTarget last = jumps.back();
   last.jumps.assign(jumps.begin(), jumps.end() - 1);
   std::string key;
   for (const SshTarget& jump : jumps) {
-    key += absl::StrFormat("%s %s@%s:%d\n", jump.name, jump.user, jump.address, jump.port);
+    key += absl::StrFormat("%s %s@%s:%d", jump.name, jump.user, jump.address, jump.port);
+    for (const std::string& identity : jump.identities) key += " " + identity;
+    key += '\n';
   }
   const std::lock_guard lock(mutex_);
   std::weak_ptr<SshGateway>& known = gateways_[key];
   std::shared_ptr<SshGateway> gateway = known.lock();
-  if (gateway == nullptr || !gateway->works()) {
+  *is_new = gateway == nullptr || !gateway->works();
+  if (*is_new) {
     gateway = std::make_shared<SshGateway>(std::move(last), options, deadline);
     known = gateway;
   }

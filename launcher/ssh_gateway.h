@@ -76,9 +76,10 @@ class SshGateway {
 /// The gateways of a process, each for as long as somebody uses it. Any thread.
 class SshGateways {
  public:
-  /// The one that `jumps`, at least one, the nearest first, lead to. One that has failed is made anew.
+  /// The one that `jumps`, at least one, the nearest first, lead to. One that has failed is made anew, and
+  /// then has `deadline` for its login.
   std::shared_ptr<SshGateway> Get(const std::vector<SshTarget>& jumps, const SshOptions& options,
-                                  TimePoint deadline);
+                                  TimePoint deadline, bool* is_new);
 
  private:
   std::mutex mutex_;

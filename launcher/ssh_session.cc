@@ -228,10 +228,14 @@ absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& option
   if (target.jumps.empty()) return ConnectTcp(target.address, target.port, options.silence_limit, limits);
   SshGateways own;
   SshGateways& gateways = options.gateways != nullptr ? *options.gateways : own;
-  login.gateway = gateways.Get(target.jumps, options, limits.deadline);
-  absl::StatusOr<UniqueFd> fd = login.gateway->Open(target.address, target.port, limits);
-  login.accepted = login.gateway->TakeAcceptedKeys();
-  return fd;
+  for (;;) {
+    bool is_new = false;
+    login.gateway = gateways.Get(target.jumps, options, limits.deadline, &is_new);
+    absl::StatusOr<UniqueFd> fd = login.gateway->Open(target.address, target.port, limits);
+    // Somebody else's login may have had less time than this one has.
+    const bool may_try = !is_new && !login.gateway->works() && !NeedsUser(fd.status());
+    if (fd.ok() || !may_try || Now() >= limits.deadline) return fd;
+  }
 }
 
 // One attempt.
@@ -242,7 +246,11 @@ absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, cons
   MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits));
   MUSTER_RETURN_IF_ERROR(Begin(std::move(fd), target.user, known.KeysOf(target.name), limits, login));
   MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, login.key, limits, login.accepted));
-  return Authenticate(login.session.get(), target, options, limits);
+  MUSTER_RETURN_IF_ERROR(Authenticate(login.session.get(), target, options, limits));
+  if (login.gateway != nullptr) {
+    for (AcceptedKey& key : login.gateway->TakeAcceptedKeys()) login.accepted.push_back(std::move(key));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -283,9 +291,12 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
                    SshLogin& login) {
   RandomStream random(RandomSeed());
   Duration pause = kFirstPause;
+  std::vector<AcceptedKey> accepted;
   for (int attempt = 1;; ++attempt) {
     login = SshLogin();
+    login.accepted = accepted;
     const absl::Status status = TryToLogIn(target, options, limits, login);
+    accepted = login.accepted;
     if (status.ok()) return status;
     // Full jitter (Brooker, "Exponential backoff and jitter", AWS 2015): those that were turned away together
     // do not come back together.

@@ -51,6 +51,7 @@ class SilenceWatch {
  public:
   /// `session` outlives it, and has no other counters.
   SilenceWatch(ssh_session session, Duration limit);
+  ~SilenceWatch() { ssh_set_counters(session_, nullptr, nullptr); }
   SilenceWatch(const SilenceWatch&) = delete;
   SilenceWatch& operator=(const SilenceWatch&) = delete;
 
@@ -58,8 +59,8 @@ class SilenceWatch {
   absl::Status Check();
   TimePoint next_check() const { return asked_.value_or(heard_) + limit_ / 2; }
 
-  /// Bytes that the session has taken in so far.
-  uint64_t received() const { return counter_.in_bytes; }
+  /// Bytes that the session has taken in and sent so far: another number means that something has changed.
+  uint64_t moved_bytes() const { return counter_.in_bytes + counter_.out_bytes; }
 
  private:
   const ssh_session session_;

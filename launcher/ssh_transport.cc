@@ -232,14 +232,14 @@ absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd
   for (;;) {
     MUSTER_RETURN_IF_ERROR(Pump());
     if (gateway_ != nullptr) MUSTER_RETURN_IF_ERROR(Annotate(silence_.Check(), label_));
-    const uint64_t received = silence_.received();
+    const uint64_t moved_bytes = silence_.moved_bytes();
     for (const PollItem& item : items) {
       auto& channel = static_cast<SshChannel&>(*item.channel);
       MUSTER_RETURN_IF_ERROR(channel.CollectStderr());
       if (channel.Ready(item)) return absl::OkStatus();
     }
     // Looking at one channel may have taken in what is for another, which was looked at before.
-    if (silence_.received() != received) continue;
+    if (silence_.moved_bytes() != moved_bytes) continue;
     const bool output = (ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING) != 0;
     pollfd fds[2] = {{.fd = ssh_get_fd(session_.get()),
                       .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN),
