@@ -61,6 +61,11 @@ std::vector<std::string_view> LinesOf(std::string_view text) {
   return lines;
 }
 
+// Ansible gives ssh the arguments of two variables, which override one another no more than their own.
+constexpr char kExtraJump[] = "extra jump";
+
+constexpr int kMostSlots = 65536;
+
 // The keys of an inventory that these variables are.
 const std::map<std::string, std::string>& KeysOfVariables() {
   static const std::map<std::string, std::string> keys = {{"ansible_host", "ssh"},
@@ -73,7 +78,7 @@ const std::map<std::string, std::string>& KeysOfVariables() {
                                                           {"ansible_private_key_file", "identity"},
                                                           {"ansible_connection", "local"},
                                                           {"ansible_ssh_common_args", "jump"},
-                                                          {"ansible_ssh_extra_args", "jump"},
+                                                          {"ansible_ssh_extra_args", kExtraJump},
                                                           {"muster_data", "data"},
                                                           {"muster_dir", "dir"},
                                                           {"slots", "slots"}};
@@ -84,7 +89,6 @@ using Settings = std::map<std::string, Word>;  // by key
 
 struct Group {
   Settings settings;
-  std::vector<std::string> children;
   Word name;
 };
 
@@ -113,9 +117,11 @@ class HostListParser {
   std::vector<std::string> GroupsOf(const Entry& entry) const;
 
   const std::string path_;
+  bool has_groups_ = false;  // then it is Ansible's
   Section section_ = Section::kNone;
   std::string group_;
   std::map<std::string, Group> groups_;
+  std::map<std::string, std::set<std::string>> parents_;  // groups by those that they hold
   std::vector<Entry> entries_;
   std::map<std::string, size_t> by_name_;  // index in entries_
 };
@@ -125,6 +131,10 @@ absl::Status HostListParser::Error(const Word& at, const std::string& message) c
 }
 
 absl::Status HostListParser::Parse(std::string_view text) {
+  for (const std::string_view line : LinesOf(text)) {
+    const std::vector<Word> words = WordsOf(line, 1);
+    has_groups_ = has_groups_ || (!words.empty() && words[0].text.starts_with('['));
+  }
   int number = 0;
   for (const std::string_view line : LinesOf(text)) {
     ++number;
@@ -135,7 +145,7 @@ absl::Status HostListParser::Parse(std::string_view text) {
     } else if (section_ == Section::kVariables) {
       MUSTER_RETURN_IF_ERROR(ParseVariable(line, number));
     } else if (section_ == Section::kChildren) {
-      groups_[group_].children.push_back(words[0].text);
+      parents_[words[0].text].insert(group_);
     } else {
       MUSTER_RETURN_IF_ERROR(ParseHost(words));
     }
@@ -171,9 +181,16 @@ absl::Status HostListParser::ParseVariable(std::string_view line, int number) {
   if (equals == std::string_view::npos) {
     return Error({"", number, 1}, "expected VARIABLE=VALUE");
   }
-  std::vector<Word> words = WordsOf(line.substr(equals + 1), number, static_cast<int>(equals) + 2);
-  Word value = words.empty() ? Word{"", number, static_cast<int>(equals) + 2} : words[0];
-  for (size_t i = 1; i < words.size(); ++i) value.text += " " + words[i].text;
+  // Quotes belong to the value unless they are around all of it.
+  absl::string_view rest = absl::string_view(line.data(), line.size()).substr(equals + 1);
+  if (const size_t comment = rest.find(" #"); comment != absl::string_view::npos)
+    rest = rest.substr(0, comment);
+  const absl::string_view stripped = absl::StripAsciiWhitespace(rest);
+  Word value{std::string(stripped), number, static_cast<int>(stripped.data() - line.data()) + 1};
+  const char quote = value.text.empty() ? 0 : value.text[0];
+  if ((quote == '"' || quote == '\'') && value.text.find(quote, 1) == value.text.size() - 1) {
+    value.text = value.text.substr(1, value.text.size() - 2);
+  }
   const absl::string_view name = absl::StripAsciiWhitespace(absl::string_view(line.data(), equals));
   return Set(std::string(name), std::move(value), &groups_[group_].settings);
 }
@@ -189,12 +206,14 @@ absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
     option = option.substr(2);
     if (option.empty() && i + 1 < words.size()) option = words[++i].text;
     if (is_jump) return option;
-    const size_t equals = option.find('=');
+    const size_t equals = option.find_first_of("= ");
     if (equals == std::string::npos) continue;
     const std::string name = absl::AsciiStrToLower(option.substr(0, equals));
     if (name == "proxyjump") return option.substr(equals + 1);
     if (name != "proxycommand") continue;
-    return JumpHostOfProxyCommand(option.substr(equals + 1));
+    MUSTER_ASSIGN_OR_RETURN(const Endpoint jump, JumpHostOfProxyCommand(option.substr(equals + 1)));
+    const std::string port = jump.port == 0 ? "" : absl::StrFormat(":%d", jump.port);
+    return (jump.user.empty() ? "" : jump.user + "@") + jump.address + port;
   }
   return std::string();
 }
@@ -204,13 +223,12 @@ absl::Status HostListParser::Set(const std::string& variable, Word value, Settin
   if (key == KeysOfVariables().end()) return absl::OkStatus();
   if (key->second == "local") {
     if (value.text == "local") value.text = "true";
-    if (value.text == "ssh" || value.text == "smart" || value.text == "paramiko") return absl::OkStatus();
+    if (value.text == "ssh" || value.text == "smart" || value.text == "paramiko") value.text = "false";
   }
-  if (key->second == "jump") {
+  if (key->second == "jump" || key->second == kExtraJump) {
     const absl::StatusOr<std::string> jump = JumpIn(value.text);
     if (!jump.ok()) return Error(value, std::string(jump.status().message()));
-    if (jump->empty()) return absl::OkStatus();
-    value.text = *jump;
+    value.text = jump->empty() ? "none" : *jump;
   }
   (*settings)[key->second] = std::move(value);
   return absl::OkStatus();
@@ -233,7 +251,7 @@ absl::Status HostListParser::ParseHost(const std::vector<Word>& words) {
   const size_t colon = pattern.text.rfind(':');
   if (colon != std::string::npos && pattern.text.find(']', colon) == std::string::npos) {
     const Word number{pattern.text.substr(colon + 1), pattern.line, pattern.column};
-    settings[section_ == Section::kNone ? "slots" : "port"] = number;
+    settings[has_groups_ ? "port" : "slots"] = number;
     pattern.text.erase(colon);
   }
   for (size_t i = 1; i < words.size(); ++i) {
@@ -242,8 +260,8 @@ absl::Status HostListParser::ParseHost(const std::vector<Word>& words) {
       return Error(words[i], absl::StrFormat("expected NAME=VALUE, found %s", Quoted(words[i].text)));
     }
     const std::string name = words[i].text.substr(0, equals);
-    if (section_ == Section::kNone && !KeysOfVariables().contains(name) && name != "max_slots" &&
-        name != "max-slots" && !name.starts_with("ansible_")) {
+    if (!has_groups_ && !KeysOfVariables().contains(name) && name != "max_slots" && name != "max-slots" &&
+        !name.starts_with("ansible_")) {
       return Error(words[i], absl::StrFormat("unknown word %s; a hostfile has slots=N, an inventory of "
                                              "Ansible its hosts below [GROUP]",
                                              Quoted(name)));
@@ -260,14 +278,18 @@ absl::Status HostListParser::ParseHost(const std::vector<Word>& words) {
   for (const std::string& name : *names) {
     Entry& entry = EntryOf(name, words[0]);
     for (const auto& [key, value] : settings) entry.settings[key] = value;
-    if (section_ == Section::kHosts) {
+    if (section_ == Section::kHosts &&
+        std::find(entry.groups.begin(), entry.groups.end(), group_) == entry.groups.end()) {
       entry.groups.push_back(group_);
-    } else if (const auto slots = settings.find("slots"); slots == settings.end()) {
-      ++entry.slots;
-    } else if (int given = 0; absl::SimpleAtoi(slots->second.text, &given)) {
-      entry.slots += given;
-      entry.settings["slots"].text = std::to_string(entry.slots);
     }
+    if (has_groups_) continue;
+    // As often as it is named, or as often as it says; what is no such number is refused later.
+    int given = 1;
+    const auto slots = settings.find("slots");
+    const bool is_number = slots == settings.end() || absl::SimpleAtoi(slots->second.text, &given);
+    if (!is_number || given < 1 || given > kMostSlots) continue;
+    entry.slots = std::min(entry.slots + given, kMostSlots);
+    if (entry.settings.contains("slots")) entry.settings["slots"].text = std::to_string(entry.slots);
   }
   return absl::OkStatus();
 }
@@ -277,10 +299,10 @@ std::vector<std::string> HostListParser::GroupsOf(const Entry& entry) const {
   std::vector<std::string> all = entry.groups;
   std::set<std::string> known(all.begin(), all.end());
   for (size_t i = 0; i < all.size(); ++i) {
-    for (const auto& [name, group] : groups_) {
-      const bool holds =
-          std::find(group.children.begin(), group.children.end(), all[i]) != group.children.end();
-      if (holds && known.insert(name).second) all.push_back(name);
+    const auto parents = parents_.find(all[i]);
+    if (parents == parents_.end()) continue;
+    for (const std::string& parent : parents->second) {
+      if (known.insert(parent).second) all.push_back(parent);
     }
   }
   if (known.insert("all").second && groups_.contains("all")) all.push_back("all");
@@ -311,8 +333,13 @@ YamlDocument HostListParser::Tree() const {
       settings.insert(group.settings.begin(), group.settings.end());
       if (name != "all" && name != "ungrouped") labels.children.push_back(Text("", group.name));
     }
+    if (const auto extra = settings.find(kExtraJump); extra != settings.end()) {
+      Word& jump = settings.insert({"jump", extra->second}).first->second;
+      if (jump.text == "none") jump = extra->second;
+      settings.erase(extra);
+    }
     // A local host of a group whose others are reached by SSH.
-    if (settings.contains("local")) {
+    if (const auto local = settings.find("local"); local != settings.end() && local->second.text == "true") {
       for (const char* key : {"ssh", "port", "user", "identity", "jump"}) settings.erase(key);
     }
     for (const auto& [key, value] : settings) host.children.push_back(Text(key, value));
@@ -337,9 +364,11 @@ bool IsHostList(std::string_view text) {
     const std::vector<Word> words = WordsOf(line, 1);
     if (words.empty()) continue;
     const std::string& first = words[0].text;
-    return line.front() != ' ' && line.front() != '"' && line.front() != '\'' && !first.ends_with(':') &&
-           !first.starts_with('{') && !first.starts_with('-') && !first.starts_with('%') &&
-           line.find(": ") == std::string_view::npos;
+    const char begin = line[static_cast<size_t>(words[0].column) - 1];
+    const bool has_key =
+        std::any_of(words.begin(), words.end(), [](const Word& w) { return w.text.ends_with(':'); });
+    return !has_key && begin != '"' && begin != '\'' && !first.starts_with('{') && !first.starts_with('-') &&
+           !first.starts_with('%');
   }
   return false;
 }

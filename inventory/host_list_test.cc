@@ -105,6 +105,35 @@ TEST(HostList, JumpHostsInAnsiblesArgumentsOfSsh) {
             "dir/hosts:2:27: muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
 }
 
+TEST(HostList, AHostOverridesItsGroup) {
+  const auto inventory = Parse(R"(alone:2222
+[g]
+bastion ansible_ssh_common_args=""
+a ansible_ssh_extra_args=-C
+b ansible_ssh_extra_args=-Jother
+[g]
+a
+[h]
+c ansible_connection=ssh
+here
+[g:vars]
+ansible_ssh_common_args=-o ProxyCommand="ssh -W %h:%p -q me@bastion"
+[h:vars]
+ansible_connection=local
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const Host &alone = inventory->hosts[0], &bastion = inventory->hosts[1], &a = inventory->hosts[2],
+             &b = inventory->hosts[3], &c = inventory->hosts[4], &here = inventory->hosts[5];
+  EXPECT_EQ(alone.ssh_port, 2222);  // no slots, in a list with groups
+  EXPECT_EQ(alone.slots, 1);
+  EXPECT_TRUE(bastion.jumps.empty());
+  EXPECT_THAT(a.jumps, ElementsAre(JumpHost{"bastion", "bastion", 22, "me", {}}));
+  EXPECT_THAT(a.labels, ElementsAre("g"));
+  EXPECT_THAT(b.jumps, ElementsAre(JumpHost{"bastion", "bastion", 22, "me", {}}));
+  EXPECT_FALSE(c.local);
+  EXPECT_TRUE(here.local);
+}
+
 TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {
   EXPECT_EQ(ErrorOf("a slot=4\n"),
             "dir/hosts:1:3: unknown word \"slot\"; a hostfile has slots=N, an inventory of Ansible its hosts "
@@ -132,7 +161,7 @@ TEST(HostList, YamlIsNone) {
                            "\"hosts\": {a: }\n", "- a\n", "%YAML 1.2\n", "host: x\n", "", "# nothing\n"}) {
     EXPECT_FALSE(IsHostList(text)) << text;
   }
-  for (const char* text : {"a\n", "# x\n\na:4\n", "[g]\n", "a slots=2\n", "10.0.0.1"}) {
+  for (const char* text : {"a\n", "# x\n\na:4\n", "[g]\n", "a slots=2  # rack: 3\n", "  a\n", "10.0.0.1"}) {
     EXPECT_TRUE(IsHostList(text)) << text;
   }
 }

@@ -179,6 +179,7 @@ absl::Status FillIn(const SshConfig& config, Host* host) {
   if (host->ssh_port == 0) host->ssh_port = more.port != 0 ? more.port : kDefaultSshPort;
   if (host->user.empty()) host->user = more.user;
   if (host->identities.empty()) host->identities = more.identities;
+  if (!host->jump && !more.jump_error.empty()) return absl::InvalidArgumentError(more.jump_error);
   if (!host->jump) host->jump = std::move(more.jump);
   return absl::OkStatus();
 }
@@ -197,18 +198,23 @@ class JumpFinder {
   }
 
  private:
-  // `behind`: the hosts that `host` is on the way to.
+  // `behind`: the hosts that `host` is on the way to. As ssh: the first jump host is reached by its own jump
+  // hosts, each of the others by the one before it.
   absl::Status Add(const Host& host, std::vector<std::string> behind, std::vector<JumpHost>* jumps) const {
     behind.push_back(host.name);
+    bool is_first = true;
     for (const Endpoint& jump : host.jump.value_or(std::vector<Endpoint>())) {
-      if (jump.address == host.name) continue;
       MUSTER_ASSIGN_OR_RETURN(const Host on_the_way, HostOf(jump, host));
+      // By `defaults` a jump host has itself to go through, and those before it.
+      const bool is_itself = on_the_way.name == host.name || (on_the_way.ssh_address == host.ssh_address &&
+                                                              on_the_way.ssh_port == host.ssh_port);
+      if (is_itself) break;
       if (std::find(behind.begin(), behind.end(), on_the_way.name) != behind.end()) {
         return InvalidArgument("jump hosts lead in a circle: %s -> %s", absl::StrJoin(behind, " -> "),
                                on_the_way.name);
       }
       if (on_the_way.local) continue;
-      MUSTER_RETURN_IF_ERROR(Add(on_the_way, behind, jumps));
+      if (std::exchange(is_first, false)) MUSTER_RETURN_IF_ERROR(Add(on_the_way, behind, jumps));
       jumps->push_back({on_the_way.name, on_the_way.ssh_address, on_the_way.ssh_port, on_the_way.user,
                         on_the_way.identities});
       if (jumps->size() > kMostJumps) return InvalidArgument("more than %d jump hosts", kMostJumps);

@@ -230,6 +230,26 @@ hosts:
   EXPECT_THAT(hosts[4].jumps, ElementsAre(gate, JumpHost{"[y]:24", "y", 24, "train", {}}));
 }
 
+TEST(Inventory, NoHostIsOnTheWayToItselfOrTwice) {
+  const auto inventory = Parse(R"(
+defaults: {jump: [gate, inner]}
+hosts:
+  gate: {ssh: "gate.example.org:2200"}
+  inner: {ssh: 10.0.0.1}
+  node: {ssh: 10.1.0.1}
+  known: {ssh: 10.2.0.1, jump: "gate.example.org:2200"}
+  same: {ssh: gate.example.org, port: 2201, jump: "gate.example.org:2201"}
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const JumpHost gate{"gate", "gate.example.org", 2200, "", {}}, inner{"inner", "10.0.0.1", 22, "", {}};
+  const auto& hosts = inventory->hosts;
+  EXPECT_TRUE(hosts[0].jumps.empty());
+  EXPECT_THAT(hosts[1].jumps, ElementsAre(gate));
+  EXPECT_THAT(hosts[2].jumps, ElementsAre(gate, inner));
+  EXPECT_EQ(hosts[3].jumps.size(), 1u);
+  EXPECT_TRUE(hosts[4].jumps.empty());
+}
+
 TEST(HostRange, ExpandsAsAnsibleDoes) {
   EXPECT_THAT(*ExpandHostNames("a"), ElementsAre("a"));
   EXPECT_THAT(*ExpandHostNames("a[1:3]"), ElementsAre("a1", "a2", "a3"));

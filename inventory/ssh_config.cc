@@ -86,24 +86,48 @@ absl::StatusOr<std::vector<Endpoint>> ParseJumpHosts(const std::string& text) {
   return jump;
 }
 
-absl::StatusOr<std::string> JumpHostOfProxyCommand(const std::string& command) {
+absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command) {
   const std::vector<std::string> words = WordsOf(command);
-  const auto holds = [&](const char* word) {
-    return std::find(words.begin(), words.end(), word) != words.end();
-  };
-  const bool is_ssh = !words.empty() && (words[0] == "ssh" || words[0].ends_with("/ssh"));
-  if (words.size() < 4 || !is_ssh || !holds("-W") || !holds("%h:%p") || holds("-p") ||
-      words.back() == "%h:%p") {
-    return InvalidArgument("muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
+  const absl::Status refused =
+      InvalidArgument("muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
+  if (words.empty() || (words[0] != "ssh" && !words[0].ends_with("/ssh"))) return refused;
+  std::string host, user, port;
+  bool forwards = false;
+  for (size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (!word.starts_with('-')) {
+      if (!std::exchange(host, word).empty()) return refused;
+      continue;
+    }
+    if (word.find_first_not_of("46aCkqTxv", 1) == std::string::npos) continue;  // say nothing of where
+    const std::string option = word.substr(0, 2);
+    if (word.size() == 2 && i + 1 == words.size()) return refused;
+    const std::string value = word.size() > 2 ? word.substr(2) : words[++i];
+    if (option == "-W") {
+      forwards = value == "%h:%p" || value == "[%h]:%p";
+    } else if (option == "-p") {
+      port = value;
+    } else if (option == "-l") {
+      user = value;
+    } else if (option != "-o") {
+      return refused;
+    }
   }
-  return words.back();
+  if (!forwards || host.empty()) return refused;
+  MUSTER_ASSIGN_OR_RETURN(Endpoint jump, ParseEndpoint(host));
+  if (jump.user.empty()) jump.user = user;
+  if (jump.port == 0 && !port.empty() && !absl::SimpleAtoi(port, &jump.port)) return refused;
+  return jump;
 }
 
 absl::Status SshConfig::Read(const std::filesystem::path& path, const std::string& home, int depth,
                              const std::vector<std::vector<std::string>>& outer, std::vector<Line>* lines) {
-  const absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
+  // What is no file ssh passes over.
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return absl::OkStatus();
+  absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  if (text->starts_with("\xef\xbb\xbf")) text->erase(0, 3);  // a byte order mark
   std::vector<std::vector<std::string>> blocks = outer;
   blocks.push_back({"*"});
   int number = 0;
@@ -176,8 +200,11 @@ absl::StatusOr<SshHostConfig> SshConfig::For(const std::string& name) const {
     config.jump.emplace();
   } else if (proxy_command != nullptr) {
     const auto jump = JumpHostOfProxyCommand(*proxy_command);
-    if (!jump.ok()) return Annotate(jump.status(), command_place);
-    MUSTER_ASSIGN_OR_RETURN(config.jump, ParseJumpHosts(*jump));
+    if (jump.ok()) {
+      config.jump = {*jump};
+    } else {
+      config.jump_error = command_place + ": " + std::string(jump.status().message());
+    }
   }
   for (const std::string& identity : identities) {
     const std::string host = config.host_name.empty() ? name : config.host_name;

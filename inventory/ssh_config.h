@@ -2,8 +2,8 @@
 // IdentityFile, ProxyJump. Of OpenSSH's rules (ssh_config(5)): the first value of a keyword holds, identity
 // files add up, a block holds for the names its patterns match, Include reads other files in its place.
 //
-// Blocks of `Match` other than `all`, `host` and `originalhost` are skipped: what they ask for is for ssh to
-// know.
+// Blocks of `Match` other than `all`, `host` and `originalhost`, which are compared with the name that was
+// given, are skipped: what they ask for is for ssh to know.
 #pragma once
 
 #include <filesystem>
@@ -22,6 +22,7 @@ struct SshHostConfig {
   std::string user;
   std::vector<std::string> identities;        // without ~ and tokens
   std::optional<std::vector<Endpoint>> jump;  // unset: not given; empty: none
+  std::string jump_error;  // "path:line: ": a ProxyCommand that is no jump host, which muster cannot run
   friend bool operator==(const SshHostConfig&, const SshHostConfig&) = default;
 };
 
@@ -33,8 +34,8 @@ class SshConfig {
   /// Include without end.
   static absl::StatusOr<SshConfig> Load(const std::filesystem::path& path, const std::string& home);
 
-  /// For the name or address that somebody would give ssh. InvalidArgument, "path:line: ": a ProxyCommand
-  /// that is no jump host, which muster cannot run.
+  /// For the name or address that somebody would give ssh. InvalidArgument, "path:line: ": a port or
+  /// ProxyJump that ssh would refuse.
   absl::StatusOr<SshHostConfig> For(const std::string& name) const;
 
  private:
@@ -57,8 +58,8 @@ class SshConfig {
 /// The jump hosts of `[user@]host[:port][,...]`, or none of "none".
 absl::StatusOr<std::vector<Endpoint>> ParseJumpHosts(const std::string& text);
 
-/// The jump host that `ssh ... -W %h:%p ... HOST`, a ProxyCommand, goes through. InvalidArgument: it is not
-/// that.
-absl::StatusOr<std::string> JumpHostOfProxyCommand(const std::string& command);
+/// The jump host that `ssh -W %h:%p HOST`, a ProxyCommand, goes through, with the user and the port that
+/// options give. InvalidArgument: it is not that, or has options which say more than this.
+absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command);
 
 }  // namespace muster

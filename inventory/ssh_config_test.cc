@@ -80,8 +80,21 @@ TEST_F(SshConfigTest, AProxyCommandOfSshIsAJumpHost) {
         "Host c\n  ProxyCommand nc -x proxy %h %p\n");
   EXPECT_THAT(*For("a").jump, ElementsAre(Endpoint{"me", "gate", 0}));
   EXPECT_TRUE(For("b").jump->empty());
-  EXPECT_THAT(std::string(Load()->For("c").status().message()),
-              AllOf(HasSubstr("config:6: "), HasSubstr("muster runs no ProxyCommand")));
+  EXPECT_THAT(For("c").jump_error, AllOf(HasSubstr("config:6: "), HasSubstr("muster runs no ProxyCommand")));
+  for (const char* command : {"ssh -p2222 -l bob -W [%h]:%p gate", "ssh gate -p 2222 -l bob -qW %h:%p",
+                              "ssh -o X=y -l bob -W %h:%p -p 2222 gate"}) {
+    const auto jump = JumpHostOfProxyCommand(command);
+    if (std::string(command).find("-qW") != std::string::npos) {
+      EXPECT_FALSE(jump.ok());  // an option it does not know
+    } else {
+      ASSERT_TRUE(jump.ok()) << command;
+      EXPECT_EQ(*jump, (Endpoint{"bob", "gate", 2222})) << command;
+    }
+  }
+  for (const char* command : {"", "ssh", "ssh gate", "ssh -W %h:%p", "ssh -W x:22 gate",
+                              "ssh -i key -W %h:%p gate", "ssh -W %h:%p gate more", "ssh gate -W"}) {
+    EXPECT_FALSE(JumpHostOfProxyCommand(command).ok()) << command;
+  }
 }
 
 TEST_F(SshConfigTest, WhatSshWouldRefuseIsRefusedWithItsPlace) {
@@ -95,6 +108,16 @@ TEST_F(SshConfigTest, WhatSshWouldRefuseIsRefusedWithItsPlace) {
   Write("config", "Include config\n");
   EXPECT_THAT(std::string(Load().status().message()),
               EndsWith("config:1: too many files include one another"));
+}
+
+TEST_F(SshConfigTest, AProxyCommandMattersOnlyWhereTheInventoryLeavesTheWayOpen) {
+  Write("config", "Host a\n  ProxyCommand nc -x proxy %h %p\n");
+  const std::filesystem::path path = folder_.path() / "inventory.yaml";
+  ASSERT_TRUE(WriteFileAtomically(path, "hosts: {a: {jump: none}, b: }\n").ok());
+  EXPECT_TRUE(ReadInventory(path, home()).ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "hosts: {a: }\n").ok());
+  EXPECT_THAT(std::string(ReadInventory(path, home()).status().message()),
+              HasSubstr("config:2: muster runs no"));
 }
 
 TEST_F(SshConfigTest, AnInventoryTakesWhatItDoesNotSayItself) {

@@ -34,6 +34,11 @@ constexpr Duration kLookupsTimeout = std::chrono::seconds(10);  // of all names 
 absl::StatusOr<std::string> DataAddress(const Host& host, TimePoint deadline) {
   if (!host.data_address.empty()) return host.data_address;
   if (host.local) return "127.0.0.1";
+  if (!host.jumps.empty() && !IsIpAddress(host.ssh_address)) {
+    return InvalidArgument(
+        "%s: host %s: what %s means is known behind its jump host only; give the host `data: ADDRESS`",
+        host.position.ToString(), host.name, host.ssh_address);
+  }
   const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
   if (address.ok()) return address;
   return InvalidArgument("%s: host %s: %s (or give the host `data: ADDRESS`)", host.position.ToString(),
