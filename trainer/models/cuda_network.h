@@ -39,7 +39,8 @@ class CudaNetwork {
   const float* logits() const { return stages_.empty() ? logits_.data() : stages_.back().output.data(); }
 
   /// Is told of a part of the flat buffers when what is on `stream` so far makes its gradient and is the last
-  /// to read its parameters. What it enqueues there runs beside the rest of the backward pass, if there is any.
+  /// to read its parameters. What it enqueues there runs beside the rest of the backward pass, if there is
+  /// any.
   using PartDone = std::function<absl::Status(LayoutRange part, cudaStream_t stream)>;
 
   /// From parameters, rows, features, indices and labels: the gradient, summed over the samples, and *result.
