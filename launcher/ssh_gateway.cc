@@ -249,7 +249,12 @@ void SshGateway::AdvanceOpening(ssh_session session, Tunnel& tunnel) {
     return;
   }
   int ends[2];
-  MUSTER_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    tunnel.is_over = true;
+    Answer(request, ErrnoError(errno, "socketpair"));
+    tunnel.request = nullptr;
+    return;
+  }
   tunnel.socket = UniqueFd(ends[0]);
   tunnel.has_news = true;
   Answer(request, UniqueFd(ends[1]));
