@@ -78,7 +78,8 @@ void RemoveStaleArchives(const std::filesystem::path& folder) {
     if (::lstat(path.c_str(), &state) != 0 || !S_ISREG(state.st_mode)) continue;
     const bool is_recent = WallTimeMicros() / 1'000'000 - state.st_mtim.tv_sec < kKeptSeconds;
     if (is_recent && name.ends_with("." + BootId())) continue;
-    if (LockFile(UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC)))) ::unlink(path.c_str());
+    const UniqueFd archive(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (LockFile(archive)) ::unlink(path.c_str());
   }
 }
 
@@ -162,8 +163,8 @@ absl::StatusOr<std::string> Receive(const ReceiveOptions& options) {
   }
 
   MUSTER_ASSIGN_OR_RETURN(const Scratch scratch, Scratch::Make(store / "tmp"));
-  MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), options.size));
   RemoveStaleArchives(store / "tmp");
+  MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), options.size));
   const std::filesystem::path tree = scratch.path() / "tree", kept = KeptPath(store / "tmp", options.sha256);
   bool is_kept = false;
   MUSTER_ASSIGN_OR_RETURN(const UniqueFd archive, OpenArchive(kept, scratch.path(), &is_kept));

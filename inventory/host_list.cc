@@ -6,12 +6,13 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <vector>
 
 #include "inventory/host_range.h"
+#include "inventory/inventory.h"
 #include "inventory/ssh_config.h"
+#include "inventory/words.h"
 
 namespace muster {
 namespace {
@@ -22,31 +23,10 @@ struct Word {
   int column = 1;
 };
 
-// As a shell would split it, up to a comment.
-std::vector<Word> WordsOf(std::string_view text, int line, int first_column = 1) {
-  std::vector<Word> words;
-  bool in_word = false;
-  char quote = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quote == 0 && absl::ascii_isspace(c)) {
-      in_word = false;
-      continue;
-    }
-    if (!in_word) {
-      if (c == '#' || (c == ';' && words.empty())) break;
-      words.push_back({"", line, first_column + static_cast<int>(i)});
-      in_word = true;
-    }
-    if (quote == 0 && (c == '"' || c == '\'')) {
-      quote = c;
-    } else if (c == quote) {
-      quote = 0;
-    } else {
-      words.back().text += c;
-    }
-  }
-  return words;
+// The first byte that is no blank, or 0; of a comment too.
+char FirstOf(std::string_view line) {
+  const size_t at = line.find_first_not_of(" \t");
+  return at == std::string_view::npos || line[at] == '#' || line[at] == ';' ? 0 : line[at];
 }
 
 std::vector<std::string_view> LinesOf(std::string_view text) {
@@ -63,8 +43,6 @@ std::vector<std::string_view> LinesOf(std::string_view text) {
 
 // Ansible gives ssh the arguments of two variables, which override one another no more than their own.
 constexpr char kExtraJump[] = "extra jump";
-
-constexpr int kMostSlots = 65536;
 
 // The keys of an inventory that these variables are.
 const std::map<std::string, std::string>& KeysOfVariables() {
@@ -113,6 +91,7 @@ class HostListParser {
   absl::Status ParseHost(const std::vector<Word>& words);
   absl::Status Set(const std::string& variable, Word value, Settings* settings) const;
   absl::Status Error(const Word& at, const std::string& message) const;
+  absl::StatusOr<std::vector<Word>> WordsOf(std::string_view line, int number) const;
   Entry& EntryOf(const std::string& name, const Word& at);
   std::vector<std::string> GroupsOf(const Entry& entry) const;
 
@@ -131,32 +110,41 @@ absl::Status HostListParser::Error(const Word& at, const std::string& message) c
 }
 
 absl::Status HostListParser::Parse(std::string_view text) {
-  for (const std::string_view line : LinesOf(text)) {
-    const std::vector<Word> words = WordsOf(line, 1);
-    has_groups_ = has_groups_ || (!words.empty() && words[0].text.starts_with('['));
-  }
+  const std::vector<std::string_view> lines = LinesOf(text);
+  has_groups_ =
+      std::any_of(lines.begin(), lines.end(), [](std::string_view line) { return FirstOf(line) == '['; });
   int number = 0;
-  for (const std::string_view line : LinesOf(text)) {
+  for (const std::string_view line : lines) {
     ++number;
-    const std::vector<Word> words = WordsOf(line, number);
-    if (words.empty()) continue;
-    if (words[0].text.starts_with('[')) {
+    if (FirstOf(line) == 0) continue;
+    if (FirstOf(line) == '[') {
       MUSTER_RETURN_IF_ERROR(ParseSection(line, number));
     } else if (section_ == Section::kVariables) {
       MUSTER_RETURN_IF_ERROR(ParseVariable(line, number));
-    } else if (section_ == Section::kChildren) {
-      parents_[words[0].text].insert(group_);
     } else {
-      MUSTER_RETURN_IF_ERROR(ParseHost(words));
+      MUSTER_ASSIGN_OR_RETURN(const std::vector<Word> words, WordsOf(line, number));
+      if (section_ == Section::kChildren) {
+        parents_[words[0].text].insert(group_);
+      } else {
+        MUSTER_RETURN_IF_ERROR(ParseHost(words));
+      }
     }
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<Word>> HostListParser::WordsOf(std::string_view line, int number) const {
+  const auto split = SplitWords(line);
+  if (!split.ok()) return Error({"", number, 1}, std::string(split.status().message()));
+  std::vector<Word> words;
+  for (const LineWord& word : *split) words.push_back({word.text, number, static_cast<int>(word.offset) + 1});
+  return words;
+}
+
 absl::Status HostListParser::ParseSection(std::string_view line, int number) {
   const size_t begin = line.find('['), end = line.find(']');
   const Word at{"", number, static_cast<int>(begin) + 1};
-  if (end == std::string_view::npos || !WordsOf(line.substr(end + 1), number).empty()) {
+  if (end == std::string_view::npos || FirstOf(line.substr(end + 1)) != 0) {
     return Error(at, "expected [GROUP], [GROUP:vars] or [GROUP:children]");
   }
   const std::pair<std::string, std::string> parts =
@@ -197,7 +185,7 @@ absl::Status HostListParser::ParseVariable(std::string_view line, int number) {
 
 // The jump host in arguments of ssh, or "".
 absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
-  std::vector<Word> words = WordsOf(arguments, 1);
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> words, SplitWords(arguments));
   for (size_t i = 0; i < words.size(); ++i) {
     std::string option = words[i].text;
     // "-J x", "-Jx", "-o Name=x", "-oName=x"
@@ -361,14 +349,13 @@ YamlDocument HostListParser::Tree() const {
 bool IsHostList(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   for (const std::string_view line : LinesOf(text)) {
-    const std::vector<Word> words = WordsOf(line, 1);
-    if (words.empty()) continue;
-    const std::string& first = words[0].text;
-    const char begin = line[static_cast<size_t>(words[0].column) - 1];
-    const bool has_key =
-        std::any_of(words.begin(), words.end(), [](const Word& w) { return w.text.ends_with(':'); });
-    return !has_key && begin != '"' && begin != '\'' && !first.starts_with('{') && !first.starts_with('-') &&
-           !first.starts_with('%');
+    const char first = FirstOf(line);
+    if (first == 0) continue;
+    const auto words = SplitWords(line);
+    const bool has_key = words.ok() && std::any_of(words->begin(), words->end(), [](const LineWord& word) {
+                           return word.text.ends_with(':');
+                         });
+    return !has_key && std::string_view("\"'{-%").find(first) == std::string_view::npos;
   }
   return false;
 }

@@ -139,6 +139,7 @@ TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {
             "dir/hosts:1:3: unknown word \"slot\"; a hostfile has slots=N, an inventory of Ansible its hosts "
             "below [GROUP]");
   EXPECT_EQ(ErrorOf("a b\n"), "dir/hosts:1:3: expected NAME=VALUE, found \"b\"");
+  EXPECT_EQ(ErrorOf("a\nb slots='4\n"), "dir/hosts:2:1: a quote (') is not closed");
   EXPECT_EQ(ErrorOf("a\nb slots=x\n"), "dir/hosts:2:9: expected a whole number from 1 to 65536, found \"x\"");
   EXPECT_EQ(ErrorOf("a slots=0\n"), "dir/hosts:1:9: expected a whole number from 1 to 65536, found \"0\"");
   EXPECT_EQ(ErrorOf("a\n[g\nb\n"), "dir/hosts:2:1: expected [GROUP], [GROUP:vars] or [GROUP:children]");

@@ -29,6 +29,7 @@
 namespace muster {
 
 inline constexpr int kDefaultSshPort = 22;
+inline constexpr int kMostSlots = 65536;
 
 /// A host on the way to others. One of the inventory, with what that says, or any other.
 struct JumpHost {
@@ -49,9 +50,8 @@ struct Host {
   int ssh_port = kDefaultSshPort;
   std::string user;                     // empty: whoever runs muster
   std::vector<std::string> identities;  // private key files here; empty: the SSH agent and the usual files
-  std::optional<std::vector<Endpoint>>
-      jump;                     // to go through, as written, the nearest first; unset: nothing is
-  std::vector<JumpHost> jumps;  // to go through, all of them, the nearest first
+  std::optional<std::vector<Endpoint>> jump;  // to go through, as written, the nearest first; unset: not said
+  std::vector<JumpHost> jumps;                // to go through, all of them, the nearest first
 
   std::string data_address;  // IP address other hosts reach its tasks at; empty: not given
   std::vector<std::string> labels;

@@ -8,8 +8,11 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/file.h"
+#include "inventory/words.h"
 
 namespace muster {
 namespace {
@@ -17,23 +20,10 @@ namespace {
 constexpr size_t kMaxBytes = 1 << 20;
 constexpr int kMostIncludes = 16;  // within one another, as ssh
 
-// Words with quotes taken off, up to a comment.
-std::vector<std::string> WordsOf(const std::string& text) {
+absl::StatusOr<std::vector<std::string>> WordsOf(const std::string& text) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> split, SplitWords(text));
   std::vector<std::string> words;
-  bool in_word = false, quoted = false;
-  for (const char c : text) {
-    if (!quoted && absl::ascii_isspace(c)) {
-      in_word = false;
-      continue;
-    }
-    if (!in_word && c == '#') break;
-    if (!std::exchange(in_word, true)) words.emplace_back();
-    if (c == '"') {
-      quoted = !quoted;
-    } else {
-      words.back() += c;
-    }
-  }
+  for (const LineWord& word : split) words.push_back(word.text);
   return words;
 }
 
@@ -49,8 +39,7 @@ bool Matches(const std::vector<std::string>& patterns, const std::string& name) 
 }
 
 // The patterns of a Host or Match line; none where it can hold for nobody here.
-std::vector<std::string> PatternsOf(const std::string& keyword, const std::string& value) {
-  std::vector<std::string> words = WordsOf(value);
+std::vector<std::string> PatternsOf(const std::string& keyword, const std::vector<std::string>& words) {
   if (keyword == "host") return words;
   if (words.size() == 1 && absl::AsciiStrToLower(words[0]) == "all") return {"*"};
   const std::string what = words.empty() ? "" : absl::AsciiStrToLower(words[0]);
@@ -87,7 +76,7 @@ absl::StatusOr<std::vector<Endpoint>> ParseJumpHosts(const std::string& text) {
 }
 
 absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command) {
-  const std::vector<std::string> words = WordsOf(command);
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> words, WordsOf(command));
   const absl::Status refused =
       InvalidArgument("muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
   if (words.empty() || (words[0] != "ssh" && !words[0].ends_with("/ssh"))) return refused;
@@ -141,19 +130,24 @@ absl::Status SshConfig::Read(const std::filesystem::path& path, const std::strin
     std::string value(absl::StripAsciiWhitespace(absl::string_view(line).substr(end)));
     if (value.starts_with('=')) value = std::string(absl::StripLeadingAsciiWhitespace(value.substr(1)));
     if (value.empty()) return InvalidArgument("%s: %s has no value", place, line.substr(0, end));
-    if (keyword == "host" || keyword == "match") {
-      blocks.back() = PatternsOf(keyword, value);
-    } else if (keyword == "include") {
+    const bool is_block = keyword == "host" || keyword == "match";
+    if (!is_block && keyword != "include") {
+      lines->push_back({blocks, keyword, value, place});
+      continue;
+    }
+    const auto words = WordsOf(value);
+    if (!words.ok()) return Annotate(words.status(), place);
+    if (is_block) {
+      blocks.back() = PatternsOf(keyword, *words);
+    } else {
       if (depth == kMostIncludes) return InvalidArgument("%s: too many files include one another", place);
-      for (const std::string& word : WordsOf(value)) {
+      for (const std::string& word : *words) {
         const std::string pattern = WithHome(word, home);
         for (const std::filesystem::path& file :
              FilesOf(pattern.starts_with('/') ? pattern : home + "/.ssh/" + pattern)) {
           MUSTER_RETURN_IF_ERROR(Read(file, home, depth + 1, blocks, lines));
         }
       }
-    } else {
-      lines->push_back({blocks, keyword, value, place});
     }
   }
   return absl::OkStatus();
@@ -175,8 +169,13 @@ absl::StatusOr<SshHostConfig> SshConfig::For(const std::string& name) const {
     const bool holds = std::all_of(line.patterns.begin(), line.patterns.end(),
                                    [&](const auto& patterns) { return Matches(patterns, name); });
     if (!holds) continue;
-    const std::vector<std::string> words = WordsOf(line.value);
-    const std::string first = words.empty() ? "" : words[0];
+    static const std::set<std::string> kKeywords = {"hostname",     "port",      "user",
+                                                    "identityfile", "proxyjump", "proxycommand"};
+    if (!kKeywords.contains(line.keyword)) continue;
+    const auto words = WordsOf(line.value);
+    // A ProxyCommand is looked at if it is needed.
+    if (!words.ok() && line.keyword != "proxycommand") return Annotate(words.status(), line.place);
+    const std::string first = !words.ok() || words->empty() ? "" : words->front();
     if (line.keyword == "hostname" && config.host_name.empty()) {
       config.host_name = absl::StrReplaceAll(first, {{"%h", name}, {"%n", name}, {"%%", "%"}});
     } else if (line.keyword == "port" && config.port == 0) {

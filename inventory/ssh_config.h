@@ -30,12 +30,12 @@ struct SshHostConfig {
 class SshConfig {
  public:
   /// A file that is missing is an empty one. `home` is for "~", %d and relative names in Include.
-  /// InvalidArgument, "path:line: ": a value of these keywords that ssh would refuse, a line without a value,
-  /// Include without end.
+  /// InvalidArgument, "path:line: ": a line without a value, a quote that is not closed where hosts or files
+  /// are named, Include without end.
   static absl::StatusOr<SshConfig> Load(const std::filesystem::path& path, const std::string& home);
 
-  /// For the name or address that somebody would give ssh. InvalidArgument, "path:line: ": a port or
-  /// ProxyJump that ssh would refuse.
+  /// For the name or address that somebody would give ssh. InvalidArgument, "path:line: ": a value of these
+  /// keywords that ssh would refuse.
   absl::StatusOr<SshHostConfig> For(const std::string& name) const;
 
  private:

@@ -105,6 +105,11 @@ TEST_F(SshConfigTest, WhatSshWouldRefuseIsRefusedWithItsPlace) {
   EXPECT_TRUE(Load()->For("b").ok());
   Write("config", "Port\n");
   EXPECT_THAT(std::string(Load().status().message()), EndsWith("config:1: Port has no value"));
+  Write("config", "Host \"a\n");
+  EXPECT_THAT(std::string(Load().status().message()), EndsWith("config:1: a quote (\") is not closed"));
+  Write("config", "RemoteCommand it's\nUser it's\n");
+  EXPECT_THAT(std::string(Load()->For("a").status().message()),
+              EndsWith("config:2: a quote (') is not closed"));
   Write("config", "Include config\n");
   EXPECT_THAT(std::string(Load().status().message()),
               EndsWith("config:1: too many files include one another"));

@@ -29,30 +29,6 @@ struct FreeChannel {
   void operator()(ssh_channel channel) const { ssh_channel_free(channel); }
 };
 
-// Takes in what has arrived for a session and sends what is waiting.
-class SessionPump {
- public:
-  explicit SessionPump(ssh_session session) : session_(session), event_(ssh_event_new()) {
-    MUSTER_CHECK(event_ != nullptr && ssh_event_add_session(event_, session) == SSH_OK);
-  }
-  SessionPump(const SessionPump&) = delete;
-  SessionPump& operator=(const SessionPump&) = delete;
-  ~SessionPump() {
-    ssh_event_remove_session(event_, session_);
-    ssh_event_free(event_);
-  }
-  absl::Status Pump() {
-    if (ssh_event_dopoll(event_, 0) == SSH_ERROR || !ssh_is_connected(session_)) {
-      return Unavailable("the connection is lost: %s", ssh_get_error(session_));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const ssh_session session_;
-  const ssh_event event_;
-};
-
 }  // namespace
 
 // A channel of the jump host's and the socket here that is joined to it.

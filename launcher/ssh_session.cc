@@ -280,6 +280,22 @@ absl::Status SilenceWatch::Check() {
   return absl::OkStatus();
 }
 
+SessionPump::SessionPump(ssh_session session) : session_(session), event_(ssh_event_new()) {
+  MUSTER_CHECK(event_ != nullptr && ssh_event_add_session(event_, session) == SSH_OK);
+}
+
+SessionPump::~SessionPump() {
+  ssh_event_remove_session(event_, session_);
+  ssh_event_free(event_);
+}
+
+absl::Status SessionPump::Pump() {
+  if (ssh_event_dopoll(event_, 0) == SSH_ERROR || !ssh_is_connected(session_)) {
+    return Unavailable("the connection is lost: %s", ssh_get_error(session_));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WaitForSession(ssh_session session, const Limits& limits) {
   const int fd = ssh_get_fd(session);
   if (fd < 0) return Unavailable("the connection is closed: %s", ssh_get_error(session));

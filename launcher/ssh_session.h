@@ -71,6 +71,23 @@ class SilenceWatch {
   std::optional<TimePoint> asked_;
 };
 
+/// Takes in what has arrived for a session and sends what is waiting, without blocking.
+class SessionPump {
+ public:
+  /// `session` outlives it.
+  explicit SessionPump(ssh_session session);
+  ~SessionPump();
+  SessionPump(const SessionPump&) = delete;
+  SessionPump& operator=(const SessionPump&) = delete;
+
+  /// Unavailable: the connection is lost.
+  absl::Status Pump();
+
+ private:
+  const ssh_session session_;
+  const ssh_event event_;
+};
+
 /// Waits until libssh can go on with this session. Unavailable if its connection is gone.
 absl::Status WaitForSession(ssh_session session, const Limits& limits);
 

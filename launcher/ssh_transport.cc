@@ -179,15 +179,9 @@ class SshTransportImpl : public SshTransport {
         gateway_(std::move(login.gateway)),
         session_(std::move(login.session)),
         silence_(session_.get(), silence_limit),
-        event_(ssh_event_new()) {
-    MUSTER_CHECK(event_ != nullptr && ssh_event_add_session(event_, session_.get()) == SSH_OK);
-  }
+        pump_(session_.get()) {}
 
-  ~SshTransportImpl() override {
-    MUSTER_CHECK(open_channels_ == 0, "a channel outlives its transport");
-    ssh_event_remove_session(event_, session_.get());
-    ssh_event_free(event_);
-  }
+  ~SshTransportImpl() override { MUSTER_CHECK(open_channels_ == 0, "a channel outlives its transport"); }
 
   const std::string& host() const override { return name_; }
   const std::string& label() const override { return label_; }
@@ -199,9 +193,6 @@ class SshTransportImpl : public SshTransport {
   absl::Status Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) override;
 
  private:
-  // Takes in what has arrived and sends what is waiting, without blocking.
-  absl::Status Pump();
-
   const std::string name_;
   const std::string label_;
   const std::vector<AcceptedKey> accepted_keys_;
@@ -210,7 +201,7 @@ class SshTransportImpl : public SshTransport {
   const std::shared_ptr<SshGateway> gateway_;  // null: none
   const SshSession session_;
   SilenceWatch silence_;
-  const ssh_event event_;
+  SessionPump pump_;
   int open_channels_ = 0;
 };
 
@@ -221,16 +212,9 @@ absl::StatusOr<std::unique_ptr<CommandChannel>> SshTransportImpl::Start(const st
   return channel;
 }
 
-absl::Status SshTransportImpl::Pump() {
-  if (ssh_event_dopoll(event_, 0) == SSH_ERROR || !ssh_is_connected(session_.get())) {
-    return Unavailable("%s: the connection is lost: %s", label_, ssh_get_error(session_.get()));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) {
   for (;;) {
-    MUSTER_RETURN_IF_ERROR(Pump());
+    MUSTER_RETURN_IF_ERROR(Annotate(pump_.Pump(), label_));
     if (gateway_ != nullptr) MUSTER_RETURN_IF_ERROR(Annotate(silence_.Check(), label_));
     const uint64_t moved_bytes = silence_.moved_bytes();
     for (const PollItem& item : items) {
