@@ -197,7 +197,8 @@ class Trainers : public testing::Test {
   std::vector<double> Losses(const std::string& run) {
     std::vector<double> losses;
     std::istringstream lines(ReadFile(Path(run + ".jsonl")).value_or(""));
-    for (std::string line; std::getline(lines, line);) {
+    // The last line may be half written.
+    for (std::string line; std::getline(lines, line) && !lines.eof();) {
       const Json json = Json::parse(line);
       if (!json["loss"].is_null()) losses.push_back(json["loss"]);
     }
