@@ -89,6 +89,9 @@ reconcile::Record FromProto(const record::ClusterRecord& proto) {
   }
   record.cluster = std::move(cluster);
   record.strays = {proto.strays().begin(), proto.strays().end()};
+  for (const auto& left : proto.departures()) {
+    record.departures.push_back({left.task(), left.minimum_incarnation()});
+  }
   for (const auto& lost : proto.lost_ports()) record.lost_ports.push_back({lost.host(), lost.port()});
   if (proto.has_ending()) record.ending = FromProto(proto.ending());
   return record;
@@ -113,6 +116,10 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
     proto.mutable_lost_ports()->rbegin()->set_port(lost.port);
   }
   for (const reconcile::HostId& stray : record.strays) proto.add_strays(stray);
+  for (const reconcile::Departure& left : record.departures) {
+    proto.add_departures()->set_task(left.task);
+    proto.mutable_departures()->rbegin()->set_minimum_incarnation(left.minimum_incarnation);
+  }
   proto.set_retries(record.retries);
   if (record.ending) ToProto(*record.ending, proto.mutable_ending());
   return proto;

@@ -169,13 +169,13 @@ View Reconciler::GetView() const {
         {host.desired.id, state, host.desired.data_address, host.failed_connects, host.last_error});
   }
   view.tasks.reserve(tasks_.size());
-  for (size_t i = 0; i < tasks_.size(); ++i) {
-    const Task& task = tasks_[i];
+  for (const Task& task : tasks_) {
     TaskState state = SinceBase(task) ? task.report->state : TaskState::kPending;
     if (hosts_[task.host].lost_since && SinceBase(task) && Live(*task.report)) state = TaskState::kLost;
     if (task.missing) state = TaskState::kLost;
     view.tasks.push_back({task.desired.id, task.desired.host, state,
-                          record_.fixed ? Address((*record_.cluster)[i]) : "", task.report});
+                          record_.fixed && !IsNew(task) ? Address((*record_.cluster)[task.member]) : "",
+                          task.report});
   }
   return view;
 }

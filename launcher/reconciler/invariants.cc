@@ -20,6 +20,10 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   given_up_.clear();
   needed_.clear();
   for (const DesiredTask& task : desired.tasks) needed_.insert(task.host);
+  // Before its first generation a job forgets a host that it wants no more.
+  if (persisted_.generation == 0) {
+    std::erase_if(leased_, [this](const HostId& host) { return !needed_.contains(host); });
+  }
   gang_ = false;
   known_.clear();
   contents_requests_.clear();
@@ -31,6 +35,10 @@ bool Invariants::InPlan(const Deployment& deployment) const {
   return generation == persisted_.generation && persisted_.fixed &&
          std::any_of(desired_.tasks.begin(), desired_.tasks.end(),
                      [&](const DesiredTask& task) { return task.id == id && task.spec_hash == spec_hash; });
+}
+
+bool Invariants::HasJoined(const TaskId& task) const {
+  return std::ranges::any_of(*persisted_.cluster, [&](const Member& member) { return member.task == task; });
 }
 
 void Invariants::Learn(const TaskReport& report) {
@@ -54,9 +62,10 @@ void Invariants::OnDecided(const View& view) {
     if (!given_up.contains(host)) continue;
     const bool succeeded = std::any_of(succeeded_.begin(), succeeded_.end(),
                                        [&](const Deployment& done) { return done.task == task; });
-    Require(desired_.tasks[i].can_be_missing || succeeded,
+    const bool is_new = persisted_.fixed && !HasJoined(task);
+    Require(desired_.tasks[i].can_be_missing || succeeded || is_new,
             "I35 only what can be missing is given up: " + task);
-    missing += !succeeded;
+    missing += !succeeded && !is_new;
     const bool is_listed =
         host == desired_.tasks[i].host || std::ranges::count(desired_.tasks[i].spares, host) > 0;
     Require(is_listed, "I38 a task is on its host or a spare one of it: " + task + " on " + host);
@@ -69,7 +78,10 @@ void Invariants::OnDecided(const View& view) {
   }
   given_up_ = std::move(given_up);
   needed_.clear();
-  for (const TaskView& task : view.tasks) needed_.insert(task.host);
+  for (const TaskView& task : view.tasks) {
+    needed_.insert(task.host);
+    places_[task.task] = task.host;
+  }
   NoteGang();
 }
 
@@ -144,6 +156,7 @@ void Invariants::CheckStart(const StartTask& start) {
           "I7 starts are of the persisted generation: " + who);
   Require(*start.cluster == clusters_[start.generation], "I8 starts have the persisted cluster: " + who);
   for (const Member& member : *start.cluster) {
+    if (places_[member.task] != member.host) continue;  // nobody is there; it is on its way to a spare host
     const auto known = addresses_.find(member.host);
     Require(
         known == addresses_.end() || known->second == member.data_address,
@@ -195,10 +208,9 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
 }
 
 void Invariants::OnGoesOn(const HostId& host, const TaskReport& report, const StartTask& start) {
-  const bool follows =
-      std::any_of(desired_.tasks.begin(), desired_.tasks.end(),
-                  [&](const DesiredTask& task) { return task.id == report.task && task.follows_cluster; });
-  Require(follows || !Live(report),
+  const auto desired = std::ranges::find(desired_.tasks, report.task, &DesiredTask::id);
+  const bool has_left = desired == desired_.tasks.end();  // while the start was on its way
+  Require(has_left || desired->follows_cluster || !Live(report),
           "I34 only what follows its cluster goes on under another: " + report.task);
   const auto live = live_.find({host, report.task});
   if (live != live_.end()) live->second.generation = start.generation;
@@ -256,6 +268,7 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
           return done.task == task.id && done.spec_hash == task.spec_hash &&
                  done.generation >= persisted_.base_generation;
         });
+        if (!HasJoined(task.id)) continue;  // it could not
         missing += !task.ends_with_others && !succeeded;
         Require(task.ends_with_others || succeeded || task.can_be_missing,
                 "I16 success means that all succeeded: " + task.id);

@@ -51,6 +51,7 @@ class Invariants {
   void Learn(const TaskReport& report);
   void NoteGang();
   bool InPlan(const Deployment& deployment) const;
+  bool HasJoined(const TaskId& task) const;
 
   Desired desired_;
   Record persisted_;
@@ -59,6 +60,7 @@ class Invariants {
   std::map<HostId, std::string> addresses_;  // as this life was told
   std::set<HostId> reported_, contents_;     // in this life; `reported_` on the connection it has now
   std::set<HostId> given_up_, needed_;
+  std::map<TaskId, HostId> places_;
   bool gang_ = false;           // all of these were there at one moment, in this life and for this cluster
   std::set<Deployment> known_;  // deployments this life was told of
   std::map<RequestId, HostId> contents_requests_;

@@ -10,7 +10,7 @@ bool Reconciler::CanDoWithout(const Host& host) const {
   int missing = totals_.missing;
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
-    if (Succeeded(task) || task.missing) continue;
+    if (Succeeded(task) || task.missing || IsNew(task)) continue;
     if (!task.desired.can_be_missing) return false;
     ++missing;
   }
@@ -50,14 +50,12 @@ bool Reconciler::PlaceElsewhere(Host& host) {
   Host* const spare = FindSpare(moving);
   if (spare == nullptr) return false;
   // Before anything happens there: whoever goes on with the job has to look there too.
-  for (const HostId& id : {host.desired.id, spare->desired.id}) {
-    if (std::ranges::find(record_.strays, id) == record_.strays.end()) record_.strays.push_back(id);
-  }
+  for (const HostId& id : {host.desired.id, spare->desired.id}) AddStray(id);
   Persist();
   for (const int index : moving) {
     Task& task = tasks_[index];
     // More than its old host can come to by itself, which may only be cut off.
-    const int restarts = task.desired.max_restarts < 0 ? 1'000'000 : task.desired.max_restarts;
+    const uint32_t restarts = task.desired.max_restarts < 0 ? kMostRestarts : task.desired.max_restarts;
     const uint32_t last = task.report ? task.report->incarnation : 0;
     task.minimum_incarnation = std::max(task.minimum_incarnation, last) + restarts + 1;
     task.report.reset();

@@ -51,6 +51,9 @@ struct Desired {
   std::vector<DesiredHost> hosts;
   std::vector<DesiredTask> tasks;
   int max_missing = 0;  // at most so many of those that can be are missing at a time
+  // Tasks join a cluster that is in force, and leave it, while the others go on. Else a cluster of other
+  // tasks is another one, for which all are stopped and started.
+  bool elastic = false;
 };
 
 struct Options {
@@ -89,7 +92,7 @@ struct Member {
   bool operator==(const Member&) const = default;
 };
 
-/// In the order of Desired::tasks.
+/// In the order of Desired::tasks, without those that have not joined yet.
 using Cluster = std::vector<Member>;
 
 /// "10.0.0.1:20000", "[fd00::1]:20000", or "" for a member without a port.
@@ -122,6 +125,13 @@ struct LostPort {
   bool operator==(const LostPort&) const = default;
 };
 
+/// A task that has left the cluster, and an incarnation that no start of it before can have come to.
+struct Departure {
+  TaskId task;
+  uint32_t minimum_incarnation = 0;
+  bool operator==(const Departure&) const = default;
+};
+
 /// All that a new Reconciler needs to go on where one was killed; the driver keeps it in a file.
 struct Record {
   uint64_t generation = 0;       // the newest that was fixed
@@ -131,7 +141,8 @@ struct Record {
   std::shared_ptr<const Cluster> cluster =
       std::make_shared<Cluster>();  // shared because every StartTask holds it too
   std::vector<LostPort> lost_ports;
-  std::vector<HostId> strays;     // outside the cluster, but something of the job may be there
+  std::vector<HostId> strays;         // outside the cluster, but something of the job may be there
+  std::vector<Departure> departures;  // since the base generation
   int retries = 0;                // generations given up because of lost ports (or a stop that arrived late)
   std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
 };

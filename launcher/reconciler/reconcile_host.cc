@@ -69,7 +69,8 @@ void Reconciler::CheckDeadlines(Host& host) {
 }
 
 void Reconciler::EnsureHostContents(Host& host) {
-  if (host.contents_ready || Bystander(host) || Asked(host, Ask::kContents) || now_ < host.retry_at) return;
+  if (host.contents_ready || host.tasks.empty() || Asked(host, Ask::kContents) || now_ < host.retry_at)
+    return;
   const Request& request = AddRequest(host, Ask::kContents, -1, options_.contents_timeout);
   actions_.push_back(EnsureContents{request.id, host.desired.id, host.desired.contents});
 }
@@ -102,17 +103,18 @@ void Reconciler::RunHost(Host& host) {
   for (const auto& [id, report] : host.strangers) {
     // As long as the cluster says that it runs here, another launcher would take its end for somebody's wish.
     const auto known = task_index_.find(id);
-    if (known != task_index_.end() && tasks_[known->second].displaced) continue;
+    if (known == task_index_.end() ? has_leavers_ : tasks_[known->second].displaced) continue;
     if (Live(report)) outdated.push_back(DeploymentOf(report));
   }
   bool keep_ports = false;
   for (const int index : host.tasks) {
     Task& task = tasks_[index];
     if (task.displaced) {
-      LeaseForTask(host, index);
+      if (!task.missing) LeaseForTask(host, index);
       continue;
     }
-    if (Current(task) || Succeeded(task)) continue;
+    // Who leaves may be at another address than the cluster says.
+    if (Current(task) || Succeeded(task) || has_leavers_) continue;
     const bool goes_on = task.desired.follows_cluster && SinceBase(task);
     if (task.report && Live(*task.report) && !goes_on) {
       keep_ports = true;
@@ -177,8 +179,9 @@ Duration Reconciler::Backoff(int failures, const std::string& salt) const {
 TimePoint Reconciler::LostLimit(const Host& host) const {
   // A host that was there is worth waiting for longer than one of which that is not known.
   const bool was_there =
-      record_.generation > 0 && std::none_of(host.tasks.begin(), host.tasks.end(),
-                                             [this](int index) { return tasks_[index].displaced; });
+      record_.generation > 0 &&
+      (host.tasks.empty() || std::any_of(host.tasks.begin(), host.tasks.end(),
+                                         [this](int index) { return !tasks_[index].displaced; }));
   return *host.lost_since + (was_there ? options_.lost_deadline : options_.connect_deadline);
 }
 
@@ -215,7 +218,7 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
     const Task& task = tasks_[index];
     counts.unleased += task.desired.needs_port && !task.leased;
     counts.unfinished += !task.desired.ends_with_others && !Succeeded(task) && !task.missing;
-    counts.missing += task.missing;
+    counts.missing += task.missing && !IsNew(task);
     counts.displaced += task.displaced && !task.missing;
     counts.unplaced +=
         task.displaced && !task.missing && (!Ready(host) || (task.desired.needs_port && !task.leased));
@@ -256,6 +259,8 @@ TimePoint Reconciler::NextDeadline() const {
   return std::min({next, give_up_at_, stopping_ ? TimePoint::max() : stop_from_});
 }
 
+bool Reconciler::IsNew(const Task& task) const { return record_.fixed && task.member < 0; }
+
 bool Reconciler::SinceBase(const Task& task) const {
   return record_.fixed && task.report && task.report->generation >= record_.base_generation &&
          task.report->spec_hash == task.desired.spec_hash;
@@ -278,7 +283,7 @@ bool Reconciler::Died(const Task& task) const {
 }
 
 bool Reconciler::Ready(const Host& host) const {
-  return host.link == Link::kUp && host.reported && host.contents_ready;
+  return host.link == Link::kUp && host.reported && (host.contents_ready || host.tasks.empty());
 }
 
 bool Reconciler::Matters(const Host& host) const {

@@ -16,7 +16,11 @@ constexpr int kMaxPhaseChanges = 8;
 }  // namespace
 
 Reconciler::Reconciler(const Desired& desired, Record record, const Options& options, TimePoint now)
-    : options_(options), max_missing_(desired.max_missing), record_(std::move(record)), now_(now) {
+    : options_(options),
+      max_missing_(desired.max_missing),
+      elastic_(desired.elastic),
+      record_(std::move(record)),
+      now_(now) {
   std::unordered_map<std::string, const DesiredHost*> listed;
   for (const DesiredHost& host : desired.hosts) listed.emplace(host.id, &host);
   auto add_host = [this](DesiredHost host) {
@@ -39,13 +43,26 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     if (all_end_with_others) tasks_.back().desired.ends_with_others = false;
     hosts_[tasks_.back().host].tasks.push_back(index);
   }
-  for (const Member& member : *record_.cluster) add_host({.id = member.host});
+  const auto add_by_name = [&](const HostId& id) {
+    const auto known = listed.find(id);
+    return add_host(known != listed.end() ? *known->second : DesiredHost{.id = id});
+  };
+  for (const Member& member : *record_.cluster) add_by_name(member.host);
   const size_t cluster_hosts = hosts_.size();
   for (const HostId& stray : record_.strays) {
-    const auto known = listed.find(stray);
-    const size_t index = add_host(known != listed.end() ? *known->second : DesiredHost{.id = stray});
+    const size_t index = add_by_name(stray);
     hosts_[index].unheard = true;
     hosts_[index].stray = index >= cluster_hosts;
+  }
+  // Whoever goes on with the job after this one has to look at all of them, too.
+  if (record_.generation > 0) {
+    std::set<HostId> known(record_.strays.begin(), record_.strays.end());
+    for (const Member& member : *record_.cluster) known.insert(member.host);
+    for (const Task& task : tasks_) {
+      if (!known.insert(task.desired.host).second) continue;
+      record_.strays.push_back(task.desired.host);
+      persist_first_ = true;
+    }
   }
   const size_t used_hosts = hosts_.size();
   for (const DesiredTask& task : desired.tasks) {
@@ -70,30 +87,63 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     phase_ = Phase::kEnding;
     stop_from_ = now_;
     give_up_at_ = now_ + options_.connect_attempt + options_.stop_deadline;  // there is no connection yet
-  } else if (Adoptable(desired)) {
+  } else if (Adoptable()) {
     phase_ = Phase::kRunning;
-    for (size_t i = 0; i < tasks_.size(); ++i) {
-      const Member& member = (*record_.cluster)[i];
-      tasks_[i].minimum_incarnation = member.minimum_incarnation;
-      tasks_[i].port = member.port;
-      tasks_[i].leased = member.port != 0;
-      // Where it was; where it is, its connection says.
-      hosts_[tasks_[i].host].desired.data_address = member.data_address;
-    }
+    Adopt();
   } else if (record_.fixed) {
     record_.fixed = false;
     persist_first_ = true;
   }
 }
 
-bool Reconciler::Adoptable(const Desired& desired) const {
-  if (!record_.fixed || record_.cluster->size() != desired.tasks.size()) return false;
-  for (size_t i = 0; i < desired.tasks.size(); ++i) {
-    const DesiredTask& task = desired.tasks[i];
-    const Member& member = (*record_.cluster)[i];
-    if (member.task != task.id || member.host != task.host || (member.port != 0) != task.needs_port)
-      return false;
+bool Reconciler::Adoptable() const {
+  if (!record_.fixed) return false;
+  size_t known = 0;
+  for (const Member& member : *record_.cluster) {
+    const auto found = task_index_.find(member.task);
+    if (found == task_index_.end()) continue;
+    const DesiredTask& task = tasks_[found->second].desired;
+    if (member.host != task.host || (member.port != 0) != task.needs_port) return false;
+    ++known;
   }
+  const bool are_all = known == record_.cluster->size() && known == tasks_.size();
+  return are_all || (elastic_ && known > 0);
+}
+
+// What is in force, and what differs from it.
+void Reconciler::Adopt() {
+  for (size_t i = 0; i < record_.cluster->size(); ++i) {
+    const Member& member = (*record_.cluster)[i];
+    Host& host = hosts_[host_index_.at(member.host)];
+    const auto found = task_index_.find(member.task);
+    if (found == task_index_.end()) {
+      has_leavers_ = true;
+      // Once the cluster does not say so, nobody else would look there.
+      if (!host.tasks.empty()) continue;
+      host.unheard = host.stray = true;
+      persist_first_ = AddStray(member.host) || persist_first_;
+      continue;
+    }
+    Task& task = tasks_[found->second];
+    task.member = static_cast<int>(i);
+    task.minimum_incarnation = member.minimum_incarnation;
+    task.port = member.port;
+    task.leased = member.port != 0;
+    // Where it was; where it is, its connection says.
+    host.desired.data_address = member.data_address;
+  }
+  for (Task& task : tasks_) {
+    if (!IsNew(task)) continue;
+    task.displaced = true;
+    for (const Departure& departure : record_.departures) {
+      if (departure.task == task.desired.id) task.minimum_incarnation = departure.minimum_incarnation;
+    }
+  }
+}
+
+bool Reconciler::AddStray(const HostId& host) {
+  if (std::ranges::find(record_.strays, host) != record_.strays.end()) return false;
+  record_.strays.push_back(host);
   return true;
 }
 
@@ -154,7 +204,7 @@ bool Reconciler::Advance() {
         BeginEnding({.result = Result::kSucceeded, .message = "all tasks succeeded"});
         return true;
       }
-      if (totals_.displaced > 0 && totals_.unplaced == 0) {
+      if (totals_.unplaced == 0 && (totals_.displaced > 0 || (has_leavers_ && gang_complete_))) {
         for (Task& task : tasks_) task.displaced = task.displaced && task.missing;
         FixCluster();
         return true;
@@ -215,6 +265,7 @@ void Reconciler::LosePort(Task& task) {
 
 void Reconciler::FixGeneration() {
   record_.base_generation = record_.generation + 1;
+  record_.departures.clear();
   FixCluster();
   phase_ = Phase::kRunning;
   gang_complete_ = true;
@@ -223,23 +274,38 @@ void Reconciler::FixGeneration() {
 void Reconciler::FixCluster() {
   auto cluster = std::make_shared<Cluster>();
   cluster->reserve(tasks_.size());
-  for (size_t i = 0; i < tasks_.size(); ++i) {
-    Task& task = tasks_[i];
+  for (Task& task : tasks_) {
     if (task.displaced) {
-      cluster->push_back((*record_.cluster)[i]);
+      if (IsNew(task)) continue;
+      Member before = (*record_.cluster)[task.member];
+      before.data_address = hosts_[host_index_.at(before.host)].desired.data_address;
+      task.member = static_cast<int>(cluster->size());
+      cluster->push_back(std::move(before));
       continue;
     }
     // What a start under it comes to at least; written down, because another launcher may not hear of it.
     const uint32_t next = task.report ? task.report->incarnation + 1 : 1;
     task.minimum_incarnation = std::max(task.minimum_incarnation, next);
+    task.member = static_cast<int>(cluster->size());
     cluster->push_back({task.desired.id, task.desired.host, hosts_[task.host].desired.data_address,
                         task.leased ? task.port : 0, task.minimum_incarnation});
   }
+  if (std::exchange(has_leavers_, false)) NoteDepartures();
   ++record_.generation;
   record_.fixed = true;
   record_.cluster = std::move(cluster);
   Persist();
   TouchAll();
+}
+
+// It may come back, on another host, while what ran here is only cut off.
+void Reconciler::NoteDepartures() {
+  for (const Member& member : *record_.cluster) {
+    if (task_index_.contains(member.task)) continue;
+    std::erase_if(record_.departures,
+                  [&](const Departure& departure) { return departure.task == member.task; });
+    record_.departures.push_back({member.task, member.minimum_incarnation + kMostRestarts + 1});
+  }
 }
 
 // ---- Events
@@ -457,6 +523,13 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
   (task ? task->retry_at : host.retry_at) = now_ + Backoff(++attempts, host.desired.id);
   if (attempts < options_.max_attempts || phase_ == Phase::kEnding) return;
   if (Bystander(host)) return;
+  if (task != nullptr && IsNew(*task) && phase_ == Phase::kRunning) {
+    // The job goes on as it is. Until its host comes back, nothing says that the next attempt will fare
+    // better.
+    task->missing = true;
+    task->last_error = status;
+    return;
+  }
   const bool is_tried =
       std::any_of(host.tasks.begin(), host.tasks.end(), [this](int i) { return tasks_[i].displaced; });
   if (is_tried || CanDoWithout(host)) {

@@ -15,6 +15,9 @@
 //   says that they are there. When the lost one returns, after a pause that grows, what runs elsewhere now is
 //   stopped there; else, what still runs is adopted, and what died is started again under another generation
 //   of the same members.
+//   Of an elastic job other tasks may be wanted than the cluster has. Those that it lacks get the contents
+//   and lease ports like those of a spare host; whose host cannot take them are missing, and cost nobody else
+//   anything. Then the next generation has them, without those that are wanted no more, which are stopped.
 // - ending: the outcome is decided and persisted; nothing is started any more. All is stopped, within a
 //   deadline.
 // - finished: Finish was the last action.
@@ -92,12 +95,13 @@ class Reconciler {
   struct Task {
     DesiredTask desired;
     int host = 0;
+    int member = -1;  // its place in the cluster in force; -1: it has none yet
     uint32_t port = 0;
     bool leased = false;
     std::optional<TaskReport> report;
     ConnectionId reported_on = 0;
     bool missing = false;    // the job goes on without it
-    bool displaced = false;  // it goes to another host, which the cluster does not say yet
+    bool displaced = false;  // it goes to a host that the cluster does not say yet
     uint32_t minimum_incarnation = 0;
     TimePoint failed_seen;  // when its failure became known here
     int attempts = 0;
@@ -179,7 +183,10 @@ class Reconciler {
   void TouchAll();
 
   // The whole job.
-  bool Adoptable(const Desired& desired) const;
+  bool Adoptable() const;
+  void Adopt();
+  bool AddStray(const HostId& host);  // false: it is one already
+  void NoteDepartures();
   void Settle();
   bool Advance();
   void BeginGathering();
@@ -196,6 +203,7 @@ class Reconciler {
   void RefineFirstCause(Outcome& outcome) const;
   std::vector<Casualty> Consequences(const Outcome& outcome) const;
 
+  bool IsNew(const Task& task) const;      // it has not joined the cluster yet
   bool SinceBase(const Task& task) const;  // reported under the spec in force, in a cluster of its members
   bool Current(const Task& task) const;    // and under the generation in force
   bool Succeeded(const Task& task) const;  // so has it since the base generation
@@ -209,6 +217,7 @@ class Reconciler {
 
   const Options options_;
   const int max_missing_;
+  const bool elastic_;
   Record record_;
   std::vector<Host> hosts_;
   std::vector<Task> tasks_;
@@ -216,6 +225,7 @@ class Reconciler {
   std::unordered_map<std::string, int> task_index_;
   Phase phase_ = Phase::kGathering;
   bool persist_first_ = false;   // the record that was given changed before the first Step
+  bool has_leavers_ = false;     // the cluster has members that are wanted no more
   bool gang_complete_ = false;   // every host has been ready at once, in this life
   bool stopping_ = false;        // ending, and past the servers' grace
   bool only_lost_left_ = false;  // ending, and nothing is left but what hosts that are given up may have

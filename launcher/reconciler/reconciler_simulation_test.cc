@@ -1,4 +1,4 @@
-// MUSTER_SIMULATION_SEEDS=N runs seeds 0..N-1 (default 100); MUSTER_SIMULATION_SEED=N replays one and prints
+// MUSTER_SIMULATION_SEEDS=N runs seeds 0..N-1 (default 300); MUSTER_SIMULATION_SEED=N replays one and prints
 // all that happened.
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ TEST(ReconcilerSimulationTest, InvariantsHoldUnderFaults) {
   const char* one = std::getenv("MUSTER_SIMULATION_SEED");
   const char* count = std::getenv("MUSTER_SIMULATION_SEEDS");
   const uint64_t first = one ? std::strtoull(one, nullptr, 10) : 0;
-  const uint64_t end = one ? first + 1 : (count ? std::strtoull(count, nullptr, 10) : 100);
+  const uint64_t end = one ? first + 1 : (count ? std::strtoull(count, nullptr, 10) : 300);
   std::map<std::string, int> tally;
   for (uint64_t seed = first; seed < end; ++seed) {
     Simulation simulation(seed);
@@ -36,7 +36,7 @@ TEST(ReconcilerSimulationTest, InvariantsHoldUnderFaults) {
   for (const char* fault :
        {"host crashes", "host cut off", "launcher killed", "connection breaks", "port lost", "spec changed",
         "host given up", "placed on a spare", "host let in again", "crashes", "dies", "stop requested",
-        "black hole", "request swallowed"}) {
+        "black hole", "request swallowed", "is to join", "is to leave", "joins", "leaves"}) {
     EXPECT_GT(tally[fault], 0) << fault << " never happened in " << end << " seeds";
   }
 }

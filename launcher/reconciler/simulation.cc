@@ -29,18 +29,10 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   for (int i = 0; i < hosts; ++i) {
     AddHost(absl::StrFormat("h%d", i), absl::StrFormat("10.0.0.%d", i + 1));
   }
-  const bool follow = Chance(0.5);
-  auto add = [&](const std::string& job, int index) {
-    const HostId& host = desired_.hosts[random_.NextBelow(hosts)].id;
-    desired_.tasks.push_back({.id = absl::StrFormat("%s:%d", job, index),
-                              .host = host,
-                              .spec_hash = "v1",
-                              .needs_port = true,
-                              .ends_with_others = job == "ps",
-                              .follows_cluster = follow && Chance(0.8)});
-  };
-  for (int i = 0; i < servers; ++i) add("ps", i);
-  for (int i = 0; i < workers; ++i) add("worker", i);
+  follow_ = Chance(0.5);
+  for (int i = 0; i < servers; ++i) desired_.tasks.push_back(MakeTask("ps", i));
+  for (int i = 0; i < workers; ++i) desired_.tasks.push_back(MakeTask("worker", i));
+  desired_.elastic = Chance(0.4);
   if (Chance(0.3)) AddSpares();
   if (workers == 1 || Chance(0.5)) return;
   options_.lost_deadline = std::chrono::seconds(15);
@@ -55,6 +47,16 @@ void Simulation::AddHost(const HostId& id, const std::string& address) {
   desired_.hosts.push_back({id, address, {"agent", "program"}});
   agents_[id].id = id;
   agents_[id].address = address;
+}
+
+DesiredTask Simulation::MakeTask(const std::string& job, int index) {
+  const TaskId id = absl::StrFormat("%s:%d", job, index);
+  return {.id = id,
+          .host = desired_.hosts[random_.NextBelow(desired_.hosts.size())].id,
+          .spec_hash = "v1",
+          .needs_port = true,
+          .ends_with_others = job == "ps",
+          .follows_cluster = follows_.emplace(id, follow_ && Chance(0.8)).first->second};
 }
 
 void Simulation::AddSpares() {
@@ -106,23 +108,20 @@ void Simulation::Note(const std::string& what, const std::string& details) {
 void Simulation::Launch(bool replan) {
   ++life_;
   // As the driver writes it down together with the record.
-  for (size_t i = 0; i < record_.cluster->size() && record_.cluster->size() == desired_.tasks.size(); ++i) {
-    if (record_.fixed) desired_.tasks[i].host = (*record_.cluster)[i].host;
+  for (const Member& member : *record_.cluster) {
+    for (DesiredTask& task : desired_.tasks) {
+      if (record_.fixed && task.id == member.task) task.host = member.host;
+    }
   }
-  bool moved = false;
+  bool is_other_cluster = false;
   if (replan) {
     for (DesiredTask& task : desired_.tasks) {
       if (!Chance(0.4)) continue;
       task.spec_hash = absl::StrFormat("v%d", life_);
       Note("spec changed", task.id);
     }
-    if (Chance(0.3)) {
-      DesiredTask& task = desired_.tasks[random_.NextBelow(desired_.tasks.size())];
-      const HostId& host = desired_.hosts[random_.NextBelow(desired_.hosts.size())].id;
-      moved = task.host != host;
-      task.host = host;
-      if (moved) Note("moved", task.id + " to " + host);
-    }
+    if (Chance(0.3)) is_other_cluster = MoveTask();
+    if (desired_.elastic && Chance(0.6)) is_other_cluster = Scale() || is_other_cluster;
   }
   Desired needed = desired_;
   std::erase_if(needed.hosts, [this](const DesiredHost& host) {
@@ -130,11 +129,40 @@ void Simulation::Launch(bool replan) {
       return task.host == host.id || std::ranges::count(task.spares, host.id) > 0;
     });
   });
-  invariants_.OnLaunch(needed, moved);
+  invariants_.OnLaunch(needed, is_other_cluster);
   wires_.clear();
   reconciler_ = std::make_unique<Reconciler>(needed, record_, options_, now_);
   Note("launch", absl::StrFormat("life %d", life_));
   Feed(life_, Tick{});
+}
+
+bool Simulation::MoveTask() {
+  DesiredTask& task = desired_.tasks[random_.NextBelow(desired_.tasks.size())];
+  const HostId& host = desired_.hosts[random_.NextBelow(desired_.hosts.size())].id;
+  if (task.host == host) return false;
+  task.host = host;
+  Note("moved", task.id + " to " + host);
+  return true;
+}
+
+// The last workers leave, or others join; some of them on hosts that nothing has run on yet.
+bool Simulation::Scale() {
+  const int workers = static_cast<int>(
+      std::ranges::count_if(desired_.tasks, [this](const DesiredTask& task) { return !IsServer(task.id); }));
+  const int wanted = static_cast<int>(Between(1, 7));
+  if (Chance(0.5)) {
+    AddHost(absl::StrFormat("late%d", life_), absl::StrFormat("10.0.3.%d", life_ % 250));
+  }
+  for (int i = workers; i > wanted; --i) {
+    Note("is to leave", desired_.tasks.back().id);
+    desired_.tasks.pop_back();
+  }
+  for (int i = workers; i < wanted; ++i) {
+    desired_.tasks.push_back(MakeTask("worker", i));
+    if (Chance(0.5)) desired_.tasks.back().host = desired_.hosts.back().id;
+    Note("is to join", desired_.tasks.back().id + " on " + desired_.tasks.back().host);
+  }
+  return wanted != workers;
 }
 
 void Simulation::KillLauncher() {
@@ -143,7 +171,7 @@ void Simulation::KillLauncher() {
   reconciler_.reset();
   ++life_;
   After(Between(500, 5000), [this] {
-    if (!finished_) Launch(!record_.ending && Chance(0.5));
+    if (!finished_) Launch(!record_.ending && Chance(desired_.elastic ? 0.8 : 0.5));
   });
 }
 
@@ -240,7 +268,12 @@ void Simulation::Execute(const Action& action) {
       ToLauncher(ask.host, life, connection, PortLeased{ask.host, ask.request, port});
     });
   } else if (const auto* persist = std::get_if<PersistRecord>(&action)) {
-    record_ = persist->record;
+    const Record& next = persist->record;
+    if (record_.fixed && next.fixed && next.base_generation == record_.base_generation) {
+      if (next.cluster->size() > record_.cluster->size()) Note("joins");
+      if (next.cluster->size() < record_.cluster->size()) Note("leaves");
+    }
+    record_ = next;
     Note("persist", absl::StrFormat("generation %d fixed %d ending %d", record_.generation, record_.fixed,
                                     record_.ending.has_value()));
   } else if (const auto* start = std::get_if<StartTask>(&action)) {
@@ -546,7 +579,7 @@ void Simulation::ScheduleFaults() {
     some(0.2, [=, this] { MoveHost(any_host()); });
     some(0.1, [=, this] { Feed(life_, HostSighted{any_host()}); });
     some(0.5, [=, this] { Break(any_host(), Between(0, 3000)); });  // a daemon restart looks like this
-    some(0.4, [this] { KillLauncher(); });
+    some(desired_.elastic ? 0.7 : 0.4, [this] { KillLauncher(); });
   }
   some(0.25, [this] {
     Note("stop requested");

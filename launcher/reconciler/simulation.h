@@ -66,6 +66,7 @@ class Simulation {
 
   void AddHost(const HostId& id, const std::string& address);
   void AddSpares();
+  DesiredTask MakeTask(const std::string& job, int index);
   void After(int64_t milliseconds, Work work);
   void RunUntil(TimePoint limit, const std::function<bool()>& done);
   bool Chance(double probability) { return random_.NextDouble() < probability; }
@@ -77,6 +78,8 @@ class Simulation {
 
   // The launcher and its driver.
   void Launch(bool replan);
+  bool MoveTask();
+  bool Scale();
   void KillLauncher();
   void Feed(int life, const Event& event);
   void Execute(const Action& action);
@@ -111,7 +114,9 @@ class Simulation {
   Invariants invariants_;
   Options options_;
   Desired desired_;
-  Record record_;  // on the launcher's disk
+  bool follow_ = false;             // tasks may
+  std::map<TaskId, bool> follows_;  // those that there have been
+  Record record_;                   // on the launcher's disk
   std::unique_ptr<Reconciler> reconciler_;
   int life_ = 0;
   int moves_ = 0;

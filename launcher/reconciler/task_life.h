@@ -9,6 +9,9 @@
 
 namespace muster::reconcile {
 
+/// Of one task on one host, where nothing bounds them.
+inline constexpr uint32_t kMostRestarts = 1'000'000;
+
 /// It runs, or its agent is about to run it.
 inline bool Live(const TaskReport& report) {
   return report.state == TaskState::kPending || report.state == TaskState::kRunning ||
