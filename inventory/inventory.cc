@@ -14,7 +14,6 @@ namespace muster {
 namespace {
 
 constexpr int kMaxGpuIndex = 255;
-
 constexpr int kMostJumps = 8;  // on the way to a host
 
 // Gives a status without a position that of `node`.

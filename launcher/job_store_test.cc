@@ -46,6 +46,30 @@ class JobStoreTest : public testing::Test {
   const JobStore store_{folder_.path()};
 };
 
+TEST_F(JobStoreTest, WhatTheReconcilerRemembersComesBack) {
+  reconcile::Record record{.generation = 7, .base_generation = 3, .fixed = true, .leasing = true};
+  record.cluster = std::make_shared<reconcile::Cluster>(
+      reconcile::Cluster{{.task = "ps:0", .host = "a", .data_address = "10.0.0.1", .port = 20000}});
+  record.strays = {"b"};
+  record.departures = {{.task = "worker:3", .minimum_incarnation = 1'000'002}};
+  record.retries = 2;
+  record::JobRecord job;
+  job.set_version(kJobRecordVersion);
+  job.set_id("j-1");
+  *job.mutable_cluster() = ToProto(record);
+  ASSERT_TRUE(store_.Save(job).ok());
+  const auto loaded = store_.Load("j-1");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const reconcile::Record back = FromProto(loaded->cluster());
+  EXPECT_EQ(back.generation, 7u);
+  EXPECT_EQ(back.base_generation, 3u);
+  EXPECT_TRUE(back.fixed && back.leasing);
+  EXPECT_EQ(*back.cluster, *record.cluster);
+  EXPECT_EQ(back.strays, record.strays);
+  EXPECT_EQ(back.departures, record.departures);
+  EXPECT_EQ(back.retries, 2);
+}
+
 TEST_F(JobStoreTest, SaysWhoDrivesAJobAsLongAsSomebodyDoes) {
   EXPECT_FALSE(store_.DriverOf("j-1").has_value());
   {

@@ -80,6 +80,24 @@ TEST(ElasticJob, AHostThatIsNotReachedCostsTheOthersNothing) {
   EXPECT_TRUE(script.Leased("c", "worker:1", 20002).starts_with("persist 2 fixed\n"));
 }
 
+TEST(ElasticJob, AHostThatGivesNoPortCostsTheOthersNothingAndIsAskedAgainWhenItComesBack) {
+  Script script(OfThree(), Running(OfTwo()));
+  Reconnect(script);
+  script.Ready("b");
+  script.Connected("c");
+  script.Ready("c");
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    script.Refused("c", "lease worker:1", Unavailable("no ports"));
+    script.Wait(seconds(5));
+  }
+  EXPECT_EQ(StateOf(script, "worker:1"), TaskState::kLost);
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  EXPECT_EQ(script.Wait(seconds(60)), "");
+  script.Lost("c");
+  script.Wait(seconds(1));
+  EXPECT_EQ(script.Connected("c"), "lease c worker:1\n");
+}
+
 TEST(ElasticJob, AWorkerThatLeavesIsStoppedOnceTheClusterIsWithoutIt) {
   Script script(OfTwo(), Running(OfThree()));
   Reconnect(script);

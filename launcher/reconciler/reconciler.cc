@@ -1,5 +1,6 @@
-// Events in, phases, and the record. What is done to one host is in reconcile_host.cc, what becomes of the
-// tasks of one that stays lost in lost_hosts.cc, how a job ends in ending.cc.
+// Events in, phases, and the record. How a cluster in force is taken over is in adoption.cc, what is done to
+// one host is in reconcile_host.cc, what becomes of the tasks of one that stays lost in lost_hosts.cc, how a
+// job ends in ending.cc.
 #include "launcher/reconciler/reconciler.h"
 
 #include <algorithm>
@@ -94,57 +95,6 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     record_.fixed = false;
     persist_first_ = true;
   }
-}
-
-bool Reconciler::Adoptable() const {
-  if (!record_.fixed) return false;
-  size_t known = 0;
-  for (const Member& member : *record_.cluster) {
-    const auto found = task_index_.find(member.task);
-    if (found == task_index_.end()) continue;
-    const DesiredTask& task = tasks_[found->second].desired;
-    if (member.host != task.host || (member.port != 0) != task.needs_port) return false;
-    ++known;
-  }
-  const bool are_all = known == record_.cluster->size() && known == tasks_.size();
-  return are_all || (elastic_ && known > 0);
-}
-
-// What is in force, and what differs from it.
-void Reconciler::Adopt() {
-  for (size_t i = 0; i < record_.cluster->size(); ++i) {
-    const Member& member = (*record_.cluster)[i];
-    Host& host = hosts_[host_index_.at(member.host)];
-    const auto found = task_index_.find(member.task);
-    if (found == task_index_.end()) {
-      has_leavers_ = true;
-      // Once the cluster does not say so, nobody else would look there.
-      if (!host.tasks.empty()) continue;
-      host.unheard = host.stray = true;
-      persist_first_ = AddStray(member.host) || persist_first_;
-      continue;
-    }
-    Task& task = tasks_[found->second];
-    task.member = static_cast<int>(i);
-    task.minimum_incarnation = member.minimum_incarnation;
-    task.port = member.port;
-    task.leased = member.port != 0;
-    // Where it was; where it is, its connection says.
-    host.desired.data_address = member.data_address;
-  }
-  for (Task& task : tasks_) {
-    if (!IsNew(task)) continue;
-    task.displaced = true;
-    for (const Departure& departure : record_.departures) {
-      if (departure.task == task.desired.id) task.minimum_incarnation = departure.minimum_incarnation;
-    }
-  }
-}
-
-bool Reconciler::AddStray(const HostId& host) {
-  if (std::ranges::find(record_.strays, host) != record_.strays.end()) return false;
-  record_.strays.push_back(host);
-  return true;
 }
 
 std::vector<Action> Reconciler::Step(const Event& event, TimePoint now) {
@@ -298,16 +248,6 @@ void Reconciler::FixCluster() {
   TouchAll();
 }
 
-// It may come back, on another host, while what ran here is only cut off.
-void Reconciler::NoteDepartures() {
-  for (const Member& member : *record_.cluster) {
-    if (task_index_.contains(member.task)) continue;
-    std::erase_if(record_.departures,
-                  [&](const Departure& departure) { return departure.task == member.task; });
-    record_.departures.push_back({member.task, member.minimum_incarnation + kMostRestarts + 1});
-  }
-}
-
 // ---- Events
 // ---------------------------------------------------------------------------------------------------------
 
@@ -391,6 +331,11 @@ void Reconciler::On(const HostReported& event) {
         JudgeForgotten(tasks_[index]);
     }
     if (host->given_up) LetIn(*host);
+    for (const int index : host->tasks) {
+      Task& task = tasks_[index];
+      if (!IsNew(task) || !std::exchange(task.missing, false)) continue;
+      task.attempts = 0;
+    }
   }
   Touch(*host);
 }
