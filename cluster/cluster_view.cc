@@ -9,7 +9,8 @@ ClusterSpec ClusterView::cluster() const {
 
 std::string ClusterView::Address(TaskId task) const {
   const std::lock_guard lock(mutex_);
-  return cluster_.addresses(task.role)[task.index];
+  const std::vector<std::string>& addresses = cluster_.addresses(task.role);
+  return task.index < static_cast<int>(addresses.size()) ? addresses[task.index] : "";
 }
 
 absl::StatusOr<bool> ClusterView::Update(const ClusterFile& file) {
@@ -18,7 +19,7 @@ absl::StatusOr<bool> ClusterView::Update(const ClusterFile& file) {
     const std::lock_guard lock(mutex_);
     for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
       const size_t ours = cluster_.addresses(role).size(), theirs = file.cluster.addresses(role).size();
-      if (ours == theirs) continue;
+      if (ours == theirs || (role == Role::kWorker && workers_ == Workers::kMayComeAndGo)) continue;
       return FailedPrecondition("it has %d %s tasks, this job %d", theirs, RoleName(role), ours);
     }
     if (generation_ && file.generation <= *generation_) return false;

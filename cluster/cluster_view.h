@@ -1,5 +1,5 @@
 // ClusterView: where the tasks of a job are now, as one of them knows it. Hosts change their addresses while
-// tasks run; who the tasks are, and how many, stays.
+// tasks run. Who the tasks are stays, but that of some jobs the last workers come and go.
 #pragma once
 
 #include <atomic>
@@ -42,18 +42,23 @@ class ClusterView {
     Place place_;
   };
 
+  enum class Workers { kStay, kMayComeAndGo };
+
   /// `own`: the task that looks. What `cluster` says holds until the first Update, of any generation.
-  ClusterView(ClusterSpec cluster, TaskId own) : own_(own), cluster_(std::move(cluster)) {}
+  ClusterView(ClusterSpec cluster, TaskId own, Workers workers = Workers::kStay)
+      : own_(own), workers_(workers), cluster_(std::move(cluster)) {}
 
   TaskId own() const { return own_; }
   ClusterSpec cluster() const;
+  /// Empty: the task is not in the cluster, yet or any more.
   std::string Address(TaskId task) const;
 
-  /// Grows with each change of an address; 0 at first.
+  /// Grows with each change of an address, or of the number of workers; 0 at first.
   uint64_t version() const { return version_; }
 
   /// True: some address is another one now, and all callbacks have returned. False: none is, or the
-  /// generation is not above that of the last Update. FailedPrecondition: it has another number of tasks.
+  /// generation is not above that of the last Update. FailedPrecondition: it has another number of tasks that
+  /// stay.
   absl::StatusOr<bool> Update(const ClusterFile& file);
 
   /// Calls `on_change` after each change, on the thread of Update, which may neither watch nor update.
@@ -63,6 +68,7 @@ class ClusterView {
   void Forget(Watch::Place place) const;
 
   const TaskId own_;
+  const Workers workers_;
   std::atomic<uint64_t> version_ = 0;
   mutable std::mutex mutex_;  // guards the following
   ClusterSpec cluster_;

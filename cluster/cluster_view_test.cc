@@ -50,6 +50,21 @@ TEST(ClusterView, RefusesAnotherNumberOfTasks) {
   EXPECT_TRUE(*view.Update({.generation = 8, .cluster = At("y:1")}));  // what was refused has no generation
 }
 
+TEST(ClusterView, WorkersMayComeAndGo) {
+  ClusterView view(At("x:1"), kWorker, ClusterView::Workers::kMayComeAndGo);
+  const TaskId third{Role::kWorker, 2};
+  EXPECT_EQ(view.Address(third), "");
+  EXPECT_TRUE(*view.Update({.generation = 1, .cluster = {.ps = {"x:1"}, .workers = {"a:1", "b:1", "c:1"}}}));
+  EXPECT_EQ(view.Address(third), "c:1");
+  EXPECT_EQ(view.version(), 1);
+  const Whereabouts before(view, third);
+  EXPECT_TRUE(*view.Update({.generation = 2, .cluster = {.ps = {"x:1"}, .workers = {"a:1"}}}));
+  EXPECT_EQ(view.Address(third), "");
+  EXPECT_EQ(view.Address(view.own()), "");
+  EXPECT_TRUE(before.HaveChanged(view));
+  EXPECT_FALSE(view.Update({.generation = 3, .cluster = {.workers = {"a:1"}}}).ok());
+}
+
 TEST(ClusterView, CallsThoseWhoWatchAfterEachChange) {
   ClusterView view(At("x:1"), kWorker);
   std::string seen;

@@ -85,8 +85,11 @@ void ListenerFollower::Run(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   while (!stop.stop_requested()) {
     const uint64_t version = view_->version();
-    const std::string address = ListeningAddress(view_->Address(view_->own()), bind_host_);
-    if (!addresses_.contains(address)) {
+    const std::string own = view_->Address(view_->own());
+    const std::string address = own.empty() ? "" : ListeningAddress(own, bind_host_);
+    if (own.empty()) {
+      addresses_.insert(address);  // the task has left the cluster: there is nowhere to listen
+    } else if (!addresses_.contains(address)) {
       lock.unlock();
       const absl::Status status = listen_(address);
       lock.lock();

@@ -8,11 +8,11 @@ namespace muster {
 
 Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
     : options_(options),
-      rank_count_(static_cast<int>(options.rank_names.size())),
-      members_(options.rank_names.size()),
+      names_(options.rank_names),
+      members_(options.rank_names.size(), {.is_needed = true}),
       next_number_(options.first_number),
       over_since_(now) {
-  MUSTER_CHECK(options.min_ranks >= 1 && options.min_ranks <= rank_count_);
+  MUSTER_CHECK(!members_.empty() && options.min_ranks.value_or(1) >= 1);
 }
 
 void Rendezvous::Connect(int rank, TimePoint now) {
@@ -29,11 +29,11 @@ void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
   member.last_heard = now;
   member.state = state;
   next_number_ = std::max(next_number_, state.group + 1);
-  if (was_missing) notices_.push_back(absl::StrCat(options_.rank_names[rank], " is back"));
+  if (was_missing) notices_.push_back(absl::StrCat(names_[rank], " is back"));
   if (IsInGroup(rank) && state.group == group_.number && state.has_met) has_met_ = true;
   if (IsInGroup(rank) && has_left() && !had_left) {
     if (state.unreachable) Suspend(rank, *state.unreachable, now);
-    if (!group_.is_over) Finish(absl::StrCat(options_.rank_names[rank], " has left the group"), now);
+    if (!group_.is_over) Finish(absl::StrCat(names_[rank], " has left the group"), now);
   }
   Consider(now);
 }
@@ -44,11 +44,23 @@ void Rendezvous::Disconnect(int rank, const std::string& why, TimePoint now) {
 }
 
 void Rendezvous::Tick(TimePoint now) {
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
     if (!member.is_live || now - member.last_heard < options_.lease) continue;
     Lose(rank, absl::StrCat("nothing was heard of it for ", FormatAge(options_.lease)), now);
   }
+  Consider(now);
+}
+
+void Rendezvous::Resize(std::vector<std::string> rank_names, TimePoint now) {
+  MUSTER_CHECK(!rank_names.empty());
+  for (size_t rank = rank_names.size(); rank < names_.size(); ++rank) {
+    const std::string text = absl::StrCat(names_[rank], " leaves the job");
+    if (!end_ && !concluded_) notices_.push_back(text);
+    if (!group_.is_over && IsInGroup(static_cast<int>(rank))) Finish(text, now);
+  }
+  names_ = std::move(rank_names);
+  members_.resize(names_.size());
   Consider(now);
 }
 
@@ -77,6 +89,16 @@ bool Rendezvous::MayJoin(int rank, TimePoint now) const {
   return member.is_live && !member.state.is_in_it && !may_be_in_it && now >= member.suspended_until;
 }
 
+bool Rendezvous::AreEnough(const std::vector<int>& ranks) const {
+  if (options_.min_ranks) {
+    return static_cast<int>(ranks.size()) >= std::min(*options_.min_ranks, rank_count());
+  }
+  for (int rank = 0; rank < rank_count(); ++rank) {
+    if (members_[rank].is_needed && !std::binary_search(ranks.begin(), ranks.end(), rank)) return false;
+  }
+  return true;
+}
+
 // Whether this job has had a group, under this rank 0 or the one before.
 bool Rendezvous::HasBegun() const {
   return std::any_of(members_.begin(), members_.end(),
@@ -92,24 +114,23 @@ void Rendezvous::Lose(int rank, const std::string& why, TimePoint now) {
   Member& member = members_[rank];
   member.is_live = false;
   member.why_lost = why;
-  const std::string text = absl::StrCat(options_.rank_names[rank], " has gone: ", why);
+  const std::string text = absl::StrCat(names_[rank], " has gone: ", why);
   if (!end_ && !concluded_) notices_.push_back(text);
   if (!group_.is_over && IsInGroup(rank)) Finish(text, now);
 }
 
 // They do not reach each other.
 void Rendezvous::Suspend(int rank, int other, TimePoint now) {
-  if (other < 0 || other >= rank_count_ || !members_[other].is_live) return;
+  if (other < 0 || other >= rank_count() || !members_[other].is_live) return;
   const int higher = std::max(rank, other);
-  const std::string text =
-      absl::StrCat(options_.rank_names[rank], " does not reach ", options_.rank_names[other]);
+  const std::string text = absl::StrCat(names_[rank], " does not reach ", names_[other]);
   notices_.push_back(text);
   if (!group_.is_over) Finish(text, now);
-  int rest = 0;
-  for (int i = 0; i < rank_count_; ++i) {
-    rest += i != higher && members_[i].is_live && now >= members_[i].suspended_until;
+  std::vector<int> rest;
+  for (int i = 0; i < rank_count(); ++i) {
+    if (i != higher && members_[i].is_live && now >= members_[i].suspended_until) rest.push_back(i);
   }
-  if (rest >= options_.min_ranks) members_[higher].suspended_until = now + options_.suspension;
+  if (AreEnough(rest)) members_[higher].suspended_until = now + options_.suspension;
 }
 
 void Rendezvous::Finish(const std::string& why, TimePoint now) {
@@ -123,7 +144,7 @@ void Rendezvous::Consider(TimePoint now) {
   if (end_ || concluded_) return;
   std::vector<int> ranks;
   bool all_have_left = true, has_state = false;
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
     if (now >= member.suspended_until) members_[rank].suspended_until = TimePoint();
     if (MayJoin(rank, now)) {
@@ -136,13 +157,13 @@ void Rendezvous::Consider(TimePoint now) {
   if (!group_.is_over) {
     for (const int rank : ranks) {
       if (IsInGroup(rank)) continue;
-      Finish(absl::StrCat(options_.rank_names[rank], " takes part from now on"), now);
+      Finish(absl::StrCat(names_[rank], " takes part from now on"), now);
       break;
     }
     return;
   }
-  const bool are_enough = static_cast<int>(ranks.size()) >= options_.min_ranks;
-  const bool are_all = static_cast<int>(ranks.size()) == rank_count_;
+  const bool are_enough = AreEnough(ranks);
+  const bool are_all = static_cast<int>(ranks.size()) == rank_count();
   const bool are_settled = group_.number > 0 || now >= over_since_ + options_.settle;
   const bool is_time = now >= Deadline();
   if (is_time && group_.number > 0 && !has_met_) {
@@ -161,12 +182,13 @@ void Rendezvous::Form(std::vector<int> ranks) {
                                        [&](int a, int b) { return parameters(a) < parameters(b); });
   const bool all_have_it = std::all_of(ranks.begin(), ranks.end(),
                                        [&](int rank) { return parameters(rank) == parameters(source); });
-  if (HasBegun() || static_cast<int>(ranks.size()) < rank_count_) {
+  if (HasBegun() || static_cast<int>(ranks.size()) < rank_count()) {
     const std::string from = parameters(source) ? absl::StrCat("step ", parameters(source)->step)
                                                 : "the beginning, since nobody has later parameters";
     notices_.push_back(
-        absl::StrCat("going on from ", from, " with ", ranks.size(), " of ", rank_count_, " workers"));
+        absl::StrCat("going on from ", from, " with ", ranks.size(), " of ", rank_count(), " workers"));
   }
+  for (const int rank : ranks) members_[rank].is_needed = true;
   group_ = {
       .number = next_number_++, .ranks = std::move(ranks), .is_over = false, .why = std::move(group_.why)};
   has_met_ = false;
@@ -176,14 +198,14 @@ void Rendezvous::Form(std::vector<int> ranks) {
 
 std::string Rendezvous::DescribeMissing() const {
   std::string text;
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
     const std::string why = !member.was_live                        ? "has not connected"
                             : !member.is_live                       ? "has gone: " + member.why_lost
                             : member.state.is_in_it                 ? "does not leave its group"
                             : member.suspended_until != TimePoint() ? "is not reached by another one"
                                                                     : "";
-    if (!why.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", options_.rank_names[rank], " ", why);
+    if (!why.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", names_[rank], " ", why);
   }
   return text;
 }

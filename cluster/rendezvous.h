@@ -7,6 +7,9 @@
 // none: then one with the highest step is the source of the others' parameters.
 //
 // What ranks report is their whole state: a report makes up for all before.
+//
+// A job can get more ranks while it runs, and fewer: those with the highest numbers come and go. Who is to
+// come is not waited for, and who goes ends its group, but is not lost.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +24,9 @@ namespace muster {
 
 struct RendezvousOptions {
   std::vector<std::string> rank_names;  // "worker:1 (10.0.0.2:4000)"
-  int min_ranks = 1;                    // a group has at least so many
+  /// A group has at least so many, or all that the job has, if it has fewer. Unset: it has all ranks that
+  /// there were at first, and all others that have been in a group.
+  std::optional<int> min_ranks;
   /// Of the first group that this one makes: higher than any that a process of rank 0 before it can have
   /// given.
   uint64_t first_number = 1;
@@ -75,6 +80,8 @@ class Rendezvous {
   /// `why`: "its connection was closed".
   void Disconnect(int rank, const std::string& why, TimePoint now);
   void Tick(TimePoint now);
+  /// The job has so many ranks now, at least one.
+  void Resize(std::vector<std::string> rank_names, TimePoint now);
   /// All that there is to do is done, in `step` steps: no group is made any more.
   void Conclude(uint64_t step);
   /// There is no going on. The first one counts.
@@ -87,6 +94,7 @@ class Rendezvous {
   /// For good. DeadlineExceeded, naming who is missing.
   const std::optional<absl::Status>& end() const { return end_; }
 
+  int rank_count() const { return static_cast<int>(members_.size()); }
   bool is_live(int rank) const { return members_[rank].is_live; }
 
   /// What people should read, since the last call.
@@ -94,7 +102,8 @@ class Rendezvous {
 
  private:
   struct Member {
-    bool is_live = false;  // it has reported, and is not silent
+    bool is_needed = false;  // unless the options say how many are
+    bool is_live = false;    // it has reported, and is not silent
     bool was_live = false;
     TimePoint last_heard;
     std::string why_lost;
@@ -104,6 +113,7 @@ class Rendezvous {
 
   bool IsInGroup(int rank) const;
   bool MayJoin(int rank, TimePoint now) const;
+  bool AreEnough(const std::vector<int>& ranks) const;
   bool HasBegun() const;
   TimePoint Deadline() const;
   void Lose(int rank, const std::string& why, TimePoint now);
@@ -114,8 +124,8 @@ class Rendezvous {
   std::string DescribeMissing() const;
 
   const RendezvousOptions options_;
-  const int rank_count_;
-  std::vector<Member> members_;  // by rank
+  std::vector<std::string> names_;  // by rank, as is:
+  std::vector<Member> members_;
   RankGroup group_;
   uint64_t next_number_;  // higher than any that was heard of
   bool has_met_ = false;  // group_: it could do something

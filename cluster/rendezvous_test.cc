@@ -19,11 +19,18 @@ using testing::HasSubstr;
 
 class RendezvousTest : public testing::Test {
  protected:
-  void Make(int ranks, int min_ranks) {
-    RendezvousOptions options{.min_ranks = min_ranks};
-    for (int rank = 0; rank < ranks; ++rank) options.rank_names.push_back("worker:" + std::to_string(rank));
-    rendezvous_.emplace(options, now_);
+  static std::vector<std::string> Names(int ranks) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < ranks; ++rank) names.push_back("worker:" + std::to_string(rank));
+    return names;
+  }
+  void Make(int ranks, std::optional<int> min_ranks) {
+    rendezvous_.emplace(RendezvousOptions{.rank_names = Names(ranks), .min_ranks = min_ranks}, now_);
     states_.assign(ranks, {});
+  }
+  void Resize(int ranks) {
+    rendezvous_->Resize(Names(ranks), now_);
+    states_.resize(ranks);
   }
   void Come(int rank, RankState state = {}) {
     states_[rank] = state;
@@ -244,6 +251,63 @@ TEST_F(RendezvousTest, ThoseWhoNeverMeetDoNotTryForEver) {
   EXPECT_THAT(End(), HasSubstr("worker:0 does not reach worker:1: tried for 10m"));
 }
 
+TEST_F(RendezvousTest, NewRanksAreNotWaitedForAndTakePartOnceTheyAreThere) {
+  Make(2, {});
+  Come(0);
+  Come(1);
+  Enter();
+  Resize(4);
+  Pass(seconds(1000));
+  EXPECT_FALSE(group().is_over);
+  Come(3);
+  EXPECT_EQ(group().why, "worker:3 takes part from now on");
+  Leave(0, 7);
+  Leave(1, 7);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 3));
+  EXPECT_EQ(group().source, 0);
+  EXPECT_THAT(rendezvous_->TakeNotices(), ElementsAre(HasSubstr("from step 7 with 3 of 4 workers")));
+  Enter();
+  Come(2);
+  for (const int rank : {0, 1, 3}) Leave(rank, 9);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(RendezvousTest, WithoutAnotherWordAllThatHaveTakenPartAreWaitedFor) {
+  Make(2, {});
+  Come(0);
+  Come(1);
+  Enter();
+  Resize(4);
+  Come(2);
+  Leave(0, 7);
+  Leave(1, 7);
+  Enter();
+  ASSERT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  rendezvous_->Disconnect(2, "its connection was closed", now_);
+  Come(3);
+  Leave(0, 8);
+  Leave(1, 8);
+  EXPECT_TRUE(group().is_over) << "worker:3 is none that has gone";
+  Come(2);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(RendezvousTest, WhoLeavesTheJobIsNotWaitedFor) {
+  Make(3, 3);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  Resize(2);
+  EXPECT_EQ(group().why, "worker:2 leaves the job");
+  Leave(1, 4);
+  Leave(0, 5);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  EXPECT_EQ(group().source, 0);
+  Enter();
+  Resize(3);
+  EXPECT_FALSE(group().is_over);
+  EXPECT_FALSE(rendezvous_->is_live(2));
+}
+
 TEST_F(RendezvousTest, NothingIsFormedWhenAllIsDone) {
   Make(2, 1);
   Come(0);
@@ -261,10 +325,10 @@ TEST_F(RendezvousTest, NothingIsFormedWhenAllIsDone) {
 // their parameters; a group makes steps while all of its ranks are in it.
 class Simulation {
  public:
-  Simulation(int ranks, int min_ranks, uint64_t seed)
-      : random_(seed), processes_(ranks), min_ranks_(min_ranks) {
-    for (int rank = 0; rank < ranks; ++rank) options_.rank_names.push_back("worker:" + std::to_string(rank));
-    options_.min_ranks = min_ranks;
+  // Elastic: ranks join the job, and leave it, too.
+  Simulation(int ranks, std::optional<int> min_ranks, bool is_elastic, uint64_t seed)
+      : random_(seed), is_elastic_(is_elastic), processes_(ranks) {
+    options_ = {.rank_names = Names(ranks), .min_ranks = min_ranks};
     rendezvous_.emplace(options_, now_);
     for (int rank = 0; rank < ranks; ++rank) Start(rank);
   }
@@ -302,6 +366,18 @@ class Simulation {
     uint64_t bits = 0;  // a digest of the steps that were made, and in which groups
     RankState state;
   };
+
+  static std::vector<std::string> Names(size_t ranks) {
+    std::vector<std::string> names;
+    for (size_t rank = 0; rank < ranks; ++rank) names.push_back("worker:" + std::to_string(rank));
+    return names;
+  }
+
+  void Resize(size_t ranks) {
+    processes_.resize(ranks);
+    options_.rank_names = Names(ranks);
+    rendezvous_->Resize(Names(ranks), now_);
+  }
 
   void Start(int rank) {
     processes_[rank] = {.is_up = true};
@@ -352,6 +428,9 @@ class Simulation {
         if (!process.is_up || process.is_stopped || !process.state.is_in_it) break;
         Leave(rank);
         process.state.unreachable = static_cast<int>(random_() % processes_.size());
+        break;
+      case 7:
+        if (is_elastic_) Resize(2 + random_() % 5);
         break;
       default:
         break;
@@ -419,36 +498,43 @@ class Simulation {
     const RankGroup& group = rendezvous_->group();
     if (group.number == 0 || group.is_over) return;
     EXPECT_TRUE(std::is_sorted(group.ranks.begin(), group.ranks.end()));
-    EXPECT_GE(static_cast<int>(group.ranks.size()), min_ranks_);
     const auto [place, is_new] = formed_.emplace(group.number, group.ranks);
+    const int min_ranks = std::min(options_.min_ranks.value_or(1), rendezvous_->rank_count());
+    EXPECT_TRUE(!is_new || static_cast<int>(group.ranks.size()) >= min_ranks);
     EXPECT_EQ(place->second, group.ranks) << "two groups with the number " << group.number;
     EXPECT_TRUE(!is_new || formed_.rbegin()->first == group.number) << "a number below an earlier one";
   }
 
   std::mt19937_64 random_;
+  const bool is_elastic_;
   TimePoint now_ = TimePoint() + std::chrono::hours(1);
   RendezvousOptions options_;
   std::optional<Rendezvous> rendezvous_;
   std::vector<Process> processes_;
-  const int min_ranks_;
   bool is_calm_ = false;
   std::map<uint64_t, std::vector<int>> formed_;
 };
 
 // MUSTER_SIMULATION_SEEDS: how many.
-TEST(RendezvousSimulation, AllEndUpInOneGroup) {
+void Simulate(bool is_elastic) {
   const char* const given = std::getenv("MUSTER_SIMULATION_SEEDS");
   const uint64_t seeds = given == nullptr ? 1000 : std::strtoull(given, nullptr, 10);
   uint64_t groups = 0;
   for (uint64_t seed = 0; seed < seeds && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     const int ranks = 2 + static_cast<int>(seed % 5);
-    Simulation simulation(ranks, 1 + static_cast<int>(seed % ranks), seed);
+    std::optional<int> min_ranks = 1 + static_cast<int>(seed % ranks);
+    if (is_elastic && seed % 3 == 0) min_ranks.reset();
+    Simulation simulation(ranks, min_ranks, is_elastic, seed);
     simulation.Run(500);
     groups += simulation.groups();
   }
   EXPECT_GT(groups, 10 * seeds);
 }
+
+TEST(RendezvousSimulation, AllEndUpInOneGroup) { Simulate(/*is_elastic=*/false); }
+
+TEST(RendezvousSimulation, AlsoWhenRanksJoinTheJobAndLeaveIt) { Simulate(/*is_elastic=*/true); }
 
 }  // namespace
 }  // namespace muster

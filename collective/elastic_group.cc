@@ -13,13 +13,28 @@ constexpr Duration kMeetingTimeout = std::chrono::seconds(5);
 // Their GPUs look at each other and at the network before.
 constexpr Duration kGpuMeetingTimeout = std::chrono::minutes(1);
 
+GroupMember MemberAt(const std::shared_ptr<const ClusterView>& view, TaskId task) {
+  return {.task = task, .address = "", .where = [view, task] { return view->Address(task); }};
+}
+
+std::vector<GroupMember> MembersOf(const std::shared_ptr<const ClusterView>& view) {
+  const ClusterSpec cluster = view->cluster();
+  std::vector<GroupMember> members;
+  for (int rank = 0; rank < cluster.rank_count(); ++rank) {
+    members.push_back(MemberAt(view, TaskOfRank(cluster, rank)));
+  }
+  return members;
+}
+
 std::unique_ptr<RendezvousServer> MakeServer(const ElasticGroupOptions& options, PeerListener& listener) {
   if (options.all.rank != 0) return nullptr;
+  std::function<std::vector<GroupMember>()> members;
+  if (options.view != nullptr) members = [view = options.view] { return MembersOf(view); };
   return std::make_unique<RendezvousServer>(options.all,
                                             RendezvousOptions{.min_ranks = options.min_ranks,
                                                               .connect_timeout = options.connect_timeout,
                                                               .return_timeout = options.operation_timeout},
-                                            listener);
+                                            listener, std::move(members));
 }
 
 RendezvousClientOptions ClientOptions(const ElasticGroupOptions& options, const PeerListener& listener) {
@@ -39,7 +54,7 @@ RendezvousClientOptions ClientOptions(const ElasticGroupOptions& options, const 
 ElasticGroupOptions WithWhereabouts(ElasticGroupOptions options) {
   if (options.view == nullptr) return options;
   for (GroupMember& member : options.all.members) {
-    member.where = [view = options.view, task = member.task] { return view->Address(task); };
+    member.where = MemberAt(options.view, member.task).where;
   }
   return options;
 }
@@ -85,7 +100,7 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
                          .connect_timeout = kMeetingTimeout,
                          .operation_timeout = options_.operation_timeout,
                          .shares_memory = options_.shares_memory};
-    for (const int rank : ranks_) native.identity.members.push_back(options_.all.members[rank]);
+    for (const int rank : ranks_) native.identity.members.push_back(MemberOf(rank));
     absl::StatusOr<ChosenGroup> group;
     auto met = MakeNative(native, *listener_, *interrupt_);
     if (met.ok()) {
@@ -104,6 +119,12 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
     if (!absl::IsCancelled(left)) return left;
     spdlog::warn("{}", std::string(left.message()));
   }
+}
+
+// Also of one that has joined since.
+GroupMember ElasticGroup::MemberOf(int rank) const {
+  if (rank < static_cast<int>(options_.all.members.size())) return options_.all.members[rank];
+  return MemberAt(options_.view, TaskOfRank(options_.view->cluster(), rank));
 }
 
 absl::StatusOr<ChosenGroup> ElasticGroup::UseGpus(std::unique_ptr<Collective> met,

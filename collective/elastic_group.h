@@ -19,11 +19,11 @@
 namespace muster {
 
 struct ElasticGroupOptions {
-  GroupIdentity all;                        // the job's ranks; generation: of the cluster
-  std::shared_ptr<const ClusterView> view;  // null: all stay where they are
+  GroupIdentity all;                        // the job's ranks at first; generation: of the cluster
+  std::shared_ptr<const ClusterView> view;  // null: all stay where they are, and nobody comes or goes
   std::string bind_host;                    // where this rank listens; empty: at its address
   uint64_t incarnation = 0;
-  int min_ranks = 1;  // a group has at least so many
+  std::optional<int> min_ranks;  // as RendezvousOptions
   Duration connect_timeout = std::chrono::minutes(5);
   Duration operation_timeout = std::chrono::minutes(10);  // also how long too few wait for others
   bool shares_memory = true;
@@ -65,12 +65,16 @@ class ElasticGroup {
   /// Rank 0: says that all is done, in `step` steps. Other ranks: wait until it has.
   absl::Status Finish(uint64_t step);
 
+  /// "worker:1 (10.0.0.2:2222)"
+  std::string NameOf(int rank) const { return Describe(MemberOf(rank)); }
+
   /// Through all groups.
   Traffic traffic() const;
 
  private:
   absl::StatusOr<ChosenGroup> UseGpus(std::unique_ptr<Collective> met, const NativeOptions& native);
   absl::Status Leave(const absl::Status& why);
+  GroupMember MemberOf(int rank) const;
 
   const ElasticGroupOptions options_;
   const std::unique_ptr<PeerListener> listener_;

@@ -29,6 +29,7 @@ class ElasticGroupTest : public testing::Test {
     for (int rank = 0; rank < 3; ++rank) {
       options_.all.members.push_back({{Role::kWorker, rank}, FreeAddress()});
     }
+    options_.min_ranks = 1;
     options_.connect_timeout = seconds(20);
     options_.operation_timeout = seconds(20);
   }
@@ -217,6 +218,71 @@ TEST_F(ElasticGroupTest, ARankThatMovesIsFoundAgain) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < 3; ++rank) threads.emplace_back(stays, rank);
   }
+}
+
+TEST_F(ElasticGroupTest, RanksJoinTheJobAndLeaveIt) {
+  ClusterSpec cluster;
+  for (GroupMember& member : options_.all.members) {
+    member.address = FreeAddress();
+    cluster.workers.push_back(member.address);
+  }
+  const std::string third = cluster.workers.back();
+  cluster.workers.pop_back();
+  std::vector<std::shared_ptr<ClusterView>> views;
+  const auto begin = [&](int rank) {
+    views.push_back(std::make_shared<ClusterView>(cluster, TaskId{Role::kWorker, rank},
+                                                  ClusterView::Workers::kMayComeAndGo));
+    options_.view = views.back();
+    options_.all.members.resize(cluster.workers.size());
+    for (size_t i = 0; i < cluster.workers.size(); ++i) {
+      options_.all.members[i] = {.task = {Role::kWorker, static_cast<int>(i)}, .address = cluster.workers[i]};
+    }
+    return Make(rank);
+  };
+  std::vector<std::unique_ptr<ElasticGroup>> groups;
+  for (int rank = 0; rank < 2; ++rank) groups.push_back(begin(rank));
+  cluster.workers.push_back(third);
+  groups.push_back(begin(2));
+  std::latch are_two(2), are_three(3), has_left(1);
+  const auto joins = [&](int rank, std::optional<ParametersVersion> parameters) {
+    const auto place = groups[rank]->Join(parameters);
+    EXPECT_TRUE(place.ok()) << place.status();
+    return place.ok() ? *place : GroupPlace{};
+  };
+  const auto stays = [&](int rank) {
+    ElasticGroup& group = *groups[rank];
+    const uint64_t first = joins(rank, {}).number;
+    EXPECT_EQ(*Count(group), 2);
+    are_two.arrive_and_wait();
+    EXPECT_TRUE(*views[rank]->Update({.generation = 1, .cluster = cluster}));
+    EXPECT_TRUE(absl::IsCancelled(CountOn(group, 2)));
+    const GroupPlace second = joins(rank, ParametersVersion{.step = 7, .group = first});
+    EXPECT_THAT(second.ranks, ElementsAre(0, 1, 2));
+    EXPECT_TRUE(second.source.has_value());
+    EXPECT_EQ(*Count(group), 3);
+    are_three.arrive_and_wait();
+    EXPECT_TRUE(*views[rank]->Update(
+        {.generation = 2, .cluster = {.workers = {cluster.workers[0], cluster.workers[1]}}}));
+    EXPECT_TRUE(absl::IsCancelled(CountOn(group, 3)));
+    EXPECT_THAT(joins(rank, ParametersVersion{.step = 8, .group = second.number}).ranks, ElementsAre(0, 1));
+    EXPECT_EQ(*Count(group), 2);
+    has_left.wait();
+    EXPECT_EQ(group.Finish(8), absl::OkStatus());
+  };
+  const auto visits = [&] {
+    are_two.wait();
+    EXPECT_THAT(joins(2, {}).ranks, ElementsAre(0, 1, 2));
+    EXPECT_EQ(*Count(*groups[2]), 3);
+    are_three.arrive_and_wait();
+    absl::Status dismissed = CountOn(*groups[2], 3);
+    if (absl::IsCancelled(dismissed)) dismissed = groups[2]->Join(ParametersVersion{.step = 8}).status();
+    EXPECT_TRUE(absl::IsAborted(dismissed)) << dismissed;
+    EXPECT_THAT(std::string(dismissed.message()), HasSubstr("has no part in the job any more"));
+    has_left.count_down();
+  };
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) threads.emplace_back(stays, rank);
+  threads.emplace_back(visits);
 }
 
 TEST_F(ElasticGroupTest, OfTwoProcessesOfATaskTheLaterOneIsTaken) {

@@ -140,6 +140,7 @@ class ElasticGroupByNccl : public testing::Test {
                                      CollectiveChoice choice = CollectiveChoice::kNccl) {
     ElasticGroupOptions options{.all = all_,
                                 .incarnation = incarnation,
+                                .min_ranks = 1,
                                 .connect_timeout = std::chrono::seconds(20),
                                 .operation_timeout = std::chrono::seconds(20),
                                 .gpus = {.choice = choice, .gpus = *MakeNccl(rank)}};

@@ -30,6 +30,7 @@ struct FreeAddresses {
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
 absl::StatusOr<Addresses> Resolve(const std::string& address) {
+  if (address.empty()) return Unavailable("the cluster is without it");
   const std::string host = HostOfAddress(address), port = address.substr(address.rfind(':') + 1);
   const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* list = nullptr;
@@ -90,7 +91,8 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
 }  // namespace
 
 std::string Describe(const GroupMember& member) {
-  return absl::StrFormat("%s (%s)", TaskName(member.task), member.Address());
+  const std::string address = member.Address();
+  return TaskName(member.task) + (address.empty() ? "" : " (" + address + ")");
 }
 
 collective::PeerHello MakeHello(const GroupIdentity& ours) {
@@ -108,6 +110,10 @@ std::string Refusal(const GroupIdentity& ours, const collective::PeerHello& thei
     return absl::StrFormat("it is one of %d ranks, the other rank one of %d", ours.members.size(),
                            theirs.size());
   }
+  return FingerprintRefusal(ours, theirs);
+}
+
+std::string FingerprintRefusal(const GroupIdentity& ours, const collective::PeerHello& theirs) {
   if (theirs.fingerprint() != ours.fingerprint) {
     return absl::StrFormat(
         "what it computes has the hash %016x, that of the other rank %016x: the same program, model and "

@@ -43,6 +43,8 @@ struct GroupIdentity {
 /// What a rank says first, to a group; and what speaks against one who says this. Empty: nothing.
 collective::PeerHello MakeHello(const GroupIdentity& ours);
 std::string Refusal(const GroupIdentity& ours, const collective::PeerHello& theirs);
+/// The same, but for how many they are.
+std::string FingerprintRefusal(const GroupIdentity& ours, const collective::PeerHello& theirs);
 
 /// Takes the connections of other ranks; it outlives groups. Any thread.
 class PeerListener {

@@ -46,8 +46,12 @@ RankState StateOf(const collective::RankReport& report) {
 
 class RendezvousServer::Impl {
  public:
-  Impl(GroupIdentity all, RendezvousOptions options, PeerListener& listener)
-      : all_(std::move(all)), listener_(listener), rendezvous_(Complete(all_, std::move(options)), Now()) {
+  Impl(GroupIdentity all, RendezvousOptions options, PeerListener& listener,
+       std::function<std::vector<GroupMember>()> members)
+      : members_now_(std::move(members)),
+        listener_(listener),
+        all_(std::move(all)),
+        rendezvous_(Complete(all_, std::move(options)), Now()) {
     listener_.SetRendezvous([this](PeerListener::Arrival arrival) {
       const std::lock_guard lock(mutex_);
       arrivals_.push_back(std::move(arrival));
@@ -75,13 +79,18 @@ class RendezvousServer::Impl {
     uint64_t incarnation = 0;
     uint64_t process = 0;
     MessageStream messages;
-    uint64_t version = 0;      // of what it was told last
-    TimePoint heartbeat;       // when it is told again
-    bool is_replaced = false;  // another process of its rank has come; it is told so
+    uint64_t version = 0;             // of what it was told last
+    TimePoint heartbeat;              // when it is told again
+    const char* dismissal = nullptr;  // not null: it has no part in anything any more, and is told why
   };
 
+  static std::vector<std::string> NamesOf(const GroupIdentity& all) {
+    std::vector<std::string> names;
+    for (const GroupMember& member : all.members) names.push_back(Describe(member));
+    return names;
+  }
   static RendezvousOptions Complete(const GroupIdentity& all, RendezvousOptions options) {
-    for (const GroupMember& member : all.members) options.rank_names.push_back(Describe(member));
+    options.rank_names = NamesOf(all);
     // Groups are fewer than microseconds.
     options.first_number = static_cast<uint64_t>(std::max<int64_t>(1, WallTimeMicros()));
     return options;
@@ -92,17 +101,23 @@ class RendezvousServer::Impl {
   bool all_know() const { return connections_.empty() && told_.size() == all_.members.size(); }
   void Run(const std::stop_token& stop);
   void Sleep();
+  void Resize();
   void TakeRequests();
   void Welcome(PeerListener::Arrival arrival);
   bool Listen(Connection& connection);
   bool Tell(Connection& connection);
   void Lose(const Connection& connection, const absl::Status& why);
+  static void Dismiss(Connection& connection, const char* why) {
+    connection.dismissal = why;
+    connection.version = 0;
+  }
 
-  const GroupIdentity all_;
+  const std::function<std::vector<GroupMember>()> members_now_;
   PeerListener& listener_;
   Wake wake_;
 
   // The thread's.
+  GroupIdentity all_;
   Rendezvous rendezvous_;
   std::list<Connection> connections_;
   std::set<int> told_ = {0};  // ranks: of the end, or that they are refused; this process knows
@@ -119,6 +134,7 @@ void RendezvousServer::Impl::Run(const std::stop_token& stop) {
   while (true) {
     // Before the requests: the last of them is made before.
     const bool is_to_stop = stop.stop_requested();
+    Resize();
     TakeRequests();
     std::erase_if(connections_, [&](Connection& connection) { return !Listen(connection); });
     rendezvous_.Tick(Now());
@@ -144,6 +160,19 @@ void RendezvousServer::Impl::Sleep() {
   wake_.Clear();
 }
 
+void RendezvousServer::Impl::Resize() {
+  if (!members_now_) return;
+  std::vector<GroupMember> members = members_now_();
+  if (members.size() == all_.members.size()) return;
+  all_.members = std::move(members);
+  const int count = static_cast<int>(all_.members.size());
+  for (Connection& connection : connections_) {
+    if (connection.rank >= count) Dismiss(connection, kDismissed);
+  }
+  std::erase_if(told_, [&](int rank) { return rank >= count; });
+  rendezvous_.Resize(NamesOf(all_), Now());
+}
+
 void RendezvousServer::Impl::TakeRequests() {
   std::vector<PeerListener::Arrival> arrivals;
   {
@@ -156,7 +185,7 @@ void RendezvousServer::Impl::TakeRequests() {
 
 void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
   const collective::PeerHello& hello = arrival.hello;
-  if (hello.rank() >= all_.members.size()) return;
+  if (hello.rank() >= all_.members.size()) return;  // it may be known in a moment, and dials again
   const int rank = static_cast<int>(hello.rank());
   const GroupMember& member = all_.members[rank];
   const absl::Status name = arrival.messages.stream().CheckPeerName(TlsName(member.task));
@@ -165,11 +194,11 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
     return;
   }
   const auto present = std::find_if(connections_.begin(), connections_.end(), [&](const Connection& other) {
-    return other.rank == rank && !other.is_replaced;
+    return other.rank == rank && other.dismissal == nullptr;
   });
   const bool is_known = present != connections_.end();
   collective::PeerHelloReply reply;
-  reply.set_refusal(Refusal(all_, hello));
+  reply.set_refusal(members_now_ ? FingerprintRefusal(all_, hello) : Refusal(all_, hello));
   if (!reply.refusal().empty() && rendezvous_.group().number == 0) {
     // Before anything was done: a mistake that nobody else will mend.
     rendezvous_.End(FailedPrecondition("refused %s: this rank says of itself that %s", Describe(member),
@@ -192,8 +221,7 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
     connections_.erase(present);
     rendezvous_.Disconnect(rank, "it has connected anew", Now());
   } else if (is_known) {
-    present->is_replaced = true;
-    present->version = 0;
+    Dismiss(*present, "another process of this task has taken its place");
   }
   rendezvous_.Connect(rank, Now());
   connections_.push_back({.rank = rank,
@@ -212,7 +240,7 @@ bool RendezvousServer::Impl::Listen(Connection& connection) {
       return false;
     }
     if (!*is_one) return true;
-    if (connection.is_replaced) continue;
+    if (connection.dismissal != nullptr) continue;
     if (!report.failure().empty()) {
       rendezvous_.End(
           FailedPrecondition("%s: %s", TaskName(all_.members[connection.rank].task), report.failure()));
@@ -227,14 +255,14 @@ bool RendezvousServer::Impl::Tell(Connection& connection) {
   const bool is_new = connection.version != rendezvous_.version();
   if (connection.messages.is_flushed() && (is_new || now >= connection.heartbeat)) {
     collective::GroupOrders orders = OrdersOf(rendezvous_);
-    if (connection.is_replaced) {
+    if (connection.dismissal != nullptr) {
       orders.set_end_code(static_cast<uint32_t>(absl::StatusCode::kAborted));
-      orders.set_end("another process of this task has taken its place");
+      orders.set_end(connection.dismissal);
     }
     connection.messages.Queue(orders);
     connection.version = rendezvous_.version();
     connection.heartbeat = now + kRendezvousHeartbeat;
-    if (has_ended()) told_.insert(connection.rank);
+    if (has_ended() && connection.rank < rendezvous_.rank_count()) told_.insert(connection.rank);
   }
   const absl::StatusOr<bool> flushed = connection.messages.Flush();
   if (flushed.ok()) return true;
@@ -243,11 +271,13 @@ bool RendezvousServer::Impl::Tell(Connection& connection) {
 }
 
 void RendezvousServer::Impl::Lose(const Connection& connection, const absl::Status& why) {
-  if (!connection.is_replaced) rendezvous_.Disconnect(connection.rank, std::string(why.message()), Now());
+  if (connection.dismissal != nullptr) return;
+  rendezvous_.Disconnect(connection.rank, std::string(why.message()), Now());
 }
 
-RendezvousServer::RendezvousServer(GroupIdentity all, RendezvousOptions options, PeerListener& listener)
-    : impl_(std::make_unique<Impl>(std::move(all), std::move(options), listener)) {}
+RendezvousServer::RendezvousServer(GroupIdentity all, RendezvousOptions options, PeerListener& listener,
+                                   std::function<std::vector<GroupMember>()> members)
+    : impl_(std::make_unique<Impl>(std::move(all), std::move(options), listener, std::move(members))) {}
 
 RendezvousServer::~RendezvousServer() = default;
 

@@ -1,7 +1,9 @@
 // RendezvousServer: where all ranks of a job report, beside rank 0. Carries Rendezvous's decisions to them.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "cluster/rendezvous.h"
 #include "collective/peer_listener.h"
@@ -11,12 +13,17 @@ namespace muster {
 /// How often both sides give a sign of life.
 inline constexpr Duration kRendezvousHeartbeat = std::chrono::milliseconds(250);
 
+/// Of a rank that the cluster is without.
+inline constexpr char kDismissed[] = "this task has no part in the job any more";
+
 /// Any thread.
 class RendezvousServer {
  public:
-  /// `all`: the job's ranks, as rank 0. `listener` lives longer. rank_names and first_number of the options
-  /// are made here.
-  RendezvousServer(GroupIdentity all, RendezvousOptions options, PeerListener& listener);
+  /// `all`: the job's ranks at first, as rank 0. `listener` lives longer. rank_names and first_number of the
+  /// options are made here. `members`: the job's ranks now, which may be more or fewer; empty: those at
+  /// first.
+  RendezvousServer(GroupIdentity all, RendezvousOptions options, PeerListener& listener,
+                   std::function<std::vector<GroupMember>()> members = {});
   /// Where the job has ended or is concluded: waits until all ranks know, but not for long.
   ~RendezvousServer();
 

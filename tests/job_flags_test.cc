@@ -144,7 +144,7 @@ TEST_F(JobFlags, AllReduceIsWithoutServers) {
   const auto all = OptionsOfJob(head + "{worker: {count: 2}}\n", {"--worker_hosts=here:1,here:2"});
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(all->strategy, Strategy::kAllReduce);
-  EXPECT_EQ(all->min_workers, 2);
+  EXPECT_EQ(all->min_workers, std::nullopt) << "all";
   const auto some = OptionsOfJob(head + "{chief: {count: 1}, worker: {count: 2, min: 1}}\n",
                                  {"--cluster_spec=chief|here:3,worker|here:1;here:2"});
   ASSERT_TRUE(some.ok()) << some.status();
@@ -182,7 +182,7 @@ TEST_F(JobFlags, HybridHasAllWorkersAndServers) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->strategy, Strategy::kHybrid);
   EXPECT_EQ(options->update.rule.mode, UpdateMode::kSync);
-  EXPECT_EQ(options->min_workers, 2);
+  EXPECT_EQ(options->min_workers, std::nullopt) << "all";
   EXPECT_EQ(options->bucket_bytes, 4096);
   EXPECT_EQ(options->update.eviction.after, 2u);
 }

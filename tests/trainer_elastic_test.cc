@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "cluster/cluster_file.h"
 #include "tests/support/network_hosts.h"
 #include "tests/support/trainers_fixture.h"
 
@@ -33,6 +34,14 @@ class TrainerElastic : public Trainers {
     std::vector<std::string> flags = Flags({"--strategy=allreduce", "--log_every=1"}, steps);
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
+  }
+
+  static void AwaitLogged(Started& task, const std::string& text) {
+    const TimePoint deadline = Now() + std::chrono::minutes(1);
+    while (ReadFile(task.log)->find(text) == std::string::npos && Now() < deadline) {
+      if (task.process.Wait(Now() + std::chrono::milliseconds(5)).ok()) break;
+    }
+    EXPECT_THAT(*ReadFile(task.log), HasSubstr(text));
   }
 
   // What one process computes without any other.
@@ -86,6 +95,42 @@ TEST_F(TrainerElastic, AndEndWithItsNameWhenItDoesNotReturn) {
     EXPECT_THAT(*ReadFile(tasks[survivor].log),
                 HasSubstr("worker:1 (" + cluster.workers[1] + ") has gone: it hung up: waited 2s in vain"));
   }
+}
+
+TEST_F(TrainerElastic, WorkersJoinAndLeaveAndTheBatchStaysTheSame) {
+  const ClusterSpec all = MakeCluster(0, 4);
+  const auto some = [&](int workers) {
+    return ClusterSpec{.workers = {all.workers.begin(), all.workers.begin() + workers}};
+  };
+  uint64_t generation = 0;
+  const auto tell = [&](int workers) {
+    const ClusterFile file{.generation = ++generation, .cluster = some(workers)};
+    EXPECT_TRUE(WriteFileAtomically(Path("cluster.json"), FormatClusterFile(file)).ok());
+  };
+  const std::vector<std::string> flags =
+      AllReduceFlags({"--cluster_file=" + Path("cluster.json"), "--first_workers=2"});
+  tell(2);
+  auto tasks = StartCluster(some(2), flags, "scaled");
+  AwaitLosses("scaled", 10, tasks[0].process);
+  tell(4);
+  for (const int worker : {2, 3}) {
+    tasks.push_back(StartTask(all, {Role::kWorker, worker}, flags, "scaled"));
+  }
+  AwaitLogged(tasks[0], "with 4 of 4 workers");
+  AwaitLosses("scaled", Losses("scaled").size() + 10, tasks[0].process);
+  tell(1);
+  // Who is alone has a larger part of each batch than it had at first.
+  AwaitLogged(tasks[0], "with 1 of 1 workers");
+  for (const int leaver : {1, 2, 3}) {
+    EXPECT_NE(tasks[leaver].process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), -1);
+    EXPECT_THAT(*ReadFile(tasks[leaver].log), HasSubstr("this task has no part in the job any more"));
+    EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr(TaskName({Role::kWorker, leaver}) + " (" +
+                                                   all.workers[leaver] + ") leaves the job"));
+  }
+  tasks.erase(tasks.begin() + 1, tasks.end());
+  WaitForSuccess(tasks);
+  ExpectTheResultOfOneProcess("scaled");
+  EXPECT_EQ(Result("scaled")["workers"], 1);
 }
 
 TEST_F(TrainerElastic, AChiefThatReturnsGetsTheParametersOfTheOthers) {

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
@@ -55,7 +56,7 @@ void ClusterWatch::Look() {
   if (!updated.ok()) return Complain(updated.status());
   complaint_.clear();
   if (*updated) {
-    spdlog::info("{}: addresses have changed, in generation {} of the cluster", path_, file->generation);
+    spdlog::info("{}: generation {} of the cluster has other addresses", path_, file->generation);
   }
 }
 
@@ -65,7 +66,9 @@ void ClusterWatch::EndOldConnections() {
   const ClusterSpec now = view_->cluster();
   std::set<std::string> left;
   for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
-    for (size_t i = 0; i < now.addresses(role).size(); ++i) {
+    // Who is in one of both only has not moved.
+    const size_t stay = std::min(before_.addresses(role).size(), now.addresses(role).size());
+    for (size_t i = 0; i < stay; ++i) {
       const std::string host = HostOfAddress(before_.addresses(role)[i]);
       if (host != HostOfAddress(now.addresses(role)[i])) left.insert(host);
     }

@@ -156,6 +156,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(CLI::IsMember({"parameter_server", "allreduce", "hybrid"}))
       ->capture_default_str()
       ->group(training);
+  app.add_option("--first_workers", f.first_workers,
+                 "Workers that the training began with, if others have joined them since, or some left: they "
+                 "share a batch, whose size stays. With allreduce and asynchronous updates; what the cluster "
+                 "has if not given")
+      ->transform(WholeNumber(1, kMaxTasks))
+      ->group(training);
   app.add_option(
          "--min_workers", f.min_workers,
          "With allreduce: training goes on while so many are there, and else waits for the others; all "

@@ -37,6 +37,7 @@ struct Flags {
   std::optional<uint64_t> max_staleness;
   bool scale_rate_by_staleness = false;
   std::string strategy = "parameter_server";
+  std::optional<int> first_workers;
   std::optional<int> min_workers;
   std::string bucket_bytes = "auto";
   std::string collective = "auto";

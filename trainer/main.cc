@@ -72,17 +72,24 @@ absl::Status Run(const CommandLine& line, TimePoint start) try {
   TrainerOptions options = line.options;
   std::shared_ptr<ClusterView> view;
   std::optional<ClusterWatch> watch;
+  const bool is_server = options.task && options.task->task.role == Role::kPs;
   if (options.task && !options.cluster_file.empty()) {
-    view = std::make_shared<ClusterView>(options.task->cluster, options.task->task);
+    // A server hears later how it updates.
+    const bool may_scale = is_server || options.strategy == Strategy::kAllReduce || options.is_async();
+    view = std::make_shared<ClusterView>(
+        options.task->cluster, options.task->task,
+        may_scale ? ClusterView::Workers::kMayComeAndGo : ClusterView::Workers::kStay);
     watch.emplace(options.cluster_file, view.get());
-    const bool listens =
-        options.task->task.role == Role::kPs || options.strategy != Strategy::kParameterServer;
+    if (view->Address(view->own()).empty()) {
+      return FailedPrecondition("%s: %s has no part in this cluster", options.cluster_file,
+                                TaskName(view->own()));
+    }
+    const bool listens = is_server || options.strategy != Strategy::kParameterServer;
     if (listens) AwaitOwnAddress(*view, options.bind_host, options.connect_timeout);
     options.view = view;
     options.task->cluster = view->cluster();
     options.hosts = HostsOf(options.task->cluster);
   }
-  const bool is_server = options.task && options.task->task.role == Role::kPs;
   MUSTER_RETURN_IF_ERROR(line.evaluation ? Evaluate(*line.evaluation)
                          : is_server     ? Serve(options)
                                          : Train(options, start));

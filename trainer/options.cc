@@ -31,7 +31,7 @@ ps::WireType WireTypeNamed(const std::string& name) {
 }
 
 absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
-  const int workers = options->worker_count();
+  const int workers = options->first_workers;
   UpdateConfig& update = options->update;
   const bool is_sync = f.sync_replicas || options->strategy != Strategy::kParameterServer;
   update = {.rule = {.mode = is_sync               ? UpdateMode::kSync
@@ -44,6 +44,12 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
             .aggregate = std::min(workers, f.replicas_to_aggregate.value_or(workers)),
             .compression = {.wire_type = WireTypeNamed(f.wire_type), .top_k = f.top_k.value_or(0)},
             .eviction = {.every = options->checkpoint_every, .after = f.evict_rows_after}};
+  if (f.first_workers && options->strategy != Strategy::kAllReduce && !options->is_async()) {
+    return InvalidArgument("--first_workers: with %s the workers stay those that there were at first",
+                           options->strategy == Strategy::kHybrid ? "--strategy=hybrid"
+                           : f.sync_replicas                      ? "--sync_replicas"
+                                                                  : "--bounded_staleness");
+  }
   if (f.replicas_to_aggregate && !f.sync_replicas) {
     return InvalidArgument("--replicas_to_aggregate needs --sync_replicas");
   }
@@ -114,10 +120,10 @@ absl::Status ResolveStrategy(const CLI::App& app, const Flags& f, TrainerOptions
   if (!has_servers && strategy != Strategy::kAllReduce) {
     return InvalidArgument("no parameter servers: give --ps_hosts, or --strategy=allreduce");
   }
-  const int workers = options->worker_count();
-  options->min_workers = f.min_workers.value_or(workers);
-  if (options->min_workers > workers) {
-    return InvalidArgument("--min_workers=%d: there are %d workers", options->min_workers, workers);
+  const int workers = options->task->cluster.rank_count();
+  options->min_workers = f.min_workers;
+  if (f.min_workers.value_or(1) > workers) {
+    return InvalidArgument("--min_workers=%d: there are %d workers", *f.min_workers, workers);
   }
   if (strategy == Strategy::kHybrid && !options->checkpoint_dir.empty() && f.durability == "checkpoint") {
     return InvalidArgument(
@@ -181,7 +187,7 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
     return InvalidArgument("--augment=shift is for images, which %s does not take", options->model.model);
   }
 
-  const int workers = options->worker_count();
+  const int workers = options->first_workers;
   const bool batch_is_global = f.global_batch_size || (!f.batch_size && defaults.global_batch_size > 0);
   // More gradients than workers: each computes those of several batches as one sum, which is the same.
   const int batches = std::max(workers, f.replicas_to_aggregate.value_or(workers));
@@ -193,9 +199,11 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->global_batch_size =
       batch_is_global ? f.global_batch_size.value_or(defaults.global_batch_size)
                       : f.batch_size.value_or(defaults.batch_size) * static_cast<int64_t>(batches);
-  if (options->global_batch_size < workers) {
+  const bool is_shared_by_all = options->task && options->strategy == Strategy::kAllReduce;
+  const int sharing = is_shared_by_all ? options->task->cluster.rank_count() : workers;
+  if (options->global_batch_size < std::max(workers, sharing)) {
     return InvalidArgument("--global_batch_size=%d is less than one sample for each of %d workers",
-                           options->global_batch_size, workers);
+                           options->global_batch_size, std::max(workers, sharing));
   }
   options->train_steps = f.train_steps.value_or(defaults.train_steps);
   MUSTER_ASSIGN_OR_RETURN(options->optimizer,
@@ -300,7 +308,9 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
   if (f.cluster.job_name != "local") {
     f.cluster.tf_config = environment("TF_CONFIG").value_or("");
     MUSTER_ASSIGN_OR_RETURN(options.task, ResolveTask(f.cluster));
+    options.first_workers = f.first_workers.value_or(options.task->cluster.rank_count());
   }
+  if (f.first_workers && !options.task) return InvalidArgument("--first_workers is for tasks of a cluster");
   MUSTER_RETURN_IF_ERROR(ResolveStrategy(app, f, &options));
   MUSTER_RETURN_IF_ERROR(ResolveBuckets(f, &options));
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));

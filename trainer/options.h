@@ -41,9 +41,10 @@ struct TrainerOptions {
   OptimizerConfig optimizer;                      // of group 0
   std::optional<OptimizerConfig> wide_optimizer;  // of group 1, if the model has that
   UpdateConfig update;
-  int64_t global_batch_size = 0;        // over all workers
+  int64_t global_batch_size = 0;        // over all workers that the training began with
   uint64_t train_steps = 0;             // global
-  int min_workers = 1;                  // with fewer of them training by allreduce waits
+  int first_workers = 1;                // so many; others may join them, and some leave
+  std::optional<int> min_workers;       // with fewer of them training by allreduce waits; unset: with all
   std::optional<int64_t> bucket_bytes;  // of the parts of a gradient that is reduced; unset: what is fastest
   CollectiveChoice collective = CollectiveChoice::kAuto;
   bool trusted_network = false;  // what is sent between hosts may be without encryption, though there is TLS
@@ -90,7 +91,6 @@ struct TrainerOptions {
   std::string platform = "local";
   std::vector<std::string> hosts;  // of the cluster's addresses
 
-  int worker_count() const { return task ? task->cluster.rank_count() : 1; }
   bool is_async() const { return update.rule.mode == UpdateMode::kAsync; }
 };
 

@@ -305,7 +305,7 @@ TEST(Options, AllReduceHasNoServers) {
   const TrainerOptions options = Options(with({workers}));
   EXPECT_EQ(options.strategy, Strategy::kAllReduce);
   EXPECT_FALSE(options.is_async());
-  EXPECT_EQ(options.worker_count(), 2);
+  EXPECT_EQ(options.first_workers, 2);
   EXPECT_THAT(Error(with({workers, "--ps_hosts=c:1"})), HasSubstr("leave --ps_hosts out"));
   EXPECT_THAT(Error({"--strategy=allreduce"}), HasSubstr("--job_name=local is one process"));
   EXPECT_THAT(Error({"--strategy=allreduce", "--job_name=ps", "--task_index=0", workers, "--ps_hosts=c:1"}),
@@ -320,7 +320,7 @@ TEST(Options, AllReduceHasNoServers) {
               given.substr(0, given.find('=')) +
                   " is for parameter servers: it does not go with --strategy=allreduce");
   }
-  EXPECT_EQ(options.min_workers, 2);
+  EXPECT_EQ(options.min_workers, std::nullopt);
   EXPECT_EQ(Options(with({workers, "--min_workers=1"})).min_workers, 1);
   EXPECT_EQ(Error(with({workers, "--min_workers=3"})), "--min_workers=3: there are 2 workers");
   for (const std::string text : {"0", "1000001", "x"}) {
@@ -354,6 +354,27 @@ TEST(Options, AllReduceHasNoServers) {
   }
 }
 
+TEST(Options, ABatchIsMadeForTheWorkersThatTheTrainingBeganWith) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--job_name=worker", "--task_index=0", "--batch_size=8"});
+    return more;
+  };
+  const std::string three = "--worker_hosts=a:1,b:1,c:1", ps = "--ps_hosts=p:1";
+  const std::string allreduce = "--strategy=allreduce";
+  const TrainerOptions options = Options(with({three, allreduce, "--first_workers=2"}));
+  EXPECT_EQ(options.first_workers, 2);
+  EXPECT_EQ(options.global_batch_size, 16);
+  EXPECT_EQ(options.update.rule.worker_count, 2);
+  EXPECT_EQ(Options(with({three, ps, "--first_workers=4"})).global_batch_size, 32);
+  EXPECT_EQ(Options(with({three, allreduce, "--first_workers=2", "--min_workers=3"})).min_workers, 3);
+  EXPECT_EQ(Error({"--first_workers=2"}), "--first_workers is for tasks of a cluster");
+  EXPECT_EQ(Error(with({three, ps, "--first_workers=2", "--sync_replicas"})),
+            "--first_workers: with --sync_replicas the workers stay those that there were at first");
+  EXPECT_EQ(
+      Error({"--job_name=worker", "--task_index=0", three, allreduce, "--first_workers=1", "--batch_size=2"}),
+      "--global_batch_size=2 is less than one sample for each of 3 workers");
+}
+
 TEST(Options, HybridHasServersForTablesAndAllWorkers) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.begin(),
@@ -364,7 +385,7 @@ TEST(Options, HybridHasServersForTablesAndAllWorkers) {
       Options(with({"--model=wide_deep", "--ps_hosts=c:1", "--bucket_bytes=4096", "--evict_rows_after=2"}));
   EXPECT_EQ(options.strategy, Strategy::kHybrid);
   EXPECT_EQ(options.update.rule.mode, UpdateMode::kSync);
-  EXPECT_EQ(options.min_workers, 2);
+  EXPECT_EQ(options.min_workers, std::nullopt);
   EXPECT_EQ(options.bucket_bytes, 4096);
   EXPECT_THAT(Error(with({})), HasSubstr("no parameter servers"));
   EXPECT_THAT(Error({"--strategy=hybrid", "--model=wide_deep"}),

@@ -66,7 +66,6 @@ ReplicatedParameters::ReplicatedParameters(const ParameterLayout& layout, Layout
     : layout_(layout),
       seed_(seed),
       bucket_floats_(bucket_floats),
-      members_(options.all.members),
       rank_(options.all.rank),
       optimizer_(std::move(optimizer)),
       tuner_(kBlockFloats + layout.size(), bucket_floats),
@@ -214,7 +213,7 @@ absl::Status ReplicatedParameters::CheckAgreement() {
     if (all[i] == own) continue;
     const absl::Status status =
         Internal("after step %d this worker has parameters with the checksum %08x, %s ones with %08x",
-                 version_->step, own, Describe(members_[place_.ranks[i]]), all[i]);
+                 version_->step, own, group_.NameOf(place_.ranks[i]), all[i]);
     group_.Fail(std::string(status.message()));
     return status;
   }

@@ -35,9 +35,9 @@ struct AllReduceOptions {
   std::optional<TlsIdentity> tls;
   bool shares_memory = true;  // among the tasks of a host
   GpuPreference gpus;
-  uint64_t fingerprint = 0;                               // of all that workers have to agree on
-  int min_workers = 1;                                    // below that they wait for the others
-  std::optional<int64_t> bucket_floats;                   // unset: whatever turns out to be fastest
+  uint64_t fingerprint = 0;              // of all that workers have to agree on
+  std::optional<int> min_workers;        // below that they wait for the others; unset: as RendezvousOptions
+  std::optional<int64_t> bucket_floats;  // unset: whatever turns out to be fastest
   Duration connect_timeout = std::chrono::minutes(5);     // until all have come
   Duration operation_timeout = std::chrono::minutes(10);  // how long a step, or too few, wait for anybody
 };
@@ -117,7 +117,6 @@ class ReplicatedParameters {
   const ParameterLayout layout_;
   const uint64_t seed_;
   const std::optional<int64_t> bucket_floats_;
-  const std::vector<GroupMember> members_;  // by rank
   const int rank_;
   LayoutOptimizer optimizer_;
   std::optional<FlatBuffer> buffer_;          // a header, and the gradient

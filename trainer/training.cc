@@ -9,6 +9,7 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/stdout.h"
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
@@ -72,7 +73,7 @@ class Training {
   Training(const TrainerOptions& options, TimePoint process_start)
       : options_(options), process_start_(process_start) {
     if (options.task) rank_ = RankOf(options.task->cluster, options.task->task);
-    share_ = {.place = rank_, .count = options.worker_count()};
+    share_ = {.place = rank_ % options.first_workers, .count = options.first_workers};
     is_chief_ = !options.task || IsChief(options.task->cluster, options.task->task);
   }
 
@@ -83,7 +84,8 @@ class Training {
   absl::Status TrainAndConclude();
   absl::Status Prepare();
   absl::Status Begin();
-  absl::Status PrepareDevice(int64_t largest_batch);
+  absl::Status PrepareFor(int64_t largest_batch);
+  absl::Status PrepareModel(int64_t largest_batch);
   absl::Status Loop();
   absl::Status Step();
   absl::Status RunOnDevice();
@@ -92,7 +94,9 @@ class Training {
   absl::Status Conclude();
   absl::Status WriteModel(const TableValues& tables, const SavedModelInfo& info);
   double LearningRate() const;
+  int workers() const;
   uint64_t SamplesPerStep() const;
+  int64_t LargestShare(int workers) const;
   void PrepareBatch(uint64_t number);
   std::span<float> RowValues();
   absl::StatusOr<Evaluation> EvaluateOnTestSet();
@@ -112,6 +116,7 @@ class Training {
   std::unique_ptr<Device> device_;                   // null: the CPU
   std::unique_ptr<DeviceTraining> device_training_;  // without servers on a device: no model, no exchanges
   std::unique_ptr<Model> model_;
+  int64_t largest_batch_ = 0;  // that there is room for
   std::unique_ptr<Prefetcher> batches_;
   Batch batch_;                           // the one to compute next
   std::optional<uint64_t> batch_number_;  // its number, once it is there
@@ -196,20 +201,14 @@ absl::Status Training::Prepare() {
   const TrainTestData& sets = data_.sets;
   spdlog::info("data: {}, {} training samples",
                options_.data_dir.empty() ? DataSetName(recipe_, "") : options_.data_dir, sets.train.size());
-  order_ = std::make_unique<SampleOrder>(options_.seed, sets.train.size());
-  // The first worker's part of a batch is the largest one, and that of few workers larger.
-  const int64_t largest = BatchSlice(0, options_.global_batch_size, 0, options_.min_workers).size();
+  // Of asynchronous workers those that have joined since take others' places, but not their samples.
+  const int round = rank_ / options_.first_workers;
+  const uint64_t order_seed = round == 0 ? options_.seed : Mix64(options_.seed ^ Mix64(round));
+  order_ = std::make_unique<SampleOrder>(options_.is_async() ? order_seed : options_.seed, sets.train.size());
   MUSTER_ASSIGN_OR_RETURN(plan_, PlanModel(recipe_.spec));
-  MUSTER_RETURN_IF_ERROR(PrepareDevice(largest));
-  BatchBuffer buffer(largest, sets.train.feature_count, sets.train.id_count);
-  if (options_.augment_shift) {
-    const SampleShape& image = plan_.spec.input;
-    buffer.set_augmentation({options_.seed, image.height, image.width, image.channels});
-  }
-  batches_ = std::make_unique<Prefetcher>(sets.train, *order_, std::move(buffer), options_.prefetch);
-  rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
-  pushed_rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest);
-  row_values_.resize(rows_.largest_size());
+  MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
+  const int fewest = options_.min_workers.value_or(options_.first_workers);
+  MUSTER_RETURN_IF_ERROR(PrepareFor(LargestShare(std::min(fewest, options_.first_workers))));
   parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
   MUSTER_ASSIGN_OR_RETURN(exchange_,
                           MakeExchange(options_, plan_, sets.train, PreferenceOf(options_, device_.get())));
@@ -255,6 +254,9 @@ absl::Status Training::Begin() {
   step_ = start->step;
   local_steps_ = start->local_steps;
   share_ = start->share.value_or(share_);
+  if (LargestShare(share_.count) > largest_batch_) {
+    MUSTER_RETURN_IF_ERROR(PrepareFor(LargestShare(share_.count)));
+  }
   record_.GoOnFrom(step_);
   batch_number_.reset();
   samples_ = last_report_samples_ = step_ * SamplesPerStep();
@@ -264,9 +266,31 @@ absl::Status Training::Begin() {
   return absl::OkStatus();
 }
 
-// What this process computes on.
-absl::Status Training::PrepareDevice(int64_t largest_batch) {
-  MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
+// The first worker's part of a batch is the largest one.
+int64_t Training::LargestShare(int workers) const {
+  return BatchSlice(0, options_.global_batch_size, 0, workers).size();
+}
+
+// Also again, when there have come to be fewer workers than were thought of.
+absl::Status Training::PrepareFor(int64_t largest_batch) {
+  largest_batch_ = largest_batch;
+  model_ = nullptr;
+  MUSTER_RETURN_IF_ERROR(PrepareModel(largest_batch));
+  const Dataset& set = data_.sets.train;
+  BatchBuffer buffer(largest_batch, set.feature_count, set.id_count);
+  if (options_.augment_shift) {
+    const SampleShape& image = plan_.spec.input;
+    buffer.set_augmentation({options_.seed, image.height, image.width, image.channels});
+  }
+  batches_ = std::make_unique<Prefetcher>(set, *order_, std::move(buffer), options_.prefetch);
+  rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest_batch);
+  pushed_rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest_batch);
+  row_values_.resize(rows_.largest_size());
+  return absl::OkStatus();
+}
+
+// On what this process computes on.
+absl::Status Training::PrepareModel(int64_t largest_batch) {
   if (device_ != nullptr && !options_.task) {
     auto training = device_->MakeTraining(plan_, data_.sets,
                                           {.optimizers = OptimizersByGroup(options_),
@@ -353,8 +377,8 @@ absl::Status Training::Step() {
 
 // Of one update, as far as this worker can tell.
 uint64_t Training::SamplesPerStep() const {
-  const int workers = options_.worker_count();
-  if (options_.is_async()) return BatchSlice(0, options_.global_batch_size, rank_, workers).size();
+  const int workers = options_.first_workers;
+  if (options_.is_async()) return BatchSlice(0, options_.global_batch_size, share_.place, workers).size();
   return options_.global_batch_size * options_.update.aggregate / workers;
 }
 
@@ -430,6 +454,12 @@ MetricsLine Training::Measure(TimePoint now) const {
       .learning_rate = LearningRate()};
 }
 
+// Of the job, now.
+int Training::workers() const {
+  if (!options_.task) return 1;
+  return (options_.view != nullptr ? options_.view->cluster() : options_.task->cluster).rank_count();
+}
+
 // Of the last update.
 double Training::LearningRate() const {
   const OptimizerConfig& optimizer = options_.optimizer;
@@ -498,7 +528,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
                                   const TableValues& tables) const {
   const double seconds = ToSeconds(training_end_ - training_start_);
   const auto per_second = [&](double count) { return seconds > 0 ? count / seconds : 0; };
-  const int workers = options_.worker_count();
+  const int first_workers = options_.first_workers;
   ResultRecord record{
       .model = options_.model.model,
       .variant = options_.model.variant,
@@ -506,12 +536,12 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .update_mode = options_.is_async()                                 ? "async"
                      : options_.update.rule.mode == UpdateMode::kBounded ? "bounded"
                                                                          : "sync",
-      .workers = workers,
+      .workers = workers(),
       .ps = options_.task ? static_cast<int>(options_.task->cluster.ps.size()) : 0,
       .seed = options_.seed,
       .steps = summary.step,
       .samples = samples_,
-      .batch_size = (options_.global_batch_size + workers - 1) / workers,
+      .batch_size = (options_.global_batch_size + first_workers - 1) / first_workers,
       .seconds_to_first_step = ToSeconds(first_step_ - process_start_),
       .seconds_training = seconds,
       .samples_per_second = per_second(static_cast<double>(samples_ - start_samples_)),
