@@ -158,6 +158,12 @@ TaskId TaskOfRank(const ClusterSpec& cluster, int rank) {
   return rank < chiefs ? TaskId{Role::kChief, rank} : TaskId{Role::kWorker, rank - chiefs};
 }
 
+std::string AddressOfAbsent(TaskId task) {
+  return absl::StrFormat("%s-%d.invalid:1", RoleName(task.role), task.index);
+}
+
+bool IsAbsent(const std::string& address) { return address.ends_with(".invalid:1"); }
+
 bool IsChief(const ClusterSpec& cluster, TaskId task) {
   return task.role != Role::kPs && RankOf(cluster, task) == 0;
 }

@@ -74,6 +74,11 @@ std::vector<std::string> ToFlags(const ClusterSpec& cluster, TaskId task);
 /// The value of TF_CONFIG for `task`.
 std::string ToTfConfig(const ClusterSpec& cluster, TaskId task);
 
+/// Where a worker is said to be that has not joined its cluster yet, while one of a higher index has: under a
+/// name that no host ever has (RFC 6761).
+std::string AddressOfAbsent(TaskId task);  // "worker-2.invalid:1"
+bool IsAbsent(const std::string& address);
+
 /// Checks "host:port" or "[v6]:port" with a port of 1-65535.
 absl::Status CheckAddress(const std::string& address);
 

@@ -9,10 +9,12 @@ namespace muster {
 Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
     : options_(options),
       names_(options.rank_names),
-      members_(options.rank_names.size(), {.is_needed = true}),
+      members_(options.rank_names.size()),
       next_number_(options.first_number),
       over_since_(now) {
   MUSTER_CHECK(!members_.empty() && options.min_ranks.value_or(1) >= 1);
+  const int first = std::min(options.first_ranks.value_or(rank_count()), rank_count());
+  for (int rank = 0; rank < first; ++rank) members_[rank].is_needed = true;
 }
 
 void Rendezvous::Connect(int rank, TimePoint now) {

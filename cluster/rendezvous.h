@@ -24,9 +24,10 @@ namespace muster {
 
 struct RendezvousOptions {
   std::vector<std::string> rank_names;  // "worker:1 (10.0.0.2:4000)"
-  /// A group has at least so many, or all that the job has, if it has fewer. Unset: it has all ranks that
-  /// there were at first, and all others that have been in a group.
+  /// A group has at least so many, or all that the job has, if it has fewer. Unset: it has all ranks that the
+  /// job began with, and all others that have been in a group.
   std::optional<int> min_ranks;
+  std::optional<int> first_ranks;  // that the job began with; unset: those above
   /// Of the first group that this one makes: higher than any that a process of rank 0 before it can have
   /// given.
   uint64_t first_number = 1;

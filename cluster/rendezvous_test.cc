@@ -292,6 +292,17 @@ TEST_F(RendezvousTest, WithoutAnotherWordAllThatHaveTakenPartAreWaitedFor) {
   EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2, 3));
 }
 
+TEST_F(RendezvousTest, ByAReplacedRankZeroThoseThatTheJobBeganWith) {
+  rendezvous_.emplace(RendezvousOptions{.rank_names = Names(4), .first_ranks = 2}, now_);
+  states_.assign(4, {});
+  Come(0);
+  Come(3, {.group = 8, .parameters = {{.step = 40, .group = 8}}});
+  Pass(seconds(5));
+  EXPECT_TRUE(group().is_over);
+  Come(1, {.group = 8, .parameters = {{.step = 40, .group = 8}}});
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 3)) << "worker:2 has never come";
+}
+
 TEST_F(RendezvousTest, WhoLeavesTheJobIsNotWaitedFor) {
   Make(3, 3);
   for (int rank = 0; rank < 3; ++rank) Come(rank);

@@ -32,6 +32,7 @@ std::unique_ptr<RendezvousServer> MakeServer(const ElasticGroupOptions& options,
   if (options.view != nullptr) members = [view = options.view] { return MembersOf(view); };
   return std::make_unique<RendezvousServer>(options.all,
                                             RendezvousOptions{.min_ranks = options.min_ranks,
+                                                              .first_ranks = options.first_ranks,
                                                               .connect_timeout = options.connect_timeout,
                                                               .return_timeout = options.operation_timeout},
                                             listener, std::move(members));

@@ -23,7 +23,7 @@ struct ElasticGroupOptions {
   std::shared_ptr<const ClusterView> view;  // null: all stay where they are, and nobody comes or goes
   std::string bind_host;                    // where this rank listens; empty: at its address
   uint64_t incarnation = 0;
-  std::optional<int> min_ranks;  // as RendezvousOptions
+  std::optional<int> min_ranks, first_ranks;  // as RendezvousOptions
   Duration connect_timeout = std::chrono::minutes(5);
   Duration operation_timeout = std::chrono::minutes(10);  // also how long too few wait for others
   bool shares_memory = true;

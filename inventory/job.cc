@@ -12,7 +12,6 @@
 namespace muster {
 namespace {
 
-constexpr int kMaxTasksOfRole = 4096;
 constexpr int kDefaultMaxRestarts = 3;
 
 // What the built-in trainer can train.
@@ -511,7 +510,8 @@ const ReplicaSpec& Job::replicas(ReplicaRole role) const {
   return role == ReplicaRole::kPs ? ps : role == ReplicaRole::kChief ? chief : worker;
 }
 
-absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home) {
+absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home,
+                             const JobOverrides& overrides) {
   MUSTER_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, path));
   const YamlNode& root = document.root;
   Job job{.path = path};
@@ -544,6 +544,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   job.ps = replicas.ps;
   job.chief = replicas.chief;
   job.worker = replicas.worker;
+  job.worker.count = overrides.workers.value_or(job.worker.count);
   job.replicated = durability == Durability::kReplicated;
   if (job.replicated && job.checkpoint) {
     return root.Find("checkpoint")
@@ -568,9 +569,10 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   return job;
 }
 
-absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string& home) {
+absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string& home,
+                            const JobOverrides& overrides) {
   MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadYamlText(path));
-  return ParseJob(text, path.string(), home);
+  return ParseJob(text, path.string(), home, overrides);
 }
 
 }  // namespace muster

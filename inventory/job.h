@@ -39,6 +39,8 @@ enum class ReplicaRole : uint8_t { kPs, kChief, kWorker };
 
 inline constexpr std::array kReplicaRoles = {ReplicaRole::kPs, ReplicaRole::kChief, ReplicaRole::kWorker};
 
+inline constexpr int kMaxTasksOfRole = 4096;
+
 /// "ps", "chief", "worker"
 std::string ReplicaRoleName(ReplicaRole role);
 
@@ -169,11 +171,18 @@ struct Job {
   bool is_hybrid() const { return strategy == "hybrid"; }
 };
 
+/// What takes the place of something in the file.
+struct JobOverrides {
+  std::optional<int> workers;  // of replicas.worker.count
+};
+
 /// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,
 /// with "path:line:column: ", for the first thing that is wrong. Paths are not opened.
-absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string& home);
+absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string& home,
+                            const JobOverrides& overrides = {});
 
 /// The same for text that is already read; `path` is for messages and the paths relative to it.
-absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home);
+absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home,
+                             const JobOverrides& overrides = {});
 
 }  // namespace muster

@@ -35,7 +35,8 @@ std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inve
 
 std::string PlacedTask::Name() const { return absl::StrFormat("%s:%d", ReplicaRoleName(role), index); }
 
-absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory) {
+absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory,
+                                                   const std::map<std::string, std::string>& running) {
   struct Candidates {
     ReplicaRole role;
     std::vector<int> hosts;
@@ -51,8 +52,24 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
                    [](const Candidates& a, const Candidates& b) { return a.hosts.size() < b.hosts.size(); });
   std::vector<int> task_counts(inventory.hosts.size());
   std::vector<PlacedTask> placed;
+  std::set<std::string> stay;
   for (const auto& [role, hosts] : roles) {
     for (int index = 0; index < job.replicas(role).count; ++index) {
+      PlacedTask task{.role = role, .index = index};
+      const auto before = running.find(task.Name());
+      if (before == running.end()) continue;
+      const auto host = std::ranges::find_if(
+          hosts, [&](int candidate) { return inventory.hosts[candidate].name == before->second; });
+      if (host == hosts.end()) continue;
+      task.host_index = *host;
+      ++task_counts[*host];
+      stay.insert(task.Name());
+      placed.push_back(task);
+    }
+  }
+  for (const auto& [role, hosts] : roles) {
+    for (int index = 0; index < job.replicas(role).count; ++index) {
+      if (stay.contains(PlacedTask{.role = role, .index = index}.Name())) continue;
       const int host = *std::min_element(hosts.begin(), hosts.end(), [&](int a, int b) {
         return task_counts[a] * int64_t{inventory.hosts[b].slots} <
                task_counts[b] * int64_t{inventory.hosts[a].slots};
@@ -61,8 +78,7 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
       placed.push_back({.role = role, .index = index, .host_index = host});
     }
   }
-  std::stable_sort(placed.begin(), placed.end(),
-                   [](const PlacedTask& a, const PlacedTask& b) { return a.role < b.role; });
+  std::ranges::sort(placed, {}, [](const PlacedTask& task) { return std::pair(task.role, task.index); });
   return placed;
 }
 

@@ -1,6 +1,7 @@
 // Which task runs on which host.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,15 @@ struct PlacedTask {
 };
 
 /// Gives each task of the job a host that has the label its role asks for (`on`; any host without one), in
-/// the order ps, chief, worker, each by index. A task goes to the host with the fewest tasks of this job so
+/// the order ps, chief, worker, each by index. Those of `running`, by the task's name, stay on the host of
+/// that name, if it may be theirs. Any other task goes to the host with the fewest tasks of this job so
 /// far for each of its slots, of several to the first in the inventory; roles that fewer hosts suit choose
 /// first, so that a task which could run anywhere leaves them room.
 ///
 /// A pure function: the same files give the same placement. InvalidArgument, with the place of `on`, where no
 /// host has the label. Cost: tasks times hosts.
-absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory);
+absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory,
+                                                   const std::map<std::string, std::string>& running = {});
 
 /// The hosts, as indices in Inventory::hosts, on which tasks of a role may run, in the order of the
 /// inventory.

@@ -21,7 +21,16 @@ Job JobWith(const std::string& replicas) {
   return job.ok() ? *job : Job{};
 }
 
-// "ps:0@a ps:1@b worker:0@c", or the error.
+// "ps:0@a ps:1@b worker:0@c"
+std::string TextOf(const std::vector<PlacedTask>& placed, const Inventory& inventory) {
+  std::string text;
+  for (const PlacedTask& task : placed) {
+    text += (text.empty() ? "" : " ") + task.Name() + "@" + inventory.hosts[task.host_index].name;
+  }
+  return text;
+}
+
+// That, or the error.
 std::string Place(const std::string& replicas, std::string_view hosts) {
   const Inventory inventory = HostsOf(hosts);
   const auto placed = PlaceTasks(JobWith(replicas), inventory);
@@ -29,11 +38,7 @@ std::string Place(const std::string& replicas, std::string_view hosts) {
     EXPECT_EQ(ExitCodeFor(placed.status()), 2);
     return std::string(placed.status().message());
   }
-  std::string text;
-  for (const PlacedTask& task : *placed) {
-    text += (text.empty() ? "" : " ") + task.Name() + "@" + inventory.hosts[task.host_index].name;
-  }
-  return text;
+  return TextOf(*placed, inventory);
 }
 
 TEST(Placement, SpreadsTasksOverHostsInTheOrderOfTheInventory) {
@@ -44,6 +49,20 @@ TEST(Placement, SpreadsTasksOverHostsInTheOrderOfTheInventory) {
             "ps:0@h1 chief:0@h2 worker:0@h3 worker:1@h4");
   EXPECT_EQ(Place("{ps: {count: 1}, worker: {count: 2}}", "hosts: {only: }"),
             "ps:0@only worker:0@only worker:1@only");
+}
+
+TEST(Placement, LeavesTasksThatRunWhereTheyAre) {
+  const Inventory inventory = HostsOf("hosts: {a: {labels: [cpu]}, b: , c: , d: {labels: [cpu]}}");
+  const auto place = [&](const std::string& replicas, const std::map<std::string, std::string>& running) {
+    return TextOf(*PlaceTasks(JobWith(replicas), inventory, running), inventory);
+  };
+  EXPECT_EQ(place("{ps: {count: 1}, worker: {count: 4}}", {{"ps:0", "b"}, {"worker:0", "b"}}),
+            "ps:0@b worker:0@b worker:1@a worker:2@c worker:3@d");
+  EXPECT_EQ(place("{ps: {count: 1, on: cpu}, worker: {count: 1}}", {{"ps:0", "c"}, {"worker:0", "gone"}}),
+            "ps:0@a worker:0@b")
+      << "where they may not be, or nothing is known of";
+  EXPECT_EQ(place("{ps: {count: 1}, worker: {count: 1}}", {{"worker:3", "a"}}), "ps:0@a worker:0@b")
+      << "who is no task of the job takes no room";
 }
 
 TEST(Placement, GivesHostsTasksByTheirSlots) {

@@ -26,6 +26,7 @@ struct CommandLine {
   CLI::App* check = app.add_subcommand("check", "Connect to every host of an inventory and say what it is");
   CLI::App* plan = app.add_subcommand("plan", "Say what `run` would do, without contacting anything");
   CLI::App* run = app.add_subcommand("run", "Run a job, or bring a running one to what its file says now");
+  CLI::App* scale = app.add_subcommand("scale", "Give a job that runs more workers, or fewer");
   CLI::App* show = app.add_subcommand("show", "The hosts and tasks of a job")->alias("status");
   CLI::App* logs = app.add_subcommand("logs", "What the tasks of a job printed");
   CLI::App* events = app.add_subcommand("events", "What happened to the hosts and tasks of a job, and when");
@@ -62,15 +63,15 @@ void Declare(CommandLine& line) {
   app.set_version_flag("--version", std::string("muster ") + MUSTER_VERSION);
   for (CLI::App* command : {line.run, line.plan})
     command->add_option("JOB", flags.job, "Job file (YAML)")->required();
-  for (CLI::App* command : {line.show, line.logs, line.events, line.stop, line.wait}) {
+  for (CLI::App* command : {line.scale, line.show, line.logs, line.events, line.stop, line.wait}) {
     command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
   }
   for (CLI::App* command : {line.run, line.plan, line.check, line.exec, line.bench}) {
     command->add_option("-i,--inventory", flags.inventory,
                         "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]");
   }
-  for (CLI::App* command :
-       {line.run, line.check, line.exec, line.show, line.logs, line.stop, line.gc, line.wait, line.bench}) {
+  for (CLI::App* command : {line.run, line.scale, line.check, line.exec, line.show, line.logs, line.stop,
+                            line.gc, line.wait, line.bench}) {
     command->add_option(
         "--known-hosts", flags.known_hosts,
         "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
@@ -112,7 +113,12 @@ void Declare(CommandLine& line) {
       ->add_option("COMMAND", flags.words,
                    "Behind --: one word is a line for sh, several are taken as they are")
       ->required();
-  for (CLI::App* command : {line.run, line.wait}) {
+  line.scale->add_option("ROLE=N", flags.replicas, "worker=6: so many, the others go on")->required();
+  line.scale->footer(
+      "For jobs in the background (`run -d`), with `strategy: allreduce` or asynchronous parameter servers.\n"
+      "Returns once every task runs. The job file keeps its `count`, which the next `muster run` brings "
+      "back.");
+  for (CLI::App* command : {line.run, line.scale, line.wait}) {
     command
         ->add_option("--lost-timeout", flags.lost_timeout_s,
                      "Seconds for a host that is lost to come back before the job fails")
@@ -211,6 +217,7 @@ void DeclareBench(CLI::App& bench, BenchFlags& flags) {
 
 absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& context) {
   if (*line.run) return RunJobCommand(context);
+  if (*line.scale) return ScaleCommand(context);
   if (*line.wait) return WaitCommand(context);
   if (*line.exec) return ExecCommand(context);
   if (*line.bench) return BenchCommand(context);

@@ -135,6 +135,7 @@ class Planner {
   absl::StatusOr<JobPlan> Plan();
 
  private:
+  absl::Status GoOnWithBatch();
   absl::Status CheckEncryption(const std::vector<PlacedTask>& placed) const;
   absl::Status PackProgram();
   absl::Status PackData();
@@ -157,7 +158,10 @@ class Planner {
 };
 
 absl::StatusOr<JobPlan> Planner::Plan() {
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<PlacedTask> placed, PlaceTasks(job_, inventory_));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<PlacedTask> placed,
+                          PlaceTasks(job_, inventory_,
+                                     inputs_.running == nullptr ? std::map<std::string, std::string>()
+                                                                : PlacesOf(*inputs_.running)));
   MUSTER_RETURN_IF_ERROR(CheckEncryption(placed));
   plan_.record.set_version(kJobRecordVersion);
   plan_.record.set_name(job_.name);
@@ -167,7 +171,27 @@ absl::StatusOr<JobPlan> Planner::Plan() {
   MUSTER_RETURN_IF_ERROR(PackData());
   MUSTER_RETURN_IF_ERROR(AddHosts(placed));
   for (const PlacedTask& task : placed) AddTask(task);
+  plan_.record.set_elastic(WhyNotElastic(job_).empty());
+  MUSTER_RETURN_IF_ERROR(GoOnWithBatch());
   return std::move(plan_);
+}
+
+// Whoever joins has to make the steps that the others make.
+absl::Status Planner::GoOnWithBatch() {
+  const int workers = job_.chief.count + job_.worker.count;
+  plan_.record.set_first_workers(workers);
+  if (inputs_.running == nullptr || !GoesOn(*inputs_.running, plan_.record)) return absl::OkStatus();
+  const int first = FirstWorkers(*inputs_.running);
+  plan_.record.set_first_workers(first);
+  const TrainSpec& train = job_.train;
+  if (!job_.is_allreduce() || (!train.batch_size && !train.global_batch_size)) return absl::OkStatus();
+  const int64_t samples =
+      train.global_batch_size ? *train.global_batch_size : int64_t{*train.batch_size} * first;
+  if (samples >= workers) return absl::OkStatus();
+  return InvalidArgument(
+      "%s: the batch of the %d workers that the training began with has %d samples: %d workers cannot share "
+      "it",
+      job_.path, first, samples, workers);
 }
 
 // All that tasks say to each other is encrypted, but for what NCCL sends. Where the job file leaves it to the
@@ -459,6 +483,22 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
 }
 
 }  // namespace
+
+std::string WhyNotElastic(const Job& job) {
+  if (!job.program.empty()) return "its program hears of the others only when it is started";
+  if (job.is_hybrid()) return "with `strategy: hybrid` each step is made by all that there were at first";
+  if (job.is_allreduce()) return "";
+  const UpdateSpec::Mode mode = job.update.mode.value_or(UpdateSpec::Mode::kAsync);
+  if (mode != UpdateSpec::Mode::kAsync) {
+    return absl::StrFormat("with `update: {mode: %s}` each step is made by all that there were at first",
+                           mode == UpdateSpec::Mode::kSync ? "sync" : "bounded");
+  }
+  if (job.replicated) return "with `durability: replicated` the servers know those that there were at first";
+  if (job.checkpoint && job.checkpoint->journal) {
+    return "with `durability: journal` the servers know those that there were at first";
+  }
+  return "";
+}
 
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs) {
   return Planner(job, inventory, inputs).Plan();

@@ -20,6 +20,9 @@ struct PlanInputs {
   // set. Empty: none.
   std::string data_folder;
   std::filesystem::path data_cache;
+  // The job of this name that has started something and not ended: its tasks stay where they are. Null: there
+  // is none.
+  const record::JobRecord* running = nullptr;
 };
 
 struct JobPlan {
@@ -28,9 +31,14 @@ struct JobPlan {
   std::string data;  // for people: where the data comes from
 };
 
+/// Why workers cannot join such a job, or leave it, while the others go on: the rest of a sentence. Empty:
+/// they can.
+std::string WhyNotElastic(const Job& job);
+
 /// Places the tasks, packs programs and data, and spells out what each task is started with. InvalidArgument:
 /// as PlaceTasks does, NCCL between hosts whose network is not said to be trusted, files that are missing, a
-/// data folder without the model's set, addresses that cannot be resolved.
+/// data folder without the model's set, addresses that cannot be resolved, more workers than the batch of the
+/// running ones has samples.
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs);
 
 /// The hosts of the inventory as the record keeps them, without anything to run: for `check`.

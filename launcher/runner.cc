@@ -369,11 +369,12 @@ void Runner::Perform(reconcile::Reconciler& reconciler, const std::vector<reconc
 absl::Status Runner::Persist(const reconcile::Record& cluster) {
   *record_.mutable_cluster() = ToProto(cluster);
   for (const reconcile::HostId& host : cluster.strays) UseSpareHost(host, &record_);
-  // A cluster in force has the members of the plan, in its order.
-  MUSTER_CHECK(!cluster.fixed || cluster.ending ||
-               static_cast<int>(cluster.cluster->size()) == record_.tasks_size());
-  for (int i = 0; cluster.fixed && !cluster.ending && i < record_.tasks_size(); ++i) {
-    record_.mutable_tasks(i)->set_host((*cluster.cluster)[i].host);
+  std::map<std::string, std::string> places;
+  if (cluster.fixed && !cluster.ending) {
+    for (const reconcile::Member& member : *cluster.cluster) places[member.task] = member.host;
+  }
+  for (record::Task& task : *record_.mutable_tasks()) {
+    if (const auto place = places.find(task.id()); place != places.end()) task.set_host(place->second);
   }
   return store_.Save(record_);
 }
@@ -433,7 +434,7 @@ void Runner::Handle(const FileBytes& bytes) {
 }
 
 bool Runner::EverythingRuns(const reconcile::View& view) const {
-  return view.phase == reconcile::Phase::kRunning &&
+  return view.phase == reconcile::Phase::kRunning && !view.has_leavers &&
          std::all_of(view.tasks.begin(), view.tasks.end(), [](const reconcile::TaskView& task) {
            return task.state != reconcile::TaskState::kPending;
          });

@@ -23,6 +23,15 @@ absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {
   return TaskId{role, std::stoi(parts[1])};
 }
 
+bool IsWorker(const record::Task& task) { return task.id().starts_with(RoleName(Role::kWorker) + ":"); }
+
+void FillGaps(std::vector<std::string>* workers) {
+  for (size_t i = 0; i < workers->size(); ++i) {
+    std::string& address = (*workers)[i];
+    if (address.empty()) address = AddressOfAbsent({Role::kWorker, static_cast<int>(i)});
+  }
+}
+
 }  // namespace
 
 const record::Host* FindHost(const record::JobRecord& record, const std::string& name) {
@@ -39,6 +48,37 @@ absl::Status BeginJob(record::JobRecord* record) {
   return absl::OkStatus();
 }
 
+std::map<std::string, std::string> PlacesOf(const record::JobRecord& running) {
+  std::map<std::string, std::string> places;
+  if (running.cluster().generation() == 0) return places;
+  for (const record::Task& task : running.tasks()) places[task.id()] = task.host();
+  return places;
+}
+
+bool GoesOn(const record::JobRecord& running, const record::JobRecord& plan) {
+  const bool is_in_force = running.cluster().fixed() && !running.cluster().has_ending();
+  if (!is_in_force) return false;
+  // Those that the other has not, or has elsewhere.
+  const auto has_others = [&](const record::JobRecord& those, const record::JobRecord& others) {
+    return std::ranges::any_of(those.tasks(), [&](const record::Task& task) {
+      const record::Task* const other = Named(others.tasks(), task.id(), &record::Task::id);
+      if (other != nullptr) return other->host() != task.host();
+      return !plan.elastic() || !IsWorker(task);
+    });
+  };
+  const bool has_any = std::ranges::any_of(plan.tasks(), [&](const record::Task& task) {
+    return Named(running.tasks(), task.id(), &record::Task::id) != nullptr;
+  });
+  return has_any && !has_others(running, plan) && !has_others(plan, running);
+}
+
+int FirstWorkers(const record::JobRecord& running) {
+  if (running.first_workers() > 0) return running.first_workers();
+  // Of before they could become more or fewer.
+  return static_cast<int>(std::ranges::count_if(
+      running.tasks(), [](const record::Task& task) { return task.is_chief() || IsWorker(task); }));
+}
+
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_id(running.id());
   record->set_created_micros(running.created_micros());
@@ -50,7 +90,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   // Before its first generation a job has started nothing anywhere. A host that only a wrong inventory gave
   // it, and that nobody can reach, must not stay with it for ever.
   if (running.cluster().generation() == 0) return;
-  KeepPlacement(running, record);
+  if (!GoesOn(running, *record)) record->mutable_cluster()->set_fixed(false);
   // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
   for (const record::Host& old : running.hosts()) {
     if (Named(record->hosts(), old.name(), &record::Host::name) == nullptr) *record->add_hosts() = old;
@@ -58,20 +98,6 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   for (record::Host& host : *record->mutable_hosts()) {
     const record::Host* const old = Named(running.hosts(), host.name(), &record::Host::name);
     if (old != nullptr) host.set_machine_id(old->machine_id());
-  }
-}
-
-void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan) {
-  const auto has = [](const auto& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  for (record::Task& task : *plan->mutable_tasks()) {
-    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
-    if (before == nullptr || !has(running.cluster().strays(), before->host()) ||
-        !has(task.spares(), before->host()))
-      continue;
-    task.set_host(before->host());
-    UseSpareHost(before->host(), plan);
   }
 }
 
@@ -106,6 +132,7 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .max_restarts = task.start().max_restarts()});
   }
   desired.max_missing = record.max_missing();
+  desired.elastic = record.elastic();
   return desired;
 }
 
@@ -127,6 +154,7 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
     if (member.task == start.task) local_rank = tasks_on_host[member.host];
     ++tasks_on_host[member.host];
   }
+  FillGaps(&cluster.workers);
   MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(start.task));
 
   agent::StartTaskRequest request = task->start();
@@ -139,6 +167,9 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   for (const agent::FileContent& file : record.program_files()) *request.add_files() = file;
   if (task->tensorflow_flags()) {
     for (const std::string& flag : ToFlags(cluster, id)) request.add_argv(flag);
+  }
+  if (record.elastic() && id.role != Role::kPs) {
+    request.add_argv(absl::StrFormat("--first_workers=%d", FirstWorkers(record)));
   }
   if (task->rank_environment()) {
     request.add_environment("TF_CONFIG=" + ToTfConfig(cluster, id));

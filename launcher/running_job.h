@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "base/status.h"
@@ -30,6 +31,17 @@ const record::Host* FindHost(const record::JobRecord& record, const std::string&
 /// Gives the plan a new identity: an id and a certificate authority.
 absl::Status BeginJob(record::JobRecord* record);
 
+/// Where the job's tasks are, by the host's name; nowhere before its first generation.
+std::map<std::string, std::string> PlacesOf(const record::JobRecord& running);
+
+/// Whether the cluster of a job that runs goes on with the tasks of the plan: those that both have are in the
+/// same place, and others are only workers that join and leave an elastic one. Else it becomes another
+/// cluster, for which all tasks are started.
+bool GoesOn(const record::JobRecord& running, const record::JobRecord& plan);
+
+/// Of the training of a job that runs: how many workers it began with.
+int FirstWorkers(const record::JobRecord& running);
+
 /// Gives the plan the identity and the cluster of a job that may be running, so that only what differs is
 /// started again. If it was being ended, what is left of it is stopped first, and all is started again. Keeps
 /// the hosts on which tasks may still run.
@@ -37,9 +49,6 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
 
 /// The job uses it from now on, if it was a spare one.
 void UseSpareHost(const std::string& name, record::JobRecord* record);
-
-/// Leaves the tasks of the plan that run on a spare host, because their own was lost, where they are.
-void KeepPlacement(const record::JobRecord& running, record::JobRecord* plan);
 
 /// What the reconciler is asked for.
 reconcile::Desired DesiredOf(const record::JobRecord& record);

@@ -34,6 +34,7 @@ AllReduceOptions DenseOptions(const TrainerOptions& options, uint64_t job,
           // Whoever ends at another step, or cuts gradients otherwise, would do other things than the others.
           .fingerprint =
               Mix64(job ^ Mix64(options.train_steps)) ^ static_cast<uint64_t>(bucket_floats.value_or(0)),
+          .first_workers = options.first_workers,
           .min_workers = options.min_workers,
           .bucket_floats = bucket_floats,
           .connect_timeout = options.connect_timeout,

@@ -380,6 +380,7 @@ std::vector<std::string> HostsOf(const ClusterSpec& cluster) {
   for (const Role role : {Role::kPs, Role::kChief, Role::kWorker}) {
     for (const std::string& address : cluster.addresses(role)) {
       const std::string host = HostOfAddress(address);
+      if (IsAbsent(address)) continue;
       if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
     }
   }

@@ -29,6 +29,7 @@ ElasticGroupOptions GroupOptions(const AllReduceOptions& options) {
                             .bind_host = options.bind_host,
                             .incarnation = options.incarnation,
                             .min_ranks = options.min_workers,
+                            .first_ranks = options.first_workers,
                             .connect_timeout = options.connect_timeout,
                             .operation_timeout = options.operation_timeout,
                             .shares_memory = options.shares_memory,

@@ -36,6 +36,7 @@ struct AllReduceOptions {
   bool shares_memory = true;  // among the tasks of a host
   GpuPreference gpus;
   uint64_t fingerprint = 0;              // of all that workers have to agree on
+  std::optional<int> first_workers;      // as RendezvousOptions has ranks
   std::optional<int> min_workers;        // below that they wait for the others; unset: as RendezvousOptions
   std::optional<int64_t> bucket_floats;  // unset: whatever turns out to be fastest
   Duration connect_timeout = std::chrono::minutes(5);     // until all have come

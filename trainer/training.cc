@@ -558,7 +558,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .instruction_set = InstructionSetName(),
       .threads = options_.threads,
       .program_sha256 = options_.program_sha256,
-      .hosts = options_.hosts,
+      .hosts = options_.view != nullptr ? HostsOf(options_.view->cluster()) : options_.hosts,
       .platform = options_.platform,
   };
   if (options_.task && options_.strategy != Strategy::kAllReduce) record.pushes = summary.pushes;

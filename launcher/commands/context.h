@@ -42,6 +42,7 @@ std::optional<Duration> FromSeconds(double seconds);
 /// Flags of all commands, as typed.
 struct CommandFlags {
   std::string job;                 // a job file (run, plan), or the id or name of a job
+  std::string replicas;            // scale: "worker=6"
   std::string inventory;           // empty: MUSTER_INVENTORY, or inventory.yaml
   std::vector<std::string> jobs;   // gc: only these
   std::vector<std::string> tasks;  // logs: only these
@@ -110,6 +111,7 @@ absl::Status CheckCommand(const CommandContext& context);
 absl::Status PlanCommand(const CommandContext& context);
 absl::StatusOr<int> RunJobCommand(const CommandContext& context);
 absl::StatusOr<int> WaitCommand(const CommandContext& context);
+absl::StatusOr<int> ScaleCommand(const CommandContext& context);
 absl::Status ShowCommand(const CommandContext& context);
 absl::Status ListCommand(const CommandContext& context);
 absl::Status LogsCommand(const CommandContext& context);

@@ -17,7 +17,7 @@ namespace muster {
 namespace {
 
 // In the parent, with these signals blocked.
-int AwaitChild(pid_t child, int pipe, const sigset_t& signals) {
+int AwaitChild(pid_t child, int pipe, const sigset_t& signals, Detachment::Interrupted interrupted) {
   const UniqueFd signal_fd(::signalfd(-1, &signals, SFD_CLOEXEC));
   MUSTER_CHECK(signal_fd.valid());
   while (true) {
@@ -26,6 +26,7 @@ int AwaitChild(pid_t child, int pipe, const sigset_t& signals) {
     (void)::poll(fds, 2, -1);
     signalfd_siginfo info{};
     if (fds[1].revents != 0 && ::read(signal_fd.get(), &info, sizeof info) == sizeof info) {
+      if (interrupted == Detachment::Interrupted::kEndsParent) return 128 + static_cast<int>(info.ssi_signo);
       (void)::kill(child, static_cast<int>(info.ssi_signo));
     }
     if (fds[0].revents == 0) continue;
@@ -41,7 +42,7 @@ int AwaitChild(pid_t child, int pipe, const sigset_t& signals) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Detachment>> Detachment::Fork(int* exit_code) {
+absl::StatusOr<std::unique_ptr<Detachment>> Detachment::Fork(int* exit_code, Interrupted interrupted) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError(errno, "a pipe");
   UniqueFd read_end(ends[0]), write_end(ends[1]);
@@ -59,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Detachment>> Detachment::Fork(int* exit_code) {
   }
   if (child > 0) {
     write_end.reset();
-    *exit_code = AwaitChild(child, read_end.get(), signals);
+    *exit_code = AwaitChild(child, read_end.get(), signals, interrupted);
     return nullptr;
   }
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -76,10 +77,20 @@ absl::Status Detachment::OpenLog(const std::filesystem::path& path) {
   return log_.valid() ? absl::OkStatus() : ErrnoError(errno, path.string());
 }
 
-void Detachment::Detach(const std::function<void()>& detached) {
-  MUSTER_CHECK(log_.valid() && parent_.valid());
+void Detachment::TakeNoInterrupts() {
   std::signal(SIGTERM, SIG_DFL);
   for (const int number : {SIGINT, SIGHUP, SIGQUIT}) std::signal(number, SIG_IGN);
+}
+
+void Detachment::Outlive() {
+  TakeNoInterrupts();
+  (void)::prctl(PR_SET_PDEATHSIG, 0);
+  (void)::setsid();
+}
+
+void Detachment::Detach(const std::function<void()>& detached) {
+  MUSTER_CHECK(log_.valid() && parent_.valid());
+  TakeNoInterrupts();
   if (Interrupts() > 0) return;
   (void)::prctl(PR_SET_PDEATHSIG, 0);
   std::fflush(nullptr);

@@ -12,13 +12,22 @@ namespace muster {
 
 class Detachment {
  public:
+  /// Interrupts are the parent's to take, as long as it waits: it hands each to the child once, or ends
+  /// itself with 128 and the signal's number.
+  enum class Interrupted { kTellsChild, kEndsParent };
+
   /// Forks; there must be no other thread yet. Returns in the child. In the parent, null, once the child has
-  /// detached, with *exit_code 0, or has ended before, with its own. Until then interrupts are the parent's
-  /// to take, which hands each to the child once; and the child does not outlive it.
-  static absl::StatusOr<std::unique_ptr<Detachment>> Fork(int* exit_code);
+  /// detached, with *exit_code 0, or has ended before, with its own. Until then the child does not outlive
+  /// it.
+  static absl::StatusOr<std::unique_ptr<Detachment>> Fork(int* exit_code,
+                                                          Interrupted interrupted = Interrupted::kTellsChild);
 
   /// Where both outputs go from Detach on. Fails as the kernel says, with the path.
   absl::Status OpenLog(const std::filesystem::path& path);
+
+  /// From now on this process outlives the parent, is of no terminal and of no session but its own, takes no
+  /// interrupts, and SIGTERM ends it at once. It goes on printing where the parent does.
+  void Outlive();
 
   /// From now on this process belongs to no terminal, and to no session but its own, and SIGTERM ends it at
   /// once. Then calls `detached`, and lets the parent end, with 0. Nothing of that if it has been
@@ -26,6 +35,8 @@ class Detachment {
   void Detach(const std::function<void()>& detached);
 
  private:
+  static void TakeNoInterrupts();
+
   explicit Detachment(UniqueFd parent) : parent_(std::move(parent)) {}
   UniqueFd parent_;  // of a pipe: a byte says that this process has detached
   UniqueFd log_;

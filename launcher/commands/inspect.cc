@@ -9,10 +9,9 @@
 #include <set>
 
 #include "base/stdout.h"
-#include "launcher/commands/context.h"
+#include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
 #include "launcher/host_session.h"
-#include "launcher/plan.h"
 #include "launcher/running_job.h"
 #include "launcher/task_metrics.h"
 
@@ -128,7 +127,7 @@ std::string StateName(const agent::TaskStatus& status) {
 }
 
 // What `run` would do with a task. A move restarts those that cannot follow their cluster, on all hosts;
-// another number of tasks, or others on other hosts, restarts all.
+// another cluster restarts all.
 constexpr char kStart[] = "start", kRedeploy[] = "redeploy", kMove[] = "move", kRestart[] = "restart",
                kStop[] = "stop", kUnchanged[] = "unchanged";
 
@@ -146,12 +145,7 @@ std::vector<std::pair<std::string, std::string>> ActionsOf(const record::JobReco
   };
   const bool any_has_moved = std::any_of(plan.hosts().begin(), plan.hosts().end(),
                                          [&](const record::Host& host) { return has_moved(host.name()); });
-  const bool is_other_cluster =
-      !running.id().empty() &&
-      !std::equal(running.tasks().begin(), running.tasks().end(), plan.tasks().begin(), plan.tasks().end(),
-                  [](const record::Task& a, const record::Task& b) {
-                    return a.id() == b.id() && a.host() == b.host();
-                  });
+  const bool is_other_cluster = !running.id().empty() && !GoesOn(running, plan);
   std::vector<std::pair<std::string, std::string>> actions;
   for (const record::Task& task : plan.tasks()) {
     const record::Task* before = Named(running.tasks(), task.id(), &record::Task::id);
@@ -226,17 +220,11 @@ absl::Status CheckCommand(const CommandContext& context) {
 absl::Status PlanCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
-  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(job, inventory,
-                                                 {.installation = context.installation(),
-                                                  .data_folder = context.data_folder(),
-                                                  .data_cache = context.data_cache()}));
   // Against the job of this name that may be running.
+  const std::optional<record::JobRecord> unended = FindUnended(context.jobs(), job.name);
+  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanJob(context, job, inventory, unended ? &*unended : nullptr));
   record::JobRecord running;
-  if (const auto record = context.jobs().Find(job.name);
-      record.ok() && !record->cluster().has_ending() && record->cluster().fixed()) {
-    running = *record;
-    KeepPlacement(running, &plan.record);
-  }
+  if (unended && unended->cluster().fixed() && !unended->cluster().has_ending()) running = *unended;
   std::map<std::string, int> counts;
   Table table({"TASK", "HOST", "ADDRESS", "ACTION"});
   for (const auto& [task, action] : ActionsOf(running, plan.record)) {

@@ -4,41 +4,37 @@
 #include <cstdio>
 
 #include "base/stdout.h"
-#include "launcher/commands/context.h"
-#include "launcher/commands/detachment.h"
+#include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
-#include "launcher/plan.h"
-#include "launcher/run_display.h"
-#include "launcher/runner.h"
 #include "launcher/running_job.h"
 
 namespace muster {
 namespace {
 
-RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
-  return {.connect = context.connect_options(record),
-          .home = context.home(),
-          .lost_deadline = FromSeconds(context.flags().lost_timeout_s)};
-}
-
-// Gives the plan the identity of the job of its name that has not ended, whose tasks that are as they should
-// be are then left alone, or one of its own.
-absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, record::JobRecord* plan) {
+// The job of the plan's name that has not ended, whose tasks that are as they should be are then left alone,
+// or one of its own.
+absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, const std::string& name, const Planning& planning,
+                                 JobPlan* plan) {
+  // Before anybody is sent away: what is wrong with the files stops nothing.
+  std::optional<record::JobRecord> before = FindUnended(jobs, name);
+  MUSTER_ASSIGN_OR_RETURN(*plan, planning(before ? &*before : nullptr));
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
-  if (const auto newest = jobs.Find(plan->name()); newest.ok() && newest->ended_micros() == 0) {
-    MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.TakeOver(newest->id()));
-    // It may have gone on, or ended, before the lock was ours.
-    MUSTER_ASSIGN_OR_RETURN(const record::JobRecord running, jobs.Load(newest->id()));
-    if (running.ended_micros() == 0) {
-      ContinueJob(running, plan);
-      MUSTER_RETURN_IF_ERROR(jobs.Save(*plan));
-      return lock;
+  if (std::optional<record::JobRecord> now = FindUnended(jobs, name)) {
+    if (!before || before->id() != now->id()) {
+      MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }
+    MUSTER_ASSIGN_OR_RETURN(std::optional<JobLock> lock, TakeOverJob(jobs, *now, planning, plan));
+    if (lock) return *std::move(lock);
+    before = std::move(now);
   }
-  MUSTER_RETURN_IF_ERROR(BeginJob(plan));
-  MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(plan->id()));
-  MUSTER_RETURN_IF_ERROR(jobs.Save(*plan));
+  // It has ended meanwhile.
+  if (before) {
+    MUSTER_ASSIGN_OR_RETURN(*plan, planning(nullptr));
+  }
+  MUSTER_RETURN_IF_ERROR(BeginJob(&plan->record));
+  MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(plan->record.id()));
+  MUSTER_RETURN_IF_ERROR(jobs.Save(plan->record));
   return lock;
 }
 
@@ -71,30 +67,6 @@ absl::Status StopDirectly(const CommandContext& context, const record::JobRecord
   return FirstFailure(statuses);
 }
 
-// Once every task runs. All of them must outlive the run with these options.
-void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,
-                      RunDisplay& display, RunOptions* options) {
-  const auto say_driver = [&lock](bool in_background) {
-    const absl::Status said = lock.SetInBackground(in_background);
-    if (!said.ok()) std::fprintf(stderr, "%s\n", std::string(said.message()).c_str());
-  };
-  options->on_everything_runs = [job, say_driver, &detachment, &display] {
-    display.GoToLog();
-    std::fprintf(stderr, "job %s runs; `muster logs -f %s` follows it, `muster wait %s` waits for its end\n",
-                 job.c_str(), job.c_str(), job.c_str());
-    detachment.Detach([&] { say_driver(true); });
-  };
-  // Who took over now would take it for a job to be run again, and what it has made would not be fetched.
-  options->on_ending = [say_driver] { say_driver(false); };
-}
-
-// As JobStore does it, but not while another muster decides who drives the job.
-absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
-                               absl::StatusOr<JobLock> (JobStore::*lock)(const std::string& id) const) {
-  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
-  return (jobs.*lock)(job);
-}
-
 }  // namespace
 
 absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
@@ -107,11 +79,11 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   }
   MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
-  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(job, inventory,
-                                                 {.installation = context.installation(),
-                                                  .data_folder = context.data_folder(),
-                                                  .data_cache = context.data_cache()}));
-  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context.jobs(), &plan.record));
+  JobPlan plan;
+  const Planning planning = [&](const record::JobRecord* running) {
+    return PlanJob(context, job, inventory, running);
+  };
+  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context.jobs(), job.name, planning, &plan));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
                plan.record.hosts_size());
   if (!plan.data.empty()) std::fprintf(stderr, "data: %s\n", plan.data.c_str());

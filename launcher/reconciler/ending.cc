@@ -155,7 +155,10 @@ std::vector<Casualty> Reconciler::Consequences(const Outcome& outcome) const {
 }
 
 View Reconciler::GetView() const {
-  View view{.phase = phase_, .generation = record_.generation, .ending = record_.ending};
+  View view{.phase = phase_,
+            .generation = record_.generation,
+            .has_leavers = has_leavers_,
+            .ending = record_.ending};
   view.hosts.reserve(hosts_.size());
   for (const Host& host : hosts_) {
     if (Idle(host)) continue;

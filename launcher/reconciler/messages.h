@@ -336,6 +336,7 @@ struct View {
   uint64_t generation = 0;
   std::vector<HostView> hosts;
   std::vector<TaskView> tasks;
+  bool has_leavers = false;       // the cluster still has tasks that are not wanted any more
   std::optional<Outcome> ending;  // what is being ended as; complete with kFinished
 };
 

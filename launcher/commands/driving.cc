@@ -1,0 +1,68 @@
+#include "launcher/commands/driving.h"
+
+#include <cstdio>
+
+#include "launcher/running_job.h"
+
+namespace muster {
+
+RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
+  return {.connect = context.connect_options(record),
+          .home = context.home(),
+          .lost_deadline = FromSeconds(context.flags().lost_timeout_s)};
+}
+
+void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,
+                      RunDisplay& display, RunOptions* options) {
+  const auto say_driver = [&lock](bool in_background) {
+    const absl::Status said = lock.SetInBackground(in_background);
+    if (!said.ok()) std::fprintf(stderr, "%s\n", std::string(said.message()).c_str());
+  };
+  options->on_everything_runs = [job, say_driver, &detachment, &display] {
+    display.GoToLog();
+    std::fprintf(stderr, "job %s runs; `muster logs -f %s` follows it, `muster wait %s` waits for its end\n",
+                 job.c_str(), job.c_str(), job.c_str());
+    detachment.Detach([&] { say_driver(true); });
+  };
+  // Who took over now would take it for a job to be run again, and what it has made would not be fetched.
+  options->on_ending = [say_driver] { say_driver(false); };
+}
+
+absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
+                               absl::StatusOr<JobLock> (JobStore::*lock)(const std::string& id) const) {
+  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
+  return (jobs.*lock)(job);
+}
+
+absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
+                                const record::JobRecord* running) {
+  return MakePlan(job, inventory,
+                  {.installation = context.installation(),
+                   .data_folder = context.data_folder(),
+                   .data_cache = context.data_cache(),
+                   .running = running});
+}
+
+std::optional<record::JobRecord> FindUnended(const JobStore& jobs, const std::string& id_or_name) {
+  auto newest = jobs.Find(id_or_name);
+  if (!newest.ok() || newest->ended_micros() != 0) return std::nullopt;
+  return *std::move(newest);
+}
+
+absl::StatusOr<std::optional<JobLock>> TakeOverJob(const JobStore& jobs, const record::JobRecord& before,
+                                                   const Planning& planning, JobPlan* plan) {
+  MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.TakeOver(before.id()));
+  // It may have gone on, or ended, before the lock was ours.
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord running, jobs.Load(before.id()));
+  if (running.ended_micros() != 0) return std::nullopt;
+  const bool is_as_before =
+      PlacesOf(running) == PlacesOf(before) && GoesOn(running, plan->record) == GoesOn(before, plan->record);
+  if (!is_as_before) {
+    MUSTER_ASSIGN_OR_RETURN(*plan, planning(&running));
+  }
+  ContinueJob(running, &plan->record);
+  MUSTER_RETURN_IF_ERROR(jobs.Save(plan->record));
+  return lock;
+}
+
+}  // namespace muster

@@ -1,0 +1,96 @@
+#include "launcher/running_job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Tasks as "ps:0@a", in force under generation 1.
+record::JobRecord Running(const std::vector<std::pair<std::string, std::string>>& tasks) {
+  record::JobRecord record;
+  record.set_id("j-1");
+  record.set_elastic(true);
+  record.mutable_cluster()->set_generation(1);
+  record.mutable_cluster()->set_fixed(true);
+  for (const auto& [id, host] : tasks) {
+    record::Task* const task = record.add_tasks();
+    task->set_id(id);
+    task->set_host(host);
+    task->set_is_chief(id == "worker:0");
+    task->set_tensorflow_flags(true);
+  }
+  return record;
+}
+
+TEST(GoesOn, WhereOnlyWorkersOfAnElasticJobJoinAndLeave) {
+  const auto two = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}});
+  const auto three = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}, {"worker:2", "a"}});
+  EXPECT_TRUE(GoesOn(two, two));
+  EXPECT_TRUE(GoesOn(two, three));
+  EXPECT_TRUE(GoesOn(three, two));
+  EXPECT_FALSE(GoesOn(two, Running({{"ps:0", "a"}, {"ps:1", "a"}, {"worker:0", "b"}, {"worker:1", "c"}})));
+  EXPECT_FALSE(GoesOn(two, Running({{"worker:0", "b"}, {"worker:1", "c"}})));
+  EXPECT_FALSE(GoesOn(two, Running({{"ps:0", "a"}, {"worker:0", "c"}, {"worker:1", "c"}}))) << "elsewhere";
+  EXPECT_FALSE(GoesOn(Running({{"worker:1", "a"}}), Running({{"worker:0", "a"}}))) << "nobody goes on";
+  record::JobRecord plan = three;
+  plan.set_elastic(false);
+  EXPECT_FALSE(GoesOn(two, plan));
+  EXPECT_TRUE(GoesOn(three, plan));
+}
+
+TEST(GoesOn, NotWhereNothingIsInForce) {
+  record::JobRecord running = Running({{"worker:0", "a"}});
+  const record::JobRecord plan = running;
+  running.mutable_cluster()->set_fixed(false);
+  EXPECT_FALSE(GoesOn(running, plan));
+  running.mutable_cluster()->set_fixed(true);
+  running.mutable_cluster()->mutable_ending()->set_message("stopped on request");
+  EXPECT_FALSE(GoesOn(running, plan));
+}
+
+TEST(FirstWorkers, AreCountedInARecordThatDoesNotSay) {
+  record::JobRecord running = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}});
+  EXPECT_EQ(FirstWorkers(running), 2);
+  running.set_first_workers(5);
+  EXPECT_EQ(FirstWorkers(running), 5);
+}
+
+TEST(ContinueJob, AnotherClusterIsNoneThatIsInForce) {
+  const auto running = Running({{"ps:0", "a"}, {"worker:0", "b"}});
+  record::JobRecord joined = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}});
+  ContinueJob(running, &joined);
+  EXPECT_TRUE(joined.cluster().fixed());
+  record::JobRecord other = Running({{"ps:0", "a"}, {"ps:1", "c"}, {"worker:0", "b"}});
+  ContinueJob(running, &other);
+  EXPECT_FALSE(other.cluster().fixed());
+  EXPECT_EQ(other.cluster().generation(), 1u);
+}
+
+TEST(MakeStartRequest, WorkersOfAnElasticJobKnowHowManyTheTrainingBeganWith) {
+  record::JobRecord record = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:2", "c"}});
+  record.set_first_workers(2);
+  const auto cluster =
+      std::make_shared<reconcile::Cluster>(reconcile::Cluster{{"ps:0", "a", "10.0.0.1", 20001},
+                                                              {"worker:0", "b", "10.0.0.2", 20002},
+                                                              {"worker:2", "c", "10.0.0.3", 20003}});
+  const auto start = [&](const std::string& task) {
+    return *MakeStartRequest(record,
+                             {.task = task, .generation = 7, .follows_cluster = true, .cluster = cluster});
+  };
+  EXPECT_THAT(start("worker:2").argv(), Contains("--first_workers=2"));
+  EXPECT_THAT(start("ps:0").argv(), Not(Contains(HasSubstr("--first_workers"))));
+  // Who has not joined yet is nowhere.
+  EXPECT_THAT(start("worker:2").argv(),
+              Contains("--worker_hosts=10.0.0.2:20002,worker-1.invalid:1,10.0.0.3:20003"));
+  EXPECT_THAT(start("ps:0").files(0).content(), HasSubstr("\"worker-1.invalid:1\""));
+  record.set_elastic(false);
+  EXPECT_THAT(start("worker:2").argv(), Not(Contains(HasSubstr("--first_workers"))));
+}
+
+}  // namespace
+}  // namespace muster

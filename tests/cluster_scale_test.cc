@@ -1,0 +1,137 @@
+// Workers that join a job while it runs, and leave it: the others go on.
+#include "tests/support/lifecycle_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ClusterScale : public LifecycleTest {
+ protected:
+  ClusterScale() : LifecycleTest(LoopbackCluster::Network::kLoopback, /*hosts=*/4) {}
+
+  // Until it is stopped.
+  std::string Job(const std::string& rest, const std::string& train = "") {
+    return cluster_.Write("job.yaml", "name: job\nmodel: mnist_mlp\nhidden: [50]\n" + rest +
+                                          "train: {steps: 10000000, batch_size: 500, threads: 1" + train +
+                                          "}\n");
+  }
+  static std::string AllReduce(int workers, const std::string& more = "") {
+    return "strategy: allreduce\nreplicas: {worker: {count: " + std::to_string(workers) + more + "}}\n";
+  }
+  void Begin(const std::string& job) {
+    const CommandResult result = RunJob(job, {"-d"});
+    ASSERT_EQ(result.exit_code, 0) << result.stderr_text;
+  }
+  CommandResult Scale(int workers) { return Muster({"scale", "job", "worker=" + std::to_string(workers)}); }
+  // The task has printed it.
+  [[nodiscard]] bool WaitForLog(const std::string& task, const std::string& text) {
+    return Eventually([&] {
+      return Muster({"logs", "job", task}).stdout_text.find(text) != std::string::npos;
+    });
+  }
+  void ExpectRefused(const std::vector<std::string>& arguments, int exit_code, const std::string& why) {
+    const CommandResult result = Muster(arguments);
+    EXPECT_EQ(result.exit_code, exit_code) << result.stderr_text;
+    EXPECT_THAT(result.stderr_text, HasSubstr(why));
+  }
+};
+
+TEST_F(ClusterScale, WorkersOfAnAllReduceJobJoinAndLeave) {
+  Begin(Job(AllReduce(2)));
+  const auto first = WaitForTasks("job", 2);
+  const CommandResult up = Scale(4);
+  EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
+  EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-3, worker:3 on host-4 join\n"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 4 of 4 workers"));
+  const auto grown = WaitForTasks("job", 4);
+  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_EQ(Scale(4).exit_code, 0) << "as many as there are";
+
+  const CommandResult down = Scale(1);
+  EXPECT_EQ(down.exit_code, 0) << down.stderr_text;
+  EXPECT_TRUE(WaitForLog("worker:0", "with 1 of 1 workers"));
+  EXPECT_EQ(WaitForTasks("job", 1).at("worker:0"), first.at("worker:0"));
+
+  // The same task again, on the same host.
+  EXPECT_EQ(Scale(2).exit_code, 0);
+  EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 2 workers"));
+  EXPECT_EQ(WaitForTasks("job", 2).at("worker:0"), first.at("worker:0"));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterScale, AnotherCountInTheJobFileDoesTheSame) {
+  Begin(Job(AllReduce(2)));
+  const auto first = WaitForTasks("job", 2);
+  const std::string job = Job(AllReduce(3));
+  EXPECT_THAT(Muster({"plan", job, "-i", cluster_.inventory()}).stderr_text,
+              HasSubstr("1 start, 2 unchanged\n"));
+  Begin(job);
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
+  const auto grown = WaitForTasks("job", 3);
+  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterScale, AHostThatIsDownIsNotWaitedForAndItsWorkerJoinsWhenItIsBack) {
+  Begin(Job(AllReduce(2)));
+  const auto first = WaitForTasks("job", 2);
+  cluster_.hosts().Kill("host-3");
+  const CommandResult up = Scale(4);
+  EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
+  EXPECT_THAT(up.stderr_text, HasSubstr("host-3 stays lost: the job goes on without worker:2"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 4 workers"));
+  EXPECT_EQ(ShowTask("job", "worker:2")["state"], "Lost");
+  cluster_.hosts().Start("host-3");
+  EXPECT_TRUE(WaitForLog("worker:0", "with 4 of 4 workers"));
+  const auto grown = WaitForTasks("job", 4);
+  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterScale, InterruptedItLeavesTheJobAndGoesOn) {
+  Begin(Job(AllReduce(1)));
+  WaitForTasks("job", 1);
+  cluster_.hosts().Kill("host-2");  // which it tries to reach for a while
+  Process scale = cluster_.Start({"scale", "job", "worker=3"}, "scale");
+  ASSERT_TRUE(cluster_.WaitForText("scale", "worker:1 on host-2, worker:2 on host-3 join"));
+  scale.Signal(SIGINT);
+  EXPECT_EQ(ExitCodeOf(scale), 130);
+  EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 3 workers"));
+  cluster_.hosts().Start("host-2");
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterScale, WhatCannotBeIsRefusedAndTheJobGoesOn) {
+  const std::string job = Job(AllReduce(2, ", min: 2"), ", seed: 1");
+  Begin(job);
+  const auto first = WaitForTasks("job", 2);
+  ExpectRefused({"scale", "job", "ps=2"}, 2, "only workers join a job that runs");
+  ExpectRefused({"scale", "job", "worker=0"}, 2, "expected worker=N");
+  ExpectRefused({"scale", "job", "worker=1"}, 2, "job.yaml:5:36: \"min\" is 2 of 1 workers");
+  ExpectRefused({"scale", "other", "worker=1"}, 2, "there is no job 'other'");
+  ExpectRefused({"scale", "job", "worker=1001"}, 2, "1001 workers cannot share it");
+  Job(AllReduce(2, ", min: 2"), ", seed: 2");
+  ExpectRefused({"scale", "job", "worker=3"}, 1,
+                "what worker:0, worker:1 is started with is another thing now");
+  Job(AllReduce(2, ", min: 2"), ", seed: 1");
+  EXPECT_EQ(WaitForTasks("job", 2), first);
+
+  // In the foreground.
+  ASSERT_EQ(Muster({"stop", "job"}).exit_code, 0);
+  Process run = StartJob(job, "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  ExpectRefused({"scale", "job", "worker=3"}, 1, "in the foreground");
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+  ExpectRefused({"scale", "job", "worker=3"}, 1, "has ended");
+
+  // Workers that make each step together.
+  Begin(Job("update: {mode: sync}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n"));
+  ExpectRefused({"scale", "job", "worker=3"}, 1, "with `update: {mode: sync}` each step is made by all");
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace muster
