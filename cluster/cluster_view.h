@@ -18,6 +18,9 @@
 
 namespace muster {
 
+/// What a task ends with that the cluster is without.
+inline constexpr char kHasLeft[] = "this task has no part in the job any more";
+
 /// Any thread.
 class ClusterView {
  public:
@@ -49,6 +52,7 @@ class ClusterView {
       : own_(own), workers_(workers), cluster_(std::move(cluster)) {}
 
   TaskId own() const { return own_; }
+  bool workers_may_come_and_go() const { return workers_ == Workers::kMayComeAndGo; }
   ClusterSpec cluster() const;
   /// Empty: the task is not in the cluster, yet or any more.
   std::string Address(TaskId task) const;

@@ -8,14 +8,34 @@ namespace muster {
 
 Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
     : options_(options),
-      rank_count_(static_cast<int>(options.rank_names.size())),
-      members_(rank_count_),
+      names_(options.rank_names),
+      members_(names_.size()),
       shards_(options.shard_count),
       shard_steps_(options.shard_count),
       last_chosen_(now) {
-  MUSTER_CHECK(rank_count_ > 0 && options.shard_count > 0);
-  MUSTER_CHECK(options.aggregate > 0 && options.aggregate <= rank_count_);
+  MUSTER_CHECK(rank_count() > 0 && options.shard_count > 0);
+  MUSTER_CHECK(options.aggregate > 0 && options.aggregate <= rank_count());
   for (Member& member : members_) member.last_heard = member.last_progress = now;
+  for (const int rank : options.absent) members_[rank].state = MemberState::kAbsent;
+}
+
+void Coordinator::SetRanks(std::vector<std::string> names, const std::set<int>& absent, TimePoint now) {
+  MUSTER_CHECK(!names.empty());
+  for (size_t rank = names.size(); rank < names_.size(); ++rank) {
+    notices_.push_back({.state = MemberState::kLost, .text = names_[rank] + " has left the job"});
+  }
+  const auto before = static_cast<int>(names_.size());
+  names_ = std::move(names);
+  members_.resize(names_.size());
+  for (int rank = 0; rank < rank_count(); ++rank) {
+    Member& member = members_[rank];
+    const bool is_new = rank >= before || member.state == MemberState::kAbsent;
+    if (!is_new) continue;
+    member.state = absent.contains(rank) ? MemberState::kAbsent : MemberState::kExpected;
+    member.last_heard = member.last_progress = now;
+  }
+  ++version_;
+  if (rank_count() < before) EndIfAllAreDone();
 }
 
 void Coordinator::Join(int rank, TimePoint now) {
@@ -23,7 +43,8 @@ void Coordinator::Join(int rank, TimePoint now) {
   member.last_heard = member.last_progress = now;
   member.awaits = false;
   if (member.state == MemberState::kLive) return;
-  SetState(rank, MemberState::kLive, member.state == MemberState::kExpected ? "" : "is back");
+  const bool is_first = member.state == MemberState::kExpected || member.state == MemberState::kAbsent;
+  SetState(rank, MemberState::kLive, is_first ? "" : "is back");
 }
 
 void Coordinator::Heard(int rank, TimePoint now) {
@@ -57,8 +78,19 @@ void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
   members_[rank].finished_at = next_step;
   SetState(rank, MemberState::kFinished, "has finished");
   Choose(now);  // a step that waited only for this one goes on without it
-  const auto finished = [](const Member& member) { return member.state == MemberState::kFinished; };
-  if (!end_ && std::all_of(members_.begin(), members_.end(), finished)) end_ = absl::OkStatus();
+  EndIfAllAreDone();
+}
+
+bool Coordinator::IsDone(int rank) const {
+  const MemberState state = members_[rank].state;
+  return state == MemberState::kFinished || state == MemberState::kAbsent;
+}
+
+void Coordinator::EndIfAllAreDone() {
+  for (int rank = 0; rank < rank_count(); ++rank) {
+    if (!IsDone(rank)) return;
+  }
+  if (!end_) end_ = absl::OkStatus();
 }
 
 void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
@@ -171,7 +203,7 @@ void Coordinator::Report(int shard, const ShardReport& report, TimePoint now) {
   shards_[shard].epoch = report.epoch;
   shard_steps_[shard] = std::max(shard_steps_[shard], report.step);
   for (const HeldPart& part : report.held) {
-    MUSTER_CHECK(part.rank >= 0 && part.rank < rank_count_);
+    MUSTER_CHECK(part.rank >= 0 && part.rank < rank_count());
     if (part.step < next_step_) continue;
     const auto [found, is_first] = open_.try_emplace(part.step);
     OpenStep& open = found->second;
@@ -216,7 +248,7 @@ bool Coordinator::IsExpectedAt(int rank, uint64_t step) const {
 
 int Coordinator::NeededFor(const std::vector<int>& complete) const {
   int available = 0;
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     if (IsExpectedAt(rank, next_step_) ||
         std::find(complete.begin(), complete.end(), rank) != complete.end()) {
       ++available;
@@ -239,7 +271,7 @@ bool Coordinator::IsComplete(int rank) const {
 
 void Coordinator::SetState(int rank, MemberState state, std::string text) {
   members_[rank].state = state;
-  if (!text.empty()) notices_.push_back({rank, state, options_.rank_names[rank] + " " + text});
+  if (!text.empty()) notices_.push_back({rank, state, names_[rank] + " " + text});
   ++version_;
 }
 
@@ -267,6 +299,7 @@ TimePoint Coordinator::DeadlineOf(int rank) const {
     }
     case MemberState::kFinished:
     case MemberState::kLost:
+    case MemberState::kAbsent:
       return TimePoint::max();
   }
   return TimePoint::max();
@@ -277,7 +310,7 @@ TimePoint Coordinator::EndDeadline() const {
   if (end_) return TimePoint::max();
   TimePoint last_heard = TimePoint::min(), last_progress = TimePoint::min();
   bool anyone_at_work = false;
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     anyone_at_work = anyone_at_work || IsAtWork(rank);
     last_progress = std::max(last_progress, members_[rank].last_progress);
     if (members_[rank].state == MemberState::kLost)
@@ -288,7 +321,7 @@ TimePoint Coordinator::EndDeadline() const {
 }
 
 void Coordinator::Tick(TimePoint now) {
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     if (now < DeadlineOf(rank)) continue;
     Member& member = members_[rank];
     std::string why;
@@ -306,11 +339,11 @@ void Coordinator::Tick(TimePoint now) {
   Choose(now);
   if (now < EndDeadline()) return;
   std::string who;
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
-    if (member.state == MemberState::kFinished) continue;
+    if (IsDone(rank)) continue;
     who += absl::StrFormat(
-        "%s%s (%s for %s)", who.empty() ? "" : ", ", options_.rank_names[rank],
+        "%s%s (%s for %s)", who.empty() ? "" : ", ", names_[rank],
         member.state == MemberState::kLost ? "silent" : "nothing done",
         FormatAge(now - (member.state == MemberState::kLost ? member.last_heard : member.last_progress)));
   }
@@ -320,12 +353,12 @@ void Coordinator::Tick(TimePoint now) {
 
 TimePoint Coordinator::next_deadline() const {
   TimePoint deadline = EndDeadline();
-  for (int rank = 0; rank < rank_count_; ++rank) deadline = std::min(deadline, DeadlineOf(rank));
+  for (int rank = 0; rank < rank_count(); ++rank) deadline = std::min(deadline, DeadlineOf(rank));
   return deadline;
 }
 
 bool Coordinator::AllOthersDone(int rank) const {
-  for (int other = 0; other < rank_count_; ++other) {
+  for (int other = 0; other < rank_count(); ++other) {
     if (other != rank && IsAtWork(other) && !members_[other].awaits) return false;
   }
   return true;
@@ -356,12 +389,12 @@ std::string Coordinator::DescribeMissing(int rank, TimePoint now) const {
       why += ", silent for " + FormatAge(silent);
     }
   }
-  return absl::StrFormat("%s (%s)", options_.rank_names[rank], why);
+  return absl::StrFormat("%s (%s)", names_[rank], why);
 }
 
 std::vector<int> Coordinator::AwaitedRanks() const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < rank_count_; ++rank) {
+  for (int rank = 0; rank < rank_count(); ++rank) {
     if (open_.contains(next_step_) && IsExpectedAt(rank, next_step_) && !IsComplete(rank)) {
       ranks.push_back(rank);
     }

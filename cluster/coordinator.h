@@ -27,10 +27,12 @@
 
 namespace muster {
 
-enum class MemberState { kExpected, kLive, kFinished, kLost };
+/// kAbsent: it is not said to have been started anywhere yet.
+enum class MemberState { kExpected, kLive, kFinished, kLost, kAbsent };
 
 struct CoordinatorOptions {
   std::vector<std::string> rank_names;  // "worker:0"; one for each rank
+  std::set<int> absent;                 // ranks
   int shard_count = 1;
   int aggregate = 1;  // contributions that make a step, at most the number of ranks
   /// A rank that has not joined, or that others wait for although it is not silent, is waited for this long.
@@ -108,6 +110,8 @@ class Coordinator {
                  const std::set<CheckpointId>& checkpoints, TimePoint now);
   void Report(int shard, const ShardReport& report, TimePoint now);
   void Tick(TimePoint now);
+  /// Async: the job has these ranks now, which are more, fewer or as many.
+  void SetRanks(std::vector<std::string> names, const std::set<int>& absent, TimePoint now);
 
   /// When Tick has something to do next, if nothing else happens.
   TimePoint next_deadline() const;
@@ -136,6 +140,7 @@ class Coordinator {
   /// How many parts of a step a shard must hold before it can be chosen: a report of fewer may wait.
   int needed() const;
 
+  int rank_count() const { return static_cast<int>(members_.size()); }
   MemberState state(int rank) const { return members_[rank].state; }
 
   /// Nobody but this rank has anything left to do.
@@ -189,8 +194,11 @@ class Coordinator {
   TimePoint EndDeadline() const;
   std::string DescribeMissing(int rank, TimePoint now) const;
 
+  bool IsDone(int rank) const;
+  void EndIfAllAreDone();
+
   const CoordinatorOptions options_;
-  const int rank_count_;
+  std::vector<std::string> names_;  // by rank
   struct ShardProcess {
     std::string uuid;  // empty: none has joined
     uint64_t epoch = 0;

@@ -101,7 +101,7 @@ void RendezvousClient::Run(const std::stop_token& stop) {
     hello.set_process(process_);
     const Duration timeout = has_connected ? options_.return_timeout : options_.connect_timeout;
     const Place place = PlaceNow();
-    if (options_.view != nullptr && place.own.empty()) return End(Aborted("%s", kDismissed));
+    if (options_.view != nullptr && place.own.empty()) return End(Aborted("%s", kHasLeft));
     auto stream = Dial(there, hello, tls_.get(), std::min(Now() + kAttempt, lost_since + timeout), stop_);
     if (stream.ok()) {
       has_connected = true;

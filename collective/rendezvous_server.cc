@@ -10,6 +10,7 @@
 
 #include "base/logging.h"
 #include "base/wake.h"
+#include "cluster/cluster_view.h"
 
 namespace muster {
 namespace {
@@ -167,7 +168,7 @@ void RendezvousServer::Impl::Resize() {
   all_.members = std::move(members);
   const int count = static_cast<int>(all_.members.size());
   for (Connection& connection : connections_) {
-    if (connection.rank >= count) Dismiss(connection, kDismissed);
+    if (connection.rank >= count) Dismiss(connection, kHasLeft);
   }
   std::erase_if(told_, [&](int rank) { return rank >= count; });
   rendezvous_.Resize(NamesOf(all_), Now());

@@ -13,9 +13,6 @@ namespace muster {
 /// How often both sides give a sign of life.
 inline constexpr Duration kRendezvousHeartbeat = std::chrono::milliseconds(250);
 
-/// Of a rank that the cluster is without.
-inline constexpr char kDismissed[] = "this task has no part in the job any more";
-
 /// Any thread.
 class RendezvousServer {
  public:

@@ -183,6 +183,12 @@ absl::Status Planner::GoOnWithBatch() {
   if (inputs_.running == nullptr || !GoesOn(*inputs_.running, plan_.record)) return absl::OkStatus();
   const int first = FirstWorkers(*inputs_.running);
   plan_.record.set_first_workers(first);
+  // Where the others are done before it has begun, there may be nobody left whom it could tell that it is, too.
+  int rank = 0;
+  for (record::Task& task : *plan_.record.mutable_tasks()) {
+    if (task.id().starts_with("ps:")) continue;
+    if (rank++ >= first) task.set_ends_with_others(true);
+  }
   const TrainSpec& train = job_.train;
   if (!job_.is_allreduce() || (!train.batch_size && !train.global_batch_size)) return absl::OkStatus();
   const int64_t samples =

@@ -110,6 +110,25 @@ TEST(PlanOfAModel, EachTaskIsToldOfItsClusterByAFile) {
   }
 }
 
+TEST(WhyNotElastic, WhereAllWorkersAreCountedOnce) {
+  const auto why = [](const std::string& rest) {
+    const auto job = ParseJob("name: j\n" + rest, "job.yaml", "/home/me");
+    EXPECT_TRUE(job.ok()) << job.status();
+    return WhyNotElastic(*job);
+  };
+  const std::string servers = "model: mnist_mlp\nreplicas: {ps: {count: 2}, worker: {count: 1}}\n";
+  EXPECT_EQ(why("model: mnist_mlp\nstrategy: allreduce\nreplicas: {worker: {count: 1}}\n"), "");
+  EXPECT_EQ(why(servers), "");
+  EXPECT_EQ(why(servers + "checkpoint: {every_steps: 9, buddy: true}\n"), "");
+  EXPECT_THAT(why(servers + "update: {mode: sync}\n"), testing::HasSubstr("`update: {mode: sync}`"));
+  EXPECT_THAT(why(servers + "update: {mode: bounded, staleness: 2}\n"), testing::HasSubstr("bounded"));
+  EXPECT_THAT(why(servers + "durability: journal\n"), testing::HasSubstr("journal"));
+  EXPECT_THAT(why(servers + "durability: replicated\n"), testing::HasSubstr("replicated"));
+  EXPECT_THAT(why("model: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n"),
+              testing::HasSubstr("hybrid"));
+  EXPECT_THAT(why("program: [x]\nreplicas: {worker: {count: 1}}\n"), testing::HasSubstr("its program"));
+}
+
 TEST(PlanOfAModel, AllTasksKnowTheTransport) {
   for (const int task : {0, 1}) {
     EXPECT_THAT(FlagsOfAModel("transport: tcp\n", task), testing::Contains("--transport=tcp"));
@@ -364,6 +383,11 @@ TEST(ContinueJob, KeepsOldHostsOnceTasksMayRunThere) {
 class PlanWithSpares : public ::testing::Test {
  protected:
   record::JobRecord Plan(const std::string& job_text, const record::JobRecord* running = nullptr) {
+    const auto plan = TryPlan(job_text, running);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan->record;
+  }
+  static absl::StatusOr<JobPlan> TryPlan(const std::string& job_text, const record::JobRecord* running) {
     const std::string hosts = "  w-[1:4]: {labels: [work], data: 10.0.0.1}\n  s-1: {data: 10.0.0.1}\n";
     const auto inventory = ParseInventory("hosts:\n" + hosts, "hosts.yaml", "/home/me");
     EXPECT_TRUE(inventory.ok()) << inventory.status();
@@ -371,9 +395,7 @@ class PlanWithSpares : public ::testing::Test {
     EXPECT_TRUE(job.ok()) << job.status();
     TemporaryDirectory trainer;
     EXPECT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
-    auto plan = MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}, .running = running});
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan->record;
+    return MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}, .running = running});
   }
   static std::vector<std::string> SparesOf(const record::JobRecord& record, const std::string& task) {
     const record::Task* found = Named(record.tasks(), task, &record::Task::id);
@@ -381,6 +403,28 @@ class PlanWithSpares : public ::testing::Test {
     return {found->spares().begin(), found->spares().end()};
   }
 };
+
+TEST_F(PlanWithSpares, WorkersThatJoinMakeTheStepsOfThoseThatRun) {
+  const auto job = [](int workers, const std::string& more = "") {
+    return "model: mnist_mlp\nstrategy: allreduce\nreplicas: {worker: {count: " + std::to_string(workers) +
+           ", on: work}}\ntrain: {batch_size: 2" + more + "}\n";
+  };
+  record::JobRecord running = Plan(job(2));
+  EXPECT_TRUE(running.elastic());
+  EXPECT_EQ(running.first_workers(), 2);
+  running.mutable_cluster()->set_generation(3);
+  running.mutable_cluster()->set_fixed(true);
+  const record::JobRecord grown = Plan(job(4), &running);
+  EXPECT_EQ(grown.first_workers(), 2);
+  EXPECT_EQ(grown.tasks(0).spec_hash(), running.tasks(0).spec_hash());
+  EXPECT_EQ(grown.tasks(2).host(), "w-3");
+  EXPECT_EQ(
+      TryPlan(job(5), &running).status().message(),
+      "job.yaml: the batch of the 2 workers that the training began with has 4 samples: 5 workers cannot "
+      "share it");
+  running.mutable_cluster()->set_fixed(false);
+  EXPECT_EQ(Plan(job(4), &running).first_workers(), 4) << "all of them begin anew";
+}
 
 TEST_F(PlanWithSpares, AHostWithTheLabelAndWithoutATaskIsASpareOne) {
   const record::JobRecord record = Plan("program: [x]\nreplicas: {worker: {count: 2, on: work, min: 1}}\n");

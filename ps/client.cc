@@ -216,7 +216,9 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
       if (shard->join != 0 && Now() >= shard->join_deadline)
         GiveUpJoin(*shard, Unavailable("it does not answer"));
     }
-    if (Now() >= deadline) {
+    if (options_.view->Address(options_.task).empty()) {
+      status = Aborted("%s", kHasLeft);
+    } else if (Now() >= deadline) {
       status =
           Unavailable("%s at %s has not answered for %.0f s (%s): does it run, and may this host reach it?",
                       TaskName((*missing)->task), AddressOf(**missing), ToSeconds(Now() - start),

@@ -33,6 +33,9 @@ class ShardEpoch {
   void BeginTallies() { rule_.BeginTallies(); }
   const Shard& shard() const { return shard_; }
 
+  /// As that of UpdateRule.
+  void MakeRoomFor(int worker_count) { rule_.MakeRoomFor(worker_count); }
+
   /// As UpdateRule::Join.
   absl::StatusOr<JoinAnswer> Join(const WorkerIdentity& worker);
 

@@ -29,10 +29,18 @@ ShardServerImpl::ShardServerImpl(const ParameterServerOptions& options, int shar
       frames_(frames),
       uuid_(RandomName(20)),
       requests_(std::make_unique<Requests>(frames, &outbox_)),
+      rank_count_(options.cluster.rank_count()),
       tallies_(options.cluster.rank_count()),
       turns_(options.push_budget_bytes, kTurnPatience) {}
 
 absl::Status ShardServerImpl::Open() {
+  if (options_.view->workers_may_come_and_go()) {
+    // Who waits for the view may hold the lock: it is taken later, by Serve.
+    watch_.emplace(options_.view->OnChange([this] {
+      cluster_has_changed_ = true;
+      changed_.notify_all();
+    }));
+  }
   const std::lock_guard lock(mutex_);  // callbacks may come before this returns
   if (!options_.checkpoint_buddy) return Begin();
   copies_.emplace(CopiesOf(options_));
@@ -75,7 +83,7 @@ absl::Status ShardServerImpl::Begin() {
 void ShardServerImpl::OpenHost() {
   if (shard_index_ != 0) return;
   host_.emplace(CoordinatorHostOptions{.shard_count = shard_count(),
-                                       .rank_count = options_.cluster.rank_count(),
+                                       .rank_count = rank_count_,
                                        .generation = options_.generation,
                                        .uses_tls = options_.tls.has_value(),
                                        .keeps_checkpoints = keeps_checkpoints(),
@@ -122,6 +130,7 @@ void ShardServerImpl::OpenLink() {
 }
 
 ShardServerImpl::~ShardServerImpl() {
+  watch_.reset();
   copies_thread_ = {};  // first: it makes what the others are
   // What runs on the threads of these finds everything in its place until they have ended.
   std::unique_ptr<CoordinatorLink> link;
@@ -176,12 +185,16 @@ absl::Status ShardServerImpl::Serve() {
     if (keeps_time()) deadline = std::min(deadline, coordinator()->next_deadline());
     const bool somebody_waits = turns_.anyone_waits();
     if (somebody_waits) deadline = std::min(deadline, Now() + kTurnTick);
-    changed_.wait_until(lock, deadline,
-                        [&] { return end_.has_value() || (turns_.anyone_waits() && !somebody_waits); });
+    changed_.wait_until(lock, deadline, [&] {
+      return end_.has_value() || cluster_has_changed_ || (turns_.anyone_waits() && !somebody_waits);
+    });
     if (end_) break;
+    cluster_has_changed_ = false;
     const bool talk = Now() >= next_talk;
     if (talk) next_talk = Now() + (replication_ ? kReplicaTalkEvery : kTalkEvery);
     WithinMemory([&] {
+      if (config_ && MayScale(*config_)) FollowCluster();
+      if (end_) return;
       GiveTurns();  // somebody may have read what he was sent
       if (replication_) {
         replication_->Tick(Now());

@@ -107,7 +107,7 @@ bool ShardServerImpl::HasLastCheckpoint() const {
 // this server was away, and be on their way back.
 void ShardServerImpl::AwaitWorkers(std::unique_lock<std::mutex>& lock) {
   const TimePoint deadline = Now() + kOverTimeout;
-  const auto rank_count = static_cast<size_t>(options_.cluster.rank_count());
+  const auto rank_count = static_cast<size_t>(rank_count_);
   while (!awaits_nobody_ && asked_for_end_.size() < rank_count && Now() < deadline) {
     changed_.wait_for(lock, kEndTick);
   }
@@ -127,10 +127,9 @@ void ShardServerImpl::Recover() {
   const auto replay_all = [&]() -> absl::StatusOr<std::unique_ptr<ShardReplay>> {
     MUSTER_RETURN_IF_ERROR(recovered.status());
     RecoveredShard& before = **recovered;
-    MUSTER_ASSIGN_OR_RETURN(
-        std::unique_ptr<ShardReplay> replay,
-        ShardReplay::Begin(before.config, before.epoch, *std::move(before.shard), std::move(before.rule),
-                           options_.cluster.rank_count(), frames_, &outbox_));
+    MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<ShardReplay> replay,
+                            ShardReplay::Begin(before.config, before.epoch, *std::move(before.shard),
+                                               std::move(before.rule), rank_count_, frames_, &outbox_));
     while (true) {
       MUSTER_ASSIGN_OR_RETURN(std::optional<JournalReader::Entry> entry, before.Next());
       if (!entry) return replay;

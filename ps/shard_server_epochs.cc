@@ -35,9 +35,60 @@ absl::Status ShardServerImpl::AdoptConfig(const ps::JobConfig& config) {
   return absl::OkStatus();
 }
 
+// Whether workers may join such a job, and leave it. What a journal or another server has of it counts them
+// once.
+bool ShardServerImpl::MayScale(const ps::JobConfig& config) const {
+  return config.mode() == ps::ASYNC && options_.view->workers_may_come_and_go() && !options_.journal &&
+         !options_.replicated;
+}
+
+std::vector<std::string> ShardServerImpl::RankNames() const {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < rank_count_; ++rank)
+    names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
+  return names;
+}
+
+std::set<int> ShardServerImpl::AbsentRanks() const {
+  std::set<int> absent;
+  for (int rank = 0; rank < rank_count_; ++rank) {
+    if (IsAbsent(options_.view->Address(TaskOfRank(options_.cluster, rank)))) absent.insert(rank);
+  }
+  return absent;
+}
+
+// Of a job that MayScale.
+void ShardServerImpl::FollowCluster() {
+  const uint64_t version = options_.view->version();
+  if (version == cluster_version_) return;
+  cluster_version_ = version;
+  rank_count_ = options_.view->cluster().rank_count();
+  tallies_.resize(std::max<size_t>(tallies_.size(), rank_count_));
+  const auto has_left = [this](int rank) { return rank >= rank_count_; };
+  std::erase_if(finished_ranks_, [&](const auto& entry) { return has_left(entry.first); });
+  std::erase_if(asked_for_end_, has_left);
+  std::erase_if(awaits_, [&](const auto& entry) { return has_left(entry.first); });
+  // What such a worker still sends is none of this job: it has to join again, and cannot.
+  std::erase_if(workers_, [&](const auto& entry) {
+    if (!has_left(entry.second.worker.rank)) return false;
+    turns_.Remove(entry.first);
+    arriving_.erase(entry.first);
+    return true;
+  });
+  if (shard_) shard_->MakeRoomFor(rank_count_);
+  if (Coordinator* const members = coordinator()) members->SetRanks(RankNames(), AbsentRanks(), Now());
+  if (config_ && all_finished() && !host_ && !keeps_checkpoints()) EndWith(absl::OkStatus());
+  for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
+    const absl::Status status = HandleJoin(pending.stream, pending.request, pending.join);
+    if (!status.ok()) requests_->SendError(pending.stream, pending.request, status);
+  }
+}
+
 void ShardServerImpl::BeginCoordinator() {
-  CoordinatorOptions coordinator{.shard_count = shard_count(),
-                                 .aggregate = update_.aggregate,
+  CoordinatorOptions coordinator{.rank_names = RankNames(),
+                                 .absent = AbsentRanks(),
+                                 .shard_count = shard_count(),
+                                 .aggregate = std::min(update_.aggregate, rank_count_),
                                  .worker_timeout = options_.worker_timeout,
                                  .lease = options_.worker_lease,
                                  .may_go_back = keeps_checkpoints(),
@@ -46,14 +97,12 @@ void ShardServerImpl::BeginCoordinator() {
     // They have long ended then.
     coordinator.worker_timeout = coordinator.lease = 2 * options_.worker_timeout;
   }
-  for (int rank = 0; rank < options_.cluster.rank_count(); ++rank) {
-    coordinator.rank_names.push_back(TaskName(TaskOfRank(options_.cluster, rank)));
-  }
   host_->Begin(coordinator);
 }
 
 void ShardServerImpl::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
   shard_.emplace(epoch, std::move(shard), update_, std::move(rule), requests_.get());
+  if (is_async()) shard_->MakeRoomFor(rank_count_);
   shard_->OnUpdate([this] { OnUpdate(); });
 }
 
@@ -63,7 +112,7 @@ void ShardServerImpl::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRule
 // that costs a fifth of the steps, so small ones go without. In async mode GiveTurns does it.
 void ShardServerImpl::OnUpdate() {
   if (is_async()) return;
-  if (FrameBytes() * options_.cluster.rank_count() > kLargeStepBytes) ReturnFreeBlocks();
+  if (FrameBytes() * rank_count_ > kLargeStepBytes) ReturnFreeBlocks();
   TakeSnapshotIfDue();
 }
 
@@ -77,7 +126,8 @@ std::vector<PushTally> ShardServerImpl::Tallies() const {
   std::vector<PushTally> tallies = tallies_;
   if (!shard_) return tallies;
   const UpdateRule& rule = shard_->rule();
-  for (size_t rank = 0; rank < tallies.size(); ++rank) tallies[rank] += rule.tallies()[rank];
+  tallies.resize(std::max(tallies.size(), rule.tallies().size()));
+  for (size_t rank = 0; rank < rule.tallies().size(); ++rank) tallies[rank] += rule.tallies()[rank];
   for (const auto& [worker, push] : rule.held_pushes()) --tallies[worker.rank].counts.received;
   return tallies;
 }
@@ -128,7 +178,11 @@ bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
   }
   requests_->RefuseAll(Aborted("%s has gone back to step %d", name_, epoch.step), /*join_again=*/true);
   spdlog::info("{}: begins at step {}", name_, epoch.step);
-  for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
+  for (PendingJoin& pending : std::exchange(pending_joins_, {})) {
+    if (pending.join.rank() >= static_cast<uint32_t>(rank_count_)) {  // the cluster is still without it
+      pending_joins_.push_back(std::move(pending));
+      continue;
+    }
     const absl::Status status = CompleteJoin(pending.stream, pending.request, pending.join);
     if (!status.ok()) requests_->SendError(pending.stream, pending.request, status);
   }
@@ -311,9 +365,7 @@ void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
     if (!is_async()) next_snapshot_ = coordination.checkpoint();
     std::map<uint64_t, std::vector<int>> decisions;
     for (const ps::Coordination::Decision& decision : coordination.decisions()) {
-      const auto is_bad = [this](uint32_t rank) {
-        return rank >= static_cast<uint32_t>(options_.cluster.rank_count());
-      };
+      const auto is_bad = [this](uint32_t rank) { return rank >= static_cast<uint32_t>(rank_count_); };
       if (decision.ranks().empty() || std::any_of(decision.ranks().begin(), decision.ranks().end(), is_bad)) {
         return EndWith(
             InvalidArgument("ps:0 has chosen contributors of step %d that there cannot be", decision.step()));

@@ -4,12 +4,14 @@
 // and shard_server_replication.cc (the other server of a replicated shard).
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -71,9 +73,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
 
   int shard_count() const { return static_cast<int>(options_.cluster.ps.size()); }
   bool is_async() const { return update_.rule.mode == UpdateMode::kAsync; }
-  bool all_finished() const {
-    return static_cast<int>(finished_ranks_.size()) == options_.cluster.rank_count();
-  }
+  bool all_finished() const { return static_cast<int>(finished_ranks_.size()) == rank_count_; }
   // Null where there is none, which is in all but ps:0, and in ps:0 until the job is known.
   Coordinator* coordinator() { return host_ ? host_->coordinator() : nullptr; }
   const Coordinator* coordinator() const { return host_ ? host_->coordinator() : nullptr; }
@@ -126,6 +126,10 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
 
   // The job and its epochs.
   absl::Status AdoptConfig(const ps::JobConfig& config);
+  std::vector<std::string> RankNames() const;
+  std::set<int> AbsentRanks() const;
+  bool MayScale(const ps::JobConfig& config) const;
+  void FollowCluster();
   void BeginCoordinator();
   void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
   void OnUpdate();
@@ -203,6 +207,8 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   TimePoint next_stall_log_;
 
   // Made by who says first what the job is: a worker, or another shard.
+  int rank_count_;
+  uint64_t cluster_version_ = 0;  // of options_.view, that rank_count_ is of
   std::optional<ps::JobConfig> config_;
   UpdateConfig update_;
   std::optional<Shard> fresh_;  // with initial values, until the first epoch begins
@@ -269,6 +275,8 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
 
   ShardReport told_report_;  // to the coordinator, wherever that is
 
+  std::atomic<bool> cluster_has_changed_ = false;
+  std::optional<ClusterView::Watch> watch_;
   std::jthread copies_thread_;  // the last member: it uses the others
 };
 

@@ -10,7 +10,8 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxRecordBytes = 128 << 20;  // half of what a frame takes as its header
-constexpr int64_t kLargePushBytes = 1 << 20;   // smaller ones are sent sooner than asked for
+constexpr uint32_t kMostRanks = 1'000'000;
+constexpr int64_t kLargePushBytes = 1 << 20;  // smaller ones are sent sooner than asked for
 
 }  // namespace
 
@@ -57,11 +58,13 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
     return FailedPrecondition("this is shard %d of %d, the worker wants shard %d of %d: compare --ps_hosts",
                               shard_index_, shard_count(), join.shard_index(), join.shard_count());
   }
-  const int ranks = options_.cluster.rank_count();
-  if (static_cast<int>(join.config().worker_count()) != ranks ||
-      join.rank() >= static_cast<uint32_t>(ranks)) {
-    return FailedPrecondition("%s counts %d workers, rank %d counts %d: compare --worker_hosts", name_, ranks,
-                              join.rank(), join.config().worker_count());
+  const bool may_scale = MayScale(join.config());
+  if (may_scale) FollowCluster();
+  const bool is_beyond = join.rank() >= static_cast<uint32_t>(rank_count_);
+  if (join.rank() > kMostRanks) return InvalidArgument("rank %d: there are no so many", join.rank());
+  if (!may_scale && (is_beyond || static_cast<int>(join.config().worker_count()) != rank_count_)) {
+    return FailedPrecondition("%s counts %d workers, rank %d counts %d: compare --worker_hosts", name_,
+                              rank_count_, join.rank(), join.config().worker_count());
   }
   if (join.generation() != options_.generation) {
     return FailedPrecondition("%s belongs to generation %d of the cluster, the worker to generation %d",
@@ -69,7 +72,8 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
   }
   const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
-  if (looks_for_copies_) {
+  // Or this server has not heard yet that the cluster has it.
+  if (looks_for_copies_ || is_beyond) {
     pending_joins_.push_back({stream, request, join});
     return absl::OkStatus();
   }
@@ -103,7 +107,8 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
   }
   if (Coordinator* const members = coordinator(); members != nullptr) {
     if (std::exchange(awaits_first_worker_, false)) members->RenewLeases(Now());
-    const bool is_known = same_process && members->state(worker.rank) != MemberState::kExpected;
+    const MemberState state = members->state(worker.rank);
+    const bool is_known = same_process && state != MemberState::kExpected && state != MemberState::kAbsent;
     is_known ? members->Heard(worker.rank, Now()) : members->Join(worker.rank, Now());
   }
   spdlog::info("{}: {} has joined at step {} from {}", name_,
@@ -152,7 +157,7 @@ absl::Status ShardServerImpl::HandlePush(StreamId stream, const WorkerIdentity& 
 // Not if all of them would fit. In sync mode a step needs all of its pushes at a time anyway. What is
 // compressed is large here, however short it travels.
 int64_t ShardServerImpl::AskAbove() const {
-  const int64_t all = FrameBytes() * options_.cluster.rank_count();
+  const int64_t all = FrameBytes() * rank_count_;
   if (!is_async() || all <= options_.push_budget_bytes) return 0;
   return is_compressed() ? 1 : std::min(kLargePushBytes, options_.push_budget_bytes);
 }

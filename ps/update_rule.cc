@@ -64,6 +64,14 @@ void UpdateRule::BeginTallies() {
   }
 }
 
+void UpdateRule::MakeRoomFor(int worker_count) {
+  MUSTER_CHECK(options_.mode == UpdateMode::kAsync);
+  if (worker_count <= options_.worker_count) return;
+  options_.worker_count = worker_count;
+  workers_.resize(worker_count);
+  tallies_.resize(worker_count);
+}
+
 uint64_t UpdateRule::NextStepOf(int rank) const {
   uint64_t next = step_;
   for (const auto& [step, contributions] : held_) {

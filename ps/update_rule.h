@@ -162,6 +162,9 @@ class UpdateRule {
 
   UpdateRuleState state() const;
 
+  /// Async: there may be so many ranks from now on, if that is more than before.
+  void MakeRoomFor(int worker_count);
+
   /// FailedPrecondition if a newer incarnation of the rank has joined. What an older process of the rank
   /// waits for is refused (into `actions`); its contributions stay.
   absl::StatusOr<JoinAnswer> Join(const WorkerIdentity& worker, UpdateActions* actions);
@@ -223,7 +226,7 @@ class UpdateRule {
   void ApplyStep(const std::vector<int>& ranks, UpdateActions* actions);
   void AnswerWhoMayGoOn(UpdateActions* actions);
 
-  const UpdateRuleOptions options_;
+  UpdateRuleOptions options_;
   std::vector<Worker> workers_;  // by rank
   uint64_t step_ = 0;
   std::map<uint64_t, std::map<int, Contribution>> held_;  // by step, from step_ on, and rank

@@ -63,6 +63,7 @@ class Rule {
   std::vector<std::string> Decide(uint64_t step, std::vector<int> ranks) {
     return Texts(rule_.Decide({step, std::move(ranks)}));
   }
+  void MakeRoomFor(int workers) { rule_.MakeRoomFor(workers); }
   const UpdateRule* operator->() const { return &rule_; }
 
  private:
@@ -71,6 +72,19 @@ class Rule {
 
 Rule AsyncRule(int workers) { return Rule({.mode = UpdateMode::kAsync, .worker_count = workers}); }
 Rule SyncRule(int workers) { return Rule({.mode = UpdateMode::kSync, .worker_count = workers}); }
+
+TEST(AsyncRule, TakesMoreWorkersWhileItGoesOn) {
+  Rule rule = AsyncRule(1);
+  rule.Push(0, {.id = 1, .sequence = 1, .loss_sum = 20});
+  rule.MakeRoomFor(3);
+  EXPECT_THAT(rule.Join(2, "late"), ElementsAre("at step 1, next 1, 0 pushes"));
+  EXPECT_THAT(rule.Push(2, {.id = 2, .sequence = 1, .version = 1, .loss_sum = 5}, "late"),
+              ElementsAre("apply 2 of 10 samples -> step 2", "answer 2 applied step 2 loss 0.5 staleness 0"));
+  EXPECT_EQ(rule->tallies()[2].counts.applied, 1u);
+  rule.MakeRoomFor(1);
+  EXPECT_EQ(rule->tallies().size(), 3u) << "what has been done stays";
+  EXPECT_EQ(rule->counts().applied, 2u);
+}
 
 TEST(AsyncRule, AppliesEachPushOnceAndCountsStaleness) {
   Rule rule = AsyncRule(2);

@@ -60,6 +60,43 @@ TEST_F(ClusterScale, WorkersOfAnAllReduceJobJoinAndLeave) {
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
+TEST_F(ClusterScale, WorkersOfAsynchronousServersJoinAndLeave) {
+  Begin(Job("replicas: {ps: {count: 2}, worker: {count: 1}}\n"));
+  const auto first = WaitForTasks("job", 3);
+  EXPECT_EQ(Scale(3).exit_code, 0);
+  for (const char* server : {"ps:0", "ps:1"}) {
+    for (const char* worker : {"worker:1", "worker:2"}) {
+      EXPECT_TRUE(WaitForLog(server, std::string(worker) + " has joined at step ")) << server;
+    }
+  }
+  const auto grown = WaitForTasks("job", 5);
+  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_EQ(Scale(2).exit_code, 0);
+  EXPECT_TRUE(WaitForLog("ps:0", "worker:2 has left the job"));
+  const auto shrunk = WaitForTasks("job", 4);
+  for (const auto& [task, process] : shrunk) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+// Those that were there at first are not done before all steps are made; who has just come need not have
+// begun.
+TEST_F(ClusterScale, AJobSucceedsWithThoseWhoHaveJoinedIt) {
+  const std::string job = cluster_.Write(
+      "job.yaml",
+      "name: job\nmodel: mnist_mlp\nhidden: [50]\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n"
+      "train: {steps: 20000, batch_size: 100, threads: 1}\n");
+  Begin(job);
+  WaitForTasks("job", 2);
+  const CommandResult up = Scale(3);
+  EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
+  const CommandResult wait = Muster({"wait", "job"});
+  EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
+  const Json result = Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}"));
+  EXPECT_EQ(result["workers"], 3);
+  EXPECT_GE(result["steps"], 20000);
+  EXPECT_GT(result["test_accuracy"], 0.9);
+}
+
 TEST_F(ClusterScale, AnotherCountInTheJobFileDoesTheSame) {
   Begin(Job(AllReduce(2)));
   const auto first = WaitForTasks("job", 2);

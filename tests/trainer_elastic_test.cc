@@ -133,6 +133,51 @@ TEST_F(TrainerElastic, WorkersJoinAndLeaveAndTheBatchStaysTheSame) {
   EXPECT_EQ(Result("scaled")["workers"], 1);
 }
 
+TEST_F(TrainerElastic, WorkersOfAsynchronousServersJoinAndLeave) {
+  const ClusterSpec all = MakeCluster(2, 4);
+  const auto some = [&](int workers) {
+    return ClusterSpec{.ps = all.ps, .workers = {all.workers.begin(), all.workers.begin() + workers}};
+  };
+  uint64_t generation = 0;
+  const auto tell = [&](int workers, const std::string& name) {
+    const ClusterFile file{.generation = ++generation, .cluster = some(workers)};
+    EXPECT_TRUE(WriteFileAtomically(Path(name), FormatClusterFile(file)).ok());
+  };
+  const auto with = [&](const std::string& name) {
+    return Flags({"--first_workers=2", "--log_every=1", "--cluster_file=" + Path(name)}, /*steps=*/1500);
+  };
+  tell(2, "all");
+  tell(4, "early");
+  auto tasks = StartCluster(some(2), with("all"), "scaled");
+  Started& chief = tasks[2];
+  AwaitLosses("scaled", 10, chief.process);
+  // One that is there before the servers know it waits for that.
+  std::vector<Started> late;
+  late.push_back(StartTask(all, {Role::kWorker, 3}, with("early"), "scaled"));
+  AwaitLosses("scaled", Losses("scaled").size() + 10, chief.process);
+  EXPECT_EQ(TimesLogged(tasks, "worker:3 has joined"), 0);
+  tell(4, "all");
+  late.push_back(StartTask(all, {Role::kWorker, 2}, with("all"), "scaled"));
+  for (const int server : {0, 1}) {
+    for (const char* worker : {"worker:2", "worker:3"}) {
+      AwaitLogged(tasks[server], absl::StrFormat("ps:%d: %s has joined at step ", server, worker));
+    }
+  }
+  AwaitLosses("scaled", Losses("scaled").size() + 10, chief.process);
+  for (const char* name : {"all", "early"}) tell(1, name);
+  AwaitLogged(tasks[0], "worker:1 has left the job");
+  for (Started* const leaver : {&tasks[3], &late[0], &late[1]}) {
+    EXPECT_EQ(leaver->process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1) << leaver->name;
+    EXPECT_THAT(*ReadFile(leaver->log), HasSubstr("this task has no part in the job any more"));
+  }
+  tasks.erase(tasks.begin() + 3);
+  WaitForSuccess(tasks);
+  const Json result = Result("scaled");
+  EXPECT_EQ(result["workers"], 1);
+  EXPECT_GE(result["steps"], 1500);
+  EXPECT_GT(result["test_accuracy"], 0.9);
+}
+
 TEST_F(TrainerElastic, AChiefThatReturnsGetsTheParametersOfTheOthers) {
   const ClusterSpec cluster = MakeCluster(0, 3);
   auto tasks = StartCluster(cluster, AllReduceFlags(), "chief");
