@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "inventory/host_list.h"
 #include "inventory/host_range.h"
@@ -277,6 +278,42 @@ absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& d
     }
   }
   if (hosts.empty()) return node.Error("no hosts");
+  return hosts;
+}
+
+// Where none is its host.
+absl::Status AddDiscovered(const std::map<std::string, Endpoint>& discovered, const Host& defaults,
+                           const SourcePosition& position, const SshConfig& config,
+                           std::vector<Host>* hosts) {
+  std::set<std::string> names, places;
+  for (const Host& host : *hosts) {
+    names.insert(host.name);
+    places.insert(Whereabouts(host));
+  }
+  for (const auto& [name, endpoint] : discovered) {
+    const auto is_name = ExpandHostNames(name);
+    if (!is_name.ok() || is_name->size() != 1 || is_name->front() != name) {
+      return InvalidArgument("%s: the discovery command names %s, which is no host name", position.ToString(),
+                             Quoted(name));
+    }
+    Host host = defaults;
+    host.name = name;
+    host.ssh_address = endpoint.address;
+    if (endpoint.port != 0) host.ssh_port = endpoint.port;
+    host.position = position;
+    MUSTER_RETURN_IF_ERROR(FillIn(config, &host));
+    if (!names.insert(name).second || !places.insert(Whereabouts(host)).second) continue;
+    if (hosts->size() >= kMaxHosts) {
+      return InvalidArgument("%s: more than %d hosts with those that are discovered", position.ToString(),
+                             kMaxHosts);
+    }
+    hosts->push_back(std::move(host));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FindJumps(const SshConfig& config, std::vector<Host>* all) {
+  std::vector<Host>& hosts = *all;
   const JumpFinder finder(hosts, config);
   std::vector<std::vector<JumpHost>> jumps;
   for (const Host& host : hosts) {
@@ -288,13 +325,14 @@ absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& d
     jumps.push_back(*std::move(way));
   }
   for (size_t i = 0; i < hosts.size(); ++i) hosts[i].jumps = std::move(jumps[i]);
-  return hosts;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
-                                         const std::string& home, const SshConfig& config) {
+                                         const std::string& home, const SshConfig& config,
+                                         const std::map<std::string, Endpoint>& discovered) {
   MUSTER_ASSIGN_OR_RETURN(const YamlDocument document,
                           IsHostList(text) ? ParseHostList(text, path) : ParseYaml(text, path));
   Inventory inventory{.path = path};
@@ -309,17 +347,26 @@ absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::strin
   const auto parse_hosts = [&](const YamlNode& node) { return ParseHosts(node, defaults, home, config); };
   YamlFields fields(document.root, "the inventory");
   fields.Read("defaults", &defaults, parse_defaults);
-  fields.Require("hosts", &inventory.hosts, parse_hosts);
+  // Those that are there may all be discovered.
+  if (document.root.Find("discover") == nullptr || document.root.Find("hosts") != nullptr) {
+    fields.Require("hosts", &inventory.hosts, parse_hosts);
+  }
   fields.Read("search", &inventory.search, YamlOneOrMore("address blocks", ParseSearchBlock));
   fields.Read("discover", &inventory.discover, ParseDiscovery);
   MUSTER_RETURN_IF_ERROR(fields.Finish());
+  if (const YamlNode* discover = document.root.Find("discover"); discover != nullptr) {
+    MUSTER_RETURN_IF_ERROR(
+        AddDiscovered(discovered, defaults, discover->position(), config, &inventory.hosts));
+  }
+  MUSTER_RETURN_IF_ERROR(FindJumps(config, &inventory.hosts));
   return inventory;
 }
 
-absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home) {
+absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home,
+                                        const std::map<std::string, Endpoint>& discovered) {
   MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadYamlText(path));
   MUSTER_ASSIGN_OR_RETURN(const SshConfig config, SshConfig::Load(home + "/.ssh/config", home));
-  return ParseInventory(text, path.string(), home, config);
+  return ParseInventory(text, path.string(), home, config, discovered);
 }
 
 }  // namespace muster

@@ -6,7 +6,7 @@
 //       gpu-01: {ssh: 10.0.0.21:22, data: 192.168.1.21, labels: [gpu], jump: [me@bastion.example.org, gate]}
 //       here: {local: true}
 //     search: [10.0.0.0/24]
-//     discover: {command: ./hosts.sh, every: 10s}
+//     discover: {command: ./hosts.sh, every: 10s}    # may name other hosts, too
 //
 // Hostfiles of MPI and Ansible's inventories are read too (host_list.h).
 //
@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -68,7 +69,7 @@ struct Discovery {
 
 struct Inventory {
   std::string path;
-  std::vector<Host> hosts;           // in the order of the file, ranges expanded; at least one
+  std::vector<Host> hosts;           // in the order of the file, ranges expanded; none only with `discover`
   std::vector<AddressBlock> search;  // where a host that moved may be found again
   std::optional<Discovery> discover;
 };
@@ -78,11 +79,16 @@ struct Inventory {
 /// "path:line:column: ", for the first thing that is wrong: unknown or duplicate keys, wrong types, values
 /// out of range, two hosts with one name, two names for one machine (the same jump, address and port), jump
 /// hosts that lead in a circle. A host whose `jump` is itself, by `defaults`, is reached directly.
-absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home);
+///
+/// `discovered`: hosts by name, behind those of the file, with its `defaults`. Those that the file lists, by
+/// name or place, are no others. InvalidArgument also for a name that hosts have not.
+absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home,
+                                        const std::map<std::string, Endpoint>& discovered = {});
 
 /// The same for text that is already read; `path` is for messages and the paths relative to it. `config`: of
 /// ssh.
 absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
-                                         const std::string& home, const SshConfig& config = {});
+                                         const std::string& home, const SshConfig& config = {},
+                                         const std::map<std::string, Endpoint>& discovered = {});
 
 }  // namespace muster

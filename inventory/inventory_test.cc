@@ -296,6 +296,39 @@ TEST(Inventory, ReadsAFileAndNamesItInErrors) {
               HasSubstr("No such file"));
 }
 
+TEST(Inventory, TakesHostsThatWereDiscovered) {
+  const auto parse = [](const std::string& text, const std::map<std::string, Endpoint>& discovered) {
+    return ParseInventory(text, "inv.yaml", "/home/me", {}, discovered);
+  };
+  const std::string file =
+      "defaults: {user: train, port: 2022, labels: gpu, jump: gate}\n"
+      "hosts: {a: {ssh: 10.0.0.1}, gate: {jump: none}}\n"
+      "discover: {command: ./hosts.sh}\n";
+  const auto inventory = parse(file, {{"a", {.address = "10.0.0.9"}},
+                                      {"b", {.address = "10.0.0.2"}},
+                                      {"c", {.address = "10.0.0.1"}},
+                                      {"d", {.address = "10.0.0.2", .port = 23}}});
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  std::string names;
+  for (const Host& host : inventory->hosts) names += host.name + " ";
+  EXPECT_EQ(names, "a gate b d ") << "what the file has, by name or place, it has";
+  const Host& b = inventory->hosts[2];
+  EXPECT_EQ(b.ssh_address, "10.0.0.2");
+  EXPECT_EQ(b.ssh_port, 2022);
+  EXPECT_EQ(b.user, "train");
+  EXPECT_THAT(b.labels, ElementsAre("gpu"));
+  ASSERT_EQ(b.jumps.size(), 1);
+  EXPECT_EQ(b.jumps[0].name, "gate");
+  EXPECT_EQ(b.position.ToString(), "inv.yaml:3:11");
+  EXPECT_EQ(inventory->hosts[3].ssh_port, 23);
+  EXPECT_EQ(inventory->hosts[0].ssh_address, "10.0.0.1");
+
+  EXPECT_EQ(parse(file, {{"x/y", {.address = "10.0.0.2"}}}).status().message(),
+            "inv.yaml:3:11: the discovery command names \"x/y\", which is no host name");
+  EXPECT_EQ(parse("discover: {command: x}\n", {{"b", {.address = "10.0.0.2"}}})->hosts.size(), 1);
+  EXPECT_TRUE(parse("discover: {command: x}\n", {})->hosts.empty());
+}
+
 TEST(AddressesIn, AreAllThatAHostMayHave) {
   EXPECT_THAT(AddressesIn({"10.1.2.77", 30}), ElementsAre("10.1.2.77", "10.1.2.78"));
   EXPECT_THAT(AddressesIn({"10.1.2.3", 31}), ElementsAre("10.1.2.2", "10.1.2.3"));

@@ -7,9 +7,8 @@
 
 #include <algorithm>
 #include <span>
-#include <sstream>
 
-#include "base/process.h"
+#include "launcher/discovery.h"
 #include "launcher/host_search.h"
 #include "launcher/known_hosts.h"
 
@@ -17,7 +16,6 @@ namespace muster {
 namespace {
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(250);
-constexpr Duration kDiscoveryTimeout = std::chrono::seconds(5);
 // So many addresses, then it is looked whether there are other news.
 constexpr size_t kSliceAddresses = 256;
 constexpr Duration kFirstPause = std::chrono::milliseconds(500);  // between searches of all addresses
@@ -111,21 +109,9 @@ void HostWatch::ReadAgain() {
 }
 
 void HostWatch::Discover() {
-  const Discovery discovery = *inventory_.discover;
-  next_discovery_ = Now() + discovery.every;
-  const auto result =
-      RunCommand({.argv = discovery.command,
-                  .working_directory = std::filesystem::absolute(options_.inventory).parent_path().string()},
-                 Now() + kDiscoveryTimeout);
-  absl::Status status = result.status();
-  if (status.ok() && result->exit_code != 0) {
-    status = Unavailable("it ended with exit code %d: %s", result->exit_code, result->stderr_text);
-  }
-  auto places = status.ok() ? ParseDiscovered(result->stdout_text) : status;
-  if (!places.ok()) {
-    return Warn(absl::StrFormat("the discovery command `%s` failed: %s", discovery.command.back(),
-                                std::string(places.status().message())));
-  }
+  next_discovery_ = Now() + inventory_.discover->every;
+  const auto places = muster::Discover(*inventory_.discover, options_.inventory);
+  if (!places.ok()) return Warn(std::string(places.status().message()));
   for (const auto& [name, endpoint] : *places) {
     const auto host = hosts_.find(name);
     if (host == hosts_.end()) continue;
@@ -171,24 +157,6 @@ void HostWatch::Hear(const std::string& host, const Place& place, const std::str
 
 void HostWatch::Warn(const std::string& text) {
   if (warned_.insert(text).second) options_.warn(text);
-}
-
-absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text) {
-  std::map<std::string, Endpoint> places;
-  std::istringstream lines(text);
-  std::string line;
-  for (int number = 1; std::getline(lines, line); ++number) {
-    std::istringstream words(line);
-    std::string name, address, more;
-    if (!(words >> name) || name.starts_with('#')) continue;
-    if (!(words >> address) || (words >> more && !more.starts_with('#')))
-      return InvalidArgument("line %d of what it printed is not `NAME ADDRESS`: %s", number, line);
-    const auto endpoint = ParseEndpoint(address);
-    if (!endpoint.ok())
-      return Annotate(endpoint.status(), absl::StrFormat("line %d of what it printed", number));
-    places[name] = *endpoint;
-  }
-  return places;
 }
 
 }  // namespace muster

@@ -17,7 +17,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "inventory/address.h"
 #include "inventory/inventory.h"
 #include "proto/job_record.pb.h"
 
@@ -95,9 +94,5 @@ class HostWatch {
 
   std::jthread thread_;  // last: it uses all of the above
 };
-
-/// What a discovery command prints: `NAME ADDRESS` or `NAME ADDRESS:PORT` a line; blank lines and comments
-/// are skipped. InvalidArgument: a line that is neither.
-absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text);
 
 }  // namespace muster

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 
+#include "launcher/discovery.h"
 #include "launcher/host_search.h"
 #include "tests/support/loopback_cluster.h"
 

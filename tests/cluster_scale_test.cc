@@ -1,4 +1,6 @@
 // Workers that join a job while it runs, and leave it: the others go on.
+#include <regex>
+
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -123,6 +125,41 @@ TEST_F(ClusterScale, AHostThatIsDownIsNotWaitedForAndItsWorkerJoinsWhenItIsBack)
   EXPECT_TRUE(WaitForLog("worker:0", "with 4 of 4 workers"));
   const auto grown = WaitForTasks("job", 4);
   for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterScale, WorkersJoinOnHostsThatTheDiscoveryCommandFinds) {
+  std::string address_of_last;  // "host-4 ADDRESS:PORT"
+  {
+    std::istringstream lines(ReadFile(cluster_.inventory()).value_or(""));
+    std::string kept;
+    for (std::string line; std::getline(lines, line);) {
+      static const std::regex last(R"(\s+host-4: \{ssh: "([^"]+)\".*)");
+      std::smatch match;
+      if (std::regex_match(line, match, last)) {
+        address_of_last = "host-4 " + match[1].str() + "\n";
+      } else if (line.find("host-3") == std::string::npos) {
+        kept += line + "\n";
+      }
+    }
+    ASSERT_NE(address_of_last, "");
+    cluster_.Write("found", "# none yet\n");
+    cluster_.Write("inventory.yaml", kept + "discover: {command: cat found, every: 1s}\n");
+  }
+  const std::string inventory = Path("inventory.yaml");
+  const CommandResult run = Muster({"run", Job(AllReduce(2)), "-d", "-i", inventory});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const auto first = WaitForTasks("job", 2);
+  cluster_.Write("found", address_of_last);
+  const CommandResult up = Scale(3);
+  EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
+  EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-4 joins\n"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
+  for (const auto& [task, process] : first) EXPECT_EQ(WaitForTasks("job", 3).at(task), process) << task;
+  cluster_.Write("found", "no such line\n");
+  ExpectRefused({"run", Path("job.yaml"), "-i", inventory}, 1,
+                "the discovery command `cat found` failed: line 1");
+  EXPECT_EQ(FirstProcesses("job").size(), 3);
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 

@@ -76,10 +76,6 @@ ConnectOptions CommandContext::ConnectOptionsFor(const std::string& inventory) c
 
 Duration CommandContext::connect_timeout() const { return *FromSeconds(flags_.connect_timeout_s); }
 
-absl::StatusOr<Inventory> CommandContext::ReadInventoryFlag() const {
-  return ReadInventory(flags_.inventory, home_);
-}
-
 absl::StatusOr<Job> CommandContext::ReadJobFlag() const { return ReadJob(flags_.job, home_); }
 
 void CommandContext::Print(const Table& table) const {

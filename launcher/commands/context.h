@@ -12,6 +12,7 @@
 #include "inventory/inventory.h"
 #include "inventory/job.h"
 #include "launcher/agent_connection.h"
+#include "launcher/discovery.h"
 #include "launcher/job_store.h"
 #include "launcher/table.h"
 
@@ -84,7 +85,11 @@ class CommandContext {
   }
   Duration connect_timeout() const;
 
-  absl::StatusOr<Inventory> ReadInventoryFlag() const;
+  /// That of the flag, or another one, with the hosts that its discovery command finds.
+  absl::StatusOr<Inventory> ReadInventoryFlag() const { return ReadInventoryOf(flags_.inventory); }
+  absl::StatusOr<Inventory> ReadInventoryOf(const std::string& path) const {
+    return ReadInventoryAndDiscover(path, home_);
+  }
   absl::StatusOr<Job> ReadJobFlag() const;
 
   /// To stdout, in the format asked for.

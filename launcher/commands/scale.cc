@@ -97,7 +97,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
         "background can get other workers",
         before.id(), driver->pid);
   }
-  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, ReadInventory(before.inventory_file(), context.home()));
+  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryOf(before.inventory_file()));
   const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
     MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanJob(context, job, inventory, running));
     MUSTER_RETURN_IF_ERROR(CheckOnlyWorkersDiffer(*running, plan.record));

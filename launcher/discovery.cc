@@ -1,0 +1,59 @@
+#include "launcher/discovery.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include "base/clock.h"
+#include "base/process.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kTimeout = std::chrono::seconds(5);
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text) {
+  std::map<std::string, Endpoint> places;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    std::istringstream words(line);
+    std::string name, address, more;
+    if (!(words >> name) || name.starts_with('#')) continue;
+    if (!(words >> address) || (words >> more && !more.starts_with('#')))
+      return InvalidArgument("line %d of what it printed is not `NAME ADDRESS`: %s", number, line);
+    const auto endpoint = ParseEndpoint(address);
+    if (!endpoint.ok())
+      return Annotate(endpoint.status(), absl::StrFormat("line %d of what it printed", number));
+    places[name] = *endpoint;
+  }
+  return places;
+}
+
+absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discovery,
+                                                         const std::string& inventory_path) {
+  const auto result =
+      RunCommand({.argv = discovery.command,
+                  .working_directory = std::filesystem::absolute(inventory_path).parent_path().string()},
+                 Now() + kTimeout);
+  absl::Status status = result.status();
+  if (status.ok() && result->exit_code != 0) {
+    status = Unavailable("it ended with exit code %d: %s", result->exit_code, result->stderr_text);
+  }
+  auto places = status.ok() ? ParseDiscovered(result->stdout_text) : status;
+  if (places.ok()) return places;
+  return FailedPrecondition("the discovery command `%s` failed: %s", discovery.command.back(),
+                            std::string(places.status().message()));
+}
+
+absl::StatusOr<Inventory> ReadInventoryAndDiscover(const std::string& path, const std::string& home) {
+  MUSTER_ASSIGN_OR_RETURN(Inventory inventory, ReadInventory(path, home));
+  if (!inventory.discover) return inventory;
+  MUSTER_ASSIGN_OR_RETURN(const auto found, Discover(*inventory.discover, path));
+  MUSTER_ASSIGN_OR_RETURN(inventory, ReadInventory(path, home, found));
+  if (!inventory.hosts.empty()) return inventory;
+  return InvalidArgument("%s has no hosts, and its discovery command names none", path);
+}
+
+}  // namespace muster

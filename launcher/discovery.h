@@ -1,0 +1,28 @@
+// What the discovery command of an inventory says: where hosts are, and which there are beside those of the
+// file.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/status.h"
+#include "inventory/address.h"
+#include "inventory/inventory.h"
+
+namespace muster {
+
+/// What it prints: `NAME ADDRESS` or `NAME ADDRESS:PORT` a line; blank lines and comments are skipped.
+/// InvalidArgument: a line that is neither.
+absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text);
+
+/// Runs it in the folder of the inventory, for 5 s at most. FailedPrecondition with a sentence that names the
+/// command.
+absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discovery,
+                                                         const std::string& inventory_path);
+
+/// As ReadInventory, with the hosts that its discovery command finds now. Also fails as Discover does:
+/// without them tasks that run there would seem to have to be elsewhere. InvalidArgument also if there are no
+/// hosts.
+absl::StatusOr<Inventory> ReadInventoryAndDiscover(const std::string& path, const std::string& home);
+
+}  // namespace muster
