@@ -82,6 +82,7 @@ int FirstWorkers(const record::JobRecord& running) {
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_id(running.id());
   record->set_created_micros(running.created_micros());
+  record->set_deadline_micros(running.deadline_micros());
   record->set_authority_certificate_pem(running.authority_certificate_pem());
   record->set_authority_key_pem(running.authority_key_pem());
   *record->mutable_cluster() = running.cluster().has_ending()

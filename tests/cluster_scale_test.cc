@@ -49,6 +49,8 @@ TEST_F(ClusterScale, WorkersOfAnAllReduceJobJoinAndLeave) {
   const auto grown = WaitForTasks("job", 4);
   for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
   EXPECT_EQ(Scale(4).exit_code, 0) << "as many as there are";
+  EXPECT_THAT(Muster({"events", "job"}).stdout_text,
+              HasSubstr("scaled: worker:2 on host-3, worker:3 on host-4 join"));
 
   const CommandResult down = Scale(1);
   EXPECT_EQ(down.exit_code, 0) << down.stderr_text;
@@ -97,6 +99,13 @@ TEST_F(ClusterScale, AJobSucceedsWithThoseWhoHaveJoinedIt) {
   EXPECT_EQ(result["workers"], 3);
   EXPECT_GE(result["steps"], 20000);
   EXPECT_GT(result["test_accuracy"], 0.9);
+}
+
+TEST_F(ClusterScale, TheJobKeepsItsDeadline) {
+  ASSERT_EQ(RunJob(Job(AllReduce(1)), {"-d", "--timeout", "20"}).exit_code, 0);
+  EXPECT_EQ(Scale(2).exit_code, 0);
+  const CommandResult wait = Muster({"wait", "job"});
+  EXPECT_EQ(wait.exit_code, 124) << wait.stderr_text;
 }
 
 TEST_F(ClusterScale, AnotherCountInTheJobFileDoesTheSame) {

@@ -1,5 +1,6 @@
 #include "launcher/commands/driving.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "launcher/running_job.h"
@@ -7,9 +8,14 @@
 namespace muster {
 
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
-  return {.connect = context.connect_options(record),
-          .home = context.home(),
-          .lost_deadline = FromSeconds(context.flags().lost_timeout_s)};
+  RunOptions options{.connect = context.connect_options(record),
+                     .home = context.home(),
+                     .lost_deadline = FromSeconds(context.flags().lost_timeout_s)};
+  if (record.deadline_micros() > 0) {
+    const int64_t left = std::max<int64_t>(0, record.deadline_micros() - WallTimeMicros());
+    options.run_deadline = std::chrono::microseconds(left);
+  }
+  return options;
 }
 
 void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,

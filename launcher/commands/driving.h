@@ -14,6 +14,7 @@
 
 namespace muster {
 
+/// With the deadline that the job has.
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record);
 
 /// Once every task runs, and until the job ends. All of them must outlive the run with these options.

@@ -88,9 +88,11 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
                plan.record.hosts_size());
   if (!plan.data.empty()) std::fprintf(stderr, "data: %s\n", plan.data.c_str());
 
+  const double timeout_s = context.flags().timeout_s;
+  plan.record.set_deadline_micros(timeout_s > 0 ? WallTimeMicros() + static_cast<int64_t>(timeout_s * 1e6)
+                                                : 0);
   RunOptions options = MakeRunOptions(context, plan.record);
   StopWhenInterrupted(&options);
-  options.run_deadline = FromSeconds(context.flags().timeout_s);
   options.follow_logs = detachment == nullptr;
   RunDisplay display({.logs = !context.flags().quiet,
                       .accuracy = context.flags().format == OutputFormat::kText,
@@ -164,6 +166,7 @@ absl::Status StopCommand(const CommandContext& context) {
     RunOptions options = MakeRunOptions(context, record);
     StopWhenInterrupted(&options);
     options.stop = true;
+    options.run_deadline.reset();
     options.follow_logs = false;
     RunDisplay display({.logs = false, .start = Now()}, record);
     MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "launcher/commands/driving.h"
+#include "launcher/job_history.h"
 #include "launcher/running_job.h"
 
 namespace muster {
@@ -122,6 +123,10 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   if (!lock) return has_ended();
   MUSTER_RETURN_IF_ERROR(lock->SetInBackground(true));
   std::fprintf(stderr, "job %s: %s\n", before.id().c_str(), difference.c_str());
+  if (auto history = HistoryFile::Open(jobs.JobFolder(before.id()) / kHistoryFile); history.ok()) {
+    // Which is only told: the job does not fail for it.
+    (void)history->Append({{.time_micros = WallTimeMicros(), .what = "scaled: " + difference}});
+  }
 
   RunOptions options = MakeRunOptions(context, plan.record);
   options.follow_logs = false;
