@@ -129,8 +129,7 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .ends_with_others = task.ends_with_others(),
                              .follows_cluster = task.follows_cluster(),
                              .can_be_missing = task.can_be_missing(),
-                             .spares = {task.spares().begin(), task.spares().end()},
-                             .max_restarts = task.start().max_restarts()});
+                             .spares = {task.spares().begin(), task.spares().end()}});
   }
   desired.max_missing = record.max_missing();
   desired.elastic = record.elastic();

@@ -33,7 +33,8 @@ TEST_F(ClusterLostHosts, TasksOfALostHostGoToASpareOneAndAreEndedWhereTheyWere) 
   ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 goes from host-2 to host-3"));
   ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 on host-3: Running"));
   const JobProcess moved = FirstProcesses("spared").at("worker:1");
-  EXPECT_EQ(moved.incarnation, 2) << "the one that may only be cut off is older";
+  EXPECT_GT(moved.incarnation, 1'000'000)
+      << "the one that may only be cut off is older, whatever it comes to";
   // A second launcher knows where it is, and does not put it back. The first one may not have started the
   // other task again, which does not follow its cluster.
   run.Signal(SIGKILL);

@@ -54,10 +54,9 @@ bool Reconciler::PlaceElsewhere(Host& host) {
   Persist();
   for (const int index : moving) {
     Task& task = tasks_[index];
-    // More than its old host can come to by itself, which may only be cut off.
-    const uint32_t restarts = task.desired.max_restarts < 0 ? kMostRestarts : task.desired.max_restarts;
+    // More than its old host can have come to, which may only be cut off, or to whatever it was told before.
     const uint32_t last = task.report ? task.report->incarnation : 0;
-    task.minimum_incarnation = std::max(task.minimum_incarnation, last) + restarts + 1;
+    task.minimum_incarnation = std::max(task.minimum_incarnation, last) + kMostRestarts + 1;
     task.report.reset();
     task.host = host_index_.at(spare->desired.id);
     task.desired.host = spare->desired.id;

@@ -43,7 +43,6 @@ struct DesiredTask {
   bool follows_cluster = false;   // takes another cluster while it runs; else it is stopped and started again
   bool can_be_missing = false;    // the job goes on without it, as long as its host is lost
   std::vector<HostId> spares = {};  // where it may run instead, once its host is lost; listed hosts
-  int max_restarts = 0;             // by its host, without being asked; -1: no bound
 };
 
 /// Hosts without a task are not contacted before they are needed.

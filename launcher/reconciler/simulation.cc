@@ -67,7 +67,6 @@ void Simulation::AddSpares() {
     AddHost(id, absl::StrFormat("10.0.2.%d", i + 1));
     for (DesiredTask& task : desired_.tasks) task.spares.push_back(id);
   }
-  for (DesiredTask& task : desired_.tasks) task.max_restarts = kMaxRestarts;
 }
 
 void Simulation::Run() {

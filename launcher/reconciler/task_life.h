@@ -9,7 +9,7 @@
 
 namespace muster::reconcile {
 
-/// Of one task on one host, where nothing bounds them.
+/// Of one task on one host, however often it is deployed again there.
 inline constexpr uint32_t kMostRestarts = 1'000'000;
 
 /// It runs, or its agent is about to run it.
