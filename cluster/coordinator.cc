@@ -16,26 +16,20 @@ Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
   MUSTER_CHECK(rank_count() > 0 && options.shard_count > 0);
   MUSTER_CHECK(options.aggregate > 0 && options.aggregate <= rank_count());
   for (Member& member : members_) member.last_heard = member.last_progress = now;
-  for (const int rank : options.absent) members_[rank].state = MemberState::kAbsent;
+  for (int rank = options.first_ranks; rank < rank_count(); ++rank)
+    members_[rank].state = MemberState::kAbsent;
 }
 
-void Coordinator::SetRanks(std::vector<std::string> names, const std::set<int>& absent, TimePoint now) {
+void Coordinator::SetRanks(std::vector<std::string> names) {
   MUSTER_CHECK(!names.empty());
   for (size_t rank = names.size(); rank < names_.size(); ++rank) {
     notices_.push_back({.state = MemberState::kLost, .text = names_[rank] + " has left the job"});
   }
-  const auto before = static_cast<int>(names_.size());
+  const bool are_fewer = names.size() < names_.size();
   names_ = std::move(names);
-  members_.resize(names_.size());
-  for (int rank = 0; rank < rank_count(); ++rank) {
-    Member& member = members_[rank];
-    const bool is_new = rank >= before || member.state == MemberState::kAbsent;
-    if (!is_new) continue;
-    member.state = absent.contains(rank) ? MemberState::kAbsent : MemberState::kExpected;
-    member.last_heard = member.last_progress = now;
-  }
+  members_.resize(names_.size(), {.state = MemberState::kAbsent});
   ++version_;
-  if (rank_count() < before) EndIfAllAreDone();
+  if (are_fewer) EndIfAllAreDone();
 }
 
 void Coordinator::Join(int rank, TimePoint now) {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,12 +28,12 @@
 
 namespace muster {
 
-/// kAbsent: it is not said to have been started anywhere yet.
+/// kAbsent: it may come, and nobody waits for that.
 enum class MemberState { kExpected, kLive, kFinished, kLost, kAbsent };
 
 struct CoordinatorOptions {
-  std::vector<std::string> rank_names;  // "worker:0"; one for each rank
-  std::set<int> absent;                 // ranks
+  std::vector<std::string> rank_names;                // "worker:0"; one for each rank
+  int first_ranks = std::numeric_limits<int>::max();  // others are absent at first
   int shard_count = 1;
   int aggregate = 1;  // contributions that make a step, at most the number of ranks
   /// A rank that has not joined, or that others wait for although it is not silent, is waited for this long.
@@ -110,8 +111,8 @@ class Coordinator {
                  const std::set<CheckpointId>& checkpoints, TimePoint now);
   void Report(int shard, const ShardReport& report, TimePoint now);
   void Tick(TimePoint now);
-  /// Async: the job has these ranks now, which are more, fewer or as many.
-  void SetRanks(std::vector<std::string> names, const std::set<int>& absent, TimePoint now);
+  /// Async: the job has these ranks now, at least one. Those that are new are absent until they join.
+  void SetRanks(std::vector<std::string> names);
 
   /// When Tick has something to do next, if nothing else happens.
   TimePoint next_deadline() const;

@@ -66,20 +66,20 @@ class Cluster {
   Coordinator coordinator_;
 };
 
-TEST(Coordinator, RanksJoinTheJobAndLeaveIt) {
+TEST(Coordinator, RanksThatAreNewAreNotWaitedForBeforeTheyHaveJoined) {
   Cluster cluster(2, 1, 2);
   cluster.JoinAll(2);
   cluster->Finish(0, 0, cluster.now);
-  cluster->SetRanks(Cluster::Names(4), {2}, cluster.now);
-  EXPECT_EQ(cluster->state(2), MemberState::kAbsent);
-  EXPECT_EQ(cluster->state(3), MemberState::kExpected);
-  cluster->Finish(1, 0, cluster.now);
-  EXPECT_FALSE(cluster->end().has_value()) << "worker:3 is about to come";
+  cluster->SetRanks(Cluster::Names(4));
+  EXPECT_EQ(cluster->state(3), MemberState::kAbsent);
   EXPECT_FALSE(cluster->AllOthersDone(0));
   cluster->Join(3, cluster.now);
   EXPECT_THAT(cluster.Notices(), testing::Not(testing::Contains(testing::HasSubstr("is back"))));
+  cluster->Finish(1, 0, cluster.now);
+  EXPECT_FALSE(cluster->AllOthersDone(0)) << "worker:3 has joined";
+  EXPECT_FALSE(cluster->end().has_value());
   cluster->Finish(3, 0, cluster.now);
-  EXPECT_TRUE(cluster->AllOthersDone(0)) << "nobody waits for worker:2, which is nowhere";
+  EXPECT_TRUE(cluster->AllOthersDone(0)) << "worker:2 has never come";
   EXPECT_EQ(cluster->end(), absl::OkStatus());
 }
 
@@ -87,22 +87,11 @@ TEST(Coordinator, WhoHasLeftTheJobIsNotWaitedFor) {
   Cluster cluster(3, 1, 3);
   cluster.JoinAll(3);
   cluster->Finish(0, 0, cluster.now);
-  cluster->SetRanks(Cluster::Names(2), {}, cluster.now);
+  cluster->SetRanks(Cluster::Names(2));
   EXPECT_THAT(cluster.Notices(), testing::Contains("worker:2 has left the job"));
   EXPECT_FALSE(cluster->end().has_value());
-  cluster->SetRanks(Cluster::Names(1), {}, cluster.now);
+  cluster->SetRanks(Cluster::Names(1));
   EXPECT_EQ(cluster->end(), absl::OkStatus());
-}
-
-TEST(Coordinator, WhoIsNowhereAtFirstIsWaitedForOnceItIsSomewhere) {
-  Cluster cluster(2, 1, 2);
-  cluster->SetRanks(Cluster::Names(2), {}, cluster.now);
-  cluster->SetRanks(Cluster::Names(3), {2}, cluster.now);
-  cluster.now += std::chrono::hours(1);
-  cluster->SetRanks(Cluster::Names(3), {}, cluster.now);
-  cluster.Tick();
-  EXPECT_EQ(cluster->state(1), MemberState::kLost) << "it has not joined for an hour";
-  EXPECT_EQ(cluster->state(2), MemberState::kExpected);
 }
 
 TEST(Coordinator, AStepIsChosenWhenEveryShardHoldsEveryonesPart) {

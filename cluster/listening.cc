@@ -57,6 +57,7 @@ void AwaitOwnAddress(const ClusterView& view, const std::string& bind_host, Dura
   std::string said;
   while (bind_host.empty() && Now() < deadline) {
     const std::string address = view.Address(view.own());
+    if (address.empty()) return;  // the cluster is without the task
     const absl::Status status = ListenTcp(address.substr(0, address.rfind(':')) + ":0").status();
     if (status.ok()) return;
     if (std::exchange(said, address) != address) {

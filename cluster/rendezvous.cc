@@ -8,13 +8,12 @@ namespace muster {
 
 Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
     : options_(options),
+      first_ranks_(options.first_ranks.value_or(static_cast<int>(options.rank_names.size()))),
       names_(options.rank_names),
       members_(options.rank_names.size()),
       next_number_(options.first_number),
       over_since_(now) {
   MUSTER_CHECK(!members_.empty() && options.min_ranks.value_or(1) >= 1);
-  const int first = std::min(options.first_ranks.value_or(rank_count()), rank_count());
-  for (int rank = 0; rank < first; ++rank) members_[rank].is_needed = true;
 }
 
 void Rendezvous::Connect(int rank, TimePoint now) {
@@ -91,14 +90,14 @@ bool Rendezvous::MayJoin(int rank, TimePoint now) const {
   return member.is_live && !member.state.is_in_it && !may_be_in_it && now >= member.suspended_until;
 }
 
+bool Rendezvous::AreAllOfTheFirst(const std::vector<int>& ranks) const {
+  const auto first = std::ranges::count_if(ranks, [&](int rank) { return rank < first_ranks_; });
+  return first == std::min(first_ranks_, rank_count());
+}
+
 bool Rendezvous::AreEnough(const std::vector<int>& ranks) const {
-  if (options_.min_ranks) {
-    return static_cast<int>(ranks.size()) >= std::min(*options_.min_ranks, rank_count());
-  }
-  for (int rank = 0; rank < rank_count(); ++rank) {
-    if (members_[rank].is_needed && !std::binary_search(ranks.begin(), ranks.end(), rank)) return false;
-  }
-  return true;
+  if (!options_.min_ranks) return AreAllOfTheFirst(ranks);
+  return static_cast<int>(ranks.size()) >= std::min(*options_.min_ranks, rank_count());
 }
 
 // Whether this job has had a group, under this rank 0 or the one before.
@@ -165,7 +164,8 @@ void Rendezvous::Consider(TimePoint now) {
     return;
   }
   const bool are_enough = AreEnough(ranks);
-  const bool are_all = static_cast<int>(ranks.size()) == rank_count();
+  const bool are_all = static_cast<int>(ranks.size()) == rank_count() ||
+                       (!HasBegun() && are_enough && AreAllOfTheFirst(ranks));
   const bool are_settled = group_.number > 0 || now >= over_since_ + options_.settle;
   const bool is_time = now >= Deadline();
   if (is_time && group_.number > 0 && !has_met_) {
@@ -190,7 +190,6 @@ void Rendezvous::Form(std::vector<int> ranks) {
     notices_.push_back(
         absl::StrCat("going on from ", from, " with ", ranks.size(), " of ", rank_count(), " workers"));
   }
-  for (const int rank : ranks) members_[rank].is_needed = true;
   group_ = {
       .number = next_number_++, .ranks = std::move(ranks), .is_over = false, .why = std::move(group_.why)};
   has_met_ = false;

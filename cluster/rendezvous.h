@@ -25,13 +25,13 @@ namespace muster {
 struct RendezvousOptions {
   std::vector<std::string> rank_names;  // "worker:1 (10.0.0.2:4000)"
   /// A group has at least so many, or all that the job has, if it has fewer. Unset: it has all ranks that the
-  /// job began with, and all others that have been in a group.
+  /// job began with.
   std::optional<int> min_ranks;
   std::optional<int> first_ranks;  // that the job began with; unset: those above
   /// Of the first group that this one makes: higher than any that a process of rank 0 before it can have
   /// given.
   uint64_t first_number = 1;
-  /// Before the first group of a job all ranks are waited for, this long.
+  /// Before the first group of a job all ranks that it began with are waited for, this long.
   Duration connect_timeout = std::chrono::minutes(5);
   /// Later it is waited for a group this long, and the job ends.
   Duration return_timeout = std::chrono::minutes(10);
@@ -103,8 +103,7 @@ class Rendezvous {
 
  private:
   struct Member {
-    bool is_needed = false;  // unless the options say how many are
-    bool is_live = false;    // it has reported, and is not silent
+    bool is_live = false;  // it has reported, and is not silent
     bool was_live = false;
     TimePoint last_heard;
     std::string why_lost;
@@ -114,6 +113,7 @@ class Rendezvous {
 
   bool IsInGroup(int rank) const;
   bool MayJoin(int rank, TimePoint now) const;
+  bool AreAllOfTheFirst(const std::vector<int>& ranks) const;
   bool AreEnough(const std::vector<int>& ranks) const;
   bool HasBegun() const;
   TimePoint Deadline() const;
@@ -125,6 +125,7 @@ class Rendezvous {
   std::string DescribeMissing() const;
 
   const RendezvousOptions options_;
+  const int first_ranks_;
   std::vector<std::string> names_;  // by rank, as is:
   std::vector<Member> members_;
   RankGroup group_;

@@ -272,7 +272,7 @@ TEST_F(RendezvousTest, NewRanksAreNotWaitedForAndTakePartOnceTheyAreThere) {
   EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2, 3));
 }
 
-TEST_F(RendezvousTest, WithoutAnotherWordAllThatHaveTakenPartAreWaitedFor) {
+TEST_F(RendezvousTest, WithoutAnotherWordThoseThatTheJobBeganWithAreWaitedFor) {
   Make(2, {});
   Come(0);
   Come(1);
@@ -284,12 +284,27 @@ TEST_F(RendezvousTest, WithoutAnotherWordAllThatHaveTakenPartAreWaitedFor) {
   Enter();
   ASSERT_THAT(group().ranks, ElementsAre(0, 1, 2));
   rendezvous_->Disconnect(2, "its connection was closed", now_);
-  Come(3);
   Leave(0, 8);
   Leave(1, 8);
-  EXPECT_TRUE(group().is_over) << "worker:3 is none that has gone";
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1)) << "worker:2 has joined later";
+  Enter();
+  rendezvous_->Disconnect(1, "its connection was closed", now_);
+  Leave(0, 9);
   Come(2);
-  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2, 3));
+  EXPECT_TRUE(group().is_over);
+  Come(1);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+}
+
+TEST_F(RendezvousTest, ForTheFirstGroupToo) {
+  rendezvous_.emplace(RendezvousOptions{.rank_names = Names(2), .min_ranks = 1}, now_);
+  states_.assign(2, {});
+  Resize(4);
+  Come(0);
+  Come(3);
+  EXPECT_TRUE(group().is_over);
+  Come(1);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 3)) << "worker:2 is about to come, or not";
 }
 
 TEST_F(RendezvousTest, ByAReplacedRankZeroThoseThatTheJobBeganWith) {

@@ -120,10 +120,11 @@ void Declare(CommandLine& line) {
       "back.");
   for (CLI::App* command : {line.run, line.scale, line.wait}) {
     command
-        ->add_option("--lost-timeout", flags.lost_timeout_s,
-                     "Seconds for a host that is lost to come back before the job fails")
-        ->check(Seconds())
-        ->capture_default_str();
+        ->add_option(
+            "--lost-timeout", flags.lost_timeout_s,
+            "Seconds for a host that is lost to come back before the job fails [60, or what `run` was "
+            "given]")
+        ->check(Seconds());
   }
   line.check->add_flag("--accept-new", flags.accept_new,
                        "Trust hosts whose key is not known yet, and remember it");

@@ -165,7 +165,7 @@ absl::StatusOr<JobPlan> Planner::Plan() {
   MUSTER_RETURN_IF_ERROR(CheckEncryption(placed));
   plan_.record.set_version(kJobRecordVersion);
   plan_.record.set_name(job_.name);
-  plan_.record.set_job_file(job_.path);
+  plan_.record.set_job_file(std::filesystem::absolute(job_.path).string());
   plan_.record.set_inventory_file(std::filesystem::absolute(inventory_.path).string());
   MUSTER_RETURN_IF_ERROR(PackProgram());
   MUSTER_RETURN_IF_ERROR(PackData());
@@ -183,11 +183,10 @@ absl::Status Planner::GoOnWithBatch() {
   if (inputs_.running == nullptr || !GoesOn(*inputs_.running, plan_.record)) return absl::OkStatus();
   const int first = FirstWorkers(*inputs_.running);
   plan_.record.set_first_workers(first);
-  // Where the others are done before it has begun, there may be nobody left whom it could tell that it is, too.
+  // Who joins is to cost the others nothing.
   int rank = 0;
   for (record::Task& task : *plan_.record.mutable_tasks()) {
-    if (task.id().starts_with("ps:")) continue;
-    if (rank++ >= first) task.set_ends_with_others(true);
+    if (!task.id().starts_with("ps:") && rank++ >= first) task.set_can_fail(true);
   }
   const TrainSpec& train = job_.train;
   if (!job_.is_allreduce() || (!train.batch_size && !train.global_batch_size)) return absl::OkStatus();
@@ -395,7 +394,9 @@ void Planner::AddTask(const PlacedTask& placed) {
   if (job_.program.empty()) spec += absl::StrJoin(ParameterArguments(), " ");
   for (const agent::FileContent& file : plan_.record.program_files()) spec += file.SerializeAsString();
   task.set_spec_hash(Sha256Hex(spec));
-  // Which is no reason to start it again.
+  // What follows is no reason to start it again. A chief of asynchronous servers ends after the others, too;
+  // who has only just joined may find nobody left whom it could tell that it is done.
+  if (WhyNotElastic(job_).empty() && !task.is_chief()) task.set_ends_with_others(true);
   if (job_.worker.min && placed.role == ReplicaRole::kWorker && !task.is_chief()) {
     task.set_can_be_missing(true);
     plan_.record.set_max_missing(job_.worker.count - *job_.worker.min);

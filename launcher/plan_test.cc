@@ -418,6 +418,8 @@ TEST_F(PlanWithSpares, WorkersThatJoinMakeTheStepsOfThoseThatRun) {
   EXPECT_EQ(grown.first_workers(), 2);
   EXPECT_EQ(grown.tasks(0).spec_hash(), running.tasks(0).spec_hash());
   EXPECT_EQ(grown.tasks(2).host(), "w-3");
+  EXPECT_FALSE(grown.tasks(1).can_fail());
+  EXPECT_TRUE(grown.tasks(2).can_fail()) << "whatever becomes of it, the others go on";
   EXPECT_EQ(
       TryPlan(job(5), &running).status().message(),
       "job.yaml: the batch of the 2 workers that the training began with has 4 samples: 5 workers cannot "

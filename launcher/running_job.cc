@@ -23,7 +23,7 @@ absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {
   return TaskId{role, std::stoi(parts[1])};
 }
 
-bool IsWorker(const record::Task& task) { return task.id().starts_with(RoleName(Role::kWorker) + ":"); }
+bool IsWorker(const std::string& task) { return task.starts_with(RoleName(Role::kWorker) + ":"); }
 
 void FillGaps(std::vector<std::string>* workers) {
   for (size_t i = 0; i < workers->size(); ++i) {
@@ -52,6 +52,8 @@ std::map<std::string, std::string> PlacesOf(const record::JobRecord& running) {
   std::map<std::string, std::string> places;
   if (running.cluster().generation() == 0) return places;
   for (const record::Task& task : running.tasks()) places[task.id()] = task.host();
+  // Also of those that are to leave it, and have not yet.
+  for (const auto& member : running.cluster().members()) places[member.task()] = member.host();
   return places;
 }
 
@@ -59,30 +61,34 @@ bool GoesOn(const record::JobRecord& running, const record::JobRecord& plan) {
   const bool is_in_force = running.cluster().fixed() && !running.cluster().has_ending();
   if (!is_in_force) return false;
   // Those that the other has not, or has elsewhere.
-  const auto has_others = [&](const record::JobRecord& those, const record::JobRecord& others) {
-    return std::ranges::any_of(those.tasks(), [&](const record::Task& task) {
-      const record::Task* const other = Named(others.tasks(), task.id(), &record::Task::id);
-      if (other != nullptr) return other->host() != task.host();
-      return !plan.elastic() || !IsWorker(task);
+  using Places = std::map<std::string, std::string>;
+  const auto has_others = [&](const Places& those, const Places& others) {
+    return std::ranges::any_of(those, [&](const auto& place) {
+      const auto other = others.find(place.first);
+      if (other != others.end()) return other->second != place.second;
+      return !plan.elastic() || !IsWorker(place.first);
     });
   };
-  const bool has_any = std::ranges::any_of(plan.tasks(), [&](const record::Task& task) {
-    return Named(running.tasks(), task.id(), &record::Task::id) != nullptr;
-  });
-  return has_any && !has_others(running, plan) && !has_others(plan, running);
+  Places before = PlacesOf(running), now;
+  for (const record::Task& task : plan.tasks()) now[task.id()] = task.host();
+  const bool has_any =
+      std::ranges::any_of(now, [&](const auto& place) { return before.contains(place.first); });
+  return has_any && !has_others(before, now) && !has_others(now, before);
 }
 
 int FirstWorkers(const record::JobRecord& running) {
   if (running.first_workers() > 0) return running.first_workers();
   // Of before they could become more or fewer.
   return static_cast<int>(std::ranges::count_if(
-      running.tasks(), [](const record::Task& task) { return task.is_chief() || IsWorker(task); }));
+      running.tasks(), [](const record::Task& task) { return task.is_chief() || IsWorker(task.id()); }));
 }
 
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_id(running.id());
   record->set_created_micros(running.created_micros());
   record->set_deadline_micros(running.deadline_micros());
+  record->set_known_hosts(running.known_hosts());
+  record->set_lost_timeout_ms(running.lost_timeout_ms());
   record->set_authority_certificate_pem(running.authority_certificate_pem());
   record->set_authority_key_pem(running.authority_key_pem());
   *record->mutable_cluster() = running.cluster().has_ending()
@@ -94,6 +100,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   if (!GoesOn(running, *record)) record->mutable_cluster()->set_fixed(false);
   // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
   for (const record::Host& old : running.hosts()) {
+    UseSpareHost(old.name(), record);
     if (Named(record->hosts(), old.name(), &record::Host::name) == nullptr) *record->add_hosts() = old;
   }
   for (record::Host& host : *record->mutable_hosts()) {
@@ -129,6 +136,7 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .ends_with_others = task.ends_with_others(),
                              .follows_cluster = task.follows_cluster(),
                              .can_be_missing = task.can_be_missing(),
+                             .can_fail = task.can_fail(),
                              .spares = {task.spares().begin(), task.spares().end()}});
   }
   desired.max_missing = record.max_missing();

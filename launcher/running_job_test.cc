@@ -43,6 +43,18 @@ TEST(GoesOn, WhereOnlyWorkersOfAnElasticJobJoinAndLeave) {
   EXPECT_TRUE(GoesOn(three, plan));
 }
 
+// Scaled down, and up again before the first has come about.
+TEST(GoesOn, WhoHasNotLeftTheClusterYetIsWhereItIsThere) {
+  record::JobRecord running = Running({{"worker:0", "a"}});
+  for (const auto& [task, host] : {std::pair("worker:0", "a"), std::pair("worker:1", "b")}) {
+    running.mutable_cluster()->add_members()->set_task(task);
+    running.mutable_cluster()->mutable_members()->rbegin()->set_host(host);
+  }
+  EXPECT_EQ(PlacesOf(running).at("worker:1"), "b");
+  EXPECT_TRUE(GoesOn(running, Running({{"worker:0", "a"}, {"worker:1", "b"}})));
+  EXPECT_FALSE(GoesOn(running, Running({{"worker:0", "a"}, {"worker:1", "c"}})));
+}
+
 TEST(GoesOn, NotWhereNothingIsInForce) {
   record::JobRecord running = Running({{"worker:0", "a"}});
   const record::JobRecord plan = running;
@@ -69,6 +81,21 @@ TEST(ContinueJob, AnotherClusterIsNoneThatIsInForce) {
   ContinueJob(running, &other);
   EXPECT_FALSE(other.cluster().fixed());
   EXPECT_EQ(other.cluster().generation(), 1u);
+}
+
+TEST(ContinueJob, AHostThatIsUsedNoMoreIsThereOnceThoughItIsASpareOne) {
+  record::JobRecord running = Running({{"worker:0", "a"}, {"worker:1", "b"}});
+  for (const char* host : {"a", "b"}) running.add_hosts()->set_name(host);
+  running.mutable_hosts(1)->add_contents("old");
+  record::JobRecord plan = Running({{"worker:0", "a"}});
+  plan.add_hosts()->set_name("a");
+  plan.add_spare_hosts()->set_name("b");
+  plan.mutable_spare_hosts(0)->add_contents("new");
+  ContinueJob(running, &plan);
+  EXPECT_EQ(plan.spare_hosts_size(), 0);
+  ASSERT_EQ(plan.hosts_size(), 2);
+  EXPECT_EQ(plan.hosts(1).name(), "b");
+  EXPECT_EQ(plan.hosts(1).contents(0), "new");
 }
 
 TEST(MakeStartRequest, WorkersOfAnElasticJobKnowHowManyTheTrainingBeganWith) {

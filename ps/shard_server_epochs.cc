@@ -49,12 +49,14 @@ std::vector<std::string> ShardServerImpl::RankNames() const {
   return names;
 }
 
-std::set<int> ShardServerImpl::AbsentRanks() const {
-  std::set<int> absent;
+// Those that have joined later count once they are there.
+bool ShardServerImpl::all_finished() const {
   for (int rank = 0; rank < rank_count_; ++rank) {
-    if (IsAbsent(options_.view->Address(TaskOfRank(options_.cluster, rank)))) absent.insert(rank);
+    const bool is_first = !config_ || rank < static_cast<int>(config_->worker_count());
+    const bool counts = is_first || (shard_ && shard_->rule().HasJoined(rank));
+    if (counts && !finished_ranks_.contains(rank)) return false;
   }
-  return absent;
+  return true;
 }
 
 // Of a job that MayScale.
@@ -76,7 +78,7 @@ void ShardServerImpl::FollowCluster() {
     return true;
   });
   if (shard_) shard_->MakeRoomFor(rank_count_);
-  if (Coordinator* const members = coordinator()) members->SetRanks(RankNames(), AbsentRanks(), Now());
+  if (Coordinator* const members = coordinator()) members->SetRanks(RankNames());
   if (config_ && all_finished() && !host_ && !keeps_checkpoints()) EndWith(absl::OkStatus());
   for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
     const absl::Status status = HandleJoin(pending.stream, pending.request, pending.join);
@@ -86,7 +88,7 @@ void ShardServerImpl::FollowCluster() {
 
 void ShardServerImpl::BeginCoordinator() {
   CoordinatorOptions coordinator{.rank_names = RankNames(),
-                                 .absent = AbsentRanks(),
+                                 .first_ranks = update_.rule.worker_count,
                                  .shard_count = shard_count(),
                                  .aggregate = std::min(update_.aggregate, rank_count_),
                                  .worker_timeout = options_.worker_timeout,

@@ -73,7 +73,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
 
   int shard_count() const { return static_cast<int>(options_.cluster.ps.size()); }
   bool is_async() const { return update_.rule.mode == UpdateMode::kAsync; }
-  bool all_finished() const { return static_cast<int>(finished_ranks_.size()) == rank_count_; }
+  bool all_finished() const;
   // Null where there is none, which is in all but ps:0, and in ps:0 until the job is known.
   Coordinator* coordinator() { return host_ ? host_->coordinator() : nullptr; }
   const Coordinator* coordinator() const { return host_ ? host_->coordinator() : nullptr; }
@@ -127,7 +127,6 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   // The job and its epochs.
   absl::Status AdoptConfig(const ps::JobConfig& config);
   std::vector<std::string> RankNames() const;
-  std::set<int> AbsentRanks() const;
   bool MayScale(const ps::JobConfig& config) const;
   void FollowCluster();
   void BeginCoordinator();

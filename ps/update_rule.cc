@@ -40,8 +40,9 @@ UpdateRule::UpdateRule(const UpdateRuleOptions& options)
 UpdateRule::UpdateRule(const UpdateRuleOptions& options, UpdateRuleState state) : UpdateRule(options) {
   step_ = state.step;
   earlier_ = state.counts;
+  if (options.mode == UpdateMode::kAsync) MakeRoomFor(static_cast<int>(state.workers.size()));
   workers_ = std::move(state.workers);
-  workers_.resize(options.worker_count);
+  workers_.resize(options_.worker_count);
 }
 
 UpdateRuleState UpdateRule::state() const {

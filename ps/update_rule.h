@@ -157,7 +157,7 @@ class UpdateRule {
   explicit UpdateRule(const UpdateRuleOptions& options);
 
   /// Goes on from a state, of the same mode; ranks that it does not have begin anew, and those beyond
-  /// worker_count are forgotten.
+  /// worker_count are forgotten, but async: there is room for them.
   UpdateRule(const UpdateRuleOptions& options, UpdateRuleState state);
 
   UpdateRuleState state() const;

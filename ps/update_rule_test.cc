@@ -81,6 +81,9 @@ TEST(AsyncRule, TakesMoreWorkersWhileItGoesOn) {
   EXPECT_THAT(rule.Push(2, {.id = 2, .sequence = 1, .version = 1, .loss_sum = 5}, "late"),
               ElementsAre("apply 2 of 10 samples -> step 2", "answer 2 applied step 2 loss 0.5 staleness 0"));
   EXPECT_EQ(rule->tallies()[2].counts.applied, 1u);
+  UpdateRule restored({.mode = UpdateMode::kAsync, .worker_count = 1}, rule->state());
+  UpdateActions ignored;
+  EXPECT_EQ(restored.Join({2, "later", 1}, &ignored)->pushes, 1u) << "it goes on where it was";
   rule.MakeRoomFor(1);
   EXPECT_EQ(rule->tallies().size(), 3u) << "what has been done stays";
   EXPECT_EQ(rule->counts().applied, 2u);

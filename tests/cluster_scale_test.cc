@@ -88,7 +88,7 @@ TEST_F(ClusterScale, AJobSucceedsWithThoseWhoHaveJoinedIt) {
   const std::string job = cluster_.Write(
       "job.yaml",
       "name: job\nmodel: mnist_mlp\nhidden: [50]\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n"
-      "train: {steps: 20000, batch_size: 100, threads: 1}\n");
+      "train: {steps: 1500, batch_size: 100, threads: 1, device: \"wait:5\"}\n");
   Begin(job);
   WaitForTasks("job", 2);
   const CommandResult up = Scale(3);
@@ -97,8 +97,7 @@ TEST_F(ClusterScale, AJobSucceedsWithThoseWhoHaveJoinedIt) {
   EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
   const Json result = Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}"));
   EXPECT_EQ(result["workers"], 3);
-  EXPECT_GE(result["steps"], 20000);
-  EXPECT_GT(result["test_accuracy"], 0.9);
+  EXPECT_GE(result["steps"], 1500);
 }
 
 TEST_F(ClusterScale, TheJobKeepsItsDeadline) {
@@ -186,6 +185,40 @@ TEST_F(ClusterScale, InterruptedItLeavesTheJobAndGoesOn) {
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
+TEST_F(ClusterScale, AWorkerThatHasJoinedMayFail) {
+  Begin(Job(AllReduce(2, ", restart: never")));
+  const auto first = WaitForTasks("job", 2);
+  EXPECT_EQ(Scale(3).exit_code, 0);
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
+  KillTask("job", "worker:2", 1);
+  EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 3 workers"));
+  EXPECT_TRUE(Eventually([&] { return ShowTask("job", "worker:2")["state"] == "Failed"; }));
+  EXPECT_EQ(WaitForTasks("job", 2), first);
+  // Another one may do better.
+  EXPECT_EQ(Scale(2).exit_code, 0);
+  EXPECT_EQ(Scale(3).exit_code, 0);
+  EXPECT_TRUE(Eventually([&] { return FirstProcesses("job").size() == 3; }));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterScale, WhereverItIsCalledAndWhoeverHasDrivenTheJob) {
+  Job(AllReduce(1));
+  const CommandResult run = cluster_.Shell("cd '" + Path("") + "' && muster run -d job.yaml -i '" +
+                                           cluster_.inventory() + "' && cd / && muster scale job worker=2");
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const auto first = WaitForTasks("job", 2);
+  const pid_t driver = Show("job")["driver"]["pid"];
+  ASSERT_EQ(::kill(driver, SIGKILL), 0);
+  ASSERT_TRUE(Eventually([&] { return Show("job")["driver"].is_null(); }));
+  // Which nobody has seen to.
+  const CommandResult again = Scale(2);
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+  EXPECT_THAT(again.stderr_text, HasSubstr("goes on as it was"));
+  EXPECT_EQ(Show("job")["driver"]["background"], true);
+  EXPECT_EQ(WaitForTasks("job", 2), first);
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
 TEST_F(ClusterScale, WhatCannotBeIsRefusedAndTheJobGoesOn) {
   const std::string job = Job(AllReduce(2, ", min: 2"), ", seed: 1");
   Begin(job);
@@ -199,13 +232,18 @@ TEST_F(ClusterScale, WhatCannotBeIsRefusedAndTheJobGoesOn) {
   ExpectRefused({"scale", "job", "worker=3"}, 1,
                 "what worker:0, worker:1 is started with is another thing now");
   Job(AllReduce(2, ", min: 2"), ", seed: 1");
+  const std::string inventory = ReadFile(cluster_.inventory()).value_or("");
+  cluster_.Write("other.yaml", std::regex_replace(inventory, std::regex("host-2"), "host-9"));
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), cluster_.Text("other.yaml")).ok());
+  ExpectRefused({"scale", "job", "worker=3"}, 1, "worker:1 of job job-");
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), inventory).ok());
   EXPECT_EQ(WaitForTasks("job", 2), first);
 
   // In the foreground.
   ASSERT_EQ(Muster({"stop", "job"}).exit_code, 0);
   Process run = StartJob(job, "run");
   ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
-  ExpectRefused({"scale", "job", "worker=3"}, 1, "in the foreground");
+  ExpectRefused({"scale", "job", "worker=3"}, 1, "which is not in the background");
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
   ExpectRefused({"scale", "job", "worker=3"}, 1, "has ended");

@@ -122,7 +122,7 @@ TEST_F(TrainerElastic, WorkersJoinAndLeaveAndTheBatchStaysTheSame) {
   // Who is alone has a larger part of each batch than it had at first.
   AwaitLogged(tasks[0], "with 1 of 1 workers");
   for (const int leaver : {1, 2, 3}) {
-    EXPECT_NE(tasks[leaver].process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), -1);
+    EXPECT_EQ(tasks[leaver].process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1);
     EXPECT_THAT(*ReadFile(tasks[leaver].log), HasSubstr("this task has no part in the job any more"));
     EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr(TaskName({Role::kWorker, leaver}) + " (" +
                                                    all.workers[leaver] + ") leaves the job"));
@@ -143,8 +143,10 @@ TEST_F(TrainerElastic, WorkersOfAsynchronousServersJoinAndLeave) {
     const ClusterFile file{.generation = ++generation, .cluster = some(workers)};
     EXPECT_TRUE(WriteFileAtomically(Path(name), FormatClusterFile(file)).ok());
   };
+  // Of at least 4 ms each, so that there is time to come and go.
   const auto with = [&](const std::string& name) {
-    return Flags({"--first_workers=2", "--log_every=1", "--cluster_file=" + Path(name)}, /*steps=*/1500);
+    return Flags({"--first_workers=2", "--log_every=1", "--device=wait:4", "--cluster_file=" + Path(name)},
+                 /*steps=*/4000);
   };
   tell(2, "all");
   tell(4, "early");
@@ -174,8 +176,7 @@ TEST_F(TrainerElastic, WorkersOfAsynchronousServersJoinAndLeave) {
   WaitForSuccess(tasks);
   const Json result = Result("scaled");
   EXPECT_EQ(result["workers"], 1);
-  EXPECT_GE(result["steps"], 1500);
-  EXPECT_GT(result["test_accuracy"], 0.9);
+  EXPECT_GE(result["steps"], 4000);
 }
 
 TEST_F(TrainerElastic, AChiefThatReturnsGetsTheParametersOfTheOthers) {

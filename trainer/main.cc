@@ -80,14 +80,14 @@ absl::Status Run(const CommandLine& line, TimePoint start) try {
         options.task->cluster, options.task->task,
         may_scale ? ClusterView::Workers::kMayComeAndGo : ClusterView::Workers::kStay);
     watch.emplace(options.cluster_file, view.get());
-    if (view->Address(view->own()).empty()) {
-      return FailedPrecondition("%s: %s has no part in this cluster", options.cluster_file,
-                                TaskName(view->own()));
-    }
     const bool listens = is_server || options.strategy != Strategy::kParameterServer;
     if (listens) AwaitOwnAddress(*view, options.bind_host, options.connect_timeout);
     options.view = view;
     options.task->cluster = view->cluster();
+    const TaskId own = view->own();
+    if (own.index >= static_cast<int>(options.task->cluster.addresses(own.role).size())) {
+      return FailedPrecondition("%s: %s has no part in this cluster", options.cluster_file, TaskName(own));
+    }
     options.hosts = HostsOf(options.task->cluster);
   }
   MUSTER_RETURN_IF_ERROR(line.evaluation ? Evaluate(*line.evaluation)

@@ -74,6 +74,12 @@ ConnectOptions CommandContext::ConnectOptionsFor(const std::string& inventory) c
   return options;
 }
 
+ConnectOptions CommandContext::connect_options(const record::JobRecord& job) const {
+  ConnectOptions options = ConnectOptionsFor(job.inventory_file());
+  if (flags_.known_hosts.empty() && !job.known_hosts().empty()) options.ssh.known_hosts = job.known_hosts();
+  return options;
+}
+
 Duration CommandContext::connect_timeout() const { return *FromSeconds(flags_.connect_timeout_s); }
 
 absl::StatusOr<Job> CommandContext::ReadJobFlag() const { return ReadJob(flags_.job, home_); }

@@ -49,16 +49,16 @@ struct CommandFlags {
   std::vector<std::string> tasks;  // logs: only these
   std::string known_hosts;
   OutputFormat format = OutputFormat::kText;
-  std::vector<std::string> words;  // exec: what is run
-  std::vector<std::string> hosts;  // exec: only on these
-  bool accept_new = false;         // check
-  bool metrics = false;            // show
-  bool detach = false;             // run
-  bool follow = false;             // logs, events
-  bool quiet = false;              // run: without the tasks' output
-  double unused_s = 3600;          // gc
-  double timeout_s = 0;            // run, wait: 0: none
-  double lost_timeout_s = 60;      // run, wait
+  std::vector<std::string> words;        // exec: what is run
+  std::vector<std::string> hosts;        // exec: only on these
+  bool accept_new = false;               // check
+  bool metrics = false;                  // show
+  bool detach = false;                   // run
+  bool follow = false;                   // logs, events
+  bool quiet = false;                    // run: without the tasks' output
+  double unused_s = 3600;                // gc
+  double timeout_s = 0;                  // run, wait: 0: none
+  std::optional<double> lost_timeout_s;  // run, scale, wait
   double connect_timeout_s = 15;
   size_t parallel = std::numeric_limits<size_t>::max();  // exec: hosts at a time
   std::string data_set;                                  // data: "mnist"
@@ -80,9 +80,8 @@ class CommandContext {
   const std::filesystem::path& data_cache() const { return data_cache_; }
   /// To hosts of the inventory flag, or of the one that a job was run with. Valid while this object is.
   ConnectOptions connect_options() const { return ConnectOptionsFor(flags_.inventory); }
-  ConnectOptions connect_options(const record::JobRecord& job) const {
-    return ConnectOptionsFor(job.inventory_file());
-  }
+  ConnectOptions connect_options(const record::JobRecord& job) const;
+  const std::filesystem::path& known_hosts() const { return ssh_.known_hosts; }
   Duration connect_timeout() const;
 
   /// That of the flag, or another one, with the hosts that its discovery command finds.

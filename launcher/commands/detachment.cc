@@ -30,8 +30,8 @@ int AwaitChild(pid_t child, int pipe, const sigset_t& signals, Detachment::Inter
       (void)::kill(child, static_cast<int>(info.ssi_signo));
     }
     if (fds[0].revents == 0) continue;
-    char byte = 0;
-    if (::read(pipe, &byte, 1) == 1) return 0;
+    uint8_t exit_code = 0;
+    if (::read(pipe, &exit_code, 1) == 1) return exit_code;
     int status = 0;
     while (::waitpid(child, &status, 0) < 0) {
       if (errno != EINTR) return 1;
@@ -88,7 +88,7 @@ void Detachment::Outlive() {
   (void)::setsid();
 }
 
-void Detachment::Detach(const std::function<void()>& detached) {
+void Detachment::Detach(const std::function<void()>& detached, int exit_code) {
   MUSTER_CHECK(log_.valid() && parent_.valid());
   TakeNoInterrupts();
   if (Interrupts() > 0) return;
@@ -102,7 +102,7 @@ void Detachment::Detach(const std::function<void()>& detached) {
   log_.reset();
   (void)::setsid();
   detached();
-  const char byte = 1;
+  const auto byte = static_cast<uint8_t>(exit_code);
   (void)!::write(parent_.get(), &byte, 1);
   parent_.reset();
 }

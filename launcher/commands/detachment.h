@@ -17,8 +17,8 @@ class Detachment {
   enum class Interrupted { kTellsChild, kEndsParent };
 
   /// Forks; there must be no other thread yet. Returns in the child. In the parent, null, once the child has
-  /// detached, with *exit_code 0, or has ended before, with its own. Until then the child does not outlive
-  /// it.
+  /// detached, with the *exit_code that it says, or has ended before, with its own. Until then the child does
+  /// not outlive it.
   static absl::StatusOr<std::unique_ptr<Detachment>> Fork(int* exit_code,
                                                           Interrupted interrupted = Interrupted::kTellsChild);
 
@@ -30,15 +30,16 @@ class Detachment {
   void Outlive();
 
   /// From now on this process belongs to no terminal, and to no session but its own, and SIGTERM ends it at
-  /// once. Then calls `detached`, and lets the parent end, with 0. Nothing of that if it has been
-  /// interrupted: what it does then is for the parent's exit status. Once, after OpenLog. Any thread.
-  void Detach(const std::function<void()>& detached);
+  /// once. Then calls `detached`, and lets the parent end, with this exit code. Nothing of that if it
+  /// has been interrupted: what it does then is for the parent's exit status. Once, after OpenLog. Any
+  /// thread.
+  void Detach(const std::function<void()>& detached, int exit_code = 0);
 
  private:
   static void TakeNoInterrupts();
 
   explicit Detachment(UniqueFd parent) : parent_(std::move(parent)) {}
-  UniqueFd parent_;  // of a pipe: a byte says that this process has detached
+  UniqueFd parent_;  // of a pipe: a byte says that this process has detached, and the parent's exit code
   UniqueFd log_;
 };
 

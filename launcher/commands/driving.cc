@@ -8,9 +8,10 @@
 namespace muster {
 
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
-  RunOptions options{.connect = context.connect_options(record),
-                     .home = context.home(),
-                     .lost_deadline = FromSeconds(context.flags().lost_timeout_s)};
+  RunOptions options{.connect = context.connect_options(record), .home = context.home()};
+  if (record.lost_timeout_ms() > 0)
+    options.lost_deadline = std::chrono::milliseconds(record.lost_timeout_ms());
+  if (context.flags().lost_timeout_s) options.lost_deadline = FromSeconds(*context.flags().lost_timeout_s);
   if (record.deadline_micros() > 0) {
     const int64_t left = std::max<int64_t>(0, record.deadline_micros() - WallTimeMicros());
     options.run_deadline = std::chrono::microseconds(left);
@@ -19,16 +20,16 @@ RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord
 }
 
 void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,
-                      RunDisplay& display, RunOptions* options) {
+                      RunDisplay& display, RunOptions* options, int exit_code) {
   const auto say_driver = [&lock](bool in_background) {
     const absl::Status said = lock.SetInBackground(in_background);
     if (!said.ok()) std::fprintf(stderr, "%s\n", std::string(said.message()).c_str());
   };
-  options->on_everything_runs = [job, say_driver, &detachment, &display] {
+  options->on_everything_runs = [job, say_driver, &detachment, &display, exit_code] {
     display.GoToLog();
     std::fprintf(stderr, "job %s runs; `muster logs -f %s` follows it, `muster wait %s` waits for its end\n",
                  job.c_str(), job.c_str(), job.c_str());
-    detachment.Detach([&] { say_driver(true); });
+    detachment.Detach([&] { say_driver(true); }, exit_code);
   };
   // Who took over now would take it for a job to be run again, and what it has made would not be fetched.
   options->on_ending = [say_driver] { say_driver(false); };
@@ -55,20 +56,25 @@ std::optional<record::JobRecord> FindUnended(const JobStore& jobs, const std::st
   return *std::move(newest);
 }
 
-absl::StatusOr<std::optional<JobLock>> TakeOverJob(const JobStore& jobs, const record::JobRecord& before,
-                                                   const Planning& planning, JobPlan* plan) {
+absl::StatusOr<std::optional<TakenJob>> TakeOverJob(const JobStore& jobs, const record::JobRecord& before,
+                                                    const Planning& planning, JobPlan* plan) {
   MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.TakeOver(before.id()));
   // It may have gone on, or ended, before the lock was ours.
-  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord running, jobs.Load(before.id()));
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord running, jobs.Load(before.id()));
   if (running.ended_micros() != 0) return std::nullopt;
   const bool is_as_before =
       PlacesOf(running) == PlacesOf(before) && GoesOn(running, plan->record) == GoesOn(before, plan->record);
+  absl::Status planned;
   if (!is_as_before) {
-    MUSTER_ASSIGN_OR_RETURN(*plan, planning(&running));
+    absl::StatusOr<JobPlan> again = planning(&running);
+    planned = again.status();
+    if (again.ok()) *plan = *std::move(again);
   }
-  ContinueJob(running, &plan->record);
-  MUSTER_RETURN_IF_ERROR(jobs.Save(plan->record));
-  return lock;
+  if (planned.ok()) {
+    ContinueJob(running, &plan->record);
+    planned = jobs.Save(plan->record);
+  }
+  return TakenJob{std::move(lock), std::move(running), std::move(planned)};
 }
 
 }  // namespace muster

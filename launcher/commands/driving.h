@@ -14,12 +14,13 @@
 
 namespace muster {
 
-/// With the deadline that the job has.
+/// With the deadlines that the job was run with.
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record);
 
-/// Once every task runs, and until the job ends. All of them must outlive the run with these options.
+/// Once every task runs, and until the job ends; the command ends with `exit_code` then. All of them must
+/// outlive the run with these options.
 void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,
-                      RunDisplay& display, RunOptions* options);
+                      RunDisplay& display, RunOptions* options, int exit_code = 0);
 
 /// As JobStore does it, but not while another muster decides who drives the job.
 absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
@@ -36,10 +37,17 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
 /// Of this name or id, if it has not ended.
 std::optional<record::JobRecord> FindUnended(const JobStore& jobs, const std::string& id_or_name);
 
-/// Makes this process the one that drives the job `before`, whose record is the plan's then. The plan is one
-/// that `planning` has made for `before`. Nothing: the job has ended meanwhile. While another muster decides
-/// nothing happens (JobStore::LockDecision, which the caller holds).
-absl::StatusOr<std::optional<JobLock>> TakeOverJob(const JobStore& jobs, const record::JobRecord& before,
-                                                   const Planning& planning, JobPlan* plan);
+/// A job whose driver this process is now.
+struct TakenJob {
+  JobLock lock;
+  record::JobRecord running;  // as the driver before has left it
+  absl::Status planned;       // else it is to go on as it is: the plan is none for it
+};
+
+/// Makes this process the one that drives the job `before`, and continues it with the plan, which is one that
+/// `planning` has made for `before`. Nothing: the job has ended meanwhile. The caller holds
+/// JobStore::LockDecision.
+absl::StatusOr<std::optional<TakenJob>> TakeOverJob(const JobStore& jobs, const record::JobRecord& before,
+                                                    const Planning& planning, JobPlan* plan);
 
 }  // namespace muster

@@ -24,8 +24,13 @@ absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, const std::string& name, 
     if (!before || before->id() != now->id()) {
       MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }
-    MUSTER_ASSIGN_OR_RETURN(std::optional<JobLock> lock, TakeOverJob(jobs, *now, planning, plan));
-    if (lock) return *std::move(lock);
+    MUSTER_ASSIGN_OR_RETURN(std::optional<TakenJob> taken, TakeOverJob(jobs, *now, planning, plan));
+    if (taken && !taken->planned.ok()) {
+      return Annotate(taken->planned,
+                      absl::StrFormat("job %s goes on, and nobody drives it: `muster wait %s` does",
+                                      now->id(), now->id()));
+    }
+    if (taken) return std::move(taken->lock);
     before = std::move(now);
   }
   // It has ended meanwhile.
@@ -91,6 +96,8 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   const double timeout_s = context.flags().timeout_s;
   plan.record.set_deadline_micros(timeout_s > 0 ? WallTimeMicros() + static_cast<int64_t>(timeout_s * 1e6)
                                                 : 0);
+  plan.record.set_known_hosts(std::filesystem::absolute(context.known_hosts()).string());
+  plan.record.set_lost_timeout_ms(static_cast<int64_t>(context.flags().lost_timeout_s.value_or(0) * 1000));
   RunOptions options = MakeRunOptions(context, plan.record);
   StopWhenInterrupted(&options);
   options.follow_logs = detachment == nullptr;

@@ -4,6 +4,7 @@
 #include <absl/strings/str_split.h>
 
 #include <cstdio>
+#include <map>
 
 #include "launcher/commands/driving.h"
 #include "launcher/job_history.h"
@@ -31,6 +32,10 @@ absl::StatusOr<int> ParseWorkers(const std::string& text) {
   return workers;
 }
 
+void Say(const absl::Status& status) {
+  std::fprintf(stderr, "muster: %s\n", std::string(status.message()).c_str());
+}
+
 absl::Status NotElastic(const record::JobRecord& record, const std::string& why) {
   return FailedPrecondition(
       "job %s cannot get other workers while it runs: %s; change `count` in %s, and `muster run %s` starts "
@@ -41,38 +46,48 @@ absl::Status NotElastic(const record::JobRecord& record, const std::string& why)
 
 // Whatever else the plan would do to the tasks that stay is no part of this.
 absl::Status CheckOnlyWorkersDiffer(const record::JobRecord& running, const record::JobRecord& plan) {
+  const std::map<std::string, std::string> places = PlacesOf(running);
   std::vector<std::string> changed;
   for (const record::Task& task : plan.tasks()) {
+    if (const auto place = places.find(task.id()); place != places.end() && place->second != task.host()) {
+      return FailedPrecondition(
+          "%s of job %s runs on %s, where it may not be any more: the inventory %s is without that host, or "
+          "its "
+          "label; bring it back, or `muster run %s` starts all tasks again elsewhere",
+          task.id(), running.id(), place->second, running.inventory_file(), running.job_file());
+    }
     const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
-    if (before == nullptr) continue;
-    if (before->spec_hash() != task.spec_hash() || before->host() != task.host())
-      changed.push_back(task.id());
+    if (before != nullptr && before->spec_hash() != task.spec_hash()) changed.push_back(task.id());
   }
   if (!changed.empty()) {
     return FailedPrecondition(
         "what %s is started with is another thing now than when job %s was: first `muster run %s` brings it "
-        "about, or what was changed in the job file, the inventory, the data or muster itself is taken back",
+        "about, or what was changed in the job file, the data or muster itself is taken back",
         absl::StrJoin(changed, ", "), running.id(), running.job_file());
   }
   if (GoesOn(running, plan)) return absl::OkStatus();
   return FailedPrecondition(
-      "job %s has no cluster yet that workers could join, or leave: try again once it runs", running.id());
+      "job %s has no cluster in force that workers could join, or leave%s", running.id(),
+      running.cluster().has_ending() ? ": it is about to end" : "; try again once it runs");
 }
 
-// "worker:2 on c, worker:3 on d join"; "worker:3 on d leaves"; "".
+// Of the workers in the cluster: "worker:2 on c, worker:3 on d join"; "worker:3 on d leaves"; "".
 std::string Difference(const record::JobRecord& running, const record::JobRecord& plan) {
-  const auto only_in = [](const record::JobRecord& those, const record::JobRecord& others) {
+  using Places = std::map<std::string, std::string>;
+  Places before, now;
+  for (const auto& member : running.cluster().members()) before[member.task()] = member.host();
+  for (const record::Task& task : plan.tasks()) now[task.id()] = task.host();
+  const auto only_in = [](const Places& those, const Places& others) {
     std::vector<std::string> names;
-    for (const record::Task& task : those.tasks()) {
-      if (Named(others.tasks(), task.id(), &record::Task::id) != nullptr) continue;
-      names.push_back(absl::StrCat(task.id(), " on ", task.host()));
+    for (const auto& [task, host] : those) {
+      if (!others.contains(task)) names.push_back(absl::StrCat(task, " on ", host));
     }
     return names;
   };
   const auto say = [](const std::vector<std::string>& names, const char* verb) {
     return absl::StrCat(absl::StrJoin(names, ", "), " ", verb, names.size() == 1 ? "s" : "");
   };
-  const std::vector<std::string> join = only_in(plan, running), leave = only_in(running, plan);
+  const std::vector<std::string> join = only_in(now, before), leave = only_in(before, now);
   return !join.empty() ? say(join, "join") : !leave.empty() ? say(leave, "leave") : "";
 }
 
@@ -91,11 +106,17 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   const auto has_ended = [&] { return FailedPrecondition("job %s has ended", before.id()); };
   if (before.ended_micros() != 0) return has_ended();
   MUSTER_ASSIGN_OR_RETURN(const Job job, ReadJob(before.job_file(), context.home(), {.workers = workers}));
+  if (job.name != before.name()) {
+    return FailedPrecondition("%s is about a job %s now, and this is job %s", before.job_file(), job.name,
+                              before.id());
+  }
   if (const std::string why = WhyNotElastic(job); !why.empty()) return NotElastic(before, why);
-  if (const auto driver = jobs.DriverOf(before.id()); driver && !driver->in_background) {
+  const std::optional<JobDriver> driver = jobs.DriverOf(before.id());
+  if (driver && !driver->in_background) {
     return FailedPrecondition(
-        "job %s is driven by process %d in the foreground; a job that `muster run -d` has put into the "
-        "background can get other workers",
+        "job %s is driven by process %d, which is not in the background (yet): only a job that `muster run "
+        "-d` "
+        "has put there can get other workers",
         before.id(), driver->pid);
   }
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryOf(before.inventory_file()));
@@ -105,8 +126,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     return plan;
   };
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&before));
-  const std::string difference = Difference(before, plan.record);
-  if (difference.empty()) {
+  if (driver && Difference(before, plan.record).empty() && plan.record.tasks_size() == before.tasks_size()) {
     std::fprintf(stderr, "job %s has as many workers already: %d\n", before.id().c_str(), workers);
     return 0;
   }
@@ -115,15 +135,23 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
 
   // From here on there must be somebody who drives the job.
   detachment->Outlive();
-  std::optional<JobLock> lock;
+  std::optional<TakenJob> taken;
   {
     MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
-    MUSTER_ASSIGN_OR_RETURN(lock, TakeOverJob(jobs, before, planning, &plan));
+    MUSTER_ASSIGN_OR_RETURN(taken, TakeOverJob(jobs, before, planning, &plan));
   }
-  if (!lock) return has_ended();
-  MUSTER_RETURN_IF_ERROR(lock->SetInBackground(true));
-  std::fprintf(stderr, "job %s: %s\n", before.id().c_str(), difference.c_str());
-  if (auto history = HistoryFile::Open(jobs.JobFolder(before.id()) / kHistoryFile); history.ok()) {
+  if (!taken) return has_ended();
+  if (const absl::Status said = taken->lock.SetInBackground(true); !said.ok()) Say(said);
+  if (!taken->planned.ok()) {
+    Say(taken->planned);
+    plan = {.record = taken->running};
+  }
+  const int exit_code_so_far = ExitCodeFor(taken->planned);
+  const std::string difference = Difference(taken->running, plan.record);
+  std::fprintf(stderr, "job %s: %s\n", before.id().c_str(),
+               difference.empty() ? "goes on as it was" : difference.c_str());
+  if (auto history = HistoryFile::Open(jobs.JobFolder(before.id()) / kHistoryFile);
+      history.ok() && taken->planned.ok() && !difference.empty()) {
     // Which is only told: the job does not fail for it.
     (void)history->Append({{.time_micros = WallTimeMicros(), .what = "scaled: " + difference}});
   }
@@ -135,7 +163,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start},
                      plan.record);
-  GoOnInBackground(before.id(), *lock, *detachment, display, &options);
+  GoOnInBackground(before.id(), taken->lock, *detachment, display, &options, exit_code_so_far);
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
   display.Summarize(result);
   MUSTER_RETURN_IF_ERROR(result.fetched);

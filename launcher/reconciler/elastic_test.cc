@@ -131,6 +131,28 @@ TEST(ElasticJob, WhoComesBackHasHigherIncarnationsThanItCanHaveHadBefore) {
   EXPECT_GT(script.minimum_incarnation, 1'000'000u);
 }
 
+TEST(ElasticJob, AWorkerThatFailsMayCostTheOthersNothing) {
+  Desired desired = OfThree();
+  desired.tasks.back().can_fail = true;
+  Script script(desired, Running(OfTwo()));
+  Reconnect(script);
+  script.Ready("b");
+  script.Connected("c");
+  script.Ready("c");
+  script.Leased("c", "worker:1", 20002);
+  script.Started("a", Script::Task("ps:0", kRunning, 2));
+  script.Started("b", Script::Task("worker:0", kRunning, 2));
+  script.Started("c", Script::Task("worker:1", kRunning, 2));
+  TaskReport failed = Script::Ended("worker:1", 1);
+  failed.generation = 2;
+  EXPECT_EQ(script.Report("c", {failed}), "");
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  TaskReport done = Script::Ended("worker:0", 0);
+  done.generation = 2;
+  EXPECT_EQ(script.Report("b", {done}), "persist 2 ending\n");
+  EXPECT_EQ(script.reconciler.record().ending->result, Result::kSucceeded);
+}
+
 TEST(ElasticJob, OtherJobsStartAllTheirTasksAgain) {
   Desired desired = OfThree();
   desired.elastic = false;

@@ -375,7 +375,9 @@ void Reconciler::Judge(Task& task) {
                          !report.stopped && (failed || report.state == TaskState::kRestarting);
   if (port_lost && phase_ == Phase::kGathering && report.generation == record_.generation) LosePort(task);
   if (phase_ != Phase::kRunning || !Current(task)) return;
-  if (port_lost) {
+  if (task.desired.can_fail && !report.stopped) {
+    task.missing = failed;
+  } else if (port_lost) {
     if (record_.retries >= options_.max_retries) {
       return FailTask(task, kPortLostExitCode,
                       absl::StrFormat("lost its port %d times", record_.retries + 1));
@@ -468,7 +470,8 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
   (task ? task->retry_at : host.retry_at) = now_ + Backoff(++attempts, host.desired.id);
   if (attempts < options_.max_attempts || phase_ == Phase::kEnding) return;
   if (Bystander(host)) return;
-  if (task != nullptr && IsNew(*task) && phase_ == Phase::kRunning) {
+  const bool can_do_without = task != nullptr && (IsNew(*task) || task->desired.can_fail);
+  if (can_do_without && phase_ == Phase::kRunning) {
     // The job goes on as it is. Until its host comes back, nothing says that the next attempt will fare
     // better.
     task->missing = true;
