@@ -119,6 +119,7 @@ void Reconciler::RefineFirstCause(Outcome& outcome) const {
   if (named == task_index_.end() || !Died(tasks_[named->second])) return;
   const Task* first = &tasks_[named->second];
   for (const Task& task : tasks_) {
+    if (task.desired.can_fail) continue;
     if (Died(task) && task.report->ended_micros < first->report->ended_micros) first = &task;
   }
   std::string why = FailureText(*first->report);
@@ -126,7 +127,7 @@ void Reconciler::RefineFirstCause(Outcome& outcome) const {
   for (const Task& task : tasks_) {
     // A host that vanished before and did not come back; one that did has told its side.
     const Host& host = hosts_[task.host];
-    if (Done(task) || task.missing || !host.reported_once || !host.lost_since ||
+    if (Done(task) || task.missing || task.desired.can_fail || !host.reported_once || !host.lost_since ||
         *host.lost_since > first->failed_seen)
       continue;
     first = &task;

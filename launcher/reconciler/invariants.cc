@@ -63,9 +63,10 @@ void Invariants::OnDecided(const View& view) {
     const bool succeeded = std::any_of(succeeded_.begin(), succeeded_.end(),
                                        [&](const Deployment& done) { return done.task == task; });
     const bool is_new = persisted_.fixed && !HasJoined(task);
-    Require(desired_.tasks[i].can_be_missing || succeeded || is_new,
+    const DesiredTask& desired = desired_.tasks[i];
+    Require(desired.can_be_missing || desired.can_fail || succeeded || is_new,
             "I35 only what can be missing is given up: " + task);
-    missing += !succeeded && !is_new;
+    missing += !succeeded && !is_new && !desired.can_fail;
     const bool is_listed =
         host == desired_.tasks[i].host || std::ranges::count(desired_.tasks[i].spares, host) > 0;
     Require(is_listed, "I38 a task is on its host or a spare one of it: " + task + " on " + host);
@@ -269,6 +270,7 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
                  done.generation >= persisted_.base_generation;
         });
         if (!HasJoined(task.id)) continue;  // it could not
+        if (task.can_fail) continue;
         missing += !task.ends_with_others && !succeeded;
         Require(task.ends_with_others || succeeded || task.can_be_missing,
                 "I16 success means that all succeeded: " + task.id);
@@ -313,6 +315,8 @@ void Invariants::CheckFirstCause(const Outcome& outcome) {
   if (std::count(outcome.left_behind.begin(), outcome.left_behind.end(), where) > 0) return;
   for (const auto& [task, report] : deaths_) {
     if (!InPlan({task, report.generation, report.spec_hash})) continue;  // replaced since
+    const auto desired = std::ranges::find(desired_.tasks, task, &DesiredTask::id);
+    if (desired != desired_.tasks.end() && desired->can_fail) continue;
     if (outcome.left_behind.end() !=
         std::find(outcome.left_behind.begin(), outcome.left_behind.end(), death_hosts_[task]))
       continue;

@@ -10,7 +10,7 @@ bool Reconciler::CanDoWithout(const Host& host) const {
   int missing = totals_.missing;
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
-    if (Succeeded(task) || task.missing || IsNew(task)) continue;
+    if (Succeeded(task) || task.missing || IsNew(task) || task.desired.can_fail) continue;
     if (!task.desired.can_be_missing) return false;
     ++missing;
   }

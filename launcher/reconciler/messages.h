@@ -42,7 +42,7 @@ struct DesiredTask {
   bool ends_with_others = false;  // the job does not wait for its success
   bool follows_cluster = false;   // takes another cluster while it runs; else it is stopped and started again
   bool can_be_missing = false;    // the job goes on without it, as long as its host is lost
-  bool can_fail = false;          // the job goes on without it, once it has failed
+  bool can_fail = false;          // likewise, also once it has failed, and however many are missing
   std::vector<HostId> spares = {};  // where it may run instead, once its host is lost; listed hosts
 };
 

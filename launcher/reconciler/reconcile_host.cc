@@ -218,7 +218,7 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
     const Task& task = tasks_[index];
     counts.unleased += task.desired.needs_port && !task.leased;
     counts.unfinished += !task.desired.ends_with_others && !Succeeded(task) && !task.missing;
-    counts.missing += task.missing && !IsNew(task);
+    counts.missing += task.missing && !IsNew(task) && !task.desired.can_fail;
     counts.displaced += task.displaced && !task.missing;
     counts.unplaced +=
         task.displaced && !task.missing && (!Ready(host) || (task.desired.needs_port && !task.leased));

@@ -56,7 +56,8 @@ DesiredTask Simulation::MakeTask(const std::string& job, int index) {
           .spec_hash = "v1",
           .needs_port = true,
           .ends_with_others = job == "ps",
-          .follows_cluster = follows_.emplace(id, follow_ && Chance(0.8)).first->second};
+          .follows_cluster = follows_.emplace(id, follow_ && Chance(0.8)).first->second,
+          .can_fail = can_fail_.emplace(id, life_ > 0 && Chance(0.5)).first->second};
 }
 
 void Simulation::AddSpares() {

@@ -114,9 +114,10 @@ class Simulation {
   Invariants invariants_;
   Options options_;
   Desired desired_;
-  bool follow_ = false;             // tasks may
-  std::map<TaskId, bool> follows_;  // those that there have been
-  Record record_;                   // on the launcher's disk
+  bool follow_ = false;              // tasks may
+  std::map<TaskId, bool> follows_;   // those that there have been
+  std::map<TaskId, bool> can_fail_;  // likewise: some of those that join later
+  Record record_;                    // on the launcher's disk
   std::unique_ptr<Reconciler> reconciler_;
   int life_ = 0;
   int moves_ = 0;
