@@ -164,8 +164,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(training);
   app.add_option(
          "--min_workers", f.min_workers,
-         "With allreduce: training goes on while so many are there, and else waits for the others; all "
-         "if not given")
+         "With allreduce: training goes on while so many are there, and else waits for the others; all that "
+         "it began with if not given")
       ->transform(WholeNumber(1, kMaxTasks))
       ->group(training);
   app.add_option("--bucket_bytes", f.bucket_bytes,
