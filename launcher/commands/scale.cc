@@ -38,9 +38,8 @@ void Say(const absl::Status& status) {
 
 absl::Status NotElastic(const record::JobRecord& record, const std::string& why) {
   return FailedPrecondition(
-      "job %s cannot get other workers while it runs: %s; change `count` in %s, and `muster run %s` starts "
-      "all "
-      "tasks again",
+      "job %s cannot get other workers while it runs: %s; change `count` in %s, and `muster run %s` "
+      "starts all tasks again",
       record.id(), why, record.job_file(), record.job_file());
 }
 
@@ -51,9 +50,8 @@ absl::Status CheckOnlyWorkersDiffer(const record::JobRecord& running, const reco
   for (const record::Task& task : plan.tasks()) {
     if (const auto place = places.find(task.id()); place != places.end() && place->second != task.host()) {
       return FailedPrecondition(
-          "%s of job %s runs on %s, where it may not be any more: the inventory %s is without that host, or "
-          "its "
-          "label; bring it back, or `muster run %s` starts all tasks again elsewhere",
+          "%s of job %s runs on %s, where it may not be any more: the inventory %s is without that host, "
+          "or its label; bring it back, or `muster run %s` starts all tasks again elsewhere",
           task.id(), running.id(), place->second, running.inventory_file(), running.job_file());
     }
     const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
@@ -114,9 +112,8 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   const std::optional<JobDriver> driver = jobs.DriverOf(before.id());
   if (driver && !driver->in_background) {
     return FailedPrecondition(
-        "job %s is driven by process %d, which is not in the background (yet): only a job that `muster run "
-        "-d` "
-        "has put there can get other workers",
+        "job %s is driven by process %d, which is not in the background (yet): only a job that "
+        "`muster run -d` has put there can get other workers",
         before.id(), driver->pid);
   }
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryOf(before.inventory_file()));
