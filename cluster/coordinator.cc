@@ -8,6 +8,7 @@ namespace muster {
 
 Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
     : options_(options),
+      first_ranks_(std::min(options.first_ranks, static_cast<int>(options.rank_names.size()))),
       names_(options.rank_names),
       members_(names_.size()),
       shards_(options.shard_count),
@@ -16,8 +17,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
   MUSTER_CHECK(rank_count() > 0 && options.shard_count > 0);
   MUSTER_CHECK(options.aggregate > 0 && options.aggregate <= rank_count());
   for (Member& member : members_) member.last_heard = member.last_progress = now;
-  for (int rank = options.first_ranks; rank < rank_count(); ++rank)
-    members_[rank].state = MemberState::kAbsent;
+  for (int rank = first_ranks_; rank < rank_count(); ++rank) members_[rank].state = MemberState::kAbsent;
 }
 
 void Coordinator::SetRanks(std::vector<std::string> names) {
@@ -28,6 +28,7 @@ void Coordinator::SetRanks(std::vector<std::string> names) {
   const bool are_fewer = names.size() < names_.size();
   names_ = std::move(names);
   members_.resize(names_.size(), {.state = MemberState::kAbsent});
+  first_ranks_ = std::min(first_ranks_, rank_count());
   ++version_;
   if (are_fewer) EndIfAllAreDone();
 }
@@ -77,7 +78,8 @@ void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
 
 bool Coordinator::IsDone(int rank) const {
   const MemberState state = members_[rank].state;
-  return state == MemberState::kFinished || state == MemberState::kAbsent;
+  return state == MemberState::kFinished || state == MemberState::kAbsent ||
+         (state == MemberState::kLost && rank >= first_ranks_);
 }
 
 void Coordinator::EndIfAllAreDone() {
@@ -329,6 +331,7 @@ void Coordinator::Tick(TimePoint now) {
       why = absl::StrFormat("lives, but has not contributed for %s", FormatAge(now - WaitedForSince(rank)));
     }
     SetState(rank, MemberState::kLost, why + ": the others go on without it");
+    EndIfAllAreDone();  // where only one that came later was waited for
   }
   Choose(now);
   if (now < EndDeadline()) return;

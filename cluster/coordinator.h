@@ -33,7 +33,7 @@ enum class MemberState { kExpected, kLive, kFinished, kLost, kAbsent };
 
 struct CoordinatorOptions {
   std::vector<std::string> rank_names;                // "worker:0"; one for each rank
-  int first_ranks = std::numeric_limits<int>::max();  // others are absent at first
+  int first_ranks = std::numeric_limits<int>::max();  // others may come, and are absent at first
   int shard_count = 1;
   int aggregate = 1;  // contributions that make a step, at most the number of ranks
   /// A rank that has not joined, or that others wait for although it is not silent, is waited for this long.
@@ -111,7 +111,8 @@ class Coordinator {
                  const std::set<CheckpointId>& checkpoints, TimePoint now);
   void Report(int shard, const ShardReport& report, TimePoint now);
   void Tick(TimePoint now);
-  /// Async: the job has these ranks now, at least one. Those that are new are absent until they join.
+  /// Async: the job has these ranks now, at least one. Those that are new are absent until they join, and
+  /// nobody waits for them when they are lost.
   void SetRanks(std::vector<std::string> names);
 
   /// When Tick has something to do next, if nothing else happens.
@@ -199,6 +200,7 @@ class Coordinator {
   void EndIfAllAreDone();
 
   const CoordinatorOptions options_;
+  int first_ranks_;                 // that have been there from the beginning
   std::vector<std::string> names_;  // by rank
   struct ShardProcess {
     std::string uuid;  // empty: none has joined

@@ -83,6 +83,24 @@ TEST(Coordinator, RanksThatAreNewAreNotWaitedForBeforeTheyHaveJoined) {
   EXPECT_EQ(cluster->end(), absl::OkStatus());
 }
 
+TEST(Coordinator, ALostRankThatCameLaterIsNotWaitedFor) {
+  for (const bool finishes_first : {false, true}) {
+    SCOPED_TRACE(finishes_first);
+    Cluster cluster(1, 1, 1);
+    cluster.JoinAll(1);
+    cluster->SetRanks(Cluster::Names(2));
+    cluster->Join(1, cluster.now);
+    if (finishes_first) cluster->Finish(0, 0, cluster.now);
+    EXPECT_FALSE(cluster->end().has_value());
+    cluster.now += seconds(61);
+    cluster->Heard(0, cluster.now);
+    cluster.Tick();
+    EXPECT_EQ(cluster->state(1), MemberState::kLost);
+    if (!finishes_first) cluster->Finish(0, 0, cluster.now);
+    EXPECT_EQ(cluster->end(), absl::OkStatus());
+  }
+}
+
 TEST(Coordinator, WhoHasLeftTheJobIsNotWaitedFor) {
   Cluster cluster(3, 1, 3);
   cluster.JoinAll(3);

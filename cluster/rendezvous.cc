@@ -1,6 +1,7 @@
 #include "cluster/rendezvous.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <absl/strings/str_cat.h>
 
@@ -8,7 +9,8 @@ namespace muster {
 
 Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
     : options_(options),
-      first_ranks_(options.first_ranks.value_or(static_cast<int>(options.rank_names.size()))),
+      first_ranks_(std::min(options.first_ranks.value_or(std::numeric_limits<int>::max()),
+                            static_cast<int>(options.rank_names.size()))),
       names_(options.rank_names),
       members_(options.rank_names.size()),
       next_number_(options.first_number),
@@ -62,6 +64,7 @@ void Rendezvous::Resize(std::vector<std::string> rank_names, TimePoint now) {
   }
   names_ = std::move(rank_names);
   members_.resize(names_.size());
+  first_ranks_ = std::min(first_ranks_, rank_count());
   Consider(now);
 }
 
@@ -92,7 +95,7 @@ bool Rendezvous::MayJoin(int rank, TimePoint now) const {
 
 bool Rendezvous::AreAllOfTheFirst(const std::vector<int>& ranks) const {
   const auto first = std::ranges::count_if(ranks, [&](int rank) { return rank < first_ranks_; });
-  return first == std::min(first_ranks_, rank_count());
+  return first == first_ranks_;
 }
 
 bool Rendezvous::AreEnough(const std::vector<int>& ranks) const {
@@ -164,9 +167,10 @@ void Rendezvous::Consider(TimePoint now) {
     return;
   }
   const bool are_enough = AreEnough(ranks);
-  const bool are_all = static_cast<int>(ranks.size()) == rank_count() ||
-                       (!HasBegun() && are_enough && AreAllOfTheFirst(ranks));
   const bool are_settled = group_.number > 0 || now >= over_since_ + options_.settle;
+  // Others than the first may know of groups that there were under another rank 0.
+  const bool are_all = static_cast<int>(ranks.size()) == rank_count() ||
+                       (!HasBegun() && are_settled && are_enough && AreAllOfTheFirst(ranks));
   const bool is_time = now >= Deadline();
   if (is_time && group_.number > 0 && !has_met_) {
     End(DeadlineExceeded("%s: tried for %s in vain", group_.why, FormatAge(now - over_since_)));

@@ -25,7 +25,7 @@ namespace muster {
 struct RendezvousOptions {
   std::vector<std::string> rank_names;  // "worker:1 (10.0.0.2:4000)"
   /// A group has at least so many, or all that the job has, if it has fewer. Unset: it has all ranks that the
-  /// job began with.
+  /// job began with and that have not left it since.
   std::optional<int> min_ranks;
   std::optional<int> first_ranks;  // that the job began with; unset: those above
   /// Of the first group that this one makes: higher than any that a process of rank 0 before it can have
@@ -125,7 +125,7 @@ class Rendezvous {
   std::string DescribeMissing() const;
 
   const RendezvousOptions options_;
-  const int first_ranks_;
+  int first_ranks_;                 // of those that the job began with, how many have never left it
   std::vector<std::string> names_;  // by rank, as is:
   std::vector<Member> members_;
   RankGroup group_;

@@ -304,6 +304,8 @@ TEST_F(RendezvousTest, ForTheFirstGroupToo) {
   Come(3);
   EXPECT_TRUE(group().is_over);
   Come(1);
+  EXPECT_TRUE(group().is_over) << "if this is another rank 0, others know of earlier groups";
+  Pass(seconds(3));
   EXPECT_THAT(group().ranks, ElementsAre(0, 1, 3)) << "worker:2 is about to come, or not";
 }
 
@@ -316,6 +318,32 @@ TEST_F(RendezvousTest, ByAReplacedRankZeroThoseThatTheJobBeganWith) {
   EXPECT_TRUE(group().is_over);
   Come(1, {.group = 8, .parameters = {{.step = 40, .group = 8}}});
   EXPECT_THAT(group().ranks, ElementsAre(0, 1, 3)) << "worker:2 has never come";
+}
+
+TEST_F(RendezvousTest, AReplacedRankZeroDoesNotBeginAloneWhereOthersHaveJoined) {
+  rendezvous_.emplace(RendezvousOptions{.rank_names = Names(3), .first_ranks = 1}, now_);
+  states_.assign(3, {});
+  Come(0);
+  Pass(seconds(1));
+  EXPECT_TRUE(group().is_over);
+  for (const int rank : {1, 2}) Come(rank, {.group = 8, .parameters = {{.step = 40, .group = 8}}});
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(group().source, 1);
+}
+
+TEST_F(RendezvousTest, WhoHasLeftTheJobOnceIsNotWaitedForWhenItIsToComeBack) {
+  Make(3, {});
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  Resize(2);
+  Leave(0, 4);
+  Leave(1, 4);
+  Enter();
+  Resize(3);
+  rendezvous_->Disconnect(1, "its connection was closed", now_);
+  Leave(0, 5);
+  Come(1);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1)) << "worker:2 has not come back";
 }
 
 TEST_F(RendezvousTest, WhoLeavesTheJobIsNotWaitedFor) {

@@ -286,8 +286,13 @@ absl::Status AddDiscovered(const std::map<std::string, Endpoint>& discovered, co
                            const SourcePosition& position, const SshConfig& config,
                            std::vector<Host>* hosts) {
   std::set<std::string> names, places;
-  for (const Host& host : *hosts) {
+  for (Host host : *hosts) {
     names.insert(host.name);
+    // Where it is now, and no more where the file says, which others may be.
+    if (const auto now = discovered.find(host.name); now != discovered.end() && !host.local) {
+      host.ssh_address = now->second.address;
+      if (now->second.port != 0) host.ssh_port = now->second.port;
+    }
     places.insert(Whereabouts(host));
   }
   for (const auto& [name, endpoint] : discovered) {

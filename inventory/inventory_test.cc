@@ -311,7 +311,7 @@ TEST(Inventory, TakesHostsThatWereDiscovered) {
   ASSERT_TRUE(inventory.ok()) << inventory.status();
   std::string names;
   for (const Host& host : inventory->hosts) names += host.name + " ";
-  EXPECT_EQ(names, "a gate b d ") << "what the file has, by name or place, it has";
+  EXPECT_EQ(names, "a gate b c d ") << "a is elsewhere now";
   const Host& b = inventory->hosts[2];
   EXPECT_EQ(b.ssh_address, "10.0.0.2");
   EXPECT_EQ(b.ssh_port, 2022);
@@ -320,7 +320,8 @@ TEST(Inventory, TakesHostsThatWereDiscovered) {
   ASSERT_EQ(b.jumps.size(), 1);
   EXPECT_EQ(b.jumps[0].name, "gate");
   EXPECT_EQ(b.position.ToString(), "inv.yaml:3:11");
-  EXPECT_EQ(inventory->hosts[3].ssh_port, 23);
+  EXPECT_EQ(inventory->hosts[4].ssh_port, 23);
+  EXPECT_EQ(parse(file, {{"same", {.address = "10.0.0.1"}}})->hosts.size(), 2) << "it is a";
   EXPECT_EQ(inventory->hosts[0].ssh_address, "10.0.0.1");
 
   EXPECT_EQ(parse(file, {{"x/y", {.address = "10.0.0.2"}}}).status().message(),

@@ -180,13 +180,16 @@ absl::StatusOr<JobPlan> Planner::Plan() {
 absl::Status Planner::GoOnWithBatch() {
   const int workers = job_.chief.count + job_.worker.count;
   plan_.record.set_first_workers(workers);
+  plan_.record.set_fewest_workers(workers);
   if (inputs_.running == nullptr || !GoesOn(*inputs_.running, plan_.record)) return absl::OkStatus();
   const int first = FirstWorkers(*inputs_.running);
+  const int fewest = std::min(workers, FewestWorkers(*inputs_.running));
   plan_.record.set_first_workers(first);
+  plan_.record.set_fewest_workers(fewest);
   // Who joins is to cost the others nothing.
   int rank = 0;
   for (record::Task& task : *plan_.record.mutable_tasks()) {
-    if (!task.id().starts_with("ps:") && rank++ >= first) task.set_can_fail(true);
+    if (!task.id().starts_with("ps:") && rank++ >= fewest) task.set_can_fail(true);
   }
   const TrainSpec& train = job_.train;
   if (!job_.is_allreduce() || (!train.batch_size && !train.global_batch_size)) return absl::OkStatus();

@@ -420,6 +420,14 @@ TEST_F(PlanWithSpares, WorkersThatJoinMakeTheStepsOfThoseThatRun) {
   EXPECT_EQ(grown.tasks(2).host(), "w-3");
   EXPECT_FALSE(grown.tasks(1).can_fail());
   EXPECT_TRUE(grown.tasks(2).can_fail()) << "whatever becomes of it, the others go on";
+  // Fewer, and as many as at first again.
+  record::JobRecord shrunk = Plan(job(1), &running);
+  EXPECT_EQ(shrunk.fewest_workers(), 1);
+  *shrunk.mutable_cluster() = running.cluster();
+  const record::JobRecord again = Plan(job(2), &shrunk);
+  EXPECT_EQ(again.first_workers(), 2);
+  EXPECT_EQ(again.fewest_workers(), 1);
+  EXPECT_TRUE(again.tasks(1).can_fail());
   EXPECT_EQ(
       TryPlan(job(5), &running).status().message(),
       "job.yaml: the batch of the 2 workers that the training began with has 4 samples: 5 workers cannot "

@@ -83,6 +83,10 @@ int FirstWorkers(const record::JobRecord& running) {
       running.tasks(), [](const record::Task& task) { return task.is_chief() || IsWorker(task.id()); }));
 }
 
+int FewestWorkers(const record::JobRecord& running) {
+  return running.fewest_workers() > 0 ? running.fewest_workers() : FirstWorkers(running);
+}
+
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_id(running.id());
   record->set_created_micros(running.created_micros());
@@ -178,6 +182,15 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   }
   if (record.elastic() && id.role != Role::kPs) {
     request.add_argv(absl::StrFormat("--first_workers=%d", FirstWorkers(record)));
+    // Who was there all the time knows that others left. Where the job file says how many are needed, those
+    // are.
+    const auto has = [&](const std::string& flag) {
+      return std::ranges::any_of(request.argv(), [&](const auto& word) { return word.starts_with(flag); });
+    };
+    if (FewestWorkers(record) < FirstWorkers(record) && has("--strategy=allreduce") &&
+        !has("--min_workers=")) {
+      request.add_argv(absl::StrFormat("--min_workers=%d", FewestWorkers(record)));
+    }
   }
   if (task->rank_environment()) {
     request.add_environment("TF_CONFIG=" + ToTfConfig(cluster, id));

@@ -39,8 +39,9 @@ std::map<std::string, std::string> PlacesOf(const record::JobRecord& running);
 /// cluster, for which all tasks are started.
 bool GoesOn(const record::JobRecord& running, const record::JobRecord& plan);
 
-/// Of the training of a job that runs: how many workers it began with.
+/// Of the training of a job that runs: how many workers it began with, and the fewest that it has had since.
 int FirstWorkers(const record::JobRecord& running);
+int FewestWorkers(const record::JobRecord& running);
 
 /// Gives the plan the identity and the cluster of a job that may be running, so that only what differs is
 /// started again. If it was being ended, what is left of it is stopped first, and all is started again. Keeps

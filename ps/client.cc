@@ -295,9 +295,9 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
       shard.wanted = true;
       Replace(shard, nullptr, false);
     } else {
-      if (options_.replicated && finishing_ && event.frame) {
+      if (finishing_ && event.frame) {
         const auto reply = shard.connection->Decode(event);
-        has_finished_ = has_finished_ || (reply.ok() && reply->header.has_finish());
+        has_finished_ = has_finished_ || (reply.ok() && SaysThatAllIsOver(reply->header));
       }
       of_others->push_back(std::move(event));
     }
@@ -340,6 +340,11 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
   shard.asking = false;
   if (!shard.in_flight) shard.waited_since.reset();
   return absl::OkStatus();
+}
+
+// A replicated server answers when all have finished, any other one at once, if nobody can go back.
+bool ParameterServerClient::SaysThatAllIsOver(const ps::ServerHeader& answer) const {
+  return answer.has_finish() && (options_.replicated || answer.finish().over());
 }
 
 // Whatever is asked for, or may have to be; what is in flight there is sent again.
@@ -631,7 +636,7 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
     const TimePoint sent =
         std::clamp(shard->connection->SentAt(header.request()).value_or(had), shard->sent_at, had);
     times_ = {.push = sent - shard->sent_at, .pull = had - sent};
-    if (options_.replicated && header.has_finish()) has_finished_ = true;
+    if (SaysThatAllIsOver(header)) has_finished_ = true;
     if (header.has_push()) {
       const uint64_t version = header.push().step();
       shard->clock = {version, std::max(version, shard->in_flight->header.push().step() + 1)};

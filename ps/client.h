@@ -153,6 +153,7 @@ class ParameterServerClient {
   void GiveUpJoin(Shard& shard, absl::Status why);
   absl::Status HandleJoinEvent(FrameQueue::Event event, std::span<float> parameters,
                                std::vector<FrameQueue::Event>* of_others);
+  bool SaysThatAllIsOver(const ps::ServerHeader& answer) const;
   absl::Status JoinAgain();
   void Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined);
   absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
@@ -186,7 +187,7 @@ class ParameterServerClient {
   const std::shared_ptr<FrameQueue> queue_;
   uint64_t epoch_ = 0;         // of all shards; 0: not joined
   bool finishing_ = false;     // servers may end
-  bool has_finished_ = false;  // a server has said that all workers have; replicated
+  bool has_finished_ = false;  // a server has said that all workers have
   bool reads_exactly_ = false;
   uint64_t step_ = 0;  // sync, bounded: to contribute to next
   uint64_t last_request_ = 0;

@@ -30,6 +30,7 @@ ShardServerImpl::ShardServerImpl(const ParameterServerOptions& options, int shar
       uuid_(RandomName(20)),
       requests_(std::make_unique<Requests>(frames, &outbox_)),
       rank_count_(options.cluster.rank_count()),
+      first_ranks_(rank_count_),
       tallies_(options.cluster.rank_count()),
       turns_(options.push_budget_bytes, kTurnPatience) {}
 

@@ -49,14 +49,17 @@ std::vector<std::string> ShardServerImpl::RankNames() const {
   return names;
 }
 
-// Those that have joined later count once they are there.
+// Of those that came later, who is there counts.
 bool ShardServerImpl::all_finished() const {
-  for (int rank = 0; rank < rank_count_; ++rank) {
-    const bool is_first = !config_ || rank < static_cast<int>(config_->worker_count());
-    const bool counts = is_first || (shard_ && shard_->rule().HasJoined(rank));
-    if (counts && !finished_ranks_.contains(rank)) return false;
+  const int first = config_ ? std::min<int>(first_ranks_, config_->worker_count()) : first_ranks_;
+  const auto is_done = [this](int rank) { return finished_ranks_.contains(rank); };
+  for (int rank = 0; rank < first; ++rank) {
+    if (!is_done(rank)) return false;
   }
-  return true;
+  return std::ranges::all_of(workers_, [&](const auto& entry) {
+    const int rank = entry.second.worker.rank;
+    return rank < first || is_done(rank);
+  });
 }
 
 // Of a job that MayScale.
@@ -65,6 +68,7 @@ void ShardServerImpl::FollowCluster() {
   if (version == cluster_version_) return;
   cluster_version_ = version;
   rank_count_ = options_.view->cluster().rank_count();
+  first_ranks_ = std::min(first_ranks_, rank_count_);
   tallies_.resize(std::max<size_t>(tallies_.size(), rank_count_));
   const auto has_left = [this](int rank) { return rank >= rank_count_; };
   std::erase_if(finished_ranks_, [&](const auto& entry) { return has_left(entry.first); });
@@ -88,7 +92,7 @@ void ShardServerImpl::FollowCluster() {
 
 void ShardServerImpl::BeginCoordinator() {
   CoordinatorOptions coordinator{.rank_names = RankNames(),
-                                 .first_ranks = update_.rule.worker_count,
+                                 .first_ranks = std::min(first_ranks_, update_.rule.worker_count),
                                  .shard_count = shard_count(),
                                  .aggregate = std::min(update_.aggregate, rank_count_),
                                  .worker_timeout = options_.worker_timeout,
@@ -362,7 +366,9 @@ void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
   needed_ = static_cast<int>(coordination.needed());
   waits_for_ = coordination.waits_for();
   offered_epoch_ = {coordination.epoch(), coordination.epoch_step()};
-  if (config_ && offered_epoch_.number > epoch().number && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
+  // An epoch that is over begins no more: whoever joined would find less than there was.
+  const bool is_news = config_ && !coordination.ended() && offered_epoch_.number > epoch().number;
+  if (is_news && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
   if (shard_ && offered_epoch_ == epoch()) {
     if (!is_async()) next_snapshot_ = coordination.checkpoint();
     std::map<uint64_t, std::vector<int>> decisions;

@@ -207,6 +207,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
 
   // Made by who says first what the job is: a worker, or another shard.
   int rank_count_;
+  int first_ranks_;               // of them, those that have been there since this process began
   uint64_t cluster_version_ = 0;  // of options_.view, that rank_count_ is of
   std::optional<ps::JobConfig> config_;
   UpdateConfig update_;

@@ -244,7 +244,7 @@ absl::Status ShardServerImpl::HandleFinish(StreamId stream, const WorkerIdentity
 void ShardServerImpl::AnswerFinishes() {
   for (const PushId id : std::exchange(finishes_, {})) {
     ps::ServerHeader reply;
-    reply.mutable_finish();
+    reply.mutable_finish()->set_over(host_.has_value() && end_ && end_->ok());
     requests_->Answer(id, std::move(reply));
   }
 }

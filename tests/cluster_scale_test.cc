@@ -201,6 +201,22 @@ TEST_F(ClusterScale, AWorkerThatHasJoinedMayFail) {
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
+// The servers wait for it as long as they would for one that is only silent, and not at the end for ever.
+TEST_F(ClusterScale, AsynchronousServersEndWithoutAWorkerThatHasFailed) {
+  const std::string job =
+      cluster_.Write("job.yaml",
+                     "name: job\nmodel: mnist_mlp\nhidden: [50]\ncheckpoint: {every_steps: 500}\n"
+                     "replicas: {ps: {count: 2}, worker: {count: 1, restart: never}}\n"
+                     "train: {steps: 1500, batch_size: 100, threads: 1, device: \"wait:5\"}\n");
+  Begin(job);
+  EXPECT_EQ(Scale(2).exit_code, 0);
+  for (const char* server : {"ps:0", "ps:1"}) EXPECT_TRUE(WaitForLog(server, "worker:1 has joined"));
+  KillTask("job", "worker:1", 1);
+  const CommandResult wait = cluster_.Muster({"wait", "job"}, std::chrono::minutes(4));
+  EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
+  for (const char* server : {"ps:0", "ps:1"}) EXPECT_EQ(ShowTask("job", server)["state"], "Succeeded");
+}
+
 TEST_F(ClusterScale, WhereverItIsCalledAndWhoeverHasDrivenTheJob) {
   Job(AllReduce(1));
   const CommandResult run = cluster_.Shell("cd '" + Path("") + "' && muster run -d job.yaml -i '" +

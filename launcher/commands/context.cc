@@ -76,7 +76,13 @@ ConnectOptions CommandContext::ConnectOptionsFor(const std::string& inventory) c
 
 ConnectOptions CommandContext::connect_options(const record::JobRecord& job) const {
   ConnectOptions options = ConnectOptionsFor(job.inventory_file());
-  if (flags_.known_hosts.empty() && !job.known_hosts().empty()) options.ssh.known_hosts = job.known_hosts();
+  const std::filesystem::path known_hosts = job.known_hosts();
+  const bool is_other = !known_hosts.empty() && known_hosts != std::filesystem::absolute(ssh_.known_hosts);
+  std::error_code ignored;
+  if (!flags_.known_hosts.empty() || !is_other || !std::filesystem::exists(known_hosts, ignored))
+    return options;
+  options.ssh.known_hosts = known_hosts;
+  options.ssh.accept_command += " --known-hosts " + ShellWord(known_hosts.string());
   return options;
 }
 

@@ -79,6 +79,8 @@ class CommandContext {
   const std::string& home() const { return home_; }
   const std::filesystem::path& data_cache() const { return data_cache_; }
   /// To hosts of the inventory flag, or of the one that a job was run with. Valid while this object is.
+  /// The hosts' keys are in the file that the flag names, or else in that which the job was run with, if it
+  /// is still there, or else in the usual one.
   ConnectOptions connect_options() const { return ConnectOptionsFor(flags_.inventory); }
   ConnectOptions connect_options(const record::JobRecord& job) const;
   const std::filesystem::path& known_hosts() const { return ssh_.known_hosts; }

@@ -164,7 +164,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
   display.Summarize(result);
   MUSTER_RETURN_IF_ERROR(result.fetched);
-  return result.outcome.exit_code;
+  return exit_code_so_far != 0 ? exit_code_so_far : result.outcome.exit_code;
 }
 
 }  // namespace muster

@@ -73,10 +73,12 @@ struct Options {
   Duration backoff_first =
       std::chrono::milliseconds(250);  // between attempts, doubled each time, -25% to +25%
   Duration backoff_limit = std::chrono::seconds(8);
-  std::optional<Duration> run_deadline;  // for the whole run, stop not included
-  int max_attempts = 3;                  // refused starts of a task, refused uploads to a host, ...
-  int max_silences = 3;                  // unanswered requests in a row before a host counts as broken
-  int max_retries = 3;  // new generations because of lost ports (or a stop that arrived late)
+  // For the whole run, stop not included, as far as it is left; of a job that is taken over, not before its
+  // hosts can have been heard.
+  std::optional<Duration> run_deadline;
+  int max_attempts = 3;  // refused starts of a task, refused uploads to a host, ...
+  int max_silences = 3;  // unanswered requests in a row before a host counts as broken
+  int max_retries = 3;   // new generations because of lost ports (or a stop that arrived late)
 };
 
 // ---- What is remembered

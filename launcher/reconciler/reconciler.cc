@@ -83,7 +83,12 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
   }
   TouchAll();
 
-  if (options_.run_deadline) run_deadline_ = now_ + *options_.run_deadline;
+  if (options_.run_deadline) {
+    // Of a job that has gone on meanwhile it is heard first whether it has ended.
+    const Duration hearing = options_.connect_attempt + options_.request_timeout;
+    run_deadline_ =
+        now_ + (record_.fixed ? std::max(*options_.run_deadline, hearing) : *options_.run_deadline);
+  }
   if (record_.ending) {
     phase_ = Phase::kEnding;
     stop_from_ = now_;
@@ -131,11 +136,11 @@ void Reconciler::Settle() {
 }
 
 bool Reconciler::Advance() {
-  if (phase_ != Phase::kEnding && now_ >= run_deadline_) {
+  const bool has_succeeded = phase_ == Phase::kRunning && totals_.unfinished == 0;
+  if (phase_ != Phase::kEnding && !has_succeeded && now_ >= run_deadline_) {
     BeginEnding({.result = Result::kFailed,
                  .exit_code = ExitCodeFor(absl::DeadlineExceededError("")),
-                 .message = absl::StrFormat("the job did not end within its deadline of %s",
-                                            FormatAge(*options_.run_deadline))});
+                 .message = "the job did not end within its deadline"});
     return true;
   }
   switch (phase_) {

@@ -367,7 +367,30 @@ TEST(ReconcilerTest, TheRunDeadlineExitsWith124) {
   EXPECT_EQ(script.Wait(seconds(60)), "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
   script.Stopped("a", {});
   EXPECT_EQ(script.Stopped("b", {}),
-            "persist 1 ending\nfinish 124: the job did not end within its deadline of 1m00s\n");
+            "persist 1 ending\nfinish 124: the job did not end within its deadline\n");
+}
+
+TEST(ReconcilerTest, AJobThatHasEndedBeforeSomebodyGoesOnWithItHasNotMissedItsDeadline) {
+  Record record;
+  {
+    Script script(OnePsOneWorker());
+    script.StartAll();
+    record = script.reconciler.record();
+  }
+  Script done(OnePsOneWorker(), record, {.run_deadline = seconds(0)});
+  EXPECT_EQ(done.Feed(Tick{}), "connect a\nconnect b\n");
+  done.Connected("a", {Script::Task("ps:0", kRunning)});
+  done.Connected("b", {Script::Ended("worker:0", 0)});
+  ASSERT_TRUE(done.reconciler.record().ending.has_value());
+  EXPECT_EQ(done.reconciler.record().ending->result, Result::kSucceeded);
+
+  Script late(OnePsOneWorker(), record, {.run_deadline = seconds(0)});
+  late.Feed(Tick{});
+  late.Connected("a", {Script::Task("ps:0", kRunning)});
+  late.Connected("b", {Script::Task("worker:0", kRunning)});
+  late.Wait(seconds(21));
+  ASSERT_TRUE(late.reconciler.record().ending.has_value());
+  EXPECT_EQ(late.reconciler.record().ending->exit_code, 124);
 }
 
 TEST(ReconcilerTest, AnEndBeforeTheFirstGenerationReleasesThePorts) {
@@ -377,7 +400,7 @@ TEST(ReconcilerTest, AnEndBeforeTheFirstGenerationReleasesThePorts) {
   // b was not asked for anything, and is not looked for.
   EXPECT_EQ(script.Wait(seconds(5)), "persist 0 ending\nstop a all below 1\n");
   EXPECT_EQ(script.Stopped("a", {}),
-            "persist 0 ending\nfinish 124: the job did not end within its deadline of 5s\n");
+            "persist 0 ending\nfinish 124: the job did not end within its deadline\n");
 }
 
 TEST(ReconcilerTest, WhoStopsAJobThatWasGatheringReleasesThePorts) {
