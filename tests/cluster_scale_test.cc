@@ -174,14 +174,14 @@ TEST_F(ClusterScale, WorkersJoinOnHostsThatTheDiscoveryCommandFinds) {
 TEST_F(ClusterScale, InterruptedItLeavesTheJobAndGoesOn) {
   Begin(Job(AllReduce(1)));
   WaitForTasks("job", 1);
-  cluster_.hosts().Kill("host-2");  // which it tries to reach for a while
-  Process scale = cluster_.Start({"scale", "job", "worker=3"}, "scale");
-  ASSERT_TRUE(cluster_.WaitForText("scale", "worker:1 on host-2, worker:2 on host-3 join"));
+  cluster_.hosts().Kill("host-2");  // which it tries to reach for a while; no other one is free
+  Process scale = cluster_.Start({"scale", "job", "worker=4"}, "scale");
+  ASSERT_TRUE(cluster_.WaitForText("scale", "worker:3 on host-4 join"));
   scale.Signal(SIGINT);
   EXPECT_EQ(ExitCodeOf(scale), 130);
-  EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 3 workers"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 4 workers"));
   cluster_.hosts().Start("host-2");
-  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 4 of 4 workers"));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
