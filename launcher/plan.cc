@@ -186,6 +186,8 @@ absl::Status Planner::GoOnWithBatch() {
   const int fewest = std::min(workers, FewestWorkers(*inputs_.running));
   plan_.record.set_first_workers(first);
   plan_.record.set_fewest_workers(fewest);
+  // Ranks that were there know that others have left, and wait for no more; who starts anew is told.
+  if (job_.is_allreduce() && !job_.worker.min && fewest < first) plan_.record.set_min_workers(fewest);
   // Who joins is to cost the others nothing.
   int rank = 0;
   for (record::Task& task : *plan_.record.mutable_tasks()) {

@@ -405,9 +405,9 @@ class PlanWithSpares : public ::testing::Test {
 };
 
 TEST_F(PlanWithSpares, WorkersThatJoinMakeTheStepsOfThoseThatRun) {
-  const auto job = [](int workers, const std::string& more = "") {
+  const auto job = [](int workers, const std::string& more = "", const std::string& min = "") {
     return "model: mnist_mlp\nstrategy: allreduce\nreplicas: {worker: {count: " + std::to_string(workers) +
-           ", on: work}}\ntrain: {batch_size: 2" + more + "}\n";
+           ", on: work" + min + "}}\ntrain: {batch_size: 2" + more + "}\n";
   };
   record::JobRecord running = Plan(job(2));
   EXPECT_TRUE(running.elastic());
@@ -428,6 +428,9 @@ TEST_F(PlanWithSpares, WorkersThatJoinMakeTheStepsOfThoseThatRun) {
   EXPECT_EQ(again.first_workers(), 2);
   EXPECT_EQ(again.fewest_workers(), 1);
   EXPECT_TRUE(again.tasks(1).can_fail());
+  EXPECT_EQ(grown.min_workers(), 0) << "nobody has left";
+  EXPECT_EQ(again.min_workers(), 1);
+  EXPECT_EQ(Plan(job(2, "", ", min: 1"), &shrunk).min_workers(), 0) << "the job file says it";
   EXPECT_EQ(
       TryPlan(job(5), &running).status().message(),
       "job.yaml: the batch of the 2 workers that the training began with has 4 samples: 5 workers cannot "

@@ -182,15 +182,7 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   }
   if (record.elastic() && id.role != Role::kPs) {
     request.add_argv(absl::StrFormat("--first_workers=%d", FirstWorkers(record)));
-    // Who was there all the time knows that others left. Where the job file says how many are needed, those
-    // are.
-    const auto has = [&](const std::string& flag) {
-      return std::ranges::any_of(request.argv(), [&](const auto& word) { return word.starts_with(flag); });
-    };
-    if (FewestWorkers(record) < FirstWorkers(record) && has("--strategy=allreduce") &&
-        !has("--min_workers=")) {
-      request.add_argv(absl::StrFormat("--min_workers=%d", FewestWorkers(record)));
-    }
+    if (record.min_workers() > 0) request.add_argv(absl::StrFormat("--min_workers=%d", record.min_workers()));
   }
   if (task->rank_environment()) {
     request.add_environment("TF_CONFIG=" + ToTfConfig(cluster, id));

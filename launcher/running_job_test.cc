@@ -116,12 +116,9 @@ TEST(MakeStartRequest, WorkersOfAnElasticJobKnowHowManyTheTrainingBeganWith) {
               Contains("--worker_hosts=10.0.0.2:20002,worker-1.invalid:1,10.0.0.3:20003"));
   EXPECT_THAT(start("ps:0").files(0).content(), HasSubstr("\"worker-1.invalid:1\""));
   EXPECT_THAT(start("worker:2").argv(), Not(Contains(HasSubstr("--min_workers"))));
-  record.set_fewest_workers(1);
-  EXPECT_THAT(start("worker:2").argv(), Not(Contains(HasSubstr("--min_workers")))) << "of allreduce only";
-  record.mutable_tasks(2)->mutable_start()->add_argv("--strategy=allreduce");
+  record.set_min_workers(1);
   EXPECT_THAT(start("worker:2").argv(), Contains("--min_workers=1"));
-  record.mutable_tasks(2)->mutable_start()->add_argv("--min_workers=2");
-  EXPECT_THAT(start("worker:2").argv(), Not(Contains("--min_workers=1"))) << "the job file says it";
+  EXPECT_THAT(start("ps:0").argv(), Not(Contains("--min_workers=1")));
   record.set_elastic(false);
   EXPECT_THAT(start("worker:2").argv(), Not(Contains(HasSubstr("--first_workers"))));
 }

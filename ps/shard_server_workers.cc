@@ -240,7 +240,8 @@ absl::Status ShardServerImpl::HandleFinish(StreamId stream, const WorkerIdentity
 }
 
 // With checkpoints, when the last one is there: until then a worker may have to do some of its work again.
-// Replicated, when all have finished: until then their promises may be needed.
+// Replicated, when all have finished: until then their promises may be needed. Only ps:0 knows that of all
+// shards.
 void ShardServerImpl::AnswerFinishes() {
   for (const PushId id : std::exchange(finishes_, {})) {
     ps::ServerHeader reply;

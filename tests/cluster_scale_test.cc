@@ -6,6 +6,7 @@
 namespace muster {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class ClusterScale : public LifecycleTest {
@@ -232,6 +233,20 @@ TEST_F(ClusterScale, WhereverItIsCalledAndWhoeverHasDrivenTheJob) {
   EXPECT_THAT(again.stderr_text, HasSubstr("goes on as it was"));
   EXPECT_EQ(Show("job")["driver"]["background"], true);
   EXPECT_EQ(WaitForTasks("job", 2), first);
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterScale, TheJobKeepsItsKnownHostsAsLongAsTheyAreThere) {
+  const std::string known = cluster_.hosts().Text("known_hosts");
+  const std::string file = cluster_.Write("known_hosts", known.substr(0, known.find('\n') + 1));  // host-1's
+  const CommandResult run = RunJob(Job(AllReduce(1)), {"-d", "--known-hosts", file});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const auto first = WaitForTasks("job", 1);
+  const CommandResult refused = Scale(2);
+  EXPECT_THAT(refused.stderr_text, HasSubstr("its host key is not known"));
+  EXPECT_THAT(refused.stderr_text, ContainsRegex("muster check .*--accept-new.* --known-hosts .*" + file));
+  EXPECT_EQ(WaitForTasks("job", 1), first);
+  std::filesystem::remove(file);
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 

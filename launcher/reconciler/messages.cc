@@ -68,8 +68,12 @@ std::string GivenUpText(const View& view, const HostId& host) {
   for (const TaskView& task : view.tasks) {
     if (task.host == host && task.state == TaskState::kLost) tasks += (tasks.empty() ? "" : ", ") + task.task;
   }
-  if (tasks.empty()) return host + " stays lost: what it ran is on other hosts now";
-  return host + " stays lost: the job goes on without " + tasks + " until it is back";
+  std::string why;
+  for (const HostView& each : view.hosts) {
+    if (each.host == host && !each.last_error.ok()) why = "; " + std::string(each.last_error.message());
+  }
+  if (tasks.empty()) return host + " stays lost: what it ran is on other hosts now" + why;
+  return host + " stays lost: the job goes on without " + tasks + " until it is back" + why;
 }
 
 }  // namespace muster::reconcile

@@ -342,8 +342,9 @@ struct View {
   std::optional<Outcome> ending;  // what is being ended as; complete with kFinished
 };
 
-/// "host-3 stays lost: the job goes on without worker:2 until it is back", of a host that is given up, or
-/// that its tasks are on other hosts now.
+/// "host-3 stays lost: the job goes on without worker:2 until it is back; host-3 (10.0.0.3:22): connect:
+/// ...", of a host that is given up, or that its tasks are on other hosts now. One that is refused may not
+/// have been said to be lost before.
 std::string GivenUpText(const View& view, const HostId& host);
 
 }  // namespace muster::reconcile
