@@ -1,4 +1,6 @@
 // muster-agent: the part of muster that runs on each host. See the headers of its commands.
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +18,9 @@
 #include "agent/garbage.h"
 #include "agent/names.h"
 #include "agent/receive.h"
+#include "agent/relay.h"
 #include "agent/shim.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/framing.h"
 
@@ -33,6 +37,11 @@ constexpr char kUsage[] =
     "       muster-agent shim    --root DIR --job J --task T --incarnation N   runs one task (started by "
     "daemon)\n"
     "       muster-agent empty-trash --root DIR                      removes what was forgotten\n"
+    "       muster-agent serve   --root DIR --address IP             passes what it has on to who knows the "
+    "secret, "
+    "a line on stdin, until stdin ends\n"
+    "       muster-agent fetch   --root DIR --sha256 HEX --size N --address IP --port N   gets it from "
+    "there\n"
     "       muster-agent echo    --address IP                        sends bytes back, until stdin ends\n"
     "       muster-agent ping    --address IP --port N               how long that takes\n"
     "       muster-agent --version\n";
@@ -112,11 +121,13 @@ absl::Status Shim(const std::vector<std::string>& arguments) {
   return RunShim(options);
 }
 
+constexpr uint64_t kMostArchiveBytes = uint64_t{1} << 40;
+
 absl::Status ReceiveArchive(const std::vector<std::string>& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root", "sha256", "size"}));
   ReceiveOptions options{.sha256 = flags.Text("sha256")};
   MUSTER_ASSIGN_OR_RETURN(options.root, flags.Root());
-  MUSTER_ASSIGN_OR_RETURN(options.size, flags.Number("size", uint64_t{1} << 40));
+  MUSTER_ASSIGN_OR_RETURN(options.size, flags.Number("size", kMostArchiveBytes));
   // On a line of its own, whatever the login shell has printed.
   options.begin = [](uint64_t offset) { return WriteAll(1, absl::StrFormat("\nfrom %d\n", offset)); };
   MUSTER_ASSIGN_OR_RETURN(const std::string result, Receive(options));
@@ -127,6 +138,47 @@ absl::Status EmptyTrashUnder(const std::vector<std::string>& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root"}));
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path root, flags.Root());
   return EmptyTrash(root);
+}
+
+// The first line of stdin, which goes on behind it.
+absl::StatusOr<std::string> ReadSecret() {
+  const TimePoint deadline = Now() + std::chrono::seconds(30);
+  std::string line;
+  for (char byte; line.size() < 1000;) {
+    pollfd input{.fd = 0, .events = POLLIN, .revents = 0};
+    if (::poll(&input, 1, MillisecondsUntil(deadline)) == 0)
+      return DeadlineExceeded("no secret came on stdin");
+    const ssize_t n = ::read(0, &byte, 1);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n <= 0) return InvalidArgument("stdin ends before the secret does");
+    if (byte == '\n') return line;
+    line += byte;
+  }
+  return InvalidArgument("the secret on stdin is too long");
+}
+
+absl::Status ServeContents(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root", "address"}));
+  ServeOptions options{.address = flags.Text("address")};
+  MUSTER_ASSIGN_OR_RETURN(options.root, flags.Root());
+  MUSTER_ASSIGN_OR_RETURN(options.secret, ReadSecret());
+  ::signal(SIGPIPE, SIG_IGN);
+  options.listening = [](uint32_t port) { return WriteAll(1, absl::StrFormat("\nserving %d\n", port)); };
+  return Serve(options);
+}
+
+absl::Status FetchContent(const std::vector<std::string>& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const Flags flags,
+                          Flags::Parse(arguments, {"root", "sha256", "size", "address", "port"}));
+  FetchOptions options{.sha256 = flags.Text("sha256"), .address = flags.Text("address")};
+  MUSTER_ASSIGN_OR_RETURN(options.root, flags.Root());
+  MUSTER_ASSIGN_OR_RETURN(options.size, flags.Number("size", kMostArchiveBytes));
+  MUSTER_ASSIGN_OR_RETURN(const uint64_t port, flags.Number("port", UINT16_MAX));
+  options.port = static_cast<uint32_t>(port);
+  MUSTER_ASSIGN_OR_RETURN(options.secret, ReadSecret());
+  ::signal(SIGPIPE, SIG_IGN);
+  MUSTER_ASSIGN_OR_RETURN(const std::string result, Fetch(options));
+  return WriteAll(1, result + "\n");
 }
 
 // An agent whose launcher has gone does not listen for ever.
@@ -155,6 +207,8 @@ absl::Status Run(const std::string& command, const std::vector<std::string>& arg
   if (command == "daemon") return Daemon(arguments);
   if (command == "shim") return Shim(arguments);
   if (command == "receive") return ReceiveArchive(arguments);
+  if (command == "serve") return ServeContents(arguments);
+  if (command == "fetch") return FetchContent(arguments);
   if (command == "empty-trash") return EmptyTrashUnder(arguments);
   if (command == "echo") return Echo(arguments);
   if (command == "ping") return Ping(arguments);

@@ -5,18 +5,15 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "agent/garbage.h"
-#include "agent/names.h"
+#include "agent/store.h"
 #include "base/archive.h"
 #include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/random.h"
 #include "base/sha256.h"
 
 namespace muster {
@@ -25,43 +22,6 @@ namespace {
 constexpr Duration kInputTimeout = std::chrono::seconds(60);
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr int64_t kKeptSeconds = 24 * 60 * 60;
-
-// A folder under store/tmp, removed with this object. Locked while it is in use, so that whoever finds one
-// unlocked knows that its owner was killed.
-class Scratch {
- public:
-  static absl::StatusOr<Scratch> Make(const std::filesystem::path& parent) {
-    MUSTER_RETURN_IF_ERROR(MakeDirectories(parent, 0700));
-    // Under this lock nobody sees another's new folder before that is locked too.
-    UniqueFd guard(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!guard.valid() || ::flock(guard.get(), LOCK_EX) != 0) return ErrnoError(errno, parent.string());
-    for (const std::string& name : ListDirectory(parent).value_or(std::vector<std::string>{})) {
-      UniqueFd other(::open((parent / name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (other.valid() && ::flock(other.get(), LOCK_EX | LOCK_NB) == 0) (void)RemoveTree(parent / name);
-    }
-    Scratch scratch;
-    scratch.path_ = parent / RandomName(12);
-    MUSTER_RETURN_IF_ERROR(MakeDirectories(scratch.path_, 0700));
-    scratch.lock_ = UniqueFd(::open(scratch.path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!scratch.lock_.valid() || ::flock(scratch.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-      return ErrnoError(errno, scratch.path_.string());
-    }
-    return scratch;
-  }
-  Scratch(Scratch&& other) noexcept : path_(std::move(other.path_)), lock_(std::move(other.lock_)) {
-    other.path_.clear();
-  }
-  ~Scratch() {
-    if (!path_.empty()) (void)RemoveTree(path_);
-  }
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  Scratch() = default;
-  std::filesystem::path path_;
-  UniqueFd lock_;
-};
 
 // Kept archives are files in store/tmp. A power failure could make one other than it was written, so one of
 // another boot is not used.
@@ -138,34 +98,18 @@ absl::Status Unpack(int archive, uint64_t size, const std::filesystem::path& fol
   return status;
 }
 
-absl::Status CheckSpace(const std::filesystem::path& folder, uint64_t size) {
-  struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) return ErrnoError(errno, folder.string());
-  const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
-  // The archive and what is unpacked from it lie there together for a moment.
-  if (free / 2 >= size) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("%s: the disk is too full for this upload: it needs %d bytes and %d are free",
-                      folder.string(), 2 * size, free));
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> Receive(const ReceiveOptions& options) {
-  if (!IsSha256(options.sha256)) {
-    return InvalidArgument("--sha256 '%s': give 64 lower-case hexadecimal digits", options.sha256);
-  }
-  const std::filesystem::path store = options.root / "store", target = store / options.sha256;
-  std::error_code error;
-  if (std::filesystem::is_directory(target, error)) {
-    MarkUsed(target);
-    return "present " + options.sha256;
-  }
+  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, IsStored(options.root, options.sha256));
+  if (is_stored) return "present " + options.sha256;
 
-  MUSTER_ASSIGN_OR_RETURN(const Scratch scratch, Scratch::Make(store / "tmp"));
+  MUSTER_ASSIGN_OR_RETURN(const StoreScratch scratch, StoreScratch::Make(options.root));
+  const std::filesystem::path store = StoreFolder(options.root);
   RemoveStaleArchives(store / "tmp");
-  MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), options.size));
-  const std::filesystem::path tree = scratch.path() / "tree", kept = KeptPath(store / "tmp", options.sha256);
+  // The archive and what is unpacked from it lie there together for a moment.
+  MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), 2 * options.size));
+  const std::filesystem::path kept = KeptPath(store / "tmp", options.sha256);
   bool is_kept = false;
   MUSTER_ASSIGN_OR_RETURN(const UniqueFd archive, OpenArchive(kept, scratch.path(), &is_kept));
   const absl::StatusOr<std::string> hash = CopyInput(options, archive.get());
@@ -175,14 +119,11 @@ absl::StatusOr<std::string> Receive(const ReceiveOptions& options) {
   if (*hash != options.sha256) {
     return DataLoss("what was received has SHA-256 %s, not %s: upload it again", *hash, options.sha256);
   }
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(tree));
-  MUSTER_RETURN_IF_ERROR(Unpack(archive.get(), options.size, tree));
-  // Once it has its name it counts as complete, also after a power failure.
-  if (::syncfs(archive.get()) != 0) return ErrnoError(errno, "sync " + tree.string());
-  if (::rename(tree.c_str(), target.c_str()) == 0) return "stored " + options.sha256;
-  // Another receive of the same content was faster.
-  if (errno == ENOTEMPTY || errno == EEXIST) return "present " + options.sha256;
-  return ErrnoError(errno, target.string());
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(scratch.tree()));
+  MUSTER_RETURN_IF_ERROR(Unpack(archive.get(), options.size, scratch.tree()));
+  // What is needed no more need not be written to the disk.
+  (void)!::ftruncate(archive.get(), 0);
+  return PlaceTree(options.root, scratch, options.sha256);
 }
 
 }  // namespace muster

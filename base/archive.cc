@@ -8,14 +8,15 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 #include <vector>
-
-#include "base/file.h"
 
 namespace muster {
 namespace {
 
 constexpr size_t kBlockBytes = 512;
+constexpr size_t kPieceBytes = size_t{256} << 10;
+constexpr uint64_t kMostFileBytes = uint64_t{1} << 33;  // what eleven octal digits can say
 
 // Layout of POSIX.1-1988 section 10.1.1; numbers are octal text.
 struct Header {
@@ -64,8 +65,28 @@ Header MakeHeader(const std::string& name, char type, unsigned mode, uint64_t si
   return header;
 }
 
-void Append(std::string& archive, const Header& header) {
-  archive.append(reinterpret_cast<const char*>(&header), sizeof header);
+absl::Status Put(const ArchiveSink& take, const Header& header) {
+  return take({reinterpret_cast<const char*>(&header), sizeof header});
+}
+
+absl::Status PackFile(const ArchiveSink& take, const std::filesystem::path& path, const std::string& name) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!file.valid() || ::fstat(file.get(), &info) != 0) return ErrnoError(errno, path.string());
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (size >= kMostFileBytes)
+    return InvalidArgument("%s: larger than 8 GiB: it cannot travel", path.string());
+  MUSTER_RETURN_IF_ERROR(Put(take, MakeHeader(name, '0', (info.st_mode & 0100) ? 0755 : 0644, size, "")));
+  std::string piece(std::min<uint64_t>(size, kPieceBytes), '\0');
+  for (uint64_t left = size; left > 0;) {
+    const ssize_t n = ::read(file.get(), piece.data(), std::min<uint64_t>(left, piece.size()));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoError(errno, path.string());
+    if (n == 0) return DataLoss("%s became shorter while it was read: pack it again", path.string());
+    MUSTER_RETURN_IF_ERROR(take(std::string_view(piece).substr(0, n)));
+    left -= n;
+  }
+  return take(std::string((kBlockBytes - size % kBlockBytes) % kBlockBytes, '\0'));
 }
 
 template <size_t n>
@@ -96,8 +117,8 @@ bool StaysInside(const std::filesystem::path& relative) {
 
 }  // namespace
 
-absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
-                                          const std::function<bool(std::string_view)>& include) {
+absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::path& folder,
+                             const std::function<bool(std::string_view)>& include) {
   std::error_code error;
   std::vector<std::string> names;
   for (auto it = std::filesystem::recursive_directory_iterator(folder, error);
@@ -108,7 +129,6 @@ absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
   if (error) return ErrnoError(error.value(), folder.string());
   std::sort(names.begin(), names.end());
 
-  std::string archive;
   for (const std::string& name : names) {
     const std::filesystem::path path = folder / name;
     struct stat info {};
@@ -117,65 +137,102 @@ absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
       return InvalidArgument("%s: a name of more than 100 bytes cannot travel; shorten it", path.string());
     }
     if (S_ISDIR(info.st_mode)) {
-      Append(archive, MakeHeader(name, '5', 0755, 0, ""));
+      MUSTER_RETURN_IF_ERROR(Put(take, MakeHeader(name, '5', 0755, 0, "")));
     } else if (S_ISLNK(info.st_mode)) {
       const std::string target = std::filesystem::read_symlink(path, error).string();
       if (target.size() > sizeof(Header::link) ||
           !StaysInside(std::filesystem::path(name).parent_path() / target)) {
         return InvalidArgument("%s: a link to %s, outside the folder, cannot travel", path.string(), target);
       }
-      Append(archive, MakeHeader(name, '2', 0777, 0, target));
+      MUSTER_RETURN_IF_ERROR(Put(take, MakeHeader(name, '2', 0777, 0, target)));
     } else if (S_ISREG(info.st_mode)) {
-      MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, (uint64_t{1} << 33) - 1));
-      Append(archive, MakeHeader(name, '0', (info.st_mode & 0100) ? 0755 : 0644, bytes.size(), ""));
-      archive += bytes;
-      archive.append((kBlockBytes - bytes.size() % kBlockBytes) % kBlockBytes, '\0');
+      MUSTER_RETURN_IF_ERROR(PackFile(take, path, name));
     } else {
       return InvalidArgument("%s: neither a file nor a folder nor a link", path.string());
     }
   }
-  archive.append(2 * kBlockBytes, '\0');
+  return take(std::string(2 * kBlockBytes, '\0'));
+}
+
+absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
+                                          const std::function<bool(std::string_view)>& include) {
+  std::string archive;
+  MUSTER_RETURN_IF_ERROR(PackDirectoryTo(
+      [&](std::string_view piece) {
+        archive += piece;
+        return absl::OkStatus();
+      },
+      folder, include));
   return archive;
 }
 
-absl::Status UnpackArchive(std::string_view archive, const std::filesystem::path& folder) {
-  size_t position = 0;
-  while (true) {
-    if (archive.size() - position < kBlockBytes) return DataLoss("archive ends early, at byte %d", position);
-    Header header;
-    std::memcpy(&header, archive.data() + position, sizeof header);
-    if (header.name[0] == '\0') return absl::OkStatus();
-    uint64_t checksum = 0, size = 0, mode = 0;
-    if (Text(header.magic) != "ustar" || !ParseOctal(header.checksum, &checksum) ||
-        checksum != Checksum(header) || !ParseOctal(header.size, &size) || !ParseOctal(header.mode, &mode)) {
-      return DataLoss("archive has a damaged header at byte %d", position);
+absl::Status Unpacker::Take(std::string_view bytes) {
+  while (!bytes.empty() && !is_complete_) {
+    // What of `bytes` belongs to the file, else to its padding, else to the next header.
+    std::string_view part = bytes.substr(0, data_left_ > 0      ? data_left_
+                                            : padding_left_ > 0 ? padding_left_
+                                                                : kBlockBytes - header_.size());
+    bytes.remove_prefix(part.size());
+    position_ += part.size();
+    if (data_left_ > 0) {
+      MUSTER_RETURN_IF_ERROR(Annotate(WriteAll(file_.get(), part), path_.string()));
+      data_left_ -= part.size();
+      if (data_left_ == 0) file_.reset();
+    } else if (padding_left_ > 0) {
+      padding_left_ -= part.size();
+    } else {
+      header_ += part;
+      if (header_.size() == kBlockBytes) MUSTER_RETURN_IF_ERROR(TakeHeader(std::exchange(header_, "")));
     }
-    position += kBlockBytes;
-    const std::string name(Text(header.name));
-    if (!StaysInside(name)) return DataLoss("archive holds a name outside its folder: %s", name);
-    const std::filesystem::path path = folder / name;
-    if (header.type == '5') {
-      MUSTER_RETURN_IF_ERROR(MakeDirectories(path));
-      continue;
-    }
-    MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
-    if (header.type == '2') {
-      const std::string target(Text(header.link));
-      if (!StaysInside(std::filesystem::path(name).parent_path() / target)) {
-        return DataLoss("archive holds a link outside its folder: %s", name);
-      }
-      if (::symlink(target.c_str(), path.c_str()) != 0) return ErrnoError(errno, path.string());
-      continue;
-    }
-    if (header.type != '0') return DataLoss("archive holds an entry of unknown type at byte %d", position);
-    if (size > archive.size() - position) return DataLoss("archive ends inside %s", name);
-    // O_EXCL and O_NOFOLLOW: an archive cannot write through a link that it has planted.
-    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0755));
-    if (!fd.valid()) return ErrnoError(errno, path.string());
-    MUSTER_RETURN_IF_ERROR(Annotate(WriteAll(fd.get(), archive.substr(position, size)), path.string()));
-    position += (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-    position = std::min(position, archive.size());
   }
+  return absl::OkStatus();
+}
+
+absl::Status Unpacker::Finish() const {
+  if (is_complete_) return absl::OkStatus();
+  if (data_left_ > 0) return DataLoss("archive ends inside %s", path_.lexically_relative(folder_).string());
+  return DataLoss("archive ends early, at byte %d", position_);
+}
+
+absl::Status Unpacker::TakeHeader(std::string_view block) {
+  Header header;
+  std::memcpy(&header, block.data(), sizeof header);
+  if (header.name[0] == '\0') {
+    is_complete_ = true;
+    return absl::OkStatus();
+  }
+  const uint64_t begin = position_ - kBlockBytes;
+  uint64_t checksum = 0, size = 0, mode = 0;
+  if (Text(header.magic) != "ustar" || !ParseOctal(header.checksum, &checksum) ||
+      checksum != Checksum(header) || !ParseOctal(header.size, &size) || !ParseOctal(header.mode, &mode)) {
+    return DataLoss("archive has a damaged header at byte %d", begin);
+  }
+  const std::string name(Text(header.name));
+  if (!StaysInside(name)) return DataLoss("archive holds a name outside its folder: %s", name);
+  path_ = folder_ / name;
+  if (header.type == '5') return MakeDirectories(path_);
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(path_.parent_path()));
+  if (header.type == '2') {
+    const std::string target(Text(header.link));
+    if (!StaysInside(std::filesystem::path(name).parent_path() / target)) {
+      return DataLoss("archive holds a link outside its folder: %s", name);
+    }
+    if (::symlink(target.c_str(), path_.c_str()) != 0) return ErrnoError(errno, path_.string());
+    return absl::OkStatus();
+  }
+  if (header.type != '0') return DataLoss("archive holds an entry of unknown type at byte %d", begin);
+  // O_EXCL and O_NOFOLLOW: an archive cannot write through a link that it has planted.
+  file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0755));
+  if (!file_.valid()) return ErrnoError(errno, path_.string());
+  data_left_ = size;
+  padding_left_ = (kBlockBytes - size % kBlockBytes) % kBlockBytes;
+  return absl::OkStatus();
+}
+
+absl::Status UnpackArchive(std::string_view archive, const std::filesystem::path& folder) {
+  Unpacker unpacker(folder);
+  MUSTER_RETURN_IF_ERROR(unpacker.Take(archive));
+  return unpacker.Finish();
 }
 
 }  // namespace muster

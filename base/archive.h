@@ -5,23 +5,57 @@
 // folders and symbolic links that stay inside. `tar tf` reads it.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace muster {
 
+/// Is handed an archive in pieces, in order; an error ends it.
+using ArchiveSink = std::function<absl::Status(std::string_view)>;
+
 /// Packs all files under `folder` for which `include(relative path)` holds (all, if it is empty).
 /// InvalidArgument names a file that cannot travel: longer than 100 bytes relative to `folder`, larger than 8
-/// GiB, neither file nor folder nor link.
+/// GiB, neither file nor folder nor link. DataLoss: a file became shorter meanwhile. Holds 256 KiB of a file
+/// in memory at a time. An error of `take` is returned as it is.
+absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::path& folder,
+                             const std::function<bool(std::string_view)>& include = {});
+
+/// The same in memory.
 absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
                                           const std::function<bool(std::string_view)>& include = {});
 
-/// Unpacks into `folder`, which must exist and be empty. Refuses (DataLoss) bad checksums, truncation,
-/// absolute names and "..".
+/// Unpacks an archive as it comes into `folder`, which must exist and be empty. Refuses (DataLoss) bad
+/// checksums, truncation, absolute names and "..". After an error it is of no more use.
+class Unpacker {
+ public:
+  explicit Unpacker(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  /// The next bytes. What follows the end of the archive is left alone.
+  absl::Status Take(std::string_view bytes);
+  /// After the last of them: DataLoss if it was not all.
+  absl::Status Finish() const;
+
+ private:
+  absl::Status TakeHeader(std::string_view block);
+
+  const std::filesystem::path folder_;
+  std::string header_;          // of the next entry, as far as it has come
+  std::filesystem::path path_;  // of the file that is being written
+  UniqueFd file_;
+  uint64_t data_left_ = 0;     // of that file, bytes
+  uint64_t padding_left_ = 0;  // behind it
+  uint64_t position_ = 0;      // in the archive
+  bool is_complete_ = false;
+};
+
+/// The same of a whole archive.
 absl::Status UnpackArchive(std::string_view archive, const std::filesystem::path& folder);
 
 }  // namespace muster

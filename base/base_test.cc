@@ -220,6 +220,26 @@ TEST(Archive, RoundTripsAndIsTheSameBytesEachTime) {
   EXPECT_EQ(*PackDirectory(to.path()), *archive);
 }
 
+TEST(Archive, UnpacksItInWhateverPiecesItComes) {
+  TemporaryDirectory from;
+  std::filesystem::create_directories(from.path() / "folder");
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "folder/text", std::string(1500, 'x')).ok());
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "none", "").ok());
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "whole", std::string(512, 'y')).ok());
+  const std::string archive = *PackDirectory(from.path());
+  for (const size_t piece : {size_t{1}, size_t{511}, size_t{512}, size_t{513}, archive.size()}) {
+    TemporaryDirectory to;
+    Unpacker unpacker(to.path());
+    for (size_t begin = 0; begin < archive.size(); begin += piece) {
+      EXPECT_EQ(unpacker.Finish().code(),
+                begin > archive.size() - 1024 + 511 ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
+      ASSERT_TRUE(unpacker.Take(std::string_view(archive).substr(begin, piece)).ok()) << piece;
+    }
+    EXPECT_TRUE(unpacker.Finish().ok());
+    EXPECT_EQ(*PackDirectory(to.path()), archive) << piece;
+  }
+}
+
 TEST(Archive, SystemTarReadsIt) {
   TemporaryDirectory from, to;
   ASSERT_TRUE(WriteFileAtomically(from.path() / "a", "hello").ok());

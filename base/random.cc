@@ -2,6 +2,8 @@
 
 #include <sys/random.h>
 
+#include <absl/strings/escaping.h>
+
 #include "base/status.h"
 
 namespace muster {
@@ -17,6 +19,12 @@ std::string RandomName(int length) {
   std::string name;
   for (int i = 0; i < length; ++i) name += "0123456789abcdefghijklmnopqrstuvwxyz"[random.NextBelow(36)];
   return name;
+}
+
+std::string RandomSecret() {
+  std::string bytes(32, '\0');
+  MUSTER_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  return absl::BytesToHexString(bytes);
 }
 
 }  // namespace muster

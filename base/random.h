@@ -49,4 +49,7 @@ uint64_t RandomSeed();
 /// `length` characters of [0-9a-z] from the kernel's generator: 5.17 bits each.
 std::string RandomName(int length);
 
+/// 256 bits from the kernel's generator, as 64 hexadecimal digits: nobody guesses it.
+std::string RandomSecret();
+
 }  // namespace muster

@@ -1,0 +1,136 @@
+#include "agent/relay.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <list>
+#include <span>
+#include <thread>
+
+#include "agent/names.h"
+#include "agent/secret_stream.h"
+#include "agent/sockets.h"
+#include "agent/store.h"
+#include "base/archive.h"
+#include "base/clock.h"
+
+namespace muster {
+namespace {
+
+// The conversation: "<sha256>\n" from the one that fetches; then from the server one byte, and behind it the
+// archive, or why there is none.
+constexpr size_t kQuestionBytes = 65;
+constexpr char kArchiveFollows = '+';
+constexpr char kReasonFollows = '-';
+
+constexpr Duration kConnectTimeout = std::chrono::seconds(5);
+constexpr size_t kMostConnections = 8;
+constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kMostReasonBytes = 1000;
+
+absl::StatusOr<std::string> ReadQuestion(SecretStream& stream) {
+  std::string question(kQuestionBytes, '\0');
+  for (size_t have = 0; have < question.size();) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t n, stream.Read(std::span(question).subspan(have)));
+    if (n == 0) return Unavailable("it asks for nothing");
+    have += n;
+  }
+  question.pop_back();
+  return question;
+}
+
+// Whatever goes wrong here, the other end sees it.
+absl::Status Answer(UniqueFd socket, const ServeOptions& options) {
+  MUSTER_ASSIGN_OR_RETURN(
+      SecretStream stream,
+      SecretStream::Accept(std::move(socket), {.secret = options.secret, .stop_fd = options.stop_fd}));
+  MUSTER_ASSIGN_OR_RETURN(const std::string sha256, ReadQuestion(stream));
+  const absl::StatusOr<bool> is_stored = IsStored(options.root, sha256);
+  if (!is_stored.ok() || !*is_stored) {
+    MUSTER_RETURN_IF_ERROR(stream.Write(std::string(1, kReasonFollows) + "it is not there"));
+    return stream.Close();
+  }
+  MUSTER_RETURN_IF_ERROR(stream.Write({&kArchiveFollows, 1}));
+  MUSTER_RETURN_IF_ERROR(PackDirectoryTo([&](std::string_view piece) { return stream.Write(piece); },
+                                         StoreFolder(options.root) / sha256));
+  return stream.Close();
+}
+
+// The other side of it.
+absl::Status Download(const FetchOptions& options, const ArchiveSink& take) {
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd socket,
+                          ConnectTo(options.address, options.port, options.stop_fd, Now() + kConnectTimeout));
+  MUSTER_ASSIGN_OR_RETURN(
+      SecretStream stream,
+      SecretStream::Connect(std::move(socket), {.secret = options.secret, .stop_fd = options.stop_fd}));
+  MUSTER_RETURN_IF_ERROR(stream.Write(options.sha256 + "\n"));
+  std::string bytes(kReadBytes, '\0'), reason;
+  MUSTER_ASSIGN_OR_RETURN(size_t n, stream.Read(std::span(bytes).first(1)));
+  const bool has_it = n == 1 && bytes[0] == kArchiveFollows;
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(n, stream.Read(bytes));
+    if (n == 0) break;
+    if (has_it) {
+      MUSTER_RETURN_IF_ERROR(take(std::string_view(bytes).substr(0, n)));
+    } else {
+      reason.append(bytes, 0, std::min(n, kMostReasonBytes - reason.size()));
+    }
+  }
+  return has_it ? absl::OkStatus() : NotFound("%s", reason);
+}
+
+// A connection and the thread that answers it.
+struct Conversation {
+  std::atomic<bool> is_over = false;
+  std::jthread thread;
+};
+
+}  // namespace
+
+absl::Status Serve(const ServeOptions& options) {
+  const auto is_leased = [&](uint32_t port) {
+    std::error_code error;
+    return std::filesystem::exists(options.root / "ports" / std::to_string(port), error);
+  };
+  MUSTER_ASSIGN_OR_RETURN(const Listener listener,
+                          ListenOnFreePort(options.address, /*backlog=*/16, is_leased));
+  MUSTER_RETURN_IF_ERROR(options.listening(listener.port));
+  std::list<Conversation> conversations;
+  while (true) {
+    // For somebody who asks it may wait as long as the launcher holds the other end of `stop_fd`.
+    const absl::Status ready = AwaitReady(listener.socket.get(), POLLIN, options.stop_fd, TimePoint::max());
+    if (absl::IsCancelled(ready)) return absl::OkStatus();
+    MUSTER_RETURN_IF_ERROR(ready);
+    UniqueFd socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.valid() && errno != ECONNABORTED && errno != EINTR) return ErrnoError(errno, "accept");
+    if (!socket.valid()) continue;  // it has gone already
+    conversations.remove_if([](const Conversation& each) { return each.is_over.load(); });
+    if (conversations.size() >= kMostConnections) continue;
+    Conversation& conversation = conversations.emplace_back();
+    conversation.thread = std::jthread([&options, &conversation, socket = std::move(socket)]() mutable {
+      (void)Answer(std::move(socket), options);
+      conversation.is_over = true;
+    });
+  }
+}
+
+absl::StatusOr<std::string> Fetch(const FetchOptions& options) {
+  bool is_sources_fault = false;
+  const auto produce = [&](const ArchiveSink& take) {
+    absl::Status taken;
+    const absl::Status status =
+        Download(options, [&](std::string_view bytes) { return taken = take(bytes); });
+    is_sources_fault =
+        !status.ok() && taken.ok() && !absl::IsCancelled(status) && !absl::IsInvalidArgument(status);
+    return status;
+  };
+  absl::StatusOr<std::string> stored = Store(options.root, options.sha256, options.size, produce);
+  // An archive that is none, or another one, is the source's doing as well.
+  if (stored.ok() || !(is_sources_fault || absl::IsDataLoss(stored.status()))) return stored;
+  return Unavailable("from %s port %d: %s", options.address, options.port,
+                     std::string(stored.status().message()));
+}
+
+}  // namespace muster

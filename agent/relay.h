@@ -1,0 +1,44 @@
+// Hosts pass contents on to each other: `muster-agent serve` on one that has them, `muster-agent fetch` on
+// one that needs them. The launcher gives both a secret, which lives as long as the server does.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "base/status.h"
+
+namespace muster {
+
+struct ServeOptions {
+  std::filesystem::path root;
+  std::string address;  // literal, of this host
+  std::string secret;   // of RandomSecret
+  /// Called once it listens, on a port that is leased to no task.
+  std::function<absl::Status(uint32_t port)> listening;
+  int stop_fd = 0;
+};
+
+/// Sends whoever knows the secret what it asks for of root/store, each in a thread of its own and at most
+/// eight at a time, until `stop_fd` becomes readable or ends, which ends all of them (OK). InvalidArgument:
+/// the address is no literal IP or not of this host. SIGPIPE must be ignored.
+absl::Status Serve(const ServeOptions& options);
+
+struct FetchOptions {
+  std::filesystem::path root;
+  std::string sha256;
+  uint64_t size = 0;  // of the archive, bytes
+  std::string address;
+  uint32_t port = 0;
+  std::string secret;
+  int stop_fd = 0;
+};
+
+/// Gets a content from the server at an address into root/store, as Store does. Unavailable: that server is
+/// to blame, and another one might do: it does not answer within 5 s, has another secret, is silent for 60 s,
+/// lacks the content or sends another one. Cancelled: `stop_fd` became readable or ended. SIGPIPE must be
+/// ignored.
+absl::StatusOr<std::string> Fetch(const FetchOptions& options);
+
+}  // namespace muster

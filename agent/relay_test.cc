@@ -1,0 +1,185 @@
+// Contents passed on by the real binary, from one root to another.
+#include "agent/relay.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "agent/agent_client.h"
+#include "agent/sockets.h"
+#include "base/archive.h"
+#include "base/random.h"
+#include "base/sha256.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+class RelayTest : public testing::Test {
+ protected:
+  RelayTest() {
+    const std::filesystem::path in = folder_.path() / "in";
+    std::filesystem::create_directories(in / "bin");
+    std::ofstream(in / "bin/hello") << "#!/bin/sh\necho hello $1\n";
+    std::filesystem::permissions(in / "bin/hello", std::filesystem::perms(0755));
+    std::filesystem::create_symlink("hello", in / "bin/hi");
+    std::ofstream(in / "empty");
+    std::string much(3'000'001, '\0');
+    RandomStream random(7);
+    for (char& c : much) c = static_cast<char>(random.Next());
+    std::ofstream(in / "much") << much;
+    archive_ = *PackDirectory(in);
+    sha256_ = Sha256Hex(archive_);
+    std::filesystem::create_directories(source_ / "store");
+    std::filesystem::copy(
+        in, source_ / "store" / sha256_,
+        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  }
+
+  struct Running {
+    Process process;
+    UniqueFd input;  // its stdin
+    std::filesystem::path output;
+
+    std::string text() const { return *ReadFile(output); }
+    int Wait() { return process.Wait(TestDeadline()).value_or(-1); }
+  };
+
+  Running Start(std::vector<std::string> arguments, const std::string& input) {
+    arguments.insert(arguments.begin(), MUSTER_AGENT_PATH);
+    int fds[2];
+    MUSTER_CHECK(::pipe2(fds, O_CLOEXEC) == 0);
+    const UniqueFd read_end(fds[0]);
+    std::filesystem::path path = folder_.path() / RandomName(12);
+    const UniqueFd output(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    auto process = Process::Spawn({.argv = std::move(arguments),
+                                   .stdin_fd = read_end.get(),
+                                   .stdout_fd = output.get(),
+                                   .stderr_fd = output.get()});
+    MUSTER_CHECK(process.ok());
+    Running running{.process = *std::move(process), .input = UniqueFd(fds[1]), .output = std::move(path)};
+    MUSTER_CHECK(WriteAll(running.input.get(), input).ok());
+    return running;
+  }
+
+  Running StartServer(const std::string& secret) {
+    Running server = Start({"serve", "--root", source_.string(), "--address", "127.0.0.1"}, secret + "\n");
+    const TimePoint deadline = TestDeadline();
+    unsigned port = 0;
+    while (std::sscanf(server.text().c_str(), "\nserving %u\n", &port) != 1 && Now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    port_ = port;
+    EXPECT_NE(port, 0u) << server.text();
+    return server;
+  }
+
+  Running StartFetch(const std::filesystem::path& root, const std::string& secret, const std::string& sha256,
+                     uint64_t size) {
+    return Start({"fetch", "--root", root.string(), "--sha256", sha256, "--size", std::to_string(size),
+                  "--address", "127.0.0.1", "--port", std::to_string(port_)},
+                 secret + "\n");
+  }
+
+  std::vector<std::string> StoreNames(const std::filesystem::path& root) {
+    return ListDirectory(root / "store").value_or(std::vector<std::string>{});
+  }
+
+  TemporaryDirectory folder_;
+  const std::filesystem::path source_ = folder_.path() / "source", target_ = folder_.path() / "target";
+  const std::string secret_ = RandomSecret();
+  std::string archive_, sha256_;
+  uint32_t port_ = 0;
+};
+
+TEST_F(RelayTest, SeveralFetchTheSameBytesAndThenAnotherFromThem) {
+  Running server = StartServer(secret_);
+  std::vector<Running> fetches;
+  for (int i = 0; i < 3; ++i) {
+    fetches.push_back(
+        StartFetch(folder_.path() / ("target" + std::to_string(i)), secret_, sha256_, archive_.size()));
+  }
+  for (Running& fetch : fetches) {
+    EXPECT_EQ(fetch.Wait(), 0);
+    EXPECT_EQ(fetch.text(), "stored " + sha256_ + "\n");
+  }
+  Running again = StartFetch(folder_.path() / "target0", secret_, sha256_, archive_.size());
+  EXPECT_EQ(again.Wait(), 0);
+  EXPECT_EQ(again.text(), "present " + sha256_ + "\n");
+  for (int i = 0; i < 3; ++i) {
+    const std::filesystem::path root = folder_.path() / ("target" + std::to_string(i));
+    EXPECT_EQ(*PackDirectory(root / "store" / sha256_), archive_);
+    EXPECT_TRUE(std::filesystem::is_empty(root / "store/tmp"));
+  }
+  server.input.reset();
+  EXPECT_EQ(server.Wait(), 0) << server.text();
+}
+
+TEST_F(RelayTest, ASourceThatIsToBlameIsToldFromOtherErrors) {
+  Running server = StartServer(secret_);
+  // With another secret, of a content that it lacks, or has under a wrong name.
+  Running stranger = StartFetch(target_, RandomSecret(), sha256_, archive_.size());
+  EXPECT_EQ(stranger.Wait(), 69);
+  EXPECT_THAT(stranger.text(), HasSubstr(absl::StrFormat("from 127.0.0.1 port %d: ", port_)));
+  Running lacking = StartFetch(target_, secret_, std::string(64, 'a'), archive_.size());
+  EXPECT_EQ(lacking.Wait(), 69);
+  EXPECT_THAT(lacking.text(), HasSubstr("it is not there"));
+  std::filesystem::rename(source_ / "store" / sha256_, source_ / "store" / std::string(64, 'b'));
+  Running other = StartFetch(target_, secret_, std::string(64, 'b'), archive_.size());
+  EXPECT_EQ(other.Wait(), 69);
+  EXPECT_THAT(other.text(), AllOf(HasSubstr(sha256_), HasSubstr(std::string(64, 'b'))));
+  Running larger = StartFetch(target_, secret_, std::string(64, 'b'), archive_.size() - 1);
+  EXPECT_EQ(larger.Wait(), 69);
+  EXPECT_THAT(StoreNames(target_), ElementsAre("tmp"));
+  EXPECT_TRUE(std::filesystem::is_empty(target_ / "store/tmp"));
+  // What is wrong here is no fault of its.
+  Running full = StartFetch(target_, secret_, std::string(64, 'b'), uint64_t{1} << 40);
+  EXPECT_EQ(full.Wait(), 1);
+  EXPECT_THAT(full.text(), HasSubstr("the disk is too full"));
+  EXPECT_EQ(StartFetch(target_, "not a secret", sha256_, archive_.size()).Wait(), 2);
+  // Nobody listens.
+  server.input.reset();
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_EQ(StartFetch(target_, secret_, sha256_, archive_.size()).Wait(), 69);
+}
+
+TEST_F(RelayTest, EndsWithItsLauncherWhateverItWaitsFor) {
+  // A server that says nothing, and one that nobody asks.
+  const auto silent = ListenOnFreePort("127.0.0.1", 1, [](uint32_t) { return false; });
+  ASSERT_TRUE(silent.ok());
+  port_ = silent->port;
+  Running fetch = StartFetch(target_, secret_, sha256_, archive_.size());
+  const UniqueFd peer(::accept4(silent->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  fetch.input.reset();
+  EXPECT_EQ(fetch.Wait(), 130) << fetch.text();
+  Running server = StartServer(secret_);
+  // One who has asked, and does not read the answer.
+  auto socket = ConnectTo("127.0.0.1", port_, -1, TestDeadline());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  server.input.reset();
+  EXPECT_EQ(server.Wait(), 0) << server.text();
+}
+
+TEST_F(RelayTest, AServerIsFoundOnNoLeasedPort) {
+  std::filesystem::create_directories(source_ / "ports");
+  // All but one.
+  for (uint32_t port = 20000; port <= 32767; ++port) {
+    if (port != 32001) std::ofstream(source_ / "ports" / std::to_string(port));
+  }
+  Running server = StartServer(secret_);
+  EXPECT_EQ(port_, 32001u);
+  server.input.reset();
+  EXPECT_EQ(server.Wait(), 0);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,57 @@
+// The store: what hosts have of programs and data, unpacked, under root/store/<SHA-256 of its archive>. A
+// content comes to be there under its name at once and whole, or not at all.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "base/archive.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace muster {
+
+/// root/store
+std::filesystem::path StoreFolder(const std::filesystem::path& root);
+
+/// Whether the content is there; it counts as used now. InvalidArgument: `sha256` is no name of a content.
+absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::string& sha256);
+
+/// A folder under store/tmp, removed with this object. Locked while it is in use, so that whoever makes the
+/// next one knows what to remove: the folders of those that were killed.
+class StoreScratch {
+ public:
+  static absl::StatusOr<StoreScratch> Make(const std::filesystem::path& root);
+  StoreScratch(StoreScratch&& other) noexcept;
+  ~StoreScratch();
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Where a content is unpacked.
+  std::filesystem::path tree() const { return path_ / "tree"; }
+
+ private:
+  StoreScratch() = default;
+  std::filesystem::path path_;
+  UniqueFd lock_;
+};
+
+/// ResourceExhausted: the disk has less than `bytes` free.
+absl::Status CheckSpace(const std::filesystem::path& folder, uint64_t bytes);
+
+/// Gives the scratch's tree, whose hash was checked, its name once it is on the disk, and returns "stored
+/// <sha256>"; "present <sha256>" if somebody else was faster.
+absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const StoreScratch& scratch,
+                                      const std::string& sha256);
+
+/// Hands the bytes of an archive to the sink; an error of the sink's is returned as it is.
+using ArchiveProducer = std::function<absl::Status(const ArchiveSink&)>;
+
+/// Unpacks an archive of `size` bytes as it comes, checks its hash and returns what PlaceTree does; "present
+/// <sha256>", and asks for nothing, if it is there. DataLoss: it is another one, or no archive. Errors leave
+/// nothing behind.
+absl::StatusOr<std::string> Store(const std::filesystem::path& root, const std::string& sha256, uint64_t size,
+                                  const ArchiveProducer& produce);
+
+}  // namespace muster
