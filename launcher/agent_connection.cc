@@ -89,6 +89,7 @@ AgentConnection::AgentConnection(const record::Host& host, const ConnectOptions&
 AgentConnection::~AgentConnection() {
   // Channels go before their transport.
   upload_.reset();
+  server_.reset();
   bridge_ = nullptr;
 }
 
@@ -226,15 +227,19 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
   MUSTER_ASSIGN_OR_RETURN(size_t n, bridge_->TryRead(bytes));
   if (n == 0 && !bridge_->end_of_output()) {
     PumpUpload();
-    if (upload_ && upload_->result) return std::string();
+    PumpServer();
+    if ((upload_ && upload_->result) || (server_ && server_->news)) return std::string();
     std::vector<PollItem> items = {{.channel = bridge_.get(), .read = true}};
     if (upload_) {
       items.push_back(
           {.channel = upload_->channel.get(),
-           .read = (upload_->input_closed && !upload_->channel->end_of_output()) || !upload_->has_begun,
-           .write = upload_->has_begun && !upload_->input_closed,
-           .exit = upload_->input_closed});
+           .read = (upload_->all_sent && !upload_->channel->end_of_output()) || !upload_->has_begun,
+           .write = upload_->has_begun && !upload_->all_sent,
+           .exit = upload_->all_sent});
       deadline = std::min(deadline, upload_->deadline);
+    }
+    if (server_) {
+      items.push_back({.channel = server_->channel.get(), .read = true, .write = !server_->input.empty()});
     }
     const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
     if (absl::IsDeadlineExceeded(polled)) return std::string();
@@ -278,6 +283,77 @@ absl::Status AgentConnection::BeginUpload(const Content& content, UploadProgress
   return absl::OkStatus();
 }
 
+absl::Status AgentConnection::BeginFetch(const Content& content, const ContentSource& source,
+                                         TimePoint deadline) {
+  MUSTER_CHECK(!upload_);
+  upload_.emplace(Upload{.content = content,
+                         .secret = source.secret + "\n",
+                         .source = source.host,
+                         .deadline = deadline,
+                         .has_begun = true});
+  upload_->rest = upload_->secret;
+  auto channel = transport_->Start(
+      absl::StrFormat("exec %s fetch --root %s --sha256 %s --size %d --address %s --port %d", agent_, root_,
+                      content.sha256, content.bytes->size(), QuoteWord(source.address), source.port),
+      std::min(deadline, Now() + std::chrono::seconds(10)));
+  if (channel.ok()) {
+    upload_->channel = *std::move(channel);
+  } else {
+    upload_.reset();
+  }
+  return channel.status();
+}
+
+absl::Status AgentConnection::BeginServing(const std::string& address, const std::string& secret,
+                                           TimePoint deadline) {
+  server_.reset();
+  MUSTER_ASSIGN_OR_RETURN(
+      std::unique_ptr<CommandChannel> channel,
+      StartAgentCommand(absl::StrFormat("serve --root %s --address %s", root_, QuoteWord(address)),
+                        deadline));
+  server_.emplace(Server{.channel = std::move(channel), .input = secret + "\n"});
+  return absl::OkStatus();
+}
+
+void AgentConnection::EndServing() { server_.reset(); }
+
+std::optional<absl::StatusOr<uint32_t>> AgentConnection::TakeServing() {
+  if (!server_ || !server_->news) return std::nullopt;
+  const absl::StatusOr<uint32_t> news = *std::exchange(server_->news, std::nullopt);
+  if (!news.ok()) server_.reset();
+  return news;
+}
+
+// Does what can be done without waiting.
+void AgentConnection::PumpServer() {
+  if (!server_ || server_->news) return;
+  if (const absl::Status read = ReadServer(); !read.ok()) server_->news = read;
+}
+
+absl::Status AgentConnection::ReadServer() {
+  if (!server_->input.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t sent, server_->channel->TryWrite(server_->input));
+    server_->input.erase(0, sent);
+  }
+  std::string bytes(4096, '\0');
+  MUSTER_ASSIGN_OR_RETURN(const size_t n, server_->channel->TryRead(bytes));
+  for (const char byte : std::string_view(bytes).substr(0, n)) {
+    if (byte != '\n') {
+      if (server_->output.size() < 100) server_->output += byte;
+      continue;
+    }
+    // Other lines are a login shell's.
+    const std::string line = std::exchange(server_->output, "");
+    uint32_t port = 0;
+    if (server_->is_known || !line.starts_with("serving ") || !absl::SimpleAtoi(line.substr(8), &port))
+      continue;
+    server_->is_known = true;
+    server_->news = port;
+  }
+  if (n > 0 || !server_->channel->end_of_output()) return absl::OkStatus();
+  return Aborted("%s passes nothing on: %s", host_.name(), server_->channel->StderrTail());
+}
+
 absl::StatusOr<std::unique_ptr<CommandChannel>> AgentConnection::StartAgentCommand(
     const std::string& arguments, TimePoint deadline) {
   return transport_->Start(absl::StrFormat("exec %s %s", agent_, arguments), deadline);
@@ -295,12 +371,20 @@ void AgentConnection::PumpUpload() {
   if (!upload_ || upload_->result) return;
   if (const absl::Status sent = SendUpload(); !sent.ok()) {
     upload_->result = sent;
-  } else if (upload_->input_closed && upload_->channel->end_of_output() && upload_->channel->exit_code()) {
+  } else if (upload_->all_sent && upload_->channel->end_of_output() && upload_->channel->exit_code()) {
     const int exit_code = *upload_->channel->exit_code();
-    upload_->result = exit_code == 0
-                          ? absl::OkStatus()
-                          : FailedPrecondition("%s: the upload of %s failed: %s", host_.name(),
-                                               upload_->content.name, upload_->channel->StderrTail());
+    if (exit_code == 0) {
+      upload_->result = absl::OkStatus();
+    } else if (upload_->source.empty()) {
+      upload_->result = FailedPrecondition("%s: the upload of %s failed: %s", host_.name(),
+                                           upload_->content.name, upload_->channel->StderrTail());
+    } else {
+      const std::string text =
+          absl::StrFormat("%s could not get %s from %s: %s", host_.name(), upload_->content.name,
+                          upload_->source, upload_->channel->StderrTail());
+      upload_->result = exit_code == ExitCodeFor(absl::UnavailableError("")) ? Aborted("%s", text)
+                                                                             : FailedPrecondition("%s", text);
+    }
   } else if (Now() >= upload_->deadline) {
     upload_->result =
         DeadlineExceeded("%s: the upload of %s took too long", host_.name(), upload_->content.name);
@@ -352,10 +436,13 @@ absl::Status AgentConnection::SendUpload() {
     if (upload.progress) upload.progress(upload.total - upload.rest.size(), upload.total);
   }
   if (!upload.rest.empty()) return absl::OkStatus();
-  if (!upload.input_closed) {
-    upload.input_closed = true;
+  if (!upload.all_sent) {
+    upload.all_sent = true;
     // Of one that has ended, there is nothing to close.
-    if (const absl::Status closed = upload.channel->CloseInput(); absl::IsUnavailable(closed)) return closed;
+    if (upload.source.empty()) {
+      const absl::Status closed = upload.channel->CloseInput();
+      if (absl::IsUnavailable(closed)) return closed;
+    }
   }
   // sshd may send the exit code before the last words, but never the end of the output.
   char unwanted[4096];

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/framing.h"
 #include "base/status.h"
+#include "launcher/content_relay.h"
 #include "launcher/contents.h"
 #include "launcher/local_transport.h"
 #include "launcher/ssh_transport.h"
@@ -73,8 +74,8 @@ class AgentConnection {
     uint64_t id = 0;
     agent::Response response;
   };
-  /// The next answer; nothing when `wake_fd` became readable, an upload ended or the deadline passed first.
-  /// Drives the upload.
+  /// The next answer; nothing when `wake_fd` became readable, the deadline passed, or there is something for
+  /// TakeUploadResult or TakeServing. Drives what has begun beside the conversation.
   absl::StatusOr<std::optional<Answer>> Receive(int wake_fd, TimePoint deadline);
 
   /// Sends a request and waits for its one answer; answers to others are kept for Receive. An error of the
@@ -84,6 +85,17 @@ class AgentConnection {
   /// Begins to make the content present in the host's store, through a channel of its own, beside the
   /// conversation: Receive drives it. One at a time.
   absl::Status BeginUpload(const Content& content, UploadProgress progress, TimePoint deadline);
+
+  /// The same, but the host gets it from another one. How that ended says TakeUploadResult: Aborted, if the
+  /// source is to blame.
+  absl::Status BeginFetch(const Content& content, const ContentSource& source, TimePoint deadline);
+
+  /// Begins to pass on what the host has, at an address of its own, to those who know the secret. Ends what
+  /// was begun before.
+  absl::Status BeginServing(const std::string& address, const std::string& secret, TimePoint deadline);
+  void EndServing();
+  /// The port, once it is known; later an error, once, if the server has ended by itself. Nothing otherwise.
+  std::optional<absl::StatusOr<uint32_t>> TakeServing();
 
   /// Starts the agent's program once more, beside the conversation: "echo --address 10.0.0.1". The channel
   /// must be gone before this is.
@@ -106,7 +118,9 @@ class AgentConnection {
   absl::StatusOr<std::string> ReadMore(int wake_fd, TimePoint deadline);
 
   struct Upload {
-    Content content;  // keeps the bytes alive
+    Content content;     // keeps the bytes alive
+    std::string secret;  // the input of a fetch, which stays open: it ends with its launcher
+    std::string source;  // of a fetch; "": an upload
     std::string_view rest;
     uint64_t total = 0;  // bytes that the host still needed when it began
     UploadProgress progress;
@@ -114,9 +128,18 @@ class AgentConnection {
     std::unique_ptr<CommandChannel> channel;
     std::string greeting;    // "from N\n", as far as it has come
     bool has_begun = false;  // it has come, or the agent needs nothing
-    bool input_closed = false;
+    bool all_sent = false;   // nothing is left to do but to wait for the end
     std::optional<absl::Status> result;
   };
+  struct Server {
+    std::unique_ptr<CommandChannel> channel;
+    std::string input;   // what is left of it
+    std::string output;  // the line that has begun
+    bool is_known = false;
+    std::optional<absl::StatusOr<uint32_t>> news;
+  };
+  void PumpServer();
+  absl::Status ReadServer();
   void PumpUpload();
   absl::Status BeginSending();
   absl::Status SendUpload();
@@ -128,6 +151,7 @@ class AgentConnection {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<CommandChannel> bridge_;
   std::optional<Upload> upload_;
+  std::optional<Server> server_;
   FrameDecoder decoder_;
   std::deque<Answer> kept_;
   agent::FactsResponse facts_;

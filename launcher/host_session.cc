@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "launcher/transport.h"
 
 namespace muster {
@@ -20,6 +21,7 @@ constexpr Duration kTimeToReport = std::chrono::milliseconds(500);
 // Where it was seen last, and where before that.
 constexpr size_t kPlaces = 2;
 constexpr uint64_t kTailBytes = 4096;
+constexpr size_t kLeastRelayedBytes = size_t{1} << 20;
 
 void Signal(const UniqueFd& event) {
   const uint64_t one = 1;
@@ -93,6 +95,9 @@ HostSession::HostSession(HostSessionOptions options)
       places_{options_.host},
       machine_id_(options_.host.machine_id()) {
   MUSTER_CHECK(wake_.valid() && cancel_.valid());
+  if (options_.relay != nullptr) {
+    options_.relay->Join(name_, [this](RelayOrder order) { Enqueue(std::move(order)); });
+  }
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
 
@@ -101,6 +106,7 @@ HostSession::~HostSession() {
   Signal(cancel_);
   Signal(wake_);
   thread_.join();
+  if (options_.relay != nullptr) options_.relay->Leave(name_);
 }
 
 void HostSession::Execute(reconcile::Action action) { Enqueue(std::move(action)); }
@@ -150,6 +156,7 @@ void HostSession::Run(const std::stop_token& stop) {
 }
 
 void HostSession::Do(const Command& command) {
+  if (const auto* order = std::get_if<RelayOrder>(&command)) return Do(*order);
   if (const auto* start = std::get_if<StartCommand>(&command)) return Do(*start);
   if (const auto* follow = std::get_if<FollowCommand>(&command)) return Do(*follow);
   if (const auto* list = std::get_if<ListCommand>(&command)) return Do(*list);
@@ -195,6 +202,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
     place.set_data_address(agent_->peer_address());
   }
   place.set_machine_id(machine_id_);
+  data_address_ = place.data_address();
   options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place,
                           agent_->clock_offset_micros()});
   Emit(reconcile::HostConnected{
@@ -292,7 +300,10 @@ absl::StatusOr<std::deque<std::string>> HostSession::MissingContents(
   const auto& present = response.store().present_sha256();
   std::deque<std::string> missing;
   for (const std::string& sha256 : contents) {
-    if (std::find(present.begin(), present.end(), sha256) != present.end()) continue;
+    if (std::find(present.begin(), present.end(), sha256) != present.end()) {
+      if (IsRelayed(sha256)) options_.relay->Has(name_, sha256);
+      continue;
+    }
     if (!options_.contents->contains(sha256)) {
       return FailedPrecondition("%s no longer has what the job needs: run the job file again", name_);
     }
@@ -308,18 +319,87 @@ void HostSession::UploadNext() {
     const reconcile::RequestId request = *std::exchange(ensuring_, std::nullopt);
     return Emit(reconcile::ContentsReady{.host = name_, .request = request});
   }
-  const Content& content = options_.contents->at(to_upload_.front());
-  const absl::Status begun = agent_->BeginUpload(
+  const std::string& sha256 = to_upload_.front();
+  waits_for_relay_ = IsRelayed(sha256);
+  if (waits_for_relay_) return options_.relay->Want(name_, sha256);
+  if (const absl::Status begun = BeginUpload(options_.contents->at(sha256)); !begun.ok()) FailUploads(begun);
+}
+
+absl::Status HostSession::BeginUpload(const Content& content) {
+  fetched_from_.clear();
+  return agent_->BeginUpload(
       content,
       [this, name = content.name](uint64_t sent, uint64_t total) {
-        options_.sink(UploadStep{name_, name, sent, total});
+        options_.sink(UploadStep{.host = name_, .content = name, .sent_bytes = sent, .total_bytes = total});
       },
       Now() + kUploadTimeout);
+}
+
+// A small one is there before another host could be asked for it.
+bool HostSession::IsRelayed(const std::string& content) const {
+  const auto found = options_.contents->find(content);
+  return options_.relay != nullptr && !options_.host.local() && found != options_.contents->end() &&
+         found->second.bytes->size() >= kLeastRelayedBytes;
+}
+
+// An order may have been given before this connection was there: then nothing waits for it.
+void HostSession::Do(const RelayOrder& order) {
+  using Kind = RelayPlan::Action::Kind;
+  if (agent_ == nullptr) return;
+  if (order.kind == Kind::kServe) return Serve();
+  if (order.kind == Kind::kEndServing) return agent_->EndServing();
+  if (!waits_for_relay_ || to_upload_.front() != order.content) return;
+  waits_for_relay_ = false;
+  const Content& content = options_.contents->at(order.content);
+  absl::Status begun;
+  if (order.kind == Kind::kUpload) {
+    begun = BeginUpload(content);
+  } else {
+    fetched_from_ = order.source.host;
+    options_.sink(UploadStep{.host = name_,
+                             .content = content.name,
+                             .source = fetched_from_,
+                             .total_bytes = content.bytes->size()});
+    begun = agent_->BeginFetch(content, order.source, Now() + kUploadTimeout);
+  }
   if (!begun.ok()) FailUploads(begun);
 }
 
+void HostSession::EndUpload(const absl::Status& status) {
+  const std::string sha256 = to_upload_.front();
+  const Content& content = options_.contents->at(sha256);
+  if (absl::IsAborted(status)) {
+    options_.sink(UploadStep{.host = name_,
+                             .content = content.name,
+                             .source = fetched_from_,
+                             .problem = std::string(status.message())});
+    waits_for_relay_ = true;
+    return options_.relay->FetchFailed(name_, sha256);
+  }
+  if (!status.ok()) return FailUploads(status);
+  if (!fetched_from_.empty()) {
+    options_.sink(UploadStep{.host = name_,
+                             .content = content.name,
+                             .source = std::exchange(fetched_from_, ""),
+                             .sent_bytes = content.bytes->size(),
+                             .total_bytes = content.bytes->size()});
+  }
+  if (IsRelayed(sha256)) options_.relay->Has(name_, sha256);
+  to_upload_.pop_front();
+  UploadNext();
+}
+
+void HostSession::Serve() {
+  secret_ = RandomSecret();
+  const absl::Status begun = agent_->BeginServing(data_address_, secret_, Now() + kCallTimeout);
+  if (absl::IsUnavailable(begun)) return Lose(begun);
+  if (!begun.ok()) options_.relay->NotServing(name_);
+}
+
 void HostSession::FailUploads(const absl::Status& status) {
+  if (!to_upload_.empty() && IsRelayed(to_upload_.front())) options_.relay->GiveUp(name_, to_upload_.front());
   to_upload_.clear();
+  waits_for_relay_ = false;
   const reconcile::RequestId request = *std::exchange(ensuring_, std::nullopt);
   if (absl::IsUnavailable(status)) return Lose(status);
   Emit(reconcile::RequestFailed{.host = name_, .request = request, .status = status});
@@ -438,15 +518,22 @@ void HostSession::Ask(uint64_t request, const agent::Request& message, Handler h
 }
 
 void HostSession::ReceiveOne() {
-  const auto answer = agent_->Receive(wake_.get(), Now() + std::chrono::minutes(1));
+  TimePoint deadline = Now() + std::chrono::minutes(1);
+  if (waits_for_relay_) deadline = std::min(deadline, options_.relay->deadline().value_or(deadline));
+  const auto answer = agent_->Receive(wake_.get(), deadline);
   if (!answer.ok()) return Lose(answer.status());
   if (*answer) Handle(**answer);
   if (agent_ == nullptr) return;
-  if (const auto uploaded = agent_->TakeUploadResult()) {
-    if (!uploaded->ok()) return FailUploads(*uploaded);
-    to_upload_.pop_front();
-    UploadNext();
+  if (waits_for_relay_) options_.relay->Tick();
+  if (const auto serving = agent_->TakeServing()) {
+    if (serving->ok()) {
+      options_.relay->Serving(
+          {.host = name_, .address = data_address_, .port = **serving, .secret = secret_});
+    } else {
+      options_.relay->NotServing(name_);
+    }
   }
+  if (const auto uploaded = agent_->TakeUploadResult()) EndUpload(*uploaded);
 }
 
 void HostSession::Handle(const AgentConnection::Answer& answer) {
@@ -466,7 +553,10 @@ void HostSession::Disconnect() {
   agent_ = nullptr;
   handlers_.clear();
   to_upload_.clear();
+  waits_for_relay_ = false;
+  fetched_from_.clear();
   ensuring_.reset();
+  if (options_.relay != nullptr) options_.relay->Gone(name_);
 }
 
 void HostSession::Lose(const absl::Status& status) {

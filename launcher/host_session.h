@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "launcher/agent_connection.h"
+#include "launcher/content_relay.h"
 #include "launcher/contents.h"
 #include "launcher/host_watch.h"
 #include "launcher/reconciler/messages.h"
@@ -59,9 +60,12 @@ struct HostFacts {
   int64_t clock_offset_micros = 0;  // of its clock, ahead of this machine's
 };
 
+/// Of a content that a host lacks, on its way there.
 struct UploadStep {
   std::string host;
   std::string content;
+  std::string source;   // the host that passes it on; "": the launcher sends it
+  std::string problem;  // it did not come from there, and comes in another way
   uint64_t sent_bytes = 0;
   uint64_t total_bytes = 0;
 };
@@ -74,6 +78,8 @@ struct HostSessionOptions {
   std::string required_glibc;  // "": any
   ConnectOptions connect;
   const Contents* contents = nullptr;
+  /// Through which hosts pass contents on to each other; outlives the session. Null: they do not.
+  ContentRelay* relay = nullptr;
   /// Called from the session's thread; must not block on it.
   std::function<void(SessionEvent)> sink;
 };
@@ -115,7 +121,8 @@ class HostSession {
   struct TailCommand {
     std::string task;
   };
-  using Command = std::variant<reconcile::Action, StartCommand, FollowCommand, ListCommand, TailCommand>;
+  using Command =
+      std::variant<reconcile::Action, RelayOrder, StartCommand, FollowCommand, ListCommand, TailCommand>;
   using Handler = std::function<void(const agent::Response&)>;
 
   // A file whose bytes go to the sink.
@@ -131,6 +138,7 @@ class HostSession {
   void Do(const reconcile::EnsureContents& ensure);
   void Do(const reconcile::LeasePort& lease);
   void Do(const reconcile::StopTasks& stop);
+  void Do(const RelayOrder& order);
   void Do(const StartCommand& start);
   void Do(const FollowCommand& follow);
   void Do(const ListCommand& list);
@@ -141,7 +149,11 @@ class HostSession {
   absl::Status Identify(const record::Host& place);
   absl::Status CheckFacts(const agent::FactsResponse& facts) const;
   absl::StatusOr<std::deque<std::string>> MissingContents(const std::vector<std::string>& contents);
+  bool IsRelayed(const std::string& content) const;
   void UploadNext();
+  absl::Status BeginUpload(const Content& content);
+  void EndUpload(const absl::Status& status);
+  void Serve();
   void FailUploads(const absl::Status& status);
   void Ask(uint64_t request, const agent::Request& message, Handler handler);
   void SendFollow(const std::string& task, const std::string& path);
@@ -169,6 +181,10 @@ class HostSession {
   std::map<std::pair<std::string, std::string>, Followed> followed_;
   std::optional<reconcile::RequestId> ensuring_;  // the EnsureContents that uploads are for
   std::deque<std::string> to_upload_;             // hashes; the front one is on its way
+  bool waits_for_relay_ = false;                  // which says where that comes from
+  std::string fetched_from_;                      // another host; "": the launcher sends it
+  std::string data_address_;
+  std::string secret_;  // of the host's server
 
   std::jthread thread_;  // last: it uses all of the above
 };

@@ -174,10 +174,16 @@ void RunDisplay::OnHostFacts(const HostFacts& facts) {
 
 void RunDisplay::OnUpload(const UploadStep& step) {
   Upload& upload = uploads_[step.host][step.content];
-  if (upload.total == 0 && !block_.enabled()) {
-    Say(absl::StrFormat("%s: uploading %s, %s", step.host, step.content, FormatBytes(step.total_bytes)));
+  if (!step.problem.empty()) {
+    upload = {};
+    return Say(step.problem + "; it will get it in another way");
   }
-  upload = {.sent = step.sent_bytes, .total = step.total_bytes};
+  if (upload.total == 0 && !block_.enabled()) {
+    Say(absl::StrFormat("%s: %s %s, %s%s", step.host, step.source.empty() ? "uploading" : "fetching",
+                        step.content, FormatBytes(step.total_bytes),
+                        step.source.empty() ? "" : ", from " + step.source));
+  }
+  upload = {.sent = step.sent_bytes, .total = step.total_bytes, .is_passed_on = !step.source.empty()};
   Draw(/*must=*/false);
 }
 
@@ -249,7 +255,15 @@ std::string RunDisplay::LiveLine() const {
 uint64_t RunDisplay::uploaded_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [host, contents] : uploads_) {
-    for (const auto& [content, upload] : contents) bytes += upload.sent;
+    for (const auto& [content, upload] : contents) bytes += upload.is_passed_on ? 0 : upload.sent;
+  }
+  return bytes;
+}
+
+uint64_t RunDisplay::passed_on_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [host, contents] : uploads_) {
+    for (const auto& [content, upload] : contents) bytes += upload.is_passed_on ? upload.sent : 0;
   }
   return bytes;
 }
@@ -281,8 +295,11 @@ void RunDisplay::Summarize(const RunResult& result) {
     SayLeftBehind(outcome);
     return;
   }
-  std::fprintf(stderr, "\nsucceeded after %.1f s; uploaded %s\n", ToSeconds(Now() - options_.start),
-               FormatBytes(uploaded_bytes()).c_str());
+  std::fprintf(stderr, "\nsucceeded after %.1f s; uploaded %s%s\n", ToSeconds(Now() - options_.start),
+               FormatBytes(uploaded_bytes()).c_str(),
+               passed_on_bytes() == 0
+                   ? ""
+                   : ("; hosts got " + FormatBytes(passed_on_bytes()) + " from each other").c_str());
   SayLeftBehind(outcome);
   const Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;

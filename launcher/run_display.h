@@ -40,11 +40,14 @@ class RunDisplay final : public RunObserver {
   void GoToLog();
 
   uint64_t uploaded_bytes() const;
+  /// What hosts have got from other hosts.
+  uint64_t passed_on_bytes() const;
 
  private:
   struct Upload {
     uint64_t sent = 0;
     uint64_t total = 0;
+    bool is_passed_on = false;
   };
   /// Of a host to another address, from when it could not be reached where it was.
   struct Move {

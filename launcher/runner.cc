@@ -129,6 +129,7 @@ class Runner {
   bool writes_results_ = false;  // the chief does
   bool writes_onnx_ = false;     // too
   EventQueue queue_;
+  ContentRelay relay_;
   std::map<std::string, std::unique_ptr<HostSession>> sessions_;
   std::map<std::pair<std::string, std::string>, std::string> machines_;  // (host key, machine-id): its name
   std::set<std::string> missing_;
@@ -401,6 +402,7 @@ HostSession& Runner::SessionOf(const std::string& name) {
                            .required_glibc = record_.required_glibc(),
                            .connect = connect_,
                            .contents = &contents_,
+                           .relay = &relay_,
                            .sink = [this](SessionEvent event) { queue_.Push(std::move(event)); }});
   }
   return *session;

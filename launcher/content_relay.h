@@ -1,0 +1,60 @@
+// ContentRelay: the RelayPlan of a job, shared by the sessions of its hosts.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "launcher/relay_plan.h"
+
+namespace muster {
+
+/// Where a host passes contents on to those who know the secret.
+struct ContentSource {
+  std::string host;
+  std::string address;
+  uint32_t port = 0;
+  std::string secret;
+};
+
+/// What the plan wants a host's session to do. `content`, `source`: as in RelayPlan::Action.
+struct RelayOrder {
+  RelayPlan::Action::Kind kind;
+  std::string content;
+  ContentSource source;
+};
+
+/// Any thread. Orders are handed out while a lock is held: `take` must not call back.
+class ContentRelay {
+ public:
+  using Take = std::function<void(RelayOrder)>;
+
+  /// Before all else that is said of the host; after Leave nothing is taken any more.
+  void Join(const std::string& host, Take take);
+  void Leave(const std::string& host);
+
+  // As in RelayPlan.
+  void Want(const std::string& host, const std::string& content);
+  void Has(const std::string& host, const std::string& content);
+  void GiveUp(const std::string& host, const std::string& content);
+  void FetchFailed(const std::string& host, const std::string& content);
+  void Serving(const ContentSource& source);
+  void NotServing(const std::string& host);
+  void Gone(const std::string& host);
+  /// Does something only when the deadline has passed.
+  void Tick();
+  std::optional<TimePoint> deadline();
+
+ private:
+  void Dispatch(const RelayPlan::Actions& actions);
+
+  std::mutex mutex_;  // guards all of the following
+  RelayPlan plan_;
+  std::map<std::string, Take> sessions_;
+  std::map<std::string, ContentSource> sources_;
+};
+
+}  // namespace muster

@@ -1,0 +1,106 @@
+// Contents that hosts pass on to each other, on hosts of tests/cluster/loopback with networks of their own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/random.h"
+#include "tests/support/muster_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ClusterRelay : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!LoopbackCluster::CanMakeNamespaces()) GTEST_SKIP() << "needs network namespaces";
+    std::filesystem::create_directory(cluster_.Path("data"));
+    std::string bytes(kDataBytes, '\0');
+    RandomStream random(RandomSeed());
+    for (char& c : bytes) c = static_cast<char>(random.Next());
+    std::ofstream(cluster_.Path("data/bytes")) << bytes;
+  }
+
+  // Ended, or soon: each of them ends with its launcher.
+  void TearDown() override {
+    const TimePoint deadline = Now() + std::chrono::seconds(30);
+    while (CountRelays() > 0 && Now() < deadline) ::usleep(10'000);
+    EXPECT_EQ(CountRelays(), 0);
+  }
+
+  int CountRelays() {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string line = ReadFile(entry.path() / "cmdline").value_or("");
+      const bool is_relay = line.find(std::string("\0serve\0", 7)) != std::string::npos ||
+                            line.find(std::string("\0fetch\0", 7)) != std::string::npos;
+      count += is_relay && line.find(cluster_.hosts().folder()) != std::string::npos;
+    }
+    return count;
+  }
+
+  // Each worker says what it has got.
+  CommandResult Run(int workers) {
+    const std::string job = cluster_.Write(
+        "job.yaml", absl::StrFormat("name: job\nprogram: [sh, -c, 'wc -c < $MUSTER_DATA/bytes']\ndata: %s\n"
+                                    "replicas: {worker: {count: %d}}\n",
+                                    cluster_.Path("data"), workers));
+    CommandResult result = cluster_.Muster({"run", job, "-i", cluster_.inventory()});
+    size_t said = 0;
+    for (size_t at = 0; (at = result.stdout_text.find(std::to_string(kDataBytes), at)) != std::string::npos;
+         ++at) {
+      ++said;
+    }
+    EXPECT_EQ(said, static_cast<size_t>(workers)) << result.stdout_text;
+    return result;
+  }
+
+  // From now on no host reaches another one.
+  void Part() {
+    for (const SshTarget& host : cluster_.hosts().targets()) {
+      const std::string network = cluster_.hosts().Text(host.name + "/namespace");
+      for (const SshTarget& other : cluster_.hosts().targets()) {
+        if (other.name == host.name) continue;
+        const auto result = RunCommand({.argv = {"ip", "-n", network.substr(0, network.find('\n')), "route",
+                                                 "add", "prohibit", other.address + "/32"}},
+                                       Now() + std::chrono::seconds(10));
+        ASSERT_TRUE(result.ok() && result->exit_code == 0) << result->stderr_text;
+      }
+    }
+  }
+
+  static constexpr size_t kDataBytes = 12'000'007;
+  MusterCluster cluster_{6, {}, LoopbackCluster::Network::kNamespaces};
+};
+
+TEST_F(ClusterRelay, TheFirstHostsPassItOn) {
+  const CommandResult result = Run(6);
+  EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+  // Two, and one more for each ten seconds that a machine under load may need.
+  EXPECT_THAT(result.stderr_text, ContainsRegex("uploaded (24|36) MB; hosts got (48|36) MB from each other"));
+}
+
+TEST_F(ClusterRelay, AHostThatComesLaterGetsItFromOneThatHasIt) {
+  EXPECT_EQ(Run(3).exit_code, 0);
+  const CommandResult result = Run(4);
+  EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+  EXPECT_THAT(result.stderr_text, HasSubstr("uploaded 0 B; hosts got 12 MB from each other"));
+  EXPECT_THAT(result.stderr_text, HasSubstr("host-4: fetching data, 12 MB, from host-"));
+}
+
+TEST_F(ClusterRelay, WhereHostsDoNotReachEachOtherTheLauncherSendsToAll) {
+  Part();
+  const CommandResult result = Run(6);
+  EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+  EXPECT_THAT(result.stderr_text, HasSubstr("could not get data from host-"));
+  EXPECT_THAT(result.stderr_text, HasSubstr("uploaded 72 MB"));
+  EXPECT_THAT(result.stderr_text, Not(HasSubstr("from each other")));
+}
+
+}  // namespace
+}  // namespace muster
