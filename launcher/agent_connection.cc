@@ -226,11 +226,13 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
   std::string bytes(65536, '\0');
   MUSTER_ASSIGN_OR_RETURN(size_t n, bridge_->TryRead(bytes));
   if (n == 0 && !bridge_->end_of_output()) {
-    PumpUpload();
-    PumpServer();
-    if ((upload_ && upload_->result) || (server_ && server_->news)) return std::string();
+    if (!is_calling_) {
+      PumpUpload();
+      PumpServer();
+      if ((upload_ && upload_->result) || (server_ && server_->news)) return std::string();
+    }
     std::vector<PollItem> items = {{.channel = bridge_.get(), .read = true}};
-    if (upload_) {
+    if (upload_ && !is_calling_) {
       items.push_back(
           {.channel = upload_->channel.get(),
            .read = (upload_->all_sent && !upload_->channel->end_of_output()) || !upload_->has_begun,
@@ -238,7 +240,7 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
            .exit = upload_->all_sent});
       deadline = std::min(deadline, upload_->deadline);
     }
-    if (server_) {
+    if (server_ && !is_calling_) {
       items.push_back({.channel = server_->channel.get(), .read = true, .write = !server_->input.empty()});
     }
     const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
@@ -258,7 +260,10 @@ absl::StatusOr<agent::Response> AgentConnection::Call(const agent::Request& requ
   std::deque<Answer> others;
   others.swap(kept_);
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(std::optional<Answer> answer, Receive(options_.ssh.cancel_fd, deadline));
+    is_calling_ = true;
+    auto received = Receive(options_.ssh.cancel_fd, deadline);
+    is_calling_ = false;
+    MUSTER_ASSIGN_OR_RETURN(std::optional<Answer> answer, std::move(received));
     if (!answer) return Unavailable("%s: the agent did not answer in time", host_.name());
     if (answer->id != id) {
       others.push_back(*std::move(answer));

@@ -94,6 +94,7 @@ class AgentConnection {
   /// was begun before.
   absl::Status BeginServing(const std::string& address, const std::string& secret, TimePoint deadline);
   void EndServing();
+  bool is_serving() const { return server_.has_value(); }
   /// The port, once it is known; later an error, once, if the server has ended by itself. Nothing otherwise.
   std::optional<absl::StatusOr<uint32_t>> TakeServing();
 
@@ -114,7 +115,8 @@ class AgentConnection {
   absl::Status UploadAgent(TimePoint deadline);
   /// False: the agent is not on the host, whose architecture is `*architecture`.
   absl::StatusOr<bool> OpenBridge(TimePoint deadline, std::string* architecture);
-  /// What has arrived on the bridge; empty when woken, when an upload ended, or at the deadline.
+  /// What has arrived on the bridge; empty when woken, at the deadline, or when there is news of an upload or
+  /// a server.
   absl::StatusOr<std::string> ReadMore(int wake_fd, TimePoint deadline);
 
   struct Upload {
@@ -160,6 +162,7 @@ class AgentConnection {
   std::string host_key_;
   std::string peer_address_;
   uint64_t last_id_ = 0;
+  bool is_calling_ = false;  // what goes on beside the conversation waits
 };
 
 /// The status that an answer carries: OK unless its error is set.

@@ -327,12 +327,23 @@ void HostSession::UploadNext() {
 
 absl::Status HostSession::BeginUpload(const Content& content) {
   fetched_from_.clear();
-  return agent_->BeginUpload(
-      content,
-      [this, name = content.name](uint64_t sent, uint64_t total) {
-        options_.sink(UploadStep{.host = name_, .content = name, .sent_bytes = sent, .total_bytes = total});
-      },
-      Now() + kUploadTimeout);
+  return BeginBesideServing([&] {
+    return agent_->BeginUpload(
+        content,
+        [this, name = content.name](uint64_t sent, uint64_t total) {
+          options_.sink(UploadStep{.host = name_, .content = name, .sent_bytes = sent, .total_bytes = total});
+        },
+        Now() + kUploadTimeout);
+  });
+}
+
+// An sshd may have room for no third channel (MaxSessions): its own contents come first.
+absl::Status HostSession::BeginBesideServing(const std::function<absl::Status()>& begin) {
+  const absl::Status begun = begin();
+  if (!absl::IsUnavailable(begun) || !agent_->is_serving()) return begun;
+  agent_->EndServing();
+  options_.relay->NotServing(name_);
+  return begin();
 }
 
 // A small one is there before another host could be asked for it.
@@ -360,7 +371,8 @@ void HostSession::Do(const RelayOrder& order) {
                              .content = content.name,
                              .source = fetched_from_,
                              .total_bytes = content.bytes->size()});
-    begun = agent_->BeginFetch(content, order.source, Now() + kUploadTimeout);
+    begun =
+        BeginBesideServing([&] { return agent_->BeginFetch(content, order.source, Now() + kUploadTimeout); });
   }
   if (!begun.ok()) FailUploads(begun);
 }
@@ -392,7 +404,7 @@ void HostSession::EndUpload(const absl::Status& status) {
 void HostSession::Serve() {
   secret_ = RandomSecret();
   const absl::Status begun = agent_->BeginServing(data_address_, secret_, Now() + kCallTimeout);
-  if (absl::IsUnavailable(begun)) return Lose(begun);
+  // That the connection is lost, if so, the next answer will say.
   if (!begun.ok()) options_.relay->NotServing(name_);
 }
 

@@ -152,6 +152,7 @@ class HostSession {
   bool IsRelayed(const std::string& content) const;
   void UploadNext();
   absl::Status BeginUpload(const Content& content);
+  absl::Status BeginBesideServing(const std::function<absl::Status()>& begin);
   void EndUpload(const absl::Status& status);
   void Serve();
   void FailUploads(const absl::Status& status);
