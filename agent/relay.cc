@@ -26,6 +26,7 @@ constexpr char kArchiveFollows = '+';
 constexpr char kReasonFollows = '-';
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(5);
+constexpr Duration kIdleTimeout = std::chrono::minutes(10);
 constexpr size_t kMostConnections = 8;
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kMostReasonBytes = 1000;
@@ -99,9 +100,9 @@ absl::Status Serve(const ServeOptions& options) {
   MUSTER_RETURN_IF_ERROR(options.listening(listener.port));
   std::list<Conversation> conversations;
   while (true) {
-    // For somebody who asks it may wait as long as the launcher holds the other end of `stop_fd`.
-    const absl::Status ready = AwaitReady(listener.socket.get(), POLLIN, options.stop_fd, TimePoint::max());
-    if (absl::IsCancelled(ready)) return absl::OkStatus();
+    const absl::Status ready =
+        AwaitReady(listener.socket.get(), POLLIN, options.stop_fd, Now() + kIdleTimeout);
+    if (absl::IsCancelled(ready) || absl::IsDeadlineExceeded(ready)) return absl::OkStatus();
     MUSTER_RETURN_IF_ERROR(ready);
     UniqueFd socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid() && errno != ECONNABORTED && errno != EINTR) return ErrnoError(errno, "accept");
@@ -128,6 +129,9 @@ absl::StatusOr<std::string> Fetch(const FetchOptions& options) {
   };
   absl::StatusOr<std::string> stored = Store(options.root, options.sha256, options.size, produce);
   // An archive that is none, or another one, is the source's doing as well.
+  if (!stored.ok() && !is_sources_fault && absl::IsUnavailable(stored.status())) {
+    return Internal("%s", std::string(stored.status().message()));
+  }
   if (stored.ok() || !(is_sources_fault || absl::IsDataLoss(stored.status()))) return stored;
   return Unavailable("from %s port %d: %s", options.address, options.port,
                      std::string(stored.status().message()));

@@ -21,8 +21,9 @@ struct ServeOptions {
 };
 
 /// Sends whoever knows the secret what it asks for of root/store, each in a thread of its own and at most
-/// eight at a time, until `stop_fd` becomes readable or ends, which ends all of them (OK). InvalidArgument:
-/// the address is no literal IP or not of this host. SIGPIPE must be ignored.
+/// eight at a time, until `stop_fd` becomes readable or ends, which ends all of them, or nobody has come for
+/// ten minutes (OK): an sshd may not notice that its client has gone. InvalidArgument: the address is no
+/// literal IP or not of this host. SIGPIPE must be ignored.
 absl::Status Serve(const ServeOptions& options);
 
 struct FetchOptions {
@@ -36,9 +37,9 @@ struct FetchOptions {
 };
 
 /// Gets a content from the server at an address into root/store, as Store does. Unavailable: that server is
-/// to blame, and another one might do: it does not answer within 5 s, has another secret, is silent for 60 s,
-/// lacks the content or sends another one. Cancelled: `stop_fd` became readable or ended. SIGPIPE must be
-/// ignored.
+/// to blame, and another one might do: its host does not answer within 5 s, it has another secret, is silent
+/// for 60 s, lacks the content or sends another one. Cancelled: `stop_fd` became readable or ended. SIGPIPE
+/// must be ignored.
 absl::StatusOr<std::string> Fetch(const FetchOptions& options);
 
 }  // namespace muster

@@ -111,8 +111,14 @@ absl::Status SecretStream::Await(int result) {
   return DeadlineExceeded("no byte has moved for %.0f s", ToSeconds(options_->idle_timeout));
 }
 
+absl::Status SecretStream::CheckStop() const {
+  pollfd stop{.fd = options_->stop_fd, .events = POLLIN, .revents = 0};
+  return ::poll(&stop, 1, 0) > 0 ? Cancelled("stopped") : absl::OkStatus();
+}
+
 absl::Status SecretStream::Write(std::string_view bytes) {
   while (!bytes.empty()) {
+    MUSTER_RETURN_IF_ERROR(CheckStop());
     ERR_clear_error();
     const int written =
         SSL_write(connection_.get(), bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX)));
@@ -127,6 +133,7 @@ absl::Status SecretStream::Write(std::string_view bytes) {
 
 absl::StatusOr<size_t> SecretStream::Read(std::span<char> buffer) {
   while (true) {
+    MUSTER_RETURN_IF_ERROR(CheckStop());
     ERR_clear_error();
     const int count = SSL_read(connection_.get(), buffer.data(),
                                static_cast<int>(std::min<size_t>(buffer.size(), INT_MAX)));

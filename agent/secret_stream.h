@@ -49,6 +49,8 @@ class SecretStream {
   absl::Status Greet(bool accept);
   /// Waits for what the library needs after a call returned `result`; an error if that was none.
   absl::Status Await(int result);
+  /// Cancelled: it is to stop, although bytes still come and go.
+  absl::Status CheckStop() const;
 
   UniqueFd socket_;
   std::unique_ptr<const Options> options_;  // the library's callbacks have its address

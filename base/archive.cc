@@ -65,6 +65,14 @@ Header MakeHeader(const std::string& name, char type, unsigned mode, uint64_t si
   return header;
 }
 
+// Names that cannot be made beside each other, or at all, are the archive's fault.
+absl::Status AsDamage(const absl::Status& status) {
+  const bool is_damage =
+      absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+  return is_damage ? DataLoss("archive holds a name that does not fit: %s", std::string(status.message()))
+                   : status;
+}
+
 absl::Status Put(const ArchiveSink& take, const Header& header) {
   return take({reinterpret_cast<const char*>(&header), sizeof header});
 }
@@ -207,23 +215,32 @@ absl::Status Unpacker::TakeHeader(std::string_view block) {
       checksum != Checksum(header) || !ParseOctal(header.size, &size) || !ParseOctal(header.mode, &mode)) {
     return DataLoss("archive has a damaged header at byte %d", begin);
   }
-  const std::string name(Text(header.name));
-  if (!StaysInside(name)) return DataLoss("archive holds a name outside its folder: %s", name);
+  std::string name(Text(header.name));
+  if (header.type == '5' && name.ends_with('/')) name.pop_back();  // as other programs write folders
+  if (!ValidateRelativePath(name).ok()) return DataLoss("archive holds a name outside its folder: %s", name);
+  // Below a link, which stays inside by its text only: of `d/up -> ..` and `x -> d/up/..` the second leads
+  // out.
+  std::filesystem::path prefix;
+  for (const auto& part : std::filesystem::path(name)) {
+    prefix /= part;
+    if (links_.contains(prefix)) return DataLoss("archive holds a name below a link: %s", name);
+  }
   path_ = folder_ / name;
-  if (header.type == '5') return MakeDirectories(path_);
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(path_.parent_path()));
+  if (header.type == '5') return AsDamage(MakeDirectories(path_));
+  MUSTER_RETURN_IF_ERROR(AsDamage(MakeDirectories(path_.parent_path())));
   if (header.type == '2') {
     const std::string target(Text(header.link));
     if (!StaysInside(std::filesystem::path(name).parent_path() / target)) {
       return DataLoss("archive holds a link outside its folder: %s", name);
     }
-    if (::symlink(target.c_str(), path_.c_str()) != 0) return ErrnoError(errno, path_.string());
+    if (::symlink(target.c_str(), path_.c_str()) != 0) return AsDamage(ErrnoError(errno, path_.string()));
+    links_.insert(prefix);
     return absl::OkStatus();
   }
   if (header.type != '0') return DataLoss("archive holds an entry of unknown type at byte %d", begin);
   // O_EXCL and O_NOFOLLOW: an archive cannot write through a link that it has planted.
   file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0755));
-  if (!file_.valid()) return ErrnoError(errno, path_.string());
+  if (!file_.valid()) return AsDamage(ErrnoError(errno, path_.string()));
   data_left_ = size;
   padding_left_ = (kBlockBytes - size % kBlockBytes) % kBlockBytes;
   return absl::OkStatus();

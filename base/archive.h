@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,8 +32,10 @@ absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::pat
 absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
                                           const std::function<bool(std::string_view)>& include = {});
 
-/// Unpacks an archive as it comes into `folder`, which must exist and be empty. Refuses (DataLoss) bad
-/// checksums, truncation, absolute names and "..". After an error it is of no more use.
+/// Unpacks an archive as it comes into `folder`, which must exist and be empty. The archive is not trusted:
+/// it writes nowhere else. DataLoss: a bad checksum, an early end, an absolute name, ".." in one, a name
+/// below one of its links, the same name twice. Other errors are the disk's. After an error it is of no more
+/// use.
 class Unpacker {
  public:
   explicit Unpacker(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -46,8 +49,9 @@ class Unpacker {
   absl::Status TakeHeader(std::string_view block);
 
   const std::filesystem::path folder_;
-  std::string header_;          // of the next entry, as far as it has come
-  std::filesystem::path path_;  // of the file that is being written
+  std::set<std::filesystem::path> links_;  // that it has made, relative to the folder
+  std::string header_;                     // of the next entry, as far as it has come
+  std::filesystem::path path_;             // of the file that is being written
   UniqueFd file_;
   uint64_t data_left_ = 0;     // of that file, bytes
   uint64_t padding_left_ = 0;  // behind it

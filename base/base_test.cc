@@ -264,6 +264,38 @@ TEST(Archive, RefusesEveryTruncationAndAFlippedHeader) {
   EXPECT_EQ(UnpackArchive(archive, to.path()).code(), absl::StatusCode::kDataLoss);
 }
 
+// As system tar writes them, which takes any name.
+TEST(Archive, WritesNowhereElse) {
+  const auto unpack = [](const std::string& script) {
+    TemporaryDirectory from, to;
+    const std::string make = "cd " + from.path().string() + " && " + script;
+    const auto made = RunCommand({.argv = {"sh", "-c", make}}, Now() + seconds(20));
+    MUSTER_CHECK(made.ok() && made->exit_code == 0, made->stderr_text);
+    std::filesystem::create_directories(to.path() / "outer/inner");
+    const absl::Status status = UnpackArchive(made->stdout_text, to.path() / "outer/inner");
+    // Nothing beside the folder.
+    EXPECT_THAT(*ListDirectory(to.path() / "outer"), testing::ElementsAre("inner")) << script;
+    EXPECT_THAT(*ListDirectory(to.path()), testing::ElementsAre("outer")) << script;
+    return status;
+  };
+  const std::string tar = "tar --format=ustar -cPf - ";
+  // Each link stays inside by its text; where they lead together does not.
+  for (const auto& [script, message] : std::map<std::string, std::string>{
+           {"mkdir d && ln -s .. d/up && ln -s d/up/.. x && touch e && " + tar +
+                "--transform='s,^e$,x/e,' d x e",
+            "below a link: x/e"},
+           {"mkdir d && ln -s d a && touch f && " + tar + "--transform='s,^f$,a/f,' d a f",
+            "below a link: a/f"},
+           {"touch f && " + tar + "--transform='s,^f$,../f,' f", "outside its folder"},
+           {"touch f g && " + tar + "--transform='s,^g$,f,' f g", "does not fit"},
+           {"touch f g && " + tar + "--transform='s,^g$,f/g,' f g", "does not fit"}}) {
+    const absl::Status status = unpack(script);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << script;
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message)) << script;
+  }
+  EXPECT_TRUE(unpack("mkdir d && touch d/f && ln -s d a && " + tar + "d a").ok());
+}
+
 TEST(Nearest, FindsTypingErrorsAndOnlyThose) {
   const std::vector<std::string> keys = {"replicas", "strategy", "train", "data"};
   EXPECT_EQ(NearestWord("replcias", keys), "replicas");

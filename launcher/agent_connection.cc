@@ -241,6 +241,7 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
       deadline = std::min(deadline, upload_->deadline);
     }
     if (server_ && !is_calling_) {
+      if (!server_->is_known) deadline = std::min(deadline, server_->deadline);
       items.push_back({.channel = server_->channel.get(), .read = true, .write = !server_->input.empty()});
     }
     const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
@@ -316,7 +317,7 @@ absl::Status AgentConnection::BeginServing(const std::string& address, const std
       std::unique_ptr<CommandChannel> channel,
       StartAgentCommand(absl::StrFormat("serve --root %s --address %s", root_, QuoteWord(address)),
                         deadline));
-  server_.emplace(Server{.channel = std::move(channel), .input = secret + "\n"});
+  server_.emplace(Server{.channel = std::move(channel), .input = secret + "\n", .deadline = deadline});
   return absl::OkStatus();
 }
 
@@ -332,7 +333,11 @@ std::optional<absl::StatusOr<uint32_t>> AgentConnection::TakeServing() {
 // Does what can be done without waiting.
 void AgentConnection::PumpServer() {
   if (!server_ || server_->news) return;
-  if (const absl::Status read = ReadServer(); !read.ok()) server_->news = read;
+  if (const absl::Status read = ReadServer(); !read.ok()) {
+    server_->news = read;
+  } else if (!server_->is_known && Now() >= server_->deadline) {
+    server_->news = DeadlineExceeded("%s: what passes on its contents did not start in time", host_.name());
+  }
 }
 
 absl::Status AgentConnection::ReadServer() {
@@ -390,6 +395,9 @@ void AgentConnection::PumpUpload() {
       upload_->result = exit_code == ExitCodeFor(absl::UnavailableError("")) ? Aborted("%s", text)
                                                                              : FailedPrecondition("%s", text);
     }
+  } else if (Now() >= upload_->deadline && !upload_->source.empty()) {
+    upload_->result =
+        Aborted("%s gets %s from %s too slowly", host_.name(), upload_->content.name, upload_->source);
   } else if (Now() >= upload_->deadline) {
     upload_->result =
         DeadlineExceeded("%s: the upload of %s took too long", host_.name(), upload_->content.name);

@@ -138,6 +138,7 @@ class AgentConnection {
     std::string input;   // what is left of it
     std::string output;  // the line that has begun
     bool is_known = false;
+    TimePoint deadline;  // for that
     std::optional<absl::StatusOr<uint32_t>> news;
   };
   void PumpServer();

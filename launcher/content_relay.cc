@@ -15,6 +15,11 @@ void ContentRelay::Leave(const std::string& host) {
   Dispatch(plan_.Gone(host, Now()));
 }
 
+void ContentRelay::Close() {
+  const std::lock_guard lock(mutex_);
+  sessions_.clear();
+}
+
 void ContentRelay::Want(const std::string& host, const std::string& content) {
   const std::lock_guard lock(mutex_);
   Dispatch(plan_.Want(host, content, Now()));

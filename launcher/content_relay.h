@@ -35,6 +35,8 @@ class ContentRelay {
   /// Before all else that is said of the host; after Leave nothing is taken any more.
   void Join(const std::string& host, Take take);
   void Leave(const std::string& host);
+  /// All leave: nothing is taken any more.
+  void Close();
 
   // As in RelayPlan.
   void Want(const std::string& host, const std::string& content);

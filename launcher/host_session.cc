@@ -23,6 +23,12 @@ constexpr size_t kPlaces = 2;
 constexpr uint64_t kTailBytes = 4096;
 constexpr size_t kLeastRelayedBytes = size_t{1} << 20;
 
+// Below a megabyte a second another source may do better; and before the reconciler gives up the connection.
+Duration FetchTimeout(const Content& content) {
+  const auto rate = std::chrono::seconds(content.bytes->size() >> 20);
+  return std::min<Duration>(std::chrono::seconds(60) + rate, std::chrono::minutes(25));
+}
+
 void Signal(const UniqueFd& event) {
   const uint64_t one = 1;
   (void)!::write(event.get(), &one, sizeof one);
@@ -337,13 +343,19 @@ absl::Status HostSession::BeginUpload(const Content& content) {
   });
 }
 
-// An sshd may have room for no third channel (MaxSessions): its own contents come first.
+// An sshd may have room for no third channel (MaxSessions): its own contents come first. It has room when the
+// server has ended, which is soon.
 absl::Status HostSession::BeginBesideServing(const std::function<absl::Status()>& begin) {
   const absl::Status begun = begin();
   if (!absl::IsUnavailable(begun) || !agent_->is_serving()) return begun;
   agent_->EndServing();
   options_.relay->NotServing(name_);
-  return begin();
+  const TimePoint deadline = Now() + std::chrono::seconds(3);
+  while (true) {
+    const absl::Status again = begin();
+    if (!absl::IsUnavailable(again) || Now() >= deadline) return again;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
 }
 
 // A small one is there before another host could be asked for it.
@@ -371,8 +383,8 @@ void HostSession::Do(const RelayOrder& order) {
                              .content = content.name,
                              .source = fetched_from_,
                              .total_bytes = content.bytes->size()});
-    begun =
-        BeginBesideServing([&] { return agent_->BeginFetch(content, order.source, Now() + kUploadTimeout); });
+    begun = BeginBesideServing(
+        [&] { return agent_->BeginFetch(content, order.source, Now() + FetchTimeout(content)); });
   }
   if (!begun.ok()) FailUploads(begun);
 }
@@ -531,7 +543,10 @@ void HostSession::Ask(uint64_t request, const agent::Request& message, Handler h
 
 void HostSession::ReceiveOne() {
   TimePoint deadline = Now() + std::chrono::minutes(1);
-  if (waits_for_relay_) deadline = std::min(deadline, options_.relay->deadline().value_or(deadline));
+  // Others may bring the relay's forward meanwhile, though not to less than its patience from then on.
+  if (waits_for_relay_) {
+    deadline = std::min(Now() + RelayPlan::kPatience, options_.relay->deadline().value_or(deadline));
+  }
   const auto answer = agent_->Receive(wake_.get(), deadline);
   if (!answer.ok()) return Lose(answer.status());
   if (*answer) Handle(**answer);

@@ -184,6 +184,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   *record_.mutable_cluster() = ToProto(reconciler.record());
   fetched.Update(store_.Save(record_));
   watch_ = nullptr;
+  relay_.Close();
   sessions_.clear();
   std::map<std::string, std::string> task_metrics;
   for (auto& [task, file] : task_metrics_) {
