@@ -208,7 +208,7 @@ TEST_F(ClusterScale, AsynchronousServersEndWithoutAWorkerThatHasFailed) {
       cluster_.Write("job.yaml",
                      "name: job\nmodel: mnist_mlp\nhidden: [50]\ncheckpoint: {every_steps: 500}\n"
                      "replicas: {ps: {count: 2}, worker: {count: 1, restart: never}}\n"
-                     "train: {steps: 1500, batch_size: 100, threads: 1, device: \"wait:5\"}\n");
+                     "train: {steps: 6000, batch_size: 100, threads: 1, device: \"wait:5\"}\n");
   Begin(job);
   EXPECT_EQ(Scale(2).exit_code, 0);
   for (const char* server : {"ps:0", "ps:1"}) EXPECT_TRUE(WaitForLog(server, "worker:1 has joined"));
