@@ -128,13 +128,14 @@ absl::StatusOr<std::string> Fetch(const FetchOptions& options) {
     return status;
   };
   absl::StatusOr<std::string> stored = Store(options.root, options.sha256, options.size, produce);
+  if (stored.ok()) return stored;
+  const std::string reason(stored.status().message());
   // An archive that is none, or another one, is the source's doing as well.
-  if (!stored.ok() && !is_sources_fault && absl::IsUnavailable(stored.status())) {
-    return Internal("%s", std::string(stored.status().message()));
+  if (is_sources_fault || absl::IsDataLoss(stored.status())) {
+    return Unavailable("from %s port %d: %s", options.address, options.port, reason);
   }
-  if (stored.ok() || !(is_sources_fault || absl::IsDataLoss(stored.status()))) return stored;
-  return Unavailable("from %s port %d: %s", options.address, options.port,
-                     std::string(stored.status().message()));
+  // What only this host can mend must not look like that.
+  return absl::IsUnavailable(stored.status()) ? Internal("%s", reason) : stored.status();
 }
 
 }  // namespace muster

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "agent/agent_client.h"
+#include "agent/secret_stream.h"
 #include "agent/sockets.h"
 #include "base/archive.h"
 #include "base/random.h"
@@ -162,11 +163,44 @@ TEST_F(RelayTest, EndsWithItsLauncherWhateverItWaitsFor) {
   fetch.input.reset();
   EXPECT_EQ(fetch.Wait(), 130) << fetch.text();
   Running server = StartServer(secret_);
-  // One who has asked, and does not read the answer.
+  // One who has come and says nothing.
   auto socket = ConnectTo("127.0.0.1", port_, -1, TestDeadline());
   ASSERT_TRUE(socket.ok()) << socket.status();
   server.input.reset();
   EXPECT_EQ(server.Wait(), 0) << server.text();
+}
+
+TEST_F(RelayTest, NothingElseIsHandedOut) {
+  Running server = StartServer(secret_);
+  std::ofstream(source_ / "store/secret") << "not for others";
+  for (const std::string& question : {std::string(64, '.') + "\n", "../store/" + std::string(55, '/') + "\n",
+                                      std::string(64, 'A') + "\n", std::string("secret\n")}) {
+    auto socket = ConnectTo("127.0.0.1", port_, -1, TestDeadline());
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    auto stream = SecretStream::Connect(*std::move(socket), {.secret = secret_});
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    ASSERT_TRUE(stream->Write(question).ok());
+    if (question.size() < 65) continue;  // hangs up in the middle of it
+    std::string answer(100, '\0');
+    const auto n = stream->Read(answer);
+    ASSERT_TRUE(n.ok()) << n.status();
+    EXPECT_EQ(answer.substr(0, *n), "-it is not there");
+  }
+  Running fetch = StartFetch(target_, secret_, sha256_, archive_.size());
+  EXPECT_EQ(fetch.Wait(), 0) << fetch.text();
+  server.input.reset();
+  EXPECT_EQ(server.Wait(), 0);
+}
+
+TEST_F(RelayTest, WithoutASecretThereIsNoServer) {
+  for (const auto& [input, message] :
+       {std::pair<std::string, std::string>{"", "stdin ends before the secret does"},
+        {std::string(2000, 'a'), "too long"}}) {
+    Running server = Start({"serve", "--root", source_.string(), "--address", "127.0.0.1"}, input);
+    server.input.reset();
+    EXPECT_EQ(server.Wait(), 2);
+    EXPECT_THAT(server.text(), HasSubstr(message));
+  }
 }
 
 TEST_F(RelayTest, AServerIsFoundOnNoLeasedPort) {

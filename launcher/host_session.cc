@@ -354,7 +354,8 @@ absl::Status HostSession::BeginBesideServing(const std::function<absl::Status()>
   while (true) {
     const absl::Status again = begin();
     if (!absl::IsUnavailable(again) || Now() >= deadline) return again;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    pollfd cancel{.fd = cancel_.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&cancel, 1, 50) > 0) return again;
   }
 }
 

@@ -252,18 +252,12 @@ std::string RunDisplay::LiveLine() const {
                          live_metrics_);
 }
 
-uint64_t RunDisplay::uploaded_bytes() const {
+uint64_t RunDisplay::TransferredBytes(bool passed_on) const {
   uint64_t bytes = 0;
   for (const auto& [host, contents] : uploads_) {
-    for (const auto& [content, upload] : contents) bytes += upload.is_passed_on ? 0 : upload.sent;
-  }
-  return bytes;
-}
-
-uint64_t RunDisplay::passed_on_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [host, contents] : uploads_) {
-    for (const auto& [content, upload] : contents) bytes += upload.is_passed_on ? upload.sent : 0;
+    for (const auto& [content, upload] : contents) {
+      if (upload.is_passed_on == passed_on) bytes += upload.sent;
+    }
   }
   return bytes;
 }
@@ -295,11 +289,12 @@ void RunDisplay::Summarize(const RunResult& result) {
     SayLeftBehind(outcome);
     return;
   }
-  std::fprintf(stderr, "\nsucceeded after %.1f s; uploaded %s%s\n", ToSeconds(Now() - options_.start),
-               FormatBytes(uploaded_bytes()).c_str(),
-               passed_on_bytes() == 0
-                   ? ""
-                   : ("; hosts got " + FormatBytes(passed_on_bytes()) + " from each other").c_str());
+  std::string line = absl::StrFormat("succeeded after %.1f s; uploaded %s", ToSeconds(Now() - options_.start),
+                                     FormatBytes(TransferredBytes(/*passed_on=*/false)));
+  if (const uint64_t bytes = TransferredBytes(/*passed_on=*/true); bytes > 0) {
+    line += "; hosts got " + FormatBytes(bytes) + " from each other";
+  }
+  std::fprintf(stderr, "\n%s\n", line.c_str());
   SayLeftBehind(outcome);
   const Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;

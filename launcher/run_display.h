@@ -39,9 +39,8 @@ class RunDisplay final : public RunObserver {
   /// From now on stderr is a file that is read later: nothing is drawn, and lines begin with the time.
   void GoToLog();
 
-  uint64_t uploaded_bytes() const;
-  /// What hosts have got from other hosts.
-  uint64_t passed_on_bytes() const;
+  /// What hosts have got from here, or from other hosts.
+  uint64_t TransferredBytes(bool passed_on) const;
 
  private:
   struct Upload {
