@@ -228,8 +228,9 @@ void HostSession::Do(const reconcile::Connect& connect) {
 bool HostSession::Relocate(const HostSighting& sighting) {
   const std::lock_guard lock(mutex_);
   record::Host place = places_.front();
-  if (place.ssh_address() == sighting.ssh_address && place.ssh_port() == sighting.ssh_port &&
-      (sighting.data_address.empty() || sighting.data_address == place.data_address()))
+  const bool is_elsewhere =
+      place.ssh_address() != sighting.ssh_address || place.ssh_port() != sighting.ssh_port;
+  if (!is_elsewhere && (sighting.data_address.empty() || sighting.data_address == place.data_address()))
     return false;
   // An address of its own for data stays where nothing else is said.
   if (!sighting.data_address.empty()) {
@@ -240,6 +241,8 @@ bool HostSession::Relocate(const HostSighting& sighting) {
   }
   place.set_ssh_address(sighting.ssh_address);
   place.set_ssh_port(sighting.ssh_port);
+  // What is said of one place now holds, and not what was said of it before.
+  if (!is_elsewhere) places_.pop_front();
   places_.push_front(std::move(place));
   if (places_.size() > kPlaces) places_.pop_back();
   if (is_trying_) Signal(cancel_);
@@ -260,7 +263,9 @@ void HostSession::EndAttempt(const record::Host& place, bool was_there) {
   is_trying_ = false;
   // Where it was seen meanwhile is tried next.
   const record::Host& next = places_.front();
-  if (was_there || next.ssh_address() != place.ssh_address() || next.ssh_port() != place.ssh_port()) return;
+  if (was_there || next.ssh_address() != place.ssh_address() || next.ssh_port() != place.ssh_port() ||
+      next.data_address() != place.data_address())
+    return;
   places_.push_back(places_.front());
   places_.pop_front();
 }

@@ -5,10 +5,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <csignal>
 #include <future>
 
 #include "cluster/listening.h"
 #include "tests/support/free_port.h"
+#include "tests/support/loopback_cluster.h"
 
 namespace muster {
 namespace {
@@ -24,6 +26,18 @@ TEST(NamesOf, TakesNamesOfFilesAndNoOtherPath) {
     bad.add_names(name);
     EXPECT_EQ(NamesOf(bad).status().code(), absl::StatusCode::kDataLoss) << name;
   }
+}
+
+void AwaitDial(const UniqueFd& listening) {
+  pollfd dialed{.fd = listening.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&dialed, 1, 60'000), 1);
+}
+
+template <typename T>
+std::optional<T> Eventual(std::promise<T>& promise) {
+  auto future = promise.get_future();
+  if (future.wait_for(std::chrono::seconds(60)) != std::future_status::ready) return std::nullopt;
+  return future.get();
 }
 
 // Where nobody says a word is given up as soon as the host is seen elsewhere, and that is tried next.
@@ -48,20 +62,65 @@ TEST(HostSession, GoesWhereItsHostWasSeenDuringAnAttempt) {
                              std::get<reconcile::HostFailed>(std::get<reconcile::Event>(event));
                          (failed.connection == 1 ? first : second).set_value(failed.status);
                        }});
-  const auto outcome_of = [](std::promise<absl::Status>& promise) {
-    auto future = promise.get_future();
-    const bool has_come = future.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
-    return has_come ? future.get() : absl::DeadlineExceededError("it goes on");
-  };
   session.Execute(
       reconcile::Connect{.host = "a", .connection = 1, .deadline = Now() + std::chrono::hours(1)});
-  pollfd dialed{.fd = listening.get(), .events = POLLIN, .revents = 0};
-  ASSERT_EQ(::poll(&dialed, 1, 60'000), 1);
+  ASSERT_NO_FATAL_FAILURE(AwaitDial(listening));
   EXPECT_TRUE(session.Relocate({.host = "a", .ssh_address = "127.0.0.1", .ssh_port = port_of(closed)}));
-  EXPECT_EQ(outcome_of(first).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Eventual(first).value().code(), absl::StatusCode::kUnavailable);
   session.Execute(
       reconcile::Connect{.host = "a", .connection = 2, .deadline = Now() + std::chrono::seconds(4)});
-  EXPECT_THAT(std::string(outcome_of(second).message()), testing::HasSubstr("connect: refused: "));
+  EXPECT_THAT(std::string(Eventual(second).value().message()), testing::HasSubstr("connect: refused: "));
+}
+
+// The inventory first names its new place, and then, while it is dialed there, its new address for data.
+TEST(HostSession, HasTheAddressForDataThatWasSaidLast) {
+  std::signal(SIGPIPE, SIG_IGN);
+  LoopbackCluster cluster(1);
+  const SshTarget target = cluster.targets()[0];
+  cluster.Kill(target.name);
+  std::optional<UniqueFd> listening = *ListenTcp(target.address + ":" + std::to_string(target.port));
+  const auto agent = LoadAgentProgram({.agent = MUSTER_AGENT, .trainer = ""});
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  std::promise<absl::Status> first;
+  std::promise<std::string> connected;
+  record::Host host;
+  host.set_name(target.name);
+  host.set_ssh_address("127.0.0.1");
+  host.set_ssh_port(1);
+  host.add_identities(target.identities[0]);
+  host.set_data_address("127.0.0.1");
+  HostSession session({.host = host,
+                       .job = "j",
+                       .connect = {.ssh = cluster.options(), .agent = &*agent},
+                       .sink = [&](const SessionEvent& event) {
+                         const auto* change = std::get_if<reconcile::Event>(&event);
+                         if (change == nullptr) return;
+                         if (const auto* failed = std::get_if<reconcile::HostFailed>(change);
+                             failed != nullptr && failed->connection == 1) {
+                           first.set_value(failed->status);
+                         }
+                         if (const auto* there = std::get_if<reconcile::HostConnected>(change)) {
+                           connected.set_value(there->data_address);
+                         }
+                       }});
+  const auto relocate = [&](const std::string& data_address) {
+    return session.Relocate({.host = target.name,
+                             .ssh_address = target.address,
+                             .ssh_port = target.port,
+                             .data_address = data_address});
+  };
+  EXPECT_TRUE(relocate("127.0.0.2"));
+  session.Execute(
+      reconcile::Connect{.host = target.name, .connection = 1, .deadline = Now() + std::chrono::hours(1)});
+  ASSERT_NO_FATAL_FAILURE(AwaitDial(*listening));
+  EXPECT_TRUE(relocate("127.0.0.3"));
+  EXPECT_FALSE(relocate("127.0.0.3"));
+  EXPECT_EQ(Eventual(first).value().code(), absl::StatusCode::kUnavailable);
+  listening.reset();
+  cluster.Start(target.name);
+  session.Execute(
+      reconcile::Connect{.host = target.name, .connection = 2, .deadline = Now() + std::chrono::minutes(1)});
+  EXPECT_EQ(Eventual(connected), "127.0.0.3");
 }
 
 }  // namespace

@@ -248,8 +248,9 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
   history_->SetClockOffset(facts.host, facts.clock_offset_micros);
   for (record::Host& host : *record_.mutable_hosts()) {
     if (host.name() != facts.host) continue;
-    const bool is_elsewhere =
-        host.ssh_address() != facts.place.ssh_address() || host.ssh_port() != facts.place.ssh_port();
+    const bool is_elsewhere = host.ssh_address() != facts.place.ssh_address() ||
+                              host.ssh_port() != facts.place.ssh_port() ||
+                              host.data_address() != facts.place.data_address();
     host = facts.place;
     if (!is_elsewhere) continue;
     // The next one to save it may say more.

@@ -593,7 +593,9 @@ absl::StatusOr<std::vector<ps::ServerHeader>> ParameterServerClient::Exchange(
       const std::lock_guard lock(connections_mutex_);
       shards_[i]->waited_since = Now();
     }
-    if (shards_[i]->in_flight && shards_[i]->joined) Send(*shards_[i]);
+    if (!shards_[i]->in_flight || !shards_[i]->joined) continue;
+    // The answer would go the old way. To the last request that would be its only way: the server ends.
+    shards_[i]->connection->has_moved() ? Replace(*shards_[i], nullptr, false) : Send(*shards_[i]);
   }
   const auto is_lost = [](const auto& shard) { return shard->in_flight && !shard->joined; };
   if (std::any_of(shards_.begin(), shards_.end(), is_lost)) MUSTER_RETURN_IF_ERROR(JoinAgain());

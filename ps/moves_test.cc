@@ -7,6 +7,7 @@
 #include "ps/shard_connection.h"
 #include "tests/support/fault_hosts.h"
 #include "tests/support/free_port.h"
+#include "tests/support/ps_cluster.h"
 
 namespace muster {
 namespace {
@@ -116,6 +117,28 @@ TEST_P(Moves, AnAttemptAtAnOldAddressEnds) {
   const auto connection = ShardConnection::Connect(view, kServer, IdentityOf(kWorker), Transport::kTcp,
                                                    Now() + std::chrono::hours(1));
   EXPECT_TRUE(absl::IsUnavailable(connection.status())) << connection.status();
+}
+
+// The server ends when it has heard that, and nobody could ask it again.
+TEST(MovesOfWorkers, AWorkerThatHasMovedSaysItsLastWordOverANewConnection) {
+  for (int i = 0; i < 5; ++i) {
+    Cluster cluster(1, 1, UpdateMode::kSync);
+    std::jthread stopper([&] {
+      EXPECT_TRUE(cluster.AwaitEnd(0).ok());
+      cluster.servers[0] = nullptr;
+    });
+    ParameterServerClientOptions options = cluster.ClientOptions(0);
+    options.server_timeout = std::chrono::seconds(2);
+    const auto view = std::make_shared<ClusterView>(cluster.spec, kWorker);
+    options.view = view;
+    ParameterServerClient client(options);
+    std::vector<float> parameters(cluster.layout.size());
+    ASSERT_TRUE(client.Join(parameters).ok());
+    ClusterSpec moved = cluster.spec;
+    moved.workers[0] = "127.0.0.9:1";
+    ASSERT_TRUE(*view->Update({.generation = 1, .cluster = moved}));
+    EXPECT_TRUE(client.Finish().ok());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, Moves, testing::Bool(),

@@ -63,6 +63,8 @@ class ShardConnection {
   std::optional<TimePoint> SentAt(uint64_t request) const;
 
   uint64_t id() const { return id_; }
+  /// One of both ends has another address now: the end of the connection is in the queue.
+  bool has_moved() const { return has_moved_; }
   bool is_local() const;
 
   /// An owner for slices over what the sender only lends: the destructor waits until gRPC has let go of them,
