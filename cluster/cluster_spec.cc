@@ -111,8 +111,14 @@ absl::StatusOr<TfConfig> ParseTfConfig(const std::string& text) {
   return config;
 }
 
-absl::Status CheckCluster(const ClusterSpec& cluster) {
-  if (cluster.rank_count() == 0) {
+absl::Status CheckCluster(const ClusterSpec& cluster, bool is_standing) {
+  if (is_standing && cluster.rank_count() > 0) {
+    return InvalidArgument("a standing server has no workers of its own: leave --worker_hosts out");
+  }
+  if (is_standing && cluster.ps.empty()) {
+    return InvalidArgument("which servers stand? Give --ps_hosts, --cluster_spec or TF_CONFIG");
+  }
+  if (cluster.rank_count() == 0 && !is_standing) {
     return InvalidArgument(
         "no workers: give --worker_hosts, --cluster_spec or TF_CONFIG (or --job_name=local)");
   }
@@ -188,7 +194,7 @@ absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags) {
           ParseHostList(flags.worker_hosts, ',', "--worker_hosts", &result.cluster.workers));
     }
   }
-  MUSTER_RETURN_IF_ERROR(CheckCluster(result.cluster));
+  MUSTER_RETURN_IF_ERROR(CheckCluster(result.cluster, flags.is_standing));
 
   if (!flags.job_name.empty()) {
     const auto role = ParseRole(flags.job_name);
@@ -201,6 +207,9 @@ absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags) {
   }
   if (!tf_config.role)
     return InvalidArgument("which task is this? Give --job_name and --task_index, or TF_CONFIG");
+  if (flags.is_standing && *tf_config.role != Role::kPs) {
+    return InvalidArgument("--standing is for parameter servers, this is a %s", RoleName(*tf_config.role));
+  }
   result.task = {*tf_config.role, tf_config.index.value_or(0)};
   const size_t count = result.cluster.addresses(result.task.role).size();
   if (result.task.index < 0 || static_cast<size_t>(result.task.index) >= count) {

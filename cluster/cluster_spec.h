@@ -54,6 +54,7 @@ struct ClusterFlags {
   std::string worker_hosts;       // --worker_hosts=h:p,h:p
   std::string cluster_spec;       // --cluster_spec=worker|h:p;h:p,ps|h:p
   std::string tf_config;          // the TF_CONFIG environment variable
+  bool is_standing = false;       // --standing: a server without workers, which come later
 };
 
 struct TaskInCluster {
@@ -63,7 +64,7 @@ struct TaskInCluster {
 
 /// Reads the flags; what they do not give is taken from TF_CONFIG. InvalidArgument names the flag (or the
 /// place in TF_CONFIG): an address that is not host:port, an address used twice, a task that is not in its
-/// cluster, a cluster without workers,
+/// cluster, a cluster without workers (a standing one: with some),
 /// --cluster_spec together with --ps_hosts or --worker_hosts.
 absl::StatusOr<TaskInCluster> ResolveTask(const ClusterFlags& flags);
 

@@ -112,6 +112,19 @@ TEST(ResolveTask, BadInputNamesItsPlace) {
               HasSubstr("task.type: 'evaluator'"));
 }
 
+TEST(ResolveTask, StandingServersHaveNoWorkers) {
+  const TaskInCluster server =
+      Resolve({.job_name = "ps", .task_index = 1, .ps_hosts = "a:1,b:1", .is_standing = true});
+  EXPECT_EQ(server.task, (TaskId{Role::kPs, 1}));
+  EXPECT_THAT(server.cluster.ps, ElementsAre("a:1", "b:1"));
+  EXPECT_EQ(server.cluster.rank_count(), 0);
+  EXPECT_THAT(Error({.job_name = "ps", .ps_hosts = "a:1", .worker_hosts = "b:1", .is_standing = true}),
+              HasSubstr("leave --worker_hosts out"));
+  EXPECT_THAT(Error({.job_name = "ps", .is_standing = true}), HasSubstr("Give --ps_hosts"));
+  EXPECT_THAT(Error({.job_name = "worker", .ps_hosts = "a:1", .is_standing = true}),
+              HasSubstr("--standing is for parameter servers, this is a worker"));
+}
+
 TEST(ResolveTask, AnIndexThatIsNoneIsRefusedWithTheNumber) {
   // 2^32 would be worker:0 and 2^64 + 1 worker:1 if they wrapped.
   for (const std::string index : {"4294967296", "\"4294967296\"", "18446744073709551615", "-4294967296", "-1",

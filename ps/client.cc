@@ -259,6 +259,7 @@ void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
   join->set_shard_index(shard.task.index);
   join->set_shard_count(static_cast<uint32_t>(shards_.size()));
   *join->mutable_config() = options_.config;
+  join->set_has_chief(!options_.cluster.chief.empty());
   bytes_pushed_ += shard.connection->Send(header, {});
   shard.last_error = Unavailable("connected, but not let in yet");
   // After the join itself, so that no heartbeat asks for what cannot be there.
@@ -320,6 +321,12 @@ absl::Status ParameterServerClient::HandleJoinEvent(FrameQueue::Event event, std
     return is_lost ? give_up(Unavailable("it does not have what was sent to it")) : absl::OkStatus();
   }
   if (reply->header.request() != shard.join) return absl::OkStatus();
+  if (reply->header.has_finish()) {
+    // Of a standing server. What it was told last was heard, even if the answer was not.
+    if (!finishing_) return give_up(Unavailable("this job is over"));
+    has_finished_ = true;
+    return absl::OkStatus();
+  }
   bytes_pulled_ += reply->bytes;
   if (reply->header.has_error()) {
     const absl::Status error = StatusOf(reply->header.error(), TaskName(shard.task));

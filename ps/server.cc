@@ -1,8 +1,11 @@
 #include "ps/server.h"
 
+#include <absl/strings/numbers.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -26,11 +29,37 @@ using StreamId = FrameServer::StreamId;
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // which shards are needed
 constexpr Duration kCloseTimeout = std::chrono::seconds(5);      // for the others to hang up at the end
 constexpr Duration kTakeOverTimeout = std::chrono::minutes(1);   // for the other shards, at the end
+constexpr int kMostWorkers = 100'000;                            // of a job that is brought
+
+TaskId TaskOfJoin(const ps::Join& join) {
+  const auto rank = static_cast<int>(std::min<uint32_t>(join.rank(), kMostWorkers));
+  if (!join.has_chief()) return {Role::kWorker, rank};
+  return rank == 0 ? TaskId{Role::kChief, 0} : TaskId{Role::kWorker, rank - 1};
+}
+
+// That of the generation, beside which there is none of another one.
+absl::Status UseFolderOfJob(ParameterServerOptions* options) {
+  const std::filesystem::path folder = options->checkpoint_dir;
+  const std::string own = std::to_string(options->generation);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    uint64_t generation = 0;
+    if (name == own || !absl::SimpleAtoi(name, &generation)) continue;
+    std::filesystem::remove_all(entry.path(), error);
+    if (error) return FailedPrecondition("%s: cannot be removed: %s", entry.path().string(), error.message());
+  }
+  options->checkpoint_dir = folder / own;
+  return absl::OkStatus();
+}
 
 class Process final : public ParameterServer, private FrameServer::Handler {
  public:
   explicit Process(const ParameterServerOptions& options)
-      : options_(options), name_(TaskName({Role::kPs, options.shard_index})) {}
+      : is_standing_(options.is_standing),
+        shard_index_(options.shard_index),
+        name_(TaskName({Role::kPs, options.shard_index})),
+        options_(options) {}
 
   // To those who talk to it, as if the process had ended: the streams break, and nobody is told why.
   ~Process() override {
@@ -43,15 +72,23 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   void Kill() override {
     is_killed_ = true;
     frames_->Shutdown();
+    const std::lock_guard lock(mutex_);
     for (const auto& shard : shards_) shard->End(absl::CancelledError(name_ + " has been ended"));
+    has_begun_.notify_all();
+  }
+  uint64_t generation() const override {
+    const std::lock_guard lock(mutex_);
+    return options_.generation;
   }
   int replicated_shards() const override {
+    const std::lock_guard lock(mutex_);
     const auto is_replicated = [](const auto& shard) { return shard->is_replicated(); };
     return static_cast<int>(std::count_if(shards_.begin(), shards_.end(), is_replicated));
   }
 
   ServerMetrics metrics() const override {
     ServerMetrics metrics{.received_bytes = frames_->received_bytes(), .sent_bytes = frames_->sent_bytes()};
+    const std::lock_guard lock(mutex_);
     for (const auto& shard : shards_) metrics.shards.push_back(shard->metrics());
     return metrics;
   }
@@ -59,12 +96,22 @@ class Process final : public ParameterServer, private FrameServer::Handler {
  private:
   void OnFrame(StreamId stream, grpc::ByteBuffer* frame) override;
   void OnClosed(StreamId stream) override;
+  absl::Status StartShards();
+  absl::Status Admit(StreamId stream, const ps::ClientHeader& header);
+  absl::Status BeginJob(StreamId stream, const ps::Join& join);
+  bool AwaitClosed();
   ShardServer* ShardOf(StreamId stream, const ps::ClientHeader& header);
   void SendError(StreamId stream, uint64_t request, const absl::Status& status);
+  bool IsOver(const ps::ClientHeader& header);
+  void SendOver(StreamId stream, uint64_t request);
 
-  const ParameterServerOptions options_;
+  const bool is_standing_;
+  const int shard_index_;
   const std::string name_;
-  std::mutex mutex_;  // guards the following; held until all is there
+  mutable std::mutex mutex_;  // guards the following; held until all is there
+  std::condition_variable has_begun_;
+  ParameterServerOptions options_;  // standing: of its job, once it has one
+  bool is_superseded_ = false;      // by a later job
   std::unique_ptr<FrameServer> frames_;
   std::vector<std::unique_ptr<ShardServer>> shards_;  // its own first
   std::map<StreamId, ShardServer*> streams_;
@@ -83,6 +130,13 @@ absl::Status Process::Listen() {
   spdlog::info(
       "{} listens on {}{}", name_, address,
       options_.tls ? "" : ", without TLS: anyone who reaches this port can read and write the parameters");
+  if (!is_standing_) MUSTER_RETURN_IF_ERROR(StartShards());
+  follower_.emplace(options_.view.get(), options_.bind_host, address,
+                    [this](const std::string& moved_to) { return frames_->ListenAlso(moved_to); });
+  return absl::OkStatus();
+}
+
+absl::Status Process::StartShards() {
   if (options_.checkpoint_buddy) {
     keeper_ = std::make_unique<CopyKeeper>(CopiesOf(options_), frames_.get());
   }
@@ -93,13 +147,71 @@ absl::Status Process::Listen() {
     MUSTER_ASSIGN_OR_RETURN(auto server, ShardServer::Start(options_, shard, frames_.get()));
     shards_.push_back(std::move(server));
   }
-  follower_.emplace(options_.view.get(), options_.bind_host, address,
-                    [this](const std::string& moved_to) { return frames_->ListenAlso(moved_to); });
+  return absl::OkStatus();
+}
+
+// Standing. Who asks too early, while the server turns to another job, say, is to ask again.
+absl::Status Process::Admit(StreamId stream, const ps::ClientHeader& header) {
+  const std::lock_guard lock(mutex_);
+  if (shards_.empty()) {
+    if (header.has_join()) return BeginJob(stream, header.join());
+    return Unavailable("%s waits for a job", name_);
+  }
+  const uint64_t generation = header.has_join()         ? header.join().generation()
+                              : header.has_shard_join() ? header.shard_join().generation()
+                                                        : 0;
+  if (generation <= options_.generation) return absl::OkStatus();  // an earlier one the shards refuse
+  if (options_.tls) {
+    const TaskId peer = header.has_join()
+                            ? TaskOfJoin(header.join())
+                            : TaskId{Role::kPs, static_cast<int>(header.shard_join().shard_index())};
+    MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, peer));
+  }
+  is_superseded_ = true;
+  for (const auto& shard : shards_) {
+    shard->End(absl::AbortedError(absl::StrFormat(
+        "job %d of the standing servers has come, which ends job %d", generation, options_.generation)));
+  }
+  return Unavailable("%s turns from job %d to job %d", name_, options_.generation, generation);
+}
+
+// The mutex is held.
+absl::Status Process::BeginJob(StreamId stream, const ps::Join& join) {
+  const int workers = static_cast<int>(std::min<uint32_t>(join.config().worker_count(), kMostWorkers + 1));
+  if (workers < 1 || workers > kMostWorkers || join.rank() >= join.config().worker_count()) {
+    return InvalidArgument("rank %d of %d workers: there can be 1 to %d", join.rank(),
+                           join.config().worker_count(), kMostWorkers);
+  }
+  if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, TaskOfJoin(join)));
+  if (options_.over_generation.value_or(0) > join.generation()) {
+    return FailedPrecondition("%s has served job %d already, which came after job %d", name_,
+                              *options_.over_generation, join.generation());
+  }
+  const ParameterServerOptions before = options_;
+  options_.generation = join.generation();
+  for (int rank = 0; rank < workers; ++rank) {
+    const bool is_chief = rank == 0 && join.has_chief();
+    auto& addresses = is_chief ? options_.cluster.chief : options_.cluster.workers;
+    addresses.push_back(absl::StrFormat("rank-%d.invalid:1", rank));  // where they are nobody asks
+  }
+  absl::Status status = options_.checkpoint_dir.empty() ? absl::OkStatus() : UseFolderOfJob(&options_);
+  if (status.ok()) status = StartShards();
+  if (!status.ok()) {
+    options_ = before;
+    return status;
+  }
+  spdlog::info("{}: job {}, of {} workers", name_, options_.generation, workers);
+  has_begun_.notify_all();
   return absl::OkStatus();
 }
 
 // Until no shard is needed any more.
 absl::Status Process::Wait() {
+  if (is_standing_) {
+    std::unique_lock lock(mutex_);
+    has_begun_.wait(lock, [this] { return !shards_.empty() || is_killed_; });
+    if (is_killed_) return absl::CancelledError(name_ + " has been ended");
+  }
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::optional<absl::Status>> ends(shards_.size());  // guarded by the mutex
@@ -132,18 +244,35 @@ absl::Status Process::Wait() {
   lock.unlock();
   for (const auto& shard : shards_) shard->End(end);
   threads.clear();
+  if (end.ok()) {
+    const std::lock_guard state_lock(mutex_);
+    options_.over_generation = options_.generation;
+  }
   // The last answers are on their way; the others close their streams when they have them.
-  if (frames_->AwaitClosed(Now() + kCloseTimeout) && !is_killed_) {
+  if (AwaitClosed() && !is_killed_) {
     for (const auto& shard : shards_) shard->Close();
   }
   return end;
+}
+
+// False: some stream is open still. The next job does not wait for what may be left of this one.
+bool Process::AwaitClosed() {
+  const TimePoint deadline = Now() + kCloseTimeout;
+  const auto is_superseded = [this] {
+    const std::lock_guard lock(mutex_);
+    return is_superseded_;
+  };
+  while (!frames_->AwaitClosed(std::min(deadline, Now() + kLookEvery))) {
+    if (is_superseded() || Now() >= deadline) return false;
+  }
+  return true;
 }
 
 // The first frame says which one a stream is for. One that nobody has is the own one's to refuse.
 ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
   const std::lock_guard lock(mutex_);
   ShardServer*& shard = streams_[stream];
-  if (shard != nullptr || shards_.empty()) return shard;
+  if (shard != nullptr) return shard;
   shard = shards_[0].get();
   if (shards_.size() == 1) return shard;
   replication::Message message;
@@ -151,7 +280,7 @@ ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
                           : message.ParseFromString(header.replication()) && message.has_hello()
                               ? message.hello().shard_index()
                               : 0;  // another shard, to the coordinator
-  if (wanted != static_cast<uint32_t>(options_.shard_index)) shard = shards_[1].get();
+  if (wanted != static_cast<uint32_t>(shard_index_)) shard = shards_[1].get();
   return shard;
 }
 
@@ -159,7 +288,7 @@ ShardServer* Process::ShardOf(StreamId stream, const ps::ClientHeader& header) {
 void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
   {
     const std::lock_guard lock(mutex_);
-    if (shards_.empty()) return;  // it could not be started
+    if (shards_.empty() && !is_standing_) return;  // it could not be started
   }
   ps::ClientHeader header;
   try {
@@ -173,6 +302,15 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
     if (!status.ok()) {
       spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
       return SendError(stream, header.request(), status);
+    }
+    if (is_standing_) {
+      if (IsOver(header)) return SendOver(stream, header.request());
+      if (status = Admit(stream, header); !status.ok()) {
+        if (!absl::IsUnavailable(status)) {
+          spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
+        }
+        return SendError(stream, header.request(), status);
+      }
     }
     if (header.has_checkpoint_copy()) {
       if (keeper_ != nullptr) return keeper_->OnRequest(stream, header.request(), header.checkpoint_copy());
@@ -201,6 +339,21 @@ void Process::SendError(StreamId stream, uint64_t request, const absl::Status& s
   frames_->Send(stream, EncodeFrame(answer));
 }
 
+// A worker has not heard the last answer to it.
+bool Process::IsOver(const ps::ClientHeader& header) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t over = options_.over_generation.value_or(0);
+  return over != 0 && header.has_join() && header.join().generation() == over;
+}
+
+void Process::SendOver(StreamId stream, uint64_t request) {
+  ps::ServerHeader answer;
+  answer.set_version(kWireVersion);
+  answer.set_request(request);
+  answer.mutable_finish()->set_over(true);
+  frames_->Send(stream, EncodeFrame(answer));
+}
+
 void Process::OnClosed(StreamId stream) {
   ShardServer* shard = nullptr;
   {
@@ -223,6 +376,7 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
   }
   MUSTER_CHECK(!options.replicated || options.checkpoint_dir.empty());
   MUSTER_CHECK(!options.checkpoint_buddy || (count >= 2 && !options.checkpoint_dir.empty()));
+  MUSTER_CHECK(!options.is_standing || (!options.replicated && !options.checkpoint_buddy));
   ParameterServerOptions with_view = options;
   if (with_view.view == nullptr) {
     with_view.view = std::make_shared<ClusterView>(options.cluster, TaskId{Role::kPs, options.shard_index});
@@ -230,6 +384,24 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
   auto server = std::make_unique<Process>(with_view);
   MUSTER_RETURN_IF_ERROR(server->Listen());
   return server;
+}
+
+absl::Status ServeJobs(ParameterServerOptions options,
+                       const std::function<absl::Status(ParameterServer&)>& serve) {
+  options.is_standing = true;
+  const std::string name = TaskName({Role::kPs, options.shard_index});
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(options));
+    const absl::Status end = serve(*server);
+    if (absl::IsCancelled(end)) return end;
+    const uint64_t job = server->generation();
+    if (end.ok()) {
+      options.over_generation = job;
+      spdlog::info("{}: job {} is over", name, job);
+    } else {
+      spdlog::warn("{}: job {} has ended: {}", name, job, std::string(end.message()));
+    }
+  }
 }
 
 }  // namespace muster

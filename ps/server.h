@@ -2,6 +2,7 @@
 // That is one; with replication also the one before it, as its backup at first.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,8 +22,12 @@ struct ParameterServerOptions {
   int shard_index = 0;
   /// Where to listen instead of the host in the cluster: "0.0.0.0".
   std::string bind_host;
-  uint64_t generation = 0;   // of the cluster; a worker of another one is refused
-  uint64_t incarnation = 0;  // of this task
+  uint64_t generation = 0;  // of the cluster; a worker of another one is refused
+  /// It stands before its job: `cluster` has no workers. The first one to join says how many there are, and
+  /// which generation this is. One of a later generation ends the job.
+  bool is_standing = false;
+  std::optional<uint64_t> over_generation;  // standing: of the job before, which has ended well
+  uint64_t incarnation = 0;                 // of this task
   /// As CoordinatorOptions has them; of ps:0.
   Duration worker_timeout = std::chrono::minutes(10);
   Duration worker_lease = std::chrono::seconds(60);
@@ -36,7 +41,9 @@ struct ParameterServerOptions {
   /// Sync, all workers, in whole numbers: of the parts of a gradient that is answered while it still comes
   /// (ps/early_update.h); larger than that goes in parts. Unset: what suits its size.
   std::optional<int64_t> part_bytes;
-  /// Where this shard's checkpoints are; empty: there are none, and a server that is lost ends the job.
+  /// Where this shard's checkpoints are; empty: there are none, and a server that is lost ends the job. Of a
+  /// standing server they are in a folder in it that is named after the generation; those of other ones are
+  /// removed.
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps; ps:0's counts
   int keep_checkpoints = 3;
@@ -61,7 +68,8 @@ class ParameterServer {
   /// Breaks all streams and frees the port.
   virtual ~ParameterServer() = default;
 
-  /// Serves until all workers have finished (OK), or until the job cannot go on (the cause). Waiting for the
+  /// Serves until all workers have finished (OK), or until the job cannot go on (the cause; Aborted: there is
+  /// a later one). Waiting for the
   /// first worker has no deadline: a server may stand before its job. Deadlines are kept, and the servers
   /// tell each other what they have, only while this runs.
   virtual absl::Status Wait() = 0;
@@ -69,11 +77,19 @@ class ParameterServer {
   /// Breaks all streams, as if the process had ended, and lets Wait return.
   virtual void Kill() = 0;
 
+  /// Of its job; standing: 0 before it has one.
+  virtual uint64_t generation() const = 0;
+
   /// Shards that it speaks for, and that have a backup.
   virtual int replicated_shards() const = 0;
 
   /// As of now.
   virtual ServerMetrics metrics() const = 0;
 };
+
+/// Stands: serves one job after the other. `serve` waits for the end of one, as Wait does, and returns it.
+/// Returns what Start fails with; after Kill, Cancelled.
+absl::Status ServeJobs(ParameterServerOptions options,
+                       const std::function<absl::Status(ParameterServer&)>& serve);
 
 }  // namespace muster

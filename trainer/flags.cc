@@ -99,6 +99,16 @@ void DeclareFlags(CLI::App& app, Flags& f) {
                  "File that says where the tasks are now, read again whenever it is replaced: a task goes on "
                  "without a restart. What it says at the start wins over the flags above")
       ->group(cluster);
+  app.add_flag("--standing", f.cluster.is_standing,
+               "A ps that stands before its workers and after them: it serves one job after the other, and "
+               "hears from the first worker of each how many there are (without --worker_hosts)")
+      ->check(TrueOrFalse())
+      ->group(cluster);
+  app.add_option("--job_number", f.job_number,
+                 "Of a worker's job, to servers that stand: they end an earlier job, with a smaller number, "
+                 "for it")
+      ->transform(WholeNumber(1, std::numeric_limits<int64_t>::max()))
+      ->group(cluster);
   app.add_option("--bind_host", f.options.bind_host,
                  "Where a ps, or a worker with allreduce, listens, if not at its address in the cluster")
       ->group(cluster);

@@ -38,6 +38,7 @@ struct Flags {
   bool scale_rate_by_staleness = false;
   std::string strategy = "parameter_server";
   std::optional<int> first_workers;
+  std::optional<uint64_t> job_number;
   std::optional<int> min_workers;
   std::string bucket_bytes = "auto";
   std::string collective = "auto";

@@ -36,6 +36,20 @@ uint64_t PushesReceived(const ServerMetrics& metrics) {
   return count;
 }
 
+absl::Status ServeJob(const TrainerOptions& options, ParameterServer& server) {
+  const auto& [task, cluster] = *options.task;
+  UsageMeter usage(InterfaceOfAddress(cluster.ps[task.index]));
+  MUSTER_ASSIGN_OR_RETURN(const auto metrics, MetricsExport::Begin(options.metrics, task, cluster, usage,
+                                                                   [&] { return server.metrics(); }));
+  std::optional<UsageWatch> watch;
+  if (!options.metrics.address.empty() || !options.metrics.file.empty()) {
+    watch.emplace(&usage, [&] { return PushesReceived(server.metrics()); });
+  }
+  const absl::Status end = server.Wait();
+  if (options.is_standing) ReturnFreeBlocks();
+  return end;
+}
+
 absl::Status Serve(const TrainerOptions& options) {
   ParameterServerOptions server_options{.cluster = options.task->cluster,
                                         .view = options.view,
@@ -56,16 +70,11 @@ absl::Status Serve(const TrainerOptions& options) {
   if (!options.tls_dir.empty()) {
     MUSTER_ASSIGN_OR_RETURN(server_options.tls, LoadTlsDirectory(options.tls_dir));
   }
-  MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(server_options));
-  const auto& [task, cluster] = *options.task;
-  UsageMeter usage(InterfaceOfAddress(cluster.ps[task.index]));
-  MUSTER_ASSIGN_OR_RETURN(const auto metrics, MetricsExport::Begin(options.metrics, task, cluster, usage,
-                                                                   [&] { return server->metrics(); }));
-  std::optional<UsageWatch> watch;
-  if (!options.metrics.address.empty() || !options.metrics.file.empty()) {
-    watch.emplace(&usage, [&] { return PushesReceived(server->metrics()); });
+  if (options.is_standing) {
+    return ServeJobs(server_options, [&](ParameterServer& server) { return ServeJob(options, server); });
   }
-  return server->Wait();
+  MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(server_options));
+  return ServeJob(options, *server);
 }
 
 absl::Status Run(const CommandLine& line, TimePoint start) try {
@@ -75,7 +84,8 @@ absl::Status Run(const CommandLine& line, TimePoint start) try {
   const bool is_server = options.task && options.task->task.role == Role::kPs;
   if (options.task && !options.cluster_file.empty()) {
     // A server hears later how it updates.
-    const bool may_scale = is_server || options.strategy == Strategy::kAllReduce || options.is_async();
+    const bool may_scale =
+        (is_server && !options.is_standing) || options.strategy == Strategy::kAllReduce || options.is_async();
     view = std::make_shared<ClusterView>(
         options.task->cluster, options.task->task,
         may_scale ? ClusterView::Workers::kMayComeAndGo : ClusterView::Workers::kStay);

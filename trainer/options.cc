@@ -122,7 +122,7 @@ absl::Status ResolveStrategy(const CLI::App& app, const Flags& f, TrainerOptions
   }
   const int workers = options->task->cluster.rank_count();
   options->min_workers = f.min_workers;
-  if (f.min_workers.value_or(1) > workers) {
+  if (f.min_workers && *f.min_workers > workers) {
     return InvalidArgument("--min_workers=%d: there are %d workers", *f.min_workers, workers);
   }
   if (strategy == Strategy::kHybrid && !options->checkpoint_dir.empty() && f.durability == "checkpoint") {
@@ -248,6 +248,26 @@ absl::Status ResolveEnvironment(const Environment& environment, TrainerOptions* 
   return absl::OkStatus();
 }
 
+// Behind the environment: the number of a job is its generation to servers that have none of their own.
+absl::Status ResolveStanding(const Flags& f, TrainerOptions* options) {
+  options->is_standing = f.cluster.is_standing;
+  const bool is_server = options->task && options->task->task.role == Role::kPs;
+  if (f.job_number) {
+    if (is_server || !options->task || options->strategy == Strategy::kAllReduce) {
+      return InvalidArgument("--job_number is for workers of parameter servers that stand");
+    }
+    options->generation = *f.job_number;
+  }
+  if (!options->is_standing) return absl::OkStatus();
+  if (!options->task) return InvalidArgument("--standing is for parameter servers: --job_name=ps");
+  if (options->replicated || options->checkpoint_buddy) {
+    return InvalidArgument("--standing goes with checkpoints and journals of a server's own, not with %s yet",
+                           options->replicated ? "--durability=replicated" : "--checkpoint_buddy");
+  }
+  options->generation = 0;
+  return absl::OkStatus();
+}
+
 // A folder with data sets, or empty for the synthetic one.
 std::string ResolveDataDir(const Flags& f, const Environment& environment) {
   if (f.data_dir == "auto") return environment("MUSTER_DATA").value_or("");
@@ -358,6 +378,7 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
   if (!options.task || options.task->task.role != Role::kPs)
     MUSTER_RETURN_IF_ERROR(ResolveTraining(f, &options));
   MUSTER_RETURN_IF_ERROR(ResolveEnvironment(environment, &options));
+  MUSTER_RETURN_IF_ERROR(ResolveStanding(f, &options));
   return options;
 }
 

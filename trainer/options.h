@@ -65,6 +65,7 @@ struct TrainerOptions {
   std::string save_onnx;
 
   // Of a server.
+  bool is_standing = false;  // it serves one job after the other
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps
   int keep_checkpoints = 3;

@@ -1,0 +1,247 @@
+// Parameter servers that stand before their jobs and after them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/ps_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Servers on threads of this process, whose jobs come with their workers.
+class StandingServers {
+ public:
+  explicit StandingServers(int count, bool tls = false) : current_(count) {
+    for (int i = 0; i < count; ++i) addresses_.push_back(FreeAddress());
+    if (tls) authority_ = *MakeAuthority("test");
+  }
+  ~StandingServers() {
+    for (size_t i = 0; i < threads_.size(); ++i) {
+      // Between two jobs there may be none.
+      while (!has_ended_[i]) {
+        {
+          const std::lock_guard lock(mutex_);
+          if (current_[i] != nullptr) current_[i]->Kill();
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
+  void Start(const std::filesystem::path& checkpoints = "", bool keeps_journal = false) {
+    for (int i = 0; i < static_cast<int>(current_.size()); ++i) {
+      const ParameterServerOptions options{.cluster = {.ps = addresses_},
+                                           .shard_index = i,
+                                           .tls = Identity({Role::kPs, i}),
+                                           .transport = Transport::kTcp,
+                                           .checkpoint_dir = checkpoints.string(),
+                                           .checkpoint_every = 10,
+                                           .journal = keeps_journal};
+      threads_.emplace_back([this, i, options] {
+        const absl::Status end = ServeJobs(options, [this, i](ParameterServer& server) {
+          SetCurrent(i, &server);
+          const absl::Status of_job = server.Wait();
+          SetCurrent(i, nullptr);
+          return of_job;
+        });
+        EXPECT_TRUE(absl::IsCancelled(end)) << end;
+        has_ended_[i] = true;
+      });
+    }
+  }
+
+  ParameterServerClientOptions ClientOptions(uint64_t job, int workers, int rank,
+                                             UpdateMode mode = UpdateMode::kSync, bool has_chief = false) {
+    ClusterSpec cluster{.ps = addresses_};
+    for (int i = 0; i < workers; ++i) {
+      auto& addresses = has_chief && i == 0 ? cluster.chief : cluster.workers;
+      addresses.push_back(absl::StrFormat("127.0.0.2:%d", 1000 + i));
+    }
+    const TaskId task = TaskOfRank(cluster, rank);
+    const UpdateConfig update{.rule = {.mode = mode, .worker_count = workers}};
+    return {.cluster = cluster,
+            .task = task,
+            .generation = job,
+            .config = MakeJobConfig(layout_, kTables, update, kPlainSgd, kSeed),
+            .layout = layout_,
+            .connect_timeout = std::chrono::seconds(20),
+            .server_timeout = std::chrono::seconds(20),
+            .answer_timeout = std::chrono::seconds(60),
+            .tls = Identity(task),
+            .transport = Transport::kTcp};
+  }
+
+  // Each worker adds one to all parameters, `count` times, and the first one looks what has become of them.
+  std::vector<float> PushOnes(uint64_t job, int workers, int count, UpdateMode mode, bool has_chief = false) {
+    std::vector<float> biases;
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < workers; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::vector<float> parameters(layout_.size()), gradient(layout_.size(), -1.0f);
+        ParameterServerClient client(ClientOptions(job, workers, rank, mode, has_chief));
+        absl::Status status = client.Join(parameters).status();
+        for (int i = 0; i < count && status.ok(); ++i) status = Push(client, gradient, parameters).status();
+        if (status.ok() && rank == 0) status = client.AwaitOthers(parameters).status();
+        if (rank == 0) biases = BiasesOf(layout_, parameters);
+        if (status.ok()) status = client.Finish();
+        EXPECT_TRUE(status.ok()) << "job " << job << ", rank " << rank << ": " << status;
+      });
+    }
+    threads.clear();
+    return biases;
+  }
+
+  std::optional<TlsIdentity> Identity(TaskId task) const {
+    if (!authority_) return std::nullopt;
+    const auto certificate = IssueCertificate(*authority_, TlsName(task));
+    return TlsIdentity{.ca_pem = authority_->certificate_pem,
+                       .certificate_pem = certificate->certificate_pem,
+                       .key_pem = certificate->key_pem};
+  }
+
+  std::vector<float> Parameters() const { return std::vector<float>(layout_.size()); }
+  std::vector<float> Biases(std::span<const float> parameters) const { return BiasesOf(layout_, parameters); }
+
+ private:
+  void SetCurrent(int index, ParameterServer* server) {
+    const std::lock_guard lock(mutex_);
+    current_[index] = server;
+  }
+
+  const ParameterLayout layout_ = TestLayout();
+  std::optional<Certificate> authority_;
+  std::vector<std::string> addresses_;
+  std::array<std::atomic<bool>, 4> has_ended_ = {};
+  std::mutex mutex_;
+  std::vector<ParameterServer*> current_;  // guarded by the mutex
+  std::vector<std::jthread> threads_;      // the last member: they use the others
+};
+
+std::vector<float> Ones(int count) { return std::vector<float>(5, static_cast<float>(count)); }
+
+TEST(Standing, JobsFollowEachOtherEachWithItsOwnWorkersAndRule) {
+  for (const bool tls : {false, true}) {
+    StandingServers servers(2, tls);
+    servers.Start();
+    EXPECT_EQ(servers.PushOnes(1, 1, 20, UpdateMode::kSync), Ones(20));
+    EXPECT_EQ(servers.PushOnes(2, 3, 20, UpdateMode::kAsync), Ones(60));
+    EXPECT_EQ(servers.PushOnes(7, 2, 5, UpdateMode::kSync, /*has_chief=*/true), Ones(5));
+    EXPECT_EQ(servers.PushOnes(8, 1, 20, UpdateMode::kAsync), Ones(20));
+  }
+}
+
+// Whoever starts them counts for himself that they come one after the other.
+TEST(Standing, JobsWithoutANumberMayFollowEachOtherAsWell) {
+  StandingServers servers(1);
+  servers.Start();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(servers.PushOnes(0, 2, 4, UpdateMode::kAsync), Ones(8));
+}
+
+TEST(Standing, ALaterJobEndsAnEarlierOne) {
+  StandingServers servers(2);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  const std::vector<float> gradient(parameters.size(), -1.0f);
+  ParameterServerClient earlier(servers.ClientOptions(3, 1, 0));
+  ASSERT_TRUE(earlier.Join(parameters).ok());
+  ASSERT_TRUE(Push(earlier, gradient, parameters).ok());
+  EXPECT_EQ(servers.PushOnes(4, 2, 10, UpdateMode::kAsync), Ones(20));
+  EXPECT_FALSE(Push(earlier, gradient, parameters).ok());
+  ParameterServerClient again(servers.ClientOptions(3, 1, 0));
+  const auto joined = again.Join(parameters);
+  EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition) << joined.status();
+  EXPECT_THAT(std::string(joined.status().message()), HasSubstr("job 4 already, which came after job 3"));
+}
+
+// Its last answer was lost.
+TEST(Standing, WhoseJobIsOverHearsThat) {
+  StandingServers servers(1);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  ParameterServerClient client(servers.ClientOptions(3, 1, 0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  ASSERT_TRUE(client.Finish().ok());
+  EXPECT_TRUE(client.Finish().ok());
+  ParameterServerClientOptions options = servers.ClientOptions(3, 1, 0);
+  options.connect_timeout = std::chrono::seconds(1);
+  ParameterServerClient again(options);
+  const auto joined = again.Join(parameters);
+  EXPECT_TRUE(absl::IsUnavailable(joined.status())) << joined.status();
+  EXPECT_THAT(std::string(joined.status().message()), HasSubstr("this job is over"));
+  EXPECT_EQ(servers.PushOnes(4, 1, 3, UpdateMode::kAsync), Ones(3));
+}
+
+TEST(Standing, WhoIsNotTheWorkerThatHeClaimsToBeNeitherBeginsAJobNorEndsOne) {
+  StandingServers servers(1, /*tls=*/true);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  const auto join_as_another = [&] {
+    ParameterServerClientOptions options = servers.ClientOptions(9, 2, 0);
+    options.tls = servers.Identity({Role::kWorker, 1});
+    ParameterServerClient client(options);
+    const auto joined = client.Join(parameters);
+    EXPECT_EQ(joined.status().code(), absl::StatusCode::kPermissionDenied) << joined.status();
+  };
+  join_as_another();
+  ParameterServerClient client(servers.ClientOptions(3, 1, 0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  join_as_another();
+  EXPECT_TRUE(client.Finish().ok());
+}
+
+TEST(Standing, AJobWithoutWorkersOrWithTooManyIsRefused) {
+  StandingServers servers(1);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  for (const uint32_t count : {0u, 100'001u, 4'294'967'295u}) {
+    ParameterServerClientOptions options = servers.ClientOptions(3, 1, 0);
+    options.config.set_worker_count(count);
+    ParameterServerClient client(options);
+    const auto joined = client.Join(parameters);
+    EXPECT_EQ(joined.status().code(), absl::StatusCode::kInvalidArgument) << joined.status();
+  }
+  EXPECT_EQ(servers.PushOnes(1, 1, 3, UpdateMode::kAsync), Ones(3));
+}
+
+// A job that is started again goes on with its own; those of the job before are no use to anybody.
+TEST(Standing, EachJobHasCheckpointsOfItsOwn) {
+  const TemporaryDirectory folder;
+  const auto jobs = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  };
+  std::vector<float> gradient;
+  {
+    StandingServers servers(1);
+    servers.Start(folder.path(), /*keeps_journal=*/true);
+    EXPECT_EQ(servers.PushOnes(5, 1, 25, UpdateMode::kAsync), Ones(25));
+    EXPECT_THAT(jobs(), ElementsAre("5"));
+    std::vector<float> parameters = servers.Parameters();
+    gradient.assign(parameters.size(), -1.0f);
+    ParameterServerClient client(servers.ClientOptions(6, 1, 0, UpdateMode::kAsync));
+    ASSERT_TRUE(client.Join(parameters).ok());
+    for (int i = 0; i < 7; ++i) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+  }
+  EXPECT_THAT(jobs(), ElementsAre("6"));
+  StandingServers servers(1);  // as if the process had been killed
+  servers.Start(folder.path(), /*keeps_journal=*/true);
+  std::vector<float> parameters = servers.Parameters();
+  ParameterServerClient client(servers.ClientOptions(6, 1, 0, UpdateMode::kAsync));
+  const auto joined = client.Join(parameters);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(joined->step, 7u);
+  ASSERT_TRUE(Push(client, gradient, parameters).ok());
+  ASSERT_TRUE(client.AwaitOthers(parameters).ok());
+  EXPECT_EQ(servers.Biases(parameters), Ones(8));
+  EXPECT_TRUE(client.Finish().ok());
+}
+
+}  // namespace
+}  // namespace muster
