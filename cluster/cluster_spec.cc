@@ -224,7 +224,9 @@ std::vector<std::string> ToFlags(const ClusterSpec& cluster, TaskId task) {
                                     absl::StrFormat("--task_index=%d", task.index)};
   if (cluster.chief.empty()) {
     if (!cluster.ps.empty()) flags.push_back("--ps_hosts=" + absl::StrJoin(cluster.ps, ","));
-    flags.push_back("--worker_hosts=" + absl::StrJoin(cluster.workers, ","));
+    if (!cluster.workers.empty()) {
+      flags.push_back("--worker_hosts=" + absl::StrJoin(cluster.workers, ","));
+    }
     return flags;
   }
   std::vector<std::string> jobs;

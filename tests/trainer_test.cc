@@ -194,6 +194,36 @@ TEST_F(Trainers, TasksOfOneHostGetTheBitsOfTheNetwork) {
   EXPECT_LT(tcp["bytes_pushed"], 1.001 * double(on_host["bytes_pushed"]));
 }
 
+TEST_F(Trainers, ServersThatStandTrainOneJobAfterTheOther) {
+  const std::vector<std::string> flags = {"--model=mnist_mlp", "--hidden=300", "--sync_replicas",
+                                          "--train_steps=50", "--data_dir=synthetic"};
+  const Json expected = Run(MakeCluster(2, 2), flags, "own");
+  const ClusterSpec standing{.ps = MakeCluster(2, 0).ps};
+  std::vector<Started> servers = StartCluster(standing, {"--standing"}, "standing");
+  const auto run = [&](const std::vector<std::string>& more, int workers, const std::string& name) {
+    const ClusterSpec cluster{.ps = standing.ps, .workers = MakeCluster(0, workers).workers};
+    std::vector<Started> tasks;
+    for (int i = 0; i < workers; ++i) {
+      std::vector<std::string> all = flags;
+      all.insert(all.end(), more.begin(), more.end());
+      tasks.push_back(StartTask(cluster, {Role::kWorker, i}, all, name));
+    }
+    WaitForSuccess(tasks);
+    return Result(name);
+  };
+  EXPECT_EQ(run({"--job_number=1"}, 2, "first")["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(run({"--job_number=2"}, 1, "second")["workers"], 1);
+  EXPECT_EQ(run({"--job_number=5"}, 2, "third")["parameters_crc32c"], expected["parameters_crc32c"]);
+  // One that is started again has nothing to tell the next job.
+  servers[0].process.Signal(SIGKILL);
+  EXPECT_EQ(servers[0].process.Wait(Now() + minutes(1)).value_or(-1), 128 + SIGKILL);
+  servers[0] = StartTask(standing, {Role::kPs, 0}, {"--standing"}, "again");
+  EXPECT_EQ(run({"--job_number=6"}, 2, "fourth")["parameters_crc32c"], expected["parameters_crc32c"]);
+  for (Started& server : servers) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(server.process.Wait(Now()).status())) << *ReadFile(server.log);
+  }
+}
+
 TEST_F(Trainers, MutualTls) {
   const ClusterSpec cluster = MakeCluster(1, 1);
   const auto authority = MakeAuthority("test");
