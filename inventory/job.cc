@@ -13,6 +13,7 @@ namespace muster {
 namespace {
 
 constexpr int kDefaultMaxRestarts = 3;
+constexpr int kMostRestarts = 1'000'000;
 
 // What the built-in trainer can train.
 struct Model {
@@ -149,7 +150,7 @@ absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
                                                      {"on_failure", Restart::kOnFailure},
                                                      {"always", Restart::kAlways},
                                                      {"exit_code", Restart::kExitCode}}));
-  fields.Read("max_restarts", &max_restarts, YamlInteger<int>(0, 1'000'000));
+  fields.Read("max_restarts", &max_restarts, YamlInteger<int>(0, kMostRestarts));
   fields.Read("hung_after", &replica.hung_after_ms, YamlDurationMs);
   fields.Read("min", &replica.min, YamlInteger<int>(1, kMaxTasksOfRole));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
@@ -260,6 +261,40 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseEnv(const 
     env.emplace_back(child.key, child.text);
   }
   return env;
+}
+
+// A file about servers alone is another kind of file.
+bool IsOfServersAlone(const YamlNode& root) {
+  const YamlNode* const replicas = root.Find("replicas");
+  return replicas != nullptr && replicas->Find("ps") != nullptr && replicas->Find("worker") == nullptr &&
+         root.Find("model") == nullptr && root.Find("program") == nullptr;
+}
+
+// What checkpoints and durability mean for each other.
+absl::Status ResolveDurability(const YamlNode& root, const std::optional<Durability>& durability, Job* job) {
+  job->replicated = durability == Durability::kReplicated;
+  if (job->replicated && job->checkpoint) {
+    return root.Find("checkpoint")
+        ->KeyError("servers that are `durability: replicated` write no checkpoints");
+  }
+  if (durability && !job->replicated && !job->checkpoint) job->checkpoint.emplace();
+  if (durability == Durability::kJournal) job->checkpoint->journal = true;
+  return absl::OkStatus();
+}
+
+// Standing servers have said before how they keep what they have.
+absl::Status CheckServersThatStand(const YamlNode& root, const Job& job) {
+  if (job.strategy != "parameter_server" && job.strategy != "hybrid") {
+    return root.Error(job.is_allreduce() ? "standing servers are for `strategy: parameter_server` or `hybrid`"
+                                         : "standing servers are for the models of the built-in trainer");
+  }
+  for (const char* key : {"checkpoint", "durability"}) {
+    if (const YamlNode* given = root.Find(key); given != nullptr) {
+      return given->KeyError(absl::StrFormat(
+          "\"%s\" of standing servers stands in the file that `muster up` was given: leave it out", key));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // A job has a model or a program, and only the keys that go with it.
@@ -411,13 +446,13 @@ absl::Status CheckHybrid(const YamlNode& root, const Model& model, const Job& jo
   return CheckUpdateOfAllReduce(root, job, {"mode", "bucket_bytes", "evict_rows_after"});
 }
 
-absl::Status CheckParameterServers(const YamlNode& root, const Job& job) {
+absl::Status CheckParameterServers(const YamlNode& root, const Job& job, bool servers_stand) {
   if (job.update.bucket_bytes && !job.is_hybrid()) {
     return root.Find("update")
         ->Find("bucket_bytes")
         ->KeyError("\"bucket_bytes\" is for `strategy: allreduce` or `hybrid`");
   }
-  if (job.ps.count < 1) {
+  if (job.ps.count < 1 && !servers_stand) {
     const YamlNode* ps = root.Find("replicas")->Find("ps");
     const YamlNode* where = ps == nullptr ? root.Find("replicas") : ps->Find("count");
     return where->Error(absl::StrFormat("strategy %s needs at least one ps", job.strategy));
@@ -457,9 +492,9 @@ std::optional<SourcePosition> NcclPosition(const YamlNode& root, const Job& job)
 }
 
 // What the parts of a model's job ask of each other.
-absl::Status CheckTraining(const YamlNode& root, const Model& model, const Job& job) {
+absl::Status CheckTraining(const YamlNode& root, const Model& model, const Job& job, bool servers_stand) {
   MUSTER_RETURN_IF_ERROR(job.is_allreduce() ? CheckAllReduce(root, model, job)
-                                            : CheckParameterServers(root, job));
+                                            : CheckParameterServers(root, job, servers_stand));
   if (job.is_hybrid()) MUSTER_RETURN_IF_ERROR(CheckHybrid(root, model, job));
   MUSTER_RETURN_IF_ERROR(CheckCollective(root, job));
   const int contributors = job.worker.count + job.chief.count;
@@ -514,6 +549,9 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
                              const JobOverrides& overrides) {
   MUSTER_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, path));
   const YamlNode& root = document.root;
+  if (IsOfServersAlone(root)) {
+    return root.Error("this is about servers alone, which `muster up` starts: a job has workers, too");
+  }
   Job job{.path = path};
   const Model* model = nullptr;
   Replicas replicas;
@@ -545,13 +583,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   job.chief = replicas.chief;
   job.worker = replicas.worker;
   job.worker.count = overrides.workers.value_or(job.worker.count);
-  job.replicated = durability == Durability::kReplicated;
-  if (job.replicated && job.checkpoint) {
-    return root.Find("checkpoint")
-        ->KeyError("servers that are `durability: replicated` write no checkpoints");
-  }
-  if (durability && !job.replicated && !job.checkpoint) job.checkpoint.emplace();
-  if (durability == Durability::kJournal) job.checkpoint->journal = true;
+  MUSTER_RETURN_IF_ERROR(ResolveDurability(root, durability, &job));
   // A server that comes back has to be started again.
   if (job.checkpoint || job.replicated) RestartByDefault(root, ReplicaRole::kPs, &job.ps);
   // And a worker whose parameters others have gets them from them.
@@ -561,12 +593,64 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   }
   MUSTER_RETURN_IF_ERROR(CheckModelOrProgram(root, model, &job));
   MUSTER_RETURN_IF_ERROR(CheckMin(root, job));
+  if (overrides.servers_stand) MUSTER_RETURN_IF_ERROR(CheckServersThatStand(root, job));
   if (model != nullptr) {
     MUSTER_RETURN_IF_ERROR(CheckModelDetails(root, *model, job));
-    MUSTER_RETURN_IF_ERROR(CheckTraining(root, *model, job));
+    MUSTER_RETURN_IF_ERROR(CheckTraining(root, *model, job, overrides.servers_stand));
     job.nccl_position = NcclPosition(root, job);
   }
+  if (overrides.servers_stand) job.ps = {};
   return job;
+}
+
+absl::StatusOr<Job> ParseStandingServers(std::string_view text, const std::string& path) {
+  MUSTER_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, path));
+  const YamlNode& root = document.root;
+  for (const char* key : {"model", "program"}) {
+    if (const YamlNode* given = root.Find(key); given != nullptr) {
+      return given->KeyError(absl::StrFormat(
+          "\"%s\" is of a job, which `muster run` starts: standing servers hear of it from its workers",
+          key));
+    }
+  }
+  Job job{.is_standing = true, .path = path, .strategy = "parameter_server"};
+  std::optional<Durability> durability;
+  YamlFields fields(root, "standing servers");
+  fields.Require("name", &job.name, ParseName);
+  fields.Require("replicas", &job.ps, [](const YamlNode& node) -> absl::StatusOr<ReplicaSpec> {
+    ReplicaSpec ps;
+    YamlFields roles(node, "replicas of standing servers");
+    roles.Require("ps", &ps, ParseReplica);
+    MUSTER_RETURN_IF_ERROR(roles.Finish());
+    if (ps.count < 1) return node.Find("ps")->Find("count")->Error("at least one server has to stand");
+    if (ps.min) return node.Find("ps")->Find("min")->KeyError("\"min\" is for workers");
+    return ps;
+  });
+  fields.Read("checkpoint", &job.checkpoint, ParseCheckpoint);
+  fields.Read("durability", &durability, ParseDurability);
+  fields.Read("transport", &job.tcp_only, YamlChoice<bool>("transport", {{"auto", false}, {"tcp", true}}));
+  fields.Read("env", &job.env, ParseEnv);
+  MUSTER_RETURN_IF_ERROR(fields.Finish());
+  MUSTER_RETURN_IF_ERROR(ResolveDurability(root, durability, &job));
+  if (job.replicated) {
+    return root.Find("durability")->Error("standing servers make no replicas yet: `checkpoint` or `journal`");
+  }
+  if (job.checkpoint && job.checkpoint->buddy) {
+    return root.Find("checkpoint")
+        ->Find("buddy")
+        ->KeyError("standing servers have no copies of each other's checkpoints yet");
+  }
+  // They stand, whatever becomes of a job.
+  if (root.Find("replicas")->Find("ps")->Find("restart") == nullptr) {
+    job.ps.restart = ReplicaSpec::Restart::kAlways;
+    job.ps.max_restarts = std::max(job.ps.max_restarts, kMostRestarts);
+  }
+  return job;
+}
+
+absl::StatusOr<Job> ReadStandingServers(const std::filesystem::path& path) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadYamlText(path));
+  return ParseStandingServers(text, path.string());
 }
 
 absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string& home,

@@ -17,6 +17,12 @@
 //     collective: auto                # auto | native | nccl
 //     trusted_network: true           # NCCL may be used between hosts, without encryption
 //
+// Servers that stand before their jobs (`muster up`) have a file of their own:
+//
+//     name: pool
+//     replicas: {ps: {count: 2, on: cpu}}
+//     checkpoint: {every_steps: 200}  # and durability, transport, env, as above
+//
 // What the file does not give is unset here, so that the trainer's own defaults for the model hold; what this
 // version of muster cannot do yet is refused, with its place, and never ignored.
 #pragma once
@@ -139,6 +145,7 @@ struct TrainSpec {
 };
 
 struct Job {
+  bool is_standing = false;  // servers alone, for one job after the other: no model, no program, no workers
   std::string path;
   std::string name;  // letters, digits, '-', '_' and '.', starts with a letter or digit, at most 63 bytes
 
@@ -174,6 +181,7 @@ struct Job {
 /// What takes the place of something in the file.
 struct JobOverrides {
   std::optional<int> workers;  // of replicas.worker.count
+  bool servers_stand = false;  // they are there already: the job has none of its own, whatever the file says
 };
 
 /// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,
@@ -184,5 +192,9 @@ absl::StatusOr<Job> ReadJob(const std::filesystem::path& path, const std::string
 /// The same for text that is already read; `path` is for messages and the paths relative to it.
 absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home,
                              const JobOverrides& overrides = {});
+
+/// Those of a file about standing servers.
+absl::StatusOr<Job> ReadStandingServers(const std::filesystem::path& path);
+absl::StatusOr<Job> ParseStandingServers(std::string_view text, const std::string& path);
 
 }  // namespace muster

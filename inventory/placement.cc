@@ -36,7 +36,8 @@ std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inve
 std::string PlacedTask::Name() const { return absl::StrFormat("%s:%d", ReplicaRoleName(role), index); }
 
 absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory,
-                                                   const std::map<std::string, std::string>& running) {
+                                                   const std::map<std::string, std::string>& running,
+                                                   const std::vector<std::string>& servers) {
   struct Candidates {
     ReplicaRole role;
     std::vector<int> hosts;
@@ -51,6 +52,9 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
   std::stable_sort(roles.begin(), roles.end(),
                    [](const Candidates& a, const Candidates& b) { return a.hosts.size() < b.hosts.size(); });
   std::vector<int> task_counts(inventory.hosts.size());
+  for (size_t i = 0; i < inventory.hosts.size(); ++i) {
+    task_counts[i] = static_cast<int>(std::ranges::count(servers, inventory.hosts[i].name));
+  }
   std::vector<PlacedTask> placed;
   std::set<std::string> stay;
   for (const auto& [role, hosts] : roles) {

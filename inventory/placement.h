@@ -25,12 +25,14 @@ struct PlacedTask {
 /// the order ps, chief, worker, each by index. Those of `running`, by the task's name, stay on the host of
 /// that name, if it may be theirs. Any other task goes to the host with the fewest tasks of this job so
 /// far for each of its slots, of several to the first in the inventory; roles that fewer hosts suit choose
-/// first, so that a task which could run anywhere leaves them room.
+/// first, so that a task which could run anywhere leaves them room. `servers`: hosts by name, once for each
+/// task that is there already, and counts.
 ///
 /// A pure function: the same files give the same placement. InvalidArgument, with the place of `on`, where no
 /// host has the label. Cost: tasks times hosts.
 absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory,
-                                                   const std::map<std::string, std::string>& running = {});
+                                                   const std::map<std::string, std::string>& running = {},
+                                                   const std::vector<std::string>& servers = {});
 
 /// The hosts, as indices in Inventory::hosts, on which tasks of a role may run, in the order of the
 /// inventory.

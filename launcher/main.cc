@@ -26,6 +26,7 @@ struct CommandLine {
   CLI::App* check = app.add_subcommand("check", "Connect to every host of an inventory and say what it is");
   CLI::App* plan = app.add_subcommand("plan", "Say what `run` would do, without contacting anything");
   CLI::App* run = app.add_subcommand("run", "Run a job, or bring a running one to what its file says now");
+  CLI::App* up = app.add_subcommand("up", "Start servers that stand, and train one job after the other");
   CLI::App* scale = app.add_subcommand("scale", "Give a job that runs more workers, or fewer");
   CLI::App* show = app.add_subcommand("show", "The hosts and tasks of a job")->alias("status");
   CLI::App* logs = app.add_subcommand("logs", "What the tasks of a job printed");
@@ -63,15 +64,25 @@ void Declare(CommandLine& line) {
   app.set_version_flag("--version", std::string("muster ") + MUSTER_VERSION);
   for (CLI::App* command : {line.run, line.plan})
     command->add_option("JOB", flags.job, "Job file (YAML)")->required();
+  line.up->add_option("FILE", flags.job, "File about the servers (YAML): name, replicas: {ps: ...}")
+      ->required();
+  line.up->footer(
+      "Returns once they stand. `muster run --cluster NAME JOB` trains a job on them, `show`, `logs`, "
+      "`events`\n"
+      "and `stop` take their NAME as they take that of a job.");
+  for (CLI::App* command : {line.run, line.plan}) {
+    command->add_option("--cluster", flags.cluster,
+                        "Name of servers that stand (`up`), which train it instead of the job's own");
+  }
   for (CLI::App* command : {line.scale, line.show, line.logs, line.events, line.stop, line.wait}) {
     command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
   }
-  for (CLI::App* command : {line.run, line.plan, line.check, line.exec, line.bench}) {
+  for (CLI::App* command : {line.run, line.plan, line.up, line.check, line.exec, line.bench}) {
     command->add_option("-i,--inventory", flags.inventory,
                         "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]");
   }
-  for (CLI::App* command : {line.run, line.scale, line.check, line.exec, line.show, line.logs, line.stop,
-                            line.gc, line.wait, line.bench}) {
+  for (CLI::App* command : {line.run, line.up, line.scale, line.check, line.exec, line.show, line.logs,
+                            line.stop, line.gc, line.wait, line.bench}) {
     command->add_option(
         "--known-hosts", flags.known_hosts,
         "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
@@ -118,7 +129,7 @@ void Declare(CommandLine& line) {
       "For jobs in the background (`run -d`), with `strategy: allreduce` or asynchronous parameter servers.\n"
       "Returns once every task runs. The job file keeps its `count`, which the next `muster run` brings "
       "back.");
-  for (CLI::App* command : {line.run, line.scale, line.wait}) {
+  for (CLI::App* command : {line.run, line.up, line.scale, line.wait}) {
     command
         ->add_option(
             "--lost-timeout", flags.lost_timeout_s,
@@ -218,6 +229,7 @@ void DeclareBench(CLI::App& bench, BenchFlags& flags) {
 
 absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& context) {
   if (*line.run) return RunJobCommand(context);
+  if (*line.up) return UpCommand(context);
   if (*line.scale) return ScaleCommand(context);
   if (*line.wait) return WaitCommand(context);
   if (*line.exec) return ExecCommand(context);

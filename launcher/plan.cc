@@ -135,6 +135,9 @@ class Planner {
   absl::StatusOr<JobPlan> Plan();
 
  private:
+  bool is_elastic() const {
+    return !job_.is_standing && inputs_.servers == nullptr && WhyNotElastic(job_).empty();
+  }
   absl::Status GoOnWithBatch();
   absl::Status CheckEncryption(const std::vector<PlacedTask>& placed) const;
   absl::Status PackProgram();
@@ -158,10 +161,15 @@ class Planner {
 };
 
 absl::StatusOr<JobPlan> Planner::Plan() {
+  std::vector<std::string> server_hosts;
+  if (inputs_.servers != nullptr) {
+    for (const auto& member : inputs_.servers->cluster().members()) server_hosts.push_back(member.host());
+  }
   MUSTER_ASSIGN_OR_RETURN(const std::vector<PlacedTask> placed,
                           PlaceTasks(job_, inventory_,
                                      inputs_.running == nullptr ? std::map<std::string, std::string>()
-                                                                : PlacesOf(*inputs_.running)));
+                                                                : PlacesOf(*inputs_.running),
+                                     server_hosts));
   MUSTER_RETURN_IF_ERROR(CheckEncryption(placed));
   plan_.record.set_version(kJobRecordVersion);
   plan_.record.set_name(job_.name);
@@ -171,7 +179,9 @@ absl::StatusOr<JobPlan> Planner::Plan() {
   MUSTER_RETURN_IF_ERROR(PackData());
   MUSTER_RETURN_IF_ERROR(AddHosts(placed));
   for (const PlacedTask& task : placed) AddTask(task);
-  plan_.record.set_elastic(WhyNotElastic(job_).empty());
+  plan_.record.set_elastic(is_elastic());
+  plan_.record.set_standing(job_.is_standing);
+  if (inputs_.servers != nullptr) UseServers(*inputs_.servers, &plan_.record);
   MUSTER_RETURN_IF_ERROR(GoOnWithBatch());
   return std::move(plan_);
 }
@@ -366,7 +376,8 @@ void Planner::AddTask(const PlacedTask& placed) {
                     (placed.role == ReplicaRole::kWorker && placed.index == 0 && job_.chief.count == 0));
   // Servers end when the workers have ended. With allreduce the chief says when all is done, and a worker
   // that was lost then has nothing left to come back for.
-  task.set_ends_with_others(placed.role == ReplicaRole::kPs || (job_.is_allreduce() && !task.is_chief()));
+  task.set_ends_with_others((placed.role == ReplicaRole::kPs && !job_.is_standing) ||
+                            (job_.is_allreduce() && !task.is_chief()));
   agent::StartTaskRequest* start = task.mutable_start();
   start->set_task(placed.Name());
   start->set_restart(PolicyOf(replicas.restart));
@@ -396,12 +407,13 @@ void Planner::AddTask(const PlacedTask& placed) {
   without_host.clear_host();
   std::string spec = without_host.SerializeAsString();
   // Servers are told these by the first worker, and keep to them until they end.
-  if (job_.program.empty()) spec += absl::StrJoin(ParameterArguments(), " ");
+  if (job_.program.empty() && !job_.is_standing) spec += absl::StrJoin(ParameterArguments(), " ");
+  if (inputs_.servers != nullptr) spec += inputs_.servers->id();
   for (const agent::FileContent& file : plan_.record.program_files()) spec += file.SerializeAsString();
   task.set_spec_hash(Sha256Hex(spec));
   // What follows is no reason to start it again. A chief of asynchronous servers ends after the others, too;
   // who has only just joined may find nobody left whom it could tell that it is done.
-  if (WhyNotElastic(job_).empty() && !task.is_chief()) task.set_ends_with_others(true);
+  if (is_elastic() && !task.is_chief()) task.set_ends_with_others(true);
   if (job_.worker.min && placed.role == ReplicaRole::kWorker && !task.is_chief()) {
     task.set_can_be_missing(true);
     plan_.record.set_max_missing(job_.worker.count - *job_.worker.min);
@@ -444,8 +456,10 @@ std::vector<std::string> Planner::ParameterArguments() const {
 // A job whose parameters or updates are others begins anew, in another folder.
 void Planner::AddCheckpointArguments(agent::StartTaskRequest* start) const {
   if (!job_.checkpoint) return;
-  const std::string identity = Sha256Hex(absl::StrJoin(ParameterArguments(), " "));
-  std::vector<std::string> arguments = {"--checkpoint_dir={task_dir}/checkpoints-" + identity.substr(0, 8)};
+  // Standing servers make a folder in it for each job.
+  const std::string identity =
+      job_.is_standing ? "" : "-" + Sha256Hex(absl::StrJoin(ParameterArguments(), " ")).substr(0, 8);
+  std::vector<std::string> arguments = {"--checkpoint_dir={task_dir}/checkpoints" + identity};
   AddFlag("checkpoint_every", job_.checkpoint->every_steps, arguments);
   AddFlag("keep_checkpoints", job_.checkpoint->keep, arguments);
   if (job_.checkpoint->buddy) arguments.push_back("--checkpoint_buddy");
@@ -456,6 +470,7 @@ void Planner::AddCheckpointArguments(agent::StartTaskRequest* start) const {
 void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequest* start) const {
   start->add_argv("--tls_dir={task_dir}/tls");
   start->add_argv(absl::StrFormat("--cluster_file={task_dir}/%s", kClusterFile));
+  if (job_.is_standing) start->add_argv("--standing");
   if (job_.replicated) start->add_argv("--durability=replicated");
   if (job_.tcp_only) start->add_argv("--transport=tcp");
   if (job_.is_hybrid()) start->add_argv("--strategy=hybrid");

@@ -23,6 +23,8 @@ struct PlanInputs {
   // The job of this name that has started something and not ended: its tasks stay where they are. Null: there
   // is none.
   const record::JobRecord* running = nullptr;
+  // The standing servers that train it. Null: it has its own, or none.
+  const record::JobRecord* servers = nullptr;
 };
 
 struct JobPlan {

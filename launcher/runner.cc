@@ -1,5 +1,6 @@
 #include "launcher/runner.h"
 
+#include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -20,6 +21,7 @@
 namespace muster {
 namespace {
 
+constexpr Duration kLookEvery = std::chrono::seconds(1);  // at where standing servers are
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 constexpr size_t kFilesAtOnce = 64;  // well below what an agent takes of one connection
 
@@ -98,6 +100,7 @@ class Runner {
   void Learn(reconcile::Reconciler& reconciler, const HostFacts& facts);
   void Watch();
   void ReportMissing(const reconcile::View& view);
+  void FollowServers(reconcile::Reconciler& reconciler);
   void OpenHistory();
   void Note(const std::vector<JobEvent>& events);
   void Notice(const std::string& text);
@@ -137,6 +140,8 @@ class Runner {
   std::optional<HistoryFile> history_file_;  // none: it cannot be written
   std::optional<JobHistory> history_;
   std::optional<reconcile::Outcome> outcome_;
+  TimePoint next_look_;  // at where standing servers are
+  bool servers_are_there_ = true;
   bool everything_runs_ = false;  // which has been said
   bool is_ending_ = false;        // likewise
   int interrupts_handled_ = 0;
@@ -207,6 +212,7 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
       return DeadlineExceeded("job %s has not ended", record_.id());
     }
     for (const RunnerEvent& event : events) Handle(reconciler, event);
+    if (record_.has_servers() && Now() >= next_look_) FollowServers(reconciler);
     if (!outcome_ && Now() >= reconciler.NextDeadline()) Step(reconciler, reconcile::Tick{});
     const reconcile::View view = reconciler.GetView();
     if (options_.follow_logs || options_.on_everything_runs) FollowOutput(view);
@@ -280,6 +286,26 @@ void Runner::Watch() {
                        .hosts = std::move(hosts),
                        .sighted = [this](HostSighting sighting) { queue_.Push(std::move(sighting)); },
                        .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});
+}
+
+// Whoever drives the standing servers writes down where they are.
+void Runner::FollowServers(reconcile::Reconciler& reconciler) {
+  next_look_ = Now() + kLookEvery;
+  const absl::StatusOr<record::JobRecord> servers = store_.Load(record_.servers().job());
+  if (const bool are_there = servers.ok() && AreThere(*servers); !are_there) {
+    if (std::exchange(servers_are_there_, false)) {
+      Notice(absl::StrFormat("the servers of %s do not stand any more", record_.servers().job()));
+    }
+    return;
+  }
+  servers_are_there_ = true;
+  std::vector<std::string> before, now;
+  for (const auto& member : record_.servers().members()) before.push_back(AddressOfMember(member));
+  for (const auto& member : servers->cluster().members()) now.push_back(AddressOfMember(member));
+  if (now == before || outcome_) return;
+  *record_.mutable_servers()->mutable_members() = servers->cluster().members();
+  Notice(absl::StrFormat("the servers of %s are at %s now", servers->id(), absl::StrJoin(now, ", ")));
+  Step(reconciler, reconcile::ServersMoved{});
 }
 
 void Runner::OpenHistory() {

@@ -25,6 +25,17 @@ absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {
 
 bool IsWorker(const std::string& task) { return task.starts_with(RoleName(Role::kWorker) + ":"); }
 
+// Standing servers go on with it, where another one would begin anew.
+bool IsSameTraining(const record::JobRecord& running, const record::JobRecord& plan) {
+  if (running.servers().job() != plan.servers().job() || running.tasks_size() != plan.tasks_size()) {
+    return false;
+  }
+  return std::ranges::all_of(plan.tasks(), [&](const record::Task& task) {
+    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
+    return before != nullptr && before->spec_hash() == task.spec_hash();
+  });
+}
+
 void FillGaps(std::vector<std::string>* workers) {
   for (size_t i = 0; i < workers->size(); ++i) {
     std::string& address = (*workers)[i];
@@ -42,10 +53,30 @@ const record::Host* FindHost(const record::JobRecord& record, const std::string&
 absl::Status BeginJob(record::JobRecord* record) {
   record->set_id(record->name() + "-" + RandomName(6));
   record->set_created_micros(WallTimeMicros());
+  if (record->has_servers()) {
+    record->mutable_servers()->set_number(static_cast<uint64_t>(record->created_micros()));
+    return absl::OkStatus();
+  }
   MUSTER_ASSIGN_OR_RETURN(const Certificate authority, MakeAuthority("muster job " + record->id()));
   record->set_authority_certificate_pem(authority.certificate_pem);
   record->set_authority_key_pem(authority.key_pem);
   return absl::OkStatus();
+}
+
+void UseServers(const record::JobRecord& servers, record::JobRecord* record) {
+  record::StandingServers* const used = record->mutable_servers();
+  used->set_job(servers.id());
+  *used->mutable_members() = servers.cluster().members();
+  record->set_authority_certificate_pem(servers.authority_certificate_pem());
+  record->set_authority_key_pem(servers.authority_key_pem());
+}
+
+std::string AddressOfMember(const record::ClusterRecord::Member& member) {
+  return reconcile::Address({member.task(), member.host(), member.data_address(), member.port()});
+}
+
+bool AreThere(const record::JobRecord& servers) {
+  return servers.ended_micros() == 0 && servers.cluster().fixed() && !servers.cluster().has_ending();
 }
 
 std::map<std::string, std::string> PlacesOf(const record::JobRecord& running) {
@@ -93,8 +124,14 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_deadline_micros(running.deadline_micros());
   record->set_known_hosts(running.known_hosts());
   record->set_lost_timeout_ms(running.lost_timeout_ms());
-  record->set_authority_certificate_pem(running.authority_certificate_pem());
-  record->set_authority_key_pem(running.authority_key_pem());
+  if (record->has_servers()) {
+    record->mutable_servers()->set_number(IsSameTraining(running, *record)
+                                              ? running.servers().number()
+                                              : static_cast<uint64_t>(WallTimeMicros()));
+  } else {
+    record->set_authority_certificate_pem(running.authority_certificate_pem());
+    record->set_authority_key_pem(running.authority_key_pem());
+  }
   *record->mutable_cluster() = running.cluster().has_ending()
                                    ? ToProto(reconcile::NextRun(FromProto(running.cluster())))
                                    : running.cluster();
@@ -167,6 +204,9 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
     ++tasks_on_host[member.host];
   }
   FillGaps(&cluster.workers);
+  for (const auto& member : record.servers().members()) {
+    cluster.ps.push_back(AddressOfMember(member));
+  }
   MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(start.task));
 
   agent::StartTaskRequest request = task->start();
@@ -179,6 +219,9 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   for (const agent::FileContent& file : record.program_files()) *request.add_files() = file;
   if (task->tensorflow_flags()) {
     for (const std::string& flag : ToFlags(cluster, id)) request.add_argv(flag);
+  }
+  if (record.has_servers()) {
+    request.add_argv(absl::StrFormat("--job_number=%d", record.servers().number()));
   }
   if (record.elastic() && id.role != Role::kPs) {
     request.add_argv(absl::StrFormat("--first_workers=%d", FirstWorkers(record)));

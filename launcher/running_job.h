@@ -28,8 +28,17 @@ const Message* Named(const Messages& messages, const std::string& name,
 /// Of the hosts that the job uses or may use; null: there is none of this name.
 const record::Host* FindHost(const record::JobRecord& record, const std::string& name);
 
-/// Gives the plan a new identity: an id and a certificate authority.
+/// Gives the plan a new identity: an id and a certificate authority, if it has not that of its servers.
 absl::Status BeginJob(record::JobRecord* record);
+
+/// Standing servers train the job from now on, where they are now.
+void UseServers(const record::JobRecord& servers, record::JobRecord* record);
+
+/// "host:port"
+std::string AddressOfMember(const record::ClusterRecord::Member& member);
+
+/// Whether standing servers are all there.
+bool AreThere(const record::JobRecord& servers);
 
 /// Where the job's tasks are, by the host's name; nowhere before its first generation.
 std::map<std::string, std::string> PlacesOf(const record::JobRecord& running);

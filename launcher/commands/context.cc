@@ -88,7 +88,9 @@ ConnectOptions CommandContext::connect_options(const record::JobRecord& job) con
 
 Duration CommandContext::connect_timeout() const { return *FromSeconds(flags_.connect_timeout_s); }
 
-absl::StatusOr<Job> CommandContext::ReadJobFlag() const { return ReadJob(flags_.job, home_); }
+absl::StatusOr<Job> CommandContext::ReadJobFlag() const {
+  return ReadJob(flags_.job, home_, {.servers_stand = !flags_.cluster.empty()});
+}
 
 void CommandContext::Print(const Table& table) const {
   PrintToStdout(flags_.format == OutputFormat::kJson ? table.ToJson() : table.ToText());

@@ -44,6 +44,7 @@ std::optional<Duration> FromSeconds(double seconds);
 struct CommandFlags {
   std::string job;                 // a job file (run, plan), or the id or name of a job
   std::string replicas;            // scale: "worker=6"
+  std::string cluster;             // run, plan: the standing servers that train it; empty: its own
   std::string inventory;           // empty: MUSTER_INVENTORY, or inventory.yaml
   std::vector<std::string> jobs;   // gc: only these
   std::vector<std::string> tasks;  // logs: only these
@@ -116,6 +117,7 @@ class CommandContext {
 absl::Status CheckCommand(const CommandContext& context);
 absl::Status PlanCommand(const CommandContext& context);
 absl::StatusOr<int> RunJobCommand(const CommandContext& context);
+absl::StatusOr<int> UpCommand(const CommandContext& context);
 absl::StatusOr<int> WaitCommand(const CommandContext& context);
 absl::StatusOr<int> ScaleCommand(const CommandContext& context);
 absl::Status ShowCommand(const CommandContext& context);

@@ -19,16 +19,21 @@ RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord
   return options;
 }
 
-void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,
+void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
                       RunDisplay& display, RunOptions* options, int exit_code) {
+  std::string said = absl::StrFormat(
+      record.standing()
+          ? "the servers of %1$s stand; `muster run --cluster %1$s JOB` trains a job on them, "
+            "`muster stop %1$s` ends them"
+          : "job %1$s runs; `muster logs -f %1$s` follows it, `muster wait %1$s` waits for its end",
+      record.id());
   const auto say_driver = [&lock](bool in_background) {
     const absl::Status said = lock.SetInBackground(in_background);
     if (!said.ok()) std::fprintf(stderr, "%s\n", std::string(said.message()).c_str());
   };
-  options->on_everything_runs = [job, say_driver, &detachment, &display, exit_code] {
+  options->on_everything_runs = [said = std::move(said), say_driver, &detachment, &display, exit_code] {
     display.GoToLog();
-    std::fprintf(stderr, "job %s runs; `muster logs -f %s` follows it, `muster wait %s` waits for its end\n",
-                 job.c_str(), job.c_str(), job.c_str());
+    std::fprintf(stderr, "%s\n", said.c_str());
     detachment.Detach([&] { say_driver(true); }, exit_code);
   };
   // Who took over now would take it for a job to be run again, and what it has made would not be fetched.
@@ -42,12 +47,46 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 }
 
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
-                                const record::JobRecord* running) {
+                                const record::JobRecord* running, const record::JobRecord* servers) {
   return MakePlan(job, inventory,
                   {.installation = context.installation(),
                    .data_folder = context.data_folder(),
                    .data_cache = context.data_cache(),
-                   .running = running});
+                   .running = running,
+                   .servers = servers});
+}
+
+std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::string& servers) {
+  std::vector<absl::Status> problems;  // of records that nobody can read
+  for (record::JobRecord& job : jobs.List(&problems)) {
+    if (job.ended_micros() == 0 && job.servers().job() == servers) return std::move(job);
+  }
+  return std::nullopt;
+}
+
+absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const std::string& job_name) {
+  const auto trained = FindTrainedBy(jobs, servers);
+  if (!trained || trained->name() == job_name) return absl::OkStatus();
+  return FailedPrecondition(
+      "the servers of %s train job %s: `muster wait %s` waits for its end, `muster stop %s` brings it about",
+      servers, trained->id(), trained->id(), trained->id());
+}
+
+absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContext& context,
+                                                             const std::string& job_name) {
+  const std::string& name = context.flags().cluster;
+  if (name.empty()) return std::nullopt;
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord servers, context.jobs().Find(name));
+  if (!servers.standing()) {
+    return InvalidArgument("%s is a job, not servers that stand: `muster up FILE` starts those",
+                           servers.id());
+  }
+  if (!AreThere(servers)) {
+    return FailedPrecondition("the servers of %s do not stand: `muster up %s` starts them", servers.id(),
+                              servers.job_file());
+  }
+  MUSTER_RETURN_IF_ERROR(CheckFree(context.jobs(), servers.id(), job_name));
+  return servers;
 }
 
 std::optional<record::JobRecord> FindUnended(const JobStore& jobs, const std::string& id_or_name) {

@@ -19,7 +19,7 @@ RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord
 
 /// Once every task runs, and until the job ends; the command ends with `exit_code` then. All of them must
 /// outlive the run with these options.
-void GoOnInBackground(const std::string& job, const JobLock& lock, Detachment& detachment,
+void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
                       RunDisplay& display, RunOptions* options, int exit_code = 0);
 
 /// As JobStore does it, but not while another muster decides who drives the job.
@@ -30,9 +30,20 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 /// whoever drives it has ended: tasks may have other places then.
 using Planning = std::function<absl::StatusOr<JobPlan>(const record::JobRecord* running)>;
 
-/// A plan as MakePlan has it.
+/// A plan as MakePlan has it. `servers`: those that stand and train it; null: none.
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
-                                const record::JobRecord* running);
+                                const record::JobRecord* running, const record::JobRecord* servers = nullptr);
+
+/// The standing servers that the job of this name is to be trained by, as the flag says. Nothing: the flag
+/// says none. FailedPrecondition: they are not there, or train another job.
+absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContext& context,
+                                                             const std::string& job_name);
+
+/// The job that standing servers train, or are about to.
+std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::string& servers);
+
+/// FailedPrecondition: that is another one than the job of this name.
+absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const std::string& job_name);
 
 /// Of this name or id, if it has not ended.
 std::optional<record::JobRecord> FindUnended(const JobStore& jobs, const std::string& id_or_name);

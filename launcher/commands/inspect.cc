@@ -222,7 +222,9 @@ absl::Status PlanCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
   // Against the job of this name that may be running.
   const std::optional<record::JobRecord> unended = FindUnended(context.jobs(), job.name);
-  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanJob(context, job, inventory, unended ? &*unended : nullptr));
+  MUSTER_ASSIGN_OR_RETURN(const auto servers, FindServers(context, job.name));
+  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanJob(context, job, inventory, unended ? &*unended : nullptr,
+                                                servers ? &*servers : nullptr));
   record::JobRecord running;
   if (unended && unended->cluster().fixed() && !unended->cluster().has_ending()) running = *unended;
   std::map<std::string, int> counts;

@@ -37,6 +37,8 @@ absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, const std::string& name, 
   if (before) {
     MUSTER_ASSIGN_OR_RETURN(*plan, planning(nullptr));
   }
+  // Another job may have got the servers since this one was planned.
+  if (plan->record.has_servers()) MUSTER_RETURN_IF_ERROR(CheckFree(jobs, plan->record.servers().job(), name));
   MUSTER_RETURN_IF_ERROR(BeginJob(&plan->record));
   MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(plan->record.id()));
   MUSTER_RETURN_IF_ERROR(jobs.Save(plan->record));
@@ -74,19 +76,24 @@ absl::Status StopDirectly(const CommandContext& context, const record::JobRecord
 
 }  // namespace
 
-absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
+namespace {
+
+// Brings about what the file says, from beginning to end, or until a job in the background runs.
+absl::StatusOr<int> RunFile(const CommandContext& context,
+                            const std::function<absl::StatusOr<Job>()>& read_file, bool detach) {
   const TimePoint start = Now();
   std::unique_ptr<Detachment> detachment;
-  if (context.flags().detach) {
+  if (detach) {
     int exit_code = 0;
     MUSTER_ASSIGN_OR_RETURN(detachment, Detachment::Fork(&exit_code));
     if (detachment == nullptr) return exit_code;
   }
-  MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
+  MUSTER_ASSIGN_OR_RETURN(const Job job, read_file());
   MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
   JobPlan plan;
-  const Planning planning = [&](const record::JobRecord* running) {
-    return PlanJob(context, job, inventory, running);
+  const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
+    MUSTER_ASSIGN_OR_RETURN(const auto servers, FindServers(context, job.name));
+    return PlanJob(context, job, inventory, running, servers ? &*servers : nullptr);
   };
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context.jobs(), job.name, planning, &plan));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
@@ -109,7 +116,7 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
                      plan.record);
   if (detachment != nullptr) {
     MUSTER_RETURN_IF_ERROR(detachment->OpenLog(context.jobs().JobFolder(plan.record.id()) / kControllerLog));
-    GoOnInBackground(plan.record.id(), lock, *detachment, display, &options);
+    GoOnInBackground(plan.record, lock, *detachment, display, &options);
   }
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), plan.record, plan.contents, options, display));
@@ -117,6 +124,18 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
   PrintResult(context, result.result_json);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   return result.outcome.exit_code;
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
+  return RunFile(
+      context, [&] { return context.ReadJobFlag(); }, context.flags().detach);
+}
+
+absl::StatusOr<int> UpCommand(const CommandContext& context) {
+  return RunFile(
+      context, [&] { return ReadStandingServers(context.flags().job); }, /*detach=*/true);
 }
 
 absl::StatusOr<int> WaitCommand(const CommandContext& context) {
@@ -162,6 +181,10 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
 
 absl::Status StopCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+  if (const auto trained = FindTrainedBy(context.jobs(), record.id())) {
+    return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
+                              trained->id(), trained->id());
+  }
   const auto lock = InTurn(context.jobs(), record.id(), &JobStore::TakeOver);
   if (lock.ok()) {
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));

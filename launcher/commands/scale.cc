@@ -103,6 +103,12 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const record::JobRecord before, jobs.Find(context.flags().job));
   const auto has_ended = [&] { return FailedPrecondition("job %s has ended", before.id()); };
   if (before.ended_micros() != 0) return has_ended();
+  if (before.standing()) {
+    return InvalidArgument("%s are servers that stand: their jobs have workers, each its own", before.id());
+  }
+  if (before.has_servers()) {
+    return NotElastic(before, "standing servers know those that there were at first");
+  }
   MUSTER_ASSIGN_OR_RETURN(const Job job, ReadJob(before.job_file(), context.home(), {.workers = workers}));
   if (job.name != before.name()) {
     return FailedPrecondition("%s is about a job %s now, and this is job %s", before.job_file(), job.name,
@@ -160,7 +166,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start},
                      plan.record);
-  GoOnInBackground(before.id(), taken->lock, *detachment, display, &options, exit_code_so_far);
+  GoOnInBackground(plan.record, taken->lock, *detachment, display, &options, exit_code_so_far);
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
   display.Summarize(result);
   MUSTER_RETURN_IF_ERROR(result.fetched);

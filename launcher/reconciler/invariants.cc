@@ -144,7 +144,9 @@ void Invariants::CheckRecord(const Record& record) {
     Require(known->second == *record.cluster, "I4 a generation has one cluster");
     for (const Member& member : *record.cluster) {
       if (!added || member.port == 0) continue;
-      Require(ports_[{member.host, member.task}] == member.port, "I5 the ports of a cluster are leased");
+      Require(ports_[{member.host, member.task}] == member.port,
+              absl::StrFormat("I5 the ports of a cluster are leased: generation %d has %d for %s",
+                              record.generation, member.port, member.task));
     }
   }
   persisted_ = record;

@@ -228,6 +228,8 @@ struct RequestFailed {
   RequestId request = 0;
   absl::Status status;
 };
+/// Servers of another job, which the tasks of this one are told of with their cluster, are elsewhere now.
+struct ServersMoved {};
 /// Ctrl-C or `muster stop`.
 struct StopRequested {};
 /// A PersistRecord could not be executed. The driver has dropped the StartTasks that came after it.
@@ -237,8 +239,9 @@ struct RecordFailed {
 /// NextDeadline() has come.
 struct Tick {};
 
-using Event = std::variant<Tick, HostConnected, HostFailed, HostSighted, HostReported, ContentsReady,
-                           PortLeased, TaskStarted, TasksStopped, RequestFailed, StopRequested, RecordFailed>;
+using Event =
+    std::variant<Tick, HostConnected, HostFailed, HostSighted, HostReported, ContentsReady, PortLeased,
+                 TaskStarted, TasksStopped, RequestFailed, ServersMoved, StopRequested, RecordFailed>;
 
 // ---- What is to be done
 // ---------------------------------------------------------------------------------------------

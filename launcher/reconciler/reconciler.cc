@@ -299,6 +299,11 @@ void Reconciler::Move(Host& host, const std::string& data_address) {
   }
 }
 
+// The next cluster says so anyway, if there is none in force.
+void Reconciler::On(const ServersMoved&) {
+  if (phase_ == Phase::kRunning) FixCluster();
+}
+
 void Reconciler::On(const HostSighted& event) {
   const auto found = host_index_.find(event.host);
   if (found == host_index_.end()) return;

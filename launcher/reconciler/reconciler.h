@@ -149,6 +149,7 @@ class Reconciler {
   void On(const TaskStarted& event);
   void On(const TasksStopped& event);
   void On(const RequestFailed& event);
+  void On(const ServersMoved& event);
   void On(const StopRequested& event);
   void On(const RecordFailed& event);
   Host* FindHost(const HostId& id, ConnectionId connection);

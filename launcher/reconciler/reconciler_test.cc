@@ -297,6 +297,20 @@ TEST(ReconcilerTest, AHostAtAnotherAddressKeepsItsPortsAndTellsWhoFollows) {
   EXPECT_EQ(script.ConnectedAt("b", "10.0.0.9"), "");
 }
 
+// Who follows its cluster goes on under the next generation, which says where they are.
+TEST(ReconcilerTest, ServersOfOthersThatMoveMakeAnotherGeneration) {
+  Desired desired = OnePsOneWorker();
+  for (DesiredTask& task : desired.tasks) task.follows_cluster = true;
+  Script script(desired);
+  EXPECT_EQ(script.Feed(ServersMoved{}), "connect a\nconnect b\n") << "there is no cluster yet";
+  script.StartAll();
+  EXPECT_EQ(script.Feed(ServersMoved{}),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+  EXPECT_EQ(script.reconciler.record().base_generation, 1u);
+}
+
 TEST(ReconcilerTest, ALostPortMakesANewGenerationThatAvoidsIt) {
   Script script(OnePsOneWorker());
   script.StartAll();

@@ -581,6 +581,11 @@ void Simulation::ScheduleFaults() {
     some(0.5, [=, this] { Break(any_host(), Between(0, 3000)); });  // a daemon restart looks like this
     some(desired_.elastic ? 0.7 : 0.4, [this] { KillLauncher(); });
   }
+  some(0.1, [this] {
+    Note("servers move");
+    invariants_.OnSetback();
+    Feed(life_, ServersMoved{});
+  });
   some(0.25, [this] {
     Note("stop requested");
     Feed(life_, StopRequested{});

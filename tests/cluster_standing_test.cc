@@ -1,0 +1,137 @@
+// Servers that stand (`muster up`), and jobs that are trained on them (`muster run --cluster`).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/lifecycle_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ClusterStanding : public LifecycleTest {
+ protected:
+  ClusterStanding() : LifecycleTest(LoopbackCluster::Network::kLoopback, 4) {}
+
+  void SetUp() override {
+    const std::string file = cluster_.Write(
+        "pool.yaml", "name: pool\nreplicas: {ps: {count: 2}}\ncheckpoint: {every_steps: 50}\n");
+    const CommandResult up = Muster({"up", file, "-i", cluster_.inventory()});
+    ASSERT_EQ(up.exit_code, 0) << up.stderr_text;
+    EXPECT_THAT(up.stderr_text, HasSubstr("stand; `muster run --cluster pool-"));
+  }
+  void TearDown() override {
+    const CommandResult stop = Muster({"stop", "pool"});
+    EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+    LifecycleTest::TearDown();
+  }
+
+  std::string Training(const std::string& name, const std::string& replicas, int steps,
+                       const std::string& more = "") {
+    return cluster_.Write(
+        name + ".yaml", absl::StrFormat("name: %s\nmodel: mnist_mlp\nupdate: {mode: sync}\nreplicas: {%s}\n%s"
+                                        "train: {steps: %d, batch_size: 20, seed: 3, threads: 1}\n",
+                                        name, replicas, more, steps));
+  }
+  CommandResult RunOnPool(const std::string& job) { return RunJob(job, {"--cluster", "pool"}); }
+  Json Result() { return Json::parse(*ReadFile(JobFolder() / "result.json")); }
+};
+
+TEST_F(ClusterStanding, TheyTrainOneJobAfterTheOther) {
+  const std::string own = Training("own", "ps: {count: 2}, worker: {count: 2}", 150);
+  ASSERT_EQ(RunJob(own).exit_code, 0);
+  const Json expected = Result()["parameters_crc32c"];
+  const auto servers = FirstProcesses("pool");
+  ASSERT_EQ(servers.size(), 2u);
+
+  const CommandResult first = RunOnPool(Training("first", "worker: {count: 2}", 150));
+  EXPECT_EQ(first.exit_code, 0) << first.stderr_text;
+  EXPECT_EQ(Result()["parameters_crc32c"], expected);
+  // What a job file says of its own servers does not matter here.
+  const CommandResult second = RunOnPool(Training("second", "ps: {count: 1}, worker: {count: 3}", 60));
+  EXPECT_EQ(second.exit_code, 0) << second.stderr_text;
+  EXPECT_EQ(Result()["workers"], 3);
+  const CommandResult again = RunOnPool(Training("first", "worker: {count: 2}", 150));
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+  EXPECT_EQ(Result()["parameters_crc32c"], expected);
+  EXPECT_EQ(FirstProcesses("pool"), servers);
+}
+
+TEST_F(ClusterStanding, OneAtATimeAndWhatHasBeenStoppedIsInNobodysWay) {
+  const std::string longer = Training("longer", "worker: {count: 2}", 1'000'000);
+  ASSERT_EQ(RunJob(longer, {"--cluster", "pool", "-d"}).exit_code, 0);
+  ASSERT_TRUE(Eventually([&] {
+    return Muster({"logs", "pool"}).stdout_text.find("worker:1 has joined") != std::string::npos;
+  }));
+  const std::string other = Training("other", "worker: {count: 2}", 60);
+  const CommandResult refused = RunOnPool(other);
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.stderr_text, HasSubstr("train job longer-"));
+  const CommandResult stop = Muster({"stop", "pool"});
+  EXPECT_EQ(stop.exit_code, 1);
+  EXPECT_THAT(stop.stderr_text, HasSubstr("trains job longer-"));
+  EXPECT_THAT(Muster({"scale", "longer", "worker=3"}).stderr_text,
+              HasSubstr("standing servers know those that there were at first"));
+  EXPECT_EQ(ProcessCount("longer"), 2u);
+  // Its servers have heard of no end.
+  EXPECT_EQ(Muster({"stop", "longer"}).exit_code, 0);
+  const CommandResult run = RunOnPool(other);
+  EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_EQ(Result()["steps"], 60);
+  EXPECT_THAT(Muster({"logs", "pool"}).stdout_text, HasSubstr("which ends job "));
+}
+
+TEST_F(ClusterStanding, AServerThatMovesIsFollowedAndOneThatDiesGoesBackToItsCheckpoint) {
+  const std::string file = Training("job", "worker: {count: 2}", 3000);
+  ASSERT_EQ(RunOnPool(file).exit_code, 0);
+  const Json expected = Result()["parameters_crc32c"];
+  Process run = StartJob(file, "run", {"--cluster", "pool"});
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 200: "));
+  KillTask("pool", "ps:0", 1);
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 1000: "));
+  const std::string before = cluster_.hosts().targets()[1].address;
+  const std::string address = cluster_.hosts().FreeAddress(2);
+  cluster_.hosts().Move("host-2", address);
+  std::string inventory = *ReadFile(cluster_.inventory());
+  for (size_t at = 0; (at = inventory.find(before, at)) != std::string::npos; at += address.size()) {
+    inventory.replace(at, before.size(), address);
+  }
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), inventory).ok());
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr(address + ":"));
+  EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
+  EXPECT_EQ(Result()["steps"], 3000);
+}
+
+TEST_F(ClusterStanding, WhatCannotBeIsRefusedWithItsCause) {
+  const std::string job = Training("job", "worker: {count: 2}", 60);
+  const auto error_of = [&](const std::vector<std::string>& arguments, int exit_code) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"-i", cluster_.inventory()});
+    const CommandResult result = Muster(all);
+    EXPECT_EQ(result.exit_code, exit_code) << result.stderr_text;
+    return result.stderr_text;
+  };
+  EXPECT_THAT(error_of({"run", job}, 2), HasSubstr("needs at least one ps"));
+  EXPECT_THAT(error_of({"run", job, "--cluster", "pond"}, 2), HasSubstr("pond"));
+  EXPECT_THAT(error_of({"up", job}, 2), HasSubstr("\"model\" is of a job"));
+  EXPECT_THAT(error_of({"run", cluster_.Path("pool.yaml")}, 2), HasSubstr("`muster up` starts"));
+  const std::string kept = Training("kept", "worker: {count: 2}", 60, "durability: journal\n");
+  EXPECT_THAT(error_of({"run", kept, "--cluster", "pool"}, 2),
+              HasSubstr("kept.yaml:5:1: \"durability\" of standing servers"));
+  const std::string script = ScriptJob("script", "true");
+  EXPECT_THAT(error_of({"run", script, "--cluster", "pool"}, 2), HasSubstr("of the built-in trainer"));
+  ASSERT_EQ(RunJob(script).exit_code, 0);
+  EXPECT_THAT(error_of({"run", job, "--cluster", "script"}, 2), HasSubstr("not servers that stand"));
+  EXPECT_THAT(Muster({"scale", "pool", "worker=3"}).stderr_text, HasSubstr("their jobs have workers"));
+  const std::string buddy =
+      cluster_.Write("buddy.yaml", "name: buddy\nreplicas: {ps: {count: 2}}\ncheckpoint: {buddy: true}\n");
+  EXPECT_THAT(error_of({"up", buddy}, 2), HasSubstr("buddy.yaml:3:14: standing servers have no copies"));
+  const std::string workers =
+      cluster_.Write("workers.yaml", "name: w\nreplicas: {ps: {count: 2}, worker: {count: 1}}\n");
+  EXPECT_THAT(error_of({"up", workers}, 2), HasSubstr("worker"));
+}
+
+}  // namespace
+}  // namespace muster
