@@ -24,6 +24,7 @@ std::vector<std::filesystem::path> ExampleFiles() {
 }
 
 bool IsInventory(const std::filesystem::path& path) { return path.filename() == "inventory.yaml"; }
+bool IsOfServersAlone(const std::filesystem::path& path) { return path.filename() == "pool.yaml"; }
 
 TEST(Examples, AllAreValidAndEveryJobFitsTheInventory) {
   const auto inventory = ReadInventory(kExamples / "inventory.yaml", "/home/me");
@@ -31,7 +32,7 @@ TEST(Examples, AllAreValidAndEveryJobFitsTheInventory) {
   int job_count = 0;
   for (const auto& path : ExampleFiles()) {
     if (IsInventory(path)) continue;
-    const auto job = ReadJob(path, "/home/me");
+    const auto job = IsOfServersAlone(path) ? ReadStandingServers(path) : ReadJob(path, "/home/me");
     ASSERT_TRUE(job.ok()) << job.status();
     EXPECT_TRUE(PlaceTasks(*job, *inventory).ok()) << path;
     ++job_count;
@@ -58,6 +59,8 @@ void ExpectOrderlyEnd(std::string_view text, const std::filesystem::path& path) 
   absl::Status status;
   if (IsInventory(path)) {
     status = ParseInventory(text, "f.yaml", "/home/me").status();
+  } else if (IsOfServersAlone(path)) {
+    status = ParseStandingServers(text, "f.yaml").status();
   } else {
     status = ParseJob(text, "f.yaml", "/home/me").status();
   }

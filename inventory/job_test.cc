@@ -584,6 +584,54 @@ TEST(Job, AChiefCountsAsAWorkerWhereBatchesAreSplit) {
   EXPECT_NE(ErrorOf(head + "train: {global_batch_size: 2}\n"), "OK");
 }
 
+TEST(StandingServers, AreServersAloneThatAreAlwaysStartedAgain) {
+  const auto pool = ParseStandingServers(
+      "name: pool\nreplicas: {ps: {count: 2, on: cpu}}\ndurability: journal\ntransport: tcp\n", "pool.yaml");
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_TRUE(pool->is_standing);
+  EXPECT_EQ(pool->ps.count, 2);
+  EXPECT_EQ(pool->ps.restart, ReplicaSpec::Restart::kAlways);
+  EXPECT_EQ(pool->worker.count, 0);
+  EXPECT_TRUE(pool->checkpoint && pool->checkpoint->journal);
+  EXPECT_TRUE(pool->tcp_only);
+  const auto never =
+      ParseStandingServers("name: p\nreplicas: {ps: {count: 1, restart: never}}\n", "pool.yaml");
+  ASSERT_TRUE(never.ok()) << never.status();
+  EXPECT_EQ(never->ps.restart, ReplicaSpec::Restart::kNever);
+
+  const auto error_of = [](const std::string& text) {
+    return std::string(ParseStandingServers(text, "pool.yaml").status().message());
+  };
+  const std::string head = "name: p\nreplicas: {ps: {count: 2}}\n";
+  EXPECT_EQ(error_of("name: p\nreplicas: {ps: {count: 0}}\n"),
+            "pool.yaml:2:24: at least one server has to stand");
+  EXPECT_THAT(error_of("name: p\nreplicas: {worker: {count: 1}}\n"),
+              testing::HasSubstr("unknown key \"worker\""));
+  EXPECT_THAT(error_of(head + "model: mnist_mlp\n"),
+              testing::HasSubstr("pool.yaml:3:1: \"model\" is of a job"));
+  EXPECT_THAT(error_of(head + "train: {steps: 3}\n"), testing::HasSubstr("unknown key \"train\""));
+  EXPECT_THAT(error_of(head + "durability: replicated\n"), testing::HasSubstr("make no replicas yet"));
+  EXPECT_THAT(error_of(head + "checkpoint: {buddy: true}\n"), testing::HasSubstr("no copies"));
+}
+
+TEST(StandingServers, TrainAJobWhateverItSaysOfItsOwn) {
+  const auto parse = [](const std::string& rest) {
+    return ParseJob("name: j\n" + rest, "job.yaml", "/home/me", {.servers_stand = true});
+  };
+  for (const std::string ps : {"", "ps: {count: 4}, "}) {
+    const auto job = parse("model: mnist_mlp\nreplicas: {" + ps + "worker: {count: 1}}\n");
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->ps.count, 0);
+  }
+  const auto error_of = [&](const std::string& rest) { return std::string(parse(rest).status().message()); };
+  EXPECT_THAT(error_of("model: mnist_mlp\nreplicas: {worker: {count: 1}}\ncheckpoint: {every_steps: 5}\n"),
+              testing::HasSubstr("job.yaml:4:1: \"checkpoint\" of standing servers"));
+  EXPECT_THAT(error_of("model: mnist_mlp\nstrategy: allreduce\nreplicas: {worker: {count: 1}}\n"),
+              testing::HasSubstr("standing servers are for `strategy: parameter_server` or `hybrid`"));
+  EXPECT_THAT(error_of("program: [x]\nreplicas: {worker: {count: 1}}\n"),
+              testing::HasSubstr("built-in trainer"));
+}
+
 TEST(Job, ReadsAFileAndNamesItInErrors) {
   TemporaryDirectory folder;
   const auto path = folder.path() / "job.yaml";

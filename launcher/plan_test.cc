@@ -110,6 +110,41 @@ TEST(PlanOfAModel, EachTaskIsToldOfItsClusterByAFile) {
   }
 }
 
+TEST(PlanOfAModel, StandingServersHaveNoWorkersAndTheirJobsNoServers) {
+  TemporaryDirectory trainer;
+  ASSERT_TRUE(WriteFileAtomically(trainer.path() / "required_glibc", "2.34\n").ok());
+  const auto inventory =
+      ParseInventory("hosts: {a: {ssh: 10.0.0.1}, b: {ssh: 10.0.0.2}}\n", "hosts.yaml", "/home/me");
+  const auto pool = ParseStandingServers(
+      "name: pool\nreplicas: {ps: {count: 1}}\ncheckpoint: {every_steps: 9}\n", "pool.yaml");
+  auto servers = MakePlan(*pool, *inventory, {.installation = {.trainer = trainer.path()}});
+  ASSERT_TRUE(servers.ok()) << servers.status();
+  ASSERT_EQ(servers->record.tasks_size(), 1);
+  const record::Task& server = servers->record.tasks(0);
+  EXPECT_THAT(server.start().argv(),
+              testing::IsSupersetOf(
+                  {"--standing", "--checkpoint_dir={task_dir}/checkpoints", "--checkpoint_every=9"}));
+  EXPECT_FALSE(server.ends_with_others());
+  EXPECT_EQ(server.start().restart(), agent::RESTART_POLICY_ALWAYS);
+  EXPECT_TRUE(servers->record.standing());
+  EXPECT_FALSE(servers->record.elastic());
+  servers->record.set_id("pool-1");
+  auto* const member = servers->record.mutable_cluster()->add_members();
+  member->set_task("ps:0");
+  member->set_host("a");
+
+  const auto job = ParseJob("name: j\nmodel: mnist_mlp\nreplicas: {worker: {count: 1}}\n", "job.yaml",
+                            "/home/me", {.servers_stand = true});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto plan =
+      MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}, .servers = &servers->record});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->record.tasks_size(), 1);
+  EXPECT_EQ(plan->record.tasks(0).host(), "b") << "where no server is";
+  EXPECT_FALSE(plan->record.elastic());
+  EXPECT_EQ(plan->record.servers().job(), "pool-1");
+}
+
 TEST(WhyNotElastic, WhereAllWorkersAreCountedOnce) {
   const auto why = [](const std::string& rest) {
     const auto job = ParseJob("name: j\n" + rest, "job.yaml", "/home/me");

@@ -98,6 +98,64 @@ TEST(ContinueJob, AHostThatIsUsedNoMoreIsThereOnceThoughItIsASpareOne) {
   EXPECT_EQ(plan.hosts(1).contents(0), "new");
 }
 
+record::JobRecord StandingServers(const std::string& port) {
+  record::JobRecord servers = Running({{"ps:0", "s"}});
+  servers.set_id("pool-1");
+  servers.set_standing(true);
+  servers.set_authority_certificate_pem("certificate of pool");
+  auto* const member = servers.mutable_cluster()->add_members();
+  member->set_task("ps:0");
+  member->set_host("s");
+  member->set_data_address("10.0.0.9");
+  member->set_port(static_cast<uint32_t>(std::stoi(port)));
+  return servers;
+}
+
+TEST(UseServers, WorkersAreToldWhereTheyAreAndWhichJobThisIs) {
+  record::JobRecord record = Running({{"worker:0", "a"}});
+  record.set_elastic(false);
+  UseServers(StandingServers("20009"), &record);
+  ASSERT_TRUE(BeginJob(&record).ok());
+  EXPECT_EQ(record.authority_certificate_pem(), "certificate of pool");
+  EXPECT_EQ(record.servers().number(), static_cast<uint64_t>(record.created_micros()));
+  const auto cluster =
+      std::make_shared<reconcile::Cluster>(reconcile::Cluster{{"worker:0", "a", "10.0.0.1", 20001}});
+  const auto start = [&] {
+    return *MakeStartRequest(
+        record, {.task = "worker:0", .generation = 7, .follows_cluster = true, .cluster = cluster});
+  };
+  EXPECT_THAT(start().argv(), Contains("--ps_hosts=10.0.0.9:20009"));
+  EXPECT_THAT(start().argv(), Contains("--job_number=" + std::to_string(record.created_micros())));
+  EXPECT_THAT(start().files(0).content(), HasSubstr("\"ps\":[\"10.0.0.9:20009\"]"));
+  UseServers(StandingServers("20010"), &record);
+  EXPECT_THAT(start().argv(), Contains("--ps_hosts=10.0.0.9:20010"));
+  EXPECT_EQ(record.servers().number(), static_cast<uint64_t>(record.created_micros()));
+}
+
+// Else they would have parameters that nobody asked for.
+TEST(UseServers, AnotherTrainingHasANewNumberAndTheSameOneKeepsIt) {
+  record::JobRecord running = Running({{"worker:0", "a"}});
+  UseServers(StandingServers("20009"), &running);
+  ASSERT_TRUE(BeginJob(&running).ok());
+  record::JobRecord same = Running({{"worker:0", "a"}});
+  UseServers(StandingServers("20010"), &same);
+  ContinueJob(running, &same);
+  EXPECT_EQ(same.servers().number(), running.servers().number());
+  record::JobRecord changed = Running({{"worker:0", "a"}});
+  changed.mutable_tasks(0)->set_spec_hash("another");
+  UseServers(StandingServers("20009"), &changed);
+  ContinueJob(running, &changed);
+  EXPECT_GT(changed.servers().number(), running.servers().number());
+  // It had servers of its own before.
+  record::JobRecord own = Running({{"ps:0", "a"}, {"worker:0", "a"}});
+  own.set_authority_certificate_pem("own");
+  record::JobRecord now = Running({{"worker:0", "a"}});
+  UseServers(StandingServers("20009"), &now);
+  ContinueJob(own, &now);
+  EXPECT_GT(now.servers().number(), 0u);
+  EXPECT_EQ(now.authority_certificate_pem(), "certificate of pool");
+}
+
 TEST(MakeStartRequest, WorkersOfAnElasticJobKnowHowManyTheTrainingBeganWith) {
   record::JobRecord record = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:2", "c"}});
   record.set_first_workers(2);

@@ -8,7 +8,6 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class ClusterStanding : public LifecycleTest {
  protected:

@@ -530,6 +530,36 @@ TEST(Options, CheckpointsAreOfParameterServers) {
               HasSubstr("--seed means nothing with --inspect_checkpoint"));
 }
 
+TEST(Options, ServersMayStandAndJobsHaveNumbersForThem) {
+  const auto server = Parse({"--job_name=ps", "--task_index=0", "--ps_hosts=p:1", "--standing"});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(server->options.is_standing);
+  EXPECT_EQ(server->options.generation, 0u);
+  const auto with = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--job_name=worker", "--task_index=0", "--worker_hosts=w:1"});
+    return flags;
+  };
+  const auto worker = Parse(with({"--ps_hosts=p:1", "--job_number=1795730111036630"}));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->options.generation, 1'795'730'111'036'630u);
+  EXPECT_FALSE(worker->options.is_standing);
+
+  const std::vector<std::string> standing = {"--job_name=ps", "--task_index=0", "--ps_hosts=p:1,p:2",
+                                             "--standing"};
+  const auto and_also = [&](const std::string& flag) {
+    std::vector<std::string> flags = standing;
+    flags.push_back(flag);
+    return Error(flags);
+  };
+  EXPECT_THAT(and_also("--worker_hosts=w:1"), HasSubstr("leave --worker_hosts out"));
+  EXPECT_THAT(and_also("--durability=replicated"), HasSubstr("not with --durability=replicated yet"));
+  EXPECT_THAT(and_also("--job_number=3"), HasSubstr("--job_number is for workers"));
+  EXPECT_THAT(Error({"--standing"}), HasSubstr("--standing is for parameter servers: --job_name=ps"));
+  EXPECT_THAT(Error({"--job_number=3"}), HasSubstr("--job_number is for workers"));
+  EXPECT_THAT(Error(with({"--strategy=allreduce", "--job_number=3"})),
+              HasSubstr("--job_number is for workers"));
+}
+
 TEST(Options, MakingDataNeedsAFolderAndNoCluster) {
   const auto parse = [](const std::vector<std::string>& flags) {
     return ParseCommandLine(flags, [](const std::string&) { return std::nullopt; });
