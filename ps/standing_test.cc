@@ -95,13 +95,7 @@ class StandingServers {
     return biases;
   }
 
-  std::optional<TlsIdentity> Identity(TaskId task) const {
-    if (!authority_) return std::nullopt;
-    const auto certificate = IssueCertificate(*authority_, TlsName(task));
-    return TlsIdentity{.ca_pem = authority_->certificate_pem,
-                       .certificate_pem = certificate->certificate_pem,
-                       .key_pem = certificate->key_pem};
-  }
+  std::optional<TlsIdentity> Identity(TaskId task) const { return IdentityFrom(authority_, task); }
 
   std::vector<float> Parameters() const { return std::vector<float>(layout_.size()); }
   std::vector<float> Biases(std::span<const float> parameters) const { return BiasesOf(layout_, parameters); }

@@ -69,6 +69,15 @@ inline const std::vector<UpdateConfig> kReproducibleUpdates = {
     {.rule = {.mode = UpdateMode::kBounded, .staleness = 0}},
     {.rule = {.mode = UpdateMode::kSync}, .eviction = {.every = 2, .after = 1}}};
 
+/// Without an authority there is no TLS.
+inline std::optional<TlsIdentity> IdentityFrom(const std::optional<Certificate>& authority, TaskId task) {
+  if (!authority) return std::nullopt;
+  const auto certificate = IssueCertificate(*authority, TlsName(task));
+  return TlsIdentity{.ca_pem = authority->certificate_pem,
+                     .certificate_pem = certificate->certificate_pem,
+                     .key_pem = certificate->key_pem};
+}
+
 class Cluster {
  public:
   Cluster(int ps, int workers, UpdateConfig update, std::vector<OptimizerConfig> optimizers = {{}, {}},
@@ -171,13 +180,7 @@ class Cluster {
     return false;
   }
 
-  std::optional<TlsIdentity> Identity(TaskId task) const {
-    if (!authority_) return std::nullopt;
-    const auto certificate = IssueCertificate(*authority_, TlsName(task));
-    return TlsIdentity{.ca_pem = authority_->certificate_pem,
-                       .certificate_pem = certificate->certificate_pem,
-                       .key_pem = certificate->key_pem};
-  }
+  std::optional<TlsIdentity> Identity(TaskId task) const { return IdentityFrom(authority_, task); }
 
   ParameterServerClientOptions ClientOptions(int rank) const {
     return {.cluster = spec,
