@@ -87,6 +87,11 @@ void Declare(CommandLine& line) {
         "--known-hosts", flags.known_hosts,
         "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
   }
+  for (CLI::App* command : {line.run, line.up, line.scale, line.check, line.exec, line.show, line.logs,
+                            line.stop, line.gc, line.wait, line.bench}) {
+    command->add_flag("-k,--ask-password", flags.ask_password,
+                      "Ask once for the password of the hosts' accounts, for hosts that take no key");
+  }
   for (CLI::App* command : {line.check, line.exec, line.show, line.logs, line.stop, line.gc}) {
     command->add_option("--connect-timeout", flags.connect_timeout_s, "Seconds for a host to answer")
         ->check(Seconds())
@@ -133,8 +138,8 @@ void Declare(CommandLine& line) {
     command
         ->add_option(
             "--lost-timeout", flags.lost_timeout_s,
-            "Seconds for a host that is lost to come back before the job fails [60, or what `run` was "
-            "given]")
+            "Seconds for a host that is lost to come back before the job fails [60, of servers that stand "
+            "a week; or what `run` was given]")
         ->check(Seconds());
   }
   line.check->add_flag("--accept-new", flags.accept_new,

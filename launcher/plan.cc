@@ -138,12 +138,14 @@ class Planner {
   bool is_elastic() const {
     return !job_.is_standing && inputs_.servers == nullptr && WhyNotElastic(job_).empty();
   }
+  absl::Status PlanServers(const record::JobRecord& servers);
   absl::Status GoOnWithBatch();
   absl::Status CheckEncryption(const std::vector<PlacedTask>& placed) const;
   absl::Status PackProgram();
   absl::Status PackData();
   absl::StatusOr<record::Host> ResolvedHost(int index, TimePoint deadline) const;
   absl::Status AddHosts(const std::vector<PlacedTask>& placed);
+  static absl::Status CheckReachable(const record::Host& host);
   void AddSpareHosts(const std::set<int>& used, TimePoint deadline);
   bool CanBeElsewhere(ReplicaRole role) const;
   void AddTask(const PlacedTask& placed);
@@ -181,9 +183,41 @@ absl::StatusOr<JobPlan> Planner::Plan() {
   for (const PlacedTask& task : placed) AddTask(task);
   plan_.record.set_elastic(is_elastic());
   plan_.record.set_standing(job_.is_standing);
-  if (inputs_.servers != nullptr) UseServers(*inputs_.servers, &plan_.record);
+  if (inputs_.servers != nullptr) MUSTER_RETURN_IF_ERROR(PlanServers(*inputs_.servers));
   MUSTER_RETURN_IF_ERROR(GoOnWithBatch());
   return std::move(plan_);
+}
+
+absl::Status Planner::PlanServers(const record::JobRecord& servers) {
+  UseServers(servers, &plan_.record);
+  for (const record::Task& server : servers.tasks()) {
+    const auto has = [&](const std::string& flag) {
+      return std::ranges::any_of(server.start().argv(),
+                                 [&](const std::string& word) { return word.starts_with(flag); });
+    };
+    if (job_.is_hybrid() && has("--checkpoint_dir=") && !has("--durability=journal")) {
+      return InvalidArgument(
+          "%s: with hybrid nobody can go back to a checkpoint, which is what the servers of %s do: with "
+          "`durability: journal`, or without checkpoints, they would not",
+          job_.path, servers.id());
+    }
+  }
+  for (const record::Host& host : servers.hosts()) {
+    const bool all_are_there = std::ranges::all_of(
+        plan_.record.hosts(), [&](const record::Host& own) { return own.name() == host.name(); });
+    if (!all_are_there) MUSTER_RETURN_IF_ERROR(CheckReachable(host));
+  }
+  return absl::OkStatus();
+}
+
+// A loopback address that the inventory itself names is meant: a cluster on this machine.
+absl::Status Planner::CheckReachable(const record::Host& host) {
+  if (!host.data_address().starts_with("127.") || host.ssh_address() == host.data_address()) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "host %s: its address resolves to %s, which other hosts cannot reach: give it `data: ADDRESS`",
+      host.name(), host.data_address());
 }
 
 // Whoever joins has to make the steps that the others make.
@@ -332,13 +366,7 @@ absl::Status Planner::AddHosts(const std::vector<PlacedTask>& placed) {
   }
   AddSpareHosts(used, lookups_deadline);
   for (const record::Host& host : plan_.record.hosts()) {
-    // A loopback address that the inventory itself names is meant: a cluster on this machine.
-    if (host.data_address().starts_with("127.") && host.ssh_address() != host.data_address() &&
-        plan_.record.hosts_size() > 1) {
-      return InvalidArgument(
-          "host %s: its address resolves to %s, which other hosts cannot reach: give it `data: ADDRESS`",
-          host.name(), host.data_address());
-    }
+    if (plan_.record.hosts_size() > 1) MUSTER_RETURN_IF_ERROR(CheckReachable(host));
   }
   return absl::OkStatus();
 }

@@ -143,6 +143,23 @@ TEST(PlanOfAModel, StandingServersHaveNoWorkersAndTheirJobsNoServers) {
   EXPECT_EQ(plan->record.tasks(0).host(), "b") << "where no server is";
   EXPECT_FALSE(plan->record.elastic());
   EXPECT_EQ(plan->record.servers().job(), "pool-1");
+
+  // Its tables would go back, and all else would not.
+  const auto hybrid =
+      ParseJob("name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {worker: {count: 1}}\n", "job.yaml",
+               "/home/me", {.servers_stand = true});
+  ASSERT_TRUE(hybrid.ok()) << hybrid.status();
+  const auto plan_hybrid = [&] {
+    return MakePlan(*hybrid, *inventory,
+                    {.installation = {.trainer = trainer.path()}, .servers = &servers->record})
+        .status();
+  };
+  EXPECT_THAT(std::string(plan_hybrid().message()), testing::HasSubstr("nobody can go back to a checkpoint"));
+  servers->record.mutable_tasks(0)->mutable_start()->add_argv("--durability=journal");
+  EXPECT_TRUE(plan_hybrid().ok()) << plan_hybrid();
+  // Where its workers could not reach them.
+  servers->record.mutable_hosts(0)->set_data_address("127.0.1.1");
+  EXPECT_THAT(std::string(plan_hybrid().message()), testing::HasSubstr("which other hosts cannot reach"));
 }
 
 TEST(WhyNotElastic, WhereAllWorkersAreCountedOnce) {

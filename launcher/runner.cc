@@ -302,7 +302,8 @@ void Runner::FollowServers(reconcile::Reconciler& reconciler) {
   std::vector<std::string> before, now;
   for (const auto& member : record_.servers().members()) before.push_back(AddressOfMember(member));
   for (const auto& member : servers->cluster().members()) now.push_back(AddressOfMember(member));
-  if (now == before || outcome_) return;
+  // With another number of servers the workers have nothing to do.
+  if (now == before || now.size() != before.size() || outcome_) return;
   *record_.mutable_servers()->mutable_members() = servers->cluster().members();
   Notice(absl::StrFormat("the servers of %s are at %s now", servers->id(), absl::StrJoin(now, ", ")));
   Step(reconciler, reconcile::ServersMoved{});

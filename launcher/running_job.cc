@@ -25,17 +25,6 @@ absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {
 
 bool IsWorker(const std::string& task) { return task.starts_with(RoleName(Role::kWorker) + ":"); }
 
-// Standing servers go on with it, where another one would begin anew.
-bool IsSameTraining(const record::JobRecord& running, const record::JobRecord& plan) {
-  if (running.servers().job() != plan.servers().job() || running.tasks_size() != plan.tasks_size()) {
-    return false;
-  }
-  return std::ranges::all_of(plan.tasks(), [&](const record::Task& task) {
-    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
-    return before != nullptr && before->spec_hash() == task.spec_hash();
-  });
-}
-
 void FillGaps(std::vector<std::string>* workers) {
   for (size_t i = 0; i < workers->size(); ++i) {
     std::string& address = (*workers)[i];
@@ -53,10 +42,7 @@ const record::Host* FindHost(const record::JobRecord& record, const std::string&
 absl::Status BeginJob(record::JobRecord* record) {
   record->set_id(record->name() + "-" + RandomName(6));
   record->set_created_micros(WallTimeMicros());
-  if (record->has_servers()) {
-    record->mutable_servers()->set_number(static_cast<uint64_t>(record->created_micros()));
-    return absl::OkStatus();
-  }
+  if (record->has_servers()) return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(const Certificate authority, MakeAuthority("muster job " + record->id()));
   record->set_authority_certificate_pem(authority.certificate_pem);
   record->set_authority_key_pem(authority.key_pem);
@@ -73,6 +59,16 @@ void UseServers(const record::JobRecord& servers, record::JobRecord* record) {
 
 std::string AddressOfMember(const record::ClusterRecord::Member& member) {
   return reconcile::Address({member.task(), member.host(), member.data_address(), member.port()});
+}
+
+bool HasSameTasks(const record::JobRecord& running, const record::JobRecord& plan) {
+  if (running.servers().job() != plan.servers().job() || running.tasks_size() != plan.tasks_size()) {
+    return false;
+  }
+  return std::ranges::all_of(plan.tasks(), [&](const record::Task& task) {
+    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
+    return before != nullptr && before->spec_hash() == task.spec_hash() && before->host() == task.host();
+  });
 }
 
 bool AreThere(const record::JobRecord& servers) {
@@ -124,11 +120,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_deadline_micros(running.deadline_micros());
   record->set_known_hosts(running.known_hosts());
   record->set_lost_timeout_ms(running.lost_timeout_ms());
-  if (record->has_servers()) {
-    record->mutable_servers()->set_number(IsSameTraining(running, *record)
-                                              ? running.servers().number()
-                                              : static_cast<uint64_t>(WallTimeMicros()));
-  } else {
+  if (!record->has_servers()) {
     record->set_authority_certificate_pem(running.authority_certificate_pem());
     record->set_authority_key_pem(running.authority_key_pem());
   }
@@ -138,7 +130,17 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   // Before its first generation a job has started nothing anywhere. A host that only a wrong inventory gave
   // it, and that nobody can reach, must not stay with it for ever.
   if (running.cluster().generation() == 0) return;
-  if (!GoesOn(running, *record)) record->mutable_cluster()->set_fixed(false);
+  if (running.servers().job() == record->servers().job() && record->has_servers()) {
+    record->mutable_servers()->set_number(running.servers().number());
+  }
+  // Standing servers begin anew for all or for none of the tasks.
+  const bool begins_anew = record->has_servers() && !HasSameTasks(running, *record);
+  if (begins_anew || !GoesOn(running, *record)) {
+    record->mutable_cluster()->set_fixed(false);
+  } else if (record->has_servers()) {
+    // As its tasks know them. Who drives the job sees where they are now, and tells them.
+    *record->mutable_servers()->mutable_members() = running.servers().members();
+  }
   // Tasks may still run on hosts that are used no more: they have to be reached to be stopped.
   for (const record::Host& old : running.hosts()) {
     UseSpareHost(old.name(), record);
@@ -221,7 +223,7 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
     for (const std::string& flag : ToFlags(cluster, id)) request.add_argv(flag);
   }
   if (record.has_servers()) {
-    request.add_argv(absl::StrFormat("--job_number=%d", record.servers().number()));
+    request.add_argv(absl::StrFormat("--job_number=%d", record.servers().number() + start.base_generation));
   }
   if (record.elastic() && id.role != Role::kPs) {
     request.add_argv(absl::StrFormat("--first_workers=%d", FirstWorkers(record)));

@@ -37,6 +37,9 @@ void UseServers(const record::JobRecord& servers, record::JobRecord* record);
 /// "host:port"
 std::string AddressOfMember(const record::ClusterRecord::Member& member);
 
+/// Whether the plan starts each task as it was started, where it was.
+bool HasSameTasks(const record::JobRecord& running, const record::JobRecord& plan);
+
 /// Whether standing servers are all there.
 bool AreThere(const record::JobRecord& servers);
 

@@ -117,42 +117,61 @@ TEST(UseServers, WorkersAreToldWhereTheyAreAndWhichJobThisIs) {
   UseServers(StandingServers("20009"), &record);
   ASSERT_TRUE(BeginJob(&record).ok());
   EXPECT_EQ(record.authority_certificate_pem(), "certificate of pool");
-  EXPECT_EQ(record.servers().number(), static_cast<uint64_t>(record.created_micros()));
+  record.mutable_servers()->set_number(100);
   const auto cluster =
       std::make_shared<reconcile::Cluster>(reconcile::Cluster{{"worker:0", "a", "10.0.0.1", 20001}});
-  const auto start = [&] {
-    return *MakeStartRequest(
-        record, {.task = "worker:0", .generation = 7, .follows_cluster = true, .cluster = cluster});
+  const auto start = [&](uint64_t base_generation) {
+    return *MakeStartRequest(record, {.task = "worker:0",
+                                      .generation = 7,
+                                      .base_generation = base_generation,
+                                      .follows_cluster = true,
+                                      .cluster = cluster});
   };
-  EXPECT_THAT(start().argv(), Contains("--ps_hosts=10.0.0.9:20009"));
-  EXPECT_THAT(start().argv(), Contains("--job_number=" + std::to_string(record.created_micros())));
-  EXPECT_THAT(start().files(0).content(), HasSubstr("\"ps\":[\"10.0.0.9:20009\"]"));
+  EXPECT_THAT(start(1).argv(), Contains("--ps_hosts=10.0.0.9:20009"));
+  EXPECT_THAT(start(1).argv(), Contains("--job_number=101"));
+  EXPECT_THAT(start(1).files(0).content(), HasSubstr("\"ps\":[\"10.0.0.9:20009\"]"));
   UseServers(StandingServers("20010"), &record);
-  EXPECT_THAT(start().argv(), Contains("--ps_hosts=10.0.0.9:20010"));
-  EXPECT_EQ(record.servers().number(), static_cast<uint64_t>(record.created_micros()));
+  EXPECT_THAT(start(3).argv(), Contains("--ps_hosts=10.0.0.9:20010"));
+  EXPECT_THAT(start(3).argv(), Contains("--job_number=103")) << "all of them are started anew";
 }
 
-// Else they would have parameters that nobody asked for.
-TEST(UseServers, AnotherTrainingHasANewNumberAndTheSameOneKeepsIt) {
-  record::JobRecord running = Running({{"worker:0", "a"}});
-  UseServers(StandingServers("20009"), &running);
-  ASSERT_TRUE(BeginJob(&running).ok());
-  record::JobRecord same = Running({{"worker:0", "a"}});
-  UseServers(StandingServers("20010"), &same);
-  ContinueJob(running, &same);
-  EXPECT_EQ(same.servers().number(), running.servers().number());
-  record::JobRecord changed = Running({{"worker:0", "a"}});
-  changed.mutable_tasks(0)->set_spec_hash("another");
-  UseServers(StandingServers("20009"), &changed);
+record::JobRecord OnServers(const std::string& port, uint64_t number,
+                            const std::vector<std::pair<std::string, std::string>>& tasks) {
+  record::JobRecord record = Running(tasks);
+  record.set_elastic(false);
+  UseServers(StandingServers(port), &record);
+  record.mutable_servers()->set_number(number);
+  return record;
+}
+
+// Who drives the job next has to tell them.
+TEST(ContinueJob, TasksThatGoOnKnowWhereServersWere) {
+  const record::JobRecord running = OnServers("20009", 100, {{"worker:0", "a"}});
+  record::JobRecord plan = OnServers("20010", 0, {{"worker:0", "a"}});
+  ContinueJob(running, &plan);
+  EXPECT_TRUE(plan.cluster().fixed());
+  EXPECT_EQ(plan.servers().number(), 100u);
+  EXPECT_EQ(plan.servers().members(0).port(), 20009u);
+}
+
+TEST(ContinueJob, ServersBeginAnewForAllTasksOrForNone) {
+  const record::JobRecord running = OnServers("20009", 100, {{"chief:0", "a"}, {"worker:0", "b"}});
+  record::JobRecord changed = OnServers("20010", 0, {{"chief:0", "a"}, {"worker:0", "b"}});
+  changed.mutable_tasks(1)->set_spec_hash("another");
   ContinueJob(running, &changed);
-  EXPECT_GT(changed.servers().number(), running.servers().number());
+  EXPECT_FALSE(changed.cluster().fixed());
+  EXPECT_EQ(changed.servers().number(), 100u);
+  EXPECT_EQ(changed.servers().members(0).port(), 20010u);
+  record::JobRecord elsewhere = OnServers("20009", 0, {{"chief:0", "a"}, {"worker:0", "c"}});
+  ContinueJob(running, &elsewhere);
+  EXPECT_FALSE(elsewhere.cluster().fixed());
   // It had servers of its own before.
   record::JobRecord own = Running({{"ps:0", "a"}, {"worker:0", "a"}});
   own.set_authority_certificate_pem("own");
-  record::JobRecord now = Running({{"worker:0", "a"}});
-  UseServers(StandingServers("20009"), &now);
+  record::JobRecord now = OnServers("20009", 0, {{"worker:0", "a"}});
   ContinueJob(own, &now);
-  EXPECT_GT(now.servers().number(), 0u);
+  EXPECT_FALSE(now.cluster().fixed());
+  EXPECT_EQ(now.servers().number(), 0u) << "it has none yet";
   EXPECT_EQ(now.authority_certificate_pem(), "certificate of pool");
 }
 

@@ -8,19 +8,16 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "launcher/login_secrets.h"
 #include "launcher/ssh_session.h"
 
 namespace muster {
 namespace {
-
-struct KeyDeleter {
-  void operator()(ssh_key key) const { ssh_key_free(key); }
-};
-using Key = std::unique_ptr<ssh_key_struct, KeyDeleter>;
 
 // Ends the waits on a socket by shutting it down when the deadline passes or the user interrupts, from a
 // thread of its own: libssh talks to the agent in blocking mode, and an agent may wait for a person to touch
@@ -74,6 +71,8 @@ class Authenticator {
   // True when logged in; false: go on with the next. An error ends it all.
   absl::StatusOr<bool> TryIdentity(const std::string& path);
   absl::StatusOr<bool> TryAgent();
+  absl::StatusOr<bool> TryPassword();
+  absl::StatusOr<int> AnswerPrompts(const std::string& password);
   absl::StatusOr<bool> Outcome(const std::string& what, const absl::StatusOr<int>& result);
   absl::Status Refused() const;
 
@@ -114,13 +113,19 @@ absl::StatusOr<bool> Authenticator::TryIdentity(const std::string& path) {
     tried_ += "\n  " + path + ": " + std::strerror(errno);
     return false;
   }
+  SshKey key = options_.secrets == nullptr ? nullptr : options_.secrets->Find(path);
   ssh_key raw = nullptr;
-  if (ssh_pki_import_privkey_file(path.c_str(), nullptr, nullptr, nullptr, &raw) != SSH_OK) {
-    tried_ += "\n  " + path +
-              ": not a private key, or it has a passphrase (then give it to the agent: ssh-add " + path + ")";
+  if (!key && ssh_pki_import_privkey_file(path.c_str(), nullptr, nullptr, nullptr, &raw) == SSH_OK) {
+    key.reset(raw);
+  }
+  if (!key) {
+    tried_ +=
+        "\n  " + path +
+        ": not a private key, or it has a passphrase (at a terminal muster asks for it; else give it to "
+        "the agent: ssh-add " +
+        path + ")";
     return false;
   }
-  const Key key(raw);
   return Outcome(path, DriveSession(session_, SSH_AUTH_AGAIN, limits_,
                                     [&] { return ssh_userauth_publickey(session_, nullptr, key.get()); }));
 }
@@ -149,12 +154,62 @@ absl::StatusOr<bool> Authenticator::TryAgent() {
   return Outcome("the keys in ssh-agent", result);
 }
 
+// As the host asks, which may be PAM: each question that is not echoed is one for the password.
+absl::StatusOr<int> Authenticator::AnswerPrompts(const std::string& password) {
+  constexpr int kMostRounds = 5;
+  const auto ask = [&] {
+    return DriveSession(session_, SSH_AUTH_AGAIN, limits_,
+                        [&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
+  };
+  absl::StatusOr<int> result = ask();
+  for (int round = 0; round < kMostRounds && result.ok() && *result == SSH_AUTH_INFO; ++round) {
+    for (int i = 0; i < ssh_userauth_kbdint_getnprompts(session_); ++i) {
+      char is_shown = 0;
+      (void)ssh_userauth_kbdint_getprompt(session_, static_cast<unsigned>(i), &is_shown);
+      if (ssh_userauth_kbdint_setanswer(session_, static_cast<unsigned>(i),
+                                        is_shown != 0 ? "" : password.c_str()) < 0) {
+        return Internal("%s", ssh_get_error(session_));
+      }
+    }
+    result = ask();
+  }
+  return result;
+}
+
+absl::StatusOr<bool> Authenticator::TryPassword() {
+  const std::optional<std::string> none;
+  const auto& password = options_.secrets == nullptr ? none : options_.secrets->password();
+  if (!password) return false;
+  if (ssh_userauth_list(session_, nullptr) == 0) {
+    // Nothing was tried before, so the host has not said yet what it takes.
+    MUSTER_ASSIGN_OR_RETURN(const bool done,
+                            Outcome("nothing", DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] {
+                                      return ssh_userauth_none(session_, nullptr);
+                                    })));
+    if (done) return true;
+  }
+  const int methods = ssh_userauth_list(session_, nullptr);
+  if ((methods & SSH_AUTH_METHOD_PASSWORD) != 0) {
+    return Outcome("the password", DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] {
+                     return ssh_userauth_password(session_, nullptr, password->c_str());
+                   }));
+  }
+  if ((methods & SSH_AUTH_METHOD_INTERACTIVE) != 0) return Outcome("the password", AnswerPrompts(*password));
+  tried_ += "\n  the password: the host takes none";
+  return false;
+}
+
 absl::Status Authenticator::Refused() const {
+  const bool takes_password =
+      ssh_is_connected(session_) != 0 &&
+      (ssh_userauth_list(session_, nullptr) & (SSH_AUTH_METHOD_PASSWORD | SSH_AUTH_METHOD_INTERACTIVE)) != 0;
+  const bool has_password = options_.secrets != nullptr && options_.secrets->password();
   return WithNeedsUser(
       Unavailable("login as %s failed; tried:%s\nAdd your public key to ~/.ssh/authorized_keys there: "
-                  "ssh-copy-id -p %d %s%s",
+                  "ssh-copy-id -p %d %s%s%s",
                   target_.user.empty() ? "yourself" : target_.user, tried_, target_.port,
-                  target_.user.empty() ? "" : target_.user + "@", target_.address));
+                  target_.user.empty() ? "" : target_.user + "@", target_.address,
+                  takes_password && !has_password ? " (or give its password: --ask-password)" : ""));
 }
 
 absl::Status Authenticator::Run() {
@@ -164,16 +219,24 @@ absl::Status Authenticator::Run() {
   }
   MUSTER_ASSIGN_OR_RETURN(const bool done, TryAgent());
   if (done) return absl::OkStatus();
-  for (const char* name : {"id_ed25519", "id_ecdsa", "id_rsa"}) {
-    const std::string path = options_.home + "/.ssh/" + name;
-    if (::access(path.c_str(), F_OK) != 0) continue;
+  for (const std::string& path : DefaultIdentities(options_.home)) {
     MUSTER_ASSIGN_OR_RETURN(const bool done, TryIdentity(path));
     if (done) return absl::OkStatus();
   }
-  return Refused();
+  MUSTER_ASSIGN_OR_RETURN(const bool is_in, TryPassword());
+  return is_in ? absl::OkStatus() : Refused();
 }
 
 }  // namespace
+
+std::vector<std::string> DefaultIdentities(const std::string& home) {
+  std::vector<std::string> paths;
+  for (const char* name : {"id_ed25519", "id_ecdsa", "id_rsa"}) {
+    const std::string path = home + "/.ssh/" + name;
+    if (::access(path.c_str(), F_OK) == 0) paths.push_back(path);
+  }
+  return paths;
+}
 
 std::string ExpandHome(const std::string& path, const std::string& home) {
   return path.starts_with("~/") ? home + path.substr(1) : path;

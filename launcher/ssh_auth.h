@@ -1,7 +1,10 @@
-// The login of an SSH session by public key.
+// The login of an SSH session, by public key or password.
 #pragma once
 
 #include <libssh/libssh.h>
+
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "launcher/ssh_socket.h"
@@ -9,10 +12,14 @@
 
 namespace muster {
 
-/// Tries the target's identities, then ssh-agent, then the default identities. The error lists what was tried
-/// and what came of each. Nothing is ever asked of the user: a key with a passphrase has to be in the agent.
+/// Tries the target's identities, then ssh-agent, then the default identities, then the password. The error
+/// lists what was tried and what came of each. Nothing is asked of the user here: what he knows is in
+/// SshOptions::secrets.
 absl::Status Authenticate(ssh_session session, const SshTarget& target, const SshOptions& options,
                           const Limits& limits);
+
+/// Those of these files that are there: ~/.ssh/id_ed25519, id_ecdsa, id_rsa.
+std::vector<std::string> DefaultIdentities(const std::string& home);
 
 /// `path` with a leading ~/ replaced by `home`.
 std::string ExpandHome(const std::string& path, const std::string& home);

@@ -25,12 +25,14 @@ struct SshTarget {
 };
 
 class SshGateways;
+class LoginSecrets;
 
 struct SshOptions {
   std::filesystem::path known_hosts;  // muster's file; need not exist
   bool accept_new_keys = false;       // trust a host that has no key in the file yet, and write it there
   std::string home;          // for ~/ and the default identities: ~/.ssh/id_ed25519, id_ecdsa, id_rsa
   std::string agent_socket;  // of ssh-agent; empty: none
+  std::shared_ptr<const LoginSecrets> secrets;  // null: none
 
   /// Whose connections to jump hosts are used. Null: each SshTransport has its own.
   std::shared_ptr<SshGateways> gateways;

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <sstream>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "launcher/known_hosts.h"
+#include "launcher/login_secrets.h"
 #include "launcher/ssh_socket.h"
 #include "tests/support/loopback_cluster.h"
 
@@ -327,6 +329,57 @@ TEST_F(SshTransportTest, ARefusedLoginSaysWhatWasTried) {
                     HasSubstr("ssh-agent: none"), HasSubstr("ssh-copy-id")));
 }
 
+// Of the kinds that ssh-keygen makes.
+TEST_F(SshTransportTest, AKeyWithAPassphraseLogsInOnceItIsUnlocked) {
+  LoopbackCluster cluster(1);
+  for (const std::string type : {"ed25519", "ecdsa", "rsa"}) {
+    const std::string file = (folder_.path() / type).string();
+    const auto made =
+        RunCommand({.argv = {"ssh-keygen", "-q", "-t", type, "-N", "open sesame", "-f", file}}, Soon());
+    ASSERT_TRUE(made.ok() && made->exit_code == 0) << made->stderr_text;
+    std::ofstream(cluster.folder() + "/authorized_keys", std::ios::app) << *ReadFile(file + ".pub");
+    std::vector<std::string> answers = {"sesame", "open sesame"}, questions;
+    const auto keys = std::make_shared<LoginSecrets>([&](const std::string& question) {
+      questions.push_back(question);
+      return answers.size() < questions.size() ? std::nullopt : std::optional(answers[questions.size() - 1]);
+    });
+    SshTarget target = cluster.targets()[0];
+    target.identities = {file};
+    SshOptions options = cluster.options();
+    options.secrets = keys;
+    EXPECT_TRUE(NeedsUser(ConnectStatus(target, options))) << type;
+    for (int i = 0; i < 2; ++i) keys->Unlock(file, "");
+    EXPECT_EQ(questions.size(), 2u);
+    EXPECT_EQ(questions[0], "Passphrase of " + file + ": ");
+    EXPECT_THAT(questions[1], HasSubstr("does not open it"));
+    const absl::Status status = ConnectStatus(target, options);
+    EXPECT_TRUE(status.ok()) << type << ": " << status;
+  }
+}
+
+TEST_F(SshTransportTest, NobodyIsAskedForNothingOrForever) {
+  LoopbackCluster cluster(1);
+  int questions = 0;
+  LoginSecrets keys([&](const std::string&) {
+    ++questions;
+    return std::optional<std::string>("wrong");
+  });
+  const std::string locked = (folder_.path() / "locked").string();
+  const auto made =
+      RunCommand({.argv = {"ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", locked}}, Soon());
+  ASSERT_TRUE(made.ok() && made->exit_code == 0);
+  Write(folder_.path() / "nonsense", "no key\n");
+  for (const std::string& path : {cluster.targets()[0].identities[0], (folder_.path() / "nonsense").string(),
+                                  (folder_.path() / "missing").string()}) {
+    keys.Unlock(path, "");
+    EXPECT_EQ(questions, 0) << path;
+    EXPECT_EQ(keys.Find(path), nullptr) << path;
+  }
+  keys.Unlock(locked, "/no/such/agent");
+  EXPECT_EQ(questions, 3);
+  EXPECT_EQ(keys.Find(locked), nullptr);
+}
+
 TEST_F(SshTransportTest, DefaultIdentitiesAreTriedLast) {
   LoopbackCluster cluster(1);
   SshTarget target = cluster.targets()[0];
@@ -359,6 +412,15 @@ TEST_F(SshTransportTest, KeysInTheAgentWork) {
     exit_code = added->exit_code;
   }
   ASSERT_EQ(exit_code, 0);
+  // Whose passphrase nobody has to know then.
+  const auto locked = RunCommand(
+      {.argv = {"ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", target.identities[0]}}, Soon());
+  ASSERT_TRUE(locked.ok() && locked->exit_code == 0);
+  LoginSecrets keys([](const std::string& question) -> std::optional<std::string> {
+    ADD_FAILURE() << question;
+    return std::nullopt;
+  });
+  keys.Unlock(target.identities[0], socket);
   target.identities.clear();
   SshOptions options = cluster.options();
   options.home = folder_.path().string();

@@ -110,8 +110,13 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
       if (options_.servers.size() == 1) last_heard_ = Now();
       return Unavailable("it does not speak for shard 0");
     }
+    if (reply->header.has_error()) {
+      absl::Status status = StatusOf(reply->header.error(), "ps:0");
+      // A standing ps:0 that waits for a job is not the one that has this.
+      if (!absl::IsUnavailable(status)) last_heard_ = Now();
+      return status;
+    }
     last_heard_ = heard = Now();
-    if (reply->header.has_error()) return StatusOf(reply->header.error(), "ps:0");
     if (!reply->header.has_coordination()) continue;
     callbacks_.on_coordination(reply->header.coordination());
     if (reply->header.coordination().ended()) break;  // by hanging up ps:0 learns that it was heard

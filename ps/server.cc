@@ -1,5 +1,6 @@
 #include "ps/server.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/numbers.h>
 
 #include <algorithm>
@@ -12,12 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/allocator.h"
+#include "base/file.h"
 #include "base/logging.h"
 #include "cluster/listening.h"
 #include "cluster/replica_view.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/replication.pb.h"
 #include "ps/frame_server.h"
+#include "ps/job_config.h"
 #include "ps/shard_server.h"
 #include "ps/wire.h"
 
@@ -29,27 +33,37 @@ using StreamId = FrameServer::StreamId;
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // which shards are needed
 constexpr Duration kCloseTimeout = std::chrono::seconds(5);      // for the others to hang up at the end
 constexpr Duration kTakeOverTimeout = std::chrono::minutes(1);   // for the other shards, at the end
-constexpr int kMostWorkers = 100'000;                            // of a job that is brought
+constexpr uint32_t kMostWorkers = 100'000;                       // of a job that is brought
+constexpr char kJobFolder[] = "job-";                            // of checkpoints
 
 TaskId TaskOfJoin(const ps::Join& join) {
-  const auto rank = static_cast<int>(std::min<uint32_t>(join.rank(), kMostWorkers));
+  const auto rank = static_cast<int>(std::min(join.rank(), kMostWorkers));
   if (!join.has_chief()) return {Role::kWorker, rank};
   return rank == 0 ? TaskId{Role::kChief, 0} : TaskId{Role::kWorker, rank - 1};
 }
 
-// That of the generation, beside which there is none of another one.
+// That of the job, beside which there is none of an earlier one. FailedPrecondition: there is one of a later
+// one, which another process has served here.
 absl::Status UseFolderOfJob(ParameterServerOptions* options) {
   const std::filesystem::path folder = options->checkpoint_dir;
-  const std::string own = std::to_string(options->generation);
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    uint64_t generation = 0;
-    if (name == own || !absl::SimpleAtoi(name, &generation)) continue;
-    std::filesystem::remove_all(entry.path(), error);
-    if (error) return FailedPrecondition("%s: cannot be removed: %s", entry.path().string(), error.message());
+  std::vector<std::filesystem::path> earlier;
+  for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
+    uint64_t job = 0;
+    if (!name.starts_with(kJobFolder) || !absl::SimpleAtoi(name.substr(sizeof kJobFolder - 1), &job))
+      continue;
+    if (job > options->generation) {
+      return FailedPrecondition("%s is of job %d, which is later than job %d", (folder / name).string(), job,
+                                options->generation);
+    }
+    if (job < options->generation) earlier.push_back(folder / name);
   }
-  options->checkpoint_dir = folder / own;
+  for (const std::filesystem::path& path : earlier) {
+    // Another server may still be writing there. The next job tries again.
+    if (const absl::Status removed = RemoveTree(path); !removed.ok()) {
+      spdlog::warn("{}: {}", path.string(), std::string(removed.message()));
+    }
+  }
+  options->checkpoint_dir = folder / (kJobFolder + std::to_string(options->generation));
   return absl::OkStatus();
 }
 
@@ -59,7 +73,9 @@ class Process final : public ParameterServer, private FrameServer::Handler {
       : is_standing_(options.is_standing),
         shard_index_(options.shard_index),
         name_(TaskName({Role::kPs, options.shard_index})),
-        options_(options) {}
+        options_(options),
+        latest_job_(options.latest_job),
+        is_over_(options.latest_job_is_over) {}
 
   // To those who talk to it, as if the process had ended: the streams break, and nobody is told why.
   ~Process() override {
@@ -76,9 +92,13 @@ class Process final : public ParameterServer, private FrameServer::Handler {
     for (const auto& shard : shards_) shard->End(absl::CancelledError(name_ + " has been ended"));
     has_begun_.notify_all();
   }
-  uint64_t generation() const override {
+  std::optional<uint64_t> job() const override {
     const std::lock_guard lock(mutex_);
-    return options_.generation;
+    return shards_.empty() ? std::nullopt : std::optional(options_.generation);
+  }
+  uint64_t latest_job() const override {
+    const std::lock_guard lock(mutex_);
+    return latest_job_;
   }
   int replicated_shards() const override {
     const std::lock_guard lock(mutex_);
@@ -98,12 +118,14 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   void OnClosed(StreamId stream) override;
   absl::Status StartShards();
   absl::Status Admit(StreamId stream, const ps::ClientHeader& header);
+  absl::Status CheckJoin(StreamId stream, const ps::Join& join) const;
+  absl::Status CheckShardJoin(StreamId stream, const ps::ShardJoin& join) const;
   absl::Status BeginJob(StreamId stream, const ps::Join& join);
   bool AwaitClosed();
   ShardServer* ShardOf(StreamId stream, const ps::ClientHeader& header);
   void SendError(StreamId stream, uint64_t request, const absl::Status& status);
   bool IsOver(const ps::ClientHeader& header);
-  void SendOver(StreamId stream, uint64_t request);
+  void SendOver(StreamId stream, const ps::ClientHeader& header);
 
   const bool is_standing_;
   const int shard_index_;
@@ -111,7 +133,10 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   mutable std::mutex mutex_;  // guards the following; held until all is there
   std::condition_variable has_begun_;
   ParameterServerOptions options_;  // standing: of its job, once it has one
+  uint64_t latest_job_;             // that has come
+  bool is_over_;                    // that one has ended well
   bool is_superseded_ = false;      // by a later job
+  bool is_closing_ = false;         // standing: its job has ended
   std::unique_ptr<FrameServer> frames_;
   std::vector<std::unique_ptr<ShardServer>> shards_;  // its own first
   std::map<StreamId, ShardServer*> streams_;
@@ -157,49 +182,79 @@ absl::Status Process::Admit(StreamId stream, const ps::ClientHeader& header) {
     if (header.has_join()) return BeginJob(stream, header.join());
     return Unavailable("%s waits for a job", name_);
   }
-  const uint64_t generation = header.has_join()         ? header.join().generation()
-                              : header.has_shard_join() ? header.shard_join().generation()
-                                                        : 0;
-  if (generation <= options_.generation) return absl::OkStatus();  // an earlier one the shards refuse
-  if (options_.tls) {
-    const TaskId peer = header.has_join()
-                            ? TaskOfJoin(header.join())
-                            : TaskId{Role::kPs, static_cast<int>(header.shard_join().shard_index())};
-    MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, peer));
+  const uint64_t job = header.has_join()         ? header.join().generation()
+                       : header.has_shard_join() ? header.shard_join().generation()
+                                                 : 0;
+  // Of two jobs without a number that one is another which comes when the first has ended.
+  if (job == 0 && is_closing_ && header.has_join() && options_.generation == 0) {
+    return Unavailable("%s turns to the next job", name_);
   }
+  if (job <= options_.generation) return absl::OkStatus();  // an earlier one the shards refuse
+  MUSTER_RETURN_IF_ERROR(header.has_join() ? CheckJoin(stream, header.join())
+                                           : CheckShardJoin(stream, header.shard_join()));
+  latest_job_ = std::max(latest_job_, job);
+  is_over_ = false;
   is_superseded_ = true;
   for (const auto& shard : shards_) {
     shard->End(absl::AbortedError(absl::StrFormat(
-        "job %d of the standing servers has come, which ends job %d", generation, options_.generation)));
+        "job %d of the standing servers has come, which ends job %d", job, options_.generation)));
   }
-  return Unavailable("%s turns from job %d to job %d", name_, options_.generation, generation);
+  return Unavailable("%s turns from job %d to job %d", name_, options_.generation, job);
+}
+
+// Nothing begins, and nothing ends, because of a worker that could not take part. The mutex is held.
+absl::Status Process::CheckJoin(StreamId stream, const ps::Join& join) const {
+  const auto count = static_cast<uint32_t>(options_.cluster.ps.size());
+  if (join.shard_index() != static_cast<uint32_t>(shard_index_) || join.shard_count() != count) {
+    return FailedPrecondition("this is shard %d of %d, the worker wants shard %d of %d: compare --ps_hosts",
+                              shard_index_, count, join.shard_index(), join.shard_count());
+  }
+  const uint32_t workers = join.config().worker_count();
+  if (workers < 1 || workers > kMostWorkers || join.rank() >= workers) {
+    return InvalidArgument("rank %d of %d workers: there can be 1 to %d", join.rank(), workers, kMostWorkers);
+  }
+  MUSTER_RETURN_IF_ERROR(UpdateOf(join.config()).status());
+  MUSTER_RETURN_IF_ERROR(LayoutOf(join.config()).status());
+  MUSTER_RETURN_IF_ERROR(TablesOf(join.config()).status());
+  MUSTER_RETURN_IF_ERROR(OptimizersOf(join.config()).status());
+  if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, TaskOfJoin(join)));
+  if (join.generation() < latest_job_) {
+    return FailedPrecondition("job %d has come to %s, which is later than job %d", latest_job_, name_,
+                              join.generation());
+  }
+  if (join.generation() == 0 && !options_.checkpoint_dir.empty()) {
+    return FailedPrecondition("%s keeps checkpoints, by the number of a job: give the workers --job_number",
+                              name_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Process::CheckShardJoin(StreamId stream, const ps::ShardJoin& join) const {
+  const auto count = static_cast<uint32_t>(options_.cluster.ps.size());
+  if (join.shard_index() >= count || join.shard_count() != count) {
+    return FailedPrecondition("ps:%d of %d here, of %d there: compare --ps_hosts", join.shard_index(), count,
+                              join.shard_count());
+  }
+  if (!options_.tls) return absl::OkStatus();
+  return frames_->CheckPeer(stream, {Role::kPs, static_cast<int>(join.shard_index())});
 }
 
 // The mutex is held.
 absl::Status Process::BeginJob(StreamId stream, const ps::Join& join) {
-  const int workers = static_cast<int>(std::min<uint32_t>(join.config().worker_count(), kMostWorkers + 1));
-  if (workers < 1 || workers > kMostWorkers || join.rank() >= join.config().worker_count()) {
-    return InvalidArgument("rank %d of %d workers: there can be 1 to %d", join.rank(),
-                           join.config().worker_count(), kMostWorkers);
-  }
-  if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, TaskOfJoin(join)));
-  if (options_.over_generation.value_or(0) > join.generation()) {
-    return FailedPrecondition("%s has served job %d already, which came after job %d", name_,
-                              *options_.over_generation, join.generation());
-  }
-  const ParameterServerOptions before = options_;
+  MUSTER_RETURN_IF_ERROR(CheckJoin(stream, join));
+  absl::Cleanup take_back = [this, before = options_] { options_ = before; };
   options_.generation = join.generation();
+  const auto workers = static_cast<int>(join.config().worker_count());
   for (int rank = 0; rank < workers; ++rank) {
     const bool is_chief = rank == 0 && join.has_chief();
     auto& addresses = is_chief ? options_.cluster.chief : options_.cluster.workers;
     addresses.push_back(absl::StrFormat("rank-%d.invalid:1", rank));  // where they are nobody asks
   }
-  absl::Status status = options_.checkpoint_dir.empty() ? absl::OkStatus() : UseFolderOfJob(&options_);
-  if (status.ok()) status = StartShards();
-  if (!status.ok()) {
-    options_ = before;
-    return status;
-  }
+  if (!options_.checkpoint_dir.empty()) MUSTER_RETURN_IF_ERROR(UseFolderOfJob(&options_));
+  MUSTER_RETURN_IF_ERROR(StartShards());
+  std::move(take_back).Cancel();
+  latest_job_ = options_.generation;
+  is_over_ = false;
   spdlog::info("{}: job {}, of {} workers", name_, options_.generation, workers);
   has_begun_.notify_all();
   return absl::OkStatus();
@@ -244,9 +299,10 @@ absl::Status Process::Wait() {
   lock.unlock();
   for (const auto& shard : shards_) shard->End(end);
   threads.clear();
-  if (end.ok()) {
+  {
     const std::lock_guard state_lock(mutex_);
-    options_.over_generation = options_.generation;
+    is_closing_ = true;
+    is_over_ = end.ok() && latest_job_ == options_.generation;
   }
   // The last answers are on their way; the others close their streams when they have them.
   if (AwaitClosed() && !is_killed_) {
@@ -304,7 +360,7 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
       return SendError(stream, header.request(), status);
     }
     if (is_standing_) {
-      if (IsOver(header)) return SendOver(stream, header.request());
+      if (IsOver(header)) return SendOver(stream, header);
       if (status = Admit(stream, header); !status.ok()) {
         if (!absl::IsUnavailable(status)) {
           spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
@@ -326,7 +382,10 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
   } catch (const std::bad_alloc&) {
     const absl::Status status = OutOfMemory();
     spdlog::error("{}: {}", name_, std::string(status.message()));
-    for (const auto& shard : shards_) shard->End(status);
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& shard : shards_) shard->End(status);
+    }
     SendError(stream, header.request(), status);
   }
 }
@@ -339,18 +398,23 @@ void Process::SendError(StreamId stream, uint64_t request, const absl::Status& s
   frames_->Send(stream, EncodeFrame(answer));
 }
 
-// A worker has not heard the last answer to it.
+// Somebody has not heard the last answer of a job.
 bool Process::IsOver(const ps::ClientHeader& header) {
   const std::lock_guard lock(mutex_);
-  const uint64_t over = options_.over_generation.value_or(0);
-  return over != 0 && header.has_join() && header.join().generation() == over;
+  if (!is_over_ || latest_job_ == 0) return false;
+  return (header.has_join() && header.join().generation() == latest_job_) ||
+         (header.has_shard_join() && header.shard_join().generation() == latest_job_ && shards_.empty());
 }
 
-void Process::SendOver(StreamId stream, uint64_t request) {
+void Process::SendOver(StreamId stream, const ps::ClientHeader& header) {
   ps::ServerHeader answer;
   answer.set_version(kWireVersion);
-  answer.set_request(request);
-  answer.mutable_finish()->set_over(true);
+  answer.set_request(header.request());
+  if (header.has_join()) {
+    answer.mutable_finish()->set_over(true);
+  } else {
+    answer.mutable_coordination()->set_ended(true);
+  }
   frames_->Send(stream, EncodeFrame(answer));
 }
 
@@ -391,16 +455,20 @@ absl::Status ServeJobs(ParameterServerOptions options,
   options.is_standing = true;
   const std::string name = TaskName({Role::kPs, options.shard_index});
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(options));
+    MUSTER_ASSIGN_OR_RETURN(auto server, ParameterServer::Start(options));
     const absl::Status end = serve(*server);
     if (absl::IsCancelled(end)) return end;
-    const uint64_t job = server->generation();
+    const std::optional<uint64_t> job = server->job();
+    if (!job) return end;  // nobody was served
+    options.latest_job = server->latest_job();
+    options.latest_job_is_over = end.ok() && options.latest_job == *job;
     if (end.ok()) {
-      options.over_generation = job;
-      spdlog::info("{}: job {} is over", name, job);
+      spdlog::info("{}: job {} is over", name, *job);
     } else {
-      spdlog::warn("{}: job {} has ended: {}", name, job, std::string(end.message()));
+      spdlog::warn("{}: job {} has ended: {}", name, *job, std::string(end.message()));
     }
+    server = nullptr;
+    ReturnFreeBlocks();  // the next job may be smaller, and long in coming
   }
 }
 

@@ -26,8 +26,9 @@ struct ParameterServerOptions {
   /// It stands before its job: `cluster` has no workers. The first one to join says how many there are, and
   /// which generation this is. One of a later generation ends the job.
   bool is_standing = false;
-  std::optional<uint64_t> over_generation;  // standing: of the job before, which has ended well
-  uint64_t incarnation = 0;                 // of this task
+  uint64_t latest_job = 0;          // standing: that has come to this server; earlier ones are refused
+  bool latest_job_is_over = false;  // it has ended well
+  uint64_t incarnation = 0;         // of this task
   /// As CoordinatorOptions has them; of ps:0.
   Duration worker_timeout = std::chrono::minutes(10);
   Duration worker_lease = std::chrono::seconds(60);
@@ -77,8 +78,10 @@ class ParameterServer {
   /// Breaks all streams, as if the process had ended, and lets Wait return.
   virtual void Kill() = 0;
 
-  /// Of its job; standing: 0 before it has one.
-  virtual uint64_t generation() const = 0;
+  /// Standing: the generation of its job, once it has one, and of the latest that has come to it, which may
+  /// be another one's that has ended its own.
+  virtual std::optional<uint64_t> job() const = 0;
+  virtual uint64_t latest_job() const = 0;
 
   /// Shards that it speaks for, and that have a backup.
   virtual int replicated_shards() const = 0;
@@ -88,7 +91,7 @@ class ParameterServer {
 };
 
 /// Stands: serves one job after the other. `serve` waits for the end of one, as Wait does, and returns it.
-/// Returns what Start fails with; after Kill, Cancelled.
+/// Returns what Start fails with, or `serve` before anybody was served; after Kill, Cancelled.
 absl::Status ServeJobs(ParameterServerOptions options,
                        const std::function<absl::Status(ParameterServer&)>& serve);
 

@@ -148,7 +148,8 @@ TEST(Standing, ALaterJobEndsAnEarlierOne) {
   ParameterServerClient again(servers.ClientOptions(3, 1, 0));
   const auto joined = again.Join(parameters);
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition) << joined.status();
-  EXPECT_THAT(std::string(joined.status().message()), HasSubstr("job 4 already, which came after job 3"));
+  EXPECT_THAT(std::string(joined.status().message()),
+              HasSubstr("job 4 has come to ps:0, which is later than job 3"));
 }
 
 // Its last answer was lost.
@@ -201,6 +202,76 @@ TEST(Standing, AJobWithoutWorkersOrWithTooManyIsRefused) {
   EXPECT_EQ(servers.PushOnes(1, 1, 3, UpdateMode::kAsync), Ones(3));
 }
 
+// It would wait for others of its kind for ever, in the way of everybody.
+TEST(Standing, AWorkerThatCannotTakePartNeitherBeginsAJobNorEndsOne) {
+  StandingServers servers(2);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  const auto refused = [&](uint64_t job) {
+    ParameterServerClientOptions options = servers.ClientOptions(job, 1, 0);
+    options.cluster.ps.pop_back();
+    ParameterServerClient client(options);
+    const auto joined = client.Join(parameters);
+    EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition) << joined.status();
+    EXPECT_THAT(std::string(joined.status().message()), HasSubstr("compare --ps_hosts"));
+  };
+  refused(9);
+  ParameterServerClient client(servers.ClientOptions(3, 1, 0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  refused(9);
+  EXPECT_TRUE(client.Finish().ok());
+}
+
+// Which has come only, and done nothing.
+TEST(Standing, AnEarlierJobDoesNotFollowALaterOne) {
+  StandingServers servers(1);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  for (const uint64_t job : {8, 9}) {
+    ParameterServerClient client(servers.ClientOptions(job, 1, 0));
+    ASSERT_TRUE(client.Join(parameters).ok());
+  }
+  for (const uint64_t job : {7, 8, 0}) {
+    ParameterServerClient earlier(servers.ClientOptions(job, 1, 0));
+    const auto joined = earlier.Join(parameters);
+    EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition) << joined.status();
+  }
+  EXPECT_EQ(servers.PushOnes(9, 1, 3, UpdateMode::kSync), Ones(3)) << "its worker has been started again";
+}
+
+TEST(Standing, WhatFailsBeforeAnybodyIsServedEndsTheServer) {
+  int served = 0;
+  const absl::Status end = ServeJobs({.cluster = {.ps = {FreeAddress()}}}, [&](ParameterServer&) {
+    ++served;
+    return absl::InternalError("no metrics");
+  });
+  EXPECT_EQ(end, absl::InternalError("no metrics"));
+  EXPECT_EQ(served, 1);
+}
+
+TEST(Standing, CheckpointsAreKeptByTheNumberOfTheirJob) {
+  const TemporaryDirectory folder;
+  for (const std::string name : {"job-9", "job-2", "job-x", "2024"}) {
+    std::filesystem::create_directory(folder.path() / name);
+  }
+  StandingServers servers(1);
+  servers.Start(folder.path());
+  std::vector<float> parameters = servers.Parameters();
+  const auto error_of = [&](uint64_t job) {
+    ParameterServerClient client(servers.ClientOptions(job, 1, 0));
+    return std::string(client.Join(parameters).status().message());
+  };
+  EXPECT_THAT(error_of(0), HasSubstr("give the workers --job_number"));
+  // Another process has served that.
+  EXPECT_THAT(error_of(6), HasSubstr("job-9 is of job 9, which is later than job 6"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "job-9"));
+  EXPECT_EQ(servers.PushOnes(10, 1, 3, UpdateMode::kAsync), Ones(3));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "job-9"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "job-2"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "2024")) << "is none of theirs";
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "job-x"));
+}
+
 // A job that is started again goes on with its own; those of the job before are no use to anybody.
 TEST(Standing, EachJobHasCheckpointsOfItsOwn) {
   const TemporaryDirectory folder;
@@ -216,14 +287,14 @@ TEST(Standing, EachJobHasCheckpointsOfItsOwn) {
     StandingServers servers(1);
     servers.Start(folder.path(), /*keeps_journal=*/true);
     EXPECT_EQ(servers.PushOnes(5, 1, 25, UpdateMode::kAsync), Ones(25));
-    EXPECT_THAT(jobs(), ElementsAre("5"));
+    EXPECT_THAT(jobs(), ElementsAre("job-5"));
     std::vector<float> parameters = servers.Parameters();
     gradient.assign(parameters.size(), -1.0f);
     ParameterServerClient client(servers.ClientOptions(6, 1, 0, UpdateMode::kAsync));
     ASSERT_TRUE(client.Join(parameters).ok());
     for (int i = 0; i < 7; ++i) ASSERT_TRUE(Push(client, gradient, parameters).ok());
   }
-  EXPECT_THAT(jobs(), ElementsAre("6"));
+  EXPECT_THAT(jobs(), ElementsAre("job-6"));
   StandingServers servers(1);  // as if the process had been killed
   servers.Start(folder.path(), /*keeps_journal=*/true);
   std::vector<float> parameters = servers.Parameters();

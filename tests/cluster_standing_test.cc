@@ -72,6 +72,10 @@ TEST_F(ClusterStanding, OneAtATimeAndWhatHasBeenStoppedIsInNobodysWay) {
   EXPECT_THAT(stop.stderr_text, HasSubstr("trains job longer-"));
   EXPECT_THAT(Muster({"scale", "longer", "worker=3"}).stderr_text,
               HasSubstr("standing servers know those that there were at first"));
+  const std::string more = cluster_.Write("more.yaml", "name: pool\nreplicas: {ps: {count: 3}}\n");
+  const CommandResult up = Muster({"up", more, "-i", cluster_.inventory()});
+  EXPECT_EQ(up.exit_code, 1);
+  EXPECT_THAT(up.stderr_text, HasSubstr("trains job longer-"));
   EXPECT_EQ(ProcessCount("longer"), 2u);
   // Its servers have heard of no end.
   EXPECT_EQ(Muster({"stop", "longer"}).exit_code, 0);
@@ -124,6 +128,9 @@ TEST_F(ClusterStanding, WhatCannotBeIsRefusedWithItsCause) {
   ASSERT_EQ(RunJob(script).exit_code, 0);
   EXPECT_THAT(error_of({"run", job, "--cluster", "script"}, 2), HasSubstr("not servers that stand"));
   EXPECT_THAT(Muster({"scale", "pool", "worker=3"}).stderr_text, HasSubstr("their jobs have workers"));
+  const std::string namesake = Training("pool", "ps: {count: 1}, worker: {count: 1}", 60);
+  EXPECT_THAT(error_of({"run", namesake}, 1), HasSubstr("are servers that stand, and this is a job"));
+  EXPECT_EQ(ProcessCount("pool"), 2u);
   const std::string buddy =
       cluster_.Write("buddy.yaml", "name: buddy\nreplicas: {ps: {count: 2}}\ncheckpoint: {buddy: true}\n");
   EXPECT_THAT(error_of({"up", buddy}, 2), HasSubstr("buddy.yaml:3:14: standing servers have no copies"));

@@ -45,9 +45,7 @@ absl::Status ServeJob(const TrainerOptions& options, ParameterServer& server) {
   if (!options.metrics.address.empty() || !options.metrics.file.empty()) {
     watch.emplace(&usage, [&] { return PushesReceived(server.metrics()); });
   }
-  const absl::Status end = server.Wait();
-  if (options.is_standing) ReturnFreeBlocks();
-  return end;
+  return server.Wait();
 }
 
 absl::Status Serve(const TrainerOptions& options) {

@@ -186,8 +186,9 @@ absl::Status Bench::CheckHosts() const {
     MUSTER_RETURN_IF_ERROR(PlanOf(measurement.cell, *inventory_).status());
     used = std::move(hosts);
   }
+  const std::vector<record::Host> hosts = AllHosts(used);
   const std::vector<absl::Status> statuses =
-      AskHosts(AllHosts(used), context_.connect_options(), context_.connect_timeout(),
+      AskHosts(hosts, context_.connect_options(hosts), context_.connect_timeout(),
                [](size_t, AgentConnection&) { return absl::OkStatus(); });
   const auto failed = std::count_if(statuses.begin(), statuses.end(),
                                     [](const absl::Status& status) { return !status.ok(); });
@@ -225,7 +226,7 @@ absl::StatusOr<double> Bench::Latency(LinkRate link, const Inventory& hosts,
 absl::Status Bench::RunOnLink(LinkRate link) {
   std::unique_ptr<VirtualHosts> made;
   Inventory hosts = inventory_.value_or(Inventory());
-  ConnectOptions connect = context_.connect_options();
+  ConnectOptions connect = context_.connect_options(AllHosts(hosts));
   if (!inventory_) {
     MUSTER_ASSIGN_OR_RETURN(made, VirtualHosts::Create({.count = flags_.virtual_hosts, .rate = link}));
     hosts = made->inventory();

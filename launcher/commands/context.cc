@@ -11,6 +11,7 @@
 #include "base/stdout.h"
 #include "launcher/data_sets.h"
 #include "launcher/shell_quote.h"
+#include "launcher/ssh_auth.h"
 #include "launcher/ssh_gateway.h"
 
 namespace muster {
@@ -58,6 +59,16 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   MUSTER_ASSIGN_OR_RETURN(context.agent_, LoadAgentProgram(context.installation_));
   context.ssh_ = SshOptionsFromEnvironment();
   context.ssh_.gateways = std::make_shared<SshGateways>();
+  std::optional<std::string> password;
+  if (flags.ask_password) {
+    password = AskAtTerminal("Password of the hosts' accounts: ");
+    if (!password || password->empty()) {
+      return InvalidArgument(
+          "--ask-password: no answer; it is asked for at the terminal that muster runs at");
+    }
+  }
+  context.secrets_ = std::make_shared<LoginSecrets>(AskAtTerminal, std::move(password));
+  context.ssh_.secrets = context.secrets_;
   if (!flags.known_hosts.empty()) context.ssh_.known_hosts = flags.known_hosts;
   context.ssh_.accept_new_keys = flags.accept_new;
   context.home_ = home;
@@ -74,7 +85,29 @@ ConnectOptions CommandContext::ConnectOptionsFor(const std::string& inventory) c
   return options;
 }
 
+// Before anything with a deadline is under way.
+void CommandContext::UnlockKeysOf(const record::Host& host) const {
+  const auto unlock = [&](const auto& identities) {
+    for (const std::string& identity : identities) {
+      secrets_->Unlock(ExpandHome(identity, ssh_.home), ssh_.agent_socket);
+    }
+    if (!identities.empty()) return;
+    for (const std::string& path : DefaultIdentities(ssh_.home)) secrets_->Unlock(path, ssh_.agent_socket);
+  };
+  if (host.local()) return;
+  unlock(host.identities());
+  for (const record::JumpHost& jump : host.jumps()) unlock(jump.identities());
+}
+
+ConnectOptions CommandContext::connect_options(std::span<const record::Host> hosts) const {
+  for (const record::Host& host : hosts) UnlockKeysOf(host);
+  return ConnectOptionsFor(flags_.inventory);
+}
+
 ConnectOptions CommandContext::connect_options(const record::JobRecord& job) const {
+  for (const auto& hosts : {job.hosts(), job.spare_hosts()}) {
+    for (const record::Host& host : hosts) UnlockKeysOf(host);
+  }
   ConnectOptions options = ConnectOptionsFor(job.inventory_file());
   const std::filesystem::path known_hosts = job.known_hosts();
   const bool is_other = !known_hosts.empty() && known_hosts != std::filesystem::absolute(ssh_.known_hosts);

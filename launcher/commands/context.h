@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "launcher/agent_connection.h"
 #include "launcher/discovery.h"
 #include "launcher/job_store.h"
+#include "launcher/login_secrets.h"
 #include "launcher/table.h"
 
 namespace muster {
@@ -53,6 +56,7 @@ struct CommandFlags {
   std::vector<std::string> words;        // exec: what is run
   std::vector<std::string> hosts;        // exec: only on these
   bool accept_new = false;               // check
+  bool ask_password = false;             // of the hosts' accounts
   bool metrics = false;                  // show
   bool detach = false;                   // run
   bool follow = false;                   // logs, events
@@ -81,8 +85,9 @@ class CommandContext {
   const std::filesystem::path& data_cache() const { return data_cache_; }
   /// To hosts of the inventory flag, or of the one that a job was run with. Valid while this object is.
   /// The hosts' keys are in the file that the flag names, or else in that which the job was run with, if it
-  /// is still there, or else in the usual one.
-  ConnectOptions connect_options() const { return ConnectOptionsFor(flags_.inventory); }
+  /// is still there, or else in the usual one. Who sits at the terminal is asked for passphrases that logging
+  /// in to the hosts may need, each once.
+  ConnectOptions connect_options(std::span<const record::Host> hosts) const;
   ConnectOptions connect_options(const record::JobRecord& job) const;
   const std::filesystem::path& known_hosts() const { return ssh_.known_hosts; }
   Duration connect_timeout() const;
@@ -101,12 +106,14 @@ class CommandContext {
   CommandContext(const CommandFlags& flags, JobStore jobs) : flags_(flags), jobs_(std::move(jobs)) {}
 
   ConnectOptions ConnectOptionsFor(const std::string& inventory) const;
+  void UnlockKeysOf(const record::Host& host) const;
 
   CommandFlags flags_;
   JobStore jobs_;
   Installation installation_;
   AgentProgram agent_;
   SshOptions ssh_;
+  std::shared_ptr<LoginSecrets> secrets_;
   std::string home_;
   std::string data_folder_;  // MUSTER_DATA
   std::filesystem::path data_cache_;

@@ -48,6 +48,12 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
                                 const record::JobRecord* running, const record::JobRecord* servers) {
+  if (running != nullptr && running->standing() != job.is_standing) {
+    return FailedPrecondition(
+        "%s: %s %s: take another name, or first `muster stop %s`", job.path, running->id(),
+        running->standing() ? "are servers that stand, and this is a job" : "is a job, and these are servers",
+        running->id());
+  }
   return MakePlan(job, inventory,
                   {.installation = context.installation(),
                    .data_folder = context.data_folder(),
@@ -64,7 +70,24 @@ std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::
   return std::nullopt;
 }
 
+// Also if the clock has gone back since the last one.
+void GiveNumber(const JobStore& jobs, record::JobRecord* record) {
+  if (!record->has_servers() || record->servers().number() != 0) return;
+  auto number = static_cast<uint64_t>(WallTimeMicros());
+  std::vector<absl::Status> problems;  // of records that nobody can read
+  for (const record::JobRecord& job : jobs.List(&problems)) {
+    if (job.servers().job() != record->servers().job()) continue;
+    number = std::max(number, job.servers().number() + job.cluster().base_generation() + 1);
+  }
+  record->mutable_servers()->set_number(number);
+}
+
 absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const std::string& job_name) {
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, jobs.Load(servers));
+  if (!AreThere(record)) {
+    return FailedPrecondition("the servers of %s do not stand: `muster up %s` starts them", servers,
+                              record.job_file());
+  }
   const auto trained = FindTrainedBy(jobs, servers);
   if (!trained || trained->name() == job_name) return absl::OkStatus();
   return FailedPrecondition(
@@ -80,10 +103,6 @@ absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContex
   if (!servers.standing()) {
     return InvalidArgument("%s is a job, not servers that stand: `muster up FILE` starts those",
                            servers.id());
-  }
-  if (!AreThere(servers)) {
-    return FailedPrecondition("the servers of %s do not stand: `muster up %s` starts them", servers.id(),
-                              servers.job_file());
   }
   MUSTER_RETURN_IF_ERROR(CheckFree(context.jobs(), servers.id(), job_name));
   return servers;
@@ -111,6 +130,7 @@ absl::StatusOr<std::optional<TakenJob>> TakeOverJob(const JobStore& jobs, const 
   }
   if (planned.ok()) {
     ContinueJob(running, &plan->record);
+    GiveNumber(jobs, &plan->record);
     planned = jobs.Save(plan->record);
   }
   return TakenJob{std::move(lock), std::move(running), std::move(planned)};

@@ -30,7 +30,8 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 /// whoever drives it has ended: tasks may have other places then.
 using Planning = std::function<absl::StatusOr<JobPlan>(const record::JobRecord* running)>;
 
-/// A plan as MakePlan has it. `servers`: those that stand and train it; null: none.
+/// A plan as MakePlan has it; FailedPrecondition: what runs under this name is of another kind. `servers`:
+/// those that stand and train it; null: none.
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
                                 const record::JobRecord* running, const record::JobRecord* servers = nullptr);
 
@@ -39,10 +40,14 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
 absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContext& context,
                                                              const std::string& job_name);
 
+/// Gives a job that standing servers train its number, if it has none.
+void GiveNumber(const JobStore& jobs, record::JobRecord* record);
+
 /// The job that standing servers train, or are about to.
 std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::string& servers);
 
-/// FailedPrecondition: that is another one than the job of this name.
+/// FailedPrecondition: the standing servers of this id are not there, or train another job than that of this
+/// name.
 absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const std::string& job_name);
 
 /// Of this name or id, if it has not ended.

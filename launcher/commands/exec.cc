@@ -82,9 +82,9 @@ class Output {
   LogPrinter printer_{/*prefix=*/true};
 };
 
-absl::Status RunOn(const record::Host& host, const CommandContext& context, const std::string& command,
-                   Output& output, HostRun& run) {
-  const auto transport = OpenTransport(host, context.connect_options(), Now() + context.connect_timeout());
+absl::Status RunOn(const record::Host& host, const CommandContext& context, const ConnectOptions& connect,
+                   const std::string& command, Output& output, HostRun& run) {
+  const auto transport = OpenTransport(host, connect, Now() + context.connect_timeout());
   if (!transport.ok()) return transport.status();
   const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
   const auto result =
@@ -133,12 +133,13 @@ Json ReportJson(const record::Host& host, const absl::Status& status, const Host
 absl::StatusOr<int> ExecCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const std::string command, CommandLineOf(context.flags().words));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<record::Host> hosts, ChosenHosts(context));
+  const ConnectOptions connect = context.connect_options(hosts);
   Output output(context.flags().format);
   std::vector<HostRun> runs(hosts.size());
   const std::vector<absl::Status> statuses =
       OnEachHost(hosts.size(), context.flags().parallel, [&](size_t i) {
         const TimePoint start = Now();
-        const absl::Status status = RunOn(hosts[i], context, command, output, runs[i]);
+        const absl::Status status = RunOn(hosts[i], context, connect, command, output, runs[i]);
         runs[i].seconds = ToSeconds(Now() - start);
         output.Flush(hosts[i].name());
         return status;

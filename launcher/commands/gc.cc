@@ -105,7 +105,7 @@ absl::Status GcCommand(const CommandContext& context) {
   for (const Home& home : homes) hosts.push_back(home.host);
   std::vector<Removed> removed(homes.size());
   const std::vector<absl::Status> statuses =
-      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+      AskHosts(hosts, context.connect_options(hosts), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) {
                  return CollectAt(homes[i], context.flags().unused_s, connection, removed[i]);
                });

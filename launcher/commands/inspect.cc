@@ -184,7 +184,7 @@ absl::Status CheckCommand(const CommandContext& context) {
   std::vector<std::vector<AcceptedKey>> accepted(hosts.size());
   std::vector<int64_t> clock_offsets(hosts.size());
   const std::vector<absl::Status> statuses =
-      AskHosts(hosts, context.connect_options(), context.connect_timeout(),
+      AskHosts(hosts, context.connect_options(hosts), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) {
                  facts[i] = connection.facts();
                  accepted[i] = connection.accepted_keys();

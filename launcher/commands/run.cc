@@ -12,6 +12,21 @@
 namespace muster {
 namespace {
 
+// A host of standing servers may be away for as long as somebody may take to mend it.
+constexpr double kStandingLostS = 7 * 24 * 3600;
+
+// Of standing servers: none of them is started again, or comes or goes, while they train.
+absl::Status CheckNotTraining(const JobStore& jobs, const record::JobRecord& running,
+                              const record::JobRecord& plan) {
+  if (!running.standing() || HasSameTasks(running, plan)) return absl::OkStatus();
+  const auto trained = FindTrainedBy(jobs, running.id());
+  if (!trained) return absl::OkStatus();
+  return FailedPrecondition(
+      "%s trains job %s, and some of its servers would be started again, or others come or go: first "
+      "`muster wait %s`, or `muster stop %s`",
+      running.id(), trained->id(), trained->id(), trained->id());
+}
+
 // The job of the plan's name that has not ended, whose tasks that are as they should be are then left alone,
 // or one of its own.
 absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, const std::string& name, const Planning& planning,
@@ -20,10 +35,13 @@ absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, const std::string& name, 
   std::optional<record::JobRecord> before = FindUnended(jobs, name);
   MUSTER_ASSIGN_OR_RETURN(*plan, planning(before ? &*before : nullptr));
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
+  // Another job may have got the servers since this one was planned.
+  if (plan->record.has_servers()) MUSTER_RETURN_IF_ERROR(CheckFree(jobs, plan->record.servers().job(), name));
   if (std::optional<record::JobRecord> now = FindUnended(jobs, name)) {
     if (!before || before->id() != now->id()) {
       MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }
+    MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *now, plan->record));
     MUSTER_ASSIGN_OR_RETURN(std::optional<TakenJob> taken, TakeOverJob(jobs, *now, planning, plan));
     if (taken && !taken->planned.ok()) {
       return Annotate(taken->planned,
@@ -37,9 +55,8 @@ absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, const std::string& name, 
   if (before) {
     MUSTER_ASSIGN_OR_RETURN(*plan, planning(nullptr));
   }
-  // Another job may have got the servers since this one was planned.
-  if (plan->record.has_servers()) MUSTER_RETURN_IF_ERROR(CheckFree(jobs, plan->record.servers().job(), name));
   MUSTER_RETURN_IF_ERROR(BeginJob(&plan->record));
+  GiveNumber(jobs, &plan->record);
   MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(plan->record.id()));
   MUSTER_RETURN_IF_ERROR(jobs.Save(plan->record));
   return lock;
@@ -104,7 +121,8 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   plan.record.set_deadline_micros(timeout_s > 0 ? WallTimeMicros() + static_cast<int64_t>(timeout_s * 1e6)
                                                 : 0);
   plan.record.set_known_hosts(std::filesystem::absolute(context.known_hosts()).string());
-  plan.record.set_lost_timeout_ms(static_cast<int64_t>(context.flags().lost_timeout_s.value_or(0) * 1000));
+  const double lost_timeout_s = context.flags().lost_timeout_s.value_or(job.is_standing ? kStandingLostS : 0);
+  plan.record.set_lost_timeout_ms(static_cast<int64_t>(lost_timeout_s * 1000));
   RunOptions options = MakeRunOptions(context, plan.record);
   StopWhenInterrupted(&options);
   options.follow_logs = detachment == nullptr;
@@ -181,11 +199,14 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
 
 absl::Status StopCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
-  if (const auto trained = FindTrainedBy(context.jobs(), record.id())) {
+  std::optional<JobLock> deciding;  // until this process drives it
+  MUSTER_ASSIGN_OR_RETURN(deciding, context.jobs().LockDecision());
+  if (const auto trained = record.standing() ? FindTrainedBy(context.jobs(), record.id()) : std::nullopt) {
     return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
                               trained->id(), trained->id());
   }
-  const auto lock = InTurn(context.jobs(), record.id(), &JobStore::TakeOver);
+  const auto lock = context.jobs().TakeOver(record.id());
+  deciding.reset();
   if (lock.ok()) {
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
   }

@@ -107,7 +107,11 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     return InvalidArgument("%s are servers that stand: their jobs have workers, each its own", before.id());
   }
   if (before.has_servers()) {
-    return NotElastic(before, "standing servers know those that there were at first");
+    return FailedPrecondition(
+        "job %s cannot get other workers while it runs: standing servers know those that there were at "
+        "first; "
+        "change `count` in %s, and `muster run --cluster %s %s` starts all tasks again",
+        before.id(), before.job_file(), before.servers().job(), before.job_file());
   }
   MUSTER_ASSIGN_OR_RETURN(const Job job, ReadJob(before.job_file(), context.home(), {.workers = workers}));
   if (job.name != before.name()) {

@@ -1,0 +1,178 @@
+#include "launcher/login_secrets.h"
+
+#include <absl/strings/escaping.h>
+#include <absl/strings/str_split.h>
+#include <fcntl.h>
+#include <libssh/libssh.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file.h"
+
+namespace muster {
+namespace {
+
+constexpr int kMostAttempts = 3;
+constexpr Duration kPatience = std::chrono::minutes(2);       // with the person
+constexpr Duration kAgentPatience = std::chrono::seconds(5);  // with ssh-agent, which asks nobody for this
+constexpr size_t kMostBytes = 1024;                           // of a passphrase
+constexpr char kInterrupt = 3, kEndOfFile = 4;                // Ctrl-C, Ctrl-D
+
+void Wipe(std::string& secret) { ::explicit_bzero(secret.data(), secret.size()); }
+
+// Without echo, and so that Ctrl-C comes as a character: a signal would leave the terminal like that.
+class SilentTerminal {
+ public:
+  explicit SilentTerminal(int fd) : fd_(fd) {
+    is_silent_ = ::tcgetattr(fd_, &before_) == 0;
+    termios silent = before_;
+    silent.c_lflag &= ~static_cast<tcflag_t>(ECHO | ISIG | ICANON);
+    silent.c_cc[VMIN] = 1;
+    silent.c_cc[VTIME] = 0;
+    is_silent_ = is_silent_ && ::tcsetattr(fd_, TCSAFLUSH, &silent) == 0;
+  }
+  ~SilentTerminal() {
+    if (is_silent_) (void)::tcsetattr(fd_, TCSAFLUSH, &before_);
+  }
+  bool is_silent() const { return is_silent_; }
+
+ private:
+  const int fd_;
+  termios before_{};
+  bool is_silent_ = false;
+};
+
+enum class Line { kWhole, kNone, kInterrupted };
+
+Line ReadLine(int fd, std::string* line) {
+  const TimePoint deadline = Now() + kPatience;
+  line->reserve(kMostBytes);  // no copies of it stay behind
+  while (line->size() < kMostBytes) {
+    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+    const int polled = ::poll(&ready, 1, MillisecondsUntil(deadline));
+    if (polled < 0 && errno == EINTR) continue;
+    char c = 0;
+    if (polled <= 0 || ::read(fd, &c, 1) != 1) return Line::kNone;
+    if (c == '\n' || c == '\r') return Line::kWhole;
+    if (c == kInterrupt) return Line::kInterrupted;
+    if (c == kEndOfFile) return Line::kNone;
+    if (c == '\b' || c == 127) {
+      if (!line->empty()) line->pop_back();
+    } else {
+      line->push_back(c);
+    }
+  }
+  return Line::kNone;
+}
+
+void Say(int fd, const std::string& text) { (void)!::write(fd, text.data(), text.size()); }
+
+// Whether the key needs a passphrase: whether one is asked for.
+bool IsLocked(const std::string& path) {
+  bool is_asked = false;
+  const auto note = [](const char*, char*, size_t, int, int, void* asked) {
+    *static_cast<bool*>(asked) = true;
+    return -1;
+  };
+  ssh_key raw = nullptr;
+  const int result = ssh_pki_import_privkey_file(path.c_str(), nullptr, note, &is_asked, &raw);
+  const SshKey key(raw);
+  return result != SSH_OK && is_asked;
+}
+
+// The public half, as it stands beside the private one; empty: it does not.
+std::string PublicBlobOf(const std::string& path) {
+  const std::vector<std::string> words = absl::StrSplit(ReadFile(path + ".pub", 1 << 16).value_or(""), ' ');
+  std::string blob;
+  return words.size() >= 2 && absl::Base64Unescape(words[1], &blob) ? blob : "";
+}
+
+// SSH_AGENTC_REQUEST_IDENTITIES and its answer, of draft-miller-ssh-agent.
+bool AgentHas(const std::string& agent_socket, const std::string& blob) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  if (agent_socket.empty() || agent_socket.size() >= sizeof address.sun_path || blob.empty()) return false;
+  std::memcpy(address.sun_path, agent_socket.c_str(), agent_socket.size() + 1);
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  constexpr char kRequest[] = {0, 0, 0, 1, 11};
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::write(fd.get(), kRequest, sizeof kRequest) != sizeof kRequest) {
+    return false;
+  }
+  constexpr size_t kMost = 256 << 10;
+  const TimePoint deadline = Now() + kAgentPatience;
+  std::string answer;
+  while (answer.size() < kMost) {
+    if (answer.find(blob) != std::string::npos) return true;
+    const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(answer[i])); };
+    if (answer.size() >= 4 &&
+        answer.size() >= 4 + ((byte(0) << 24) | (byte(1) << 16) | (byte(2) << 8) | byte(3))) {
+      return false;
+    }
+    pollfd ready{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    char buffer[4096];
+    if (::poll(&ready, 1, MillisecondsUntil(deadline)) <= 0) return false;
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n <= 0) return false;
+    answer.append(buffer, static_cast<size_t>(n));
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<std::string> AskAtTerminal(const std::string& question) {
+  const UniqueFd terminal(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!terminal.valid() || ::tcgetpgrp(terminal.get()) != ::getpgrp()) return std::nullopt;
+  std::string line;
+  Line read = Line::kNone;
+  {
+    const SilentTerminal silent(terminal.get());
+    if (!silent.is_silent()) return std::nullopt;
+    Say(terminal.get(), question);
+    read = ReadLine(terminal.get(), &line);
+    Say(terminal.get(), "\n");
+  }
+  if (read == Line::kWhole) return line;
+  Wipe(line);
+  if (read == Line::kInterrupted) ::raise(SIGINT);
+  return std::nullopt;
+}
+
+void SshKeyDeleter::operator()(ssh_key_struct* key) const { ssh_key_free(key); }
+
+LoginSecrets::~LoginSecrets() {
+  if (password_) Wipe(*password_);
+}
+
+void LoginSecrets::Unlock(const std::string& path, const std::string& agent_socket) {
+  const std::lock_guard lock(mutex_);
+  const auto [known, is_new] = keys_.try_emplace(path);
+  if (!is_new || !IsLocked(path) || AgentHas(agent_socket, PublicBlobOf(path))) return;
+  std::string question = "Passphrase of " + path + ": ";
+  for (int attempt = 0; attempt < kMostAttempts && !known->second; ++attempt) {
+    std::optional<std::string> passphrase = ask_(question);
+    if (!passphrase || passphrase->empty()) return;
+    ssh_key opened = nullptr;
+    (void)ssh_pki_import_privkey_file(path.c_str(), passphrase->c_str(), nullptr, nullptr, &opened);
+    known->second.reset(opened);
+    Wipe(*passphrase);
+    question = "That does not open it. Passphrase of " + path + ": ";
+  }
+}
+
+SshKey LoginSecrets::Find(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = keys_.find(path);
+  return SshKey(found == keys_.end() || !found->second ? nullptr : ssh_key_dup(found->second.get()));
+}
+
+}  // namespace muster
