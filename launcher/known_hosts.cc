@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/sha.h>
 #include <sys/file.h>
 
@@ -15,8 +16,9 @@ namespace muster {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = 16 << 20;
+constexpr char kHashed[] = "|1|";  // salt|hash, both in base64
 
-// The wire format of the key; empty if `base64` is not valid.
+// Empty if it is not valid.
 std::string DecodeBase64(const std::string& base64) {
   if (base64.empty() || base64.size() % 4 != 0) return "";
   std::string bytes(base64.size() / 4 * 3, '\0');
@@ -31,6 +33,14 @@ std::string DecodeBase64(const std::string& base64) {
 
 bool IsPlainName(const std::string& name) {
   return !name.empty() && name.find_first_of("|*?!@# \t\r\n,") == std::string::npos;
+}
+
+std::string HashOf(const std::string& name, const std::string& salt) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  HMAC(EVP_sha1(), salt.data(), static_cast<int>(salt.size()),
+       reinterpret_cast<const unsigned char*>(name.data()), name.size(), digest, &size);
+  return {reinterpret_cast<const char*>(digest), size};
 }
 
 }  // namespace
@@ -70,22 +80,35 @@ absl::StatusOr<KnownHosts> KnownHosts::Parse(const std::string& text, const std:
     }
     std::istringstream list(names);
     while (std::getline(list, name, ',')) {
-      if (!IsPlainName(name)) {
+      Entry entry{.name = name, .salt = "", .hash = "", .key = key};
+      if (name.starts_with(kHashed)) {
+        const size_t bar = name.find('|', sizeof kHashed - 1);
+        entry.name.clear();
+        entry.salt = DecodeBase64(name.substr(sizeof kHashed - 1, bar - (sizeof kHashed - 1)));
+        entry.hash = bar == std::string::npos ? "" : DecodeBase64(name.substr(bar + 1));
+      }
+      const bool is_hashed = !entry.salt.empty() && entry.hash.size() == SHA_DIGEST_LENGTH;
+      if (!is_hashed && !IsPlainName(entry.name)) {
         return InvalidArgument(
-            "%s:%d: `%s`: hashed names and patterns are not supported here; write the host's "
-            "name in the inventory",
+            "%s:%d: `%s`: not a name, or a pattern, which is not supported here; write the host's name in "
+            "the "
+            "inventory",
             path, number, name);
       }
-      known.entries_.push_back({name, key});
+      known.entries_.push_back(std::move(entry));
     }
   }
   return known;
 }
 
+bool KnownHosts::Names(const Entry& entry, const std::string& name) {
+  return entry.name.empty() ? HashOf(name, entry.salt) == entry.hash : entry.name == name;
+}
+
 std::vector<HostKey> KnownHosts::KeysOf(const std::string& name) const {
   std::vector<HostKey> keys;
   for (const Entry& entry : entries_) {
-    if (entry.name == name) keys.push_back(entry.key);
+    if (Names(entry, name)) keys.push_back(entry.key);
   }
   return keys;
 }

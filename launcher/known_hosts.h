@@ -2,8 +2,8 @@
 //
 // It is muster's own file and ~/.ssh/known_hosts is not read: there keys stand under addresses and aliases,
 // and a host that moves must keep its key. Lines are `name[,name...] type base64 [comment]`, blank, or
-// comments; hashed names, patterns and markers are refused with their place rather than skipped, because
-// skipping one could mean trusting less, or more, than its author wrote.
+// comments; names may be hashed, as `ssh-keygen -H` does it. Patterns and markers are refused with their
+// place rather than skipped, because skipping one could mean trusting less, or more, than its author wrote.
 #pragma once
 
 #include <filesystem>
@@ -42,9 +42,11 @@ class KnownHosts {
 
  private:
   struct Entry {
-    std::string name;
+    std::string name;        // empty: it is hashed
+    std::string salt, hash;  // HMAC-SHA1 of the name, by the salt
     HostKey key;
   };
+  static bool Names(const Entry& entry, const std::string& name);
   std::vector<Entry> entries_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/process.h"
 
 namespace muster {
 namespace {
@@ -15,6 +16,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Two keys made by ssh-keygen, with the fingerprints it printed for them.
 const HostKey kFirst{"ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIPUmSiKSKLKtKlAB2MHDiDMOqrM1zBaK2obd+oQJGx6K"};
@@ -49,15 +51,36 @@ TEST(KnownHosts, ChecksUnderTheNameOnly) {
   EXPECT_THAT(known.KeysOf("c"), ElementsAre(kSecond));
 }
 
+// As ssh-keygen hashes them.
+TEST(KnownHosts, NamesMayBeHashed) {
+  const TemporaryDirectory folder;
+  const std::string path = (folder.path() / "known_hosts").string();
+  ASSERT_TRUE(WriteFileAtomically(path, Line("gpu-01", kFirst) + "\n" + Line("gpu-02", kSecond) + "\n").ok());
+  const auto hashed = RunCommand({.argv = {"ssh-keygen", "-q", "-H", "-f", path}}, Now() + seconds(30));
+  ASSERT_TRUE(hashed.ok() && hashed->exit_code == 0) << hashed->stderr_text;
+  ASSERT_THAT(*ReadFile(path), Not(HasSubstr("gpu")));
+  const auto known = KnownHosts::Load(path);
+  ASSERT_TRUE(known.ok()) << known.status();
+  EXPECT_EQ(known->Check("gpu-01", kFirst), HostKeyVerdict::kKnown);
+  EXPECT_EQ(known->Check("gpu-01", kSecond), HostKeyVerdict::kChanged);
+  EXPECT_EQ(known->Check("gpu-03", kFirst), HostKeyVerdict::kUnknown);
+  EXPECT_THAT(known->KeysOf("gpu-02"), ElementsAre(kSecond));
+  // Those that are accepted later stand beside them.
+  EXPECT_TRUE(AcceptHostKey(path, "gpu-03", kFirst, Now() + seconds(30)).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(AcceptHostKey(path, "gpu-02", kFirst, Now() + seconds(30))));
+  EXPECT_EQ(KnownHosts::Load(path)->Check("gpu-03", kFirst), HostKeyVerdict::kKnown);
+}
+
 TEST(KnownHosts, AKeyOfAnotherTypeIsAChange) {
   const KnownHosts known = Parsed(Line("a", kFirst));
   EXPECT_EQ(known.Check("a", {"ssh-rsa", kSecond.base64}), HostKeyVerdict::kChanged);
 }
 
 TEST(KnownHosts, LinesItCannotHonourAreErrorsWithTheirPlace) {
-  for (const std::string& bad : {std::string("a ssh-ed25519"), std::string("a ssh-ed25519 !!!!"),
-                                 Line("|1|x=|y=", kFirst), Line("gpu-*", kFirst), Line("!a", kFirst),
-                                 "@revoked " + Line("a", kFirst), "@cert-authority " + Line("*", kFirst)}) {
+  for (const std::string& bad :
+       {std::string("a ssh-ed25519"), std::string("a ssh-ed25519 !!!!"), Line("|1|x=|y=", kFirst),
+        Line("|1|AAAA|AAAA", kFirst), Line("|1|AAAA", kFirst), Line("gpu-*", kFirst), Line("!a", kFirst),
+        "@revoked " + Line("a", kFirst), "@cert-authority " + Line("*", kFirst)}) {
     const auto known = KnownHosts::Parse("\n" + bad + "\n", "known_hosts");
     EXPECT_TRUE(absl::IsInvalidArgument(known.status())) << bad;
     EXPECT_THAT(std::string(known.status().message()), HasSubstr("known_hosts:2: ")) << bad;
