@@ -90,9 +90,8 @@ absl::StatusOr<KnownHosts> KnownHosts::Parse(const std::string& text, const std:
       const bool is_hashed = !entry.salt.empty() && entry.hash.size() == SHA_DIGEST_LENGTH;
       if (!is_hashed && !IsPlainName(entry.name)) {
         return InvalidArgument(
-            "%s:%d: `%s`: not a name, or a pattern, which is not supported here; write the host's name in "
-            "the "
-            "inventory",
+            "%s:%d: `%s`: not a name, or a pattern, which is not supported here; write the name that the "
+            "host has in the inventory",
             path, number, name);
       }
       known.entries_.push_back(std::move(entry));

@@ -5,18 +5,16 @@
 #include <fcntl.h>
 #include <libssh/libssh.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "launcher/ssh_auth.h"
 
 namespace muster {
 namespace {
@@ -98,15 +96,10 @@ std::string PublicBlobOf(const std::string& path) {
 
 // SSH_AGENTC_REQUEST_IDENTITIES and its answer, of draft-miller-ssh-agent.
 bool AgentHas(const std::string& agent_socket, const std::string& blob) {
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  if (agent_socket.empty() || agent_socket.size() >= sizeof address.sun_path || blob.empty()) return false;
-  std::memcpy(address.sun_path, agent_socket.c_str(), agent_socket.size() + 1);
-  const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (agent_socket.empty() || blob.empty()) return false;
+  const absl::StatusOr<UniqueFd> fd = ConnectAgent(agent_socket);
   constexpr char kRequest[] = {0, 0, 0, 1, 11};
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::write(fd.get(), kRequest, sizeof kRequest) != sizeof kRequest) {
-    return false;
-  }
+  if (!fd.ok() || ::write(fd->get(), kRequest, sizeof kRequest) != sizeof kRequest) return false;
   constexpr size_t kMost = 256 << 10;
   const TimePoint deadline = Now() + kAgentPatience;
   std::string answer;
@@ -117,10 +110,10 @@ bool AgentHas(const std::string& agent_socket, const std::string& blob) {
         answer.size() >= 4 + ((byte(0) << 24) | (byte(1) << 16) | (byte(2) << 8) | byte(3))) {
       return false;
     }
-    pollfd ready{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    pollfd ready{.fd = fd->get(), .events = POLLIN, .revents = 0};
     char buffer[4096];
     if (::poll(&ready, 1, MillisecondsUntil(deadline)) <= 0) return false;
-    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    const ssize_t n = ::read(fd->get(), buffer, sizeof buffer);
     if (n <= 0) return false;
     answer.append(buffer, static_cast<size_t>(n));
   }

@@ -18,12 +18,12 @@ namespace muster {
 /// which then interrupts this process.
 std::optional<std::string> AskAtTerminal(const std::string& question);
 
-/// Any thread.
 struct SshKeyDeleter {
   void operator()(ssh_key_struct* key) const;
 };
 using SshKey = std::unique_ptr<ssh_key_struct, SshKeyDeleter>;
 
+/// Any thread.
 class LoginSecrets {
  public:
   using Ask = std::function<std::optional<std::string>(const std::string& question)>;

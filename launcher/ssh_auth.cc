@@ -48,18 +48,6 @@ class SocketGuard {
   std::jthread thread_;
 };
 
-absl::StatusOr<UniqueFd> ConnectAgent(const std::string& path) {
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  if (path.size() >= sizeof address.sun_path) return InvalidArgument("its path is too long");
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return ErrnoError(errno, "socket");
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    return ErrnoError(errno, path);
-  }
-  return fd;
-}
-
 class Authenticator {
  public:
   Authenticator(ssh_session session, const SshTarget& target, const SshOptions& options, const Limits& limits)
@@ -228,6 +216,18 @@ absl::Status Authenticator::Run() {
 }
 
 }  // namespace
+
+absl::StatusOr<UniqueFd> ConnectAgent(const std::string& path) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  if (path.size() >= sizeof address.sun_path) return InvalidArgument("its path is too long");
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoError(errno, "socket");
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return ErrnoError(errno, path);
+  }
+  return fd;
+}
 
 std::vector<std::string> DefaultIdentities(const std::string& home) {
   std::vector<std::string> paths;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "launcher/ssh_socket.h"
 #include "launcher/ssh_transport.h"
@@ -17,6 +18,9 @@ namespace muster {
 /// SshOptions::secrets.
 absl::Status Authenticate(ssh_session session, const SshTarget& target, const SshOptions& options,
                           const Limits& limits);
+
+/// To ssh-agent; the socket does not block.
+absl::StatusOr<UniqueFd> ConnectAgent(const std::string& path);
 
 /// Those of these files that are there: ~/.ssh/id_ed25519, id_ecdsa, id_rsa.
 std::vector<std::string> DefaultIdentities(const std::string& home);

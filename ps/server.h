@@ -43,8 +43,7 @@ struct ParameterServerOptions {
   /// (ps/early_update.h); larger than that goes in parts. Unset: what suits its size.
   std::optional<int64_t> part_bytes;
   /// Where this shard's checkpoints are; empty: there are none, and a server that is lost ends the job. Of a
-  /// standing server they are in a folder in it that is named after the generation; those of other ones are
-  /// removed.
+  /// standing server they are in its folder job-N, N the generation; those of earlier jobs are removed.
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 1000;  // steps; ps:0's counts
   int keep_checkpoints = 3;
@@ -70,9 +69,8 @@ class ParameterServer {
   virtual ~ParameterServer() = default;
 
   /// Serves until all workers have finished (OK), or until the job cannot go on (the cause; Aborted: there is
-  /// a later one). Waiting for the
-  /// first worker has no deadline: a server may stand before its job. Deadlines are kept, and the servers
-  /// tell each other what they have, only while this runs.
+  /// a later one). Waiting for the first worker has no deadline: a server may stand before its job. Deadlines
+  /// are kept, and the servers tell each other what they have, only while this runs.
   virtual absl::Status Wait() = 0;
 
   /// Breaks all streams, as if the process had ended, and lets Wait return.

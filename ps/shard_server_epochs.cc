@@ -38,8 +38,8 @@ absl::Status ShardServerImpl::AdoptConfig(const ps::JobConfig& config) {
 // Whether workers may join such a job, and leave it. What a journal or another server has of it counts them
 // once.
 bool ShardServerImpl::MayScale(const ps::JobConfig& config) const {
-  return config.mode() == ps::ASYNC && options_.view->workers_may_come_and_go() && !options_.journal &&
-         !options_.replicated;
+  return config.mode() == ps::ASYNC && options_.view->workers_may_come_and_go() && !options_.is_standing &&
+         !options_.journal && !options_.replicated;
 }
 
 std::vector<std::string> ShardServerImpl::RankNames() const {

@@ -18,23 +18,23 @@ class StandingServers {
   explicit StandingServers(int count, bool tls = false) : current_(count) {
     for (int i = 0; i < count; ++i) addresses_.push_back(FreeAddress());
     if (tls) authority_ = *MakeAuthority("test");
+    for (int i = 0; i < count; ++i) {
+      views_.push_back(std::make_shared<ClusterView>(ClusterSpec{.ps = addresses_}, TaskId{Role::kPs, i},
+                                                     ClusterView::Workers::kMayComeAndGo));
+    }
   }
   ~StandingServers() {
-    for (size_t i = 0; i < threads_.size(); ++i) {
-      // Between two jobs there may be none.
-      while (!has_ended_[i]) {
-        {
-          const std::lock_guard lock(mutex_);
-          if (current_[i] != nullptr) current_[i]->Kill();
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    for (ParameterServer* const server : current_) {
+      if (server != nullptr) server->Kill();
     }
   }
 
   void Start(const std::filesystem::path& checkpoints = "", bool keeps_journal = false) {
     for (int i = 0; i < static_cast<int>(current_.size()); ++i) {
       const ParameterServerOptions options{.cluster = {.ps = addresses_},
+                                           .view = views_[i],
                                            .shard_index = i,
                                            .tls = Identity({Role::kPs, i}),
                                            .transport = Transport::kTcp,
@@ -43,13 +43,12 @@ class StandingServers {
                                            .journal = keeps_journal};
       threads_.emplace_back([this, i, options] {
         const absl::Status end = ServeJobs(options, [this, i](ParameterServer& server) {
-          SetCurrent(i, &server);
+          if (!SetCurrent(i, &server)) return absl::CancelledError("between two jobs");
           const absl::Status of_job = server.Wait();
-          SetCurrent(i, nullptr);
+          (void)SetCurrent(i, nullptr);
           return of_job;
         });
         EXPECT_TRUE(absl::IsCancelled(end)) << end;
-        has_ended_[i] = true;
       });
     }
   }
@@ -97,22 +96,33 @@ class StandingServers {
 
   std::optional<TlsIdentity> Identity(TaskId task) const { return IdentityFrom(authority_, task); }
 
+  /// The first of them has another address from now on, of which all hear.
+  void MoveFirst() {
+    addresses_[0] = FreeAddress("127.0.0.3");
+    for (const auto& view : views_) {
+      ASSERT_TRUE(*view->Update({.generation = 1, .cluster = {.ps = addresses_}}));
+    }
+  }
+
   std::vector<float> Parameters() const { return std::vector<float>(layout_.size()); }
   std::vector<float> Biases(std::span<const float> parameters) const { return BiasesOf(layout_, parameters); }
 
  private:
-  void SetCurrent(int index, ParameterServer* server) {
+  // False: it is not to be served any more.
+  bool SetCurrent(int index, ParameterServer* server) {
     const std::lock_guard lock(mutex_);
     current_[index] = server;
+    return !is_stopping_;
   }
 
   const ParameterLayout layout_ = TestLayout();
   std::optional<Certificate> authority_;
   std::vector<std::string> addresses_;
-  std::array<std::atomic<bool>, 4> has_ended_ = {};
-  std::mutex mutex_;
-  std::vector<ParameterServer*> current_;  // guarded by the mutex
-  std::vector<std::jthread> threads_;      // the last member: they use the others
+  std::vector<std::shared_ptr<ClusterView>> views_;  // of the servers
+  std::mutex mutex_;                                 // guards the following
+  std::vector<ParameterServer*> current_;            // null: between two jobs
+  bool is_stopping_ = false;
+  std::vector<std::jthread> threads_;  // the last member: they use the others
 };
 
 std::vector<float> Ones(int count) { return std::vector<float>(5, static_cast<float>(count)); }
@@ -200,6 +210,16 @@ TEST(Standing, AJobWithoutWorkersOrWithTooManyIsRefused) {
     EXPECT_EQ(joined.status().code(), absl::StatusCode::kInvalidArgument) << joined.status();
   }
   EXPECT_EQ(servers.PushOnes(1, 1, 3, UpdateMode::kAsync), Ones(3));
+}
+
+// Their cluster says nothing of workers, however often it changes.
+TEST(Standing, AMoveLeavesTheWorkersOfAJobAndTheNextOneAlone) {
+  StandingServers servers(2);
+  servers.Start();
+  EXPECT_EQ(servers.PushOnes(1, 2, 5, UpdateMode::kAsync), Ones(10));
+  servers.MoveFirst();
+  EXPECT_EQ(servers.PushOnes(2, 2, 5, UpdateMode::kAsync), Ones(10));
+  EXPECT_EQ(servers.PushOnes(3, 2, 5, UpdateMode::kSync), Ones(5));
 }
 
 // It would wait for others of its kind for ever, in the way of everybody.

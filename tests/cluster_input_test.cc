@@ -249,6 +249,14 @@ TEST_F(AtATerminal, WhoInterruptsTheQuestionInterruptsMuster) {
   EXPECT_EQ(ExitCodeOf(check), 130) << cluster_.Text("screen");
 }
 
+TEST_F(AtATerminal, WithoutOneNoPasswordIsWaitedFor) {
+  cluster_.set_binary(MUSTER_BINARY);
+  const CommandResult check =
+      cluster_.Shell("setsid -w \"$MUSTER\" check -k -i " + cluster_.inventory() + " </dev/null");
+  EXPECT_EQ(check.exit_code, kBadInput);
+  EXPECT_THAT(check.stderr_text, HasSubstr("--ask-password: no answer"));
+}
+
 // It logs in again without a question when it drives the job.
 TEST_F(AtATerminal, AJobInTheBackgroundKeepsWhatItWasTold) {
   const std::string job =

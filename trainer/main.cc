@@ -82,8 +82,7 @@ absl::Status Run(const CommandLine& line, TimePoint start) try {
   const bool is_server = options.task && options.task->task.role == Role::kPs;
   if (options.task && !options.cluster_file.empty()) {
     // A server hears later how it updates.
-    const bool may_scale =
-        (is_server && !options.is_standing) || options.strategy == Strategy::kAllReduce || options.is_async();
+    const bool may_scale = is_server || options.strategy == Strategy::kAllReduce || options.is_async();
     view = std::make_shared<ClusterView>(
         options.task->cluster, options.task->task,
         may_scale ? ClusterView::Workers::kMayComeAndGo : ClusterView::Workers::kStay);

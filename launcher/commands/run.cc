@@ -91,10 +91,6 @@ absl::Status StopDirectly(const CommandContext& context, const record::JobRecord
   return FirstFailure(statuses);
 }
 
-}  // namespace
-
-namespace {
-
 // Brings about what the file says, from beginning to end, or until a job in the background runs.
 absl::StatusOr<int> RunFile(const CommandContext& context,
                             const std::function<absl::StatusOr<Job>()>& read_file, bool detach) {
