@@ -30,10 +30,18 @@ const Recipe kMlp = {.model = {.model = "mnist_mlp"},
                      .optimizer = {.kind = OptimizerKind::kAdam, .learning_rate = 0.01f},
                      .steps = 200};
 
-// Half an epoch, with Adam rather than lenet's own optimizer, which is slower at first.
+// Half an epoch, with Adam rather than lenet's own optimizer, which is slower at first. Under the address
+// sanitizer a step takes thirty times as long.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int64_t kLenetSteps = 60;
+constexpr double kLenetAccuracy = 0.9;
+#else
+constexpr int64_t kLenetSteps = 300;
+constexpr double kLenetAccuracy = 0.97;
+#endif
 const Recipe kLenet = {.model = {.model = "mnist_cnn"},
                        .optimizer = {.kind = OptimizerKind::kAdam, .learning_rate = 0.001f},
-                       .steps = 300};
+                       .steps = kLenetSteps};
 
 std::unique_ptr<Model> MakeModel(const ModelConfig& config) {
   return MakeCpuModel(*PlanModel(FindModel(config)->spec), {.largest_batch = kBatch});
@@ -103,7 +111,7 @@ TEST_F(MnistTraining, ReachesThePublishedAccuracies) {
   EXPECT_GE(TestAccuracy(kMlp, mnist_), 0.93);
 }
 
-TEST_F(MnistTraining, ConvolutionsLearnInHalfAnEpoch) { EXPECT_GE(TestAccuracy(kLenet, mnist_), 0.97); }
+TEST_F(MnistTraining, ConvolutionsLearn) { EXPECT_GE(TestAccuracy(kLenet, mnist_), kLenetAccuracy); }
 
 }  // namespace
 }  // namespace muster
