@@ -14,12 +14,14 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <optional>
 
 #include "agent/connection.h"
 #include "agent/facts.h"
 #include "agent/names.h"
 #include "agent/records.h"
 #include "agent/supervisor.h"
+#include "agent/task_log.h"
 #include "base/clock.h"
 #include "base/file.h"
 
@@ -63,6 +65,7 @@ struct FileStream {
   agent::ReadFileRequest request;
   std::filesystem::path path;
   uint64_t offset = 0;
+  std::optional<TaskLogReader> log;  // set: that is what is read
   TimePoint wake_at;
 };
 
@@ -73,20 +76,23 @@ struct WatchStream {
   std::optional<std::string> sent;  // the last list without log_bytes
 };
 
-absl::StatusOr<std::string> ReadFilePart(const std::filesystem::path& path, uint64_t offset,
-                                         size_t max_bytes) {
+absl::StatusOr<LogPiece> ReadFilePart(const std::filesystem::path& path, uint64_t offset, size_t max_bytes) {
   // O_NONBLOCK: a pipe that a task made would keep the daemon waiting for its writer.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd.valid()) return ErrnoError(errno, path.string());
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoError(errno, path.string());
   if (!S_ISREG(info.st_mode)) return InvalidArgument("%s: is no regular file", path.string());
-  if (offset >= static_cast<uint64_t>(info.st_size)) return std::string();
-  std::string bytes(std::min<uint64_t>(max_bytes, info.st_size - offset), '\0');
-  const ssize_t n = ::pread(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-  if (n < 0) return ErrnoError(errno, path.string());
-  bytes.resize(n);
-  return bytes;
+  LogPiece piece{.offset = offset};
+  if (offset < static_cast<uint64_t>(info.st_size)) {
+    piece.bytes.resize(std::min<uint64_t>(max_bytes, info.st_size - offset));
+    const ssize_t n = ::pread(fd.get(), piece.bytes.data(), piece.bytes.size(), static_cast<off_t>(offset));
+    if (n < 0) return ErrnoError(errno, path.string());
+    piece.bytes.resize(n);
+  }
+  // One opening reads a file that others replace as it was at one time, if it is no larger than this.
+  piece.at_end = piece.bytes.size() < max_bytes;
+  return piece;
 }
 
 class Daemon {
@@ -378,14 +384,21 @@ void Daemon::HandleReadFile(const Caller& caller, const agent::ReadFileRequest& 
   if (!task.ok()) return Answer(caller, task.status());
   if (const absl::Status status = ValidateRelativePath(request.path()); !status.ok())
     return Answer(caller, status);
-  const std::filesystem::path path = (*task)->folder() / request.path();
-  uint64_t offset = request.offset();
+  const std::filesystem::path& folder = (*task)->folder();
+  FileStream stream{.caller = caller,
+                    .request = request,
+                    .path = folder / request.path(),
+                    .offset = request.offset(),
+                    .wake_at = Now()};
+  const bool is_log = stream.path == LogPath(folder);
   if (request.tail_bytes() > 0) {
     std::error_code error;
-    const uint64_t size = std::filesystem::file_size(path, error);
-    offset = error ? 0 : size - std::min(size, request.tail_bytes());
+    const uint64_t size = is_log ? FindLogExtent(folder).value_or(LogExtent{}).end
+                                 : std::filesystem::file_size(stream.path, error);
+    stream.offset = error ? 0 : size - std::min(size, request.tail_bytes());
   }
-  files_.push_back({.caller = caller, .request = request, .path = path, .offset = offset, .wake_at = Now()});
+  if (is_log) stream.log.emplace(folder, stream.offset);
+  files_.push_back(std::move(stream));
 }
 
 // One chunk a turn, and none while the connection has enough to send: a slow reader holds up its own stream
@@ -401,23 +414,24 @@ bool Daemon::Step(FileStream& stream, TimePoint now) {
   // Asked before reading: what ended before the end of the file was seen has written all there is.
   const Task* task = supervisor_.Find(stream.request.job(), stream.request.task());
   const bool more_may_come = stream.request.follow() && task != nullptr && task->active();
-  const absl::StatusOr<std::string> data = ReadFilePart(stream.path, stream.offset, kFileChunkBytes);
-  if (!data.ok() && !(more_may_come && data.status().code() == absl::StatusCode::kNotFound)) {
-    Answer(stream.caller, data.status());
+  const absl::StatusOr<LogPiece> read = stream.log
+                                            ? stream.log->Read(kFileChunkBytes)
+                                            : ReadFilePart(stream.path, stream.offset, kFileChunkBytes);
+  if (!read.ok() && !(more_may_come && absl::IsNotFound(read.status()))) {
+    Answer(stream.caller, read.status());
     return true;
   }
-  const std::string bytes = data.value_or("");
-  // One opening reads a file that others replace as it was at one time, if it is no larger than this.
-  const bool last = bytes.size() < kFileChunkBytes && !more_may_come;
-  if (!bytes.empty() || last) {
+  const LogPiece piece = read.value_or(LogPiece{.offset = stream.offset, .at_end = true});
+  const bool last = piece.at_end && !more_may_come;
+  if (!piece.bytes.empty() || last) {
     agent::Response response;
     response.set_last(last);
-    response.mutable_read_file()->set_offset(stream.offset);
-    response.mutable_read_file()->set_data(bytes);
+    response.mutable_read_file()->set_offset(piece.offset);
+    response.mutable_read_file()->set_data(piece.bytes);
     Answer(stream.caller, response);
   }
-  stream.offset += bytes.size();
-  stream.wake_at = bytes.empty() ? now + kFollowInterval : now;
+  stream.offset = piece.offset + piece.bytes.size();
+  stream.wake_at = piece.at_end ? now + kFollowInterval : now;
   return last;
 }
 

@@ -39,6 +39,7 @@ std::filesystem::path ShimLockPath(const std::filesystem::path& task_folder);
 /// Made by a task that has done its work and has only to end well, under the path in MUSTER_DONE_FILE, for
 /// its next incarnation, should there be one. Removed before another start.
 std::filesystem::path DoneFilePath(const std::filesystem::path& task_folder);
+/// agent/task_log.h.
 std::filesystem::path LogPath(const std::filesystem::path& task_folder);
 std::filesystem::path ProgressPath(const std::filesystem::path& task_folder);
 

@@ -18,6 +18,7 @@
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
+#include "agent/task_log.h"
 #include "agent/task_program.h"
 #include "base/boot_id.h"
 #include "base/clock.h"
@@ -86,7 +87,6 @@ class Shim {
   void WatchProgress();
   Duration NextWait() const;
   bool DrainLog();
-  void WriteLog(std::string_view bytes);
   absl::Status WriteExit();
   std::string Reason() const;
 
@@ -95,7 +95,8 @@ class Shim {
   agent::TaskRecord record_;
   agent::ExitRecord exit_;
   std::string start_error_;
-  UniqueFd signals_, log_, output_, exec_error_;
+  UniqueFd signals_, output_, exec_error_;
+  std::optional<TaskLogWriter> log_;
   pid_t main_pid_ = -1;
   bool main_ended_ = false;
   bool all_ended_ = false;
@@ -105,8 +106,6 @@ class Shim {
   std::string hung_;                     // why it was killed
   std::optional<TimePoint> kill_at_;     // a stop was asked for
   std::optional<TimePoint> give_up_at_;  // being killed
-  uint64_t log_bytes_lost_ = 0;
-  int log_error_ = 0;
 };
 
 absl::Status Shim::Run() {
@@ -142,8 +141,9 @@ absl::Status Shim::Prepare() {
 }
 
 absl::Status Shim::Launch() {
-  log_ = UniqueFd(::open(LogPath(folder_).c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
-  if (!log_.valid()) return ErrnoError(errno, LogPath(folder_).string());
+  const uint64_t max_log_bytes = record_.spec().max_log_bytes();
+  MUSTER_ASSIGN_OR_RETURN(
+      log_, TaskLogWriter::Open(folder_, max_log_bytes != 0 ? max_log_bytes : kDefaultMaxLogBytes));
   const TaskProgram program = MakeTaskProgram(options_, record_.spec(), folder_);
   if (program.file.empty()) {
     start_error_ = Printable(program.argv[0]) + ": not found in PATH";
@@ -275,8 +275,9 @@ void Shim::WatchProgress() {
   hung_ = absl::StrFormat("no progress for %s: it was killed, and its log says what it was doing",
                           FormatAge(Now() - progress_at_));
   // The evidence first.
-  WriteLog(absl::StrFormat("muster: %s has made no progress for %s. It was doing this:\n%smuster: killed\n",
-                           options_.task, FormatAge(Now() - progress_at_), DescribeDescendants(::getpid())));
+  log_->Write(
+      absl::StrFormat("muster: %s has made no progress for %s. It was doing this:\n%smuster: killed\n",
+                      options_.task, FormatAge(Now() - progress_at_), DescribeDescendants(::getpid())));
   BeginKill();
 }
 
@@ -331,23 +332,8 @@ bool Shim::DrainLog() {
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   if (n == 0) return false;
   progress_at_ = Now();
-  WriteLog(std::string_view(piece, n));
+  log_->Write(std::string_view(piece, n));
   return true;
-}
-
-void Shim::WriteLog(std::string_view left) {
-  while (!left.empty()) {
-    const ssize_t written = ::write(log_.get(), left.data(), left.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      // A full disk must not hang the task: its training goes on, and the loss is counted and told at its
-      // end.
-      log_error_ = errno;
-      log_bytes_lost_ += left.size();
-      break;
-    }
-    left.remove_prefix(written);
-  }
 }
 
 std::string Shim::Reason() const {
@@ -364,9 +350,9 @@ std::string Shim::Reason() const {
     reason = absl::StrFormat("exited with code %d", exit_.exit_code());
   }
   if (exit_.stopped()) reason += " when it was stopped";
-  if (log_bytes_lost_ > 0) {
-    reason +=
-        absl::StrFormat("; %d bytes of its log were lost: %s", log_bytes_lost_, std::strerror(log_error_));
+  if (log_ && log_->bytes_lost() > 0) {
+    reason += absl::StrFormat("; %d bytes of its log were lost: %s", log_->bytes_lost(),
+                              std::strerror(log_->error()));
   }
   return reason;
 }

@@ -14,6 +14,7 @@
 #include "agent/proc_scan.h"
 #include "agent/records.h"
 #include "agent/shim.h"
+#include "agent/task_log.h"
 #include "base/boot_id.h"
 #include "base/process.h"
 
@@ -450,9 +451,8 @@ agent::TaskStatus Task::Status() const {
   }
   status.set_stopped(!active() && (record_.stop() || (last_exit_ && last_exit_->stopped())));
   status.set_reason(reason_);
-  std::error_code error;
-  const uint64_t log_bytes = std::filesystem::file_size(LogPath(folder_), error);
-  status.set_log_bytes(error ? 0 : log_bytes);
+  const absl::StatusOr<LogExtent> log = FindLogExtent(folder_);
+  status.set_log_bytes(log.ok() ? log->end : 0);
   return status;
 }
 

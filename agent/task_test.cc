@@ -137,6 +137,45 @@ TEST_F(AgentTest, LogsAreByteForByteAndGrowOverIncarnations) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
+TEST_F(AgentTest, OfLongLogsTheNewestIsKept) {
+  AgentClient client(root_);
+  // 588,895 bytes, twice.
+  agent::Request request = StartRequest("job", "worker:0", Shell("seq 100000"));
+  request.mutable_start_task()->set_max_log_bytes(200'000);
+  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ALWAYS);
+  request.mutable_start_task()->set_max_restarts(1);
+  const agent::TaskStatus status = RunToEnd(client, request);
+  std::string all;
+  for (int i = 1; i <= 100'000; ++i) all += std::to_string(i) + "\n";
+  all += all;
+  EXPECT_EQ(status.log_bytes(), all.size());
+  agent::Request read;
+  read.mutable_read_file()->set_job("job");
+  read.mutable_read_file()->set_task("worker:0");
+  read.mutable_read_file()->set_path("log");
+  const auto answer = client.Call(read);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const agent::ReadFileResponse& file = answer->read_file();
+  EXPECT_GE(file.data().size(), 100'000u - 65'536);
+  EXPECT_LE(file.data().size(), 200'000u);
+  EXPECT_TRUE(file.data() == all.substr(file.offset()));
+}
+
+TEST_F(AgentTest, WhoFollowsALogMissesNothingOfIt) {
+  AgentClient client(root_);
+  agent::Request request =
+      StartRequest("job", "worker:0", Shell("for i in $(seq 30); do seq 3000; sleep 0.03; done"));
+  request.mutable_start_task()->set_max_log_bytes(100'000);
+  ASSERT_TRUE(client.Call(request).ok());
+  std::string all;
+  for (int i = 0; i < 30; ++i) {
+    for (int j = 1; j <= 3000; ++j) all += std::to_string(j) + "\n";
+  }
+  const auto followed = client.Follow("job", "worker:0", 0);
+  ASSERT_TRUE(followed.ok()) << followed.status();
+  EXPECT_TRUE(*followed == all);
+}
+
 TEST_F(AgentTest, TasksOutliveAKilledDaemonAndTheLogHasNoGap) {
   AgentClient first(root_);
   ASSERT_TRUE(first

@@ -26,7 +26,8 @@ endif()
 if(MUSTER_SANITIZE)
   target_compile_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
-  target_link_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE})
+  # A million addresses of places in the source would have to be set at each start of a program that may lie anywhere.
+  target_link_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE} $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-no-pie>)
 endif()
 
 find_program(CCACHE_PROGRAM ccache)
@@ -38,13 +39,20 @@ if(MOLD_PROGRAM)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# muster_library(NAME HEADERS ... SOURCES ... DEPS ...): one static library `muster_NAME`. Each header is also compiled by
-# itself (target all_verify_interface_header_sets), so that one which lacks an include fails the build.
+# muster_library(NAME HEADERS ... SOURCES ... DEPS ...): one static library `muster_NAME`. A header that lacks an include fails the
+# build: its source includes it first; one without a source is also compiled by itself (target all_verify_interface_header_sets).
 function(muster_library name)
   cmake_parse_arguments(arg "" "" "HEADERS;SOURCES;DEPS" ${ARGN})
   add_library(muster_${name} STATIC ${arg_SOURCES})
-  target_sources(muster_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${arg_HEADERS})
-  set_target_properties(muster_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  set(alone ${arg_HEADERS})
+  foreach(source IN LISTS arg_SOURCES)
+    string(REGEX REPLACE "\\.cc$" ".h" header ${source})
+    list(REMOVE_ITEM alone ${header})
+  endforeach()
+  if(alone)
+    target_sources(muster_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${alone})
+    set_target_properties(muster_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  endif()
   target_link_libraries(muster_${name} PUBLIC muster_settings ${arg_DEPS})
 endfunction()
 

@@ -128,6 +128,9 @@ absl::StatusOr<CheckpointSpec> ParseCheckpoint(const YamlNode& node) {
 
 // How a lost server comes back.
 constexpr int64_t kShortestHungMs = 5000;
+constexpr int kMostGpusOfTask = 256;
+constexpr char kServersUseNoGpus[] = "\"gpus\": servers compute on their processors";
+constexpr int64_t kLeastLogBytes = 100'000, kMostLogBytes = int64_t{1} << 50;
 
 enum class Durability { kCheckpoint, kJournal, kReplicated };
 
@@ -152,9 +155,12 @@ absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
                                                      {"exit_code", Restart::kExitCode}}));
   fields.Read("max_restarts", &max_restarts, YamlInteger<int>(0, kMostRestarts));
   fields.Read("hung_after", &replica.hung_after_ms, YamlDurationMs);
+  fields.Read("gpus", &replica.gpus, YamlInteger<int>(0, kMostGpusOfTask));
+  fields.Read("max_log_bytes", &replica.max_log_bytes, YamlInteger<int64_t>(kLeastLogBytes, kMostLogBytes));
   fields.Read("min", &replica.min, YamlInteger<int>(1, kMaxTasksOfRole));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   if (const YamlNode* on = node.Find("on")) replica.on_position = on->position();
+  if (const YamlNode* gpus = node.Find("gpus")) replica.gpus_position = gpus->position();
   if (replica.hung_after_ms && *replica.hung_after_ms < kShortestHungMs) {
     return node.Find("hung_after")
         ->Error("\"hung_after\" is 5s at least: progress is reported once a second");
@@ -419,6 +425,20 @@ absl::Status CheckAllReduce(const YamlNode& root, const Model& model, const Job&
   return absl::OkStatus();
 }
 
+// Of muster's own trainer; what a program does with them nobody knows.
+absl::Status CheckGpus(const YamlNode& root, const Job& job) {
+  if (!job.program.empty()) return absl::OkStatus();
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (job.replicas(role).gpus == 0) continue;
+    const YamlNode* const gpus = root.Find("replicas")->Find(ReplicaRoleName(role))->Find("gpus");
+    if (role == ReplicaRole::kPs) return gpus->KeyError(kServersUseNoGpus);
+    if (job.replicas(role).gpus > 1) {
+      return gpus->Error("each worker of muster's trainer computes on one GPU: give the job more workers");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckMin(const YamlNode& root, const Job& job) {
   for (const ReplicaRole role : kReplicaRoles) {
     if (!job.replicas(role).min) continue;
@@ -593,6 +613,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   }
   MUSTER_RETURN_IF_ERROR(CheckModelOrProgram(root, model, &job));
   MUSTER_RETURN_IF_ERROR(CheckMin(root, job));
+  MUSTER_RETURN_IF_ERROR(CheckGpus(root, job));
   if (overrides.servers_stand) MUSTER_RETURN_IF_ERROR(CheckServersThatStand(root, job));
   if (model != nullptr) {
     MUSTER_RETURN_IF_ERROR(CheckModelDetails(root, *model, job));
@@ -624,6 +645,7 @@ absl::StatusOr<Job> ParseStandingServers(std::string_view text, const std::strin
     MUSTER_RETURN_IF_ERROR(roles.Finish());
     if (ps.count < 1) return node.Find("ps")->Find("count")->Error("at least one server has to stand");
     if (ps.min) return node.Find("ps")->Find("min")->KeyError("\"min\" is for workers");
+    if (ps.gpus > 0) return node.Find("ps")->Find("gpus")->KeyError(kServersUseNoGpus);
     return ps;
   });
   fields.Read("checkpoint", &job.checkpoint, ParseCheckpoint);

@@ -65,6 +65,9 @@ struct ReplicaSpec {
   Restart restart = Restart::kNever;
   int max_restarts = 0;                  // per task; 0 with kNever
   std::optional<int64_t> hung_after_ms;  // without progress for so long, a task is killed; unset: never
+  int gpus = 0;                          // that each task is given, for itself
+  SourcePosition gpus_position;          // of that number in the job file, where there is one
+  std::optional<int64_t> max_log_bytes;  // of what each prints so much stays on its host; unset: 1 GiB
   // Of workers: while others are lost with their hosts, the job goes on with so many; unset: with all.
   std::optional<int> min;
 };
@@ -174,6 +177,7 @@ struct Job {
   ReplicaSpec worker;  // at least one
 
   const ReplicaSpec& replicas(ReplicaRole role) const;
+  bool wants_gpus() const { return ps.gpus > 0 || chief.gpus > 0 || worker.gpus > 0; }
   bool is_allreduce() const { return strategy == "allreduce"; }
   bool is_hybrid() const { return strategy == "hybrid"; }
 };

@@ -1,7 +1,11 @@
 #include "inventory/placement.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <tuple>
 
 #include "base/nearest.h"
 #include "inventory/yaml_tree.h"
@@ -20,6 +24,63 @@ absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory)
                          words.empty() ? "none" : JoinWords(words));
 }
 
+bool HasGpus(const Host& host) { return host.gpus && !host.gpus->empty(); }
+
+absl::Status TooFewGpus(const ReplicaSpec& replica, ReplicaRole role, const std::vector<int>& hosts,
+                        const Inventory& inventory) {
+  std::vector<std::string> found;
+  for (const int host : hosts) {
+    const auto& [name, gpus] = std::tie(inventory.hosts[host].name, inventory.hosts[host].gpus);
+    if (!gpus) found.push_back(name + " could not be asked");
+    if (gpus && !gpus->empty()) found.push_back(absl::StrFormat("%s has %d", name, gpus->size()));
+  }
+  return InvalidArgument("%s: there are too few GPUs for %d tasks of %s with %d each: %s",
+                         replica.gpus_position.ToString(), replica.count, ReplicaRoleName(role), replica.gpus,
+                         found.empty() ? "none of their hosts has any" : absl::StrJoin(found, ", "));
+}
+
+// What of a host this job has taken.
+class HostRoom {
+ public:
+  HostRoom(const Host& host, int tasks) : slots_(host.slots), tasks_(tasks) {
+    if (host.gpus) free_.insert(host.gpus->begin(), host.gpus->end());
+    gpus_ = free_.size();
+  }
+
+  bool HasRoom(int gpus) const { return free_.size() >= static_cast<size_t>(gpus); }
+
+  /// For one more task with so many GPUs.
+  bool IsBetterThan(const HostRoom& other, int gpus) const {
+    if (gpus == 0) return tasks_ * int64_t{other.slots_} < other.tasks_ * int64_t{slots_};
+    if (HasRoom(gpus) != other.HasRoom(gpus)) return HasRoom(gpus);
+    return free_.size() * other.gpus_ > other.free_.size() * gpus_;
+  }
+
+  /// False: it has not these, or another task has one of them, or they are not so many.
+  bool Keep(const std::vector<int>& gpus, int wanted) {
+    if (wanted > 0) {
+      const bool fits = gpus.size() == static_cast<size_t>(wanted) &&
+                        std::ranges::all_of(gpus, [&](int gpu) { return free_.contains(gpu); });
+      if (!fits) return false;
+      for (const int gpu : gpus) free_.erase(gpu);
+    }
+    ++tasks_;
+    return true;
+  }
+
+  std::vector<int> Take(int gpus) {
+    std::vector<int> taken(free_.begin(), std::next(free_.begin(), gpus));
+    free_.erase(free_.begin(), std::next(free_.begin(), gpus));
+    ++tasks_;
+    return taken;
+  }
+
+ private:
+  int slots_, tasks_;
+  std::set<int> free_;
+  size_t gpus_;
+};
+
 }  // namespace
 
 std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inventory) {
@@ -36,7 +97,7 @@ std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inve
 std::string PlacedTask::Name() const { return absl::StrFormat("%s:%d", ReplicaRoleName(role), index); }
 
 absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory,
-                                                   const std::map<std::string, std::string>& running,
+                                                   const std::map<std::string, TaskPlace>& running,
                                                    const std::vector<std::string>& servers) {
   struct Candidates {
     ReplicaRole role;
@@ -47,13 +108,17 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
     const ReplicaSpec& replica = job.replicas(role);
     if (replica.count == 0) continue;
     roles.push_back({role, SuitableHosts(replica, inventory)});
-    if (roles.back().hosts.empty()) return NoSuchLabel(replica, inventory);
+    std::vector<int>& hosts = roles.back().hosts;
+    if (hosts.empty()) return NoSuchLabel(replica, inventory);
+    if (!job.wants_gpus() || replica.gpus > 0) continue;
+    const auto has_gpus = [&](int host) { return HasGpus(inventory.hosts[host]); };
+    if (!std::ranges::all_of(hosts, has_gpus)) std::erase_if(hosts, has_gpus);
   }
   std::stable_sort(roles.begin(), roles.end(),
                    [](const Candidates& a, const Candidates& b) { return a.hosts.size() < b.hosts.size(); });
-  std::vector<int> task_counts(inventory.hosts.size());
-  for (size_t i = 0; i < inventory.hosts.size(); ++i) {
-    task_counts[i] = static_cast<int>(std::ranges::count(servers, inventory.hosts[i].name));
+  std::vector<HostRoom> rooms;
+  for (const Host& host : inventory.hosts) {
+    rooms.emplace_back(host, static_cast<int>(std::ranges::count(servers, host.name)));
   }
   std::vector<PlacedTask> placed;
   std::set<std::string> stay;
@@ -63,23 +128,22 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
       const auto before = running.find(task.Name());
       if (before == running.end()) continue;
       const auto host = std::ranges::find_if(
-          hosts, [&](int candidate) { return inventory.hosts[candidate].name == before->second; });
-      if (host == hosts.end()) continue;
+          hosts, [&](int candidate) { return inventory.hosts[candidate].name == before->second.host; });
+      if (host == hosts.end() || !rooms[*host].Keep(before->second.gpus, job.replicas(role).gpus)) continue;
       task.host_index = *host;
-      ++task_counts[*host];
+      if (job.replicas(role).gpus > 0) task.gpus = before->second.gpus;
       stay.insert(task.Name());
       placed.push_back(task);
     }
   }
   for (const auto& [role, hosts] : roles) {
+    const int gpus = job.replicas(role).gpus;
     for (int index = 0; index < job.replicas(role).count; ++index) {
       if (stay.contains(PlacedTask{.role = role, .index = index}.Name())) continue;
-      const int host = *std::min_element(hosts.begin(), hosts.end(), [&](int a, int b) {
-        return task_counts[a] * int64_t{inventory.hosts[b].slots} <
-               task_counts[b] * int64_t{inventory.hosts[a].slots};
-      });
-      ++task_counts[host];
-      placed.push_back({.role = role, .index = index, .host_index = host});
+      const int host = *std::ranges::min_element(
+          hosts, [&](int a, int b) { return rooms[a].IsBetterThan(rooms[b], gpus); });
+      if (!rooms[host].HasRoom(gpus)) return TooFewGpus(job.replicas(role), role, hosts, inventory);
+      placed.push_back({.role = role, .index = index, .host_index = host, .gpus = rooms[host].Take(gpus)});
     }
   }
   std::ranges::sort(placed, {}, [](const PlacedTask& task) { return std::pair(task.role, task.index); });

@@ -1,5 +1,6 @@
 #include "inventory/placement.h"
 
+#include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,26 +15,27 @@ Inventory HostsOf(std::string_view text) {
   return inventory.ok() ? *inventory : Inventory{};
 }
 
-Job JobWith(const std::string& replicas) {
-  const auto job =
-      ParseJob("name: j\nmodel: mnist_softmax\nreplicas: " + replicas + "\n", "job.yaml", "/home/me");
+Job JobWith(const std::string& replicas, const std::string& work = "model: mnist_softmax") {
+  const auto job = ParseJob("name: j\n" + work + "\nreplicas: " + replicas + "\n", "job.yaml", "/home/me");
   EXPECT_TRUE(job.ok()) << job.status();
   return job.ok() ? *job : Job{};
 }
 
-// "ps:0@a ps:1@b worker:0@c"
+// "ps:0@a ps:1@b worker:0@c", with GPUs "worker:0@a[0,1]"
 std::string TextOf(const std::vector<PlacedTask>& placed, const Inventory& inventory) {
   std::string text;
   for (const PlacedTask& task : placed) {
     text += (text.empty() ? "" : " ") + task.Name() + "@" + inventory.hosts[task.host_index].name;
+    if (!task.gpus.empty()) text += "[" + absl::StrJoin(task.gpus, ",") + "]";
   }
   return text;
 }
 
 // That, or the error.
-std::string Place(const std::string& replicas, std::string_view hosts) {
+std::string Place(const std::string& replicas, std::string_view hosts,
+                  const std::string& work = "model: mnist_softmax") {
   const Inventory inventory = HostsOf(hosts);
-  const auto placed = PlaceTasks(JobWith(replicas), inventory);
+  const auto placed = PlaceTasks(JobWith(replicas, work), inventory);
   if (!placed.ok()) {
     EXPECT_EQ(ExitCodeFor(placed.status()), 2);
     return std::string(placed.status().message());
@@ -53,15 +55,15 @@ TEST(Placement, SpreadsTasksOverHostsInTheOrderOfTheInventory) {
 
 TEST(Placement, LeavesTasksThatRunWhereTheyAre) {
   const Inventory inventory = HostsOf("hosts: {a: {labels: [cpu]}, b: , c: , d: {labels: [cpu]}}");
-  const auto place = [&](const std::string& replicas, const std::map<std::string, std::string>& running) {
+  const auto place = [&](const std::string& replicas, const std::map<std::string, TaskPlace>& running) {
     return TextOf(*PlaceTasks(JobWith(replicas), inventory, running), inventory);
   };
-  EXPECT_EQ(place("{ps: {count: 1}, worker: {count: 4}}", {{"ps:0", "b"}, {"worker:0", "b"}}),
+  EXPECT_EQ(place("{ps: {count: 1}, worker: {count: 4}}", {{"ps:0", {"b"}}, {"worker:0", {"b"}}}),
             "ps:0@b worker:0@b worker:1@a worker:2@c worker:3@d");
-  EXPECT_EQ(place("{ps: {count: 1, on: cpu}, worker: {count: 1}}", {{"ps:0", "c"}, {"worker:0", "gone"}}),
+  EXPECT_EQ(place("{ps: {count: 1, on: cpu}, worker: {count: 1}}", {{"ps:0", {"c"}}, {"worker:0", {"gone"}}}),
             "ps:0@a worker:0@b")
       << "where they may not be, or nothing is known of";
-  EXPECT_EQ(place("{ps: {count: 1}, worker: {count: 1}}", {{"worker:3", "a"}}), "ps:0@a worker:0@b")
+  EXPECT_EQ(place("{ps: {count: 1}, worker: {count: 1}}", {{"worker:3", {"a"}}}), "ps:0@a worker:0@b")
       << "who is no task of the job takes no room";
 }
 
@@ -69,6 +71,49 @@ TEST(Placement, GivesHostsTasksByTheirSlots) {
   const char* hosts = "hosts: {a: {slots: 3}, b: , c: {slots: 2}}";
   EXPECT_EQ(Place("{ps: {count: 1}, worker: {count: 5}}", hosts),
             "ps:0@a worker:0@b worker:1@c worker:2@a worker:3@c worker:4@a");
+}
+
+const std::string kProgram = "program: [train]";
+
+TEST(Placement, GivesTasksGpusOfTheirOwn) {
+  const char* hosts = "hosts: {a: {gpus: [0, 1, 2, 3]}, b: {gpus: [5, 3]}, cpu: {gpus: []}}";
+  EXPECT_EQ(Place("{worker: {count: 6, gpus: 1}}", hosts, kProgram),
+            "worker:0@a[0] worker:1@b[3] worker:2@a[1] worker:3@a[2] worker:4@b[5] worker:5@a[3]");
+  EXPECT_EQ(Place("{worker: {count: 3, gpus: 2}}", hosts, kProgram),
+            "worker:0@a[0,1] worker:1@b[3,5] worker:2@a[2,3]");
+  EXPECT_EQ(Place("{ps: {count: 2}, worker: {count: 2, gpus: 1}}", hosts),
+            "ps:0@cpu ps:1@cpu worker:0@a[0] worker:1@b[3]");
+  EXPECT_EQ(Place("{ps: {count: 1}, worker: {count: 1, gpus: 1}}", "hosts: {a: {gpus: [0]}}"),
+            "ps:0@a worker:0@a[0]")
+      << "no host is without";
+  EXPECT_EQ(Place("{ps: {count: 1}, chief: {count: 1, gpus: 1}, worker: {count: 1, gpus: 1}}",
+                  "hosts: {a: {gpus: [0, 1]}, b: }"),
+            "ps:0@b chief:0@a[0] worker:0@a[1]");
+}
+
+TEST(Placement, LeavesTasksTheGpusThatTheyHave) {
+  const Inventory inventory = HostsOf("hosts: {a: {gpus: [0, 1]}, b: {gpus: [0]}}");
+  const auto place = [&](int workers, const std::map<std::string, TaskPlace>& running) {
+    const std::string replicas = absl::StrFormat("{worker: {count: %d, gpus: 1}}", workers);
+    return TextOf(*PlaceTasks(JobWith(replicas, kProgram), inventory, running), inventory);
+  };
+  EXPECT_EQ(place(2, {{"worker:0", {"a", {1}}}}), "worker:0@a[1] worker:1@b[0]");
+  EXPECT_EQ(place(3, {{"worker:2", {"a", {0}}}}), "worker:0@b[0] worker:1@a[1] worker:2@a[0]");
+  EXPECT_EQ(place(1, {{"worker:0", {"b", {7}}}}), "worker:0@a[0]") << "it is not there any more";
+  EXPECT_EQ(place(1, {{"worker:0", {"b"}}}), "worker:0@a[0]") << "it had none";
+}
+
+TEST(Placement, SaysHowManyGpusThereAre) {
+  EXPECT_EQ(
+      Place("{ps: {count: 1}, worker: {count: 4, gpus: 1}}",
+            "hosts: {a: {gpus: [0, 1]}, b: {gpus: [4]}, c: {gpus: []}, d: }"),
+      "job.yaml:3:53: there are too few GPUs for 4 tasks of worker with 1 each: a has 2, b has 1, d could "
+      "not be asked");
+  EXPECT_EQ(
+      Place("{worker: {count: 1, gpus: 1}}", "hosts: {a: {gpus: []}}", kProgram),
+      "job.yaml:3:37: there are too few GPUs for 1 tasks of worker with 1 each: none of their hosts has any");
+  EXPECT_EQ(Place("{worker: {count: 1, gpus: 2}}", "hosts: {a: {gpus: [0]}, b: {gpus: [0]}}", kProgram),
+            "job.yaml:3:37: there are too few GPUs for 1 tasks of worker with 2 each: a has 1, b has 1");
 }
 
 TEST(Placement, KeepsRolesToHostsWithTheirLabel) {

@@ -528,11 +528,13 @@ void HostSession::SendFollow(const std::string& task, const std::string& path) {
   read->set_follow(true);
   Ask(0, message, [this, task, path](const agent::Response& response) {
     Followed& followed = followed_[{task, path}];
-    followed.offset += response.read_file().data().size();
+    const agent::ReadFileResponse& file = response.read_file();
+    const uint64_t missed = file.offset() > followed.offset ? file.offset() - followed.offset : 0;
+    followed.offset += missed + file.data().size();
     // An error, a file that the task never wrote, say, is the end of it as well.
     const bool last = response.last() || response.has_error();
     followed.active = !last;
-    options_.sink(FileBytes{task, path, response.read_file().data(), last, response.has_error()});
+    options_.sink(FileBytes{task, path, missed, file.data(), last, response.has_error()});
   });
 }
 

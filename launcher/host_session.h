@@ -27,10 +27,11 @@
 
 namespace muster {
 
-/// Bytes of a file that is followed, in order and without gaps, over reconnects too.
+/// Bytes of a file that is followed, in order, over reconnects too.
 struct FileBytes {
   std::string task;
   std::string path;
+  uint64_t missed = 0;  // of a log, before these: the host keeps them no longer
   std::string bytes;
   bool last = false;    // the task has ended and this was all; a new start goes on
   bool failed = false;  // `last`, because the file could not be read (further)

@@ -126,6 +126,17 @@ void AddOptimizerFlags(const std::string& prefix, const OptimizerSpec& optimizer
   add("warmup_steps", optimizer.schedule.warmup_steps);
 }
 
+std::map<std::string, TaskPlace> TaskPlacesOf(const record::JobRecord& running) {
+  std::map<std::string, TaskPlace> places;
+  for (auto& [name, host] : PlacesOf(running)) {
+    TaskPlace& place = places[name];
+    place.host = host;
+    const record::Task* const task = Named(running.tasks(), name, &record::Task::id);
+    if (task != nullptr) place.gpus.assign(task->gpus().begin(), task->gpus().end());
+  }
+  return places;
+}
+
 // Plans one job; the parts of MakePlan.
 class Planner {
  public:
@@ -148,6 +159,7 @@ class Planner {
   static absl::Status CheckReachable(const record::Host& host);
   void AddSpareHosts(const std::set<int>& used, TimePoint deadline);
   bool CanBeElsewhere(ReplicaRole role) const;
+  std::vector<int> HostsFor(ReplicaRole role) const;
   void AddTask(const PlacedTask& placed);
   std::vector<std::string> ParameterArguments() const;
   void AddCheckpointArguments(agent::StartTaskRequest* start) const;
@@ -159,7 +171,8 @@ class Planner {
   const PlanInputs& inputs_;
   JobPlan plan_;
   std::string program_sha256_;
-  std::string data_argument_;  // a folder on the host, or "synthetic"
+  std::string data_argument_;                  // a folder on the host, or "synthetic"
+  std::map<ReplicaRole, std::set<int>> gpus_;  // that its tasks have
 };
 
 absl::StatusOr<JobPlan> Planner::Plan() {
@@ -169,9 +182,10 @@ absl::StatusOr<JobPlan> Planner::Plan() {
   }
   MUSTER_ASSIGN_OR_RETURN(const std::vector<PlacedTask> placed,
                           PlaceTasks(job_, inventory_,
-                                     inputs_.running == nullptr ? std::map<std::string, std::string>()
-                                                                : PlacesOf(*inputs_.running),
+                                     inputs_.running == nullptr ? std::map<std::string, TaskPlace>()
+                                                                : TaskPlacesOf(*inputs_.running),
                                      server_hosts));
+  for (const PlacedTask& task : placed) gpus_[task.role].insert(task.gpus.begin(), task.gpus.end());
   MUSTER_RETURN_IF_ERROR(CheckEncryption(placed));
   plan_.record.set_version(kJobRecordVersion);
   plan_.record.set_name(job_.name);
@@ -378,12 +392,23 @@ bool Planner::CanBeElsewhere(ReplicaRole role) const {
          (job_.checkpoint && job_.checkpoint->buddy);
 }
 
+// Where any of its tasks could run as it is: what names its GPUs stays the same.
+std::vector<int> Planner::HostsFor(ReplicaRole role) const {
+  std::vector<int> hosts = SuitableHosts(job_.replicas(role), inventory_);
+  std::erase_if(hosts, [&](int index) {
+    const std::vector<int> there = inventory_.hosts[index].gpus.value_or(std::vector<int>());
+    return !std::ranges::all_of(gpus_.at(role),
+                                [&](int gpu) { return std::ranges::find(there, gpu) != there.end(); });
+  });
+  return hosts;
+}
+
 // One whose address is not known now cannot help.
 void Planner::AddSpareHosts(const std::set<int>& used, TimePoint deadline) {
   std::set<int> spares;
   for (const ReplicaRole role : kReplicaRoles) {
     if (job_.replicas(role).count == 0 || !CanBeElsewhere(role)) continue;
-    for (const int index : SuitableHosts(job_.replicas(role), inventory_)) {
+    for (const int index : HostsFor(role)) {
       const bool suits = !used.contains(index) && !inventory_.hosts[index].local;
       if (suits && spares.size() < kMostSpareHosts) spares.insert(index);
     }
@@ -411,6 +436,7 @@ void Planner::AddTask(const PlacedTask& placed) {
   start->set_restart(PolicyOf(replicas.restart));
   start->set_max_restarts(replicas.max_restarts);
   start->set_hung_after_ms(static_cast<uint32_t>(replicas.hung_after_ms.value_or(0)));
+  start->set_max_log_bytes(replicas.max_log_bytes.value_or(0));
   start->add_environment(inventory_.hosts[placed.host_index].local ? "MUSTER_PLATFORM=local"
                                                                    : "MUSTER_PLATFORM=ssh");
   if (job_.program.empty()) {
@@ -428,6 +454,11 @@ void Planner::AddTask(const PlacedTask& placed) {
     task.set_tensorflow_flags(job_.tensorflow_flags);
     task.set_rank_environment(true);
     if (!data_argument_.empty()) start->add_environment("MUSTER_DATA=" + data_argument_);
+  }
+  if (job_.wants_gpus()) {
+    task.mutable_gpus()->Assign(placed.gpus.begin(), placed.gpus.end());
+    start->add_environment("CUDA_DEVICE_ORDER=PCI_BUS_ID");  // as nvidia-smi counts them
+    start->add_environment("CUDA_VISIBLE_DEVICES=" + absl::StrJoin(placed.gpus, ","));
   }
   for (const auto& [name, value] : job_.env) start->add_environment(name + "=" + value);
   // Where it runs is no reason to start it again either, if it runs there.
@@ -447,7 +478,7 @@ void Planner::AddTask(const PlacedTask& placed) {
     plan_.record.set_max_missing(job_.worker.count - *job_.worker.min);
   }
   if (CanBeElsewhere(placed.role)) {
-    for (const int index : SuitableHosts(replicas, inventory_)) {
+    for (const int index : HostsFor(placed.role)) {
       const std::string& name = inventory_.hosts[index].name;
       if (FindHost(plan_.record, name) != nullptr) task.add_spares(name);
     }

@@ -17,6 +17,7 @@
 #include "launcher/job_history.h"
 #include "launcher/reconciler/reconciler.h"
 #include "launcher/running_job.h"
+#include "launcher/terminal.h"
 
 namespace muster {
 namespace {
@@ -457,7 +458,10 @@ void Runner::FollowOutput(const reconcile::View& view) {
 
 void Runner::Handle(const FileBytes& bytes) {
   if (bytes.last) following_.erase({bytes.task, bytes.path});
-  if (bytes.path == "log") return observer_.OnLog(bytes.task, bytes.bytes, bytes.last);
+  if (bytes.path == "log") {
+    if (bytes.missed > 0) observer_.OnNotice(MissedLogText(bytes.task, bytes.missed));
+    return observer_.OnLog(bytes.task, bytes.bytes, bytes.last);
+  }
   ResultFile& file = bytes.path == kTaskMetricsFile ? task_metrics_[bytes.task] : results_[bytes.path];
   file.bytes += bytes.bytes;
   file.complete = bytes.last && !bytes.failed;

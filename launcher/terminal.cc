@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 
+#include "absl/strings/str_format.h"
 #include "base/stdout.h"
 
 namespace muster {
@@ -83,6 +84,12 @@ void LogPrinter::PrintLine(const std::string& task, const std::string& host, std
   text += line;
   text += '\n';
   PrintToStdout(text);
+}
+
+std::string MissedLogText(const std::string& task, uint64_t bytes) {
+  return absl::StrFormat(
+      "%s: %d bytes of what it printed are missing here: its host keeps only the newest (`max_log_bytes:`)",
+      task, bytes);
 }
 
 }  // namespace muster

@@ -2,6 +2,7 @@
 // stderr that is redrawn.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -55,5 +56,8 @@ class LogPrinter {
   const bool colors_;
   std::map<std::string, std::string> partial_;  // by task
 };
+
+/// That of a log so many bytes are gone which its reader has not seen.
+std::string MissedLogText(const std::string& task, uint64_t bytes);
 
 }  // namespace muster

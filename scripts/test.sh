@@ -8,4 +8,4 @@ scripts/install_deps.sh
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset"
 # Most of the tests wait for other processes more than they compute.
-ctest --preset "$preset" -j$((2 * $(nproc))) "$@"
+ctest --preset "$preset" -j$(($(nproc) + 1)) "$@"

@@ -8,6 +8,7 @@ namespace muster {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -451,6 +452,23 @@ TEST_F(ClusterLifecycle, LogsOfATaskThatHasNotBegunAreFollowedFromItsBeginning) 
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   EXPECT_EQ(ExitCodeOf(logs), 0);
   EXPECT_EQ(cluster_.Text("logs"), Lines(1, 1));
+}
+
+TEST_F(ClusterLifecycle, OfALongLogTheNewestStaysOnTheHost) {
+  // 588,895 bytes, slowly enough for whoever follows them.
+  const std::string script = "for i in $(seq 20); do seq $((i * 5000 - 4999)) $((i * 5000)); sleep 0.1; done";
+  const CommandResult run = RunJob(ScriptJob("long", script, "count: 1, max_log_bytes: 200000"));
+  EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stderr_text, Not(HasSubstr("missing")));
+  std::string all;
+  for (int i = 1; i <= 100'000; ++i) all += absl::StrFormat("[worker:0@host-1] %d\n", i);
+  EXPECT_TRUE(run.stdout_text == all);
+  const CommandResult logs = Muster({"logs", "long", "worker:0"});
+  EXPECT_EQ(logs.exit_code, 0) << logs.stderr_text;
+  EXPECT_THAT(logs.stderr_text,
+              ContainsRegex("worker:0: [0-9]{6} bytes of what it printed are missing here"));
+  EXPECT_LE(logs.stdout_text.size(), 200'000u);
+  EXPECT_THAT(logs.stdout_text, testing::EndsWith("99999\n100000\n"));
 }
 
 TEST_F(ClusterLifecycle, RunAgainAdoptsWhatTheKilledLauncherLeft) {

@@ -1,12 +1,17 @@
 #include "launcher/commands/driving.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
+#include "inventory/placement.h"
+#include "launcher/fleet.h"
+#include "launcher/gpus.h"
 #include "launcher/running_job.h"
 
 namespace muster {
-
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record) {
   RunOptions options{.connect = context.connect_options(record), .home = context.home()};
   if (record.lost_timeout_ms() > 0)
@@ -44,6 +49,43 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
                                absl::StatusOr<JobLock> (JobStore::*lock)(const std::string& id) const) {
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
   return (jobs.*lock)(job);
+}
+
+absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory) {
+  if (!job.wants_gpus()) return absl::OkStatus();
+  std::set<int> suitable;
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (job.replicas(role).count == 0) continue;
+    for (const int index : SuitableHosts(job.replicas(role), *inventory)) suitable.insert(index);
+  }
+  const std::vector<int> asked(suitable.begin(), suitable.end());
+  const std::vector<record::Host> hosts = AllHosts(*inventory);
+  const ConnectOptions connect = context.connect_options(hosts);
+  std::vector<std::vector<Gpu>> found(asked.size());
+  const std::vector<absl::Status> statuses =
+      OnEachHost(asked.size(), context.flags().parallel, [&](size_t i) -> absl::Status {
+        const TimePoint deadline = Now() + context.connect_timeout();
+        MUSTER_ASSIGN_OR_RETURN(const auto transport, OpenTransport(hosts[asked[i]], connect, deadline));
+        MUSTER_ASSIGN_OR_RETURN(found[i], AskForGpus(*transport, Now() + kGpusTimeout));
+        return absl::OkStatus();
+      });
+  for (size_t i = 0; i < asked.size(); ++i) {
+    Host& host = inventory->hosts[asked[i]];
+    if (!statuses[i].ok()) {
+      std::fprintf(stderr, "%s: nobody could say which GPUs it has: %s\n", host.name.c_str(),
+                   std::string(statuses[i].message()).c_str());
+      continue;
+    }
+    std::vector<int> there;
+    for (const Gpu& gpu : found[i]) there.push_back(gpu.index);
+    for (const int gpu : host.gpus.value_or(there)) {
+      if (std::ranges::find(there, gpu) != there.end()) continue;
+      return InvalidArgument("%s: %s is to use GPU %d, and has %s", host.position.ToString(), host.name, gpu,
+                             there.empty() ? "none" : "only " + absl::StrJoin(there, ", "));
+    }
+    if (!host.gpus) host.gpus = there;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,

@@ -30,6 +30,11 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 /// whoever drives it has ended: tasks may have other places then.
 using Planning = std::function<absl::StatusOr<JobPlan>(const record::JobRecord* running)>;
 
+/// For a job that wants GPUs, asks the hosts that its tasks may run on which they have, where the inventory
+/// does not say; where it does, whether they have them. InvalidArgument: one has not. One that cannot be
+/// asked is named on stderr, and has what the inventory says.
+absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory);
+
 /// A plan as MakePlan has it; FailedPrecondition: what runs under this name is of another kind. `servers`:
 /// those that stand and train it; null: none.
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,

@@ -11,6 +11,7 @@
 #include "base/stdout.h"
 #include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
+#include "launcher/gpus.h"
 #include "launcher/host_session.h"
 #include "launcher/running_job.h"
 #include "launcher/task_metrics.h"
@@ -183,16 +184,18 @@ absl::Status CheckCommand(const CommandContext& context) {
   std::vector<agent::FactsResponse> facts(hosts.size());
   std::vector<std::vector<AcceptedKey>> accepted(hosts.size());
   std::vector<int64_t> clock_offsets(hosts.size());
+  std::vector<absl::StatusOr<std::vector<Gpu>>> gpus(hosts.size());
   const std::vector<absl::Status> statuses =
       AskHosts(hosts, context.connect_options(hosts), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) {
                  facts[i] = connection.facts();
                  accepted[i] = connection.accepted_keys();
                  clock_offsets[i] = connection.clock_offset_micros();
+                 gpus[i] = AskForGpus(connection.transport(), Now() + kGpusTimeout);
                  return absl::OkStatus();
                });
   Table table({"HOST", "STATE", "ARCH", "LIBC", "INSTRUCTION SETS", "CPUS", "MEMORY", "DISK FREE",
-               "CLOCK OFFSET", "ADDRESSES"});
+               "CLOCK OFFSET", "GPUS", "ADDRESSES"});
   std::set<std::string> said;
   for (size_t i = 0; i < hosts.size(); ++i) {
     for (const AcceptedKey& key : accepted[i]) {
@@ -200,13 +203,15 @@ absl::Status CheckCommand(const CommandContext& context) {
       if (said.insert(key.host).second) Complain(key.host + ": accepted its key " + key.fingerprint);
     }
     if (!statuses[i].ok()) {
-      table.Add({hosts[i].name(), "unreachable", {}, {}, {}, {}, {}, {}, {}, {}});
+      table.Add({hosts[i].name(), "unreachable", {}, {}, {}, {}, {}, {}, {}, {}, {}});
       continue;
     }
     const agent::FactsResponse& fact = facts[i];
     table.Add({hosts[i].name(), "ok", fact.architecture(), fact.libc(), ListOf(fact.instruction_sets()),
                int64_t{fact.processors()}, Cell::Bytes(fact.memory_bytes()),
-               Cell::Bytes(fact.disk_free_bytes()), ClockOffset(clock_offsets[i]), ListOf(fact.addresses())});
+               Cell::Bytes(fact.disk_free_bytes()), ClockOffset(clock_offsets[i]),
+               ListOf(DescribeGpus(gpus[i].value_or(std::vector<Gpu>()))), ListOf(fact.addresses())});
+    if (!gpus[i].ok()) Complain(std::string(gpus[i].status().message()));
   }
   context.Print(table);
   Complain(statuses);
@@ -219,7 +224,8 @@ absl::Status CheckCommand(const CommandContext& context) {
 
 absl::Status PlanCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const Job job, context.ReadJobFlag());
-  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
+  MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryFlag());
+  MUSTER_RETURN_IF_ERROR(FindGpus(context, job, &inventory));
   // Against the job of this name that may be running.
   const std::optional<record::JobRecord> unended = FindUnended(context.jobs(), job.name);
   MUSTER_ASSIGN_OR_RETURN(const auto servers, FindServers(context, job.name));

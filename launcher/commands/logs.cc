@@ -83,8 +83,14 @@ absl::Status ReadLogs(const CommandContext& context, HostLogs& logs, AgentConnec
     const std::string task = request->second;
     const absl::Status status = StatusOf(answer->response, logs.host.name());
     if (!status.ok() && !absl::IsNotFound(status)) return status;
+    const agent::ReadFileResponse& file = answer->response.read_file();
+    uint64_t& offset = logs.offsets[task];
+    if (file.offset() > offset) {
+      std::fprintf(stderr, "muster: %s\n", MissedLogText(task, file.offset() - offset).c_str());
+      offset = file.offset();
+    }
     printer.Print(task, logs.host.name(), answer->response);
-    logs.offsets[task] += answer->response.read_file().data().size();
+    offset += file.data().size();
     if (!answer->response.last() && status.ok()) continue;
     requests.erase(request);
     if (absl::IsNotFound(status) && logs.follow && !HasEnded(context, logs.record.id())) {

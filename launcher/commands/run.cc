@@ -102,7 +102,8 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     if (detachment == nullptr) return exit_code;
   }
   MUSTER_ASSIGN_OR_RETURN(const Job job, read_file());
-  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
+  MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryFlag());
+  MUSTER_RETURN_IF_ERROR(FindGpus(context, job, &inventory));
   JobPlan plan;
   const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
     MUSTER_ASSIGN_OR_RETURN(const auto servers, FindServers(context, job.name));

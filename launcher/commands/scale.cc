@@ -126,7 +126,8 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
         "`muster run -d` has put there can get other workers",
         before.id(), driver->pid);
   }
-  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryOf(before.inventory_file()));
+  MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryOf(before.inventory_file()));
+  MUSTER_RETURN_IF_ERROR(FindGpus(context, job, &inventory));
   const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
     MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanJob(context, job, inventory, running));
     MUSTER_RETURN_IF_ERROR(CheckOnlyWorkersDiffer(*running, plan.record));
