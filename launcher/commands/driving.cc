@@ -72,7 +72,7 @@ absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* 
   for (size_t i = 0; i < asked.size(); ++i) {
     Host& host = inventory->hosts[asked[i]];
     if (!statuses[i].ok()) {
-      std::fprintf(stderr, "%s: nobody could say which GPUs it has: %s\n", host.name.c_str(),
+      std::fprintf(stderr, "%s; nobody knows which GPUs it has\n",
                    std::string(statuses[i].message()).c_str());
       continue;
     }

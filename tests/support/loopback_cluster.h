@@ -1,7 +1,10 @@
-// For tests: a cluster of private sshd's from tests/cluster/loopback, down again with the object.
+// For tests: a cluster of private sshd's from tests/cluster/loopback, down again with the object, or with the
+// test's process: what runs on a host has left that process's tree, and would go on when ctest kills a test.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <sstream>
@@ -23,6 +26,7 @@ class LoopbackCluster {
   explicit LoopbackCluster(int hosts, const std::vector<std::string>& sshd_options = {},
                            Network network = Network::kLoopback) {
     if (network == Network::kNamespaces && !CanMakeNamespaces()) return;
+    StartGuard();
     std::vector<std::string> arguments = {"up", folder(), std::to_string(hosts)};
     if (network == Network::kNamespaces) arguments.push_back("--namespaces");
     for (const std::string& line : sshd_options) arguments.insert(arguments.end(), {"--option", line});
@@ -41,7 +45,10 @@ class LoopbackCluster {
     }
     EXPECT_EQ(targets_.size(), static_cast<size_t>(hosts));
   }
-  ~LoopbackCluster() { Run({"down", folder()}); }
+  ~LoopbackCluster() {
+    Run({"down", folder()});
+    if (guard_.valid()) (void)WriteAll(guard_.get(), "down\n");
+  }
 
   static bool CanMakeNamespaces() {
     const auto result =
@@ -79,6 +86,20 @@ class LoopbackCluster {
   }
 
  private:
+  // Outlives this process, and then does what the destructor has not.
+  void StartGuard() {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const UniqueFd read_end(ends[0]);
+    guard_ = UniqueFd(ends[1]);
+    auto process = Process::Spawn(
+        {.argv = {"setsid", "--fork", "sh", "-c",
+                  "exec >/dev/null 2>&1; read -r said || exec \"$0\" down \"$1\"", MUSTER_LOOPBACK, folder()},
+         .stdin_fd = read_end.get()});
+    ASSERT_TRUE(process.ok()) << process.status();
+    EXPECT_EQ(process->Wait(Now() + std::chrono::seconds(10)).value_or(-1), 0);
+  }
+
   static void Run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), MUSTER_LOOPBACK);
     const auto result = RunCommand({.argv = arguments}, Now() + std::chrono::seconds(60));
@@ -88,6 +109,7 @@ class LoopbackCluster {
 
   TemporaryDirectory folder_;
   std::vector<SshTarget> targets_;
+  UniqueFd guard_;
 };
 
 }  // namespace muster

@@ -1,0 +1,95 @@
+// Hosts with GPUs, in the words of an nvidia-smi that the test has put there: what a job is given of them.
+#include "tests/support/lifecycle_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+// Of four hosts: two with two GPUs and with one, one without, and one whose driver does not work.
+class ClusterGpus : public LifecycleTest {
+ protected:
+  ClusterGpus() : LifecycleTest(LoopbackCluster::Network::kLoopback, /*hosts=*/4) {
+    Install("host-1", "echo '1, NVIDIA Test, 81559, 550.54'; echo '0, NVIDIA Test, 81559, 550.54'");
+    Install("host-2", "echo '0, NVIDIA Test, 81559, 550.54'");
+    Install("host-4", "echo 'NVIDIA-SMI has failed: no driver'; exit 9");
+  }
+
+  void Install(const std::string& host, const std::string& script) {
+    const std::string home = cluster_.hosts().HomeOf(host), config = home + "/../sshd_config";
+    std::filesystem::create_directory(home + "/bin");
+    ASSERT_TRUE(WriteFileAtomically(home + "/bin/nvidia-smi", "#!/bin/sh\n" + script + "\n", 0755).ok());
+    cluster_.hosts().Kill(host);
+    std::string text = ReadFile(config).value_or("");
+    const std::string from = "SetEnv HOME=" + home;
+    ASSERT_NE(text.find(from), std::string::npos) << text;
+    text.replace(text.find(from), from.size(), from + " PATH=" + home + "/bin:/usr/local/bin:/usr/bin:/bin");
+    ASSERT_TRUE(WriteFileAtomically(config, text).ok());
+    cluster_.hosts().Start(host);
+  }
+
+  std::string GpuJob(const std::string& name, const std::string& replicas) {
+    return cluster_.Write(name + ".yaml", "name: " + name +
+                                              "\nprogram: [sh, -c, 'echo \"gpus $CUDA_VISIBLE_DEVICES by "
+                                              "$CUDA_DEVICE_ORDER\"']\nreplicas: " +
+                                              replicas + "\n");
+  }
+};
+
+TEST_F(ClusterGpus, EachTaskHasItsOwnAndServersGoWhereNoneAre) {
+  const CommandResult run = RunJob(GpuJob("shared", "{ps: {count: 1}, worker: {count: 3, gpus: 1}}"));
+  EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stdout_text, AllOf(HasSubstr("[ps:0@host-3] gpus  by PCI_BUS_ID\n"),
+                                     HasSubstr("[worker:0@host-1] gpus 0 by PCI_BUS_ID\n"),
+                                     HasSubstr("[worker:1@host-2] gpus 0 by PCI_BUS_ID\n"),
+                                     HasSubstr("[worker:2@host-1] gpus 1 by PCI_BUS_ID\n")));
+  EXPECT_THAT(run.stderr_text,
+              HasSubstr("host-4: nvidia-smi exits with code 9: NVIDIA-SMI has failed: no driver; "
+                        "nobody knows which GPUs it has\n"));
+  const CommandResult pair = RunJob(GpuJob("pair", "{worker: {count: 1, gpus: 2}}"));
+  EXPECT_EQ(pair.exit_code, 0) << pair.stderr_text;
+  EXPECT_THAT(pair.stdout_text, HasSubstr("[worker:0@host-1] gpus 0,1 by PCI_BUS_ID\n"));
+}
+
+TEST_F(ClusterGpus, AJobThatWantsMoreThanThereAreIsRefused) {
+  const std::string job = GpuJob("greedy", "{worker: {count: 4, gpus: 1}}");
+  for (const char* command : {"run", "plan"}) {
+    const CommandResult result = Muster({command, job, "-i", cluster_.inventory()});
+    EXPECT_EQ(result.exit_code, 2) << command;
+    EXPECT_THAT(result.stderr_text,
+                HasSubstr("greedy.yaml:3:37: there are too few GPUs for 4 tasks of worker with "
+                          "1 each: host-1 has 2, host-2 has 1, host-4 could not be asked"));
+  }
+  // Without a question about GPUs, nobody is asked.
+  EXPECT_EQ(RunJob(GpuJob("modest", "{worker: {count: 4}}")).exit_code, 0);
+}
+
+TEST_F(ClusterGpus, TheInventoryMayNameThemAndIsHeldToIt) {
+  std::string text = ReadFile(cluster_.inventory()).value_or("");
+  const size_t host_1 = text.find("labels: [cpu]");
+  text.replace(host_1, 13, "labels: [cpu], gpus: [1]");
+  const std::string some = cluster_.Write("one.yaml", text);
+  const CommandResult run = Muster({"run", GpuJob("some", "{worker: {count: 2, gpus: 1}}"), "-i", some});
+  EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stdout_text, HasSubstr("[worker:0@host-1] gpus 1 by PCI_BUS_ID\n"));
+  text.replace(text.find("gpus: [1]"), 9, "gpus: [2]");
+  const std::string wrong = cluster_.Write("wrong.yaml", text);
+  const CommandResult refused = Muster({"run", GpuJob("more", "{worker: {count: 2, gpus: 1}}"), "-i", wrong});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.stderr_text,
+              ContainsRegex("wrong.yaml:[0-9]+:3: host-1 is to use GPU 2, and has only 0, 1"));
+}
+
+TEST_F(ClusterGpus, CheckShowsThem) {
+  const CommandResult check = Muster({"check", "-i", cluster_.inventory(), "-o", "json"});
+  EXPECT_EQ(check.exit_code, 0) << check.stderr_text;
+  const Json hosts = Json::parse(check.stdout_text);
+  EXPECT_EQ(hosts[0]["gpus"], (Json{"2x NVIDIA Test (79.6 GiB)", "driver 550.54"}));
+  EXPECT_EQ(hosts[2]["gpus"], Json::array());
+  EXPECT_THAT(check.stderr_text, HasSubstr("host-4: nvidia-smi exits with code 9"));
+}
+
+}  // namespace
+}  // namespace muster
