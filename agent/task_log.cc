@@ -1,6 +1,5 @@
 #include "agent/task_log.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,9 +121,13 @@ int TaskLogWriter::OpenLog() {
 // What does not work now is tried again with the next bytes.
 void TaskLogWriter::Rotate() {
   const std::vector<Rotated> old = ListRotated(task_folder_);
-  if (::rename(LogPath(task_folder_).c_str(), RotatedPath(task_folder_, begin_).c_str()) != 0) return;
-  begin_ += size_;
-  for (const Rotated& file : old) ::unlink(file.path.c_str());
+  if (::rename(LogPath(task_folder_).c_str(), RotatedPath(task_folder_, begin_).c_str()) == 0) {
+    begin_ += size_;
+    for (const Rotated& file : old) ::unlink(file.path.c_str());
+  } else if (errno !=
+             ENOENT) {  // then somebody has removed it, and it begins anew at the place where it began
+    return;
+  }
   size_ = 0;
   file_.reset();
 }

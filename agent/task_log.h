@@ -7,8 +7,6 @@
 // no record: `log` begins where the newest other file ends.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <string>

@@ -165,6 +165,17 @@ TEST_F(TaskLog, AKilledWriterLeavesNoGap) {
   EXPECT_TRUE(Read(80).bytes == Stream(80, 60));
 }
 
+TEST_F(TaskLog, OneThatSomebodyRemovesGivesItsRoomBack) {
+  auto writer = TaskLogWriter::Open(folder(), 100);
+  writer->Write(Stream(0, 40));
+  writer->Write(Stream(40, 20));
+  std::filesystem::remove(LogPath(folder()));
+  writer->Write(Stream(60, 20));
+  EXPECT_EQ(FindLogExtent(folder())->end, 40u) << "that goes where the other did";
+  writer->Write(Stream(40, 30));
+  EXPECT_TRUE(Read(0).bytes == Stream(0, 70));
+}
+
 TEST_F(TaskLog, WhatIsNoFileIsRefused) {
   ASSERT_EQ(::mkfifo(LogPath(folder()).c_str(), 0600), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(TaskLogReader(folder(), 0).Read(10).status()));
