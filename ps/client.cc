@@ -19,6 +19,7 @@ struct ParameterServerClient::Shard {
   bool wanted = false;  // to be joined, if it is not
   uint64_t join = 0;    // the number of the join in flight, 0 if none
   TimePoint join_deadline, next_attempt;
+  Duration connect_timeout{};  // of the next attempt, where there are two servers
   absl::Status last_error;
   ps::JoinReply joined_as;
   uint64_t epoch = 0;                     // number, when it was joined
@@ -41,7 +42,9 @@ constexpr Duration kConnectTimeout = std::chrono::seconds(10);  // for one attem
 constexpr Duration kJoinPoll = std::chrono::milliseconds(20);
 constexpr Duration kSayWaitingAfter = std::chrono::seconds(1);
 constexpr Duration kReplicaPause = std::chrono::milliseconds(20);  // before the other server is asked
+// The other server may answer. To begin with: on a long way, or where there is much to do, it takes longer.
 constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(300);
+constexpr Duration kMostReplicaConnectTimeout = std::chrono::seconds(3);
 constexpr Duration kReplicaJoinTimeout = std::chrono::seconds(3);
 constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
@@ -202,6 +205,7 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
     const std::lock_guard lock(connections_mutex_);
     shard->join = 0;
     shard->next_attempt = start;
+    shard->connect_timeout = kReplicaConnectTimeout;
     if (shard->wanted && !shard->waited_since) shard->waited_since = start;
   }
   std::vector<FrameQueue::Event> of_others;
@@ -238,10 +242,16 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
 }
 
 void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
-  const Duration timeout = options_.replicated ? kReplicaConnectTimeout : kConnectTimeout;
+  const Duration timeout = options_.replicated ? shard.connect_timeout : kConnectTimeout;
+  const TimePoint start = Now();
   auto connection = ShardConnection::Connect(options_.view, ServerOf(shard), options_.tls, options_.transport,
-                                             std::min(deadline, Now() + timeout), queue_, ++last_connection_);
-  if (!connection.ok()) return GiveUpJoin(shard, connection.status());
+                                             std::min(deadline, start + timeout), queue_, ++last_connection_);
+  if (!connection.ok()) {
+    if (Now() - start >= timeout) {
+      shard.connect_timeout = std::min(2 * shard.connect_timeout, kMostReplicaConnectTimeout);
+    }
+    return GiveUpJoin(shard, connection.status());
+  }
   if ((*connection)->is_local()) {
     spdlog::debug("{} is on this host: frames go past the network", TaskName(ServerOf(shard)));
   }

@@ -9,7 +9,8 @@
 namespace muster {
 namespace {
 
-constexpr Duration kConnectTimeout = std::chrono::milliseconds(300);
+constexpr Duration kFirstConnectTimeout = std::chrono::milliseconds(300);
+constexpr Duration kMostConnectTimeout = std::chrono::seconds(2);  // Stop() waits for it
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kSayWaitingAfter = std::chrono::seconds(3);
 constexpr Duration kSayWaitingAgainAfter = std::chrono::seconds(30);
@@ -38,6 +39,7 @@ Replication::Replication(ReplicationOptions options, FrameServer* frames, Outbox
       host_(host),
       mutex_(*mutex),
       view_(RankVotes(options_), OwnVote(options_)),
+      connect_timeout_(kFirstConnectTimeout),
       thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 
 void Replication::Stop() {
@@ -105,9 +107,13 @@ bool Replication::WantsConnection() {
 
 // Over one connection. Returns why it is over.
 absl::Status Replication::Converse(const std::stop_token& stop) {
-  MUSTER_ASSIGN_OR_RETURN(const auto connection,
-                          ShardConnection::Connect(options_.view, options_.partner, options_.tls,
-                                                   options_.transport, Now() + kConnectTimeout));
+  const TimePoint start = Now();
+  auto connected = ShardConnection::Connect(options_.view, options_.partner, options_.tls, options_.transport,
+                                            start + connect_timeout_);
+  // On a long way, or where there is much to do, it takes longer.
+  const bool is_late = !connected.ok() && Now() - start >= connect_timeout_;
+  connect_timeout_ = is_late ? std::min(2 * connect_timeout_, kMostConnectTimeout) : kFirstConnectTimeout;
+  MUSTER_ASSIGN_OR_RETURN(const auto connection, std::move(connected));
   absl::Status over;
   {
     const std::lock_guard lock(mutex_);

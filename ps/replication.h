@@ -157,6 +157,7 @@ class Replication {
   bool drop_ = false;     // this connection
   bool end_heard_ = false;
   TimePoint next_end_;
+  Duration connect_timeout_;  // of the thread's next attempt
 
   // As the backup: from the primary.
   std::optional<StreamId> stream_;

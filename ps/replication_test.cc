@@ -10,6 +10,7 @@
 #include "cluster/replica_view.h"
 #include "proto/replication.pb.h"
 #include "tests/support/ps_cluster.h"
+#include "tests/support/slow_door.h"
 
 namespace muster {
 namespace {
@@ -103,6 +104,20 @@ TEST(Replication, NothingIsLostOverABadNetwork) {
   const absl::Cleanup heal = [] { ShardConnection::InjectFaults(std::nullopt); };
   cluster.Replicate();
   PushOnesFromAll(cluster, 50);
+}
+
+TEST(Replication, AServerThatTakesLongToConnectToIsJoined) {
+  Cluster cluster(2, 1, UpdateMode::kAsync, kPlainSgd);
+  cluster.Replicate();
+  ParameterServerClientOptions options = cluster.ClientOptions(0);
+  const SlowDoor first(cluster.spec.ps[0], std::chrono::milliseconds(700)),
+      second(cluster.spec.ps[1], std::chrono::milliseconds(700));
+  options.cluster.ps = {first.address(), second.address()};
+  ParameterServerClient client(options);
+  std::vector<float> parameters(cluster.layout.size());
+  const auto joined = client.Join(parameters);
+  EXPECT_TRUE(joined.ok()) << joined.status();
+  EXPECT_TRUE(client.Finish().ok());
 }
 
 TEST(Replication, WithoutAMajorityAServerEndsWithTheCause) {
