@@ -1,5 +1,6 @@
 #include "agent/task_log.h"
 
+#include <absl/strings/numbers.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "agent/records.h"
 
 namespace muster {
