@@ -1,5 +1,6 @@
 #include "launcher/terminal.h"
 
+#include <absl/strings/str_format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -8,7 +9,6 @@
 #include <cstring>
 #include <functional>
 
-#include "absl/strings/str_format.h"
 #include "base/stdout.h"
 
 namespace muster {
