@@ -12,6 +12,8 @@ packages=(
   libgloo-dev
   # Tests read saved models with other programs.
   python3-numpy python3-onnx python3-opencv python3-xxhash
+  # Login shells of hosts.
+  csh fish ksh tcsh zsh
   # oneDNN's CMake package looks for OpenCL's headers.
   ocl-icd-opencl-dev opencl-c-headers opencl-clhpp-headers
   "$@"
