@@ -86,7 +86,8 @@ void Replication::Run(const std::stop_token& stop) {
       }
       is_heard_ = streams_ = in_sync_ = drop_ = false;
       offered_ = 0;
-      OnOutOfTouch();
+      // A backup by now is in touch by its primary's connection.
+      if (view_.role() != ReplicaRole::kBackup) OnOutOfTouch();
       // It may stand before its job, for as long as it takes.
       if (view_.role() == ReplicaRole::kNone && Now() >= next_word) {
         next_word = Now() + kSayWaitingAgainAfter;
@@ -389,7 +390,7 @@ absl::Status Replication::HandleHello(StreamId stream, const replication::Messag
   }
   const bool is_second = stream == stream_ && message.order() <= last_received_;
   if (hello.role() == static_cast<uint32_t>(ReplicaRole::kNone)) {
-    OnOutOfTouch();  // a process that has just started: the one before it is gone
+    if (!is_second) OnOutOfTouch();  // a process that has just started: the one before it is gone
   } else if (hello.role() == static_cast<uint32_t>(ReplicaRole::kPrimary) && !is_second &&
              (!is_primary() || hello.view() > view_.view())) {
     if (is_primary()) {

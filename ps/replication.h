@@ -79,6 +79,8 @@ class Replication {
   TaskId partner() const { return options_.partner; }
   /// As the primary: there is a backup, which knows it.
   bool is_safe() const { return in_sync_ && !view_.is_proposing(); }
+  /// As the backup: the primary is not out of touch.
+  bool follows() const { return view_.role() == ReplicaRole::kBackup && stream_ && !view_.is_proposing(); }
   bool is_primary() const { return view_.role() == ReplicaRole::kPrimary; }
   /// It may answer workers that come.
   bool serves() const { return is_primary() && !view_.is_proposing(); }

@@ -120,6 +120,31 @@ TEST(Replication, AServerThatTakesLongToConnectToIsJoined) {
   EXPECT_TRUE(client.Finish().ok());
 }
 
+// Its own attempt to find another one ends later than that.
+TEST(Replication, WhoHasJustBecomeABackupStaysIt) {
+  Cluster cluster(2, 1, UpdateMode::kAsync);
+  cluster.replica_silence = std::chrono::seconds(5);
+  cluster.Replicate();
+  std::vector<float> parameters(cluster.layout.size());
+  const std::vector<float> gradient(cluster.layout.size());
+  ParameterServerClient client(cluster.ClientOptions(0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  ASSERT_TRUE(cluster.AwaitBackups());
+  const ClusterSpec spec = cluster.spec;
+  const SlowDoor door(spec.ps[1], std::chrono::seconds(1));
+  cluster.spec.ps[1] = door.address();
+  cluster.StartServer(0);
+  cluster.spec = spec;
+  for (const TimePoint end = Now() + std::chrono::seconds(30); Now() < end && !cluster.HasBackups();) {
+    ASSERT_TRUE(Push(client, gradient, parameters).ok());
+  }
+  for (const TimePoint end = Now() + std::chrono::seconds(1); Now() < end;) {
+    ASSERT_TRUE(cluster.HasBackups());
+    ASSERT_TRUE(Push(client, gradient, parameters).ok());
+  }
+  EXPECT_TRUE(client.Finish().ok());
+}
+
 TEST(Replication, WithoutAMajorityAServerEndsWithTheCause) {
   Cluster cluster(2, 2, UpdateMode::kSync);
   cluster.server_timeout = std::chrono::seconds(2);

@@ -100,10 +100,10 @@ class Process final : public ParameterServer, private FrameServer::Handler {
     const std::lock_guard lock(mutex_);
     return latest_job_;
   }
-  int replicated_shards() const override {
+  int shards_in_touch() const override {
     const std::lock_guard lock(mutex_);
-    const auto is_replicated = [](const auto& shard) { return shard->is_replicated(); };
-    return static_cast<int>(std::count_if(shards_.begin(), shards_.end(), is_replicated));
+    const auto is_in_touch = [](const auto& shard) { return shard->is_in_touch(); };
+    return static_cast<int>(std::count_if(shards_.begin(), shards_.end(), is_in_touch));
   }
 
   ServerMetrics metrics() const override {

@@ -81,8 +81,9 @@ class ParameterServer {
   virtual std::optional<uint64_t> job() const = 0;
   virtual uint64_t latest_job() const = 0;
 
-  /// Shards that it speaks for, and that have a backup.
-  virtual int replicated_shards() const = 0;
+  /// Replicated shards of which it is the primary and has a backup, or is the backup and has its primary: of
+  /// each shard there are two once nothing is lost with one server.
+  virtual int shards_in_touch() const = 0;
 
   /// As of now.
   virtual ServerMetrics metrics() const = 0;

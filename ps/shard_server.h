@@ -47,8 +47,8 @@ class ShardServer {
   /// It has work to do until it ends: it speaks for the shard, or will have to.
   virtual bool is_needed() const = 0;
 
-  /// It speaks for the shard, and another one is its backup.
-  virtual bool is_replicated() const = 0;
+  /// It is the shard's primary and has a backup, or it is its backup and has its primary.
+  virtual bool is_in_touch() const = 0;
 
   virtual ShardMetrics metrics() const = 0;
 };

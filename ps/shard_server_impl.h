@@ -58,9 +58,9 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   }
   void Close() override;
   bool is_needed() const override;
-  bool is_replicated() const override {
+  bool is_in_touch() const override {
     const std::lock_guard lock(mutex_);
-    return replication_ && replication_->is_safe();
+    return replication_ && (replication_->is_safe() || replication_->follows());
   }
   ShardMetrics metrics() const override;
 

@@ -112,7 +112,8 @@ class Cluster {
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
                                 .checkpoint_buddy = checkpoint_buddy,
                                 .journal = keeps_journal,
-                                .replicated = replicated});
+                                .replicated = replicated,
+                                .replica_silence = replica_silence});
     ASSERT_TRUE(server.ok()) << server.status();
     servers[index] = *std::move(server);
     waits_[index] = std::async(std::launch::async, [this, index] { return servers[index]->Wait(); });
@@ -168,13 +169,19 @@ class Cluster {
     StartAgain();
   }
 
-  /// All shards have a backup. False: not for a long time.
+  /// All shards have a backup, as both of their servers say: one of them may not have seen yet that the other
+  /// one is gone.
+  bool HasBackups() const {
+    int shards = 0;
+    for (const auto& server : servers) shards += server->shards_in_touch();
+    return shards == 2 * static_cast<int>(servers.size());
+  }
+
+  /// False: not for a long time.
   bool AwaitBackups(const std::stop_token& stop = {}) const {
     const TimePoint deadline = Now() + std::chrono::seconds(30);
     while (Now() < deadline && !stop.stop_requested()) {
-      int shards = 0;
-      for (const auto& server : servers) shards += server->replicated_shards();
-      if (shards == static_cast<int>(servers.size())) return true;
+      if (HasBackups()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     return false;
@@ -202,6 +209,7 @@ class Cluster {
   bool keeps_journal = false;     // beside the checkpoints
   bool checkpoint_buddy = false;
   bool replicated = false;
+  Duration replica_silence = ParameterServerOptions().replica_silence;
   Transport transport = Transport::kTcp;
   int64_t push_budget_bytes = 20 << 20;
   std::optional<int64_t> part_bytes;
