@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <openssl/crypto.h>
 
 #include <atomic>
 #include <functional>
@@ -23,6 +24,11 @@
 #include "tests/support/free_port.h"
 
 namespace muster {
+
+// Threads of gRPC may outlive main, and would find OpenSSL taken apart below them; what they hold of it would
+// be out of everybody's reach.
+inline const int kOpenSslStays = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+
 inline ParameterLayout TestLayout() {
   auto layout = ParameterLayout::Create(
       {{.name = "w", .shape = {37, 5}, .initializer = Initializer::kUniform, .scale = 0.5f},
