@@ -110,3 +110,27 @@ function(muster_test_sse41 name)
     PROPERTIES TIMEOUT 300 LABELS optimized ENVIRONMENT DNNL_MAX_CPU_ISA=SSE41)
 endfunction()
 include(GoogleTest)
+
+# muster_bundle(EXECUTABLE NAME [MODULES ...] [PROGRAMS ...]): what travels to hosts, in lib/muster/NAME: the executable with all its
+# libraries and the modules that it loads, and static programs beside it. Target: EXECUTABLE-bundle.
+function(muster_bundle executable name)
+  cmake_parse_arguments(arg "" "" "MODULES;PROGRAMS" ${ARGN})
+  # DT_RPATH, because DT_RUNPATH would not be used for the libraries that the libraries need: the bundle brings them all.
+  target_link_options(${executable} PRIVATE -Wl,--disable-new-dtags)
+  set_target_properties(${executable} PROPERTIES BUILD_RPATH "\$ORIGIN/../lib" INSTALL_RPATH "\$ORIGIN/../lib")
+  set(bundle ${CMAKE_BINARY_DIR}/lib/muster/${name})
+  set(modules)
+  foreach(module IN LISTS arg_MODULES)
+    list(APPEND modules $<TARGET_FILE:${module}>)
+  endforeach()
+  set(programs)
+  foreach(program IN LISTS arg_PROGRAMS)
+    list(APPEND programs COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:${program}> ${bundle}/bin)
+  endforeach()
+  add_custom_command(OUTPUT ${bundle}.stamp
+    COMMAND ${CMAKE_SOURCE_DIR}/scripts/make_bundle.sh $<TARGET_FILE:${executable}> ${bundle} ${modules}
+    ${programs}
+    COMMAND ${CMAKE_COMMAND} -E touch ${bundle}.stamp
+    DEPENDS ${executable} ${arg_MODULES} ${arg_PROGRAMS} ${CMAKE_SOURCE_DIR}/scripts/make_bundle.sh VERBATIM)
+  add_custom_target(${executable}-bundle ALL DEPENDS ${bundle}.stamp)
+endfunction()

@@ -28,6 +28,7 @@ std::string OwnArchitecture() {
 // A name for the host that stays the same when its address changes: homes may be shared by hosts over NFS, so
 // each has a folder of its own in them.
 absl::StatusOr<std::string> HostId(const record::Host& host, const SshOptions& ssh) {
+  if (!host.agent_id().empty()) return host.agent_id();
   if (host.local()) {
     const auto machine_id = ReadFile("/etc/machine-id", 256);
     return "local-" + Sha256Hex(machine_id.value_or("")).substr(0, 12);

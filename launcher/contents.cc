@@ -4,6 +4,15 @@
 #include "base/sha256.h"
 
 namespace muster {
+namespace {
+
+absl::Status CheckInstalled(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return absl::OkStatus();
+  return FailedPrecondition("%s is missing: the installation of muster is incomplete", path.string());
+}
+
+}  // namespace
 
 absl::StatusOr<Content> PackContent(const std::string& name, const std::filesystem::path& folder,
                                     const std::function<bool(std::string_view)>& include) {
@@ -16,15 +25,17 @@ absl::StatusOr<Installation> FindInstallation() {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return ErrnoError(error.value(), "/proc/self/exe");
+  const std::filesystem::path bundles = self.parent_path().parent_path() / "lib/muster";
   Installation installation{.agent = self.parent_path() / "muster-agent",
-                            .trainer = self.parent_path().parent_path() / "lib/muster/trainer"};
-  for (const std::filesystem::path& path :
-       {installation.agent, installation.trainer / "bin/muster-trainer"}) {
-    if (!std::filesystem::exists(path, error)) {
-      return FailedPrecondition("%s is missing: the installation of muster is incomplete", path.string());
-    }
-  }
+                            .trainer = bundles / "trainer",
+                            .launcher = bundles / "launcher"};
+  MUSTER_RETURN_IF_ERROR(CheckInstalled(installation.agent));
   return installation;
+}
+
+absl::StatusOr<Content> PackBundle(const std::string& name, const std::filesystem::path& folder) {
+  MUSTER_RETURN_IF_ERROR(CheckInstalled(folder / "required_glibc"));
+  return PackContent(name, folder);
 }
 
 }  // namespace muster

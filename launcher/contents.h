@@ -25,11 +25,17 @@ using Contents = std::map<std::string, Content>;
 absl::StatusOr<Content> PackContent(const std::string& name, const std::filesystem::path& folder,
                                     const std::function<bool(std::string_view)>& include = {});
 
-/// muster's own programs, found beside the running one: bin/muster-agent and lib/muster/trainer/.
+/// muster's own programs, found beside the running one: bin/muster-agent, lib/muster/trainer/ and
+/// lib/muster/launcher/.
 struct Installation {
   std::filesystem::path agent;
-  std::filesystem::path trainer;  // the bundle's folder
+  std::filesystem::path trainer;   // the bundle's folder; not there where muster only drives jobs of others
+  std::filesystem::path launcher;  // likewise, with this muster itself
 };
+/// FailedPrecondition: there is no agent.
 absl::StatusOr<Installation> FindInstallation();
+
+/// Packs one of the bundles. FailedPrecondition: it is not there.
+absl::StatusOr<Content> PackBundle(const std::string& name, const std::filesystem::path& folder);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// The history of a job, in its folder: what happened to its hosts and tasks and when, by this machine's
-// clock.
+// The history of a job, kHistoryFile (job_store.h): a JSON object per line, of what happened to its hosts and
+// tasks and when, by this machine's clock.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,6 @@
 #include "launcher/reconciler/messages.h"
 
 namespace muster {
-
-/// In the folder of a job: a JSON object per line, each time it is driven more of them.
-inline constexpr char kHistoryFile[] = "history.jsonl";
 
 struct JobEvent {
   int64_t time_micros = 0;

@@ -16,7 +16,6 @@
 namespace muster {
 namespace {
 
-constexpr char kRecordFile[] = "record.pb";
 constexpr char kLockFile[] = "lock";
 constexpr char kInBackground[] = "background";
 constexpr Duration kDecisionTimeout = std::chrono::seconds(30);
@@ -131,8 +130,7 @@ absl::Status JobStore::Save(const record::JobRecord& record) const {
   return WriteFileAtomically(folder / kRecordFile, record.SerializeAsString(), 0600);
 }
 
-absl::StatusOr<record::JobRecord> JobStore::Load(const std::string& id) const {
-  const std::filesystem::path path = JobFolder(id) / kRecordFile;
+absl::StatusOr<record::JobRecord> LoadJobRecord(const std::filesystem::path& path) {
   MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, 1 << 28));
   record::JobRecord record;
   if (!record.ParseFromString(bytes)) return DataLoss("%s is damaged", path.string());

@@ -20,6 +20,12 @@ namespace muster {
 
 inline constexpr uint32_t kJobRecordVersion = 1;
 
+/// In the folder of each job.
+inline constexpr char kRecordFile[] = "record.pb";
+
+/// DataLoss: damaged; FailedPrecondition: of another version, with both numbers.
+absl::StatusOr<record::JobRecord> LoadJobRecord(const std::filesystem::path& path);
+
 /// In the folder of a job whose chief wrote a result.
 inline constexpr char kResultFile[] = "result.json";
 
@@ -32,6 +38,13 @@ inline constexpr char kEventsFolder[] = "events";
 
 /// In the folder of a job that was started with `run -d`: what its controller says.
 inline constexpr char kControllerLog[] = "controller.log";
+
+/// What happened to it (job_history.h).
+inline constexpr char kHistoryFile[] = "history.jsonl";
+
+/// All of these but the record: what another machine that drove the job may have.
+inline constexpr const char* kJobFiles[] = {kHistoryFile, kControllerLog, kResultFile,  kMetricsFile,
+                                            kModelFile,   kOnnxFile,      kEventsFolder};
 
 /// Says that this process drives a job; freed with the object, or when the process dies.
 class JobLock {
@@ -68,8 +81,10 @@ class JobStore {
   /// Atomic and durable.
   absl::Status Save(const record::JobRecord& record) const;
 
-  /// DataLoss: damaged; FailedPrecondition: of another version, with both numbers.
-  absl::StatusOr<record::JobRecord> Load(const std::string& id) const;
+  /// As LoadJobRecord.
+  absl::StatusOr<record::JobRecord> Load(const std::string& id) const {
+    return LoadJobRecord(JobFolder(id) / kRecordFile);
+  }
 
   /// All jobs that can be read, the newest first; what cannot is said in `problems`.
   std::vector<record::JobRecord> List(std::vector<absl::Status>* problems) const;

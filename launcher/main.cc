@@ -40,6 +40,15 @@ struct CommandLine {
   CLI::App* data_make = data->add_subcommand("make", "Write the synthetic stand-in for a data set");
   CLI::App* bench = app.add_subcommand("bench", "Train by every strategy, side by side: which one to use?");
   CLI::App* wait = app.add_subcommand("wait", "Wait for the end of a job, and exit as it does");
+  // What muster asks of itself on another machine: no command for people.
+  CLI::App* controller = app.add_subcommand("controller", "")->group("");
+  CLI::App* controller_check = controller->add_subcommand("check", "");
+  CLI::App* controller_drive = controller->add_subcommand("drive", "");
+  CLI::App* controller_resume = controller->add_subcommand("resume", "");
+  CLI::App* controller_await = controller->add_subcommand("await", "");
+  CLI::App* controller_export = controller->add_subcommand("export", "");
+  CLI::App* controller_release = controller->add_subcommand("release", "");
+  CLI::App* controller_forget = controller->add_subcommand("forget", "");
 };
 
 // Of all flags that take seconds. Times are 64 bits of nanoseconds; the limit is far from that and far from
@@ -145,6 +154,15 @@ void Declare(CommandLine& line) {
   line.check->add_flag("--accept-new", flags.accept_new,
                        "Trust hosts whose key is not known yet, and remember it");
   line.run->add_flag("-d,--detach", flags.detach, "Return once every task runs");
+  line.run
+      ->add_option("--on", flags.controller,
+                   "With -d: host of the inventory that drives the job, so that this machine may sleep or go")
+      ->type_name("HOST");
+  for (CLI::App* command : {line.controller_resume, line.controller_await, line.controller_export,
+                            line.controller_release, line.controller_forget}) {
+    command->add_option("JOB", flags.job)->required();
+  }
+  line.controller->require_subcommand(1);
   line.run->add_flag("-q,--quiet", flags.quiet, "Without the output of the tasks");
   line.show->add_flag("-m,--metrics", flags.metrics,
                       "Also what its trainers count and time, as of the last second that they ran");
@@ -240,6 +258,12 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   if (*line.exec) return ExecCommand(context);
   if (*line.bench) return BenchCommand(context);
   if (*line.data_make) return MakeDataCommand(context);
+  if (*line.controller_drive || *line.controller_resume) return DriveCommand(context);
+  using Action = ControlledJobAction;
+  if (*line.controller_await) return ControlledJobCommand(context, Action::kAwait);
+  if (*line.controller_export) return ControlledJobCommand(context, Action::kExport);
+  if (*line.controller_release) return ControlledJobCommand(context, Action::kRelease);
+  if (*line.controller_forget) return ControlledJobCommand(context, Action::kForget);
   absl::Status status;
   if (*line.check) status = CheckCommand(context);
   if (*line.plan) status = PlanCommand(context);
@@ -250,6 +274,7 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   if (*line.gc) status = GcCommand(context);
   if (*line.list) status = ListCommand(context);
   if (*line.data_fetch) status = FetchDataCommand(context);
+  if (*line.controller_check) status = CheckControllerCommand(context);
   if (!status.ok()) return status;
   return 0;
 }

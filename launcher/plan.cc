@@ -279,7 +279,7 @@ absl::Status Planner::CheckEncryption(const std::vector<PlacedTask>& placed) con
 
 absl::Status Planner::PackProgram() {
   if (job_.program.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(Content trainer, PackContent("trainer", inputs_.installation.trainer));
+    MUSTER_ASSIGN_OR_RETURN(Content trainer, PackBundle("trainer", inputs_.installation.trainer));
     MUSTER_ASSIGN_OR_RETURN(std::string glibc,
                             ReadFile(inputs_.installation.trainer / "required_glibc", 100));
     plan_.record.set_required_glibc(glibc.substr(0, glibc.find('\n')));

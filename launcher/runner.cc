@@ -180,6 +180,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   if (options_.stop) Step(reconciler, reconcile::StopRequested{});
   Step(reconciler, reconcile::Tick{});
   MUSTER_RETURN_IF_ERROR(Loop(reconciler));
+  if (!outcome_) return RunResult{.is_left = true};
   ForgetFilesOfLost(reconciler.GetView());
   Drain();
   absl::Status fetched = FetchResults();
@@ -216,10 +217,13 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     if (record_.has_servers() && Now() >= next_look_) FollowServers(reconciler);
     if (!outcome_ && Now() >= reconciler.NextDeadline()) Step(reconciler, reconcile::Tick{});
     const reconcile::View view = reconciler.GetView();
-    if (options_.follow_logs || options_.on_everything_runs) FollowOutput(view);
+    if (options_.follow_logs || options_.on_everything_runs || options_.leave_running) FollowOutput(view);
     Show(view);
     ReportMissing(view);
-    if (!outcome_ && EverythingRuns(view)) SayOnce(options_.on_everything_runs, everything_runs_);
+    if (!outcome_ && EverythingRuns(view)) {
+      SayOnce(options_.on_everything_runs, everything_runs_);
+      if (options_.leave_running && !view.ending) return absl::OkStatus();
+    }
     if (view.ending) SayOnce(options_.on_ending, is_ending_);
   }
   return absl::OkStatus();

@@ -37,7 +37,8 @@ struct RunOptions {
   ConnectOptions connect;
   bool stop = false;                         // only stop what runs
   std::function<void()> on_everything_runs;  // called once, when every task has been started
-  std::function<void()> on_ending;           // called once, as soon as it is decided how the job ends
+  bool leave_running = false;       // returns when every task runs; the job goes on, and nobody drives it
+  std::function<void()> on_ending;  // called once, as soon as it is decided how the job ends
   bool follow_logs = true;
   bool fetch_task_metrics = false;       // of all tasks, once the job has succeeded
   std::optional<Duration> run_deadline;  // then the job is stopped and 124 returned
@@ -50,6 +51,7 @@ struct RunOptions {
 };
 
 struct RunResult {
+  bool is_left = false;  // as leave_running has it; then all else is empty
   reconcile::Outcome outcome;
   absl::Status fetched;     // whether what the chief wrote has come back
   std::string result_json;  // the chief's, if all of it has come

@@ -59,6 +59,7 @@ struct CommandFlags {
   bool ask_password = false;             // of the hosts' accounts
   bool metrics = false;                  // show
   bool detach = false;                   // run
+  std::string controller;                // run: the host that drives the job; empty: this machine
   bool follow = false;                   // logs, events
   bool quiet = false;                    // run: without the tasks' output
   double unused_s = 3600;                // gc
@@ -134,6 +135,10 @@ absl::Status EventsCommand(const CommandContext& context);
 absl::Status StopCommand(const CommandContext& context);
 absl::Status GcCommand(const CommandContext& context);
 absl::StatusOr<int> ExecCommand(const CommandContext& context);
+absl::Status CheckControllerCommand(const CommandContext& context);
+absl::StatusOr<int> DriveCommand(const CommandContext& context);
+enum class ControlledJobAction { kAwait, kExport, kRelease, kForget };
+absl::StatusOr<int> ControlledJobCommand(const CommandContext& context, ControlledJobAction action);
 absl::StatusOr<int> BenchCommand(const CommandContext& context);
 absl::Status FetchDataCommand(const CommandContext& context);
 absl::StatusOr<int> MakeDataCommand(const CommandContext& context);

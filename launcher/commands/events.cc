@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "base/stdout.h"
-#include "launcher/commands/context.h"
+#include "launcher/commands/controlling.h"
 #include "launcher/job_history.h"
 
 namespace muster {
@@ -36,7 +36,11 @@ void Print(const CommandContext& context, const JobEvent& event) {
 }  // namespace
 
 absl::Status EventsCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job));
+  if (IsDrivenElsewhere(record) && context.flags().follow) {
+    const char* const format = context.flags().format == OutputFormat::kJson ? "json" : "text";
+    return RunThere(context, record, {"events", "-f", record.id(), "-o", format}).status();
+  }
   const std::filesystem::path path = context.jobs().JobFolder(record.id()) / kHistoryFile;
   size_t printed = 0;
   while (true) {

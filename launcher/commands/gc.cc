@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "launcher/commands/context.h"
+#include "launcher/commands/controlling.h"
 #include "launcher/fleet.h"
 #include "launcher/shell_quote.h"
 
@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& 
                                                           std::vector<absl::Status>* problems) {
   std::vector<record::JobRecord> records;
   for (const std::string& job : context.flags().jobs) {
-    MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(job));
+    MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, job));
     if (record.ended_micros() == 0) {
       return InvalidArgument("job %s has not ended: `muster stop %s` ends it", record.id(), record.id());
     }

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/stdout.h"
+#include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
 #include "launcher/gpus.h"
@@ -109,7 +110,8 @@ absl::Status ReadMetrics(AgentConnection& connection, const std::string& job,
   return absl::OkStatus();
 }
 
-Json DriverJson(const std::optional<JobDriver>& driver) {
+Json DriverJson(const record::JobRecord& record, const std::optional<JobDriver>& driver) {
+  if (IsDrivenElsewhere(record)) return {{"host", record.controller().name()}};
   if (!driver) return nullptr;
   return {{"pid", driver->pid}, {"background", driver->in_background}};
 }
@@ -117,6 +119,7 @@ Json DriverJson(const std::optional<JobDriver>& driver) {
 // Who acts on what happens to the job.
 std::string DriverLine(const CommandContext& context, const record::JobRecord& record,
                        const std::optional<JobDriver>& driver) {
+  if (IsDrivenElsewhere(record)) return absl::StrFormat("driven by %s\n", record.controller().name());
   if (!driver) return absl::StrFormat("driven by nobody: `muster wait %s` does it\n", record.id());
   if (!driver->in_background) return absl::StrFormat("driven by process %d\n", driver->pid);
   return absl::StrFormat("driven by process %d in the background, which writes %s\n", driver->pid,
@@ -260,7 +263,7 @@ absl::Status PlanCommand(const CommandContext& context) {
 }
 
 absl::Status ShowCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, FindJob(context, context.flags().job));
   const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
   std::vector<std::map<std::string, agent::TaskStatus>> tasks(hosts.size());
   std::vector<HostMetrics> metrics(hosts.size());
@@ -323,7 +326,7 @@ absl::Status ShowCommand(const CommandContext& context) {
             : "";
     PrintToStdout(absl::StrFormat(
         "{\"job\": \"%s\", \"state\": \"%s\", \"driver\": %s, \"hosts\": %s, \"tasks\": %s%s}\n", record.id(),
-        RecordedState(record), DriverJson(driver).dump(), host_table.ToJson(), task_table.ToJson(),
+        RecordedState(record), DriverJson(record, driver).dump(), host_table.ToJson(), task_table.ToJson(),
         of_metrics));
   } else {
     PrintToStdout(absl::StrFormat("job %s, %s, generation %d\n%s\n%s\n%s", record.id(), RecordedState(record),

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "launcher/commands/context.h"
+#include "launcher/commands/controlling.h"
 #include "launcher/fleet.h"
 #include "launcher/terminal.h"
 
@@ -123,7 +123,7 @@ absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& pr
 }  // namespace
 
 absl::Status LogsCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(context.flags().job));
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, FindJob(context, context.flags().job));
   if (record.folders_removed()) {
     return InvalidArgument("the logs of job %s went with its folders, by `muster gc`", record.id());
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/stdout.h"
+#include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
@@ -29,11 +30,16 @@ absl::Status CheckNotTraining(const JobStore& jobs, const record::JobRecord& run
 
 // The job of the plan's name that has not ended, whose tasks that are as they should be are then left alone,
 // or one of its own.
-absl::StatusOr<JobLock> ClaimJob(const JobStore& jobs, const std::string& name, const Planning& planning,
-                                 JobPlan* plan) {
+absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::string& name,
+                                 const Planning& planning, JobPlan* plan) {
+  const JobStore& jobs = context.jobs();
   // Before anybody is sent away: what is wrong with the files stops nothing.
   std::optional<record::JobRecord> before = FindUnended(jobs, name);
   MUSTER_ASSIGN_OR_RETURN(*plan, planning(before ? &*before : nullptr));
+  if (before) {
+    record::JobRecord there = *before;
+    MUSTER_RETURN_IF_ERROR(TakeBack(context, &there));
+  }
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
   // Another job may have got the servers since this one was planned.
   if (plan->record.has_servers()) MUSTER_RETURN_IF_ERROR(CheckFree(jobs, plan->record.servers().job(), name));
@@ -95,21 +101,35 @@ absl::Status StopDirectly(const CommandContext& context, const record::JobRecord
 absl::StatusOr<int> RunFile(const CommandContext& context,
                             const std::function<absl::StatusOr<Job>()>& read_file, bool detach) {
   const TimePoint start = Now();
+  const std::string& on = context.flags().controller;
+  if (!on.empty() && !detach) {
+    return InvalidArgument("--on %s: a host drives jobs in the background only: `run -d --on %s`", on, on);
+  }
+  if (!on.empty() && !context.flags().cluster.empty()) {
+    return InvalidArgument("--on %s: jobs of standing servers are driven from where these are", on);
+  }
   std::unique_ptr<Detachment> detachment;
-  if (detach) {
+  if (detach && on.empty()) {
     int exit_code = 0;
     MUSTER_ASSIGN_OR_RETURN(detachment, Detachment::Fork(&exit_code));
     if (detachment == nullptr) return exit_code;
   }
   MUSTER_ASSIGN_OR_RETURN(const Job job, read_file());
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryFlag());
+  std::optional<ChosenController> controller;
+  if (!on.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(controller, ChooseController(context, inventory, on));
+  }
   MUSTER_RETURN_IF_ERROR(FindGpus(context, job, &inventory));
   JobPlan plan;
   const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
     MUSTER_ASSIGN_OR_RETURN(const auto servers, FindServers(context, job.name));
-    return PlanJob(context, job, inventory, running, servers ? &*servers : nullptr);
+    MUSTER_ASSIGN_OR_RETURN(JobPlan plan,
+                            PlanJob(context, job, inventory, running, servers ? &*servers : nullptr));
+    if (controller) MUSTER_RETURN_IF_ERROR(CheckLogins(context, plan.record, *controller));
+    return plan;
   };
-  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context.jobs(), job.name, planning, &plan));
+  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context, job.name, planning, &plan));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
                plan.record.hosts_size());
   if (!plan.data.empty()) std::fprintf(stderr, "data: %s\n", plan.data.c_str());
@@ -122,7 +142,8 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   plan.record.set_lost_timeout_ms(static_cast<int64_t>(lost_timeout_s * 1000));
   RunOptions options = MakeRunOptions(context, plan.record);
   StopWhenInterrupted(&options);
-  options.follow_logs = detachment == nullptr;
+  options.follow_logs = !detach;
+  options.leave_running = controller.has_value();
   RunDisplay display({.logs = !context.flags().quiet,
                       .accuracy = context.flags().format == OutputFormat::kText,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
@@ -135,10 +156,37 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   }
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), plan.record, plan.contents, options, display));
+  if (result.is_left) {
+    MUSTER_RETURN_IF_ERROR(HandOverJob(context, plan.record.id(), *controller));
+    std::fprintf(stderr,
+                 "job %1$s runs, and %2$s drives it; `muster logs -f %1$s` follows it, `muster wait %1$s` "
+                 "waits for its end\n",
+                 plan.record.id().c_str(), on.c_str());
+    return 0;
+  }
   display.Summarize(result);
   PrintResult(context, result.result_json);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   return result.outcome.exit_code;
+}
+
+// A job that a host drives: until it has ended, and its record here says how, or there is no such host.
+absl::Status WaitThere(const CommandContext& context, std::optional<TimePoint> deadline,
+                       record::JobRecord* record) {
+  std::fprintf(stderr, "job %s is driven by %s\n", record->id().c_str(), record->controller().name().c_str());
+  {
+    MUSTER_ASSIGN_OR_RETURN(const ChosenController controller, ControllerOf(context, *record));
+    while (true) {
+      const absl::StatusOr<bool> has_ended = controller.connection->AwaitEnd(record->id());
+      if (absl::IsNotFound(has_ended.status())) break;  // another muster has fetched it all
+      MUSTER_RETURN_IF_ERROR(has_ended.status());
+      if (*has_ended) break;
+      if (deadline && Now() > *deadline) return DeadlineExceeded("job %s has not ended", record->id());
+    }
+  }
+  MUSTER_ASSIGN_OR_RETURN(*record, FindJob(context, record->id()));
+  if (!IsDrivenElsewhere(*record)) return absl::OkStatus();
+  return Unavailable("job %s has ended, and %s has not said how", record->id(), record->controller().name());
 }
 
 }  // namespace
@@ -155,13 +203,17 @@ absl::StatusOr<int> UpCommand(const CommandContext& context) {
 
 absl::StatusOr<int> WaitCommand(const CommandContext& context) {
   const TimePoint start = Now();
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job));
+  const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
+  if (IsDrivenElsewhere(record)) {
+    MUSTER_RETURN_IF_ERROR(
+        WaitThere(context, timeout ? std::optional(start + *timeout) : std::nullopt, &record));
+  }
   auto lock = InTurn(context.jobs(), record.id(), &JobStore::Lock);
   if (const auto driver = context.jobs().DriverOf(record.id()); !lock.ok() && driver) {
     std::fprintf(stderr, "job %s is driven by process %d\n", record.id().c_str(), driver->pid);
   }
   // Another muster drives it, and will write down how it ends.
-  const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
   while (absl::IsFailedPrecondition(lock.status()) && record.ended_micros() == 0) {
     if (timeout && Now() - start > *timeout) return DeadlineExceeded("job %s has not ended", record.id());
     ::usleep(200'000);
@@ -196,6 +248,12 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
 
 absl::Status StopCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+  if (const absl::Status taken = TakeBack(context, &record); !taken.ok()) {
+    // Who drives it sees its tasks stopped, or its starts refused, and ends.
+    std::fprintf(stderr, "%s\n", std::string(taken.message()).c_str());
+    MUSTER_RETURN_IF_ERROR(StopDirectly(context, record));
+    return absl::IsUnavailable(taken) ? taken : absl::OkStatus();
+  }
   std::optional<JobLock> deciding;  // until this process drives it
   MUSTER_ASSIGN_OR_RETURN(deciding, context.jobs().LockDecision());
   if (const auto trained = record.standing() ? FindTrainedBy(context.jobs(), record.id()) : std::nullopt) {

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <map>
 
+#include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
+#include "launcher/commands/interrupts.h"
 #include "launcher/job_history.h"
 #include "launcher/running_job.h"
 
@@ -93,14 +95,22 @@ std::string Difference(const record::JobRecord& running, const record::JobRecord
 
 absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const int workers, ParseWorkers(context.flags().replicas));
-  int exit_code = 0;
-  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Detachment> detachment,
-                          Detachment::Fork(&exit_code, Detachment::Interrupted::kEndsParent));
-  if (detachment == nullptr) return exit_code;
-
-  const TimePoint start = Now();
   const JobStore& jobs = context.jobs();
-  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord before, jobs.Find(context.flags().job));
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord before, jobs.Find(context.flags().job));
+  // A host goes on with it afterwards, or this process does, in the background.
+  const bool is_elsewhere = IsDrivenElsewhere(before);
+  std::unique_ptr<Detachment> detachment;
+  if (!is_elsewhere) {
+    int exit_code = 0;
+    MUSTER_ASSIGN_OR_RETURN(detachment, Detachment::Fork(&exit_code, Detachment::Interrupted::kEndsParent));
+    if (detachment == nullptr) return exit_code;
+  }
+  const TimePoint start = Now();
+  std::optional<ChosenController> controller;
+  if (is_elsewhere) {
+    MUSTER_ASSIGN_OR_RETURN(before, FindJob(context, before.id()));
+    MUSTER_ASSIGN_OR_RETURN(controller, ControllerOf(context, before));
+  }
   const auto has_ended = [&] { return FailedPrecondition("job %s has ended", before.id()); };
   if (before.ended_micros() != 0) return has_ended();
   if (before.standing()) {
@@ -134,22 +144,29 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     return plan;
   };
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&before));
-  if (driver && Difference(before, plan.record).empty() && plan.record.tasks_size() == before.tasks_size()) {
+  if ((driver || is_elsewhere) && Difference(before, plan.record).empty() &&
+      plan.record.tasks_size() == before.tasks_size()) {
     std::fprintf(stderr, "job %s has as many workers already: %d\n", before.id().c_str(), workers);
     return 0;
   }
   const std::filesystem::path log = jobs.JobFolder(before.id()) / kControllerLog;
-  MUSTER_RETURN_IF_ERROR(detachment->OpenLog(log));
+  if (detachment != nullptr) MUSTER_RETURN_IF_ERROR(detachment->OpenLog(log));
 
   // From here on there must be somebody who drives the job.
-  detachment->Outlive();
+  if (detachment != nullptr) {
+    detachment->Outlive();
+  } else {
+    CatchInterrupts();
+    record::JobRecord there = before;
+    MUSTER_RETURN_IF_ERROR(TakeBack(context, &there));
+  }
   std::optional<TakenJob> taken;
   {
     MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
     MUSTER_ASSIGN_OR_RETURN(taken, TakeOverJob(jobs, before, planning, &plan));
   }
   if (!taken) return has_ended();
-  if (const absl::Status said = taken->lock.SetInBackground(true); !said.ok()) Say(said);
+  if (const absl::Status said = taken->lock.SetInBackground(detachment != nullptr); !said.ok()) Say(said);
   if (!taken->planned.ok()) {
     Say(taken->planned);
     plan = {.record = taken->running};
@@ -171,8 +188,15 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start},
                      plan.record);
-  GoOnInBackground(plan.record, taken->lock, *detachment, display, &options, exit_code_so_far);
+  options.leave_running = is_elsewhere;
+  if (detachment != nullptr) {
+    GoOnInBackground(plan.record, taken->lock, *detachment, display, &options, exit_code_so_far);
+  }
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
+  if (result.is_left) {
+    MUSTER_RETURN_IF_ERROR(HandOverJob(context, before.id(), *controller));
+    return exit_code_so_far;
+  }
   display.Summarize(result);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   return exit_code_so_far != 0 ? exit_code_so_far : result.outcome.exit_code;

@@ -1,0 +1,195 @@
+// controller: what a machine asks of this one that had it drive a job (launcher/controller.h). Not for
+// people.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/archive.h"
+#include "base/stdout.h"
+#include "launcher/commands/driving.h"
+#include "launcher/controller.h"
+#include "launcher/fleet.h"
+#include "launcher/job_history.h"
+#include "launcher/ssh_auth.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMostInput = size_t{256} << 20;
+constexpr char kKnownHostsFile[] = "known_hosts";
+// Who asked may have gone away meanwhile.
+constexpr Duration kAwaitTimeout = std::chrono::seconds(10);
+
+// Of the files in a job's folder.
+bool IsForOthers(std::string_view path) {
+  const std::string_view first = path.substr(0, path.find('/'));
+  return first == kRecordFile || std::ranges::find(kJobFiles, first) != std::end(kJobFiles);
+}
+
+absl::StatusOr<record::HandOver> ReadHandOver() {
+  std::string bytes;
+  char buffer[65536];
+  while (true) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoError(errno, "stdin");
+    if (n == 0) break;
+    if (bytes.size() + n > kMostInput) return InvalidArgument("stdin: no job is that large");
+    bytes.append(buffer, n);
+  }
+  record::HandOver job;
+  if (!job.ParseFromString(bytes)) return DataLoss("stdin: this is no job");
+  if (job.record().version() != kJobRecordVersion) {
+    return FailedPrecondition("the job has version %d, this muster knows version %d", job.record().version(),
+                              kJobRecordVersion);
+  }
+  return job;
+}
+
+// The keys that this machine has at the same places.
+void KeepOwnKeys(const std::string& home, google::protobuf::RepeatedPtrField<std::string>* identities) {
+  const auto is_missing = [&](const std::string& identity) {
+    std::error_code error;
+    return !std::filesystem::exists(ExpandHome(identity, home), error);
+  };
+  identities->erase(std::remove_if(identities->begin(), identities->end(), is_missing), identities->end());
+}
+
+// Of the hosts another one is this machine.
+void MakeOwn(const CommandContext& context, const std::string& own, record::Host* host) {
+  KeepOwnKeys(context.home(), host->mutable_identities());
+  for (record::JumpHost& jump : *host->mutable_jumps()) {
+    KeepOwnKeys(context.home(), jump.mutable_identities());
+  }
+  host->set_local(host->name() == own);
+  if (host->local()) host->set_data_is_ssh(false);
+}
+
+// The files of the other machine, in the job's folder.
+absl::Status WriteFiles(const std::filesystem::path& folder, const record::HandOver& job) {
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
+  const std::pair<std::filesystem::path, const std::string*> files[] = {
+      {folder / job.inventory_name(), &job.inventory()},
+      {folder / kKnownHostsFile, &job.known_hosts()},
+      {folder / kHistoryFile, &job.history()}};
+  for (const auto& [path, bytes] : files) {
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(path, *bytes, 0600));
+  }
+  return absl::OkStatus();
+}
+
+// The job as it is from this machine, in its folder.
+absl::Status TakeOnJob(const CommandContext& context, const std::filesystem::path& folder,
+                       record::HandOver* job) {
+  record::JobRecord& record = *job->mutable_record();
+  MUSTER_RETURN_IF_ERROR(WriteFiles(folder, *job));
+  record.set_inventory_file((folder / job->inventory_name()).string());
+  record.set_known_hosts((folder / kKnownHostsFile).string());
+  record.clear_controller();
+  for (auto* const hosts : {record.mutable_hosts(), record.mutable_spare_hosts()}) {
+    for (record::Host& host : *hosts) MakeOwn(context, job->host(), &host);
+  }
+  return context.jobs().Save(record);
+}
+
+// Whether the job has ended, as an exit code.
+absl::StatusOr<int> AwaitEnd(const JobStore& jobs, const std::string& job) {
+  const TimePoint deadline = Now() + kAwaitTimeout;
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, jobs.Load(job));
+    if (record.ended_micros() != 0) return 0;
+    const auto lock = InTurn(jobs, job, &JobStore::Lock);
+    if (lock.ok()) return kUndrivenExitCode;
+    if (Now() >= deadline) return kDrivenExitCode;
+    ::usleep(100'000);
+  }
+}
+
+}  // namespace
+
+// Logs in as the controller will, which leaves nothing anywhere.
+absl::Status CheckControllerCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(const record::HandOver job, ReadHandOver());
+  const TemporaryDirectory folder;
+  MUSTER_RETURN_IF_ERROR(WriteFiles(folder.path(), job));
+  std::vector<record::Host> hosts(job.hosts().begin(), job.hosts().end());
+  for (record::Host& host : hosts) MakeOwn(context, job.host(), &host);
+  ConnectOptions connect = context.connect_options(hosts);
+  connect.ssh.known_hosts = folder.path() / kKnownHostsFile;
+  const std::vector<absl::Status> statuses = OnEachHost(
+      hosts.size(), context.flags().parallel,
+      [&](size_t i) { return OpenTransport(hosts[i], connect, Now() + context.connect_timeout()).status(); });
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  }
+  const auto failed =
+      std::ranges::count_if(statuses, [](const absl::Status& status) { return !status.ok(); });
+  if (failed == 0) return absl::OkStatus();
+  return FailedPrecondition("it cannot log in to %d of %d hosts with the keys of its account", failed,
+                            hosts.size());
+}
+
+absl::StatusOr<int> DriveCommand(const CommandContext& context) {
+  int exit_code = 0;
+  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Detachment> detachment, Detachment::Fork(&exit_code));
+  if (detachment == nullptr) return exit_code;
+  const bool is_new = context.flags().job.empty();
+  record::HandOver job;
+  if (is_new) {
+    MUSTER_ASSIGN_OR_RETURN(job, ReadHandOver());
+  } else {
+    job.mutable_record()->set_id(context.flags().job);
+  }
+  const std::filesystem::path folder = context.jobs().JobFolder(job.record().id());
+  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), job.record().id(), &JobStore::Lock));
+  if (is_new) {
+    MUSTER_RETURN_IF_ERROR(TakeOnJob(context, folder, &job));
+  } else {
+    MUSTER_ASSIGN_OR_RETURN(*job.mutable_record(), context.jobs().Load(job.record().id()));
+  }
+  const record::JobRecord& record = job.record();
+  if (record.ended_micros() != 0) return 0;
+  MUSTER_RETURN_IF_ERROR(detachment->OpenLog(folder / kControllerLog));
+  RunOptions options = MakeRunOptions(context, record);
+  options.follow_logs = false;
+  RunDisplay display({.logs = false, .accuracy = false, .start = Now()}, record);
+  GoOnInBackground(record, lock, *detachment, display, &options);
+  MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+  display.Summarize(result);
+  return 0;  // how the job has ended says its record
+}
+
+absl::StatusOr<int> ControlledJobCommand(const CommandContext& context, ControlledJobAction action) {
+  const std::string& job = context.flags().job;
+  const auto record = context.jobs().Load(job);
+  if (absl::IsNotFound(record.status())) {
+    std::fprintf(stderr, "there is no job %s\n", job.c_str());
+    return kNoSuchJobExitCode;
+  }
+  MUSTER_RETURN_IF_ERROR(record.status());
+  switch (action) {
+    case ControlledJobAction::kAwait:
+      return AwaitEnd(context.jobs(), job);
+    case ControlledJobAction::kExport:
+      PrintToStdout(kControllerOutput);
+      MUSTER_RETURN_IF_ERROR(PackDirectoryTo(
+          [](std::string_view bytes) {
+            PrintToStdout(bytes);
+            return StdoutStatus();
+          },
+          context.jobs().JobFolder(job), IsForOthers));
+      break;
+    case ControlledJobAction::kRelease:
+      MUSTER_RETURN_IF_ERROR(InTurn(context.jobs(), job, &JobStore::TakeOver).status());
+      break;
+    case ControlledJobAction::kForget: {
+      MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), job, &JobStore::Lock));
+      MUSTER_RETURN_IF_ERROR(RemoveTree(context.jobs().JobFolder(job)));
+      break;
+    }
+  }
+  return 0;
+}
+
+}  // namespace muster

@@ -1,0 +1,225 @@
+#include "launcher/commands/controlling.h"
+
+#include <absl/cleanup/cleanup.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/stdout.h"
+#include "launcher/commands/driving.h"
+#include "launcher/job_history.h"
+#include "launcher/plan.h"
+#include "launcher/running_job.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kMostBytes = size_t{64} << 20;  // of a file that is handed over
+
+absl::StatusOr<std::unique_ptr<Controller>> Connect(const CommandContext& context, const record::Host& host) {
+  MUSTER_ASSIGN_OR_RETURN(const Content program, PackBundle("muster", context.installation().launcher));
+  return Controller::Connect(host, program, context.connect_options({&host, 1}), context.connect_timeout());
+}
+
+absl::StatusOr<record::HandOver> HandOverOf(const std::string& inventory,
+                                            const std::filesystem::path& known_hosts,
+                                            const std::string& own) {
+  record::HandOver job;
+  job.set_host(own);
+  job.set_inventory_name(std::filesystem::path(inventory).filename().string());
+  MUSTER_ASSIGN_OR_RETURN(*job.mutable_inventory(), ReadFile(inventory, kMostBytes));
+  MUSTER_ASSIGN_OR_RETURN(*job.mutable_known_hosts(), ReadFile(known_hosts, kMostBytes));
+  return job;
+}
+
+// What of a host is this machine's matter: how it is reached from here.
+void KeepWays(const record::JobRecord& here, google::protobuf::RepeatedPtrField<record::Host>* hosts) {
+  for (record::Host& host : *hosts) {
+    const record::Host* const before = FindHost(here, host.name());
+    if (before == nullptr) continue;
+    host.set_local(before->local());
+    host.set_data_is_ssh(before->data_is_ssh());
+    host.set_agent_id(before->agent_id());
+    *host.mutable_identities() = before->identities();
+    *host.mutable_jumps() = before->jumps();
+  }
+}
+
+// What the host has of the job, in a folder that was not there.
+absl::StatusOr<record::JobRecord> FetchInto(const std::filesystem::path& folder, const std::string& job,
+                                            Controller& controller) {
+  MUSTER_RETURN_IF_ERROR(RemoveTree(folder));
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
+  MUSTER_RETURN_IF_ERROR(controller.Export(job, folder));
+  return LoadJobRecord(folder / kRecordFile);
+}
+
+// The host's files come to be this machine's, and its record that of the host, with this machine's paths.
+// `is_back`: it is driven there no more. Another muster may have done the same, or more, meanwhile: then its
+// record counts.
+absl::StatusOr<record::JobRecord> Follow(const CommandContext& context, const record::JobRecord& before,
+                                         Controller& controller, bool is_back = false) {
+  const std::filesystem::path folder = context.jobs().JobFolder(before.id());
+  const std::filesystem::path incoming = folder / absl::StrFormat("incoming-%d", ::getpid());
+  const absl::Cleanup remove = [&] { (void)RemoveTree(incoming); };
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord there, FetchInto(incoming, before.id(), controller));
+  if (there.ended_micros() != 0) {
+    // It may have ended while the files were read, some of them before they were all there.
+    MUSTER_ASSIGN_OR_RETURN(there, FetchInto(incoming, before.id(), controller));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, context.jobs().LockDecision());
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord here, context.jobs().Load(before.id()));
+  if (!IsDrivenElsewhere(here)) return here;
+  there.set_inventory_file(here.inventory_file());
+  there.set_known_hosts(here.known_hosts());
+  KeepWays(here, there.mutable_hosts());
+  KeepWays(here, there.mutable_spare_hosts());
+  if (there.ended_micros() == 0 && !is_back) *there.mutable_controller() = here.controller();
+  // The record comes last: what it says of the job's end is there then.
+  for (const std::string name : kJobFiles) {
+    std::error_code error;
+    if (!std::filesystem::exists(incoming / name, error)) continue;
+    // This machine may have driven the job before, and has said something, too.
+    const std::filesystem::path path =
+        folder / (name == kControllerLog ? "controller-" + here.controller().name() + ".log" : name);
+    if (std::filesystem::is_directory(path, error)) MUSTER_RETURN_IF_ERROR(RemoveTree(path));
+    std::filesystem::rename(incoming / name, path, error);
+    if (error) return ErrnoError(error.value(), path.string());
+  }
+  MUSTER_RETURN_IF_ERROR(context.jobs().Save(there));
+  if (!there.has_controller()) (void)controller.Forget(here.id());  // it takes room there, and no more
+  return there;
+}
+
+// The job is this machine's again where the host has none of it: whoever was to give it to the host has died
+// before. FailedPrecondition: somebody is about to.
+absl::StatusOr<record::JobRecord> KeepIfNotThere(const CommandContext& context, const std::string& id,
+                                                 Controller& controller) {
+  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), id, &JobStore::Lock));
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
+  if (!IsDrivenElsewhere(record)) return record;
+  // Nobody gives it to the host now, but somebody may have done so a moment ago.
+  const TemporaryDirectory folder;
+  const absl::Status there = controller.Export(id, folder.path());
+  if (!absl::IsNotFound(there)) {
+    return FailedPrecondition("job %s has just been given to %s", id, record.controller().name());
+  }
+  record.clear_controller();
+  MUSTER_RETURN_IF_ERROR(context.jobs().Save(record));
+  return record;
+}
+
+}  // namespace
+
+absl::StatusOr<ChosenController> ChooseController(const CommandContext& context, const Inventory& inventory,
+                                                  const std::string& name) {
+  const std::vector<record::Host> hosts = AllHosts(inventory);
+  const auto found = std::ranges::find(hosts, name, &record::Host::name);
+  if (found == hosts.end()) return InvalidArgument("--on %s: the inventory has no host '%s'", name, name);
+  if (const auto local = std::ranges::find_if(hosts, &record::Host::local); local != hosts.end()) {
+    return InvalidArgument(
+        "--on %s: %s is this machine (`local: true`), which it has to be able to log in to: "
+        "give it `ssh:`",
+        name, local->name());
+  }
+  ChosenController chosen{.host = *found};
+  MUSTER_ASSIGN_OR_RETURN(chosen.connection, Connect(context, *found));
+  return chosen;
+}
+
+absl::Status CheckLogins(const CommandContext& context, const record::JobRecord& plan,
+                         ChosenController& controller) {
+  const std::string& name = controller.host.name();
+  MUSTER_ASSIGN_OR_RETURN(record::HandOver job,
+                          HandOverOf(context.flags().inventory, context.known_hosts(), name));
+  job.mutable_record()->set_version(kJobRecordVersion);
+  *job.mutable_hosts() = plan.hosts();
+  return Annotate(controller.connection->CheckLogins(job), "--on " + name);
+}
+
+absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context,
+                                              const record::JobRecord& record) {
+  ChosenController controller{.host = record.controller()};
+  MUSTER_ASSIGN_OR_RETURN(controller.connection, Connect(context, record.controller()));
+  return controller;
+}
+
+absl::Status HandOverJob(const CommandContext& context, const std::string& id, ChosenController& controller) {
+  const std::string& name = controller.host.name();
+  const auto undriven = [&](const absl::Status& status) {
+    return Annotate(status,
+                    absl::StrFormat("job %s goes on, and nobody drives it: `muster wait %s` does", id, id));
+  };
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
+  auto job = HandOverOf(record.inventory_file(), record.known_hosts(), name);
+  if (!job.ok()) return undriven(job.status());
+  *job->mutable_record() = record;
+  const std::filesystem::path history = context.jobs().JobFolder(id) / kHistoryFile;
+  if (auto file = HistoryFile::Open(history); file.ok()) {
+    // Which is only told: the job does not fail for it.
+    (void)file->Append({{.time_micros = WallTimeMicros(), .what = name + " drives it from now on"}});
+  }
+  for (auto* const hosts :
+       {job->mutable_record()->mutable_hosts(), job->mutable_record()->mutable_spare_hosts()}) {
+    for (record::Host& host : *hosts) {
+      if (host.name() == name) host.set_agent_id(controller.connection->agent_id());
+    }
+  }
+  job->set_history(ReadFile(history).value_or(""));
+  // Before it begins: whoever finds it so asks there.
+  *record.mutable_controller() = controller.host;
+  if (const absl::Status saved = context.jobs().Save(record); !saved.ok()) return undriven(saved);
+  const absl::Status driven = controller.connection->Drive(*job);
+  if (driven.ok()) return driven;
+  if (absl::IsUnavailable(driven) || absl::IsDeadlineExceeded(driven)) {
+    return Annotate(
+        driven, absl::StrFormat("job %s goes on, and %s may drive it: `muster wait %s` asks", id, name, id));
+  }
+  record.clear_controller();
+  if (const absl::Status saved = context.jobs().Save(record); !saved.ok()) return undriven(saved);
+  return undriven(driven);
+}
+
+absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name) {
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(id_or_name));
+  if (!IsDrivenElsewhere(record)) return record;
+  const auto controller = Connect(context, record.controller());
+  auto newest = controller.ok() ? Follow(context, record, **controller)
+                                : absl::StatusOr<record::JobRecord>(controller.status());
+  if (newest.ok()) return newest;
+  if (absl::IsNotFound(newest.status())) newest = KeepIfNotThere(context, record.id(), **controller);
+  if (newest.ok()) return newest;
+  std::fprintf(stderr, "%s drives job %s, and what it knows could not be had: %s\n",
+               record.controller().name().c_str(), record.id().c_str(),
+               std::string(newest.status().message()).c_str());
+  return record;
+}
+
+absl::Status TakeBack(const CommandContext& context, record::JobRecord* record) {
+  if (!IsDrivenElsewhere(*record)) return absl::OkStatus();
+  const auto controller = Connect(context, record->controller());
+  if (!controller.ok()) {
+    return Annotate(controller.status(), absl::StrFormat("%s drives job %s, and goes on with it",
+                                                         record->controller().name(), record->id()));
+  }
+  const absl::Status released = (*controller)->Release(record->id());
+  if (released.ok()) {
+    MUSTER_ASSIGN_OR_RETURN(*record, Follow(context, *record, **controller, /*is_back=*/true));
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(released)) return released;
+  MUSTER_ASSIGN_OR_RETURN(*record, KeepIfNotThere(context, record->id(), **controller));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HostCommandResult> RunThere(const CommandContext& context, const record::JobRecord& record,
+                                           const std::vector<std::string>& words) {
+  MUSTER_ASSIGN_OR_RETURN(const auto controller, Connect(context, record.controller()));
+  return controller->Run(words, [](std::string_view bytes) {
+    PrintToStdout(bytes);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace muster

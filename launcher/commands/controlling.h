@@ -1,0 +1,54 @@
+// Jobs that a host drives in place of this machine (`run --on HOST`): how one gets there, how this machine
+// hears of it, and how it comes back.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/commands/context.h"
+#include "launcher/controller.h"
+
+namespace muster {
+
+/// The host of the inventory that is to drive jobs, with muster on it. InvalidArgument: there is none of this
+/// name, or one of the hosts is this machine itself.
+struct ChosenController {
+  record::Host host;
+  std::unique_ptr<Controller> connection;
+};
+absl::StatusOr<ChosenController> ChooseController(const CommandContext& context, const Inventory& inventory,
+                                                  const std::string& name);
+
+/// FailedPrecondition: it cannot log in to each of the plan's hosts.
+absl::Status CheckLogins(const CommandContext& context, const record::JobRecord& plan,
+                         ChosenController& controller);
+
+/// That which drives the job now.
+absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, const record::JobRecord& record);
+
+/// Gives it the job, whose lock this process holds and which it drives no more. If that fails, the job goes
+/// on, and the error says who drives it.
+absl::Status HandOverJob(const CommandContext& context, const std::string& job, ChosenController& controller);
+
+/// The newest that is known of a job: where a host drives it, that is asked, and this machine's record and
+/// files become what it has. If it cannot be reached, a word on stderr, and the record as it is.
+absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name);
+
+/// A host is to drive the job, as far as this machine knows.
+inline bool IsDrivenElsewhere(const record::JobRecord& record) {
+  return record.has_controller() && record.ended_micros() == 0;
+}
+
+/// No host drives the job from now on, and the record is as it was left. Unavailable: one does that cannot be
+/// reached, and may go on with it.
+absl::Status TakeBack(const CommandContext& context, record::JobRecord* record);
+
+/// Runs a command of muster's where a job is driven; what it prints, this process prints.
+absl::StatusOr<HostCommandResult> RunThere(const CommandContext& context, const record::JobRecord& record,
+                                           const std::vector<std::string>& words);
+
+}  // namespace muster

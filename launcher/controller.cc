@@ -1,0 +1,123 @@
+#include "launcher/controller.h"
+
+#include <absl/strings/ascii.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/archive.h"
+#include "launcher/shell_quote.h"
+
+namespace muster {
+namespace {
+
+constexpr Duration kUploadTimeout = std::chrono::minutes(10);
+// For all tasks to run, which may have to be started again.
+constexpr Duration kDriveTimeout = std::chrono::minutes(5);
+constexpr Duration kOrderTimeout = std::chrono::minutes(1);
+constexpr Duration kExportTimeout = std::chrono::minutes(30);  // there may be a large model
+constexpr Duration kNoTimeout = std::chrono::hours(24 * 365);  // a lost connection ends it, as everywhere
+
+absl::Status Upload(AgentConnection& connection, const Content& program) {
+  const TimePoint deadline = Now() + kUploadTimeout;
+  MUSTER_RETURN_IF_ERROR(connection.BeginUpload(program, {}, deadline));
+  while (Now() < deadline) {
+    MUSTER_RETURN_IF_ERROR(connection.Receive(-1, deadline).status());
+    if (const auto result = connection.TakeUploadResult()) return *result;
+  }
+  return DeadlineExceeded("muster could not be sent within %s", FormatAge(kUploadTimeout));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Controller>> Controller::Connect(const record::Host& host,
+                                                                const Content& program,
+                                                                const ConnectOptions& options,
+                                                                Duration connect_timeout) {
+  MUSTER_ASSIGN_OR_RETURN(auto connection, AgentConnection::Connect(host, options, Now() + connect_timeout));
+  MUSTER_RETURN_IF_ERROR(Upload(*connection, program));
+  const std::string& root = connection->facts().root();
+  const std::string command = absl::StrFormat("MUSTER_HOME=%s exec %s", QuoteWord(root + "/controller"),
+                                              QuoteWord(root + "/store/" + program.sha256 + "/bin/muster"));
+  return std::unique_ptr<Controller>(new Controller(host.name(), std::move(connection), command));
+}
+
+absl::StatusOr<HostCommandResult> Controller::Ask(const std::vector<std::string>& words,
+                                                  std::string_view input, Duration timeout,
+                                                  const std::function<absl::Status(std::string_view)>& take) {
+  std::string line = command_;
+  for (const std::string& word : words) line += " " + QuoteWord(word);
+  return RunOnHost(connection_->transport(), line, input, Now() + timeout, take);
+}
+
+absl::Status Controller::Order(const std::vector<std::string>& words, std::string_view input,
+                               Duration timeout) {
+  MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
+                          Ask(words, input, timeout, [](std::string_view) { return absl::OkStatus(); }));
+  return StatusOf(result);
+}
+
+absl::Status Controller::StatusOf(const HostCommandResult& result) const {
+  if (result.exit_code == 0) return absl::OkStatus();
+  const std::string said(absl::StripAsciiWhitespace(result.stderr_tail));
+  if (result.exit_code == kNoSuchJobExitCode) return absl::NotFoundError(host_ + ": " + said);
+  return FailedPrecondition("%s: %s", host_, said);
+}
+
+absl::Status Controller::CheckLogins(const record::HandOver& job) {
+  return Order({"controller", "check"}, job.SerializeAsString(), kOrderTimeout);
+}
+
+absl::Status Controller::Drive(const record::HandOver& job) {
+  return Order({"controller", "drive"}, job.SerializeAsString(), kDriveTimeout);
+}
+
+absl::Status Controller::Resume(const std::string& job) {
+  return Order({"controller", "resume", job}, "", kDriveTimeout);
+}
+
+absl::StatusOr<bool> Controller::AwaitEnd(const std::string& job) {
+  MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
+                          Ask({"controller", "await", job}, "", kOrderTimeout,
+                              [](std::string_view) { return absl::OkStatus(); }));
+  if (result.exit_code == kUndrivenExitCode) {
+    MUSTER_RETURN_IF_ERROR(Resume(job));
+    return false;
+  }
+  if (result.exit_code == kDrivenExitCode) return false;
+  MUSTER_RETURN_IF_ERROR(StatusOf(result));
+  return true;
+}
+
+absl::Status Controller::Export(const std::string& job, const std::filesystem::path& folder) {
+  Unpacker unpacker(folder);
+  std::optional<std::string> before = "";  // the output, as far as it has come
+  const auto take = [&](std::string_view bytes) {
+    if (!before) return unpacker.Take(bytes);
+    before->append(bytes);
+    const size_t begin = before->find(kControllerOutput);
+    if (begin == std::string::npos) return absl::OkStatus();
+    const std::string output = *std::exchange(before, std::nullopt);
+    return unpacker.Take(std::string_view(output).substr(begin + std::strlen(kControllerOutput)));
+  };
+  MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
+                          Ask({"controller", "export", job}, "", kExportTimeout, take));
+  MUSTER_RETURN_IF_ERROR(StatusOf(result));
+  return Annotate(unpacker.Finish(), host_);
+}
+
+absl::Status Controller::Release(const std::string& job) {
+  return Order({"controller", "release", job}, "", kOrderTimeout);
+}
+
+absl::Status Controller::Forget(const std::string& job) {
+  return Order({"controller", "forget", job}, "", kOrderTimeout);
+}
+
+absl::StatusOr<HostCommandResult> Controller::Run(const std::vector<std::string>& words,
+                                                  const std::function<absl::Status(std::string_view)>& take) {
+  return Ask(words, "", kNoTimeout, take);
+}
+
+}  // namespace muster

@@ -1,0 +1,180 @@
+// Jobs that a host of the cluster drives in place of the machine that they were run from.
+#include "tests/support/lifecycle_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class ClusterController : public LifecycleTest {
+ protected:
+  CommandResult RunOn(const std::string& host, const std::string& job) {
+    return RunJob(job, {"-d", "--on", host});
+  }
+  void ExpectDrivenBy(const std::string& host, const std::string& job) {
+    EXPECT_EQ(Show(job)["driver"], Json({{"host", host}}));
+  }
+  // What the controllers of a host have of jobs.
+  std::vector<std::string> JobsOf(const std::string& host) {
+    std::vector<std::string> jobs;
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(cluster_.hosts().HomeOf(host), error)) {
+      if (entry.path().parent_path().filename() == "jobs" &&
+          entry.path().parent_path().parent_path().filename() == "controller") {
+        jobs.push_back(entry.path().filename().string());
+      }
+    }
+    return jobs;
+  }
+};
+
+TEST_F(ClusterController, DrivesTheJobToItsEnd) {
+  const CommandResult run =
+      RunOn("host-3", ScriptJob("away", std::string(kWaitForGo) + "exit $((RANK * 7))", "count: 2"));
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stderr_text, HasSubstr(" runs, and host-3 drives it; "));
+  ExpectDrivenBy("host-3", "away");
+  EXPECT_EQ(JobsOf("host-3").size(), 1u);
+  Process wait = cluster_.Start({"wait", "away"}, "wait");
+  ASSERT_TRUE(cluster_.WaitForText("wait", " is driven by host-3\n"));
+  Process events = cluster_.Start({"events", "-f", "away"}, "events");
+  ASSERT_TRUE(cluster_.WaitForText("events", "  worker:1@host-2       started\n"));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(wait), 7) << cluster_.Text("wait");
+  EXPECT_THAT(cluster_.Text("wait"), HasSubstr("worker:1 on host-2 failed: exited with code 7"));
+  EXPECT_EQ(ExitCodeOf(events), 0);
+  EXPECT_THAT(cluster_.Text("events"),
+              AllOf(HasSubstr("  job                   host-3 drives it from now on\n"),
+                    HasSubstr("  worker:1@host-2       Failed: exited with code 7\n")));
+  // All of it is here by now.
+  EXPECT_THAT(JobsOf("host-3"), IsEmpty());
+  EXPECT_EQ(Show("away")["state"], "Failed");
+  EXPECT_TRUE(Show("away")["driver"].is_null());
+  EXPECT_THAT(Muster({"events", "away"}).stdout_text, HasSubstr("exited with code 7\n"));
+  EXPECT_EQ(Muster({"wait", "away"}).exit_code, 7);
+}
+
+TEST_F(ClusterController, FailuresHaveTheirConsequencesThoughNobodyWaits) {
+  ASSERT_EQ(
+      RunOn("host-1", ScriptJob("away", std::string(kWaitForGo) + "[ $RANK = 2 ] || exec sleep 600\nexit 5"))
+          .exit_code,
+      0);
+  WaitForTasks("away", 3);
+  Touch("go");
+  EXPECT_TRUE(Eventually([&] { return FirstProcesses("away").empty(); }));
+  EXPECT_TRUE(Eventually([&] { return Show("away")["state"] == "Failed"; }));
+  EXPECT_EQ(Muster({"wait", "away"}).exit_code, 5);
+}
+
+TEST_F(ClusterController, WhatWasTrainedComesBack) {
+  const std::string job = cluster_.Write(
+      "job.yaml",
+      "name: job\nmodel: mnist_mlp\nhidden: [20]\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n"
+      "train: {steps: 300, batch_size: 20, threads: 1}\n");
+  const CommandResult run = RunOn("host-2", job);
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const CommandResult waited = Muster({"wait", "job", "-o", "json"});
+  EXPECT_EQ(waited.exit_code, 0) << waited.stderr_text;
+  EXPECT_TRUE(Json::parse(waited.stdout_text, nullptr, false).contains("test_accuracy"))
+      << waited.stdout_text;
+  for (const char* file : {"result.json", "metrics.jsonl", "model.safetensors"}) {
+    EXPECT_GT(std::filesystem::file_size(JobFolder() / file), 0u) << file;
+  }
+}
+
+TEST_F(ClusterController, TheJobGoesFromOneToAnotherAndBack) {
+  const std::string job = ScriptJob("passed", kWaitForGo);
+  ASSERT_EQ(RunOn("host-1", job).exit_code, 0);
+  const auto tasks = WaitForTasks("passed", 3);
+  const CommandResult to_another = RunOn("host-2", job);
+  ASSERT_EQ(to_another.exit_code, 0) << to_another.stderr_text;
+  ExpectDrivenBy("host-2", "passed");
+  EXPECT_THAT(JobsOf("host-1"), IsEmpty());
+  EXPECT_EQ(FirstProcesses("passed"), tasks);
+  const CommandResult back = RunJob(job, {"-d"});
+  ASSERT_EQ(back.exit_code, 0) << back.stderr_text;
+  EXPECT_EQ(Show("passed")["driver"]["background"], true);
+  EXPECT_THAT(JobsOf("host-2"), IsEmpty());
+  EXPECT_EQ(FirstProcesses("passed"), tasks);
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "passed"}).exit_code, 0);
+}
+
+TEST_F(ClusterController, IsStoppedFromHere) {
+  ASSERT_EQ(RunOn("host-2", ScriptJob("away", "exec sleep 600")).exit_code, 0);
+  const CommandResult stopped = Muster({"stop", "away"});
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.stderr_text;
+  EXPECT_THAT(stopped.stderr_text, HasSubstr("0 processes, 0 ports on 3 hosts\n"));
+  EXPECT_THAT(JobsOf("host-2"), IsEmpty());
+}
+
+TEST_F(ClusterController, GoesOnWithOtherWorkers) {
+  const std::string job = cluster_.Write(
+      "job.yaml",
+      "name: job\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\nreplicas: {worker: {count: 2}}\n"
+      "train: {steps: 10000000, batch_size: 500, threads: 1}\n");
+  ASSERT_EQ(RunOn("host-3", job).exit_code, 0);
+  const auto first = WaitForTasks("job", 2);
+  const CommandResult scaled = Muster({"scale", "job", "worker=3"});
+  EXPECT_EQ(scaled.exit_code, 0) << scaled.stderr_text;
+  const auto grown = WaitForTasks("job", 3);
+  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectDrivenBy("host-3", "job");
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+// It and its controller are gone: the job goes on, and a `wait` has it driven again.
+TEST_F(ClusterController, MayBeLostAndComeBack) {
+  const std::string job = ScriptJob("away", kWaitForGo, "count: 2");
+  ASSERT_EQ(RunOn("host-3", job).exit_code, 0);
+  const auto tasks = WaitForTasks("away", 2);
+  cluster_.hosts().Kill("host-3");
+  const CommandResult wait = Muster({"wait", "away"});
+  EXPECT_EQ(wait.exit_code, 69) << wait.stderr_text;
+  EXPECT_THAT(wait.stderr_text, HasSubstr("host-3 drives job "));
+  EXPECT_EQ(FirstProcesses("away"), tasks);
+  cluster_.hosts().Start("host-3");
+  Touch("go");
+  const CommandResult again = Muster({"wait", "away"});
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+}
+
+// Or the job has never come to it: who was to give it to the host has died before.
+TEST_F(ClusterController, MayHaveLostTheJob) {
+  ASSERT_EQ(RunOn("host-3", ScriptJob("away", kWaitForGo, "count: 2")).exit_code, 0);
+  const auto tasks = WaitForTasks("away", 2);
+  cluster_.hosts().Kill("host-3");
+  std::filesystem::remove_all(cluster_.hosts().HomeOf("host-3"));
+  std::filesystem::create_directory(cluster_.hosts().HomeOf("host-3"));
+  cluster_.hosts().Start("host-3");
+  EXPECT_TRUE(Show("away")["driver"].is_null());
+  EXPECT_EQ(FirstProcesses("away"), tasks);
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "away"}).exit_code, 0);
+}
+
+TEST_F(ClusterController, WhatCannotBeIsRefusedAndNothingIsStarted) {
+  const std::string job = ScriptJob("refused", "exec sleep 600");
+  const auto expect = [&](const CommandResult& result, int exit_code, const std::string& why) {
+    EXPECT_EQ(result.exit_code, exit_code) << result.stderr_text;
+    EXPECT_THAT(result.stderr_text, HasSubstr(why));
+  };
+  expect(RunJob(job, {"--on", "host-1"}), 2, "`run -d --on host-1`");
+  expect(RunOn("host-9", job), 2, "the inventory has no host 'host-9'");
+  // A key that this account's ssh-agent has, and that nobody has there.
+  std::string inventory = cluster_.hosts().Text("inventory.yaml");
+  const std::string key = cluster_.hosts().folder() + "/id_ed25519", identity = ", identity: \"" + key + "\"";
+  inventory.erase(inventory.find(identity), identity.size());
+  const CommandResult refused = cluster_.Shell(
+      "eval \"$(ssh-agent -s)\" >/dev/null; trap 'ssh-agent -k >/dev/null' EXIT; ssh-add -q " + key +
+      "; muster run " + job + " -d --on host-1 -i " + cluster_.Write("agent.yaml", inventory));
+  expect(refused, 1, "it cannot log in to 2 of 3 hosts with the keys of its account");
+  EXPECT_THAT(refused.stderr_text, AllOf(HasSubstr("host-2"), HasSubstr("host-3")));
+  EXPECT_EQ(Muster({"list", "-o", "json"}).stdout_text, "[]\n");
+}
+
+}  // namespace
+}  // namespace muster
