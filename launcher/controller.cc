@@ -19,14 +19,14 @@ constexpr Duration kOrderTimeout = std::chrono::minutes(1);
 constexpr Duration kExportTimeout = std::chrono::minutes(30);  // there may be a large model
 constexpr Duration kNoTimeout = std::chrono::hours(24 * 365);  // a lost connection ends it, as everywhere
 
-absl::Status Upload(AgentConnection& connection, const Content& program) {
+absl::Status UploadTo(AgentConnection& connection, const Content& content) {
   const TimePoint deadline = Now() + kUploadTimeout;
-  MUSTER_RETURN_IF_ERROR(connection.BeginUpload(program, {}, deadline));
+  MUSTER_RETURN_IF_ERROR(connection.BeginUpload(content, {}, deadline));
   while (Now() < deadline) {
     MUSTER_RETURN_IF_ERROR(connection.Receive(-1, deadline).status());
     if (const auto result = connection.TakeUploadResult()) return *result;
   }
-  return DeadlineExceeded("muster could not be sent within %s", FormatAge(kUploadTimeout));
+  return DeadlineExceeded("%s could not be sent within %s", content.name, FormatAge(kUploadTimeout));
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Connect(const record::Ho
                                                                 const ConnectOptions& options,
                                                                 Duration connect_timeout) {
   MUSTER_ASSIGN_OR_RETURN(auto connection, AgentConnection::Connect(host, options, Now() + connect_timeout));
-  MUSTER_RETURN_IF_ERROR(Upload(*connection, program));
+  MUSTER_RETURN_IF_ERROR(UploadTo(*connection, program));
   const std::string& root = connection->facts().root();
   const std::string command = absl::StrFormat("MUSTER_HOME=%s exec %s", QuoteWord(root + "/controller"),
                                               QuoteWord(root + "/store/" + program.sha256 + "/bin/muster"));
@@ -63,6 +63,13 @@ absl::Status Controller::StatusOf(const HostCommandResult& result) const {
   const std::string said(absl::StripAsciiWhitespace(result.stderr_tail));
   if (result.exit_code == kNoSuchJobExitCode) return absl::NotFoundError(host_ + ": " + said);
   return FailedPrecondition("%s: %s", host_, said);
+}
+
+absl::Status Controller::Upload(const Contents& contents) {
+  for (const auto& [sha256, content] : contents) {
+    MUSTER_RETURN_IF_ERROR(UploadTo(*connection_, content));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Controller::CheckLogins(const record::HandOver& job) {

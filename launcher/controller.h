@@ -36,6 +36,9 @@ class Controller {
   /// FailedPrecondition, with each of them, where the host cannot log in to some of the job's hosts.
   absl::Status CheckLogins(const record::HandOver& job);
 
+  /// Brings what a job's hosts may need there, from where they get it once this machine is gone.
+  absl::Status Upload(const Contents& contents);
+
   /// It drives the job from now on, and does so in the background once this returns. FailedPrecondition: it
   /// cannot, and does not; why. A job may have ended meanwhile: Export tells.
   absl::Status Drive(const record::HandOver& job);

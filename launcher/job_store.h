@@ -76,6 +76,7 @@ class JobStore {
   /// `folder` is ~/.muster (or MUSTER_HOME).
   explicit JobStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
+  const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path JobFolder(const std::string& id) const { return folder_ / "jobs" / id; }
 
   /// Atomic and durable.

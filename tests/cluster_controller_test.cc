@@ -10,6 +10,8 @@ using ::testing::IsEmpty;
 
 class ClusterController : public LifecycleTest {
  protected:
+  ClusterController() : LifecycleTest(LoopbackCluster::Network::kLoopback, /*hosts=*/4) {}
+
   CommandResult RunOn(const std::string& host, const std::string& job) {
     return RunJob(job, {"-d", "--on", host});
   }
@@ -123,6 +125,26 @@ TEST_F(ClusterController, GoesOnWithOtherWorkers) {
   const auto grown = WaitForTasks("job", 3);
   for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
   ExpectDrivenBy("host-3", "job");
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+// What it needs is not on the spare host, and comes from the one that drives the job.
+TEST_F(ClusterController, BringsWhatASpareHostNeeds) {
+  std::string inventory = cluster_.hosts().Text("inventory.yaml");
+  const size_t labels = inventory.find("cpu", inventory.find("host-3"));
+  inventory.replace(labels, 3, "head");
+  const std::string job = cluster_.Write(
+      "job.yaml",
+      "name: job\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
+      "replicas: {worker: {count: 2, on: cpu}}\ntrain: {steps: 10000000, batch_size: 500, threads: 1}\n");
+  const CommandResult run = Muster({"run", job, "-i", cluster_.Write("labels.yaml", inventory), "-d", "--on",
+                                    "host-3", "--lost-timeout", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  WaitForTasks("job", 2);
+  cluster_.hosts().Kill("host-2");
+  EXPECT_TRUE(Eventually([&] { return ShowTask("job", "worker:1")["host"] == "host-4"; }));
+  WaitForTasks("job", 2);
+  cluster_.hosts().Start("host-2");
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 

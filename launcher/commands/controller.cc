@@ -93,6 +93,18 @@ absl::Status TakeOnJob(const CommandContext& context, const std::filesystem::pat
   return context.jobs().Save(record);
 }
 
+// What the job's hosts may need, from the store of this one's agent: the same files are the same archive.
+Contents StoredContents(const CommandContext& context, const record::JobRecord& record) {
+  Contents contents;
+  for (const record::Content& content : record.contents()) {
+    const std::filesystem::path folder = context.jobs().folder().parent_path() / "store" / content.sha256();
+    auto packed = PackContent(content.name(), folder);
+    // A host that lacks it says so.
+    if (packed.ok() && packed->sha256 == content.sha256()) contents[content.sha256()] = *std::move(packed);
+  }
+  return contents;
+}
+
 // Whether the job has ended, as an exit code.
 absl::StatusOr<int> AwaitEnd(const JobStore& jobs, const std::string& job) {
   const TimePoint deadline = Now() + kAwaitTimeout;
@@ -155,7 +167,8 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   options.follow_logs = false;
   RunDisplay display({.logs = false, .accuracy = false, .start = Now()}, record);
   GoOnInBackground(record, lock, *detachment, display, &options);
-  MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+  MUSTER_ASSIGN_OR_RETURN(const RunResult result,
+                          RunJob(context.jobs(), record, StoredContents(context, record), options, display));
   display.Summarize(result);
   return 0;  // how the job has ended says its record
 }

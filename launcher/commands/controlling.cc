@@ -145,7 +145,8 @@ absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context,
   return controller;
 }
 
-absl::Status HandOverJob(const CommandContext& context, const std::string& id, ChosenController& controller) {
+absl::Status HandOverJob(const CommandContext& context, const std::string& id, const Contents& contents,
+                         ChosenController& controller) {
   const std::string& name = controller.host.name();
   const auto undriven = [&](const absl::Status& status) {
     return Annotate(status,
@@ -154,6 +155,7 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& id, C
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
   auto job = HandOverOf(record.inventory_file(), record.known_hosts(), name);
   if (!job.ok()) return undriven(job.status());
+  if (const absl::Status sent = controller.connection->Upload(contents); !sent.ok()) return undriven(sent);
   *job->mutable_record() = record;
   const std::filesystem::path history = context.jobs().JobFolder(id) / kHistoryFile;
   if (auto file = HistoryFile::Open(history); file.ok()) {

@@ -30,9 +30,10 @@ absl::Status CheckLogins(const CommandContext& context, const record::JobRecord&
 /// That which drives the job now.
 absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, const record::JobRecord& record);
 
-/// Gives it the job, whose lock this process holds and which it drives no more. If that fails, the job goes
-/// on, and the error says who drives it.
-absl::Status HandOverJob(const CommandContext& context, const std::string& job, ChosenController& controller);
+/// Gives it the job with what its hosts may need. This process holds the job's lock, and drives it no more.
+/// If that fails, the job goes on, and the error says who drives it.
+absl::Status HandOverJob(const CommandContext& context, const std::string& job, const Contents& contents,
+                         ChosenController& controller);
 
 /// The newest that is known of a job: where a host drives it, that is asked, and this machine's record and
 /// files become what it has. If it cannot be reached, a word on stderr, and the record as it is.

@@ -157,7 +157,7 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), plan.record, plan.contents, options, display));
   if (result.is_left) {
-    MUSTER_RETURN_IF_ERROR(HandOverJob(context, plan.record.id(), *controller));
+    MUSTER_RETURN_IF_ERROR(HandOverJob(context, plan.record.id(), plan.contents, *controller));
     std::fprintf(stderr,
                  "job %1$s runs, and %2$s drives it; `muster logs -f %1$s` follows it, `muster wait %1$s` "
                  "waits for its end\n",

@@ -194,7 +194,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   }
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
   if (result.is_left) {
-    MUSTER_RETURN_IF_ERROR(HandOverJob(context, before.id(), *controller));
+    MUSTER_RETURN_IF_ERROR(HandOverJob(context, before.id(), plan.contents, *controller));
     return exit_code_so_far;
   }
   display.Summarize(result);
