@@ -17,7 +17,7 @@ constexpr Duration kUploadTimeout = std::chrono::minutes(10);
 constexpr Duration kDriveTimeout = std::chrono::minutes(5);
 constexpr Duration kOrderTimeout = std::chrono::minutes(1);
 constexpr Duration kExportTimeout = std::chrono::minutes(30);  // there may be a large model
-constexpr Duration kNoTimeout = std::chrono::hours(24 * 365);  // a lost connection ends it, as everywhere
+constexpr size_t kMostNoise = 1 << 20;                         // of a login shell, bytes
 
 absl::Status UploadTo(AgentConnection& connection, const Content& content) {
   const TimePoint deadline = Now() + kUploadTimeout;
@@ -104,7 +104,9 @@ absl::Status Controller::Export(const std::string& job, const std::filesystem::p
     if (!before) return unpacker.Take(bytes);
     before->append(bytes);
     const size_t begin = before->find(kControllerOutput);
-    if (begin == std::string::npos) return absl::OkStatus();
+    if (begin == std::string::npos) {
+      return before->size() <= kMostNoise ? absl::OkStatus() : DataLoss("%s: this is no job", host_);
+    }
     const std::string output = *std::exchange(before, std::nullopt);
     return unpacker.Take(std::string_view(output).substr(begin + std::strlen(kControllerOutput)));
   };
@@ -120,11 +122,6 @@ absl::Status Controller::Release(const std::string& job) {
 
 absl::Status Controller::Forget(const std::string& job) {
   return Order({"controller", "forget", job}, "", kOrderTimeout);
-}
-
-absl::StatusOr<HostCommandResult> Controller::Run(const std::vector<std::string>& words,
-                                                  const std::function<absl::Status(std::string_view)>& take) {
-  return Ask(words, "", kNoTimeout, take);
 }
 
 }  // namespace muster

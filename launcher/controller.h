@@ -60,11 +60,6 @@ class Controller {
   /// Removes what it has of a job that nobody drives there.
   absl::Status Forget(const std::string& job);
 
-  /// A command of muster's there, until it ends: "events -f JOB". Its output goes to `take` as it comes,
-  /// which may end that with an error; a login shell may have printed something before.
-  absl::StatusOr<HostCommandResult> Run(const std::vector<std::string>& words,
-                                        const std::function<absl::Status(std::string_view)>& take);
-
   /// record::Host::agent_id of the host, by which the controller there finds its agent without SSH.
   std::string agent_id() const {
     return std::filesystem::path(connection_->facts().root()).filename().string();

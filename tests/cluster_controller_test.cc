@@ -178,6 +178,22 @@ TEST_F(ClusterController, MayHaveLostTheJob) {
   EXPECT_EQ(Muster({"wait", "away"}).exit_code, 0);
 }
 
+TEST_F(ClusterController, WhatIsNoJobIsRefused) {
+  // As printf is given it, and why not: a record of version 9, an inventory called "../x".
+  const std::pair<std::string, std::string> inputs[] = {
+      {"nonsense", "this is no job"},
+      {"\\n\\002\\010\\011", "the job has version 9, this muster knows version 1"},
+      {"\\n\\002\\010\\001\\042\\004../x", "'../x' is no name of a file"}};
+  for (const char* command : {"check", "drive"}) {
+    for (const auto& [input, why] : inputs) {
+      const CommandResult result = cluster_.Shell("printf '" + input + "' | muster controller " + command);
+      EXPECT_NE(result.exit_code, 0) << command << " " << input;
+      EXPECT_THAT(result.stderr_text, HasSubstr(why)) << command;
+    }
+  }
+  EXPECT_EQ(Muster({"list", "-o", "json"}).stdout_text, "[]\n");
+}
+
 TEST_F(ClusterController, WhatCannotBeIsRefusedAndNothingIsStarted) {
   const std::string job = ScriptJob("refused", "exec sleep 600");
   const auto expect = [&](const CommandResult& result, int exit_code, const std::string& why) {

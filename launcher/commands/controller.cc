@@ -1,5 +1,6 @@
 // controller: what a machine asks of this one that had it drive a job (launcher/controller.h). Not for
 // people.
+#include <absl/strings/escaping.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr size_t kMostInput = size_t{256} << 20;
 constexpr char kKnownHostsFile[] = "known_hosts";
+constexpr char kInventoryFolder[] = "inventory";  // whatever the inventory's own name is
 // Who asked may have gone away meanwhile.
 constexpr Duration kAwaitTimeout = std::chrono::seconds(10);
 
@@ -44,6 +46,11 @@ absl::StatusOr<record::HandOver> ReadHandOver() {
     return FailedPrecondition("the job has version %d, this muster knows version %d", job.record().version(),
                               kJobRecordVersion);
   }
+  for (const std::string& name : {job.record().id(), job.inventory_name()}) {
+    if (name.find('/') != std::string::npos || name == "." || name == "..") {
+      return InvalidArgument("stdin: '%s' is no name of a file", absl::Utf8SafeCEscape(name));
+    }
+  }
   return job;
 }
 
@@ -68,9 +75,9 @@ void MakeOwn(const CommandContext& context, const std::string& own, record::Host
 
 // The files of the other machine, in the job's folder.
 absl::Status WriteFiles(const std::filesystem::path& folder, const record::HandOver& job) {
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder / kInventoryFolder, 0700));
   const std::pair<std::filesystem::path, const std::string*> files[] = {
-      {folder / job.inventory_name(), &job.inventory()},
+      {folder / kInventoryFolder / job.inventory_name(), &job.inventory()},
       {folder / kKnownHostsFile, &job.known_hosts()},
       {folder / kHistoryFile, &job.history()}};
   for (const auto& [path, bytes] : files) {
@@ -84,7 +91,7 @@ absl::Status TakeOnJob(const CommandContext& context, const std::filesystem::pat
                        record::HandOver* job) {
   record::JobRecord& record = *job->mutable_record();
   MUSTER_RETURN_IF_ERROR(WriteFiles(folder, *job));
-  record.set_inventory_file((folder / job->inventory_name()).string());
+  record.set_inventory_file((folder / kInventoryFolder / job->inventory_name()).string());
   record.set_known_hosts((folder / kKnownHostsFile).string());
   record.clear_controller();
   for (auto* const hosts : {record.mutable_hosts(), record.mutable_spare_hosts()}) {
@@ -150,6 +157,7 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   record::HandOver job;
   if (is_new) {
     MUSTER_ASSIGN_OR_RETURN(job, ReadHandOver());
+    if (job.record().id().empty()) return InvalidArgument("stdin: a job without an id");
   } else {
     job.mutable_record()->set_id(context.flags().job);
   }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/stdout.h"
 #include "launcher/commands/driving.h"
 #include "launcher/job_history.h"
 #include "launcher/plan.h"
@@ -183,14 +182,18 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& id, c
   return undriven(driven);
 }
 
-absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name) {
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(id_or_name));
+absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
+                                                const record::JobRecord& record) {
   if (!IsDrivenElsewhere(record)) return record;
-  const auto controller = Connect(context, record.controller());
-  auto newest = controller.ok() ? Follow(context, record, **controller)
-                                : absl::StatusOr<record::JobRecord>(controller.status());
-  if (newest.ok()) return newest;
-  if (absl::IsNotFound(newest.status())) newest = KeepIfNotThere(context, record.id(), **controller);
+  MUSTER_ASSIGN_OR_RETURN(const auto controller, Connect(context, record.controller()));
+  auto newest = Follow(context, record, *controller);
+  if (absl::IsNotFound(newest.status())) return KeepIfNotThere(context, record.id(), *controller);
+  return newest;
+}
+
+absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name) {
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(id_or_name));
+  auto newest = AskController(context, record);
   if (newest.ok()) return newest;
   std::fprintf(stderr, "%s drives job %s, and what it knows could not be had: %s\n",
                record.controller().name().c_str(), record.id().c_str(),
@@ -213,15 +216,6 @@ absl::Status TakeBack(const CommandContext& context, record::JobRecord* record) 
   if (!absl::IsNotFound(released)) return released;
   MUSTER_ASSIGN_OR_RETURN(*record, KeepIfNotThere(context, record->id(), **controller));
   return absl::OkStatus();
-}
-
-absl::StatusOr<HostCommandResult> RunThere(const CommandContext& context, const record::JobRecord& record,
-                                           const std::vector<std::string>& words) {
-  MUSTER_ASSIGN_OR_RETURN(const auto controller, Connect(context, record.controller()));
-  return controller->Run(words, [](std::string_view bytes) {
-    PrintToStdout(bytes);
-    return absl::OkStatus();
-  });
 }
 
 }  // namespace muster

@@ -2,12 +2,8 @@
 // hears of it, and how it comes back.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "launcher/commands/context.h"
 #include "launcher/controller.h"
@@ -35,8 +31,13 @@ absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, con
 absl::Status HandOverJob(const CommandContext& context, const std::string& job, const Contents& contents,
                          ChosenController& controller);
 
-/// The newest that is known of a job: where a host drives it, that is asked, and this machine's record and
-/// files become what it has. If it cannot be reached, a word on stderr, and the record as it is.
+/// Where a host drives the job, that is asked, and this machine's record and files become what it has; else
+/// the record as it is. Unavailable: it is not reached.
+absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
+                                                const record::JobRecord& record);
+
+/// The newest that is known of a job, as AskController has it; where that fails, a word on stderr, and the
+/// record as it is.
 absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name);
 
 /// A host is to drive the job, as far as this machine knows.
@@ -47,9 +48,5 @@ inline bool IsDrivenElsewhere(const record::JobRecord& record) {
 /// No host drives the job from now on, and the record is as it was left. Unavailable: one does that cannot be
 /// reached, and may go on with it.
 absl::Status TakeBack(const CommandContext& context, record::JobRecord* record);
-
-/// Runs a command of muster's where a job is driven; what it prints, this process prints.
-absl::StatusOr<HostCommandResult> RunThere(const CommandContext& context, const record::JobRecord& record,
-                                           const std::vector<std::string>& words);
 
 }  // namespace muster

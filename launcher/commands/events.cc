@@ -13,6 +13,7 @@ namespace muster {
 namespace {
 
 constexpr int kLookEveryMs = 200;
+constexpr int kLookElsewhereEveryMs = 2000;  // which takes a login
 
 // "2026-01-31T12:00:00.250Z".
 std::string FormatTime(int64_t micros) {
@@ -37,10 +38,6 @@ void Print(const CommandContext& context, const JobEvent& event) {
 
 absl::Status EventsCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job));
-  if (IsDrivenElsewhere(record) && context.flags().follow) {
-    const char* const format = context.flags().format == OutputFormat::kJson ? "json" : "text";
-    return RunThere(context, record, {"events", "-f", record.id(), "-o", format}).status();
-  }
   const std::filesystem::path path = context.jobs().JobFolder(record.id()) / kHistoryFile;
   size_t printed = 0;
   while (true) {
@@ -62,9 +59,10 @@ absl::Status EventsCommand(const CommandContext& context) {
       return absl::OkStatus();
     }
     pollfd reader{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
-    (void)::poll(&reader, 1, kLookEveryMs);
+    (void)::poll(&reader, 1, IsDrivenElsewhere(record) ? kLookElsewhereEveryMs : kLookEveryMs);
     if ((reader.revents & POLLERR) != 0) return absl::OkStatus();  // nobody reads on
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+    MUSTER_ASSIGN_OR_RETURN(record, AskController(context, record));
   }
 }
 

@@ -250,9 +250,10 @@ absl::Status StopCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
   if (const absl::Status taken = TakeBack(context, &record); !taken.ok()) {
     // Who drives it sees its tasks stopped, or its starts refused, and ends.
-    std::fprintf(stderr, "%s\n", std::string(taken.message()).c_str());
     MUSTER_RETURN_IF_ERROR(StopDirectly(context, record));
-    return absl::IsUnavailable(taken) ? taken : absl::OkStatus();
+    if (absl::IsUnavailable(taken)) return taken;
+    std::fprintf(stderr, "%s\n", std::string(taken.message()).c_str());
+    return absl::OkStatus();
   }
   std::optional<JobLock> deciding;  // until this process drives it
   MUSTER_ASSIGN_OR_RETURN(deciding, context.jobs().LockDecision());

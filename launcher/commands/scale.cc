@@ -181,6 +181,10 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     (void)history->Append({{.time_micros = WallTimeMicros(), .what = "scaled: " + difference}});
   }
 
+  if (controller) {
+    MUSTER_RETURN_IF_ERROR(HandOverJob(context, before.id(), plan.contents, *controller));
+    return exit_code_so_far;
+  }
   RunOptions options = MakeRunOptions(context, plan.record);
   options.follow_logs = false;
   RunDisplay display({.logs = false,
@@ -188,15 +192,8 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start},
                      plan.record);
-  options.leave_running = is_elsewhere;
-  if (detachment != nullptr) {
-    GoOnInBackground(plan.record, taken->lock, *detachment, display, &options, exit_code_so_far);
-  }
+  GoOnInBackground(plan.record, taken->lock, *detachment, display, &options, exit_code_so_far);
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
-  if (result.is_left) {
-    MUSTER_RETURN_IF_ERROR(HandOverJob(context, before.id(), plan.contents, *controller));
-    return exit_code_so_far;
-  }
   display.Summarize(result);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   return exit_code_so_far != 0 ? exit_code_so_far : result.outcome.exit_code;
