@@ -127,9 +127,17 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
   connection->facts_ = response.facts();
   // 0: an older daemon, which does not say.
   if (response.facts().wall_micros() != 0) {
-    connection->clock_offset_micros_ = response.facts().wall_micros() - (asked + WallTimeMicros()) / 2;
+    const int64_t answered = WallTimeMicros();
+    const int64_t offset = response.facts().wall_micros() - (asked + answered) / 2;
+    if (std::abs(offset) > (answered - asked) / 2) connection->clock_offset_micros_ = offset;
   }
   return connection;
+}
+
+agent::TaskStatus AgentConnection::InOwnTime(agent::TaskStatus status) const {
+  if (status.started_micros() != 0) status.set_started_micros(status.started_micros() - clock_offset_micros_);
+  if (status.ended_micros() != 0) status.set_ended_micros(status.ended_micros() - clock_offset_micros_);
+  return status;
 }
 
 absl::Status AgentConnection::OpenTransport(TimePoint deadline) {

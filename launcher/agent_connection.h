@@ -58,8 +58,11 @@ class AgentConnection {
 
   const agent::FactsResponse& facts() const { return facts_; }
   /// How far the host's clock was ahead of this machine's, in microseconds, right by half the time that an
-  /// answer takes.
+  /// answer takes. 0 if it is not certain that they differ: what happened on hosts whose clocks agree stays
+  /// in order.
   int64_t clock_offset_micros() const { return clock_offset_micros_; }
+  /// When it started and ended, by this machine's clock.
+  agent::TaskStatus InOwnTime(agent::TaskStatus status) const;
   /// Those that this connection has made known.
   const std::vector<AcceptedKey>& accepted_keys() const { return accepted_keys_; }
 

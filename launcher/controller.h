@@ -60,6 +60,9 @@ class Controller {
   /// Removes what it has of a job that nobody drives there.
   absl::Status Forget(const std::string& job);
 
+  /// How far its clock is ahead: AgentConnection.
+  int64_t clock_offset_micros() const { return connection_->clock_offset_micros(); }
+
   /// record::Host::agent_id of the host, by which the controller there finds its agent without SSH.
   std::string agent_id() const {
     return std::filesystem::path(connection_->facts().root()).filename().string();

@@ -52,9 +52,9 @@ reconcile::TaskState StateOf(agent::TaskState state) {
 }
 
 template <typename Tasks>
-std::vector<reconcile::TaskReport> ReportsOf(const Tasks& tasks) {
+std::vector<reconcile::TaskReport> ReportsOf(const Tasks& tasks, const AgentConnection& agent) {
   std::vector<reconcile::TaskReport> reports;
-  for (const agent::TaskStatus& task : tasks) reports.push_back(ReportOf(task));
+  for (const agent::TaskStatus& task : tasks) reports.push_back(ReportOf(agent.InOwnTime(task)));
   return reports;
 }
 
@@ -209,8 +209,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
   }
   place.set_machine_id(machine_id_);
   data_address_ = place.data_address();
-  options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place,
-                          agent_->clock_offset_micros()});
+  options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place});
   Emit(reconcile::HostConnected{
       .host = name_, .connection = connection_, .data_address = place.data_address()});
   agent::Request watch;
@@ -218,7 +217,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
   Ask(0, watch, [this](const agent::Response& response) {
     if (response.has_error()) return Lose(StatusOf(response, name_));
     Emit(reconcile::HostReported{
-        .host = name_, .connection = connection_, .tasks = ReportsOf(response.watch().tasks())});
+        .host = name_, .connection = connection_, .tasks = ReportsOf(response.watch().tasks(), *agent_)});
   });
   for (const auto& [file, followed] : followed_) {
     if (followed.active) SendFollow(file.first, file.second);
@@ -467,7 +466,7 @@ void HostSession::Do(const reconcile::StopTasks& stop) {
                                  .request = request,
                                  .processes_left = response.stop_tasks().processes_left(),
                                  .ports_left = response.stop_tasks().ports_left(),
-                                 .tasks = ReportsOf(response.stop_tasks().tasks())});
+                                 .tasks = ReportsOf(response.stop_tasks().tasks(), *agent_)});
   });
 }
 
@@ -476,8 +475,9 @@ void HostSession::Do(const StartCommand& start) {
   agent::Request message;
   *message.mutable_start_task() = start.start;
   Ask(start.request, message, [this, request = start.request](const agent::Response& response) {
-    Emit(reconcile::TaskStarted{
-        .host = name_, .request = request, .task = ReportOf(response.start_task().status())});
+    Emit(reconcile::TaskStarted{.host = name_,
+                                .request = request,
+                                .task = ReportOf(agent_->InOwnTime(response.start_task().status()))});
   });
 }
 

@@ -56,9 +56,8 @@ struct HostFacts {
   std::string host;
   agent::FactsResponse facts;
   reconcile::ConnectionId connection = 0;
-  std::string host_key;             // a fingerprint; "": not by SSH
-  record::Host place;               // the host as it is known now
-  int64_t clock_offset_micros = 0;  // of its clock, ahead of this machine's
+  std::string host_key;  // a fingerprint; "": not by SSH
+  record::Host place;    // the host as it is known now
 };
 
 /// Of a content that a host lacks, on its way there.

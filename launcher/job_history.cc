@@ -104,7 +104,7 @@ void JobHistory::AddTask(const reconcile::TaskView& task, std::vector<JobEvent>&
     if (micros == 0 || !known_.insert({task.task, task.host, report.incarnation, is_end}).second) {
       return;
     }
-    events.push_back({.time_micros = micros - clock_offsets_[task.host],
+    events.push_back({.time_micros = micros,
                       .host = task.host,
                       .task = task.task,
                       .what = what,
@@ -142,6 +142,16 @@ std::vector<JobEvent> ParseHistory(const std::string& text, int* damaged) {
     }
   }
   return events;
+}
+
+std::string ShiftHistory(const std::string& text, int64_t micros) {
+  int damaged = 0;
+  std::string shifted;
+  for (JobEvent& event : ParseHistory(text, &damaged)) {
+    event.time_micros += micros;
+    shifted += FormatJobEvent(event) + "\n";
+  }
+  return shifted;
 }
 
 absl::StatusOr<HistoryFile> HistoryFile::Open(const std::filesystem::path& path) {

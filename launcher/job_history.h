@@ -32,9 +32,6 @@ class JobHistory {
   /// `known`: what others have written who drove the job before.
   explicit JobHistory(const std::vector<JobEvent>& known);
 
-  /// How far a host's clock is ahead: when its tasks started and ended is in its time.
-  void SetClockOffset(const std::string& host, int64_t micros) { clock_offsets_[host] = micros; }
-
   std::vector<JobEvent> OnView(const reconcile::View& view, int64_t now_micros);
 
  private:
@@ -42,7 +39,6 @@ class JobHistory {
                std::vector<JobEvent>& events);
   void AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events);
 
-  std::map<std::string, int64_t> clock_offsets_;                          // by host
   std::set<std::tuple<std::string, std::string, uint32_t, bool>> known_;  // (task, host, incarnation, end)
   std::map<std::string, std::string> said_;                               // by host: its state
   std::map<std::string, std::string> addresses_;                          // by host
@@ -57,6 +53,9 @@ std::string FormatJobEvent(const JobEvent& event);
 /// Of all lines; what is none is left out, and counted in `damaged`: of a process that was killed there may
 /// be half a line.
 std::vector<JobEvent> ParseHistory(const std::string& text, int* damaged);
+
+/// The same events, so much later. What is none is left out.
+std::string ShiftHistory(const std::string& text, int64_t micros);
 
 /// Appends to the file of a job. One process at a time: the one that drives it.
 class HistoryFile {

@@ -47,21 +47,20 @@ TaskReport Report(TaskState state, uint32_t incarnation, int64_t started, int64_
           .reason = reason};
 }
 
-TEST(JobHistory, SaysEachChangeOnceAndTheTasksTimesByThisClock) {
+TEST(JobHistory, SaysEachChangeOnceAndTheTasksWithTheirTimes) {
   JobHistory history({});
-  history.SetClockOffset("a", 300 * kSecond);
   EXPECT_THAT(history.OnView(ViewOf(Phase::kGathering, HostState::kConnecting, {}), 1 * kSecond), IsEmpty());
   EXPECT_THAT(Lines(history.OnView(ViewOf(Phase::kRunning, HostState::kReady, {}), 2 * kSecond)),
               ElementsAre("2 a ready", "2 job all hosts are ready: tasks start, generation 3"));
-  const auto running = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 303));
+  const auto running = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 3));
   EXPECT_THAT(Lines(history.OnView(running, 4 * kSecond)), ElementsAre("3 worker:0@a started"));
   EXPECT_THAT(history.OnView(running, 5 * kSecond), IsEmpty());
   const auto restarting = ViewOf(Phase::kRunning, HostState::kReady,
-                                 Report(TaskState::kRestarting, 1, 303, 306, "killed by signal 9"));
+                                 Report(TaskState::kRestarting, 1, 3, 6, "killed by signal 9"));
   EXPECT_THAT(Lines(history.OnView(restarting, 7 * kSecond)),
               ElementsAre("6 worker:0@a Restarting: killed by signal 9"));
   EXPECT_THAT(
-      Lines(history.OnView(ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 2, 308)),
+      Lines(history.OnView(ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 2, 8)),
                            9 * kSecond)),
       ElementsAre("8 worker:0@a started again, restart 1"));
 }
@@ -114,9 +113,18 @@ TEST(JobHistory, WhatAnotherHasWrittenIsKnown) {
   const auto running = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 3));
   const std::vector<JobEvent> written = first.OnView(running, 4);
   JobHistory second(written);
-  second.SetClockOffset("a", 7);  // it is measured anew, and a bit differently
-  EXPECT_THAT(Lines(second.OnView(running, 5 * kSecond)),
+  // How far the host's clock is off is measured anew, and a bit differently.
+  const auto anew = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 4));
+  EXPECT_THAT(Lines(second.OnView(anew, 5 * kSecond)),
               ElementsAre("5 a ready", "5 job all hosts are ready: tasks start, generation 3"));
+}
+
+TEST(ShiftHistory, KeepsAllButTheTime) {
+  const JobEvent event{
+      .time_micros = 5, .host = "a", .task = "worker:0", .what = "x", .incarnation = 2, .is_end = true};
+  JobEvent later = event;
+  later.time_micros = 12;
+  EXPECT_EQ(ShiftHistory(FormatJobEvent(event) + "\nhalf", 7), FormatJobEvent(later) + "\n");
 }
 
 TEST(ParseHistory, LeavesOutAndCountsWhatIsNoEvent) {

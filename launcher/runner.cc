@@ -256,7 +256,6 @@ void Runner::Handle(reconcile::Reconciler& reconciler, const HostSighting& sight
 
 // Whoever goes on with the job looks for the host where it was seen last.
 void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
-  history_->SetClockOffset(facts.host, facts.clock_offset_micros);
   for (record::Host& host : *record_.mutable_hosts()) {
     if (host.name() != facts.host) continue;
     const bool is_elsewhere = host.ssh_address() != facts.place.ssh_address() ||

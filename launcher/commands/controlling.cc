@@ -45,13 +45,27 @@ void KeepWays(const record::JobRecord& here, google::protobuf::RepeatedPtrField<
   }
 }
 
-// What the host has of the job, in a folder that was not there.
+// Times of a job are in the clock of the machine that drives it.
+void ShiftTimes(int64_t micros, record::JobRecord* job) {
+  const auto shifted = [&](int64_t time) { return time == 0 ? 0 : time + micros; };
+  job->set_created_micros(shifted(job->created_micros()));
+  job->set_ended_micros(shifted(job->ended_micros()));
+  job->set_deadline_micros(shifted(job->deadline_micros()));
+}
+
+// What the host has of the job, in a folder that was not there, with this machine's times.
 absl::StatusOr<record::JobRecord> FetchInto(const std::filesystem::path& folder, const std::string& job,
                                             Controller& controller) {
   MUSTER_RETURN_IF_ERROR(RemoveTree(folder));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
   MUSTER_RETURN_IF_ERROR(controller.Export(job, folder));
-  return LoadJobRecord(folder / kRecordFile);
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, LoadJobRecord(folder / kRecordFile));
+  if (const int64_t ahead = controller.clock_offset_micros(); ahead != 0) {
+    ShiftTimes(-ahead, &record);
+    const std::string history = ReadFile(folder / kHistoryFile).value_or("");
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(folder / kHistoryFile, ShiftHistory(history, -ahead), 0600));
+  }
+  return record;
 }
 
 // The host's files come to be this machine's, and its record that of the host, with this machine's paths.
@@ -167,7 +181,10 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& id, c
       if (host.name() == name) host.set_agent_id(controller.connection->agent_id());
     }
   }
-  job->set_history(ReadFile(history).value_or(""));
+  const int64_t ahead = controller.connection->clock_offset_micros();
+  ShiftTimes(ahead, job->mutable_record());
+  const std::string told = ReadFile(history).value_or("");
+  job->set_history(ahead == 0 ? told : ShiftHistory(told, ahead));
   // Before it begins: whoever finds it so asks there.
   *record.mutable_controller() = controller.host;
   if (const absl::Status saved = context.jobs().Save(record); !saved.ok()) return undriven(saved);

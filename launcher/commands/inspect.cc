@@ -274,7 +274,9 @@ absl::Status ShowCommand(const CommandContext& context) {
         request.mutable_list_tasks()->set_job(record.id());
         MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
                                 connection.Call(request, Now() + context.connect_timeout()));
-        for (const agent::TaskStatus& task : response.list_tasks().tasks()) tasks[i][task.task()] = task;
+        for (const agent::TaskStatus& task : response.list_tasks().tasks()) {
+          tasks[i][task.task()] = connection.InOwnTime(task);
+        }
         if (!context.flags().metrics) return absl::OkStatus();
         return ReadMetrics(connection, record.id(), tasks[i], Now() + context.connect_timeout(), &metrics[i]);
       });

@@ -39,6 +39,7 @@ void Reconciler::BeginEnding(Outcome outcome) {
   for (Host& host : hosts_) {
     host.retry_at = now_;
     host.failed_connects = 0;
+    host.refused = host.refused && !WorthTryingAgain(host.last_error);  // it only did not answer in time
     // What only a start would have needed is waited for no longer.
     std::erase_if(host.requests,
                   [](const Request& r) { return r.ask == Ask::kContents || r.ask == Ask::kLease; });

@@ -74,7 +74,8 @@ void Invariants::OnDecided(const View& view) {
   Require(missing <= desired_.max_missing, "I36 no more are missing than can be");
   for (const HostId& host : given_up) {
     if (given_up_.contains(host)) continue;
-    Require(!outage_end_.empty() || !last_break_.empty(), "I37 who is given up was lost: " + host);
+    Require(!outage_end_.empty() || !last_break_.empty() || !refused_.empty(),
+            "I37 who is given up was lost: " + host);
     ++setbacks_;  // what died there is started again when it returns
   }
   given_up_ = std::move(given_up);
@@ -199,6 +200,11 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
                 done.generation < persisted_.base_generation || elsewhere,
             "I33 what has succeeded is not started again: " + report.task);
   }
+  // Whoever wants what was wanted before the last change of it again, wants it to run again.
+  std::erase_if(succeeded_, [&](const Deployment& done) {
+    return done.task == report.task && done.spec_hash != report.spec_hash && success_hosts_[done] == host &&
+           done.generation <= report.generation;
+  });
   live_[{host, report.task}] = report;
   for (const auto& [where, other] : newest_) {
     if (where.second != report.task || where.first == host) continue;
@@ -317,6 +323,7 @@ void Invariants::CheckFirstCause(const Outcome& outcome) {
   if (std::count(outcome.left_behind.begin(), outcome.left_behind.end(), where) > 0) return;
   for (const auto& [task, report] : deaths_) {
     if (!InPlan({task, report.generation, report.spec_hash})) continue;  // replaced since
+    if (places_[task] != death_hosts_[task]) continue;                   // it was to run elsewhere by then
     const auto desired = std::ranges::find(desired_.tasks, task, &DesiredTask::id);
     if (desired != desired_.tasks.end() && desired->can_fail) continue;
     if (outcome.left_behind.end() !=

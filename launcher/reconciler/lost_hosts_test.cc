@@ -92,7 +92,7 @@ TEST(LostHosts, WithMoreLostThanCanBeMissingTheJobFails) {
   Script script(desired);
   script.StartAll();
   script.Lost("b");
-  EXPECT_EQ(script.Wait(seconds(61)), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.Wait(seconds(61)), "persist 1 ending\nconnect b\nstop a all below 2\n");
   EXPECT_EQ(script.reconciler.GetView().ending->exit_code, 69);
 }
 

@@ -13,6 +13,11 @@ Record NextRun(const Record& ended) {
   return {.generation = ended.generation, .cluster = ended.cluster, .strays = ended.strays};
 }
 
+bool WorthTryingAgain(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded || status.code() == absl::StatusCode::kAborted;
+}
+
 const char* TaskStateName(TaskState state) {
   switch (state) {
     case TaskState::kPending:

@@ -171,15 +171,14 @@ struct TaskReport {
   uint32_t restarts = 0;
   int exit_code = -1;
   bool stopped = false;
-  int64_t started_micros = 0;
+  int64_t started_micros = 0;  // since 1970, by the launcher's clock; 0: never
   int64_t ended_micros = 0;
   std::string reason;
 };
 
 /// Answers to Connect. A host that is reached at another address than before has moved. HostFailed also tells
 /// that an established connection is gone. The driver finds half-open connections with keepalives. `status`
-/// names the host. Unavailable, DeadlineExceeded and Aborted are tried again; any other code (host key,
-/// login) is final.
+/// names the host.
 struct HostConnected {
   HostId host;
   ConnectionId connection = 0;
@@ -190,6 +189,8 @@ struct HostFailed {
   ConnectionId connection = 0;
   absl::Status status;
 };
+/// Unavailable, DeadlineExceeded and Aborted; any other code (host key, login) is final.
+bool WorthTryingAgain(const absl::Status& status);
 /// There is reason to look for the host elsewhere than at any connection to it: Connect, at once.
 struct HostSighted {
   HostId host;

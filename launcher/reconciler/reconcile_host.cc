@@ -6,15 +6,6 @@
 #include "launcher/reconciler/task_life.h"
 
 namespace muster::reconcile {
-namespace {
-
-bool WorthTryingAgain(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable ||
-         status.code() == absl::StatusCode::kDeadlineExceeded || status.code() == absl::StatusCode::kAborted;
-}
-
-}  // namespace
-
 void Reconciler::ReconcileHost(Host& host) {
   if (Idle(host)) return;
   CheckDeadlines(host);
@@ -213,7 +204,8 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
   counts.undecided = !Ready(host) && !host.refused && awaited;
   counts.may_run = host.may_run && awaited;
   counts.unstopped = NeedsStop(host) && !host.refused;
-  counts.unstopped_lost = counts.unstopped && host.given_up;
+  const bool stays_lost = host.given_up || (host.lost_since && now_ >= LostLimit(host));
+  counts.unstopped_lost = counts.unstopped && stays_lost;
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
     counts.unleased += task.desired.needs_port && !task.leased;

@@ -31,8 +31,7 @@
 // its cluster are fenced off by generation.
 //
 // Relied upon: the agent never starts a task twice for one (generation, spec_hash), be it running or ended;
-// its task states outlive its daemon; what the hosts' clocks say about two failures is in order, within their
-// skew.
+// its task states outlive its daemon.
 //
 // One thread at a time. No I/O and no clock. An event costs O(log hosts + tasks of its host); a change of
 // phase costs O(tasks).

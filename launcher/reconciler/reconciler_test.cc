@@ -176,8 +176,12 @@ TEST(ReconcilerTest, AHostLostForTooLongFailsTheJob) {
   script.Lost("b");
   EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
   script.Lost("b", Unavailable("b: no route"));
-  EXPECT_EQ(script.Wait(seconds(4)), "persist 1 ending\nstop a all below 2\n");
-  EXPECT_EQ(script.Stopped("a", {}), "persist 1 ending\nfinish 69: host lost: b: no route\n");
+  EXPECT_EQ(script.Wait(seconds(4)), "persist 1 ending\nconnect b\nstop a all below 2\n");
+  EXPECT_EQ(script.Stopped("a", {}), "");
+  // It gets one more chance.
+  script.Lost("b", Unavailable("b: no route"));
+  EXPECT_EQ(script.Wait(seconds(4)), "connect b\n");
+  EXPECT_EQ(script.Wait(seconds(1)), "persist 1 ending\nfinish 69: host lost: b: no route\n");
   EXPECT_EQ(script.outcome->first_cause->task, "worker:0");
   EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
 }

@@ -505,7 +505,7 @@ void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const Sto
     const bool spared = stop.minimum_generation > 0 && task.report.generation >= stop.minimum_generation;
     if (!meant || spared || !Live(task.report) || task.report.stopped) continue;
     task.report.stopped = true;
-    agent.leases.erase(id);
+    if (!stop.keep_ports) agent.leases.erase(id);
     const bool between_starts = task.report.state == TaskState::kRestarting;
     After(between_starts ? 0 : Between(10, 3000), [=, this, host = agent.id, id = id, run = task.run] {
       AgentTask& task = agents_[host].tasks[id];
