@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "proto/job_record.pb.h"
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -36,8 +37,9 @@ class ClusterMoves : public LifecycleTest {
     return Json::parse(ReadFile(folder / "result.json").value_or("{}"));
   }
 
-  Json UndisturbedChecksum() {
-    const CommandResult run = RunJob(TrainingJob("undisturbed"), {"-q"});
+  Json UndisturbedChecksum(int steps = kSteps) {
+    const CommandResult run =
+        RunJob(TrainingJob("undisturbed", "checkpoint: {every_steps: 50}\n", steps), {"-q"});
     EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
     return Result()["parameters_crc32c"];
   }
@@ -277,6 +279,65 @@ TEST_F(ClusterMoves, ALauncherThatIsKilledDuringAMoveIsNotMissed) {
   EXPECT_EQ(ExitCodeOf(first), 128 + SIGKILL);
   const CommandResult wait = cluster_.Muster({"wait", "killed"}, std::chrono::seconds(120));
   EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text << cluster_.Text("first");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected) << wait.stderr_text;
+}
+
+// How far a move has come when the launcher is killed.
+struct Progress {
+  const char* name;
+  std::function<bool(const std::string& output, const record::JobRecord& record, int told)> is_reached;
+};
+class ClusterMovesUnderWay : public ClusterMovesOnANetwork, public testing::WithParamInterface<Progress> {
+ protected:
+  /// How many tasks have a cluster file that says the address.
+  int CountTold(const std::string& address) {
+    int count = 0;
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(cluster_.hosts().folder(), error)) {
+      if (entry.path().filename() != "cluster.json") continue;
+      count += ReadFile(entry.path()).value_or("").find(address + ":") != std::string::npos;
+    }
+    return count;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    To, ClusterMovesUnderWay,
+    testing::Values(Progress{"Sighted", [](const auto& output, const auto&,
+                                           int) { return output.find(" may be at ") != std::string::npos; }},
+                    Progress{"Recorded", [](const auto&, const auto& record,
+                                            int) { return record.cluster().generation() == 2; }},
+                    Progress{"OneTold", [](const auto&, const auto&, int told) { return told >= 1; }},
+                    Progress{"TwoTold", [](const auto&, const auto&, int told) { return told >= 2; }},
+                    Progress{"AllTold", [](const auto&, const auto&, int told) { return told >= 3; }},
+                    Progress{"Rejoined",
+                             [](const auto& output, const auto&, int) {
+                               return output.find(" rejoined after ") != std::string::npos;
+                             }}),
+    [](const auto& info) { return info.param.name; });
+
+// Of the server's host: all others have to find it again.
+TEST_P(ClusterMovesUnderWay, IsBroughtToItsEndByWhoeverGoesOn) {
+  constexpr int kFewSteps = 600;
+  const Json expected = UndisturbedChecksum(kFewSteps);
+  Process first = StartJob(TrainingJob("killed", "checkpoint: {every_steps: 50}\n", kFewSteps), "first");
+  ASSERT_TRUE(cluster_.WaitForText("first", "step 100: "));
+  const std::filesystem::path record_file = JobFolder() / "record.pb";
+  const std::string address = MoveAndEdit(1);
+  const TimePoint deadline = Now() + std::chrono::seconds(60);
+  record::JobRecord record;
+  do {
+    ASSERT_LT(Now(), deadline) << cluster_.Text("first");
+    ASSERT_TRUE(record.ParseFromString(ReadFile(record_file).value_or("")));
+  } while (!GetParam().is_reached(cluster_.Text("first"), record, CountTold(address)));
+  first.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(first), 128 + SIGKILL);
+  ASSERT_EQ(RunJob(Path("killed.yaml"), {"-d"}).exit_code, 0);
+  const CommandResult wait = cluster_.Muster({"wait", "killed"}, std::chrono::seconds(120));
+  EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text << cluster_.Text("first");
+  EXPECT_EQ(CountTold(address), 3);
+  ExpectNoRestarts("killed");
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << wait.stderr_text;
 }
 
