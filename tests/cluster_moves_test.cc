@@ -403,6 +403,30 @@ TEST_F(ClusterMovesOnANetwork, ANameThatResolvesToAnotherAddressIsFollowed) {
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
 }
 
+TEST_F(ClusterMovesOnANetwork, AnAddressThatADiscoveryCommandSaysIsFollowed) {
+  const std::string found = cluster_.hosts().folder() + "/found";
+  const auto say = [&](const std::string& address) {
+    const std::string port = std::to_string(cluster_.hosts().targets()[0].port);
+    ASSERT_TRUE(WriteFileAtomically(found, "host-1 " + address + ":" + port + "\n").ok());
+  };
+  say(AddressOf(1));
+  const std::string text = *ReadFile(cluster_.inventory());
+  ASSERT_TRUE(
+      WriteFileAtomically(cluster_.inventory(), text + "discover: {command: cat found, every: 1s}\n").ok());
+  const Json expected = UndisturbedChecksum();
+  Process run = StartJob(TrainingJob("discovered"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  const std::string address = cluster_.hosts().FreeAddress(1);
+  cluster_.hosts().Move("host-1", address);
+  say(address);
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-1 may be at " + address + ", as the discovery command"));
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-1 moved " + AddressOf(1) + " -> " + address));
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr(", 0 steps lost\n"));
+  ExpectNoRestarts("discovered");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
+}
+
 // Of a link in both directions, or in one.
 class ClusterCuts : public ClusterMovesOnANetwork, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Directions, ClusterCuts, testing::Values("cut", "mute", "deafen"),
