@@ -341,20 +341,55 @@ TEST_P(ClusterMovesUnderWay, IsBroughtToItsEndByWhoeverGoesOn) {
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << wait.stderr_text;
 }
 
-TEST_F(ClusterMoves, OneMachineUnderTwoNamesIsRefused) {
-  // The second host's key is that of the first from now on, and so is its machine-id, on this machine.
-  const std::string folder = cluster_.hosts().folder();
-  cluster_.hosts().Kill("host-2");
-  for (const std::string file : {"/host_key", "/host_key.pub"}) {
-    std::filesystem::copy_file(folder + "/host-1" + file, folder + "/host-2" + file,
-                               std::filesystem::copy_options::overwrite_existing);
+// Hosts of which the second has been copied from the first, with its key.
+class ClusterClones : public ClusterMoves {
+ protected:
+  ClusterClones() {
+    const std::string folder = cluster_.hosts().folder();
+    cluster_.hosts().Kill("host-2");
+    for (const std::string file : {"/host_key", "/host_key.pub"}) {
+      std::filesystem::copy_file(folder + "/host-1" + file, folder + "/host-2" + file,
+                                 std::filesystem::copy_options::overwrite_existing);
+    }
+    cluster_.hosts().Start("host-2");
+    std::string known = cluster_.hosts().Text("known_hosts");
+    const size_t second = known.find("host-2 ");
+    const std::string key = known.substr(7, known.find('\n') - 7);
+    known.replace(second, known.find('\n', second) - second, "host-2 " + key);
+    EXPECT_TRUE(WriteFileAtomically(folder + "/known_hosts", known).ok());
   }
-  cluster_.hosts().Start("host-2");
-  std::string known = cluster_.hosts().Text("known_hosts");
-  const size_t second = known.find("host-2 ");
-  const std::string key = known.substr(7, known.find('\n') - 7);
-  known.replace(second, known.find('\n', second) - second, "host-2 " + key);
-  ASSERT_TRUE(WriteFileAtomically(folder + "/known_hosts", known).ok());
+
+  /// Else all have that of this machine.
+  void GiveMachineId(const std::string& host, const std::string& id) {
+    const std::string folder = cluster_.hosts().folder() + "/" + host;
+    ASSERT_TRUE(WriteFileAtomically(folder + "/machine-id", id + "\n").ok());
+    const std::string enter = "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind " + folder +
+                              "/machine-id /etc/machine-id && exec \"$@\"' enter \"$@\"\n";
+    ASSERT_TRUE(WriteFileAtomically(folder + "/enter", enter, 0755).ok());
+    cluster_.hosts().Kill(host);
+    cluster_.hosts().Start(host);
+  }
+};
+
+TEST_F(ClusterClones, OfOtherMachinesAreToldApartWhereverTheyGo) {
+  if (!LoopbackCluster::CanMakeNamespaces()) GTEST_SKIP() << "no namespaces can be made here";
+  GiveMachineId("host-1", "11111111111111111111111111111111");
+  GiveMachineId("host-2", "22222222222222222222222222222222");
+  const Json expected = UndisturbedChecksum();
+  AddSearch();
+  Process run = StartJob(TrainingJob("clones"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  // The key of host-2 is found where host-1 is, too.
+  const std::string address = cluster_.hosts().FreeAddress(2);
+  cluster_.hosts().Kill("host-2");
+  cluster_.hosts().Move("host-2", address);
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-2 moved " + AddressOf(2) + " -> " + address));
+  EXPECT_THAT(cluster_.Text("run"), testing::Not(HasSubstr("host-1 moved ")));
+  EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
+}
+
+TEST_F(ClusterClones, OneMachineUnderTwoNamesIsRefused) {
   const CommandResult run = RunJob(ScriptJob("twins", "true"));
   EXPECT_EQ(run.exit_code, 69) << run.stderr_text;
   EXPECT_THAT(run.stderr_text, HasSubstr("are one machine: both have the host key SHA256:"));
