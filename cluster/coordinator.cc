@@ -90,7 +90,8 @@ void Coordinator::EndIfAllAreDone() {
 }
 
 void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
-                            const std::set<CheckpointId>& checkpoints, TimePoint now) {
+                            const std::set<CheckpointId>& checkpoints, TimePoint now,
+                            uint64_t newest_common) {
   ShardProcess& known = shards_[shard];
   if (epoch_.number > 0 && known.uuid != uuid && epoch == epoch_.number) {
     if (!known.uuid.empty()) {
@@ -105,7 +106,7 @@ void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
              !checkpoints.contains(begins_with_)) {
     why_next_epoch_ = absl::StrFormat("ps:%d cannot read its part of checkpoint %d", shard, epoch_.step);
   }
-  known = {.uuid = uuid, .epoch = epoch, .checkpoints = checkpoints};
+  known = {.uuid = uuid, .epoch = epoch, .checkpoints = checkpoints, .newest_common = newest_common};
   BeginEpochIfNeeded(now);
   newest_common_ = std::max(newest_common_, NewestCommon().step);
 }
@@ -181,7 +182,13 @@ void Coordinator::RenewLeases(TimePoint now) {
 // that others did not get to is no such case.
 std::optional<absl::Status> Coordinator::CheckBeginningAnew() const {
   const auto has_any = [](const ShardProcess& shard) { return !shard.checkpoints.empty(); };
-  const bool is_before_the_first = epoch_.number > 0 && newest_common_ == 0;
+  // A coordinator that has just started is told by those that the one before has left.
+  uint64_t last_number = epoch_.number, newest_common = newest_common_;
+  for (const ShardProcess& shard : shards_) {
+    last_number = std::max(last_number, shard.epoch);
+    newest_common = std::max(newest_common, shard.newest_common);
+  }
+  const bool is_before_the_first = last_number > 0 && newest_common == 0;
   if (is_before_the_first || std::none_of(shards_.begin(), shards_.end(), has_any)) return std::nullopt;
   std::vector<std::string> newest;
   for (size_t i = 0; i < shards_.size(); ++i) {

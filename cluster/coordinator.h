@@ -106,9 +106,10 @@ class Coordinator {
   /// 0.
   void Finish(int rank, uint64_t next_step, TimePoint now);
   /// A process of a shard, in this epoch number (0 if it has just started, without a journal), could begin
-  /// with these checkpoints. Said again whenever that changes.
+  /// with these checkpoints. `newest_common`: as it has heard of it in that epoch, which it may have outlived
+  /// a coordinator in. Said again whenever that changes.
   void ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
-                 const std::set<CheckpointId>& checkpoints, TimePoint now);
+                 const std::set<CheckpointId>& checkpoints, TimePoint now, uint64_t newest_common = 0);
   void Report(int shard, const ShardReport& report, TimePoint now);
   void Tick(TimePoint now);
   /// Async: the job has these ranks now, at least one. Those that are new are absent until they join, and
@@ -206,6 +207,7 @@ class Coordinator {
     std::string uuid;  // empty: none has joined
     uint64_t epoch = 0;
     std::set<CheckpointId> checkpoints;
+    uint64_t newest_common = 0;
   };
 
   std::vector<Member> members_;  // by rank

@@ -417,6 +417,16 @@ TEST(CoordinatorEpochs, AJobInTrainingDoesNotBeginAnewEither) {
   EXPECT_EQ(coordinator.end()->code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(CoordinatorEpochs, ACoordinatorThatIsReplacedBeforeTheFirstCheckpointOfAllBeginsAnew) {
+  for (const uint64_t newest_common : {0, 100}) {
+    Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+    coordinator.ShardJoin(1, "b", 7, Of({100}), kStart, newest_common);
+    coordinator.ShardJoin(0, "new", 0, {}, kStart);
+    EXPECT_EQ(coordinator.epoch(), newest_common == 0 ? Epoch{.number = 8} : Epoch());
+    EXPECT_EQ(coordinator.end().has_value(), newest_common != 0) << "it had it, and it is gone";
+  }
+}
+
 TEST(CoordinatorEpochs, AShardThatIsReplacedAfterTheLastStepTakesAllBack) {
   Cluster cluster(2, 2, 2);
   cluster.JoinAll(2);

@@ -60,7 +60,8 @@ bool CoordinatorHost::Join(std::optional<StreamId> stream, const ps::ShardJoin& 
     for (const ps::ShardJoin::Checkpoint& checkpoint : join.checkpoints()) {
       checkpoints.insert({checkpoint.step(), checkpoint.digest()});
     }
-    coordinator_->ShardJoin(shard, join.server_uuid(), join.epoch(), checkpoints, Now());
+    coordinator_->ShardJoin(shard, join.server_uuid(), join.epoch(), checkpoints, Now(),
+                            join.newest_common());
   }
   if (!stream || streams_.contains(*stream)) return is_other_process;
   std::erase_if(streams_, [&](const auto& entry) {

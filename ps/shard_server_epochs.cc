@@ -221,6 +221,7 @@ ps::ShardJoin ShardServerImpl::OwnJoin() const {
   if (config_) *join.mutable_config() = *config_;
   if (checkpointer_ == nullptr) return join;
   join.set_keeps_checkpoints(true);
+  join.set_newest_common(newest_common_);
   for (const CheckpointId& id : checkpointer_->available()) {
     ps::ShardJoin::Checkpoint* checkpoint = join.add_checkpoints();
     checkpoint->set_step(id.step);
@@ -366,6 +367,8 @@ void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
   needed_ = static_cast<int>(coordination.needed());
   waits_for_ = coordination.waits_for();
   offered_epoch_ = {coordination.epoch(), coordination.epoch_step()};
+  // One that has just started knows of none.
+  if (offered_epoch_.number > 0) newest_common_ = coordination.needed_checkpoint();
   // An epoch that is over begins no more: whoever joined would find less than there was.
   const bool is_news = config_ && !coordination.ended() && offered_epoch_.number > epoch().number;
   if (is_news && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();

@@ -252,6 +252,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   uint64_t last_snapshot_ = 0;
   TimePoint last_snapshot_time_;
   uint64_t last_commit_ = 0;
+  uint64_t newest_common_ = 0;  // as ps:0 has said it last
   std::optional<TimePoint> last_checkpoint_deadline_;
 
   std::optional<ShardJournal> journal_;
