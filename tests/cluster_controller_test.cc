@@ -7,6 +7,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 class ClusterController : public LifecycleTest {
  protected:
@@ -69,6 +70,31 @@ TEST_F(ClusterController, FailuresHaveTheirConsequencesThoughNobodyWaits) {
   EXPECT_TRUE(Eventually([&] { return FirstProcesses("away").empty(); }));
   EXPECT_TRUE(Eventually([&] { return Show("away")["state"] == "Failed"; }));
   EXPECT_EQ(Muster({"wait", "away"}).exit_code, 5);
+}
+
+TEST_F(ClusterController, ThatAJobHasEndedThereIsKnownWhereAllJobsAreLookedAt) {
+  const std::string job = ScriptJob("away", kWaitForGo), other = ScriptJob("other", kWaitForGo);
+  ASSERT_EQ(RunOn("host-1", job).exit_code, 0);
+  ASSERT_EQ(RunOn("host-2", other).exit_code, 0);
+  const auto states = [&] {
+    std::map<std::string, std::string> states;
+    const Json jobs = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
+    for (const Json& row : jobs) states[std::string(row["job"]).substr(0, 4)] = row["state"];
+    return states;
+  };
+  const auto folders = [&](const std::string& host) {
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster_.hosts().HomeOf(host))) {
+      count += entry.path().parent_path().filename() == "jobs" &&
+               entry.path().filename().string().starts_with("away-");
+    }
+    return count;
+  };
+  EXPECT_THAT(states(), testing::UnorderedElementsAre(Pair("away", "Running"), Pair("othe", "Running")));
+  EXPECT_GT(folders("host-3"), 0u);
+  Touch("go");
+  EXPECT_TRUE(Eventually([&] { return Muster({"gc"}).exit_code == 0 && folders("host-3") == 0; }));
+  EXPECT_THAT(states(), testing::UnorderedElementsAre(Pair("away", "Succeeded"), Pair("othe", "Succeeded")));
 }
 
 TEST_F(ClusterController, WhatWasTrainedComesBack) {

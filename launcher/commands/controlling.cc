@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "launcher/commands/driving.h"
+#include "launcher/fleet.h"
 #include "launcher/job_history.h"
 #include "launcher/plan.h"
 #include "launcher/running_job.h"
@@ -123,6 +124,17 @@ absl::StatusOr<record::JobRecord> KeepIfNotThere(const CommandContext& context, 
   return record;
 }
 
+absl::Status AskInto(const CommandContext& context, record::JobRecord* record) {
+  MUSTER_ASSIGN_OR_RETURN(*record, AskController(context, *record));
+  return absl::OkStatus();
+}
+
+void ComplainOf(const record::JobRecord& record, const absl::Status& asked) {
+  if (asked.ok()) return;
+  std::fprintf(stderr, "%s drives job %s, and what it knows could not be had: %s\n",
+               record.controller().name().c_str(), record.id().c_str(), std::string(asked.message()).c_str());
+}
+
 }  // namespace
 
 absl::StatusOr<ChosenController> ChooseController(const CommandContext& context, const Inventory& inventory,
@@ -209,13 +221,17 @@ absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
 }
 
 absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name) {
-  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Find(id_or_name));
-  auto newest = AskController(context, record);
-  if (newest.ok()) return newest;
-  std::fprintf(stderr, "%s drives job %s, and what it knows could not be had: %s\n",
-               record.controller().name().c_str(), record.id().c_str(),
-               std::string(newest.status().message()).c_str());
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(id_or_name));
+  ComplainOf(record, AskInto(context, &record));
   return record;
+}
+
+std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vector<absl::Status>* problems) {
+  std::vector<record::JobRecord> records = context.jobs().List(problems);
+  const std::vector<absl::Status> asked = OnEachHost(records.size(), context.flags().parallel,
+                                                     [&](size_t i) { return AskInto(context, &records[i]); });
+  for (size_t i = 0; i < records.size(); ++i) ComplainOf(records[i], asked[i]);
+  return records;
 }
 
 absl::Status TakeBack(const CommandContext& context, record::JobRecord* record) {

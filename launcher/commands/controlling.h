@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "launcher/commands/context.h"
 #include "launcher/controller.h"
@@ -39,6 +40,9 @@ absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
 /// The newest that is known of a job, as AskController has it; where that fails, a word on stderr, and the
 /// record as it is.
 absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name);
+
+/// The same of all jobs, as JobStore::List has them; their controllers are asked at once.
+std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vector<absl::Status>* problems);
 
 /// A host is to drive the job, as far as this machine knows.
 inline bool IsDrivenElsewhere(const record::JobRecord& record) {

@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& 
     records.push_back(std::move(record));
   }
   if (!context.flags().jobs.empty()) return records;
-  records = context.jobs().List(problems);
+  records = FindJobs(context, problems);
   std::erase_if(records, [](const record::JobRecord& record) {
     return record.ended_micros() == 0 || record.folders_removed();
   });

@@ -358,7 +358,7 @@ absl::Status ListCommand(const CommandContext& context) {
   std::vector<absl::Status> problems;
   Table table({"JOB", "STATE", "AGE", "RAN", "HOSTS", "TASKS", "JOB FILE"});
   const int64_t now = WallTimeMicros();
-  for (const record::JobRecord& record : context.jobs().List(&problems)) {
+  for (const record::JobRecord& record : FindJobs(context, &problems)) {
     const int64_t end = record.ended_micros() != 0 ? record.ended_micros() : now;
     table.Add({record.id(), RecordedState(record), Age(record.created_micros(), now),
                Age(record.created_micros(), end), int64_t{record.hosts_size()}, int64_t{record.tasks_size()},
