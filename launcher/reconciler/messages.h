@@ -74,7 +74,7 @@ struct Options {
       std::chrono::milliseconds(250);  // between attempts, doubled each time, -25% to +25%
   Duration backoff_limit = std::chrono::seconds(8);
   // For the whole run, stop not included, as far as it is left; of a job that is taken over, not before its
-  // hosts can have been heard.
+  // hosts have been heard, or cannot be.
   std::optional<Duration> run_deadline;
   int max_attempts = 3;  // refused starts of a task, refused uploads to a host, ...
   int max_silences = 3;  // unanswered requests in a row before a host counts as broken

@@ -247,8 +247,12 @@ TimePoint Reconciler::NextDeadline() const {
   if (finished()) return next;
   if (!dirty_.empty()) return now_;  // before the first Step
   if (!timers_.empty()) next = timers_.begin()->first;
-  if (phase_ != Phase::kEnding) return std::min(next, run_deadline_);
+  if (phase_ != Phase::kEnding) return std::min(next, RunDeadline());
   return std::min({next, give_up_at_, stopping_ ? TimePoint::max() : stop_from_});
+}
+
+TimePoint Reconciler::RunDeadline() const {
+  return gang_complete_ ? run_deadline_ : std::max(run_deadline_, hear_until_);
 }
 
 bool Reconciler::IsNew(const Task& task) const { return record_.fixed && task.member < 0; }

@@ -84,10 +84,9 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
   TouchAll();
 
   if (options_.run_deadline) {
+    run_deadline_ = now_ + *options_.run_deadline;
     // Of a job that has gone on meanwhile it is heard first whether it has ended.
-    const Duration hearing = options_.connect_attempt + options_.request_timeout;
-    run_deadline_ =
-        now_ + (record_.fixed ? std::max(*options_.run_deadline, hearing) : *options_.run_deadline);
+    hear_until_ = record_.fixed ? now_ + options_.connect_attempt + options_.request_timeout : now_;
   }
   if (record_.ending) {
     phase_ = Phase::kEnding;
@@ -137,7 +136,7 @@ void Reconciler::Settle() {
 
 bool Reconciler::Advance() {
   const bool has_succeeded = phase_ == Phase::kRunning && totals_.unfinished == 0;
-  if (phase_ != Phase::kEnding && !has_succeeded && now_ >= run_deadline_) {
+  if (phase_ != Phase::kEnding && !has_succeeded && now_ >= RunDeadline()) {
     BeginEnding({.result = Result::kFailed,
                  .exit_code = ExitCodeFor(absl::DeadlineExceededError("")),
                  .message = "the job did not end within its deadline"});

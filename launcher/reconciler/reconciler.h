@@ -203,6 +203,7 @@ class Reconciler {
   void RefineFirstCause(Outcome& outcome) const;
   std::vector<Casualty> Consequences(const Outcome& outcome) const;
 
+  TimePoint RunDeadline() const;
   bool IsNew(const Task& task) const;      // it has not joined the cluster yet
   bool SinceBase(const Task& task) const;  // reported under the spec in force, in a cluster of its members
   bool Current(const Task& task) const;    // and under the generation in force
@@ -232,6 +233,7 @@ class Reconciler {
   TimePoint stop_from_;
   TimePoint give_up_at_;
   TimePoint run_deadline_ = TimePoint::max();
+  TimePoint hear_until_;  // for hosts to be heard, also after that
   TimePoint now_;
   uint64_t last_id_ = 0;
   Counts totals_;

@@ -402,13 +402,21 @@ TEST(ReconcilerTest, AJobThatHasEndedBeforeSomebodyGoesOnWithItHasNotMissedItsDe
   ASSERT_TRUE(done.reconciler.record().ending.has_value());
   EXPECT_EQ(done.reconciler.record().ending->result, Result::kSucceeded);
 
-  Script late(OnePsOneWorker(), record, {.run_deadline = seconds(0)});
-  late.Feed(Tick{});
-  late.Connected("a", {Script::Task("ps:0", kRunning)});
-  late.Connected("b", {Script::Task("worker:0", kRunning)});
-  late.Wait(seconds(21));
-  ASSERT_TRUE(late.reconciler.record().ending.has_value());
-  EXPECT_EQ(late.reconciler.record().ending->exit_code, 124);
+  for (const bool are_all_heard : {true, false}) {
+    Script late(OnePsOneWorker(), record, {.run_deadline = seconds(0)});
+    late.Feed(Tick{});
+    late.Connected("a", {Script::Task("ps:0", kRunning)});
+    late.Ready("a");
+    EXPECT_FALSE(late.reconciler.record().ending);
+    if (are_all_heard) {
+      late.Connected("b", {Script::Task("worker:0", kRunning)});
+      late.Ready("b");
+    } else {
+      late.Wait(seconds(21));
+    }
+    ASSERT_TRUE(late.reconciler.record().ending.has_value());
+    EXPECT_EQ(late.reconciler.record().ending->exit_code, 124);
+  }
 }
 
 TEST(ReconcilerTest, AnEndBeforeTheFirstGenerationReleasesThePorts) {
