@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
-#include "base/sha256.h"
 
 namespace muster {
 namespace {
@@ -82,11 +81,6 @@ void AddAddresses(agent::FactsResponse& facts) {
   ::freeifaddrs(list);
 }
 
-std::string OwnSha256() {
-  static const std::string sha256 = Sha256Hex(ReadFile("/proc/self/exe").value_or(""));
-  return sha256;
-}
-
 }  // namespace
 
 agent::FactsResponse CollectFacts(const std::filesystem::path& root) {
@@ -110,7 +104,6 @@ agent::FactsResponse CollectFacts(const std::filesystem::path& root) {
   if (::statvfs(root.c_str(), &disk) == 0) facts.set_disk_free_bytes(uint64_t{disk.f_bavail} * disk.f_frsize);
   AddAddresses(facts);
   facts.set_root(root.string());
-  facts.set_agent_sha256(OwnSha256());
   facts.set_wall_micros(WallTimeMicros());
   return facts;
 }
