@@ -228,9 +228,13 @@ absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const s
 
 std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vector<absl::Status>* problems) {
   std::vector<record::JobRecord> records = context.jobs().List(problems);
-  const std::vector<absl::Status> asked = OnEachHost(records.size(), context.flags().parallel,
-                                                     [&](size_t i) { return AskInto(context, &records[i]); });
-  for (size_t i = 0; i < records.size(); ++i) ComplainOf(records[i], asked[i]);
+  std::vector<record::JobRecord*> elsewhere;
+  for (record::JobRecord& record : records) {
+    if (IsDrivenElsewhere(record)) elsewhere.push_back(&record);
+  }
+  const std::vector<absl::Status> asked = OnEachHost(
+      elsewhere.size(), context.flags().parallel, [&](size_t i) { return AskInto(context, elsewhere[i]); });
+  for (size_t i = 0; i < elsewhere.size(); ++i) ComplainOf(*elsewhere[i], asked[i]);
   return records;
 }
 
