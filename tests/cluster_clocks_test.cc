@@ -62,7 +62,8 @@ TEST_F(ClusterClocks, AJobTrainsAndItsTasksTimesAreInThisMachines) {
     EXPECT_LE(event["time_micros"], end) << event;
   }
   EXPECT_EQ(starts, 3);
-  for (const Json& task : Show("train")["tasks"]) EXPECT_LT(task["age"], 100) << task;
+  const Json shown = Show("train");
+  for (const Json& task : shown["tasks"]) EXPECT_LT(task["age"], 100) << task;
 }
 
 // Of two that failed while nobody drove the job.
