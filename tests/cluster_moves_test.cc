@@ -287,6 +287,8 @@ struct Progress {
   const char* name;
   std::function<bool(const std::string& output, const record::JobRecord& record, int told)> is_reached;
 };
+void PrintTo(const Progress& progress, std::ostream* out) { *out << progress.name; }
+
 class ClusterMovesUnderWay : public ClusterMovesOnANetwork, public testing::WithParamInterface<Progress> {
  protected:
   /// How many tasks have a cluster file that says the address.
