@@ -135,7 +135,7 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
     end_ = DataLoss("%s and lost its parameters, without a checkpoint: start the whole job again",
                     why_next_epoch_);
   } else if (newest.step == 0) {
-    end_ = CheckBeginningAnew();
+    end_ = CheckBeginningAnew(last_number);
   }
   ++version_;
   if (end_) return;
@@ -180,14 +180,11 @@ void Coordinator::RenewLeases(TimePoint now) {
 
 // What was trained is not to be lost because a folder was forgotten. That some shards have a first checkpoint
 // that others did not get to is no such case.
-std::optional<absl::Status> Coordinator::CheckBeginningAnew() const {
+std::optional<absl::Status> Coordinator::CheckBeginningAnew(uint64_t last_number) const {
   const auto has_any = [](const ShardProcess& shard) { return !shard.checkpoints.empty(); };
   // A coordinator that has just started is told by those that the one before has left.
-  uint64_t last_number = epoch_.number, newest_common = newest_common_;
-  for (const ShardProcess& shard : shards_) {
-    last_number = std::max(last_number, shard.epoch);
-    newest_common = std::max(newest_common, shard.newest_common);
-  }
+  uint64_t newest_common = newest_common_;
+  for (const ShardProcess& shard : shards_) newest_common = std::max(newest_common, shard.newest_common);
   const bool is_before_the_first = last_number > 0 && newest_common == 0;
   if (is_before_the_first || std::none_of(shards_.begin(), shards_.end(), has_any)) return std::nullopt;
   std::vector<std::string> newest;

@@ -189,7 +189,7 @@ class Coordinator {
   int NeededFor(const std::vector<int>& complete) const;  // at next_step_
   void BeginEpochIfNeeded(TimePoint now);
   CheckpointId NewestCommon() const;
-  std::optional<absl::Status> CheckBeginningAnew() const;
+  std::optional<absl::Status> CheckBeginningAnew(uint64_t last_number) const;
   void SetState(int rank, MemberState state, std::string text);
   void Choose(TimePoint now);
   TimePoint WaitedForSince(int rank) const;

@@ -58,12 +58,11 @@ TEST_F(ClusterClocks, AJobTrainsAndItsTasksTimesAreInThisMachines) {
   int starts = 0;
   for (const Json& event : EventsOf("train")) {
     starts += event["what"] == "started";
-    EXPECT_GE(event["time_micros"], begin) << event;
-    EXPECT_LE(event["time_micros"], end) << event;
+    // As far as a measurement beside other work may be wrong.
+    EXPECT_GE(event["time_micros"], begin - 60'000'000) << event;
+    EXPECT_LE(event["time_micros"], end + 60'000'000) << event;
   }
   EXPECT_EQ(starts, 3);
-  const Json shown = Show("train");
-  for (const Json& task : shown["tasks"]) EXPECT_LT(task["age"], 100) << task;
 }
 
 // Of two that failed while nobody drove the job.
@@ -83,6 +82,9 @@ TEST_F(ClusterClocks, TheFirstCauseIsTheOneThatWasFirst) {
   };
   Touch("go");
   ASSERT_TRUE(has_failed("worker:2"));
+  const Json running = ShowTask("failing", "worker:1");
+  EXPECT_LT(running["age"], 290) << "by its host's clock it began 300 s ago: " << running;
+  ::sleep(2);  // so that they are further apart than a measurement beside other work is wrong
   Touch("later");
   ASSERT_TRUE(has_failed("worker:1"));
   const CommandResult wait = Muster({"wait", "failing"});

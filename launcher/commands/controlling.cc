@@ -63,8 +63,11 @@ absl::StatusOr<record::JobRecord> FetchInto(const std::filesystem::path& folder,
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, LoadJobRecord(folder / kRecordFile));
   if (const int64_t ahead = controller.clock_offset_micros(); ahead != 0) {
     ShiftTimes(-ahead, &record);
-    const std::string history = ReadFile(folder / kHistoryFile).value_or("");
-    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(folder / kHistoryFile, ShiftHistory(history, -ahead), 0600));
+    const std::filesystem::path path = folder / kHistoryFile;
+    const auto history = ReadFile(path);
+    // NotFound would say that there is no such job.
+    if (!history.ok()) return Internal("%s", std::string(history.status().message()));
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(path, ShiftHistory(*history, -ahead), 0600));
   }
   return record;
 }
