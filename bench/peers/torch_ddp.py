@@ -23,7 +23,7 @@ import tempfile
 import time
 
 from torch_rpc_ps import finish, free_port, start
-from torch_train import MODELS, load_mnist, make_model, train_with_torch
+from torch_train import MODELS, load_mnist, make_model, require_fast_blas, train_with_torch
 
 WARM_UP_STEPS = 5  # DDP chooses its buckets in the first
 
@@ -44,6 +44,7 @@ def train_with_ddp(name, batch, steps, rank, processes, port, folder):
     from torch.nn import functional
     from torch.nn.parallel import DistributedDataParallel
 
+    require_fast_blas()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=processes)

@@ -8,8 +8,8 @@ rounds and the ratio of each round's pair. PyTorch has the training set in memor
 epoch and makes the steps that its tutorials make. muster-trainer reports what its own training loop reached (--result_json), which
 includes taking the samples from their bytes. Peak memory is that of the whole process (ru_maxrss).
 
-On machines with AVX-512, Debian's OpenBLAS needs OPENBLAS_CORETYPE=SKYLAKEX to know its processor; without it PyTorch is several times
-slower. On others leave it to its own choice.
+Debian's PyTorch needs OpenBLAS (libopenblas0-pthread). On machines with AVX-512 that needs OPENBLAS_CORETYPE=SKYLAKEX to know its processor;
+without it PyTorch is several times slower. On others leave it to its own choice.
 """
 import argparse
 import gzip
@@ -157,9 +157,16 @@ def make_training(name, folder):
     return len(labels), loss_of, optimizer
 
 
+def require_fast_blas():
+    """After `import torch`: Debian's multiplies with whichever BLAS is installed, ten times slower with the reference one."""
+    if "/blas/libblas.so" in pathlib.Path("/proc/self/maps").read_text():
+        sys.exit("PyTorch uses the reference BLAS, with which no comparison means anything: apt-get install libopenblas0-pthread")
+
+
 def train_with_torch(name, batch, steps, threads, folder):
     import torch
 
+    require_fast_blas()
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     count, loss_of, optimizer = make_training(name, folder)
