@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-from torch_train import load_mnist
+from torch_train import load_mnist, require_fast_blas
 
 HIDDEN, RATE = 512, 0.01
 TIMEOUT_S = 300
@@ -65,6 +65,7 @@ def run_task(rank, workers, steps, batch, shared_memory, port, folder):
     from torch.distributed import rpc
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+    require_fast_blas()
     torch.set_num_threads(1)
     transports, channels = (["shm", "uv"], ["cma", "basic"]) if shared_memory else (["uv"], ["basic"])
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", _transports=transports, _channels=channels)
