@@ -31,6 +31,34 @@ class ClusterMoves : public LifecycleTest {
             std::to_string(steps) + ", batch_size: 20, seed: 3, threads: 1}\n" + rest);
   }
 
+  /// Without checkpoints: whoever started again would have lost what was trained.
+  std::string AsyncJob(const std::string& name) {
+    return cluster_.Write(name + ".yaml", "name: " + name +
+                                              "\nmodel: mnist_mlp\nupdate: {mode: async}\n"
+                                              "replicas: {ps: {count: 1}, worker: {count: 2}}\n"
+                                              "train: {steps: 4000, batch_size: 20, seed: 3, threads: 1}\n");
+  }
+  void ExpectAsyncResult(const std::string& job) {
+    ExpectNoRestarts(job);
+    EXPECT_GE(Result()["steps"], 4000);
+    EXPECT_GT(Result()["test_accuracy"], 0.9);
+  }
+
+  /// Enough steps for two moves: what runs goes on meanwhile.
+#ifdef __SANITIZE_ADDRESS__
+  static constexpr int kAllReduceSteps = 2000;
+#else
+  static constexpr int kAllReduceSteps = 6000;
+#endif
+  std::string AllReduceJob(const std::string& name) {
+    return cluster_.Write(name + ".yaml", "name: " + name +
+                                              "\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
+                                              "replicas: {worker: {count: 3}}\n"
+                                              "train: {steps: " +
+                                              std::to_string(kAllReduceSteps) +
+                                              ", global_batch_size: 300, seed: 3, threads: 1}\n");
+  }
+
   /// The result record of the newest job.
   Json Result() {
     const Json jobs = Json::parse(Muster({"list", "-o", "json"}).stdout_text);
@@ -92,6 +120,39 @@ class ClusterMovesOnANetwork : public ClusterMoves {
   void TearDown() override {
     if (!cluster_.hosts().targets().empty()) ClusterMoves::TearDown();
   }
+
+  /// From now on the inventory has names for these hosts, which muster resolves by a file of its own.
+  void NameHosts(const std::vector<int>& hosts) {
+    for (const int host : hosts) {
+      names_[host] = AddressOf(host);
+      EditInventory("{ssh: \"" + AddressOf(host) + ":", "{ssh: \"" + NameOf(host) + ":");
+      EditInventory("data: " + AddressOf(host) + ", ", "");
+    }
+    WriteNames();
+    const std::string wrapper =
+        cluster_.Write("muster", "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind " + Path("hosts") +
+                                     " /etc/hosts && exec \"$0\" \"$@\"' " MUSTER_BINARY " \"$@\"\n");
+    std::filesystem::permissions(wrapper, std::filesystem::perms::owner_all);
+    cluster_.set_binary(wrapper);
+  }
+  /// To an address that nobody had, which is then what its name means.
+  std::string MoveNamed(int host) {
+    const std::string address = cluster_.hosts().FreeAddress(host);
+    cluster_.hosts().Move("host-" + std::to_string(host), address);
+    names_[host] = address;
+    WriteNames();
+    return address;
+  }
+
+ private:
+  static std::string NameOf(int host) { return "moving-" + std::to_string(host) + ".example.org"; }
+  void WriteNames() {
+    std::string text;
+    for (const auto& [host, address] : names_) text += address + " " + NameOf(host) + "\n";
+    std::ofstream(Path("hosts")) << text;  // in place: it is mounted
+  }
+
+  std::map<int, std::string> names_;
 };
 
 // The server's, the chief's, or that of another worker.
@@ -115,42 +176,21 @@ TEST_P(ClusterMovesOfOne, AnAddressThatIsEditedIsFollowed) {
   EXPECT_EQ(Result()["steps"], kSteps);
 }
 
-// Without checkpoints: whoever started again would have lost what was trained.
 TEST_F(ClusterMoves, AnAsynchronousJobGoesOn) {
-  const std::string job = cluster_.Write(
-      "async.yaml",
-      "name: async\nmodel: mnist_mlp\nupdate: {mode: async}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n"
-      "train: {steps: 4000, batch_size: 20, seed: 3, threads: 1}\n");
-  Process run = StartJob(job, "run");
+  Process run = StartJob(AsyncJob("async"), "run");
   ASSERT_TRUE(cluster_.WaitForText("run", "@host-2] step "));
   MoveAndEdit(1);
   ASSERT_TRUE(cluster_.WaitForText("run", "host-1: ps:0 rejoined after "));
   MoveAndEdit(3);
   ASSERT_TRUE(cluster_.WaitForText("run", "host-3: worker:1 rejoined after "));
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
-  ExpectNoRestarts("async");
-  EXPECT_GE(Result()["steps"], 4000);
-  EXPECT_GT(Result()["test_accuracy"], 0.9);
+  ExpectAsyncResult("async");
 }
 
 TEST_F(ClusterMoves, AndOneThatGoesByAllReduce) {
-  // Enough steps for both moves: what runs goes on meanwhile.
-#ifdef __SANITIZE_ADDRESS__
-  constexpr int kEnough = 2000;
-#else
-  constexpr int kEnough = 6000;
-#endif
-  const auto job = [&](const std::string& name) {
-    return cluster_.Write(name + ".yaml", "name: " + name +
-                                              "\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
-                                              "replicas: {worker: {count: 3}}\n"
-                                              "train: {steps: " +
-                                              std::to_string(kEnough) +
-                                              ", global_batch_size: 300, seed: 3, threads: 1}\n");
-  };
-  ASSERT_EQ(RunJob(job("undisturbed"), {"-q"}).exit_code, 0);
+  ASSERT_EQ(RunJob(AllReduceJob("undisturbed"), {"-q"}).exit_code, 0);
   const Json expected = Result()["parameters_crc32c"];
-  Process run = StartJob(job("sums"), "run");
+  Process run = StartJob(AllReduceJob("sums"), "run");
   ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
   MoveAndEdit(1);  // the chief's
   ASSERT_TRUE(cluster_.WaitForText("run", "host-1: worker:0 rejoined after "));
@@ -159,7 +199,7 @@ TEST_F(ClusterMoves, AndOneThatGoesByAllReduce) {
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   ExpectNoRestarts("sums");
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
-  EXPECT_EQ(Result()["steps"], kEnough);
+  EXPECT_EQ(Result()["steps"], kAllReduceSteps);
 }
 
 TEST_P(ClusterMovesOfOne, AHostThatComesBackElsewhereIsFoundByItsKey) {
@@ -423,24 +463,66 @@ TEST_P(ClusterMovesOfOneOnANetwork, AHostThatFallsSilentIsFoundByItsKey) {
 }
 
 TEST_F(ClusterMovesOnANetwork, ANameThatResolvesToAnotherAddressIsFollowed) {
-  // The inventory names host-3, and muster resolves names by a file of its own.
-  EditInventory("{ssh: \"" + AddressOf(3) + ":", "{ssh: \"moving.example.org:");
-  EditInventory("data: " + AddressOf(3) + ", ", "");
-  const std::string names = cluster_.Write("hosts", AddressOf(3) + " moving.example.org\n");
-  const std::string wrapper =
-      cluster_.Write("muster", "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind " + names +
-                                   " /etc/hosts && exec \"$0\" \"$@\"' " MUSTER_BINARY " \"$@\"\n");
-  std::filesystem::permissions(wrapper, std::filesystem::perms::owner_all);
-  cluster_.set_binary(wrapper);
+  NameHosts({3});
   const Json expected = UndisturbedChecksum();
   Process run = StartJob(TrainingJob("named"), "run");
   ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
-  const std::string address = cluster_.hosts().FreeAddress(3);
-  cluster_.hosts().Move("host-3", address);
-  std::ofstream(names) << address << " moving.example.org\n";  // in place: it is mounted
+  const std::string address = MoveNamed(3);
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-3 moved " + AddressOf(3) + " -> " + address));
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
+}
+
+// Whoever does not go by synchronous servers: two hosts move, one after the other, and nobody edits anything.
+class ClusterMovesOfOthers : public ClusterMovesOnANetwork, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    ClusterMovesOnANetwork::SetUp();
+    if (IsSkipped()) return;
+    if (IsNamed()) {
+      NameHosts({1, 3});
+    } else {
+      AddSearch();
+    }
+  }
+  void Move(int host, const std::string& task) {
+    std::string address = cluster_.hosts().FreeAddress(host);
+    if (IsNamed()) {
+      address = MoveNamed(host);
+    } else {
+      cluster_.hosts().Move("host-" + std::to_string(host), address);
+    }
+    const std::string name = "host-" + std::to_string(host);
+    EXPECT_TRUE(cluster_.WaitForText("run", name + ": " + task + " rejoined after ")) << cluster_.Text("run");
+    EXPECT_THAT(cluster_.Text("run"), HasSubstr(name + " moved " + AddressOf(host) + " -> " + address));
+  }
+
+ private:
+  bool IsNamed() const { return GetParam() == std::string("ItsName"); }
+};
+INSTANTIATE_TEST_SUITE_P(By, ClusterMovesOfOthers, testing::Values("ItsName", "ItsKey"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ClusterMovesOfOthers, AnAsynchronousJobFindsAHost) {
+  Process run = StartJob(AsyncJob("async"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "@host-2] step "));
+  Move(1, "ps:0");
+  Move(3, "worker:1");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  ExpectAsyncResult("async");
+}
+
+TEST_P(ClusterMovesOfOthers, OneThatGoesByAllReduceFindsAHost) {
+  ASSERT_EQ(RunJob(AllReduceJob("undisturbed"), {"-q"}).exit_code, 0);
+  const Json expected = Result()["parameters_crc32c"];
+  Process run = StartJob(AllReduceJob("sums"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  Move(1, "worker:0");
+  Move(3, "worker:2");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  ExpectNoRestarts("sums");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
+  EXPECT_EQ(Result()["steps"], kAllReduceSteps);
 }
 
 TEST_F(ClusterMovesOnANetwork, AnAddressThatADiscoveryCommandSaysIsFollowed) {
