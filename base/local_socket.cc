@@ -1,5 +1,6 @@
 #include "base/local_socket.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,6 +17,18 @@ sockaddr_un AddressOf(const std::string& name, socklen_t* size) {
   std::memcpy(address.sun_path + 1, name.data(), name.size());  // abstract: after a zero
   *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
+}
+
+// By way of its folder, since a path may be longer than an address. Unavailable: there is no such folder.
+absl::StatusOr<UniqueFd> OpenFolderOf(const std::filesystem::path& path, sockaddr_un* address) {
+  UniqueFd folder(::open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid())
+    return Unavailable("%s: %s", path.parent_path().string(), std::string(std::strerror(errno)));
+  const std::string name = absl::StrFormat("/proc/self/fd/%d/%s", folder.get(), path.filename().string());
+  *address = {.sun_family = AF_UNIX, .sun_path = {}};
+  MUSTER_CHECK(name.size() < sizeof address->sun_path);
+  std::memcpy(address->sun_path, name.data(), name.size());
+  return folder;
 }
 
 // The descriptors that came with a message.
@@ -55,6 +68,30 @@ absl::StatusOr<UniqueFd> ConnectLocal(const std::string& name) {
     return Unavailable("no process of this host listens as %s: %s", name, std::strerror(errno));
   }
   if (!IsOfSameUser(fd)) return Unavailable("another user listens as %s", name);
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> ListenLocalAt(const std::filesystem::path& path) {
+  sockaddr_un address;
+  MUSTER_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolderOf(path, &address));
+  (void)::unlink(path.c_str());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    const int error = errno;
+    return ErrnoError(error, "listening at " + path.string());
+  }
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> ConnectLocalAt(const std::filesystem::path& path) {
+  sockaddr_un address;
+  MUSTER_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolderOf(path, &address));
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return Unavailable("nobody listens at %s: %s", path.string(), std::string(std::strerror(errno)));
+  }
+  if (!IsOfSameUser(fd)) return Unavailable("another user listens at %s", path.string());
   return fd;
 }
 

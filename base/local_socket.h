@@ -1,7 +1,8 @@
-// Sockets between processes of one user on one host, under names that no file system has, and descriptors
-// that travel through them.
+// Sockets between processes of one user on one host, under names that no file system has or in a folder, and
+// descriptors that travel through them.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,12 @@ absl::StatusOr<UniqueFd> ListenLocal(const std::string& name);
 
 /// Unavailable: nobody listens under this name here, or another user does, or too many wait.
 absl::StatusOr<UniqueFd> ConnectLocal(const std::string& name);
+
+/// The same under a path, however long it is, in a folder that keeps others out: containers that share the
+/// network may have this user's number, but not this file. Takes the place of a socket that is there. Neither
+/// end blocks.
+absl::StatusOr<UniqueFd> ListenLocalAt(const std::filesystem::path& path);
+absl::StatusOr<UniqueFd> ConnectLocalAt(const std::filesystem::path& path);
 
 /// Others know the names of sockets, too, and could pass on what they hear.
 bool IsOfSameUser(const UniqueFd& socket);

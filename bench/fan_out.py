@@ -3,17 +3,19 @@
 
     bench/fan_out.py --muster build/release/bin/muster [--hosts 32,128,250] [--rounds 5] [--no-deploy]
 
-For each number of hosts a table: `true` on every host by `muster exec`, `pdsh -f 32` as it is and with the key exchange that muster
-uses, `clush -f 64`, `ansible -m raw -f 32` (without connections kept open). Wall time, processor time of the client with its
-children (the sshds not included), and the most memory any of its processes had; medians, and muster's ratio to each in the
-same round: median, lowest and highest.
+For each number of hosts two tables: `true` on every host by `muster exec`, `pdsh -f 32` as it is and with the key exchange that muster
+uses, `clush -f 64`, `ansible -m raw -f 32` (without connections kept open); and the same beside `muster exec` that goes through the
+connections of a job which runs in the background, on every host. Wall time, processor time of the client with its children (the sshds
+not included, nor the job's controller), and the most memory any of its processes had; medians, and muster's ratio to each in the same
+round: median, lowest and highest.
 
-On the first number of hosts also a job with 20 MB of data that no host has: until it has run everywhere and muster is done, beside
-`clush --copy` of the same file; and the same job again, which has nothing to send.
+On the first number of hosts also a job with 20 MB of data that no host has: until all its tasks run (`run -d`), and until it has run and
+muster is done, beside `clush --copy` of the same file; and the same job again, which has nothing to send.
 
 What is not installed is left out: apt-get install pdsh clustershell ansible-core
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import re
@@ -93,6 +95,23 @@ def environment_of(folder, hosts):
                 MUSTER_INVENTORY=str(hosts.inventory), ANSIBLE_LOCAL_TEMP=str(folder / "ansible"))
 
 
+def connected_home(folder):
+    """Of the muster whose job runs on every host."""
+    return str(folder / "muster-connected")
+
+
+@contextlib.contextmanager
+def job_on_every_host(muster, folder, hosts):
+    environment = dict(environment_of(folder, hosts), MUSTER_HOME=connected_home(folder))
+    job = folder / "connected.yaml"
+    job.write_text(f"name: connected\nprogram: [sleep, \"3600\"]\nreplicas: {{worker: {{count: {len(hosts.addresses)}}}}}\n")
+    run(with_deadline([muster, "run", "-d", job]), environment, folder)
+    try:
+        yield
+    finally:
+        run(with_deadline([muster, "stop", "connected"]), environment, folder)
+
+
 def exec_commands(muster, folder, hosts):
     environment = environment_of(folder, hosts)
     all_hosts = ",".join(hosts.addresses)
@@ -100,7 +119,8 @@ def exec_commands(muster, folder, hosts):
     def client(command, **variables):
         return lambda: run(with_deadline(command), dict(environment, **variables), folder)
 
-    commands = {"muster exec": client([muster, "exec", "--", "true"])}
+    commands = {"muster exec": client([muster, "exec", "--", "true"]),
+                "muster exec, connected": client([muster, "exec", "--", "true"], MUSTER_HOME=connected_home(folder))}
     if shutil.which("pdsh"):
         pdsh = ["pdsh", "-S", "-R", "ssh", "-f", "32", "-l", "root", "-w", all_hosts, "true"]
         commands["pdsh -f 32"] = client(pdsh, PDSH_SSH_ARGS_APPEND=hosts.ssh)
@@ -123,12 +143,18 @@ def deploy_commands(muster, folder, hosts):
     job = folder / "job.yaml"
     job.write_text(f"name: deploy\nprogram: [\"true\"]\ndata: {deployed.parent}\nreplicas: {{worker: {{count: {len(hosts.addresses)}}}}}\n")
 
-    def first():
+    def with_new_data(*flags):
         deployed.write_bytes(os.urandom(DEPLOYED_BYTES))
-        return run(with_deadline([muster, "run", "-q", job]), environment, folder)
+        return run(with_deadline([muster, "run", *flags, job]), environment, folder)
+
+    def until_it_runs():
+        deployed_and_running = with_new_data("-d")
+        run(with_deadline([muster, "wait", "deploy"]), environment, folder)
+        return deployed_and_running
 
     commands = {
-        "muster run, 20 MB": first,
+        "muster run -d, 20 MB": until_it_runs,
+        "muster run, 20 MB": lambda: with_new_data("-q"),
         "muster run again": lambda: run(with_deadline([muster, "run", "-q", job]), environment, folder),
     }
     if shutil.which("clush"):
@@ -150,10 +176,14 @@ def main():
             folder = pathlib.Path(name)
             hosts = Hosts(folder, count)
             try:
-                report(f"{count} hosts, `true`", in_turn(exec_commands(arguments.muster, folder, hosts), arguments.rounds), "muster exec")
+                with job_on_every_host(arguments.muster, folder, hosts):
+                    runs = in_turn(exec_commands(arguments.muster, folder, hosts), arguments.rounds)
+                for first in ("muster exec", "muster exec, connected"):
+                    report(f"{count} hosts, `true`", runs, first)
                 if count == arguments.hosts[0] and not arguments.no_deploy:
-                    report(f"{count} hosts, 20 MB", in_turn(deploy_commands(arguments.muster, folder, hosts), arguments.rounds),
-                           "muster run, 20 MB")
+                    runs = in_turn(deploy_commands(arguments.muster, folder, hosts), arguments.rounds)
+                    for first in ("muster run -d, 20 MB", "muster run, 20 MB"):
+                        report(f"{count} hosts, 20 MB", runs, first)
             finally:
                 hosts.down()
 

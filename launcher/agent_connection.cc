@@ -69,6 +69,13 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& hos
                                   ? known->second
                                   : LocalOptions{.name = host.name(), .home = home != nullptr ? home : "/"});
   }
+  if (options.lent != nullptr && !options.lent->sockets.empty()) {
+    ConnectOptions own = options;
+    own.lent = nullptr;
+    return MakeSharedTransport(
+        MakeSharedTarget(*options.lent, host.name(), host.user()), options.lent->sockets,
+        [host, own = std::move(own), deadline] { return OpenTransport(host, own, deadline); });
+  }
   SshTarget target{.name = host.name(),
                    .address = host.ssh_address(),
                    .port = static_cast<uint16_t>(host.ssh_port()),
@@ -88,6 +95,7 @@ AgentConnection::AgentConnection(const record::Host& host, const ConnectOptions&
     : host_(host), options_(options) {}
 
 AgentConnection::~AgentConnection() {
+  if (guests_ != nullptr) guests_->End(Unavailable("%s: the connection is lost", host_.name()));
   // Channels go before their transport.
   upload_.reset();
   server_.reset();
@@ -238,6 +246,7 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
     if (!is_calling_) {
       PumpUpload();
       PumpServer();
+      if (guests_ != nullptr) guests_->Pump();
       if ((upload_ && upload_->result) || (server_ && server_->news)) return std::string();
     }
     std::vector<PollItem> items = {{.channel = bridge_.get(), .read = true}};
@@ -252,6 +261,10 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
     if (server_ && !is_calling_) {
       if (!server_->is_known) deadline = std::min(deadline, server_->deadline);
       items.push_back({.channel = server_->channel.get(), .read = true, .write = !server_->input.empty()});
+    }
+    if (guests_ != nullptr && !is_calling_) {
+      guests_->AddPollItems(&items);
+      deadline = std::min(deadline, guests_->deadline());
     }
     const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
     if (absl::IsDeadlineExceeded(polled)) return std::string();
@@ -376,6 +389,19 @@ absl::Status AgentConnection::ReadServer() {
 absl::StatusOr<std::unique_ptr<CommandChannel>> AgentConnection::StartAgentCommand(
     const std::string& arguments, TimePoint deadline) {
   return transport_->Start(absl::StrFormat("exec %s %s", agent_, arguments), deadline);
+}
+
+void AgentConnection::AddGuest(Guest guest, std::atomic<int>& count) {
+  if (guests_ == nullptr) guests_ = std::make_unique<GuestCommands>(*transport_, count);
+  guests_->Add(std::move(guest));
+}
+
+void AgentConnection::LeaveToGuests(GuestKeeper& keeper) {
+  if (guests_ == nullptr || guests_->empty()) return;
+  upload_.reset();
+  server_.reset();
+  bridge_ = nullptr;
+  keeper.Keep(std::move(transport_), std::move(guests_));
 }
 
 std::optional<absl::Status> AgentConnection::TakeUploadResult() {

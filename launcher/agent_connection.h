@@ -16,7 +16,9 @@
 #include "base/status.h"
 #include "launcher/content_relay.h"
 #include "launcher/contents.h"
+#include "launcher/guest_commands.h"
 #include "launcher/local_transport.h"
+#include "launcher/shared_transport.h"
 #include "launcher/ssh_transport.h"
 #include "launcher/transport.h"
 #include "proto/agent.pb.h"
@@ -37,9 +39,12 @@ struct ConnectOptions {
   // How commands run on hosts that are local, by their names. Those that are not in it are this account on
   // this machine.
   std::map<std::string, LocalOptions> local_hosts = {};
+  // Through which commands go where that is possible; for OpenTransport only. Null: none.
+  std::shared_ptr<const LentConnections> lent = nullptr;
 };
 
-/// A connection to the host, by SSH or on this machine, without an agent.
+/// A connection to the host, by SSH or on this machine, without an agent. Where others' may be used, it is
+/// made, by the deadline, only when a command needs it.
 absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& host,
                                                          const ConnectOptions& options, TimePoint deadline);
 
@@ -108,6 +113,11 @@ class AgentConnection {
   /// What that channel is waited for with.
   Transport& transport() { return *transport_; }
 
+  /// From now on also runs that command, beside the conversation: Receive drives it.
+  void AddGuest(Guest guest, std::atomic<int>& count);
+  /// Where there are such commands, they get the connection, and the conversation is over.
+  void LeaveToGuests(GuestKeeper& keeper);
+
   /// How the upload ended, once; nothing while it goes on.
   std::optional<absl::Status> TakeUploadResult();
 
@@ -158,6 +168,7 @@ class AgentConnection {
   std::unique_ptr<CommandChannel> bridge_;
   std::optional<Upload> upload_;
   std::optional<Server> server_;
+  std::unique_ptr<GuestCommands> guests_;  // null: there have been none
   FrameDecoder decoder_;
   std::deque<Answer> kept_;
   agent::FactsResponse facts_;

@@ -131,6 +131,8 @@ void HostSession::ListFiles(const std::string& task, const std::string& folder) 
 
 void HostSession::ReadLogTail(const std::string& task) { Enqueue(TailCommand{task}); }
 
+void HostSession::Lend(std::shared_ptr<Guest> guest) { Enqueue(std::move(guest)); }
+
 void HostSession::Enqueue(Command command) {
   const std::lock_guard lock(mutex_);
   commands_.push_back(std::move(command));
@@ -158,6 +160,7 @@ void HostSession::Run(const std::stop_token& stop) {
       ::poll(&wake, 1, -1);  // ends with the next command or with the session
     }
   }
+  if (agent_ != nullptr && options_.guests != nullptr) agent_->LeaveToGuests(*options_.guests);
   agent_ = nullptr;
 }
 
@@ -167,6 +170,7 @@ void HostSession::Do(const Command& command) {
   if (const auto* follow = std::get_if<FollowCommand>(&command)) return Do(*follow);
   if (const auto* list = std::get_if<ListCommand>(&command)) return Do(*list);
   if (const auto* tail = std::get_if<TailCommand>(&command)) return Do(*tail);
+  if (const auto* guest = std::get_if<std::shared_ptr<Guest>>(&command)) return Do(*guest);
   const auto& action = std::get<reconcile::Action>(command);
   if (const auto* connect = std::get_if<reconcile::Connect>(&action)) return Do(*connect);
   if (agent_ == nullptr) return;  // its connection was lost, which the reconciler has been told
@@ -516,6 +520,17 @@ void HostSession::Do(const TailCommand& tail) {
     const agent::ReadFileResponse& file = response.read_file();
     options_.sink(LogTail{.task = task, .text = file.data(), .is_cut = file.offset() > 0});
   });
+}
+
+// It may be meant for another host, or account, of this name.
+void HostSession::Do(const std::shared_ptr<Guest>& guest) {
+  if (agent_ == nullptr || options_.guests == nullptr) return guest->Refuse(name_ + " is not connected");
+  const auto& keys = guest->wanted.host_keys();
+  if (guest->wanted.user() != options_.host.user() ||
+      std::find(keys.begin(), keys.end(), agent_->host_key()) == keys.end()) {
+    return guest->Refuse(name_ + " is another host here, or another account");
+  }
+  agent_->AddGuest(std::move(*guest), options_.guests->count());
 }
 
 void HostSession::SendFollow(const std::string& task, const std::string& path) {

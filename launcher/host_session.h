@@ -80,6 +80,8 @@ struct HostSessionOptions {
   const Contents* contents = nullptr;
   /// Through which hosts pass contents on to each other; outlives the session. Null: they do not.
   ContentRelay* relay = nullptr;
+  /// Others' commands that go through the connection; outlives the session. Null: there are none.
+  GuestKeeper* guests = nullptr;
   /// Called from the session's thread; must not block on it.
   std::function<void(SessionEvent)> sink;
 };
@@ -87,7 +89,7 @@ struct HostSessionOptions {
 class HostSession {
  public:
   explicit HostSession(HostSessionOptions options);
-  /// Gives up what is under way, closes the connection and joins the thread.
+  /// Gives up what is under way, closes the connection, or leaves it to guests, and joins the thread.
   ~HostSession();
 
   /// Any thread. Where the host may be: tried from now on, in turn with where it was. What is under way to
@@ -104,6 +106,8 @@ class HostSession {
   void ListFiles(const std::string& task, const std::string& folder);
   /// Sends LogTail once, likewise.
   void ReadLogTail(const std::string& task);
+  /// Runs its command here, or says why not.
+  void Lend(std::shared_ptr<Guest> guest);
 
  private:
   struct StartCommand {
@@ -121,8 +125,8 @@ class HostSession {
   struct TailCommand {
     std::string task;
   };
-  using Command =
-      std::variant<reconcile::Action, RelayOrder, StartCommand, FollowCommand, ListCommand, TailCommand>;
+  using Command = std::variant<reconcile::Action, RelayOrder, StartCommand, FollowCommand, ListCommand,
+                               TailCommand, std::shared_ptr<Guest>>;
   using Handler = std::function<void(const agent::Response&)>;
 
   // A file whose bytes go to the sink.
@@ -143,6 +147,7 @@ class HostSession {
   void Do(const FollowCommand& follow);
   void Do(const ListCommand& list);
   void Do(const TailCommand& tail);
+  void Do(const std::shared_ptr<Guest>& guest);
 
   record::Host NextPlace();
   void EndAttempt(const record::Host& place, bool was_there);

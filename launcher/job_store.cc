@@ -172,6 +172,16 @@ absl::StatusOr<record::JobRecord> JobStore::Find(const std::string& id_or_name) 
                          absl::StrJoin(ids, ", "));
 }
 
+std::vector<std::filesystem::path> JobStore::ConnectionsSockets() const {
+  std::vector<std::filesystem::path> sockets;
+  for (const std::string& id : ListDirectory(folder_ / "jobs").value_or(std::vector<std::string>())) {
+    const std::filesystem::path path = JobFolder(id) / kConnectionsSocket;
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored)) sockets.push_back(path);
+  }
+  return sockets;
+}
+
 absl::StatusOr<JobLock> JobStore::LockDecision() const {
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_, 0700));
   const std::filesystem::path path = folder_ / kLockFile;
@@ -205,6 +215,7 @@ absl::StatusOr<JobLock> JobStore::Lock(const std::string& id) const {
 
 absl::StatusOr<JobLock> JobStore::TakeOver(const std::string& id) const {
   const TimePoint deadline = Now() + kTakeOverTimeout;
+  std::optional<JobDriver> told;
   while (true) {
     auto lock = Lock(id);
     if (!absl::IsFailedPrecondition(lock.status())) return lock;
@@ -213,10 +224,14 @@ absl::StatusOr<JobLock> JobStore::TakeOver(const std::string& id) const {
     if (Now() > deadline) return Annotate(lock.status(), "it does not end");
     const absl::StatusOr<UniqueFd> process =
         driver ? OpenPidfdOf(driver->pid, driver->start_ticks) : NotFound("it does not say yet who it is");
-    if (process.ok()) {
+    // Once: it may live on without the lock, and would be ended by the next.
+    if (process.ok() && driver != told) {
       SignalPidfd(process->get(), SIGTERM);
+      told = driver;
+    }
+    if (process.ok()) {
       pollfd ended{.fd = process->get(), .events = POLLIN, .revents = 0};
-      (void)::poll(&ended, 1, MillisecondsUntil(deadline));
+      (void)::poll(&ended, 1, 10);
     } else {
       ::usleep(10'000);
     }

@@ -39,6 +39,9 @@ inline constexpr char kEventsFolder[] = "events";
 /// In the folder of a job that was started with `run -d`: what its controller says.
 inline constexpr char kControllerLog[] = "controller.log";
 
+/// In the folder of a job whose driver lends its connections: where it listens (guest_commands.h).
+inline constexpr char kConnectionsSocket[] = "connections";
+
 /// What happened to it (job_history.h).
 inline constexpr char kHistoryFile[] = "history.jsonl";
 
@@ -69,6 +72,8 @@ struct JobDriver {
   pid_t pid = 0;
   uint64_t start_ticks = 0;
   bool in_background = false;
+
+  bool operator==(const JobDriver&) const = default;
 };
 
 class JobStore {
@@ -93,10 +98,14 @@ class JobStore {
   /// By id, or the newest of that name. InvalidArgument names what there is.
   absl::StatusOr<record::JobRecord> Find(const std::string& id_or_name) const;
 
+  /// Where drivers may listen that lend their connections.
+  std::vector<std::filesystem::path> ConnectionsSockets() const;
+
   /// FailedPrecondition, with the process id of its holder, if another muster drives the job.
   absl::StatusOr<JobLock> Lock(const std::string& id) const;
 
-  /// The same, but one that drives it in the background is ended first, which leaves the job as it is.
+  /// The same, but one that drives it in the background is ended first, which leaves the job as it is. Where
+  /// others' commands go through its connections, it lives on for those, without the job.
   absl::StatusOr<JobLock> TakeOver(const std::string& id) const;
 
   /// Nothing: nobody drives it, or somebody has only just begun.

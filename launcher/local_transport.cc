@@ -170,9 +170,9 @@ class LocalTransport : public Transport {
 
 absl::Status LocalTransport::Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) {
   for (;;) {
-    std::vector<pollfd> wanted;
-    if (wake_fd >= 0) wanted.push_back({.fd = wake_fd, .events = POLLIN, .revents = 0});
+    std::vector<pollfd> wanted = DescriptorsOf(items, wake_fd);
     for (const PollItem& item : items) {
+      if (item.channel == nullptr) continue;
       auto& channel = static_cast<LocalChannel&>(*item.channel);
       MUSTER_RETURN_IF_ERROR(channel.Collect());
       if (channel.Ready(item)) return absl::OkStatus();
@@ -182,6 +182,7 @@ absl::Status LocalTransport::Poll(std::span<const PollItem> items, int wake_fd, 
     // reads it.
     std::vector<pollfd> all = wanted;
     for (const PollItem& item : items) {
+      if (item.channel == nullptr) continue;
       const int fd = static_cast<LocalChannel&>(*item.channel).stderr_fd();
       if (fd >= 0) all.push_back({.fd = fd, .events = POLLIN, .revents = 0});
     }

@@ -14,6 +14,7 @@
 #include <set>
 #include <span>
 
+#include "launcher/guest_commands.h"
 #include "launcher/job_history.h"
 #include "launcher/reconciler/reconciler.h"
 #include "launcher/running_job.h"
@@ -36,7 +37,7 @@ struct Warning {
   std::string text;
 };
 
-using RunnerEvent = std::variant<SessionEvent, HostSighting, Warning>;
+using RunnerEvent = std::variant<SessionEvent, HostSighting, Warning, std::shared_ptr<Guest>>;
 
 // Events from the threads of the sessions and the watch to the runner's, with a descriptor to wait on.
 class EventQueue {
@@ -106,6 +107,8 @@ class Runner {
   void Note(const std::vector<JobEvent>& events);
   void Notice(const std::string& text);
   void Show(const reconcile::View& view);
+  void Lend();
+  void Handle(const std::shared_ptr<Guest>& guest);
   absl::Status HandleInterrupts(reconcile::Reconciler& reconciler);
   void Step(reconcile::Reconciler& reconciler, const reconcile::Event& event);
   void Perform(reconcile::Reconciler& reconciler, const std::vector<reconcile::Action>& actions);
@@ -138,6 +141,7 @@ class Runner {
   std::map<std::pair<std::string, std::string>, std::string> machines_;  // (host key, machine-id): its name
   std::set<std::string> missing_;
   std::unique_ptr<HostWatch> watch_;
+  std::unique_ptr<GuestListener> listener_;  // null: not (yet) lent
   std::optional<HistoryFile> history_file_;  // none: it cannot be written
   std::optional<JobHistory> history_;
   std::optional<reconcile::Outcome> outcome_;
@@ -180,6 +184,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   if (options_.stop) Step(reconciler, reconcile::StopRequested{});
   Step(reconciler, reconcile::Tick{});
   MUSTER_RETURN_IF_ERROR(Loop(reconciler));
+  listener_ = nullptr;
   if (!outcome_) return RunResult{.is_left = true};
   ForgetFilesOfLost(reconciler.GetView());
   Drain();
@@ -209,6 +214,7 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     // At least once a second, so that tables of ages and the live line go on.
     const TimePoint deadline = std::min(reconciler.NextDeadline(), Now() + std::chrono::seconds(1));
     const auto events = queue_.Wait(options_.interrupt_fd, deadline);
+    if (options_.leave != nullptr && *options_.leave) return absl::OkStatus();
     MUSTER_RETURN_IF_ERROR(HandleInterrupts(reconciler));
     if (options_.give_up_at && Now() >= *options_.give_up_at) {
       return DeadlineExceeded("job %s has not ended", record_.id());
@@ -221,6 +227,8 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     Show(view);
     ReportMissing(view);
     if (!outcome_ && EverythingRuns(view)) {
+      // Guests are heard from the next turn on.
+      if (!everything_runs_) Lend();
       SayOnce(options_.on_everything_runs, everything_runs_);
       if (options_.leave_running && !view.ending) return absl::OkStatus();
     }
@@ -233,6 +241,25 @@ void Runner::Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event)
   if (const auto* warning = std::get_if<Warning>(&event)) Notice(warning->text);
   if (const auto* sighting = std::get_if<HostSighting>(&event)) Handle(reconciler, *sighting);
   if (const auto* session = std::get_if<SessionEvent>(&event)) Handle(reconciler, *session);
+  if (const auto* guest = std::get_if<std::shared_ptr<Guest>>(&event)) Handle(*guest);
+}
+
+void Runner::Lend() {
+  if (options_.guests == nullptr) return;
+  auto listener =
+      GuestListener::Open(store_.JobFolder(record_.id()) / kConnectionsSocket,
+                          [this](Guest guest) { queue_.Push(std::make_shared<Guest>(std::move(guest))); });
+  if (listener.ok()) {
+    listener_ = *std::move(listener);
+  } else {
+    Notice("the job's connections are not lent: " + std::string(listener.status().message()));
+  }
+}
+
+void Runner::Handle(const std::shared_ptr<Guest>& guest) {
+  const auto session = sessions_.find(guest->wanted.host());
+  if (session == sessions_.end()) return guest->Refuse("it is no host of the job");
+  session->second->Lend(guest);
 }
 
 void Runner::Handle(reconcile::Reconciler& reconciler, const SessionEvent& event) {
@@ -436,6 +463,7 @@ HostSession& Runner::SessionOf(const std::string& name) {
                            .connect = connect_,
                            .contents = &contents_,
                            .relay = &relay_,
+                           .guests = options_.guests,
                            .sink = [this](SessionEvent event) { queue_.Push(std::move(event)); }});
   }
   return *session;

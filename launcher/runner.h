@@ -39,6 +39,11 @@ struct RunOptions {
   std::function<void()> on_everything_runs;  // called once, when every task has been started
   bool leave_running = false;       // returns when every task runs; the job goes on, and nobody drives it
   std::function<void()> on_ending;  // called once, as soon as it is decided how the job ends
+  /// Once everything runs, other processes of this user may run commands through the connections, and those
+  /// that have not ended keep them when the job has. Outlives the run. Null: they may not.
+  GuestKeeper* guests = nullptr;
+  /// Set, and interrupt_fd readable: returns at once; the job goes on, and nobody drives it. Null: never.
+  const std::atomic<bool>* leave = nullptr;
   bool follow_logs = true;
   bool fetch_task_metrics = false;       // of all tasks, once the job has succeeded
   std::optional<Duration> run_deadline;  // then the job is stopped and 124 returned
@@ -51,7 +56,7 @@ struct RunOptions {
 };
 
 struct RunResult {
-  bool is_left = false;  // as leave_running has it; then all else is empty
+  bool is_left = false;  // as leave_running or leave have it; then all else is empty
   reconcile::Outcome outcome;
   absl::Status fetched;     // whether what the chief wrote has come back
   std::string result_json;  // the chief's, if all of it has come

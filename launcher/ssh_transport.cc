@@ -218,6 +218,7 @@ absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd
     if (gateway_ != nullptr) MUSTER_RETURN_IF_ERROR(Annotate(silence_.Check(), label_));
     const uint64_t moved_bytes = silence_.moved_bytes();
     for (const PollItem& item : items) {
+      if (item.channel == nullptr) continue;
       auto& channel = static_cast<SshChannel&>(*item.channel);
       MUSTER_RETURN_IF_ERROR(channel.CollectStderr());
       if (channel.Ready(item)) return absl::OkStatus();
@@ -225,16 +226,20 @@ absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd
     // Looking at one channel may have taken in what is for another, which was looked at before.
     if (silence_.moved_bytes() != moved_bytes) continue;
     const bool output = (ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING) != 0;
-    pollfd fds[2] = {{.fd = ssh_get_fd(session_.get()),
-                      .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN),
-                      .revents = 0},
-                     {.fd = wake_fd, .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> fds = DescriptorsOf(items, wake_fd);
+    const size_t others = fds.size();
+    fds.push_back({.fd = ssh_get_fd(session_.get()),
+                   .events = static_cast<short>(output ? POLLIN | POLLOUT : POLLIN),
+                   .revents = 0});
     const TimePoint next_check = gateway_ == nullptr ? deadline : silence_.next_check();
-    const int ready = ::poll(fds, 2, MillisecondsUntil(std::min(deadline, next_check)));
+    const int ready = ::poll(fds.data(), fds.size(), MillisecondsUntil(std::min(deadline, next_check)));
     if (ready < 0 && errno != EINTR) return ErrnoError(errno, "poll");
     if (ready == 0 && next_check < deadline) continue;
     if (ready == 0) return DeadlineExceeded("%s: no answer before the deadline", label_);
-    if (ready > 0 && fds[1].revents != 0) return absl::OkStatus();
+    const bool other_is_ready =
+        ready > 0 && std::any_of(fds.begin(), fds.begin() + static_cast<std::ptrdiff_t>(others),
+                                 [](const pollfd& fd) { return fd.revents != 0; });
+    if (other_is_ready) return absl::OkStatus();
   }
 }
 

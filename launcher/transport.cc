@@ -28,6 +28,17 @@ absl::Status WithOtherMachine(absl::Status status) {
   return status;
 }
 
+std::vector<pollfd> DescriptorsOf(std::span<const PollItem> items, int wake_fd) {
+  std::vector<pollfd> fds;
+  if (wake_fd >= 0) fds.push_back({.fd = wake_fd, .events = POLLIN, .revents = 0});
+  for (const PollItem& item : items) {
+    if (item.channel != nullptr) continue;
+    const int events = (item.read ? POLLIN : 0) | (item.write ? POLLOUT : 0);
+    fds.push_back({.fd = item.fd, .events = static_cast<short>(events), .revents = 0});
+  }
+  return fds;
+}
+
 void TailBuffer::Append(std::string_view bytes) {
   text_.append(bytes);
   if (text_.size() > kTailBytes) text_.erase(0, text_.size() - kTailBytes);

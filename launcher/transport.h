@@ -14,6 +14,8 @@
 // A program that uses this ignores SIGPIPE.
 #pragma once
 
+#include <poll.h>
+
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -21,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -69,9 +72,10 @@ class CommandChannel {
   virtual std::string StderrTail() const = 0;
 };
 
-/// What a channel is waited for; any of it ends the wait.
+/// What a channel, or a descriptor beside it, is waited for; any of it ends the wait.
 struct PollItem {
   CommandChannel* channel = nullptr;
+  int fd = -1;         // where there is no channel: readable, or writable
   bool read = false;   // TryRead would return bytes, the end or an error
   bool write = false;  // TryWrite would take bytes or return an error
   bool exit = false;   // exit_code() is known, or never will be
@@ -122,6 +126,10 @@ absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::str
 absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
                                             std::string_view input, TimePoint deadline,
                                             const std::function<absl::Status(std::string_view)>& take);
+
+/// For the implementations: what poll(2) is to wait for; `wake_fd` (-1: none) first, then the items without a
+/// channel.
+std::vector<pollfd> DescriptorsOf(std::span<const PollItem> items, int wake_fd);
 
 /// For the implementations: keeps the last 8 KiB of what is appended.
 class TailBuffer {

@@ -1,5 +1,5 @@
-// What every transport must do, run against a real sshd and against this machine without SSH, in its own
-// network namespace and in another one.
+// What every transport must do, run against a real sshd, through a connection to one that is lent, and
+// against this machine without SSH, in its own network namespace and in another one.
 #include "launcher/transport.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,9 @@
 #include "base/sha256.h"
 #include "launcher/local_transport.h"
 #include "launcher/network_namespaces.h"
+#include "launcher/shared_transport.h"
 #include "launcher/ssh_transport.h"
+#include "tests/support/lender.h"
 #include "tests/support/loopback_cluster.h"
 
 namespace muster {
@@ -53,6 +55,10 @@ class TransportTest : public testing::TestWithParam<std::string> {
     auto connected = SshTransport::Connect(cluster_->targets()[0], cluster_->options(), Soon());
     ASSERT_TRUE(connected.ok()) << connected.status();
     transport_ = *std::move(connected);
+    if (GetParam() != "Shared") return;
+    const std::filesystem::path socket = folder_.path() / "connections";
+    lender_ = std::make_unique<Lender>(std::move(transport_), socket);
+    transport_ = MakeSharedTransport({.host = "host-1"}, {socket}, nullptr);
   }
 
   void StartInANamespace() {
@@ -95,6 +101,7 @@ class TransportTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<LoopbackCluster> cluster_;
   std::optional<NetworkNamespace> network_;
   std::string home_;
+  std::unique_ptr<Lender> lender_;
   std::unique_ptr<Transport> transport_;
 };
 
@@ -233,7 +240,7 @@ TEST_P(TransportTest, AnUploadLeavesRoomForAConversation) {
   EXPECT_EQ(ReadText(*upload, 64), Sha256Hex(bytes));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportTest, testing::Values("Local", "Namespace", "Ssh"),
+INSTANTIATE_TEST_SUITE_P(All, TransportTest, testing::Values("Local", "Namespace", "Ssh", "Shared"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

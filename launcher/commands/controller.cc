@@ -162,6 +162,7 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
     job.mutable_record()->set_id(context.flags().job);
   }
   const std::filesystem::path folder = context.jobs().JobFolder(job.record().id());
+  BackgroundGuests guests;
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), job.record().id(), &JobStore::Lock));
   if (is_new) {
     MUSTER_RETURN_IF_ERROR(TakeOnJob(context, folder, &job));
@@ -174,9 +175,13 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   RunOptions options = MakeRunOptions(context, record);
   options.follow_logs = false;
   RunDisplay display({.logs = false, .accuracy = false, .start = Now()}, record);
-  GoOnInBackground(record, lock, *detachment, display, &options);
+  GoOnInBackground(record, lock, *detachment, display, guests, &options);
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), record, StoredContents(context, record), options, display));
+  if (result.is_left) {
+    SayLeft(record);
+    return 0;
+  }
   display.Summarize(result);
   return 0;  // how the job has ended says its record
 }

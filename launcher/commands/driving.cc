@@ -7,6 +7,7 @@
 #include <set>
 
 #include "inventory/placement.h"
+#include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
 #include "launcher/gpus.h"
 #include "launcher/running_job.h"
@@ -25,7 +26,8 @@ RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord
 }
 
 void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
-                      RunDisplay& display, RunOptions* options, int exit_code) {
+                      RunDisplay& display, BackgroundGuests& guests, RunOptions* options, int exit_code) {
+  options->guests = &guests.keeper;
   std::string said = absl::StrFormat(
       record.standing()
           ? "the servers of %1$s stand; `muster run --cluster %1$s JOB` trains a job on them, "
@@ -36,13 +38,26 @@ void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Deta
     const absl::Status said = lock.SetInBackground(in_background);
     if (!said.ok()) std::fprintf(stderr, "%s\n", std::string(said.message()).c_str());
   };
-  options->on_everything_runs = [said = std::move(said), say_driver, &detachment, &display, exit_code] {
+  options->on_everything_runs = [said = std::move(said), say_driver, &detachment, &display, options,
+                                 exit_code] {
     display.GoToLog();
     std::fprintf(stderr, "%s\n", said.c_str());
-    detachment.Detach([&] { say_driver(true); }, exit_code);
+    const auto detached = [&] {
+      LeaveWhenTerminated(options);
+      say_driver(true);
+    };
+    detachment.Detach(detached, exit_code);
   };
   // Who took over now would take it for a job to be run again, and what it has made would not be fetched.
   options->on_ending = [say_driver] { say_driver(false); };
+}
+
+BackgroundGuests::~BackgroundGuests() { EndWhenTerminated(); }
+
+void SayLeft(const record::JobRecord& record) {
+  std::fprintf(stderr,
+               "job %s goes on without this process, which only runs commands of others from now on\n",
+               record.id().c_str());
 }
 
 absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,

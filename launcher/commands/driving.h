@@ -8,6 +8,7 @@
 
 #include "launcher/commands/context.h"
 #include "launcher/commands/detachment.h"
+#include "launcher/guest_commands.h"
 #include "launcher/plan.h"
 #include "launcher/run_display.h"
 #include "launcher/runner.h"
@@ -17,10 +18,20 @@ namespace muster {
 /// With the deadlines that the job was run with.
 RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord& record);
 
+/// Commands of other processes that go through the connections of the job that this one drives. Made before
+/// the job's lock: at its end it waits for those that have not ended, which SIGTERM ends then.
+struct BackgroundGuests {
+  GuestKeeper keeper;
+  ~BackgroundGuests();
+};
+
 /// Once every task runs, and until the job ends; the command ends with `exit_code` then. All of them must
 /// outlive the run with these options.
 void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
-                      RunDisplay& display, RunOptions* options, int exit_code = 0);
+                      RunDisplay& display, BackgroundGuests& guests, RunOptions* options, int exit_code = 0);
+
+/// Says that this process drives the job no more (RunResult::is_left).
+void SayLeft(const record::JobRecord& record);
 
 /// As JobStore does it, but not while another muster decides who drives the job.
 absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,

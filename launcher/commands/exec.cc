@@ -133,7 +133,10 @@ Json ReportJson(const record::Host& host, const absl::Status& status, const Host
 absl::StatusOr<int> ExecCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const std::string command, CommandLineOf(context.flags().words));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<record::Host> hosts, ChosenHosts(context));
-  const ConnectOptions connect = context.connect_options(hosts);
+  ConnectOptions connect = context.connect_options(hosts);
+  MUSTER_ASSIGN_OR_RETURN(KnownHosts known_hosts, KnownHosts::Load(context.known_hosts()));
+  connect.lent = std::make_shared<const LentConnections>(LentConnections{
+      .sockets = ListenedAt(context.jobs().ConnectionsSockets()), .known_hosts = std::move(known_hosts)});
   Output output(context.flags().format);
   std::vector<HostRun> runs(hosts.size());
   const std::vector<absl::Status> statuses =

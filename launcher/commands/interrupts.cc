@@ -6,12 +6,28 @@
 
 #include <atomic>
 
+#include "launcher/guest_commands.h"
+
 namespace muster {
 namespace {
 
 std::atomic<int> interrupts = 0;
 int interrupt_fd = -1;
 pid_t only_from = 0;  // 0: from anybody
+
+std::atomic<bool> leaves = false;
+std::atomic<const std::atomic<int>*> guests = nullptr;
+
+void OnTermination(int) {
+  if (guests.load()->load() == 0) {
+    EndWhenTerminated();
+    (void)::raise(SIGTERM);  // comes when this returns
+    return;
+  }
+  leaves = true;
+  const uint64_t one = 1;
+  (void)!::write(interrupt_fd, &one, sizeof one);
+}
 
 void OnInterrupt(int number, siginfo_t* info, void*) {
   if (only_from != 0 && info->si_pid != only_from) return;
@@ -22,11 +38,15 @@ void OnInterrupt(int number, siginfo_t* info, void*) {
   (void)!::write(interrupt_fd, &one, sizeof one);
 }
 
+void OpenInterruptFd() {
+  if (interrupt_fd < 0) interrupt_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
 }  // namespace
 
 void CatchInterrupts() {
   if (interrupt_fd >= 0) return;
-  interrupt_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  OpenInterruptFd();
   struct sigaction action {};
   action.sa_sigaction = OnInterrupt;
   action.sa_flags = SA_SIGINFO;
@@ -38,6 +58,18 @@ void StopWhenInterrupted(RunOptions* options) {
   options->interrupts = &interrupts;
   options->interrupt_fd = interrupt_fd;
 }
+
+void LeaveWhenTerminated(RunOptions* options) {
+  OpenInterruptFd();
+  guests = &options->guests->count();
+  options->leave = &leaves;
+  options->interrupt_fd = interrupt_fd;
+  struct sigaction action {};
+  action.sa_handler = OnTermination;
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+void EndWhenTerminated() { ::signal(SIGTERM, SIG_DFL); }
 
 void TakeInterruptsOnlyFrom(pid_t process) { only_from = process; }
 

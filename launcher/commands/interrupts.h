@@ -15,6 +15,14 @@ void CatchInterrupts();
 /// interrupted.
 void StopWhenInterrupted(RunOptions* options);
 
+/// From now on SIGTERM ends this process at once; but while commands of others go through its connections
+/// (RunOptions::guests, which are there as long as the process is), it only leaves the job that runs with
+/// these options.
+void LeaveWhenTerminated(RunOptions* options);
+
+/// From now on it ends the process in any case.
+void EndWhenTerminated();
+
 /// From now on only those count that this process sends. Before there are other threads.
 void TakeInterruptsOnlyFrom(pid_t process);
 

@@ -129,6 +129,7 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     if (controller) MUSTER_RETURN_IF_ERROR(CheckLogins(context, plan.record, *controller));
     return plan;
   };
+  BackgroundGuests guests;
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context, job.name, planning, &plan));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
                plan.record.hosts_size());
@@ -152,10 +153,14 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
                      plan.record);
   if (detachment != nullptr) {
     MUSTER_RETURN_IF_ERROR(detachment->OpenLog(context.jobs().JobFolder(plan.record.id()) / kControllerLog));
-    GoOnInBackground(plan.record, lock, *detachment, display, &options);
+    GoOnInBackground(plan.record, lock, *detachment, display, guests, &options);
   }
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), plan.record, plan.contents, options, display));
+  if (result.is_left && !controller) {
+    SayLeft(plan.record);
+    return 0;
+  }
   if (result.is_left) {
     MUSTER_RETURN_IF_ERROR(HandOverJob(context, plan.record.id(), plan.contents, *controller));
     std::fprintf(stderr,

@@ -160,6 +160,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     record::JobRecord there = before;
     MUSTER_RETURN_IF_ERROR(TakeBack(context, &there));
   }
+  BackgroundGuests guests;
   std::optional<TakenJob> taken;
   {
     MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
@@ -192,8 +193,12 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start},
                      plan.record);
-  GoOnInBackground(plan.record, taken->lock, *detachment, display, &options, exit_code_so_far);
+  GoOnInBackground(plan.record, taken->lock, *detachment, display, guests, &options, exit_code_so_far);
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
+  if (result.is_left) {
+    SayLeft(plan.record);
+    return exit_code_so_far;
+  }
   display.Summarize(result);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   return exit_code_so_far != 0 ? exit_code_so_far : result.outcome.exit_code;
