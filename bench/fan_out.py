@@ -105,6 +105,8 @@ def job_on_every_host(muster, folder, hosts):
     environment = dict(environment_of(folder, hosts), MUSTER_HOME=connected_home(folder))
     job = folder / "connected.yaml"
     job.write_text(f"name: connected\nprogram: [sleep, \"3600\"]\nreplicas: {{worker: {{count: {len(hosts.addresses)}}}}}\n")
+    # The hosts share their processors with this client: so many agents at once would come too late for a job's first start.
+    run(with_deadline([muster, "check", "--connect-timeout", str(DEADLINE_S)]), environment, folder)
     run(with_deadline([muster, "run", "-d", job]), environment, folder)
     try:
         yield

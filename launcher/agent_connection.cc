@@ -17,6 +17,8 @@
 namespace muster {
 namespace {
 
+// As SshOptions has it.
+constexpr std::chrono::milliseconds kSilenceOfGuests{20000};
 constexpr char kMissing[] = "muster-agent-missing ";
 
 std::string OwnArchitecture() {
@@ -60,6 +62,14 @@ absl::Status StatusOf(const agent::Response& response, const std::string& host) 
                       host + ": " + response.error().message());
 }
 
+std::string PlaceOf(const record::Host& host) {
+  std::string place = absl::StrFormat("%s@%s %d", host.user(), host.ssh_address(), host.ssh_port());
+  for (const record::JumpHost& jump : host.jumps()) {
+    place += absl::StrFormat(" by %s@%s %d", jump.user(), jump.address(), jump.port());
+  }
+  return place;
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& host,
                                                          const ConnectOptions& options, TimePoint deadline) {
   if (host.local()) {
@@ -72,9 +82,13 @@ absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& hos
   if (options.lent != nullptr && !options.lent->sockets.empty()) {
     ConnectOptions own = options;
     own.lent = nullptr;
-    return MakeSharedTransport(
-        MakeSharedTarget(*options.lent, host.name(), host.user()), options.lent->sockets,
-        [host, own = std::move(own), deadline] { return OpenTransport(host, own, deadline); });
+    const Duration timeout = deadline - Now();
+    return MakeSharedTransport({.host = host.name(),
+                                .place = PlaceOf(host),
+                                .host_keys = FingerprintsOf(options.lent->known_hosts, host.name())},
+                               options.lent->sockets, [host, own = std::move(own), timeout] {
+                                 return OpenTransport(host, own, Now() + timeout);
+                               });
   }
   SshTarget target{.name = host.name(),
                    .address = host.ssh_address(),
@@ -106,7 +120,10 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
                                                                           const ConnectOptions& options,
                                                                           TimePoint deadline) {
   std::unique_ptr<AgentConnection> connection(new AgentConnection(host, options));
+  const Duration time = deadline - Now();
   MUSTER_RETURN_IF_ERROR(connection->OpenTransport(deadline));
+  // It may have waited for its turn.
+  deadline = connection->ComesUntil(time);
   MUSTER_ASSIGN_OR_RETURN(const std::string id, HostId(host, options.ssh));
   connection->root_ = DirectoryWord(host.dir()) + "/hosts/" + id;
   connection->agent_ = connection->root_ + "/agents/" + options.agent->sha256;
@@ -119,7 +136,8 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
           FailedPrecondition("%s: its architecture is %s, and this muster is built for %s: nothing was sent",
                              host.name(), architecture, OwnArchitecture()));
     }
-    MUSTER_RETURN_IF_ERROR(connection->UploadAgent(deadline));
+    MUSTER_RETURN_IF_ERROR(connection->UploadAgent(time));
+    deadline = connection->ComesUntil(time);
     MUSTER_ASSIGN_OR_RETURN(there, connection->OpenBridge(deadline, &architecture));
     if (!there) {
       return WithNeedsUser(FailedPrecondition(
@@ -189,20 +207,39 @@ absl::StatusOr<bool> AgentConnection::OpenBridge(TimePoint deadline, std::string
   return false;
 }
 
-absl::Status AgentConnection::UploadAgent(TimePoint deadline) {
+TimePoint AgentConnection::ComesUntil(Duration time) const {
+  if (options_.ssh.on_coming) options_.ssh.on_coming();
+  return Now() + time;
+}
+
+// However slow the link: each part has that time.
+absl::Status AgentConnection::UploadAgent(Duration time) {
   // To a name of its own first, so that two launchers at once do not see each other's half a file.
   const std::string command = absl::StrFormat(
       "umask 077; r=%s; a=%s; t=$a.tmp$$; mkdir -p \"$r/agents\" && cat > \"$t\" && "
       "[ \"$(sha256sum < \"$t\")\" = '%s  -' ] && chmod 700 \"$t\" && mv \"$t\" \"$a\" || { rm -f \"$t\"; "
       "exit 1; }",
       root_, agent_, options_.agent->sha256);
-  MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
-                          RunOnHost(*transport_, command, options_.agent->bytes, deadline));
-  if (result.exit_code != 0) {
+  MUSTER_ASSIGN_OR_RETURN(const auto channel, transport_->Start(command, Now() + time));
+  constexpr size_t kPartBytes = 256 << 10;
+  TimePoint deadline = Now() + time, said = Now();
+  for (std::string_view rest = options_.agent->bytes; !rest.empty();) {
+    const size_t size = std::min(rest.size(), kPartBytes);
+    const absl::Status sent = transport_->Write(*channel, rest.substr(0, size), deadline);
+    if (absl::IsFailedPrecondition(sent)) break;  // it has ended, and its exit code says why
+    MUSTER_RETURN_IF_ERROR(sent);
+    rest.remove_prefix(size);
+    if (Now() - said < std::chrono::seconds(1)) continue;
+    said = Now();
+    deadline = ComesUntil(time);
+  }
+  if (const absl::Status closed = channel->CloseInput(); absl::IsUnavailable(closed)) return closed;
+  MUSTER_ASSIGN_OR_RETURN(const int exit_code, transport_->Wait(*channel, ComesUntil(time)));
+  if (exit_code != 0) {
     return WithNeedsUser(
         FailedPrecondition("%s: the agent could not be written to %s: %s (make room there, or give the host "
                            "another folder with `dir:`)",
-                           host_.name(), host_.dir(), result.stderr_tail));
+                           host_.name(), host_.dir(), channel->StderrTail()));
   }
   return absl::OkStatus();
 }
@@ -246,7 +283,7 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
     if (!is_calling_) {
       PumpUpload();
       PumpServer();
-      if (guests_ != nullptr) guests_->Pump();
+      PumpGuests();
       if ((upload_ && upload_->result) || (server_ && server_->news)) return std::string();
     }
     std::vector<PollItem> items = {{.channel = bridge_.get(), .read = true}};
@@ -264,9 +301,10 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
     }
     if (guests_ != nullptr && !is_calling_) {
       guests_->AddPollItems(&items);
-      deadline = std::min(deadline, guests_->deadline());
+      deadline = std::min({deadline, guests_->deadline(), Now() + options_.ssh.silence_limit / 6});
     }
     const absl::Status polled = transport_->Poll(items, wake_fd, deadline);
+    MUSTER_RETURN_IF_ERROR(CheckSilence());
     if (absl::IsDeadlineExceeded(polled)) return std::string();
     MUSTER_RETURN_IF_ERROR(polled);
     MUSTER_ASSIGN_OR_RETURN(n, bridge_->TryRead(bytes));
@@ -393,7 +431,25 @@ absl::StatusOr<std::unique_ptr<CommandChannel>> AgentConnection::StartAgentComma
 
 void AgentConnection::AddGuest(Guest guest, std::atomic<int>& count) {
   if (guests_ == nullptr) guests_ = std::make_unique<GuestCommands>(*transport_, count);
+  // Through a jump host, the transport goes on watching for the conversation's limit itself.
+  if (host_.jumps().empty()) transport_->BearSilence(kSilenceOfGuests);
   guests_->Add(std::move(guest));
+}
+
+// Does what can be done without waiting.
+void AgentConnection::PumpGuests() {
+  if (guests_ == nullptr) return;
+  guests_->Pump();
+  if (!guests_->empty()) return;
+  guests_ = nullptr;
+  transport_->BearSilence(options_.ssh.silence_limit);
+}
+
+// That of the conversation, of which the transport has been told not to mind it.
+absl::Status AgentConnection::CheckSilence() const {
+  if (guests_ == nullptr || transport_->silence() < options_.ssh.silence_limit) return absl::OkStatus();
+  return Unavailable("%s: the connection is lost: no answer for %.0f s", host_.name(),
+                     ToSeconds(options_.ssh.silence_limit));
 }
 
 void AgentConnection::LeaveToGuests(GuestKeeper& keeper) {
@@ -401,6 +457,7 @@ void AgentConnection::LeaveToGuests(GuestKeeper& keeper) {
   upload_.reset();
   server_.reset();
   bridge_ = nullptr;
+  transport_->BearSilence(kSilenceOfGuests);
   keeper.Keep(std::move(transport_), std::move(guests_));
 }
 

@@ -43,8 +43,11 @@ struct ConnectOptions {
   std::shared_ptr<const LentConnections> lent = nullptr;
 };
 
+/// Where the host is reached, as far as that is known without asking: what two records of one host share.
+std::string PlaceOf(const record::Host& host);
+
 /// A connection to the host, by SSH or on this machine, without an agent. Where others' may be used, it is
-/// made, by the deadline, only when a command needs it.
+/// made only when a command needs it, in as much time as there is now.
 absl::StatusOr<std::unique_ptr<Transport>> OpenTransport(const record::Host& host,
                                                          const ConnectOptions& options, TimePoint deadline);
 
@@ -55,7 +58,9 @@ using UploadProgress = std::function<void(uint64_t sent, uint64_t total)>;
 /// is over.
 class AgentConnection {
  public:
-  /// Connects, uploads the agent if it is not there, starts its bridge and checks the versions.
+  /// Connects, uploads the agent if it is not there, starts its bridge and checks the versions. The deadline
+  /// is that of a host that is silent: waiting for the logins to others (options.ssh.on_coming), and sending
+  /// the agent over a slow link, take their time.
   static absl::StatusOr<std::unique_ptr<AgentConnection>> Connect(const record::Host& host,
                                                                   const ConnectOptions& options,
                                                                   TimePoint deadline);
@@ -115,7 +120,8 @@ class AgentConnection {
 
   /// From now on also runs that command, beside the conversation: Receive drives it.
   void AddGuest(Guest guest, std::atomic<int>& count);
-  /// Where there are such commands, they get the connection, and the conversation is over.
+  /// Where there are such commands, they get the connection, and the conversation is over. They bear more
+  /// silence than that, as they would on a connection of their own.
   void LeaveToGuests(GuestKeeper& keeper);
 
   /// How the upload ended, once; nothing while it goes on.
@@ -125,7 +131,11 @@ class AgentConnection {
   AgentConnection(const record::Host& host, const ConnectOptions& options);
 
   absl::Status OpenTransport(TimePoint deadline);
-  absl::Status UploadAgent(TimePoint deadline);
+  void PumpGuests();
+  absl::Status CheckSilence() const;
+  absl::Status UploadAgent(Duration time);
+  /// Says that the connection gets somewhere, and how long it has for the next step.
+  TimePoint ComesUntil(Duration time) const;
   /// False: the agent is not on the host, whose architecture is `*architecture`.
   absl::StatusOr<bool> OpenBridge(TimePoint deadline, std::string* architecture);
   /// What has arrived on the bridge; empty when woken, at the deadline, or when there is news of an upload or
@@ -168,7 +178,7 @@ class AgentConnection {
   std::unique_ptr<CommandChannel> bridge_;
   std::optional<Upload> upload_;
   std::optional<Server> server_;
-  std::unique_ptr<GuestCommands> guests_;  // null: there have been none
+  std::unique_ptr<GuestCommands> guests_;  // null: there are none
   FrameDecoder decoder_;
   std::deque<Answer> kept_;
   agent::FactsResponse facts_;

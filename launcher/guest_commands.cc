@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostPerConnection = 4;  // of the ten that sshd has room for (MaxSessions)
 constexpr Duration kTimeToAsk = std::chrono::seconds(10);
-constexpr Duration kTimeToStart = std::chrono::seconds(10);
+constexpr Duration kTimeToStart = std::chrono::seconds(3);  // the conversation waits meanwhile
 constexpr size_t kOutputBytes = 32 << 10;
 constexpr size_t kMostRequestBytes = 256 << 10;  // more than the kernel takes as one message
 constexpr int kTurn = 32;                        // so many messages at a time, so that all get their turn
@@ -29,6 +29,12 @@ std::optional<absl::StatusOr<shared::Request>> ReceiveRequest(const UniqueFd& so
   if (!message.is_whole || !request.ParseFromArray(room.get(), static_cast<int>(message.size)))
     return DataLoss("it said something that is no request");
   return request;
+}
+
+// Though what it has said before is still to be read.
+bool HasHungUp(const UniqueFd& socket) {
+  pollfd fd{.fd = socket.get(), .events = 0, .revents = 0};
+  return ::poll(&fd, 1, 0) > 0 && (fd.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 std::string EndWithError(const absl::Status& status) {
@@ -71,13 +77,15 @@ void GuestCommands::AddPollItems(std::vector<PollItem>* items) const {
 TimePoint GuestCommands::deadline() const {
   TimePoint deadline = TimePoint::max();
   for (const auto& command : commands_) {
-    if (command->channel == nullptr) deadline = std::min(deadline, command->deadline);
+    if (command->channel == nullptr && !command->is_last) deadline = std::min(deadline, command->deadline);
   }
   return deadline;
 }
 
 void GuestCommands::Pump() {
-  const size_t erased = std::erase_if(commands_, [&](const auto& command) { return !Pump(*command); });
+  bool may_begin = true;
+  const size_t erased =
+      std::erase_if(commands_, [&](const auto& command) { return !Pump(*command, &may_begin); });
   count_ -= static_cast<int>(erased);
 }
 
@@ -88,10 +96,10 @@ void GuestCommands::End(const absl::Status& why) {
 }
 
 // False: it is over.
-bool GuestCommands::Pump(Command& command) {
+bool GuestCommands::Pump(Command& command, bool* may_begin) {
   for (int message = 0; message < kTurn; ++message) {
     bool moved = false;
-    if (!SendAnswer(command, &moved) || !TakeRequest(command, &moved)) return false;
+    if (!SendAnswer(command, &moved) || !TakeRequest(command, may_begin, &moved)) return false;
     if (command.is_last) continue;
     if (command.channel != nullptr) {
       PassInput(command, &moved);
@@ -113,16 +121,17 @@ bool GuestCommands::SendAnswer(Command& command, bool* moved) {
   return error == 0 && !command.is_last;
 }
 
-bool GuestCommands::TakeRequest(Command& command, bool* moved) {
+bool GuestCommands::TakeRequest(Command& command, bool* may_begin, bool* moved) {
   // A guest whose last answer is on its way may hang up, once that is there.
-  if (!command.input.empty() || command.is_last) return true;
+  if (!command.input.empty() || command.is_last || (command.channel == nullptr && !*may_begin)) return true;
   auto request = ReceiveRequest(command.socket);
   if (!request) return true;
   if (!request->ok()) return false;
   *moved = true;
   switch ((*request)->kind_case()) {
     case shared::Request::kCommand:
-      if (command.channel != nullptr || !command.answer.empty()) return false;
+      if (command.channel != nullptr || !command.answer.empty() || HasHungUp(command.socket)) return false;
+      *may_begin = false;
       Begin(command, (*request)->command());
       return true;
     case shared::Request::kInput:

@@ -54,7 +54,7 @@ class GuestCommands {
   void AddPollItems(std::vector<PollItem>* items) const;
   TimePoint deadline() const;
 
-  /// Does what can be done without waiting, but for starting a command, which takes two round trips.
+  /// Does what can be done without waiting, but for starting one command, which takes two round trips.
   void Pump();
 
   /// The connection is lost: all are told.
@@ -71,9 +71,9 @@ class GuestCommands {
     bool is_last = false;
   };
 
-  bool Pump(Command& command);
+  bool Pump(Command& command, bool* may_begin);
   bool SendAnswer(Command& command, bool* moved);
-  bool TakeRequest(Command& command, bool* moved);
+  bool TakeRequest(Command& command, bool* may_begin, bool* moved);
   void Begin(Command& command, const std::string& line);
   void PassInput(Command& command, bool* moved);
   void PassOutput(Command& command, bool* moved);

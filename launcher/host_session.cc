@@ -160,8 +160,7 @@ void HostSession::Run(const std::stop_token& stop) {
       ::poll(&wake, 1, -1);  // ends with the next command or with the session
     }
   }
-  if (agent_ != nullptr && options_.guests != nullptr) agent_->LeaveToGuests(*options_.guests);
-  agent_ = nullptr;
+  Disconnect();
 }
 
 void HostSession::Do(const Command& command) {
@@ -184,6 +183,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
   connection_ = connect.connection;
   ConnectOptions options = options_.connect;
   options.ssh.cancel_fd = cancel_.get();
+  options.ssh.on_coming = [this] { Emit(reconcile::HostComing{.host = name_, .connection = connection_}); };
   const Duration time_to_report = std::min<Duration>(kTimeToReport, (connect.deadline - Now()) / 4);
   record::Host place = NextPlace();
   auto connected = AgentConnection::Connect(place, options, connect.deadline - time_to_report);
@@ -213,6 +213,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
   }
   place.set_machine_id(machine_id_);
   data_address_ = place.data_address();
+  place_ = PlaceOf(place);
   options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place});
   Emit(reconcile::HostConnected{
       .host = name_, .connection = connection_, .data_address = place.data_address()});
@@ -522,11 +523,13 @@ void HostSession::Do(const TailCommand& tail) {
   });
 }
 
-// It may be meant for another host, or account, of this name.
+// It may be meant for another host, or account, of this name; a host that moves is where it is, and where it
+// was looked for first.
 void HostSession::Do(const std::shared_ptr<Guest>& guest) {
   if (agent_ == nullptr || options_.guests == nullptr) return guest->Refuse(name_ + " is not connected");
   const auto& keys = guest->wanted.host_keys();
-  if (guest->wanted.user() != options_.host.user() ||
+  const std::string& place = guest->wanted.place();
+  if ((place != place_ && place != PlaceOf(options_.host)) ||
       std::find(keys.begin(), keys.end(), agent_->host_key()) == keys.end()) {
     return guest->Refuse(name_ + " is another host here, or another account");
   }
@@ -599,7 +602,9 @@ void HostSession::Handle(const AgentConnection::Answer& answer) {
   handler(answer.response);
 }
 
+// What is over is the conversation: an agent may have died, or the host be looked for elsewhere.
 void HostSession::Disconnect() {
+  if (agent_ != nullptr && options_.guests != nullptr) agent_->LeaveToGuests(*options_.guests);
   agent_ = nullptr;
   handlers_.clear();
   to_upload_.clear();

@@ -190,6 +190,7 @@ class HostSession {
   bool waits_for_relay_ = false;                  // which says where that comes from
   std::string fetched_from_;                      // another host; "": the launcher sends it
   std::string data_address_;
+  std::string place_;   // where the host is connected (PlaceOf)
   std::string secret_;  // of the host's server
 
   std::jthread thread_;  // last: it uses all of the above

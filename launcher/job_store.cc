@@ -20,6 +20,7 @@ constexpr char kLockFile[] = "lock";
 constexpr char kInBackground[] = "background";
 constexpr Duration kDecisionTimeout = std::chrono::seconds(30);
 constexpr Duration kTakeOverTimeout = std::chrono::seconds(10);
+constexpr Duration kTimeToDie = std::chrono::seconds(3);  // after that
 
 // What a lock file says.
 JobDriver ParseDriver(const std::string& text) {
@@ -221,9 +222,11 @@ absl::StatusOr<JobLock> JobStore::TakeOver(const std::string& id) const {
     if (!absl::IsFailedPrecondition(lock.status())) return lock;
     const std::optional<JobDriver> driver = DriverOf(id);
     if (driver && !driver->in_background) return lock;
-    if (Now() > deadline) return Annotate(lock.status(), "it does not end");
+    if (Now() > deadline + kTimeToDie) return Annotate(lock.status(), "it does not end");
     const absl::StatusOr<UniqueFd> process =
         driver ? OpenPidfdOf(driver->pid, driver->start_ticks) : NotFound("it does not say yet who it is");
+    // Somebody has to drive the job, whoever else it may run commands for.
+    if (process.ok() && driver == told && Now() > deadline) SignalPidfd(process->get(), SIGKILL);
     // Once: it may live on without the lock, and would be ended by the next.
     if (process.ok() && driver != told) {
       SignalPidfd(process->get(), SIGTERM);

@@ -105,7 +105,8 @@ class JobStore {
   absl::StatusOr<JobLock> Lock(const std::string& id) const;
 
   /// The same, but one that drives it in the background is ended first, which leaves the job as it is. Where
-  /// others' commands go through its connections, it lives on for those, without the job.
+  /// others' commands go through its connections, it lives on for those, without the job; it is killed if it
+  /// does not let go of that in ten seconds.
   absl::StatusOr<JobLock> TakeOver(const std::string& id) const;
 
   /// Nothing: nobody drives it, or somebody has only just begun.

@@ -15,8 +15,10 @@ using ::testing::HasSubstr;
 
 class JobStoreTest : public testing::Test {
  protected:
+  enum class Terminated { kEnds, kLetsGo, kDoesNothing };
+
   // Another process that drives the job, and has said so.
-  pid_t StartDriver(bool in_background) {
+  pid_t StartDriver(bool in_background, Terminated terminated = Terminated::kEnds) {
     int ends[2];
     EXPECT_EQ(::pipe(ends), 0);
     const UniqueFd read_end(ends[0]);
@@ -24,9 +26,18 @@ class JobStoreTest : public testing::Test {
     const pid_t child = ::fork();
     if (child == 0) {
       ::alarm(60);
-      const auto lock = store_.Lock("j-1");
+      sigset_t termination;
+      ::sigemptyset(&termination);
+      ::sigaddset(&termination, SIGTERM);
+      if (terminated != Terminated::kEnds) ::sigprocmask(SIG_BLOCK, &termination, nullptr);
+      auto lock = store_.Lock("j-1");
       if (!lock.ok() || !lock->SetInBackground(in_background).ok()) ::_exit(1);
       (void)!::write(write_end.get(), "x", 1);
+      int number;
+      if (terminated == Terminated::kLetsGo && ::sigwait(&termination, &number) == 0) {
+        lock = absl::CancelledError();
+        ::sigprocmask(SIG_UNBLOCK, &termination, nullptr);  // a second one would end it
+      }
       while (true) ::pause();
     }
     write_end.reset();
@@ -99,6 +110,25 @@ TEST_F(JobStoreTest, WhoDrivesItInTheBackgroundIs) {
   const auto lock = store_.TakeOver("j-1");
   EXPECT_TRUE(lock.ok()) << lock.status();
   EXPECT_EQ(SignalOf(driver), SIGTERM);
+  EXPECT_EQ(store_.DriverOf("j-1")->pid, ::getpid());
+}
+
+// It has something to do that is not the job's.
+TEST_F(JobStoreTest, WhoLetsGoOfItMayLiveOn) {
+  const pid_t driver = StartDriver(/*in_background=*/true, Terminated::kLetsGo);
+  const auto lock = store_.TakeOver("j-1");
+  EXPECT_TRUE(lock.ok()) << lock.status();
+  EXPECT_EQ(store_.DriverOf("j-1")->pid, ::getpid());
+  EXPECT_EQ(::waitpid(driver, nullptr, WNOHANG), 0);
+  ::kill(driver, SIGKILL);
+  EXPECT_EQ(SignalOf(driver), SIGKILL);
+}
+
+TEST_F(JobStoreTest, WhoDoesNotIsKilled) {
+  const pid_t driver = StartDriver(/*in_background=*/true, Terminated::kDoesNothing);
+  const auto lock = store_.TakeOver("j-1");
+  EXPECT_TRUE(lock.ok()) << lock.status();
+  EXPECT_EQ(SignalOf(driver), SIGKILL);
   EXPECT_EQ(store_.DriverOf("j-1")->pid, ::getpid());
 }
 

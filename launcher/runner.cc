@@ -2,18 +2,15 @@
 
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <deque>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <set>
 #include <span>
 
+#include "launcher/event_queue.h"
 #include "launcher/guest_commands.h"
 #include "launcher/job_history.h"
 #include "launcher/reconciler/reconciler.h"
@@ -38,35 +35,6 @@ struct Warning {
 };
 
 using RunnerEvent = std::variant<SessionEvent, HostSighting, Warning, std::shared_ptr<Guest>>;
-
-// Events from the threads of the sessions and the watch to the runner's, with a descriptor to wait on.
-class EventQueue {
- public:
-  EventQueue() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { MUSTER_CHECK(wake_.valid()); }
-
-  void Push(RunnerEvent event) {
-    const std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
-    const uint64_t one = 1;
-    (void)!::write(wake_.get(), &one, sizeof one);
-  }
-
-  /// All there are; waits for the first until the deadline or until `other_fd` is readable.
-  std::deque<RunnerEvent> Wait(int other_fd, TimePoint deadline) {
-    pollfd fds[] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
-                    {.fd = other_fd, .events = POLLIN, .revents = 0}};
-    ::poll(fds, 2, MillisecondsUntil(deadline));
-    uint64_t ignored;
-    (void)!::read(wake_.get(), &ignored, sizeof ignored);
-    const std::lock_guard lock(mutex_);
-    return std::exchange(events_, {});
-  }
-
- private:
-  UniqueFd wake_;
-  std::mutex mutex_;
-  std::deque<RunnerEvent> events_;
-};
 
 struct ResultFile {
   std::string bytes;
@@ -133,9 +101,9 @@ class Runner {
   ConnectOptions connect_;
   RunObserver& observer_;
   std::string chief_;
-  bool writes_results_ = false;  // the chief does
-  bool writes_onnx_ = false;     // too
-  EventQueue queue_;
+  bool writes_results_ = false;    // the chief does
+  bool writes_onnx_ = false;       // too
+  EventQueue<RunnerEvent> queue_;  // from the threads of the sessions, the watch, and who listens
   ContentRelay relay_;
   std::map<std::string, std::unique_ptr<HostSession>> sessions_;
   std::map<std::pair<std::string, std::string>, std::string> machines_;  // (host key, machine-id): its name
@@ -214,7 +182,8 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     // At least once a second, so that tables of ages and the live line go on.
     const TimePoint deadline = std::min(reconciler.NextDeadline(), Now() + std::chrono::seconds(1));
     const auto events = queue_.Wait(options_.interrupt_fd, deadline);
-    if (options_.leave != nullptr && *options_.leave) return absl::OkStatus();
+    // Once it ends, it is this process's to bring to its end.
+    if (options_.leave != nullptr && *options_.leave && !is_ending_) return absl::OkStatus();
     MUSTER_RETURN_IF_ERROR(HandleInterrupts(reconciler));
     if (options_.give_up_at && Now() >= *options_.give_up_at) {
       return DeadlineExceeded("job %s has not ended", record_.id());
@@ -230,6 +199,8 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
       // Guests are heard from the next turn on.
       if (!everything_runs_) Lend();
       SayOnce(options_.on_everything_runs, everything_runs_);
+      // Interrupted in the last moment, it is not in the background.
+      if (options_.interrupts != nullptr && *options_.interrupts > interrupts_handled_) listener_ = nullptr;
       if (options_.leave_running && !view.ending) return absl::OkStatus();
     }
     if (view.ending) SayOnce(options_.on_ending, is_ending_);
@@ -383,13 +354,13 @@ void Runner::ReportMissing(const reconcile::View& view) {
 }
 
 absl::Status Runner::HandleInterrupts(reconcile::Reconciler& reconciler) {
-  const int interrupts = options_.interrupts == nullptr ? 0 : options_.interrupts->load();
-  if (interrupts == interrupts_handled_) return absl::OkStatus();
-  ++interrupts_handled_;  // one at a time: the stop is begun first, whatever came meanwhile
   if (options_.interrupt_fd >= 0) {
     uint64_t ignored;
     (void)!::read(options_.interrupt_fd, &ignored, sizeof ignored);
   }
+  const int interrupts = options_.interrupts == nullptr ? 0 : options_.interrupts->load();
+  if (interrupts == interrupts_handled_) return absl::OkStatus();
+  ++interrupts_handled_;  // one at a time: the stop is begun first, whatever came meanwhile
   if (!stop_requested_) {
     stop_requested_ = true;
     Step(reconciler, reconcile::StopRequested{});

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kInputBytes = 32 << 10;
 constexpr size_t kMostAnswerBytes = 64 << 10;
-constexpr Duration kTimeToSayReady = std::chrono::seconds(2);  // a busy lender is slower than a login
+constexpr Duration kTimeToSayReady = std::chrono::seconds(2);  // of all lenders: a login takes less
 constexpr Duration kTimeToStart = std::chrono::seconds(15);    // longer than the lender's own
 
 // Nothing: it has not come yet. Unavailable: the lender has gone.
@@ -160,7 +160,7 @@ class SharedTransport : public Transport {
 
  private:
   absl::StatusOr<std::unique_ptr<CommandChannel>> StartThrough(const std::filesystem::path& lender,
-                                                               const std::string& command,
+                                                               const std::string& command, TimePoint ready_by,
                                                                TimePoint deadline) const;
 
   const SharedTarget target_;
@@ -171,21 +171,26 @@ class SharedTransport : public Transport {
 
 // Null: it does not lend that, and the command has not begun.
 absl::StatusOr<std::unique_ptr<CommandChannel>> SharedTransport::StartThrough(
-    const std::filesystem::path& lender, const std::string& command, TimePoint deadline) const {
+    const std::filesystem::path& lender, const std::string& command, TimePoint ready_by,
+    TimePoint deadline) const {
   auto socket = ConnectLocalAt(lender);
   if (!socket.ok()) return nullptr;
   shared::Request open, line;
   open.mutable_open()->set_version(kSharedConnectionVersion);
   open.mutable_open()->set_host(target_.host);
-  open.mutable_open()->set_user(target_.user);
+  open.mutable_open()->set_place(target_.place);
   *open.mutable_open()->mutable_host_keys() = {target_.host_keys.begin(), target_.host_keys.end()};
   if (!Send(*socket, open)) return nullptr;
-  const auto ready = AwaitAnswer(*socket, std::min(deadline, Now() + kTimeToSayReady));
+  const auto ready = AwaitAnswer(*socket, ready_by);
   if (!ready.ok() || !ready->ready()) return nullptr;
   line.set_command(command);
   if (!Send(*socket, line)) return nullptr;
   // From here on it may run.
   const auto started = AwaitAnswer(*socket, std::min(deadline, Now() + kTimeToStart));
+  if (absl::IsDeadlineExceeded(started.status()) && Now() < deadline) {
+    return Unavailable("%s: %s; the command may yet begin", target_.host,
+                       std::string(started.status().message()));
+  }
   MUSTER_RETURN_IF_ERROR(Annotate(started.status(), target_.host));
   if (started->has_refused()) return nullptr;
   if (!started->started()) return Unavailable("%s", started->end().error());
@@ -195,8 +200,9 @@ absl::StatusOr<std::unique_ptr<CommandChannel>> SharedTransport::StartThrough(
 absl::StatusOr<std::unique_ptr<CommandChannel>> SharedTransport::Start(const std::string& command,
                                                                        TimePoint deadline) {
   if (own_ == nullptr) {
+    const TimePoint ready_by = std::min(deadline, Now() + kTimeToSayReady);
     for (const std::filesystem::path& lender : lenders_) {
-      MUSTER_ASSIGN_OR_RETURN(auto channel, StartThrough(lender, command, deadline));
+      MUSTER_ASSIGN_OR_RETURN(auto channel, StartThrough(lender, command, ready_by, deadline));
       if (channel != nullptr) return channel;
     }
     if (connect_ == nullptr) return Unavailable("%s: nobody lends a connection to it", target_.host);
@@ -235,10 +241,10 @@ std::vector<std::filesystem::path> ListenedAt(std::vector<std::filesystem::path>
   return paths;
 }
 
-SharedTarget MakeSharedTarget(const LentConnections& lent, const std::string& host, const std::string& user) {
-  SharedTarget target{.host = host, .user = user};
-  for (const HostKey& key : lent.known_hosts.KeysOf(host)) target.host_keys.push_back(key.Fingerprint());
-  return target;
+std::vector<std::string> FingerprintsOf(const KnownHosts& known_hosts, const std::string& host) {
+  std::vector<std::string> fingerprints;
+  for (const HostKey& key : known_hosts.KeysOf(host)) fingerprints.push_back(key.Fingerprint());
+  return fingerprints;
 }
 
 std::unique_ptr<Transport> MakeSharedTransport(

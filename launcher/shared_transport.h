@@ -3,8 +3,8 @@
 // on 250 hosts costs them no key exchange, and takes a fifth of the time.
 //
 // Nothing is taken on trust that a login would check: the lender has checked the key of its host, and says
-// whether that is one of those that this process knows the host by. Whatever it does not have, or will not
-// do, goes through a connection of one's own.
+// whether that is one of those that this process knows the host by, and whether it is where this one would
+// look for it. Whatever it does not have, or will not do, goes through a connection of one's own.
 #pragma once
 
 #include <filesystem>
@@ -30,12 +30,11 @@ std::vector<std::filesystem::path> ListenedAt(std::vector<std::filesystem::path>
 
 struct SharedTarget {
   std::string host;
-  std::string user;
+  std::string place;                   // account and address, as both ends write them
   std::vector<std::string> host_keys;  // fingerprints
 };
 
-/// Of the host's name and user.
-SharedTarget MakeSharedTarget(const LentConnections& lent, const std::string& host, const std::string& user);
+std::vector<std::string> FingerprintsOf(const KnownHosts& known_hosts, const std::string& host);
 
 /// Looks for a lender when a command is started; from the first that none of them takes, all go through what
 /// `connect` makes. Null: there is nothing else, and it fails with Unavailable. A command whose lender dies

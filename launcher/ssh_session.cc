@@ -95,12 +95,15 @@ absl::Status SetOptions(ssh_session session, const std::string& user, const std:
 // One of this process's kLoginsAtATime logins, given back when destroyed.
 class LoginTurn {
  public:
-  static absl::StatusOr<LoginTurn> Take(const Limits& limits) {
+  /// As long as it takes: each of the others has a deadline. Calls `waiting`, if it is set, once a second.
+  static absl::StatusOr<LoginTurn> Take(int cancel_fd, const std::function<void()>& waiting) {
     uint64_t one;
     while (::read(Turns(), &one, sizeof one) < 0) {
       if (errno != EAGAIN && errno != EINTR) return ErrnoError(errno, "eventfd");
-      MUSTER_RETURN_IF_ERROR(
-          Annotate(WaitForFd(Turns(), POLLIN, limits), "waiting for the logins to other hosts"));
+      const absl::Status may_come =
+          WaitForFd(Turns(), POLLIN, {.deadline = Now() + std::chrono::seconds(1), .cancel_fd = cancel_fd});
+      if (absl::IsCancelled(may_come)) return Annotate(may_come, "waiting for the logins to other hosts");
+      if (waiting) waiting();
     }
     return LoginTurn();
   }
@@ -124,7 +127,8 @@ class LoginTurn {
 };
 
 // The host speaks first, so one that says nothing is waited for without a turn, which others can use.
-absl::StatusOr<LoginTurn> WaitForGreeting(int fd, const Limits& limits) {
+absl::StatusOr<LoginTurn> WaitForGreeting(int fd, const Limits& limits,
+                                          const std::function<void()>& waiting = nullptr) {
   const absl::Status greeted = WaitForFd(fd, POLLIN, limits);
   if (absl::IsDeadlineExceeded(greeted)) {
     return DeadlineExceeded(
@@ -132,7 +136,7 @@ absl::StatusOr<LoginTurn> WaitForGreeting(int fd, const Limits& limits) {
         "that sshd listens there and that the host is not overloaded");
   }
   MUSTER_RETURN_IF_ERROR(greeted);
-  return LoginTurn::Take(limits);
+  return LoginTurn::Take(limits.cancel_fd, waiting);
 }
 
 absl::Status ExchangeKeys(ssh_session session, const Limits& limits, bool& dropped) {
@@ -239,11 +243,12 @@ absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& option
 }
 
 // One attempt.
-absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, const Limits& limits,
-                        SshLogin& login) {
+absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, Limits limits, SshLogin& login) {
   MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(options.known_hosts));
   MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, Reach(target, options, limits, login));
-  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits));
+  const TimePoint before = Now();
+  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits, options.on_coming));
+  limits.deadline += Now() - before;
   MUSTER_RETURN_IF_ERROR(Begin(std::move(fd), target.user, known.KeysOf(target.name), limits, login));
   MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, login.key, limits, login.accepted));
   MUSTER_RETURN_IF_ERROR(Authenticate(login.session.get(), target, options, limits));
@@ -329,8 +334,10 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
 absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like,
                                    const Limits& limits) {
   SshLogin login;
+  const TimePoint before = Now();
   MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(connection.get(), limits));
-  MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", like, limits, login));
+  const Limits from_now_on{.deadline = limits.deadline + (Now() - before), .cancel_fd = limits.cancel_fd};
+  MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", like, from_now_on, login));
   return login.key;
 }
 

@@ -57,6 +57,7 @@ class SilenceWatch {
 
   /// To be called when bytes have been taken in, and at next_check(). Unavailable: no answer.
   absl::Status Check();
+  void set_limit(Duration limit) { limit_ = limit; }
   TimePoint next_check() const { return asked_.value_or(heard_) + limit_ / 2; }
 
   /// Bytes that the session has taken in and sent so far: another number means that something has changed.
@@ -64,7 +65,7 @@ class SilenceWatch {
 
  private:
   const ssh_session session_;
-  const Duration limit_;
+  Duration limit_;
   ssh_counter_struct counter_{};
   uint64_t heard_bytes_ = 0;  // of counter_, when it was looked at last
   TimePoint heard_ = Now();   // when it was seen to have changed

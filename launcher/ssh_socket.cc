@@ -103,21 +103,21 @@ absl::StatusOr<UniqueFd> ConnectOne(const SocketAddress& to, const Limits& limit
   return fd;
 }
 
-void SetOption(const UniqueFd& fd, int level, int option, int value) {
-  (void)::setsockopt(fd.get(), level, option, &value, sizeof value);
+void SetOption(int fd, int level, int option, int value) {
+  (void)::setsockopt(fd, level, option, &value, sizeof value);
 }
 
-void ConfigureSocket(const UniqueFd& fd, Duration silence_limit) {
-  const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(silence_limit).count();
-  const int probe_seconds = static_cast<int>(std::max<int64_t>(1, limit_ms / 4000));
+void ConfigureSocket(int fd, Duration silence_limit) {
+  const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(silence_limit);
+  const int probe_seconds = static_cast<int>(std::max<int64_t>(1, limit_ms.count() / 4000));
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // Keepalive probes notice a peer that has gone while we only listen, the user timeout one that has gone
-  // while we send.
+  // while we send. It also is what bounds the probes.
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_seconds);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, probe_seconds);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit_ms));
+  SetSilenceLimit(fd, limit_ms);
 }
 
 absl::StatusOr<std::string> Literal(const sockaddr* address, socklen_t size) {
@@ -163,6 +163,17 @@ std::string PeerAddress(int fd) {
   return Literal(address, size).value_or("");
 }
 
+void SetSilenceLimit(int fd, std::chrono::milliseconds limit) {
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
+}
+
+Duration SilenceOf(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return Duration::zero();
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+}
+
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration silence_limit,
                                     const Limits& limits) {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, Resolve(address, port, limits));
@@ -173,7 +184,7 @@ absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, D
     absl::StatusOr<UniqueFd> fd =
         ConnectOne(addresses[i], {.deadline = Now() + share, .cancel_fd = limits.cancel_fd});
     if (fd.ok()) {
-      ConfigureSocket(*fd, silence_limit);
+      ConfigureSocket(fd->get(), silence_limit);
       return fd;
     }
     last = fd.status();

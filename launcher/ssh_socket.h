@@ -32,8 +32,13 @@ absl::StatusOr<std::string> LookUpAddress(const std::string& address, const Limi
 /// about `silence_limit` while something was owed as an error (so a half-open connection ends). `address` is
 /// a literal or a name; all its addresses are tried in turn. Errors say which step failed and why, without
 /// naming the host: Unavailable (not resolved, refused, unreachable), DeadlineExceeded, Cancelled.
+/// SetSilenceLimit changes that.
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration silence_limit,
                                     const Limits& limits);
+void SetSilenceLimit(int fd, std::chrono::milliseconds limit);
+
+/// For how long no acknowledgement has come, which probes ask for where nothing else does.
+Duration SilenceOf(int fd);
 
 /// The other end of a connected socket, as a literal; "" if there is none any more.
 std::string PeerAddress(int fd);

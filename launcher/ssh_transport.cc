@@ -191,6 +191,13 @@ class SshTransportImpl : public SshTransport {
   absl::StatusOr<std::unique_ptr<CommandChannel>> Start(const std::string& command,
                                                         TimePoint deadline) override;
   absl::Status Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) override;
+  Duration silence() const override {
+    return gateway_ == nullptr ? SilenceOf(ssh_get_fd(session_.get())) : Duration::zero();
+  }
+  void BearSilence(std::chrono::milliseconds limit) override {
+    if (gateway_ == nullptr) SetSilenceLimit(ssh_get_fd(session_.get()), limit);
+    silence_.set_limit(limit);
+  }
 
  private:
   const std::string name_;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,6 +44,8 @@ struct SshOptions {
   int max_attempts = 8;
   /// A connection on which the peer's TCP has owed an answer for so long is lost.
   std::chrono::milliseconds silence_limit{20000};
+  /// Called now and then while a connection waits for its turn, which does not count against its deadline.
+  std::function<void()> on_coming;
   /// Readable: Connect gives up with Cancelled. -1: none.
   int cancel_fd = -1;
 };
@@ -62,7 +65,7 @@ class SshTransport : public Transport {
   /// Connects and logs in before `deadline`: identities of the target, then ssh-agent, then the default
   /// identities. A host that hangs up early is tried again after a random pause that grows. Costs one key
   /// exchange: about 30 ms of processor time, most of it on the host. A process logs in to 32 hosts at a
-  /// time; the others, once they have greeted, wait for their turn.
+  /// time; the others, once they have greeted, wait for their turn, for which they have more time.
   ///
   /// Unavailable in all cases that lie with the host, its deadline included; the message names host, address,
   /// step, cause and what to do. NeedsUser() tells those that trying again cannot cure. InvalidArgument: an

@@ -98,6 +98,13 @@ class Transport {
   /// Unavailable when the connection is lost.
   virtual absl::Status Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) = 0;
 
+  /// For how long nothing has come from the host, not even that it has received something; 0 where nobody
+  /// knows.
+  virtual Duration silence() const { return Duration::zero(); }
+
+  /// From now on the connection is lost only after so much of it.
+  virtual void BearSilence(std::chrono::milliseconds) {}
+
   /// Waits for output. 0: end of output.
   absl::StatusOr<size_t> Read(CommandChannel& channel, std::span<char> buffer, TimePoint deadline);
 

@@ -9,6 +9,8 @@ using ::testing::HasSubstr;
 
 class ClusterGuests : public LifecycleTest {
  protected:
+  using LifecycleTest::LifecycleTest;
+
   CommandResult Exec(const std::string& command, const std::vector<std::string>& more = {}) {
     return Muster(ExecArguments(command, more));
   }
@@ -97,6 +99,25 @@ TEST_F(ClusterGuests, AreOnlyLedToHostsThatTheyKnow) {
   EXPECT_EQ(Muster({"wait", "lends"}).exit_code, 0);
 }
 
+// As a login would: to where the inventory says, though the job's host has that name, and its key is known.
+TEST_F(ClusterGuests, AreOnlyLedToWhereTheyWouldGo) {
+  ASSERT_EQ(RunJob(ScriptJob("lends", kWaitForGo), {"-d"}).exit_code, 0);
+  ExpectConnectionsAreLent();
+  const std::string two = cluster_.hosts().targets()[1].address;
+  std::string keys = cluster_.hosts().Text("known_hosts"), more = keys;
+  more.replace(more.find("host-2"), 6, "host-1");
+  const std::string clones = cluster_.Write("clones", keys + more.substr(more.rfind("host-1")));
+  const std::string inventory = cluster_.Write(
+      "clones.yaml", "hosts: {host-1: {ssh: \"" + two + ":" +
+                         std::to_string(cluster_.hosts().targets()[1].port) + "\"}}\n" +
+                         "defaults: {identity: " + cluster_.hosts().folder() + "/id_ed25519}\n");
+  const CommandResult result =
+      Muster({"exec", "-i", inventory, "--known-hosts", clones, "--", "echo $HOME | grep -o 'host-[0-9]'"});
+  EXPECT_EQ(result.stdout_text, "[host-1] host-2\n") << result.stderr_text;
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "lends"}).exit_code, 0);
+}
+
 TEST_F(ClusterGuests, OutliveTheJob) {
   ASSERT_EQ(RunJob(ScriptJob("lends", kWaitForGo), {"-d"}).exit_code, 0);
   const pid_t driver = DriverOf("lends");
@@ -150,6 +171,39 @@ TEST_F(ClusterGuests, ADriverThatIsKilledIsSaidToHaveEnded) {
   // The socket of the dead is in nobody's way.
   EXPECT_EQ(Exec("true").exit_code, 0);
   Touch("go2");
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "lends"}).exit_code, 0);
+}
+
+class ClusterGuestsOnANetwork : public ClusterGuests {
+ protected:
+  ClusterGuestsOnANetwork() : ClusterGuests(LoopbackCluster::Network::kNamespaces) {}
+  void SetUp() override {
+    if (cluster_.hosts().targets().empty()) GTEST_SKIP() << "no network namespaces can be made here";
+  }
+  void TearDown() override {
+    if (!cluster_.hosts().targets().empty()) ClusterGuests::TearDown();
+  }
+};
+
+// After three seconds it connects again, since it loses nothing by that. A command would.
+TEST_F(ClusterGuestsOnANetwork, OutliveASilenceThatTheJobTakesForALoss) {
+  ASSERT_EQ(RunJob(ScriptJob("lends", kWaitForGo), {"-d"}).exit_code, 0);
+  ExpectConnectionsAreLent();
+  Process exec = StartExec(WaitFor("go2"), "exec");
+  for (const char* host : {"[host-1] begun", "[host-2] begun", "[host-3] begun"}) {
+    ASSERT_TRUE(cluster_.WaitForText("exec", host));
+  }
+  const std::filesystem::path log = JobFolder() / "controller.log";
+  const auto says = [&](const std::string& text) {
+    return Eventually([&] { return ReadFile(log).value_or("").find(text) != std::string::npos; });
+  };
+  cluster_.hosts().Cut("host-3");
+  ASSERT_TRUE(says("lost: host-3")) << ReadFile(log).value_or("");
+  cluster_.hosts().Join("host-3");
+  ASSERT_TRUE(says("host-3: connected")) << ReadFile(log).value_or("");
+  Touch("go2");
+  ExpectWholeExec(exec, "exec");
   Touch("go");
   EXPECT_EQ(Muster({"wait", "lends"}).exit_code, 0);
 }

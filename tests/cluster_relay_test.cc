@@ -85,6 +85,18 @@ TEST_F(ClusterRelay, TheFirstHostsPassItOn) {
   EXPECT_THAT(result.stderr_text, ContainsRegex("uploaded (24|36) MB; hosts got (48|36) MB from each other"));
 }
 
+// One attempt to connect has ten seconds, and the first start fifteen; the agent comes before.
+TEST_F(ClusterRelay, AnAgentMayComeSlowly) {
+  constexpr uint64_t kSeconds = 20;
+  const std::filesystem::path agent = std::filesystem::path(MUSTER_BINARY).parent_path() / "muster-agent";
+  cluster_.hosts().Slow("host-1", std::filesystem::file_size(agent) * 8 / kSeconds);
+  const std::string job =
+      cluster_.Write("slow.yaml", "name: slow\nprogram: [\"true\"]\nreplicas: {worker: {count: 1}}\n");
+  const CommandResult result = cluster_.Muster({"run", job, "-i", cluster_.inventory()});
+  EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+  cluster_.hosts().Join("host-1");
+}
+
 TEST_F(ClusterRelay, AHostThatComesLaterGetsItFromOneThatHasIt) {
   EXPECT_EQ(Run(3).exit_code, 0);
   const CommandResult result = Run(4);

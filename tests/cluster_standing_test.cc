@@ -1,4 +1,5 @@
 // Servers that stand (`muster up`), and jobs that are trained on them (`muster run --cluster`).
+#include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,6 +19,7 @@ class ClusterStanding : public LifecycleTest {
         "pool.yaml", "name: pool\nreplicas: {ps: {count: 2}}\ncheckpoint: {every_steps: 50}\n");
     const CommandResult up = Muster({"up", file, "-i", cluster_.inventory()});
     ASSERT_EQ(up.exit_code, 0) << up.stderr_text;
+    EXPECT_THAT(up.stderr_text, HasSubstr("4 of 4 hosts are set up\n"));
     EXPECT_THAT(up.stderr_text, HasSubstr("stand; `muster run --cluster pool-"));
   }
   void TearDown() override {
@@ -55,6 +57,33 @@ TEST_F(ClusterStanding, TheyTrainOneJobAfterTheOther) {
   EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
   EXPECT_EQ(FirstProcesses("pool"), servers);
+}
+
+// Also those without a server, for the jobs that come.
+TEST_F(ClusterStanding, AllHostsAreSetUp) {
+  const auto servers = FirstProcesses("pool");
+  std::set<std::string> stores;
+  for (const char* host : {"host-1", "host-4"}) {
+    const std::filesystem::path hosts = cluster_.hosts().HomeOf(host) + "/.muster/hosts";
+    for (const auto& entry : std::filesystem::directory_iterator(hosts)) {
+      const auto contents = ListDirectory(entry.path() / "store");
+      ASSERT_TRUE(contents.ok()) << contents.status();
+      stores.insert(absl::StrJoin(*contents, " "));
+    }
+  }
+  EXPECT_EQ(stores.size(), 1u) << "both have the trainer, and nothing else";
+  EXPECT_FALSE(stores.begin()->empty());
+  // One that is away keeps nobody from training on the others, but it is said.
+  cluster_.hosts().Kill("host-4");
+  const CommandResult up = Muster({"up", Path("pool.yaml"), "-i", cluster_.inventory()});
+  EXPECT_EQ(up.exit_code, 69) << up.stderr_text;
+  EXPECT_THAT(up.stderr_text, HasSubstr("host-4 is not set up: host-4 ("));
+  EXPECT_THAT(up.stderr_text, HasSubstr("3 of 4 hosts are set up\n"));
+  EXPECT_THAT(up.stderr_text, HasSubstr("stand; `muster run --cluster pool-"));
+  EXPECT_EQ(FirstProcesses("pool"), servers);
+  const CommandResult run = RunOnPool(Training("job", "worker: {count: 1}", 60));
+  EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+  cluster_.hosts().Start("host-4");
 }
 
 TEST_F(ClusterStanding, OneAtATimeAndWhatHasBeenStoppedIsInNobodysWay) {

@@ -66,6 +66,7 @@ void LeaveWhenTerminated(RunOptions* options) {
   options->interrupt_fd = interrupt_fd;
   struct sigaction action {};
   action.sa_handler = OnTermination;
+  action.sa_flags = SA_RESTART;
   ::sigaction(SIGTERM, &action, nullptr);
 }
 

@@ -8,6 +8,7 @@
 #include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
+#include "launcher/host_preparation.h"
 #include "launcher/running_job.h"
 
 namespace muster {
@@ -97,6 +98,31 @@ absl::Status StopDirectly(const CommandContext& context, const record::JobRecord
   return FirstFailure(statuses);
 }
 
+// Every host of the inventory, so that a job that the servers train finds there what it needs. The exit code
+// says whether all are; those that are not are in nobody's way.
+int SetHostsUp(const CommandContext& context, const Inventory& inventory, const JobPlan& plan,
+               const RunOptions& run, RunDisplay& display) {
+  const std::vector<record::Host> hosts = AllHosts(inventory);
+  const std::vector<absl::Status> statuses = PrepareHosts(hosts, plan.contents,
+                                                          {.job = plan.record.id(),
+                                                           .required_glibc = plan.record.required_glibc(),
+                                                           .connect = context.connect_options(hosts),
+                                                           .connect_timeout = context.connect_timeout(),
+                                                           .interrupts = run.interrupts,
+                                                           .interrupt_fd = run.interrupt_fd},
+                                                          display);
+  size_t ready = 0;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    ready += statuses[i].ok();
+    if (!statuses[i].ok()) {
+      std::fprintf(stderr, "%s is not set up: %s\n", hosts[i].name().c_str(),
+                   std::string(statuses[i].message()).c_str());
+    }
+  }
+  std::fprintf(stderr, "%zu of %zu hosts are set up\n", ready, hosts.size());
+  return ExitCodeFor(FirstFailure(statuses));
+}
+
 // Brings about what the file says, from beginning to end, or until a job in the background runs.
 absl::StatusOr<int> RunFile(const CommandContext& context,
                             const std::function<absl::StatusOr<Job>()>& read_file, bool detach) {
@@ -151,9 +177,10 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
                       .start = start,
                       .first_start = plan.record.cluster().generation() == 0},
                      plan.record);
+  const int exit_code = job.is_standing ? SetHostsUp(context, inventory, plan, options, display) : 0;
   if (detachment != nullptr) {
     MUSTER_RETURN_IF_ERROR(detachment->OpenLog(context.jobs().JobFolder(plan.record.id()) / kControllerLog));
-    GoOnInBackground(plan.record, lock, *detachment, display, guests, &options);
+    GoOnInBackground(plan.record, lock, *detachment, display, guests, &options, exit_code);
   }
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                           RunJob(context.jobs(), plan.record, plan.contents, options, display));

@@ -189,6 +189,12 @@ struct HostFailed {
   ConnectionId connection = 0;
   absl::Status status;
 };
+/// The attempt is not over, and gets somewhere: it waits for its turn, or the agent is on its way. It has as
+/// much time from now on as a new one.
+struct HostComing {
+  HostId host;
+  ConnectionId connection = 0;
+};
 /// Unavailable, DeadlineExceeded and Aborted; any other code (host key, login) is final.
 bool WorthTryingAgain(const absl::Status& status);
 /// There is reason to look for the host elsewhere than at any connection to it: Connect, at once.
@@ -240,9 +246,9 @@ struct RecordFailed {
 /// NextDeadline() has come.
 struct Tick {};
 
-using Event =
-    std::variant<Tick, HostConnected, HostFailed, HostSighted, HostReported, ContentsReady, PortLeased,
-                 TaskStarted, TasksStopped, RequestFailed, ServersMoved, StopRequested, RecordFailed>;
+using Event = std::variant<Tick, HostConnected, HostFailed, HostComing, HostSighted, HostReported,
+                           ContentsReady, PortLeased, TaskStarted, TasksStopped, RequestFailed, ServersMoved,
+                           StopRequested, RecordFailed>;
 
 // ---- What is to be done
 // ---------------------------------------------------------------------------------------------

@@ -14,9 +14,7 @@ void Reconciler::ReconcileHost(Host& host) {
   if (host.link == Link::kDown && wanted && !host.refused && now_ >= host.connect_at) {
     host.link = Link::kConnecting;
     host.connection = ++last_id_;
-    // An end is shorter than a usual attempt, and has to leave time for a second one.
-    const Duration attempt = phase_ == Phase::kEnding ? options_.stop_deadline / 3 : options_.connect_attempt;
-    host.connect_at = now_ + std::min(options_.connect_attempt, attempt);
+    host.connect_at = now_ + ConnectAttempt();
     if (host.lost_since && phase_ != Phase::kEnding && Matters(host)) {
       host.connect_at = std::min(host.connect_at, LostLimit(host));
     }
@@ -158,6 +156,12 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   Touch(host);
 }
 
+// An end is shorter than a usual attempt, and has to leave time for a second one.
+Duration Reconciler::ConnectAttempt() const {
+  const Duration attempt = phase_ == Phase::kEnding ? options_.stop_deadline / 3 : options_.connect_attempt;
+  return std::min(options_.connect_attempt, attempt);
+}
+
 Duration Reconciler::Backoff(int failures, const std::string& salt) const {
   const int doublings = std::min(failures - 1, 20);
   const Duration base =
@@ -173,7 +177,8 @@ TimePoint Reconciler::LostLimit(const Host& host) const {
       record_.generation > 0 &&
       (host.tasks.empty() || std::any_of(host.tasks.begin(), host.tasks.end(),
                                          [this](int index) { return !tasks_[index].displaced; }));
-  return *host.lost_since + (was_there ? options_.lost_deadline : options_.connect_deadline);
+  return std::max(*host.lost_since, host.heard_at) +
+         (was_there ? options_.lost_deadline : options_.connect_deadline);
 }
 
 TimePoint Reconciler::WakeTime(const Host& host) const {

@@ -287,6 +287,15 @@ void Reconciler::On(const HostConnected& event) {
     Move(*host, event.data_address);
 }
 
+void Reconciler::On(const HostComing& event) {
+  Host* host = FindHost(event.host, event.connection);
+  if (host == nullptr || host->link != Link::kConnecting) return;
+  host->connect_at = now_ + ConnectAttempt();
+  host->heard_at = now_;
+  if (phase_ == Phase::kEnding) give_up_at_ = std::max(give_up_at_, now_ + options_.stop_deadline);
+  Touch(*host);
+}
+
 void Reconciler::Move(Host& host, const std::string& data_address) {
   host.desired.data_address = data_address;
   if (phase_ == Phase::kGathering) {
@@ -329,6 +338,8 @@ void Reconciler::On(const HostReported& event) {
     host->lost_since.reset();
     host->failed_connects = 0;
     host->last_error = absl::OkStatus();
+    // It was only late, and the verdict on the others is still out.
+    if (phase_ == Phase::kGathering) host->refused = false;
     std::erase_if(host->requests, [](const Request& request) { return request.ask == Ask::kReport; });
     host->strangers.clear();
   }

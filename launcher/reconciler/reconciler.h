@@ -125,6 +125,7 @@ class Reconciler {
     int failed_connects = 0;
     int silences = 0;
     absl::Status last_error;
+    TimePoint heard_at;    // on its way
     TimePoint connect_at;  // next attempt, or the deadline of the one under way
     std::vector<Request> requests;
     bool contents_ready = false;
@@ -141,6 +142,7 @@ class Reconciler {
   void On(const Tick&) {}
   void On(const HostConnected& event);
   void On(const HostFailed& event);
+  void On(const HostComing& event);
   void On(const HostSighted& event);
   void On(const HostReported& event);
   void On(const ContentsReady& event);
@@ -175,6 +177,7 @@ class Reconciler {
   Request& AddRequest(Host& host, Ask ask, int task, Duration timeout);
   bool Asked(const Host& host, Ask ask, int task = -1) const;
   void LoseConnection(Host& host, const absl::Status& status);
+  Duration ConnectAttempt() const;
   Duration Backoff(int failures, const std::string& salt) const;
   TimePoint WakeTime(const Host& host) const;
   TimePoint LostLimit(const Host& host) const;

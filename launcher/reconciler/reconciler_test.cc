@@ -160,6 +160,42 @@ TEST(ReconcilerTest, ABlackHoleIsNamedAtTheConnectDeadline) {
             "connection within its deadline\n");
 }
 
+TEST(ReconcilerTest, AHostOnItsWayHasAsLongAsItTakes) {
+  Script script(OnePsOneWorker());
+  script.Feed(Tick{});
+  script.Connected("a");
+  script.Ready("a");
+  script.Leased("a", "ps:0", 20000);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(script.Wait(seconds(9)), "");
+    EXPECT_EQ(script.Coming("b"), "");
+  }
+  // One that gets nowhere any more is tried again, and given up then.
+  EXPECT_EQ(script.Wait(seconds(10)), "");
+  EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+  EXPECT_EQ(script.Wait(seconds(4)), "persist 0 ending\nstop a all below 1\n");
+}
+
+// While another one takes longer.
+TEST(ReconcilerTest, AHostThatIsLateForTheFirstStartIsNotMissed) {
+  Script script(OnePsOneWorker());
+  script.Feed(Tick{});
+  EXPECT_EQ(script.Wait(seconds(9)), "");
+  EXPECT_EQ(script.Coming("b"), "");
+  EXPECT_EQ(script.Wait(seconds(3)), "");  // the first attempt is over
+  EXPECT_EQ(script.Wait(seconds(1)), "connect a\n");
+  EXPECT_EQ(script.ConnectedAt("a", ""), "");
+  EXPECT_EQ(script.Coming("b"), "");
+  EXPECT_EQ(script.Wait(seconds(4)), "");  // later than its time
+  EXPECT_NE(script.Report("a", {}), "");
+  script.Ready("a");
+  script.Leased("a", "ps:0", 20000);
+  script.Connected("b");
+  script.Ready("b");
+  const std::string all = script.Leased("b", "worker:0", 20001);
+  EXPECT_NE(all.find("start b worker:0"), std::string::npos) << all;
+}
+
 TEST(ReconcilerTest, AHostThatReturnsInTimeGoesOn) {
   Script script(OnePsOneWorker());
   script.StartAll();

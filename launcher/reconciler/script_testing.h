@@ -42,6 +42,7 @@ class Script {
   std::string Report(const HostId& host, std::vector<TaskReport> tasks) {
     return Feed(HostReported{host, connections_[host], std::move(tasks)});
   }
+  std::string Coming(const HostId& host) { return Feed(HostComing{host, connections_[host]}); }
   std::string Lost(const HostId& host) { return Lost(host, Unavailable("%s: connection reset", host)); }
   std::string Lost(const HostId& host, const absl::Status& status) {
     return Feed(HostFailed{host, connections_[host], status});

@@ -233,7 +233,21 @@ void Simulation::Execute(const Action& action) {
       invariants_.OnBreak(host, now_);
       return Note("black hole", host);
     }
-    After(Between(5, 800), [=, this] {
+    // Some are far behind in the queue, or their links are slow. An end, which is bounded, may come too early
+    // for them.
+    int64_t way = Between(5, 800);
+    if (Fault(0.1)) {
+      invariants_.OnRefused(host);
+      invariants_.OnDelay(host, now_);
+      for (const int64_t limit = Between(1000, 40'000); way < limit; way += Between(500, 5000)) {
+        After(way, [=, this] {
+          if (life != life_ || wires_[host].connection != connection) return;
+          invariants_.OnDelay(host, now_);
+          Feed(life, HostComing{host, connection});
+        });
+      }
+    }
+    After(way, [=, this] {
       Agent& agent = agents_[host];
       if (life != life_ || wires_[host].connection != connection) return;
       if (!agent.up || !agent.reachable)

@@ -66,6 +66,10 @@ class LoopbackCluster {
   /// "cut"; or in one direction only, "mute": nothing arrives of what the host sends, "deafen": nothing
   /// arrives at it.
   void Disturb(const std::string& host, const std::string& how) { Run({how, folder(), host}); }
+  /// Likewise: what is sent to it comes at so many bits a second.
+  void Slow(const std::string& host, uint64_t rate) {
+    Run({"slow", folder(), host, std::to_string(rate) + "bit"});
+  }
   void Join(const std::string& host) { Run({"join", folder(), host}); }
 
   /// An address of the hosts' network that no host has at first.
