@@ -17,8 +17,6 @@
 namespace muster {
 namespace {
 
-// As SshOptions has it.
-constexpr std::chrono::milliseconds kSilenceOfGuests{20000};
 constexpr char kMissing[] = "muster-agent-missing ";
 
 std::string OwnArchitecture() {
@@ -432,7 +430,7 @@ absl::StatusOr<std::unique_ptr<CommandChannel>> AgentConnection::StartAgentComma
 void AgentConnection::AddGuest(Guest guest, std::atomic<int>& count) {
   if (guests_ == nullptr) guests_ = std::make_unique<GuestCommands>(*transport_, count);
   // Through a jump host, the transport goes on watching for the conversation's limit itself.
-  if (host_.jumps().empty()) transport_->BearSilence(kSilenceOfGuests);
+  if (host_.jumps().empty()) transport_->BearSilence(kUsualSilenceLimit);
   guests_->Add(std::move(guest));
 }
 
@@ -457,7 +455,7 @@ void AgentConnection::LeaveToGuests(GuestKeeper& keeper) {
   upload_.reset();
   server_.reset();
   bridge_ = nullptr;
-  transport_->BearSilence(kSilenceOfGuests);
+  transport_->BearSilence(kUsualSilenceLimit);
   keeper.Keep(std::move(transport_), std::move(guests_));
 }
 

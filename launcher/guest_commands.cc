@@ -100,11 +100,10 @@ bool GuestCommands::Pump(Command& command, bool* may_begin) {
   for (int message = 0; message < kTurn; ++message) {
     bool moved = false;
     if (!SendAnswer(command, &moved) || !TakeRequest(command, may_begin, &moved)) return false;
-    if (command.is_last) continue;
-    if (command.channel != nullptr) {
+    if (command.channel != nullptr && !command.is_last) {
       PassInput(command, &moved);
       PassOutput(command, &moved);
-    } else if (Now() > command.deadline) {
+    } else if (command.channel == nullptr && !command.is_last && Now() > command.deadline) {
       return false;
     }
     if (!moved) break;
@@ -236,8 +235,9 @@ void GuestListener::Accept() {
   while (true) {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
-      // Too many open files, say: those who wait find another way.
-      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) ::usleep(50'000);
+      // With too many open files, say, there would be no end of trying: those who wait find another way.
+      pollfd wake{.fd = wake_.fd(), .events = POLLIN, .revents = 0};
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) (void)::poll(&wake, 1, 50);
       return;
     }
     if (IsOfSameUser(socket)) {

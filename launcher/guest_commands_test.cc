@@ -12,12 +12,12 @@
 #include "base/local_socket.h"
 #include "launcher/local_transport.h"
 #include "launcher/shared_transport.h"
+#include "tests/support/eventually.h"
 #include "tests/support/lender.h"
 
 namespace muster {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
@@ -82,9 +82,7 @@ class GuestCommandsTest : public testing::Test {
   }
 
   void ExpectCount(int count) {
-    const TimePoint deadline = Soon();
-    while (lender_->count() != count && Now() < deadline) std::this_thread::sleep_for(milliseconds(5));
-    EXPECT_EQ(lender_->count(), count);
+    EXPECT_TRUE(Eventually([&] { return lender_->count() == count; })) << lender_->count();
   }
 
   TemporaryDirectory folder_;

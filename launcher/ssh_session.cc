@@ -33,6 +33,7 @@ constexpr char kKeyExchanges[] =
 // A login keeps a processor busy at both ends. More at once would only make each of them slower, until some
 // miss their deadlines.
 constexpr int kLoginsAtATime = 32;
+constexpr Duration kLongestQueue = std::chrono::minutes(10);  // of those that wait for their turn
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{2000};
 constexpr const char* kHostKeyTypes[] = {"ssh-ed25519",         "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384",
@@ -95,15 +96,21 @@ absl::Status SetOptions(ssh_session session, const std::string& user, const std:
 // One of this process's kLoginsAtATime logins, given back when destroyed.
 class LoginTurn {
  public:
-  /// As long as it takes: each of the others has a deadline. Calls `waiting`, if it is set, once a second.
+  /// Calls `waiting`, if it is set, once a second. The others' logins have deadlines, so it is a long one.
   static absl::StatusOr<LoginTurn> Take(int cancel_fd, const std::function<void()>& waiting) {
+    constexpr Duration kSayEvery = std::chrono::seconds(1);
+    const TimePoint deadline = Now() + kLongestQueue;
+    TimePoint say_at = Now() + kSayEvery;
     uint64_t one;
     while (::read(Turns(), &one, sizeof one) < 0) {
       if (errno != EAGAIN && errno != EINTR) return ErrnoError(errno, "eventfd");
       const absl::Status may_come =
-          WaitForFd(Turns(), POLLIN, {.deadline = Now() + std::chrono::seconds(1), .cancel_fd = cancel_fd});
-      if (absl::IsCancelled(may_come)) return Annotate(may_come, "waiting for the logins to other hosts");
+          WaitForFd(Turns(), POLLIN, {.deadline = std::min(say_at, deadline), .cancel_fd = cancel_fd});
+      if (absl::IsCancelled(may_come) || (absl::IsDeadlineExceeded(may_come) && Now() >= deadline))
+        return Annotate(may_come, "waiting for the logins to other hosts");
+      if (Now() < say_at) continue;
       if (waiting) waiting();
+      say_at = Now() + kSayEvery;
     }
     return LoginTurn();
   }
@@ -126,8 +133,9 @@ class LoginTurn {
   bool held_ = true;
 };
 
-// The host speaks first, so one that says nothing is waited for without a turn, which others can use.
-absl::StatusOr<LoginTurn> WaitForGreeting(int fd, const Limits& limits,
+// The host speaks first, so one that says nothing is waited for without a turn, which others can use. The
+// time in the queue is not the host's.
+absl::StatusOr<LoginTurn> WaitForGreeting(int fd, Limits& limits,
                                           const std::function<void()>& waiting = nullptr) {
   const absl::Status greeted = WaitForFd(fd, POLLIN, limits);
   if (absl::IsDeadlineExceeded(greeted)) {
@@ -136,7 +144,10 @@ absl::StatusOr<LoginTurn> WaitForGreeting(int fd, const Limits& limits,
         "that sshd listens there and that the host is not overloaded");
   }
   MUSTER_RETURN_IF_ERROR(greeted);
-  return LoginTurn::Take(limits.cancel_fd, waiting);
+  const TimePoint queued = Now();
+  auto turn = LoginTurn::Take(limits.cancel_fd, waiting);
+  limits.deadline += Now() - queued;
+  return turn;
 }
 
 absl::Status ExchangeKeys(ssh_session session, const Limits& limits, bool& dropped) {
@@ -246,9 +257,7 @@ absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& option
 absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, Limits limits, SshLogin& login) {
   MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(options.known_hosts));
   MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, Reach(target, options, limits, login));
-  const TimePoint before = Now();
   MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits, options.on_coming));
-  limits.deadline += Now() - before;
   MUSTER_RETURN_IF_ERROR(Begin(std::move(fd), target.user, known.KeysOf(target.name), limits, login));
   MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, login.key, limits, login.accepted));
   MUSTER_RETURN_IF_ERROR(Authenticate(login.session.get(), target, options, limits));
@@ -331,13 +340,10 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
   }
 }
 
-absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like,
-                                   const Limits& limits) {
+absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like, Limits limits) {
   SshLogin login;
-  const TimePoint before = Now();
   MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(connection.get(), limits));
-  const Limits from_now_on{.deadline = limits.deadline + (Now() - before), .cancel_fd = limits.cancel_fd};
-  MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", like, from_now_on, login));
+  MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", like, limits, login));
   return login.key;
 }
 

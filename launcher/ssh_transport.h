@@ -28,6 +28,8 @@ struct SshTarget {
 class SshGateways;
 class LoginSecrets;
 
+inline constexpr std::chrono::milliseconds kUsualSilenceLimit{20000};
+
 struct SshOptions {
   std::filesystem::path known_hosts;  // muster's file; need not exist
   bool accept_new_keys = false;       // trust a host that has no key in the file yet, and write it there
@@ -43,7 +45,7 @@ struct SshOptions {
   /// For a host that hangs up during the greeting, as sshd does with too many at a time.
   int max_attempts = 8;
   /// A connection on which the peer's TCP has owed an answer for so long is lost.
-  std::chrono::milliseconds silence_limit{20000};
+  std::chrono::milliseconds silence_limit = kUsualSilenceLimit;
   /// Called now and then while a connection waits for its turn, which does not count against its deadline.
   std::function<void()> on_coming;
   /// Readable: Connect gives up with Cancelled. -1: none.

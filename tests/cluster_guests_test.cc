@@ -14,10 +14,6 @@ class ClusterGuests : public LifecycleTest {
   CommandResult Exec(const std::string& command, const std::vector<std::string>& more = {}) {
     return Muster(ExecArguments(command, more));
   }
-  Process StartExec(const std::string& command, const std::string& output) {
-    return cluster_.Start(ExecArguments(command, {}), output);
-  }
-
   /// Which connection commands come by, on each host.
   std::string Connections() {
     const CommandResult result = Exec("echo $SSH_CONNECTION", {"--parallel", "1"});
@@ -36,15 +32,20 @@ class ClusterGuests : public LifecycleTest {
     return !stat.ok() || stat->state == 'Z';
   }
 
-  /// A command that runs until the test creates that file.
-  std::string WaitFor(const std::string& file) {
-    return "echo begun; while [ ! -e " + Path(file) + " ]; do sleep 0.02; done; echo ended; exit 5";
+  /// In the background, on each host until the test creates `go2`; returns once it runs everywhere.
+  Process StartLongExec() {
+    const std::string command =
+        "echo begun; while [ ! -e " + Path("go2") + " ]; do sleep 0.02; done; echo ended; exit 5";
+    Process exec = cluster_.Start(ExecArguments(command, {}), "exec");
+    for (const char* line : {"[host-1] begun\n", "[host-2] begun\n", "[host-3] begun\n"}) {
+      EXPECT_TRUE(cluster_.WaitForText("exec", line)) << cluster_.Text("exec");
+    }
+    return exec;
   }
-  void ExpectWholeExec(Process& exec, const std::string& output) {
-    EXPECT_EQ(ExitCodeOf(exec), 5) << cluster_.Text(output);
-    for (const char* host : {"host-1", "host-2", "host-3"}) {
-      const std::string name = "[" + std::string(host) + "] ";
-      EXPECT_THAT(cluster_.Text(output), HasSubstr(name + "ended\n"));
+  void ExpectWholeExec(Process& exec) {
+    EXPECT_EQ(ExitCodeOf(exec), 5) << cluster_.Text("exec");
+    for (const char* line : {"[host-1] ended\n", "[host-2] ended\n", "[host-3] ended\n"}) {
+      EXPECT_THAT(cluster_.Text("exec"), HasSubstr(line));
     }
   }
 
@@ -121,17 +122,14 @@ TEST_F(ClusterGuests, AreOnlyLedToWhereTheyWouldGo) {
 TEST_F(ClusterGuests, OutliveTheJob) {
   ASSERT_EQ(RunJob(ScriptJob("lends", kWaitForGo), {"-d"}).exit_code, 0);
   const pid_t driver = DriverOf("lends");
-  Process exec = StartExec(WaitFor("go2"), "exec");
-  for (const char* host : {"[host-1] begun", "[host-2] begun", "[host-3] begun"}) {
-    ASSERT_TRUE(cluster_.WaitForText("exec", host));
-  }
+  Process exec = StartLongExec();
   Touch("go");
   EXPECT_EQ(Muster({"wait", "lends"}).exit_code, 0);
   EXPECT_EQ(Show("lends")["state"], "Succeeded");
   EXPECT_TRUE(Show("lends")["driver"].is_null());
   EXPECT_FALSE(HasEnded(driver)) << "it lives on for the commands";
   Touch("go2");
-  ExpectWholeExec(exec, "exec");
+  ExpectWholeExec(exec);
   EXPECT_TRUE(Eventually([&] { return HasEnded(driver); }));
 }
 
@@ -139,10 +137,7 @@ TEST_F(ClusterGuests, OutliveWhoeverDroveTheJob) {
   const std::string job = ScriptJob("lends", kWaitForGo);
   ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
   const pid_t first = DriverOf("lends");
-  Process exec = StartExec(WaitFor("go2"), "exec");
-  for (const char* host : {"[host-1] begun", "[host-2] begun", "[host-3] begun"}) {
-    ASSERT_TRUE(cluster_.WaitForText("exec", host));
-  }
+  Process exec = StartLongExec();
   const auto tasks = WaitForTasks("lends", 3);
   const CommandResult again = RunJob(job, {"-d"});
   ASSERT_EQ(again.exit_code, 0) << again.stderr_text;
@@ -155,16 +150,13 @@ TEST_F(ClusterGuests, OutliveWhoeverDroveTheJob) {
   EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
   EXPECT_THAT(stop.stderr_text, HasSubstr("0 processes, 0 ports on 3 hosts"));
   Touch("go2");
-  ExpectWholeExec(exec, "exec");
+  ExpectWholeExec(exec);
   EXPECT_TRUE(Eventually([&] { return HasEnded(first); }));
 }
 
 TEST_F(ClusterGuests, ADriverThatIsKilledIsSaidToHaveEnded) {
   ASSERT_EQ(RunJob(ScriptJob("lends", kWaitForGo), {"-d"}).exit_code, 0);
-  Process exec = StartExec(WaitFor("go2"), "exec");
-  for (const char* host : {"[host-1] begun", "[host-2] begun", "[host-3] begun"}) {
-    ASSERT_TRUE(cluster_.WaitForText("exec", host));
-  }
+  Process exec = StartLongExec();
   ASSERT_EQ(::kill(DriverOf("lends"), SIGKILL), 0);
   EXPECT_EQ(ExitCodeOf(exec), 69);
   EXPECT_THAT(cluster_.Text("exec"), HasSubstr("host-2: the muster whose connection it was has ended"));
@@ -178,22 +170,13 @@ TEST_F(ClusterGuests, ADriverThatIsKilledIsSaidToHaveEnded) {
 class ClusterGuestsOnANetwork : public ClusterGuests {
  protected:
   ClusterGuestsOnANetwork() : ClusterGuests(LoopbackCluster::Network::kNamespaces) {}
-  void SetUp() override {
-    if (cluster_.hosts().targets().empty()) GTEST_SKIP() << "no network namespaces can be made here";
-  }
-  void TearDown() override {
-    if (!cluster_.hosts().targets().empty()) ClusterGuests::TearDown();
-  }
 };
 
 // After three seconds it connects again, since it loses nothing by that. A command would.
 TEST_F(ClusterGuestsOnANetwork, OutliveASilenceThatTheJobTakesForALoss) {
   ASSERT_EQ(RunJob(ScriptJob("lends", kWaitForGo), {"-d"}).exit_code, 0);
   ExpectConnectionsAreLent();
-  Process exec = StartExec(WaitFor("go2"), "exec");
-  for (const char* host : {"[host-1] begun", "[host-2] begun", "[host-3] begun"}) {
-    ASSERT_TRUE(cluster_.WaitForText("exec", host));
-  }
+  Process exec = StartLongExec();
   const std::filesystem::path log = JobFolder() / "controller.log";
   const auto says = [&](const std::string& text) {
     return Eventually([&] { return ReadFile(log).value_or("").find(text) != std::string::npos; });
@@ -203,7 +186,7 @@ TEST_F(ClusterGuestsOnANetwork, OutliveASilenceThatTheJobTakesForALoss) {
   cluster_.hosts().Join("host-3");
   ASSERT_TRUE(says("host-3: connected")) << ReadFile(log).value_or("");
   Touch("go2");
-  ExpectWholeExec(exec, "exec");
+  ExpectWholeExec(exec);
   Touch("go");
   EXPECT_EQ(Muster({"wait", "lends"}).exit_code, 0);
 }
@@ -212,10 +195,7 @@ TEST_F(ClusterGuestsOnANetwork, OutliveASilenceThatTheJobTakesForALoss) {
 TEST_F(ClusterGuests, LoseTheirHostAlone) {
   ASSERT_EQ(RunJob(ScriptJob("lends", kWaitForGo), {"-d"}).exit_code, 0);
   ExpectConnectionsAreLent();
-  Process exec = StartExec(WaitFor("go2"), "exec");
-  for (const char* host : {"[host-1] begun", "[host-2] begun", "[host-3] begun"}) {
-    ASSERT_TRUE(cluster_.WaitForText("exec", host));
-  }
+  Process exec = StartLongExec();
   cluster_.hosts().Kill("host-2");
   Touch("go2");
   EXPECT_EQ(ExitCodeOf(exec), 69) << cluster_.Text("exec");

@@ -4,6 +4,7 @@
 #include <absl/strings/str_split.h>
 
 #include <fstream>
+#include <functional>
 
 #include "proto/job_record.pb.h"
 #include "tests/support/lifecycle_fixture.h"
@@ -31,32 +32,53 @@ class ClusterMoves : public LifecycleTest {
             std::to_string(steps) + ", batch_size: 20, seed: 3, threads: 1}\n" + rest);
   }
 
+  using Mover = std::function<void(int host)>;
+
   /// Without checkpoints: whoever started again would have lost what was trained.
-  std::string AsyncJob(const std::string& name) {
-    return cluster_.Write(name + ".yaml", "name: " + name +
-                                              "\nmodel: mnist_mlp\nupdate: {mode: async}\n"
-                                              "replicas: {ps: {count: 1}, worker: {count: 2}}\n"
-                                              "train: {steps: 4000, batch_size: 20, seed: 3, threads: 1}\n");
-  }
-  void ExpectAsyncResult(const std::string& job) {
-    ExpectNoRestarts(job);
+  void ExpectThatAnAsynchronousJobFollows(const Mover& move) {
+    const std::string job = cluster_.Write("async.yaml",
+                                           "name: async\nmodel: mnist_mlp\nupdate: {mode: async}\n"
+                                           "replicas: {ps: {count: 1}, worker: {count: 2}}\n"
+                                           "train: {steps: 4000, batch_size: 20, seed: 3, threads: 1}\n");
+    Process run = StartJob(job, "run");
+    ASSERT_TRUE(cluster_.WaitForText("run", "@host-2] step "));
+    move(1);
+    ASSERT_TRUE(cluster_.WaitForText("run", "host-1: ps:0 rejoined after ")) << cluster_.Text("run");
+    move(3);
+    ASSERT_TRUE(cluster_.WaitForText("run", "host-3: worker:1 rejoined after ")) << cluster_.Text("run");
+    EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+    ExpectNoRestarts("async");
     EXPECT_GE(Result()["steps"], 4000);
     EXPECT_GT(Result()["test_accuracy"], 0.9);
   }
 
-  /// Enough steps for two moves: what runs goes on meanwhile.
+  void ExpectThatAnAllReduceFollows(const Mover& move) {
+    // Enough steps for both moves: what runs goes on meanwhile.
 #ifdef __SANITIZE_ADDRESS__
-  static constexpr int kAllReduceSteps = 2000;
+    constexpr int kEnough = 2000;
 #else
-  static constexpr int kAllReduceSteps = 6000;
+    constexpr int kEnough = 6000;
 #endif
-  std::string AllReduceJob(const std::string& name) {
-    return cluster_.Write(name + ".yaml", "name: " + name +
-                                              "\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
-                                              "replicas: {worker: {count: 3}}\n"
-                                              "train: {steps: " +
-                                              std::to_string(kAllReduceSteps) +
-                                              ", global_batch_size: 300, seed: 3, threads: 1}\n");
+    const auto job = [&](const std::string& name) {
+      return cluster_.Write(name + ".yaml", "name: " + name +
+                                                "\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
+                                                "replicas: {worker: {count: 3}}\n"
+                                                "train: {steps: " +
+                                                std::to_string(kEnough) +
+                                                ", global_batch_size: 300, seed: 3, threads: 1}\n");
+    };
+    ASSERT_EQ(RunJob(job("undisturbed"), {"-q"}).exit_code, 0);
+    const Json expected = Result()["parameters_crc32c"];
+    Process run = StartJob(job("sums"), "run");
+    ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+    move(1);  // the chief's
+    ASSERT_TRUE(cluster_.WaitForText("run", "host-1: worker:0 rejoined after ")) << cluster_.Text("run");
+    move(3);
+    ASSERT_TRUE(cluster_.WaitForText("run", "host-3: worker:2 rejoined after ")) << cluster_.Text("run");
+    EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+    ExpectNoRestarts("sums");
+    EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
+    EXPECT_EQ(Result()["steps"], kEnough);
   }
 
   /// The result record of the newest job.
@@ -114,12 +136,6 @@ class ClusterMoves : public LifecycleTest {
 class ClusterMovesOnANetwork : public ClusterMoves {
  protected:
   ClusterMovesOnANetwork() : ClusterMoves(LoopbackCluster::Network::kNamespaces) {}
-  void SetUp() override {
-    if (cluster_.hosts().targets().empty()) GTEST_SKIP() << "no network namespaces can be made here";
-  }
-  void TearDown() override {
-    if (!cluster_.hosts().targets().empty()) ClusterMoves::TearDown();
-  }
 
   /// From now on the inventory has names for these hosts, which muster resolves by a file of its own.
   void NameHosts(const std::vector<int>& hosts) {
@@ -134,6 +150,9 @@ class ClusterMovesOnANetwork : public ClusterMoves {
                                      " /etc/hosts && exec \"$0\" \"$@\"' " MUSTER_BINARY " \"$@\"\n");
     std::filesystem::permissions(wrapper, std::filesystem::perms::owner_all);
     cluster_.set_binary(wrapper);
+  }
+  void MoveSilently(int host) {
+    cluster_.hosts().Move("host-" + std::to_string(host), cluster_.hosts().FreeAddress(host));
   }
   /// To an address that nobody had, which is then what its name means.
   std::string MoveNamed(int host) {
@@ -177,29 +196,11 @@ TEST_P(ClusterMovesOfOne, AnAddressThatIsEditedIsFollowed) {
 }
 
 TEST_F(ClusterMoves, AnAsynchronousJobGoesOn) {
-  Process run = StartJob(AsyncJob("async"), "run");
-  ASSERT_TRUE(cluster_.WaitForText("run", "@host-2] step "));
-  MoveAndEdit(1);
-  ASSERT_TRUE(cluster_.WaitForText("run", "host-1: ps:0 rejoined after "));
-  MoveAndEdit(3);
-  ASSERT_TRUE(cluster_.WaitForText("run", "host-3: worker:1 rejoined after "));
-  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
-  ExpectAsyncResult("async");
+  ExpectThatAnAsynchronousJobFollows([this](int host) { MoveAndEdit(host); });
 }
 
 TEST_F(ClusterMoves, AndOneThatGoesByAllReduce) {
-  ASSERT_EQ(RunJob(AllReduceJob("undisturbed"), {"-q"}).exit_code, 0);
-  const Json expected = Result()["parameters_crc32c"];
-  Process run = StartJob(AllReduceJob("sums"), "run");
-  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
-  MoveAndEdit(1);  // the chief's
-  ASSERT_TRUE(cluster_.WaitForText("run", "host-1: worker:0 rejoined after "));
-  MoveAndEdit(3);
-  ASSERT_TRUE(cluster_.WaitForText("run", "host-3: worker:2 rejoined after ")) << cluster_.Text("run");
-  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
-  ExpectNoRestarts("sums");
-  EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
-  EXPECT_EQ(Result()["steps"], kAllReduceSteps);
+  ExpectThatAnAllReduceFollows([this](int host) { MoveAndEdit(host); });
 }
 
 TEST_P(ClusterMovesOfOne, AHostThatComesBackElsewhereIsFoundByItsKey) {
@@ -473,56 +474,25 @@ TEST_F(ClusterMovesOnANetwork, ANameThatResolvesToAnotherAddressIsFollowed) {
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
 }
 
-// Whoever does not go by synchronous servers: two hosts move, one after the other, and nobody edits anything.
-class ClusterMovesOfOthers : public ClusterMovesOnANetwork, public testing::WithParamInterface<const char*> {
- protected:
-  void SetUp() override {
-    ClusterMovesOnANetwork::SetUp();
-    if (IsSkipped()) return;
-    if (IsNamed()) {
-      NameHosts({1, 3});
-    } else {
-      AddSearch();
-    }
-  }
-  void Move(int host, const std::string& task) {
-    std::string address = cluster_.hosts().FreeAddress(host);
-    if (IsNamed()) {
-      address = MoveNamed(host);
-    } else {
-      cluster_.hosts().Move("host-" + std::to_string(host), address);
-    }
-    const std::string name = "host-" + std::to_string(host);
-    EXPECT_TRUE(cluster_.WaitForText("run", name + ": " + task + " rejoined after ")) << cluster_.Text("run");
-    EXPECT_THAT(cluster_.Text("run"), HasSubstr(name + " moved " + AddressOf(host) + " -> " + address));
-  }
-
- private:
-  bool IsNamed() const { return GetParam() == std::string("ItsName"); }
-};
-INSTANTIATE_TEST_SUITE_P(By, ClusterMovesOfOthers, testing::Values("ItsName", "ItsKey"),
-                         [](const auto& info) { return info.param; });
-
-TEST_P(ClusterMovesOfOthers, AnAsynchronousJobFindsAHost) {
-  Process run = StartJob(AsyncJob("async"), "run");
-  ASSERT_TRUE(cluster_.WaitForText("run", "@host-2] step "));
-  Move(1, "ps:0");
-  Move(3, "worker:1");
-  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
-  ExpectAsyncResult("async");
+// By names or by keys: nobody edits anything.
+TEST_F(ClusterMovesOnANetwork, AnAsynchronousJobFollowsNames) {
+  NameHosts({1, 3});
+  ExpectThatAnAsynchronousJobFollows([this](int host) { MoveNamed(host); });
 }
 
-TEST_P(ClusterMovesOfOthers, OneThatGoesByAllReduceFindsAHost) {
-  ASSERT_EQ(RunJob(AllReduceJob("undisturbed"), {"-q"}).exit_code, 0);
-  const Json expected = Result()["parameters_crc32c"];
-  Process run = StartJob(AllReduceJob("sums"), "run");
-  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
-  Move(1, "worker:0");
-  Move(3, "worker:2");
-  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
-  ExpectNoRestarts("sums");
-  EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
-  EXPECT_EQ(Result()["steps"], kAllReduceSteps);
+TEST_F(ClusterMovesOnANetwork, AnAllReduceFollowsNames) {
+  NameHosts({1, 3});
+  ExpectThatAnAllReduceFollows([this](int host) { MoveNamed(host); });
+}
+
+TEST_F(ClusterMovesOnANetwork, AnAsynchronousJobFindsKeys) {
+  AddSearch();
+  ExpectThatAnAsynchronousJobFollows([this](int host) { MoveSilently(host); });
+}
+
+TEST_F(ClusterMovesOnANetwork, AnAllReduceFindsKeys) {
+  AddSearch();
+  ExpectThatAnAllReduceFollows([this](int host) { MoveSilently(host); });
 }
 
 TEST_F(ClusterMovesOnANetwork, AnAddressThatADiscoveryCommandSaysIsFollowed) {

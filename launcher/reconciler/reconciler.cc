@@ -536,8 +536,9 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
 
 void Reconciler::On(const StopRequested&) {
   if (phase_ == Phase::kEnding) {
-    stop_from_ = std::min(stop_from_, now_);
-    give_up_at_ = std::min(give_up_at_, stop_from_ + options_.stop_deadline);
+    if (now_ >= stop_from_) return;
+    stop_from_ = now_;
+    give_up_at_ = now_ + options_.stop_deadline;
     return;
   }
   BeginEnding({.result = Result::kStopped,

@@ -196,6 +196,24 @@ TEST(ReconcilerTest, AHostThatIsLateForTheFirstStartIsNotMissed) {
   EXPECT_NE(all.find("start b worker:0"), std::string::npos) << all;
 }
 
+// An end waits for it, however often it is asked for.
+TEST(ReconcilerTest, AnEndWaitsForAHostOnItsWay) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(1)), "connect b\n");
+  EXPECT_EQ(script.Feed(StopRequested{}), "persist 1 ending\nstop a all below 2\n");
+  EXPECT_EQ(script.Stopped("a", {Script::Ended("ps:0", 143)}), "");
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(script.Wait(seconds(3)), "");
+    EXPECT_EQ(script.Coming("b"), "");
+    EXPECT_EQ(script.Feed(StopRequested{}), "");
+  }
+  EXPECT_EQ(script.Connected("b"), "stop b all below 2\n");
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143)}),
+            "persist 1 ending\nfinish 130: stopped on request\n");
+}
+
 TEST(ReconcilerTest, AHostThatReturnsInTimeGoesOn) {
   Script script(OnePsOneWorker());
   script.StartAll();

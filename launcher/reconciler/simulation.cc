@@ -233,16 +233,12 @@ void Simulation::Execute(const Action& action) {
       invariants_.OnBreak(host, now_);
       return Note("black hole", host);
     }
-    // Some are far behind in the queue, or their links are slow. An end, which is bounded, may come too early
-    // for them.
+    // Some are far behind in the queue, or their links are slow, which they say often enough for an end.
     int64_t way = Between(5, 800);
     if (Fault(0.1)) {
-      invariants_.OnRefused(host);
-      invariants_.OnDelay(host, now_);
-      for (const int64_t limit = Between(1000, 40'000); way < limit; way += Between(500, 5000)) {
+      for (const int64_t limit = Between(1000, 40'000); way < limit; way += Between(300, 3000)) {
         After(way, [=, this] {
           if (life != life_ || wires_[host].connection != connection) return;
-          invariants_.OnDelay(host, now_);
           Feed(life, HostComing{host, connection});
         });
       }

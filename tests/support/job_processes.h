@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "tests/support/eventually.h"
 
 namespace muster {
 
@@ -34,16 +35,6 @@ struct JobProcess {
 inline std::ostream& operator<<(std::ostream& out, const JobProcess& process) {
   return out << process.job << " " << process.task << "." << process.incarnation << " pid " << process.pid
              << " (" << ReadFile("/proc/" + std::to_string(process.pid) + "/comm").value_or("ended\n") << ")";
-}
-
-/// Polls until it holds; false at the deadline, which no test reaches unless it fails.
-inline bool Eventually(const std::function<bool()>& holds, Duration timeout = std::chrono::seconds(60)) {
-  const TimePoint deadline = Now() + timeout;
-  while (!holds()) {
-    if (Now() > deadline) return false;
-    ::usleep(5'000);
-  }
-  return true;
 }
 
 /// The variables of a process's environment as they were at its exec; empty for a zombie, or one that is not

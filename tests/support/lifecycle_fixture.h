@@ -28,7 +28,11 @@ class LifecycleTest : public testing::Test {
                          int hosts = 3)
       : cluster_(hosts, {}, network) {}
 
+  void SetUp() override {
+    if (cluster_.hosts().targets().empty()) GTEST_SKIP() << "no network namespaces can be made here";
+  }
   void TearDown() override {
+    if (cluster_.hosts().targets().empty()) return;
     // No time is given: what a command has said is stopped is stopped.
     EXPECT_THAT(JobProcesses(cluster_.hosts().folder()), testing::IsEmpty());
     EXPECT_EQ(LeasedPorts(), ports_left_);
