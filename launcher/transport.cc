@@ -67,9 +67,10 @@ absl::StatusOr<int> Transport::Wait(CommandChannel& channel, TimePoint deadline)
   std::vector<char> unwanted(kReadBytes);
   for (;;) {
     MUSTER_ASSIGN_OR_RETURN(const size_t n, channel.TryRead(unwanted));
-    if (channel.exit_code().has_value()) return *channel.exit_code();
     if (n > 0) continue;
-    const PollItem item{.channel = &channel, .read = !channel.end_of_output(), .exit = true};
+    const bool ended = channel.end_of_output();
+    if (ended && channel.exit_code()) return *channel.exit_code();
+    const PollItem item{.channel = &channel, .read = !ended, .exit = ended};
     MUSTER_RETURN_IF_ERROR(Poll({&item, 1}, -1, deadline));
   }
 }

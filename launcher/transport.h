@@ -112,7 +112,8 @@ class Transport {
   /// use Poll.
   absl::Status Write(CommandChannel& channel, std::string_view bytes, TimePoint deadline);
 
-  /// Throws the rest of stdout away and waits for the end: exit code, or 128 + signal.
+  /// Throws the rest of stdout away and waits for its end and the command's: exit code, or 128 + signal. All
+  /// that was written to stderr is in StderrTail() then.
   absl::StatusOr<int> Wait(CommandChannel& channel, TimePoint deadline);
 };
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -167,6 +168,20 @@ TEST_P(TransportTest, WaitThrowsOutputAwayAndIsBounded) {
   const auto code = transport_->Wait(*channel, Soon());
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, 5);
+}
+
+// sshd tells the exit code as soon as it knows it, before what it has yet to read from the command's pipes.
+TEST_P(TransportTest, WaitTakesInWhatComesAfterTheExitCode) {
+  auto channel =
+      Start("for i in $(seq 600); do [ -e ~/go ] && break; sleep 0.1; done && echo why >&2 & exit 5");
+  if (GetParam() != "Shared") {  // which tells it last
+    const PollItem item{.channel = channel.get(), .exit = true};
+    ASSERT_TRUE(transport_->Poll({&item, 1}, -1, Soon()).ok());
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(transport_->Wait(*channel, Now() + milliseconds(200)).status()));
+  std::ofstream(home_ + "/go").flush();
+  EXPECT_EQ(transport_->Wait(*channel, Soon()).value_or(-1), 5);
+  EXPECT_EQ(channel->StderrTail(), "why\n");
 }
 
 TEST_P(TransportTest, ReadAndWriteEndByTheirDeadline) {
