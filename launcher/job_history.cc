@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 namespace muster {
 namespace {
@@ -40,7 +39,17 @@ std::optional<JobEvent> ParseJobEvent(const std::string& line) {
 JobHistory::JobHistory(const std::vector<JobEvent>& known) {
   for (const JobEvent& event : known) {
     if (!event.task.empty()) known_.insert({event.task, event.host, event.incarnation, event.is_end});
+    if (event.host.empty()) ++known_of_job_[event.what];
   }
+}
+
+std::optional<JobEvent> JobHistory::OnStepsLost(const StepsLost& lost, int64_t now_micros) {
+  JobEvent event{
+      .time_micros = now_micros,
+      .what = absl::StrFormat("training went back from step %d to step %d", lost.reached, lost.went_on_from)};
+  const auto known = known_of_job_.find(event.what);
+  if (known != known_of_job_.end() && known->second-- > 0) return std::nullopt;
+  return event;
 }
 
 std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t now_micros) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "launcher/reconciler/messages.h"
+#include "launcher/training_progress.h"
 
 namespace muster {
 
@@ -34,15 +36,19 @@ class JobHistory {
 
   std::vector<JobEvent> OnView(const reconcile::View& view, int64_t now_micros);
 
+  /// Nothing if it is known: all metrics are read again by whoever drives the job next.
+  std::optional<JobEvent> OnStepsLost(const StepsLost& lost, int64_t now_micros);
+
  private:
   void AddHost(const reconcile::View& view, const reconcile::HostView& host, int64_t now_micros,
                std::vector<JobEvent>& events);
   void AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events);
 
   std::set<std::tuple<std::string, std::string, uint32_t, bool>> known_;  // (task, host, incarnation, end)
-  std::map<std::string, std::string> said_;                               // by host: its state
-  std::map<std::string, std::string> addresses_;                          // by host
-  std::map<std::string, std::string> places_;                             // by task: its host
+  std::map<std::string, int> known_of_job_;  // how often each was written that is no host's and no task's
+  std::map<std::string, std::string> said_;  // by host: its state
+  std::map<std::string, std::string> addresses_;  // by host
+  std::map<std::string, std::string> places_;     // by task: its host
   reconcile::Phase phase_ = reconcile::Phase::kGathering;
   uint64_t generation_ = 0;
 };

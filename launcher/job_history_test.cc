@@ -119,6 +119,20 @@ TEST(JobHistory, WhatAnotherHasWrittenIsKnown) {
               ElementsAre("5 a ready", "5 job all hosts are ready: tasks start, generation 3"));
 }
 
+TEST(JobHistory, StepsThatWereLostAreSaidOnceByAllWhoReadOfThem) {
+  constexpr StepsLost kLost{.reached = 63, .went_on_from = 20};
+  JobHistory first({});
+  const auto once = first.OnStepsLost(kLost, 4 * kSecond), twice = first.OnStepsLost(kLost, 5 * kSecond);
+  ASSERT_TRUE(once && twice);
+  EXPECT_THAT(Lines({*once, *twice}), ElementsAre("4 job training went back from step 63 to step 20",
+                                                  "5 job training went back from step 63 to step 20"));
+  JobHistory second({*once, *twice});
+  EXPECT_FALSE(second.OnStepsLost(kLost, 6 * kSecond));
+  EXPECT_FALSE(second.OnStepsLost(kLost, 6 * kSecond));
+  EXPECT_TRUE(second.OnStepsLost({.reached = 64, .went_on_from = 20}, 7 * kSecond));
+  EXPECT_TRUE(second.OnStepsLost(kLost, 8 * kSecond));
+}
+
 TEST(ShiftHistory, KeepsAllButTheTime) {
   const JobEvent event{
       .time_micros = 5, .host = "a", .task = "worker:0", .what = "x", .incarnation = 2, .is_end = true};

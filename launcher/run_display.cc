@@ -194,21 +194,14 @@ void RunDisplay::OnLog(const std::string& task, const std::string& bytes, bool l
   if (last) printer_.Flush(task, host_of_task_[task]);
 }
 
-void RunDisplay::OnMetrics(const std::string& bytes) {
-  metrics_ += bytes;
-  size_t begin = 0;
-  for (size_t end; (end = metrics_.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const Json line = Json::parse(metrics_.substr(begin, end - begin), nullptr, /*allow_exceptions=*/false);
-    if (!line.is_object()) continue;
-    if (options_.first_start && !seconds_to_first_step_) {
-      seconds_to_first_step_ = ToSeconds(Now() - options_.start) - Number(line, "seconds");
-    }
-    live_metrics_ =
-        absl::StrFormat("step %.0f%s  loss %.4f  %.0f samples/s", Number(line, "step"),
-                        options_.train_steps > 0 ? absl::StrFormat("/%d", options_.train_steps) : "",
-                        Number(line, "loss"), Number(line, "samples_per_second"));
+void RunDisplay::OnTraining(const TrainingPoint& point) {
+  if (options_.first_start && !seconds_to_first_step_) {
+    seconds_to_first_step_ = ToSeconds(Now() - options_.start) - point.seconds;
   }
-  metrics_.erase(0, begin);
+  live_metrics_ =
+      absl::StrFormat("step %d%s  loss %.4f  %.0f samples/s", point.step,
+                      options_.train_steps > 0 ? absl::StrFormat("/%d", options_.train_steps) : "",
+                      point.loss, point.samples_per_second);
   Draw(/*must=*/false);
 }
 

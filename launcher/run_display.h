@@ -30,7 +30,7 @@ class RunDisplay final : public RunObserver {
   void OnUpload(const UploadStep& step) override;
   void OnNotice(const std::string& text) override;
   void OnLog(const std::string& task, const std::string& bytes, bool last) override;
-  void OnMetrics(const std::string& bytes) override;
+  void OnTraining(const TrainingPoint& point) override;
 
   /// The outcome, the cause of a failure with its consequences, and the figures of the training, to stderr;
   /// the accuracy, which is what was asked for, to stdout.
@@ -73,7 +73,6 @@ class RunDisplay final : public RunObserver {
   std::map<std::string, std::string> said_;                       // what was said last of a host or task
   std::map<std::string, Move> lost_;                              // hosts that may have moved
   std::map<std::string, Move> moves_;                             // of hosts whose tasks do not all run again
-  std::string metrics_;                                           // not yet a whole line
   std::string live_metrics_;  // "step 300/1000  loss 0.31  12345 samples/s"
   std::optional<double> seconds_to_first_step_;
 };

@@ -85,6 +85,7 @@ class Runner {
   HostSession& SessionOf(const std::string& host);
   void Handle(const FileBytes& bytes);
   void FollowOutput(const reconcile::View& view);
+  void ShowTraining(const std::string& metrics);
   bool EverythingRuns(const reconcile::View& view) const;
   void ForgetFilesOfLost(const reconcile::View& view);
   void Drain();
@@ -122,7 +123,9 @@ class Runner {
   std::set<std::pair<std::string, std::string>> following_;  // (task, path)
   std::map<std::string, uint64_t> followed_incarnation_;     // of each task, counted over generations
   std::map<std::string, ResultFile> results_;                // by path: of the chief's
-  std::map<std::string, ResultFile> task_metrics_;           // by task
+  TrainingProgress training_;
+  std::string chief_host_;                          // whose file that is
+  std::map<std::string, ResultFile> task_metrics_;  // by task
   std::vector<std::string> last_words_;
   // The names of the chief's, as its host says.
   absl::StatusOr<std::vector<std::string>> event_files_ = Unavailable("no answer");
@@ -450,7 +453,10 @@ void Runner::FollowOutput(const reconcile::View& view) {
     followed = incarnation;
     std::vector<std::string> paths;
     if (options_.follow_logs) paths.push_back("log");
-    if (task.task == chief_) paths.push_back(kMetricsFile);
+    if (task.task == chief_) {
+      paths.push_back(kMetricsFile);
+      if (std::exchange(chief_host_, task.host) != task.host) training_.BeginFile();
+    }
     for (const std::string& path : paths) {
       following_.insert({task.task, path});
       SessionOf(task.host).Follow(task.task, path);
@@ -467,7 +473,19 @@ void Runner::Handle(const FileBytes& bytes) {
   ResultFile& file = bytes.path == kTaskMetricsFile ? task_metrics_[bytes.task] : results_[bytes.path];
   file.bytes += bytes.bytes;
   file.complete = bytes.last && !bytes.failed;
-  if (bytes.path == kMetricsFile) observer_.OnMetrics(bytes.bytes);
+  if (bytes.path == kMetricsFile) ShowTraining(bytes.bytes);
+}
+
+void Runner::ShowTraining(const std::string& metrics) {
+  for (const TrainingPoint& point : training_.Feed(metrics)) {
+    const auto event =
+        point.lost ? history_->OnStepsLost(*point.lost, WallTimeMicros()) : std::optional<JobEvent>();
+    if (event) {
+      Note({*event});
+      observer_.OnNotice(event->what);
+    }
+    observer_.OnTraining(point);
+  }
 }
 
 bool Runner::EverythingRuns(const reconcile::View& view) const {

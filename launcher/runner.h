@@ -13,6 +13,7 @@
 #include "launcher/host_session.h"
 #include "launcher/job_store.h"
 #include "launcher/reconciler/messages.h"
+#include "launcher/training_progress.h"
 #include "proto/job_record.pb.h"
 
 namespace muster {
@@ -29,8 +30,8 @@ class RunObserver {
   virtual void OnNotice(const std::string& text) = 0;
   /// What a task printed.
   virtual void OnLog(const std::string& task, const std::string& bytes, bool last) = 0;
-  /// Lines of the chief's metrics, as far as they have come.
-  virtual void OnMetrics(const std::string& bytes) = 0;
+  /// A line of the chief's metrics has come.
+  virtual void OnTraining(const TrainingPoint& point) = 0;
 };
 
 struct RunOptions {

@@ -234,6 +234,9 @@ TEST_F(ClusterTraining, AKilledParameterServerWithCheckpointsChangesNoBitOfTheRe
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
   EXPECT_EQ(Result()["steps"], kSteps);
   EXPECT_EQ(ShowTask("durable", "ps:0")["restarts"], 2);
+  const std::string said = "training went back from step [0-9]+ to step [0-9]*0\n.*";
+  EXPECT_THAT(cluster_.Text("run"), testing::ContainsRegex(said + said));
+  EXPECT_THAT(Muster({"events", "durable"}).stdout_text, testing::ContainsRegex(said + said));
 }
 
 TEST_F(ClusterTraining, AKilledParameterServerWithAJournalTakesNobodyBack) {
@@ -244,6 +247,7 @@ TEST_F(ClusterTraining, AKilledParameterServerWithAJournalTakesNobodyBack) {
   ASSERT_TRUE(cluster_.WaitForText("run", "as its journal says"));
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
   EXPECT_THAT(cluster_.Text("run"), Not(HasSubstr("gone back")));
+  EXPECT_THAT(cluster_.Text("run"), Not(HasSubstr("went back")));
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
 }
 

@@ -29,7 +29,7 @@ class Logs final : public RunObserver {
   void OnNotice(const std::string&) override {}
   void OnUpload(const UploadStep&) override { ++uploads_; }
   void OnLog(const std::string&, const std::string& bytes, bool) override { text_ += bytes; }
-  void OnMetrics(const std::string&) override {}
+  void OnTraining(const TrainingPoint&) override {}
 
   const std::string& text() const { return text_; }
   int uploads() const { return uploads_; }

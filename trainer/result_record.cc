@@ -98,6 +98,8 @@ absl::Status MetricsWriter::WriteJson(const MetricsLine& line) {
                {"learning_rate", line.learning_rate}};
   if (line.test_accuracy) json["test_accuracy"] = *line.test_accuracy;
   if (line.test_loss) json["test_loss"] = *line.test_loss;
+  if (line.begun_at) json["begun_at"] = *line.begun_at;
+  if (line.reached) json["reached"] = *line.reached;
   const std::string text = json.dump() + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0) {
     return ErrnoError(errno, path_.string());

@@ -65,6 +65,8 @@ struct MetricsLine {
   double learning_rate = 0;
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
+  std::optional<uint64_t> begun_at;  // the step from which training began, or went on, since the line before
+  std::optional<uint64_t> reached;   // the one at which this process was then
 };
 
 /// Where the metrics go. An empty path: not there.

@@ -91,6 +91,7 @@ class Training {
   absl::Status RunOnDevice();
   absl::Status Report(const ExchangeResult& result);
   MetricsLine Measure(TimePoint now) const;
+  absl::Status Write(MetricsLine line);
   absl::Status Conclude();
   absl::Status WriteModel(const TableValues& tables, const SavedModelInfo& info);
   double LearningRate() const;
@@ -132,10 +133,11 @@ class Training {
   std::optional<UsageMeter> usage_;                // of a task
   std::unique_ptr<MetricsExport> metrics_export_;  // reads that and the exchange
 
-  uint64_t start_step_ = 0;   // of the parameters when this process joined
-  uint64_t step_ = 0;         // of the parameters
-  uint64_t local_steps_ = 0;  // of them, this rank's
-  uint64_t samples_ = 0;      // that went into the parameters, as far as this process knows
+  uint64_t start_step_ = 0;                     // of the parameters when this process joined
+  uint64_t step_ = 0;                           // of the parameters
+  std::optional<uint64_t> begun_at_, reached_;  // to be written (MetricsLine)
+  uint64_t local_steps_ = 0;                    // of them, this rank's
+  uint64_t samples_ = 0;                        // that went into the parameters, as far as this process knows
   uint64_t start_samples_ = 0;
   TimePoint training_start_;
   TimePoint first_step_;
@@ -158,6 +160,7 @@ absl::Status Training::Run() {
   while (IsGoneBack(status)) {
     spdlog::warn("{}", std::string(status.message()));
     std::filesystem::remove(options_.done_file, ignored);
+    reached_ = std::max(reached_.value_or(step_), step_);
     MUSTER_RETURN_IF_ERROR(Begin());
     status = TrainAndConclude();
   }
@@ -252,6 +255,7 @@ absl::Status Training::Begin() {
   while (IsGoneBack(start.status())) start = exchange_->Start(parameters_->values());
   MUSTER_RETURN_IF_ERROR(start.status());
   step_ = start->step;
+  begun_at_ = step_;
   local_steps_ = start->local_steps;
   share_ = start->share.value_or(share_);
   if (LargestShare(share_.count) > largest_batch_) {
@@ -439,6 +443,12 @@ absl::Status Training::Report(const ExchangeResult& result) {
   if (is_last) return absl::OkStatus();
   last_report_ = now;
   last_report_samples_ = samples_;
+  return Write(line);
+}
+
+absl::Status Training::Write(MetricsLine line) {
+  line.begun_at = std::exchange(begun_at_, std::nullopt);
+  line.reached = std::exchange(reached_, std::nullopt);
   return metrics_.Write(line);
 }
 
@@ -508,7 +518,7 @@ absl::Status Training::Conclude() {
   line.step = summary.step;
   line.test_accuracy = test.accuracy();
   line.test_loss = test.mean_loss();
-  MUSTER_RETURN_IF_ERROR(metrics_.Write(line));
+  MUSTER_RETURN_IF_ERROR(Write(line));
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
                 AccuracyLine(DataSetTitle(recipe_), evaluation));

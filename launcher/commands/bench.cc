@@ -39,7 +39,7 @@ class Silent final : public RunObserver {
   void OnNotice(const std::string&) override {}
   void OnUpload(const UploadStep&) override {}
   void OnLog(const std::string&, const std::string&, bool) override {}
-  void OnMetrics(const std::string&) override {}
+  void OnTraining(const TrainingPoint&) override {}
 };
 
 absl::StatusOr<bench::MatrixOptions> MatrixOf(const BenchFlags& flags) {
