@@ -59,6 +59,7 @@ class Authenticator {
   // True when logged in; false: go on with the next. An error ends it all.
   absl::StatusOr<bool> TryIdentity(const std::string& path);
   absl::StatusOr<bool> TryAgent();
+  absl::StatusOr<bool> TryNothing();
   absl::StatusOr<bool> TryPassword();
   absl::StatusOr<int> AnswerPrompts(const std::string& password);
   absl::StatusOr<bool> Outcome(const std::string& what, const absl::StatusOr<int>& result);
@@ -164,18 +165,22 @@ absl::StatusOr<int> Authenticator::AnswerPrompts(const std::string& password) {
   return result;
 }
 
+// Where no key was tried the host has not said yet what it takes.
+absl::StatusOr<bool> Authenticator::TryNothing() {
+  if (ssh_userauth_list(session_, nullptr) != 0) return false;
+  const std::string tried = tried_;
+  MUSTER_ASSIGN_OR_RETURN(const bool done,
+                          Outcome("nothing", DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] {
+                                    return ssh_userauth_none(session_, nullptr);
+                                  })));
+  tried_ = tried;
+  return done;
+}
+
 absl::StatusOr<bool> Authenticator::TryPassword() {
   const std::optional<std::string> none;
   const auto& password = options_.secrets == nullptr ? none : options_.secrets->password();
   if (!password) return false;
-  if (ssh_userauth_list(session_, nullptr) == 0) {
-    // Nothing was tried before, so the host has not said yet what it takes.
-    MUSTER_ASSIGN_OR_RETURN(const bool done,
-                            Outcome("nothing", DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] {
-                                      return ssh_userauth_none(session_, nullptr);
-                                    })));
-    if (done) return true;
-  }
   const int methods = ssh_userauth_list(session_, nullptr);
   if ((methods & SSH_AUTH_METHOD_PASSWORD) != 0) {
     return Outcome("the password", DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] {
@@ -211,7 +216,10 @@ absl::Status Authenticator::Run() {
     MUSTER_ASSIGN_OR_RETURN(const bool done, TryIdentity(path));
     if (done) return absl::OkStatus();
   }
-  MUSTER_ASSIGN_OR_RETURN(const bool is_in, TryPassword());
+  MUSTER_ASSIGN_OR_RETURN(bool is_in, TryNothing());
+  if (!is_in) {
+    MUSTER_ASSIGN_OR_RETURN(is_in, TryPassword());
+  }
   return is_in ? absl::OkStatus() : Refused();
 }
 

@@ -380,6 +380,55 @@ TEST_F(SshTransportTest, NobodyIsAskedForNothingOrForever) {
   EXPECT_EQ(keys.Find(locked), nullptr);
 }
 
+class SshPasswordTest : public SshTransportTest, public testing::WithParamInterface<LoopbackCluster::Asks> {
+ protected:
+  void SetUp() override {
+    SshTransportTest::SetUp();
+    if (!LoopbackCluster::CanMakeNamespaces())
+      GTEST_SKIP() << "a host cannot have users of its own here: needs root";
+    cluster_.emplace(1);
+    cluster_->TakePassword("host-1", GetParam());
+  }
+
+  // Without a key.
+  absl::Status LogIn(const std::optional<std::string>& password) {
+    SshTarget target = cluster_->targets()[0];
+    target.identities.clear();
+    SshOptions options = cluster_->options();
+    options.home = folder_.path().string();
+    options.secrets = std::make_shared<LoginSecrets>(
+        [](const std::string&) -> std::optional<std::string> { return std::nullopt; }, password);
+    return ConnectStatus(target, options);
+  }
+
+  std::optional<LoopbackCluster> cluster_;
+};
+
+TEST_P(SshPasswordTest, LogsInWhereNoKeyDoes) {
+  const absl::Status status = LogIn(LoopbackCluster::kPassword);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(SshPasswordTest, AWrongOneIsRefusedAndNotTold) {
+  const absl::Status status = LogIn("open barley");
+  EXPECT_EQ(ExitCodeFor(status), 69);
+  EXPECT_TRUE(NeedsUser(status));
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("\n  the password: not accepted by the host"),
+                                     Not(HasSubstr("barley")), Not(HasSubstr("--ask-password"))));
+}
+
+TEST_P(SshPasswordTest, WhoHasNoneIsToldThatTheHostTakesOne) {
+  const absl::Status status = LogIn(std::nullopt);
+  EXPECT_TRUE(NeedsUser(status));
+  EXPECT_THAT(Message(status), HasSubstr("(or give its password: --ask-password)"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Asked, SshPasswordTest,
+                         testing::Values(LoopbackCluster::Asks::kPassword, LoopbackCluster::Asks::kPrompts),
+                         [](const auto& info) {
+                           return info.param == LoopbackCluster::Asks::kPassword ? "ForIt" : "ByPam";
+                         });
+
 TEST_F(SshTransportTest, DefaultIdentitiesAreTriedLast) {
   LoopbackCluster cluster(1);
   SshTarget target = cluster.targets()[0];

@@ -242,6 +242,22 @@ TEST_F(AtATerminal, APassphraseIsAskedForOnceAndNotShown) {
   EXPECT_THAT(screen.substr(screen.rfind("Passphrase of ")), HasSubstr("host-3"));
 }
 
+TEST_F(AtATerminal, APasswordIsAskedForOnceForAllHosts) {
+  if (!LoopbackCluster::CanMakeNamespaces())
+    GTEST_SKIP() << "a host cannot have users of its own here: needs root";
+  cluster_.hosts().TakePassword("host-1", LoopbackCluster::Asks::kPassword);
+  cluster_.hosts().TakePassword("host-2", LoopbackCluster::Asks::kPrompts);
+  cluster_.hosts().TakePassword("host-3", LoopbackCluster::Asks::kPassword);
+  std::filesystem::remove(cluster_.hosts().folder() + "/id_ed25519");
+  Process check = cluster_.Start({"check", "-k", "-i", cluster_.inventory()}, "screen");
+  ASSERT_TRUE(cluster_.WaitForText("screen", "Password of the hosts' accounts: ")) << cluster_.Text("screen");
+  Type(std::string(LoopbackCluster::kPassword) + "\n");
+  EXPECT_EQ(ExitCodeOf(check), 0) << cluster_.Text("screen");
+  const std::string screen = cluster_.Text("screen");
+  EXPECT_THAT(screen, Not(HasSubstr(LoopbackCluster::kPassword)));
+  EXPECT_THAT(screen.substr(screen.rfind("Password of ")), HasSubstr("host-3"));
+}
+
 TEST_F(AtATerminal, WhoInterruptsTheQuestionInterruptsMuster) {
   Process check = cluster_.Start({"check", "-i", cluster_.inventory()}, "screen");
   ASSERT_TRUE(cluster_.WaitForText("screen", "Passphrase of ")) << cluster_.Text("screen");

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -72,6 +73,40 @@ class LoopbackCluster {
   }
   void Join(const std::string& host) { Run({"join", folder(), host}); }
 
+  /// How a host asks for a password: in one message, or through PAM with whatever that wants to know.
+  enum class Asks { kPassword, kPrompts };
+
+  /// From now on the host takes kPassword for this user, whom it has in a list of its own: where
+  /// CanMakeNamespaces(). What runs there ends.
+  void TakePassword(const std::string& host, Asks asks) {
+    const std::string at = folder() + "/" + host;
+    const auto write = [&](const std::string& name, const std::string& text, mode_t mode) {
+      ASSERT_TRUE(WriteFileAtomically(at + "/" + name, text, mode).ok());
+    };
+    const passwd* user = ::getpwuid(::getuid());
+    ASSERT_NE(user, nullptr);
+    write("shadow", user->pw_name + (":" + std::string(kPasswordHash)) + ":19000:0:99999:7:::\n", 0600);
+    write("pam",
+          "auth required pam_unix.so\naccount required pam_permit.so\nsession required pam_permit.so\n",
+          0644);
+    write("enter",
+          "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind " + at +
+              "/shadow /etc/shadow && mount --bind " + at +
+              "/pam /etc/pam.d/sshd && exec \"$@\"' enter \"$@\"\n",
+          0755);
+    // The first value of a keyword holds.
+    const std::string config = Text(host + "/sshd_config");
+    write("sshd_config",
+          std::string("PermitRootLogin yes\n") +
+              (asks == Asks::kPassword ? "PasswordAuthentication yes\n"
+                                       : "KbdInteractiveAuthentication yes\nUsePAM yes\n") +
+              config,
+          0600);
+    Kill(host);
+    Start(host);
+  }
+  static constexpr char kPassword[] = "open sesame";
+
   /// An address of the hosts' network that no host has at first.
   std::string FreeAddress(int number) const {
     const std::string& first = targets_.front().address;
@@ -90,6 +125,10 @@ class LoopbackCluster {
   }
 
  private:
+  // What `openssl passwd -6 -salt muster` makes of kPassword.
+  static constexpr char kPasswordHash[] =
+      "$6$muster$kOmjHed6CLnNRtKsHAR5ujM.ZcmdXDYXKx/Q1/T.xYx6nyNGTSfuncXiYKNBGUMkL2GMczLcUCX2Uj31tptlQ/";
+
   // Outlives this process, and then does what the destructor has not.
   void StartGuard() {
     int ends[2];
