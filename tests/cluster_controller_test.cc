@@ -60,6 +60,33 @@ TEST_F(ClusterController, DrivesTheJobToItsEnd) {
   EXPECT_EQ(Muster({"wait", "away"}).exit_code, 7);
 }
 
+TEST_F(ClusterController, IsFollowedOverOneConnectionUntilThatIsLost) {
+  const auto logins = [&] {
+    const std::string log = cluster_.hosts().Text("host-3/sshd.log");
+    int count = 0;
+    for (size_t at = 0; (at = log.find("Accepted publickey", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  ASSERT_EQ(RunOn("host-3", ScriptJob("away", kWaitForGo, "count: 2")).exit_code, 0);
+  const int before = logins();
+  Process events = cluster_.Start({"events", "-f", "away"}, "events");
+  ASSERT_TRUE(cluster_.WaitForText("events", "  worker:1@host-2       started\n"));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(events), 0) << cluster_.Text("events");
+  EXPECT_THAT(cluster_.Text("events"), HasSubstr("the job has ended"));
+  EXPECT_EQ(logins(), before + 1);
+
+  std::filesystem::remove(cluster_.Path("go"));
+  ASSERT_EQ(RunOn("host-3", ScriptJob("again", kWaitForGo, "count: 2")).exit_code, 0);
+  Process anew = cluster_.Start({"events", "-f", "again"}, "anew");
+  ASSERT_TRUE(cluster_.WaitForText("anew", "  worker:1@host-2       started\n"));
+  // Its sshd and all connections go, and come back.
+  cluster_.hosts().Move("host-3", cluster_.hosts().targets()[2].address);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(anew), 0) << cluster_.Text("anew");
+  EXPECT_THAT(cluster_.Text("anew"), HasSubstr("the job has ended"));
+}
+
 TEST_F(ClusterController, FailuresHaveTheirConsequencesThoughNobodyWaits) {
   ASSERT_EQ(
       RunOn("host-1", ScriptJob("away", std::string(kWaitForGo) + "[ $RANK = 2 ] || exec sleep 600\nexit 5"))

@@ -127,8 +127,9 @@ absl::StatusOr<record::JobRecord> KeepIfNotThere(const CommandContext& context, 
   return record;
 }
 
-absl::Status AskInto(const CommandContext& context, record::JobRecord* record) {
-  MUSTER_ASSIGN_OR_RETURN(*record, AskController(context, *record));
+absl::Status AskInto(const CommandContext& context, record::JobRecord* record,
+                     ChosenController* kept = nullptr) {
+  MUSTER_ASSIGN_OR_RETURN(*record, AskController(context, *record, kept));
   return absl::OkStatus();
 }
 
@@ -215,17 +216,26 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& id, c
 }
 
 absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
-                                                const record::JobRecord& record) {
+                                                const record::JobRecord& record, ChosenController* kept) {
   if (!IsDrivenElsewhere(record)) return record;
-  MUSTER_ASSIGN_OR_RETURN(const auto controller, Connect(context, record.controller()));
-  auto newest = Follow(context, record, *controller);
-  if (absl::IsNotFound(newest.status())) return KeepIfNotThere(context, record.id(), *controller);
-  return newest;
+  ChosenController own;
+  ChosenController& asked = kept == nullptr ? own : *kept;
+  const bool is_new = asked.connection == nullptr ||
+                      asked.host.SerializeAsString() != record.controller().SerializeAsString();
+  if (is_new) {
+    MUSTER_ASSIGN_OR_RETURN(asked, ControllerOf(context, record));
+  }
+  auto newest = Follow(context, record, *asked.connection);
+  if (absl::IsNotFound(newest.status())) return KeepIfNotThere(context, record.id(), *asked.connection);
+  if (is_new || !absl::IsUnavailable(newest.status())) return newest;
+  asked = {};  // an old connection may be lost, and the host be there
+  return AskController(context, record, kept);
 }
 
-absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name) {
+absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name,
+                                          ChosenController* kept) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(id_or_name));
-  ComplainOf(record, AskInto(context, &record));
+  ComplainOf(record, AskInto(context, &record, kept));
   return record;
 }
 

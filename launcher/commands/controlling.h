@@ -33,13 +33,16 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& job, 
                          ChosenController& controller);
 
 /// Where a host drives the job, that is asked, and this machine's record and files become what it has; else
-/// the record as it is. Unavailable: it is not reached.
+/// the record as it is. Unavailable: it is not reached. `kept` (null: none), empty at first, has the
+/// connection for the next time.
 absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
-                                                const record::JobRecord& record);
+                                                const record::JobRecord& record,
+                                                ChosenController* kept = nullptr);
 
 /// The newest that is known of a job, as AskController has it; where that fails, a word on stderr, and the
 /// record as it is.
-absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name);
+absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name,
+                                          ChosenController* kept = nullptr);
 
 /// The same of all jobs, as JobStore::List has them; their controllers are asked at once.
 std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vector<absl::Status>* problems);

@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 constexpr int kLookEveryMs = 200;
-constexpr int kLookElsewhereEveryMs = 2000;  // which takes a login
+constexpr int kLookElsewhereEveryMs = 1000;  // which brings all that is there of the job
 
 // "2026-01-31T12:00:00.250Z".
 std::string FormatTime(int64_t micros) {
@@ -37,7 +37,8 @@ void Print(const CommandContext& context, const JobEvent& event) {
 }  // namespace
 
 absl::Status EventsCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job));
+  ChosenController controller;
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job, &controller));
   const std::filesystem::path path = context.jobs().JobFolder(record.id()) / kHistoryFile;
   size_t printed = 0;
   while (true) {
@@ -62,7 +63,7 @@ absl::Status EventsCommand(const CommandContext& context) {
     (void)::poll(&reader, 1, IsDrivenElsewhere(record) ? kLookElsewhereEveryMs : kLookEveryMs);
     if ((reader.revents & POLLERR) != 0) return absl::OkStatus();  // nobody reads on
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
-    MUSTER_ASSIGN_OR_RETURN(record, AskController(context, record));
+    MUSTER_ASSIGN_OR_RETURN(record, AskController(context, record, &controller));
   }
 }
 
