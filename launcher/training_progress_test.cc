@@ -52,8 +52,9 @@ TEST(TrainingProgress, OfANewChiefTheLinesBeforeItTell) {
 
 TEST(TrainingProgress, IsNotConfusedByWhatIsNoLine) {
   TrainingProgress progress;
-  EXPECT_THAT(Steps(progress.Feed("[]\n\n\xff\n{\"step\":\"7\"}\n{\"step\":60}\n{\"step\":6")),
-              ElementsAre("0", "60"));
+  EXPECT_THAT(Steps(progress.Feed("[]\n\n\xff\n{\"step\":\"7\"}\n{\"step\":-1}\n{\"step\":1e300}\n"
+                                  "{\"step\":60,\"begun_at\":-1,\"reached\":1e300}\n{\"step\":6")),
+              ElementsAre("0", "0", "0", "60"));
   progress.BeginFile();
   EXPECT_THAT(Steps(progress.Feed("{\"step\":70,\"begun_at\":20}\n")), ElementsAre("70 (60 -> 20)"));
 }

@@ -234,9 +234,10 @@ TEST_F(ClusterTraining, AKilledParameterServerWithCheckpointsChangesNoBitOfTheRe
   EXPECT_EQ(Result()["parameters_crc32c"], expected);
   EXPECT_EQ(Result()["steps"], kSteps);
   EXPECT_EQ(ShowTask("durable", "ps:0")["restarts"], 2);
-  const std::string said = "training went back from step [0-9]+ to step [0-9]*0\n.*";
-  EXPECT_THAT(cluster_.Text("run"), testing::ContainsRegex(said + said));
-  EXPECT_THAT(Muster({"events", "durable"}).stdout_text, testing::ContainsRegex(said + said));
+  // But for one that happened to stand at the checkpoint, both are told.
+  const char* said = "training went back from step [0-9]+ to step [0-9]*0\n";
+  EXPECT_THAT(cluster_.Text("run"), testing::ContainsRegex(said));
+  EXPECT_THAT(Muster({"events", "durable"}).stdout_text, testing::ContainsRegex(said));
 }
 
 TEST_F(ClusterTraining, AKilledParameterServerWithAJournalTakesNobodyBack) {

@@ -95,6 +95,8 @@ TEST_F(TrainerOutput, EventFilesHoldTheCurvesOfTheMetrics) {
   ASSERT_EQ(events.size(), metrics.size());
   EXPECT_GE(events.size(), 3u);  // 10, 20 and 30; more where a step takes a second
   std::set<int> steps;
+  EXPECT_EQ(metrics[0]["begun_at"], 0);
+  EXPECT_FALSE(metrics[1].contains("begun_at"));
   for (const Json& line : metrics)
     EXPECT_TRUE(steps.insert(line["step"].get<int>()).second) << "twice: " << line;
   const std::pair<const char*, const char*> names_of_scalars[] = {

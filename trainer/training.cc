@@ -134,17 +134,17 @@ class Training {
   std::optional<UsageMeter> usage_;                // of a task
   std::unique_ptr<MetricsExport> metrics_export_;  // reads that and the exchange
 
-  uint64_t start_step_ = 0;                     // of the parameters when this process joined
-  uint64_t step_ = 0;                           // of the parameters
-  std::optional<uint64_t> begun_at_, reached_;  // to be written (MetricsLine)
-  uint64_t local_steps_ = 0;                    // of them, this rank's
-  uint64_t samples_ = 0;                        // that went into the parameters, as far as this process knows
+  uint64_t start_step_ = 0;   // of the parameters when this process joined
+  uint64_t step_ = 0;         // of the parameters
+  uint64_t local_steps_ = 0;  // of them, this rank's
+  uint64_t samples_ = 0;      // that went into the parameters, as far as this process knows
   uint64_t start_samples_ = 0;
   TimePoint training_start_;
   TimePoint first_step_;
   TimePoint training_end_;
   TimePoint last_report_;
   uint64_t last_report_samples_ = 0;
+  std::optional<uint64_t> begun_at_, reached_;  // not yet written (MetricsLine)
   std::optional<double> train_loss_;
   std::optional<uint64_t> staleness_;
 };

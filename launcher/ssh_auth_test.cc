@@ -1,0 +1,221 @@
+// Logging in: with the keys of files, of ssh-agent, and with a password, at real sshds.
+#include "launcher/ssh_auth.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "launcher/login_secrets.h"
+#include "tests/support/loopback_cluster.h"
+#include "tests/support/ssh_connecting.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class SshAuthTest : public testing::Test {
+ protected:
+  void SetUp() override { std::signal(SIGPIPE, SIG_IGN); }
+
+  // A new private key in a file of this name, with its public one beside it.
+  std::string MakeKey(const std::string& name, const std::string& passphrase,
+                      const std::string& type = "ed25519") {
+    const std::string file = (folder_.path() / name).string();
+    const auto made =
+        RunCommand({.argv = {"ssh-keygen", "-q", "-t", type, "-N", passphrase, "-f", file}}, Soon());
+    EXPECT_TRUE(made.ok() && made->exit_code == 0) << made->stderr_text;
+    return file;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(SshAuthTest, ARefusedLoginSaysWhatWasTried) {
+  LoopbackCluster cluster(1);
+  const std::string stranger = MakeKey("stranger", ""), locked = MakeKey("locked", "secret");
+  SshTarget target = cluster.targets()[0];
+  target.identities = {stranger, locked, "~/missing"};
+  SshOptions options = cluster.options();
+  options.home = folder_.path().string();
+  const absl::Status status = ConnectStatus(target, options);
+  EXPECT_EQ(ExitCodeFor(status), 69);
+  EXPECT_TRUE(NeedsUser(status));
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr("host-1"), HasSubstr(stranger + ": not accepted"),
+                    HasSubstr("ssh-add " + locked), HasSubstr(options.home + "/missing: No such file"),
+                    HasSubstr("ssh-agent: none"), HasSubstr("ssh-copy-id")));
+}
+
+// Of the kinds that ssh-keygen makes.
+TEST_F(SshAuthTest, AKeyWithAPassphraseLogsInOnceItIsUnlocked) {
+  LoopbackCluster cluster(1);
+  for (const std::string type : {"ed25519", "ecdsa", "rsa"}) {
+    const std::string file = MakeKey(type, "open sesame", type);
+    std::ofstream(cluster.folder() + "/authorized_keys", std::ios::app) << *ReadFile(file + ".pub");
+    std::vector<std::string> answers = {"sesame", "open sesame"}, questions;
+    const auto keys = std::make_shared<LoginSecrets>([&](const std::string& question) {
+      questions.push_back(question);
+      return answers.size() < questions.size() ? std::nullopt : std::optional(answers[questions.size() - 1]);
+    });
+    SshTarget target = cluster.targets()[0];
+    target.identities = {file};
+    SshOptions options = cluster.options();
+    options.secrets = keys;
+    EXPECT_TRUE(NeedsUser(ConnectStatus(target, options))) << type;
+    for (int i = 0; i < 2; ++i) keys->Unlock(file, "");
+    EXPECT_EQ(questions.size(), 2u);
+    EXPECT_EQ(questions[0], "Passphrase of " + file + ": ");
+    EXPECT_THAT(questions[1], HasSubstr("does not open it"));
+    const absl::Status status = ConnectStatus(target, options);
+    EXPECT_TRUE(status.ok()) << type << ": " << status;
+  }
+}
+
+TEST_F(SshAuthTest, NobodyIsAskedForNothingOrForever) {
+  LoopbackCluster cluster(1);
+  int questions = 0;
+  LoginSecrets keys([&](const std::string&) {
+    ++questions;
+    return std::optional<std::string>("wrong");
+  });
+  const std::string locked = MakeKey("locked", "secret");
+  ASSERT_TRUE(WriteFileAtomically(folder_.path() / "nonsense", "no key\n").ok());
+  for (const std::string& path : {cluster.targets()[0].identities[0], (folder_.path() / "nonsense").string(),
+                                  (folder_.path() / "missing").string()}) {
+    keys.Unlock(path, "");
+    EXPECT_EQ(questions, 0) << path;
+    EXPECT_EQ(keys.Find(path), nullptr) << path;
+  }
+  keys.Unlock(locked, "/no/such/agent");
+  EXPECT_EQ(questions, 3);
+  EXPECT_EQ(keys.Find(locked), nullptr);
+}
+
+class SshPasswordTest : public SshAuthTest, public testing::WithParamInterface<LoopbackCluster::Asks> {
+ protected:
+  void SetUp() override {
+    SshAuthTest::SetUp();
+    if (!LoopbackCluster::CanMakeNamespaces())
+      GTEST_SKIP() << "a host cannot have users of its own here: needs root";
+    cluster_.emplace(1);
+    cluster_->TakePassword("host-1", GetParam());
+  }
+
+  // Without a key.
+  absl::Status LogIn(const std::optional<std::string>& password) {
+    SshTarget target = cluster_->targets()[0];
+    target.identities.clear();
+    SshOptions options = cluster_->options();
+    options.home = folder_.path().string();
+    options.secrets = std::make_shared<LoginSecrets>(
+        [](const std::string&) -> std::optional<std::string> { return std::nullopt; }, password);
+    return ConnectStatus(target, options);
+  }
+
+  std::optional<LoopbackCluster> cluster_;
+};
+
+TEST_P(SshPasswordTest, LogsInWhereNoKeyDoes) {
+  const absl::Status status = LogIn(LoopbackCluster::kPassword);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(SshPasswordTest, AWrongOneIsRefusedAndNotTold) {
+  const absl::Status status = LogIn("open barley");
+  EXPECT_EQ(ExitCodeFor(status), 69);
+  EXPECT_TRUE(NeedsUser(status));
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("\n  the password: not accepted by the host"),
+                                     Not(HasSubstr("barley")), Not(HasSubstr("--ask-password"))));
+}
+
+TEST_P(SshPasswordTest, WhoHasNoneIsToldThatTheHostTakesOne) {
+  const absl::Status status = LogIn(std::nullopt);
+  EXPECT_TRUE(NeedsUser(status));
+  EXPECT_THAT(Message(status), HasSubstr("(or give its password: --ask-password)"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Asked, SshPasswordTest,
+                         testing::Values(LoopbackCluster::Asks::kPassword, LoopbackCluster::Asks::kPrompts),
+                         [](const auto& info) {
+                           return info.param == LoopbackCluster::Asks::kPassword ? "ForIt" : "ByPam";
+                         });
+
+TEST_F(SshAuthTest, DefaultIdentitiesAreTriedLast) {
+  LoopbackCluster cluster(1);
+  SshTarget target = cluster.targets()[0];
+  const std::string identity = target.identities[0];
+  target.identities.clear();
+  SshOptions options = cluster.options();
+  options.home = folder_.path().string();
+  EXPECT_TRUE(NeedsUser(ConnectStatus(target, options)));
+  std::filesystem::create_directory(folder_.path() / ".ssh");
+  ASSERT_TRUE(WriteFileAtomically(folder_.path() / ".ssh/id_ed25519", *ReadFile(identity), 0600).ok());
+  const absl::Status status = ConnectStatus(target, options);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(SshAuthTest, KeysInTheAgentWork) {
+  LoopbackCluster cluster(1);
+  const std::string socket = (folder_.path() / "agent").string();
+  UniqueFd silence(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  auto agent = Process::Spawn({.argv = {"ssh-agent", "-D", "-a", socket}, .stdout_fd = silence.get()});
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  SshTarget target = cluster.targets()[0];
+  // ssh-add fails until the agent listens.
+  const TimePoint deadline = Soon();
+  int exit_code = -1;
+  while (exit_code != 0 && Now() < deadline) {
+    const auto added = RunCommand({.argv = {"ssh-add", "-q", target.identities[0]},
+                                   .environment = {{"SSH_AUTH_SOCK=" + socket, "PATH=/usr/bin"}}},
+                                  deadline);
+    ASSERT_TRUE(added.ok()) << added.status();
+    exit_code = added->exit_code;
+  }
+  ASSERT_EQ(exit_code, 0);
+  // Whose passphrase nobody has to know then.
+  const auto locked = RunCommand(
+      {.argv = {"ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", target.identities[0]}}, Soon());
+  ASSERT_TRUE(locked.ok() && locked->exit_code == 0);
+  LoginSecrets keys([](const std::string& question) -> std::optional<std::string> {
+    ADD_FAILURE() << question;
+    return std::nullopt;
+  });
+  keys.Unlock(target.identities[0], socket);
+  target.identities.clear();
+  SshOptions options = cluster.options();
+  options.home = folder_.path().string();
+  options.agent_socket = socket;
+  const absl::Status status = ConnectStatus(target, options);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(SshAuthTest, AnAgentThatDoesNotAnswerEndsByTheDeadline) {
+  LoopbackCluster cluster(1);
+  const std::string socket = (folder_.path() / "agent").string();
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, socket.c_str(), sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  SshTarget target = cluster.targets()[0];
+  target.identities.clear();
+  SshOptions options = cluster.options();
+  options.agent_socket = socket;
+  const absl::Status status = ConnectStatus(target, options, Now() + seconds(2));
+  EXPECT_EQ(ExitCodeFor(status), 69);
+  EXPECT_THAT(Message(status), HasSubstr("ssh-agent: no answer"));
+}
+
+}  // namespace
+}  // namespace muster
