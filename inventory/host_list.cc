@@ -5,23 +5,16 @@
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <vector>
 
-#include "inventory/host_range.h"
+#include "inventory/host_groups.h"
 #include "inventory/inventory.h"
-#include "inventory/ssh_config.h"
 #include "inventory/words.h"
 
 namespace muster {
 namespace {
 
-struct Word {
-  std::string text;  // without quotes
-  int line = 1;
-  int column = 1;
-};
+using Word = PlacedText;
 
 // The first byte that is no blank, or 0; of a comment too.
 char FirstOf(std::string_view line) {
@@ -41,47 +34,11 @@ std::vector<std::string_view> LinesOf(std::string_view text) {
   return lines;
 }
 
-// Ansible gives ssh the arguments of two variables, which override one another no more than their own.
-constexpr char kExtraJump[] = "extra jump";
-
-// The keys of an inventory that these variables are.
-const std::map<std::string, std::string>& KeysOfVariables() {
-  static const std::map<std::string, std::string> keys = {{"ansible_host", "ssh"},
-                                                          {"ansible_ssh_host", "ssh"},
-                                                          {"ansible_port", "port"},
-                                                          {"ansible_ssh_port", "port"},
-                                                          {"ansible_user", "user"},
-                                                          {"ansible_ssh_user", "user"},
-                                                          {"ansible_ssh_private_key_file", "identity"},
-                                                          {"ansible_private_key_file", "identity"},
-                                                          {"ansible_connection", "local"},
-                                                          {"ansible_ssh_common_args", "jump"},
-                                                          {"ansible_ssh_extra_args", kExtraJump},
-                                                          {"muster_data", "data"},
-                                                          {"muster_dir", "dir"},
-                                                          {"slots", "slots"}};
-  return keys;
-}
-
-using Settings = std::map<std::string, Word>;  // by key
-
-struct Group {
-  Settings settings;
-  Word name;
-};
-
-struct Entry {
-  Word name;
-  Settings settings;
-  std::vector<std::string> groups;
-  int slots = 0;  // as given, or how often it was named
-};
-
 class HostListParser {
  public:
-  explicit HostListParser(const std::string& path) : path_(path) {}
+  explicit HostListParser(const std::string& path) : groups_(path) {}
   absl::Status Parse(std::string_view text);
-  YamlDocument Tree() const;
+  YamlDocument Tree() const { return groups_.Tree(); }
 
  private:
   enum class Section : uint8_t { kNone, kHosts, kVariables, kChildren };
@@ -89,25 +46,13 @@ class HostListParser {
   absl::Status ParseSection(std::string_view line, int number);
   absl::Status ParseVariable(std::string_view line, int number);
   absl::Status ParseHost(const std::vector<Word>& words);
-  absl::Status Set(const std::string& variable, Word value, Settings* settings) const;
-  absl::Status Error(const Word& at, const std::string& message) const;
   absl::StatusOr<std::vector<Word>> WordsOf(std::string_view line, int number) const;
-  Entry& EntryOf(const std::string& name, const Word& at);
-  std::vector<std::string> GroupsOf(const Entry& entry) const;
 
-  const std::string path_;
+  HostGroups groups_;
   bool has_groups_ = false;  // then it is Ansible's
   Section section_ = Section::kNone;
   std::string group_;
-  std::map<std::string, Group> groups_;
-  std::map<std::string, std::set<std::string>> parents_;  // groups by those that they hold
-  std::vector<Entry> entries_;
-  std::map<std::string, size_t> by_name_;  // index in entries_
 };
-
-absl::Status HostListParser::Error(const Word& at, const std::string& message) const {
-  return InvalidArgument("%s: %s", SourcePosition{path_, at.line, at.column}.ToString(), message);
-}
 
 absl::Status HostListParser::Parse(std::string_view text) {
   const std::vector<std::string_view> lines = LinesOf(text);
@@ -124,7 +69,7 @@ absl::Status HostListParser::Parse(std::string_view text) {
     } else {
       MUSTER_ASSIGN_OR_RETURN(const std::vector<Word> words, WordsOf(line, number));
       if (section_ == Section::kChildren) {
-        parents_[words[0].text].insert(group_);
+        groups_.AddChild(group_, words[0].text);
       } else {
         MUSTER_RETURN_IF_ERROR(ParseHost(words));
       }
@@ -135,7 +80,7 @@ absl::Status HostListParser::Parse(std::string_view text) {
 
 absl::StatusOr<std::vector<Word>> HostListParser::WordsOf(std::string_view line, int number) const {
   const auto split = SplitWords(line);
-  if (!split.ok()) return Error({"", number, 1}, std::string(split.status().message()));
+  if (!split.ok()) return groups_.Error({"", number, 1}, std::string(split.status().message()));
   std::vector<Word> words;
   for (const LineWord& word : *split) words.push_back({word.text, number, static_cast<int>(word.offset) + 1});
   return words;
@@ -145,7 +90,7 @@ absl::Status HostListParser::ParseSection(std::string_view line, int number) {
   const size_t begin = line.find('['), end = line.find(']');
   const Word at{"", number, static_cast<int>(begin) + 1};
   if (end == std::string_view::npos || FirstOf(line.substr(end + 1)) != 0) {
-    return Error(at, "expected [GROUP], [GROUP:vars] or [GROUP:children]");
+    return groups_.Error(at, "expected [GROUP], [GROUP:vars] or [GROUP:children]");
   }
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(absl::string_view(line.data() + begin + 1, end - begin - 1), absl::MaxSplits(':', 1));
@@ -157,17 +102,16 @@ absl::Status HostListParser::ParseSection(std::string_view line, int number) {
   } else if (parts.second == "children") {
     section_ = Section::kChildren;
   } else {
-    return Error(at, absl::StrFormat("%s is neither vars nor children", Quoted(parts.second)));
+    return groups_.Error(at, absl::StrFormat("%s is neither vars nor children", Quoted(parts.second)));
   }
-  Group& group = groups_[group_];
-  if (group.name.text.empty()) group.name = {group_, number, at.column + 1};
+  groups_.AddGroup({group_, number, at.column + 1});
   return absl::OkStatus();
 }
 
 absl::Status HostListParser::ParseVariable(std::string_view line, int number) {
   const size_t equals = line.find('=');
   if (equals == std::string_view::npos) {
-    return Error({"", number, 1}, "expected VARIABLE=VALUE");
+    return groups_.Error({"", number, 1}, "expected VARIABLE=VALUE");
   }
   // Quotes belong to the value unless they are around all of it.
   absl::string_view rest = absl::string_view(line.data(), line.size()).substr(equals + 1);
@@ -180,168 +124,49 @@ absl::Status HostListParser::ParseVariable(std::string_view line, int number) {
     value.text = value.text.substr(1, value.text.size() - 2);
   }
   const absl::string_view name = absl::StripAsciiWhitespace(absl::string_view(line.data(), equals));
-  return Set(std::string(name), std::move(value), &groups_[group_].settings);
-}
-
-// The jump host in arguments of ssh, or "".
-absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> words, SplitWords(arguments));
-  for (size_t i = 0; i < words.size(); ++i) {
-    std::string option = words[i].text;
-    // "-J x", "-Jx", "-o Name=x", "-oName=x"
-    if (option != "-J" && option != "-o" && !option.starts_with("-J") && !option.starts_with("-o")) continue;
-    const bool is_jump = option[1] == 'J';
-    option = option.substr(2);
-    if (option.empty() && i + 1 < words.size()) option = words[++i].text;
-    if (is_jump) return option;
-    const size_t equals = option.find_first_of("= ");
-    if (equals == std::string::npos) continue;
-    const std::string name = absl::AsciiStrToLower(option.substr(0, equals));
-    if (name == "proxyjump") return option.substr(equals + 1);
-    if (name != "proxycommand") continue;
-    MUSTER_ASSIGN_OR_RETURN(const Endpoint jump, JumpHostOfProxyCommand(option.substr(equals + 1)));
-    const std::string port = jump.port == 0 ? "" : absl::StrFormat(":%d", jump.port);
-    return (jump.user.empty() ? "" : jump.user + "@") + jump.address + port;
-  }
-  return std::string();
-}
-
-absl::Status HostListParser::Set(const std::string& variable, Word value, Settings* settings) const {
-  const auto key = KeysOfVariables().find(variable);
-  if (key == KeysOfVariables().end()) return absl::OkStatus();
-  if (key->second == "local") {
-    if (value.text == "local") value.text = "true";
-    if (value.text == "ssh" || value.text == "smart" || value.text == "paramiko") value.text = "false";
-  }
-  if (key->second == "jump" || key->second == kExtraJump) {
-    const absl::StatusOr<std::string> jump = JumpIn(value.text);
-    if (!jump.ok()) return Error(value, std::string(jump.status().message()));
-    value.text = jump->empty() ? "none" : *jump;
-  }
-  (*settings)[key->second] = std::move(value);
-  return absl::OkStatus();
-}
-
-Entry& HostListParser::EntryOf(const std::string& name, const Word& at) {
-  const auto [found, is_new] = by_name_.emplace(name, entries_.size());
-  if (is_new) entries_.push_back({.name = {name, at.line, at.column}});
-  return entries_[found->second];
+  return groups_.Set(std::string(name), std::move(value), &groups_.SettingsOf(group_));
 }
 
 absl::Status HostListParser::ParseHost(const std::vector<Word>& words) {
   Word pattern = words[0];
-  Settings settings;
+  HostGroups::Settings settings;
   if (const size_t at = pattern.text.find('@'); at != std::string::npos) {
     settings["user"] = {pattern.text.substr(0, at), pattern.line, pattern.column};
     pattern.text.erase(0, at + 1);
   }
-  // Not the colon of a range.
-  const size_t colon = pattern.text.rfind(':');
-  if (colon != std::string::npos && pattern.text.find(']', colon) == std::string::npos) {
-    const Word number{pattern.text.substr(colon + 1), pattern.line, pattern.column};
-    settings[has_groups_ ? "port" : "slots"] = number;
-    pattern.text.erase(colon);
+  if (!has_groups_) {
+    if (const auto slots = HostGroups::TakeNumber(&pattern)) settings["slots"] = *slots;
   }
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t equals = words[i].text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      return Error(words[i], absl::StrFormat("expected NAME=VALUE, found %s", Quoted(words[i].text)));
+      return groups_.Error(words[i], absl::StrFormat("expected NAME=VALUE, found %s", Quoted(words[i].text)));
     }
     const std::string name = words[i].text.substr(0, equals);
-    if (!has_groups_ && !KeysOfVariables().contains(name) && name != "max_slots" && name != "max-slots" &&
+    if (!has_groups_ && !HostGroups::Counts(name) && name != "max_slots" && name != "max-slots" &&
         !name.starts_with("ansible_")) {
-      return Error(words[i], absl::StrFormat("unknown word %s; a hostfile has slots=N, an inventory of "
-                                             "Ansible its hosts below [GROUP]",
-                                             Quoted(name)));
+      return groups_.Error(words[i],
+                           absl::StrFormat("unknown word %s; a hostfile has slots=N, an inventory of "
+                                           "Ansible its hosts below [GROUP]",
+                                           Quoted(name)));
     }
     const Word value{words[i].text.substr(equals + 1), words[i].line,
                      words[i].column + static_cast<int>(equals) + 1};
-    MUSTER_RETURN_IF_ERROR(Set(name, value, &settings));
+    MUSTER_RETURN_IF_ERROR(groups_.Set(name, value, &settings));
   }
-  const absl::StatusOr<std::vector<std::string>> names = ExpandHostNames(pattern.text);
-  if (!names.ok()) return Error(words[0], std::string(names.status().message()));
-  if (entries_.size() + names->size() > kMaxHosts) {
-    return Error(words[0], absl::StrFormat("more than %d hosts", kMaxHosts));
-  }
-  for (const std::string& name : *names) {
-    Entry& entry = EntryOf(name, words[0]);
-    for (const auto& [key, value] : settings) entry.settings[key] = value;
-    if (section_ == Section::kHosts &&
-        std::find(entry.groups.begin(), entry.groups.end(), group_) == entry.groups.end()) {
-      entry.groups.push_back(group_);
-    }
-    if (has_groups_) continue;
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<HostGroups::Entry*> entries,
+                          groups_.AddHosts(pattern, settings, section_ == Section::kHosts ? group_ : ""));
+  if (has_groups_) return absl::OkStatus();
+  for (HostGroups::Entry* const entry : entries) {
     // As often as it is named, or as often as it says; what is no such number is refused later.
     int given = 1;
     const auto slots = settings.find("slots");
     const bool is_number = slots == settings.end() || absl::SimpleAtoi(slots->second.text, &given);
     if (!is_number || given < 1 || given > kMostSlots) continue;
-    entry.slots = std::min(entry.slots + given, kMostSlots);
-    if (entry.settings.contains("slots")) entry.settings["slots"].text = std::to_string(entry.slots);
+    entry->slots = std::min(entry->slots + given, kMostSlots);
+    if (entry->settings.contains("slots")) entry->settings["slots"].text = std::to_string(entry->slots);
   }
   return absl::OkStatus();
-}
-
-// The nearest first.
-std::vector<std::string> HostListParser::GroupsOf(const Entry& entry) const {
-  std::vector<std::string> all = entry.groups;
-  std::set<std::string> known(all.begin(), all.end());
-  for (size_t i = 0; i < all.size(); ++i) {
-    const auto parents = parents_.find(all[i]);
-    if (parents == parents_.end()) continue;
-    for (const std::string& parent : parents->second) {
-      if (known.insert(parent).second) all.push_back(parent);
-    }
-  }
-  if (known.insert("all").second && groups_.contains("all")) all.push_back("all");
-  return all;
-}
-
-YamlNode Text(const std::string& key, const Word& value) {
-  YamlNode node{.kind = YamlNode::Kind::kText, .text = value.text, .key = key};
-  node.line = node.key_line = value.line;
-  node.column = node.key_column = value.column;
-  return node;
-}
-
-YamlDocument HostListParser::Tree() const {
-  YamlDocument document{.path = std::make_unique<const std::string>(path_)};
-  YamlNode hosts{.kind = YamlNode::Kind::kMapping, .key = "hosts", .key_line = 1, .key_column = 1};
-  for (const Entry& entry : entries_) {
-    YamlNode host = Text(entry.name.text, entry.name);
-    host.kind = YamlNode::Kind::kMapping;
-    host.text.clear();
-    Settings settings = entry.settings;
-    if (entry.slots > 1) settings.insert({"slots", {std::to_string(entry.slots), host.line, host.column}});
-    YamlNode labels{.kind = YamlNode::Kind::kList, .key = "labels"};
-    labels.line = labels.key_line = host.line;
-    labels.column = labels.key_column = host.column;
-    for (const std::string& name : GroupsOf(entry)) {
-      const Group& group = groups_.at(name);
-      settings.insert(group.settings.begin(), group.settings.end());
-      if (name != "all" && name != "ungrouped") labels.children.push_back(Text("", group.name));
-    }
-    if (const auto extra = settings.find(kExtraJump); extra != settings.end()) {
-      Word& jump = settings.insert({"jump", extra->second}).first->second;
-      if (jump.text == "none") jump = extra->second;
-      settings.erase(extra);
-    }
-    // A local host of a group whose others are reached by SSH.
-    if (const auto local = settings.find("local"); local != settings.end() && local->second.text == "true") {
-      for (const char* key : {"ssh", "port", "user", "identity", "jump"}) settings.erase(key);
-    }
-    for (const auto& [key, value] : settings) host.children.push_back(Text(key, value));
-    if (!labels.children.empty()) host.children.push_back(std::move(labels));
-    hosts.children.push_back(std::move(host));
-  }
-  document.root.kind = YamlNode::Kind::kMapping;
-  document.root.children.push_back(std::move(hosts));
-  const auto set_path = [&](auto&& self, YamlNode& node) -> void {
-    node.path = document.path.get();
-    for (YamlNode& child : node.children) self(self, child);
-  };
-  set_path(set_path, document.root);
-  return document;
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ ansible_user=everybody
   EXPECT_EQ(gpu.dir, "/scratch");
   EXPECT_THAT(gpu.jumps, ElementsAre(JumpHost{"[gate]:24", "gate", 24, "me", {}}));
   EXPECT_EQ(box.ssh_address, "10.0.0.3");
-  EXPECT_EQ(box.ssh_port, 2222);
+  EXPECT_EQ(box.ssh_port, 2200) << "as Ansible has it";
   EXPECT_EQ(box.user, "of_gpus");
   EXPECT_THAT(box.identities, ElementsAre("/home/me/.ssh/a key"));
   EXPECT_THAT(box.labels, ElementsAre("gpu", "cpu", "racks"));

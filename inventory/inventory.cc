@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "inventory/ansible_yaml.h"
 #include "inventory/host_list.h"
 #include "inventory/host_range.h"
 #include "inventory/yaml_reader.h"
@@ -338,8 +339,11 @@ absl::Status FindJumps(const SshConfig& config, std::vector<Host>* all) {
 absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
                                          const std::string& home, const SshConfig& config,
                                          const std::map<std::string, Endpoint>& discovered) {
-  MUSTER_ASSIGN_OR_RETURN(const YamlDocument document,
+  MUSTER_ASSIGN_OR_RETURN(YamlDocument document,
                           IsHostList(text) ? ParseHostList(text, path) : ParseYaml(text, path));
+  if (IsAnsibleYaml(document.root)) {
+    MUSTER_ASSIGN_OR_RETURN(document, ReadAnsibleYaml(document));
+  }
   Inventory inventory{.path = path};
   Host defaults{.ssh_port = 0};
   const auto parse_defaults = [&](const YamlNode& node) -> absl::StatusOr<Host> {

@@ -8,7 +8,7 @@
 //     search: [10.0.0.0/24]
 //     discover: {command: ./hosts.sh, every: 10s}    # may name other hosts, too
 //
-// Hostfiles of MPI and Ansible's inventories are read too (host_list.h).
+// Hostfiles of MPI and Ansible's inventories are read too (host_list.h, ansible_yaml.h).
 //
 // What a host does not say comes from `defaults`; a list in the host replaces the one there. Values are
 // checked as far as a file can be: nothing is resolved, opened or contacted.

@@ -1,0 +1,182 @@
+#include "inventory/host_groups.h"
+
+#include <absl/strings/ascii.h>
+
+#include <algorithm>
+
+#include "inventory/host_range.h"
+#include "inventory/ssh_config.h"
+#include "inventory/words.h"
+
+namespace muster {
+namespace {
+
+// Ansible gives ssh the arguments of two variables, which override one another no more than their own.
+constexpr char kExtraJump[] = "extra jump";
+
+// The keys of an inventory that these variables are.
+const std::map<std::string, std::string>& KeysOfVariables() {
+  static const std::map<std::string, std::string> keys = {{"ansible_host", "ssh"},
+                                                          {"ansible_ssh_host", "ssh"},
+                                                          {"ansible_port", "port"},
+                                                          {"ansible_ssh_port", "port"},
+                                                          {"ansible_user", "user"},
+                                                          {"ansible_ssh_user", "user"},
+                                                          {"ansible_ssh_private_key_file", "identity"},
+                                                          {"ansible_private_key_file", "identity"},
+                                                          {"ansible_connection", "local"},
+                                                          {"ansible_ssh_common_args", "jump"},
+                                                          {"ansible_ssh_extra_args", kExtraJump},
+                                                          {"muster_data", "data"},
+                                                          {"muster_dir", "dir"},
+                                                          {"slots", "slots"}};
+  return keys;
+}
+
+// The jump host in arguments of ssh, or "".
+absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> words, SplitWords(arguments));
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string option = words[i].text;
+    // "-J x", "-Jx", "-o Name=x", "-oName=x"
+    if (option != "-J" && option != "-o" && !option.starts_with("-J") && !option.starts_with("-o")) continue;
+    const bool is_jump = option[1] == 'J';
+    option = option.substr(2);
+    if (option.empty() && i + 1 < words.size()) option = words[++i].text;
+    if (is_jump) return option;
+    const size_t equals = option.find_first_of("= ");
+    if (equals == std::string::npos) continue;
+    const std::string name = absl::AsciiStrToLower(option.substr(0, equals));
+    if (name == "proxyjump") return option.substr(equals + 1);
+    if (name != "proxycommand") continue;
+    MUSTER_ASSIGN_OR_RETURN(const Endpoint jump, JumpHostOfProxyCommand(option.substr(equals + 1)));
+    const std::string port = jump.port == 0 ? "" : absl::StrFormat(":%d", jump.port);
+    return (jump.user.empty() ? "" : jump.user + "@") + jump.address + port;
+  }
+  return std::string();
+}
+
+YamlNode Text(const std::string& key, const PlacedText& value) {
+  YamlNode node{.kind = YamlNode::Kind::kText, .text = value.text, .key = key};
+  node.line = node.key_line = value.line;
+  node.column = node.key_column = value.column;
+  return node;
+}
+
+}  // namespace
+
+absl::Status HostGroups::Error(const PlacedText& at, const std::string& message) const {
+  return InvalidArgument("%s: %s", SourcePosition{path_, at.line, at.column}.ToString(), message);
+}
+
+void HostGroups::AddGroup(const PlacedText& name) {
+  Group& group = groups_[name.text];
+  if (group.name.text.empty()) group.name = name;
+}
+
+std::optional<PlacedText> HostGroups::TakeNumber(PlacedText* pattern) {
+  const size_t colon = pattern->text.rfind(':');
+  if (colon == std::string::npos || pattern->text.find(']', colon) != std::string::npos) return std::nullopt;
+  PlacedText number{pattern->text.substr(colon + 1), pattern->line, pattern->column};
+  pattern->text.erase(colon);
+  return number;
+}
+
+bool HostGroups::Counts(const std::string& variable) { return KeysOfVariables().contains(variable); }
+
+absl::Status HostGroups::Set(const std::string& variable, PlacedText value, Settings* settings) const {
+  const auto key = KeysOfVariables().find(variable);
+  if (key == KeysOfVariables().end()) return absl::OkStatus();
+  if (key->second == "local") {
+    if (value.text == "local") value.text = "true";
+    if (value.text == "ssh" || value.text == "smart" || value.text == "paramiko") value.text = "false";
+  }
+  if (key->second == "jump" || key->second == kExtraJump) {
+    const absl::StatusOr<std::string> jump = JumpIn(value.text);
+    if (!jump.ok()) return Error(value, std::string(jump.status().message()));
+    value.text = jump->empty() ? "none" : *jump;
+  }
+  (*settings)[key->second] = std::move(value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<HostGroups::Entry*>> HostGroups::AddHosts(PlacedText pattern,
+                                                                     const Settings& settings,
+                                                                     const std::string& group) {
+  const std::optional<PlacedText> port = TakeNumber(&pattern);
+  const absl::StatusOr<std::vector<std::string>> names = ExpandHostNames(pattern.text);
+  if (!names.ok()) return Error(pattern, std::string(names.status().message()));
+  if (entries_.size() + names->size() > kMaxHosts) {
+    return Error(pattern, absl::StrFormat("more than %d hosts", kMaxHosts));
+  }
+  std::vector<Entry*> entries;
+  for (const std::string& name : *names) {
+    const auto [found, is_new] = by_name_.emplace(name, nullptr);
+    if (is_new) found->second = &entries_.emplace_back(Entry{.name = {name, pattern.line, pattern.column}});
+    Entry& entry = *found->second;
+    if (port) entry.settings.try_emplace("port", *port);
+    for (const auto& [key, value] : settings) entry.settings[key] = value;
+    if (!group.empty() && std::ranges::find(entry.groups, group) == entry.groups.end()) {
+      entry.groups.push_back(group);
+    }
+    entries.push_back(&entry);
+  }
+  return entries;
+}
+
+// The nearest first.
+std::vector<std::string> HostGroups::GroupsOf(const Entry& entry) const {
+  std::vector<std::string> all = entry.groups;
+  std::set<std::string> known(all.begin(), all.end());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto parents = parents_.find(all[i]);
+    if (parents == parents_.end()) continue;
+    for (const std::string& parent : parents->second) {
+      if (known.insert(parent).second) all.push_back(parent);
+    }
+  }
+  if (known.insert("all").second && groups_.contains("all")) all.push_back("all");
+  return all;
+}
+
+YamlDocument HostGroups::Tree() const {
+  YamlDocument document{.path = std::make_unique<const std::string>(path_)};
+  YamlNode hosts{.kind = YamlNode::Kind::kMapping, .key = "hosts", .key_line = 1, .key_column = 1};
+  for (const Entry& entry : entries_) {
+    YamlNode host = Text(entry.name.text, entry.name);
+    host.kind = YamlNode::Kind::kMapping;
+    host.text.clear();
+    Settings settings = entry.settings;
+    if (entry.slots > 1) settings.insert({"slots", {std::to_string(entry.slots), host.line, host.column}});
+    YamlNode labels{.kind = YamlNode::Kind::kList, .key = "labels"};
+    labels.line = labels.key_line = host.line;
+    labels.column = labels.key_column = host.column;
+    for (const std::string& name : GroupsOf(entry)) {
+      const Group& group = groups_.at(name);
+      settings.insert(group.settings.begin(), group.settings.end());
+      if (name != "all" && name != "ungrouped") labels.children.push_back(Text("", group.name));
+    }
+    if (const auto extra = settings.find(kExtraJump); extra != settings.end()) {
+      PlacedText& jump = settings.insert({"jump", extra->second}).first->second;
+      if (jump.text == "none") jump = extra->second;
+      settings.erase(extra);
+    }
+    // A local host of a group whose others are reached by SSH.
+    if (const auto local = settings.find("local"); local != settings.end() && local->second.text == "true") {
+      for (const char* key : {"ssh", "port", "user", "identity", "jump"}) settings.erase(key);
+    }
+    for (const auto& [key, value] : settings) host.children.push_back(Text(key, value));
+    if (!labels.children.empty()) host.children.push_back(std::move(labels));
+    hosts.children.push_back(std::move(host));
+  }
+  document.root.kind = YamlNode::Kind::kMapping;
+  document.root.children.push_back(std::move(hosts));
+  const auto set_path = [&](auto&& self, YamlNode& node) -> void {
+    node.path = document.path.get();
+    for (YamlNode& child : node.children) self(self, child);
+  };
+  set_path(set_path, document.root);
+  return document;
+}
+
+}  // namespace muster

@@ -1,0 +1,76 @@
+// Hosts in groups that have variables, as Ansible's inventories have them: what the readers of its two
+// formats have in common. What they say becomes the tree that the same inventory of muster would be.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "inventory/yaml_tree.h"
+
+namespace muster {
+
+/// A piece of a file, without its quotes.
+struct PlacedText {
+  std::string text;
+  int line = 1;
+  int column = 1;
+};
+
+class HostGroups {
+ public:
+  using Settings = std::map<std::string, PlacedText>;  // by the key of an inventory
+
+  struct Entry {
+    PlacedText name;
+    Settings settings;
+    std::vector<std::string> groups;
+    int slots = 0;  // 0: nobody has counted them
+  };
+
+  /// `path` is for messages.
+  explicit HostGroups(const std::string& path) : path_(path) {}
+
+  /// A name that comes again is the same group, at its first place.
+  void AddGroup(const PlacedText& name);
+  void AddChild(const std::string& group, const std::string& child) { parents_[child].insert(group); }
+  Settings& SettingsOf(const std::string& group) { return groups_[group].settings; }
+
+  /// Sets what a variable stands for, if it is one of those that count.
+  absl::Status Set(const std::string& variable, PlacedText value, Settings* settings) const;
+  static bool Counts(const std::string& variable);
+
+  /// Of "name:22" takes the number, and leaves the name; a range's colon is none.
+  static std::optional<PlacedText> TakeNumber(PlacedText* pattern);
+
+  /// All hosts of a pattern, in this group ("": none); what is set for one again takes the place of what was,
+  /// but for a port that stands behind the name ("name:22", in Ansible's formats), which any other has
+  /// precedence over. The entries are valid until this is destroyed.
+  absl::StatusOr<std::vector<Entry*>> AddHosts(PlacedText pattern, const Settings& settings,
+                                               const std::string& group);
+
+  /// As ParseHostList has it.
+  YamlDocument Tree() const;
+
+  absl::Status Error(const PlacedText& at, const std::string& message) const;
+
+ private:
+  struct Group {
+    Settings settings;
+    PlacedText name;
+  };
+
+  std::vector<std::string> GroupsOf(const Entry& entry) const;
+
+  const std::string path_;
+  std::map<std::string, Group> groups_;
+  std::map<std::string, std::set<std::string>> parents_;  // groups by those that they hold
+  std::deque<Entry> entries_;
+  std::map<std::string, Entry*> by_name_;
+};
+
+}  // namespace muster
