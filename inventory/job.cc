@@ -158,6 +158,7 @@ absl::StatusOr<ReplicaSpec> ParseReplica(const YamlNode& node) {
   fields.Read("gpus", &replica.gpus, YamlInteger<int>(0, kMostGpusOfTask));
   fields.Read("max_log_bytes", &replica.max_log_bytes, YamlInteger<int64_t>(kLeastLogBytes, kMostLogBytes));
   fields.Read("min", &replica.min, YamlInteger<int>(1, kMaxTasksOfRole));
+  fields.Read("max", &replica.max, YamlInteger<int>(1, kMaxTasksOfRole));
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   if (const YamlNode* on = node.Find("on")) replica.on_position = on->position();
   if (const YamlNode* gpus = node.Find("gpus")) replica.gpus_position = gpus->position();
@@ -452,6 +453,30 @@ absl::Status CheckMin(const YamlNode& root, const Job& job) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMax(const YamlNode& root, const Job& job) {
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (!job.replicas(role).max) continue;
+    const YamlNode* const max = root.Find("replicas")->Find(ReplicaRoleName(role))->Find("max");
+    if (role != ReplicaRole::kWorker) return max->KeyError("\"max\" is for workers");
+    if (const std::string why = WhyNotElastic(job); !why.empty()) {
+      return max->KeyError("\"max\": nobody can join such a job while it runs: " + why);
+    }
+    if (*job.worker.max < job.worker.count) {
+      return max->Error(
+          absl::StrFormat("\"max\" is %d, less than the %d of \"count\"", *job.worker.max, job.worker.count));
+    }
+    // Of allreduce the batch stays as it was with those that the job began with.
+    const int workers = *job.worker.max + job.chief.count;
+    const int64_t samples = job.train.global_batch_size ? *job.train.global_batch_size
+                                                        : int64_t{job.train.batch_size.value_or(workers)} *
+                                                              (job.worker.count + job.chief.count);
+    if (job.is_allreduce() && samples < workers) {
+      return max->Error(absl::StrFormat("%d workers cannot share a batch of %d samples", workers, samples));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckHybrid(const YamlNode& root, const Model& model, const Job& job) {
   if (model.takes_images) {
     return root.Find("strategy")
@@ -565,6 +590,22 @@ const ReplicaSpec& Job::replicas(ReplicaRole role) const {
   return role == ReplicaRole::kPs ? ps : role == ReplicaRole::kChief ? chief : worker;
 }
 
+std::string WhyNotElastic(const Job& job) {
+  if (!job.program.empty()) return "its program hears of the others only when it is started";
+  if (job.is_hybrid()) return "with `strategy: hybrid` each step is made by all that there were at first";
+  if (job.is_allreduce()) return "";
+  const UpdateSpec::Mode mode = job.update.mode.value_or(UpdateSpec::Mode::kAsync);
+  if (mode != UpdateSpec::Mode::kAsync) {
+    return absl::StrFormat("with `update: {mode: %s}` each step is made by all that there were at first",
+                           mode == UpdateSpec::Mode::kSync ? "sync" : "bounded");
+  }
+  if (job.replicated) return "with `durability: replicated` the servers know those that there were at first";
+  if (job.checkpoint && job.checkpoint->journal) {
+    return "with `durability: journal` the servers know those that there were at first";
+  }
+  return "";
+}
+
 absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, const std::string& home,
                              const JobOverrides& overrides) {
   MUSTER_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, path));
@@ -602,7 +643,10 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   job.ps = replicas.ps;
   job.chief = replicas.chief;
   job.worker = replicas.worker;
-  job.worker.count = overrides.workers.value_or(job.worker.count);
+  if (overrides.workers) {
+    job.worker.count = *overrides.workers;
+    job.worker.max.reset();
+  }
   MUSTER_RETURN_IF_ERROR(ResolveDurability(root, durability, &job));
   // A server that comes back has to be started again.
   if (job.checkpoint || job.replicated) RestartByDefault(root, ReplicaRole::kPs, &job.ps);
@@ -613,6 +657,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   }
   MUSTER_RETURN_IF_ERROR(CheckModelOrProgram(root, model, &job));
   MUSTER_RETURN_IF_ERROR(CheckMin(root, job));
+  MUSTER_RETURN_IF_ERROR(CheckMax(root, job));
   MUSTER_RETURN_IF_ERROR(CheckGpus(root, job));
   if (overrides.servers_stand) MUSTER_RETURN_IF_ERROR(CheckServersThatStand(root, job));
   if (model != nullptr) {
@@ -644,7 +689,11 @@ absl::StatusOr<Job> ParseStandingServers(std::string_view text, const std::strin
     roles.Require("ps", &ps, ParseReplica);
     MUSTER_RETURN_IF_ERROR(roles.Finish());
     if (ps.count < 1) return node.Find("ps")->Find("count")->Error("at least one server has to stand");
-    if (ps.min) return node.Find("ps")->Find("min")->KeyError("\"min\" is for workers");
+    for (const char* key : {"min", "max"}) {
+      if (const YamlNode* given = node.Find("ps")->Find(key); given != nullptr) {
+        return given->KeyError(absl::StrFormat("\"%s\" is for workers", key));
+      }
+    }
     if (ps.gpus > 0) return node.Find("ps")->Find("gpus")->KeyError(kServersUseNoGpus);
     return ps;
   });

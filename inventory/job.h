@@ -7,7 +7,7 @@
 //     update: {mode: sync, wire_type: bfloat16, top_k: 0.01}     # sync | async | bounded
 //     replicas:
 //       ps:     {count: 2, on: cpu}
-//       worker: {count: 4, on: gpu, restart: on_failure, max_restarts: 3}
+//       worker: {count: 4, min: 3, max: 8, on: gpu, restart: on_failure, max_restarts: 3}
 //     train:
 //       {steps: 1000, batch_size: 100, seed: 1, optimizer: momentum, momentum: 0.9, weight_decay: 0.0005,
 //        learning_rate: 0.01, schedule: {kind: cosine, warmup_steps: 100}}
@@ -70,6 +70,9 @@ struct ReplicaSpec {
   std::optional<int64_t> max_log_bytes;  // of what each prints so much stays on its host; unset: 1 GiB
   // Of workers: while others are lost with their hosts, the job goes on with so many; unset: with all.
   std::optional<int> min;
+  // Of workers: hosts that the inventory has, or gains, beyond those that the job began with take one each,
+  // until there are so many; unset: none does.
+  std::optional<int> max;
 };
 
 /// Where the training data comes from.
@@ -182,9 +185,13 @@ struct Job {
   bool is_hybrid() const { return strategy == "hybrid"; }
 };
 
+/// Why workers cannot join such a job, or leave it, while the others go on: the rest of a sentence. Empty:
+/// they can.
+std::string WhyNotElastic(const Job& job);
+
 /// What takes the place of something in the file.
 struct JobOverrides {
-  std::optional<int> workers;  // of replicas.worker.count
+  std::optional<int> workers;  // of replicas.worker.count; no others join by themselves
   bool servers_stand = false;  // they are there already: the job has none of its own, whatever the file says
 };
 

@@ -139,6 +139,13 @@ TEST(Job, AllReduceHasWorkersThatComeBack) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_TRUE(job->is_allreduce());
   EXPECT_EQ(job->worker.min, 2);
+  EXPECT_EQ(job->worker.max, std::nullopt);
+  const std::string grows = head + "{worker: {count: 3, max: 9}}\ntrain: {batch_size: 3}\n";
+  EXPECT_EQ(Parse(grows)->worker.max, 9);
+  const auto scaled = ParseJob(grows, "job.yaml", "/home/me", {.workers = 12});
+  ASSERT_TRUE(scaled.ok()) << scaled.status();
+  EXPECT_EQ(scaled->worker.count, 12);
+  EXPECT_EQ(scaled->worker.max, std::nullopt) << "who says how many there are to be has said it";
   for (const ReplicaSpec& replicas : {job->chief, job->worker}) {
     EXPECT_EQ(replicas.restart, Restart::kOnFailure);
     EXPECT_GT(replicas.max_restarts, 0);
@@ -419,6 +426,15 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "4:36: expected a whole number from 1 to 4096, found \"0\""},
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2}, chief: {count: 1, min: 1}}\n",
        "4:50: \"min\" is for workers"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2}, chief: {count: 1, max: 1}}\n",
+       "4:50: \"max\" is for workers"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 3, max: 2}}\n",
+       "4:36: \"max\" is 2, less than the 3 of \"count\""},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2, max: 9}}\ntrain: {batch_size: 4}\n",
+       "4:36: 9 workers cannot share a batch of 8 samples"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 2, max: 3}}\nupdate: {mode: sync}\n",
+       "3:47: \"max\": nobody can join such a job while it runs: with `update: {mode: sync}` each step is "
+       "made by all that there were at first"},
       {"name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 1}, worker: {count: 2, min: "
        "1}}\n",
        "4:47: \"min\": with `strategy: hybrid` no worker can be missing"},

@@ -26,6 +26,17 @@ absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory)
 
 bool HasGpus(const Host& host) { return host.gpus && !host.gpus->empty(); }
 
+// Where tasks of a role go, one of those that suit it: without GPUs not to hosts that have some, if there are
+// others.
+std::vector<int> CandidatesFor(ReplicaRole role, const Job& job, const Inventory& inventory) {
+  const ReplicaSpec& replica = job.replicas(role);
+  std::vector<int> hosts = SuitableHosts(replica, inventory);
+  if (!job.wants_gpus() || replica.gpus > 0) return hosts;
+  const auto has_gpus = [&](int host) { return HasGpus(inventory.hosts[host]); };
+  if (!std::ranges::all_of(hosts, has_gpus)) std::erase_if(hosts, has_gpus);
+  return hosts;
+}
+
 absl::Status TooFewGpus(const ReplicaSpec& replica, ReplicaRole role, const std::vector<int>& hosts,
                         const Inventory& inventory) {
   std::vector<std::string> found;
@@ -96,6 +107,28 @@ std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inve
 
 std::string PlacedTask::Name() const { return absl::StrFormat("%s:%d", ReplicaRoleName(role), index); }
 
+int RoomForWorkers(const Job& job, const Inventory& inventory,
+                   const std::map<std::string, TaskPlace>& running) {
+  std::map<std::string, int> tasks;  // by host
+  std::map<std::string, std::set<int>> taken;
+  for (const auto& [name, place] : running) {
+    ++tasks[place.host];
+    taken[place.host].insert(place.gpus.begin(), place.gpus.end());
+  }
+  int room = 0;
+  for (const int index : CandidatesFor(ReplicaRole::kWorker, job, inventory)) {
+    const Host& host = inventory.hosts[index];
+    if (job.worker.gpus == 0) {
+      room += std::max(0, host.slots - tasks[host.name]);
+    } else if (host.gpus) {
+      const auto free =
+          std::ranges::count_if(*host.gpus, [&](int gpu) { return !taken[host.name].contains(gpu); });
+      room += static_cast<int>(free) / job.worker.gpus;
+    }
+  }
+  return room;
+}
+
 absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory,
                                                    const std::map<std::string, TaskPlace>& running,
                                                    const std::vector<std::string>& servers) {
@@ -107,12 +140,8 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
   for (const ReplicaRole role : kReplicaRoles) {
     const ReplicaSpec& replica = job.replicas(role);
     if (replica.count == 0) continue;
-    roles.push_back({role, SuitableHosts(replica, inventory)});
-    std::vector<int>& hosts = roles.back().hosts;
-    if (hosts.empty()) return NoSuchLabel(replica, inventory);
-    if (!job.wants_gpus() || replica.gpus > 0) continue;
-    const auto has_gpus = [&](int host) { return HasGpus(inventory.hosts[host]); };
-    if (!std::ranges::all_of(hosts, has_gpus)) std::erase_if(hosts, has_gpus);
+    roles.push_back({role, CandidatesFor(role, job, inventory)});
+    if (roles.back().hosts.empty()) return NoSuchLabel(replica, inventory);
   }
   std::stable_sort(roles.begin(), roles.end(),
                    [](const Candidates& a, const Candidates& b) { return a.hosts.size() < b.hosts.size(); });

@@ -44,6 +44,11 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
                                                    const std::map<std::string, TaskPlace>& running = {},
                                                    const std::vector<std::string>& servers = {});
 
+/// For how many more workers hosts that suit them have room: slots, or as many GPUs as each wants, that no
+/// task of `running` has.
+int RoomForWorkers(const Job& job, const Inventory& inventory,
+                   const std::map<std::string, TaskPlace>& running);
+
 /// The hosts, as indices in Inventory::hosts, on which tasks of a role may run, in the order of the
 /// inventory.
 std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inventory);

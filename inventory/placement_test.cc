@@ -73,6 +73,29 @@ TEST(Placement, GivesHostsTasksByTheirSlots) {
             "ps:0@a worker:0@b worker:1@c worker:2@a worker:3@c worker:4@a");
 }
 
+TEST(RoomForWorkers, IsWhatNoTaskHas) {
+  const auto room = [](const std::string& replicas, std::string_view hosts,
+                       const std::map<std::string, TaskPlace>& running) {
+    return RoomForWorkers(JobWith(replicas), HostsOf(hosts), running);
+  };
+  const char* hosts = "hosts: {a: {slots: 3, labels: cpu}, b: , c: {slots: 2, labels: cpu}}";
+  EXPECT_EQ(room("{ps: {count: 1}, worker: {count: 1}}", hosts, {{"ps:0", {"a"}}, {"worker:0", {"b"}}}), 4);
+  EXPECT_EQ(room("{ps: {count: 1}, worker: {count: 1, on: cpu}}", hosts, {{"worker:0", {"a"}}}), 4);
+  EXPECT_EQ(room("{ps: {count: 1}, worker: {count: 1, on: tpu}}", hosts, {}), 0);
+  EXPECT_EQ(room("{ps: {count: 1}, worker: {count: 1}}", "hosts: {a: , b: }",
+                 {{"ps:0", {"a"}}, {"worker:0", {"a"}}, {"worker:1", {"gone"}}}),
+            1)
+      << "a host with more than its share has no room, and takes none from others";
+
+  const char* gpus = "hosts: {a: {gpus: [0, 1, 2]}, b: {gpus: []}, unknown: }";
+  const std::map<std::string, TaskPlace> one = {{"worker:0", {"a", {1}}}};
+  EXPECT_EQ(room("{ps: {count: 1}, worker: {count: 1, gpus: 1}}", gpus, one), 2);
+  EXPECT_EQ(RoomForWorkers(JobWith("{worker: {count: 1, gpus: 2}}", "program: [train]"), HostsOf(gpus), one),
+            1);
+  EXPECT_EQ(room("{ps: {count: 1}, chief: {count: 1, gpus: 1}, worker: {count: 1}}", gpus, {}), 2)
+      << "those without go where there are none";
+}
+
 const std::string kProgram = "program: [train]";
 
 TEST(Placement, GivesTasksGpusOfTheirOwn) {

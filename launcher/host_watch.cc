@@ -50,6 +50,7 @@ void HostWatch::Run(const std::stop_token& stop) {
       ReadAgain();
     }
     if (inventory_.discover && Now() >= next_discovery_) Discover();
+    NameHosts();
     std::set<std::string> missing;
     {
       const std::lock_guard lock(mutex_);
@@ -112,6 +113,8 @@ void HostWatch::Discover() {
   next_discovery_ = Now() + inventory_.discover->every;
   const auto places = muster::Discover(*inventory_.discover, options_.inventory);
   if (!places.ok()) return Warn(std::string(places.status().message()));
+  discovered_.clear();
+  for (const auto& [name, endpoint] : *places) discovered_.insert(name);
   for (const auto& [name, endpoint] : *places) {
     const auto host = hosts_.find(name);
     if (host == hosts_.end()) continue;
@@ -120,6 +123,15 @@ void HostWatch::Discover() {
     if (std::exchange(discovered_places_[name], place) == place) continue;
     Hear(name, place, "the discovery command");
   }
+}
+
+void HostWatch::NameHosts() {
+  if (options_.named == nullptr) return;
+  std::set<std::string> names = discovered_;
+  for (const Host& host : inventory_.hosts) names.insert(host.name);
+  if (names.empty() || names == named_) return;
+  named_ = names;
+  options_.named(std::move(names));
 }
 
 void HostWatch::Search(const std::set<std::string>& missing) {

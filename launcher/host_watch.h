@@ -1,5 +1,5 @@
-// HostWatch: a thread that hears of hosts at other addresses: from the inventory, when the file changes, from
-// its discovery command, and, for hosts that are missing, by a search for their keys.
+// HostWatch: a thread that hears of hosts at other addresses, and of other hosts: from the inventory, when
+// the file changes, from its discovery command, and, for hosts that are missing, by a search for their keys.
 //
 // Names in DNS need no watching: they are looked up for each connection.
 #pragma once
@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -38,6 +39,9 @@ struct HostWatchOptions {
   std::vector<record::Host> hosts;    // to be watched
   /// Called on threads of the watch, one call after the other; must not block.
   std::function<void(HostSighting)> sighted;
+  /// Likewise, with the names of all hosts of the inventory, once they are known, and whenever others come or
+  /// go. Null: nobody wants them.
+  std::function<void(std::set<std::string>)> named;
   /// An inventory that cannot be read any more, a command that fails: said once.
   std::function<void(std::string)> warn;
 };
@@ -70,6 +74,7 @@ class HostWatch {
   void ReadAgain();
   void Discover();
   void Search(const std::set<std::string>& missing);
+  void NameHosts();
   void Hear(const std::string& host, const Place& place, const std::string& source);
   void Warn(const std::string& text);
 
@@ -84,6 +89,8 @@ class HostWatch {
   Inventory inventory_;                             // as it was read last
   std::map<std::string, Place> inventory_places_;   // by name
   std::map<std::string, Place> discovered_places_;  // by name
+  std::set<std::string> discovered_;                // all that the command has named last
+  std::optional<std::set<std::string>> named_;      // what has been said
   TimePoint next_discovery_;
   std::vector<std::string> addresses_;  // to be searched
   size_t next_address_ = 0;

@@ -27,6 +27,11 @@ class Heard {
     sightings_.push_back(std::move(sighting));
     changed_.notify_all();
   }
+  void AddNames(std::set<std::string> names) {
+    const std::lock_guard lock(mutex_);
+    names_.push_back(std::move(names));
+    changed_.notify_all();
+  }
   void AddWarning(std::string text) {
     const std::lock_guard lock(mutex_);
     warnings_.push_back(std::move(text));
@@ -34,6 +39,7 @@ class Heard {
   }
   std::optional<HostSighting> Next() { return Take(sightings_); }
   std::optional<std::string> NextWarning() { return Take(warnings_); }
+  std::set<std::string> NextNames() { return Take(names_).value_or(std::set<std::string>()); }
 
  private:
   template <typename T>
@@ -50,6 +56,7 @@ class Heard {
   std::condition_variable changed_;
   std::deque<HostSighting> sightings_;
   std::deque<std::string> warnings_;
+  std::deque<std::set<std::string>> names_;
 };
 
 class HostWatchTest : public testing::Test {
@@ -71,6 +78,7 @@ class HostWatchTest : public testing::Test {
             .known_hosts = known_hosts,
             .hosts = std::move(hosts),
             .sighted = [this](HostSighting sighting) { heard_.Add(std::move(sighting)); },
+            .named = [this](std::set<std::string> names) { heard_.AddNames(std::move(names)); },
             .warn = [this](std::string text) { heard_.AddWarning(std::move(text)); }};
   }
 
@@ -116,6 +124,25 @@ TEST_F(HostWatchTest, ADiscoveryCommandIsAskedAgainAndAgain) {
               HasSubstr("line 1 of what it printed is not `NAME ADDRESS`: a"));
   ASSERT_EQ(::unlink(Path("addresses").c_str()), 0);
   EXPECT_THAT(heard_.NextWarning().value_or(""), HasSubstr("ended with exit code 1: cat: "));
+}
+
+TEST_F(HostWatchTest, WhichHostsThereAreIsSaidWheneverOthersComeOrGo) {
+  Write("addresses", "c 10.0.0.3\n");
+  const std::string discover = "discover: {command: cat addresses, every: 200ms}\n";
+  Write("inventory.yaml", "hosts: {a: , b: }\n" + discover);
+  HostWatch watch(Options({HostAt("a", "a")}));
+  EXPECT_THAT(heard_.NextNames(), ElementsAre("a", "b", "c"));
+  Write("addresses", "d 10.0.0.4\nc 10.0.0.5\n");
+  EXPECT_THAT(heard_.NextNames(), ElementsAre("a", "b", "c", "d"));
+  Write("inventory.yaml", "hosts: {a: , e: }\n" + discover);
+  EXPECT_THAT(heard_.NextNames(), ElementsAre("a", "c", "d", "e"));
+  // What cannot be read says nothing about hosts.
+  Write("inventory.yaml", "hosts: [\n");
+  ASSERT_TRUE(heard_.NextWarning().has_value());
+  Write("addresses", "c\n");
+  ASSERT_TRUE(heard_.NextWarning().has_value());
+  Write("addresses", "c 10.0.0.5\n");
+  EXPECT_THAT(heard_.NextNames(), ElementsAre("a", "c", "e"));
 }
 
 TEST_F(HostWatchTest, AMissingHostIsFoundByItsKey) {

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/certificates.h"
@@ -15,7 +14,6 @@
 #include "base/sha256.h"
 #include "cluster/cluster_file.h"
 #include "cluster/cluster_spec.h"
-#include "inventory/placement.h"
 #include "launcher/data_sets.h"
 #include "launcher/job_store.h"
 #include "launcher/running_job.h"
@@ -124,17 +122,6 @@ void AddOptimizerFlags(const std::string& prefix, const OptimizerSpec& optimizer
   add("learning_rate_decay_steps", optimizer.schedule.decay_steps);
   add("learning_rate_final_fraction", optimizer.schedule.final_fraction);
   add("warmup_steps", optimizer.schedule.warmup_steps);
-}
-
-std::map<std::string, TaskPlace> TaskPlacesOf(const record::JobRecord& running) {
-  std::map<std::string, TaskPlace> places;
-  for (auto& [name, host] : PlacesOf(running)) {
-    TaskPlace& place = places[name];
-    place.host = host;
-    const record::Task* const task = Named(running.tasks(), name, &record::Task::id);
-    if (task != nullptr) place.gpus.assign(task->gpus().begin(), task->gpus().end());
-  }
-  return places;
 }
 
 // Plans one job; the parts of MakePlan.
@@ -570,24 +557,38 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
 
 }  // namespace
 
-std::string WhyNotElastic(const Job& job) {
-  if (!job.program.empty()) return "its program hears of the others only when it is started";
-  if (job.is_hybrid()) return "with `strategy: hybrid` each step is made by all that there were at first";
-  if (job.is_allreduce()) return "";
-  const UpdateSpec::Mode mode = job.update.mode.value_or(UpdateSpec::Mode::kAsync);
-  if (mode != UpdateSpec::Mode::kAsync) {
-    return absl::StrFormat("with `update: {mode: %s}` each step is made by all that there were at first",
-                           mode == UpdateSpec::Mode::kSync ? "sync" : "bounded");
-  }
-  if (job.replicated) return "with `durability: replicated` the servers know those that there were at first";
-  if (job.checkpoint && job.checkpoint->journal) {
-    return "with `durability: journal` the servers know those that there were at first";
-  }
-  return "";
-}
-
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs) {
   return Planner(job, inventory, inputs).Plan();
+}
+
+std::map<std::string, TaskPlace> TaskPlacesOf(const record::JobRecord& running) {
+  std::map<std::string, TaskPlace> places;
+  for (auto& [name, host] : PlacesOf(running)) {
+    TaskPlace& place = places[name];
+    place.host = host;
+    const record::Task* const task = Named(running.tasks(), name, &record::Task::id);
+    if (task != nullptr) place.gpus.assign(task->gpus().begin(), task->gpus().end());
+  }
+  return places;
+}
+
+Host HostOf(const record::Host& record) {
+  Host host{.name = record.name(),
+            .local = record.local(),
+            .ssh_address = record.ssh_address(),
+            .ssh_port = static_cast<int>(record.ssh_port()),
+            .user = record.user(),
+            .identities = {record.identities().begin(), record.identities().end()},
+            .data_address = record.data_is_ssh() || record.local() ? "" : record.data_address(),
+            .dir = record.dir()};
+  for (const record::JumpHost& jump : record.jumps()) {
+    host.jumps.push_back({jump.name(),
+                          jump.address(),
+                          static_cast<int>(jump.port()),
+                          jump.user(),
+                          {jump.identities().begin(), jump.identities().end()}});
+  }
+  return host;
 }
 
 std::vector<record::Host> AllHosts(const Inventory& inventory) {

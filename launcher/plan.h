@@ -3,12 +3,14 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "inventory/inventory.h"
 #include "inventory/job.h"
+#include "inventory/placement.h"
 #include "launcher/contents.h"
 #include "proto/job_record.pb.h"
 
@@ -33,15 +35,17 @@ struct JobPlan {
   std::string data;  // for people: where the data comes from
 };
 
-/// Why workers cannot join such a job, or leave it, while the others go on: the rest of a sentence. Empty:
-/// they can.
-std::string WhyNotElastic(const Job& job);
-
 /// Places the tasks, packs programs and data, and spells out what each task is started with. InvalidArgument:
 /// as PlaceTasks does, NCCL between hosts whose network is not said to be trusted, files that are missing, a
 /// data folder without the model's set, addresses that cannot be resolved, more workers than the batch of the
 /// running ones has samples.
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs);
+
+/// Where the tasks of a job that runs are; nowhere before its first generation.
+std::map<std::string, TaskPlace> TaskPlacesOf(const record::JobRecord& running);
+
+/// The host that the record was made of, where it is now, without its labels, slots and GPUs.
+Host HostOf(const record::Host& record);
 
 /// The hosts of the inventory as the record keeps them, without anything to run: for `check`.
 std::vector<record::Host> AllHosts(const Inventory& inventory);

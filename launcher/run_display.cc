@@ -102,7 +102,8 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
   }
   for (const reconcile::TaskView& task : view.tasks) {
     std::string& host = host_of_task_[task.task];
-    if (host != task.host) Say(absl::StrFormat("%s goes from %s to %s", task.task, host, task.host));
+    if (!host.empty() && host != task.host)
+      Say(absl::StrFormat("%s goes from %s to %s", task.task, host, task.host));
     host = task.host;
     const std::string text = Describe(task);
     std::string& said = said_[task.task];

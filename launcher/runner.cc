@@ -34,7 +34,11 @@ struct Warning {
   std::string text;
 };
 
-using RunnerEvent = std::variant<SessionEvent, HostSighting, Warning, std::shared_ptr<Guest>>;
+struct HostNames {
+  std::set<std::string> names;  // of the inventory's hosts
+};
+
+using RunnerEvent = std::variant<SessionEvent, HostSighting, HostNames, Warning, std::shared_ptr<Guest>>;
 
 struct ResultFile {
   std::string bytes;
@@ -63,7 +67,9 @@ class Runner {
   absl::StatusOr<RunResult> Run();
 
  private:
+  reconcile::Options ReconcilerOptions(uint64_t last_id) const;
   absl::Status Loop(reconcile::Reconciler& reconciler);
+  bool Replan();
   void Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event);
   void Handle(reconcile::Reconciler& reconciler, const SessionEvent& event);
   void Handle(reconcile::Reconciler& reconciler, const HostSighting& sighting);
@@ -99,6 +105,7 @@ class Runner {
   record::JobRecord record_;
   const Contents& contents_;
   const RunOptions& options_;
+  const TimePoint begun_at_ = Now();
   ConnectOptions connect_;
   RunObserver& observer_;
   std::string chief_;
@@ -110,8 +117,10 @@ class Runner {
   std::map<std::pair<std::string, std::string>, std::string> machines_;  // (host key, machine-id): its name
   std::set<std::string> missing_;
   std::unique_ptr<HostWatch> watch_;
-  std::unique_ptr<GuestListener> listener_;  // null: not (yet) lent
-  std::optional<HistoryFile> history_file_;  // none: it cannot be written
+  std::optional<std::set<std::string>> named_hosts_;  // by the inventory, as nobody has looked at yet
+  bool is_replanned_ = false;                         // the record is another one than the reconciler's
+  std::unique_ptr<GuestListener> listener_;           // null: not (yet) lent
+  std::optional<HistoryFile> history_file_;           // none: it cannot be written
   std::optional<JobHistory> history_;
   std::optional<reconcile::Outcome> outcome_;
   TimePoint next_look_;  // at where standing servers are
@@ -144,27 +153,28 @@ void SayOnce(const std::function<void()>& say, bool& is_said) {
 }
 
 absl::StatusOr<RunResult> Runner::Run() {
-  const reconcile::Desired desired = DesiredOf(record_);
   MUSTER_RETURN_IF_ERROR(store_.Save(record_));
-  reconcile::Options reconciler_options;
-  reconciler_options.run_deadline = options_.run_deadline;
-  if (options_.lost_deadline) reconciler_options.lost_deadline = *options_.lost_deadline;
-  reconcile::Reconciler reconciler(desired, FromProto(record_.cluster()), reconciler_options, Now());
   OpenHistory();
-  Watch();
-  if (options_.stop) Step(reconciler, reconcile::StopRequested{});
-  Step(reconciler, reconcile::Tick{});
-  MUSTER_RETURN_IF_ERROR(Loop(reconciler));
+  // The next one, if another plan is made while the job runs, finds everything as after a restart of muster.
+  std::optional<reconcile::Reconciler> reconciler;
+  do {
+    const uint64_t last_id = reconciler ? reconciler->last_id() : 0;
+    reconciler.emplace(DesiredOf(record_), FromProto(record_.cluster()), ReconcilerOptions(last_id), Now());
+    Watch();
+    if (options_.stop) Step(*reconciler, reconcile::StopRequested{});
+    Step(*reconciler, reconcile::Tick{});
+    MUSTER_RETURN_IF_ERROR(Loop(*reconciler));
+  } while (std::exchange(is_replanned_, false));
   listener_ = nullptr;
   if (!outcome_) return RunResult{.is_left = true};
-  ForgetFilesOfLost(reconciler.GetView());
+  ForgetFilesOfLost(reconciler->GetView());
   Drain();
   absl::Status fetched = FetchResults();
   FetchTaskMetrics();
   FetchLastWords();
-  Show(reconciler.GetView());
+  Show(reconciler->GetView());
   record_.set_ended_micros(WallTimeMicros());
-  *record_.mutable_cluster() = ToProto(reconciler.record());
+  *record_.mutable_cluster() = ToProto(reconciler->record());
   fetched.Update(store_.Save(record_));
   watch_ = nullptr;
   relay_.Close();
@@ -178,6 +188,13 @@ absl::StatusOr<RunResult> Runner::Run() {
                    .result_json = results_[kResultFile].complete ? results_[kResultFile].bytes : "",
                    .last_words = std::move(last_words_),
                    .task_metrics = std::move(task_metrics)};
+}
+
+reconcile::Options Runner::ReconcilerOptions(uint64_t last_id) const {
+  reconcile::Options options{.last_id = last_id};
+  if (options_.run_deadline) options.run_deadline = *options_.run_deadline - (Now() - begun_at_);
+  if (options_.lost_deadline) options.lost_deadline = *options_.lost_deadline;
+  return options;
 }
 
 absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
@@ -205,6 +222,8 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
       // Interrupted in the last moment, it is not in the background.
       if (options_.interrupts != nullptr && *options_.interrupts > interrupts_handled_) listener_ = nullptr;
       if (options_.leave_running && !view.ending) return absl::OkStatus();
+      is_replanned_ = !view.ending && Replan();
+      if (is_replanned_) return absl::OkStatus();
     }
     if (view.ending) SayOnce(options_.on_ending, is_ending_);
   }
@@ -214,6 +233,7 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
 void Runner::Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event) {
   if (const auto* warning = std::get_if<Warning>(&event)) Notice(warning->text);
   if (const auto* sighting = std::get_if<HostSighting>(&event)) Handle(reconciler, *sighting);
+  if (const auto* hosts = std::get_if<HostNames>(&event)) named_hosts_ = hosts->names;
   if (const auto* session = std::get_if<SessionEvent>(&event)) Handle(reconciler, *session);
   if (const auto* guest = std::get_if<std::shared_ptr<Guest>>(&event)) Handle(*guest);
 }
@@ -280,17 +300,32 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
                known->second, facts.host, facts.host_key, facts.facts.machine_id())});
 }
 
+// Whether the inventory has hosts by which the job has another plan.
+bool Runner::Replan() {
+  if (!named_hosts_ || options_.replan == nullptr) return false;
+  auto plan = options_.replan(*std::exchange(named_hosts_, std::nullopt), record_);
+  if (plan.ok() && !*plan) return false;
+  absl::Status status = plan.status();
+  if (status.ok()) status = store_.Save((*plan)->record);
+  Notice(status.ok() ? (*plan)->what : std::string(status.message()));
+  if (status.ok()) record_ = (*std::move(plan))->record;
+  return status.ok();
+}
+
 void Runner::Watch() {
   if (options_.home.empty()) return;
+  watch_ = nullptr;
+  missing_.clear();
   std::vector<record::Host> hosts(record_.hosts().begin(), record_.hosts().end());
   hosts.insert(hosts.end(), record_.spare_hosts().begin(), record_.spare_hosts().end());
-  watch_ = std::make_unique<HostWatch>(
-      HostWatchOptions{.inventory = record_.inventory_file(),
-                       .home = options_.home,
-                       .known_hosts = options_.connect.ssh.known_hosts,
-                       .hosts = std::move(hosts),
-                       .sighted = [this](HostSighting sighting) { queue_.Push(std::move(sighting)); },
-                       .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});
+  watch_ = std::make_unique<HostWatch>(HostWatchOptions{
+      .inventory = record_.inventory_file(),
+      .home = options_.home,
+      .known_hosts = options_.connect.ssh.known_hosts,
+      .hosts = std::move(hosts),
+      .sighted = [this](HostSighting sighting) { queue_.Push(std::move(sighting)); },
+      .named = [this](std::set<std::string> names) { queue_.Push(HostNames{std::move(names)}); },
+      .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});
 }
 
 // Whoever drives the standing servers writes down where they are.

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,12 @@ class RunObserver {
   virtual void OnTraining(const TrainingPoint& point) = 0;
 };
 
+/// Of a job that runs, whose tasks go on: only workers join it or leave it, or it has other spare hosts.
+struct NewPlan {
+  record::JobRecord record;
+  std::string what;  // differs, for people
+};
+
 struct RunOptions {
   ConnectOptions connect;
   bool stop = false;                         // only stop what runs
@@ -51,6 +59,12 @@ struct RunOptions {
   std::optional<TimePoint> give_up_at;   // then DeadlineExceeded is returned, and the job goes on
   std::string home;  // what "~" stands for in the inventory; empty: nobody looks where hosts have moved to
   std::optional<Duration> lost_deadline;  // for a host that is lost to come back; unset: the reconciler's
+  /// Called from the runner's thread while everything runs, with the hosts that the inventory names: once,
+  /// and whenever others come or go. Nothing: the job goes on as it is, as after an error, which is told.
+  /// Null: always.
+  std::function<absl::StatusOr<std::optional<NewPlan>>(const std::set<std::string>& hosts,
+                                                       const record::JobRecord& running)>
+      replan;
   const std::atomic<int>* interrupts =
       nullptr;            // signals so far: the first stops the job, a later one gives up
   int interrupt_fd = -1;  // readable when that grows

@@ -84,6 +84,11 @@ std::map<std::string, std::string> PlacesOf(const record::JobRecord& running) {
   return places;
 }
 
+int WorkersOf(const record::JobRecord& running) {
+  return static_cast<int>(
+      std::ranges::count_if(running.tasks(), [](const record::Task& task) { return IsWorker(task.id()); }));
+}
+
 bool GoesOn(const record::JobRecord& running, const record::JobRecord& plan) {
   const bool is_in_force = running.cluster().fixed() && !running.cluster().has_ending();
   if (!is_in_force) return false;

@@ -46,6 +46,9 @@ bool AreThere(const record::JobRecord& servers);
 /// Where the job's tasks are, by the host's name; nowhere before its first generation.
 std::map<std::string, std::string> PlacesOf(const record::JobRecord& running);
 
+/// How many tasks of the role worker it is to have.
+int WorkersOf(const record::JobRecord& running);
+
 /// Whether the cluster of a job that runs goes on with the tasks of the plan: those that both have are in the
 /// same place, and others are only workers that join and leave an elastic one. Else it becomes another
 /// cluster, for which all tasks are started.

@@ -111,12 +111,24 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
         running->standing() ? "are servers that stand, and this is a job" : "is a job, and these are servers",
         running->id());
   }
-  return MakePlan(job, inventory,
-                  {.installation = context.installation(),
-                   .data_folder = context.data_folder(),
-                   .data_cache = context.data_cache(),
-                   .running = running,
-                   .servers = servers});
+  if (job.worker.max && servers != nullptr) {
+    return InvalidArgument(
+        "%s: \"max\": standing servers know the workers that there were at first, and no "
+        "others can join them",
+        job.path);
+  }
+  const PlanInputs inputs{.installation = context.installation(),
+                          .data_folder = context.data_folder(),
+                          .data_cache = context.data_cache(),
+                          .running = running,
+                          .servers = servers};
+  if (job.worker.max && running != nullptr) {
+    Job grown = job;
+    grown.worker.count = std::clamp(WorkersOf(*running), job.worker.count, *job.worker.max);
+    MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(grown, inventory, inputs));
+    if (GoesOn(*running, plan.record)) return plan;
+  }
+  return MakePlan(job, inventory, inputs);
 }
 
 std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::string& servers) {

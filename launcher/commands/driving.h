@@ -47,7 +47,8 @@ using Planning = std::function<absl::StatusOr<JobPlan>(const record::JobRecord* 
 absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory);
 
 /// A plan as MakePlan has it; FailedPrecondition: what runs under this name is of another kind. `servers`:
-/// those that stand and train it; null: none.
+/// those that stand and train it; null: none. A job that has got workers by its `max` keeps them as long as
+/// the others go on.
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
                                 const record::JobRecord* running, const record::JobRecord* servers = nullptr);
 

@@ -7,6 +7,7 @@
 #include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
+#include "launcher/commands/replanning.h"
 #include "launcher/fleet.h"
 #include "launcher/host_preparation.h"
 #include "launcher/running_job.h"
@@ -143,6 +144,12 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   MUSTER_ASSIGN_OR_RETURN(const Job job, read_file());
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryFlag());
   std::optional<ChosenController> controller;
+  if (!on.empty() && job.worker.max) {
+    return InvalidArgument(
+        "%s: \"max\": only where this machine drives the job do others join it by themselves, "
+        "not with --on %s",
+        job.path, on);
+  }
   if (!on.empty()) {
     MUSTER_ASSIGN_OR_RETURN(controller, ChooseController(context, inventory, on));
   }
@@ -171,6 +178,8 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   StopWhenInterrupted(&options);
   options.follow_logs = !detach;
   options.leave_running = controller.has_value();
+  Replanner replanner(context, job, inventory);
+  if (!job.is_standing) options.replan = std::bind_front(&Replanner::Replan, &replanner);
   RunDisplay display({.logs = !context.flags().quiet,
                       .accuracy = context.flags().format == OutputFormat::kText,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),

@@ -1,14 +1,12 @@
 // scale: other workers for a job that runs, while those it has go on.
-#include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
 #include <cstdio>
-#include <map>
 
 #include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
+#include "launcher/commands/replanning.h"
 #include "launcher/job_history.h"
 #include "launcher/running_job.h"
 
@@ -43,52 +41,6 @@ absl::Status NotElastic(const record::JobRecord& record, const std::string& why)
       "job %s cannot get other workers while it runs: %s; change `count` in %s, and `muster run %s` "
       "starts all tasks again",
       record.id(), why, record.job_file(), record.job_file());
-}
-
-// Whatever else the plan would do to the tasks that stay is no part of this.
-absl::Status CheckOnlyWorkersDiffer(const record::JobRecord& running, const record::JobRecord& plan) {
-  const std::map<std::string, std::string> places = PlacesOf(running);
-  std::vector<std::string> changed;
-  for (const record::Task& task : plan.tasks()) {
-    if (const auto place = places.find(task.id()); place != places.end() && place->second != task.host()) {
-      return FailedPrecondition(
-          "%s of job %s runs on %s, where it may not be any more: the inventory %s is without that host, "
-          "or its label; bring it back, or `muster run %s` starts all tasks again elsewhere",
-          task.id(), running.id(), place->second, running.inventory_file(), running.job_file());
-    }
-    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
-    if (before != nullptr && before->spec_hash() != task.spec_hash()) changed.push_back(task.id());
-  }
-  if (!changed.empty()) {
-    return FailedPrecondition(
-        "what %s is started with is another thing now than when job %s was: first `muster run %s` brings it "
-        "about, or what was changed in the job file, the data or muster itself is taken back",
-        absl::StrJoin(changed, ", "), running.id(), running.job_file());
-  }
-  if (GoesOn(running, plan)) return absl::OkStatus();
-  return FailedPrecondition(
-      "job %s has no cluster in force that workers could join, or leave%s", running.id(),
-      running.cluster().has_ending() ? ": it is about to end" : "; try again once it runs");
-}
-
-// Of the workers in the cluster: "worker:2 on c, worker:3 on d join"; "worker:3 on d leaves"; "".
-std::string Difference(const record::JobRecord& running, const record::JobRecord& plan) {
-  using Places = std::map<std::string, std::string>;
-  Places before, now;
-  for (const auto& member : running.cluster().members()) before[member.task()] = member.host();
-  for (const record::Task& task : plan.tasks()) now[task.id()] = task.host();
-  const auto only_in = [](const Places& those, const Places& others) {
-    std::vector<std::string> names;
-    for (const auto& [task, host] : those) {
-      if (!others.contains(task)) names.push_back(absl::StrCat(task, " on ", host));
-    }
-    return names;
-  };
-  const auto say = [](const std::vector<std::string>& names, const char* verb) {
-    return absl::StrCat(absl::StrJoin(names, ", "), " ", verb, names.size() == 1 ? "s" : "");
-  };
-  const std::vector<std::string> join = only_in(now, before), leave = only_in(before, now);
-  return !join.empty() ? say(join, "join") : !leave.empty() ? say(leave, "leave") : "";
 }
 
 }  // namespace
@@ -144,7 +96,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     return plan;
   };
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&before));
-  if ((driver || is_elsewhere) && Difference(before, plan.record).empty() &&
+  if ((driver || is_elsewhere) && DifferenceOfWorkers(before, plan.record).empty() &&
       plan.record.tasks_size() == before.tasks_size()) {
     std::fprintf(stderr, "job %s has as many workers already: %d\n", before.id().c_str(), workers);
     return 0;
@@ -173,7 +125,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     plan = {.record = taken->running};
   }
   const int exit_code_so_far = ExitCodeFor(taken->planned);
-  const std::string difference = Difference(taken->running, plan.record);
+  const std::string difference = DifferenceOfWorkers(taken->running, plan.record);
   std::fprintf(stderr, "job %s: %s\n", before.id().c_str(),
                difference.empty() ? "goes on as it was" : difference.c_str());
   if (auto history = HistoryFile::Open(jobs.JobFolder(before.id()) / kHistoryFile);
@@ -188,6 +140,8 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   }
   RunOptions options = MakeRunOptions(context, plan.record);
   options.follow_logs = false;
+  Replanner replanner(context, job, inventory);
+  options.replan = std::bind_front(&Replanner::Replan, &replanner);
   RunDisplay display({.logs = false,
                       .accuracy = context.flags().format == OutputFormat::kText,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),

@@ -66,6 +66,24 @@ TEST(ElasticJob, AWorkerJoinsOnceItsHostIsReadyAndTheOthersGoOn) {
   EXPECT_EQ(script.reconciler.record().base_generation, 1u);
 }
 
+// The driver may have answers left to what the one before has asked.
+TEST(ElasticJob, WhoTakesThePlaceOfAnotherHearsNoneOfItsAnswers) {
+  Script before(OfTwo());
+  before.StartAll();
+  const uint64_t last_id = before.reconciler.last_id();
+  EXPECT_GE(last_id, 8u);
+  Script script(OfThree(), before.reconciler.record(), {.last_id = last_id});
+  EXPECT_EQ(script.Feed(Tick{}), "persist 1 fixed\nconnect a\nconnect b\nconnect c\n");
+  for (uint64_t id = 1; id <= last_id; ++id) {
+    EXPECT_EQ(script.Feed(HostFailed{"a", id, FailedPrecondition("another host key")}), "");
+    EXPECT_EQ(script.Feed(HostConnected{"b", id}), "");
+    EXPECT_EQ(script.Feed(HostReported{"b", id, {}}), "");
+    EXPECT_EQ(script.Feed(ContentsReady{"b", id}), "");
+  }
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+  EXPECT_EQ(script.Connected("c"), "contents c\n");
+}
+
 TEST(ElasticJob, AHostThatIsNotReachedCostsTheOthersNothing) {
   Script script(OfThree(), Running(OfTwo()));
   Reconnect(script);

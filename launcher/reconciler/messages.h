@@ -79,6 +79,7 @@ struct Options {
   int max_attempts = 3;  // refused starts of a task, refused uploads to a host, ...
   int max_silences = 3;  // unanswered requests in a row before a host counts as broken
   int max_retries = 3;   // new generations because of lost ports (or a stop that arrived late)
+  uint64_t last_id = 0;  // the ids of its actions are above it
 };
 
 // ---- What is remembered

@@ -21,7 +21,8 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
       max_missing_(desired.max_missing),
       elastic_(desired.elastic),
       record_(std::move(record)),
-      now_(now) {
+      now_(now),
+      last_id_(options.last_id) {
   std::unordered_map<std::string, const DesiredHost*> listed;
   for (const DesiredHost& host : desired.hosts) listed.emplace(host.id, &host);
   auto add_host = [this](DesiredHost host) {

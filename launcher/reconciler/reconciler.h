@@ -69,6 +69,9 @@ class Reconciler {
 
   bool finished() const { return phase_ == Phase::kFinished; }
   const Record& record() const { return record_; }
+  /// The largest id of its actions so far. Whoever takes its place in the same driver begins above it
+  /// (Options::last_id), so that late answers are nobody's.
+  uint64_t last_id() const { return last_id_; }
 
  private:
   enum class Link { kDown, kConnecting, kUp };
@@ -238,7 +241,7 @@ class Reconciler {
   TimePoint run_deadline_ = TimePoint::max();
   TimePoint hear_until_;  // for hosts to be heard, also after that
   TimePoint now_;
-  uint64_t last_id_ = 0;
+  uint64_t last_id_;
   Counts totals_;
   std::vector<int> dirty_;
   std::set<std::pair<TimePoint, int>> timers_;

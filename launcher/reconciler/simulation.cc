@@ -64,8 +64,8 @@ void Simulation::AddSpares() {
   options_.lost_deadline = std::chrono::seconds(15);
   const int count = static_cast<int>(Between(1, 2));
   for (int i = 0; i < count; ++i) {
-    const HostId id = absl::StrFormat("spare%d", i);
-    AddHost(id, absl::StrFormat("10.0.2.%d", i + 1));
+    const HostId id = absl::StrFormat("spare%d", spares_);
+    AddHost(id, absl::StrFormat("10.0.2.%d", ++spares_));
     for (DesiredTask& task : desired_.tasks) task.spares.push_back(id);
   }
 }
@@ -105,14 +105,18 @@ void Simulation::Note(const std::string& what, const std::string& details) {
 // ---- The launcher
 // ---------------------------------------------------------------------------------------------------
 
-void Simulation::Launch(bool replan) {
-  ++life_;
-  // As the driver writes it down together with the record.
+// As the driver writes it down together with the record.
+void Simulation::PlaceAsRecorded() {
   for (const Member& member : *record_.cluster) {
     for (DesiredTask& task : desired_.tasks) {
       if (record_.fixed && task.id == member.task) task.host = member.host;
     }
   }
+}
+
+void Simulation::Launch(bool replan) {
+  ++life_;
+  PlaceAsRecorded();
   bool is_other_cluster = false;
   if (replan) {
     for (DesiredTask& task : desired_.tasks) {
@@ -123,6 +127,11 @@ void Simulation::Launch(bool replan) {
     if (Chance(0.3)) is_other_cluster = MoveTask();
     if (desired_.elastic && Chance(0.6)) is_other_cluster = Scale() || is_other_cluster;
   }
+  wires_.clear();
+  Begin(options_, is_other_cluster);
+}
+
+void Simulation::Begin(const Options& options, bool is_other_cluster) {
   Desired needed = desired_;
   std::erase_if(needed.hosts, [this](const DesiredHost& host) {
     return std::none_of(desired_.tasks.begin(), desired_.tasks.end(), [&](const auto& task) {
@@ -130,10 +139,23 @@ void Simulation::Launch(bool replan) {
     });
   });
   invariants_.OnLaunch(needed, is_other_cluster);
-  wires_.clear();
-  reconciler_ = std::make_unique<Reconciler>(needed, record_, options_, now_);
+  reconciler_ = std::make_unique<Reconciler>(needed, record_, options, now_);
   Note("launch", absl::StrFormat("life %d", life_));
   Feed(life_, Tick{});
+}
+
+// The driver goes on with another plan for the same cluster. Answers to what was asked before may still come.
+void Simulation::Replan() {
+  if (finished_ || !reconciler_) return;
+  const View view = reconciler_->GetView();
+  if (view.phase != Phase::kRunning || view.has_leavers) return;
+  Note("replanned");
+  PlaceAsRecorded();
+  if (Chance(0.5)) AddSpares();
+  const bool is_other_cluster = desired_.elastic && Scale();
+  Options options = options_;
+  options.last_id = reconciler_->last_id();
+  Begin(options, is_other_cluster);
 }
 
 bool Simulation::MoveTask() {
@@ -590,6 +612,7 @@ void Simulation::ScheduleFaults() {
     some(0.1, [=, this] { Feed(life_, HostSighted{any_host()}); });
     some(0.5, [=, this] { Break(any_host(), Between(0, 3000)); });  // a daemon restart looks like this
     some(desired_.elastic ? 0.7 : 0.4, [this] { KillLauncher(); });
+    some(0.3, [this] { Replan(); });
   }
   some(0.1, [this] {
     Note("servers move");

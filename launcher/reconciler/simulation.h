@@ -78,6 +78,9 @@ class Simulation {
 
   // The launcher and its driver.
   void Launch(bool replan);
+  void Begin(const Options& options, bool is_other_cluster);
+  void PlaceAsRecorded();
+  void Replan();
   bool MoveTask();
   bool Scale();
   void KillLauncher();
@@ -121,6 +124,7 @@ class Simulation {
   std::unique_ptr<Reconciler> reconciler_;
   int life_ = 0;
   int moves_ = 0;
+  int spares_ = 0;
   std::map<HostId, Wire> wires_;
   std::map<HostId, Agent> agents_;
   TimePoint tick_at_ = TimePoint::max();

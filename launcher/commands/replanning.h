@@ -1,0 +1,41 @@
+// Other workers and other spare hosts for a job that runs, while the tasks that it has go on.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "launcher/commands/context.h"
+#include "launcher/plan.h"
+#include "launcher/runner.h"
+
+namespace muster {
+
+/// FailedPrecondition: the plan would do more to the job than let workers join it or leave it.
+absl::Status CheckOnlyWorkersDiffer(const record::JobRecord& running, const record::JobRecord& plan);
+
+/// Of the workers in the cluster: "worker:2 on c, worker:3 on d join"; "worker:3 on d leaves"; "".
+std::string DifferenceOfWorkers(const record::JobRecord& running, const record::JobRecord& plan);
+
+/// Plans a job that runs anew when its inventory names hosts that it did not name before: from then on they
+/// are spare ones, and where the job file has `max`, those with room take workers. That is looked at from the
+/// beginning, too: a job begins with as many as its `count`.
+class Replanner {
+ public:
+  /// The job was planned with this inventory. `context` outlives this.
+  Replanner(const CommandContext& context, Job job, const Inventory& inventory);
+
+  /// As RunOptions::replan has it. A failure says which hosts are not used because of it; it is looked at
+  /// them again when other hosts are named.
+  absl::StatusOr<std::optional<NewPlan>> Replan(const std::set<std::string>& hosts,
+                                                const record::JobRecord& running);
+
+ private:
+  absl::StatusOr<JobPlan> PlanNow(const record::JobRecord& running) const;
+
+  const CommandContext& context_;
+  const Job job_;
+  std::set<std::string> known_;  // hosts that a plan has seen
+};
+
+}  // namespace muster
