@@ -1,11 +1,17 @@
 #include "agent/ports.h"
 
 #include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <optional>
@@ -58,9 +64,6 @@ std::optional<std::pair<std::string, uint32_t>> ParseListener(const std::string&
     std::from_chars(words.data(), words.data() + 8, word, 16);
     bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
   }
-  // As servers that speak both listen on an IPv4 address: gRPC's do.
-  constexpr std::string_view kMapped("\0\0\0\0\0\0\0\0\0\0\xff\xff", 12);
-  if (bytes.starts_with(kMapped)) bytes.erase(0, kMapped.size());
   return std::pair(std::move(bytes), port);
 }
 
@@ -194,7 +197,75 @@ int PortLeases::CountInUse(const std::string& job, const std::string& task) cons
       ports, [&](uint32_t port) { return listening.Contains(leases_.at(port).address, port); }));
 }
 
+// Asks the kernel for listening sockets of a family, and is handed one after the other.
+class SocketDiagnosis {
+ public:
+  explicit SocketDiagnosis(uid_t account) : account_(account) {}
+
+  // False: nobody answers, or not all of it has come.
+  bool Ask(uint8_t family, ListeningPorts* listening) {
+    const UniqueFd socket(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+    const timeval timeout{.tv_sec = 1, .tv_usec = 0};
+    if (!socket.valid() ||
+        ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) != 0) {
+      return false;
+    }
+    struct {
+      nlmsghdr header;
+      inet_diag_req_v2 request;
+    } question{};
+    question.header = {.nlmsg_len = sizeof question,
+                       .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                       .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP};
+    question.request.sdiag_family = family;
+    question.request.sdiag_protocol = IPPROTO_TCP;
+    question.request.idiag_states = 1u << TCP_LISTEN;
+    if (::send(socket.get(), &question, sizeof question, 0) != sizeof question) return false;
+    while (true) {
+      const ssize_t size = ::recv(socket.get(), buffer_.data(), buffer_.size(), 0);
+      if (size < 0 && errno == EINTR) continue;
+      if (size <= 0) return false;
+      const std::optional<bool> end = Take(family, static_cast<size_t>(size), listening);
+      if (end) return *end;
+    }
+  }
+
+ private:
+  // Set: that was all, or an error.
+  std::optional<bool> Take(uint8_t family, size_t size, ListeningPorts* listening) {
+    const auto* message = reinterpret_cast<const nlmsghdr*>(buffer_.data());
+    for (; NLMSG_OK(message, size); message = NLMSG_NEXT(message, size)) {
+      if (message->nlmsg_type == NLMSG_DONE) return true;
+      const bool is_socket = message->nlmsg_type == SOCK_DIAG_BY_FAMILY &&
+                             message->nlmsg_len >= NLMSG_LENGTH(sizeof(inet_diag_msg));
+      // Others have come or gone meanwhile, so some may be missing.
+      if (!is_socket || (message->nlmsg_flags & NLM_F_DUMP_INTR) != 0) return false;
+      const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(message));
+      if (found->idiag_uid != account_) continue;
+      const size_t bytes = family == AF_INET ? sizeof(in_addr) : sizeof(in6_addr);
+      listening->Add(std::string(reinterpret_cast<const char*>(found->id.idiag_src), bytes),
+                     ntohs(found->id.idiag_sport));
+    }
+    return std::nullopt;
+  }
+
+  const uid_t account_;
+  alignas(nlmsghdr) std::array<char, size_t{64} << 10> buffer_;
+};
+
 ListeningPorts ListeningPorts::Read() {
+  std::optional<ListeningPorts> listening = Ask();
+  return listening ? *std::move(listening) : ReadTables();
+}
+
+std::optional<ListeningPorts> ListeningPorts::Ask() {
+  ListeningPorts listening;
+  SocketDiagnosis diagnosis(::geteuid());
+  if (diagnosis.Ask(AF_INET, &listening) && diagnosis.Ask(AF_INET6, &listening)) return listening;
+  return std::nullopt;
+}
+
+ListeningPorts ListeningPorts::ReadTables() {
   std::string lines;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     lines += ReadFile(table).value_or("");  // without IPv6 there is one of them
@@ -205,9 +276,16 @@ ListeningPorts ListeningPorts::Read() {
 ListeningPorts ListeningPorts::Parse(std::string_view lines, uid_t account) {
   ListeningPorts listening;
   for (const std::string& line : Lines(lines)) {
-    if (auto socket = ParseListener(line, account)) listening.sockets_.insert(*std::move(socket));
+    if (auto socket = ParseListener(line, account)) listening.Add(std::move(socket->first), socket->second);
   }
   return listening;
+}
+
+void ListeningPorts::Add(std::string address, uint32_t port) {
+  // As servers that speak both listen on an IPv4 address: gRPC's do.
+  constexpr std::string_view kMapped("\0\0\0\0\0\0\0\0\0\0\xff\xff", 12);
+  if (address.starts_with(kMapped)) address.erase(0, kMapped.size());
+  sockets_.emplace(std::move(address), port);
 }
 
 bool ListeningPorts::Contains(const std::string& address, uint32_t port) const {

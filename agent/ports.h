@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -83,10 +84,16 @@ absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& address, uin
 /// Lease.
 absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port);
 
-/// What this account's processes listen on, by TCP, in this network namespace. One pass over /proc/net.
+/// What this account's processes listen on, by TCP, in this network namespace.
 class ListeningPorts {
  public:
+  /// The first of the next two that answers.
   static ListeningPorts Read();
+  /// As the kernel says when it is asked for listening sockets (sock_diag(7)). Nothing: it does not, or not
+  /// all.
+  static std::optional<ListeningPorts> Ask();
+  /// By a pass over /proc/net, which goes through the table of all connections that there could be.
+  static ListeningPorts ReadTables();
   /// Of lines as in /proc/net/tcp and tcp6 (proc_pid_net(5)), and this account. What is no such line is left
   /// out, as the heading is.
   static ListeningPorts Parse(std::string_view lines, uid_t account);
@@ -94,6 +101,9 @@ class ListeningPorts {
   bool Contains(const std::string& address, uint32_t port) const;
 
  private:
+  friend class SocketDiagnosis;
+  void Add(std::string address, uint32_t port);
+
   std::set<std::pair<std::string, uint32_t>> sockets_;  // the address as its bytes
 };
 

@@ -28,7 +28,7 @@ constexpr char kReasonFollows = '-';
 constexpr Duration kConnectTimeout = std::chrono::seconds(5);
 constexpr Duration kIdleTimeout = std::chrono::minutes(10);
 constexpr size_t kMostConnections = 8;
-constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kReadBytes = size_t{256} << 10;
 constexpr size_t kMostReasonBytes = 1000;
 
 absl::StatusOr<std::string> ReadQuestion(SecretStream& stream) {
@@ -48,7 +48,7 @@ absl::Status Answer(UniqueFd socket, const ServeOptions& options) {
       SecretStream stream,
       SecretStream::Accept(std::move(socket), {.secret = options.secret, .stop_fd = options.stop_fd}));
   MUSTER_ASSIGN_OR_RETURN(const std::string sha256, ReadQuestion(stream));
-  const absl::StatusOr<bool> is_stored = IsStored(options.root, sha256);
+  const absl::StatusOr<bool> is_stored = CheckStored(options.root, sha256);
   if (!is_stored.ok() || !*is_stored) {
     MUSTER_RETURN_IF_ERROR(stream.Write(std::string(1, kReasonFollows) + "it is not there"));
     return stream.Close();

@@ -14,7 +14,7 @@ namespace muster {
 namespace {
 
 constexpr char kIdentity[] = "muster";
-constexpr size_t kReadAheadBytes = size_t{128} << 10;
+constexpr size_t kReadAheadBytes = size_t{256} << 10;
 
 // What both ends take for the key, in its binary form; 0: it does not fit.
 unsigned CopySecret(const SSL* connection, unsigned char* key, unsigned max_bytes) {
@@ -132,15 +132,25 @@ absl::Status SecretStream::Write(std::string_view bytes) {
 }
 
 absl::StatusOr<size_t> SecretStream::Read(std::span<char> buffer) {
-  while (true) {
-    MUSTER_RETURN_IF_ERROR(CheckStop());
+  MUSTER_RETURN_IF_ERROR(CheckStop());
+  // A record has 16 KiB at most: all of those that are there.
+  size_t have = 0;
+  while (have < buffer.size() && (have == 0 || SSL_has_pending(connection_.get()) != 0)) {
     ERR_clear_error();
-    const int count = SSL_read(connection_.get(), buffer.data(),
-                               static_cast<int>(std::min<size_t>(buffer.size(), INT_MAX)));
-    if (count > 0) return static_cast<size_t>(count);
-    if (SSL_get_error(connection_.get(), count) == SSL_ERROR_ZERO_RETURN) return 0;
-    MUSTER_RETURN_IF_ERROR(Await(count));
+    const int count = SSL_read(connection_.get(), buffer.data() + have,
+                               static_cast<int>(std::min<size_t>(buffer.size() - have, INT_MAX)));
+    if (count > 0) {
+      have += static_cast<size_t>(count);
+    } else if (have > 0) {
+      break;  // the next call hears of it, too
+    } else if (SSL_get_error(connection_.get(), count) == SSL_ERROR_ZERO_RETURN) {
+      return 0;
+    } else {
+      MUSTER_RETURN_IF_ERROR(Await(count));
+      MUSTER_RETURN_IF_ERROR(CheckStop());
+    }
   }
+  return have;
 }
 
 absl::Status SecretStream::Close() {

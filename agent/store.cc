@@ -9,10 +9,22 @@
 
 #include "agent/garbage.h"
 #include "agent/names.h"
+#include "base/boot_id.h"
 #include "base/random.h"
 #include "base/sha256.h"
 
 namespace muster {
+
+namespace {
+
+// Not waited for either: an empty one, or none, is of no boot.
+absl::Status NoteWhole(const std::filesystem::path& root, const std::string& sha256) {
+  const std::filesystem::path note = WholeNote(root, sha256);
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(note.parent_path(), 0700));
+  return WriteFileAtomically(note, BootId(), 0600, Sync::kNo);
+}
+
+}  // namespace
 
 std::filesystem::path StoreFolder(const std::filesystem::path& root) { return root / "store"; }
 
@@ -23,8 +35,32 @@ absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::stri
   const std::filesystem::path target = StoreFolder(root) / sha256;
   std::error_code error;
   if (!std::filesystem::is_directory(target, error)) return false;
+  const std::string boot = ReadFile(WholeNote(root, sha256)).value_or("");
+  if (boot.empty() || boot != BootId()) return false;
   MarkUsed(target);
   return true;
+}
+
+absl::StatusOr<bool> CheckStored(const std::filesystem::path& root, const std::string& sha256) {
+  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, IsStored(root, sha256));
+  const std::filesystem::path target = StoreFolder(root) / sha256;
+  std::error_code error;
+  if (is_stored || !std::filesystem::is_directory(target, error)) return is_stored;
+  MarkUsed(target);
+  Sha256 hash;
+  const absl::Status read = PackDirectoryTo(
+      [&](std::string_view bytes) {
+        hash.Update(bytes.data(), bytes.size());
+        return absl::OkStatus();
+      },
+      target);
+  if (read.ok() && hash.HexDigest() == sha256) {
+    MUSTER_RETURN_IF_ERROR(NoteWhole(root, sha256));
+    return true;
+  }
+  // Somebody else may have removed it meanwhile, and placed a whole one.
+  if (std::filesystem::is_directory(target, error)) MUSTER_RETURN_IF_ERROR(MoveToTrash(root, target));
+  return false;
 }
 
 absl::StatusOr<StoreScratch> StoreScratch::Make(const std::filesystem::path& root) {
@@ -69,9 +105,7 @@ absl::Status CheckSpace(const std::filesystem::path& folder, uint64_t bytes) {
 absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const StoreScratch& scratch,
                                       const std::string& sha256) {
   const std::filesystem::path tree = scratch.tree(), target = StoreFolder(root) / sha256;
-  // Once it has its name it counts as complete, also after a power failure.
-  const UniqueFd folder(::open(tree.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid() || ::syncfs(folder.get()) != 0) return ErrnoError(errno, "sync " + tree.string());
+  MUSTER_RETURN_IF_ERROR(NoteWhole(root, sha256));
   if (::rename(tree.c_str(), target.c_str()) == 0) return "stored " + sha256;
   if (errno == ENOTEMPTY || errno == EEXIST) return "present " + sha256;
   return ErrnoError(errno, target.string());
@@ -79,7 +113,7 @@ absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const S
 
 absl::StatusOr<std::string> Store(const std::filesystem::path& root, const std::string& sha256, uint64_t size,
                                   const ArchiveProducer& produce) {
-  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, IsStored(root, sha256));
+  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, CheckStored(root, sha256));
   if (is_stored) return "present " + sha256;
   MUSTER_ASSIGN_OR_RETURN(const StoreScratch scratch, StoreScratch::Make(root));
   MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), size));

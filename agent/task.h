@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "agent/restart_policy.h"
+#include "agent/task_program.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -80,7 +81,7 @@ class Task {
   bool has_lost_port() const { return last_exit_ && last_exit_->exit_code() == kPortLostExitCode; }
 
   /// What it uses of the store.
-  std::set<std::string> Contents() const;
+  std::set<std::string> Contents() const { return ContentsOf(record_.spec()); }
 
  private:
   // kUnstarted: recorded by a daemon that was killed before it had started the shim.

@@ -16,6 +16,7 @@ What is not installed is left out: apt-get install pdsh clustershell ansible-cor
 """
 import argparse
 import contextlib
+import itertools
 import os
 import pathlib
 import re
@@ -36,7 +37,8 @@ class Hosts:
 
     def __init__(self, folder, count):
         self.folder = folder / "hosts"
-        scp = "Subsystem sftp internal-sftp"  # what clush --copy goes through
+        # What clush --copy goes through. It knows nothing of HOME, and without a folder for each host all copies would be one file.
+        scp = "Subsystem sftp internal-sftp -d {home}"
         subprocess.run([LOOPBACK, "up", self.folder, str(count), "--option", scp], check=True, stdout=subprocess.DEVNULL)
         self.inventory = self.folder / "inventory.yaml"
         found = re.findall(r"(\S+): \{ssh: \"([0-9.]+):(\d+)\"", self.inventory.read_text())
@@ -159,10 +161,18 @@ def deploy_commands(muster, folder, hosts):
         "muster run, 20 MB": lambda: with_new_data("-q"),
         "muster run again": lambda: run(with_deadline([muster, "run", "-q", job]), environment, folder),
     }
+    # A new file each time, as it is for muster.
+    names = (f"copy-{i}" for i in itertools.count())
+
+    def clush_copy():
+        copied = run(with_deadline(["clush", "-S", "-f", "64", "-o", hosts.ssh, "-w", ",".join(hosts.addresses), "--copy", deployed,
+                                    "--dest", name := next(names)]), environment, folder)
+        if len(list(hosts.folder.glob(f"*/home/{name}"))) != len(hosts.addresses):
+            raise SystemExit("clush --copy: not every host has a file of its own")
+        return copied
+
     if shutil.which("clush"):
-        commands["clush --copy, 20 MB"] = lambda: run(
-            with_deadline(["clush", "-S", "-f", "64", "-o", hosts.ssh, "-w", ",".join(hosts.addresses), "--copy", deployed,
-                           "--dest", folder / "copy"]), environment, folder)
+        commands["clush --copy, 20 MB"] = clush_copy
     return commands
 
 
