@@ -108,14 +108,18 @@ class SshPasswordTest : public SshAuthTest, public testing::WithParamInterface<L
     SshAuthTest::SetUp();
     if (!LoopbackCluster::CanMakeNamespaces())
       GTEST_SKIP() << "a host cannot have users of its own here: needs root";
-    cluster_.emplace(1);
+    cluster_.emplace(2);
     cluster_->TakePassword("host-1", GetParam());
   }
 
   // Without a key.
-  absl::Status LogIn(const std::optional<std::string>& password) {
+  SshTarget Host1() const {
     SshTarget target = cluster_->targets()[0];
     target.identities.clear();
+    return target;
+  }
+  absl::Status LogIn(const std::optional<std::string>& password) { return LogIn(Host1(), password); }
+  absl::Status LogIn(const SshTarget& target, const std::optional<std::string>& password) {
     SshOptions options = cluster_->options();
     options.home = folder_.path().string();
     options.secrets = std::make_shared<LoginSecrets>(
@@ -143,6 +147,18 @@ TEST_P(SshPasswordTest, WhoHasNoneIsToldThatTheHostTakesOne) {
   const absl::Status status = LogIn(std::nullopt);
   EXPECT_TRUE(NeedsUser(status));
   EXPECT_THAT(Message(status), HasSubstr("(or give its password: --ask-password)"));
+}
+
+// host-2 takes a key.
+TEST_P(SshPasswordTest, SoDoesAJumpHost) {
+  SshTarget behind = cluster_->targets()[1];
+  behind.jumps = {Host1()};
+  const absl::Status status = LogIn(behind, LoopbackCluster::kPassword);
+  EXPECT_TRUE(status.ok()) << status;
+  const absl::Status refused = LogIn(behind, "open barley");
+  EXPECT_TRUE(NeedsUser(refused));
+  EXPECT_THAT(Message(refused), AllOf(HasSubstr("host-1"), HasSubstr("\n  the password: not accepted")));
+  EXPECT_THAT(Message(LogIn(behind, std::nullopt)), HasSubstr("(or give its password: --ask-password)"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Asked, SshPasswordTest,
