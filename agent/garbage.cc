@@ -65,10 +65,7 @@ agent::CollectGarbageResponse CollectGarbage(const fs::path& root, const std::se
   for (const std::string& name : ListDirectory(store).value_or(std::vector<std::string>{})) {
     if (!IsSha256(name) || needed.contains(name) || UsedMicros(store / name) > used_before) continue;
     const uint64_t bytes = TreeBytes(store / name);
-    if (!MoveToTrash(root, store / name).ok()) continue;
-    removed(name, bytes);
-    std::error_code error;
-    fs::remove(WholeNote(root, name), error);
+    if (MoveToTrash(root, store / name).ok()) removed(name, bytes);
   }
 
   const fs::path agents = root / "agents";

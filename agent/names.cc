@@ -70,10 +70,6 @@ std::string JobTokenPrefix(std::string_view job, std::string_view root_id) {
   return TaskToken(job, root_id, "");
 }
 
-std::filesystem::path WholeNote(const std::filesystem::path& root, const std::string& sha256) {
-  return root / "store" / "whole" / sha256;
-}
-
 std::vector<std::string> StoreKeys(std::string_view text) {
   std::vector<std::string> keys;
   for (size_t at = text.find(kStoreKey); at != std::string_view::npos; at = text.find(kStoreKey)) {

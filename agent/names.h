@@ -38,9 +38,6 @@ std::string TaskToken(std::string_view job, std::string_view root_id, std::strin
 /// What the tokens of all tasks of a job under a root begin with.
 std::string JobTokenPrefix(std::string_view job, std::string_view root_id);
 
-/// What says in which boot of the host a content was seen whole (store.h).
-std::filesystem::path WholeNote(const std::filesystem::path& root, const std::string& sha256);
-
 /// The contents that `text` names as "{store:<64 hexadecimal digits>}".
 std::vector<std::string> StoreKeys(std::string_view text);
 

@@ -235,7 +235,11 @@ class SocketDiagnosis {
   std::optional<bool> Take(uint8_t family, size_t size, ListeningPorts* listening) {
     const auto* message = reinterpret_cast<const nlmsghdr*>(buffer_.data());
     for (; NLMSG_OK(message, size); message = NLMSG_NEXT(message, size)) {
-      if (message->nlmsg_type == NLMSG_DONE) return true;
+      // With what has become of the whole of it.
+      if (message->nlmsg_type == NLMSG_DONE) {
+        return message->nlmsg_len >= NLMSG_LENGTH(sizeof(int)) &&
+               *static_cast<const int*>(NLMSG_DATA(message)) == 0;
+      }
       const bool is_socket = message->nlmsg_type == SOCK_DIAG_BY_FAMILY &&
                              message->nlmsg_len >= NLMSG_LENGTH(sizeof(inet_diag_msg));
       // Others have come or gone meanwhile, so some may be missing.

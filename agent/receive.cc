@@ -101,7 +101,7 @@ absl::Status Unpack(int archive, uint64_t size, const std::filesystem::path& fol
 }  // namespace
 
 absl::StatusOr<std::string> Receive(const ReceiveOptions& options) {
-  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, CheckStored(options.root, options.sha256));
+  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, IsStored(options.root, options.sha256));
   if (is_stored) return "present " + options.sha256;
 
   MUSTER_ASSIGN_OR_RETURN(const StoreScratch scratch, StoreScratch::Make(options.root));

@@ -77,25 +77,6 @@ TEST_F(ReceiveTest, StoresWhatHasTheRightHashAndNothingElse) {
   EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
 }
 
-TEST_F(ReceiveTest, WhatWasThereBeforeTheHostWentDownIsLookedAtOnce) {
-  const std::string stored = "\nfrom 0\nstored " + sha256_ + "\n", present = "present " + sha256_ + "\n";
-  EXPECT_EQ(Run(sha256_, archive_.size()).second, stored);
-  const std::filesystem::path note = root_ / "store/whole" / sha256_;
-  for (const std::string boot : {"another boot", ""}) {
-    ASSERT_TRUE(WriteFileAtomically(note, boot).ok());
-    EXPECT_EQ(Run(sha256_, archive_.size()).second, present);
-    EXPECT_EQ(ReadFile(note).value_or(""), BootId());
-  }
-  ASSERT_TRUE(std::filesystem::remove(note));
-  EXPECT_EQ(Run(sha256_, archive_.size()).second, present);
-  // In this boot nobody looks again.
-  std::filesystem::resize_file(root_ / "store" / sha256_ / "bin/hello", 1);
-  EXPECT_EQ(Run(sha256_, archive_.size()).second, present);
-  ASSERT_TRUE(WriteFileAtomically(note, "another boot").ok());
-  EXPECT_EQ(Run(sha256_, archive_.size()).second, stored);
-  EXPECT_EQ(*ReadFile(root_ / "store" / sha256_ / "bin/hello"), *ReadFile(folder_.path() / "in/bin/hello"));
-}
-
 TEST_F(ReceiveTest, GoesOnWhereAnEarlierOneWasCutOff) {
   const uint64_t size = archive_.size(), half = size / 2;
   std::filesystem::resize_file(folder_.path() / "archive", half);
@@ -138,7 +119,7 @@ TEST_F(ReceiveTest, SeveralAtOnceAllSucceed) {
   std::vector<Process> processes;
   for (int i = 0; i < 6; ++i) processes.push_back(Start(sha256_, archive_.size(), null.get()));
   for (Process& process : processes) EXPECT_EQ(process.Wait(TestDeadline()).value_or(-1), 0);
-  EXPECT_THAT(StoreNames(), testing::UnorderedElementsAre("tmp", "whole", sha256_));
+  EXPECT_THAT(StoreNames(), testing::UnorderedElementsAre("tmp", sha256_));
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ absl::Status Answer(UniqueFd socket, const ServeOptions& options) {
       SecretStream stream,
       SecretStream::Accept(std::move(socket), {.secret = options.secret, .stop_fd = options.stop_fd}));
   MUSTER_ASSIGN_OR_RETURN(const std::string sha256, ReadQuestion(stream));
-  const absl::StatusOr<bool> is_stored = CheckStored(options.root, sha256);
+  const absl::StatusOr<bool> is_stored = IsStored(options.root, sha256);
   if (!is_stored.ok() || !*is_stored) {
     MUSTER_RETURN_IF_ERROR(stream.Write(std::string(1, kReasonFollows) + "it is not there"));
     return stream.Close();

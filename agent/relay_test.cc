@@ -14,7 +14,6 @@
 #include "agent/secret_stream.h"
 #include "agent/sockets.h"
 #include "base/archive.h"
-#include "base/boot_id.h"
 #include "base/random.h"
 #include "base/sha256.h"
 
@@ -136,8 +135,6 @@ TEST_F(RelayTest, ASourceThatIsToBlameIsToldFromOtherErrors) {
   EXPECT_EQ(lacking.Wait(), 69);
   EXPECT_THAT(lacking.text(), HasSubstr("it is not there"));
   std::filesystem::rename(source_ / "store" / sha256_, source_ / "store" / std::string(64, 'b'));
-  std::filesystem::create_directories(source_ / "store/whole");
-  std::ofstream(source_ / "store/whole" / std::string(64, 'b')) << BootId();
   Running other = StartFetch(target_, secret_, std::string(64, 'b'), archive_.size());
   EXPECT_EQ(other.Wait(), 69);
   EXPECT_THAT(other.text(), AllOf(HasSubstr(sha256_), HasSubstr(std::string(64, 'b'))));

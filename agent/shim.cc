@@ -18,7 +18,6 @@
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
-#include "agent/store.h"
 #include "agent/task_log.h"
 #include "agent/task_program.h"
 #include "base/boot_id.h"
@@ -77,7 +76,6 @@ class Shim {
  private:
   absl::Status Prepare();
   absl::Status Launch();
-  std::string MissingContent() const;
   [[noreturn]] void RunChild(const TaskProgram& program, const char* const* argv,
                              const char* const* environment, int go, int error, pid_t shim);
   void ReportStart();
@@ -147,11 +145,8 @@ absl::Status Shim::Launch() {
   MUSTER_ASSIGN_OR_RETURN(
       log_, TaskLogWriter::Open(folder_, max_log_bytes != 0 ? max_log_bytes : kDefaultMaxLogBytes));
   const TaskProgram program = MakeTaskProgram(options_, record_.spec(), folder_);
-  start_error_ = MissingContent();
-  if (start_error_.empty() && program.file.empty()) {
+  if (program.file.empty()) {
     start_error_ = Printable(program.argv[0]) + ": not found in PATH";
-  }
-  if (!start_error_.empty()) {
     exit_.set_exit_code(127);
     exit_.set_ended_micros(WallTimeMicros());
     main_ended_ = true;
@@ -188,16 +183,6 @@ absl::Status Shim::Launch() {
   MUSTER_RETURN_IF_ERROR(WriteRecord(RunRecordPath(folder_, options_.incarnation), "run", run));
   if (record_.spec().hung_after_ms() > 0) look_at_ = progress_at_ = Now();
   return WriteAll(go.write.get(), "g");
-}
-
-// Of what the task names; "": all of it is there. The host may have gone down since it was sent.
-std::string Shim::MissingContent() const {
-  for (const std::string& sha256 : ContentsOf(record_.spec())) {
-    const absl::StatusOr<bool> is_stored = CheckStored(options_.root, sha256);
-    if (!is_stored.ok()) return std::string(is_stored.status().message());
-    if (!*is_stored) return "the host has no whole content " + sha256 + ": `muster run` sends it again";
-  }
-  return "";
 }
 
 void Shim::RunChild(const TaskProgram& program, const char* const* argv, const char* const* environment,

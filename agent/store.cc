@@ -9,7 +9,6 @@
 
 #include "agent/garbage.h"
 #include "agent/names.h"
-#include "base/boot_id.h"
 #include "base/random.h"
 #include "base/sha256.h"
 
@@ -17,11 +16,27 @@ namespace muster {
 
 namespace {
 
-// Not waited for either: an empty one, or none, is of no boot.
-absl::Status NoteWhole(const std::filesystem::path& root, const std::string& sha256) {
-  const std::filesystem::path note = WholeNote(root, sha256);
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(note.parent_path(), 0700));
-  return WriteFileAtomically(note, BootId(), 0600, Sync::kNo);
+// A file costs a commit of the file system's journal, and all of the file system what others write there.
+constexpr int kMostSyncedFiles = 256;
+
+absl::Status SyncTree(const std::filesystem::path& tree) {
+  std::vector<std::filesystem::path> paths = {tree};
+  std::error_code error;
+  for (auto entry = std::filesystem::recursive_directory_iterator(tree, error);
+       !error && entry != std::filesystem::recursive_directory_iterator() && paths.size() <= kMostSyncedFiles;
+       entry.increment(error)) {
+    if (!entry->is_symlink(error)) paths.push_back(entry->path());
+  }
+  if (error) return Internal("sync %s: %s", tree.string(), error.message());
+  const bool are_many = paths.size() > kMostSyncedFiles;
+  if (are_many) paths.resize(1);
+  for (const std::filesystem::path& path : paths) {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid() || (are_many ? ::syncfs(fd.get()) : ::fsync(fd.get())) != 0) {
+      return ErrnoError(errno, "sync " + path.string());
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -35,32 +50,8 @@ absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::stri
   const std::filesystem::path target = StoreFolder(root) / sha256;
   std::error_code error;
   if (!std::filesystem::is_directory(target, error)) return false;
-  const std::string boot = ReadFile(WholeNote(root, sha256)).value_or("");
-  if (boot.empty() || boot != BootId()) return false;
   MarkUsed(target);
   return true;
-}
-
-absl::StatusOr<bool> CheckStored(const std::filesystem::path& root, const std::string& sha256) {
-  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, IsStored(root, sha256));
-  const std::filesystem::path target = StoreFolder(root) / sha256;
-  std::error_code error;
-  if (is_stored || !std::filesystem::is_directory(target, error)) return is_stored;
-  MarkUsed(target);
-  Sha256 hash;
-  const absl::Status read = PackDirectoryTo(
-      [&](std::string_view bytes) {
-        hash.Update(bytes.data(), bytes.size());
-        return absl::OkStatus();
-      },
-      target);
-  if (read.ok() && hash.HexDigest() == sha256) {
-    MUSTER_RETURN_IF_ERROR(NoteWhole(root, sha256));
-    return true;
-  }
-  // Somebody else may have removed it meanwhile, and placed a whole one.
-  if (std::filesystem::is_directory(target, error)) MUSTER_RETURN_IF_ERROR(MoveToTrash(root, target));
-  return false;
 }
 
 absl::StatusOr<StoreScratch> StoreScratch::Make(const std::filesystem::path& root) {
@@ -105,7 +96,8 @@ absl::Status CheckSpace(const std::filesystem::path& folder, uint64_t bytes) {
 absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const StoreScratch& scratch,
                                       const std::string& sha256) {
   const std::filesystem::path tree = scratch.tree(), target = StoreFolder(root) / sha256;
-  MUSTER_RETURN_IF_ERROR(NoteWhole(root, sha256));
+  // Once it has its name it counts as complete, also after a power failure.
+  MUSTER_RETURN_IF_ERROR(SyncTree(tree));
   if (::rename(tree.c_str(), target.c_str()) == 0) return "stored " + sha256;
   if (errno == ENOTEMPTY || errno == EEXIST) return "present " + sha256;
   return ErrnoError(errno, target.string());
@@ -113,7 +105,7 @@ absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const S
 
 absl::StatusOr<std::string> Store(const std::filesystem::path& root, const std::string& sha256, uint64_t size,
                                   const ArchiveProducer& produce) {
-  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, CheckStored(root, sha256));
+  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, IsStored(root, sha256));
   if (is_stored) return "present " + sha256;
   MUSTER_ASSIGN_OR_RETURN(const StoreScratch scratch, StoreScratch::Make(root));
   MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), size));

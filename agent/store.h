@@ -1,8 +1,5 @@
 // The store: what hosts have of programs and data, unpacked, under root/store/<SHA-256 of its archive>. A
-// content comes to be there under its name at once and whole, or not at all; but it is not waited for until
-// it is on the disk. So a power failure may leave less of it, and each content is looked at once after each
-// start of the host, before it is used: root/store/whole/<SHA-256> holds the boot in which it was found, or
-// made, whole.
+// content comes to be there under its name at once and whole, or not at all.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +16,8 @@ namespace muster {
 /// root/store
 std::filesystem::path StoreFolder(const std::filesystem::path& root);
 
-/// Whether the content is there, and known to be whole; it counts as used now. InvalidArgument: `sha256` is
-/// no name of a content.
+/// Whether the content is there; it counts as used now. InvalidArgument: `sha256` is no name of a content.
 absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::string& sha256);
-
-/// Likewise, but where nobody knows whether it is whole, all of it is read. What is not whole is removed.
-absl::StatusOr<bool> CheckStored(const std::filesystem::path& root, const std::string& sha256);
 
 /// A folder under store/tmp, removed with this object. Locked while it is in use, so that whoever makes the
 /// next one knows what to remove: the folders of those that were killed.
@@ -47,8 +40,8 @@ class StoreScratch {
 /// ResourceExhausted: the disk has less than `bytes` free.
 absl::Status CheckSpace(const std::filesystem::path& folder, uint64_t bytes);
 
-/// Gives the scratch's tree, whose hash was checked, its name, and returns "stored <sha256>"; "present
-/// <sha256>" if somebody else was faster.
+/// Gives the scratch's tree, whose hash was checked, its name once it is on the disk, and returns "stored
+/// <sha256>"; "present <sha256>" if somebody else was faster.
 absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const StoreScratch& scratch,
                                       const std::string& sha256);
 

@@ -8,7 +8,6 @@
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
-#include "agent/store.h"
 #include "base/file.h"
 
 namespace muster {
@@ -204,8 +203,11 @@ absl::StatusOr<agent::LeasePortsResponse> Supervisor::LeasePorts(const agent::Le
 agent::StoreResponse Supervisor::Store(const agent::StoreRequest& request) const {
   agent::StoreResponse response;
   for (const std::string& sha256 : request.sha256()) {
-    // What has to be looked at first is none of these: whoever is asked to receive it does that.
-    if (IsStored(context_.root, sha256).value_or(false)) response.add_present_sha256(sha256);
+    std::error_code error;
+    const std::filesystem::path content = context_.root / "store" / sha256;
+    if (!IsSha256(sha256) || !std::filesystem::is_directory(content, error)) continue;
+    MarkUsed(content);
+    response.add_present_sha256(sha256);
   }
   return response;
 }

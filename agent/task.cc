@@ -400,6 +400,17 @@ void Task::LoadLastExit() {
   }
 }
 
+std::set<std::string> Task::Contents() const {
+  const agent::StartTaskRequest& spec = record_.spec();
+  std::set<std::string> contents = {spec.program_sha256()};
+  for (const auto& texts : {spec.argv(), spec.environment()}) {
+    for (const std::string& text : texts) {
+      for (std::string& key : StoreKeys(text)) contents.insert(std::move(key));
+    }
+  }
+  return contents;
+}
+
 agent::TaskStatus Task::Status() const {
   agent::TaskStatus status;
   status.set_job(job_);

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "agent/restart_policy.h"
-#include "agent/task_program.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -81,7 +80,7 @@ class Task {
   bool has_lost_port() const { return last_exit_ && last_exit_->exit_code() == kPortLostExitCode; }
 
   /// What it uses of the store.
-  std::set<std::string> Contents() const { return ContentsOf(record_.spec()); }
+  std::set<std::string> Contents() const;
 
  private:
   // kUnstarted: recorded by a daemon that was killed before it had started the shim.

@@ -42,17 +42,6 @@ std::vector<std::string> BaseEnvironment() {
   return environment;
 }
 
-std::set<std::string> ContentsOf(const agent::StartTaskRequest& spec) {
-  std::set<std::string> contents;
-  if (!spec.program_sha256().empty()) contents.insert(spec.program_sha256());
-  for (const auto& texts : {spec.argv(), spec.environment()}) {
-    for (const std::string& text : texts) {
-      for (std::string& key : StoreKeys(text)) contents.insert(std::move(key));
-    }
-  }
-  return contents;
-}
-
 TaskProgram MakeTaskProgram(const ShimOptions& options, const agent::StartTaskRequest& spec,
                             const std::filesystem::path& task_folder) {
   const std::filesystem::path store = options.root / "store";

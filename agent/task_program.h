@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -21,9 +20,6 @@ struct TaskProgram {
 /// Reads the environment of this process and, to find argv[0] in PATH, the file system.
 TaskProgram MakeTaskProgram(const ShimOptions& options, const agent::StartTaskRequest& spec,
                             const std::filesystem::path& task_folder);
-
-/// The contents of the store that a task names.
-std::set<std::string> ContentsOf(const agent::StartTaskRequest& spec);
 
 /// The part of this process's environment that tasks, shims and the daemon get: HOME LANG LOGNAME PATH SHELL
 /// TMPDIR TZ USER, as far as they are set, with a default for PATH and LANG. What else a login leaves there

@@ -10,9 +10,7 @@
 #include "agent/agent_fixture.h"
 #include "agent/names.h"
 #include "agent/proc_scan.h"
-#include "agent/store.h"
 #include "base/archive.h"
-#include "base/boot_id.h"
 #include "base/process.h"
 #include "base/random.h"
 #include "base/sha256.h"
@@ -657,12 +655,8 @@ TEST_F(AgentTest, RunsAProgramOfTheStore) {
   std::filesystem::permissions(folder.path() / "bin/hello", std::filesystem::perms(0755));
   const std::string archive = *PackDirectory(folder.path());
   const std::string sha256 = Sha256Hex(archive);
-  const auto place = [&] {
-    const auto stored =
-        Store(root_, sha256, archive.size(), [&](const ArchiveSink& take) { return take(archive); });
-    EXPECT_EQ(stored.value_or(""), "stored " + sha256) << stored.status();
-  };
-  place();
+  ASSERT_TRUE(MakeDirectories(root_ / "store" / sha256).ok());
+  ASSERT_TRUE(UnpackArchive(archive, root_ / "store" / sha256).ok());
   AgentClient client(root_);
   agent::Request store;
   store.mutable_store()->add_sha256(sha256);
@@ -679,39 +673,12 @@ TEST_F(AgentTest, RunsAProgramOfTheStore) {
   const auto missing = client.Call(request);
   ASSERT_TRUE(missing.ok()) << missing.status();
   EXPECT_EQ(missing->start_task().status().exit_code(), 127);
-  EXPECT_THAT(missing->start_task().status().reason(), HasSubstr("the host has no whole content ffffff"));
-
-  // The host was down since it was sent: it is looked at before it runs, and not sent again if it is whole.
-  const std::filesystem::path note = root_ / "store/whole" / sha256;
-  EXPECT_EQ(ReadFile(note).value_or(""), BootId());
-  ASSERT_TRUE(WriteFileAtomically(note, "another boot").ok());
-  EXPECT_THAT(client.Call(store)->store().present_sha256(), testing::IsEmpty());
-  request.mutable_start_task()->set_program_sha256(sha256);
-  request.mutable_start_task()->set_generation(3);
-  ASSERT_TRUE(client.Call(request).ok());
-  const auto whole = client.WaitForEnd("job", "worker:0");
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  EXPECT_EQ(whole->state(), agent::TASK_STATE_SUCCEEDED) << whole->reason();
-  EXPECT_THAT(client.Call(store)->store().present_sha256(), testing::ElementsAre(sha256));
-
-  // And what is not whole does not run.
-  ASSERT_TRUE(WriteFileAtomically(note, "another boot").ok());
-  std::filesystem::resize_file(root_ / "store" / sha256 / "bin/hello", 10);
-  request.mutable_start_task()->set_generation(4);
-  const auto torn = client.Call(request);
-  ASSERT_TRUE(torn.ok()) << torn.status();
-  EXPECT_EQ(torn->start_task().status().exit_code(), 127);
-  EXPECT_THAT(torn->start_task().status().reason(), HasSubstr("the host has no whole content " + sha256));
-  EXPECT_FALSE(std::filesystem::exists(root_ / "store" / sha256));
-  place();
 }
 
 TEST_F(AgentTest, GarbageIsWhatNoTaskUses) {
   const std::string program(64, 'a'), data(64, 'b'), unused(64, 'c');
   for (const std::string& content : {program, data, unused}) {
     ASSERT_TRUE(MakeDirectories(root_ / "store" / content).ok());
-    ASSERT_TRUE(MakeDirectories(root_ / "store/whole").ok());
-    ASSERT_TRUE(WriteFileAtomically(root_ / "store/whole" / content, BootId()).ok());
   }
   AgentClient client(root_);
   agent::Request start = StartRequest("job", "worker:0", {"run", "--data={store:" + data + "}"});
@@ -728,8 +695,6 @@ TEST_F(AgentTest, GarbageIsWhatNoTaskUses) {
   ASSERT_TRUE(client.Call(forget).ok());
   EXPECT_THAT(client.Call(collect)->collect_garbage().removed_sha256(),
               testing::UnorderedElementsAre(program, data));
-  EXPECT_THAT(ListDirectory(root_ / "store/whole").value(), testing::IsEmpty());
 }
-
 }  // namespace
 }  // namespace muster

@@ -215,7 +215,8 @@ absl::Status AgentConnection::UploadAgent(Duration time) {
   // To a name of its own first, so that two launchers at once do not see each other's half a file.
   const std::string command = absl::StrFormat(
       "umask 077; r=%s; a=%s; t=$a.tmp$$; mkdir -p \"$r/agents\" && cat > \"$t\" && "
-      "[ \"$(sha256sum < \"$t\")\" = '%s  -' ] && chmod 700 \"$t\" && mv \"$t\" \"$a\" || { rm -f \"$t\"; "
+      "[ \"$(sha256sum < \"$t\")\" = '%s  -' ] && chmod 700 \"$t\" && "
+      "{ sync \"$t\" 2>/dev/null || sync; } && mv \"$t\" \"$a\" || { rm -f \"$t\"; "
       "exit 1; }",
       root_, agent_, options_.agent->sha256);
   MUSTER_ASSIGN_OR_RETURN(const auto channel, transport_->Start(command, Now() + time));
