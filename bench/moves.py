@@ -37,12 +37,6 @@ def await_that(holds, what):
         time.sleep(0.02)
 
 
-def seconds_of(age):
-    """Of "850ms", "2.6s", "12s"."""
-    number, unit = re.fullmatch(r"([0-9.]+)(ms|s)", age).groups()
-    return float(number) * (0.001 if unit == "ms" else 1)
-
-
 class Cluster:
     def __init__(self, folder, in_namespaces):
         self.folder = folder
@@ -101,7 +95,7 @@ def measure(muster, strategy, found_by, moves):
             cluster.loopback("down")
     gaps = sorted(b - a for a, b in zip(times, times[1:]))
     pauses = [gap - statistics.median(gaps) for gap in gaps[-moves:]]
-    said = [seconds_of(age) for age in re.findall(r" rejoined after ([0-9.a-z]+),", text)]
+    said = [float(seconds) for seconds in re.findall(r" rejoined after ([0-9.]+) s,", text)]
     lossless = text.count(", 0 steps lost\n")
     print(f"{strategy:9}  found by {found_by:9}  {moves} moves, {lossless} without a restart; training stands still "
           f"{statistics.median(pauses):.2f} s (at most {max(pauses):.2f}); muster: {statistics.median(said):.2f} s "

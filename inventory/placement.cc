@@ -151,7 +151,8 @@ absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Invento
   }
   std::vector<PlacedTask> placed;
   std::set<std::string> stay;
-  for (const auto& [role, hosts] : roles) {
+  for (const auto& [role, candidates] : roles) {
+    const std::vector<int> hosts = SuitableHosts(job.replicas(role), inventory);
     for (int index = 0; index < job.replicas(role).count; ++index) {
       PlacedTask task{.role = role, .index = index};
       const auto before = running.find(task.Name());

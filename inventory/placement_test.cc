@@ -98,6 +98,14 @@ TEST(RoomForWorkers, IsWhatNoTaskHas) {
 
 const std::string kProgram = "program: [train]";
 
+TEST(Placement, ATaskStaysThoughAnotherHostWouldBeBetterForIt) {
+  const Inventory inventory = HostsOf("hosts: {a: {gpus: [0, 1]}, b: {gpus: []}}");
+  const auto placed = PlaceTasks(JobWith("{ps: {count: 1}, worker: {count: 1, gpus: 1}}"), inventory,
+                                 {{"ps:0", {"a"}}, {"worker:0", {"a", {1}}}});
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  EXPECT_EQ(TextOf(*placed, inventory), "ps:0@a worker:0@a[1]");
+}
+
 TEST(Placement, GivesTasksGpusOfTheirOwn) {
   const char* hosts = "hosts: {a: {gpus: [0, 1, 2, 3]}, b: {gpus: [5, 3]}, cpu: {gpus: []}}";
   EXPECT_EQ(Place("{worker: {count: 6, gpus: 1}}", hosts, kProgram),

@@ -37,6 +37,11 @@ HostWatch::~HostWatch() {
   thread_.join();
 }
 
+void HostWatch::Add(const std::vector<record::Host>& hosts) {
+  const std::lock_guard lock(mutex_);
+  added_.insert(added_.end(), hosts.begin(), hosts.end());
+}
+
 void HostWatch::SetMissing(std::set<std::string> hosts) {
   const std::lock_guard lock(mutex_);
   missing_ = std::move(hosts);
@@ -44,6 +49,15 @@ void HostWatch::SetMissing(std::set<std::string> hosts) {
 
 void HostWatch::Run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
+    std::vector<record::Host> added;
+    {
+      const std::lock_guard lock(mutex_);
+      added.swap(added_);
+    }
+    for (record::Host& host : added) {
+      // Where the inventory has it by now, the next look at that says.
+      if (hosts_.emplace(host.name(), host).second) file_ = {};
+    }
     // Of a file that is just being written, the next look sees the rest.
     if (const File file = FileState(options_.inventory); file != file_) {
       file_ = file;

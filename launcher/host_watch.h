@@ -52,6 +52,9 @@ class HostWatch {
   /// Gives up a search, waits for a discovery command that runs, at most 5 s, and joins the thread.
   ~HostWatch();
 
+  /// Any thread: these are to be watched, too, as far as they are not.
+  void Add(const std::vector<record::Host>& hosts);
+
   /// Any thread: the hosts that were there and are not reached now, which are searched for, in ranges of the
   /// inventory, until they are not named here any more.
   void SetMissing(std::set<std::string> hosts);
@@ -81,7 +84,8 @@ class HostWatch {
   const HostWatchOptions options_;
   UniqueFd cancel_;  // readable when the watch is being destroyed
   std::mutex mutex_;
-  std::set<std::string> missing_;  // guarded by mutex_
+  std::set<std::string> missing_;    // guarded by mutex_
+  std::vector<record::Host> added_;  // likewise
 
   // The thread's.
   std::map<std::string, record::Host> hosts_;  // by name

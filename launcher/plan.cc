@@ -231,6 +231,10 @@ absl::Status Planner::GoOnWithBatch() {
   const int fewest = std::min(workers, FewestWorkers(*inputs_.running));
   plan_.record.set_first_workers(first);
   plan_.record.set_fewest_workers(fewest);
+  // Those that have joined may be missing anyway.
+  if (job_.worker.min) {
+    plan_.record.set_max_missing(std::max(0, fewest - job_.chief.count - *job_.worker.min));
+  }
   // Ranks that were there know that others have left, and wait for no more; who starts anew is told.
   if (job_.is_allreduce() && !job_.worker.min && fewest < first) plan_.record.set_min_workers(fewest);
   // Who joins is to cost the others nothing.

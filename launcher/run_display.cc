@@ -81,9 +81,8 @@ void RunDisplay::OnView(const reconcile::View& view) {
       view.ending->result != reconcile::Result::kSucceeded) {
     Say("stopping the job: " + view.ending->message);
   }
-  NoteMoves(view);
+  ReportMoves(view);
   view_ = view;
-  ReportMoves();
   ReportChanges(view);
   Draw(/*must=*/false);
 }
@@ -120,49 +119,14 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
 
 void RunDisplay::OnNotice(const std::string& text) { Say(text); }
 
-void RunDisplay::NoteMoves(const reconcile::View& view) {
-  const auto move_from_now_on = [&] {
-    Move move{.since = Now(), .incarnations = {}};
-    for (const reconcile::TaskView& task : view.tasks) {
-      if (task.report) move.incarnations[task.task] = task.report->incarnation;
-    }
-    return move;
-  };
+void RunDisplay::ReportMoves(const reconcile::View& view) {
   std::map<std::string, std::string> addresses;  // before; a spare host that is used now has none
   for (const reconcile::HostView& host : view_.hosts) addresses[host.host] = host.data_address;
   for (const reconcile::HostView& host : view.hosts) {
     const std::string& before = addresses[host.host];
-    if (host.attempts > 0 && !lost_.contains(host.host)) lost_[host.host] = move_from_now_on();
     if (view_.generation > 0 && !before.empty() && host.data_address != before) {
       Say(absl::StrFormat("%s moved %s -> %s", host.host, before, host.data_address));
-      const auto lost = lost_.find(host.host);
-      moves_[host.host] = lost != lost_.end() ? lost->second : move_from_now_on();
     }
-    if (host.state == reconcile::HostState::kReady) lost_.erase(host.host);
-  }
-}
-
-// Once all tasks run in the newest cluster: before that the host's own train with nobody.
-void RunDisplay::ReportMoves() {
-  for (const reconcile::TaskView& task : view_.tasks) {
-    if (task.state == reconcile::TaskState::kSucceeded) continue;
-    if (task.state != reconcile::TaskState::kRunning || task.report->generation != view_.generation) return;
-  }
-  for (const auto& [host, move] : std::exchange(moves_, {})) {
-    std::vector<std::string> tasks;
-    int running = 0, restarted = 0;
-    for (const reconcile::TaskView& task : view_.tasks) {
-      if (task.state == reconcile::TaskState::kSucceeded) continue;
-      ++running;
-      if (task.host == host) tasks.push_back(task.task);
-      const auto before = move.incarnations.find(task.task);
-      restarted += before == move.incarnations.end() || before->second != task.report->incarnation;
-    }
-    if (tasks.empty()) continue;
-    Say(absl::StrFormat(
-        "%s: %s rejoined after %s, %s", host, absl::StrJoin(tasks, ", "), FormatAge(Now() - move.since),
-        restarted == 0 ? "0 steps lost"
-                       : absl::StrFormat("%d of %d tasks started again", restarted, running)));
   }
 }
 

@@ -48,16 +48,10 @@ class RunDisplay final : public RunObserver {
     uint64_t total = 0;
     bool is_passed_on = false;
   };
-  /// Of a host to another address, from when it could not be reached where it was.
-  struct Move {
-    TimePoint since;
-    std::map<std::string, uint32_t> incarnations;  // of the job's tasks, then
-  };
   void Say(const std::string& line);
   void Draw(bool must);
   void ReportChanges(const reconcile::View& view);
-  void NoteMoves(const reconcile::View& view);
-  void ReportMoves();
+  void ReportMoves(const reconcile::View& view);
   std::string HostLine(const reconcile::HostView& host) const;
   std::string LiveLine() const;
   bool HasRun(const std::string& task) const;  // so that there is a log
@@ -71,8 +65,6 @@ class RunDisplay final : public RunObserver {
   reconcile::View view_;
   std::map<std::string, std::map<std::string, Upload>> uploads_;  // by host, by content
   std::map<std::string, std::string> said_;                       // what was said last of a host or task
-  std::map<std::string, Move> lost_;                              // hosts that may have moved
-  std::map<std::string, Move> moves_;                             // of hosts whose tasks do not all run again
   std::string live_metrics_;  // "step 300/1000  loss 0.31  12345 samples/s"
   std::optional<double> seconds_to_first_step_;
 };

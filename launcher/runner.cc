@@ -9,9 +9,11 @@
 #include <map>
 #include <set>
 #include <span>
+#include <thread>
 
 #include "launcher/event_queue.h"
 #include "launcher/guest_commands.h"
+#include "launcher/host_moves.h"
 #include "launcher/job_history.h"
 #include "launcher/reconciler/reconciler.h"
 #include "launcher/running_job.h"
@@ -20,7 +22,8 @@
 namespace muster {
 namespace {
 
-constexpr Duration kLookEvery = std::chrono::seconds(1);  // at where standing servers are
+constexpr Duration kLookEvery = std::chrono::seconds(1);        // at where standing servers are
+constexpr Duration kPlanAgainAfter = std::chrono::seconds(30);  // if there was no plan
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 constexpr size_t kFilesAtOnce = 64;  // well below what an agent takes of one connection
 
@@ -38,7 +41,15 @@ struct HostNames {
   std::set<std::string> names;  // of the inventory's hosts
 };
 
-using RunnerEvent = std::variant<SessionEvent, HostSighting, HostNames, Warning, std::shared_ptr<Guest>>;
+// What RunOptions::replan has said.
+struct Planned {
+  std::set<std::string> hosts;  // that it was asked about
+  int tasks = 0;                // that the job had then
+  absl::StatusOr<std::optional<NewPlan>> plan;
+};
+
+using RunnerEvent =
+    std::variant<SessionEvent, HostSighting, HostNames, Planned, Warning, std::shared_ptr<Guest>>;
 
 struct ResultFile {
   std::string bytes;
@@ -67,12 +78,12 @@ class Runner {
   absl::StatusOr<RunResult> Run();
 
  private:
-  reconcile::Options ReconcilerOptions(uint64_t last_id) const;
   absl::Status Loop(reconcile::Reconciler& reconciler);
-  bool Replan();
+  void BeginPlanning();
   void Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event);
   void Handle(reconcile::Reconciler& reconciler, const SessionEvent& event);
   void Handle(reconcile::Reconciler& reconciler, const HostSighting& sighting);
+  void Handle(reconcile::Reconciler& reconciler, Planned planned);
   void Learn(reconcile::Reconciler& reconciler, const HostFacts& facts);
   void Watch();
   void ReportMissing(const reconcile::View& view);
@@ -105,7 +116,6 @@ class Runner {
   record::JobRecord record_;
   const Contents& contents_;
   const RunOptions& options_;
-  const TimePoint begun_at_ = Now();
   ConnectOptions connect_;
   RunObserver& observer_;
   std::string chief_;
@@ -118,10 +128,11 @@ class Runner {
   std::set<std::string> missing_;
   std::unique_ptr<HostWatch> watch_;
   std::optional<std::set<std::string>> named_hosts_;  // by the inventory, as nobody has looked at yet
-  bool is_replanned_ = false;                         // the record is another one than the reconciler's
+  TimePoint plan_at_;                                 // not before
   std::unique_ptr<GuestListener> listener_;           // null: not (yet) lent
   std::optional<HistoryFile> history_file_;           // none: it cannot be written
   std::optional<JobHistory> history_;
+  HostMoves moves_;
   std::optional<reconcile::Outcome> outcome_;
   TimePoint next_look_;  // at where standing servers are
   bool servers_are_there_ = true;
@@ -138,6 +149,7 @@ class Runner {
   std::vector<std::string> last_words_;
   // The names of the chief's, as its host says.
   absl::StatusOr<std::vector<std::string>> event_files_ = Unavailable("no answer");
+  std::optional<std::jthread> planning_;  // last: it uses the above
 };
 
 // Whole ones, unless there is only a part of one.
@@ -153,28 +165,27 @@ void SayOnce(const std::function<void()>& say, bool& is_said) {
 }
 
 absl::StatusOr<RunResult> Runner::Run() {
+  const reconcile::Desired desired = DesiredOf(record_);
   MUSTER_RETURN_IF_ERROR(store_.Save(record_));
+  reconcile::Options reconciler_options;
+  reconciler_options.run_deadline = options_.run_deadline;
+  if (options_.lost_deadline) reconciler_options.lost_deadline = *options_.lost_deadline;
+  reconcile::Reconciler reconciler(desired, FromProto(record_.cluster()), reconciler_options, Now());
   OpenHistory();
-  // The next one, if another plan is made while the job runs, finds everything as after a restart of muster.
-  std::optional<reconcile::Reconciler> reconciler;
-  do {
-    const uint64_t last_id = reconciler ? reconciler->last_id() : 0;
-    reconciler.emplace(DesiredOf(record_), FromProto(record_.cluster()), ReconcilerOptions(last_id), Now());
-    Watch();
-    if (options_.stop) Step(*reconciler, reconcile::StopRequested{});
-    Step(*reconciler, reconcile::Tick{});
-    MUSTER_RETURN_IF_ERROR(Loop(*reconciler));
-  } while (std::exchange(is_replanned_, false));
+  Watch();
+  if (options_.stop) Step(reconciler, reconcile::StopRequested{});
+  Step(reconciler, reconcile::Tick{});
+  MUSTER_RETURN_IF_ERROR(Loop(reconciler));
   listener_ = nullptr;
   if (!outcome_) return RunResult{.is_left = true};
-  ForgetFilesOfLost(reconciler->GetView());
+  ForgetFilesOfLost(reconciler.GetView());
   Drain();
   absl::Status fetched = FetchResults();
   FetchTaskMetrics();
   FetchLastWords();
-  Show(reconciler->GetView());
+  Show(reconciler.GetView());
   record_.set_ended_micros(WallTimeMicros());
-  *record_.mutable_cluster() = ToProto(reconciler->record());
+  *record_.mutable_cluster() = ToProto(reconciler.record());
   fetched.Update(store_.Save(record_));
   watch_ = nullptr;
   relay_.Close();
@@ -188,13 +199,6 @@ absl::StatusOr<RunResult> Runner::Run() {
                    .result_json = results_[kResultFile].complete ? results_[kResultFile].bytes : "",
                    .last_words = std::move(last_words_),
                    .task_metrics = std::move(task_metrics)};
-}
-
-reconcile::Options Runner::ReconcilerOptions(uint64_t last_id) const {
-  reconcile::Options options{.last_id = last_id};
-  if (options_.run_deadline) options.run_deadline = *options_.run_deadline - (Now() - begun_at_);
-  if (options_.lost_deadline) options.lost_deadline = *options_.lost_deadline;
-  return options;
 }
 
 absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
@@ -222,8 +226,7 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
       // Interrupted in the last moment, it is not in the background.
       if (options_.interrupts != nullptr && *options_.interrupts > interrupts_handled_) listener_ = nullptr;
       if (options_.leave_running && !view.ending) return absl::OkStatus();
-      is_replanned_ = !view.ending && Replan();
-      if (is_replanned_) return absl::OkStatus();
+      if (!view.ending) BeginPlanning();
     }
     if (view.ending) SayOnce(options_.on_ending, is_ending_);
   }
@@ -233,7 +236,11 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
 void Runner::Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event) {
   if (const auto* warning = std::get_if<Warning>(&event)) Notice(warning->text);
   if (const auto* sighting = std::get_if<HostSighting>(&event)) Handle(reconciler, *sighting);
-  if (const auto* hosts = std::get_if<HostNames>(&event)) named_hosts_ = hosts->names;
+  if (const auto* hosts = std::get_if<HostNames>(&event)) {
+    named_hosts_ = hosts->names;
+    plan_at_ = {};
+  }
+  if (const auto* planned = std::get_if<Planned>(&event)) Handle(reconciler, *planned);
   if (const auto* session = std::get_if<SessionEvent>(&event)) Handle(reconciler, *session);
   if (const auto* guest = std::get_if<std::shared_ptr<Guest>>(&event)) Handle(*guest);
 }
@@ -300,22 +307,43 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
                known->second, facts.host, facts.host_key, facts.facts.machine_id())});
 }
 
-// Whether the inventory has hosts by which the job has another plan.
-bool Runner::Replan() {
-  if (!named_hosts_ || options_.replan == nullptr) return false;
-  auto plan = options_.replan(*std::exchange(named_hosts_, std::nullopt), record_);
-  if (plan.ok() && !*plan) return false;
-  absl::Status status = plan.status();
-  if (status.ok()) status = store_.Save((*plan)->record);
-  Notice(status.ok() ? (*plan)->what : std::string(status.message()));
-  if (status.ok()) record_ = (*std::move(plan))->record;
-  return status.ok();
+// It reads files, runs the discovery command, and may ask hosts for their GPUs: not on this thread.
+void Runner::BeginPlanning() {
+  if (!named_hosts_ || options_.replan == nullptr || planning_ || Now() < plan_at_) return;
+  planning_.emplace([this, hosts = *std::exchange(named_hosts_, std::nullopt), record = record_]() mutable {
+    absl::StatusOr<std::optional<NewPlan>> plan = options_.replan(hosts, record);
+    queue_.Push(Planned{std::move(hosts), record.tasks_size(), std::move(plan)});
+  });
+}
+
+void Runner::Handle(reconcile::Reconciler& reconciler, Planned planned) {
+  planning_.reset();
+  absl::Status status = planned.plan.status();
+  if (status.ok() && !*planned.plan) return;
+  const reconcile::View view = reconciler.GetView();
+  // Whoever drives the job next has the inventory as it is then.
+  if (view.phase != reconcile::Phase::kRunning || view.has_leavers) return;
+  if (status.ok()) {
+    MUSTER_CHECK(record_.tasks_size() == planned.tasks, "only plans change the tasks");
+    record::JobRecord grown = record_;
+    GrowJob((*planned.plan)->record, &grown);
+    status = store_.Save(grown);
+    if (status.ok()) record_ = std::move(grown);
+  }
+  Notice(status.ok() ? (*planned.plan)->what : std::string(status.message()));
+  if (!status.ok()) {
+    // What is wrong may be over soon.
+    if (!named_hosts_) named_hosts_ = std::move(planned.hosts);
+    plan_at_ = Now() + kPlanAgainAfter;
+    return;
+  }
+  if (watch_ != nullptr) watch_->Add({record_.spare_hosts().begin(), record_.spare_hosts().end()});
+  if (watch_ != nullptr) watch_->Add({record_.hosts().begin(), record_.hosts().end()});
+  Step(reconciler, reconcile::MoreDesired{DesiredOf(record_)});
 }
 
 void Runner::Watch() {
   if (options_.home.empty()) return;
-  watch_ = nullptr;
-  missing_.clear();
   std::vector<record::Host> hosts(record_.hosts().begin(), record_.hosts().end());
   hosts.insert(hosts.end(), record_.spare_hosts().begin(), record_.spare_hosts().end());
   watch_ = std::make_unique<HostWatch>(HostWatchOptions{
@@ -377,6 +405,10 @@ void Runner::Notice(const std::string& text) {
 void Runner::Show(const reconcile::View& view) {
   Note(history_->OnView(view, WallTimeMicros()));
   observer_.OnView(view);
+  for (const HostMove& move : moves_.OnView(view, Now())) {
+    Note({{.time_micros = WallTimeMicros(), .host = move.host, .what = move.what}});
+    observer_.OnNotice(move.host + " " + move.what);
+  }
 }
 
 void Runner::ReportMissing(const reconcile::View& view) {

@@ -36,10 +36,10 @@ class RunObserver {
   virtual void OnTraining(const TrainingPoint& point) = 0;
 };
 
-/// Of a job that runs, whose tasks go on: only workers join it or leave it, or it has other spare hosts.
+/// Of a job that runs, for GrowJob.
 struct NewPlan {
   record::JobRecord record;
-  std::string what;  // differs, for people
+  std::string what;  // comes with it, for people
 };
 
 struct RunOptions {
@@ -59,9 +59,9 @@ struct RunOptions {
   std::optional<TimePoint> give_up_at;   // then DeadlineExceeded is returned, and the job goes on
   std::string home;  // what "~" stands for in the inventory; empty: nobody looks where hosts have moved to
   std::optional<Duration> lost_deadline;  // for a host that is lost to come back; unset: the reconciler's
-  /// Called from the runner's thread while everything runs, with the hosts that the inventory names: once,
-  /// and whenever others come or go. Nothing: the job goes on as it is, as after an error, which is told.
-  /// Null: always.
+  /// Called on a thread of its own while everything runs, one call at a time, with the hosts that the
+  /// inventory names: once, whenever others come or go, and again a while after an error, which is told.
+  /// Nothing: the job goes on as it is. Null: always.
   std::function<absl::StatusOr<std::optional<NewPlan>>(const std::set<std::string>& hosts,
                                                        const record::JobRecord& running)>
       replan;

@@ -157,6 +157,25 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   }
 }
 
+void GrowJob(const record::JobRecord& plan, record::JobRecord* record) {
+  for (const auto& hosts : {plan.hosts(), plan.spare_hosts()}) {
+    for (const record::Host& host : hosts) {
+      if (FindHost(*record, host.name()) == nullptr) *record->add_spare_hosts() = host;
+    }
+  }
+  for (const record::Task& planned : plan.tasks()) {
+    const auto known = std::ranges::find(*record->mutable_tasks(), planned.id(), &record::Task::id);
+    if (known == record->mutable_tasks()->end()) {
+      *record->add_tasks() = planned;
+      UseSpareHost(planned.host(), record);
+      continue;
+    }
+    for (const std::string& spare : planned.spares()) {
+      if (std::ranges::find(known->spares(), spare) == known->spares().end()) known->add_spares(spare);
+    }
+  }
+}
+
 void UseSpareHost(const std::string& name, record::JobRecord* record) {
   auto* spares = record->mutable_spare_hosts();
   const record::Host* const spare = Named(*spares, name, &record::Host::name);

@@ -63,6 +63,9 @@ int FewestWorkers(const record::JobRecord& running);
 /// the hosts on which tasks may still run.
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
 
+/// The job gets what the plan has beyond it: tasks, with their hosts, and spare hosts. All else stays.
+void GrowJob(const record::JobRecord& plan, record::JobRecord* record);
+
 /// The job uses it from now on, if it was a spare one.
 void UseSpareHost(const std::string& name, record::JobRecord* record);
 

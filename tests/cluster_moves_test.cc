@@ -43,9 +43,9 @@ class ClusterMoves : public LifecycleTest {
     Process run = StartJob(job, "run");
     ASSERT_TRUE(cluster_.WaitForText("run", "@host-2] step "));
     move(1);
-    ASSERT_TRUE(cluster_.WaitForText("run", "host-1: ps:0 rejoined after ")) << cluster_.Text("run");
+    ASSERT_TRUE(cluster_.WaitForText("run", ", ps:0 rejoined after ")) << cluster_.Text("run");
     move(3);
-    ASSERT_TRUE(cluster_.WaitForText("run", "host-3: worker:1 rejoined after ")) << cluster_.Text("run");
+    ASSERT_TRUE(cluster_.WaitForText("run", ", worker:1 rejoined after ")) << cluster_.Text("run");
     EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
     ExpectNoRestarts("async");
     EXPECT_GE(Result()["steps"], 4000);
@@ -72,9 +72,9 @@ class ClusterMoves : public LifecycleTest {
     Process run = StartJob(job("sums"), "run");
     ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
     move(1);  // the chief's
-    ASSERT_TRUE(cluster_.WaitForText("run", "host-1: worker:0 rejoined after ")) << cluster_.Text("run");
+    ASSERT_TRUE(cluster_.WaitForText("run", ", worker:0 rejoined after ")) << cluster_.Text("run");
     move(3);
-    ASSERT_TRUE(cluster_.WaitForText("run", "host-3: worker:2 rejoined after ")) << cluster_.Text("run");
+    ASSERT_TRUE(cluster_.WaitForText("run", ", worker:2 rejoined after ")) << cluster_.Text("run");
     EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
     ExpectNoRestarts("sums");
     EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");

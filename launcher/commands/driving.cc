@@ -125,8 +125,9 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
   if (job.worker.max && running != nullptr) {
     Job grown = job;
     grown.worker.count = std::clamp(WorkersOf(*running), job.worker.count, *job.worker.max);
-    MUSTER_ASSIGN_OR_RETURN(JobPlan plan, MakePlan(grown, inventory, inputs));
-    if (GoesOn(*running, plan.record)) return plan;
+    // Else it begins anew with as many as the file says, which there may be room for.
+    auto plan = MakePlan(grown, inventory, inputs);
+    if (plan.ok() && GoesOn(*running, plan->record)) return plan;
   }
   return MakePlan(job, inventory, inputs);
 }

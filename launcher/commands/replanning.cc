@@ -15,14 +15,11 @@
 namespace muster {
 namespace {
 
-// Those of the job that the inventory names no more: a discovery command may know those only that are up.
-// They are as good for their tasks as they were, and have room for no others.
-void AddHostsInUse(const record::JobRecord& running, const Job& job, Inventory* inventory) {
-  std::set<std::string> named;
-  for (const Host& host : inventory->hosts) named.insert(host.name);
+// What the job has is as good for it as it was, though the host may be lost, or not be named any more: a
+// discovery command may know those only that are up. Such a one has room for no others.
+void KeepHostsInUse(const record::JobRecord& running, const Job& job, Inventory* inventory) {
   const std::map<std::string, TaskPlace> places = TaskPlacesOf(running);
   for (const record::Host& known : running.hosts()) {
-    if (named.contains(known.name())) continue;
     Host host = HostOf(known);
     host.gpus.emplace();
     host.slots = 0;
@@ -34,8 +31,29 @@ void AddHostsInUse(const record::JobRecord& running, const Job& job, Inventory* 
         ++host.slots;
       }
     }
-    if (host.slots > 0) inventory->hosts.push_back(std::move(host));
+    if (host.slots == 0) continue;
+    host.data_address = known.data_address();  // its name may mean none any more
+    const auto listed = std::ranges::find(inventory->hosts, host.name, &Host::name);
+    if (listed == inventory->hosts.end()) {
+      inventory->hosts.push_back(std::move(host));
+      continue;
+    }
+    // A lost one does not say which GPUs it has.
+    if (!listed->gpus) listed->gpus = std::move(host.gpus);
+    listed->data_address = host.data_address;
   }
+}
+
+// The others would have no way to tasks there.
+void RemoveUnusedLocalHosts(const record::JobRecord& running, Inventory* inventory) {
+  std::erase_if(inventory->hosts, [&](const Host& host) {
+    return host.local && Named(running.hosts(), host.name, &record::Host::name) == nullptr;
+  });
+}
+
+// "a, b VERB"
+std::string Sentence(const std::vector<std::string>& names, const char* of_one, const char* of_several) {
+  return absl::StrCat(absl::StrJoin(names, ", "), " ", names.size() == 1 ? of_one : of_several);
 }
 
 std::vector<std::string> NewSpareHosts(const record::JobRecord& running, const record::JobRecord& plan) {
@@ -85,11 +103,10 @@ std::string DifferenceOfWorkers(const record::JobRecord& running, const record::
     }
     return names;
   };
-  const auto say = [](const std::vector<std::string>& names, const char* verb) {
-    return absl::StrCat(absl::StrJoin(names, ", "), " ", verb, names.size() == 1 ? "s" : "");
-  };
   const std::vector<std::string> join = only_in(now, before), leave = only_in(before, now);
-  return !join.empty() ? say(join, "join") : !leave.empty() ? say(leave, "leave") : "";
+  return !join.empty()    ? Sentence(join, "joins", "join")
+         : !leave.empty() ? Sentence(leave, "leaves", "leave")
+                          : "";
 }
 
 Replanner::Replanner(const CommandContext& context, Job job, const Inventory& inventory)
@@ -105,20 +122,28 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
   if (unknown.empty()) return std::nullopt;
   absl::StatusOr<JobPlan> plan = PlanNow(running);
   if (!plan.ok()) {
-    return Annotate(plan.status(),
-                    absl::StrCat("the job does not use ", absl::StrJoin(unknown, ", "), " yet"));
+    std::erase_if(unknown, [&](const std::string& name) {
+      return Named(running.hosts(), name, &record::Host::name) != nullptr;
+    });
+    return Annotate(plan.status(), unknown.empty() ? std::string("no other workers can join")
+                                                   : absl::StrCat("the job does not use ",
+                                                                  absl::StrJoin(unknown, ", "), " yet"));
   }
   known_.insert(hosts.begin(), hosts.end());
-  const bool has_more = plan->record.tasks_size() > running.tasks_size();
-  const std::vector<std::string> spares = NewSpareHosts(running, plan->record);
-  if (!has_more && spares.empty()) return std::nullopt;
-  ContinueJob(running, &plan->record);
-  std::string what = has_more ? DifferenceOfWorkers(running, plan->record) : "";
-  if (!spares.empty()) {
-    absl::StrAppend(&what, what.empty() ? "" : "; ", absl::StrJoin(spares, ", "),
-                    spares.size() == 1 ? " is a spare host" : " are spare hosts", " from now on");
+  std::vector<std::string> joining;
+  for (const record::Task& task : plan->record.tasks()) {
+    if (Named(running.tasks(), task.id(), &record::Task::id) == nullptr) {
+      joining.push_back(absl::StrCat(task.id(), " on ", task.host()));
+    }
   }
-  return NewPlan{.record = std::move(plan->record), .what = std::move(what)};
+  const std::vector<std::string> spares = NewSpareHosts(running, plan->record);
+  if (joining.empty() && spares.empty()) return std::nullopt;
+  std::vector<std::string> what;
+  if (!joining.empty()) what.push_back(Sentence(joining, "joins", "join"));
+  if (!spares.empty()) {
+    what.push_back(Sentence(spares, "is a spare host from now on", "are spare hosts from now on"));
+  }
+  return NewPlan{.record = std::move(plan->record), .what = absl::StrJoin(what, "; ")};
 }
 
 absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running) const {
@@ -128,7 +153,8 @@ absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running) con
     MUSTER_ASSIGN_OR_RETURN(servers, context_.jobs().Load(running.servers().job()));
   }
   MUSTER_RETURN_IF_ERROR(FindGpus(context_, job_, &inventory));
-  AddHostsInUse(running, job_, &inventory);
+  KeepHostsInUse(running, job_, &inventory);
+  RemoveUnusedLocalHosts(running, &inventory);
   Job job = job_;
   job.worker.count = WorkersOf(running);
   if (job.worker.max) {

@@ -25,8 +25,7 @@ class Replanner {
   /// The job was planned with this inventory. `context` outlives this.
   Replanner(const CommandContext& context, Job job, const Inventory& inventory);
 
-  /// As RunOptions::replan has it. A failure says which hosts are not used because of it; it is looked at
-  /// them again when other hosts are named.
+  /// As RunOptions::replan has it. A failure says which hosts are not used because of it.
   absl::StatusOr<std::optional<NewPlan>> Replan(const std::set<std::string>& hosts,
                                                 const record::JobRecord& running);
 

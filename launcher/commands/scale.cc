@@ -96,7 +96,10 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     return plan;
   };
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&before));
-  if ((driver || is_elsewhere) && DifferenceOfWorkers(before, plan.record).empty() &&
+  // Who drives it would give it more.
+  const auto as_written = ReadJob(before.job_file(), context.home());
+  const bool grows = as_written.ok() && as_written->worker.max.has_value();
+  if ((driver || is_elsewhere) && !grows && DifferenceOfWorkers(before, plan.record).empty() &&
       plan.record.tasks_size() == before.tasks_size()) {
     std::fprintf(stderr, "job %s has as many workers already: %d\n", before.id().c_str(), workers);
     return 0;
@@ -141,7 +144,8 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   RunOptions options = MakeRunOptions(context, plan.record);
   options.follow_logs = false;
   Replanner replanner(context, job, inventory);
-  options.replan = std::bind_front(&Replanner::Replan, &replanner);
+  // Else there is nothing here that other hosts could be sent.
+  if (taken->planned.ok()) options.replan = std::bind_front(&Replanner::Replan, &replanner);
   RunDisplay display({.logs = false,
                       .accuracy = context.flags().format == OutputFormat::kText,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),

@@ -43,12 +43,65 @@ void Reconciler::Adopt() {
     host.desired.data_address = member.data_address;
   }
   for (Task& task : tasks_) {
-    if (!IsNew(task)) continue;
-    task.displaced = true;
-    for (const Departure& departure : record_.departures) {
-      if (departure.task == task.desired.id) task.minimum_incarnation = departure.minimum_incarnation;
+    if (IsNew(task)) BeginJoining(task);
+  }
+}
+
+void Reconciler::BeginJoining(Task& task) {
+  task.displaced = true;
+  for (const Departure& departure : record_.departures) {
+    if (departure.task == task.desired.id) task.minimum_incarnation = departure.minimum_incarnation;
+  }
+}
+
+// In place, so that all that is known of the others stays.
+void Reconciler::On(const MoreDesired& event) {
+  if (phase_ != Phase::kRunning || has_leavers_) return;
+  for (const DesiredHost& desired : event.desired.hosts) {
+    const size_t known = hosts_.size();
+    Host& host = hosts_[AddHost(desired)];
+    if (hosts_.size() > known) {
+      host.counts = Count(host);
+      totals_.Add(host.counts, 1);
+      Touch(host);
+    } else if (host.tasks.empty()) {
+      // Of one that something of the job was on before, no more than its name may have been known.
+      if (host.desired.data_address.empty()) host.desired.data_address = desired.data_address;
+      host.desired.contents = desired.contents;
+      host.contents_ready = host.contents_ready && desired.contents.empty();
     }
   }
+  const std::vector<HostId> strays = record_.strays;
+  for (const DesiredTask& desired : event.desired.tasks) {
+    const auto known = task_index_.find(desired.id);
+    if (known != task_index_.end()) {
+      tasks_[known->second].desired.spares = desired.spares;
+    } else if (elastic_) {
+      AddTask(desired);
+    }
+  }
+  if (record_.strays != strays) Persist();
+  for (Host& host : hosts_) {
+    if (host.given_up) PlaceElsewhere(host);
+  }
+}
+
+void Reconciler::AddTask(const DesiredTask& desired) {
+  const int index = static_cast<int>(tasks_.size());
+  task_index_.emplace(desired.id, index);
+  Host& host = hosts_[host_index_.at(desired.host)];
+  Task& task = tasks_.emplace_back(Task{
+      .desired = desired, .host = host_index_.at(desired.host), .missing = host.given_up, .retry_at = now_});
+  BeginJoining(task);
+  host.tasks.push_back(index);
+  // Before anything happens there: whoever goes on with the job has to look there too.
+  const bool is_member = std::ranges::any_of(
+      *record_.cluster, [&](const Member& member) { return member.host == desired.host; });
+  if (!is_member) AddStray(desired.host);
+  // A spare one was nobody's to reach until now.
+  if (host.lost_since && host.tasks.size() == 1) host.lost_since = now_;
+  if (host.link == Link::kDown && host.tasks.size() == 1) host.connect_at = now_;
+  Touch(host);
 }
 
 bool Reconciler::AddStray(const HostId& host) {

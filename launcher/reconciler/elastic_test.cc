@@ -66,22 +66,29 @@ TEST(ElasticJob, AWorkerJoinsOnceItsHostIsReadyAndTheOthersGoOn) {
   EXPECT_EQ(script.reconciler.record().base_generation, 1u);
 }
 
-// The driver may have answers left to what the one before has asked.
-TEST(ElasticJob, WhoTakesThePlaceOfAnotherHearsNoneOfItsAnswers) {
-  Script before(OfTwo());
-  before.StartAll();
-  const uint64_t last_id = before.reconciler.last_id();
-  EXPECT_GE(last_id, 8u);
-  Script script(OfThree(), before.reconciler.record(), {.last_id = last_id});
-  EXPECT_EQ(script.Feed(Tick{}), "persist 1 fixed\nconnect a\nconnect b\nconnect c\n");
-  for (uint64_t id = 1; id <= last_id; ++id) {
-    EXPECT_EQ(script.Feed(HostFailed{"a", id, FailedPrecondition("another host key")}), "");
-    EXPECT_EQ(script.Feed(HostConnected{"b", id}), "");
-    EXPECT_EQ(script.Feed(HostReported{"b", id, {}}), "");
-    EXPECT_EQ(script.Feed(ContentsReady{"b", id}), "");
-  }
+TEST(ElasticJob, AWorkerThatIsWantedLaterJoinsWithoutANewLauncher) {
+  Script script(OfTwo());
+  script.StartAll();
+  EXPECT_EQ(script.Feed(MoreDesired{OfThree()}), "persist 1 fixed\nconnect c\n");
+  EXPECT_EQ(script.reconciler.record().strays, std::vector<HostId>{"c"});
+  EXPECT_EQ(script.Connected("c"), "contents c\nlease c worker:1\n");
+  EXPECT_EQ(script.Ready("c"), "");
+  EXPECT_EQ(script.Leased("c", "worker:1", 20002),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
+            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
+            "start c worker:1 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n");
+  EXPECT_EQ(script.Feed(MoreDesired{OfThree()}), "") << "it is wanted already";
+}
+
+TEST(ElasticJob, WhoIsWantedLaterIsNotWaitedFor) {
+  Script script(OfTwo());
+  script.StartAll();
+  script.Feed(MoreDesired{OfThree()});
+  script.Wait(seconds(61));
+  EXPECT_EQ(StateOf(script, "worker:1"), TaskState::kLost);
+  EXPECT_EQ(StateOf(script, "worker:0"), kRunning);
   EXPECT_FALSE(script.reconciler.GetView().ending);
-  EXPECT_EQ(script.Connected("c"), "contents c\n");
 }
 
 TEST(ElasticJob, AHostThatIsNotReachedCostsTheOthersNothing) {

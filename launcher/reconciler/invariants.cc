@@ -30,6 +30,20 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   stop_requests_.clear();
 }
 
+void Invariants::OnGrown(const Desired& desired) {
+  NoteGang();  // of those that were needed so far
+  ++plans_;
+  for (const DesiredTask& task : desired.tasks) {
+    const auto known = std::ranges::find(desired_.tasks, task.id, &DesiredTask::id);
+    if (known == desired_.tasks.end()) {
+      desired_.tasks.push_back(task);
+    } else {
+      known->spares = task.spares;
+    }
+  }
+  desired_.hosts = desired.hosts;
+}
+
 bool Invariants::InPlan(const Deployment& deployment) const {
   const auto& [id, generation, spec_hash] = deployment;
   return generation == persisted_.generation && persisted_.fixed &&

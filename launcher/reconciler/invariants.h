@@ -15,6 +15,7 @@ class Invariants {
  public:
   // A launcher begins its life with what it wants; `replanned`: the cluster it wants is not the one before.
   void OnLaunch(const Desired& desired, bool replanned);
+  void OnGrown(const Desired& desired);
   void OnEvent(const Event& event);  // delivered to the reconciler, before its Step
   void OnDecided(const View& view);  // by that Step, before its actions
   void OnAction(const Action& action);

@@ -42,6 +42,24 @@ TEST(LostHosts, TheJobGoesOnAndSucceedsWithoutAHostThatItCanDoWithout) {
   EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
 }
 
+TEST(LostHosts, TasksThatAreDoneWithoutGoToASpareHostOnceThereIsOne) {
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  ASSERT_EQ(StateOf(script, "b"), HostState::kGivenUp);
+  Desired more = OneCanBeMissing();
+  more.hosts.push_back({"c", "10.0.0.3", {"program"}});
+  more.tasks[1].spares = {"c"};
+  EXPECT_EQ(script.Feed(MoreDesired{more}), "persist 1 fixed\nconnect c\n");
+  EXPECT_EQ(script.Connected("c"), "contents c\nlease c worker:0\n");
+  EXPECT_EQ(script.Ready("c"), "");
+  EXPECT_EQ(script.Leased("c", "worker:0", 20002),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.3:20002\n"
+            "start c worker:0 2 v1 10.0.0.1:20000 10.0.0.3:20002\n");
+}
+
 TEST(LostHosts, AHostThatReturnsIsLetInAfterAPauseThatGrowsAndItsTasksGoOn) {
   Script script(OneCanBeMissing());
   script.StartAll();

@@ -79,7 +79,6 @@ struct Options {
   int max_attempts = 3;  // refused starts of a task, refused uploads to a host, ...
   int max_silences = 3;  // unanswered requests in a row before a host counts as broken
   int max_retries = 3;   // new generations because of lost ports (or a stop that arrived late)
-  uint64_t last_id = 0;  // the ids of its actions are above it
 };
 
 // ---- What is remembered
@@ -238,6 +237,13 @@ struct RequestFailed {
 };
 /// Servers of another job, which the tasks of this one are told of with their cluster, are elsewhere now.
 struct ServersMoved {};
+/// The same tasks, and perhaps more of them, which join an elastic job as if they had been wanted from the
+/// start; none of these has left it in this Reconciler's life. All may have other spare hosts. What else
+/// differs from what is desired so far does not count, and nothing of it does unless the job is running,
+/// without tasks that are about to leave it (View::has_leavers).
+struct MoreDesired {
+  Desired desired;
+};
 /// Ctrl-C or `muster stop`.
 struct StopRequested {};
 /// A PersistRecord could not be executed. The driver has dropped the StartTasks that came after it.
@@ -249,7 +255,7 @@ struct Tick {};
 
 using Event = std::variant<Tick, HostConnected, HostFailed, HostComing, HostSighted, HostReported,
                            ContentsReady, PortLeased, TaskStarted, TasksStopped, RequestFailed, ServersMoved,
-                           StopRequested, RecordFailed>;
+                           MoreDesired, StopRequested, RecordFailed>;
 
 // ---- What is to be done
 // ---------------------------------------------------------------------------------------------

@@ -21,19 +21,9 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
       max_missing_(desired.max_missing),
       elastic_(desired.elastic),
       record_(std::move(record)),
-      now_(now),
-      last_id_(options.last_id) {
+      now_(now) {
   std::unordered_map<std::string, const DesiredHost*> listed;
   for (const DesiredHost& host : desired.hosts) listed.emplace(host.id, &host);
-  auto add_host = [this](DesiredHost host) {
-    const auto [place, added] = host_index_.emplace(host.id, static_cast<int>(hosts_.size()));
-    if (added) {
-      hosts_.push_back(
-          {.desired = std::move(host), .lost_since = now_, .connect_at = now_, .retry_at = now_});
-    }
-    return place->second;
-  };
-
   const bool all_end_with_others = std::all_of(desired.tasks.begin(), desired.tasks.end(),
                                                [](const auto& task) { return task.ends_with_others; });
   for (const DesiredTask& task : desired.tasks) {
@@ -41,13 +31,13 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     MUSTER_CHECK(host != listed.end(), task.id + " is on a host that is not listed: " + task.host);
     const int index = static_cast<int>(tasks_.size());
     MUSTER_CHECK(task_index_.emplace(task.id, index).second, "two tasks " + task.id);
-    tasks_.push_back({.desired = task, .host = add_host(*host->second), .retry_at = now_});
+    tasks_.push_back({.desired = task, .host = AddHost(*host->second), .retry_at = now_});
     if (all_end_with_others) tasks_.back().desired.ends_with_others = false;
     hosts_[tasks_.back().host].tasks.push_back(index);
   }
   const auto add_by_name = [&](const HostId& id) {
     const auto known = listed.find(id);
-    return add_host(known != listed.end() ? *known->second : DesiredHost{.id = id});
+    return AddHost(known != listed.end() ? *known->second : DesiredHost{.id = id});
   };
   for (const Member& member : *record_.cluster) add_by_name(member.host);
   const size_t cluster_hosts = hosts_.size();
@@ -71,12 +61,11 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     for (const HostId& spare : task.spares) {
       const auto host = listed.find(spare);
       MUSTER_CHECK(host != listed.end(), task.id + " has a spare host that is not listed: " + spare);
-      add_host(*host->second);
+      AddHost(*host->second);
     }
   }
   for (size_t i = 0; i < hosts_.size(); ++i) {
     Host& host = hosts_[i];
-    host.contents_ready = host.desired.contents.empty();
     host.may_run = record_.generation > 0 && i < used_hosts;
     host.may_lease = record_.leasing && i < used_hosts;
     host.counts = Count(host);
@@ -100,6 +89,18 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
     record_.fixed = false;
     persist_first_ = true;
   }
+}
+
+int Reconciler::AddHost(const DesiredHost& desired) {
+  const auto [place, added] = host_index_.emplace(desired.id, static_cast<int>(hosts_.size()));
+  if (added) {
+    hosts_.push_back({.desired = desired,
+                      .lost_since = now_,
+                      .connect_at = now_,
+                      .contents_ready = desired.contents.empty(),
+                      .retry_at = now_});
+  }
+  return place->second;
 }
 
 std::vector<Action> Reconciler::Step(const Event& event, TimePoint now) {

@@ -69,9 +69,6 @@ class Reconciler {
 
   bool finished() const { return phase_ == Phase::kFinished; }
   const Record& record() const { return record_; }
-  /// The largest id of its actions so far. Whoever takes its place in the same driver begins above it
-  /// (Options::last_id), so that late answers are nobody's.
-  uint64_t last_id() const { return last_id_; }
 
  private:
   enum class Link { kDown, kConnecting, kUp };
@@ -154,6 +151,7 @@ class Reconciler {
   void On(const TasksStopped& event);
   void On(const RequestFailed& event);
   void On(const ServersMoved& event);
+  void On(const MoreDesired& event);
   void On(const StopRequested& event);
   void On(const RecordFailed& event);
   Host* FindHost(const HostId& id, ConnectionId connection);
@@ -189,6 +187,9 @@ class Reconciler {
   void TouchAll();
 
   // The whole job.
+  int AddHost(const DesiredHost& desired);  // its index, also if it is there already
+  void AddTask(const DesiredTask& desired);
+  void BeginJoining(Task& task);
   bool Adoptable() const;
   void Adopt();
   bool AddStray(const HostId& host);  // false: it is one already
@@ -241,7 +242,7 @@ class Reconciler {
   TimePoint run_deadline_ = TimePoint::max();
   TimePoint hear_until_;  // for hosts to be heard, also after that
   TimePoint now_;
-  uint64_t last_id_;
+  uint64_t last_id_ = 0;
   Counts totals_;
   std::vector<int> dirty_;
   std::set<std::pair<TimePoint, int>> timers_;

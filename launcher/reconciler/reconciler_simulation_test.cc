@@ -36,7 +36,7 @@ TEST(ReconcilerSimulationTest, InvariantsHoldUnderFaults) {
   for (const char* fault :
        {"host crashes", "host cut off", "launcher killed", "connection breaks", "port lost", "spec changed",
         "host given up", "placed on a spare", "host let in again", "crashes", "dies", "stop requested",
-        "black hole", "request swallowed", "replanned", "is to join", "is to leave", "joins", "leaves"}) {
+        "black hole", "request swallowed", "grows", "is to join", "is to leave", "joins", "leaves"}) {
     EXPECT_GT(tally[fault], 0) << fault << " never happened in " << end << " seeds";
   }
 }

@@ -105,18 +105,15 @@ void Simulation::Note(const std::string& what, const std::string& details) {
 // ---- The launcher
 // ---------------------------------------------------------------------------------------------------
 
-// As the driver writes it down together with the record.
-void Simulation::PlaceAsRecorded() {
+void Simulation::Launch(bool replan) {
+  ++life_;
+  first_that_left_ = kNobody;
+  // As the driver writes it down together with the record.
   for (const Member& member : *record_.cluster) {
     for (DesiredTask& task : desired_.tasks) {
       if (record_.fixed && task.id == member.task) task.host = member.host;
     }
   }
-}
-
-void Simulation::Launch(bool replan) {
-  ++life_;
-  PlaceAsRecorded();
   bool is_other_cluster = false;
   if (replan) {
     for (DesiredTask& task : desired_.tasks) {
@@ -125,37 +122,40 @@ void Simulation::Launch(bool replan) {
       Note("spec changed", task.id);
     }
     if (Chance(0.3)) is_other_cluster = MoveTask();
-    if (desired_.elastic && Chance(0.6)) is_other_cluster = Scale() || is_other_cluster;
+    if (desired_.elastic && Chance(0.6)) {
+      is_other_cluster = Scale(static_cast<int>(Between(1, 7))) || is_other_cluster;
+    }
   }
+  invariants_.OnLaunch(Needed(), is_other_cluster);
   wires_.clear();
-  Begin(options_, is_other_cluster);
+  reconciler_ = std::make_unique<Reconciler>(Needed(), record_, options_, now_);
+  Note("launch", absl::StrFormat("life %d", life_));
+  Feed(life_, Tick{});
 }
 
-void Simulation::Begin(const Options& options, bool is_other_cluster) {
+Desired Simulation::Needed() const {
   Desired needed = desired_;
   std::erase_if(needed.hosts, [this](const DesiredHost& host) {
     return std::none_of(desired_.tasks.begin(), desired_.tasks.end(), [&](const auto& task) {
       return task.host == host.id || std::ranges::count(task.spares, host.id) > 0;
     });
   });
-  invariants_.OnLaunch(needed, is_other_cluster);
-  reconciler_ = std::make_unique<Reconciler>(needed, record_, options, now_);
-  Note("launch", absl::StrFormat("life %d", life_));
-  Feed(life_, Tick{});
+  return needed;
 }
 
-// The driver goes on with another plan for the same cluster. Answers to what was asked before may still come.
-void Simulation::Replan() {
+// The inventory has other hosts.
+void Simulation::Grow() {
   if (finished_ || !reconciler_) return;
   const View view = reconciler_->GetView();
   if (view.phase != Phase::kRunning || view.has_leavers) return;
-  Note("replanned");
-  PlaceAsRecorded();
+  Note("grows");
   if (Chance(0.5)) AddSpares();
-  const bool is_other_cluster = desired_.elastic && Scale();
-  Options options = options_;
-  options.last_id = reconciler_->last_id();
-  Begin(options, is_other_cluster);
+  if (desired_.elastic) {
+    const int workers = Workers(), wanted = workers + static_cast<int>(Between(0, 2));
+    if (wanted <= first_that_left_) Scale(wanted);
+  }
+  invariants_.OnGrown(Needed());
+  Feed(life_, MoreDesired{Needed()});
 }
 
 bool Simulation::MoveTask() {
@@ -167,16 +167,20 @@ bool Simulation::MoveTask() {
   return true;
 }
 
-// The last workers leave, or others join; some of them on hosts that nothing has run on yet.
-bool Simulation::Scale() {
-  const int workers = static_cast<int>(
+int Simulation::Workers() const {
+  return static_cast<int>(
       std::ranges::count_if(desired_.tasks, [this](const DesiredTask& task) { return !IsServer(task.id); }));
-  const int wanted = static_cast<int>(Between(1, 7));
+}
+
+// The last workers leave, or others join; some of them on hosts that nothing has run on yet.
+bool Simulation::Scale(int wanted) {
+  const int workers = Workers();
   if (Chance(0.5)) {
     AddHost(absl::StrFormat("late%d", life_), absl::StrFormat("10.0.3.%d", life_ % 250));
   }
   for (int i = workers; i > wanted; --i) {
     Note("is to leave", desired_.tasks.back().id);
+    first_that_left_ = i - 1;
     desired_.tasks.pop_back();
   }
   for (int i = workers; i < wanted; ++i) {
@@ -612,7 +616,7 @@ void Simulation::ScheduleFaults() {
     some(0.1, [=, this] { Feed(life_, HostSighted{any_host()}); });
     some(0.5, [=, this] { Break(any_host(), Between(0, 3000)); });  // a daemon restart looks like this
     some(desired_.elastic ? 0.7 : 0.4, [this] { KillLauncher(); });
-    some(0.3, [this] { Replan(); });
+    some(0.3, [this] { Grow(); });
   }
   some(0.1, [this] {
     Note("servers move");

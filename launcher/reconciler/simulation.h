@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <queue>
@@ -78,11 +79,11 @@ class Simulation {
 
   // The launcher and its driver.
   void Launch(bool replan);
-  void Begin(const Options& options, bool is_other_cluster);
-  void PlaceAsRecorded();
-  void Replan();
+  void Grow();
+  Desired Needed() const;
   bool MoveTask();
-  bool Scale();
+  int Workers() const;
+  bool Scale(int wanted);
   void KillLauncher();
   void Feed(int life, const Event& event);
   void Execute(const Action& action);
@@ -125,6 +126,8 @@ class Simulation {
   int life_ = 0;
   int moves_ = 0;
   int spares_ = 0;
+  static constexpr int kNobody = std::numeric_limits<int>::max();
+  int first_that_left_ = kNobody;  // of the workers, in this life of the launcher
   std::map<HostId, Wire> wires_;
   std::map<HostId, Agent> agents_;
   TimePoint tick_at_ = TimePoint::max();
