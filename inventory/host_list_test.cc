@@ -27,6 +27,28 @@ std::vector<int> SlotsOf(const Inventory& inventory) {
   return slots;
 }
 
+// The same in both of Ansible's formats.
+void ExpectTheMachines(const absl::StatusOr<Inventory>& inventory) {
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(NamesOf(*inventory),
+              ElementsAre("lonely", "gpu-01.example.org", "gpu-02.example.org", "box", "here"));
+  const Host &lonely = inventory->hosts[0], &gpu = inventory->hosts[2], &box = inventory->hosts[3],
+             &here = inventory->hosts[4];
+  EXPECT_EQ(lonely.ssh_address, "10.0.0.9");
+  EXPECT_EQ(lonely.user, "everybody");
+  EXPECT_TRUE(lonely.labels.empty());
+  EXPECT_EQ(gpu.user, "own");
+  EXPECT_THAT(gpu.labels, ElementsAre("gpu", "racks"));
+  EXPECT_EQ(gpu.dir, "/scratch");
+  EXPECT_THAT(gpu.jumps, ElementsAre(JumpHost{"[gate]:24", "gate", 24, "me", {}}));
+  EXPECT_EQ(box.ssh_address, "10.0.0.3");
+  EXPECT_EQ(box.ssh_port, 2200) << "as Ansible has it";
+  EXPECT_EQ(box.user, "of_gpus");
+  EXPECT_THAT(box.identities, ElementsAre("/home/me/.ssh/a key"));
+  EXPECT_THAT(box.labels, ElementsAre("gpu", "cpu", "racks"));
+  EXPECT_TRUE(here.local);
+}
+
 TEST(HostList, HostfilesOfMpi) {
   const auto inventory = Parse(
       "# a cluster\n"
@@ -67,24 +89,7 @@ ansible_user=of_racks
 [all:vars]
 ansible_user=everybody
 )");
-  ASSERT_TRUE(inventory.ok()) << inventory.status();
-  EXPECT_THAT(NamesOf(*inventory),
-              ElementsAre("lonely", "gpu-01.example.org", "gpu-02.example.org", "box", "here"));
-  const Host &lonely = inventory->hosts[0], &gpu = inventory->hosts[2], &box = inventory->hosts[3],
-             &here = inventory->hosts[4];
-  EXPECT_EQ(lonely.ssh_address, "10.0.0.9");
-  EXPECT_EQ(lonely.user, "everybody");
-  EXPECT_TRUE(lonely.labels.empty());
-  EXPECT_EQ(gpu.user, "own");
-  EXPECT_THAT(gpu.labels, ElementsAre("gpu", "racks"));
-  EXPECT_EQ(gpu.dir, "/scratch");
-  EXPECT_THAT(gpu.jumps, ElementsAre(JumpHost{"[gate]:24", "gate", 24, "me", {}}));
-  EXPECT_EQ(box.ssh_address, "10.0.0.3");
-  EXPECT_EQ(box.ssh_port, 2200) << "as Ansible has it";
-  EXPECT_EQ(box.user, "of_gpus");
-  EXPECT_THAT(box.identities, ElementsAre("/home/me/.ssh/a key"));
-  EXPECT_THAT(box.labels, ElementsAre("gpu", "cpu", "racks"));
-  EXPECT_TRUE(here.local);
+  ExpectTheMachines(inventory);
 }
 
 TEST(HostList, JumpHostsInAnsiblesArgumentsOfSsh) {
@@ -165,6 +170,72 @@ TEST(HostList, YamlIsNone) {
   for (const char* text : {"a\n", "# x\n\na:4\n", "[g]\n", "a slots=2  # rack: 3\n", "  a\n", "10.0.0.1"}) {
     EXPECT_TRUE(IsHostList(text)) << text;
   }
+}
+
+TEST(AnsibleYaml, GroupsAreLabelsAndTheNearestOnesVariablesHold) {
+  const auto inventory = Parse(R"(---
+all:
+  hosts:
+    lonely: {ansible_host: 10.0.0.9, packages: [vim, git]}
+  vars:
+    ansible_user: everybody
+    ntp: {servers: [a, b]}
+  children:
+    racks:
+      vars: {ansible_user: of_racks}
+      children:
+        gpu:
+          vars:
+            ansible_user: of_gpus
+            ansible_ssh_common_args: '-o StrictHostKeyChecking=no -J me@gate:24'
+            muster_dir: /scratch
+          hosts:
+            gpu-[01:02].example.org: {ansible_user: own, http_port: 80}
+            box:
+              ansible_host: 10.0.0.3
+              ansible_port: 2200
+              ansible_ssh_private_key_file: ~/.ssh/a key
+        cpu:
+          hosts:
+            box:2222:
+            here: {ansible_connection: local}
+    empty:
+)");
+  ExpectTheMachines(inventory);
+  EXPECT_EQ(inventory->hosts[0].position.ToString(), "dir/hosts:4:5");
+}
+
+TEST(AnsibleYaml, GroupsMayStandAtTheTop) {
+  const auto inventory = Parse("ungrouped: {hosts: {\"a:24\": }}\ngpu:\n  hosts:\n    b:\n    c: {}\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(NamesOf(*inventory), ElementsAre("a", "b", "c"));
+  EXPECT_TRUE(inventory->hosts[0].labels.empty());
+  EXPECT_EQ(inventory->hosts[0].ssh_port, 24);
+  EXPECT_THAT(inventory->hosts[2].labels, ElementsAre("gpu"));
+}
+
+TEST(AnsibleYaml, RefusesWhatIsNoneWithItsPlace) {
+  EXPECT_EQ(ErrorOf("all:\n  host: {a: }\n"),
+            "dir/hosts:2:3: unknown key \"host\" in the group \"all\"; did you mean \"hosts\"?");
+  EXPECT_EQ(ErrorOf("all: {hosts: [a]}\n"),
+            "dir/hosts:1:14: expected a mapping from host names to their variables, found a list");
+  EXPECT_EQ(ErrorOf("all: {hosts: {a: {ansible_host: [x]}}}\n"),
+            "dir/hosts:1:33: expected text, found a list");
+  EXPECT_EQ(ErrorOf("all: {hosts: {a: {ansible_port: ssh}}}\n"),
+            "dir/hosts:1:33: expected a whole number from 1 to 65535, found \"ssh\"");
+  EXPECT_EQ(ErrorOf("all: {children: {g: {hosts: {a: }}, \"my group\": {hosts: {b: }}}}\n"),
+            "dir/hosts:1:37: \"my group\" is not a label: letters, digits, '-', '_' and '.', at most 63 "
+            "bytes");
+  EXPECT_EQ(ErrorOf("all: {children: {g: }}\n"), "dir/hosts:1:1: no hosts");
+  EXPECT_EQ(ErrorOf("all: x\n"), "dir/hosts:1:6: expected hosts, vars and children of a group, found \"x\"");
+}
+
+TEST(AnsibleYaml, MustersOwnInventoryIsNone) {
+  EXPECT_EQ(ErrorOf("host: {a: }\n"),
+            "dir/hosts:1:1: unknown key \"host\" in the inventory; did you mean \"hosts\"?");
+  const auto own = Parse("hosts: {hosts: , vars: }\n");
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_THAT(NamesOf(*own), ElementsAre("hosts", "vars"));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ HostMoves::Incarnations HostMoves::IncarnationsOf(const reconcile::View& view) {
 }
 
 std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint now) {
+  std::vector<HostMove> news;
   for (const reconcile::HostView& host : view.hosts) {
     const std::string before = std::exchange(addresses_[host.host], host.data_address);
     if (host.attempts > 0) lost_.try_emplace(host.host, Move{now, incarnations_});
@@ -24,6 +25,7 @@ std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint n
       const auto lost = lost_.find(host.host);
       Move move = lost != lost_.end() ? lost->second : Move{now, incarnations_};
       move.from = before;
+      news.push_back({host.host, "moved " + before + " -> " + host.data_address, /*is_over=*/false});
       // If it has moved on, it moved away from where its tasks were last.
       moves_.try_emplace(host.host, std::move(move));
     }
@@ -34,9 +36,9 @@ std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint n
   // Before all tasks run in the newest cluster those of the host train with nobody.
   for (const reconcile::TaskView& task : view.tasks) {
     if (task.state == reconcile::TaskState::kSucceeded) continue;
-    if (task.state != reconcile::TaskState::kRunning || task.report->generation != view.generation) return {};
+    if (task.state != reconcile::TaskState::kRunning || task.report->generation != view.generation)
+      return news;
   }
-  std::vector<HostMove> over;
   for (const auto& [host, move] : std::exchange(moves_, {})) {
     std::vector<std::string> tasks;
     int running = 0, known = 0, restarted = 0;
@@ -55,11 +57,11 @@ std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint n
     } else if (known == running) {
       cost = ", 0 steps lost";
     }
-    over.push_back(
+    news.push_back(
         {host, absl::StrFormat("moved %s -> %s, %s rejoined after %.1f s%s", move.from, addresses_[host],
                                absl::StrJoin(tasks, ", "), ToSeconds(now - move.since), cost)});
   }
-  return over;
+  return news;
 }
 
 }  // namespace muster

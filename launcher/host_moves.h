@@ -11,18 +11,19 @@
 
 namespace muster {
 
-/// A move that is over.
 struct HostMove {
   std::string host;
   // "moved 10.0.0.21 -> 10.0.0.37, worker:3 rejoined after 1.8 s, 0 steps lost", or how many tasks were
   // started again; nothing of that where it is not known what ran before.
   std::string what;
+  bool is_over = true;  // else it has just been seen: "moved 10.0.0.21 -> 10.0.0.37"
 };
 
 class HostMoves {
  public:
-  /// Those that are over with this view: all tasks of the job run in its newest cluster. The time is from
-  /// when the host could not be reached where it was, as far as anybody noticed.
+  /// Those that this view shows first, and those that are over with it: all tasks of the job run in its
+  /// newest cluster. The time is from when the host could not be reached where it was, as far as anybody
+  /// noticed.
   std::vector<HostMove> OnView(const reconcile::View& view, TimePoint now);
 
  private:

@@ -41,10 +41,12 @@ class Moves {
   std::vector<std::string> On(const reconcile::View& view, milliseconds at) {
     std::vector<std::string> lines;
     for (const HostMove& move : moves_.OnView(view, TimePoint() + at)) {
-      lines.push_back(move.host + " " + move.what);
+      (move.is_over ? lines : begun).push_back(move.host + " " + move.what);
     }
     return lines;
   }
+
+  std::vector<std::string> begun;  // all so far
 
  private:
   HostMoves moves_;
@@ -61,6 +63,7 @@ TEST(HostMoves, AreOverOnceAllTasksRunInTheNewestCluster) {
   EXPECT_THAT(moves.On(ViewOf(4, "10.0.0.7"), milliseconds(2800)),
               ElementsAre("b moved 10.0.0.2 -> 10.0.0.7, worker:0 rejoined after 1.8 s, 0 steps lost"));
   EXPECT_THAT(moves.On(ViewOf(4, "10.0.0.7"), milliseconds(3000)), IsEmpty());
+  EXPECT_THAT(moves.begun, ElementsAre("b moved 10.0.0.2 -> 10.0.0.7"));
 }
 
 TEST(HostMoves, SayHowManyTasksWereStartedAgain) {
@@ -90,6 +93,7 @@ TEST(HostMoves, AHostThatMovesTwiceBeforeItsTasksRunHasMovedOnce) {
   EXPECT_THAT(moves.On(view, milliseconds(100)), IsEmpty());
   EXPECT_THAT(moves.On(ViewOf(3, "10.0.0.8"), milliseconds(600)),
               ElementsAre("b moved 10.0.0.2 -> 10.0.0.8, worker:0 rejoined after 0.5 s, 0 steps lost"));
+  EXPECT_THAT(moves.begun, ElementsAre("b moved 10.0.0.2 -> 10.0.0.7", "b moved 10.0.0.7 -> 10.0.0.8"));
 }
 
 // By whoever goes on with a job in the middle of a move.

@@ -81,7 +81,6 @@ void RunDisplay::OnView(const reconcile::View& view) {
       view.ending->result != reconcile::Result::kSucceeded) {
     Say("stopping the job: " + view.ending->message);
   }
-  ReportMoves(view);
   view_ = view;
   ReportChanges(view);
   Draw(/*must=*/false);
@@ -118,17 +117,6 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
 }
 
 void RunDisplay::OnNotice(const std::string& text) { Say(text); }
-
-void RunDisplay::ReportMoves(const reconcile::View& view) {
-  std::map<std::string, std::string> addresses;  // before; a spare host that is used now has none
-  for (const reconcile::HostView& host : view_.hosts) addresses[host.host] = host.data_address;
-  for (const reconcile::HostView& host : view.hosts) {
-    const std::string& before = addresses[host.host];
-    if (view_.generation > 0 && !before.empty() && host.data_address != before) {
-      Say(absl::StrFormat("%s moved %s -> %s", host.host, before, host.data_address));
-    }
-  }
-}
 
 void RunDisplay::OnHostFacts(const HostFacts& facts) {
   if (block_.enabled()) return;

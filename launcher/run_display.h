@@ -51,7 +51,6 @@ class RunDisplay final : public RunObserver {
   void Say(const std::string& line);
   void Draw(bool must);
   void ReportChanges(const reconcile::View& view);
-  void ReportMoves(const reconcile::View& view);
   std::string HostLine(const reconcile::HostView& host) const;
   std::string LiveLine() const;
   bool HasRun(const std::string& task) const;  // so that there is a log

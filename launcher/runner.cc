@@ -129,6 +129,7 @@ class Runner {
   std::unique_ptr<HostWatch> watch_;
   std::optional<std::set<std::string>> named_hosts_;  // by the inventory, as nobody has looked at yet
   TimePoint plan_at_;                                 // not before
+  std::string said_of_plan_;                          // why there is none
   std::unique_ptr<GuestListener> listener_;           // null: not (yet) lent
   std::optional<HistoryFile> history_file_;           // none: it cannot be written
   std::optional<JobHistory> history_;
@@ -158,6 +159,13 @@ std::vector<std::string> LastLines(const LogTail& tail) {
   if (tail.is_cut && lines.size() > 1) lines.erase(lines.begin());
   if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - kLastLines);
   return lines;
+}
+
+// Spare ones too.
+std::vector<record::Host> HostsOf(const record::JobRecord& record) {
+  std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
+  hosts.insert(hosts.end(), record.spare_hosts().begin(), record.spare_hosts().end());
+  return hosts;
 }
 
 void SayOnce(const std::function<void()>& say, bool& is_said) {
@@ -330,27 +338,27 @@ void Runner::Handle(reconcile::Reconciler& reconciler, Planned planned) {
     status = store_.Save(grown);
     if (status.ok()) record_ = std::move(grown);
   }
-  Notice(status.ok() ? (*planned.plan)->what : std::string(status.message()));
   if (!status.ok()) {
-    // What is wrong may be over soon.
+    // What is wrong may be over soon, and is said once.
+    const std::string why(status.message());
+    if (std::exchange(said_of_plan_, why) != why) Notice(why);
     if (!named_hosts_) named_hosts_ = std::move(planned.hosts);
     plan_at_ = Now() + kPlanAgainAfter;
     return;
   }
-  if (watch_ != nullptr) watch_->Add({record_.spare_hosts().begin(), record_.spare_hosts().end()});
-  if (watch_ != nullptr) watch_->Add({record_.hosts().begin(), record_.hosts().end()});
+  said_of_plan_.clear();
+  Notice((*planned.plan)->what);
+  if (watch_ != nullptr) watch_->Add(HostsOf(record_));
   Step(reconciler, reconcile::MoreDesired{DesiredOf(record_)});
 }
 
 void Runner::Watch() {
   if (options_.home.empty()) return;
-  std::vector<record::Host> hosts(record_.hosts().begin(), record_.hosts().end());
-  hosts.insert(hosts.end(), record_.spare_hosts().begin(), record_.spare_hosts().end());
   watch_ = std::make_unique<HostWatch>(HostWatchOptions{
       .inventory = record_.inventory_file(),
       .home = options_.home,
       .known_hosts = options_.connect.ssh.known_hosts,
-      .hosts = std::move(hosts),
+      .hosts = HostsOf(record_),
       .sighted = [this](HostSighting sighting) { queue_.Push(std::move(sighting)); },
       .named = [this](std::set<std::string> names) { queue_.Push(HostNames{std::move(names)}); },
       .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});
@@ -406,7 +414,7 @@ void Runner::Show(const reconcile::View& view) {
   Note(history_->OnView(view, WallTimeMicros()));
   observer_.OnView(view);
   for (const HostMove& move : moves_.OnView(view, Now())) {
-    Note({{.time_micros = WallTimeMicros(), .host = move.host, .what = move.what}});
+    if (move.is_over) Note({{.time_micros = WallTimeMicros(), .host = move.host, .what = move.what}});
     observer_.OnNotice(move.host + " " + move.what);
   }
 }

@@ -122,14 +122,11 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
   if (unknown.empty()) return std::nullopt;
   absl::StatusOr<JobPlan> plan = PlanNow(running);
   if (!plan.ok()) {
-    std::erase_if(unknown, [&](const std::string& name) {
-      return Named(running.hosts(), name, &record::Host::name) != nullptr;
-    });
+    std::erase_if(unknown, [&](const std::string& name) { return FindHost(running, name) != nullptr; });
     return Annotate(plan.status(), unknown.empty() ? std::string("no other workers can join")
                                                    : absl::StrCat("the job does not use ",
                                                                   absl::StrJoin(unknown, ", "), " yet"));
   }
-  known_.insert(hosts.begin(), hosts.end());
   std::vector<std::string> joining;
   for (const record::Task& task : plan->record.tasks()) {
     if (Named(running.tasks(), task.id(), &record::Task::id) == nullptr) {
@@ -137,7 +134,10 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
     }
   }
   const std::vector<std::string> spares = NewSpareHosts(running, plan->record);
-  if (joining.empty() && spares.empty()) return std::nullopt;
+  if (joining.empty() && spares.empty()) {
+    known_.insert(hosts.begin(), hosts.end());
+    return std::nullopt;
+  }
   std::vector<std::string> what;
   if (!joining.empty()) what.push_back(Sentence(joining, "joins", "join"));
   if (!spares.empty()) {

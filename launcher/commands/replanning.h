@@ -34,7 +34,7 @@ class Replanner {
 
   const CommandContext& context_;
   const Job job_;
-  std::set<std::string> known_;  // hosts that a plan has seen
+  std::set<std::string> known_;  // hosts that change nothing about the plan
 };
 
 }  // namespace muster

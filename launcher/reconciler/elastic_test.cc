@@ -25,6 +25,13 @@ Desired OfThree() {
   return desired;
 }
 
+// Once worker:1 has its port.
+constexpr char kTheThirdJoins[] =
+    "persist 2 fixed\n"
+    "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
+    "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
+    "start c worker:1 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n";
+
 // The record of a job that runs.
 Record Running(const Desired& desired) {
   Script script(desired);
@@ -58,11 +65,7 @@ TEST(ElasticJob, AWorkerJoinsOnceItsHostIsReadyAndTheOthersGoOn) {
   script.Ready("b");
   EXPECT_EQ(script.Connected("c"), "contents c\n");
   EXPECT_EQ(script.Ready("c"), "lease c worker:1\n");
-  EXPECT_EQ(script.Leased("c", "worker:1", 20002),
-            "persist 2 fixed\n"
-            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
-            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
-            "start c worker:1 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n");
+  EXPECT_EQ(script.Leased("c", "worker:1", 20002), kTheThirdJoins);
   EXPECT_EQ(script.reconciler.record().base_generation, 1u);
 }
 
@@ -73,11 +76,7 @@ TEST(ElasticJob, AWorkerThatIsWantedLaterJoinsWithoutANewLauncher) {
   EXPECT_EQ(script.reconciler.record().strays, std::vector<HostId>{"c"});
   EXPECT_EQ(script.Connected("c"), "contents c\nlease c worker:1\n");
   EXPECT_EQ(script.Ready("c"), "");
-  EXPECT_EQ(script.Leased("c", "worker:1", 20002),
-            "persist 2 fixed\n"
-            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
-            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n"
-            "start c worker:1 2 v1 10.0.0.1:20000 10.0.0.2:20001 10.0.0.3:20002\n");
+  EXPECT_EQ(script.Leased("c", "worker:1", 20002), kTheThirdJoins);
   EXPECT_EQ(script.Feed(MoreDesired{OfThree()}), "") << "it is wanted already";
 }
 
