@@ -11,6 +11,7 @@
 
 #include "agent/proc_scan.h"
 #include "base/process.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 
@@ -23,7 +24,7 @@ AgentClient::AgentClient(const std::filesystem::path& root, int version) {
   from_ = UniqueFd(out[0]);
   UniqueFd child_err(::open((scratch_.path() / "stderr").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   absl::StatusOr<Process> bridge =
-      Process::Spawn({.argv = {MUSTER_AGENT_PATH, "bridge", "--root", root.string()},
+      Process::Spawn({.argv = {BuildPath("bin/muster-agent"), "bridge", "--root", root.string()},
                       .stdin_fd = child_in.get(),
                       .stdout_fd = child_out.get(),
                       .stderr_fd = child_err.get()});

@@ -14,6 +14,7 @@
 #include "base/boot_id.h"
 #include "base/random.h"
 #include "base/sha256.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 namespace {
@@ -35,8 +36,8 @@ class ReceiveTest : public testing::Test {
   Process Start(const std::string& sha256, uint64_t size, int output, uint64_t offset = 0) {
     UniqueFd input(::open((folder_.path() / "archive").c_str(), O_RDONLY | O_CLOEXEC));
     ::lseek(input.get(), static_cast<off_t>(offset), SEEK_SET);
-    return *Process::Spawn({.argv = {MUSTER_AGENT_PATH, "receive", "--root", root_.string(), "--sha256",
-                                     sha256, "--size", std::to_string(size)},
+    return *Process::Spawn({.argv = {BuildPath("bin/muster-agent"), "receive", "--root", root_.string(),
+                                     "--sha256", sha256, "--size", std::to_string(size)},
                             .stdin_fd = input.get(),
                             .stdout_fd = output,
                             .stderr_fd = output});

@@ -16,6 +16,7 @@
 #include "base/archive.h"
 #include "base/random.h"
 #include "base/sha256.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 namespace {
@@ -56,7 +57,7 @@ class RelayTest : public testing::Test {
   };
 
   Running Start(std::vector<std::string> arguments, const std::string& input) {
-    arguments.insert(arguments.begin(), MUSTER_AGENT_PATH);
+    arguments.insert(arguments.begin(), BuildPath("bin/muster-agent"));
     int fds[2];
     MUSTER_CHECK(::pipe2(fds, O_CLOEXEC) == 0);
     const UniqueFd read_end(fds[0]);

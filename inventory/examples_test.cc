@@ -8,11 +8,12 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "inventory/placement.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 namespace {
 
-const std::filesystem::path kExamples = MUSTER_EXAMPLES_DIR;
+const std::filesystem::path kExamples = SourcePath("examples");
 
 std::vector<std::filesystem::path> ExampleFiles() {
   std::vector<std::filesystem::path> files;

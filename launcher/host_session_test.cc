@@ -9,6 +9,7 @@
 #include <future>
 
 #include "cluster/listening.h"
+#include "tests/support/checkout.h"
 #include "tests/support/free_port.h"
 #include "tests/support/loopback_cluster.h"
 
@@ -79,7 +80,7 @@ TEST(HostSession, HasTheAddressForDataThatWasSaidLast) {
   const SshTarget target = cluster.targets()[0];
   cluster.Kill(target.name);
   std::optional<UniqueFd> listening = *ListenTcp(target.address + ":" + std::to_string(target.port));
-  const auto agent = LoadAgentProgram({.agent = MUSTER_AGENT, .trainer = ""});
+  const auto agent = LoadAgentProgram({.agent = BuildPath("bin/muster-agent"), .trainer = ""});
   ASSERT_TRUE(agent.ok()) << agent.status();
   std::promise<absl::Status> first;
   std::promise<std::string> connected;

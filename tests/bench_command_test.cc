@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "launcher/network_namespaces.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 namespace {
@@ -31,7 +32,7 @@ class BenchCommandTest : public ::testing::Test {
     return environment;
   }
   std::vector<std::string> CommandLine(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {MUSTER_BINARY, "bench", "--folder", Path("bench")});
+    arguments.insert(arguments.begin(), {BuildPath("bin/muster"), "bench", "--folder", Path("bench")});
     return arguments;
   }
   CommandResult Bench(std::vector<std::string> arguments) const {

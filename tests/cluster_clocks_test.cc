@@ -2,6 +2,7 @@
 // which it did.
 #include <filesystem>
 
+#include "tests/support/checkout.h"
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -20,11 +21,10 @@ class ClusterClocks : public LifecycleTest {
 
   // An installation with the agent whose clock can be off.
   std::string Install() {
-    const std::filesystem::path from = std::filesystem::path(MUSTER_BINARY).parent_path().parent_path(),
-                                to = Path("installed");
+    const std::filesystem::path from = BuildPath(), to = Path("installed");
     std::filesystem::create_directories(to / "bin");
-    std::filesystem::copy_file(MUSTER_BINARY, to / "bin/muster");
-    std::filesystem::copy_file(MUSTER_AGENT_WITH_A_CLOCK, to / "bin/muster-agent");
+    std::filesystem::copy_file(BuildPath("bin/muster"), to / "bin/muster");
+    std::filesystem::copy_file(BuildPath("tests/muster-agent-with-a-clock"), to / "bin/muster-agent");
     std::filesystem::create_directory_symlink(from / "lib", to / "lib");
     return to / "bin/muster";
   }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/support/checkout.h"
 #include "tests/support/fault_hosts.h"
 #include "tests/support/job_processes.h"
 #include "tests/support/muster_cluster.h"
@@ -286,7 +287,7 @@ TEST(ClusterFaults, OldLibraryIsNamedBeforeTheTrainerIsSent) {
   const std::filesystem::path prefix = cluster.Path("installation");
   std::filesystem::create_directories(prefix / "bin");
   std::filesystem::create_directories(prefix / "lib/muster/trainer/bin");
-  const std::filesystem::path binary = MUSTER_BINARY;
+  const std::filesystem::path binary = BuildPath("bin/muster");
   std::filesystem::copy_file(binary, prefix / "bin/muster");
   std::filesystem::create_symlink(binary.parent_path() / "muster-agent", prefix / "bin/muster-agent");
   std::ofstream(prefix / "lib/muster/trainer/bin/muster-trainer") << "not sent";
@@ -317,9 +318,7 @@ class BadDisk : public ::testing::Test {
   }
 
   std::string home() { return cluster_.hosts().HomeOf("host-2"); }
-  static uint64_t AgentBytes() {
-    return std::filesystem::file_size(std::filesystem::path(MUSTER_BINARY).parent_path() / "muster-agent");
-  }
+  static uint64_t AgentBytes() { return std::filesystem::file_size(BuildPath("bin/muster-agent")); }
   std::string DataFolder() {
     const std::string folder = cluster_.Path("data");
     std::filesystem::create_directory(folder);

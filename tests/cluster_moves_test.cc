@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "proto/job_record.pb.h"
+#include "tests/support/checkout.h"
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -145,9 +146,9 @@ class ClusterMovesOnANetwork : public ClusterMoves {
       EditInventory("data: " + AddressOf(host) + ", ", "");
     }
     WriteNames();
-    const std::string wrapper =
-        cluster_.Write("muster", "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind " + Path("hosts") +
-                                     " /etc/hosts && exec \"$0\" \"$@\"' " MUSTER_BINARY " \"$@\"\n");
+    const std::string wrapper = cluster_.Write(
+        "muster", "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind " + Path("hosts") +
+                      " /etc/hosts && exec \"$0\" \"$@\"' " + BuildPath("bin/muster") + " \"$@\"\n");
     std::filesystem::permissions(wrapper, std::filesystem::perms::owner_all);
     cluster_.set_binary(wrapper);
   }

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/random.h"
+#include "tests/support/checkout.h"
 #include "tests/support/muster_cluster.h"
 
 namespace muster {
@@ -88,7 +89,7 @@ TEST_F(ClusterRelay, TheFirstHostsPassItOn) {
 // One attempt to connect has ten seconds, and the first start fifteen; the agent comes before.
 TEST_F(ClusterRelay, AnAgentMayComeSlowly) {
   constexpr uint64_t kSeconds = 20;
-  const std::filesystem::path agent = std::filesystem::path(MUSTER_BINARY).parent_path() / "muster-agent";
+  const std::filesystem::path agent = BuildPath("bin/muster-agent");
   cluster_.hosts().Slow("host-1", std::filesystem::file_size(agent) * 8 / kSeconds);
   const std::string job =
       cluster_.Write("slow.yaml", "name: slow\nprogram: [\"true\"]\nreplicas: {worker: {count: 1}}\n");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "tests/support/checkout.h"
 #include "tests/support/eventually.h"
 #include "tests/support/muster_cluster.h"
 
@@ -22,7 +23,7 @@ class AtATerminal : public ::testing::Test {
                                                 " && mkfifo " + cluster_.Path("keys"));
     ASSERT_EQ(locked.exit_code, 0) << locked.stderr_text;
     const std::string wrapper =
-        cluster_.Write("muster", std::string("#!/bin/sh\nexec script -qefc \"") + MUSTER_BINARY +
+        cluster_.Write("muster", "#!/bin/sh\nexec script -qefc \"" + BuildPath("bin/muster") +
                                      " $*\" /dev/null <" + cluster_.Path("keys") + "\n");
     std::filesystem::permissions(wrapper, std::filesystem::perms::owner_all);
     cluster_.set_binary(wrapper);
@@ -77,7 +78,7 @@ TEST_F(AtATerminal, WhoInterruptsTheQuestionInterruptsMuster) {
 }
 
 TEST_F(AtATerminal, WithoutOneNoPasswordIsWaitedFor) {
-  cluster_.set_binary(MUSTER_BINARY);
+  cluster_.set_binary(BuildPath("bin/muster"));
   const CommandResult check =
       cluster_.Shell("setsid -w \"$MUSTER\" check -k -i " + cluster_.inventory() + " </dev/null");
   EXPECT_EQ(check.exit_code, 2);
@@ -95,7 +96,7 @@ TEST_F(AtATerminal, AJobInTheBackgroundKeepsWhatItWasTold) {
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("screen");
   // Its sshd and all connections go, and come back.
   cluster_.hosts().Move("host-2", cluster_.hosts().targets()[1].address);
-  cluster_.set_binary(MUSTER_BINARY);
+  cluster_.set_binary(BuildPath("bin/muster"));
   const auto has_lost = [&] {
     return cluster_.Muster({"events", "job"}).stdout_text.find("lost") != std::string::npos;
   };

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
+#include "tests/support/checkout.h"
 #include "tests/support/free_port.h"
 #include "tests/support/mirror.h"
 
@@ -21,7 +22,7 @@ using ::testing::SizeIs;
 class DataCommand : public ::testing::Test {
  protected:
   CommandResult Data(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {MUSTER_BINARY, "data"});
+    arguments.insert(arguments.begin(), {BuildPath("bin/muster"), "data"});
     std::vector<std::string> environment = {"HOME=" + Path("home"), "MUSTER_CACHE=" + Path("cache")};
     for (const char* name : {"PATH", "TMPDIR", "ASAN_OPTIONS", "UBSAN_OPTIONS"}) {
       if (const char* value = std::getenv(name)) environment.push_back(std::string(name) + "=" + value);

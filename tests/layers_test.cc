@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "tests/support/checkout.h"
+
 namespace muster {
 namespace {
 
@@ -37,7 +39,7 @@ bool IsSource(const fs::path& path) {
 }
 
 TEST(Layers, NoFolderIncludesWhatIsAboveIt) {
-  const fs::path root = MUSTER_SOURCE_DIR;
+  const fs::path root = SourcePath();
   const std::regex include("^\\s*#\\s*include\\s+\"([a-z_]+/.*)");
   int includes = 0;
   for (const auto& [folder, allowed] : kMayInclude) {
@@ -62,7 +64,7 @@ TEST(Layers, NoFolderIncludesWhatIsAboveIt) {
 }
 
 TEST(Layers, EveryTestIsBuilt) {
-  const fs::path root = MUSTER_SOURCE_DIR;
+  const fs::path root = SourcePath();
   for (const auto& [folder, allowed] : kMayInclude) {
     if (!fs::exists(root / folder)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {

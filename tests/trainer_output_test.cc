@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
+#include "tests/support/checkout.h"
 #include "trainer/data/synthetic_digits.h"
 
 namespace muster {
@@ -31,7 +32,7 @@ class TrainerOutput : public testing::Test {
   }
 
   CommandResult Trainer(std::vector<std::string> flags, const std::vector<std::string>& environment = {}) {
-    flags.insert(flags.begin(), MUSTER_TRAINER);
+    flags.insert(flags.begin(), BuildPath("bin/muster-trainer"));
     return Run(std::move(flags), environment);
   }
 
@@ -51,7 +52,7 @@ class TrainerOutput : public testing::Test {
     return "";
   }
 
-  static std::string Script(const std::string& name) { return std::string(MUSTER_TEST_SUPPORT) + "/" + name; }
+  static std::string Script(const std::string& name) { return SourcePath("tests/support/" + name); }
 
   std::vector<Json> JsonLines(const std::string& text) {
     std::vector<Json> lines;

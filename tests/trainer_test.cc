@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "cluster/cluster_spec.h"
+#include "tests/support/checkout.h"
 #include "tests/support/trainers_fixture.h"
 
 namespace muster {
@@ -338,7 +339,7 @@ TEST_F(Trainers, ABatchThatDoesNotFitIntoMemoryIsAFailureWithItsCause) {
       RunCommand({.argv = {"sh", "-c",
                            "ulimit -v 2000000; exec \"$0\" --job_name=local --batch_size=1000000 "
                            "--data_dir=synthetic",
-                           MUSTER_TRAINER}},
+                           BuildPath("bin/muster-trainer")}},
                  Now() + minutes(1));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->exit_code, 1);
@@ -351,7 +352,8 @@ TEST_F(Trainers, AServerWithoutMemoryEndsAndTellsTheWorkers) {
 #endif
   const ClusterSpec cluster = MakeCluster(1, 1);
   const UniqueFd log(::open(Path("ps.log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-  std::vector<std::string> limited = {"sh", "-c", "ulimit -v 1300000; exec \"$0\" \"$@\"", MUSTER_TRAINER};
+  std::vector<std::string> limited = {"sh", "-c", "ulimit -v 1300000; exec \"$0\" \"$@\"",
+                                      BuildPath("bin/muster-trainer")};
   for (const std::string& flag : ToFlags(cluster, {Role::kPs, 0})) limited.push_back(flag);
   limited.push_back("--metrics_file=" + Path("ps.prom"));
   auto server = Process::Spawn({.argv = limited, .stdout_fd = log.get(), .stderr_fd = log.get()});
@@ -384,7 +386,8 @@ TEST_F(Trainers, ResultsGoThroughSymbolicLinks) {
 
 TEST_F(Trainers, OutputThatCannotBeWrittenIsAFailure) {
   const auto run = [](const std::string& command) {
-    const auto result = RunCommand({.argv = {"sh", "-c", command, MUSTER_TRAINER}}, Now() + minutes(1));
+    const auto result =
+        RunCommand({.argv = {"sh", "-c", command, BuildPath("bin/muster-trainer")}}, Now() + minutes(1));
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? absl::StrFormat("%d %s", result->exit_code, result->stderr_text) : "";
   };
@@ -399,9 +402,9 @@ TEST_F(Trainers, OutputThatCannotBeWrittenIsAFailure) {
   UniqueFd reader(ends[0]);
   const UniqueFd writer(ends[1]);
   reader.reset();
-  auto process = Process::Spawn(
-      {.argv = {MUSTER_TRAINER, "--job_name=local", "--train_steps=20", "--data_dir=synthetic"},
-       .stdout_fd = writer.get()});
+  auto process = Process::Spawn({.argv = {BuildPath("bin/muster-trainer"), "--job_name=local",
+                                          "--train_steps=20", "--data_dir=synthetic"},
+                                 .stdout_fd = writer.get()});
   ASSERT_TRUE(process.ok()) << process.status();
   EXPECT_EQ(process->Wait(Now() + minutes(1)).value_or(-1), 0);
 }

@@ -13,6 +13,7 @@
 #include "launcher/runner.h"
 #include "launcher/running_job.h"
 #include "launcher/virtual_hosts.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 namespace {
@@ -54,7 +55,7 @@ class VirtualRun : public testing::Test {
 
   // The result record of a job on the hosts; the job file says so much about it.
   Json RunJobOf(const std::string& lines) {
-    const std::filesystem::path agent_path = MUSTER_AGENT;
+    const std::filesystem::path agent_path = BuildPath("bin/muster-agent");
     const Installation installation{.agent = agent_path,
                                     .trainer = agent_path.parent_path().parent_path() / "lib/muster/trainer"};
     const auto agent = LoadAgentProgram(installation);

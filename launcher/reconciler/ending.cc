@@ -119,6 +119,8 @@ void Reconciler::RefineFirstCause(Outcome& outcome) const {
   const auto named = task_index_.find(outcome.first_cause->task);
   if (named == task_index_.end() || !Died(tasks_[named->second])) return;
   const Task* first = &tasks_[named->second];
+  // What was lost afterwards had no part in it; and who only ends what another began does not know what was lost before.
+  const TimePoint decided = std::min(first->failed_seen, stop_from_);
   for (const Task& task : tasks_) {
     if (task.desired.can_fail) continue;
     if (Died(task) && task.report->ended_micros < first->report->ended_micros) first = &task;
@@ -129,7 +131,7 @@ void Reconciler::RefineFirstCause(Outcome& outcome) const {
     // A host that vanished before and did not come back; one that did has told its side.
     const Host& host = hosts_[task.host];
     if (Done(task) || task.missing || task.desired.can_fail || !host.reported_once || !host.lost_since ||
-        *host.lost_since > first->failed_seen)
+        *host.lost_since > decided)
       continue;
     first = &task;
     why = absl::StrFormat("lost with its host: %s", std::string(host.last_error.message()));

@@ -69,6 +69,34 @@ TEST(ReconcilerTest, TheFirstCauseIsWhoDiedFirstNotWhoWasHeardFirst) {
             (std::vector<Casualty>{{"worker:0", "b", "exited (exit code 1, after 0 restarts)"}}));
 }
 
+TEST(ReconcilerTest, AHostThatIsLostWhileTheJobEndsIsNotTheFirstCause) {
+  Desired desired = OnePsOneWorker();
+  desired.hosts.push_back({"c", "10.0.0.3", {"program"}});
+  desired.tasks.push_back({"worker:1", "c", "v1", true, false});
+  Script script(desired);
+  script.StartAll();
+  script.Connected("c");
+  script.Ready("c");
+  script.Leased("c", "worker:1", 20002);
+  script.Started("a", Script::Task("ps:0", TaskState::kRunning));
+  script.Started("b", Script::Task("worker:0", TaskState::kRunning));
+  script.Started("c", Script::Task("worker:1", TaskState::kRunning));
+  script.Report("b", {Script::Ended("worker:0", 1, /*ended_micros=*/200)});
+  script.Stopped("b", {});
+  script.Wait(seconds(1));
+  script.Lost("c");
+  script.Wait(seconds(1));
+  // The first that died is heard of only now, after the loss.
+  script.Stopped("a", {Script::Ended("ps:0", 139, /*ended_micros=*/100)});
+  script.Lost("c");
+  script.Wait(seconds(10));
+  script.Wait(seconds(10));
+  ASSERT_TRUE(script.outcome);
+  EXPECT_EQ(script.outcome->exit_code, 139) << script.outcome->message;
+  EXPECT_EQ(script.outcome->first_cause->task, "ps:0");
+  EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"c"});
+}
+
 TEST(ReconcilerTest, RestartsOnAHostAreTheAgents) {
   Script script(OnePsOneWorker());
   script.StartAll();

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "kernels/layout_optimizer.h"
+#include "tests/support/checkout.h"
 #include "trainer/data/mnist.h"
 #include "trainer/models/model.h"
 #include "trainer/models/row_source.h"
@@ -143,7 +144,8 @@ inline void PrintTo(const GoldenCase& golden, std::ostream* out) { *out << golde
 inline void ExpectGoldenLosses(const std::string& name, const std::vector<double>& losses, double tolerance) {
   // The variable is for tests that were built elsewhere.
   const char* const elsewhere = std::getenv("MUSTER_GOLDEN_LOSSES");
-  const auto text = ReadFile(elsewhere != nullptr ? elsewhere : MUSTER_GOLDEN_LOSSES);
+  const auto text =
+      ReadFile(elsewhere != nullptr ? elsewhere : SourcePath("tests/golden/golden_losses.json"));
   ASSERT_TRUE(text.ok()) << text.status();
   const auto golden = nlohmann::json::parse(*text)[name].get<std::vector<double>>();
   ASSERT_EQ(golden.size(), size_t{kGoldenSteps});

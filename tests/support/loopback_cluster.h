@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "launcher/ssh_transport.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 
@@ -135,16 +136,16 @@ class LoopbackCluster {
     ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     const UniqueFd read_end(ends[0]);
     guard_ = UniqueFd(ends[1]);
-    auto process = Process::Spawn(
-        {.argv = {"setsid", "--fork", "sh", "-c",
-                  "exec >/dev/null 2>&1; read -r said || exec \"$0\" down \"$1\"", MUSTER_LOOPBACK, folder()},
-         .stdin_fd = read_end.get()});
+    auto process = Process::Spawn({.argv = {"setsid", "--fork", "sh", "-c",
+                                            "exec >/dev/null 2>&1; read -r said || exec \"$0\" down \"$1\"",
+                                            SourcePath("tests/cluster/loopback"), folder()},
+                                   .stdin_fd = read_end.get()});
     ASSERT_TRUE(process.ok()) << process.status();
     EXPECT_EQ(process->Wait(Now() + std::chrono::seconds(10)).value_or(-1), 0);
   }
 
   static void Run(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), MUSTER_LOOPBACK);
+    arguments.insert(arguments.begin(), SourcePath("tests/cluster/loopback"));
     const auto result = RunCommand({.argv = arguments}, Now() + std::chrono::seconds(60));
     ASSERT_TRUE(result.ok()) << result.status();
     ASSERT_EQ(result->exit_code, 0) << result->stderr_text;

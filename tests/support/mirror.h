@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
+#include "tests/support/checkout.h"
 
 namespace muster {
 
@@ -23,7 +24,8 @@ class Mirror {
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     const UniqueFd read_end(ends[0]);
     UniqueFd write_end(ends[1]);
-    auto server = Process::Spawn({.argv = {MUSTER_MIRROR, folder, log()}, .stdout_fd = write_end.get()});
+    auto server = Process::Spawn(
+        {.argv = {SourcePath("tests/support/mirror.py"), folder, log()}, .stdout_fd = write_end.get()});
     EXPECT_TRUE(server.ok()) << server.status();
     if (server.ok()) server_.emplace(*std::move(server));
     write_end.reset();  // so that a server that has died ends the line too

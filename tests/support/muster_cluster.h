@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
+#include "tests/support/checkout.h"
 #include "tests/support/loopback_cluster.h"
 
 namespace muster {
@@ -94,7 +95,7 @@ class MusterCluster {
 
   TemporaryDirectory folder_;
   LoopbackCluster cluster_;
-  std::string binary_ = MUSTER_BINARY;
+  std::string binary_ = BuildPath("bin/muster");
 };
 
 }  // namespace muster

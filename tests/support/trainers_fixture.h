@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "cluster/cluster_spec.h"
+#include "tests/support/checkout.h"
 #include "tests/support/free_port.h"
 
 namespace muster {
@@ -47,7 +48,7 @@ class Trainers : public testing::Test {
                 const std::vector<std::string>& runs_it = {}) {
     const std::filesystem::path log = folder.path() / (name + ".log");
     const UniqueFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    arguments.insert(arguments.begin(), MUSTER_TRAINER);
+    arguments.insert(arguments.begin(), BuildPath("bin/muster-trainer"));
     arguments.insert(arguments.begin(), runs_it.begin(), runs_it.end());
     std::vector<std::string> all = environment;
     for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
