@@ -25,7 +25,7 @@ std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint n
       const auto lost = lost_.find(host.host);
       Move move = lost != lost_.end() ? lost->second : Move{now, incarnations_};
       move.from = before;
-      news.push_back({host.host, "moved " + before + " -> " + host.data_address, /*is_over=*/false});
+      news.push_back({host.host, "moved " + before + " -> " + host.data_address});
       // If it has moved on, it moved away from where its tasks were last.
       moves_.try_emplace(host.host, std::move(move));
     }

@@ -13,10 +13,10 @@ namespace muster {
 
 struct HostMove {
   std::string host;
-  // "moved 10.0.0.21 -> 10.0.0.37, worker:3 rejoined after 1.8 s, 0 steps lost", or how many tasks were
-  // started again; nothing of that where it is not known what ran before.
+  // "moved 10.0.0.21 -> 10.0.0.37" as soon as it is seen, and once it is over "moved 10.0.0.21 -> 10.0.0.37,
+  // worker:3 rejoined after 1.8 s, 0 steps lost", or how many tasks were started again; nothing of that where
+  // it is not known what ran before.
   std::string what;
-  bool is_over = true;  // else it has just been seen: "moved 10.0.0.21 -> 10.0.0.37"
 };
 
 class HostMoves {

@@ -1,5 +1,6 @@
 #include "launcher/host_moves.h"
 
+#include <absl/strings/match.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,13 +36,14 @@ reconcile::View Lost(reconcile::View view) {
   return view;
 }
 
-// What is over with the view, as lines.
+// As lines.
 class Moves {
  public:
+  // Those that are over.
   std::vector<std::string> On(const reconcile::View& view, milliseconds at) {
     std::vector<std::string> lines;
     for (const HostMove& move : moves_.OnView(view, TimePoint() + at)) {
-      (move.is_over ? lines : begun).push_back(move.host + " " + move.what);
+      (absl::StrContains(move.what, "rejoined") ? lines : begun).push_back(move.host + " " + move.what);
     }
     return lines;
   }

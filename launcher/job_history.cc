@@ -80,21 +80,11 @@ std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t no
     add("the job has ended: " + view.ending->message);
   }
   phase_ = view.phase;
-  generation_ = view.generation;
   return events;
 }
 
 void JobHistory::AddHost(const reconcile::View& view, const reconcile::HostView& host, int64_t now_micros,
                          std::vector<JobEvent>& events) {
-  const auto add = [&](const std::string& what) {
-    events.push_back({.time_micros = now_micros, .host = host.host, .what = what});
-  };
-  std::string& address = addresses_[host.host];
-  // Before there is a cluster, it is only known better than by the plan.
-  if (generation_ > 0 && !address.empty() && address != host.data_address) {
-    add("moved " + address + " -> " + host.data_address);
-  }
-  address = host.data_address;
   std::string state;
   if (host.state == reconcile::HostState::kReady) state = "ready";
   if (host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused) {
@@ -103,7 +93,7 @@ void JobHistory::AddHost(const reconcile::View& view, const reconcile::HostView&
   if (host.state == reconcile::HostState::kGivenUp) state = reconcile::GivenUpText(view, host.host);
   // On the way to one of these.
   if (state.empty() || std::exchange(said_[host.host], state) == state) return;
-  add(state);
+  events.push_back({.time_micros = now_micros, .host = host.host, .what = state});
 }
 
 void JobHistory::AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events) {

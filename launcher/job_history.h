@@ -28,7 +28,7 @@ struct JobEvent {
   bool is_end = false;
 };
 
-/// What is news in each view of a job. Pure.
+/// What is news in each view of a job, but for hosts that move (host_moves.h). Pure.
 class JobHistory {
  public:
   /// `known`: what others have written who drove the job before.
@@ -45,12 +45,10 @@ class JobHistory {
   void AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events);
 
   std::set<std::tuple<std::string, std::string, uint32_t, bool>> known_;  // (task, host, incarnation, end)
-  std::map<std::string, int> known_of_job_;  // how often each was written that is no host's and no task's
-  std::map<std::string, std::string> said_;  // by host: its state
-  std::map<std::string, std::string> addresses_;  // by host
-  std::map<std::string, std::string> places_;     // by task: its host
+  std::map<std::string, int> known_of_job_;    // how often each was written that is no host's and no task's
+  std::map<std::string, std::string> said_;    // by host: its state
+  std::map<std::string, std::string> places_;  // by task: its host
   reconcile::Phase phase_ = reconcile::Phase::kGathering;
-  uint64_t generation_ = 0;
 };
 
 /// Without the end of its line.

@@ -1,37 +1,28 @@
 #include "launcher/runner.h"
 
 #include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
-#include <span>
 #include <thread>
 
 #include "launcher/event_queue.h"
 #include "launcher/guest_commands.h"
-#include "launcher/host_moves.h"
-#include "launcher/job_history.h"
+#include "launcher/job_reporter.h"
 #include "launcher/reconciler/reconciler.h"
 #include "launcher/running_job.h"
-#include "launcher/terminal.h"
+#include "launcher/task_output.h"
 
 namespace muster {
 namespace {
 
 constexpr Duration kLookEvery = std::chrono::seconds(1);        // at where standing servers are
 constexpr Duration kPlanAgainAfter = std::chrono::seconds(30);  // if there was no plan
-constexpr Duration kDrainTimeout = std::chrono::seconds(10);
-constexpr size_t kFilesAtOnce = 64;  // well below what an agent takes of one connection
 
 // How soon a host counts as lost that does not even acknowledge. Its tasks do not mind, if it is not.
 constexpr std::chrono::milliseconds kSilenceLimit{3000};
-
-constexpr char kLastWords[] = "last words";  // in the place of a path
-constexpr size_t kLastLines = 10;
 
 struct Warning {
   std::string text;
@@ -51,11 +42,6 @@ struct Planned {
 using RunnerEvent =
     std::variant<SessionEvent, HostSighting, HostNames, Planned, Warning, std::shared_ptr<Guest>>;
 
-struct ResultFile {
-  std::string bytes;
-  bool complete = false;
-};
-
 class Runner {
  public:
   Runner(const JobStore& store, record::JobRecord record, const Contents& contents, const RunOptions& options,
@@ -65,14 +51,12 @@ class Runner {
         contents_(contents),
         options_(options),
         connect_(options.connect),
-        observer_(observer) {
+        reporter_(store_.JobFolder(record_.id()) / kHistoryFile, observer),
+        output_(record_, store_.JobFolder(record_.id()), options_.follow_logs,
+                {.session_of = [this](const std::string& host) -> HostSession& { return SessionOf(host); },
+                 .wait = [this](TimePoint deadline) { return WaitForSessions(deadline); }},
+                reporter_) {
     connect_.ssh.silence_limit = kSilenceLimit;
-    for (const record::Task& task : record_.tasks()) {
-      if (!task.is_chief()) continue;
-      chief_ = task.id();
-      writes_results_ = task.writes_results();
-      writes_onnx_ = task.writes_onnx();
-    }
   }
 
   absl::StatusOr<RunResult> Run();
@@ -88,10 +72,6 @@ class Runner {
   void Watch();
   void ReportMissing(const reconcile::View& view);
   void FollowServers(reconcile::Reconciler& reconciler);
-  void OpenHistory();
-  void Note(const std::vector<JobEvent>& events);
-  void Notice(const std::string& text);
-  void Show(const reconcile::View& view);
   void Lend();
   void Handle(const std::shared_ptr<Guest>& guest);
   absl::Status HandleInterrupts(reconcile::Reconciler& reconciler);
@@ -100,27 +80,17 @@ class Runner {
   absl::Status Persist(const reconcile::Record& cluster);
   void Start(const reconcile::StartTask& start);
   HostSession& SessionOf(const std::string& host);
-  void Handle(const FileBytes& bytes);
-  void FollowOutput(const reconcile::View& view);
-  void ShowTraining(const std::string& metrics);
+  std::vector<SessionEvent> WaitForSessions(TimePoint deadline);
   bool EverythingRuns(const reconcile::View& view) const;
-  void ForgetFilesOfLost(const reconcile::View& view);
-  void Drain();
-  absl::Status FetchResults();
-  absl::Status FetchFiles(std::span<const std::string> paths);
-  void FetchTaskMetrics();
-  void FetchLastWords();
-  std::string HostOf(const std::string& task_id) const;
+  RunResult Finish(const reconcile::Reconciler& reconciler);
 
   const JobStore& store_;
   record::JobRecord record_;
   const Contents& contents_;
   const RunOptions& options_;
   ConnectOptions connect_;
-  RunObserver& observer_;
-  std::string chief_;
-  bool writes_results_ = false;    // the chief does
-  bool writes_onnx_ = false;       // too
+  JobReporter reporter_;
+  TaskOutput output_;
   EventQueue<RunnerEvent> queue_;  // from the threads of the sessions, the watch, and who listens
   ContentRelay relay_;
   std::map<std::string, std::unique_ptr<HostSession>> sessions_;
@@ -131,9 +101,6 @@ class Runner {
   TimePoint plan_at_;                                 // not before
   std::string said_of_plan_;                          // why there is none
   std::unique_ptr<GuestListener> listener_;           // null: not (yet) lent
-  std::optional<HistoryFile> history_file_;           // none: it cannot be written
-  std::optional<JobHistory> history_;
-  HostMoves moves_;
   std::optional<reconcile::Outcome> outcome_;
   TimePoint next_look_;  // at where standing servers are
   bool servers_are_there_ = true;
@@ -141,25 +108,8 @@ class Runner {
   bool is_ending_ = false;        // likewise
   int interrupts_handled_ = 0;
   bool stop_requested_ = false;
-  std::set<std::pair<std::string, std::string>> following_;  // (task, path)
-  std::map<std::string, uint64_t> followed_incarnation_;     // of each task, counted over generations
-  std::map<std::string, ResultFile> results_;                // by path: of the chief's
-  TrainingProgress training_;
-  std::string chief_host_;                          // whose file that is
-  std::map<std::string, ResultFile> task_metrics_;  // by task
-  std::vector<std::string> last_words_;
-  // The names of the chief's, as its host says.
-  absl::StatusOr<std::vector<std::string>> event_files_ = Unavailable("no answer");
   std::optional<std::jthread> planning_;  // last: it uses the above
 };
-
-// Whole ones, unless there is only a part of one.
-std::vector<std::string> LastLines(const LogTail& tail) {
-  std::vector<std::string> lines = absl::StrSplit(tail.text, '\n', absl::SkipEmpty());
-  if (tail.is_cut && lines.size() > 1) lines.erase(lines.begin());
-  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - kLastLines);
-  return lines;
-}
 
 // Spare ones too.
 std::vector<record::Host> HostsOf(const record::JobRecord& record) {
@@ -173,40 +123,40 @@ void SayOnce(const std::function<void()>& say, bool& is_said) {
 }
 
 absl::StatusOr<RunResult> Runner::Run() {
-  const reconcile::Desired desired = DesiredOf(record_);
-  MUSTER_RETURN_IF_ERROR(store_.Save(record_));
   reconcile::Options reconciler_options;
   reconciler_options.run_deadline = options_.run_deadline;
   if (options_.lost_deadline) reconciler_options.lost_deadline = *options_.lost_deadline;
-  reconcile::Reconciler reconciler(desired, FromProto(record_.cluster()), reconciler_options, Now());
-  OpenHistory();
+  reconcile::Reconciler reconciler(DesiredOf(record_), FromProto(record_.cluster()), reconciler_options,
+                                   Now());
   Watch();
   if (options_.stop) Step(reconciler, reconcile::StopRequested{});
   Step(reconciler, reconcile::Tick{});
   MUSTER_RETURN_IF_ERROR(Loop(reconciler));
   listener_ = nullptr;
   if (!outcome_) return RunResult{.is_left = true};
-  ForgetFilesOfLost(reconciler.GetView());
-  Drain();
-  absl::Status fetched = FetchResults();
-  FetchTaskMetrics();
-  FetchLastWords();
-  Show(reconciler.GetView());
+  return Finish(reconciler);
+}
+
+RunResult Runner::Finish(const reconcile::Reconciler& reconciler) {
+  RunResult result{.outcome = *outcome_};
+  output_.FinishFollowing(reconciler.GetView());
+  if (outcome_->result == reconcile::Result::kSucceeded) {
+    result.fetched = output_.FetchResults();
+    if (options_.fetch_task_metrics) result.task_metrics = output_.FetchTaskMetrics();
+  }
+  if (outcome_->result == reconcile::Result::kFailed && outcome_->first_cause) {
+    result.last_words = output_.FetchLastWords(*outcome_->first_cause);
+    reporter_.NoteFailure(*outcome_, result.last_words);
+  }
+  result.result_json = output_.result_json();
+  reporter_.OnView(reconciler.GetView());
   record_.set_ended_micros(WallTimeMicros());
   *record_.mutable_cluster() = ToProto(reconciler.record());
-  fetched.Update(store_.Save(record_));
+  result.fetched.Update(store_.Save(record_));
   watch_ = nullptr;
   relay_.Close();
   sessions_.clear();
-  std::map<std::string, std::string> task_metrics;
-  for (auto& [task, file] : task_metrics_) {
-    if (file.complete) task_metrics[task] = std::move(file.bytes);
-  }
-  return RunResult{.outcome = *outcome_,
-                   .fetched = fetched,
-                   .result_json = results_[kResultFile].complete ? results_[kResultFile].bytes : "",
-                   .last_words = std::move(last_words_),
-                   .task_metrics = std::move(task_metrics)};
+  return result;
 }
 
 absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
@@ -224,8 +174,8 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     if (record_.has_servers() && Now() >= next_look_) FollowServers(reconciler);
     if (!outcome_ && Now() >= reconciler.NextDeadline()) Step(reconciler, reconcile::Tick{});
     const reconcile::View view = reconciler.GetView();
-    if (options_.follow_logs || options_.on_everything_runs || options_.leave_running) FollowOutput(view);
-    Show(view);
+    if (options_.follow_logs || options_.on_everything_runs || options_.leave_running) output_.Follow(view);
+    reporter_.OnView(view);
     ReportMissing(view);
     if (!outcome_ && EverythingRuns(view)) {
       // Guests are heard from the next turn on.
@@ -242,7 +192,7 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
 }
 
 void Runner::Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event) {
-  if (const auto* warning = std::get_if<Warning>(&event)) Notice(warning->text);
+  if (const auto* warning = std::get_if<Warning>(&event)) reporter_.Notice(warning->text);
   if (const auto* sighting = std::get_if<HostSighting>(&event)) Handle(reconciler, *sighting);
   if (const auto* hosts = std::get_if<HostNames>(&event)) {
     named_hosts_ = hosts->names;
@@ -261,7 +211,7 @@ void Runner::Lend() {
   if (listener.ok()) {
     listener_ = *std::move(listener);
   } else {
-    Notice("the job's connections are not lent: " + std::string(listener.status().message()));
+    reporter_.Notice("the job's connections are not lent: " + std::string(listener.status().message()));
   }
 }
 
@@ -272,10 +222,10 @@ void Runner::Handle(const std::shared_ptr<Guest>& guest) {
 }
 
 void Runner::Handle(reconcile::Reconciler& reconciler, const SessionEvent& event) {
-  if (const auto* bytes = std::get_if<FileBytes>(&event)) Handle(*bytes);
-  if (const auto* upload = std::get_if<UploadStep>(&event)) observer_.OnUpload(*upload);
+  output_.OnEvent(event);
+  if (const auto* upload = std::get_if<UploadStep>(&event)) reporter_.observer().OnUpload(*upload);
   if (const auto* facts = std::get_if<HostFacts>(&event)) {
-    observer_.OnHostFacts(*facts);
+    reporter_.observer().OnHostFacts(*facts);
     Learn(reconciler, *facts);
   }
   if (const auto* change = std::get_if<reconcile::Event>(&event); change != nullptr && !outcome_) {
@@ -285,7 +235,7 @@ void Runner::Handle(reconcile::Reconciler& reconciler, const SessionEvent& event
 
 void Runner::Handle(reconcile::Reconciler& reconciler, const HostSighting& sighting) {
   if (outcome_ || !SessionOf(sighting.host).Relocate(sighting)) return;
-  Notice(
+  reporter_.Notice(
       absl::StrFormat("%s may be at %s, as %s says", sighting.host, sighting.ssh_address, sighting.source));
   Step(reconciler, reconcile::HostSighted{sighting.host});
 }
@@ -300,7 +250,8 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
     host = facts.place;
     if (!is_elsewhere) continue;
     // The next one to save it may say more.
-    if (const absl::Status saved = store_.Save(record_); !saved.ok()) Notice(std::string(saved.message()));
+    if (const absl::Status saved = store_.Save(record_); !saved.ok())
+      reporter_.Notice(std::string(saved.message()));
   }
   if (facts.host_key.empty() || facts.facts.machine_id().empty()) return;
   const auto [known, is_new] = machines_.try_emplace({facts.host_key, facts.facts.machine_id()}, facts.host);
@@ -341,13 +292,13 @@ void Runner::Handle(reconcile::Reconciler& reconciler, Planned planned) {
   if (!status.ok()) {
     // What is wrong may be over soon, and is said once.
     const std::string why(status.message());
-    if (std::exchange(said_of_plan_, why) != why) Notice(why);
+    if (std::exchange(said_of_plan_, why) != why) reporter_.Notice(why);
     if (!named_hosts_) named_hosts_ = std::move(planned.hosts);
     plan_at_ = Now() + kPlanAgainAfter;
     return;
   }
   said_of_plan_.clear();
-  Notice((*planned.plan)->what);
+  reporter_.Notice((*planned.plan)->what);
   if (watch_ != nullptr) watch_->Add(HostsOf(record_));
   Step(reconciler, reconcile::MoreDesired{DesiredOf(record_)});
 }
@@ -370,7 +321,7 @@ void Runner::FollowServers(reconcile::Reconciler& reconciler) {
   const absl::StatusOr<record::JobRecord> servers = store_.Load(record_.servers().job());
   if (const bool are_there = servers.ok() && AreThere(*servers); !are_there) {
     if (std::exchange(servers_are_there_, false)) {
-      Notice(absl::StrFormat("the servers of %s do not stand any more", record_.servers().job()));
+      reporter_.Notice(absl::StrFormat("the servers of %s do not stand any more", record_.servers().job()));
     }
     return;
   }
@@ -381,42 +332,9 @@ void Runner::FollowServers(reconcile::Reconciler& reconciler) {
   // With another number of servers the workers have nothing to do.
   if (now == before || now.size() != before.size() || outcome_) return;
   *record_.mutable_servers()->mutable_members() = servers->cluster().members();
-  Notice(absl::StrFormat("the servers of %s are at %s now", servers->id(), absl::StrJoin(now, ", ")));
+  reporter_.Notice(
+      absl::StrFormat("the servers of %s are at %s now", servers->id(), absl::StrJoin(now, ", ")));
   Step(reconciler, reconcile::ServersMoved{});
-}
-
-void Runner::OpenHistory() {
-  const std::filesystem::path path = store_.JobFolder(record_.id()) / kHistoryFile;
-  int damaged = 0;
-  history_.emplace(ParseHistory(ReadFile(path).value_or(""), &damaged));
-  if (auto file = HistoryFile::Open(path); file.ok()) {
-    history_file_ = *std::move(file);
-  } else {
-    observer_.OnNotice("the job's history is not written: " + std::string(file.status().message()));
-  }
-  Note({{.time_micros = WallTimeMicros(), .what = absl::StrFormat("driven by process %d", ::getpid())}});
-}
-
-void Runner::Note(const std::vector<JobEvent>& events) {
-  if (!history_file_) return;
-  const absl::Status written = history_file_->Append(events);
-  if (written.ok()) return;
-  history_file_.reset();
-  observer_.OnNotice("the job's history is not written any more: " + std::string(written.message()));
-}
-
-void Runner::Notice(const std::string& text) {
-  Note({{.time_micros = WallTimeMicros(), .what = text}});
-  observer_.OnNotice(text);
-}
-
-void Runner::Show(const reconcile::View& view) {
-  Note(history_->OnView(view, WallTimeMicros()));
-  observer_.OnView(view);
-  for (const HostMove& move : moves_.OnView(view, Now())) {
-    if (move.is_over) Note({{.time_micros = WallTimeMicros(), .host = move.host, .what = move.what}});
-    observer_.OnNotice(move.host + " " + move.what);
-  }
 }
 
 void Runner::ReportMissing(const reconcile::View& view) {
@@ -518,49 +436,12 @@ HostSession& Runner::SessionOf(const std::string& name) {
   return *session;
 }
 
-// Logs of all tasks and the metrics of the chief, from when they first run; again after each new start.
-void Runner::FollowOutput(const reconcile::View& view) {
-  for (const reconcile::TaskView& task : view.tasks) {
-    if (!task.report || task.report->incarnation == 0) continue;
-    const uint64_t incarnation = (task.report->generation << 32) + task.report->incarnation;
-    uint64_t& followed = followed_incarnation_[task.task];
-    if (incarnation == followed) continue;
-    followed = incarnation;
-    std::vector<std::string> paths;
-    if (options_.follow_logs) paths.push_back("log");
-    if (task.task == chief_) {
-      paths.push_back(kMetricsFile);
-      if (std::exchange(chief_host_, task.host) != task.host) training_.BeginFile();
-    }
-    for (const std::string& path : paths) {
-      following_.insert({task.task, path});
-      SessionOf(task.host).Follow(task.task, path);
-    }
+std::vector<SessionEvent> Runner::WaitForSessions(TimePoint deadline) {
+  std::vector<SessionEvent> of_sessions;
+  for (RunnerEvent& event : queue_.Wait(-1, deadline)) {
+    if (auto* session = std::get_if<SessionEvent>(&event)) of_sessions.push_back(std::move(*session));
   }
-}
-
-void Runner::Handle(const FileBytes& bytes) {
-  if (bytes.last) following_.erase({bytes.task, bytes.path});
-  if (bytes.path == "log") {
-    if (bytes.missed > 0) observer_.OnNotice(MissedLogText(bytes.task, bytes.missed));
-    return observer_.OnLog(bytes.task, bytes.bytes, bytes.last);
-  }
-  ResultFile& file = bytes.path == kTaskMetricsFile ? task_metrics_[bytes.task] : results_[bytes.path];
-  file.bytes += bytes.bytes;
-  file.complete = bytes.last && !bytes.failed;
-  if (bytes.path == kMetricsFile) ShowTraining(bytes.bytes);
-}
-
-void Runner::ShowTraining(const std::string& metrics) {
-  for (const TrainingPoint& point : training_.Feed(metrics)) {
-    const auto event =
-        point.lost ? history_->OnStepsLost(*point.lost, WallTimeMicros()) : std::optional<JobEvent>();
-    if (event) {
-      Note({*event});
-      observer_.OnNotice(event->what);
-    }
-    observer_.OnTraining(point);
-  }
+  return of_sessions;
 }
 
 bool Runner::EverythingRuns(const reconcile::View& view) const {
@@ -570,130 +451,11 @@ bool Runner::EverythingRuns(const reconcile::View& view) const {
          });
 }
 
-// A host that is gone sends nothing more.
-void Runner::ForgetFilesOfLost(const reconcile::View& view) {
-  std::set<std::string> lost;
-  for (const reconcile::HostView& host : view.hosts) {
-    if (host.state != reconcile::HostState::kConnected && host.state != reconcile::HostState::kReady) {
-      lost.insert(host.host);
-    }
-  }
-  std::erase_if(following_, [&](const auto& file) { return lost.contains(HostOf(file.first)); });
-}
-
-// What the tasks wrote last is still on its way when they have ended: waits for it as long as something
-// comes.
-void Runner::Drain() {
-  TimePoint deadline = Now() + kDrainTimeout;
-  while (!following_.empty() && Now() < deadline) {
-    for (const RunnerEvent& any : queue_.Wait(-1, deadline)) {
-      if (!std::holds_alternative<SessionEvent>(any)) continue;
-      const auto& event = std::get<SessionEvent>(any);
-      if (const auto* bytes = std::get_if<FileBytes>(&event)) {
-        Handle(*bytes);
-        deadline = Now() + kDrainTimeout;
-      }
-      if (const auto* tail = std::get_if<LogTail>(&event)) {
-        following_.erase({tail->task, kLastWords});
-        last_words_ = LastLines(*tail);
-      }
-      if (const auto* folder = std::get_if<FolderNames>(&event)) {
-        following_.erase({folder->task, folder->folder});
-        event_files_ = folder->names;
-      }
-      const auto* change = std::get_if<reconcile::Event>(&event);
-      if (change == nullptr) continue;
-      if (const auto* failed = std::get_if<reconcile::HostFailed>(change)) {
-        std::erase_if(following_, [&](const auto& file) { return HostOf(file.first) == failed->host; });
-      }
-    }
-  }
-}
-
-// What does not come is not there: they are beside what the job is about.
-void Runner::FetchTaskMetrics() {
-  if (!options_.fetch_task_metrics || !outcome_ || outcome_->result != reconcile::Result::kSucceeded) return;
-  for (const record::Task& task : record_.tasks()) {
-    following_.insert({task.id(), kTaskMetricsFile});
-    SessionOf(task.host()).Follow(task.id(), kTaskMetricsFile);
-  }
-  Drain();
-}
-
-// Also into the history, with what followed from it: who looks later finds all of it there.
-void Runner::FetchLastWords() {
-  if (!outcome_ || outcome_->result != reconcile::Result::kFailed || !outcome_->first_cause) return;
-  const reconcile::Casualty& cause = *outcome_->first_cause;
-  following_.insert({cause.task, kLastWords});
-  SessionOf(cause.host).ReadLogTail(cause.task);
-  Drain();
-  const int64_t now = WallTimeMicros();
-  std::vector<JobEvent> events;
-  const auto add = [&](const reconcile::Casualty& casualty, const std::string& what) {
-    events.push_back(
-        {.time_micros = now, .host = casualty.host, .task = casualty.task, .what = what, .is_end = true});
-  };
-  add(cause, "first cause: " + cause.what);
-  for (const std::string& line : last_words_) add(cause, "| " + line);
-  for (const reconcile::Casualty& casualty : outcome_->consequences) {
-    add(casualty, "as a consequence: " + casualty.what);
-  }
-  Note(events);
-}
-
-std::string Runner::HostOf(const std::string& task_id) const {
-  const record::Task* const task = Named(record_.tasks(), task_id, &record::Task::id);
-  return task == nullptr ? "" : task->host();
-}
-
-absl::Status Runner::FetchResults() {
-  if (!outcome_ || outcome_->result != reconcile::Result::kSucceeded || !writes_results_)
-    return absl::OkStatus();
-  std::vector<std::string> paths = {kResultFile, kMetricsFile, kModelFile};
-  if (writes_onnx_) paths.push_back(kOnnxFile);
-  // Each start of the chief wrote an event file of its own.
-  following_.insert({chief_, kEventsFolder});
-  SessionOf(HostOf(chief_)).ListFiles(chief_, kEventsFolder);
-  MUSTER_RETURN_IF_ERROR(FetchFiles(paths));
-  // A chief or an agent that an older muster started has none to give.
-  if (absl::IsNotFound(event_files_.status()) || absl::IsUnimplemented(event_files_.status()))
-    return absl::OkStatus();
-  if (!event_files_.ok()) {
-    return Unavailable("the job succeeded, but the curves of %s could not be fetched from %s: %s", chief_,
-                       HostOf(chief_), std::string(event_files_.status().message()));
-  }
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(store_.JobFolder(record_.id()) / kEventsFolder));
-  paths = *event_files_;
-  for (std::string& path : paths) path = std::string(kEventsFolder) + "/" + path;
-  return FetchFiles(paths);
-}
-
-// From the chief's folder to the same paths in the job's.
-absl::Status Runner::FetchFiles(std::span<const std::string> paths) {
-  for (size_t done = 0; done < paths.size(); done += kFilesAtOnce) {
-    const auto some = paths.subspan(done, std::min(kFilesAtOnce, paths.size() - done));
-    for (const std::string& path : some) {
-      if (results_[path].complete) continue;
-      following_.insert({chief_, path});
-      SessionOf(HostOf(chief_)).Follow(chief_, path);
-    }
-    Drain();
-    for (const std::string& path : some) {
-      const ResultFile& file = results_[path];
-      if (!file.complete) {
-        return Unavailable("the job succeeded, but %s of %s could not be fetched from %s", path, chief_,
-                           HostOf(chief_));
-      }
-      MUSTER_RETURN_IF_ERROR(WriteFileAtomically(store_.JobFolder(record_.id()) / path, file.bytes));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<RunResult> RunJob(const JobStore& store, record::JobRecord record, const Contents& contents,
                                  const RunOptions& options, RunObserver& observer) {
+  MUSTER_RETURN_IF_ERROR(store.Save(record));
   return Runner(store, std::move(record), contents, options, observer).Run();
 }
 

@@ -15,26 +15,10 @@
 #include "launcher/host_session.h"
 #include "launcher/job_store.h"
 #include "launcher/reconciler/messages.h"
-#include "launcher/training_progress.h"
+#include "launcher/run_observer.h"
 #include "proto/job_record.pb.h"
 
 namespace muster {
-
-/// What a run shows. Called from the runner's thread only.
-class RunObserver {
- public:
-  virtual ~RunObserver() = default;
-  /// After each change of any state.
-  virtual void OnView(const reconcile::View& view) = 0;
-  virtual void OnHostFacts(const HostFacts& facts) = 0;
-  virtual void OnUpload(const UploadStep& step) = 0;
-  /// There is something that people should know.
-  virtual void OnNotice(const std::string& text) = 0;
-  /// What a task printed.
-  virtual void OnLog(const std::string& task, const std::string& bytes, bool last) = 0;
-  /// A line of the chief's metrics has come.
-  virtual void OnTraining(const TrainingPoint& point) = 0;
-};
 
 /// Of a job that runs, for GrowJob.
 struct NewPlan {

@@ -48,9 +48,14 @@ TEST_F(ClusterGpus, EachTaskHasItsOwnAndServersGoWhereNoneAre) {
   EXPECT_THAT(run.stderr_text,
               HasSubstr("host-4: nvidia-smi exits with code 9: NVIDIA-SMI has failed: no driver; "
                         "nobody knows which GPUs it has\n"));
+  EXPECT_EQ(Show("shared")["tasks"][3]["gpus"], Json{"1"});
   const CommandResult pair = RunJob(GpuJob("pair", "{worker: {count: 1, gpus: 2}}"));
   EXPECT_EQ(pair.exit_code, 0) << pair.stderr_text;
   EXPECT_THAT(pair.stdout_text, HasSubstr("[worker:0@host-1] gpus 0,1 by PCI_BUS_ID\n"));
+  const CommandResult plan = Muster(
+      {"plan", GpuJob("next", "{ps: {count: 1}, worker: {count: 1, gpus: 2}}"), "-i", cluster_.inventory()});
+  EXPECT_THAT(plan.stdout_text, AllOf(ContainsRegex("ps:0 +host-3 +[0-9.]+ +start\n"),
+                                      ContainsRegex("worker:0 +host-1 +[0-9.]+ +0,1 +start\n")));
 }
 
 TEST_F(ClusterGpus, AJobThatWantsMoreThanThereAreIsRefused) {

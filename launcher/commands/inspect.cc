@@ -46,6 +46,13 @@ Cell ClockOffset(int64_t micros) {
 
 Cell ListOf(const auto& strings) { return std::vector<std::string>(strings.begin(), strings.end()); }
 
+// "0,2"
+Cell GpusOf(const record::Task& task) {
+  std::vector<std::string> gpus;
+  for (const int gpu : task.gpus()) gpus.push_back(absl::StrCat(gpu));
+  return gpus;
+}
+
 // What a job's record says of its state, without asking its hosts.
 std::string RecordedState(const record::JobRecord& record) {
   if (!record.cluster().has_ending()) return record.cluster().fixed() ? "Running" : "Pending";
@@ -237,13 +244,14 @@ absl::Status PlanCommand(const CommandContext& context) {
   record::JobRecord running;
   if (unended && unended->cluster().fixed() && !unended->cluster().has_ending()) running = *unended;
   std::map<std::string, int> counts;
-  Table table({"TASK", "HOST", "ADDRESS", "ACTION"});
+  Table table({"TASK", "HOST", "ADDRESS", "GPUS", "ACTION"});
   for (const auto& [task, action] : ActionsOf(running, plan.record)) {
     const record::Task* planned = Named(plan.record.tasks(), task, &record::Task::id);
     const record::Host* host =
         planned == nullptr ? nullptr : Named(plan.record.hosts(), planned->host(), &record::Host::name);
     table.Add({task, host == nullptr ? Cell() : Cell(host->name()),
-               host == nullptr ? Cell() : Cell(host->data_address()), action});
+               host == nullptr ? Cell() : Cell(host->data_address()),
+               planned == nullptr ? Cell() : GpusOf(*planned), action});
     ++counts[action];
   }
   context.Print(table);
@@ -296,13 +304,19 @@ absl::Status ShowCommand(const CommandContext& context) {
         reconcile::Address({.data_address = member.data_address(), .port = member.port()});
   }
   const int64_t now = WallTimeMicros();
-  Table task_table({"TASK", "HOST", "STATE", "RESTARTS", "AGE", "ADDRESS", "REASON"});
+  Table task_table({"TASK", "HOST", "STATE", "RESTARTS", "AGE", "ADDRESS", "GPUS", "REASON"});
   for (const record::Task& task : record.tasks()) {
     const size_t i = host_index[task.host()];
     const auto found = tasks[i].find(task.id());
     if (found == tasks[i].end()) {
-      task_table.Add(
-          {task.id(), task.host(), statuses[i].ok() ? "Pending" : "Lost", {}, {}, addresses[task.id()], {}});
+      task_table.Add({task.id(),
+                      task.host(),
+                      statuses[i].ok() ? "Pending" : "Lost",
+                      {},
+                      {},
+                      addresses[task.id()],
+                      GpusOf(task),
+                      {}});
       continue;
     }
     const agent::TaskStatus& status = found->second;
@@ -310,7 +324,7 @@ absl::Status ShowCommand(const CommandContext& context) {
         status.state() == agent::TASK_STATE_SUCCEEDED || status.state() == agent::TASK_STATE_FAILED;
     task_table.Add({task.id(), task.host(), StateName(status), int64_t{status.restarts()},
                     Age(status.started_micros(), ended ? status.ended_micros() : now), addresses[task.id()],
-                    status.reason()});
+                    GpusOf(task), status.reason()});
   }
   std::vector<std::pair<std::string, std::vector<MetricSample>>> samples;
   for (const record::Task& task : record.tasks()) {
