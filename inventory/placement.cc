@@ -105,6 +105,15 @@ std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inve
   return suitable;
 }
 
+std::vector<int> SuitableHosts(const Job& job, const Inventory& inventory) {
+  std::set<int> suitable;
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (job.replicas(role).count == 0) continue;
+    for (const int index : SuitableHosts(job.replicas(role), inventory)) suitable.insert(index);
+  }
+  return {suitable.begin(), suitable.end()};
+}
+
 std::string PlacedTask::Name() const { return absl::StrFormat("%s:%d", ReplicaRoleName(role), index); }
 
 int RoomForWorkers(const Job& job, const Inventory& inventory,

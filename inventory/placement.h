@@ -53,4 +53,7 @@ int RoomForWorkers(const Job& job, const Inventory& inventory,
 /// inventory.
 std::vector<int> SuitableHosts(const ReplicaSpec& replica, const Inventory& inventory);
 
+/// Likewise, of any role that the job has.
+std::vector<int> SuitableHosts(const Job& job, const Inventory& inventory);
+
 }  // namespace muster

@@ -26,22 +26,6 @@ constexpr uint64_t kMaxProgramFilesBytes = 8
                                            << 20;  // they travel in the start message, whose frame is bounded
 
 constexpr size_t kMostSpareHosts = 16;
-constexpr Duration kLookupsTimeout = std::chrono::seconds(10);  // of all names in an inventory
-
-// The address under which other hosts reach this one's tasks, as a literal.
-absl::StatusOr<std::string> DataAddress(const Host& host, TimePoint deadline) {
-  if (!host.data_address.empty()) return host.data_address;
-  if (host.local) return "127.0.0.1";
-  if (!host.jumps.empty() && !IsIpAddress(host.ssh_address)) {
-    return InvalidArgument(
-        "%s: host %s: what %s means is known behind its jump host only; give the host `data: ADDRESS`",
-        host.position.ToString(), host.name, host.ssh_address);
-  }
-  const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
-  if (address.ok()) return address;
-  return InvalidArgument("%s: host %s: %s (or give the host `data: ADDRESS`)", host.position.ToString(),
-                         host.name, std::string(address.status().message()));
-}
 
 record::Host HostRecord(const Host& host) {
   record::Host out;
@@ -355,7 +339,7 @@ void Planner::AddContent(Content content) {
 absl::StatusOr<record::Host> Planner::ResolvedHost(int index, TimePoint deadline) const {
   const Host& host = inventory_.hosts[index];
   record::Host out = HostRecord(host);
-  MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), DataAddress(host, deadline));
+  MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), FindDataAddress(host, deadline));
   out.set_data_is_ssh(!host.local && host.data_address.empty());
   out.set_planned_address(out.data_address());
   for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
@@ -560,6 +544,20 @@ void Planner::AddTrainerArguments(const PlacedTask& placed, agent::StartTaskRequ
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline) {
+  if (!host.data_address.empty()) return host.data_address;
+  if (host.local) return "127.0.0.1";
+  if (!host.jumps.empty() && !IsIpAddress(host.ssh_address)) {
+    return InvalidArgument(
+        "%s: host %s: what %s means is known behind its jump host only; give the host `data: ADDRESS`",
+        host.position.ToString(), host.name, host.ssh_address);
+  }
+  const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
+  if (address.ok()) return address;
+  return InvalidArgument("%s: host %s: %s (or give the host `data: ADDRESS`)", host.position.ToString(),
+                         host.name, std::string(address.status().message()));
+}
 
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs) {
   return Planner(job, inventory, inputs).Plan();

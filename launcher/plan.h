@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "inventory/inventory.h"
 #include "inventory/job.h"
@@ -34,6 +35,13 @@ struct JobPlan {
   Contents contents;
   std::string data;  // for people: where the data comes from
 };
+
+/// For all names of an inventory.
+inline constexpr Duration kLookupsTimeout = std::chrono::seconds(10);
+
+/// The address, as a literal, under which other hosts reach this one's tasks. InvalidArgument: nobody knows
+/// it.
+absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline);
 
 /// Places the tasks, packs programs and data, and spells out what each task is started with. InvalidArgument:
 /// as PlaceTasks does, NCCL between hosts whose network is not said to be trusted, files that are missing, a

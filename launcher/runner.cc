@@ -18,8 +18,9 @@
 namespace muster {
 namespace {
 
-constexpr Duration kLookEvery = std::chrono::seconds(1);        // at where standing servers are
-constexpr Duration kPlanAgainAfter = std::chrono::seconds(30);  // if there was no plan
+constexpr Duration kLookEvery = std::chrono::seconds(1);  // at where standing servers are
+// If there was no plan, or one without some hosts: twice as long each time.
+constexpr Duration kPlanAgainAfter = std::chrono::seconds(30), kPlanAgainAtMost = std::chrono::minutes(10);
 
 // How soon a host counts as lost that does not even acknowledge. Its tasks do not mind, if it is not.
 constexpr std::chrono::milliseconds kSilenceLimit{3000};
@@ -68,6 +69,7 @@ class Runner {
   void Handle(reconcile::Reconciler& reconciler, const SessionEvent& event);
   void Handle(reconcile::Reconciler& reconciler, const HostSighting& sighting);
   void Handle(reconcile::Reconciler& reconciler, Planned planned);
+  absl::Status Adopt(reconcile::Reconciler& reconciler, const NewPlan& plan);
   void Learn(reconcile::Reconciler& reconciler, const HostFacts& facts);
   void Watch();
   void ReportMissing(const reconcile::View& view);
@@ -99,8 +101,9 @@ class Runner {
   std::unique_ptr<HostWatch> watch_;
   std::optional<std::set<std::string>> named_hosts_;  // by the inventory, as nobody has looked at yet
   TimePoint plan_at_;                                 // not before
-  std::string said_of_plan_;                          // why there is none
-  std::unique_ptr<GuestListener> listener_;           // null: not (yet) lent
+  Duration plan_again_after_ = kPlanAgainAfter;
+  std::string said_of_plan_;                 // why there is none
+  std::unique_ptr<GuestListener> listener_;  // null: not (yet) lent
   std::optional<reconcile::Outcome> outcome_;
   TimePoint next_look_;  // at where standing servers are
   bool servers_are_there_ = true;
@@ -197,6 +200,7 @@ void Runner::Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event)
   if (const auto* hosts = std::get_if<HostNames>(&event)) {
     named_hosts_ = hosts->names;
     plan_at_ = {};
+    plan_again_after_ = kPlanAgainAfter;
   }
   if (const auto* planned = std::get_if<Planned>(&event)) Handle(reconciler, *planned);
   if (const auto* session = std::get_if<SessionEvent>(&event)) Handle(reconciler, *session);
@@ -277,30 +281,31 @@ void Runner::BeginPlanning() {
 
 void Runner::Handle(reconcile::Reconciler& reconciler, Planned planned) {
   planning_.reset();
-  absl::Status status = planned.plan.status();
-  if (status.ok() && !*planned.plan) return;
+  if (planned.plan.ok() && !*planned.plan) return;
   const reconcile::View view = reconciler.GetView();
   // Whoever drives the job next has the inventory as it is then.
   if (view.phase != reconcile::Phase::kRunning || view.has_leavers) return;
-  if (status.ok()) {
-    MUSTER_CHECK(record_.tasks_size() == planned.tasks, "only plans change the tasks");
-    record::JobRecord grown = record_;
-    GrowJob((*planned.plan)->record, &grown);
-    status = store_.Save(grown);
-    if (status.ok()) record_ = std::move(grown);
-  }
-  if (!status.ok()) {
-    // What is wrong may be over soon, and is said once.
-    const std::string why(status.message());
-    if (std::exchange(said_of_plan_, why) != why) reporter_.Notice(why);
-    if (!named_hosts_) named_hosts_ = std::move(planned.hosts);
-    plan_at_ = Now() + kPlanAgainAfter;
-    return;
-  }
-  said_of_plan_.clear();
-  reporter_.Notice((*planned.plan)->what);
+  MUSTER_CHECK(record_.tasks_size() == planned.tasks, "only plans change the tasks");
+  const absl::Status status = planned.plan.ok() ? Adopt(reconciler, **planned.plan) : planned.plan.status();
+  const std::string why(status.message());
+  if (std::exchange(said_of_plan_, why) != why && !status.ok()) reporter_.Notice(why);
+  if (status.ok()) return;
+  // What is wrong may be over soon.
+  if (named_hosts_) return;
+  named_hosts_ = std::move(planned.hosts);
+  plan_at_ = Now() + plan_again_after_;
+  plan_again_after_ = std::min(2 * plan_again_after_, kPlanAgainAtMost);
+}
+
+absl::Status Runner::Adopt(reconcile::Reconciler& reconciler, const NewPlan& plan) {
+  record::JobRecord grown = record_;
+  GrowJob(plan.record, &grown);
+  MUSTER_RETURN_IF_ERROR(store_.Save(grown));
+  record_ = std::move(grown);
+  reporter_.Notice(plan.what);
   if (watch_ != nullptr) watch_->Add(HostsOf(record_));
   Step(reconciler, reconcile::MoreDesired{DesiredOf(record_)});
+  return plan.rest;
 }
 
 void Runner::Watch() {

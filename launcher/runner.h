@@ -23,7 +23,8 @@ namespace muster {
 /// Of a job that runs, for GrowJob.
 struct NewPlan {
   record::JobRecord record;
-  std::string what;  // comes with it, for people
+  std::string what;   // comes with it, for people
+  absl::Status rest;  // why hosts that the inventory names are not in it yet
 };
 
 struct RunOptions {
@@ -44,7 +45,8 @@ struct RunOptions {
   std::string home;  // what "~" stands for in the inventory; empty: nobody looks where hosts have moved to
   std::optional<Duration> lost_deadline;  // for a host that is lost to come back; unset: the reconciler's
   /// Called on a thread of its own while everything runs, one call at a time, with the hosts that the
-  /// inventory names: once, whenever others come or go, and again a while after an error, which is told once.
+  /// inventory names: once, whenever others come or go, and again a while after an error or a plan with
+  /// a rest, which is told once.
   /// Nothing: the job goes on as it is. Null: always.
   std::function<absl::StatusOr<std::optional<NewPlan>>(const std::set<std::string>& hosts,
                                                        const record::JobRecord& running)>

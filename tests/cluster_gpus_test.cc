@@ -87,6 +87,27 @@ TEST_F(ClusterGpus, TheInventoryMayNameThemAndIsHeldToIt) {
               ContainsRegex("wrong.yaml:[0-9]+:3: host-1 is to use GPU 2, and has only 0, 1"));
 }
 
+// As a machine is that the inventory names before it has booted. It is asked again in half a minute.
+TEST_F(ClusterGpus, AHostThatCannotBeAskedYetIsSpareOnceItAnswers) {
+  const std::string whole = ReadFile(cluster_.inventory()).value_or("");
+  const size_t host_2 = whole.find("  host-2:"), host_3 = whole.find("  host-3:");
+  ASSERT_NE(host_3, std::string::npos) << whole;
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), whole.substr(0, host_2) + whole.substr(host_3)).ok());
+  cluster_.hosts().Kill("host-2");
+  const std::string job = cluster_.Write(
+      "job.yaml", "name: job\nprogram: [sleep, \"600\"]\nreplicas: {worker: {count: 1, gpus: 1}}\n");
+  Process run = StartJob(job, "run");
+  WaitForTasks("job", 1);
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), whole).ok());
+  ASSERT_TRUE(cluster_.WaitForText("run", "the job does not use host-2 yet: "));
+  cluster_.hosts().Start("host-2");
+  ASSERT_TRUE(cluster_.WaitForText("run", "host-2 is a spare host from now on"));
+  const std::string text = cluster_.Text("run");
+  EXPECT_EQ(text.find("not use host-2"), text.rfind("not use host-2")) << "it is said once:\n" << text;
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+}
+
 TEST_F(ClusterGpus, CheckShowsThem) {
   const CommandResult check = Muster({"check", "-i", cluster_.inventory(), "-o", "json"});
   EXPECT_EQ(check.exit_code, 0) << check.stderr_text;

@@ -149,6 +149,17 @@ TEST_F(ClusterGrowth, AHostWhoseKeyNobodyKnowsCostsNothingUntilItIsKnown) {
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
 }
 
+TEST_F(ClusterGrowth, AHostWhoseNameMeansNothingKeepsNobodyElseOut) {
+  Name({1});
+  ASSERT_EQ(RunJob(Job(kAllReduce), {"-d"}).exit_code, 0);
+  Name({1, 2}, "  typo: {ssh: no-such-host.invalid}\n");
+  EXPECT_TRUE(WaitForEvent("worker:1 on host-2 joins"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 2 workers"));
+  EXPECT_TRUE(WaitForEvent("the job does not use typo yet: "));
+  EXPECT_THAT(Muster({"events", "job"}).stdout_text, HasSubstr("host typo: look up no-such-host.invalid: "));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
 // What was changed in the file meanwhile is for the next `run`.
 TEST_F(ClusterGrowth, WhatCannotBePlannedIsSaidAndTheJobGoesOn) {
   Name({1});

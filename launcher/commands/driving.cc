@@ -67,13 +67,16 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 }
 
 absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory) {
-  if (!job.wants_gpus()) return absl::OkStatus();
-  std::set<int> suitable;
-  for (const ReplicaRole role : kReplicaRoles) {
-    if (job.replicas(role).count == 0) continue;
-    for (const int index : SuitableHosts(job.replicas(role), *inventory)) suitable.insert(index);
-  }
-  const std::vector<int> asked(suitable.begin(), suitable.end());
+  MUSTER_ASSIGN_OR_RETURN(const auto unknown, AskHostsForGpus(context, job, inventory));
+  for (const auto& [host, why] : unknown) std::fprintf(stderr, "%s\n", std::string(why.message()).c_str());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::map<std::string, absl::Status>> AskHostsForGpus(const CommandContext& context,
+                                                                    const Job& job, Inventory* inventory) {
+  std::map<std::string, absl::Status> unknown;
+  if (!job.wants_gpus()) return unknown;
+  const std::vector<int> asked = SuitableHosts(job, *inventory);
   const std::vector<record::Host> hosts = AllHosts(*inventory);
   const ConnectOptions connect = context.connect_options(hosts);
   std::vector<std::vector<Gpu>> found(asked.size());
@@ -87,8 +90,8 @@ absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* 
   for (size_t i = 0; i < asked.size(); ++i) {
     Host& host = inventory->hosts[asked[i]];
     if (!statuses[i].ok()) {
-      std::fprintf(stderr, "%s; nobody knows which GPUs it has\n",
-                   std::string(statuses[i].message()).c_str());
+      unknown[host.name] =
+          Unavailable("%s; nobody knows which GPUs it has", std::string(statuses[i].message()));
       continue;
     }
     std::vector<int> there;
@@ -100,7 +103,7 @@ absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* 
     }
     if (!host.gpus) host.gpus = there;
   }
-  return absl::OkStatus();
+  return unknown;
 }
 
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -45,6 +46,10 @@ using Planning = std::function<absl::StatusOr<JobPlan>(const record::JobRecord* 
 /// does not say; where it does, whether they have them. InvalidArgument: one has not. One that cannot be
 /// asked is named on stderr, and has what the inventory says.
 absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory);
+
+/// Likewise, and returns those that cannot be asked, by name, and why.
+absl::StatusOr<std::map<std::string, absl::Status>> AskHostsForGpus(const CommandContext& context,
+                                                                    const Job& job, Inventory* inventory);
 
 /// A plan as MakePlan has it; FailedPrecondition: what runs under this name is of another kind. `servers`:
 /// those that stand and train it; null: none. A job that has got workers by its `max` keeps them as long as

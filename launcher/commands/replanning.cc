@@ -56,6 +56,18 @@ std::string Sentence(const std::vector<std::string>& names, const char* of_one, 
   return absl::StrCat(absl::StrJoin(names, ", "), " ", names.size() == 1 ? of_one : of_several);
 }
 
+// Why the job does without these.
+absl::Status NotUsedYet(const std::map<std::string, absl::Status>& left_out) {
+  std::vector<std::string> names, reasons;
+  for (const auto& [name, why] : left_out) {
+    names.push_back(name);
+    reasons.emplace_back(why.message());
+  }
+  if (names.empty()) return absl::OkStatus();
+  return Unavailable("the job does not use %s yet: %s", absl::StrJoin(names, ", "),
+                     absl::StrJoin(reasons, "; "));
+}
+
 std::vector<std::string> NewSpareHosts(const record::JobRecord& running, const record::JobRecord& plan) {
   std::vector<std::string> names;
   for (const record::Host& host : plan.spare_hosts()) {
@@ -120,7 +132,10 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
   std::vector<std::string> unknown;
   std::ranges::set_difference(hosts, known_, std::back_inserter(unknown));
   if (unknown.empty()) return std::nullopt;
-  absl::StatusOr<JobPlan> plan = PlanNow(running);
+  Reasons left_out;
+  absl::StatusOr<JobPlan> plan = PlanNow(running, &left_out);
+  // The job has always done without the others.
+  std::erase_if(left_out, [&](const auto& host) { return !std::ranges::binary_search(unknown, host.first); });
   if (!plan.ok()) {
     std::erase_if(unknown, [&](const std::string& name) { return FindHost(running, name) != nullptr; });
     return Annotate(plan.status(), unknown.empty() ? std::string("no other workers can join")
@@ -135,6 +150,7 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
   }
   const std::vector<std::string> spares = NewSpareHosts(running, plan->record);
   if (joining.empty() && spares.empty()) {
+    MUSTER_RETURN_IF_ERROR(NotUsedYet(left_out));
     known_.insert(hosts.begin(), hosts.end());
     return std::nullopt;
   }
@@ -143,18 +159,26 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
   if (!spares.empty()) {
     what.push_back(Sentence(spares, "is a spare host from now on", "are spare hosts from now on"));
   }
-  return NewPlan{.record = std::move(plan->record), .what = absl::StrJoin(what, "; ")};
+  return NewPlan{
+      .record = std::move(plan->record), .what = absl::StrJoin(what, "; "), .rest = NotUsedYet(left_out)};
 }
 
-absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running) const {
+absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Reasons* left_out) const {
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context_.ReadInventoryOf(running.inventory_file()));
   std::optional<record::JobRecord> servers;
   if (running.has_servers()) {
     MUSTER_ASSIGN_OR_RETURN(servers, context_.jobs().Load(running.servers().job()));
   }
-  MUSTER_RETURN_IF_ERROR(FindGpus(context_, job_, &inventory));
-  KeepHostsInUse(running, job_, &inventory);
   RemoveUnusedLocalHosts(running, &inventory);
+  MUSTER_ASSIGN_OR_RETURN(*left_out, AskHostsForGpus(context_, job_, &inventory));
+  const TimePoint lookups_deadline = Now() + kLookupsTimeout;
+  for (const int index : SuitableHosts(job_, inventory)) {
+    const auto address = FindDataAddress(inventory.hosts[index], lookups_deadline);
+    if (!address.ok()) left_out->insert({inventory.hosts[index].name, address.status()});
+  }
+  for (const record::Host& used : running.hosts()) left_out->erase(used.name());
+  std::erase_if(inventory.hosts, [&](const Host& host) { return left_out->contains(host.name); });
+  KeepHostsInUse(running, job_, &inventory);
   Job job = job_;
   job.worker.count = WorkersOf(running);
   if (job.worker.max) {

@@ -1,6 +1,7 @@
 // Other workers and other spare hosts for a job that runs, while the tasks that it has go on.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,12 +26,14 @@ class Replanner {
   /// The job was planned with this inventory. `context` outlives this.
   Replanner(const CommandContext& context, Job job, const Inventory& inventory);
 
-  /// As RunOptions::replan has it. A failure says which hosts are not used because of it.
+  /// As RunOptions::replan has it. A host that can have no task for now, since its name means nothing yet, or
+  /// it does not say which GPUs it has, is left out. A failure says which hosts are not used because of it.
   absl::StatusOr<std::optional<NewPlan>> Replan(const std::set<std::string>& hosts,
                                                 const record::JobRecord& running);
 
  private:
-  absl::StatusOr<JobPlan> PlanNow(const record::JobRecord& running) const;
+  using Reasons = std::map<std::string, absl::Status>;  // by host
+  absl::StatusOr<JobPlan> PlanNow(const record::JobRecord& running, Reasons* left_out) const;
 
   const CommandContext& context_;
   const Job job_;
