@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/agent_client.h"
+#include "agent/client_testing.h"
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "base/file.h"

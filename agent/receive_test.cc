@@ -9,7 +9,7 @@
 
 #include <fstream>
 
-#include "agent/agent_client.h"
+#include "agent/client_testing.h"
 #include "base/archive.h"
 #include "base/boot_id.h"
 #include "base/random.h"

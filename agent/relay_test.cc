@@ -10,7 +10,7 @@
 #include <fstream>
 #include <thread>
 
-#include "agent/agent_client.h"
+#include "agent/client_testing.h"
 #include "agent/secret_stream.h"
 #include "agent/sockets.h"
 #include "base/archive.h"

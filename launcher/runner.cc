@@ -283,8 +283,10 @@ void Runner::Handle(reconcile::Reconciler& reconciler, Planned planned) {
   planning_.reset();
   if (planned.plan.ok() && !*planned.plan) return;
   const reconcile::View view = reconciler.GetView();
-  // Whoever drives the job next has the inventory as it is then.
-  if (view.phase != reconcile::Phase::kRunning || view.has_leavers) return;
+  if (view.phase != reconcile::Phase::kRunning || view.has_leavers) {
+    if (!named_hosts_) named_hosts_ = std::move(planned.hosts);  // for when everything runs again
+    return;
+  }
   MUSTER_CHECK(record_.tasks_size() == planned.tasks, "only plans change the tasks");
   const absl::Status status = planned.plan.ok() ? Adopt(reconciler, **planned.plan) : planned.plan.status();
   const std::string why(status.message());

@@ -102,8 +102,6 @@ TEST_F(ClusterGpus, AHostThatCannotBeAskedYetIsSpareOnceItAnswers) {
   ASSERT_TRUE(cluster_.WaitForText("run", "the job does not use host-2 yet: "));
   cluster_.hosts().Start("host-2");
   ASSERT_TRUE(cluster_.WaitForText("run", "host-2 is a spare host from now on"));
-  const std::string text = cluster_.Text("run");
-  EXPECT_EQ(text.find("not use host-2"), text.rfind("not use host-2")) << "it is said once:\n" << text;
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
 }

@@ -31,7 +31,10 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"bench/simulator", {"base"}},
 };
 
-bool IsTest(const fs::path& path) { return path.stem().string().ends_with("_test"); }
+bool IsTest(const fs::path& path) {
+  const std::string name = path.stem().string();
+  return name.ends_with("_test") || name.ends_with("_testing");
+}
 
 bool IsSource(const fs::path& path) {
   const std::string extension = path.extension().string();

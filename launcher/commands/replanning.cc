@@ -6,14 +6,18 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "inventory/placement.h"
 #include "launcher/commands/driving.h"
+#include "launcher/fleet.h"
 #include "launcher/running_job.h"
 
 namespace muster {
 namespace {
+
+constexpr size_t kLookupsAtOnce = 32;
 
 // What the job has is as good for it as it was, though the host may be lost, or not be named any more: a
 // discovery command may know those only that are up. Such a one has room for no others.
@@ -66,6 +70,33 @@ absl::Status NotUsedYet(const std::map<std::string, absl::Status>& left_out) {
   if (names.empty()) return absl::OkStatus();
   return Unavailable("the job does not use %s yet: %s", absl::StrJoin(names, ", "),
                      absl::StrJoin(reasons, "; "));
+}
+
+// The hosts that can have no task for now, and why. `unasked`: those that could not be asked for their
+// GPUs.
+std::map<std::string, absl::Status> Unusable(const Job& job, const Inventory& inventory,
+                                             const std::set<std::string>& in_use,
+                                             const std::map<std::string, absl::Status>& unasked) {
+  std::map<std::string, absl::Status> unusable;
+  for (const ReplicaRole role : kReplicaRoles) {
+    if (job.replicas(role).gpus == 0) continue;
+    for (const int index : SuitableHosts(job.replicas(role), inventory)) {
+      if (const auto why = unasked.find(inventory.hosts[index].name); why != unasked.end())
+        unusable.insert(*why);
+    }
+  }
+  std::vector<const Host*> named;
+  for (const int index : SuitableHosts(job, inventory)) {
+    if (!in_use.contains(inventory.hosts[index].name)) named.push_back(&inventory.hosts[index]);
+  }
+  const TimePoint deadline = Now() + kLookupsTimeout;
+  const std::vector<absl::Status> lookups = OnEachHost(
+      named.size(), kLookupsAtOnce, [&](size_t i) { return FindDataAddress(*named[i], deadline).status(); });
+  for (size_t i = 0; i < named.size(); ++i) {
+    if (!lookups[i].ok()) unusable.insert({named[i]->name, lookups[i]});
+  }
+  std::erase_if(unusable, [&](const auto& host) { return in_use.contains(host.first); });
+  return unusable;
 }
 
 std::vector<std::string> NewSpareHosts(const record::JobRecord& running, const record::JobRecord& plan) {
@@ -134,8 +165,12 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
   if (unknown.empty()) return std::nullopt;
   Reasons left_out;
   absl::StatusOr<JobPlan> plan = PlanNow(running, &left_out);
-  // The job has always done without the others.
-  std::erase_if(left_out, [&](const auto& host) { return !std::ranges::binary_search(unknown, host.first); });
+  // The job has always done without the others, or they are spare ones already, for which it has no work.
+  const bool is_full = job_.worker.max.value_or(0) <= WorkersOf(running);
+  std::erase_if(left_out, [&](const auto& host) {
+    return !std::ranges::binary_search(unknown, host.first) ||
+           (is_full && FindHost(running, host.first) != nullptr);
+  });
   if (!plan.ok()) {
     std::erase_if(unknown, [&](const std::string& name) { return FindHost(running, name) != nullptr; });
     return Annotate(plan.status(), unknown.empty() ? std::string("no other workers can join")
@@ -170,13 +205,10 @@ absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Rea
     MUSTER_ASSIGN_OR_RETURN(servers, context_.jobs().Load(running.servers().job()));
   }
   RemoveUnusedLocalHosts(running, &inventory);
-  MUSTER_ASSIGN_OR_RETURN(*left_out, AskHostsForGpus(context_, job_, &inventory));
-  const TimePoint lookups_deadline = Now() + kLookupsTimeout;
-  for (const int index : SuitableHosts(job_, inventory)) {
-    const auto address = FindDataAddress(inventory.hosts[index], lookups_deadline);
-    if (!address.ok()) left_out->insert({inventory.hosts[index].name, address.status()});
-  }
-  for (const record::Host& used : running.hosts()) left_out->erase(used.name());
+  std::set<std::string> in_use;
+  for (const auto& [task, place] : TaskPlacesOf(running)) in_use.insert(place.host);
+  MUSTER_ASSIGN_OR_RETURN(const Reasons unasked, AskHostsForGpus(context_, job_, &inventory));
+  *left_out = Unusable(job_, inventory, in_use, unasked);
   std::erase_if(inventory.hosts, [&](const Host& host) { return left_out->contains(host.name); });
   KeepHostsInUse(running, job_, &inventory);
   Job job = job_;

@@ -119,7 +119,8 @@ void Reconciler::RefineFirstCause(Outcome& outcome) const {
   const auto named = task_index_.find(outcome.first_cause->task);
   if (named == task_index_.end() || !Died(tasks_[named->second])) return;
   const Task* first = &tasks_[named->second];
-  // What was lost afterwards had no part in it; and who only ends what another began does not know what was lost before.
+  // What was lost afterwards had no part in it; and who only ends what another began does not know what was
+  // lost before.
   const TimePoint decided = std::min(first->failed_seen, stop_from_);
   for (const Task& task : tasks_) {
     if (task.desired.can_fail) continue;

@@ -1,4 +1,4 @@
-#include "agent/agent_client.h"
+#include "agent/client_testing.h"
 
 #include <fcntl.h>
 #include <poll.h>
