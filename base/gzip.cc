@@ -13,10 +13,30 @@ namespace {
 struct InflateEnd {
   void operator()(z_stream* stream) const { inflateEnd(stream); }
 };
+struct DeflateEnd {
+  void operator()(z_stream* stream) const { deflateEnd(stream); }
+};
 
 }  // namespace
 
 bool IsGzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
+std::string Gzip(std::string_view bytes) {
+  MUSTER_CHECK(bytes.size() <= UINT_MAX);
+  constexpr int kGzip = 16 + MAX_WBITS, kMemoryLevel = 8;
+  z_stream stream{};
+  MUSTER_CHECK(deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kGzip, kMemoryLevel, Z_DEFAULT_STRATEGY) ==
+               Z_OK);
+  const std::unique_ptr<z_stream, DeflateEnd> owner(&stream);
+  std::string packed(deflateBound(&stream, bytes.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  MUSTER_CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END, "there is room for all of it");
+  packed.resize(stream.total_out);
+  return packed;
+}
 
 absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& name, size_t max_bytes) {
   MUSTER_CHECK(packed.size() <= UINT_MAX);

@@ -13,6 +13,9 @@ namespace muster {
 /// Whether the bytes begin as gzip data does.
 bool IsGzip(std::string_view bytes);
 
+/// `bytes`, less than 4 GiB, packed rather soon than small.
+std::string Gzip(std::string_view bytes);
+
 /// What `packed`, less than 4 GiB, unpacks to. InvalidArgument with `name` and the offset in the packed
 /// bytes: damaged, truncated, bytes after the end, more than `max_bytes` when unpacked.
 absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& name, size_t max_bytes);

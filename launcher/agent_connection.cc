@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/gzip.h"
 #include "base/sha256.h"
 #include "launcher/known_hosts.h"
 #include "launcher/shell_quote.h"
@@ -74,8 +75,10 @@ std::string DirectoryWord(const std::string& dir) {
 
 absl::StatusOr<AgentProgram> LoadAgentProgram(const Installation& installation) {
   MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadFile(installation.agent));
-  std::string sha256 = Sha256Hex(bytes);
-  return AgentProgram{.sha256 = std::move(sha256), .bytes = std::move(bytes)};
+  AgentProgram agent{.sha256 = Sha256Hex(bytes), .bytes = std::make_shared<std::string>(std::move(bytes))};
+  // Most commands find it on all hosts.
+  agent.packed = std::async(std::launch::deferred, [bytes = agent.bytes] { return Gzip(*bytes); }).share();
+  return agent;
 }
 
 absl::Status StatusOf(const agent::Response& response, const std::string& host) {
@@ -150,20 +153,20 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
   connection->root_ = DirectoryWord(host.dir()) + "/hosts/" + id;
   connection->agent_ = connection->root_ + "/agents/" + options.agent->sha256;
 
-  std::string architecture;
-  MUSTER_ASSIGN_OR_RETURN(bool there, connection->OpenBridge(deadline, &architecture));
+  Bare bare;
+  MUSTER_ASSIGN_OR_RETURN(bool there, connection->OpenBridge(deadline, &bare));
   if (!there) {
-    if (architecture != OwnArchitecture()) {
+    if (bare.architecture != OwnArchitecture()) {
       return WithNeedsUser(
           FailedPrecondition("%s: its architecture is %s, and this muster is built for %s: nothing was sent",
-                             host.name(), architecture, OwnArchitecture()));
+                             host.name(), bare.architecture, OwnArchitecture()));
     }
     const AgentTurn turn =
         WaitForAgentTurn(options.ssh.cancel_fd, [&] { (void)connection->ComesUntil(time); });
     if (turn == nullptr) return Cancelled("%s: cancelled", host.name());
-    MUSTER_RETURN_IF_ERROR(connection->UploadAgent(time));
+    MUSTER_RETURN_IF_ERROR(connection->UploadAgent(bare, time));
     deadline = connection->ComesUntil(time);
-    MUSTER_ASSIGN_OR_RETURN(there, connection->OpenBridge(deadline, &architecture));
+    MUSTER_ASSIGN_OR_RETURN(there, connection->OpenBridge(deadline, &bare));
     if (!there) {
       return WithNeedsUser(FailedPrecondition(
           "%s: the agent was written to %s, but cannot be run there: is it mounted noexec? Give the host "
@@ -201,9 +204,10 @@ absl::Status AgentConnection::OpenTransport(TimePoint deadline) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> AgentConnection::OpenBridge(TimePoint deadline, std::string* architecture) {
+absl::StatusOr<bool> AgentConnection::OpenBridge(TimePoint deadline, Bare* bare) {
   const std::string command = absl::StrFormat(
-      "a=%s; if [ -x \"$a\" ]; then exec \"$a\" bridge --root %s; fi; printf '\\n%s%%s\\n' \"$(uname -m)\"",
+      "a=%s; if [ -x \"$a\" ]; then exec \"$a\" bridge --root %s; fi; "
+      "printf '\\n%s%%s %%s\\n' \"$(uname -m)\" \"$(command -v gzip)\"",
       agent_, root_, kMissing);
   MUSTER_ASSIGN_OR_RETURN(bridge_, transport_->Start(command, deadline));
   HelloScanner scanner;
@@ -227,7 +231,9 @@ absl::StatusOr<bool> AgentConnection::OpenBridge(TimePoint deadline, std::string
                        bridge_->StderrTail());
   }
   const std::string rest = scanner.noise().substr(missing + sizeof kMissing - 1);
-  *architecture = rest.substr(0, rest.find('\n'));
+  const std::string line = rest.substr(0, rest.find('\n'));
+  const size_t space = std::min(line.find(' '), line.size());
+  *bare = {.architecture = line.substr(0, space), .has_gzip = space + 1 < line.size()};
   bridge_ = nullptr;
   return false;
 }
@@ -238,18 +244,19 @@ TimePoint AgentConnection::ComesUntil(Duration time) const {
 }
 
 // However slow the link: each part has that time.
-absl::Status AgentConnection::UploadAgent(Duration time) {
+absl::Status AgentConnection::UploadAgent(const Bare& bare, Duration time) {
   // To a name of its own first, so that two launchers at once do not see each other's half a file.
   const std::string command = absl::StrFormat(
-      "umask 077; r=%s; a=%s; t=$a.tmp$$; mkdir -p \"$r/agents\" && cat > \"$t\" && "
+      "umask 077; r=%s; a=%s; t=$a.tmp$$; mkdir -p \"$r/agents\" && %s > \"$t\" && "
       "[ \"$(sha256sum < \"$t\")\" = '%s  -' ] && chmod 700 \"$t\" && "
       "{ sync \"$t\" 2>/dev/null || sync; } && mv \"$t\" \"$a\" || { rm -f \"$t\"; "
       "exit 1; }",
-      root_, agent_, options_.agent->sha256);
+      root_, agent_, bare.has_gzip ? "gzip -dc" : "cat", options_.agent->sha256);
+  const std::shared_future<std::string> packed = options_.agent->packed;
   MUSTER_ASSIGN_OR_RETURN(const auto channel, transport_->Start(command, Now() + time));
   constexpr size_t kPartBytes = 256 << 10;
   TimePoint deadline = Now() + time, said = Now();
-  for (std::string_view rest = options_.agent->bytes; !rest.empty();) {
+  for (std::string_view rest = bare.has_gzip ? packed.get() : *options_.agent->bytes; !rest.empty();) {
     const size_t size = std::min(rest.size(), kPartBytes);
     const absl::Status sent = transport_->Write(*channel, rest.substr(0, size), deadline);
     if (absl::IsFailedPrecondition(sent)) break;  // it has ended, and its exit code says why

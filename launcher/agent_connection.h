@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,7 +30,8 @@ namespace muster {
 /// The static agent binary, as it is put on hosts.
 struct AgentProgram {
   std::string sha256;
-  std::string bytes;
+  std::shared_ptr<const std::string> bytes;
+  std::shared_future<std::string> packed;  // with gzip, once somebody gets it; each thread by a copy
 };
 absl::StatusOr<AgentProgram> LoadAgentProgram(const Installation& installation);
 
@@ -130,14 +132,20 @@ class AgentConnection {
  private:
   AgentConnection(const record::Host& host, const ConnectOptions& options);
 
+  // A host without the agent.
+  struct Bare {
+    std::string architecture;
+    bool has_gzip = false;
+  };
+
   absl::Status OpenTransport(TimePoint deadline);
   void PumpGuests();
   absl::Status CheckSilence() const;
-  absl::Status UploadAgent(Duration time);
+  absl::Status UploadAgent(const Bare& bare, Duration time);
   /// Says that the connection gets somewhere, and how long it has for the next step.
   TimePoint ComesUntil(Duration time) const;
-  /// False: the agent is not on the host, whose architecture is `*architecture`.
-  absl::StatusOr<bool> OpenBridge(TimePoint deadline, std::string* architecture);
+  /// False: the agent is not on the host, which is as `*bare` says.
+  absl::StatusOr<bool> OpenBridge(TimePoint deadline, Bare* bare);
   /// What has arrived on the bridge; empty when woken, at the deadline, or when there is news of an upload or
   /// a server.
   absl::StatusOr<std::string> ReadMore(int wake_fd, TimePoint deadline);

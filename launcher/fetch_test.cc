@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/gzip.h"
 #include "base/random.h"
 #include "base/sha256.h"
 #include "tests/support/fault_hosts.h"
 #include "tests/support/free_port.h"
-#include "tests/support/gzip.h"
 #include "tests/support/mirror.h"
 
 namespace muster {

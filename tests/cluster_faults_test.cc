@@ -306,6 +306,25 @@ TEST(ClusterFaults, OldLibraryIsNamedBeforeTheTrainerIsSent) {
   }
 }
 
+TEST(ClusterFaults, AHostWithoutGzipGetsTheAgentAsItIs) {
+  MusterCluster cluster(1);
+  const std::string bin = cluster.Path("bin");
+  std::filesystem::create_directory(bin);
+  for (const std::filesystem::path folder : {"/usr/bin", "/bin"}) {
+    for (const auto& program : std::filesystem::directory_iterator(folder)) {
+      const std::filesystem::path link = bin / program.path().filename();
+      std::error_code is_there;
+      if (link.filename() != "gzip") std::filesystem::create_symlink(program.path(), link, is_there);
+    }
+  }
+  cluster.hosts().SetPath("host-1", bin);
+  const CommandResult exec =
+      cluster.Muster({"exec", "-i", cluster.inventory(), "--", "command -v gzip || echo none"});
+  EXPECT_THAT(exec.stdout_text, HasSubstr("none"));
+  const CommandResult check = cluster.Muster({"check", "-i", cluster.inventory()});
+  EXPECT_EQ(check.exit_code, 0) << check.stderr_text;
+}
+
 class BadDisk : public ::testing::Test {
  protected:
   // Runs on two hosts, of which host-2 has the disk that the test has put there.

@@ -18,16 +18,10 @@ class ClusterGpus : public LifecycleTest {
   }
 
   void Install(const std::string& host, const std::string& script) {
-    const std::string home = cluster_.hosts().HomeOf(host), config = home + "/../sshd_config";
-    std::filesystem::create_directory(home + "/bin");
-    ASSERT_TRUE(WriteFileAtomically(home + "/bin/nvidia-smi", "#!/bin/sh\n" + script + "\n", 0755).ok());
-    cluster_.hosts().Kill(host);
-    std::string text = ReadFile(config).value_or("");
-    const std::string from = "SetEnv HOME=" + home;
-    ASSERT_NE(text.find(from), std::string::npos) << text;
-    text.replace(text.find(from), from.size(), from + " PATH=" + home + "/bin:/usr/local/bin:/usr/bin:/bin");
-    ASSERT_TRUE(WriteFileAtomically(config, text).ok());
-    cluster_.hosts().Start(host);
+    const std::string bin = cluster_.hosts().HomeOf(host) + "/bin";
+    std::filesystem::create_directory(bin);
+    ASSERT_TRUE(WriteFileAtomically(bin + "/nvidia-smi", "#!/bin/sh\n" + script + "\n", 0755).ok());
+    cluster_.hosts().SetPath(host, bin + ":/usr/local/bin:/usr/bin:/bin");
   }
 
   std::string GpuJob(const std::string& name, const std::string& replicas) {

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "base/gzip.h"
 #include "base/random.h"
 #include "tests/support/checkout.h"
 #include "tests/support/muster_cluster.h"
@@ -89,8 +90,9 @@ TEST_F(ClusterRelay, TheFirstHostsPassItOn) {
 // One attempt to connect has ten seconds, and the first start fifteen; the agent comes before.
 TEST_F(ClusterRelay, AnAgentMayComeSlowly) {
   constexpr uint64_t kSeconds = 20;
-  const std::filesystem::path agent = BuildPath("bin/muster-agent");
-  cluster_.hosts().Slow("host-1", std::filesystem::file_size(agent) * 8 / kSeconds);
+  const auto agent = ReadFile(BuildPath("bin/muster-agent"));
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  cluster_.hosts().Slow("host-1", Gzip(*agent).size() * 8 / kSeconds);
   const std::string job =
       cluster_.Write("slow.yaml", "name: slow\nprogram: [\"true\"]\nreplicas: {worker: {count: 1}}\n");
   const CommandResult result = cluster_.Muster({"run", job, "-i", cluster_.inventory()});

@@ -74,6 +74,17 @@ class LoopbackCluster {
   }
   void Join(const std::string& host) { Run({"join", folder(), host}); }
 
+  /// From now on this is the PATH of what SSH starts there. What runs there ends.
+  void SetPath(const std::string& host, const std::string& path) {
+    const std::string config = folder() + "/" + host + "/sshd_config", from = "SetEnv HOME=" + HomeOf(host);
+    Kill(host);
+    std::string text = ReadFile(config).value_or("");
+    ASSERT_NE(text.find(from), std::string::npos) << text;
+    text.replace(text.find(from), from.size(), from + " PATH=" + path);
+    ASSERT_TRUE(WriteFileAtomically(config, text).ok());
+    Start(host);
+  }
+
   /// How a host asks for a password: in one message, or through PAM with whatever that wants to know.
   enum class Asks { kPassword, kPrompts };
 

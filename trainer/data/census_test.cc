@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "base/file.h"
+#include "base/gzip.h"
 #include "base/random.h"
-#include "tests/support/gzip.h"
 
 namespace muster {
 namespace {

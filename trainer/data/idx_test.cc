@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/file.h"
-#include "tests/support/gzip.h"
+#include "base/gzip.h"
 #include "trainer/data/mnist.h"
 
 namespace muster {
