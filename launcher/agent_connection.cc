@@ -2,14 +2,11 @@
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_split.h>
-#include <poll.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
 #include <memory>
-#include <semaphore>
 #include <utility>
 #include <vector>
 
@@ -18,30 +15,17 @@
 #include "base/sha256.h"
 #include "launcher/known_hosts.h"
 #include "launcher/shell_quote.h"
+#include "launcher/turns.h"
 
 namespace muster {
 namespace {
 
 constexpr char kMissing[] = "muster-agent-missing ";
 
-// They share this machine's processors and link, and maybe the disk that they are written to: of more at once
-// each would take longer than anybody waits.
-constexpr int kAgentsOnTheirWay = 32;
-std::counting_semaphore<> agent_turns(kAgentsOnTheirWay);
-
-struct EndOfTurn {
-  void operator()(std::counting_semaphore<>* turns) const { turns->release(); }
-};
-using AgentTurn = std::unique_ptr<std::counting_semaphore<>, EndOfTurn>;
-
-// Waits as long as the others take, each of which has deadlines. Calls `waits` now and then. Null: cancelled.
-AgentTurn WaitForAgentTurn(int cancel_fd, const std::function<void()>& waits) {
-  while (!agent_turns.try_acquire_for(std::chrono::seconds(1))) {
-    pollfd cancelled{.fd = cancel_fd, .events = POLLIN, .revents = 0};
-    if (::poll(&cancelled, 1, 0) > 0) return nullptr;
-    waits();
-  }
-  return AgentTurn(&agent_turns);
+// They share this machine's processors and link, and maybe the disk that they are written to.
+const Turns& AgentTurns() {
+  static const Turns turns(/*at_a_time=*/32, "others to get their agents", std::chrono::hours(1));
+  return turns;
 }
 
 std::string OwnArchitecture() {
@@ -161,9 +145,8 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
           FailedPrecondition("%s: its architecture is %s, and this muster is built for %s: nothing was sent",
                              host.name(), bare.architecture, OwnArchitecture()));
     }
-    const AgentTurn turn =
-        WaitForAgentTurn(options.ssh.cancel_fd, [&] { (void)connection->ComesUntil(time); });
-    if (turn == nullptr) return Cancelled("%s: cancelled", host.name());
+    const auto turn = AgentTurns().Take(options.ssh.cancel_fd, [&] { (void)connection->ComesUntil(time); });
+    if (!turn.ok()) return Annotate(turn.status(), host.name());
     MUSTER_RETURN_IF_ERROR(connection->UploadAgent(bare, time));
     deadline = connection->ComesUntil(time);
     MUSTER_ASSIGN_OR_RETURN(there, connection->OpenBridge(deadline, &bare));

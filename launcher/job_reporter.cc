@@ -17,7 +17,7 @@ std::vector<JobEvent> Read(const std::filesystem::path& history) {
 }  // namespace
 
 JobReporter::JobReporter(const std::filesystem::path& history, RunObserver& observer)
-    : observer_(observer), known_(Read(history)) {
+    : observer_(observer), history_(Read(history)) {
   if (auto file = HistoryFile::Open(history); file.ok()) {
     file_ = *std::move(file);
   } else {
@@ -44,14 +44,14 @@ void JobReporter::OnView(const reconcile::View& view) {
   for (const HostMove& move : moves) {
     Note({{.time_micros = WallTimeMicros(), .host = move.host, .what = move.what}});
   }
-  Note(known_.OnView(view, WallTimeMicros()));
+  Note(history_.OnView(view, WallTimeMicros()));
   observer_.OnView(view);
   for (const HostMove& move : moves) observer_.OnNotice(move.host + " " + move.what);
 }
 
 void JobReporter::OnTraining(const TrainingPoint& point) {
   if (point.lost) {
-    if (const auto event = known_.OnStepsLost(*point.lost, WallTimeMicros())) {
+    if (const auto event = history_.OnStepsLost(*point.lost, WallTimeMicros())) {
       Note({*event});
       observer_.OnNotice(event->what);
     }

@@ -31,7 +31,7 @@ class JobReporter {
   void Note(const std::vector<JobEvent>& events);
 
   RunObserver& observer_;
-  JobHistory known_;
+  JobHistory history_;
   HostMoves moves_;
   std::optional<HistoryFile> file_;  // none: it cannot be written
 };

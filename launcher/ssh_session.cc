@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <libssh/server.h>  // ssh_send_keepalive, which clients have too
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "launcher/known_hosts.h"
 #include "launcher/ssh_auth.h"
 #include "launcher/ssh_gateway.h"
+#include "launcher/turns.h"
 
 namespace muster {
 namespace {
@@ -30,10 +30,7 @@ constexpr char kCiphers[] =
 constexpr char kKeyExchanges[] =
     "curve25519-sha256,curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,"
     "diffie-hellman-group16-sha512,diffie-hellman-group18-sha512,diffie-hellman-group14-sha256";
-// A login keeps a processor busy at both ends. More at once would only make each of them slower, until some
-// miss their deadlines.
-constexpr int kLoginsAtATime = 32;
-constexpr Duration kLongestQueue = std::chrono::minutes(10);  // of those that wait for their turn
+constexpr int kLoginsAtATime = 32;  // each keeps a processor busy at both ends
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{2000};
 constexpr const char* kHostKeyTypes[] = {"ssh-ed25519",         "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384",
@@ -93,50 +90,15 @@ absl::Status SetOptions(ssh_session session, const std::string& user, const std:
   return absl::OkStatus();
 }
 
-// One of this process's kLoginsAtATime logins, given back when destroyed.
-class LoginTurn {
- public:
-  /// Calls `waiting`, if it is set, once a second. The others' logins have deadlines, so it is a long one.
-  static absl::StatusOr<LoginTurn> Take(int cancel_fd, const std::function<void()>& waiting) {
-    constexpr Duration kSayEvery = std::chrono::seconds(1);
-    const TimePoint deadline = Now() + kLongestQueue;
-    TimePoint say_at = Now() + kSayEvery;
-    uint64_t one;
-    while (::read(Turns(), &one, sizeof one) < 0) {
-      if (errno != EAGAIN && errno != EINTR) return ErrnoError(errno, "eventfd");
-      const absl::Status may_come =
-          WaitForFd(Turns(), POLLIN, {.deadline = std::min(say_at, deadline), .cancel_fd = cancel_fd});
-      if (absl::IsCancelled(may_come) || (absl::IsDeadlineExceeded(may_come) && Now() >= deadline))
-        return Annotate(may_come, "waiting for the logins to other hosts");
-      if (Now() < say_at) continue;
-      if (waiting) waiting();
-      say_at = Now() + kSayEvery;
-    }
-    return LoginTurn();
-  }
-  LoginTurn(LoginTurn&& other) noexcept : held_(std::exchange(other.held_, false)) {}
-  LoginTurn& operator=(LoginTurn&&) = delete;
-  ~LoginTurn() {
-    const uint64_t one = 1;
-    if (held_) (void)!::write(Turns(), &one, sizeof one);
-  }
-
- private:
-  LoginTurn() = default;
-  // A semaphore that can be waited for together with an interrupt.
-  static int Turns() {
-    static const UniqueFd turns(::eventfd(kLoginsAtATime, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
-    MUSTER_CHECK(turns.valid());
-    return turns.get();
-  }
-
-  bool held_ = true;
-};
+const Turns& LoginTurns() {
+  static const Turns turns(kLoginsAtATime, "the logins to other hosts", std::chrono::minutes(10));
+  return turns;
+}
 
 // The host speaks first, so one that says nothing is waited for without a turn, which others can use. The
 // time in the queue is not the host's.
-absl::StatusOr<LoginTurn> WaitForGreeting(int fd, Limits& limits,
-                                          const std::function<void()>& waiting = nullptr) {
+absl::StatusOr<Turns::Turn> WaitForGreeting(int fd, Limits& limits,
+                                            const std::function<void()>& waiting = nullptr) {
   const absl::Status greeted = WaitForFd(fd, POLLIN, limits);
   if (absl::IsDeadlineExceeded(greeted)) {
     return DeadlineExceeded(
@@ -145,7 +107,7 @@ absl::StatusOr<LoginTurn> WaitForGreeting(int fd, Limits& limits,
   }
   MUSTER_RETURN_IF_ERROR(greeted);
   const TimePoint queued = Now();
-  auto turn = LoginTurn::Take(limits.cancel_fd, waiting);
+  auto turn = LoginTurns().Take(limits.cancel_fd, waiting);
   limits.deadline += Now() - queued;
   return turn;
 }
@@ -257,7 +219,7 @@ absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& option
 absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, Limits limits, SshLogin& login) {
   MUSTER_ASSIGN_OR_RETURN(const KnownHosts known, KnownHosts::Load(options.known_hosts));
   MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, Reach(target, options, limits, login));
-  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(fd.get(), limits, options.on_coming));
+  MUSTER_ASSIGN_OR_RETURN(const Turns::Turn turn, WaitForGreeting(fd.get(), limits, options.on_coming));
   MUSTER_RETURN_IF_ERROR(Begin(std::move(fd), target.user, known.KeysOf(target.name), limits, login));
   MUSTER_RETURN_IF_ERROR(CheckHostKey(target, options, known, login.key, limits, login.accepted));
   MUSTER_RETURN_IF_ERROR(Authenticate(login.session.get(), target, options, limits));
@@ -342,7 +304,7 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
 
 absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like, Limits limits) {
   SshLogin login;
-  MUSTER_ASSIGN_OR_RETURN(const LoginTurn turn, WaitForGreeting(connection.get(), limits));
+  MUSTER_ASSIGN_OR_RETURN(const Turns::Turn turn, WaitForGreeting(connection.get(), limits));
   MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", like, limits, login));
   return login.key;
 }
