@@ -26,6 +26,7 @@ constexpr char kArchiveFollows = '+';
 constexpr char kReasonFollows = '-';
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(5);
+constexpr Duration kProgressInterval = std::chrono::seconds(1);
 constexpr Duration kIdleTimeout = std::chrono::minutes(10);
 constexpr size_t kMostConnections = 8;
 constexpr size_t kReadBytes = size_t{256} << 10;
@@ -63,9 +64,10 @@ absl::Status Answer(UniqueFd socket, const ServeOptions& options) {
 absl::Status Download(const FetchOptions& options, const ArchiveSink& take) {
   MUSTER_ASSIGN_OR_RETURN(UniqueFd socket,
                           ConnectTo(options.address, options.port, options.stop_fd, Now() + kConnectTimeout));
-  MUSTER_ASSIGN_OR_RETURN(
-      SecretStream stream,
-      SecretStream::Connect(std::move(socket), {.secret = options.secret, .stop_fd = options.stop_fd}));
+  MUSTER_ASSIGN_OR_RETURN(SecretStream stream,
+                          SecretStream::Connect(std::move(socket), {.secret = options.secret,
+                                                                    .stop_fd = options.stop_fd,
+                                                                    .idle_timeout = options.silence_limit}));
   MUSTER_RETURN_IF_ERROR(stream.Write(options.sha256 + "\n"));
   std::string bytes(kReadBytes, '\0'), reason;
   MUSTER_ASSIGN_OR_RETURN(size_t n, stream.Read(std::span(bytes).first(1)));
@@ -119,10 +121,21 @@ absl::Status Serve(const ServeOptions& options) {
 
 absl::StatusOr<std::string> Fetch(const FetchOptions& options) {
   bool is_sources_fault = false;
+  uint64_t come = 0;
+  TimePoint said = Now();
+  const auto say = [&](size_t bytes) -> absl::Status {
+    come += bytes;
+    if (!options.progress || Now() - said < kProgressInterval) return absl::OkStatus();
+    said = Now();
+    return options.progress(come);
+  };
   const auto produce = [&](const ArchiveSink& take) {
     absl::Status taken;
-    const absl::Status status =
-        Download(options, [&](std::string_view bytes) { return taken = take(bytes); });
+    const absl::Status status = Download(options, [&](std::string_view bytes) {
+      taken = take(bytes);
+      if (taken.ok()) taken = say(bytes.size());
+      return taken;
+    });
     is_sources_fault =
         !status.ok() && taken.ok() && !absl::IsCancelled(status) && !absl::IsInvalidArgument(status);
     return status;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace muster {
@@ -34,12 +35,17 @@ struct FetchOptions {
   uint32_t port = 0;
   std::string secret;
   int stop_fd = 0;
+  /// Called about once a second with the bytes of the archive that have come. An error ends it.
+  std::function<absl::Status(uint64_t bytes)> progress = {};
+  /// Of the server. Another one may do better; this one waits longer for its clients, whose disks may be
+  /// slow.
+  Duration silence_limit = std::chrono::seconds(10);
 };
 
 /// Gets a content from the server at an address into root/store, as Store does. Unavailable: that server is
 /// to blame, and another one might do: its host does not answer within 5 s, it has another secret, is silent
-/// for 60 s, lacks the content or sends another one. Cancelled: `stop_fd` became readable or ended. SIGPIPE
-/// must be ignored.
+/// for too long, lacks the content or sends another one. Cancelled: `stop_fd` became readable or ended.
+/// SIGPIPE must be ignored.
 absl::StatusOr<std::string> Fetch(const FetchOptions& options);
 
 }  // namespace muster

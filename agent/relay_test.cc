@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
@@ -112,7 +114,7 @@ TEST_F(RelayTest, SeveralFetchTheSameBytesAndThenAnotherFromThem) {
   }
   for (Running& fetch : fetches) {
     EXPECT_EQ(fetch.Wait(), 0);
-    EXPECT_EQ(fetch.text(), "stored " + sha256_ + "\n");
+    EXPECT_THAT(fetch.text(), EndsWith("stored " + sha256_ + "\n"));
   }
   Running again = StartFetch(folder_.path() / "target0", secret_, sha256_, archive_.size());
   EXPECT_EQ(again.Wait(), 0);
@@ -152,6 +154,58 @@ TEST_F(RelayTest, ASourceThatIsToBlameIsToldFromOtherErrors) {
   server.input.reset();
   EXPECT_EQ(server.Wait(), 0);
   EXPECT_EQ(StartFetch(target_, secret_, sha256_, archive_.size()).Wait(), 69);
+}
+
+// One server takes its time for each part of a content, and another stops half way.
+TEST_F(RelayTest, ASlowServerIsWaitedForAndASilentOneIsNot) {
+  ::signal(SIGPIPE, SIG_IGN);
+  for (const bool is_silent : {false, true}) {
+    const auto listener = ListenOnFreePort("127.0.0.1", 1, [](uint32_t) { return false; });
+    ASSERT_TRUE(listener.ok());
+    std::jthread server([&] {
+      UniqueFd socket(::accept4(listener->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      auto stream = SecretStream::Accept(std::move(socket), {.secret = secret_});
+      ASSERT_TRUE(stream.ok()) << stream.status();
+      std::string bytes(65, '\0');
+      ASSERT_TRUE(stream->Read(bytes).ok());
+      ASSERT_TRUE(stream->Write("+").ok());
+      constexpr size_t kParts = 4;
+      for (size_t i = 0; i < kParts; ++i) {
+        if (is_silent && i == kParts / 2) {
+          (void)stream->Read(bytes);  // until the other end gives up
+          return;
+        }
+        const size_t begin = archive_.size() * i / kParts, end = archive_.size() * (i + 1) / kParts;
+        ASSERT_TRUE(stream->Write(std::string_view(archive_).substr(begin, end - begin)).ok());
+        std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      }
+      ASSERT_TRUE(stream->Close().ok());
+    });
+    std::vector<uint64_t> come;
+    const auto fetched = Fetch({.root = target_,
+                                .sha256 = sha256_,
+                                .size = archive_.size(),
+                                .address = "127.0.0.1",
+                                .port = listener->port,
+                                .secret = secret_,
+                                .stop_fd = -1,
+                                .progress =
+                                    [&](uint64_t bytes) {
+                                      come.push_back(bytes);
+                                      return absl::OkStatus();
+                                    },
+                                .silence_limit = std::chrono::seconds(2)});
+    if (is_silent) {
+      EXPECT_TRUE(absl::IsUnavailable(fetched.status())) << fetched.status();
+      EXPECT_THAT(fetched.status().message(), HasSubstr("no byte has moved for 2 s"));
+    } else {
+      EXPECT_TRUE(fetched.ok()) << fetched.status();
+      EXPECT_FALSE(come.empty());
+    }
+    EXPECT_TRUE(std::is_sorted(come.begin(), come.end()));
+    EXPECT_TRUE(come.empty() || (come.front() > 0 && come.back() <= archive_.size()));
+    std::filesystem::remove_all(target_);
+  }
 }
 
 TEST_F(RelayTest, EndsWithItsLauncherWhateverItWaitsFor) {

@@ -24,7 +24,7 @@ absl::Status UploadTo(AgentConnection& connection, const Content& content) {
   MUSTER_RETURN_IF_ERROR(connection.BeginUpload(content, {}, deadline));
   while (Now() < deadline) {
     MUSTER_RETURN_IF_ERROR(connection.Receive(-1, deadline).status());
-    if (const auto result = connection.TakeUploadResult()) return *result;
+    if (const auto result = connection.TakeTransferResult()) return *result;
   }
   return DeadlineExceeded("%s could not be sent within %s", content.name, FormatAge(kUploadTimeout));
 }

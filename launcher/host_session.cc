@@ -8,26 +8,17 @@
 
 #include <algorithm>
 
-#include "base/random.h"
 #include "launcher/transport.h"
 
 namespace muster {
 namespace {
 
 constexpr Duration kCallTimeout = std::chrono::seconds(10);
-constexpr Duration kUploadTimeout = std::chrono::minutes(30);
 // At its deadline the reconciler gives a connection up by itself, and would not know why.
 constexpr Duration kTimeToReport = std::chrono::milliseconds(500);
 // Where it was seen last, and where before that.
 constexpr size_t kPlaces = 2;
 constexpr uint64_t kTailBytes = 4096;
-constexpr size_t kLeastRelayedBytes = size_t{1} << 20;
-
-// Below a megabyte a second another source may do better; and before the reconciler gives up the connection.
-Duration FetchTimeout(const Content& content) {
-  const auto rate = std::chrono::seconds(content.bytes->size() >> 20);
-  return std::min<Duration>(std::chrono::seconds(60) + rate, std::chrono::minutes(25));
-}
 
 void Signal(const UniqueFd& event) {
   const uint64_t one = 1;
@@ -212,8 +203,13 @@ void HostSession::Do(const reconcile::Connect& connect) {
     place.set_data_address(agent_->peer_address());
   }
   place.set_machine_id(machine_id_);
-  data_address_ = place.data_address();
   place_ = PlaceOf(place);
+  delivery_.emplace(*agent_, ContentDeliveryOptions{.host = name_,
+                                                    .data_address = place.data_address(),
+                                                    .contents = options_.contents,
+                                                    .relay = place.local() ? nullptr : options_.relay,
+                                                    .cancel_fd = cancel_.get(),
+                                                    .progress = options_.sink});
   options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place});
   Emit(reconcile::HostConnected{
       .host = name_, .connection = connection_, .data_address = place.data_address()});
@@ -299,144 +295,25 @@ absl::Status HostSession::CheckFacts(const agent::FactsResponse& facts) const {
 }
 
 void HostSession::Do(const reconcile::EnsureContents& ensure) {
-  auto missing = MissingContents(ensure.contents);
   ensuring_ = ensure.request;
-  if (!missing.ok()) return FailUploads(missing.status());
-  to_upload_ = *std::move(missing);
-  UploadNext();
+  delivery_->Ensure(ensure.contents);
+  ReportDelivery();
 }
 
-absl::StatusOr<std::deque<std::string>> HostSession::MissingContents(
-    const std::vector<std::string>& contents) {
-  agent::Request request;
-  request.mutable_store();
-  for (const std::string& sha256 : contents) request.mutable_store()->add_sha256(sha256);
-  MUSTER_ASSIGN_OR_RETURN(const agent::Response response, agent_->Call(request, Now() + kCallTimeout));
-  const auto& present = response.store().present_sha256();
-  std::deque<std::string> missing;
-  for (const std::string& sha256 : contents) {
-    if (std::find(present.begin(), present.end(), sha256) != present.end()) {
-      if (IsRelayed(sha256)) options_.relay->Has(name_, sha256);
-      continue;
-    }
-    if (!options_.contents->contains(sha256)) {
-      return FailedPrecondition("%s no longer has what the job needs: run the job file again", name_);
-    }
-    missing.push_back(sha256);
-  }
-  return missing;
-}
-
-// The uploads go on while the session executes and answers other things: a host that has much to receive is
-// not a silent one, and can be told to stop.
-void HostSession::UploadNext() {
-  if (to_upload_.empty()) {
-    const reconcile::RequestId request = *std::exchange(ensuring_, std::nullopt);
-    return Emit(reconcile::ContentsReady{.host = name_, .request = request});
-  }
-  const std::string& sha256 = to_upload_.front();
-  waits_for_relay_ = IsRelayed(sha256);
-  if (waits_for_relay_) return options_.relay->Want(name_, sha256);
-  if (const absl::Status begun = BeginUpload(options_.contents->at(sha256)); !begun.ok()) FailUploads(begun);
-}
-
-absl::Status HostSession::BeginUpload(const Content& content) {
-  fetched_from_.clear();
-  return BeginBesideServing([&] {
-    return agent_->BeginUpload(
-        content,
-        [this, name = content.name](uint64_t sent, uint64_t total) {
-          options_.sink(UploadStep{.host = name_, .content = name, .sent_bytes = sent, .total_bytes = total});
-        },
-        Now() + kUploadTimeout);
-  });
-}
-
-// An sshd may have room for no third channel (MaxSessions): its own contents come first. It has room when the
-// server has ended, which is soon.
-absl::Status HostSession::BeginBesideServing(const std::function<absl::Status()>& begin) {
-  const absl::Status begun = begin();
-  if (!absl::IsUnavailable(begun) || !agent_->is_serving()) return begun;
-  agent_->EndServing();
-  options_.relay->NotServing(name_);
-  const TimePoint deadline = Now() + std::chrono::seconds(3);
-  while (true) {
-    const absl::Status again = begin();
-    if (!absl::IsUnavailable(again) || Now() >= deadline) return again;
-    pollfd cancel{.fd = cancel_.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&cancel, 1, 50) > 0) return again;
-  }
-}
-
-// A small one is there before another host could be asked for it.
-bool HostSession::IsRelayed(const std::string& content) const {
-  const auto found = options_.contents->find(content);
-  return options_.relay != nullptr && !options_.host.local() && found != options_.contents->end() &&
-         found->second.bytes->size() >= kLeastRelayedBytes;
-}
-
-// An order may have been given before this connection was there: then nothing waits for it.
+// An order may have been given before this connection was there.
 void HostSession::Do(const RelayOrder& order) {
-  using Kind = RelayPlan::Action::Kind;
   if (agent_ == nullptr) return;
-  if (order.kind == Kind::kServe) return Serve();
-  if (order.kind == Kind::kEndServing) return agent_->EndServing();
-  if (!waits_for_relay_ || to_upload_.front() != order.content) return;
-  waits_for_relay_ = false;
-  const Content& content = options_.contents->at(order.content);
-  absl::Status begun;
-  if (order.kind == Kind::kUpload) {
-    begun = BeginUpload(content);
-  } else {
-    fetched_from_ = order.source.host;
-    options_.sink(UploadStep{.host = name_,
-                             .content = content.name,
-                             .source = fetched_from_,
-                             .total_bytes = content.bytes->size()});
-    begun = BeginBesideServing(
-        [&] { return agent_->BeginFetch(content, order.source, Now() + FetchTimeout(content)); });
-  }
-  if (!begun.ok()) FailUploads(begun);
+  delivery_->Obey(order);
+  ReportDelivery();
 }
 
-void HostSession::EndUpload(const absl::Status& status) {
-  const std::string sha256 = to_upload_.front();
-  const Content& content = options_.contents->at(sha256);
-  if (absl::IsAborted(status)) {
-    options_.sink(UploadStep{.host = name_,
-                             .content = content.name,
-                             .source = fetched_from_,
-                             .problem = std::string(status.message())});
-    waits_for_relay_ = true;
-    return options_.relay->FetchFailed(name_, sha256);
-  }
-  if (!status.ok()) return FailUploads(status);
-  if (!fetched_from_.empty()) {
-    options_.sink(UploadStep{.host = name_,
-                             .content = content.name,
-                             .source = std::exchange(fetched_from_, ""),
-                             .sent_bytes = content.bytes->size(),
-                             .total_bytes = content.bytes->size()});
-  }
-  if (IsRelayed(sha256)) options_.relay->Has(name_, sha256);
-  to_upload_.pop_front();
-  UploadNext();
-}
-
-void HostSession::Serve() {
-  secret_ = RandomSecret();
-  const absl::Status begun = agent_->BeginServing(data_address_, secret_, Now() + kCallTimeout);
-  // That the connection is lost, if so, the next answer will say.
-  if (!begun.ok()) options_.relay->NotServing(name_);
-}
-
-void HostSession::FailUploads(const absl::Status& status) {
-  if (!to_upload_.empty() && IsRelayed(to_upload_.front())) options_.relay->GiveUp(name_, to_upload_.front());
-  to_upload_.clear();
-  waits_for_relay_ = false;
+void HostSession::ReportDelivery() {
+  const std::optional<absl::Status> status = delivery_->TakeResult();
+  if (!status) return;
   const reconcile::RequestId request = *std::exchange(ensuring_, std::nullopt);
-  if (absl::IsUnavailable(status)) return Lose(status);
-  Emit(reconcile::RequestFailed{.host = name_, .request = request, .status = status});
+  if (status->ok()) return Emit(reconcile::ContentsReady{.host = name_, .request = request});
+  if (absl::IsUnavailable(*status)) return Lose(*status);
+  Emit(reconcile::RequestFailed{.host = name_, .request = request, .status = *status});
 }
 
 void HostSession::Do(const reconcile::LeasePort& lease) {
@@ -568,25 +445,13 @@ void HostSession::Ask(uint64_t request, const agent::Request& message, Handler h
 }
 
 void HostSession::ReceiveOne() {
-  TimePoint deadline = Now() + std::chrono::minutes(1);
-  // Others may bring the relay's forward meanwhile, though not to less than its patience from then on.
-  if (waits_for_relay_) {
-    deadline = std::min(Now() + RelayPlan::kPatience, options_.relay->deadline().value_or(deadline));
-  }
+  const TimePoint deadline = std::min<TimePoint>(Now() + std::chrono::minutes(1), delivery_->deadline());
   const auto answer = agent_->Receive(wake_.get(), deadline);
   if (!answer.ok()) return Lose(answer.status());
   if (*answer) Handle(**answer);
   if (agent_ == nullptr) return;
-  if (waits_for_relay_) options_.relay->Tick();
-  if (const auto serving = agent_->TakeServing()) {
-    if (serving->ok()) {
-      options_.relay->Serving(
-          {.host = name_, .address = data_address_, .port = **serving, .secret = secret_});
-    } else {
-      options_.relay->NotServing(name_);
-    }
-  }
-  if (const auto uploaded = agent_->TakeUploadResult()) EndUpload(*uploaded);
+  delivery_->Advance();
+  ReportDelivery();
 }
 
 void HostSession::Handle(const AgentConnection::Answer& answer) {
@@ -605,13 +470,10 @@ void HostSession::Handle(const AgentConnection::Answer& answer) {
 // What is over is the conversation: an agent may have died, or the host be looked for elsewhere.
 void HostSession::Disconnect() {
   if (agent_ != nullptr && options_.guests != nullptr) agent_->LeaveToGuests(*options_.guests);
+  delivery_.reset();
   agent_ = nullptr;
   handlers_.clear();
-  to_upload_.clear();
-  waits_for_relay_ = false;
-  fetched_from_.clear();
   ensuring_.reset();
-  if (options_.relay != nullptr) options_.relay->Gone(name_);
 }
 
 void HostSession::Lose(const absl::Status& status) {

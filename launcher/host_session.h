@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "launcher/agent_connection.h"
+#include "launcher/content_delivery.h"
 #include "launcher/content_relay.h"
 #include "launcher/contents.h"
 #include "launcher/host_watch.h"
@@ -58,16 +59,6 @@ struct HostFacts {
   reconcile::ConnectionId connection = 0;
   std::string host_key;  // a fingerprint; "": not by SSH
   record::Host place;    // the host as it is known now
-};
-
-/// Of a content that a host lacks, on its way there.
-struct UploadStep {
-  std::string host;
-  std::string content;
-  std::string source;   // the host that passes it on; "": the launcher sends it
-  std::string problem;  // it did not come from there, and comes in another way
-  uint64_t sent_bytes = 0;
-  uint64_t total_bytes = 0;
 };
 
 using SessionEvent = std::variant<reconcile::Event, FileBytes, FolderNames, LogTail, HostFacts, UploadStep>;
@@ -153,14 +144,7 @@ class HostSession {
   void EndAttempt(const record::Host& place, bool was_there);
   absl::Status Identify(const record::Host& place);
   absl::Status CheckFacts(const agent::FactsResponse& facts) const;
-  absl::StatusOr<std::deque<std::string>> MissingContents(const std::vector<std::string>& contents);
-  bool IsRelayed(const std::string& content) const;
-  void UploadNext();
-  absl::Status BeginUpload(const Content& content);
-  absl::Status BeginBesideServing(const std::function<absl::Status()>& begin);
-  void EndUpload(const absl::Status& status);
-  void Serve();
-  void FailUploads(const absl::Status& status);
+  void ReportDelivery();
   void Ask(uint64_t request, const agent::Request& message, Handler handler);
   void SendFollow(const std::string& task, const std::string& path);
   void ReceiveOne();
@@ -185,13 +169,9 @@ class HostSession {
   reconcile::ConnectionId connection_ = 0;
   std::map<uint64_t, Handler> handlers_;  // by the agent's request id
   std::map<std::pair<std::string, std::string>, Followed> followed_;
-  std::optional<reconcile::RequestId> ensuring_;  // the EnsureContents that uploads are for
-  std::deque<std::string> to_upload_;             // hashes; the front one is on its way
-  bool waits_for_relay_ = false;                  // which says where that comes from
-  std::string fetched_from_;                      // another host; "": the launcher sends it
-  std::string data_address_;
-  std::string place_;   // where the host is connected (PlaceOf)
-  std::string secret_;  // of the host's server
+  std::optional<ContentDelivery> delivery_;       // while there is a connection
+  std::optional<reconcile::RequestId> ensuring_;  // the EnsureContents that it is for
+  std::string place_;                             // where the host is connected (PlaceOf)
 
   std::jthread thread_;  // last: it uses all of the above
 };

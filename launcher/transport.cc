@@ -39,6 +39,19 @@ std::vector<pollfd> DescriptorsOf(std::span<const PollItem> items, int wake_fd) 
   return fds;
 }
 
+std::vector<std::string> LineBuffer::Append(std::string_view bytes) {
+  constexpr size_t kMostLineBytes = 200;
+  std::vector<std::string> lines;
+  for (const char byte : bytes) {
+    if (byte == '\n') {
+      lines.push_back(std::exchange(line_, ""));
+    } else if (line_.size() < kMostLineBytes) {
+      line_ += byte;
+    }
+  }
+  return lines;
+}
+
 void TailBuffer::Append(std::string_view bytes) {
   text_.append(bytes);
   if (text_.size() > kTailBytes) text_.erase(0, text_.size() - kTailBytes);

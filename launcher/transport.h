@@ -135,6 +135,17 @@ absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::str
                                             std::string_view input, TimePoint deadline,
                                             const std::function<absl::Status(std::string_view)>& take);
 
+/// The lines of what a command prints, as it comes. Of long ones, which are a login shell's, it keeps the
+/// first 200 bytes.
+class LineBuffer {
+ public:
+  /// Those that end in `bytes`, without their ends.
+  std::vector<std::string> Append(std::string_view bytes);
+
+ private:
+  std::string line_;
+};
+
 /// For the implementations: what poll(2) is to wait for; `wake_fd` (-1: none) first, then the items without a
 /// channel.
 std::vector<pollfd> DescriptorsOf(std::span<const PollItem> items, int wake_fd);

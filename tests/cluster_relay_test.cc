@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <fstream>
+#include <future>
+#include <vector>
 
 #include "base/gzip.h"
 #include "base/random.h"
@@ -35,15 +38,20 @@ class ClusterRelay : public testing::Test {
     EXPECT_EQ(CountRelays(), 0);
   }
 
-  int CountRelays() {
-    int count = 0;
+  int CountRelays() { return static_cast<int>(Agents("serve").size() + Agents("fetch").size()); }
+
+  // Of this cluster, with that command.
+  std::vector<pid_t> Agents(const std::string& command) {
+    const std::string word = '\0' + command + '\0';
+    std::vector<pid_t> pids;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
       const std::string line = ReadFile(entry.path() / "cmdline").value_or("");
-      const bool is_relay = line.find(std::string("\0serve\0", 7)) != std::string::npos ||
-                            line.find(std::string("\0fetch\0", 7)) != std::string::npos;
-      count += is_relay && line.find(cluster_.hosts().folder()) != std::string::npos;
+      if (line.find(word) == std::string::npos || line.find(cluster_.hosts().folder()) == std::string::npos) {
+        continue;
+      }
+      pids.push_back(std::stoi(entry.path().filename()));
     }
-    return count;
+    return pids;
   }
 
   // Each worker says what it has got.
@@ -108,6 +116,23 @@ TEST_F(ClusterRelay, AHostThatComesLaterGetsItFromOneThatHasIt) {
   EXPECT_THAT(result.stderr_text,
               ContainsRegex("host-4: (fetching data, 12 MB, from host-[1-3]|uploading data, 12 MB)"));
   EXPECT_THAT(result.stderr_text, Not(ContainsRegex("host-[123]: (fetching|uploading) data")));
+}
+
+TEST_F(ClusterRelay, OneThatPassesNothingOnAnyMoreIsGivenUp) {
+  // So that it is found in the middle of it.
+  for (const std::string host : {"host-1", "host-2"}) cluster_.hosts().Slow(host, 50'000'000);
+  std::future<CommandResult> run = std::async(std::launch::async, [this] { return Run(6); });
+  std::vector<pid_t> stopped;
+  while (stopped.empty() && run.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) {
+    if (Agents("fetch").empty()) continue;
+    stopped = Agents("serve");
+    for (const pid_t pid : stopped) ::kill(pid, SIGSTOP);
+  }
+  const CommandResult result = run.get();
+  for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
+  EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+  EXPECT_FALSE(stopped.empty());
+  EXPECT_THAT(result.stderr_text, ContainsRegex("could not get data from host-[1-6].*no byte has moved"));
 }
 
 TEST_F(ClusterRelay, WhereHostsDoNotReachEachOtherTheLauncherSendsToAll) {

@@ -1,0 +1,78 @@
+// ContentDelivery: how a host comes to have the contents that it is to have, from the launcher or from
+// another host, and passes them on.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "launcher/agent_connection.h"
+#include "launcher/content_relay.h"
+#include "launcher/contents.h"
+
+namespace muster {
+
+/// Of a content that a host lacks, on its way there.
+struct UploadStep {
+  std::string host;
+  std::string content;
+  std::string source;   // the host that passes it on; "": the launcher sends it
+  std::string problem;  // it did not come from there, and comes in another way
+  uint64_t sent_bytes = 0;
+  uint64_t total_bytes = 0;
+};
+
+struct ContentDeliveryOptions {
+  std::string host;
+  std::string data_address;  // at which others get what it has
+  const Contents* contents = nullptr;
+  ContentRelay* relay = nullptr;  // null: the host has nothing to do with others
+  int cancel_fd = -1;             // readable: give up what is under way
+  std::function<void(UploadStep)> progress;
+};
+
+/// Of one connection, by whose thread it is used, and which outlives it. Transfers go on while the connection
+/// is used for other things: a host that has much to receive is not a silent one, and can be told to stop.
+class ContentDelivery {
+ public:
+  ContentDelivery(AgentConnection& agent, ContentDeliveryOptions options);
+  /// The relay forgets the host.
+  ~ContentDelivery();
+  ContentDelivery(const ContentDelivery&) = delete;
+
+  /// Begins to make those present in the host's store, which TakeResult ends. One at a time.
+  void Ensure(const std::vector<std::string>& contents);
+  /// What the relay wants. An order of an earlier connection does nothing.
+  void Obey(const RelayOrder& order);
+  /// After each of the connection's Receive, which is to return at the deadline.
+  void Advance();
+  TimePoint deadline() const;
+
+  /// How that ended, once; nothing while it goes on. Unavailable: the connection is lost.
+  std::optional<absl::Status> TakeResult();
+
+ private:
+  absl::StatusOr<std::deque<std::string>> Missing(const std::vector<std::string>& contents);
+  bool IsRelayed(const std::string& content) const;
+  void BeginNext();
+  absl::Status BeginUpload(const Content& content);
+  absl::Status BeginFetch(const Content& content, const ContentSource& source);
+  absl::Status BeginBesideServing(const std::function<absl::Status()>& begin);
+  void EndTransfer(const absl::Status& status);
+  void Serve();
+  void Fail(const absl::Status& status);
+
+  AgentConnection& agent_;
+  const ContentDeliveryOptions options_;
+  std::deque<std::string> missing_;  // hashes; the front one is on its way
+  bool waits_for_relay_ = false;     // which says where that comes from
+  std::string source_;               // another host; "": the launcher sends it
+  std::string secret_;               // of the host's server
+  std::optional<absl::Status> result_;
+};
+
+}  // namespace muster
