@@ -36,13 +36,6 @@ struct JobPlan {
   std::string data;  // for people: where the data comes from
 };
 
-/// For all names of an inventory.
-inline constexpr Duration kLookupsTimeout = std::chrono::seconds(10);
-
-/// The address, as a literal, under which other hosts reach this one's tasks. InvalidArgument: nobody knows
-/// it.
-absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline);
-
 /// Places the tasks, packs programs and data, and spells out what each task is started with. InvalidArgument:
 /// as PlaceTasks does, NCCL between hosts whose network is not said to be trusted, files that are missing, a
 /// data folder without the model's set, addresses that cannot be resolved, more workers than the batch of the
@@ -51,11 +44,5 @@ absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, con
 
 /// Where the tasks of a job that runs are; nowhere before its first generation.
 std::map<std::string, TaskPlace> TaskPlacesOf(const record::JobRecord& running);
-
-/// The host that the record was made of, where it is now, without its labels, slots and GPUs.
-Host HostOf(const record::Host& record);
-
-/// The hosts of the inventory as the record keeps them, without anything to run: for `check`.
-std::vector<record::Host> AllHosts(const Inventory& inventory);
 
 }  // namespace muster

@@ -19,6 +19,7 @@
 #include "launcher/commands/context.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
+#include "launcher/host_records.h"
 #include "launcher/latency.h"
 #include "launcher/plan.h"
 #include "launcher/runner.h"

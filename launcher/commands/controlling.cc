@@ -1,4 +1,5 @@
 #include "launcher/commands/controlling.h"
+#include "launcher/host_records.h"
 
 #include <absl/cleanup/cleanup.h>
 #include <unistd.h>
@@ -9,7 +10,6 @@
 #include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
 #include "launcher/job_history.h"
-#include "launcher/plan.h"
 #include "launcher/running_job.h"
 
 namespace muster {

@@ -1,4 +1,5 @@
 #include "launcher/commands/driving.h"
+#include "launcher/host_records.h"
 
 #include <absl/strings/str_join.h>
 

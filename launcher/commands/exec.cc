@@ -9,7 +9,7 @@
 #include "base/stdout.h"
 #include "launcher/commands/context.h"
 #include "launcher/fleet.h"
-#include "launcher/plan.h"
+#include "launcher/host_records.h"
 #include "launcher/shell_quote.h"
 #include "launcher/terminal.h"
 

@@ -13,6 +13,7 @@
 #include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
 #include "launcher/gpus.h"
+#include "launcher/host_records.h"
 #include "launcher/host_session.h"
 #include "launcher/running_job.h"
 #include "launcher/task_metrics.h"

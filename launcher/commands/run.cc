@@ -10,6 +10,7 @@
 #include "launcher/commands/replanning.h"
 #include "launcher/fleet.h"
 #include "launcher/host_preparation.h"
+#include "launcher/host_records.h"
 #include "launcher/running_job.h"
 
 namespace muster {

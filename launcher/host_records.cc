@@ -1,0 +1,66 @@
+#include "launcher/host_records.h"
+
+#include "launcher/ssh_socket.h"
+
+namespace muster {
+
+record::Host RecordOf(const Host& host) {
+  record::Host out;
+  out.set_name(host.name);
+  out.set_local(host.local);
+  out.set_ssh_address(host.ssh_address);
+  out.set_ssh_port(static_cast<uint32_t>(host.ssh_port));
+  out.set_user(host.user);
+  for (const std::string& identity : host.identities) out.add_identities(identity);
+  out.set_dir(host.dir);
+  for (const JumpHost& jump : host.jumps) {
+    record::JumpHost* const to = out.add_jumps();
+    to->set_name(jump.name);
+    to->set_address(jump.address);
+    to->set_port(static_cast<uint32_t>(jump.port));
+    to->set_user(jump.user);
+    for (const std::string& identity : jump.identities) to->add_identities(identity);
+  }
+  return out;
+}
+
+Host HostOf(const record::Host& record) {
+  Host host{.name = record.name(),
+            .local = record.local(),
+            .ssh_address = record.ssh_address(),
+            .ssh_port = static_cast<int>(record.ssh_port()),
+            .user = record.user(),
+            .identities = {record.identities().begin(), record.identities().end()},
+            .data_address = record.data_is_ssh() || record.local() ? "" : record.data_address(),
+            .dir = record.dir()};
+  for (const record::JumpHost& jump : record.jumps()) {
+    host.jumps.push_back({jump.name(),
+                          jump.address(),
+                          static_cast<int>(jump.port()),
+                          jump.user(),
+                          {jump.identities().begin(), jump.identities().end()}});
+  }
+  return host;
+}
+
+std::vector<record::Host> AllHosts(const Inventory& inventory) {
+  std::vector<record::Host> hosts;
+  for (const Host& host : inventory.hosts) hosts.push_back(RecordOf(host));
+  return hosts;
+}
+
+absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline) {
+  if (!host.data_address.empty()) return host.data_address;
+  if (host.local) return "127.0.0.1";
+  if (!host.jumps.empty() && !IsIpAddress(host.ssh_address)) {
+    return InvalidArgument(
+        "%s: host %s: what %s means is known behind its jump host only; give the host `data: ADDRESS`",
+        host.position.ToString(), host.name, host.ssh_address);
+  }
+  const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
+  if (address.ok()) return address;
+  return InvalidArgument("%s: host %s: %s (or give the host `data: ADDRESS`)", host.position.ToString(),
+                         host.name, std::string(address.status().message()));
+}
+
+}  // namespace muster
