@@ -16,9 +16,9 @@
 #include "launcher/content_relay.h"
 #include "launcher/content_transfer.h"
 #include "launcher/contents.h"
-#include "launcher/guest_commands.h"
 #include "launcher/open_transport.h"
-#include "launcher/transport.h"
+#include "launcher/transport/guest_commands.h"
+#include "launcher/transport/transport.h"
 #include "proto/agent.pb.h"
 #include "proto/job_record.pb.h"
 

@@ -10,9 +10,9 @@
 #include "base/file.h"
 #include "base/gzip.h"
 #include "base/sha256.h"
-#include "launcher/known_hosts.h"
-#include "launcher/shell_quote.h"
-#include "launcher/turns.h"
+#include "launcher/transport/known_hosts.h"
+#include "launcher/transport/shell_quote.h"
+#include "launcher/transport/turns.h"
 
 namespace muster {
 namespace {

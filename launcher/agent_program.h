@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "launcher/contents.h"
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 #include "proto/job_record.pb.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "launcher/shell_quote.h"
+#include "launcher/transport/shell_quote.h"
 
 namespace muster {
 namespace {

@@ -13,7 +13,7 @@
 #include "launcher/agent_program.h"
 #include "launcher/content_relay.h"
 #include "launcher/contents.h"
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 namespace muster {
 

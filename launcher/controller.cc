@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/archive.h"
-#include "launcher/shell_quote.h"
+#include "launcher/transport/shell_quote.h"
 
 namespace muster {
 namespace {

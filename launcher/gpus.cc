@@ -9,7 +9,7 @@
 #include <map>
 
 #include "base/quoted_bytes.h"
-#include "launcher/shell_quote.h"
+#include "launcher/transport/shell_quote.h"
 
 namespace muster {
 namespace {

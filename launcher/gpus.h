@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 namespace muster {
 

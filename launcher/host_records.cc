@@ -1,8 +1,25 @@
 #include "launcher/host_records.h"
 
-#include "launcher/ssh_socket.h"
+#include "launcher/transport/ssh_socket.h"
 
 namespace muster {
+namespace {
+
+absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline) {
+  if (!host.data_address.empty()) return host.data_address;
+  if (host.local) return "127.0.0.1";
+  if (!host.jumps.empty() && !IsIpAddress(host.ssh_address)) {
+    return InvalidArgument(
+        "%s: host %s: what %s means is known behind its jump host only; give the host `data: ADDRESS`",
+        host.position.ToString(), host.name, host.ssh_address);
+  }
+  const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
+  if (address.ok()) return address;
+  return InvalidArgument("%s: host %s: %s (or give the host `data: ADDRESS`)", host.position.ToString(),
+                         host.name, std::string(address.status().message()));
+}
+
+}  // namespace
 
 record::Host RecordOf(const Host& host) {
   record::Host out;
@@ -49,18 +66,22 @@ std::vector<record::Host> AllHosts(const Inventory& inventory) {
   return hosts;
 }
 
-absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline) {
-  if (!host.data_address.empty()) return host.data_address;
-  if (host.local) return "127.0.0.1";
-  if (!host.jumps.empty() && !IsIpAddress(host.ssh_address)) {
-    return InvalidArgument(
-        "%s: host %s: what %s means is known behind its jump host only; give the host `data: ADDRESS`",
-        host.position.ToString(), host.name, host.ssh_address);
+absl::StatusOr<record::Host> ResolvedRecordOf(const Host& host, TimePoint deadline) {
+  record::Host out = RecordOf(host);
+  MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), FindDataAddress(host, deadline));
+  out.set_data_is_ssh(!host.local && host.data_address.empty());
+  out.set_planned_address(out.data_address());
+  return out;
+}
+
+// A loopback address that the inventory itself names is meant: a cluster on this machine.
+absl::Status CheckReachable(const record::Host& host) {
+  if (!host.data_address().starts_with("127.") || host.ssh_address() == host.data_address()) {
+    return absl::OkStatus();
   }
-  const auto address = LookUpAddress(host.ssh_address, {.deadline = deadline});
-  if (address.ok()) return address;
-  return InvalidArgument("%s: host %s: %s (or give the host `data: ADDRESS`)", host.position.ToString(),
-                         host.name, std::string(address.status().message()));
+  return InvalidArgument(
+      "host %s: its address resolves to %s, which other hosts cannot reach: give it `data: ADDRESS`",
+      host.name(), host.data_address());
 }
 
 }  // namespace muster

@@ -11,7 +11,7 @@
 
 namespace muster {
 
-/// How the host is reached, without an address for data and anything to run.
+/// How the host is reached, without an address for data.
 record::Host RecordOf(const Host& host);
 
 /// The host that the record was made of, where it is now, without its labels, slots and GPUs.
@@ -23,8 +23,10 @@ std::vector<record::Host> AllHosts(const Inventory& inventory);
 /// For all names of an inventory.
 inline constexpr Duration kLookupsTimeout = std::chrono::seconds(10);
 
-/// The address, as a literal, under which other hosts reach this one's tasks. InvalidArgument: nobody knows
-/// it.
-absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline);
+/// With the address, as a literal, under which other hosts reach its tasks. InvalidArgument: nobody knows it.
+absl::StatusOr<record::Host> ResolvedRecordOf(const Host& host, TimePoint deadline);
+
+/// InvalidArgument: other hosts do not reach it there.
+absl::Status CheckReachable(const record::Host& host);
 
 }  // namespace muster

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/file.h"
-#include "launcher/ssh_session.h"
+#include "launcher/transport/ssh_session.h"
 
 namespace muster {
 namespace {

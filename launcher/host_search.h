@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "launcher/known_hosts.h"
-#include "launcher/ssh_socket.h"
+#include "launcher/transport/known_hosts.h"
+#include "launcher/transport/ssh_socket.h"
 
 namespace muster {
 

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 namespace muster {
 namespace {

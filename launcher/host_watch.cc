@@ -10,7 +10,7 @@
 
 #include "launcher/discovery.h"
 #include "launcher/host_search.h"
-#include "launcher/known_hosts.h"
+#include "launcher/transport/known_hosts.h"
 
 namespace muster {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "launcher/local_transport.h"
-#include "launcher/shared_transport.h"
-#include "launcher/ssh_transport.h"
-#include "launcher/transport.h"
+#include "launcher/transport/local_transport.h"
+#include "launcher/transport/shared_transport.h"
+#include "launcher/transport/ssh_transport.h"
+#include "launcher/transport/transport.h"
 #include "proto/job_record.pb.h"
 
 namespace muster {

@@ -50,7 +50,6 @@ class Planner {
   void AddContents();
   absl::StatusOr<record::Host> ResolvedHost(int index, TimePoint deadline) const;
   absl::Status AddHosts(const std::vector<PlacedTask>& placed);
-  static absl::Status CheckReachable(const record::Host& host);
   void AddSpareHosts(const std::set<int>& used, TimePoint deadline);
   bool CanBeElsewhere(ReplicaRole role) const;
   std::vector<int> HostsFor(ReplicaRole role) const;
@@ -112,16 +111,6 @@ absl::Status Planner::PlanServers(const record::JobRecord& servers) {
     if (!all_are_there) MUSTER_RETURN_IF_ERROR(CheckReachable(host));
   }
   return absl::OkStatus();
-}
-
-// A loopback address that the inventory itself names is meant: a cluster on this machine.
-absl::Status Planner::CheckReachable(const record::Host& host) {
-  if (!host.data_address().starts_with("127.") || host.ssh_address() == host.data_address()) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument(
-      "host %s: its address resolves to %s, which other hosts cannot reach: give it `data: ADDRESS`",
-      host.name(), host.data_address());
 }
 
 // Whoever joins has to make the steps that the others make.
@@ -186,11 +175,7 @@ void Planner::AddContents() {
 }
 
 absl::StatusOr<record::Host> Planner::ResolvedHost(int index, TimePoint deadline) const {
-  const Host& host = inventory_.hosts[index];
-  record::Host out = RecordOf(host);
-  MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), FindDataAddress(host, deadline));
-  out.set_data_is_ssh(!host.local && host.data_address.empty());
-  out.set_planned_address(out.data_address());
+  MUSTER_ASSIGN_OR_RETURN(record::Host out, ResolvedRecordOf(inventory_.hosts[index], deadline));
   for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
   return out;
 }

@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "launcher/event_queue.h"
-#include "launcher/guest_commands.h"
 #include "launcher/job_reporter.h"
 #include "launcher/reconciler/reconciler.h"
 #include "launcher/running_job.h"
 #include "launcher/task_output.h"
+#include "launcher/transport/guest_commands.h"
 
 namespace muster {
 namespace {

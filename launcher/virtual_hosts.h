@@ -25,8 +25,8 @@
 #include "base/status.h"
 #include "inventory/inventory.h"
 #include "launcher/link_rate.h"
-#include "launcher/local_transport.h"
 #include "launcher/network_namespaces.h"
+#include "launcher/transport/local_transport.h"
 
 namespace muster {
 

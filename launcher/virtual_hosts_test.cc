@@ -16,7 +16,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 namespace muster {
 namespace {

@@ -82,18 +82,22 @@ TEST_F(ClusterGpus, TheInventoryMayNameThemAndIsHeldToIt) {
 }
 
 // As a machine is that the inventory names before it has booted. It is asked again in half a minute.
+// Another one, of which the inventory says what is not so, keeps it out neither.
 TEST_F(ClusterGpus, AHostThatCannotBeAskedYetIsSpareOnceItAnswers) {
-  const std::string whole = ReadFile(cluster_.inventory()).value_or("");
-  const size_t host_2 = whole.find("  host-2:"), host_3 = whole.find("  host-3:");
-  ASSERT_NE(host_3, std::string::npos) << whole;
-  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), whole.substr(0, host_2) + whole.substr(host_3)).ok());
+  std::string whole = ReadFile(cluster_.inventory()).value_or("");
+  const size_t host_2 = whole.find("  host-2:"), host_3 = whole.find("  host-3:"),
+               host_4 = whole.find("  host-4:");
+  ASSERT_NE(host_4, std::string::npos) << whole;
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), whole.substr(0, host_2) + whole.substr(host_4)).ok());
+  whole.insert(whole.find("labels:", host_3), "gpus: [0], ");
   cluster_.hosts().Kill("host-2");
   const std::string job = cluster_.Write(
       "job.yaml", "name: job\nprogram: [sleep, \"600\"]\nreplicas: {worker: {count: 1, gpus: 1}}\n");
   Process run = StartJob(job, "run");
   WaitForTasks("job", 1);
   ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), whole).ok());
-  ASSERT_TRUE(cluster_.WaitForText("run", "the job does not use host-2 yet: "));
+  ASSERT_TRUE(cluster_.WaitForText("run", "the job does not use host-2, host-3 yet: "));
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("host-3 is to use GPU 0, and has none"));
   cluster_.hosts().Start("host-2");
   ASSERT_TRUE(cluster_.WaitForText("run", "host-2 is a spare host from now on"));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);

@@ -149,14 +149,18 @@ TEST_F(ClusterGrowth, AHostWhoseKeyNobodyKnowsCostsNothingUntilItIsKnown) {
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
 }
 
-TEST_F(ClusterGrowth, AHostWhoseNameMeansNothingKeepsNobodyElseOut) {
+// One whose name means nothing, and one whose name means each host itself.
+TEST_F(ClusterGrowth, HostsThatNobodyReachesKeepNobodyElseOut) {
   Name({1});
   ASSERT_EQ(RunJob(Job(kAllReduce), {"-d"}).exit_code, 0);
-  Name({1, 2}, "  typo: {ssh: no-such-host.invalid}\n");
+  Name({1, 2}, "  typo: {ssh: no-such-host.invalid}\n  self: {ssh: localhost}\n");
   EXPECT_TRUE(WaitForEvent("worker:1 on host-2 joins"));
   EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 2 workers"));
-  EXPECT_TRUE(WaitForEvent("the job does not use typo yet: "));
-  EXPECT_THAT(Muster({"events", "job"}).stdout_text, HasSubstr("host typo: look up no-such-host.invalid: "));
+  EXPECT_TRUE(WaitForEvent("the job does not use self, typo yet: "));
+  const std::string events = Muster({"events", "job"}).stdout_text;
+  EXPECT_THAT(events, HasSubstr("host typo: look up no-such-host.invalid: "));
+  EXPECT_THAT(events,
+              HasSubstr("host self: its address resolves to 127.0.0.1, which other hosts cannot reach"));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 

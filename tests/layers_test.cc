@@ -27,6 +27,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"collective", {"base", "proto", "cluster", "kernels"}},
     {"trainer", {"base", "proto", "cluster", "kernels", "ps", "collective"}},
     {"agent", {"base", "proto"}},
+    {"launcher/reconciler", {"base"}},
+    {"launcher/transport", {"base", "proto", "inventory"}},
     {"launcher", {"base", "proto", "cluster", "inventory", "bench/simulator"}},
     {"bench/simulator", {"base"}},
 };

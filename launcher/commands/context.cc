@@ -10,9 +10,9 @@
 
 #include "base/stdout.h"
 #include "launcher/data_sets.h"
-#include "launcher/shell_quote.h"
-#include "launcher/ssh_auth.h"
-#include "launcher/ssh_gateway.h"
+#include "launcher/transport/shell_quote.h"
+#include "launcher/transport/ssh_auth.h"
+#include "launcher/transport/ssh_gateway.h"
 
 namespace muster {
 namespace {

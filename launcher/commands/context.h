@@ -16,8 +16,8 @@
 #include "launcher/agent_connection.h"
 #include "launcher/discovery.h"
 #include "launcher/job_store.h"
-#include "launcher/login_secrets.h"
 #include "launcher/table.h"
+#include "launcher/transport/login_secrets.h"
 
 namespace muster {
 

@@ -12,7 +12,7 @@
 #include "launcher/controller.h"
 #include "launcher/fleet.h"
 #include "launcher/job_history.h"
-#include "launcher/ssh_auth.h"
+#include "launcher/transport/ssh_auth.h"
 
 namespace muster {
 namespace {

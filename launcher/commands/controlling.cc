@@ -1,5 +1,4 @@
 #include "launcher/commands/controlling.h"
-#include "launcher/host_records.h"
 
 #include <absl/cleanup/cleanup.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 
 #include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
+#include "launcher/host_records.h"
 #include "launcher/job_history.h"
 #include "launcher/running_job.h"
 

@@ -1,5 +1,4 @@
 #include "launcher/commands/driving.h"
-#include "launcher/host_records.h"
 
 #include <absl/strings/str_join.h>
 
@@ -11,6 +10,7 @@
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
 #include "launcher/gpus.h"
+#include "launcher/host_records.h"
 #include "launcher/running_job.h"
 
 namespace muster {
@@ -68,13 +68,16 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 }
 
 absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory) {
-  MUSTER_ASSIGN_OR_RETURN(const auto unknown, AskHostsForGpus(context, job, inventory));
+  const std::map<std::string, absl::Status> unknown = AskHostsForGpus(context, job, inventory);
+  for (const auto& [host, why] : unknown) {
+    if (absl::IsInvalidArgument(why)) return why;
+  }
   for (const auto& [host, why] : unknown) std::fprintf(stderr, "%s\n", std::string(why.message()).c_str());
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::map<std::string, absl::Status>> AskHostsForGpus(const CommandContext& context,
-                                                                    const Job& job, Inventory* inventory) {
+std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& context, const Job& job,
+                                                    Inventory* inventory) {
   std::map<std::string, absl::Status> unknown;
   if (!job.wants_gpus()) return unknown;
   const std::vector<int> asked = SuitableHosts(job, *inventory);
@@ -97,12 +100,15 @@ absl::StatusOr<std::map<std::string, absl::Status>> AskHostsForGpus(const Comman
     }
     std::vector<int> there;
     for (const Gpu& gpu : found[i]) there.push_back(gpu.index);
-    for (const int gpu : host.gpus.value_or(there)) {
-      if (std::ranges::find(there, gpu) != there.end()) continue;
-      return InvalidArgument("%s: %s is to use GPU %d, and has %s", host.position.ToString(), host.name, gpu,
-                             there.empty() ? "none" : "only " + absl::StrJoin(there, ", "));
-    }
     if (!host.gpus) host.gpus = there;
+    for (const int gpu : *host.gpus) {
+      if (std::ranges::find(there, gpu) != there.end()) continue;
+      unknown[host.name] =
+          InvalidArgument("%s: %s is to use GPU %d, and has %s", host.position.ToString(), host.name, gpu,
+                          there.empty() ? "none" : "only " + absl::StrJoin(there, ", "));
+      host.gpus.reset();
+      break;
+    }
   }
   return unknown;
 }

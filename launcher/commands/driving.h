@@ -9,10 +9,10 @@
 
 #include "launcher/commands/context.h"
 #include "launcher/commands/detachment.h"
-#include "launcher/guest_commands.h"
 #include "launcher/plan.h"
 #include "launcher/run_display.h"
 #include "launcher/runner.h"
+#include "launcher/transport/guest_commands.h"
 
 namespace muster {
 
@@ -47,9 +47,10 @@ using Planning = std::function<absl::StatusOr<JobPlan>(const record::JobRecord* 
 /// asked is named on stderr, and has what the inventory says.
 absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory);
 
-/// Likewise, and returns those that cannot be asked, by name, and why.
-absl::StatusOr<std::map<std::string, absl::Status>> AskHostsForGpus(const CommandContext& context,
-                                                                    const Job& job, Inventory* inventory);
+/// Likewise, and returns those of which that is not known, by name, and why. InvalidArgument: it has not what
+/// the inventory says, which it says no more then.
+std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& context, const Job& job,
+                                                    Inventory* inventory);
 
 /// A plan as MakePlan has it; FailedPrecondition: what runs under this name is of another kind. `servers`:
 /// those that stand and train it; null: none. A job that has got workers by its `max` keeps them as long as

@@ -10,8 +10,8 @@
 #include "launcher/commands/context.h"
 #include "launcher/fleet.h"
 #include "launcher/host_records.h"
-#include "launcher/shell_quote.h"
 #include "launcher/terminal.h"
+#include "launcher/transport/shell_quote.h"
 
 namespace muster {
 namespace {

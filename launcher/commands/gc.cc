@@ -7,7 +7,7 @@
 
 #include "launcher/commands/controlling.h"
 #include "launcher/fleet.h"
-#include "launcher/shell_quote.h"
+#include "launcher/transport/shell_quote.h"
 
 namespace muster {
 namespace {

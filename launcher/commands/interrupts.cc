@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-#include "launcher/guest_commands.h"
+#include "launcher/transport/guest_commands.h"
 
 namespace muster {
 namespace {

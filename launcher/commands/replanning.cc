@@ -1,5 +1,4 @@
 #include "launcher/commands/replanning.h"
-#include "launcher/host_records.h"
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
@@ -13,6 +12,7 @@
 #include "inventory/placement.h"
 #include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
+#include "launcher/host_records.h"
 #include "launcher/running_job.h"
 
 namespace muster {
@@ -73,8 +73,13 @@ absl::Status NotUsedYet(const std::map<std::string, absl::Status>& left_out) {
                      absl::StrJoin(reasons, "; "));
 }
 
-// The hosts that can have no task for now, and why. `unasked`: those that could not be asked for their
-// GPUs.
+// Whether others reach its tasks.
+absl::Status LookUp(const Host& host, TimePoint deadline) {
+  MUSTER_ASSIGN_OR_RETURN(const record::Host found, ResolvedRecordOf(host, deadline));
+  return CheckReachable(found);
+}
+
+// The hosts that can have no task for now, and why. `unasked`: those whose GPUs nobody knows.
 std::map<std::string, absl::Status> Unusable(const Job& job, const Inventory& inventory,
                                              const std::set<std::string>& in_use,
                                              const std::map<std::string, absl::Status>& unasked) {
@@ -91,8 +96,8 @@ std::map<std::string, absl::Status> Unusable(const Job& job, const Inventory& in
     if (!in_use.contains(inventory.hosts[index].name)) named.push_back(&inventory.hosts[index]);
   }
   const TimePoint deadline = Now() + kLookupsTimeout;
-  const std::vector<absl::Status> lookups = OnEachHost(
-      named.size(), kLookupsAtOnce, [&](size_t i) { return FindDataAddress(*named[i], deadline).status(); });
+  const std::vector<absl::Status> lookups =
+      OnEachHost(named.size(), kLookupsAtOnce, [&](size_t i) { return LookUp(*named[i], deadline); });
   for (size_t i = 0; i < named.size(); ++i) {
     if (!lookups[i].ok()) unusable.insert({named[i]->name, lookups[i]});
   }
@@ -208,7 +213,7 @@ absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Rea
   RemoveUnusedLocalHosts(running, &inventory);
   std::set<std::string> in_use;
   for (const auto& [task, place] : TaskPlacesOf(running)) in_use.insert(place.host);
-  MUSTER_ASSIGN_OR_RETURN(const Reasons unasked, AskHostsForGpus(context_, job_, &inventory));
+  const Reasons unasked = AskHostsForGpus(context_, job_, &inventory);
   *left_out = Unusable(job_, inventory, in_use, unasked);
   std::erase_if(inventory.hosts, [&](const Host& host) { return left_out->contains(host.name); });
   KeepHostsInUse(running, job_, &inventory);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/wake.h"
-#include "launcher/guest_commands.h"
+#include "launcher/transport/guest_commands.h"
 
 namespace muster {
 

@@ -14,7 +14,7 @@
 
 #include "base/file.h"
 #include "base/process.h"
-#include "launcher/ssh_transport.h"
+#include "launcher/transport/ssh_transport.h"
 #include "tests/support/checkout.h"
 
 namespace muster {

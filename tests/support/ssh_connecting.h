@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "launcher/ssh_transport.h"
+#include "launcher/transport/ssh_transport.h"
 
 namespace muster {
 

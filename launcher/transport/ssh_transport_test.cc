@@ -1,5 +1,5 @@
 // Connecting: what goes wrong with hosts, keys and logins, against real sshds and listeners that misbehave.
-#include "launcher/ssh_transport.h"
+#include "launcher/transport/ssh_transport.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/known_hosts.h"
-#include "launcher/ssh_socket.h"
+#include "launcher/transport/known_hosts.h"
+#include "launcher/transport/ssh_socket.h"
 #include "tests/support/loopback_cluster.h"
 #include "tests/support/ssh_connecting.h"
 

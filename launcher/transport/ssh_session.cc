@@ -1,4 +1,4 @@
-#include "launcher/ssh_session.h"
+#include "launcher/transport/ssh_session.h"
 
 #include <fcntl.h>
 #include <libssh/server.h>  // ssh_send_keepalive, which clients have too
@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "base/random.h"
-#include "launcher/known_hosts.h"
-#include "launcher/ssh_auth.h"
-#include "launcher/ssh_gateway.h"
-#include "launcher/turns.h"
+#include "launcher/transport/known_hosts.h"
+#include "launcher/transport/ssh_auth.h"
+#include "launcher/transport/ssh_gateway.h"
+#include "launcher/transport/turns.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/login_secrets.h"
+#include "launcher/transport/login_secrets.h"
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_split.h>
@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "launcher/ssh_auth.h"
+#include "launcher/transport/ssh_auth.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/turns.h"
+#include "launcher/transport/turns.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "launcher/ssh_socket.h"
+#include "launcher/transport/ssh_socket.h"
 
 namespace muster {
 

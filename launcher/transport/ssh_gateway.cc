@@ -1,4 +1,4 @@
-#include "launcher/ssh_gateway.h"
+#include "launcher/transport/ssh_gateway.h"
 
 #include <libssh/callbacks.h>
 #include <poll.h>

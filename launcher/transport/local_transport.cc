@@ -1,4 +1,4 @@
-#include "launcher/local_transport.h"
+#include "launcher/transport/local_transport.h"
 
 #include <fcntl.h>
 #include <poll.h>

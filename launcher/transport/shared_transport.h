@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/known_hosts.h"
-#include "launcher/transport.h"
+#include "launcher/transport/known_hosts.h"
+#include "launcher/transport/transport.h"
 
 namespace muster {
 

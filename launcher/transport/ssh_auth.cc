@@ -1,4 +1,4 @@
-#include "launcher/ssh_auth.h"
+#include "launcher/transport/ssh_auth.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,8 +13,8 @@
 #include <thread>
 #include <utility>
 
-#include "launcher/login_secrets.h"
-#include "launcher/ssh_session.h"
+#include "launcher/transport/login_secrets.h"
+#include "launcher/transport/ssh_session.h"
 
 namespace muster {
 namespace {

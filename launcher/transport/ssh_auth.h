@@ -8,8 +8,8 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "launcher/ssh_socket.h"
-#include "launcher/ssh_transport.h"
+#include "launcher/transport/ssh_socket.h"
+#include "launcher/transport/ssh_transport.h"
 
 namespace muster {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 namespace muster {
 

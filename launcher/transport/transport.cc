@@ -1,4 +1,4 @@
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 #include <absl/strings/cord.h>
 

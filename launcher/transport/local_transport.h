@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 namespace muster {
 

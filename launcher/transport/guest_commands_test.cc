@@ -1,6 +1,6 @@
 // What happens to commands that go through another process's connection, when either process, or the
 // connection, does not behave. What they can do is tested with the other transports (transport_test.cc).
-#include "launcher/guest_commands.h"
+#include "launcher/transport/guest_commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <csignal>
 
 #include "base/local_socket.h"
-#include "launcher/local_transport.h"
-#include "launcher/shared_transport.h"
+#include "launcher/transport/local_transport.h"
+#include "launcher/transport/shared_transport.h"
 #include "tests/support/eventually.h"
 #include "tests/support/lender.h"
 

@@ -1,4 +1,4 @@
-#include "launcher/shared_transport.h"
+#include "launcher/transport/shared_transport.h"
 
 #include <poll.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/local_socket.h"
-#include "launcher/guest_commands.h"
+#include "launcher/transport/guest_commands.h"
 #include "proto/shared_connection.pb.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "launcher/known_hosts.h"
+#include "launcher/transport/known_hosts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Logging in: with the keys of files, of ssh-agent, and with a password, at real sshds.
-#include "launcher/ssh_auth.h"
+#include "launcher/transport/ssh_auth.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/login_secrets.h"
+#include "launcher/transport/login_secrets.h"
 #include "tests/support/loopback_cluster.h"
 #include "tests/support/ssh_connecting.h"
 

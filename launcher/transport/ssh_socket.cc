@@ -1,4 +1,4 @@
-#include "launcher/ssh_socket.h"
+#include "launcher/transport/ssh_socket.h"
 
 #include <fcntl.h>
 #include <netdb.h>

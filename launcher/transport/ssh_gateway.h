@@ -16,7 +16,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "launcher/ssh_session.h"
+#include "launcher/transport/ssh_session.h"
 
 namespace muster {
 

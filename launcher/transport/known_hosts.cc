@@ -1,4 +1,4 @@
-#include "launcher/known_hosts.h"
+#include "launcher/transport/known_hosts.h"
 
 #include <fcntl.h>
 #include <openssl/evp.h>

@@ -1,5 +1,5 @@
 // Through jump hosts, over real sshds.
-#include "launcher/ssh_gateway.h"
+#include "launcher/transport/ssh_gateway.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launcher/shell_quote.h"
+#include "launcher/transport/shell_quote.h"
 
 #include "base/status.h"
 

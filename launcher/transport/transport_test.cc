@@ -1,6 +1,6 @@
 // What every transport must do, run against a real sshd, through a connection to one that is lent, and
 // against this machine without SSH, in its own network namespace and in another one.
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,10 +14,10 @@
 
 #include "base/random.h"
 #include "base/sha256.h"
-#include "launcher/local_transport.h"
 #include "launcher/network_namespaces.h"
-#include "launcher/shared_transport.h"
-#include "launcher/ssh_transport.h"
+#include "launcher/transport/local_transport.h"
+#include "launcher/transport/shared_transport.h"
+#include "launcher/transport/ssh_transport.h"
 #include "tests/support/lender.h"
 #include "tests/support/loopback_cluster.h"
 

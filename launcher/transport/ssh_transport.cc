@@ -1,4 +1,4 @@
-#include "launcher/ssh_transport.h"
+#include "launcher/transport/ssh_transport.h"
 
 #include <libssh/callbacks.h>
 #include <libssh/libssh.h>
@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "inventory/address.h"
-#include "launcher/shell_quote.h"
-#include "launcher/ssh_gateway.h"
-#include "launcher/ssh_session.h"
+#include "launcher/transport/shell_quote.h"
+#include "launcher/transport/ssh_gateway.h"
+#include "launcher/transport/ssh_session.h"
 
 namespace muster {
 namespace {

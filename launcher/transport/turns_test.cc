@@ -1,4 +1,4 @@
-#include "launcher/turns.h"
+#include "launcher/transport/turns.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

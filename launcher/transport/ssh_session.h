@@ -15,9 +15,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "launcher/known_hosts.h"
-#include "launcher/ssh_socket.h"
-#include "launcher/ssh_transport.h"
+#include "launcher/transport/known_hosts.h"
+#include "launcher/transport/ssh_socket.h"
+#include "launcher/transport/ssh_transport.h"
 
 namespace muster {
 

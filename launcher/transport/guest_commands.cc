@@ -1,4 +1,4 @@
-#include "launcher/guest_commands.h"
+#include "launcher/transport/guest_commands.h"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -20,7 +20,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/wake.h"
-#include "launcher/transport.h"
+#include "launcher/transport/transport.h"
 #include "proto/shared_connection.pb.h"
 
 namespace muster {
