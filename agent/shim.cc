@@ -364,6 +364,7 @@ absl::Status Shim::WriteExit() {
     exit_.set_ended_micros(WallTimeMicros());
   }
   exit_.set_reason(Reason());
+  exit_.set_left_nothing(all_ended_ || main_pid_ < 0);
   return WriteRecord(ExitRecordPath(folder_, options_.incarnation), "exit", exit_);
 }
 

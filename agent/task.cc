@@ -328,8 +328,13 @@ void Task::OnShimEnded() {
   Sweep(Now());
 }
 
-// A shim that ended in order leaves nothing; a killed one may leave anything.
+// A shim that ended in order knows that it leaves nothing; a killed one may leave anything, for which all
+// processes of the host have to be looked at.
 void Task::Sweep(TimePoint now) {
+  agent::ExitRecord exit;
+  const std::filesystem::path path = ExitRecordPath(folder_, record_.incarnation());
+  absl::Status read = ReadRecord(path, "exit", exit);
+  if (read.ok() && exit.left_nothing()) return Settle(exit);
   const std::string token = TaskToken(job_, context_.root_id, name_);
   const int left =
       KillByToken([&](std::string_view other) { return other == token; }) + KillOrphans(context_.shims);
@@ -337,9 +342,7 @@ void Task::Sweep(TimePoint now) {
     wake_at_ = now + kSweepInterval;
     return;
   }
-  agent::ExitRecord exit;
-  const std::filesystem::path path = ExitRecordPath(folder_, record_.incarnation());
-  if (const absl::Status read = ReadRecord(path, "exit", exit); !read.ok()) {
+  if (!read.ok()) {
     exit = ExitWithoutShim(left);
     if (!absl::IsNotFound(read)) exit.set_reason("how it ended is not known: " + std::string(read.message()));
     if (const absl::Status status = WriteRecord(path, "exit", exit); !status.ok()) {
