@@ -16,7 +16,7 @@ constexpr size_t kDoublingBytes = 64 << 10;
 // What is sent, but not received yet, lies in the kernel: while that is little, it stays in cache. By that
 // much a rank of a ring is ahead with sending of what it has received, as all are; more is in flight only
 // between hosts that are far away.
-constexpr int64_t kMostAhead = 384 << 10;
+constexpr int64_t kMostAhead = 192 << 10;
 constexpr Duration kNear = std::chrono::milliseconds(1);  // there and back
 constexpr size_t kScratchFloats = 64 << 10;               // of what is added as it comes: stays in cache
 
