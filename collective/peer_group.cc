@@ -13,12 +13,15 @@ namespace {
 
 // Up to so many bytes all of the range is exchanged at once. Measured: bench/RESULTS.md.
 constexpr size_t kDoublingBytes = 64 << 10;
-// What is sent, but not received yet, lies in the kernel: while that is little, it stays in cache. By that
-// much a rank of a ring is ahead with sending of what it has received, as all are; more is in flight only
-// between hosts that are far away.
+// What is sent between ranks of one machine, but not received yet, lies in its memory: while that is little,
+// it stays in cache. By that much a rank of a ring is ahead there with sending of what it has received, as
+// all are.
 constexpr int64_t kMostAhead = 192 << 10;
-constexpr Duration kNear = std::chrono::milliseconds(1);  // there and back
-constexpr size_t kScratchFloats = 64 << 10;               // of what is added as it comes: stays in cache
+// There and back. Other machines take longer, and any that do not lose nothing: a link of 100 Gbit/s carries
+// no more in that time. Hosts that share a machine may have a slow link too, with a queue that is to be full.
+constexpr Duration kSameMachine = std::chrono::microseconds(15);
+constexpr Duration kQueued = std::chrono::milliseconds(1);
+constexpr size_t kScratchFloats = 64 << 10;  // of what is added as it comes: stays in cache
 
 int Modulo(int value, int count) { return ((value % count) + count) % count; }
 
@@ -260,7 +263,8 @@ absl::Status PeerGroup::Double(std::span<float> values) {
 }
 
 int64_t PeerGroup::MostAhead() const {
-  return links_.RoundTrip(ranks_[Modulo(index_ + 1, size())]) < kNear ? kMostAhead : INT64_MAX / 2;
+  const RoundTripTimes times = links_.RoundTrip(ranks_[Modulo(index_ + 1, size())]);
+  return times.least < kSameMachine && times.mean < kQueued ? kMostAhead : INT64_MAX / 2;
 }
 
 absl::Status PeerGroup::AllReduce(std::span<const float> input, std::span<float> output) {

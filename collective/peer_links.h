@@ -48,7 +48,7 @@ class PeerLinks {
   absl::Status Drive(Flow& flow, int send_to, int receive_from);
 
   /// How long the kernel of a rank that this one is connected to takes to answer, as far as ours knows.
-  Duration RoundTrip(int rank) const { return RoundTripOf(*streams_.at(rank)); }
+  RoundTripTimes RoundTrip(int rank) const { return RoundTripOf(*streams_.at(rank)); }
 
   const GroupIdentity& identity() const { return identity_; }
   const Traffic& traffic() const { return traffic_; }

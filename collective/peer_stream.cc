@@ -1,7 +1,7 @@
 #include "collective/peer_stream.h"
 
+#include <linux/tcp.h>  // its tcp_info has more than that of <netinet/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstddef>
 #include <cstring>
 
 #include "base/openssl.h"
@@ -207,11 +208,13 @@ Duration SilenceOf(const PeerStream& stream) {
   return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv));
 }
 
-Duration RoundTripOf(const PeerStream& stream) {
+RoundTripTimes RoundTripOf(const PeerStream& stream) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  if (::getsockopt(stream.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return Duration::zero();
-  return std::chrono::microseconds(info.tcpi_rtt);
+  if (::getsockopt(stream.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  const bool has_least = size >= offsetof(tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt;  // Linux 4.6
+  return {.least = std::chrono::microseconds(has_least ? info.tcpi_min_rtt : info.tcpi_rtt),
+          .mean = std::chrono::microseconds(info.tcpi_rtt)};
 }
 
 absl::StatusOr<std::unique_ptr<PeerStream>> OpenPeerStream(UniqueFd socket, const TlsContext* tls,

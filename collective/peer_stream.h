@@ -40,8 +40,12 @@ class PeerStream {
 /// second.
 Duration SilenceOf(const PeerStream& stream);
 
-/// Until the kernel at the other end has acknowledged something, on average, queues included.
-Duration RoundTripOf(const PeerStream& stream);
+/// Until the kernel at the other end has acknowledged something.
+struct RoundTripTimes {
+  Duration least = Duration::zero();
+  Duration mean = Duration::zero();  // queues included
+};
+RoundTripTimes RoundTripOf(const PeerStream& stream);
 
 /// What both ends of TLS need, read once.
 class TlsContext {
