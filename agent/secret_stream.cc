@@ -88,15 +88,16 @@ absl::Status SecretStream::Greet(bool accept) {
     return Internal("TLS: %s", TakeOpenSslError());
   }
   SSL_set_app_data(connection_.get(), const_cast<std::string*>(&options_->secret));
+  const TimePoint latest = Now() + options_->greeting_timeout;
   while (true) {
     ERR_clear_error();
     const int result = accept ? SSL_accept(connection_.get()) : SSL_connect(connection_.get());
     if (result == 1) return absl::OkStatus();
-    MUSTER_RETURN_IF_ERROR(Await(result));
+    MUSTER_RETURN_IF_ERROR(Await(result, latest));
   }
 }
 
-absl::Status SecretStream::Await(int result) {
+absl::Status SecretStream::Await(int result, TimePoint latest) {
   const int error_number = errno;
   const int error = SSL_get_error(connection_.get(), result);
   if (error == SSL_ERROR_SYSCALL && error_number != 0) {
@@ -105,9 +106,11 @@ absl::Status SecretStream::Await(int result) {
   if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
     return Unavailable("the other end hangs up, or has another secret (%s)", TakeOpenSslError());
   }
-  const absl::Status ready = AwaitReady(socket_.get(), error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
-                                        options_->stop_fd, Now() + options_->idle_timeout);
+  const absl::Status ready =
+      AwaitReady(socket_.get(), error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, options_->stop_fd,
+                 std::min<TimePoint>(Now() + options_->idle_timeout, latest));
   if (!absl::IsDeadlineExceeded(ready)) return ready;
+  if (Now() >= latest) return DeadlineExceeded("the greeting took too long");
   return DeadlineExceeded("no byte has moved for %.0f s", ToSeconds(options_->idle_timeout));
 }
 

@@ -19,15 +19,16 @@
 
 namespace muster {
 
-/// One thread at a time. Every wait ends when no byte has moved for `idle_timeout` (DeadlineExceeded) or when
-/// `stop_fd` (-1: none) becomes readable or hangs up (Cancelled). Unavailable: the other end has gone, or
-/// does not know the secret. SIGPIPE must be ignored.
+/// One thread at a time. Every wait ends when no byte has moved for `idle_timeout` (DeadlineExceeded), or
+/// when `stop_fd` (-1: none) becomes readable or hangs up (Cancelled). Unavailable: the other end has gone,
+/// or does not know the secret. SIGPIPE must be ignored.
 class SecretStream {
  public:
   struct Options {
     std::string secret;  // of RandomSecret
     int stop_fd = -1;
     Duration idle_timeout = std::chrono::seconds(60);
+    Duration greeting_timeout = std::chrono::seconds(10);  // of all of it: anybody may have come
   };
 
   /// Greets the other end of a connected socket, which has accepted it.
@@ -47,8 +48,9 @@ class SecretStream {
 
   SecretStream(UniqueFd socket, Options options);
   absl::Status Greet(bool accept);
-  /// Waits for what the library needs after a call returned `result`; an error if that was none.
-  absl::Status Await(int result);
+  /// Waits for what the library needs after a call returned `result`, at most until `latest`; an error if
+  /// that was none.
+  absl::Status Await(int result, TimePoint latest = TimePoint::max());
   /// Cancelled: it is to stop, although bytes still come and go.
   absl::Status CheckStop() const;
 

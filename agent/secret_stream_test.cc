@@ -124,6 +124,22 @@ TEST(SecretStream, AnEndWithoutAWordIsNoEnd) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
+// A byte of a record that never ends, each few milliseconds.
+TEST(SecretStream, WhoGreetsForEverHasNoConnection) {
+  Pair pair;
+  std::jthread stranger([&](const std::stop_token& stop) {
+    const std::string record("\x16\x03\x01\x40\x00", 5);
+    for (size_t i = 0; !stop.stop_requested(); ++i) {
+      const char byte = i < record.size() ? record[i] : '\0';
+      if (::send(pair.client.get(), &byte, 1, MSG_NOSIGNAL) != 1) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  const auto stream = SecretStream::Accept(
+      std::move(pair.server), {.secret = RandomSecret(), .greeting_timeout = std::chrono::milliseconds(200)});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(stream.status())) << stream.status();
+}
+
 TEST(SecretStream, WaitsForNobodyLongerThanItMay) {
   Pair silent;
   const auto late = SecretStream::Connect(
