@@ -177,7 +177,7 @@ absl::Status FetchContent(const std::vector<std::string>& arguments) {
   options.port = static_cast<uint32_t>(port);
   MUSTER_ASSIGN_OR_RETURN(options.secret, ReadSecret());
   ::signal(SIGPIPE, SIG_IGN);
-  options.progress = [](uint64_t bytes) { return WriteAll(1, absl::StrFormat("at %d\n", bytes)); };
+  options.progress = [](uint64_t bytes) { return WriteAll(1, absl::StrFormat("\nat %d\n", bytes)); };
   MUSTER_ASSIGN_OR_RETURN(const std::string result, Fetch(options));
   return WriteAll(1, result + "\n");
 }

@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "agent/client_testing.h"
 #include "agent/secret_stream.h"

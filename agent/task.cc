@@ -82,8 +82,9 @@ absl::Status Task::Resume() {
   if (ShimLockHeld()) {
     Enter(Phase::kStarting, Now());
     Adopt();
-  } else if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok()) {
-    Settle(exit);  // nothing is left of it, so /proc need not be searched: most tasks of an old root end here
+  } else if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok() &&
+             (exit.left_nothing() || !exit.has_left_nothing())) {
+    Settle(exit);  // so /proc need not be searched: most tasks of an old root end here
   } else if (record_.stop() ||
              std::filesystem::exists(RunRecordPath(folder_, record_.incarnation()), error)) {
     OnShimEnded();

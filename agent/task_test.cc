@@ -10,6 +10,7 @@
 #include "agent/agent_fixture.h"
 #include "agent/names.h"
 #include "agent/proc_scan.h"
+#include "agent/records.h"
 #include "base/archive.h"
 #include "base/process.h"
 #include "base/random.h"
@@ -613,6 +614,37 @@ TEST_F(AgentTest, AStopWaitsForAPortThatAProcessWithoutTokenHolds) {
   EXPECT_EQ(stopped->stop_tasks().processes_left(), 0u);
   EXPECT_EQ(stopped->stop_tasks().ports_left(), 0u);
   EXPECT_FALSE(std::filesystem::exists(lease_file));
+}
+
+// As after a shim that could not end all of them: what it says of that decides whether the host is searched.
+TEST_F(AgentTest, WhatAShimHasLeftIsLookedForByTheNextDaemon) {
+  AgentClient client(root_);
+  EXPECT_EQ(RunToEnd(client, {"sh", "-c", "echo $MUSTER_TOKEN"}).exit_code(), 0);
+  std::string token = *ReadFile(root_ / "jobs/job/worker.0/log");
+  ASSERT_TRUE(token.ends_with('\n'));
+  token.pop_back();
+  const std::filesystem::path path = root_ / "jobs/job/worker.0/.muster/1.exit";
+  for (const bool left_nothing : {true, false}) {
+    KillDaemon();
+    agent::ExitRecord exit;
+    ASSERT_TRUE(ReadRecord(path, "exit", exit).ok());
+    EXPECT_TRUE(exit.left_nothing());
+    exit.set_left_nothing(left_nothing);
+    ASSERT_TRUE(WriteRecord(path, "exit", exit).ok());
+    auto leftover = Process::Spawn(
+        {.argv = {"sleep", "600"}, .environment = {{"MUSTER_TOKEN=" + token, "PATH=/usr/bin:/bin"}}});
+    ASSERT_TRUE(leftover.ok()) << leftover.status();
+    AgentClient next(root_);
+    const auto ended = next.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) {
+      return status.state() == agent::TASK_STATE_SUCCEEDED;
+    });
+    EXPECT_TRUE(ended.ok()) << ended.status();
+    if (left_nothing) {
+      EXPECT_EQ(CountByToken([&](std::string_view each) { return each == token; }), 1);
+      leftover->Signal(SIGKILL);
+    }
+    EXPECT_EQ(leftover->Wait(TestDeadline()).value_or(-1), 128 + SIGKILL);
+  }
 }
 
 TEST_F(AgentTest, ADamagedRecordIsReportedAndTheTaskCanBeStartedAnew) {

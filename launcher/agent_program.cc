@@ -57,7 +57,6 @@ absl::Status SendAgent(Transport& transport, const AgentPlace& place, const Bare
                        const AgentProgram& agent, const std::function<TimePoint()>& comes_until) {
   const std::shared_future<std::string> packed = agent.packed;
   std::string_view rest = host.has_gzip ? packed.get() : *agent.bytes;
-  TimePoint deadline = comes_until(), said = Now();
   // To a name of its own first, so that two launchers at once do not see each other's half a file.
   const std::string command = absl::StrFormat(
       "umask 077; r=%s; a=%s; t=$a.tmp$$; mkdir -p \"$r/agents\" && %s > \"$t\" && "
@@ -65,7 +64,8 @@ absl::Status SendAgent(Transport& transport, const AgentPlace& place, const Bare
       "{ sync \"$t\" 2>/dev/null || sync; } && mv \"$t\" \"$a\" || { rm -f \"$t\"; "
       "exit 1; }",
       place.root, place.program, host.has_gzip ? "gzip -dc" : "cat", agent.sha256);
-  MUSTER_ASSIGN_OR_RETURN(const auto channel, transport.Start(command, deadline));
+  MUSTER_ASSIGN_OR_RETURN(const auto channel, transport.Start(command, comes_until()));
+  TimePoint deadline = comes_until(), said = Now();
   constexpr size_t kPartBytes = 256 << 10;
   while (!rest.empty()) {
     const size_t size = std::min(rest.size(), kPartBytes);

@@ -46,7 +46,7 @@ class ContentDelivery {
 
   /// Begins to make those present in the host's store, which TakeResult ends. One at a time.
   void Ensure(const std::vector<std::string>& contents);
-  /// What the relay wants. An order of an earlier connection does nothing.
+  /// What the relay wants. A content that is not waited for (any more) does not come.
   void Obey(const RelayOrder& order);
   /// After each of the connection's Receive, which is to return at the deadline.
   void Advance();

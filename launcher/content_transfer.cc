@@ -79,7 +79,7 @@ PollItem ContentTransfer::poll_item() const {
   return {.channel = channel_.get(),
           .read = !channel_->end_of_output(),
           .write = has_begun_ && !all_sent_,
-          .exit = all_sent_};
+          .exit = all_sent_ && channel_->end_of_output()};
 }
 
 void ContentTransfer::Pump() {

@@ -17,7 +17,7 @@ namespace muster {
 std::vector<absl::Status> OnEachHost(size_t count, size_t at_once,
                                      const std::function<absl::Status(size_t)>& ask);
 
-/// Connects to all hosts at once (of which so many log in at a time: ssh_transport.h) and calls
+/// Connects to all hosts at once (of which so many log in at a time: transport/ssh_transport.h) and calls
 /// `ask(index, connection)` as OnEachHost does. The statuses are those of the connection or of `ask`.
 std::vector<absl::Status> AskHosts(const std::vector<record::Host>& hosts, const ConnectOptions& options,
                                    Duration connect_timeout,

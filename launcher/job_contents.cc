@@ -14,17 +14,12 @@ namespace {
 // They travel in the start message, whose frame is bounded.
 constexpr uint64_t kMaxProgramFilesBytes = 8 << 20;
 
-void AddContent(Content content, Contents* contents) {
-  const std::string sha256 = content.sha256;
-  (*contents)[sha256] = std::move(content);
-}
-
 absl::Status PackTrainer(const Installation& installation, JobContents* out) {
   MUSTER_ASSIGN_OR_RETURN(Content trainer, PackBundle("trainer", installation.trainer));
   MUSTER_ASSIGN_OR_RETURN(std::string glibc, ReadFile(installation.trainer / "required_glibc", 100));
   out->required_glibc = glibc.substr(0, glibc.find('\n'));
   out->program_sha256 = trainer.sha256;
-  AddContent(std::move(trainer), &out->contents);
+  out->contents.push_back(std::move(trainer));
   return absl::OkStatus();
 }
 
@@ -66,7 +61,7 @@ absl::Status PackData(const Job& job, const std::string& folder, const std::stri
                           }));
   out->data = "{store:" + data.sha256 + "}";
   out->data_origin = folder;
-  AddContent(std::move(data), &out->contents);
+  out->contents.push_back(std::move(data));
   return absl::OkStatus();
 }
 

@@ -13,7 +13,7 @@
 namespace muster {
 
 struct JobContents {
-  Contents contents;
+  std::vector<Content> contents;                  // each by itself
   std::vector<agent::FileContent> program_files;  // of a program of the job's own; with each start
   std::string program_sha256;                     // of muster's trainer; "": the job has a program of its own
   std::string required_glibc;                     // by the trainer

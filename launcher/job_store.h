@@ -39,7 +39,7 @@ inline constexpr char kEventsFolder[] = "events";
 /// In the folder of a job that was started with `run -d`: what its controller says.
 inline constexpr char kControllerLog[] = "controller.log";
 
-/// In the folder of a job whose driver lends its connections: where it listens (guest_commands.h).
+/// In the folder of a job whose driver lends its connections: where it listens (transport/guest_commands.h).
 inline constexpr char kConnectionsSocket[] = "connections";
 
 /// What happened to it (job_history.h).

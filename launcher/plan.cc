@@ -165,13 +165,13 @@ void Planner::AddContents() {
   plan_.record.set_required_glibc(contents_.required_glibc);
   plan_.record.mutable_program_files()->Assign(contents_.program_files.begin(),
                                                contents_.program_files.end());
-  for (const auto& [sha256, content] : contents_.contents) {
+  for (const Content& content : contents_.contents) {
     record::Content* out = plan_.record.add_contents();
-    out->set_sha256(sha256);
+    out->set_sha256(content.sha256);
     out->set_name(content.name);
     out->set_size_bytes(content.bytes->size());
+    plan_.contents[content.sha256] = content;
   }
-  plan_.contents = std::move(contents_.contents);
 }
 
 absl::StatusOr<record::Host> Planner::ResolvedHost(int index, TimePoint deadline) const {

@@ -119,8 +119,10 @@ TEST_F(ClusterRelay, AHostThatComesLaterGetsItFromOneThatHasIt) {
 }
 
 TEST_F(ClusterRelay, OneThatPassesNothingOnAnyMoreIsGivenUp) {
-  // So that it is found in the middle of it.
-  for (const std::string host : {"host-1", "host-2"}) cluster_.hosts().Slow(host, 50'000'000);
+  // So that it is found in the middle of it, or at its beginning.
+  for (const std::string host : {"host-3", "host-4", "host-5", "host-6"}) {
+    cluster_.hosts().Slow(host, 50'000'000);
+  }
   std::future<CommandResult> run = std::async(std::launch::async, [this] { return Run(6); });
   std::vector<pid_t> stopped;
   while (stopped.empty() && run.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) {
@@ -132,7 +134,8 @@ TEST_F(ClusterRelay, OneThatPassesNothingOnAnyMoreIsGivenUp) {
   for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
   EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
   EXPECT_FALSE(stopped.empty());
-  EXPECT_THAT(result.stderr_text, ContainsRegex("could not get data from host-[1-6].*no byte has moved"));
+  EXPECT_THAT(result.stderr_text,
+              ContainsRegex("could not get data from host-[1-6].*(no byte has moved|took too long)"));
 }
 
 TEST_F(ClusterRelay, WhereHostsDoNotReachEachOtherTheLauncherSendsToAll) {

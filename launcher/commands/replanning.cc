@@ -79,7 +79,8 @@ absl::Status LookUp(const Host& host, TimePoint deadline) {
   return CheckReachable(found);
 }
 
-// The hosts that can have no task for now, and why. `unasked`: those whose GPUs nobody knows.
+// The hosts that can have no task for now, and why. `unasked`: those of which it is not known which GPUs they
+// have, or which lack some.
 std::map<std::string, absl::Status> Unusable(const Job& job, const Inventory& inventory,
                                              const std::set<std::string>& in_use,
                                              const std::map<std::string, absl::Status>& unasked) {
@@ -214,6 +215,9 @@ absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Rea
   std::set<std::string> in_use;
   for (const auto& [task, place] : TaskPlacesOf(running)) in_use.insert(place.host);
   const Reasons unasked = AskHostsForGpus(context_, job_, &inventory);
+  for (const auto& [host, why] : unasked) {
+    if (absl::IsInvalidArgument(why) && in_use.contains(host)) return why;
+  }
   *left_out = Unusable(job_, inventory, in_use, unasked);
   std::erase_if(inventory.hosts, [&](const Host& host) { return left_out->contains(host.name); });
   KeepHostsInUse(running, job_, &inventory);

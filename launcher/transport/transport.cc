@@ -2,6 +2,7 @@
 
 #include <absl/strings/cord.h>
 
+#include <utility>
 #include <vector>
 
 namespace muster {
