@@ -187,8 +187,10 @@ void ContentServer::Pump() {
 
 absl::Status ContentServer::Advance() {
   if (!input_.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(const size_t sent, channel_->TryWrite(input_));
-    input_.erase(0, sent);
+    const auto sent = channel_->TryWrite(input_);
+    // It has ended early; its last words say why.
+    if (!sent.ok() && !absl::IsFailedPrecondition(sent.status())) return sent.status();
+    input_.erase(0, sent.ok() ? *sent : input_.size());
   }
   MUSTER_RETURN_IF_ERROR(ReadLines(*channel_, lines_, [&](const std::string& line) {
     uint32_t port = 0;
