@@ -6,6 +6,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -153,10 +155,15 @@ TEST_F(ContentTransferTest, AServerSaysItsPortAndThenThatItHasEnded) {
   EXPECT_EQ(*port, 4711u);
   *server = nullptr;  // the end of its input
 
-  server = ContentServer::Start(*transport_, Agent("echo 'no such address' >&2; exit 2"), "10.0.0.7", "mine",
-                                TestDeadline());
+  server =
+      ContentServer::Start(*transport_, Agent("exec 0<&-; touch gone; echo 'no such address' >&2; exit 2"),
+                           "10.0.0.7", "mine", TestDeadline());
   ASSERT_TRUE(server.ok()) << server.status();
-  const auto ended = PortOf(**server);
+  for (const TimePoint deadline = TestDeadline();
+       !std::filesystem::exists(Path("gone")) && Now() < deadline;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const auto ended = PortOf(**server);  // which finds that its input is closed
   EXPECT_TRUE(absl::IsAborted(ended.status())) << ended.status();
   EXPECT_THAT(ended.status().message(), HasSubstr("host-1 passes nothing on: no such address"));
 }
