@@ -82,7 +82,7 @@ TEST_F(ClusterGpus, TheInventoryMayNameThemAndIsHeldToIt) {
 }
 
 // As a machine is that the inventory names before it has booted. It is asked again in half a minute.
-// Another one, of which the inventory says what is not so, keeps it out neither.
+// Nor does another new one keep it out, of which the inventory says what is not so.
 TEST_F(ClusterGpus, AHostThatCannotBeAskedYetIsSpareOnceItAnswers) {
   std::string whole = ReadFile(cluster_.inventory()).value_or("");
   const size_t host_2 = whole.find("  host-2:"), host_3 = whole.find("  host-3:"),
