@@ -18,7 +18,7 @@ namespace muster {
 
 inline constexpr int kResultSchemaVersion = 1;
 
-/// One line of docs for each is in README.md. Unset optionals and empty names are written as null, and every
+/// One line of docs for each is in docs/trainer.md. Unset optionals and empty names are written as null, and every
 /// key is always there.
 struct ResultRecord {
   std::string model;
