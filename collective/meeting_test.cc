@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -105,6 +106,31 @@ TEST(PeerStreamTest, WhoDiesHasHungUpWhateverItHadRead) {
     EXPECT_TRUE(absl::IsUnavailable(got.status())) << got.status();
     EXPECT_EQ(std::string(got.status().message()), "it hung up") << has_unread;
   }
+}
+
+// Linux asks a full window ever more rarely, at last every two minutes.
+TEST(PeerStreamTest, WhoHasNoRoomForSoLongIsNotSilent) {
+  auto [dialed, accepted] = Connected();
+  const int fd = dialed.get();
+  const auto stream = OpenPeerStream(std::move(dialed), nullptr, StreamEnd::kDialed);
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  const std::vector<std::byte> bytes(1 << 20);
+  const auto info = [&] {
+    tcp_info known{};
+    socklen_t size = sizeof known;
+    EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &known, &size), 0);
+    return known;
+  };
+  // The kernel's patience, not this test's: after six seconds it asks every six.
+  const TimePoint deadline = Now() + std::chrono::seconds(60);
+  while (info().tcpi_last_ack_recv < 3500 && Now() < deadline) {
+    const auto sent = (*stream)->Send(bytes);
+    ASSERT_TRUE(sent.ok()) << sent.status();
+    EXPECT_LT(SilenceOf(**stream), std::chrono::seconds(3));
+    (void)::poll(nullptr, 0, 20);
+  }
+  ASSERT_GE(info().tcpi_last_ack_recv, 3500u);
+  EXPECT_EQ(SilenceOf(**stream), Duration::zero());
 }
 
 TEST_F(MeetingTest, AnotherConfigurationIsRefusedWithBothHashes) {

@@ -36,8 +36,9 @@ class PeerStream {
   virtual int fd() const = 0;
 };
 
-/// Since anything came from the kernel at the other end. While nothing is on its way it is asked every
-/// second.
+/// Since anything came from the kernel at the other end, which is asked every second while nothing is on its
+/// way. Zero while what is to be sent waits for room there: a rank that computes for long takes nothing, and
+/// its kernel is hardly asked then. Whether it is still reached it finds out itself, when it wants more.
 Duration SilenceOf(const PeerStream& stream);
 
 /// Until the kernel at the other end has acknowledged something.
