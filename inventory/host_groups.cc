@@ -3,6 +3,8 @@
 #include <absl/strings/ascii.h>
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "inventory/host_range.h"
 #include "inventory/ssh_config.h"
@@ -33,7 +35,7 @@ const std::map<std::string, std::string>& KeysOfVariables() {
   return keys;
 }
 
-// The jump host in arguments of ssh, or "".
+// The jump host in arguments of ssh; "none" if they ask for none, "" if they say nothing of it.
 absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> words, SplitWords(arguments));
   for (size_t i = 0; i < words.size(); ++i) {
@@ -49,6 +51,7 @@ absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
     const std::string name = absl::AsciiStrToLower(option.substr(0, equals));
     if (name == "proxyjump") return option.substr(equals + 1);
     if (name != "proxycommand") continue;
+    if (absl::AsciiStrToLower(option.substr(equals + 1)) == "none") return std::string("none");
     MUSTER_ASSIGN_OR_RETURN(const Endpoint jump, JumpHostOfProxyCommand(option.substr(equals + 1)));
     const std::string port = jump.port == 0 ? "" : absl::StrFormat(":%d", jump.port);
     return (jump.user.empty() ? "" : jump.user + "@") + jump.address + port;
@@ -94,7 +97,7 @@ absl::Status HostGroups::Set(const std::string& variable, PlacedText value, Sett
   if (key->second == "jump" || key->second == kExtraJump) {
     const absl::StatusOr<std::string> jump = JumpIn(value.text);
     if (!jump.ok()) return Error(value, std::string(jump.status().message()));
-    value.text = jump->empty() ? "none" : *jump;
+    value.text = *jump;
   }
   (*settings)[key->second] = std::move(value);
   return absl::OkStatus();
@@ -124,7 +127,27 @@ absl::StatusOr<std::vector<HostGroups::Entry*>> HostGroups::AddHosts(PlacedText 
   return entries;
 }
 
-// The nearest first.
+// As Ansible has it, all of them in one order: those that are deeper below `all` override the others, by
+// whichever way, and of two at the same depth the later one in the alphabet.
+std::vector<std::string> HostGroups::ByPrecedence(std::vector<std::string> groups) const {
+  std::map<std::string, int> depths;
+  const auto depth_of = [&](auto&& self, const std::string& name) -> int {
+    if (name == "all") return 0;
+    const auto [known, is_new] = depths.try_emplace(name, 1);
+    const auto parents = parents_.find(name);
+    if (!is_new || parents == parents_.end()) return known->second;
+    int depth = 1;
+    for (const std::string& parent : parents->second) depth = std::max(depth, self(self, parent) + 1);
+    return depths[name] = depth;
+  };
+  for (const std::string& name : groups) (void)depth_of(depth_of, name);
+  std::ranges::sort(groups, std::greater(), [&](const std::string& name) {
+    return std::pair(name == "all" ? 0 : depths.at(name), name);
+  });
+  return groups;
+}
+
+// Those that it stands in first, then those above them.
 std::vector<std::string> HostGroups::GroupsOf(const Entry& entry) const {
   std::vector<std::string> all = entry.groups;
   std::set<std::string> known(all.begin(), all.end());
@@ -151,15 +174,23 @@ YamlDocument HostGroups::Tree() const {
     YamlNode labels{.kind = YamlNode::Kind::kList, .key = "labels"};
     labels.line = labels.key_line = host.line;
     labels.column = labels.key_column = host.column;
-    for (const std::string& name : GroupsOf(entry)) {
+    const std::vector<std::string> groups = GroupsOf(entry);
+    for (const std::string& name : ByPrecedence(groups)) {
+      const Settings& more = groups_.at(name).settings;
+      settings.insert(more.begin(), more.end());
+    }
+    for (const std::string& name : groups) {
       const Group& group = groups_.at(name);
-      settings.insert(group.settings.begin(), group.settings.end());
       if (name != "all" && name != "ungrouped") labels.children.push_back(Text("", group.name));
     }
     if (const auto extra = settings.find(kExtraJump); extra != settings.end()) {
       PlacedText& jump = settings.insert({"jump", extra->second}).first->second;
-      if (jump.text == "none") jump = extra->second;
+      if (jump.text.empty()) jump = extra->second;
       settings.erase(extra);
+    }
+    // Arguments that say nothing of a jump host take the place of others, and leave it to ~/.ssh/config.
+    if (const auto jump = settings.find("jump"); jump != settings.end() && jump->second.text.empty()) {
+      settings.erase(jump);
     }
     // A local host of a group whose others are reached by SSH.
     if (const auto local = settings.find("local"); local != settings.end() && local->second.text == "true") {

@@ -65,6 +65,7 @@ class HostGroups {
   };
 
   std::vector<std::string> GroupsOf(const Entry& entry) const;
+  std::vector<std::string> ByPrecedence(std::vector<std::string> groups) const;
 
   const std::string path_;
   std::map<std::string, Group> groups_;

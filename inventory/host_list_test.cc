@@ -139,6 +139,41 @@ ansible_connection=local
   EXPECT_TRUE(here.local);
 }
 
+TEST(HostList, OfSeveralGroupsTheDeepestOneCountsThenTheLastOne) {
+  const auto inventory = Parse(R"([parent]
+deep
+[alpha]
+even ansible_port=23
+[beta]
+even
+[parent:children]
+child
+[child]
+deep
+[all:vars]
+ansible_user=everybody
+muster_dir=/all
+[parent:vars]
+ansible_user=of_parent
+muster_dir=/parent
+[child:vars]
+ansible_user=of_child
+[alpha:vars]
+ansible_user=of_alpha
+ansible_port=24
+[beta:vars]
+ansible_user=of_beta
+ansible_port=25
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const Host &deep = inventory->hosts[0], &even = inventory->hosts[1];
+  EXPECT_EQ(deep.user, "of_child");  // though it stands in the parent, too, and first
+  EXPECT_EQ(deep.dir, "/parent");
+  EXPECT_EQ(even.user, "of_beta");
+  EXPECT_EQ(even.ssh_port, 23);
+  EXPECT_EQ(even.dir, "/all");
+}
+
 TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {
   EXPECT_EQ(ErrorOf("a slot=4\n"),
             "dir/hosts:1:3: unknown word \"slot\"; a hostfile has slots=N, an inventory of Ansible its hosts "

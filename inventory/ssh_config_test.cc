@@ -125,6 +125,25 @@ TEST_F(SshConfigTest, AProxyCommandMattersOnlyWhereTheInventoryLeavesTheWayOpen)
               HasSubstr("config:2: muster runs no"));
 }
 
+TEST_F(SshConfigTest, OfAnsiblesArgumentsOnlyAJumpHostTakesThePlaceOfOne) {
+  Write("config", "Host *\n  ProxyJump gate\n");
+  const std::filesystem::path path = folder_.path() / "hosts";
+  const auto jumps = [&](const std::string& arguments) {
+    const std::string text = "[g]\na ansible_ssh_common_args=\"" + arguments +
+                             "\"\n[all:vars]\nansible_ssh_common_args='-J other'\n";
+    EXPECT_TRUE(WriteFileAtomically(path, text).ok());
+    const auto inventory = ReadInventory(path, home());
+    if (!inventory.ok()) return std::string(inventory.status().message());
+    const auto& found = inventory->hosts[0].jumps;
+    return found.empty() ? std::string("none") : found.back().name;
+  };
+  EXPECT_EQ(jumps("-o StrictHostKeyChecking=no"), "gate");
+  EXPECT_EQ(jumps(""), "gate");
+  EXPECT_EQ(jumps("-J inner"), "inner");
+  EXPECT_EQ(jumps("-o ProxyJump=none"), "none");
+  EXPECT_EQ(jumps("-o ProxyCommand=none"), "none");
+}
+
 TEST_F(SshConfigTest, AnInventoryTakesWhatItDoesNotSayItself) {
   Write("config",
         "Host alias\n  HostName 10.0.0.1\n  Port 2200\n  User me\n  IdentityFile ~/.ssh/a\n  ProxyJump gate\n"

@@ -96,6 +96,10 @@ absl::StatusOr<bool> Authenticator::Outcome(const std::string& what, const absl:
   return false;
 }
 
+// libssh lets OpenSSL ask at the terminal, without a deadline, for the passphrase of a PEM file where nobody
+// answers for it.
+int NoPassphrase(const char*, char*, size_t, int, int, void*) { return -1; }
+
 absl::StatusOr<bool> Authenticator::TryIdentity(const std::string& path) {
   if (!seen_.insert(path).second) return false;
   if (::access(path.c_str(), R_OK) != 0) {
@@ -104,7 +108,7 @@ absl::StatusOr<bool> Authenticator::TryIdentity(const std::string& path) {
   }
   SshKey key = options_.secrets == nullptr ? nullptr : options_.secrets->Find(path);
   ssh_key raw = nullptr;
-  if (!key && ssh_pki_import_privkey_file(path.c_str(), nullptr, nullptr, nullptr, &raw) == SSH_OK) {
+  if (!key && ssh_pki_import_privkey_file(path.c_str(), nullptr, NoPassphrase, nullptr, &raw) == SSH_OK) {
     key.reset(raw);
   }
   if (!key) {

@@ -57,6 +57,21 @@ TEST_F(SshAuthTest, ARefusedLoginSaysWhatWasTried) {
                     HasSubstr("ssh-agent: none"), HasSubstr("ssh-copy-id")));
 }
 
+// OpenSSL would ask by itself, at the terminal or, where there is none, on stderr.
+TEST_F(SshAuthTest, ALockedKeyInPemFormatAsksNobody) {
+  LoopbackCluster cluster(1);
+  const std::string file = (folder_.path() / "pem").string();
+  const auto made = RunCommand(
+      {.argv = {"ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-N", "secret", "-f", file}}, Soon());
+  ASSERT_TRUE(made.ok() && made->exit_code == 0);
+  SshTarget target = cluster.targets()[0];
+  target.identities = {file};
+  testing::internal::CaptureStderr();
+  const absl::Status status = ConnectStatus(target, cluster.options());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(Message(status), HasSubstr("ssh-add " + file));
+}
+
 // Of the kinds that ssh-keygen makes.
 TEST_F(SshAuthTest, AKeyWithAPassphraseLogsInOnceItIsUnlocked) {
   LoopbackCluster cluster(1);

@@ -52,6 +52,8 @@ struct SshGateway::Tunnel {
 SshGateway::SshGateway(SshTarget jump, SshOptions options, TimePoint deadline)
     : jump_(std::move(jump)), options_(std::move(options)), stop_(MakeEventFd()), wake_(MakeEventFd()) {
   options_.cancel_fd = stop_.get();
+  // Not whoever happened to need it first: this outlives them.
+  options_.on_coming = [this] { ++seconds_waited_; };
   thread_ = std::jthread([this, deadline] { Run(deadline); });
 }
 
@@ -70,7 +72,8 @@ std::vector<AcceptedKey> SshGateway::TakeAcceptedKeys() {
   return std::exchange(accepted_, {});
 }
 
-absl::StatusOr<UniqueFd> SshGateway::Open(const std::string& address, uint16_t port, const Limits& limits) {
+absl::StatusOr<UniqueFd> SshGateway::Open(const std::string& address, uint16_t port, Limits& limits,
+                                          const std::function<void()>& waiting) {
   auto request = std::make_shared<Request>();
   request->address = address;
   request->port = port;
@@ -81,7 +84,16 @@ absl::StatusOr<UniqueFd> SshGateway::Open(const std::string& address, uint16_t p
     requests_.push_back(request);
   }
   Signal(wake_);
-  const absl::Status waited = WaitForFd(request->answered.get(), POLLIN, limits);
+  int known = seconds_waited_;
+  absl::Status waited;
+  do {
+    const TimePoint look = std::min(limits.deadline, Now() + std::chrono::seconds(1));
+    waited = WaitForFd(request->answered.get(), POLLIN, {.deadline = look, .cancel_fd = limits.cancel_fd});
+    const int before = std::exchange(known, seconds_waited_);
+    if (known == before) continue;
+    limits.deadline += std::chrono::seconds(known - before);
+    if (waiting) waiting();
+  } while (absl::IsDeadlineExceeded(waited) && Now() < limits.deadline);
   const std::lock_guard lock(mutex_);
   request->given_up = !waited.ok();
   MUSTER_RETURN_IF_ERROR(Annotate(waited, "through " + jump_.name));

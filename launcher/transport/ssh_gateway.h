@@ -5,7 +5,9 @@
 // behind, so that the jump host sees neither its bytes nor its login.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -30,8 +32,10 @@ class SshGateway {
 
   /// A socket whose other end is address:port, as the jump host reaches it; closed as a whole. Unavailable:
   /// login or connection failed, which the message says, with the jump host's name; NeedsUser() as of a
-  /// login. DeadlineExceeded, Cancelled: `limits`.
-  absl::StatusOr<UniqueFd> Open(const std::string& address, uint16_t port, const Limits& limits);
+  /// login. DeadlineExceeded, Cancelled: `limits`, to which is added what the jump host itself has waited for
+  /// the logins to others; `waiting`, if it is set, is called once a second meanwhile, by this thread.
+  absl::StatusOr<UniqueFd> Open(const std::string& address, uint16_t port, Limits& limits,
+                                const std::function<void()>& waiting);
 
   /// False: it will carry nothing any more.
   bool works() const;
@@ -66,6 +70,7 @@ class SshGateway {
   const UniqueFd stop_;  // readable: it is being destroyed
   const UniqueFd wake_;  // readable: there are requests
   mutable std::mutex mutex_;
+  std::atomic<int> seconds_waited_ = 0;             // for the logins to others
   std::vector<std::shared_ptr<Request>> requests_;  // guarded by mutex_, as are their answers
   absl::Status failure_;                            // guarded by mutex_; OK: it works
   std::vector<AcceptedKey> accepted_;               // guarded by mutex_

@@ -200,7 +200,7 @@ absl::Status Begin(UniqueFd fd, const std::string& user, const std::vector<HostK
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& options, const Limits& limits,
+absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& options, Limits& limits,
                                SshLogin& login) {
   if (target.jumps.empty()) return ConnectTcp(target.address, target.port, options.silence_limit, limits);
   SshGateways own;
@@ -208,7 +208,7 @@ absl::StatusOr<UniqueFd> Reach(const SshTarget& target, const SshOptions& option
   for (;;) {
     bool is_new = false;
     login.gateway = gateways.Get(target.jumps, options, limits.deadline, &is_new);
-    absl::StatusOr<UniqueFd> fd = login.gateway->Open(target.address, target.port, limits);
+    absl::StatusOr<UniqueFd> fd = login.gateway->Open(target.address, target.port, limits, options.on_coming);
     // Somebody else's login may have had less time than this one has.
     const bool may_try = !is_new && !login.gateway->works() && !NeedsUser(fd.status());
     if (fd.ok() || !may_try || Now() >= limits.deadline) return fd;
