@@ -1,5 +1,10 @@
 #include "agent/records.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <string>
 
@@ -17,13 +22,50 @@ std::string Header(std::string_view kind, const std::string& payload) {
                          Crc32c(payload.data(), payload.size()), payload.size());
 }
 
+constexpr size_t kHeaderBytes = 64;  // and more than it ever has
+
+std::filesystem::path ReservePath(std::filesystem::path path) { return path += ".reserve"; }
+
+// Over the blocks that are kept for it, which then go by the record's name.
+absl::Status WriteReserved(const std::filesystem::path& path, std::string_view bytes) {
+  const std::filesystem::path reserve = ReservePath(path);
+  const UniqueFd file(::open(reserve.c_str(), O_WRONLY | O_CLOEXEC));
+  struct stat info {};
+  if (!file.valid() || ::fstat(file.get(), &info) != 0) return ErrnoError(errno, reserve.string());
+  if (static_cast<size_t>(info.st_size) < bytes.size()) {
+    return absl::ResourceExhaustedError(reserve.string() + " is too small");
+  }
+  MUSTER_RETURN_IF_ERROR(WriteAll(file.get(), bytes));
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes.size())) != 0 || ::fsync(file.get()) != 0 ||
+      ::rename(reserve.c_str(), path.c_str()) != 0) {
+    return ErrnoError(errno, reserve.string());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status WriteRecord(const std::filesystem::path& path, std::string_view kind,
                          const google::protobuf::MessageLite& message) {
   const std::string payload = message.SerializeAsString();
-  return WriteFileAtomically(path, Header(kind, payload) + payload, 0600);
+  const std::string bytes = Header(kind, payload) + payload;
+  const absl::Status written = WriteFileAtomically(path, bytes, 0600);
+  return written.ok() || !WriteReserved(path, bytes).ok() ? written : absl::OkStatus();
 }
+
+absl::Status ReserveRecord(const std::filesystem::path& path, size_t bytes) {
+  const std::filesystem::path reserve = ReservePath(path);
+  const UniqueFd file(::open(reserve.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.valid()) return ErrnoError(errno, reserve.string());
+  if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(kHeaderBytes + bytes));
+      error != 0) {
+    ::unlink(reserve.c_str());
+    return ErrnoError(error, reserve.string());
+  }
+  return absl::OkStatus();
+}
+
+void ReleaseRecord(const std::filesystem::path& path) { ::unlink(ReservePath(path).c_str()); }
 
 absl::Status ReadRecord(const std::filesystem::path& path, std::string_view kind,
                         google::protobuf::MessageLite& message) {

@@ -23,6 +23,12 @@ inline constexpr int kRecordVersion = 1;
 absl::Status WriteRecord(const std::filesystem::path& path, std::string_view kind,
                          const google::protobuf::MessageLite& message);
 
+/// Keeps room on the disk for a record of up to `bytes` at `path`, so that WriteRecord succeeds once more
+/// there on a full disk, where the file system overwrites in place. Its room stays with a record that needs
+/// none.
+absl::Status ReserveRecord(const std::filesystem::path& path, size_t bytes);
+void ReleaseRecord(const std::filesystem::path& path);
+
 /// NotFound: no file. DataLoss: damaged. FailedPrecondition: another version, with both numbers. Each names
 /// the path.
 absl::Status ReadRecord(const std::filesystem::path& path, std::string_view kind,

@@ -38,6 +38,7 @@ constexpr milliseconds kProgressInterval{250};
 constexpr seconds kLateLook{1};
 constexpr size_t kLogPieceBytes = 65536;
 constexpr int kPipeBytes = 1 << 20;
+constexpr size_t kMostReasonBytes = 2048;
 
 struct Pipe {
   UniqueFd read, write;
@@ -82,12 +83,13 @@ class Shim {
   void Supervise();
   void HandleSignals();
   void Reap();
-  void BeginStop(milliseconds grace);
+  void BeginStop(milliseconds grace, bool is_asked);
   void BeginKill();
   void WatchProgress();
   Duration NextWait() const;
   bool DrainLog();
   absl::Status WriteExit();
+  bool IsInterrupted() const;
   std::string Reason() const;
 
   const ShimOptions options_;
@@ -104,6 +106,7 @@ class Shim {
   TimePoint progress_at_;                // the last there was
   timespec progress_seen_{};             // of the progress file
   std::string hung_;                     // why it was killed
+  bool interrupted_ = false;             // by a TERM that the daemon has not sent
   std::optional<TimePoint> kill_at_;     // a stop was asked for
   std::optional<TimePoint> give_up_at_;  // being killed
 };
@@ -171,6 +174,8 @@ absl::Status Shim::Launch() {
   exec_error_ = std::move(error.read);
   ::fcntl(exec_error_.get(), F_SETFL, O_NONBLOCK);
 
+  // How it ends is known also when it has filled the disk.
+  MUSTER_RETURN_IF_ERROR(ReserveRecord(ExitRecordPath(folder_, options_.incarnation), 2 * kMostReasonBytes));
   agent::RunRecord run;
   run.set_boot_id(BootId());
   run.set_shim_pid(shim);
@@ -286,9 +291,10 @@ void Shim::HandleSignals() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo != SIGTERM) continue;
     const uint32_t configured = record_.spec().stop_grace_ms();
+    const bool is_asked = info.ssi_code == SI_QUEUE;
     milliseconds grace(configured != 0 ? configured : kDefaultStopGraceMs);
-    if (info.ssi_code == SI_QUEUE && info.ssi_int > 0) grace = milliseconds(info.ssi_int);
-    BeginStop(grace);
+    if (is_asked && info.ssi_int > 0) grace = milliseconds(info.ssi_int);
+    BeginStop(grace, is_asked);
   }
   Reap();
 }
@@ -310,11 +316,15 @@ void Shim::Reap() {
   if (main_ended_ && !all_ended_ && !kill_at_) BeginKill();
 }
 
-void Shim::BeginStop(milliseconds grace) {
+void Shim::BeginStop(milliseconds grace, bool is_asked) {
   const TimePoint at = Now() + grace;
   kill_at_ = kill_at_ ? std::min(*kill_at_, at) : at;
   if (main_ended_) return;
-  exit_.set_stopped(true);
+  if (is_asked) {
+    exit_.set_stopped(true);
+  } else {
+    interrupted_ = true;
+  }
   // Not yet reaped, so neither the pid nor the group can belong to anybody else. Before its setsid it has no
   // group of its own.
   if (::kill(-main_pid_, SIGTERM) != 0) ::kill(main_pid_, SIGTERM);
@@ -336,6 +346,13 @@ bool Shim::DrainLog() {
   return true;
 }
 
+// What has done its work says so (MUSTER_DONE_FILE).
+bool Shim::IsInterrupted() const {
+  std::error_code error;
+  return interrupted_ && !exit_.stopped() && start_error_.empty() &&
+         !(exit_.exit_code() == 0 && std::filesystem::exists(DoneFilePath(folder_), error));
+}
+
 std::string Shim::Reason() const {
   std::string reason;
   if (!start_error_.empty()) {
@@ -350,6 +367,7 @@ std::string Shim::Reason() const {
     reason = absl::StrFormat("exited with code %d", exit_.exit_code());
   }
   if (exit_.stopped()) reason += " when it was stopped";
+  if (IsInterrupted()) reason += " after a SIGTERM that muster has not sent (does the host shut down?)";
   if (log_ && log_->bytes_lost() > 0) {
     reason += absl::StrFormat("; %d bytes of its log were lost: %s", log_->bytes_lost(),
                               std::strerror(log_->error()));
@@ -363,9 +381,17 @@ absl::Status Shim::WriteExit() {
     exit_.set_signal(SIGKILL);
     exit_.set_ended_micros(WallTimeMicros());
   }
-  exit_.set_reason(Reason());
+  exit_.set_reason(Reason().substr(0, kMostReasonBytes));
   exit_.set_left_nothing(all_ended_ || main_pid_ < 0);
-  return WriteRecord(ExitRecordPath(folder_, options_.incarnation), "exit", exit_);
+  // It has stopped before its work was done, as it was told, and calls that a success.
+  if (IsInterrupted() && exit_.exit_code() == 0) {
+    exit_.set_exit_code(128 + SIGTERM);
+    exit_.set_signal(SIGTERM);
+  }
+  const std::filesystem::path path = ExitRecordPath(folder_, options_.incarnation);
+  MUSTER_RETURN_IF_ERROR(WriteRecord(path, "exit", exit_));
+  ReleaseRecord(path);
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -11,8 +11,10 @@
 // for could still run when the daemon starts the next incarnation. What else is left the daemon finds by
 // token.
 //
-// SIGTERM stops the task: TERM to its process group, KILL to all that is left after the grace. A grace in
-// milliseconds can come with the signal (sigqueue); several signals make it shorter, never longer.
+// SIGTERM ends the task: TERM to its process group, KILL to all that is left after the grace. From the
+// daemon, which sends the grace in milliseconds along (sigqueue), that is a stop; several make it shorter,
+// never longer. From anybody else, as of a host that shuts down, it is a failure, whatever the task exits
+// with.
 #pragma once
 
 #include <cstdint>

@@ -54,6 +54,38 @@ TEST_F(AgentTest, WhatATaskLeavesBehindEndsWithIt) {
   EXPECT_EQ(CountTokens("job"), 0);
 }
 
+// A host that shuts down sends it to all processes, and when it is back the task goes on.
+TEST_F(AgentTest, ATermOfSomebodyElseIsNoStop) {
+  for (const std::string code : {"0", "7"}) {
+    const std::string name = "worker:" + code;
+    AgentClient client(root_);
+    agent::Request request = StartRequest("job", name,
+                                          Shell("[ $MUSTER_INCARNATION = 1 ] || exit 0; trap 'exit " + code +
+                                                "' TERM; echo ready; while :; do sleep 0.01; done"));
+    request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+    request.mutable_start_task()->set_max_restarts(1);
+    ASSERT_TRUE(client.Call(request).ok());
+    const auto is_ready = [](const std::string& log) { return log == "ready\n"; };
+    ASSERT_TRUE(client.Follow("job", name, 0, is_ready).ok());
+    const auto running =
+        client.WaitFor("job", name, [](const agent::TaskStatus& status) { return status.pid() > 0; });
+    ASSERT_TRUE(running.ok()) << running.status();
+    const auto task = ReadProcessStat(static_cast<pid_t>(running->pid()));
+    ASSERT_TRUE(task.ok()) << task.status();
+    ::kill(task->parent, SIGTERM);
+    const auto again = client.WaitFor("job", name, [](const agent::TaskStatus& status) {
+      return status.state() == agent::TASK_STATE_RESTARTING || status.restarts() > 0;
+    });
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->exit_code(), code == "0" ? 143 : 7);
+    const auto status = client.WaitForEnd("job", name);
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_EQ(status->state(), agent::TASK_STATE_SUCCEEDED);
+    EXPECT_FALSE(status->stopped());
+    EXPECT_EQ(status->restarts(), 1u);
+  }
+}
+
 TEST_F(AgentTest, StopEndsABackOffAndForgetsPorts) {
   AgentClient client(root_);
   agent::Request request = StartRequest("job", "worker:0", {"false"});

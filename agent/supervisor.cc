@@ -55,6 +55,13 @@ absl::Status ValidateStop(const agent::StopTasksRequest& request) {
   return absl::OkStatus();
 }
 
+// So that it can be raised on a full disk, which may be why a job is stopped.
+absl::Status ReserveFence(const std::filesystem::path& job_folder) {
+  agent::FenceRecord largest;
+  largest.set_minimum_generation(UINT64_MAX);
+  return ReserveRecord(job_folder / kFenceFile, largest.ByteSizeLong());
+}
+
 }  // namespace
 
 Supervisor::Supervisor(std::filesystem::path root)
@@ -91,6 +98,10 @@ absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, 
                                 key.second);
     }
   }
+  const std::filesystem::path folder = context_.root / "jobs" / request.job();
+  absl::Status status = MakeDirectories(folder, 0700);
+  if (status.ok()) status = ReserveFence(folder);
+  MUSTER_RETURN_IF_ERROR(Annotate(status, "start " + request.task()));
   const std::pair key(request.job(), request.task());
   if (const auto known = tasks_.find(key); known != tasks_.end()) {
     MUSTER_RETURN_IF_ERROR(known->second->Start(request, already_running));
@@ -114,8 +125,8 @@ std::vector<Task*> Supervisor::Select(const agent::StopTasksRequest& request) co
   return selected;
 }
 
-// On disk before anything is stopped: a daemon that is killed in between must refuse late starts as well. On
-// a full disk it would not, but that is no reason to let the tasks run on.
+// On disk before anything is stopped: a daemon that is killed in between must refuse late starts as well.
+// Where that cannot be written it would not, but that is no reason to let the tasks run on.
 void Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation) {
   uint64_t& fence = fences_[job];
   if (minimum_generation <= fence) return;
@@ -126,6 +137,7 @@ void Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation)
   absl::Status status = MakeDirectories(folder, 0700);
   if (status.ok()) status = WriteRecord(folder / kFenceFile, "fence", record);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  (void)ReserveFence(folder);
 }
 
 absl::StatusOr<std::optional<TimePoint>> Supervisor::Stop(agent::StopTasksRequest& request) {

@@ -27,6 +27,7 @@ using std::chrono::seconds;
 constexpr Duration kSweepInterval = milliseconds(20);
 constexpr Duration kSweepTimeout = seconds(10);
 constexpr Duration kAdoptInterval = milliseconds(20);
+constexpr size_t kMostReasonBytes = 2048;
 constexpr int kMostFailedStarts = 6;              // kLongestRestartDelay apart: for a disk that is full
 constexpr Duration kShimStopSlack = seconds(12);  // more than the shim itself spends on killing
 
@@ -82,6 +83,9 @@ absl::Status Task::Resume() {
   if (ShimLockHeld()) {
     Enter(Phase::kStarting, Now());
     Adopt();
+  } else if (!record_.given_up().empty()) {
+    if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok()) last_exit_ = exit;
+    GiveUp();
   } else if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok() &&
              (exit.left_nothing() || !exit.has_left_nothing())) {
     Settle(exit);  // so /proc need not be searched: most tasks of an old root end here
@@ -150,6 +154,7 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   record_.set_incarnation(std::max(NextIncarnation(), request.minimum_incarnation()));
   record_.set_first_incarnation(record_.incarnation());
   record_.set_stop(false);
+  record_.clear_given_up();
   *record_.mutable_spec() = request;
   tracker_ = RestartTracker(request.restart(), request.max_restarts());
   failed_starts_ = 0;
@@ -158,7 +163,10 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   if (!status.ok()) {
     record_ = before;
     // Else a later daemon would start it after all.
-    if (before.incarnation() == 0) ::unlink(TaskRecordPath(folder_).c_str());
+    if (before.incarnation() == 0) {
+      ::unlink(TaskRecordPath(folder_).c_str());
+      ReleaseRecord(TaskRecordPath(folder_));
+    }
     if (before.incarnation() != 0) (void)WriteRecord(TaskRecordPath(folder_), "task", before);
     return Annotate(status, absl::StrFormat("start %s", name_));
   }
@@ -170,10 +178,19 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
 absl::Status Task::Respecify(const agent::StartTaskRequest& request) {
   agent::TaskRecord record = record_;
   *record.mutable_spec() = request;
-  MUSTER_RETURN_IF_ERROR(WriteRecord(TaskRecordPath(folder_), "task", record));
+  MUSTER_RETURN_IF_ERROR(WriteTaskRecord(record));
   record_ = std::move(record);
   ++context_.changes;
   return absl::OkStatus();
+}
+
+// With room for what is to be remembered later, on a disk that may be full then: that it is to stop, or
+// cannot be started.
+absl::Status Task::WriteTaskRecord(const agent::TaskRecord& record) const {
+  constexpr size_t kRoomBytes = 4096;
+  const std::filesystem::path path = TaskRecordPath(folder_);
+  MUSTER_RETURN_IF_ERROR(ReserveRecord(path, record.ByteSizeLong() + kRoomBytes));
+  return WriteRecord(path, "task", record);
 }
 
 // One more than the highest that ever ran; files are looked at because the record may have been damaged.
@@ -206,7 +223,7 @@ absl::Status Task::StartIncarnation() {
   if (!lock.valid()) return ErrnoError(errno, ShimLockPath(folder_).string());
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     return FailedPrecondition("an earlier shim of it still runs");
-  MUSTER_RETURN_IF_ERROR(WriteRecord(TaskRecordPath(folder_), "task", record_));
+  MUSTER_RETURN_IF_ERROR(WriteTaskRecord(record_));
   MUSTER_RETURN_IF_ERROR(WriteFiles(record_.spec()));
   int pipe_fds[2];
   if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoError(errno, "pipe2");
@@ -228,6 +245,7 @@ absl::Status Task::StartIncarnation() {
   if (record_.incarnation() > 2) {
     ::unlink(RunRecordPath(folder_, record_.incarnation() - 2).c_str());
     ::unlink(ExitRecordPath(folder_, record_.incarnation() - 2).c_str());
+    ReleaseRecord(ExitRecordPath(folder_, record_.incarnation() - 2));
   }
   Enter(Phase::kStarting, TimePoint::max());
   return absl::OkStatus();
@@ -244,12 +262,21 @@ void Task::StartAgain() {
     return;
   }
   record_.set_incarnation(before);
-  if (++failed_starts_ == kMostFailedStarts) {
-    final_state_ = agent::TASK_STATE_FAILED;
-    reason_ = absl::StrFormat("%s; could not be started again: %s", reason_, std::string(status.message()));
-    return Enter(Phase::kIdle, TimePoint::max());
+  if (++failed_starts_ < kMostFailedStarts) return Enter(phase, Now() + kLongestRestartDelay);
+  const std::string why =
+      absl::StrFormat("%s; could not be started again: %s", reason_, std::string(status.message()));
+  record_.set_given_up(why.substr(0, kMostReasonBytes));
+  // What is over is over for the next daemon, too.
+  if (const absl::Status written = WriteRecord(TaskRecordPath(folder_), "task", record_); !written.ok()) {
+    record_.set_given_up(record_.given_up() + "; " + std::string(written.message()));
   }
-  Enter(phase, Now() + kLongestRestartDelay);
+  GiveUp();
+}
+
+void Task::GiveUp() {
+  final_state_ = agent::TASK_STATE_FAILED;
+  reason_ = record_.given_up();
+  Enter(Phase::kIdle, TimePoint::max());
 }
 
 uint32_t Task::StopGraceMs(uint32_t requested_ms) const {
@@ -348,6 +375,8 @@ void Task::Sweep(TimePoint now) {
     if (!absl::IsNotFound(read)) exit.set_reason("how it ended is not known: " + std::string(read.message()));
     if (const absl::Status status = WriteRecord(path, "exit", exit); !status.ok()) {
       exit.set_reason(exit.reason() + "; " + std::string(status.message()));
+    } else {
+      ReleaseRecord(path);
     }
   }
   Settle(exit);

@@ -88,9 +88,11 @@ class Task {
 
   void Enter(Phase phase, TimePoint wake_at);
   absl::Status Respecify(const agent::StartTaskRequest& request);
+  absl::Status WriteTaskRecord(const agent::TaskRecord& record) const;
   absl::Status WriteFiles(const agent::StartTaskRequest& request) const;
   absl::Status StartIncarnation();
   void StartAgain();
+  void GiveUp();
   uint32_t NextIncarnation() const;
   bool ShimLockHeld() const;
   void Adopt();
