@@ -1,29 +1,62 @@
 #include "agent/proc_scan.h"
 
+#include <absl/strings/numbers.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
 
+#include "agent/names.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
 
 namespace muster {
 namespace {
 
-void ForEachOwnProcess(const std::function<void(pid_t)>& visit) {
-  for (const pid_t pid : AllProcesses()) {
+std::vector<pid_t> OwnProcesses(const std::filesystem::path& proc) {
+  std::vector<pid_t> own;
+  for (const std::string& name : ListDirectory(proc).value_or(std::vector<std::string>{})) {
+    int pid = 0;
     struct stat info {};
-    if (::stat(absl::StrFormat("/proc/%d", pid).c_str(), &info) == 0 && info.st_uid == ::geteuid())
-      visit(pid);
+    if (absl::SimpleAtoi(name, &pid) && ::stat((proc / name).c_str(), &info) == 0 &&
+        info.st_uid == ::geteuid()) {
+      own.push_back(pid);
+    }
   }
+  return own;
+}
+
+constexpr Duration kPatience = std::chrono::seconds(2);  // with the environment of one process
+constexpr Duration kLetBe = std::chrono::seconds(60);    // one that could not be read
+
+// Guarded by a mutex for tests; the daemon has one thread.
+struct Hung {
+  std::mutex mutex;
+  std::map<std::pair<pid_t, uint64_t>, TimePoint> processes;  // by start; when they were last tried
+  std::set<pid_t> readers;                                    // children that hang with them
+};
+
+Hung& TheHung() {
+  static auto* const hung = new Hung;
+  return *hung;
 }
 
 // The token of a process; "" without one. A zombie has an empty environment, so it is not counted.
-std::string TokenOf(pid_t pid) {
+std::string TokenOf(const std::filesystem::path& process) {
   static constexpr std::string_view kKey = "MUSTER_TOKEN=";
-  const absl::StatusOr<std::string> environment = ReadFile(absl::StrFormat("/proc/%d/environ", pid));
+  const absl::StatusOr<std::string> environment = ReadFile(process / "environ");
   if (!environment.ok()) return "";
   for (size_t start = 0; start < environment->size();) {
     const size_t end = std::min(environment->find('\0', start), environment->size());
@@ -34,30 +67,160 @@ std::string TokenOf(pid_t pid) {
   return "";
 }
 
+// Of one whose environment cannot be read: that of the task in whose folder it works.
+std::string TokenByFolder(const std::filesystem::path& process) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::read_symlink(process / "cwd", error);
+  for (std::filesystem::path at = folder; !error && at.has_relative_path(); at = at.parent_path()) {
+    const std::filesystem::path job = at.parent_path(), jobs = job.parent_path();
+    const std::optional<std::string> task = TaskOfFolder(at.filename().string());
+    if (task && jobs.filename() == "jobs") {
+      return TaskToken(job.filename().string(), RootId(jobs.parent_path()), *task);
+    }
+  }
+  return "";
+}
+
+// A child that writes for one process after another how long its token is, and the token. It is this one's
+// death that ends it, too: reading waits where it can still be killed.
+class TokenReader {
+ public:
+  TokenReader(const std::filesystem::path& proc, std::span<const pid_t> pids) {
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC) != 0) return;
+    UniqueFd read(fds[0]), write(fds[1]);
+    const pid_t parent = ::getpid();
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);
+      for (const pid_t pid : pids) {
+        const std::string token = TokenOf(proc / std::to_string(pid));
+        const size_t size = token.size();
+        std::string answer(reinterpret_cast<const char*>(&size), sizeof size);
+        if (!WriteAll(write.get(), answer + token).ok()) break;
+      }
+      ::_exit(0);
+    }
+    if (child_ > 0) pipe_ = std::move(read);
+  }
+
+  ~TokenReader() {
+    if (child_ <= 0) return;
+    ::kill(child_, SIGKILL);
+    // Where the kernel does not let it be killed while it reads, it stays until its process goes on.
+    for (const TimePoint until = Now() + std::chrono::seconds(1); ::waitpid(child_, nullptr, WNOHANG) == 0;) {
+      if (Now() >= until) {
+        const std::lock_guard lock(TheHung().mutex);
+        TheHung().readers.insert(child_);
+        break;
+      }
+      ::usleep(1000);
+    }
+  }
+
+  bool works() const { return pipe_.valid(); }
+
+  /// Of the next process; nullopt: it hangs, and so does this.
+  std::optional<std::string> Next() {
+    size_t size = 0;
+    if (!Read(&size, sizeof size)) return std::nullopt;
+    std::string token(size, '\0');
+    if (!Read(token.data(), size)) return std::nullopt;
+    return token;
+  }
+
+ private:
+  bool Read(void* bytes, size_t size) {
+    for (auto* at = static_cast<char*>(bytes); size > 0;) {
+      const absl::Status waited = WaitReadable();
+      const ssize_t got = waited.ok() ? ::read(pipe_.get(), at, size) : 0;
+      if (got <= 0) return false;
+      at += got;
+      size -= static_cast<size_t>(got);
+    }
+    return true;
+  }
+
+  // One that only waits for a processor is not hung.
+  absl::Status WaitReadable() const {
+    while (true) {
+      pollfd readable{.fd = pipe_.get(), .events = POLLIN, .revents = 0};
+      if (::poll(&readable, 1, MillisecondsUntil(Now() + kPatience)) > 0) return absl::OkStatus();
+      const absl::StatusOr<ProcessStat> stat = ReadProcessStat(child_);
+      if (!stat.ok() || stat->state != 'R') return DeadlineExceeded("it hangs");
+    }
+  }
+
+  pid_t child_ = -1;
+  UniqueFd pipe_;
+};
+
 int VisitByToken(const std::function<bool(std::string_view)>& matches, bool kill) {
   int found = 0;
-  ForEachOwnProcess([&](pid_t pid) {
-    if (const std::string first_look = TokenOf(pid); first_look.empty() || !matches(first_look)) return;
-    const absl::StatusOr<UniqueFd> pidfd = OpenPidfd(pid);
-    if (!pidfd.ok()) return;
-    // Looked at again now that the pidfd pins it: between the first look and the pidfd the pid may have been
-    // reused.
-    if (const std::string token = TokenOf(pid); token.empty() || !matches(token)) return;
+  for (const TokenHolder& holder : FindTokenHolders()) {
+    if (!matches(holder.token)) continue;
+    // By its start: since the look at it the pid may have been reused.
+    const absl::StatusOr<UniqueFd> pidfd = OpenPidfdOf(holder.pid, holder.start_ticks);
+    if (!pidfd.ok()) continue;
     ++found;
-    if (kill) SignalPidfd(pidfd->get(), SIGKILL);
-  });
+    if (kill && holder.is_certain) SignalPidfd(pidfd->get(), SIGKILL);
+  }
   return found;
 }
 
 }  // namespace
 
 std::vector<pid_t> ChildrenOf(pid_t parent) {
+  Hung& hung = TheHung();
+  const std::lock_guard lock(hung.mutex);
+  std::erase_if(hung.readers, [](pid_t reader) { return ::waitpid(reader, nullptr, WNOHANG) != 0; });
   std::vector<pid_t> children;
-  ForEachOwnProcess([&](pid_t pid) {
+  for (const pid_t pid : OwnProcesses("/proc")) {
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (stat.ok() && stat->parent == parent) children.push_back(pid);
-  });
+    if (stat.ok() && stat->parent == parent && !hung.readers.contains(pid)) children.push_back(pid);
+  }
   return children;
+}
+
+std::vector<TokenHolder> FindTokenHolders(const std::filesystem::path& proc) {
+  Hung& hung = TheHung();
+  std::vector<pid_t> pids;
+  std::vector<TokenHolder> holders;
+  std::map<pid_t, uint64_t> starts;
+  const auto add = [&](pid_t pid, std::string token, bool is_certain) {
+    if (!token.empty()) holders.push_back({pid, starts[pid], std::move(token), is_certain});
+  };
+  {
+    const std::lock_guard lock(hung.mutex);
+    std::erase_if(hung.processes, [](const auto& each) { return Now() - each.second > kLetBe; });
+  }
+  for (const pid_t pid : OwnProcesses(proc)) {
+    // Before its token is read: who has this start then had it all the time.
+    starts[pid] = ReadProcessStat(pid).value_or(ProcessStat{}).start_ticks;
+    const std::lock_guard lock(hung.mutex);
+    if (!hung.processes.contains({pid, starts[pid]})) {
+      pids.push_back(pid);
+    } else {
+      add(pid, TokenByFolder(proc / std::to_string(pid)), false);
+    }
+  }
+  for (std::span<const pid_t> left = pids; !left.empty();) {
+    TokenReader reader(proc, left);
+    while (!left.empty()) {
+      const pid_t pid = left.front();
+      const std::filesystem::path process = proc / std::to_string(pid);
+      left = left.subspan(1);
+      // Where there is no room for another process it is this one that reads.
+      const std::optional<std::string> token = reader.works() ? reader.Next() : TokenOf(process);
+      add(pid, token ? *token : TokenByFolder(process), token.has_value());
+      if (token) continue;
+      const std::lock_guard lock(hung.mutex);
+      hung.processes[{pid, starts[pid]}] = Now();
+      break;
+    }
+  }
+  return holders;
 }
 
 int KillByToken(const std::function<bool(std::string_view)>& matches) { return VisitByToken(matches, true); }
