@@ -84,17 +84,14 @@ absl::Status Controller::Resume(const std::string& job) {
   return Order({"controller", "resume", job}, "", kDriveTimeout);
 }
 
-absl::StatusOr<bool> Controller::AwaitEnd(const std::string& job) {
+absl::StatusOr<Controller::State> Controller::AwaitEnd(const std::string& job) {
   MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
                           Ask({"controller", "await", job}, "", kOrderTimeout,
                               [](std::string_view) { return absl::OkStatus(); }));
-  if (result.exit_code == kUndrivenExitCode) {
-    MUSTER_RETURN_IF_ERROR(Resume(job));
-    return false;
-  }
-  if (result.exit_code == kDrivenExitCode) return false;
+  if (result.exit_code == kUndrivenExitCode) return State::kUndriven;
+  if (result.exit_code == kDrivenExitCode) return State::kDriven;
   MUSTER_RETURN_IF_ERROR(StatusOf(result));
-  return true;
+  return State::kEnded;
 }
 
 absl::Status Controller::Export(const std::string& job, const std::filesystem::path& folder) {

@@ -46,9 +46,9 @@ class Controller {
   /// It is driven in the background once this returns, unless it has ended.
   absl::Status Resume(const std::string& job);
 
-  /// Whether it has ended; for a few seconds it is waited for. Resumes it where nobody drives it. NotFound:
-  /// it has none.
-  absl::StatusOr<bool> AwaitEnd(const std::string& job);
+  /// What has become of it; for a few seconds its end is waited for. NotFound: it has none.
+  enum class State { kEnded, kDriven, kUndriven };
+  absl::StatusOr<State> AwaitEnd(const std::string& job);
 
   /// What it has of a job, unpacked into `folder`, which must be empty: the files of JobStore::JobFolder.
   /// NotFound: it has none.

@@ -66,6 +66,12 @@ std::vector<record::Host> AllHosts(const Inventory& inventory) {
   return hosts;
 }
 
+std::vector<record::Host> AllHosts(const record::JobRecord& record) {
+  std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
+  hosts.insert(hosts.end(), record.spare_hosts().begin(), record.spare_hosts().end());
+  return hosts;
+}
+
 absl::StatusOr<record::Host> ResolvedRecordOf(const Host& host, TimePoint deadline) {
   record::Host out = RecordOf(host);
   MUSTER_ASSIGN_OR_RETURN(*out.mutable_data_address(), FindDataAddress(host, deadline));

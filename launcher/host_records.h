@@ -20,6 +20,9 @@ Host HostOf(const record::Host& record);
 /// All hosts of the inventory, as RecordOf has them.
 std::vector<record::Host> AllHosts(const Inventory& inventory);
 
+/// Those of a job, spare ones too.
+std::vector<record::Host> AllHosts(const record::JobRecord& record);
+
 /// For all names of an inventory.
 inline constexpr Duration kLookupsTimeout = std::chrono::seconds(10);
 

@@ -204,6 +204,8 @@ void HostSession::Do(const reconcile::Connect& connect) {
   }
   place.set_machine_id(machine_id_);
   place_ = PlaceOf(place);
+  heard_at_ = Now();
+  is_asked_ = false;
   delivery_.emplace(*agent_, ContentDeliveryOptions{.host = name_,
                                                     .data_address = place.data_address(),
                                                     .contents = options_.contents,
@@ -445,13 +447,34 @@ void HostSession::Ask(uint64_t request, const agent::Request& message, Handler h
 }
 
 void HostSession::ReceiveOne() {
-  const TimePoint deadline = std::min<TimePoint>(Now() + std::chrono::minutes(1), delivery_->deadline());
+  const Duration patience = options_.agent_silence_limit / (is_asked_ ? 1 : 2);
+  const TimePoint deadline = std::min<TimePoint>(heard_at_ + patience, delivery_->deadline());
   const auto answer = agent_->Receive(wake_.get(), deadline);
   if (!answer.ok()) return Lose(answer.status());
-  if (*answer) Handle(**answer);
+  if (*answer) {
+    heard_at_ = Now();
+    is_asked_ = false;
+    Handle(**answer);
+  }
+  if (agent_ == nullptr) return;
+  CheckSilence();
   if (agent_ == nullptr) return;
   delivery_->Advance();
   ReportDelivery();
+}
+
+// What it is asked for is nothing.
+void HostSession::CheckSilence() {
+  const Duration silence = Now() - heard_at_;
+  if (is_asked_ && silence >= options_.agent_silence_limit) {
+    return Lose(Unavailable("%s: the daemon of its agent has not answered for %s; does it hang?", name_,
+                            FormatAge(silence)));
+  }
+  if (is_asked_ || silence < options_.agent_silence_limit / 2) return;
+  is_asked_ = true;
+  agent::Request nothing;
+  nothing.mutable_store();
+  Ask(0, nothing, [](const agent::Response&) {});
 }
 
 void HostSession::Handle(const AgentConnection::Answer& answer) {

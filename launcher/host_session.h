@@ -73,6 +73,9 @@ struct HostSessionOptions {
   ContentRelay* relay = nullptr;
   /// Others' commands that go through the connection; outlives the session. Null: there are none.
   GuestKeeper* guests = nullptr;
+  /// An agent that has told nothing for half of it is asked, and lost when it has told nothing in all of it:
+  /// its daemon may hang, on a host that SSH reaches.
+  Duration agent_silence_limit = std::chrono::seconds(60);
   /// Called from the session's thread; must not block on it.
   std::function<void(SessionEvent)> sink;
 };
@@ -149,6 +152,7 @@ class HostSession {
   void SendFollow(const std::string& task, const std::string& path);
   void ReceiveOne();
   void Handle(const AgentConnection::Answer& answer);
+  void CheckSilence();
   void Disconnect();
   void Lose(const absl::Status& status);
   void Emit(reconcile::Event event) { options_.sink(std::move(event)); }
@@ -172,6 +176,8 @@ class HostSession {
   std::optional<ContentDelivery> delivery_;       // while there is a connection
   std::optional<reconcile::RequestId> ensuring_;  // the EnsureContents that it is for
   std::string place_;                             // where the host is connected (PlaceOf)
+  TimePoint heard_at_;                            // the last word of its agent
+  bool is_asked_ = false;                         // since then, whether it is there
 
   std::jthread thread_;  // last: it uses all of the above
 };

@@ -11,6 +11,7 @@
 #include "cluster/listening.h"
 #include "tests/support/checkout.h"
 #include "tests/support/free_port.h"
+#include "tests/support/job_processes.h"
 #include "tests/support/loopback_cluster.h"
 
 namespace muster {
@@ -90,6 +91,7 @@ TEST(HostSession, HasTheAddressForDataThatWasSaidLast) {
   host.set_ssh_port(1);
   host.add_identities(target.identities[0]);
   host.set_data_address("127.0.0.1");
+  host.set_dir("~/.muster");
   HostSession session({.host = host,
                        .job = "j",
                        .connect = {.ssh = cluster.options(), .agent = &*agent},
@@ -122,6 +124,49 @@ TEST(HostSession, HasTheAddressForDataThatWasSaidLast) {
   session.Execute(
       reconcile::Connect{.host = target.name, .connection = 2, .deadline = Now() + std::chrono::minutes(1)});
   EXPECT_EQ(Eventual(connected), "127.0.0.3");
+}
+
+// SSH reaches the host, and its bridge lives.
+TEST(HostSession, ADaemonThatHangsIsLostWithItsHost) {
+  std::signal(SIGPIPE, SIG_IGN);
+  LoopbackCluster cluster(1);
+  const SshTarget target = cluster.targets()[0];
+  const auto agent = LoadAgentProgram({.agent = BuildPath("bin/muster-agent"), .trainer = ""});
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  std::promise<void> reported;
+  std::promise<absl::Status> lost;
+  record::Host host;
+  host.set_name(target.name);
+  host.set_ssh_address(target.address);
+  host.set_ssh_port(target.port);
+  host.add_identities(target.identities[0]);
+  host.set_data_address("127.0.0.1");
+  host.set_dir("~/.muster");
+  HostSession session({.host = host,
+                       .job = "j",
+                       .connect = {.ssh = cluster.options(), .agent = &*agent},
+                       .agent_silence_limit = std::chrono::seconds(4),
+                       .sink = [&](const SessionEvent& event) {
+                         const auto* change = std::get_if<reconcile::Event>(&event);
+                         if (change == nullptr) return;
+                         if (std::holds_alternative<reconcile::HostReported>(*change)) reported.set_value();
+                         if (const auto* failed = std::get_if<reconcile::HostFailed>(change)) {
+                           lost.set_value(failed->status);
+                         }
+                       }});
+  session.Execute(
+      reconcile::Connect{.host = target.name, .connection = 1, .deadline = Now() + std::chrono::minutes(1)});
+  ASSERT_EQ(reported.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  auto is_lost = lost.get_future();
+  // As long as it answers, however rarely.
+  EXPECT_EQ(is_lost.wait_for(std::chrono::seconds(6)), std::future_status::timeout);
+  const std::vector<pid_t> daemons = AgentProcesses(cluster.HomeOf(target.name), "daemon");
+  ASSERT_EQ(daemons.size(), 1u);
+  ::kill(daemons[0], SIGSTOP);
+  const bool is_noticed = is_lost.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  ::kill(daemons[0], SIGCONT);
+  ASSERT_TRUE(is_noticed);
+  EXPECT_THAT(std::string(is_lost.get().message()), testing::HasSubstr("the daemon of its agent has not"));
 }
 
 }  // namespace

@@ -59,6 +59,10 @@ void JobReporter::OnTraining(const TrainingPoint& point) {
   observer_.OnTraining(point);
 }
 
+void JobReporter::NoteUnfetched(const absl::Status& status) {
+  Note({{.time_micros = WallTimeMicros(), .what = std::string(status.message())}});
+}
+
 void JobReporter::NoteFailure(const reconcile::Outcome& outcome, const std::vector<std::string>& last_words) {
   std::vector<JobEvent> events;
   const auto add = [&, now = WallTimeMicros()](const reconcile::Casualty& casualty, const std::string& what) {

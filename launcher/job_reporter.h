@@ -23,6 +23,8 @@ class JobReporter {
   void Notice(const std::string& text);
   void OnView(const reconcile::View& view);
   void OnTraining(const TrainingPoint& point);
+  /// What the history says of results that have not come back.
+  void NoteUnfetched(const absl::Status& status);
   /// What the history says of a failure that has a first cause: that, the last lines that its task printed,
   /// and what followed from it. Observers get them with the result.
   void NoteFailure(const reconcile::Outcome& outcome, const std::vector<std::string>& last_words);

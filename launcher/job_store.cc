@@ -92,6 +92,18 @@ reconcile::Record FromProto(const record::ClusterRecord& proto) {
   for (const auto& left : proto.departures()) {
     record.departures.push_back({left.task(), left.minimum_incarnation()});
   }
+  for (const auto& success : proto.successes()) {
+    record.successes.push_back({.task = success.task(),
+                                .state = reconcile::TaskState::kSucceeded,
+                                .generation = success.generation(),
+                                .spec_hash = success.spec_hash(),
+                                .incarnation = success.incarnation(),
+                                .restarts = success.restarts(),
+                                .exit_code = 0,
+                                .started_micros = success.started_micros(),
+                                .ended_micros = success.ended_micros(),
+                                .reason = success.reason()});
+  }
   for (const auto& lost : proto.lost_ports()) record.lost_ports.push_back({lost.host(), lost.port()});
   if (proto.has_ending()) record.ending = FromProto(proto.ending());
   return record;
@@ -119,6 +131,17 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
   for (const reconcile::Departure& left : record.departures) {
     proto.add_departures()->set_task(left.task);
     proto.mutable_departures()->rbegin()->set_minimum_incarnation(left.minimum_incarnation);
+  }
+  for (const reconcile::TaskReport& success : record.successes) {
+    auto* out = proto.add_successes();
+    out->set_task(success.task);
+    out->set_generation(success.generation);
+    out->set_spec_hash(success.spec_hash);
+    out->set_incarnation(success.incarnation);
+    out->set_restarts(success.restarts);
+    out->set_started_micros(success.started_micros);
+    out->set_ended_micros(success.ended_micros);
+    out->set_reason(success.reason);
   }
   proto.set_retries(record.retries);
   if (record.ending) ToProto(*record.ending, proto.mutable_ending());

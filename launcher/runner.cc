@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "launcher/event_queue.h"
+#include "launcher/host_records.h"
 #include "launcher/job_reporter.h"
 #include "launcher/reconciler/reconciler.h"
 #include "launcher/running_job.h"
@@ -114,13 +115,6 @@ class Runner {
   std::optional<std::jthread> planning_;  // last: it uses the above
 };
 
-// Spare ones too.
-std::vector<record::Host> HostsOf(const record::JobRecord& record) {
-  std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
-  hosts.insert(hosts.end(), record.spare_hosts().begin(), record.spare_hosts().end());
-  return hosts;
-}
-
 void SayOnce(const std::function<void()>& say, bool& is_said) {
   if (!std::exchange(is_said, true) && say) say();
 }
@@ -136,7 +130,11 @@ absl::StatusOr<RunResult> Runner::Run() {
   Step(reconciler, reconcile::Tick{});
   MUSTER_RETURN_IF_ERROR(Loop(reconciler));
   listener_ = nullptr;
-  if (!outcome_) return RunResult{.is_left = true};
+  if (!outcome_) {
+    // Whoever goes on with it knows what this process knows.
+    MUSTER_RETURN_IF_ERROR(Persist(reconciler.record()));
+    return RunResult{.is_left = true};
+  }
   return Finish(reconciler);
 }
 
@@ -144,7 +142,12 @@ RunResult Runner::Finish(const reconcile::Reconciler& reconciler) {
   RunResult result{.outcome = *outcome_};
   output_.FinishFollowing(reconciler.GetView());
   if (outcome_->result == reconcile::Result::kSucceeded) {
-    result.fetched = output_.FetchResults();
+    if (const absl::Status fetched = output_.FetchResults(); !fetched.ok()) {
+      result.fetched = absl::Status(
+          fetched.code(), absl::StrFormat("%s; `muster wait %s` tries again, `muster stop %s` gives them up",
+                                          std::string(fetched.message()), record_.id(), record_.id()));
+      reporter_.NoteUnfetched(fetched);
+    }
     if (options_.fetch_task_metrics) result.task_metrics = output_.FetchTaskMetrics();
   }
   if (outcome_->result == reconcile::Result::kFailed && outcome_->first_cause) {
@@ -153,7 +156,8 @@ RunResult Runner::Finish(const reconcile::Reconciler& reconciler) {
   }
   result.result_json = output_.result_json();
   reporter_.OnView(reconciler.GetView());
-  record_.set_ended_micros(WallTimeMicros());
+  // What is still to be had is still somebody's to bring.
+  if (result.fetched.ok() || options_.stop) record_.set_ended_micros(WallTimeMicros());
   *record_.mutable_cluster() = ToProto(reconciler.record());
   result.fetched.Update(store_.Save(record_));
   watch_ = nullptr;
@@ -305,7 +309,7 @@ absl::Status Runner::Adopt(reconcile::Reconciler& reconciler, const NewPlan& pla
   MUSTER_RETURN_IF_ERROR(store_.Save(grown));
   record_ = std::move(grown);
   reporter_.Notice(plan.what);
-  if (watch_ != nullptr) watch_->Add(HostsOf(record_));
+  if (watch_ != nullptr) watch_->Add(AllHosts(record_));
   Step(reconciler, reconcile::MoreDesired{DesiredOf(record_)});
   return plan.rest;
 }
@@ -316,7 +320,7 @@ void Runner::Watch() {
       .inventory = record_.inventory_file(),
       .home = options_.home,
       .known_hosts = options_.connect.ssh.known_hosts,
-      .hosts = HostsOf(record_),
+      .hosts = AllHosts(record_),
       .sighted = [this](HostSighting sighting) { queue_.Push(std::move(sighting)); },
       .named = [this](std::set<std::string> names) { queue_.Push(HostNames{std::move(names)}); },
       .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});

@@ -59,7 +59,7 @@ struct RunOptions {
 struct RunResult {
   bool is_left = false;  // as leave_running or leave have it; then all else is empty
   reconcile::Outcome outcome;
-  absl::Status fetched;     // whether what the chief wrote has come back
+  absl::Status fetched;     // whether what the chief wrote has come back; else the job has not ended
   std::string result_json;  // the chief's, if all of it has come
   /// The last lines that the task printed which was the first cause of a failure.
   std::vector<std::string> last_words;

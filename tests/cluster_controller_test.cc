@@ -16,6 +16,12 @@ class ClusterController : public LifecycleTest {
   CommandResult RunOn(const std::string& host, const std::string& job) {
     return RunJob(job, {"-d", "--on", host});
   }
+  // In which host-3 is no place for tasks.
+  std::string InventoryWithHead() {
+    std::string inventory = cluster_.hosts().Text("inventory.yaml");
+    inventory.replace(inventory.find("cpu", inventory.find("host-3")), 3, "head");
+    return cluster_.Write("labels.yaml", inventory);
+  }
   void ExpectDrivenBy(const std::string& host, const std::string& job) {
     EXPECT_EQ(Show(job)["driver"], Json({{"host", host}}));
   }
@@ -183,15 +189,12 @@ TEST_F(ClusterController, GoesOnWithOtherWorkers) {
 
 // What it needs is not on the spare host, and comes from the one that drives the job.
 TEST_F(ClusterController, BringsWhatASpareHostNeeds) {
-  std::string inventory = cluster_.hosts().Text("inventory.yaml");
-  const size_t labels = inventory.find("cpu", inventory.find("host-3"));
-  inventory.replace(labels, 3, "head");
   const std::string job = cluster_.Write(
       "job.yaml",
       "name: job\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
       "replicas: {worker: {count: 2, on: cpu}}\ntrain: {steps: 10000000, batch_size: 500, threads: 1}\n");
-  const CommandResult run = Muster({"run", job, "-i", cluster_.Write("labels.yaml", inventory), "-d", "--on",
-                                    "host-3", "--lost-timeout", "2"});
+  const CommandResult run =
+      Muster({"run", job, "-i", InventoryWithHead(), "-d", "--on", "host-3", "--lost-timeout", "2"});
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
   WaitForTasks("job", 2);
   cluster_.hosts().Kill("host-2");
@@ -229,6 +232,45 @@ TEST_F(ClusterController, MayHaveLostTheJob) {
   EXPECT_EQ(FirstProcesses("away"), tasks);
   Touch("go");
   EXPECT_EQ(Muster({"wait", "away"}).exit_code, 0);
+}
+
+// Of what became of the job there nobody here has heard.
+TEST_F(ClusterController, WhatItHasDoneBeforeItLostTheJobIsStopped) {
+  const CommandResult run = Muster({"run", ScriptJob("away", kWaitForGo, "count: 2, on: cpu"), "-i",
+                                    InventoryWithHead(), "-d", "--on", "host-3", "--lost-timeout", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  WaitForTasks("away", 2);
+  cluster_.hosts().Kill("host-2");
+  EXPECT_TRUE(Eventually([&] {
+    const auto first = FirstProcesses("away");
+    return first.contains("worker:1") && first.at("worker:1").incarnation > 1'000'000;
+  }));
+  cluster_.hosts().Kill("host-3");
+  std::filesystem::remove_all(cluster_.hosts().HomeOf("host-3"));
+  std::filesystem::create_directory(cluster_.hosts().HomeOf("host-3"));
+  for (const char* host : {"host-2", "host-3"}) cluster_.hosts().Start(host);
+  const CommandResult stop = Muster({"stop", "away"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_THAT(JobProcesses(cluster_.hosts().folder()), IsEmpty());
+}
+
+TEST_F(ClusterController, MayBeGoneForGood) {
+  const std::string job = ScriptJob("away", kWaitForGo, "count: 2");
+  ASSERT_EQ(RunOn("host-3", job).exit_code, 0);
+  WaitForTasks("away", 2);
+  cluster_.hosts().Kill("host-3");
+  const CommandResult run = RunJob(job, {"-d"});
+  EXPECT_EQ(run.exit_code, 69);
+  EXPECT_THAT(run.stderr_text, HasSubstr("` ends it without"));
+  const CommandResult stop = Muster({"stop", "away"});
+  EXPECT_EQ(stop.exit_code, 69);
+  EXPECT_THAT(stop.stderr_text, HasSubstr("host-3, which drove it, was not reached"));
+  EXPECT_THAT(JobProcesses(cluster_.hosts().folder()), IsEmpty());
+  EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text)[0]["state"], "Stopped");
+  // Its name is free.
+  Touch("go");
+  EXPECT_EQ(RunJob(job).exit_code, 0);
+  cluster_.hosts().Start("host-3");
 }
 
 TEST_F(ClusterController, WhatIsNoJobIsRefused) {

@@ -47,6 +47,32 @@ TEST_F(ClusterLostHosts, TasksOfALostHostGoToASpareOneAndAreEndedWhereTheyWere) 
   EXPECT_EQ(ExitCodeOf(again), 0) << cluster_.Text("again");
 }
 
+TEST_F(ClusterLostHosts, WhatHasSucceededThereIsDoneForWhoeverGoesOnToo) {
+  const std::string job = ScriptJob(
+      "partly", "echo $MUSTER_TASK >> \"$DIR/ran\"\n[ $RANK = 1 ] && exit 0\n" + std::string(kWaitForGo),
+      "count: 2");
+  ASSERT_EQ(RunJob(job, {"-d", "--lost-timeout", "2"}).exit_code, 0);
+  EXPECT_TRUE(Eventually([&] { return ShowTask("partly", "worker:1")["state"] == "Succeeded"; }));
+  const auto before = WaitForTasks("partly", 1);
+  cluster_.hosts().Kill("host-2");
+  EXPECT_TRUE(Eventually([&] {
+    return Muster({"events", "partly"}).stdout_text.find("host-2                lost") != std::string::npos;
+  }));
+  // Though host-3 is free.
+  const CommandResult again = RunJob(job, {"-d", "--lost-timeout", "2"});
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+  const CommandResult wait = Muster({"wait", "partly", "--timeout", "6"});
+  EXPECT_EQ(wait.exit_code, 124) << wait.stderr_text;
+  EXPECT_EQ(FirstProcesses("partly"), before);
+  Touch("go");
+  const CommandResult end = Muster({"wait", "partly"});
+  EXPECT_EQ(end.exit_code, 0) << end.stderr_text;
+  std::string ran = cluster_.Text("ran");
+  EXPECT_EQ(std::ranges::count(ran, '\n'), 2) << ran;
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(Muster({"stop", "partly"}).exit_code, 0);
+}
+
 TEST_F(ClusterLostHosts, AHostThatIsLostIsDoneWithoutUntilItReturns) {
   const std::string job = cluster_.Write(
       "without.yaml", absl::StrFormat("name: without\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"

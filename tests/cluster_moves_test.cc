@@ -224,6 +224,16 @@ TEST_P(ClusterMovesOfOne, AHostThatComesBackElsewhereIsFoundByItsKey) {
   EXPECT_EQ(Result()["steps"], kSteps);
 }
 
+TEST_F(ClusterMoves, TheHostThatDrivesAJobIsWhereTheInventorySays) {
+  const CommandResult run = RunJob(ScriptJob("driven", kWaitForGo, "count: 2"), {"-d", "--on", "host-3"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  WaitForTasks("driven", 2);
+  MoveAndEdit(3);
+  Touch("go");
+  const CommandResult wait = Muster({"wait", "driven"});
+  EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
+}
+
 TEST_F(ClusterMoves, HostsThatSwapTheirAddressesAreBothFound) {
   const Json expected = UndisturbedChecksum();
   AddSearch();

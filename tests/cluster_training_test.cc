@@ -284,6 +284,29 @@ TEST_F(ClusterTraining, WithoutDaemonsAndLauncherItGoesOnAndWaitBringsTheResult)
   for (const auto& [task, process] : tasks) EXPECT_EQ(ShowTask("alone", task)["restarts"], 0) << task;
 }
 
+TEST_F(ClusterTraining, AResultThatCannotBeFetchedIsFetchedLater) {
+  const std::string job = TrainingJob("heavy", kSteps);
+  const CommandResult run = RunJob(job, {"-d"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  // In its place is something else.
+  const std::filesystem::path model = JobFolder() / "model.safetensors";
+  ASSERT_TRUE(MakeDirectories(model / "something").ok());
+  ASSERT_TRUE(Eventually([&] {
+    return cluster_.Muster({"events", "heavy"}).stdout_text.find("model.safetensors") != std::string::npos;
+  }));
+  EXPECT_THAT(cluster_.Muster({"list"}).stdout_text, HasSubstr("Fetching"));
+  const CommandResult waited = cluster_.Muster({"wait", "heavy"});
+  EXPECT_NE(waited.exit_code, 0);
+  EXPECT_THAT(waited.stderr_text, HasSubstr("tries again"));
+  const CommandResult collected = cluster_.Muster({"gc", "heavy"});
+  EXPECT_EQ(collected.exit_code, 2) << collected.stderr_text;
+  ASSERT_TRUE(RemoveTree(model).ok());
+  const CommandResult again = cluster_.Muster({"wait", "heavy"});
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+  EXPECT_EQ(Result()["steps"], kSteps);
+  EXPECT_THAT(cluster_.Muster({"list"}).stdout_text, HasSubstr("Succeeded"));
+}
+
 TEST_F(ClusterTraining, MoreStepsRedeployTheWorkersAndKeepTheParameters) {
   Process first = StartJob(TrainingJob("longer", kEndlessSteps), "first");
   ASSERT_TRUE(cluster_.WaitForText("first", "step 100: "));

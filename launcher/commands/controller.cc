@@ -116,8 +116,10 @@ Contents StoredContents(const CommandContext& context, const record::JobRecord& 
 absl::StatusOr<int> AwaitEnd(const JobStore& jobs, const std::string& job) {
   const TimePoint deadline = Now() + kAwaitTimeout;
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, jobs.Load(job));
-    if (record.ended_micros() != 0) return 0;
+    const auto record = jobs.Load(job);
+    if (absl::IsNotFound(record.status())) return kNoSuchJobExitCode;  // it has been taken back meanwhile
+    MUSTER_RETURN_IF_ERROR(record.status());
+    if (record->ended_micros() != 0) return 0;
     const auto lock = InTurn(jobs, job, &JobStore::Lock);
     if (lock.ok()) return kUndrivenExitCode;
     if (Now() >= deadline) return kDrivenExitCode;
@@ -183,6 +185,7 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
     return 0;
   }
   display.Summarize(result);
+  MUSTER_RETURN_IF_ERROR(result.fetched);
   return 0;  // how the job has ended says its record
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
@@ -20,6 +21,23 @@ constexpr size_t kMostBytes = size_t{64} << 20;  // of a file that is handed ove
 absl::StatusOr<std::unique_ptr<Controller>> Connect(const CommandContext& context, const record::Host& host) {
   MUSTER_ASSIGN_OR_RETURN(const Content program, PackBundle("muster", context.installation().launcher));
   return Controller::Connect(host, program, context.connect_options({&host, 1}), context.connect_timeout());
+}
+
+// That which drives the job: where the job's inventory says that it is now, or else where it was.
+absl::StatusOr<std::unique_ptr<Controller>> ConnectToDriver(const CommandContext& context,
+                                                            const record::JobRecord& record) {
+  const record::Host& known = record.controller();
+  std::vector<record::Host> hosts;
+  if (const auto inventory = context.ReadInventoryOf(record.inventory_file()); inventory.ok()) {
+    hosts = AllHosts(*inventory);
+  }
+  if (const auto now = std::ranges::find(hosts, known.name(), &record::Host::name);
+      now != hosts.end() &&
+      (now->ssh_address() != known.ssh_address() || now->ssh_port() != known.ssh_port())) {
+    now->set_agent_id(known.agent_id());
+    if (auto there = Connect(context, *now); there.ok()) return there;
+  }
+  return Connect(context, known);
 }
 
 absl::StatusOr<record::HandOver> HandOverOf(const std::string& inventory,
@@ -170,7 +188,7 @@ absl::Status CheckLogins(const CommandContext& context, const record::JobRecord&
 absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context,
                                               const record::JobRecord& record) {
   ChosenController controller{.host = record.controller()};
-  MUSTER_ASSIGN_OR_RETURN(controller.connection, Connect(context, record.controller()));
+  MUSTER_ASSIGN_OR_RETURN(controller.connection, ConnectToDriver(context, record));
   return controller;
 }
 
@@ -251,21 +269,27 @@ std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vect
   return records;
 }
 
-absl::Status TakeBack(const CommandContext& context, record::JobRecord* record) {
-  if (!IsDrivenElsewhere(*record)) return absl::OkStatus();
-  const auto controller = Connect(context, record->controller());
+absl::StatusOr<JobLock> TakeBack(const CommandContext& context, record::JobRecord* record) {
+  if (!IsDrivenElsewhere(*record)) return context.jobs().LockDecision();
+  const auto controller = ConnectToDriver(context, *record);
   if (!controller.ok()) {
-    return Annotate(controller.status(), absl::StrFormat("%s drives job %s, and goes on with it",
-                                                         record->controller().name(), record->id()));
+    return Annotate(
+        controller.status(),
+        absl::StrFormat("%s drives job %s, and goes on with it (`muster stop %s` ends it without)",
+                        record->controller().name(), record->id(), record->id()));
   }
+  // Who waits for the job has it driven there again where nobody does; not while this is held.
+  std::optional<JobLock> lock;
+  MUSTER_ASSIGN_OR_RETURN(lock, InTurn(context.jobs(), record->id(), &JobStore::Lock));
   const absl::Status released = (*controller)->Release(record->id());
   if (released.ok()) {
     MUSTER_ASSIGN_OR_RETURN(*record, Follow(context, *record, **controller, /*is_back=*/true));
-    return absl::OkStatus();
+    return context.jobs().LockDecision();
   }
   if (!absl::IsNotFound(released)) return released;
+  lock.reset();
   MUSTER_ASSIGN_OR_RETURN(*record, KeepIfNotThere(context, record->id(), **controller));
-  return absl::OkStatus();
+  return context.jobs().LockDecision();
 }
 
 }  // namespace muster

@@ -52,8 +52,9 @@ inline bool IsDrivenElsewhere(const record::JobRecord& record) {
   return record.has_controller() && record.ended_micros() == 0;
 }
 
-/// No host drives the job from now on, and the record is as it was left. Unavailable: one does that cannot be
-/// reached, and may go on with it.
-absl::Status TakeBack(const CommandContext& context, record::JobRecord* record);
+/// No host drives the job from now on, and the record is as it was left; as long as what this returns lives,
+/// nobody else decides who does. Unavailable: one does that cannot be reached, and may go on with it.
+/// FailedPrecondition: another muster is about to.
+absl::StatusOr<JobLock> TakeBack(const CommandContext& context, record::JobRecord* record);
 
 }  // namespace muster

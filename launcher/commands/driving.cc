@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <set>
 
+#include "base/stdout.h"
 #include "inventory/placement.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
@@ -54,6 +55,10 @@ void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Deta
 }
 
 BackgroundGuests::~BackgroundGuests() { EndWhenTerminated(); }
+
+void PrintResult(const CommandContext& context, const std::string& result_json) {
+  if (context.flags().format == OutputFormat::kJson) PrintToStdout(result_json);
+}
 
 void SayLeft(const record::JobRecord& record) {
   std::fprintf(stderr,

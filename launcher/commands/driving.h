@@ -31,6 +31,9 @@ struct BackgroundGuests {
 void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
                       RunDisplay& display, BackgroundGuests& guests, RunOptions* options, int exit_code = 0);
 
+/// The result record on stdout, where JSON is asked for.
+void PrintResult(const CommandContext& context, const std::string& result_json);
+
 /// Says that this process drives the job no more (RunResult::is_left).
 void SayLeft(const record::JobRecord& record);
 

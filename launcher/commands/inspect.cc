@@ -59,7 +59,7 @@ std::string RecordedState(const record::JobRecord& record) {
   if (!record.cluster().has_ending()) return record.cluster().fixed() ? "Running" : "Pending";
   switch (static_cast<reconcile::Result>(record.cluster().ending().result())) {
     case reconcile::Result::kSucceeded:
-      return "Succeeded";
+      return record.ended_micros() != 0 ? "Succeeded" : "Fetching";
     case reconcile::Result::kFailed:
       return "Failed";
     case reconcile::Result::kStopped:

@@ -1,9 +1,7 @@
-// run, wait and stop: commands that drive a job.
-#include <unistd.h>
-
+// run and up: what a file says is brought about.
 #include <cstdio>
+#include <optional>
 
-#include "base/stdout.h"
 #include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
@@ -39,11 +37,9 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
   // Before anybody is sent away: what is wrong with the files stops nothing.
   std::optional<record::JobRecord> before = FindUnended(jobs, name);
   MUSTER_ASSIGN_OR_RETURN(*plan, planning(before ? &*before : nullptr));
-  if (before) {
-    record::JobRecord there = *before;
-    MUSTER_RETURN_IF_ERROR(TakeBack(context, &there));
-  }
-  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
+  record::JobRecord there;
+  if (before) there = *before;
+  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, TakeBack(context, &there));
   // Another job may have got the servers since this one was planned.
   if (plan->record.has_servers()) MUSTER_RETURN_IF_ERROR(CheckFree(jobs, plan->record.servers().job(), name));
   if (std::optional<record::JobRecord> now = FindUnended(jobs, name)) {
@@ -69,35 +65,6 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
   MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(plan->record.id()));
   MUSTER_RETURN_IF_ERROR(jobs.Save(plan->record));
   return lock;
-}
-
-void PrintResult(const CommandContext& context, const std::string& result_json) {
-  if (context.flags().format == OutputFormat::kJson) PrintToStdout(result_json);
-}
-
-// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, or its
-// starts refused, and ends.
-absl::Status StopDirectly(const CommandContext& context, const record::JobRecord& record) {
-  const std::vector<record::Host> hosts(record.hosts().begin(), record.hosts().end());
-  agent::Request request;
-  request.mutable_stop_tasks()->set_job(record.id());
-  request.mutable_stop_tasks()->set_grace_ms(3000);
-  // The other muster may be about to start the next generation.
-  request.mutable_stop_tasks()->set_minimum_generation(record.cluster().generation() + 2);
-  const auto statuses =
-      AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
-               [&](size_t i, AgentConnection& connection) -> absl::Status {
-                 MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
-                                         connection.Call(request, Now() + std::chrono::seconds(30)));
-                 const agent::StopTasksResponse& stopped = response.stop_tasks();
-                 if (stopped.processes_left() == 0 && stopped.ports_left() == 0) return absl::OkStatus();
-                 return Internal("%s: %d processes of the job are left, and %d of its ports are listened on",
-                                 hosts[i].name(), stopped.processes_left(), stopped.ports_left());
-               });
-  for (const absl::Status& status : statuses) {
-    if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  }
-  return FirstFailure(statuses);
 }
 
 // Every host of the inventory, so that a job that the servers train finds there what it needs. The exit code
@@ -212,25 +179,6 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   return result.outcome.exit_code;
 }
 
-// A job that a host drives: until it has ended, and its record here says how, or there is no such host.
-absl::Status WaitThere(const CommandContext& context, std::optional<TimePoint> deadline,
-                       record::JobRecord* record) {
-  std::fprintf(stderr, "job %s is driven by %s\n", record->id().c_str(), record->controller().name().c_str());
-  {
-    MUSTER_ASSIGN_OR_RETURN(const ChosenController controller, ControllerOf(context, *record));
-    while (true) {
-      const absl::StatusOr<bool> has_ended = controller.connection->AwaitEnd(record->id());
-      if (absl::IsNotFound(has_ended.status())) break;  // another muster has fetched it all
-      MUSTER_RETURN_IF_ERROR(has_ended.status());
-      if (*has_ended) break;
-      if (deadline && Now() > *deadline) return DeadlineExceeded("job %s has not ended", record->id());
-    }
-  }
-  MUSTER_ASSIGN_OR_RETURN(*record, FindJob(context, record->id()));
-  if (!IsDrivenElsewhere(*record)) return absl::OkStatus();
-  return Unavailable("job %s has ended, and %s has not said how", record->id(), record->controller().name());
-}
-
 }  // namespace
 
 absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
@@ -241,92 +189,6 @@ absl::StatusOr<int> RunJobCommand(const CommandContext& context) {
 absl::StatusOr<int> UpCommand(const CommandContext& context) {
   return RunFile(
       context, [&] { return ReadStandingServers(context.flags().job); }, /*detach=*/true);
-}
-
-absl::StatusOr<int> WaitCommand(const CommandContext& context) {
-  const TimePoint start = Now();
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job));
-  const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
-  if (IsDrivenElsewhere(record)) {
-    MUSTER_RETURN_IF_ERROR(
-        WaitThere(context, timeout ? std::optional(start + *timeout) : std::nullopt, &record));
-  }
-  auto lock = InTurn(context.jobs(), record.id(), &JobStore::Lock);
-  if (const auto driver = context.jobs().DriverOf(record.id()); !lock.ok() && driver) {
-    std::fprintf(stderr, "job %s is driven by process %d\n", record.id().c_str(), driver->pid);
-  }
-  // Another muster drives it, and will write down how it ends.
-  while (absl::IsFailedPrecondition(lock.status()) && record.ended_micros() == 0) {
-    if (timeout && Now() - start > *timeout) return DeadlineExceeded("job %s has not ended", record.id());
-    ::usleep(200'000);
-    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
-    lock = InTurn(context.jobs(), record.id(), &JobStore::Lock);
-  }
-  if (!lock.ok() && record.ended_micros() == 0) return lock.status();
-  if (lock.ok()) {
-    // What it was before the lock was ours, it may be no longer.
-    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
-  }
-  if (record.ended_micros() == 0) {
-    RunOptions options = MakeRunOptions(context, record);
-    options.follow_logs = false;
-    if (timeout) options.give_up_at = start + *timeout;
-    RunDisplay display(
-        {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
-    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
-    display.Summarize(result);
-    PrintResult(context, result.result_json);
-    MUSTER_RETURN_IF_ERROR(result.fetched);
-    return result.outcome.exit_code;
-  }
-  std::fprintf(stderr, "%s\n", record.cluster().ending().message().c_str());
-  if (const auto json = ReadFile(context.jobs().JobFolder(record.id()) / kResultFile); json.ok()) {
-    PrintResult(context, *json);
-  } else if (!absl::IsNotFound(json.status())) {
-    return json.status();  // a job that wrote no result has none
-  }
-  return record.cluster().ending().exit_code();
-}
-
-absl::Status StopCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
-  if (const absl::Status taken = TakeBack(context, &record); !taken.ok()) {
-    // Who drives it sees its tasks stopped, or its starts refused, and ends.
-    MUSTER_RETURN_IF_ERROR(StopDirectly(context, record));
-    if (absl::IsUnavailable(taken)) return taken;
-    std::fprintf(stderr, "%s\n", std::string(taken.message()).c_str());
-    return absl::OkStatus();
-  }
-  std::optional<JobLock> deciding;  // until this process drives it
-  MUSTER_ASSIGN_OR_RETURN(deciding, context.jobs().LockDecision());
-  if (const auto trained = record.standing() ? FindTrainedBy(context.jobs(), record.id()) : std::nullopt) {
-    return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
-                              trained->id(), trained->id());
-  }
-  const auto lock = context.jobs().TakeOver(record.id());
-  deciding.reset();
-  if (lock.ok()) {
-    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
-  }
-  if (!lock.ok() || record.ended_micros() != 0) {
-    // Held by another muster, or ended: then this only makes sure.
-    MUSTER_RETURN_IF_ERROR(StopDirectly(context, record));
-  } else {
-    RunOptions options = MakeRunOptions(context, record);
-    StopWhenInterrupted(&options);
-    options.stop = true;
-    options.run_deadline.reset();
-    options.follow_logs = false;
-    RunDisplay display({.logs = false, .start = Now()}, record);
-    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
-    if (!result.outcome.left_behind.empty()) {
-      display.Summarize(result);
-      return Unavailable("not every host could be reached");
-    }
-  }
-  std::fprintf(stderr, "job %s: 0 processes, 0 ports on %d hosts\n", record.id().c_str(),
-               record.hosts_size());
-  return absl::OkStatus();
 }
 
 }  // namespace muster

@@ -112,13 +112,12 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     detachment->Outlive();
   } else {
     CatchInterrupts();
-    record::JobRecord there = before;
-    MUSTER_RETURN_IF_ERROR(TakeBack(context, &there));
   }
   BackgroundGuests guests;
   std::optional<TakenJob> taken;
   {
-    MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, jobs.LockDecision());
+    record::JobRecord there = before;
+    MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, TakeBack(context, &there));
     MUSTER_ASSIGN_OR_RETURN(taken, TakeOverJob(jobs, before, planning, &plan));
   }
   if (!taken) return has_ended();

@@ -42,6 +42,17 @@ void Reconciler::Adopt() {
     // Where it was; where it is, its connection says.
     host.desired.data_address = member.data_address;
   }
+  // Of tasks that are wanted otherwise now, it is another one that has succeeded.
+  std::erase_if(record_.successes, [this](const TaskReport& success) {
+    const auto found = task_index_.find(success.task);
+    return found == task_index_.end() || tasks_[found->second].member < 0 ||
+           tasks_[found->second].desired.spec_hash != success.spec_hash;
+  });
+  for (const TaskReport& success : record_.successes) {
+    Task& task = tasks_[task_index_.at(success.task)];
+    task.report = success;
+    task.success_noted = true;
+  }
   for (Task& task : tasks_) {
     if (IsNew(task)) BeginJoining(task);
   }

@@ -95,7 +95,10 @@ void Invariants::OnDecided(const View& view) {
   given_up_ = std::move(given_up);
   needed_.clear();
   for (const TaskView& task : view.tasks) {
-    needed_.insert(task.host);
+    const bool has_succeeded = task.state == TaskState::kSucceeded;
+    Require(!has_succeeded || std::ranges::count(succeeded_, task.task, &Deployment::task) > 0,
+            "I40 what is said to have succeeded has: " + task.task);
+    if (!has_succeeded) needed_.insert(task.host);
     places_[task.task] = task.host;
   }
   NoteGang();

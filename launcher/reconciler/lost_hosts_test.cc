@@ -221,6 +221,62 @@ TEST(LostHosts, AJobThatEndsNamesTheHostOnWhichAReplacedTaskMayStillRun) {
   EXPECT_EQ(second.outcome->left_behind, std::vector<HostId>{"b"});
 }
 
+TEST(LostHosts, WhatHasSucceededOnAHostThatIsGoneIsKnownToWhoeverGoesOn) {
+  Desired desired = OneHasSpares();
+  desired.tasks[0].ends_with_others = false;
+  Script script(desired);
+  script.StartAll();
+  EXPECT_EQ(script.Report("b", {Script::Ended("worker:0", 0)}), "");
+  EXPECT_EQ(script.Lost("b"), "persist 1 fixed\n");
+  EXPECT_EQ(script.Wait(seconds(1)), "connect b\n") << "once";
+
+  Script second(desired, script.reconciler.record());
+  EXPECT_EQ(second.Feed(Tick{}), "connect a\nconnect b\n");
+  second.Connected("a", {Script::Task("ps:0", kRunning)});
+  second.Ready("a");
+  second.Lost("b");
+  for (int i = 0; i < 8; ++i) {
+    const std::string done = second.Wait(seconds(10));
+    EXPECT_TRUE(done.empty() || done == "connect b\n") << done;
+    second.Lost("b");
+  }
+  EXPECT_FALSE(second.reconciler.GetView().ending);
+  EXPECT_EQ(second.Report("a", {Script::Ended("ps:0", 0)}), "persist 1 ending\n");
+  second.Wait(seconds(30));
+  ASSERT_TRUE(second.outcome);
+  EXPECT_EQ(second.outcome->exit_code, 0);
+  EXPECT_EQ(second.outcome->left_behind, std::vector<HostId>{"b"}) << "as it has not been heard";
+
+  // As another task it has not succeeded.
+  desired.tasks[1].spec_hash = "v2";
+  Script third(desired, script.reconciler.record());
+  third.Feed(Tick{});
+  EXPECT_EQ(third.reconciler.record().successes.size(), 0u);
+}
+
+// Which was given to the job by a launcher whose record is gone.
+TEST(LostHosts, WhoIsToStopAJobThatHasGoneOnWithoutItStopsItOnSpareHostsToo) {
+  Script script(OneHasSpares());
+  script.StartAll();
+  Script second(OneHasSpares(), script.reconciler.record());
+  EXPECT_EQ(second.Feed(StopRequested{}), "persist 1 ending\nconnect a\nconnect b\n");
+  EXPECT_EQ(second.Connected("a", {Script::Task("ps:0", kRunning, 2)}),
+            "stop a all below 3\nconnect c\nconnect d\n");
+  EXPECT_EQ(second.Connected("b"), "stop b all below 3\n");
+  EXPECT_EQ(second.Stopped("b", {}), "");
+  EXPECT_EQ(second.Connected("c", {OnSpare()}), "stop c all below 3\n");
+  EXPECT_EQ(second.Stopped("c", {}), "");
+  // Another one that still goes on has begun the next one.
+  EXPECT_EQ(second.Stopped("a", {Script::Task("ps:0", kRunning, 3)}),
+            "stop a all below 4\n"
+            "stop b all below 4\n"
+            "stop c all below 4\n");
+  for (const HostId host : {"a", "b", "c"}) second.Stopped(host, {});
+  second.Wait(seconds(30));
+  ASSERT_TRUE(second.outcome);
+  EXPECT_EQ(second.outcome->left_behind, std::vector<HostId>{"d"});
+}
+
 TEST(LostHosts, AHostThatIsGivenUpIsNotTheCauseOfALaterFailure) {
   Script script(OneCanBeMissing());
   script.StartAll();

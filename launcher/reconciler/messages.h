@@ -134,27 +134,6 @@ struct Departure {
   bool operator==(const Departure&) const = default;
 };
 
-/// All that a new Reconciler needs to go on where one was killed; the driver keeps it in a file.
-struct Record {
-  uint64_t generation = 0;       // the newest that was fixed
-  uint64_t base_generation = 0;  // since which nothing but addresses has changed: what succeeded counts
-  bool fixed = false;  // `cluster` is that of `generation` and in force; else only where tasks may still run
-  bool leasing = false;  // hosts have been asked for ports, whether or not a generation came of it
-  std::shared_ptr<const Cluster> cluster =
-      std::make_shared<Cluster>();  // shared because every StartTask holds it too
-  std::vector<LostPort> lost_ports;
-  std::vector<HostId> strays;         // outside the cluster, but something of the job may be there
-  std::vector<Departure> departures;  // since the base generation
-  int retries = 0;                // generations given up because of lost ports (or a stop that arrived late)
-  std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
-};
-
-/// The record with which a job that has ended is run again: higher generations, nothing adopted.
-Record NextRun(const Record& ended);
-
-// ---- What happens
-// ---------------------------------------------------------------------------------------------------
-
 enum class TaskState { kPending, kRunning, kRestarting, kSucceeded, kFailed, kLost };
 
 /// "Pending", "Running", ...
@@ -175,6 +154,30 @@ struct TaskReport {
   int64_t ended_micros = 0;
   std::string reason;
 };
+
+/// All that a new Reconciler needs to go on where one was killed; the driver keeps it in a file.
+struct Record {
+  uint64_t generation = 0;       // the newest that was fixed
+  uint64_t base_generation = 0;  // since which nothing but addresses has changed: what succeeded counts
+  bool fixed = false;  // `cluster` is that of `generation` and in force; else only where tasks may still run
+  bool leasing = false;  // hosts have been asked for ports, whether or not a generation came of it
+  std::shared_ptr<const Cluster> cluster =
+      std::make_shared<Cluster>();  // shared because every StartTask holds it too
+  std::vector<LostPort> lost_ports;
+  std::vector<HostId> strays;         // outside the cluster, but something of the job may be there
+  std::vector<Departure> departures;  // since the base generation
+  // Likewise, what was heard of members that have succeeded: it is written within a second, since their hosts
+  // may be gone when another launcher goes on.
+  std::vector<TaskReport> successes;
+  int retries = 0;                // generations given up because of lost ports (or a stop that arrived late)
+  std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
+};
+
+/// The record with which a job that has ended is run again: higher generations, nothing adopted.
+Record NextRun(const Record& ended);
+
+// ---- What happens
+// ---------------------------------------------------------------------------------------------------
 
 /// Answers to Connect. A host that is reached at another address than before has moved. HostFailed also tells
 /// that an established connection is gone. The driver finds half-open connections with keepalives. `status`

@@ -130,10 +130,9 @@ void Reconciler::StopAll(Host& host) {
   // What is still under way for the host no longer matters, and nobody shall wait for it.
   std::erase_if(host.requests,
                 [](const Request& r) { return r.ask == Ask::kStart || r.ask == Ask::kStopSome; });
-  const Request& request =
-      AddRequest(host, Ask::kStopAll, -1, options_.stop_grace + options_.request_timeout);
-  actions_.push_back(
-      StopTasks{request.id, host.desired.id, {}, record_.generation + 1, false, options_.stop_grace});
+  Request& request = AddRequest(host, Ask::kStopAll, -1, options_.stop_grace + options_.request_timeout);
+  request.below = record_.generation + 1;
+  actions_.push_back(StopTasks{request.id, host.desired.id, {}, request.below, false, options_.stop_grace});
 }
 
 Reconciler::Request& Reconciler::AddRequest(Host& host, Ask ask, int task, Duration timeout) {
@@ -153,6 +152,7 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   if (!host.lost_since) host.lost_since = now_;
   host.refused = !host.given_up && !Bystander(host) && (host.refused || !WorthTryingAgain(status));
   host.connect_at = now_ + Backoff(++host.failed_connects, host.desired.id);
+  if (persist_at_) persist_at_ = now_;  // what it has said it may never say again
   Touch(host);
 }
 
@@ -203,7 +203,7 @@ TimePoint Reconciler::WakeTime(const Host& host) const {
 Reconciler::Counts Reconciler::Count(const Host& host) const {
   Counts counts;
   if (Idle(host)) return counts;
-  const bool awaited = !host.given_up && !Bystander(host);
+  const bool awaited = !host.given_up && !Bystander(host) && !HasSucceeded(host);
   counts.not_ready = !Ready(host) && awaited;
   counts.refused = host.refused;
   counts.undecided = !Ready(host) && !host.refused && awaited;
@@ -252,6 +252,7 @@ TimePoint Reconciler::NextDeadline() const {
   if (finished()) return next;
   if (!dirty_.empty()) return now_;  // before the first Step
   if (!timers_.empty()) next = timers_.begin()->first;
+  if (persist_at_) next = std::min(next, *persist_at_);
   if (phase_ != Phase::kEnding) return std::min(next, RunDeadline());
   return std::min({next, give_up_at_, stopping_ ? TimePoint::max() : stop_from_});
 }
@@ -288,10 +289,16 @@ bool Reconciler::Ready(const Host& host) const {
 }
 
 bool Reconciler::Matters(const Host& host) const {
-  if (host.given_up || Bystander(host)) return false;
+  if (host.given_up || Bystander(host) || HasSucceeded(host)) return false;
   return phase_ == Phase::kGathering || (phase_ == Phase::kRunning && !gang_complete_) ||
          std::any_of(host.tasks.begin(), host.tasks.end(),
                      [this](int index) { return !Done(tasks_[index]); });
+}
+
+// Nothing of it is wanted any more, also where it was never heard by this launcher.
+bool Reconciler::HasSucceeded(const Host& host) const {
+  return phase_ == Phase::kRunning && !host.tasks.empty() &&
+         std::ranges::all_of(host.tasks, [this](int index) { return Succeeded(tasks_[index]); });
 }
 
 bool Reconciler::Bystander(const Host& host) const { return host.stray && host.tasks.empty(); }
@@ -304,9 +311,9 @@ bool Reconciler::Idle(const Host& host) const {
 bool Reconciler::NeedsStop(const Host& host) const {
   if (!(host.may_run || host.may_lease) || phase_ != Phase::kEnding) return false;
   // After a success there is nothing to fence off: all tasks have been started once and have ended, and their
-  // ports with them.
+  // ports with them. Of a host that only an earlier launcher heard, nobody knows what else there is.
   const bool quiet =
-      record_.ending->result == Result::kSucceeded && !host.unheard &&
+      record_.ending->result == Result::kSucceeded && !host.unheard && host.reported_once &&
       !(host.tasks.empty() && host.may_lease) &&
       std::all_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return Done(tasks_[index]); }) &&
       std::none_of(host.strangers.begin(), host.strangers.end(),

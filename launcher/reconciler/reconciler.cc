@@ -14,6 +14,9 @@ namespace {
 // An event causes at most: running -> gathering -> running -> ending -> finished.
 constexpr int kMaxPhaseChanges = 8;
 
+// So that of many tasks that end together the record is written once.
+constexpr Duration kWriteSuccessesAfter = std::chrono::seconds(1);
+
 }  // namespace
 
 Reconciler::Reconciler(const Desired& desired, Record record, const Options& options, TimePoint now)
@@ -110,6 +113,7 @@ std::vector<Action> Reconciler::Step(const Event& event, TimePoint now) {
   if (std::exchange(persist_first_, false)) Persist();
   std::visit([this](const auto& e) { On(e); }, event);
   Settle();
+  if (persist_at_ && now_ >= *persist_at_ && !finished()) Persist();
   return std::exchange(actions_, {});
 }
 
@@ -191,7 +195,16 @@ bool Reconciler::Advance() {
   return false;
 }
 
-void Reconciler::Persist() { actions_.push_back(PersistRecord{record_}); }
+void Reconciler::Persist() {
+  persist_at_.reset();
+  actions_.push_back(PersistRecord{record_});
+}
+
+void Reconciler::NoteSuccess(Task& task) {
+  if (phase_ != Phase::kRunning || std::exchange(task.success_noted, true)) return;
+  record_.successes.push_back(*task.report);
+  if (!persist_at_) persist_at_ = now_ + kWriteSuccessesAfter;
+}
 
 void Reconciler::BeginGathering() {
   phase_ = Phase::kGathering;
@@ -222,6 +235,8 @@ void Reconciler::LosePort(Task& task) {
 void Reconciler::FixGeneration() {
   record_.base_generation = record_.generation + 1;
   record_.departures.clear();
+  record_.successes.clear();
+  for (Task& task : tasks_) task.success_noted = false;
   FixCluster();
   phase_ = Phase::kRunning;
   gang_complete_ = true;
@@ -349,8 +364,8 @@ void Reconciler::On(const HostReported& event) {
   if (first) {
     // What a host knew on an older connection it must know on a newer one, else its disk is gone.
     for (const int index : host->tasks) {
-      if (tasks_[index].report && tasks_[index].reported_on != host->connection)
-        JudgeForgotten(tasks_[index]);
+      Task& task = tasks_[index];
+      if (task.report && task.reported_on != host->connection && !Succeeded(task)) JudgeForgotten(task);
     }
     if (host->given_up) LetIn(*host);
     for (const int index : host->tasks) {
@@ -364,8 +379,9 @@ void Reconciler::On(const HostReported& event) {
 
 void Reconciler::Merge(Host& host, const TaskReport& report) {
   if (report.generation > record_.generation) {
-    if (phase_ != Phase::kGathering) return Supersede(host, report);
+    if (phase_ != Phase::kGathering && !stop_requested_) return Supersede(host, report);
     record_.generation = report.generation;  // our record is gone; theirs is not
+    if (stop_requested_) LookEverywhere();
   }
   const auto found = task_index_.find(report.task);
   if (found == task_index_.end() || &hosts_[tasks_[found->second].host] != &host) {
@@ -381,6 +397,7 @@ void Reconciler::Merge(Host& host, const TaskReport& report) {
   if (task.report && !Newer(report, *task.report)) return;
   task.report = report;
   host.may_run = host.may_run || Live(report);
+  if (Succeeded(task)) NoteSuccess(task);
   Judge(task);
 }
 
@@ -467,6 +484,8 @@ void Reconciler::On(const TasksStopped& event) {
   }
   host.attempts = 0;
   const bool all = request->ask == Ask::kStopAll;
+  // Of a newer generation than was known then it has stopped nothing.
+  if (all && request->below <= record_.generation) return;
   if (all) host.may_run = host.may_lease = false;
   const auto is_stopped = [&](const TaskReport& report) {
     return all || std::ranges::find(request->targets, DeploymentOf(report)) != request->targets.end();
@@ -536,7 +555,19 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
   BeginEnding(std::move(outcome));
 }
 
+// The job has been on since this record was written: its tasks may be on any host that can have them.
+void Reconciler::LookEverywhere() {
+  for (Host& host : hosts_) {
+    host.may_run = host.may_lease = true;
+    host.unheard = host.unheard || !host.reported_once;
+    if (host.link == Link::kDown) host.connect_at = std::min(host.connect_at, now_);
+  }
+  give_up_at_ = std::max(give_up_at_, now_ + options_.connect_attempt + options_.stop_deadline);
+  TouchAll();
+}
+
 void Reconciler::On(const StopRequested&) {
+  stop_requested_ = true;
   if (phase_ == Phase::kEnding) {
     if (now_ >= stop_from_) return;
     stop_from_ = now_;

@@ -81,6 +81,7 @@ class Reconciler {
     TimePoint deadline;
     std::vector<Deployment> targets;  // of a stop
     Deployment deployment;            // of a start
+    uint64_t below = 0;               // of a stop of all: the generations that it ends
   };
 
   // What a host adds to the totals by which phases change. Kept per host so that one event costs no walk over
@@ -102,6 +103,7 @@ class Reconciler {
     bool missing = false;    // the job goes on without it
     bool displaced = false;  // it goes to a host that the cluster does not say yet
     uint32_t minimum_incarnation = 0;
+    bool success_noted = false;
     TimePoint failed_seen;  // when its failure became known here
     int attempts = 0;
     TimePoint retry_at;
@@ -201,6 +203,8 @@ class Reconciler {
   void FixGeneration();
   void FixCluster();
   void Persist();
+  void NoteSuccess(Task& task);
+  void LookEverywhere();
   void BeginEnding(Outcome outcome);
   void FailTask(Task& task, int exit_code, const std::string& why);
   void FailUnreachable();
@@ -218,7 +222,8 @@ class Reconciler {
   bool Done(const Task& task) const;       // or failed under the one in force
   bool Died(const Task& task) const;       // failed by itself, not because it was stopped
   bool Ready(const Host& host) const;
-  bool Matters(const Host& host) const;    // the job cannot go on without it
+  bool Matters(const Host& host) const;  // the job cannot go on without it
+  bool HasSucceeded(const Host& host) const;
   bool Bystander(const Host& host) const;  // only what it ran before is still to be stopped there
   bool Idle(const Host& host) const;       // a spare that is not needed
   bool NeedsStop(const Host& host) const;
@@ -232,10 +237,12 @@ class Reconciler {
   std::unordered_map<std::string, int> host_index_;
   std::unordered_map<std::string, int> task_index_;
   Phase phase_ = Phase::kGathering;
-  bool persist_first_ = false;   // the record that was given changed before the first Step
-  bool has_leavers_ = false;     // the cluster has members that are wanted no more
-  bool gang_complete_ = false;   // every host has been ready at once, in this life
-  bool stopping_ = false;        // ending, and past the servers' grace
+  std::optional<TimePoint> persist_at_;  // for successes
+  bool persist_first_ = false;           // the record that was given changed before the first Step
+  bool has_leavers_ = false;             // the cluster has members that are wanted no more
+  bool gang_complete_ = false;           // every host has been ready at once, in this life
+  bool stop_requested_ = false;          // whoever has made what there is
+  bool stopping_ = false;                // ending, and past the servers' grace
   bool only_lost_left_ = false;  // ending, and nothing is left but what hosts that are given up may have
   TimePoint stop_from_;
   TimePoint give_up_at_;

@@ -1,0 +1,132 @@
+// stop: ends a job, whoever drives it, and counts what is left of it.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <optional>
+
+#include "launcher/commands/controlling.h"
+#include "launcher/commands/driving.h"
+#include "launcher/commands/interrupts.h"
+#include "launcher/fleet.h"
+#include "launcher/host_records.h"
+
+namespace muster {
+namespace {
+
+// Whatever generation it has come to there.
+absl::Status StopDirectly(const std::string& job, uint64_t generation, const std::string& host,
+                          AgentConnection& connection) {
+  constexpr int kMostGenerations = 5;  // that come while it is stopped
+  agent::Request request;
+  request.mutable_stop_tasks()->set_job(job);
+  request.mutable_stop_tasks()->set_grace_ms(3000);
+  for (int i = 0; i < kMostGenerations; ++i) {
+    // Another muster may be about to start the next one.
+    request.mutable_stop_tasks()->set_minimum_generation(generation + 2);
+    MUSTER_ASSIGN_OR_RETURN(const agent::Response response,
+                            connection.Call(request, Now() + std::chrono::seconds(30)));
+    const agent::StopTasksResponse& stopped = response.stop_tasks();
+    if (stopped.processes_left() > 0 || stopped.ports_left() > 0) {
+      return Internal("%s: %d processes of the job are left, and %d of its ports are listened on", host,
+                      stopped.processes_left(), stopped.ports_left());
+    }
+    const uint64_t fence = generation + 2;
+    for (const agent::TaskStatus& task : stopped.tasks()) {
+      generation = std::max(generation, task.generation());
+    }
+    if (generation < fence) return absl::OkStatus();  // nothing newer was spared
+  }
+  return Internal("%s: another muster starts the job's tasks again and again", host);
+}
+
+// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, or its
+// starts refused, and ends. Spare ones too, which it may have come to. By the names of those where something
+// may be left.
+std::map<std::string, absl::Status> StopDirectly(const CommandContext& context,
+                                                 const record::JobRecord& record) {
+  const std::vector<record::Host> hosts = AllHosts(record);
+  const auto statuses =
+      AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
+               [&](size_t i, AgentConnection& connection) {
+                 return StopDirectly(record.id(), record.cluster().generation(), hosts[i].name(), connection);
+               });
+  std::map<std::string, absl::Status> left;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    if (statuses[i].ok()) continue;
+    std::fprintf(stderr, "%s\n", std::string(statuses[i].message()).c_str());
+    left[hosts[i].name()] = statuses[i];
+  }
+  return left;
+}
+
+absl::Status FirstFailure(const std::map<std::string, absl::Status>& left) {
+  return left.empty() ? absl::OkStatus() : left.begin()->second;
+}
+
+// A job whose driving host is not reached ends without it. Once that is back, what drives it there sees its
+// tasks stopped, and ends.
+absl::Status StopWithoutDriver(const CommandContext& context, const std::string& id) {
+  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), id, &JobStore::Lock));
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
+  const std::map<std::string, absl::Status> left = StopDirectly(context, record);
+  if (!IsDrivenElsewhere(record)) return FirstFailure(left);
+  const std::string driver = record.controller().name();
+  reconcile::Record cluster = FromProto(record.cluster());
+  cluster.ending =
+      reconcile::Outcome{.result = reconcile::Result::kStopped,
+                         .exit_code = ExitCodeFor(absl::CancelledError("")),
+                         .message = "stopped on request, without " + driver + ", which drove it"};
+  for (const auto& [host, status] : left) cluster.ending->left_behind.push_back(host);
+  *record.mutable_cluster() = ToProto(cluster);
+  record.set_ended_micros(WallTimeMicros());
+  record.clear_controller();
+  MUSTER_RETURN_IF_ERROR(context.jobs().Save(record));
+  return Unavailable("job %s has been stopped on %d of %d hosts, and %s, which drove it, was not reached", id,
+                     AllHosts(record).size() - left.size(), AllHosts(record).size(), driver);
+}
+
+}  // namespace
+
+absl::Status StopCommand(const CommandContext& context) {
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+  std::optional<JobLock> deciding;  // until this process drives it
+  if (auto taken = TakeBack(context, &record); taken.ok()) {
+    deciding = *std::move(taken);
+  } else {
+    std::fprintf(stderr, "%s\n", std::string(taken.status().message()).c_str());
+    if (absl::IsUnavailable(taken.status())) return StopWithoutDriver(context, record.id());
+    // Who drives it sees its tasks stopped, or its starts refused, and ends.
+    return FirstFailure(StopDirectly(context, record));
+  }
+  if (const auto trained = record.standing() ? FindTrainedBy(context.jobs(), record.id()) : std::nullopt) {
+    return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
+                              trained->id(), trained->id());
+  }
+  const auto lock = context.jobs().TakeOver(record.id());
+  deciding.reset();
+  if (lock.ok()) {
+    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+  }
+  if (!lock.ok() || record.ended_micros() != 0) {
+    // Held by another muster, or ended: then this only makes sure.
+    MUSTER_RETURN_IF_ERROR(FirstFailure(StopDirectly(context, record)));
+  } else {
+    RunOptions options = MakeRunOptions(context, record);
+    StopWhenInterrupted(&options);
+    options.stop = true;
+    options.run_deadline.reset();
+    options.follow_logs = false;
+    RunDisplay display({.logs = false, .start = Now()}, record);
+    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+    if (!result.outcome.left_behind.empty()) {
+      display.Summarize(result);
+      return Unavailable("not every host could be reached");
+    }
+    MUSTER_RETURN_IF_ERROR(result.fetched);
+  }
+  std::fprintf(stderr, "job %s: 0 processes, 0 ports on %d hosts\n", record.id().c_str(),
+               record.hosts_size());
+  return absl::OkStatus();
+}
+
+}  // namespace muster

@@ -1,0 +1,112 @@
+// wait: until a job has ended, whoever drives it; if that is nobody, this process does.
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "launcher/commands/controlling.h"
+#include "launcher/commands/driving.h"
+
+namespace muster {
+namespace {
+
+// Has a job that nobody drives driven again by the host that is to, unless another muster is about to have it
+// driven otherwise.
+absl::Status ResumeThere(const CommandContext& context, const ChosenController& controller,
+                         const std::string& id) {
+  const auto lock = InTurn(context.jobs(), id, &JobStore::Lock);
+  if (absl::IsFailedPrecondition(lock.status())) return absl::OkStatus();
+  MUSTER_RETURN_IF_ERROR(lock.status());
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, context.jobs().Load(id));
+  if (!IsDrivenElsewhere(record) || record.controller().name() != controller.host.name()) {
+    return absl::OkStatus();
+  }
+  return controller.connection->Resume(id);
+}
+
+// Of a job that a host drives: until it has ended, and its record here says how, or that host has it no more.
+absl::Status WaitThere(const CommandContext& context, std::optional<TimePoint> deadline,
+                       record::JobRecord* record) {
+  std::fprintf(stderr, "job %s is driven by %s\n", record->id().c_str(), record->controller().name().c_str());
+  bool has_ended = false;
+  {
+    MUSTER_ASSIGN_OR_RETURN(const ChosenController controller, ControllerOf(context, *record));
+    while (!has_ended) {
+      const auto state = controller.connection->AwaitEnd(record->id());
+      if (absl::IsNotFound(state.status())) break;  // another muster has taken it back
+      MUSTER_RETURN_IF_ERROR(state.status());
+      has_ended = *state == Controller::State::kEnded;
+      if (*state == Controller::State::kUndriven) {
+        MUSTER_RETURN_IF_ERROR(ResumeThere(context, controller, record->id()));
+      }
+      if (!has_ended && deadline && Now() > *deadline) {
+        return DeadlineExceeded("job %s has not ended", record->id());
+      }
+    }
+  }
+  MUSTER_ASSIGN_OR_RETURN(*record, FindJob(context, record->id()));
+  if (!has_ended || !IsDrivenElsewhere(*record)) return absl::OkStatus();
+  return Unavailable("job %s has ended, and %s has not said how", record->id(), record->controller().name());
+}
+
+// Until the job has ended (nullopt), or it is this process's to drive. A host may drive it, or another
+// muster, and one may give it to the other meanwhile.
+absl::StatusOr<std::optional<JobLock>> AwaitEndOrTurn(const CommandContext& context,
+                                                      std::optional<TimePoint> deadline,
+                                                      record::JobRecord* record) {
+  constexpr int kLookEveryMicros = 200'000;
+  bool is_said = false;
+  while (true) {
+    if (IsDrivenElsewhere(*record)) MUSTER_RETURN_IF_ERROR(WaitThere(context, deadline, record));
+    if (record->ended_micros() != 0) return std::nullopt;
+    if (!IsDrivenElsewhere(*record)) {
+      auto lock = InTurn(context.jobs(), record->id(), &JobStore::Lock);
+      if (!lock.ok() && !absl::IsFailedPrecondition(lock.status())) return lock.status();
+      // What it was before the lock was ours, it may be no longer.
+      MUSTER_ASSIGN_OR_RETURN(*record, context.jobs().Load(record->id()));
+      if (record->ended_micros() != 0) return std::nullopt;
+      if (lock.ok() && !IsDrivenElsewhere(*record)) return *std::move(lock);
+      // Another muster drives it, and will write down how it ends.
+      const auto driver = context.jobs().DriverOf(record->id());
+      if (driver && !std::exchange(is_said, true)) {
+        std::fprintf(stderr, "job %s is driven by process %d\n", record->id().c_str(), driver->pid);
+      }
+    }
+    if (deadline && Now() > *deadline) return DeadlineExceeded("job %s has not ended", record->id());
+    ::usleep(kLookEveryMicros);
+    MUSTER_ASSIGN_OR_RETURN(*record, context.jobs().Load(record->id()));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<int> WaitCommand(const CommandContext& context) {
+  const TimePoint start = Now();
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job));
+  const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::optional<JobLock> lock,
+      AwaitEndOrTurn(context, timeout ? std::optional(start + *timeout) : std::nullopt, &record));
+  if (lock) {
+    RunOptions options = MakeRunOptions(context, record);
+    options.follow_logs = false;
+    if (timeout) options.give_up_at = start + *timeout;
+    RunDisplay display(
+        {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
+    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+    display.Summarize(result);
+    PrintResult(context, result.result_json);
+    MUSTER_RETURN_IF_ERROR(result.fetched);
+    return result.outcome.exit_code;
+  }
+  std::fprintf(stderr, "%s\n", record.cluster().ending().message().c_str());
+  if (const auto json = ReadFile(context.jobs().JobFolder(record.id()) / kResultFile); json.ok()) {
+    PrintResult(context, *json);
+  } else if (!absl::IsNotFound(json.status())) {
+    return json.status();  // a job that wrote no result has none
+  }
+  return record.cluster().ending().exit_code();
+}
+
+}  // namespace muster
