@@ -18,8 +18,8 @@ namespace muster {
 
 inline constexpr int kResultSchemaVersion = 1;
 
-/// One line of docs for each is in docs/trainer.md. Unset optionals and empty names are written as null, and every
-/// key is always there.
+/// One line of docs for each is in docs/trainer.md. Unset optionals and empty names are written as null, and
+/// every key is always there.
 struct ResultRecord {
   std::string model;
   std::string variant;
