@@ -163,8 +163,9 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
 }
 
 void Coordinator::Resume(const Epoch& epoch, uint64_t next_step,
-                         const std::map<uint64_t, std::vector<int>>& decisions) {
+                         const std::map<uint64_t, std::vector<int>>& decisions, uint64_t newest_common) {
   epoch_ = epoch;
+  newest_common_ = newest_common;
   begins_with_.step = epoch.step;
   next_step_ = next_step;
   decisions_ = decisions;

@@ -120,8 +120,10 @@ class Coordinator {
   TimePoint next_deadline() const;
 
   /// Goes on where another process with the coordinator was, as its journal has it: in an epoch, with these
-  /// decisions, and none from `next_step` on. Before all events.
-  void Resume(const Epoch& epoch, uint64_t next_step, const std::map<uint64_t, std::vector<int>>& decisions);
+  /// decisions, and none from `next_step` on; `newest_common`: the checkpoint that all shards had. Before all
+  /// events.
+  void Resume(const Epoch& epoch, uint64_t next_step, const std::map<uint64_t, std::vector<int>>& decisions,
+              uint64_t newest_common);
 
   /// Time stood still until now for who hears of them.
   void RenewLeases(TimePoint now);

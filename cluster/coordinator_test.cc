@@ -427,6 +427,17 @@ TEST(CoordinatorEpochs, ACoordinatorThatIsReplacedBeforeTheFirstCheckpointOfAllB
   }
 }
 
+// Its journal says that there was a checkpoint of all.
+TEST(CoordinatorEpochs, ACoordinatorThatGoesOnKnowsThatTheFirstCheckpointIsBehindIt) {
+  for (const uint64_t newest_common : {0, 100}) {
+    Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 2, .may_go_back = true}, kStart);
+    coordinator.Resume({.number = 7}, 130, {}, newest_common);
+    coordinator.ShardJoin(0, "a", 7, Of({100}), kStart);
+    coordinator.ShardJoin(1, "without its folder", 0, {}, kStart);
+    EXPECT_EQ(coordinator.end().has_value(), newest_common != 0);
+  }
+}
+
 TEST(CoordinatorEpochs, AShardThatIsReplacedAfterTheLastStepTakesAllBack) {
   Cluster cluster(2, 2, 2);
   cluster.JoinAll(2);
@@ -465,7 +476,7 @@ TEST(CoordinatorEpochs, ACoordinatorWithAJournalGoesOnWithItsDecisions) {
   Coordinator coordinator(
       {.rank_names = {"worker:0", "worker:1"}, .shard_count = 2, .aggregate = 2, .may_go_back = true},
       kStart);
-  coordinator.Resume({.number = 5, .step = 10}, 13, {{12, {0, 1}}});
+  coordinator.Resume({.number = 5, .step = 10}, 13, {{12, {0, 1}}}, 10);
   for (const int shard : {0, 1}) coordinator.ShardJoin(shard, "new", 5, {}, kStart);
   EXPECT_EQ(coordinator.epoch(), (Epoch{.number = 5, .step = 10}));
   EXPECT_EQ(coordinator.decisions().at(12), (std::vector<int>{0, 1}));

@@ -23,8 +23,8 @@ absl::Status Checkpointer::FindAvailable() {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, store_.List());
   absl::Status first;
   const std::lock_guard lock(mutex_);
+  // All of them, also beyond those that are to be kept: others may not have got to the newest.
   for (const uint64_t step : steps) {
-    if (static_cast<int>(available_.size()) == options_.keep) break;
     const auto verified = Verify(step, /*read=*/available_.empty());
     if (verified.ok()) {
       available_[step] = *verified;

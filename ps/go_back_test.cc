@@ -150,6 +150,25 @@ TEST(GoBack, WithoutACheckpointYetTheyBeginAgain) {
   EXPECT_EQ(TrainWithFault(cluster, kSteps, 25, [&] { cluster.StartServer(1); }), expected);
 }
 
+// One server's process has ended before it had the newest one, which others have.
+TEST(GoBack, OfOnlyOneCheckpointThatIsKeptTheOneBeforeIsUsedAsLongAsOthersNeedIt) {
+  Cluster undisturbed(2, 2, UpdateMode::kSync);
+  const std::vector<float> expected = TrainAll(undisturbed, 40);
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  cluster.own_folders = true;
+  cluster.keep_checkpoints = 1;
+  cluster.KeepCheckpoints(10);
+  TrainAndVanish(cluster, 35);
+  ASSERT_TRUE(AwaitCheckpointsWithout(cluster, 10));
+  for (const int shard : {0, 1}) cluster.StopServer(shard);
+  const CheckpointStore store(cluster.CheckpointsOf(1));
+  ASSERT_EQ(*store.List(), (std::vector<uint64_t>{30, 20}));
+  ASSERT_TRUE(RemoveTree(store.PathOf(30, "manifest")).ok());
+  ASSERT_EQ(*store.List(), (std::vector<uint64_t>{20}));
+  for (const int shard : {0, 1}) cluster.StartServer(shard);
+  EXPECT_EQ(TrainAll(cluster, 40), expected);
+}
+
 TEST(GoBack, AWholeJobGoesOnWithTheSameBits) {
   const std::vector<float> expected = Undisturbed();
   Cluster cluster(2, 2, UpdateMode::kSync);

@@ -1,5 +1,6 @@
 // Servers with a journal that are ended at any time: nothing that they acknowledged is lost, and nobody goes
 // back.
+#include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -211,32 +212,34 @@ TEST(JournalRecovery, AWholeJobGoesOnWhereItWas) {
   Cluster cluster(2, 2, UpdateMode::kSync);
   cluster.keeps_journal = true;
   cluster.KeepCheckpoints(1000);
-  {
-    // Two workers make 20 steps, and are gone without a word.
-    std::jthread threads[2];
-    for (const int rank : {0, 1}) {
-      threads[rank] = std::jthread([&, rank] {
-        ParameterServerClient client(cluster.ClientOptions(rank));
-        std::vector<float> parameters(cluster.layout.size());
-        ASSERT_TRUE(client.Join(parameters).ok());
-        for (uint64_t step = 0; step < 20; ++step) {
-          const RowIndex rows = RowsOf(step, rank), next = RowsOf(step + 1, rank);
-          std::vector<float> values(rows.size()), next_values(next.size());
-          ASSERT_TRUE(client.PullRows(rows, values).ok());
-          const std::vector<float> gradient = GradientOf(cluster.layout, step, rank, values);
-          ASSERT_TRUE(client
-                          .PushPull({.samples = static_cast<uint64_t>(10 + rank),
-                                     .loss_sum = 1.0,
-                                     .gradient = gradient,
-                                     .rows = rows},
-                                    parameters, next, next_values)
-                          .ok());
-        }
-      });
-    }
-  }
+  TrainAndVanish(cluster, 20);
   for (const int shard : {0, 1}) cluster.StartServer(shard);
   EXPECT_EQ(TrainAll(cluster, 40), expected);
+}
+
+// Its folder is another one, or empty: that is no reason for all to forget what they have.
+TEST(JournalRecovery, AServerWithoutItsFilesIsNoReasonToBeginAnew) {
+  for (const bool is_whole_job : {true, false}) {
+    Cluster cluster(3, 2, UpdateMode::kSync);
+    cluster.keeps_journal = cluster.own_folders = true;
+    cluster.keep_checkpoints = 1;
+    cluster.KeepCheckpoints(10);
+    TrainAndVanish(cluster, 35);
+    ASSERT_TRUE(AwaitCheckpointsWithout(cluster, 10));  // which all have got beyond, and know it
+    const std::string before = absl::StrJoin(*ListDirectory(cluster.CheckpointsOf(1)), " ");
+    for (const int shard : {0, 1, 2}) {
+      if (is_whole_job || shard != 1) cluster.StopServer(shard);
+    }
+    ASSERT_TRUE(RemoveTree(cluster.CheckpointsOf(2)).ok());
+    for (const int shard : {0, 1, 2}) {
+      if (is_whole_job || shard != 1) cluster.StartServer(shard);
+    }
+    ParameterServerClient client(cluster.ClientOptions(0));
+    std::vector<float> parameters(cluster.layout.size());
+    EXPECT_THAT(std::string(client.Join(parameters).status().message()), HasSubstr("no checkpoint in common"));
+    EXPECT_THAT(std::string(cluster.AwaitEnd(0).message()), HasSubstr("no checkpoint in common"));
+    EXPECT_EQ(absl::StrJoin(*ListDirectory(cluster.CheckpointsOf(1)), " "), before);
+  }
 }
 
 }  // namespace

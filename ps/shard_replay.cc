@@ -43,6 +43,12 @@ journal::Record EndRecord() {
   return record;
 }
 
+journal::Record CommonRecord(uint64_t checkpoint) {
+  journal::Record record;
+  record.mutable_common()->set_checkpoint(checkpoint);
+  return record;
+}
+
 journal::Record FinishRecord(int rank, uint64_t next_step) {
   journal::Record record;
   record.mutable_finish()->set_rank(static_cast<uint32_t>(rank));
@@ -61,6 +67,7 @@ absl::StatusOr<std::unique_ptr<ShardReplay>> ShardReplay::Begin(const ps::JobCon
   auto replay = std::make_unique<ShardReplay>();
   replay->config = config;
   replay->update = std::move(update);
+  replay->newest_common = epoch.step;
   replay->requests = std::make_unique<Requests>(frames, outbox);
   replay->shard.emplace(epoch, std::move(base), replay->update, std::move(rule), replay->requests.get());
   return replay;
@@ -97,6 +104,8 @@ absl::Status ShardReplay::Replay(const journal::Record& record, FloatPayload pay
   } else if (record.has_finish()) {
     if (!is_rank(record.finish().rank())) return bad;
     finished[static_cast<int>(record.finish().rank())] = record.finish().next_step();
+  } else if (record.has_common()) {
+    newest_common = std::max(newest_common, record.common().checkpoint());
   } else if (record.has_end()) {
     finished.clear();
   }

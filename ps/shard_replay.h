@@ -22,6 +22,7 @@ journal::Record PushRecord(const WorkerIdentity& worker, const ps::Push& push, c
 journal::Record DecisionRecord(const StepDecision& decision);
 journal::Record FinishRecord(int rank, uint64_t next_step);
 journal::Record EndRecord();
+journal::Record CommonRecord(uint64_t checkpoint);
 
 /// One thread at a time.
 struct ShardReplay {
@@ -31,6 +32,7 @@ struct ShardReplay {
   std::optional<ShardEpoch> shard;                 // always there
   std::map<uint64_t, std::vector<int>> decisions;  // that other shards may not have made yet, and more
   std::map<int, uint64_t> finished;                // by rank: next_step
+  uint64_t newest_common = 0;                      // step of a checkpoint that all servers had
 
   /// Begins with a shard as it was; the other pointers must live longer. FailedPrecondition: of a job with
   /// another number of ranks; InvalidArgument: of one that makes no sense.

@@ -165,12 +165,13 @@ void ShardServerImpl::GoOnWith(ShardReplay before) {
   shard_->BeginTallies();
   shard_->OnUpdate([this] { OnUpdate(); });
   finished_ranks_ = std::move(before.finished);
+  newest_common_ = before.newest_common;
   for (const auto& [rank, next_step] : finished_ranks_) last_step_ = std::max(last_step_, next_step);
   if (!host_) return;
   host_->SetRequests(requests_.get());
   BeginCoordinator();
   awaits_first_worker_ = true;
-  coordinator()->Resume(epoch(), journaled_decisions_, before.decisions);
+  coordinator()->Resume(epoch(), journaled_decisions_, before.decisions, newest_common_);
   for (const auto& [rank, next_step] : finished_ranks_) coordinator()->Finish(rank, next_step, Now());
   TellOwnCheckpoints();
 }
@@ -222,6 +223,7 @@ std::vector<std::pair<journal::Record, FloatPayload>> ShardServerImpl::Carried()
   for (const auto& [rank, next_step] : finished_ranks_) {
     carried.emplace_back(FinishRecord(rank, next_step), FloatPayload());
   }
+  if (newest_common_ > epoch().step) carried.emplace_back(CommonRecord(newest_common_), FloatPayload());
   return carried;
 }
 

@@ -174,7 +174,7 @@ bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
   finishes_.clear();
   awaits_.clear();
   last_step_ = 0;
-  last_snapshot_ = last_commit_ = epoch.step;
+  last_snapshot_ = last_commit_ = newest_common_ = epoch.step;
   next_snapshot_ = 0;
   last_checkpoint_deadline_.reset();
   told_report_ = {};
@@ -255,6 +255,8 @@ void ShardServerImpl::CoordinateAsFirst(bool always) {
     TellOwnCheckpoints();
   }
   if (end_) return;
+  NoteNewestCommon(coordinator()->newest_common());
+  if (end_) return;
   if (shard_) MakeSteps(always);
   LogNotices();
   std::erase_if(awaits_, [this](const auto& await) {
@@ -326,6 +328,13 @@ void ShardServerImpl::LogStall(const std::string& waits_for) {
   spdlog::warn("{}: {}", name_, waits_for);
 }
 
+// Also for the next process: of servers that have lost their files it says that there were some.
+void ShardServerImpl::NoteNewestCommon(uint64_t checkpoint) {
+  if (checkpoint <= newest_common_) return;
+  newest_common_ = checkpoint;
+  if (journal_ && shard_) (void)Journaled(journal_->Append(CommonRecord(checkpoint), {}));
+}
+
 void ShardServerImpl::CoordinateAsOther(bool always) {
   if (link_ == nullptr) return;
   if (always) TellOwnCheckpoints();
@@ -367,11 +376,12 @@ void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
   needed_ = static_cast<int>(coordination.needed());
   waits_for_ = coordination.waits_for();
   offered_epoch_ = {coordination.epoch(), coordination.epoch_step()};
-  // One that has just started knows of none.
-  if (offered_epoch_.number > 0) newest_common_ = coordination.needed_checkpoint();
   // An epoch that is over begins no more: whoever joined would find less than there was.
   const bool is_news = config_ && !coordination.ended() && offered_epoch_.number > epoch().number;
   if (is_news && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
+  // A ps:0 that has just started knows of none.
+  if (offered_epoch_.number > 0) NoteNewestCommon(coordination.needed_checkpoint());
+  if (end_) return;
   if (shard_ && offered_epoch_ == epoch()) {
     if (!is_async()) next_snapshot_ = coordination.checkpoint();
     std::map<uint64_t, std::vector<int>> decisions;

@@ -137,6 +137,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   bool BeginEpoch(const Epoch& epoch);
   ps::ShardJoin OwnJoin() const;
   void TellOwnCheckpoints();
+  void NoteNewestCommon(uint64_t checkpoint);
   void EndWith(const absl::Status& status);
 
   // Both sides of what the shards tell each other. `always`: also if nothing has changed.
@@ -252,7 +253,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   uint64_t last_snapshot_ = 0;
   TimePoint last_snapshot_time_;
   uint64_t last_commit_ = 0;
-  uint64_t newest_common_ = 0;  // as ps:0 has said it last
+  uint64_t newest_common_ = 0;  // that ps:0 has known of, or its process before
   std::optional<TimePoint> last_checkpoint_deadline_;
 
   std::optional<ShardJournal> journal_;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <openssl/crypto.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -17,10 +18,12 @@
 #include "base/certificates.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "ps/checkpoint_store.h"
 #include "ps/client.h"
 #include "ps/job_config.h"
 #include "ps/server.h"
 #include "ps/shard_connection.h"
+#include "tests/support/eventually.h"
 #include "tests/support/free_port.h"
 
 namespace muster {
@@ -116,6 +119,7 @@ class Cluster {
                                 .part_bytes = part_bytes,
                                 .checkpoint_dir = checkpoint_every > 0 ? CheckpointsOf(index).string() : "",
                                 .checkpoint_every = std::max<uint64_t>(1, checkpoint_every),
+                                .keep_checkpoints = keep_checkpoints,
                                 .checkpoint_buddy = checkpoint_buddy,
                                 .journal = keeps_journal,
                                 .replicated = replicated,
@@ -166,7 +170,7 @@ class Cluster {
   }
 
   std::filesystem::path CheckpointsOf(int server) const {
-    return checkpoint_buddy ? checkpoints.path() / std::to_string(server) : checkpoints.path();
+    return checkpoint_buddy || own_folders ? checkpoints.path() / std::to_string(server) : checkpoints.path();
   }
 
   /// Starts all servers again, each shard on two of them.
@@ -213,6 +217,8 @@ class Cluster {
   TemporaryDirectory checkpoints;
   uint64_t checkpoint_every = 0;  // steps; 0: none
   bool keeps_journal = false;     // beside the checkpoints
+  bool own_folders = false;       // each server has one of its own, also without copies
+  int keep_checkpoints = 3;
   bool checkpoint_buddy = false;
   bool replicated = false;
   Duration replica_silence = ParameterServerOptions().replica_silence;
@@ -444,5 +450,41 @@ struct RawWorker {
   std::unique_ptr<ShardConnection> connection;
   uint64_t request = 0;
 };
+
+// Two workers make so many steps, and are gone without a word.
+inline void TrainAndVanish(Cluster& cluster, uint64_t steps) {
+  std::jthread threads[2];
+  for (const int rank : {0, 1}) {
+    threads[rank] = std::jthread([&, rank] {
+      ParameterServerClient client(cluster.ClientOptions(rank));
+      std::vector<float> parameters(cluster.layout.size());
+      ASSERT_TRUE(client.Join(parameters).ok());
+      for (uint64_t step = 0; step < steps; ++step) {
+        const RowIndex rows = RowsOf(step, rank), next = RowsOf(step + 1, rank);
+        std::vector<float> values(rows.size()), next_values(next.size());
+        ASSERT_TRUE(client.PullRows(rows, values).ok());
+        const std::vector<float> gradient = GradientOf(cluster.layout, step, rank, values);
+        ASSERT_TRUE(client
+                        .PushPull({.samples = static_cast<uint64_t>(10 + rank),
+                                   .loss_sum = 1.0,
+                                   .gradient = gradient,
+                                   .rows = rows},
+                                  parameters, next, next_values)
+                        .ok());
+      }
+    });
+  }
+}
+
+// Until no server has that one any more. False: that takes too long.
+inline bool AwaitCheckpointsWithout(const Cluster& cluster, uint64_t step) {
+  return Eventually([&] {
+    for (int server = 0; server < static_cast<int>(cluster.servers.size()); ++server) {
+      const auto steps = CheckpointStore(cluster.CheckpointsOf(server)).List();
+      if (!steps.ok() || steps->empty() || std::ranges::count(*steps, step) > 0) return false;
+    }
+    return true;
+  });
+}
 
 }  // namespace muster
