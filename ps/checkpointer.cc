@@ -83,7 +83,7 @@ void Checkpointer::BeginAfter(uint64_t step) {
   to_commit_.clear();
   to_copy_.clear();
   written_.clear();
-  done_with_ = 0;
+  done_with_ = failed_ = 0;
   if (options_.copy && step > 0) to_copy_again_ = step;
   changed_.notify_all();
   available_.erase(available_.upper_bound(step), available_.end());
@@ -111,6 +111,7 @@ void Checkpointer::Write(uint64_t step, const ps::JobConfig& config, const Epoch
   if (waiting_) {
     spdlog::warn("{}: checkpoint {} is left out: the disk is slower than training makes checkpoints",
                  options_.name, waiting_->step);
+    failed_ = waiting_->step;
   }
   waiting_ = Snapshot{.step = step,
                       .round = round_,
@@ -129,6 +130,17 @@ void Checkpointer::Commit(const checkpoint::Manifest& manifest, uint64_t needed)
 uint64_t Checkpointer::done_with() const {
   const std::lock_guard lock(mutex_);
   return done_with_;
+}
+
+uint64_t Checkpointer::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failed_;
+}
+
+void Checkpointer::Fail(uint64_t step, uint64_t round, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (round == round_) done_with_ = failed_ = step;
+  spdlog::error("{}: checkpoint {} was not written: {}", options_.name, step, why);
 }
 
 void Checkpointer::Run(const std::stop_token& stop) {
@@ -165,7 +177,8 @@ void Checkpointer::Run(const std::stop_token& stop) {
         if (round == round_) written_[step] = file;
       }
     } catch (const std::bad_alloc&) {
-      spdlog::error("{}: not enough memory to write a checkpoint", options_.name);
+      if (snapshot) Fail(snapshot->step, snapshot->round, "not enough memory");
+      if (!snapshot) spdlog::error("{}: not enough memory for a checkpoint", options_.name);
     }
     snapshot.reset();  // its memory is not needed any more
     on_change_();
@@ -175,13 +188,7 @@ void Checkpointer::Run(const std::stop_token& stop) {
 void Checkpointer::WriteNow(const Snapshot& snapshot, const std::stop_token& stop) {
   const auto file =
       WriteShardCheckpoint(store_, snapshot.step, snapshot.place, snapshot.shard, snapshot.rule);
-  if (!file.ok()) {
-    const std::lock_guard lock(mutex_);
-    if (snapshot.round == round_) done_with_ = snapshot.step;
-    spdlog::warn("{}: checkpoint {} was not written: {}", options_.name, snapshot.step,
-                 std::string(file.status().message()));
-    return;
-  }
+  if (!file.ok()) return Fail(snapshot.step, snapshot.round, std::string(file.status().message()));
   CopyNow(snapshot.step, *file, stop);
   const std::lock_guard lock(mutex_);
   if (snapshot.round == round_) written_[snapshot.step] = *file;

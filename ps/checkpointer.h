@@ -75,6 +75,8 @@ class Checkpointer {
   /// The step of the newest checkpoint that is committed, or for all that this shard knows cannot be; 0: none
   /// since the last BeginAfter.
   uint64_t done_with() const;
+  /// That of the newest of which this shard could not write its file; 0: likewise.
+  uint64_t failed() const;
 
  private:
   Checkpointer(CheckpointerOptions options, std::function<void()> on_change);
@@ -92,6 +94,7 @@ class Checkpointer {
   };
 
   void Run(const std::stop_token& stop);
+  void Fail(uint64_t step, uint64_t round, const std::string& why);
   void WriteNow(const Snapshot& snapshot, const std::stop_token& stop);
   void CopyNow(uint64_t step, const checkpoint::Manifest::File& file, const std::stop_token& stop) const;
   void CopyAgain(uint64_t step, const std::stop_token& stop) const;
@@ -113,6 +116,7 @@ class Checkpointer {
   std::map<uint64_t, CheckpointId> available_;              // by step
   std::map<uint64_t, checkpoint::Manifest::File> written_;
   uint64_t done_with_ = 0;  // step
+  uint64_t failed_ = 0;     // step
   uint64_t round_ = 0;      // of BeginAfter: what was begun in an earlier one does not count
   std::jthread thread_;     // the last member: it uses the others
 };

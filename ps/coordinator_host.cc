@@ -99,6 +99,7 @@ absl::Status CoordinatorHost::Report(StreamId stream, const ps::ShardReport& rep
     }
   }
   AddFiles(shard->second, files);
+  NoteFailed(report.failed_checkpoint());
   return absl::OkStatus();
 }
 
@@ -126,6 +127,7 @@ void CoordinatorHost::OnEpochBegun() {
   files_.clear();
   complete_.Clear();
   complete_is_new_ = false;
+  failed_ = 0;
   told_version_ = 0;
 }
 

@@ -54,6 +54,10 @@ class CoordinatorHost {
   /// A shard has written these files in this epoch, by the step of their checkpoint.
   void AddFiles(int shard, const std::map<uint64_t, checkpoint::Manifest::File>& files);
 
+  /// Of this checkpoint, of this epoch, a shard will have no file.
+  void NoteFailed(uint64_t step) { failed_ = std::max(failed_, step); }
+  uint64_t failed() const { return failed_; }
+
   /// The newest checkpoint whose files are all there, of this epoch, if it was not taken yet.
   std::optional<checkpoint::Manifest> TakeComplete();
   uint64_t last_complete() const { return complete_.step(); }
@@ -80,6 +84,7 @@ class CoordinatorHost {
   std::map<uint64_t, std::map<int, checkpoint::Manifest::File>> files_;  // by step and shard
   checkpoint::Manifest complete_;                                        // step 0: none in this epoch
   bool complete_is_new_ = false;
+  uint64_t failed_ = 0;
   uint64_t told_version_ = 0;  // of the coordinator
 };
 

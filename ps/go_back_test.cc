@@ -150,6 +150,25 @@ TEST(GoBack, WithoutACheckpointYetTheyBeginAgain) {
   EXPECT_EQ(TrainWithFault(cluster, kSteps, 25, [&] { cluster.StartServer(1); }), expected);
 }
 
+// A disk that was full for a moment: the next one is made in its turn, and the last one holds nobody up.
+TEST(GoBack, ACheckpointThatOneServerCannotWriteIsLeftOut) {
+  Cluster cluster(2, 2, UpdateMode::kSync);
+  cluster.own_folders = true;
+  cluster.KeepCheckpoints(10);
+  const CheckpointStore store(cluster.CheckpointsOf(1));
+  for (const uint64_t step : {10, 200}) {
+    std::filesystem::create_directories(store.PathOf(step, CheckpointStore::ShardFileName(1, 2)) /
+                                        "in the way");
+  }
+  (void)TrainAll(cluster, 200);  // and awaits their end
+  for (const int server : {0, 1}) {
+    const auto steps = CheckpointStore(cluster.CheckpointsOf(server)).List();
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    EXPECT_THAT(*steps, testing::AllOf(testing::Not(testing::IsEmpty()), testing::Each(testing::Gt(10)),
+                                       testing::Each(testing::Lt(200))));
+  }
+}
+
 // One server's process has ended before it had the newest one, which others have.
 TEST(GoBack, OfOnlyOneCheckpointThatIsKeptTheOneBeforeIsUsedAsLongAsOthersNeedIt) {
   Cluster undisturbed(2, 2, UpdateMode::kSync);

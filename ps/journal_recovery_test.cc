@@ -236,7 +236,8 @@ TEST(JournalRecovery, AServerWithoutItsFilesIsNoReasonToBeginAnew) {
     }
     ParameterServerClient client(cluster.ClientOptions(0));
     std::vector<float> parameters(cluster.layout.size());
-    EXPECT_THAT(std::string(client.Join(parameters).status().message()), HasSubstr("no checkpoint in common"));
+    EXPECT_THAT(std::string(client.Join(parameters).status().message()),
+                HasSubstr("no checkpoint in common"));
     EXPECT_THAT(std::string(cluster.AwaitEnd(0).message()), HasSubstr("no checkpoint in common"));
     EXPECT_EQ(absl::StrJoin(*ListDirectory(cluster.CheckpointsOf(1)), " "), before);
   }

@@ -87,9 +87,10 @@ bool ShardServerImpl::AwaitsLastCheckpoint() {
   // On this server's disk, if it can be: its next process, too, is to find that the job is over.
   const uint64_t last = is_async() ? last_snapshot_ : last_step_;
   if (HasLastCheckpoint() || checkpointer_->done_with() >= last) return false;
-  if (Now() < *last_checkpoint_deadline_) return true;
-  spdlog::warn("{}: the last checkpoint, of step {}, was not made in {}", name_, last,
-               FormatAge(kCheckpointTimeout));
+  const bool has_failed = host_->failed() >= last;
+  if (!has_failed && Now() < *last_checkpoint_deadline_) return true;
+  spdlog::error("{}: the last checkpoint, of step {}, {}", name_, last,
+                has_failed ? "could not be made" : "was not made in " + FormatAge(kCheckpointTimeout));
   return false;
 }
 

@@ -295,6 +295,7 @@ void ShardServerImpl::MakeSteps(bool always) {
     TellOthers(/*always=*/true);
   }
   host_->AddFiles(0, checkpointer_->written());
+  host_->NoteFailed(checkpointer_->failed());
   if (const auto complete = host_->TakeComplete()) {
     checkpointer_->Commit(*complete, coordinator()->newest_common());
   }
@@ -360,6 +361,7 @@ void ShardServerImpl::CoordinateAsOther(bool always) {
       written->set_checkpoint(step);
       written->set_file(file.SerializeAsString());
     }
+    out.set_failed_checkpoint(checkpointer_->failed());
   }
   outbox_.Send([this, out = std::move(out)] {
     if (link_ != nullptr) link_->Send(out);

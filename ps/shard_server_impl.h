@@ -83,9 +83,9 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   // Number 0: none has begun.
   Epoch epoch() const { return shard_ ? shard_->epoch() : Epoch(); }
   bool keeps_checkpoints() const { return checkpointer_ != nullptr; }
-  // The last checkpoint that was begun is not there yet.
+  // The last checkpoint that was begun is not there yet, and may still be.
   bool is_checkpointing() const {
-    return last_snapshot_ > std::max(epoch().step, host_->last_complete()) &&
+    return last_snapshot_ > std::max({epoch().step, host_->last_complete(), host_->failed()}) &&
            Now() < last_snapshot_time_ + kCheckpointTimeout;
   }
 
