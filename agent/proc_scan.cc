@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -38,8 +39,9 @@ std::vector<pid_t> OwnProcesses(const std::filesystem::path& proc) {
   return own;
 }
 
-constexpr Duration kPatience = std::chrono::seconds(2);  // with the environment of one process
-constexpr Duration kLetBe = std::chrono::seconds(60);    // one that could not be read
+constexpr Duration kPatience = std::chrono::seconds(2);                 // with the environment of one process
+constexpr Duration kPatienceAfterOne = std::chrono::milliseconds(200);  // that hung in the same look
+constexpr Duration kLetBe = std::chrono::seconds(60);                   // one that could not be read
 
 // Guarded by a mutex for tests; the daemon has one thread.
 struct Hung {
@@ -81,11 +83,21 @@ std::string TokenByFolder(const std::filesystem::path& process) {
   return "";
 }
 
+// Locks and connections of this process are not to outlive it in a child that hangs.
+void KeepOnly(int kept) {
+  const auto first = static_cast<unsigned>(kept);
+  if (::close_range(3, first - 1, 0) == 0 && ::close_range(first + 1, UINT_MAX, 0) == 0) return;
+  for (int fd = 3; fd < 1024; ++fd) {  // Linux before 5.9
+    if (fd != kept) ::close(fd);
+  }
+}
+
 // A child that writes for one process after another how long its token is, and the token. It is this one's
 // death that ends it, too: reading waits where it can still be killed.
 class TokenReader {
  public:
-  TokenReader(const std::filesystem::path& proc, std::span<const pid_t> pids) {
+  TokenReader(const std::filesystem::path& proc, std::span<const pid_t> pids, Duration patience)
+      : patience_(patience) {
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC) != 0) return;
     UniqueFd read(fds[0]), write(fds[1]);
@@ -94,6 +106,7 @@ class TokenReader {
     if (child_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
+      KeepOnly(write.get());
       for (const pid_t pid : pids) {
         const std::string token = TokenOf(proc / std::to_string(pid));
         const size_t size = token.size();
@@ -146,12 +159,13 @@ class TokenReader {
   absl::Status WaitReadable() const {
     while (true) {
       pollfd readable{.fd = pipe_.get(), .events = POLLIN, .revents = 0};
-      if (::poll(&readable, 1, MillisecondsUntil(Now() + kPatience)) > 0) return absl::OkStatus();
+      if (::poll(&readable, 1, MillisecondsUntil(Now() + patience_)) > 0) return absl::OkStatus();
       const absl::StatusOr<ProcessStat> stat = ReadProcessStat(child_);
       if (!stat.ok() || stat->state != 'R') return DeadlineExceeded("it hangs");
     }
   }
 
+  const Duration patience_;
   pid_t child_ = -1;
   UniqueFd pipe_;
 };
@@ -205,8 +219,9 @@ std::vector<TokenHolder> FindTokenHolders(const std::filesystem::path& proc) {
       add(pid, TokenByFolder(proc / std::to_string(pid)), false);
     }
   }
-  for (std::span<const pid_t> left = pids; !left.empty();) {
-    TokenReader reader(proc, left);
+  Duration patience = kPatience;
+  for (std::span<const pid_t> left = pids; !left.empty(); patience = kPatienceAfterOne) {
+    TokenReader reader(proc, left, patience);
     while (!left.empty()) {
       const pid_t pid = left.front();
       const std::filesystem::path process = proc / std::to_string(pid);

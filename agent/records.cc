@@ -46,23 +46,29 @@ absl::Status WriteReserved(const std::filesystem::path& path, std::string_view b
 }  // namespace
 
 absl::Status WriteRecord(const std::filesystem::path& path, std::string_view kind,
-                         const google::protobuf::MessageLite& message) {
+                         const google::protobuf::MessageLite& message, Room room) {
   const std::string payload = message.SerializeAsString();
   const std::string bytes = Header(kind, payload) + payload;
   const absl::Status written = WriteFileAtomically(path, bytes, 0600);
-  return written.ok() || !WriteReserved(path, bytes).ok() ? written : absl::OkStatus();
+  if (written.ok() || room == Room::kFree) return written;
+  return WriteReserved(path, bytes).ok() ? absl::OkStatus() : written;
 }
 
 absl::Status ReserveRecord(const std::filesystem::path& path, size_t bytes) {
   const std::filesystem::path reserve = ReservePath(path);
-  const UniqueFd file(::open(reserve.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.valid()) return ErrnoError(errno, reserve.string());
-  if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(kHeaderBytes + bytes));
-      error != 0) {
+  // To be read, too, by the C library where the file system cannot do it.
+  const UniqueFd file(::open(reserve.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  struct stat before {};
+  if (!file.valid() || ::fstat(file.get(), &before) != 0) return ErrnoError(errno, reserve.string());
+  const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(kHeaderBytes + bytes));
+  if (error == 0) return absl::OkStatus();
+  if (before.st_size == 0) {
     ::unlink(reserve.c_str());
-    return ErrnoError(error, reserve.string());
+  } else {
+    (void)!::ftruncate(file.get(), before.st_size);
   }
-  return absl::OkStatus();
+  // Where nothing can be kept, nothing is.
+  return error == EOPNOTSUPP || error == EINVAL ? absl::OkStatus() : ErrnoError(error, reserve.string());
 }
 
 void ReleaseRecord(const std::filesystem::path& path) { ::unlink(ReservePath(path).c_str()); }

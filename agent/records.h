@@ -19,13 +19,15 @@ namespace muster {
 
 inline constexpr int kRecordVersion = 1;
 
+/// What a record may take on a full disk: nothing, or what ReserveRecord has kept for it.
+enum class Room { kFree, kReserved };
+
 /// Mode 0600: a task's record holds its keys. `kind` keeps a record of one kind from being read as another.
 absl::Status WriteRecord(const std::filesystem::path& path, std::string_view kind,
-                         const google::protobuf::MessageLite& message);
+                         const google::protobuf::MessageLite& message, Room room = Room::kFree);
 
-/// Keeps room on the disk for a record of up to `bytes` at `path`, so that WriteRecord succeeds once more
-/// there on a full disk, where the file system overwrites in place. Its room stays with a record that needs
-/// none.
+/// Keeps room on the disk for a record of up to `bytes` at `path`, which one WriteRecord may take, where the
+/// file system overwrites in place. If there is no more room, what was kept before stays.
 absl::Status ReserveRecord(const std::filesystem::path& path, size_t bytes);
 void ReleaseRecord(const std::filesystem::path& path);
 

@@ -389,7 +389,7 @@ absl::Status Shim::WriteExit() {
     exit_.set_signal(SIGTERM);
   }
   const std::filesystem::path path = ExitRecordPath(folder_, options_.incarnation);
-  MUSTER_RETURN_IF_ERROR(WriteRecord(path, "exit", exit_));
+  MUSTER_RETURN_IF_ERROR(WriteRecord(path, "exit", exit_, Room::kReserved));
   ReleaseRecord(path);
   return absl::OkStatus();
 }

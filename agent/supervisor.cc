@@ -135,7 +135,7 @@ void Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation)
   agent::FenceRecord record;
   record.set_minimum_generation(minimum_generation);
   absl::Status status = MakeDirectories(folder, 0700);
-  if (status.ok()) status = WriteRecord(folder / kFenceFile, "fence", record);
+  if (status.ok()) status = WriteRecord(folder / kFenceFile, "fence", record, Room::kReserved);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   (void)ReserveFence(folder);
 }

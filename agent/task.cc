@@ -267,7 +267,8 @@ void Task::StartAgain() {
       absl::StrFormat("%s; could not be started again: %s", reason_, std::string(status.message()));
   record_.set_given_up(why.substr(0, kMostReasonBytes));
   // What is over is over for the next daemon, too.
-  if (const absl::Status written = WriteRecord(TaskRecordPath(folder_), "task", record_); !written.ok()) {
+  if (const absl::Status written = WriteRecord(TaskRecordPath(folder_), "task", record_, Room::kReserved);
+      !written.ok()) {
     record_.set_given_up(record_.given_up() + "; " + std::string(written.message()));
   }
   GiveUp();
@@ -290,7 +291,8 @@ void Task::Stop(uint32_t requested_grace_ms) {
   if (active() && !record_.stop()) {
     record_.set_stop(true);
     // Not written on a full disk, but no reason to let it run on.
-    if (const absl::Status status = WriteRecord(TaskRecordPath(folder_), "task", record_); !status.ok()) {
+    if (const absl::Status status = WriteRecord(TaskRecordPath(folder_), "task", record_, Room::kReserved);
+        !status.ok()) {
       reason_ = std::string(status.message());
     }
   }
@@ -373,7 +375,7 @@ void Task::Sweep(TimePoint now) {
   if (!read.ok()) {
     exit = ExitWithoutShim(left);
     if (!absl::IsNotFound(read)) exit.set_reason("how it ended is not known: " + std::string(read.message()));
-    if (const absl::Status status = WriteRecord(path, "exit", exit); !status.ok()) {
+    if (const absl::Status status = WriteRecord(path, "exit", exit, Room::kReserved); !status.ok()) {
       exit.set_reason(exit.reason() + "; " + std::string(status.message()));
     } else {
       ReleaseRecord(path);

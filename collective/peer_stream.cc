@@ -205,9 +205,12 @@ Duration SilenceOf(const PeerStream& stream) {
   socklen_t size = sizeof info;
   if (::getsockopt(stream.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return Duration::zero();
   // What waits for room at the other end keeps keepalives back, and asks for room twice as rarely each time.
-  const bool has_unsent =
-      size >= offsetof(tcp_info, tcpi_notsent_bytes) + sizeof info.tcpi_notsent_bytes;  // Linux 4.6
-  if (has_unsent && info.tcpi_notsent_bytes > 0 && info.tcpi_unacked == 0) return Duration::zero();
+  // (What cannot leave this host stays unsent, too, and has room.)
+  const bool has_window = size >= offsetof(tcp_info, tcpi_snd_wnd) + sizeof info.tcpi_snd_wnd;  // Linux 5.4
+  if (has_window && info.tcpi_notsent_bytes > 0 && info.tcpi_unacked == 0 &&
+      info.tcpi_snd_wnd < info.tcpi_snd_mss) {
+    return Duration::zero();
+  }
   // Data that acknowledges nothing new does not count as an acknowledgment, and puts off keepalives.
   return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv));
 }

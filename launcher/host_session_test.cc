@@ -145,7 +145,7 @@ TEST(HostSession, ADaemonThatHangsIsLostWithItsHost) {
   HostSession session({.host = host,
                        .job = "j",
                        .connect = {.ssh = cluster.options(), .agent = &*agent},
-                       .agent_silence_limit = std::chrono::seconds(4),
+                       .agent_silence_limit = std::chrono::seconds(8),
                        .sink = [&](const SessionEvent& event) {
                          const auto* change = std::get_if<reconcile::Event>(&event);
                          if (change == nullptr) return;
@@ -159,7 +159,7 @@ TEST(HostSession, ADaemonThatHangsIsLostWithItsHost) {
   ASSERT_EQ(reported.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   auto is_lost = lost.get_future();
   // As long as it answers, however rarely.
-  EXPECT_EQ(is_lost.wait_for(std::chrono::seconds(6)), std::future_status::timeout);
+  EXPECT_EQ(is_lost.wait_for(std::chrono::seconds(10)), std::future_status::timeout);
   const std::vector<pid_t> daemons = AgentProcesses(cluster.HomeOf(target.name), "daemon");
   ASSERT_EQ(daemons.size(), 1u);
   ::kill(daemons[0], SIGSTOP);

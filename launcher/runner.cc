@@ -143,9 +143,10 @@ RunResult Runner::Finish(const reconcile::Reconciler& reconciler) {
   output_.FinishFollowing(reconciler.GetView());
   if (outcome_->result == reconcile::Result::kSucceeded) {
     if (const absl::Status fetched = output_.FetchResults(); !fetched.ok()) {
-      result.fetched = absl::Status(
-          fetched.code(), absl::StrFormat("%s; `muster wait %s` tries again, `muster stop %s` gives them up",
-                                          std::string(fetched.message()), record_.id(), record_.id()));
+      const std::string later = absl::StrFormat(
+          "; `muster wait %s` tries again, `muster stop %s` gives them up", record_.id(), record_.id());
+      result.fetched = absl::Status(fetched.code(),
+                                    std::string(fetched.message()) + (options_.stop ? std::string() : later));
       reporter_.NoteUnfetched(fetched);
     }
     if (options_.fetch_task_metrics) result.task_metrics = output_.FetchTaskMetrics();

@@ -222,10 +222,7 @@ TEST(JournalRecovery, AServerWithoutItsFilesIsNoReasonToBeginAnew) {
   for (const bool is_whole_job : {true, false}) {
     Cluster cluster(3, 2, UpdateMode::kSync);
     cluster.keeps_journal = cluster.own_folders = true;
-    cluster.keep_checkpoints = 1;
-    cluster.KeepCheckpoints(10);
-    TrainAndVanish(cluster, 35);
-    ASSERT_TRUE(AwaitCheckpointsWithout(cluster, 10));  // which all have got beyond, and know it
+    TrainBeyondTheFirstOfOneCheckpoint(cluster);
     const std::string before = absl::StrJoin(*ListDirectory(cluster.CheckpointsOf(1)), " ");
     for (const int shard : {0, 1, 2}) {
       if (is_whole_job || shard != 1) cluster.StopServer(shard);

@@ -1,4 +1,5 @@
 // run and up: what a file says is brought about.
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -29,6 +30,20 @@ absl::Status CheckNotTraining(const JobStore& jobs, const record::JobRecord& run
       running.id(), trained->id(), trained->id(), trained->id());
 }
 
+// Of a job that has succeeded: what it has made is not made again before it is here.
+absl::Status CheckFetched(const JobStore& jobs, const record::JobRecord& running) {
+  const reconcile::Record cluster = FromProto(running.cluster());
+  const bool is_to_fetch =
+      cluster.ending && cluster.ending->result == reconcile::Result::kSucceeded &&
+      std::ranges::any_of(running.tasks(), [](const record::Task& task) { return task.writes_results(); });
+  if (!is_to_fetch || jobs.DriverOf(running.id())) return absl::OkStatus();
+  return FailedPrecondition(
+      "job %s has succeeded, and its results are still to be fetched: `muster wait %s` does that, `muster "
+      "stop "
+      "%s` gives them up",
+      running.id(), running.id(), running.id());
+}
+
 // The job of the plan's name that has not ended, whose tasks that are as they should be are then left alone,
 // or one of its own.
 absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::string& name,
@@ -47,6 +62,7 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
       MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }
     MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *now, plan->record));
+    MUSTER_RETURN_IF_ERROR(CheckFetched(jobs, *now));
     MUSTER_ASSIGN_OR_RETURN(std::optional<TakenJob> taken, TakeOverJob(jobs, *now, planning, plan));
     if (taken && !taken->planned.ok()) {
       return Annotate(taken->planned,

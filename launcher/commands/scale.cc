@@ -64,7 +64,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     MUSTER_ASSIGN_OR_RETURN(controller, ControllerOf(context, before));
   }
   const auto has_ended = [&] { return FailedPrecondition("job %s has ended", before.id()); };
-  if (before.ended_micros() != 0) return has_ended();
+  if (before.ended_micros() != 0 || before.cluster().has_ending()) return has_ended();
   if (before.standing()) {
     return InvalidArgument("%s are servers that stand: their jobs have workers, each its own", before.id());
   }

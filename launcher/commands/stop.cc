@@ -31,7 +31,12 @@ absl::Status StopDirectly(const std::string& job, uint64_t generation, const std
                       stopped.processes_left(), stopped.ports_left());
     }
     const uint64_t fence = generation + 2;
-    for (const agent::TaskStatus& task : stopped.tasks()) {
+    // The answer may be about the older ones only.
+    agent::Request list;
+    list.mutable_list_tasks()->set_job(job);
+    MUSTER_ASSIGN_OR_RETURN(const agent::Response all,
+                            connection.Call(list, Now() + std::chrono::seconds(10)));
+    for (const agent::TaskStatus& task : all.list_tasks().tasks()) {
       generation = std::max(generation, task.generation());
     }
     if (generation < fence) return absl::OkStatus();  // nothing newer was spared
@@ -96,7 +101,8 @@ absl::Status StopCommand(const CommandContext& context) {
     std::fprintf(stderr, "%s\n", std::string(taken.status().message()).c_str());
     if (absl::IsUnavailable(taken.status())) return StopWithoutDriver(context, record.id());
     // Who drives it sees its tasks stopped, or its starts refused, and ends.
-    return FirstFailure(StopDirectly(context, record));
+    const absl::Status stopped = FirstFailure(StopDirectly(context, record));
+    return stopped.ok() && absl::IsAborted(taken.status()) ? taken.status() : stopped;
   }
   if (const auto trained = record.standing() ? FindTrainedBy(context.jobs(), record.id()) : std::nullopt) {
     return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
@@ -122,7 +128,8 @@ absl::Status StopCommand(const CommandContext& context) {
       display.Summarize(result);
       return Unavailable("not every host could be reached");
     }
-    MUSTER_RETURN_IF_ERROR(result.fetched);
+    // That is what was asked for.
+    if (!result.fetched.ok()) std::fprintf(stderr, "%s\n", std::string(result.fetched.message()).c_str());
   }
   std::fprintf(stderr, "job %s: 0 processes, 0 ports on %d hosts\n", record.id().c_str(),
                record.hosts_size());

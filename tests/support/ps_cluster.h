@@ -451,8 +451,9 @@ struct RawWorker {
   uint64_t request = 0;
 };
 
-// Two workers make so many steps, and are gone without a word.
-inline void TrainAndVanish(Cluster& cluster, uint64_t steps) {
+// Two workers make so many steps, and are gone without a word. `before`: called by each before each.
+inline void TrainAndVanish(Cluster& cluster, uint64_t steps,
+                           const std::function<void(uint64_t step)>& before = nullptr) {
   std::jthread threads[2];
   for (const int rank : {0, 1}) {
     threads[rank] = std::jthread([&, rank] {
@@ -460,6 +461,7 @@ inline void TrainAndVanish(Cluster& cluster, uint64_t steps) {
       std::vector<float> parameters(cluster.layout.size());
       ASSERT_TRUE(client.Join(parameters).ok());
       for (uint64_t step = 0; step < steps; ++step) {
+        if (before) before(step);
         const RowIndex rows = RowsOf(step, rank), next = RowsOf(step + 1, rank);
         std::vector<float> values(rows.size()), next_values(next.size());
         ASSERT_TRUE(client.PullRows(rows, values).ok());
@@ -476,15 +478,30 @@ inline void TrainAndVanish(Cluster& cluster, uint64_t steps) {
   }
 }
 
-// Until no server has that one any more. False: that takes too long.
-inline bool AwaitCheckpointsWithout(const Cluster& cluster, uint64_t step) {
+// Until this holds of the steps of every server's checkpoints, the newest first. False: that takes too long.
+inline bool AwaitCheckpoints(const Cluster& cluster,
+                             const std::function<bool(const std::vector<uint64_t>& steps)>& holds) {
   return Eventually([&] {
     for (int server = 0; server < static_cast<int>(cluster.servers.size()); ++server) {
       const auto steps = CheckpointStore(cluster.CheckpointsOf(server)).List();
-      if (!steps.ok() || steps->empty() || std::ranges::count(*steps, step) > 0) return false;
+      if (!steps.ok() || steps->empty() || !holds(*steps)) return false;
     }
     return true;
   });
+}
+
+// Makes 35 steps and checkpoints of 10, 20 and 30, of which the first is kept no more: all have got beyond
+// it, and know that.
+inline void TrainBeyondTheFirstOfOneCheckpoint(Cluster& cluster) {
+  cluster.keep_checkpoints = 1;
+  cluster.KeepCheckpoints(10);
+  TrainAndVanish(cluster, 35, [&](uint64_t step) {
+    if (step != 15 && step != 25) return;
+    EXPECT_TRUE(AwaitCheckpoints(cluster, [&](const auto& steps) { return steps.front() == step - 5; }));
+  });
+  EXPECT_TRUE(AwaitCheckpoints(cluster, [](const auto& steps) {
+    return steps.front() == 30 && std::ranges::count(steps, uint64_t{10}) == 0;
+  }));
 }
 
 }  // namespace muster
