@@ -121,15 +121,13 @@ class TokenReader {
   ~TokenReader() {
     if (child_ <= 0) return;
     ::kill(child_, SIGKILL);
+    const absl::StatusOr<UniqueFd> ended = OpenPidfd(child_);  // readable then; it is not reaped yet
+    pollfd end{.fd = ended.ok() ? ended->get() : -1, .events = POLLIN, .revents = 0};
+    (void)::poll(&end, 1, 1000);
     // Where the kernel does not let it be killed while it reads, it stays until its process goes on.
-    for (const TimePoint until = Now() + std::chrono::seconds(1); ::waitpid(child_, nullptr, WNOHANG) == 0;) {
-      if (Now() >= until) {
-        const std::lock_guard lock(TheHung().mutex);
-        TheHung().readers.insert(child_);
-        break;
-      }
-      ::usleep(1000);
-    }
+    if (::waitpid(child_, nullptr, WNOHANG) != 0) return;
+    const std::lock_guard lock(TheHung().mutex);
+    TheHung().readers.insert(child_);
   }
 
   bool works() const { return pipe_.valid(); }

@@ -19,6 +19,9 @@ namespace muster {
 
 inline constexpr int kRecordVersion = 1;
 
+/// Of the reasons that records give, so that what is reserved for them is enough.
+inline constexpr size_t kMostReasonBytes = 2048;
+
 /// What a record may take on a full disk: nothing, or what ReserveRecord has kept for it.
 enum class Room { kFree, kReserved };
 

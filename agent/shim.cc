@@ -38,7 +38,6 @@ constexpr milliseconds kProgressInterval{250};
 constexpr seconds kLateLook{1};
 constexpr size_t kLogPieceBytes = 65536;
 constexpr int kPipeBytes = 1 << 20;
-constexpr size_t kMostReasonBytes = 2048;
 
 struct Pipe {
   UniqueFd read, write;

@@ -137,7 +137,7 @@ void Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation)
   absl::Status status = MakeDirectories(folder, 0700);
   if (status.ok()) status = WriteRecord(folder / kFenceFile, "fence", record, Room::kReserved);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  (void)ReserveFence(folder);
+  (void)ReserveFence(folder);  // for the next one; without room for it, none can be started either
 }
 
 absl::StatusOr<std::optional<TimePoint>> Supervisor::Stop(agent::StopTasksRequest& request) {

@@ -27,7 +27,6 @@ using std::chrono::seconds;
 constexpr Duration kSweepInterval = milliseconds(20);
 constexpr Duration kSweepTimeout = seconds(10);
 constexpr Duration kAdoptInterval = milliseconds(20);
-constexpr size_t kMostReasonBytes = 2048;
 constexpr int kMostFailedStarts = 6;              // kLongestRestartDelay apart: for a disk that is full
 constexpr Duration kShimStopSlack = seconds(12);  // more than the shim itself spends on killing
 

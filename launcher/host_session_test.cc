@@ -74,6 +74,17 @@ TEST(HostSession, GoesWhereItsHostWasSeenDuringAnAttempt) {
   EXPECT_THAT(std::string(Eventual(second).value().message()), testing::HasSubstr("connect: refused: "));
 }
 
+record::Host HostAt(const SshTarget& target, const std::string& address, uint16_t port) {
+  record::Host host;
+  host.set_name(target.name);
+  host.set_ssh_address(address);
+  host.set_ssh_port(port);
+  host.add_identities(target.identities[0]);
+  host.set_data_address("127.0.0.1");
+  host.set_dir("~/.muster");
+  return host;
+}
+
 // The inventory first names its new place, and then, while it is dialed there, its new address for data.
 TEST(HostSession, HasTheAddressForDataThatWasSaidLast) {
   std::signal(SIGPIPE, SIG_IGN);
@@ -85,14 +96,7 @@ TEST(HostSession, HasTheAddressForDataThatWasSaidLast) {
   ASSERT_TRUE(agent.ok()) << agent.status();
   std::promise<absl::Status> first;
   std::promise<std::string> connected;
-  record::Host host;
-  host.set_name(target.name);
-  host.set_ssh_address("127.0.0.1");
-  host.set_ssh_port(1);
-  host.add_identities(target.identities[0]);
-  host.set_data_address("127.0.0.1");
-  host.set_dir("~/.muster");
-  HostSession session({.host = host,
+  HostSession session({.host = HostAt(target, "127.0.0.1", 1),
                        .job = "j",
                        .connect = {.ssh = cluster.options(), .agent = &*agent},
                        .sink = [&](const SessionEvent& event) {
@@ -135,14 +139,7 @@ TEST(HostSession, ADaemonThatHangsIsLostWithItsHost) {
   ASSERT_TRUE(agent.ok()) << agent.status();
   std::promise<void> reported;
   std::promise<absl::Status> lost;
-  record::Host host;
-  host.set_name(target.name);
-  host.set_ssh_address(target.address);
-  host.set_ssh_port(target.port);
-  host.add_identities(target.identities[0]);
-  host.set_data_address("127.0.0.1");
-  host.set_dir("~/.muster");
-  HostSession session({.host = host,
+  HostSession session({.host = HostAt(target, target.address, target.port),
                        .job = "j",
                        .connect = {.ssh = cluster.options(), .agent = &*agent},
                        .agent_silence_limit = std::chrono::seconds(8),

@@ -300,6 +300,13 @@ TEST_F(ClusterTraining, AResultThatCannotBeFetchedIsFetchedLater) {
   EXPECT_THAT(waited.stderr_text, HasSubstr("tries again"));
   const CommandResult collected = cluster_.Muster({"gc", "heavy"});
   EXPECT_EQ(collected.exit_code, 2) << collected.stderr_text;
+  // Nor is it run again, or given other workers, over what is not here yet.
+  const CommandResult rerun = RunJob(job, {"-d"});
+  EXPECT_EQ(rerun.exit_code, 1);
+  EXPECT_THAT(rerun.stderr_text, HasSubstr("its results are still to be fetched"));
+  const CommandResult scaled = cluster_.Muster({"scale", "heavy", "worker=3"});
+  EXPECT_EQ(scaled.exit_code, 1);
+  EXPECT_THAT(scaled.stderr_text, HasSubstr("has ended"));
   ASSERT_TRUE(RemoveTree(model).ok());
   const CommandResult again = cluster_.Muster({"wait", "heavy"});
   EXPECT_EQ(again.exit_code, 0) << again.stderr_text;

@@ -281,19 +281,12 @@ absl::StatusOr<JobLock> TakeBack(const CommandContext& context, record::JobRecor
   // Who waits for the job has it driven there again where nobody does; not while this is held.
   std::optional<JobLock> lock;
   MUSTER_ASSIGN_OR_RETURN(lock, InTurn(context.jobs(), record->id(), &JobStore::Lock));
-  const auto aborted = [&](const absl::Status& status) {
-    return absl::IsUnavailable(status)
-               ? absl::AbortedError(std::string(status.message()) + "; the same command again goes on")
-               : status;
-  };
   const absl::Status released = (*controller)->Release(record->id());
   if (released.ok()) {
-    auto followed = Follow(context, *record, **controller, /*is_back=*/true);
-    if (!followed.ok()) return aborted(followed.status());
-    *record = *std::move(followed);
+    MUSTER_ASSIGN_OR_RETURN(*record, Follow(context, *record, **controller, /*is_back=*/true));
     return context.jobs().LockDecision();
   }
-  if (!absl::IsNotFound(released)) return aborted(released);
+  if (!absl::IsNotFound(released)) return released;
   lock.reset();
   MUSTER_ASSIGN_OR_RETURN(*record, KeepIfNotThere(context, record->id(), **controller));
   return context.jobs().LockDecision();

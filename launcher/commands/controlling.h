@@ -53,8 +53,8 @@ inline bool IsDrivenElsewhere(const record::JobRecord& record) {
 }
 
 /// No host drives the job from now on, and the record is as it was left; as long as what this returns lives,
-/// nobody else decides who does. Unavailable: one does that cannot be reached, and may go on with it.
-/// Aborted: its connection broke, and it may or may not. FailedPrecondition: another muster is about to.
+/// nobody else decides who does. Unavailable: one does that is not reached, or no more, and may go on with
+/// it. FailedPrecondition: another muster is about to.
 absl::StatusOr<JobLock> TakeBack(const CommandContext& context, record::JobRecord* record);
 
 }  // namespace muster

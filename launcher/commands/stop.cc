@@ -99,10 +99,13 @@ absl::Status StopCommand(const CommandContext& context) {
     deciding = *std::move(taken);
   } else {
     std::fprintf(stderr, "%s\n", std::string(taken.status().message()).c_str());
-    if (absl::IsUnavailable(taken.status())) return StopWithoutDriver(context, record.id());
+    if (absl::IsUnavailable(taken.status())) {
+      // What it has done is not given up for a connection that broke.
+      if (ControllerOf(context, record).ok()) return taken.status();
+      return StopWithoutDriver(context, record.id());
+    }
     // Who drives it sees its tasks stopped, or its starts refused, and ends.
-    const absl::Status stopped = FirstFailure(StopDirectly(context, record));
-    return stopped.ok() && absl::IsAborted(taken.status()) ? taken.status() : stopped;
+    return FirstFailure(StopDirectly(context, record));
   }
   if (const auto trained = record.standing() ? FindTrainedBy(context.jobs(), record.id()) : std::nullopt) {
     return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),

@@ -1,4 +1,4 @@
-// How a job ends: the outcome, the first cause and its consequences; and the view for tables.
+// How a job ends: what is asked for, the outcome, the first cause and its consequences; and the view for tables.
 #include <algorithm>
 
 #include "launcher/reconciler/reconciler.h"
@@ -90,6 +90,30 @@ void Reconciler::Supersede(const Host& host, const TaskReport& report) {
                    report.task, host.desired.id, report.generation, record_.generation)});
   // Its tasks and ports are not ours to stop and release.
   for (Host& each : hosts_) each.may_run = each.may_lease = false;
+}
+
+// The job has been on since this record was written: its tasks may be on any host that can have them.
+void Reconciler::LookEverywhere() {
+  for (Host& host : hosts_) {
+    host.may_run = host.may_lease = true;
+    host.unheard = host.unheard || !host.reported_once;
+    if (host.link == Link::kDown) host.connect_at = std::min(host.connect_at, now_);
+  }
+  give_up_at_ = std::max(give_up_at_, now_ + options_.connect_attempt + options_.stop_deadline);
+  TouchAll();
+}
+
+void Reconciler::On(const StopRequested&) {
+  stop_requested_ = true;
+  if (phase_ == Phase::kEnding) {
+    if (now_ >= stop_from_) return;
+    stop_from_ = now_;
+    give_up_at_ = now_ + options_.stop_deadline;
+    return;
+  }
+  BeginEnding({.result = Result::kStopped,
+               .exit_code = ExitCodeFor(absl::CancelledError("")),
+               .message = "stopped on request"});
 }
 
 void Reconciler::FinishNow() {

@@ -555,30 +555,6 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
   BeginEnding(std::move(outcome));
 }
 
-// The job has been on since this record was written: its tasks may be on any host that can have them.
-void Reconciler::LookEverywhere() {
-  for (Host& host : hosts_) {
-    host.may_run = host.may_lease = true;
-    host.unheard = host.unheard || !host.reported_once;
-    if (host.link == Link::kDown) host.connect_at = std::min(host.connect_at, now_);
-  }
-  give_up_at_ = std::max(give_up_at_, now_ + options_.connect_attempt + options_.stop_deadline);
-  TouchAll();
-}
-
-void Reconciler::On(const StopRequested&) {
-  stop_requested_ = true;
-  if (phase_ == Phase::kEnding) {
-    if (now_ >= stop_from_) return;
-    stop_from_ = now_;
-    give_up_at_ = now_ + options_.stop_deadline;
-    return;
-  }
-  BeginEnding({.result = Result::kStopped,
-               .exit_code = ExitCodeFor(absl::CancelledError("")),
-               .message = "stopped on request"});
-}
-
 void Reconciler::On(const RecordFailed& event) {
   if (phase_ == Phase::kEnding) return;
   BeginEnding({.result = Result::kFailed,
