@@ -1,4 +1,4 @@
-// How a job ends: what is asked for, the outcome, the first cause and its consequences; and the view for tables.
+// How a job ends: who asks, the outcome, the first cause and its consequences; and the view for tables.
 #include <algorithm>
 
 #include "launcher/reconciler/reconciler.h"
