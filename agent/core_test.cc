@@ -7,6 +7,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "agent/garbage.h"
 #include "agent/names.h"
@@ -241,6 +243,36 @@ TEST_F(GarbageTest, OnlyWhatIsOldAndNotNeededGoes) {
   ASSERT_TRUE(EmptyTrash(root_).ok());
   EXPECT_FALSE(Exists("trash"));
   ASSERT_TRUE(EmptyTrash(root_).ok());
+}
+
+// As somebody whom permissions hold for, unlike root, in a process of its own.
+bool HoldsForAnybody(const std::filesystem::path& folder, const std::function<bool()>& holds) {
+  constexpr uid_t kNobody = 65534;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::geteuid() == 0) {
+      if (::chown(folder.c_str(), kNobody, kNobody) != 0 || ::setgid(kNobody) != 0 || ::setuid(kNobody) != 0)
+        ::_exit(2);
+    }
+    ::_exit(holds() ? 0 : 1);
+  }
+  int status = -1;
+  return child > 0 && ::waitpid(child, &status, 0) == child && status == 0;
+}
+
+// A program may have made its folders so. None of them stays, nor keeps others.
+TEST_F(GarbageTest, WhatCannotBeReadOrWrittenGoesToo) {
+  EXPECT_TRUE(HoldsForAnybody(root_, [&] {
+    Make("store/" + old_ + "/file", seconds(7200));
+    Make("store/" + old_ + "/locked/file", seconds(7200));
+    for (const char* name : {"a", "b", "c"}) Make(std::string("trash/") + name + "/folder/file", seconds(0));
+    std::filesystem::permissions(root_ / "store" / old_ / "locked", std::filesystem::perms::none);
+    std::filesystem::permissions(root_ / "trash/b/folder",
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    const auto removed = CollectGarbage(root_, {}, seconds(0));
+    return removed.removed_sha256_size() == 1 && removed.removed_bytes() == 5 && EmptyTrash(root_).ok() &&
+           !Exists("trash") && !Exists("store/" + old_);
+  }));
 }
 
 TEST_F(GarbageTest, TheAgentUsedLastStaysHoweverOld) {

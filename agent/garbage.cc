@@ -27,10 +27,20 @@ int64_t UsedMicros(const fs::path& path) {
 
 uint64_t TreeBytes(const fs::path& path) {
   std::error_code error;
-  if (!fs::is_directory(path, error)) return fs::file_size(path, error);
   uint64_t bytes = 0;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path, error)) {
-    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+  const auto add = [&](const fs::directory_entry& entry) {
+    const uint64_t size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
+    if (!error) bytes += size;
+  };
+  if (const fs::directory_entry itself(path, error); !itself.is_directory(error)) {
+    add(itself);
+    return bytes;
+  }
+  // By increment(error): a loop over a range throws at a folder that cannot be read.
+  constexpr auto kOptions = fs::directory_options::skip_permission_denied;
+  for (auto entry = fs::recursive_directory_iterator(path, kOptions, error);
+       entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    add(*entry);
   }
   return bytes;
 }
@@ -49,7 +59,15 @@ absl::Status MoveToTrash(const fs::path& root, const fs::path& path) {
   return absl::OkStatus();
 }
 
-absl::Status EmptyTrash(const fs::path& root) { return RemoveTree(root / "trash"); }
+absl::Status EmptyTrash(const fs::path& root) {
+  absl::Status first;
+  for (const std::string& name : ListDirectory(root / "trash").value_or(std::vector<std::string>{})) {
+    first.Update(RemoveTree(root / "trash" / name));  // one that stays keeps no other
+  }
+  std::error_code error;
+  std::filesystem::remove(root / "trash", error);  // if nothing is left in it
+  return first;
+}
 
 agent::CollectGarbageResponse CollectGarbage(const fs::path& root, const std::set<std::string>& needed,
                                              Duration unused) {

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -123,6 +124,34 @@ bool StaysInside(const std::filesystem::path& relative) {
   return true;
 }
 
+// As the kernel would follow it, also where nothing is there yet. By its text alone each of `d/a -> ..`,
+// `d/b -> ../d/a/..` and so on stays inside.
+bool LeadsInside(const std::filesystem::path& folder, const std::filesystem::path& relative) {
+  constexpr int kMostLinks = 40;  // beyond that it leads nowhere
+  std::deque<std::filesystem::path> ahead(relative.begin(), relative.end());
+  std::filesystem::path here;  // has no links
+  for (int links = 0; !ahead.empty();) {
+    const std::filesystem::path part = std::move(ahead.front());
+    ahead.pop_front();
+    if (part.empty() || part == ".") continue;
+    if (part == "..") {
+      if (here.empty()) return false;
+      here = here.parent_path();
+      continue;
+    }
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::read_symlink(folder / here / part, error);
+    if (error) {
+      here /= part;
+      continue;
+    }
+    if (target.is_absolute()) return false;
+    if (++links > kMostLinks) return true;
+    ahead.insert(ahead.begin(), target.begin(), target.end());
+  }
+  return true;
+}
+
 }  // namespace
 
 absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::path& folder,
@@ -149,7 +178,7 @@ absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::pat
     } else if (S_ISLNK(info.st_mode)) {
       const std::string target = std::filesystem::read_symlink(path, error).string();
       if (target.size() > sizeof(Header::link) ||
-          !StaysInside(std::filesystem::path(name).parent_path() / target)) {
+          !StaysInside(std::filesystem::path(name).parent_path() / target) || !LeadsInside(folder, name)) {
         return InvalidArgument("%s: a link to %s, outside the folder, cannot travel", path.string(), target);
       }
       MUSTER_RETURN_IF_ERROR(Put(take, MakeHeader(name, '2', 0777, 0, target)));
@@ -197,7 +226,15 @@ absl::Status Unpacker::Take(std::string_view bytes) {
 }
 
 absl::Status Unpacker::Finish() const {
-  if (is_complete_) return absl::OkStatus();
+  if (is_complete_) {
+    // Only now: a link may come before those that it leads through.
+    for (const std::filesystem::path& link : links_) {
+      if (!LeadsInside(folder_, link)) {
+        return DataLoss("archive holds a link outside its folder: %s", link.string());
+      }
+    }
+    return absl::OkStatus();
+  }
   if (data_left_ > 0) return DataLoss("archive ends inside %s", path_.lexically_relative(folder_).string());
   return DataLoss("archive ends early, at byte %d", position_);
 }
@@ -229,6 +266,7 @@ absl::Status Unpacker::TakeHeader(std::string_view block) {
   if (header.type == '5') return AsDamage(MakeDirectories(path_));
   MUSTER_RETURN_IF_ERROR(AsDamage(MakeDirectories(path_.parent_path())));
   if (header.type == '2') {
+    if (allowed_links_ == Links::kNone) return DataLoss("archive holds a link: %s", name);
     const std::string target(Text(header.link));
     if (!StaysInside(std::filesystem::path(name).parent_path() / target)) {
       return DataLoss("archive holds a link outside its folder: %s", name);

@@ -34,21 +34,25 @@ absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
 
 /// Unpacks an archive as it comes into `folder`, which must exist and be empty. The archive is not trusted:
 /// it writes nowhere else. DataLoss: a bad checksum, an early end, an absolute name, ".." in one, a name
-/// below one of its links, the same name twice. Other errors are the disk's. After an error it is of no more
-/// use.
+/// below one of its links, the same name twice, a link that leads out. Other errors are the disk's. After an
+/// error it is of no more use, and what it has left in the folder is not to be trusted.
 class Unpacker {
  public:
-  explicit Unpacker(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  /// kNone: DataLoss, wherever they lead.
+  enum class Links { kInside, kNone };
+  explicit Unpacker(std::filesystem::path folder, Links links = Links::kInside)
+      : folder_(std::move(folder)), allowed_links_(links) {}
 
   /// The next bytes. What follows the end of the archive is left alone.
   absl::Status Take(std::string_view bytes);
-  /// After the last of them: DataLoss if it was not all.
+  /// After the last of them: DataLoss if it was not all, or is not as it may be.
   absl::Status Finish() const;
 
  private:
   absl::Status TakeHeader(std::string_view block);
 
   const std::filesystem::path folder_;
+  const Links allowed_links_;
   std::set<std::filesystem::path> links_;  // that it has made, relative to the folder
   std::string header_;                     // of the next entry, as far as it has come
   std::filesystem::path path_;             // of the file that is being written

@@ -250,6 +250,36 @@ TEST(Archive, SystemTarReadsIt) {
   EXPECT_EQ(listing->stdout_text, "hello");
 }
 
+// Each of them stays inside by its text, and they lead one folder higher each.
+TEST(Archive, RefusesLinksThatTogetherLeadOut) {
+  TemporaryDirectory from, to, out, plain;
+  const auto link = [&](const std::string& target, const char* name) {
+    ASSERT_EQ(::symlink(target.c_str(), (from.path() / name).c_str()), 0);
+  };
+  ASSERT_TRUE(MakeDirectories(from.path() / "d").ok());
+  link("..", "d/a");
+  link("../d/a/..", "d/b");
+  EXPECT_TRUE(absl::IsInvalidArgument(PackDirectory(from.path()).status()));
+  link("d/b/is-not-there", "c");
+  ASSERT_TRUE(std::filesystem::remove(from.path() / "d/b"));
+  link("is-not-there/either", "e");
+  link("e/f", "f");  // leads nowhere
+  link("g", "g");
+  EXPECT_TRUE(PackDirectory(from.path()).ok());
+  link("../d/a/..", "d/b");
+
+  const auto packed = RunCommand(
+      {.argv = {"tar", "--format=ustar", "--sort=name", "-C", from.path().string(), "-cf", "-", "c", "d"}},
+      Now() + seconds(20));
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  Unpacker unpacker(to.path());
+  ASSERT_TRUE(unpacker.Take(packed->stdout_text).ok());
+  EXPECT_EQ(unpacker.Finish().code(), absl::StatusCode::kDataLoss);
+
+  Unpacker without_links(plain.path(), Unpacker::Links::kNone);
+  EXPECT_EQ(without_links.Take(packed->stdout_text).code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(Archive, RefusesEveryTruncationAndAFlippedHeader) {
   TemporaryDirectory from;
   ASSERT_TRUE(WriteFileAtomically(from.path() / "a", std::string(700, 'a')).ok());

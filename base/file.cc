@@ -146,9 +146,29 @@ absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// So that what is in them can be removed: a program may have made its own folders read-only.
+void MakeFoldersWritable(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(std::filesystem::symlink_status(path, error))) return;
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all, std::filesystem::perm_options::add,
+                               error);
+  for (const std::string& name : ListDirectory(path).value_or(std::vector<std::string>{})) {
+    MakeFoldersWritable(path / name);
+  }
+}
+
+}  // namespace
+
 absl::Status RemoveTree(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::remove_all(path, error);
+  if (error == std::errc::permission_denied) {
+    MakeFoldersWritable(path);
+    error.clear();
+    std::filesystem::remove_all(path, error);
+  }
   if (error) return ErrnoError(error.value(), path.string());
   return absl::OkStatus();
 }

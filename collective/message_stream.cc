@@ -8,7 +8,16 @@ namespace {
 constexpr size_t kLengthBytes = 4;
 constexpr size_t kMaxMessageBytes = 64 << 10;
 
+constexpr size_t kMostTextBytes = 8 << 10;
+
 }  // namespace
+
+std::string ShortText(const std::string& text) {
+  if (text.size() <= kMostTextBytes) return text;
+  size_t end = kMostTextBytes;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;  // no half of a character
+  return text.substr(0, end);
+}
 
 void MessageStream::Queue(const google::protobuf::MessageLite& message) {
   const std::string bytes = message.SerializeAsString();

@@ -13,13 +13,16 @@
 
 namespace muster {
 
+/// A text as a message can have it beside others: its first 8 KiB, where it is longer.
+std::string ShortText(const std::string& text);
+
 /// Never waits. One thread at a time. Fails as the stream does, and with InvalidArgument: who is there does
 /// not speak this protocol.
 class MessageStream {
  public:
   explicit MessageStream(std::unique_ptr<PeerStream> stream) : stream_(std::move(stream)) {}
 
-  /// Sends it with the next Flush.
+  /// Sends it with the next Flush. Less than 64 KiB: texts of others are cut by ShortText.
   void Queue(const google::protobuf::MessageLite& message);
   /// True: all is sent.
   absl::StatusOr<bool> Flush();

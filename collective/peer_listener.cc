@@ -170,9 +170,8 @@ void PeerListener::Run(const std::stop_token& stop) {
     TakeSockets();  // clears wake_, which a stop sets too: so it is asked for after that
     if (stop.stop_requested()) return;
     std::vector<pollfd> fds = {{.fd = wake_.fd(), .events = POLLIN, .revents = 0}};
-    const bool has_room = pending_.size() < kMaxPending;
     for (const UniqueFd& socket : sockets_) {
-      fds.push_back({.fd = has_room ? socket.get() : -1, .events = POLLIN, .revents = 0});
+      fds.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
     }
     TimePoint wake = Now() + std::chrono::hours(1);
     for (Pending& pending : pending_) {
@@ -186,10 +185,12 @@ void PeerListener::Run(const std::stop_token& stop) {
   }
 }
 
+// Of too many who say nothing the one that has been silent for longest makes room: a rank says hello at once.
 void PeerListener::AcceptPending(const UniqueFd& socket) {
-  while (pending_.size() < kMaxPending) {
+  for (size_t i = 0; i < kMaxPending; ++i) {
     UniqueFd fd = AcceptNext(socket.get());
     if (!fd.valid()) return;
+    if (pending_.size() >= kMaxPending) pending_.pop_front();
     auto stream = OpenPeerStream(std::move(fd), tls_.get(), StreamEnd::kAccepted);
     if (stream.ok()) {
       pending_.push_back({.messages = MessageStream(*std::move(stream)), .deadline = Now() + kHelloTimeout});

@@ -67,7 +67,7 @@ absl::Status RendezvousClient::AwaitConclusion() {
 
 void RendezvousClient::Fail(const std::string& why) {
   std::unique_lock lock(mutex_);
-  failure_ = why;
+  failure_ = ShortText(why);
   is_to_report_ = true;
   wake_.Set();
   changed_.wait_for(lock, kFarewell, [&] { return has_ended(); });

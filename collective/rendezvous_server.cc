@@ -24,11 +24,11 @@ collective::GroupOrders OrdersOf(const Rendezvous& rendezvous) {
   for (const int rank : group.ranks) orders.add_ranks(static_cast<uint32_t>(rank));
   if (group.source) orders.set_source(static_cast<uint32_t>(*group.source));
   orders.set_is_over(group.is_over);
-  orders.set_why(group.why);
+  orders.set_why(ShortText(group.why));
   if (rendezvous.concluded()) orders.set_concluded(*rendezvous.concluded());
   if (rendezvous.end()) {
     orders.set_end_code(static_cast<uint32_t>(rendezvous.end()->raw_code()));
-    orders.set_end(std::string(rendezvous.end()->message()));
+    orders.set_end(ShortText(std::string(rendezvous.end()->message())));
   }
   return orders;
 }

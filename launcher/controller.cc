@@ -95,7 +95,7 @@ absl::StatusOr<Controller::State> Controller::AwaitEnd(const std::string& job) {
 }
 
 absl::Status Controller::Export(const std::string& job, const std::filesystem::path& folder) {
-  Unpacker unpacker(folder);
+  Unpacker unpacker(folder, Unpacker::Links::kNone);
   std::optional<std::string> before = "";  // the output, as far as it has come
   const auto take = [&](std::string_view bytes) {
     if (!before) return unpacker.Take(bytes);

@@ -1,7 +1,5 @@
 // muster: the command.
-#include <sys/resource.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -9,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/command_line.h"
+#include "base/descriptor_limit.h"
 #include "base/nearest.h"
 #include "base/stdout.h"
 #include "inventory/host_range.h"
@@ -292,18 +291,9 @@ std::string Missing(const CLI::App& app, const CLI::RequiredError& error) {
          (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
 
-// Each host takes a few descriptors; the usual soft limit of 1024 is there for programs that use select().
-void AllowManyHosts() {
-  constexpr rlim_t kEnough = 65536;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
-  limit.rlim_cur = std::min(limit.rlim_max, kEnough);
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 int RunCommandLine(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
-  AllowManyHosts();
+  RaiseDescriptorLimit();  // each host takes a few
   CommandLine line;
   Declare(line);
   DeclareData(line);

@@ -132,6 +132,13 @@ absl::Status CheckpointCopies::SendOnce(uint64_t step, const checkpoint::Manifes
   return absl::OkStatus();
 }
 
+bool CheckpointCopies::HasUncommitted() const {
+  return store_
+      .HasUncommitted(
+          CheckpointStore::ShardFileName(options_.shard_index, static_cast<int>(options_.cluster.ps.size())))
+      .value_or(false);
+}
+
 uint64_t CheckpointCopies::NewestWhole() const {
   for (const uint64_t step : store_.List().value_or(std::vector<uint64_t>())) {
     const auto manifest = store_.ReadManifest(step);
@@ -158,7 +165,7 @@ void CheckpointCopies::Fetch(Duration patience, const std::stop_token& stop) con
     if (is_over || (!warned && Now() - begin >= kWarnAfter)) {
       warned = true;
       for (const auto& [server, status] : to_ask) {
-        spdlog::warn("{}: {} whether ps:{} has a copy of its checkpoints: {}", name,
+        spdlog::warn("{}: {} what ps:{} has of its checkpoints: {}", name,
                      is_over ? "it is not known" : "asks", server, std::string(status.message()));
       }
     }
@@ -182,35 +189,43 @@ absl::Status CheckpointCopies::FetchFrom(int server, const std::stop_token& stop
   }
   for (const auto& [step, manifest] : manifests) {
     const checkpoint::Manifest::File& file = manifest.files(options_.shard_index);
-    const auto fetch = [&, step = step, &manifest = manifest]() -> absl::Status {
-      if (file.name() != CheckpointStore::ShardFileName(options_.shard_index, manifest.files_size())) {
-        return InvalidArgument("a file of another name: %s", file.name());
-      }
-      MUSTER_ASSIGN_OR_RETURN(ShardFileCopy copy, ShardFileCopy::Begin(store_, step, file));
-      while (!copy.is_complete()) {
-        checkpoint_copy::Request read;
-        read.mutable_read()->set_step(step);
-        read.mutable_read()->set_offset(copy.received());
-        MUSTER_ASSIGN_OR_RETURN(const checkpoint_copy::Answer answer, other.Ask(std::move(read), stop));
-        if (answer.data().empty()) return DataLoss("the copy is shorter than the file was");
-        MUSTER_RETURN_IF_ERROR(copy.Append(answer.data()));
-      }
-      MUSTER_RETURN_IF_ERROR(copy.Finish());
-      return store_.Commit(manifest);
-    };
-    const absl::Status status = fetch();
+    if (file.name() != CheckpointStore::ShardFileName(options_.shard_index, manifest.files_size())) {
+      spdlog::warn("{}: checkpoint {} of ps:{} is not used: a file of another name: {}", name, step, server,
+                   file.name());
+      continue;
+    }
+    const bool is_here = store_.HasShard(step, file, /*read=*/true);
+    if (!is_here && std::ranges::count(listed.without_file(), step) > 0) continue;
+    absl::Status status = is_here ? absl::OkStatus() : FetchFile(other, step, file, stop);
+    if (status.ok()) status = store_.Commit(manifest);
     if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) {
       return status;
     }
     if (status.ok()) {
       *newest = step;
-      spdlog::info("{}: has its part of checkpoint {} from ps:{} again", name, step, server);
+      is_here ? spdlog::info("{}: checkpoint {} was made, says ps:{}", name, step, server)
+              : spdlog::info("{}: has its part of checkpoint {} from ps:{} again", name, step, server);
       return absl::OkStatus();
     }
     spdlog::warn("{}: checkpoint {} of ps:{} is not used: {}", name, step, server,
                  std::string(status.message()));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckpointCopies::FetchFile(Conversation& other, uint64_t step,
+                                         const checkpoint::Manifest::File& file,
+                                         const std::stop_token& stop) const {
+  MUSTER_ASSIGN_OR_RETURN(ShardFileCopy copy, ShardFileCopy::Begin(store_, step, file));
+  while (!copy.is_complete()) {
+    checkpoint_copy::Request read;
+    read.mutable_read()->set_step(step);
+    read.mutable_read()->set_offset(copy.received());
+    MUSTER_ASSIGN_OR_RETURN(const checkpoint_copy::Answer answer, other.Ask(std::move(read), stop));
+    if (answer.data().empty()) return DataLoss("the copy is shorter than the file was");
+    MUSTER_RETURN_IF_ERROR(copy.Append(answer.data()));
+  }
+  return copy.Finish();
 }
 
 CopyKeeper::CopyKeeper(CheckpointCopiesOptions own, FrameServer* frames)
@@ -331,6 +346,10 @@ absl::StatusOr<checkpoint_copy::Answer> CopyKeeper::Handle(const Waiting& waitin
 
 absl::StatusOr<checkpoint_copy::Answer> CopyKeeper::HandleOffer(FrameServer::StreamId stream, int shard,
                                                                 const checkpoint_copy::Offer& offer) {
+  if (!own_.has_buddy) {
+    return FailedPrecondition("%s keeps no copies of checkpoints: give all parameter servers the same flags",
+                              TaskName({Role::kPs, own_.shard_index}));
+  }
   const checkpoint::Manifest::File& file = offer.file();
   if (file.name() != FileOf(shard)) return InvalidArgument("a file of another name: %s", file.name());
   copies_.erase(stream);
@@ -385,9 +404,8 @@ absl::StatusOr<checkpoint_copy::Answer> CopyKeeper::HandleList(int shard) const 
   for (const uint64_t step : steps) {
     auto manifest = store_.ReadManifest(step);
     if (!manifest.ok() || manifest->files_size() != static_cast<int>(own_.cluster.ps.size())) continue;
-    if (store_.HasShard(step, manifest->files(shard), /*read=*/false)) {
-      *answer.add_manifests() = *std::move(manifest);
-    }
+    if (!store_.HasShard(step, manifest->files(shard), /*read=*/false)) answer.add_without_file(step);
+    *answer.add_manifests() = *std::move(manifest);
   }
   return answer;
 }

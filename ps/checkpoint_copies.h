@@ -1,10 +1,14 @@
-// Copies of checkpoints: each server's files are at another server, too, so that who loses a host, with its
-// disk, still goes on from the newest checkpoint.
+// What servers have of each other's checkpoints: whether they were made, and copies of their files, so that
+// who loses a host, with its disk, still goes on from the newest checkpoint.
 //
-// A server sends its file to its buddy before it says that it has written it: whatever becomes a checkpoint
-// has its copies, or the log says that it has none. They lie in the buddy's own folder, beside its files, and
-// go with them. A server that starts asks all others for a newer copy than what it has, before it joins them,
-// and when it goes on from a checkpoint offers that to its buddy again, which may be the one that was lost.
+// A server with a buddy sends its file there before it says that it has written it: whatever becomes a
+// checkpoint has its copies, or the log says that it has none. They lie in the buddy's own folder, beside its
+// files, and go with them. A server that starts asks all others for a newer copy than what it has, before it
+// joins them, and when it goes on from a checkpoint offers that to its buddy again, which may be the one that
+// was lost.
+//
+// Also without a buddy, one that finds its file of a later step than its newest checkpoint asks the others:
+// all may have ended while they made the first one, which only some had heard of.
 #pragma once
 
 #include <condition_variable>
@@ -41,6 +45,7 @@ struct CheckpointCopiesOptions {
   std::optional<TlsIdentity> tls;
   Transport transport = Transport::kAuto;
   std::filesystem::path folder;                  // of this server's checkpoints
+  bool has_buddy = false;                        // all servers alike: else there are no copies
   Duration patience = std::chrono::seconds(30);  // with a buddy that gets no further
 };
 
@@ -54,9 +59,12 @@ class CheckpointCopies {
   /// its name: it does not answer; else what it says against it, or why the file cannot be read.
   absl::Status Send(uint64_t step, const checkpoint::Manifest::File& file, const std::stop_token& stop) const;
 
-  /// Puts the newest checkpoint that another server has a copy for into the folder, unless one that is as new
-  /// is there and whole. Asks all others until they have answered or `patience` is over. What fails is
-  /// logged.
+  /// Others may know of a newer checkpoint than this folder has, as far as this server's own file goes.
+  bool HasUncommitted() const;
+
+  /// Puts the newest checkpoint into the folder that another server has made and this server's file is there
+  /// for, or a copy of it at the other, unless one that is as new is there and whole. Asks all others until
+  /// they have answered or `patience` is over. What fails is logged.
   void Fetch(Duration patience, const std::stop_token& stop) const;
 
  private:
@@ -69,13 +77,16 @@ class CheckpointCopies {
   absl::Status SendOnce(uint64_t step, const checkpoint::Manifest::File& file, const std::stop_token& stop,
                         Progress* progress) const;
   absl::Status FetchFrom(int server, const std::stop_token& stop, uint64_t* newest) const;
+  absl::Status FetchFile(Conversation& other, uint64_t step, const checkpoint::Manifest::File& file,
+                         const std::stop_token& stop) const;
   uint64_t NewestWhole() const;
 
   const CheckpointCopiesOptions options_;
   const CheckpointStore store_;
 };
 
-/// Keeps the files of others, and gives them back. Any thread; files are written and read on one of its own.
+/// Tells others which checkpoints are here, keeps their files, and gives them back. Any thread; files are
+/// written and read on one of its own.
 class CopyKeeper {
  public:
   /// `frames` must live longer. Whoever asks must be the server that the files are of, if there is TLS, and

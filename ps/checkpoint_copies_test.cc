@@ -139,6 +139,34 @@ TEST(CheckpointCopies, AreMadeOfWhatAJournalGoesOnWith) {
   }
 }
 
+// On a host that it has left before: the journal there has less than the others have checkpoints of.
+TEST(CheckpointCopies, AreAskedForBesideAnOldJournal) {
+  Cluster undisturbed(2, 2, UpdateMode::kSync);
+  const std::vector<float> expected = TrainAll(undisturbed, kSteps);
+  for (const int moved : {0, 1}) {
+    Cluster cluster(2, 2, UpdateMode::kSync);
+    cluster.keeps_journal = true;
+    cluster.keep_checkpoints = 1;
+    cluster.KeepCopiesOfCheckpoints(10);
+    const std::filesystem::path folder = cluster.CheckpointsOf(moved);
+    const std::filesystem::path left = cluster.checkpoints.path() / "left";
+    const auto leave = [&] {
+      AwaitCheckpointWith(cluster, 1 - moved, moved, 10);
+      cluster.StopServer(moved);
+      std::filesystem::rename(folder, left);
+      cluster.StartServer(moved);
+    };
+    const auto come_back = [&] {
+      AwaitCheckpointWith(cluster, 1 - moved, moved, 20);  // 10 is kept no more
+      cluster.StopServer(moved);
+      ASSERT_TRUE(RemoveTree(folder).ok());
+      std::filesystem::rename(left, folder);
+      cluster.StartServer(moved);
+    };
+    EXPECT_EQ(TrainWithFaults(cluster, kSteps, {{15, leave}, {35, come_back}}), expected) << "ps:" << moved;
+  }
+}
+
 // One conversation after the other with a server that keeps copies, as of another one.
 class KeeperTest : public testing::Test {
  protected:
@@ -282,7 +310,7 @@ TEST_F(KeeperTest, GivesBackTheNewestThatIsNotThere) {
     manifest.mutable_files(1)->set_name("shard-00001-of-00002");
     ASSERT_TRUE(kept.Commit(manifest).ok());
   }
-  const CheckpointCopies copies({.cluster = cluster_.spec, .folder = folder_.path()});
+  const CheckpointCopies copies({.cluster = cluster_.spec, .folder = folder_.path(), .has_buddy = true});
   const auto fetch = [&] {
     copies.Fetch(std::chrono::seconds(20), {});
     return own.List().value_or(std::vector<uint64_t>());

@@ -66,8 +66,9 @@ absl::StatusOr<checkpoint::Manifest::File> CheckpointStore::WriteShard(
   // One that is there is made again, by a training that went back: from here on it is none.
   MUSTER_RETURN_IF_ERROR(Revoke(step));
   MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, WriteShardFile(path, header, sections, hook_));
-  if (hook_) hook_("sync folder");
+  if (hook_) hook_("sync folders");
   MUSTER_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
+  MUSTER_RETURN_IF_ERROR(SyncFolder(folder_));
   checkpoint::Manifest::File file;
   file.set_name(name);
   file.set_bytes(summary.bytes);
@@ -126,6 +127,18 @@ absl::Status CheckpointStore::Commit(const checkpoint::Manifest& manifest) const
   if (hook_) hook_("sync folders");
   MUSTER_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
   return SyncFolder(folder_);
+}
+
+absl::StatusOr<bool> CheckpointStore::HasUncommitted(const std::string& file) const {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, List());
+  const auto names = ListDirectory(folder_);
+  if (absl::IsNotFound(names.status())) return false;
+  MUSTER_RETURN_IF_ERROR(names.status());
+  return std::ranges::any_of(*names, [&](const std::string& name) {
+    const std::optional<uint64_t> step = StepOf(name);
+    return step && (steps.empty() || *step > steps.front()) &&
+           ::access(PathOf(*step, file).c_str(), F_OK) == 0;
+  });
 }
 
 absl::StatusOr<std::vector<uint64_t>> CheckpointStore::List() const {

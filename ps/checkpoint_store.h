@@ -48,6 +48,10 @@ class CheckpointStore {
   /// From now on the checkpoint is there. All its files that are to be in this folder have been written.
   absl::Status Commit(const checkpoint::Manifest& manifest) const;
 
+  /// This file is here for a step after all that have a manifest: whoever was to commit it may have ended too
+  /// early.
+  absl::StatusOr<bool> HasUncommitted(const std::string& file) const;
+
   /// Steps with a manifest, the newest first.
   absl::StatusOr<std::vector<uint64_t>> List() const;
 

@@ -539,6 +539,8 @@ absl::Status Service::Listen(const std::string& address, const std::optional<Tls
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxFrameBytes));
   builder.SetMaxSendMessageSize(static_cast<int>(kMaxFrameBytes));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Until then a stranger who says nothing keeps a descriptor.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   // Clients ping every 10 s to notice a dead server; gRPC's default would call that abuse and hang up.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);

@@ -179,10 +179,29 @@ TEST(GoBack, OfOnlyOneCheckpointThatIsKeptTheOneBeforeIsUsedAsLongAsOthersNeedIt
   for (const int shard : {0, 1}) cluster.StopServer(shard);
   const CheckpointStore store(cluster.CheckpointsOf(1));
   ASSERT_EQ(*store.List(), (std::vector<uint64_t>{30, 20}));
-  ASSERT_TRUE(RemoveTree(store.PathOf(30, "manifest")).ok());
+  ASSERT_TRUE(RemoveTree(store.PathOf(30, "manifest").parent_path()).ok());
   ASSERT_EQ(*store.List(), (std::vector<uint64_t>{20}));
   for (const int shard : {0, 1}) cluster.StartServer(shard);
   EXPECT_EQ(TrainAll(cluster, 40), expected);
+}
+
+// The first one, which only one server had heard of: it is neither forgotten nor in anybody's way.
+TEST(GoBack, ServersThatAllEndWhileTheyMakeACheckpointGoOnFromIt) {
+  const std::vector<float> expected = Undisturbed();
+  for (const int without : {0, 1}) {
+    Cluster cluster(2, 2, UpdateMode::kSync);
+    cluster.own_folders = true;
+    cluster.KeepCheckpoints(10);
+    TrainAndVanish(cluster, 15);
+    ASSERT_TRUE(AwaitCheckpoints(cluster, [](const auto& steps) { return steps.front() == 10; }));
+    for (const int shard : {0, 1}) cluster.StopServer(shard);
+    const CheckpointStore store(cluster.CheckpointsOf(without));
+    ASSERT_TRUE(RemoveTree(store.PathOf(10, "manifest")).ok());
+    for (const int shard : {0, 1}) cluster.StartServer(shard);
+    EXPECT_TRUE(AwaitCheckpoints(cluster, [](const auto& steps) { return steps.front() == 10; }))
+        << "ps:" << without;
+    EXPECT_EQ(TrainAll(cluster, kSteps), expected) << "ps:" << without;
+  }
 }
 
 TEST(GoBack, AWholeJobGoesOnWithTheSameBits) {

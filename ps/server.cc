@@ -140,7 +140,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   std::unique_ptr<FrameServer> frames_;
   std::vector<std::unique_ptr<ShardServer>> shards_;  // its own first
   std::map<StreamId, ShardServer*> streams_;
-  std::unique_ptr<CopyKeeper> keeper_;  // null: it keeps no copies of checkpoints
+  std::unique_ptr<CopyKeeper> keeper_;  // null: nobody asks for checkpoints
   std::atomic<bool> is_killed_ = false;
   std::optional<ListenerFollower> follower_;  // the last member: it uses the others
 };
@@ -162,7 +162,7 @@ absl::Status Process::Listen() {
 }
 
 absl::Status Process::StartShards() {
-  if (options_.checkpoint_buddy) {
+  if (AsksForCheckpoints(options_)) {
     keeper_ = std::make_unique<CopyKeeper>(CopiesOf(options_), frames_.get());
   }
   const int count = static_cast<int>(options_.cluster.ps.size());
@@ -370,10 +370,9 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
     }
     if (header.has_checkpoint_copy()) {
       if (keeper_ != nullptr) return keeper_->OnRequest(stream, header.request(), header.checkpoint_copy());
-      return SendError(stream, header.request(),
-                       FailedPrecondition("%s keeps no copies of checkpoints: give all parameter servers the "
-                                          "same flags",
-                                          name_));
+      return SendError(
+          stream, header.request(),
+          FailedPrecondition("%s has no checkpoints: give all parameter servers the same flags", name_));
     }
     if (header.has_push()) {
       gradient.rows.Swap(header.mutable_push()->mutable_rows());

@@ -5,7 +5,10 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <cstring>
 #include <limits>
 
 #include "ps/row_partition.h"
@@ -353,6 +356,52 @@ TEST(ParameterServer, UnknownMethodsAndGarbageFramesAreAnsweredAndChangeNothing)
               HasSubstr(absl::StrFormat("version %d of the protocol, the client version 99", kWireVersion)));
   connection->reset();
   TrainAll(cluster, 2);
+}
+
+// Once for each stream, however often it has asked: as while another server is not there yet.
+TEST(ParameterServer, OfTheJoinsOfAStreamThatWaitTheLastIsAnswered) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  for (const int server : {1, 0}) cluster.StopServer(server);
+  cluster.StartServer(0);  // which has never heard of the other one
+  auto connection = ShardConnection::Connect(cluster.spec.ps[0], {Role::kPs, 0}, std::nullopt,
+                                             Transport::kTcp, Now() + std::chrono::seconds(20));
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  ps::ClientHeader header;
+  header.set_version(kWireVersion);
+  for (const uint64_t request : {1, 2, 3}) {
+    header.set_request(request);
+    *header.mutable_join()->mutable_config() = cluster.ClientOptions(0).config;
+    header.mutable_join()->set_worker_uuid("worker");
+    header.mutable_join()->set_incarnation(1);
+    header.mutable_join()->set_shard_count(2);
+    (*connection)->Send(header, {});
+  }
+  header.mutable_heartbeat()->set_awaiting(3);
+  (*connection)->Send(header, {});
+  EXPECT_TRUE((*connection)->Receive(Now() + std::chrono::seconds(20))->header.has_heartbeat());
+  cluster.StartServer(1);
+  const auto answer = (*connection)->Receive(Now() + std::chrono::seconds(20));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->header.request(), 3u);
+  EXPECT_TRUE(answer->header.has_join()) << answer->header.error().message();
+}
+
+// So that it keeps no descriptor for long.
+TEST(ParameterServer, AStrangerWhoSaysNothingIsHungUpOn) {
+  const Cluster cluster(1, 1, UpdateMode::kSync);
+  const int port = std::stoi(cluster.spec.ps[0].substr(cluster.spec.ps[0].rfind(':') + 1));
+  const UniqueFd stranger(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address{.sin_family = AF_INET,
+                            .sin_port = htons(static_cast<uint16_t>(port)),
+                            .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  ASSERT_EQ(::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const timeval patience = {.tv_sec = 60, .tv_usec = 0};  // gRPC's own is two minutes
+  ASSERT_EQ(::setsockopt(stranger.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+  char room[512];
+  ssize_t got = 0;
+  while ((got = ::recv(stranger.get(), room, sizeof room, 0)) > 0) {
+  }
+  EXPECT_TRUE(got == 0 || errno == ECONNRESET) << std::strerror(errno);
 }
 
 // From such that fit into one HTTP/2 window to such that take half a gigabyte, past the network and over it.

@@ -17,6 +17,7 @@ constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(300);
 constexpr Duration kReplicaPause = std::chrono::milliseconds(30);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
 constexpr Duration kTurnTick = std::chrono::milliseconds(5);
+constexpr Duration kJournalPatience = std::chrono::seconds(5);
 constexpr Duration kTurnPatience = std::chrono::seconds(10);
 
 }  // namespace
@@ -43,12 +44,18 @@ absl::Status ShardServerImpl::Open() {
     }));
   }
   const std::lock_guard lock(mutex_);  // callbacks may come before this returns
-  if (!options_.checkpoint_buddy) return Begin();
+  if (!AsksForCheckpoints(options_)) return Begin();
   copies_.emplace(CopiesOf(options_));
-  const ShardJournal journal(options_.checkpoint_dir, shard_index_, shard_count(), options_.generation);
-  if (options_.journal && journal.exists()) return Begin();  // it has more than any checkpoint
+  const bool has_journal =
+      options_.journal &&
+      ShardJournal(options_.checkpoint_dir, shard_index_, shard_count(), options_.generation).exists();
+  if (!options_.checkpoint_buddy && (has_journal || !copies_->HasUncommitted())) return Begin();
   looks_for_copies_ = true;
-  copies_thread_ = std::jthread([this](const std::stop_token& stop) { LookForCopies(stop); });
+  // The others count from before on, and are to find this server there. With a journal it can do without
+  // them, who may be gone, unless that is an old one, of a host that this server has come back to.
+  const Duration patience = has_journal ? kJournalPatience : options_.server_timeout / 2;
+  copies_thread_ =
+      std::jthread([this, patience](const std::stop_token& stop) { LookForCopies(patience, stop); });
   return absl::OkStatus();
 }
 
@@ -438,7 +445,12 @@ CheckpointCopiesOptions CopiesOf(const ParameterServerOptions& options) {
           .generation = options.generation,
           .tls = options.tls,
           .transport = options.transport,
-          .folder = options.checkpoint_dir};
+          .folder = options.checkpoint_dir,
+          .has_buddy = options.checkpoint_buddy};
+}
+
+bool AsksForCheckpoints(const ParameterServerOptions& options) {
+  return !options.checkpoint_dir.empty() && options.cluster.ps.size() > 1 && !options.is_standing;
 }
 
 absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(const ParameterServerOptions& options,

@@ -18,6 +18,9 @@ absl::Status OutOfMemory();
 /// Who it is to those who keep copies of its checkpoints.
 CheckpointCopiesOptions CopiesOf(const ParameterServerOptions& options);
 
+/// Servers ask each other for checkpoints. Those that stand do not.
+bool AsksForCheckpoints(const ParameterServerOptions& options);
+
 /// Any thread may call any method.
 class ShardServer {
  public:

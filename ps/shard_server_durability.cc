@@ -6,12 +6,12 @@
 
 namespace muster {
 
-// The host may be another one, and the checkpoints on the one before it.
-void ShardServerImpl::LookForCopies(const std::stop_token& stop) {
+// The host may be another one, and the checkpoints on the one before it; or all have ended in the moment of
+// one.
+void ShardServerImpl::LookForCopies(Duration patience, const std::stop_token& stop) {
   bool has_memory = true;
   try {
-    // The others count from before on, and are to find this server there.
-    copies_->Fetch(options_.server_timeout / 2, stop);
+    copies_->Fetch(patience, stop);
   } catch (const std::bad_alloc&) {
     has_memory = false;
   }
@@ -31,7 +31,7 @@ absl::Status ShardServerImpl::OpenCheckpoints() {
                                   .shard_count = shard_count(),
                                   .keep = options_.keep_checkpoints,
                                   .name = name_};
-  if (copies_) {
+  if (options_.checkpoint_buddy) {
     checkpoints.copy = [this](uint64_t step, const checkpoint::Manifest::File& file,
                               const std::stop_token& stop) { return copies_->Send(step, file, stop); };
   }

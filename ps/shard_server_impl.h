@@ -91,7 +91,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
 
   absl::Status OpenCheckpoints();
   absl::Status Begin();
-  void LookForCopies(const std::stop_token& stop);
+  void LookForCopies(Duration patience, const std::stop_token& stop);
 
   // From streams.
   absl::Status DecodePush(StreamId stream, const ps::ClientHeader& header, ShardGradient* gradient) const;
@@ -102,6 +102,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   absl::Status Handle(StreamId stream, const ps::ClientHeader& header, ShardGradient gradient);
   absl::Status HandleOfWorker(StreamId stream, const WorkerIdentity& worker, const ps::ClientHeader& header,
                               ShardGradient gradient);
+  absl::Status AddPendingJoin(StreamId stream, uint64_t request, const ps::Join& join);
   absl::Status HandleJoin(StreamId stream, uint64_t request, const ps::Join& join);
   absl::Status CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join);
   absl::Status HandlePush(StreamId stream, const WorkerIdentity& worker, uint64_t request,

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kMaxRecordBytes = 128 << 20;  // half of what a frame takes as its header
 constexpr uint32_t kMostRanks = 1'000'000;
+constexpr size_t kMostPendingJoins = 4096;
 constexpr int64_t kLargePushBytes = 1 << 20;  // smaller ones are sent sooner than asked for
 
 }  // namespace
@@ -73,22 +74,26 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
   const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
   // Or this server has not heard yet that the cluster has it.
-  if (looks_for_copies_ || is_beyond) {
-    pending_joins_.push_back({stream, request, join});
-    return absl::OkStatus();
-  }
+  if (looks_for_copies_ || is_beyond) return AddPendingJoin(stream, request, join);
   if (!serves()) {
     if (!replication_->view().is_proposing()) {
       SendNotPrimary(stream, request, 0);
       return absl::OkStatus();
     }
-    pending_joins_.push_back({stream, request, join});
+    MUSTER_RETURN_IF_ERROR(AddPendingJoin(stream, request, join));
     ProposeTo(stream, IdentityOf(join));
     return absl::OkStatus();
   }
   MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
   if (end_ && !end_->ok()) return *end_;
   if (shard_) return CompleteJoin(stream, request, join);
+  return AddPendingJoin(stream, request, join);
+}
+
+// One of each stream.
+absl::Status ShardServerImpl::AddPendingJoin(StreamId stream, uint64_t request, const ps::Join& join) {
+  std::erase_if(pending_joins_, [&](const PendingJoin& pending) { return pending.stream == stream; });
+  if (pending_joins_.size() >= kMostPendingJoins) return Unavailable("too many wait to join %s", name_);
   pending_joins_.push_back({stream, request, join});
   return absl::OkStatus();
 }

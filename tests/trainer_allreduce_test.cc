@@ -141,6 +141,20 @@ TEST_F(TrainerAllReduce, NcclThatIsAskedForAndNotThereIsNamed) {
   }
 }
 
+// The others wait for the chief meanwhile, and would for ten minutes.
+TEST_F(TrainerAllReduce, WhatTheChiefFindsAtTheEndEndsAll) {
+  const ClusterSpec cluster = MakeCluster(0, 2);
+  const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic",
+                                          "--optimizer=sgd",      "--learning_rate=1e30",
+                                          "--train_steps=1",      "--model=mnist_mlp"};
+  std::vector<Started> tasks;
+  for (const int index : {0, 1}) tasks.push_back(StartTask(cluster, {Role::kWorker, index}, flags, "run"));
+  for (Started& task : tasks) {
+    EXPECT_EQ(task.process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1);
+    EXPECT_THAT(*ReadFile(task.log), HasSubstr("not finite after step 1: lower the learning rate"));
+  }
+}
+
 TEST_F(TrainerAllReduce, OtherFlagsThanTheOthersAreRefused) {
   const ClusterSpec cluster = MakeCluster(0, 2);
   const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic"};

@@ -48,6 +48,8 @@ class AllReduceExchange final : public GradientExchange {
     return parameters_->Conclude(*parameters_->step());
   }
 
+  void Fail(const std::string& why) override { parameters_->Fail(why); }
+
   absl::Status FinishAgain(std::span<float>, uint64_t steps) override {
     return parameters_->AwaitConclusion(steps);
   }

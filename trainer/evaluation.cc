@@ -118,6 +118,7 @@ absl::Status Evaluate(const EvaluationOptions& options) {
   TableValuesSource rows(saved->plan.tables, saved->tables);
   MUSTER_ASSIGN_OR_RETURN(const Evaluation test,
                           EvaluateDataset(*model, parameters, test_set, buffer, &rows));
+  MUSTER_RETURN_IF_ERROR(CheckFinite(test));
   if (!options.result_json.empty()) {
     const ResultRecord record{.model = saved->info.config.model,
                               .variant = saved->info.config.variant,

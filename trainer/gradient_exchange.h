@@ -74,8 +74,11 @@ class GradientExchange : public RowSource {
   /// This worker has succeeded and contributes no more.
   virtual absl::Status Finish() = 0;
 
-  /// The same in place of all else, from a process whose task has done its part, in `steps`, before it was
-  /// started again. Unavailable: nobody is there any more; IsGoneBack: not all of it is done.
+  /// No worker can go on, and why. Those who would wait for this one end with that; over servers they do not.
+  virtual void Fail(const std::string& why) { (void)why; }
+
+  /// The same as Finish in place of all else, from a process whose task has done its part, in `steps`, before
+  /// it was started again. Unavailable: nobody is there any more; IsGoneBack: not all of it is done.
   virtual absl::Status FinishAgain(std::span<float> parameters, uint64_t steps);
 
   /// By server, how long it has been waited for; 0: it is not. Any thread may call it.

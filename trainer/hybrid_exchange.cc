@@ -85,6 +85,8 @@ class HybridExchange final : public GradientExchange {
   }
 
   // The servers have to be told even if the chief, who has said that all is done, has gone.
+  void Fail(const std::string& why) override { dense_->Fail(why); }
+
   absl::Status FinishAgain(std::span<float>, uint64_t steps) override {
     const absl::Status concluded = dense_->AwaitConclusion(steps);
     if (!concluded.ok() && !absl::IsUnavailable(concluded)) return concluded;

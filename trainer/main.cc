@@ -12,6 +12,7 @@
 
 #include "base/allocator.h"
 #include "base/clock.h"
+#include "base/descriptor_limit.h"
 #include "base/logging.h"
 #include "base/stdout.h"
 #include "cluster/listening.h"
@@ -133,6 +134,7 @@ absl::Status InspectCheckpoint(const std::string& folder) {
 int Main(int argc, char** argv) {
   const TimePoint start = Now();
   KeepLargeFreeBlocks();
+  RaiseDescriptorLimit();
   // Threads of gRPC may outlive main, and would find OpenSSL taken apart below them.
   ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   // gRPC prints what we report ourselves, in lines of a thousand characters.

@@ -102,6 +102,7 @@ class Training {
   void PrepareBatch(uint64_t number);
   std::span<float> RowValues();
   absl::StatusOr<Evaluation> EvaluateOnTestSet();
+  absl::Status Diverged(const std::string& what, uint64_t step);
   ResultRecord MakeRecord(const ExchangeSummary& summary, const Evaluation& test,
                           const TableValues& tables) const;
 
@@ -478,12 +479,21 @@ double Training::LearningRate() const {
 }
 
 absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
-  if (device_training_ != nullptr) return device_training_->EvaluateTestSet();
-  auto evaluation =
-      EvaluateDataset(*model_, parameters_->values(), data_.sets.test, *evaluation_batch_, exchange_.get());
-  if (!absl::IsFailedPrecondition(evaluation.status())) return evaluation;
-  return FailedPrecondition("%s after step %d: lower the learning rate",
-                            std::string(evaluation.status().message()), step_);
+  MUSTER_ASSIGN_OR_RETURN(Evaluation evaluation,
+                          device_training_ != nullptr
+                              ? device_training_->EvaluateTestSet()
+                              : EvaluateDataset(*model_, parameters_->values(), data_.sets.test,
+                                                *evaluation_batch_, exchange_.get()));
+  const absl::Status is_finite = CheckFinite(evaluation);
+  if (!is_finite.ok()) return Diverged(std::string(is_finite.message()), step_);
+  return evaluation;
+}
+
+// Nobody is to wait for this worker: no other one could do better.
+absl::Status Training::Diverged(const std::string& what, uint64_t step) {
+  absl::Status status = FailedPrecondition("%s after step %d: lower the learning rate", what, step);
+  exchange_->Fail(std::string(status.message()));
+  return status;
 }
 
 absl::Status Training::Conclude() {
@@ -498,8 +508,7 @@ absl::Status Training::Conclude() {
                                                         : ReadTables(plan_.tables, *exchange_));
   const auto is_finite = [](const std::vector<float>& values) { return AllFinite(values); };
   if (!AllFinite(parameters_->values()) || !std::all_of(tables.begin(), tables.end(), is_finite)) {
-    return FailedPrecondition("the parameters are not finite after step %d: lower the learning rate",
-                              summary.step);
+    return Diverged("the parameters are not finite", summary.step);
   }
   MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
   const BatchResult& test = evaluation.result;

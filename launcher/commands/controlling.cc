@@ -1,6 +1,7 @@
 #include "launcher/commands/controlling.h"
 
 #include <absl/cleanup/cleanup.h>
+#include <absl/strings/escaping.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,16 +52,17 @@ absl::StatusOr<record::HandOver> HandOverOf(const std::string& inventory,
   return job;
 }
 
-// What of a host is this machine's matter: how it is reached from here.
+// What of a host is this machine's matter: how it is reached from here. Whoever speaks for the job there says
+// nothing about that.
 void KeepWays(const record::JobRecord& here, google::protobuf::RepeatedPtrField<record::Host>* hosts) {
   for (record::Host& host : *hosts) {
     const record::Host* const before = FindHost(here, host.name());
-    if (before == nullptr) continue;
-    host.set_local(before->local());
-    host.set_data_is_ssh(before->data_is_ssh());
-    host.set_agent_id(before->agent_id());
-    *host.mutable_identities() = before->identities();
-    *host.mutable_jumps() = before->jumps();
+    const record::Host& known = before != nullptr ? *before : record::Host::default_instance();
+    host.set_local(known.local());
+    host.set_data_is_ssh(known.data_is_ssh());
+    host.set_agent_id(known.agent_id());
+    *host.mutable_identities() = known.identities();
+    *host.mutable_jumps() = known.jumps();
   }
 }
 
@@ -79,6 +81,8 @@ absl::StatusOr<record::JobRecord> FetchInto(const std::filesystem::path& folder,
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
   MUSTER_RETURN_IF_ERROR(controller.Export(job, folder));
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, LoadJobRecord(folder / kRecordFile));
+  if (record.id() != job)
+    return DataLoss("asked for job %s, the host says '%s'", job, absl::Utf8SafeCEscape(record.id()));
   if (const int64_t ahead = controller.clock_offset_micros(); ahead != 0) {
     ShiftTimes(-ahead, &record);
     const std::filesystem::path path = folder / kHistoryFile;

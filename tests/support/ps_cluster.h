@@ -389,22 +389,26 @@ inline std::vector<float> TrainAll(Cluster& cluster, uint64_t steps) {
   return *results[0];
 }
 
-/// Trains with two workers; before rank 0's step `at` for the first time, `fault` happens.
-inline std::vector<float> TrainWithFault(Cluster& cluster, uint64_t steps, uint64_t at,
-                                         const std::function<void()>& fault) {
-  std::atomic<bool> done = false;
+/// Trains with two workers; before rank 0's step for the first time, what is to happen there does.
+inline std::vector<float> TrainWithFaults(Cluster& cluster, uint64_t steps,
+                                          std::map<uint64_t, std::function<void()>> faults) {
   absl::StatusOr<std::vector<float>> results[2];
   {
     std::jthread rank1([&] { results[1] = TrainRank(cluster, 1, steps); });
     results[0] = TrainRank(cluster, 0, steps, false, [&](uint64_t step) {
-      if (step == at && !done.exchange(true)) fault();
+      if (const auto fault = faults.extract(step)) fault.mapped()();
     });
   }
-  EXPECT_TRUE(done);
+  EXPECT_TRUE(faults.empty());
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.status();
   if (!results[0].ok() || !results[1].ok()) return {};
   EXPECT_EQ(*results[0], *results[1]);
   return *results[0];
+}
+
+inline std::vector<float> TrainWithFault(Cluster& cluster, uint64_t steps, uint64_t at,
+                                         const std::function<void()>& fault) {
+  return TrainWithFaults(cluster, steps, {{at, fault}});
 }
 
 // A connection that joins as a rank of a cluster with one shard, for pushes that the client would not send.

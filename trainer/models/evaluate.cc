@@ -27,11 +27,15 @@ absl::StatusOr<Evaluation> EvaluateDataset(Model& model, std::span<const float> 
     MUSTER_RETURN_IF_ERROR(model.status());
     if (plan.outputs == 1) scores.insert(scores.end(), model.logits().begin(), model.logits().end());
   }
-  if (!std::isfinite(evaluation.result.loss_sum)) {
-    return FailedPrecondition("the loss on the test set is not finite");
+  if (!scores.empty() && std::isfinite(evaluation.result.loss_sum)) {
+    evaluation.auc = AreaUnderCurve(scores, dataset.labels);
   }
-  if (!scores.empty()) evaluation.auc = AreaUnderCurve(scores, dataset.labels);
   return evaluation;
+}
+
+absl::Status CheckFinite(const Evaluation& evaluation) {
+  if (std::isfinite(evaluation.result.loss_sum)) return absl::OkStatus();
+  return FailedPrecondition("the loss on the test set is not finite");
 }
 
 std::optional<double> AreaUnderCurve(std::span<const float> scores, std::span<const uint8_t> labels) {

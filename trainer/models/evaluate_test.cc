@@ -55,8 +55,9 @@ TEST(EvaluateDataset, AnswersThatAreNoNumbersAreNoAccuracy) {
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
   EXPECT_EQ(evaluation->result.samples, 3);
   EXPECT_FALSE(evaluation->auc.has_value());
+  EXPECT_TRUE(CheckFinite(*evaluation).ok());
   parameters[0] = NAN;
-  const absl::Status status = EvaluateDataset(*model, parameters, dataset, buffer).status();
+  const absl::Status status = CheckFinite(*EvaluateDataset(*model, parameters, dataset, buffer));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("not finite"));
 }
