@@ -157,13 +157,6 @@ Split SplitOf(const ConvolutionGeometry& g) {
           static_cast<int>(steps_per_part * kTileDepth)};
 }
 
-// Kernels count in int, a few tiles past the end.
-bool IsTooLarge(const ConvolutionGeometry& g) {
-  constexpr int64_t kMost = INT_MAX / 2;
-  return g.samples * g.height * g.width * g.channels > kMost || g.pixels() * g.outputs > kMost ||
-         (g.terms() + 1) * g.outputs > kMost;
-}
-
 // Calls launch(Variant) with the one of this shape that fits.
 template <typename Shape, typename Launch>
 void ChooseVariant(const ConvolutionGeometry& g, Math math, const Launch& launch) {
@@ -189,6 +182,13 @@ void ChooseVariant(const ConvolutionGeometry& g, Math math, const Launch& launch
 }
 
 }  // namespace
+
+// Kernels count in int, a few tiles past the end.
+bool IsTooLarge(const ConvolutionGeometry& g) {
+  constexpr int64_t kMost = INT_MAX / 2;
+  return g.samples * g.height * g.width * g.channels > kMost || g.pixels() * g.outputs > kMost ||
+         (g.terms() + 1) * g.outputs > kMost;
+}
 
 ConvolutionGeometry InputGradientGeometry(const ConvolutionGeometry& geometry) {
   ConvolutionGeometry gradient = geometry;

@@ -27,6 +27,10 @@ struct ConvolutionGeometry {
   int64_t terms() const { return kernel * kernel * channels; }  // of the sum of one output
 };
 
+/// 2^30 or more values of input, output or weights, with one bias for each output: refused by the functions
+/// below.
+bool IsTooLarge(const ConvolutionGeometry& geometry);
+
 /// The convolution that makes the gradient of the input out of the gradient of the output, with TurnWeights.
 ConvolutionGeometry InputGradientGeometry(const ConvolutionGeometry& geometry);
 
@@ -36,7 +40,7 @@ cudaError_t TurnWeights(const ConvolutionGeometry& geometry, const float* weight
 
 /// output [samples, output_height, output_width, outputs] = convolution of input with weights, plus bias
 /// [outputs] unless that is null, then ReLU if asked for. Bfloat16 computes as TF32 does, a GPU before 8.0 in
-/// float whatever is asked for. 2^30 values or more of input or output are refused.
+/// float whatever is asked for.
 cudaError_t ConvolutionForward(const ConvolutionGeometry& geometry, Math math, const float* input,
                                const float* weights, const float* bias, bool relu, float* output,
                                cudaStream_t stream);

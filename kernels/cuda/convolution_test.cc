@@ -174,6 +174,16 @@ TEST_F(Convolutions, PoolAtOnceAsTheyDoLater) {
   }
 }
 
+// Of 18816 values for each sample.
+TEST(ConvolutionGeometryTest, IsTooLargeFromSomeBatchOn) {
+  const ConvolutionShape shape{
+      .height = 28, .width = 28, .channels = 1, .outputs = 24, .kernel = 5, .padding = Padding::kSame};
+  EXPECT_FALSE(IsTooLarge(GeometryOf(shape, 57065)));
+  EXPECT_TRUE(IsTooLarge(GeometryOf(shape, 57066)));
+  EXPECT_FALSE(IsTooLarge(InputGradientGeometry(GeometryOf(shape, 57065))));
+  EXPECT_TRUE(IsTooLarge(InputGradientGeometry(GeometryOf(shape, 57066))));
+}
+
 TEST_F(Convolutions, RefuseWindowsThatTheyCannotPoolAtOnce) {
   const ConvolutionGeometry geometry =
       GeometryOf({.height = 6, .width = 6, .channels = 1, .outputs = 1, .kernel = 1}, 1);

@@ -1,5 +1,7 @@
 #include "kernels/cuda/convolution.h"
 
+#include <absl/strings/str_format.h>
+
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/max_pool.h"
 #include "trainer/models/cuda_layer.h"
@@ -16,6 +18,14 @@ class CudaConvolution final : public CudaLayer {
                                                            const CudaLayerContext& context) {
     std::unique_ptr<CudaConvolution> layer(new CudaConvolution(spec, pool, plan, context));
     const cuda::ConvolutionGeometry& shape = layer->shape_;
+    const cuda::ConvolutionGeometry largest = layer->Geometry(context.largest_batch);
+    if (cuda::IsTooLarge(largest) || cuda::IsTooLarge(cuda::InputGradientGeometry(largest))) {
+      return absl::UnimplementedError(absl::StrFormat(
+          "a convolution of %d x %d x %d values to %d x %d x %d for %d samples at once is more "
+          "than the 2^30 values that there is code for on CUDA: take smaller batches",
+          shape.height, shape.width, shape.channels, shape.output_height, shape.output_width, shape.outputs,
+          context.largest_batch));
+    }
     MUSTER_ASSIGN_OR_RETURN(layer->turned_, cuda::DeviceArray<float>::Create(shape.terms() * shape.outputs));
     const int64_t scratch = cuda::ConvolutionScratchSize(layer->Geometry(context.largest_training_batch));
     MUSTER_ASSIGN_OR_RETURN(layer->scratch_, cuda::DeviceArray<float>::Create(scratch));
