@@ -155,6 +155,32 @@ TEST_F(TrainerAllReduce, WhatTheChiefFindsAtTheEndEndsAll) {
   }
 }
 
+// The others keep what was trained, so that the chief, started again, has only to write it.
+TEST_F(TrainerAllReduce, AChiefThatCannotWriteTheModelMayTryAgain) {
+  const ClusterSpec cluster = MakeCluster(0, 2);
+  const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic", "--model=mnist_mlp",
+                                          "--hidden=300", "--train_steps=400"};
+  const std::filesystem::path folder = Path("models");
+  std::filesystem::create_directory(folder);
+  const auto start_chief = [&](const std::string& run) {
+    return Start(run, With(ToFlags(cluster, {Role::kWorker, 0}),
+                           With(flags, {"--save_model=" + (folder / "model.safetensors").string(),
+                                        "--metrics_jsonl=" + Path(run + ".jsonl"), "--log_every=1"})));
+  };
+  std::vector<Started> tasks;
+  tasks.push_back(start_chief("first"));
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 1}, flags, "run"));
+  AwaitLosses("first", 1, tasks[0].process);
+  std::filesystem::remove(folder);
+  EXPECT_EQ(tasks[0].process.Wait(Now() + std::chrono::minutes(2)).value_or(-1), 1);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("--save_model"));
+  std::filesystem::create_directory(folder);
+  tasks[0] = start_chief("second");
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("going on from step 400"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
+}
+
 TEST_F(TrainerAllReduce, OtherFlagsThanTheOthersAreRefused) {
   const ClusterSpec cluster = MakeCluster(0, 2);
   const std::vector<std::string> flags = {"--strategy=allreduce", "--data_dir=synthetic"};

@@ -19,7 +19,9 @@ namespace muster {
 namespace {
 
 using std::chrono::minutes;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr int kPortLost = 98;
@@ -175,11 +177,34 @@ TEST_F(Trainers, ATaskThatIsKilledAfterItsWorkOnlyTellsTheServers) {
   tasks.push_back(Start("done-1", flags, {done}));
   WaitForSuccess(tasks);
   EXPECT_THAT(*ReadFile(tasks[2].log), HasSubstr("work was done"));
-  // They were heard: the servers are gone.
+  // They were heard, as it knows.
   tasks.clear();
   tasks.push_back(Start("done-2", flags, {done}));
   WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), AllOf(HasSubstr("work was done"), Not(HasSubstr("have ended"))));
+  // They were heard, which it has not come to write down: the servers are gone, and do not come back.
+  ASSERT_TRUE(WriteFileAtomically(Path("done"), "trained\n").ok());
+  flags.push_back("--server_timeout=2");
+  tasks.clear();
+  tasks.push_back(Start("done-3", flags, {done}));
+  WaitForSuccess(tasks);
   EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("the parameter servers have ended"));
+}
+
+// That its work is done is no news to servers that are not there yet: it waits for them.
+TEST_F(Trainers, ATaskThatHasDoneItsWorkWaitsForServersThatAreToComeBack) {
+  ASSERT_TRUE(WriteFileAtomically(Path("done"), "trained\n").ok());
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  std::vector<std::string> flags = ToFlags(cluster, {Role::kWorker, 0});
+  flags.push_back("--train_steps=100");
+  std::vector<Started> tasks;
+  tasks.push_back(Start("done", flags, {"MUSTER_DONE_FILE=" + Path("done")}));
+  EXPECT_FALSE(tasks[0].process.Wait(Now() + std::chrono::seconds(8)).ok());
+  // They come without what was trained.
+  tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {}, "late"));
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("the servers have gone back to step 0"));
+  EXPECT_EQ(*ReadFile(Path("done")), "told\n");
 }
 
 TEST_F(Trainers, TasksOfOneHostGetTheBitsOfTheNetwork) {

@@ -39,7 +39,9 @@
 namespace muster {
 namespace {
 
-constexpr Duration kFinishAgainTimeout = std::chrono::seconds(5);
+// What the task's done file says.
+constexpr char kTrained[] = "trained\n";  // its work is done; the others may have to be told
+constexpr char kTold[] = "told\n";
 
 // `tensor`: the first whose gradient is not finite; empty: only the loss is not.
 absl::Status NotFinite(const std::string& tensor, uint64_t step) {
@@ -82,6 +84,7 @@ class Training {
 
  private:
   absl::Status FinishAgain();
+  void NoteTold() const;
   absl::Status TrainAndConclude();
   absl::Status Prepare();
   absl::Status Begin();
@@ -153,8 +156,12 @@ class Training {
 absl::Status Training::Run() {
   std::error_code ignored;
   if (std::filesystem::exists(options_.done_file, ignored)) {
+    spdlog::info("this task's work was done before it was started again");
+    if (ReadFile(options_.done_file).value_or("") == kTold) return absl::OkStatus();
     const absl::Status status = FinishAgain();
+    if (status.ok()) NoteTold();
     if (!IsGoneBack(status)) return status;
+    spdlog::warn("{}", std::string(status.message()));
   }
   std::filesystem::remove(options_.done_file, ignored);
   MUSTER_RETURN_IF_ERROR(Prepare());
@@ -166,23 +173,33 @@ absl::Status Training::Run() {
     MUSTER_RETURN_IF_ERROR(Begin());
     status = TrainAndConclude();
   }
-  return status;
+  MUSTER_RETURN_IF_ERROR(status);
+  metrics_export_ = nullptr;  // reads the exchange
+  exchange_ = nullptr;        // the chief's tells others until here
+  NoteTold();
+  return absl::OkStatus();
+}
+
+// Without it, only the next incarnation would tell them once more.
+void Training::NoteTold() const {
+  if (!options_.done_file.empty()) (void)WriteFileAtomically(options_.done_file, kTold);
 }
 
 absl::Status Training::TrainAndConclude() {
   MUSTER_RETURN_IF_ERROR(Loop());
   if (is_chief_) MUSTER_RETURN_IF_ERROR(Conclude());
-  if (!options_.done_file.empty()) MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.done_file, ""));
+  if (!options_.done_file.empty()) {
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(options_.done_file, kTrained));
+  }
   return exchange_->Finish();
 }
 
-// An earlier incarnation of this task has done everything but to end well. The others may still have to be
-// told; if they are gone, they have been, since they end when all workers have finished. IsGoneBack: not all
-// of it is done any more.
+// An earlier incarnation of this task has done everything but to tell the others, or to write down that it
+// has. If they are gone, and not just to come back, they have been told: they end when all workers have
+// finished. IsGoneBack: not all of it is done any more.
 absl::Status Training::FinishAgain() {
-  spdlog::info("this task's work was done before it was started again");
   TrainerOptions options = options_;
-  options.connect_timeout = std::min<Duration>(options.connect_timeout, kFinishAgainTimeout);
+  options.connect_timeout = std::min(options.connect_timeout, options.server_timeout);
   MUSTER_ASSIGN_OR_RETURN(const ModelRecipe recipe, FindModel(options.model));
   MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
   MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(recipe, options.data_dir));
@@ -191,7 +208,7 @@ absl::Status Training::FinishAgain() {
   const absl::Status status = exchange_->FinishAgain(parameters_->values(), options.train_steps);
   exchange_ = nullptr;
   if (!absl::IsUnavailable(status)) return status;
-  spdlog::info("the {} ended: {}",
+  spdlog::warn("the {} ended, since nobody has come back: {}",
                options.strategy == Strategy::kAllReduce ? "chief has" : "parameter servers have",
                std::string(status.message()));
   return absl::OkStatus();
