@@ -245,6 +245,18 @@ TEST_F(GarbageTest, OnlyWhatIsOldAndNotNeededGoes) {
   ASSERT_TRUE(EmptyTrash(root_).ok());
 }
 
+// The job's hosts may have it all, but one that it comes to later gets it from here.
+TEST_F(GarbageTest, WhatTheDriverOfAJobNeedsStays) {
+  for (const std::string& content : {needed_, old_, fresh_})
+    Make("store/" + content + "/file", seconds(7200));
+  Make("controller/jobs/other/record.pb", seconds(7200));
+  Make("controller/jobs/job/record.pb", seconds(7200));
+  ASSERT_TRUE(WriteFileAtomically(root_ / "controller/jobs/job/needed", needed_ + "\n" + fresh_ + "\n").ok());
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(old_));
+  std::filesystem::remove_all(root_ / "controller/jobs/job");
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(needed_, fresh_));
+}
+
 // As somebody whom permissions hold for, unlike root, in a process of its own.
 bool HoldsForAnybody(const std::filesystem::path& folder, const std::function<bool()>& holds) {
   constexpr uid_t kNobody = 65534;

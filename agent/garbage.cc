@@ -1,5 +1,6 @@
 #include "agent/garbage.h"
 
+#include <absl/strings/str_split.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -45,6 +46,17 @@ uint64_t TreeBytes(const fs::path& path) {
   return bytes;
 }
 
+// What jobs need that are driven from here, for hosts that they may yet come to.
+std::set<std::string> NeededByDrivers(const fs::path& root) {
+  const fs::path jobs = root / "controller/jobs";
+  std::set<std::string> needed;
+  for (const std::string& job : ListDirectory(jobs).value_or(std::vector<std::string>{})) {
+    const std::string text = ReadFile(jobs / job / "needed").value_or("");
+    needed.merge(std::set<std::string>(absl::StrSplit(text, '\n')));
+  }
+  return needed;
+}
+
 }  // namespace
 
 void MarkUsed(const fs::path& path) {
@@ -69,10 +81,11 @@ absl::Status EmptyTrash(const fs::path& root) {
   return first;
 }
 
-agent::CollectGarbageResponse CollectGarbage(const fs::path& root, const std::set<std::string>& needed,
+agent::CollectGarbageResponse CollectGarbage(const fs::path& root, std::set<std::string> needed,
                                              Duration unused) {
   const int64_t used_before =
       WallTimeMicros() - std::chrono::duration_cast<std::chrono::microseconds>(unused).count();
+  needed.merge(NeededByDrivers(root));
   agent::CollectGarbageResponse response;
   const auto removed = [&](const std::string& sha256, uint64_t bytes) {
     response.add_removed_sha256(sha256);

@@ -21,9 +21,10 @@ absl::Status MoveToTrash(const std::filesystem::path& root, const std::filesyste
 absl::Status EmptyTrash(const std::filesystem::path& root);
 
 /// Moves to the trash what is under `root`/store and `root`/agents and was not used for `unused`, but neither
-/// what is `needed` (SHA-256 of contents), nor the agent that this process is, nor the one used last. What
-/// cannot be moved stays, and is not in the response.
-agent::CollectGarbageResponse CollectGarbage(const std::filesystem::path& root,
-                                             const std::set<std::string>& needed, Duration unused);
+/// what is `needed` (SHA-256 of contents), nor what a driver of a job there has written down that it needs
+/// (`root`/controller/jobs/<job>/needed, a SHA-256 a line), nor the agent that this process is, nor the one
+/// used last. What cannot be moved stays, and is not in the response.
+agent::CollectGarbageResponse CollectGarbage(const std::filesystem::path& root, std::set<std::string> needed,
+                                             Duration unused);
 
 }  // namespace muster

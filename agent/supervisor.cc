@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <utility>
 
 #include "agent/garbage.h"
 #include "agent/names.h"
@@ -253,7 +254,8 @@ absl::Status Supervisor::Forget(const std::string& job) {
 agent::CollectGarbageResponse Supervisor::CollectGarbage(const agent::CollectGarbageRequest& request) const {
   std::set<std::string> needed;
   for (const auto& [key, task] : tasks_) needed.merge(task->Contents());
-  return muster::CollectGarbage(context_.root, needed, std::chrono::seconds(request.unused_seconds()));
+  return muster::CollectGarbage(context_.root, std::move(needed),
+                                std::chrono::seconds(request.unused_seconds()));
 }
 
 agent::ListTasksResponse Supervisor::List(const std::string& job) const {

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,8 @@ constexpr size_t kBlockBytes = 512;
 constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr uint64_t kMostFileBytes = uint64_t{1} << 33;  // what eleven octal digits can say
 
-// Layout of POSIX.1-1988 section 10.1.1; numbers are octal text.
+// Layout of POSIX.1-1988 section 10.1.1; numbers are octal text. A long name has its beginning in the prefix,
+// without the slash between them.
 struct Header {
   char name[100];
   char mode[8];
@@ -49,9 +51,19 @@ unsigned Checksum(Header header) {
   return sum;
 }
 
+// How much of a name is in the prefix; nothing: it is too long.
+std::optional<size_t> PrefixSize(std::string_view name) {
+  if (name.size() <= sizeof(Header::name)) return 0;
+  const size_t slash = name.find('/', name.size() - sizeof(Header::name) - 1);
+  if (slash > sizeof(Header::prefix) || slash + 1 == name.size()) return std::nullopt;
+  return slash;
+}
+
 Header MakeHeader(const std::string& name, char type, unsigned mode, uint64_t size, const std::string& link) {
   Header header{};
-  std::memcpy(header.name, name.data(), name.size());
+  const size_t prefix = *PrefixSize(name), rest = prefix == 0 ? 0 : prefix + 1;
+  std::memcpy(header.prefix, name.data(), prefix);
+  std::memcpy(header.name, name.data() + rest, name.size() - rest);
   std::snprintf(header.mode, sizeof header.mode, "%07o", mode);
   std::snprintf(header.uid, sizeof header.uid, "%07o", 0);
   std::snprintf(header.gid, sizeof header.gid, "%07o", 0);
@@ -152,33 +164,52 @@ bool LeadsInside(const std::filesystem::path& folder, const std::filesystem::pat
   return true;
 }
 
+// Adds what is in folder/below and what is below that, as paths from `folder`. `before`: what stands before
+// each in the archive.
+absl::Status ListBelow(const std::filesystem::path& folder, const std::string& below,
+                       const std::string& before, const std::function<bool(std::string_view)>& include,
+                       std::vector<std::string>* names) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> entries, ListDirectory(folder / below));
+  for (const std::string& entry : entries) {
+    const std::string name = below.empty() ? entry : below + "/" + entry;
+    if (include && !include(name)) continue;
+    if (!PrefixSize(before + name)) {
+      return InvalidArgument(
+          "%s: its path from %s is too long to travel (100 bytes for the last part, 155 for what is before "
+          "that): shorten it",
+          (folder / name).string(), folder.string());
+    }
+    names->push_back(name);
+    std::error_code error;
+    if (!std::filesystem::is_directory(std::filesystem::symlink_status(folder / name, error))) continue;
+    MUSTER_RETURN_IF_ERROR(ListBelow(folder, name, before, include, names));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::path& folder,
-                             const std::function<bool(std::string_view)>& include) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (auto it = std::filesystem::recursive_directory_iterator(folder, error);
-       !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().lexically_relative(folder).string();
-    if (!include || it->is_directory(error) || include(name)) names.push_back(name);
-  }
-  if (error) return ErrnoError(error.value(), folder.string());
-  std::sort(names.begin(), names.end());
+                             const PackOptions& options) {
+  if (!options.into.empty()) MUSTER_RETURN_IF_ERROR(Put(take, MakeHeader(options.into, '5', 0755, 0, "")));
+  const std::string before = options.into.empty() ? "" : options.into + "/";
+  std::vector<std::string> relative;
+  MUSTER_RETURN_IF_ERROR(ListBelow(folder, "", before, options.include, &relative));
+  std::sort(relative.begin(), relative.end());
 
-  for (const std::string& name : names) {
-    const std::filesystem::path path = folder / name;
+  for (const std::string& within : relative) {
+    const std::filesystem::path path = folder / within;
+    const std::string name = before + within;
     struct stat info {};
     if (::lstat(path.c_str(), &info) != 0) return ErrnoError(errno, path.string());
-    if (name.size() > sizeof(Header::name)) {
-      return InvalidArgument("%s: a name of more than 100 bytes cannot travel; shorten it", path.string());
-    }
     if (S_ISDIR(info.st_mode)) {
       MUSTER_RETURN_IF_ERROR(Put(take, MakeHeader(name, '5', 0755, 0, "")));
     } else if (S_ISLNK(info.st_mode)) {
+      std::error_code error;
       const std::string target = std::filesystem::read_symlink(path, error).string();
       if (target.size() > sizeof(Header::link) ||
-          !StaysInside(std::filesystem::path(name).parent_path() / target) || !LeadsInside(folder, name)) {
+          !StaysInside(std::filesystem::path(within).parent_path() / target) ||
+          !LeadsInside(folder, within)) {
         return InvalidArgument("%s: a link to %s, outside the folder, cannot travel", path.string(), target);
       }
       MUSTER_RETURN_IF_ERROR(Put(take, MakeHeader(name, '2', 0777, 0, target)));
@@ -191,15 +222,14 @@ absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::pat
   return take(std::string(2 * kBlockBytes, '\0'));
 }
 
-absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
-                                          const std::function<bool(std::string_view)>& include) {
+absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder, const PackOptions& options) {
   std::string archive;
   MUSTER_RETURN_IF_ERROR(PackDirectoryTo(
       [&](std::string_view piece) {
         archive += piece;
         return absl::OkStatus();
       },
-      folder, include));
+      folder, options));
   return archive;
 }
 
@@ -253,6 +283,7 @@ absl::Status Unpacker::TakeHeader(std::string_view block) {
     return DataLoss("archive has a damaged header at byte %d", begin);
   }
   std::string name(Text(header.name));
+  if (header.prefix[0] != '\0') name = std::string(Text(header.prefix)) + "/" + name;
   if (header.type == '5' && name.ends_with('/')) name.pop_back();  // as other programs write folders
   if (!ValidateRelativePath(name).ok()) return DataLoss("archive holds a name outside its folder: %s", name);
   // Below a link, which stays inside by its text only: of `d/up -> ..` and `x -> d/up/..` the second leads

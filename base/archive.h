@@ -21,16 +21,23 @@ namespace muster {
 /// Is handed an archive in pieces, in order; an error ends it.
 using ArchiveSink = std::function<absl::Status(std::string_view)>;
 
-/// Packs all files under `folder` for which `include(relative path)` holds (all, if it is empty).
-/// InvalidArgument names a file that cannot travel: longer than 100 bytes relative to `folder`, larger than 8
-/// GiB, neither file nor folder nor link. DataLoss: a file became shorter meanwhile. Holds 256 KiB of a file
-/// in memory at a time. An error of `take` is returned as it is.
+struct PackOptions {
+  /// Whether a relative path travels; what is below a folder for which this does not hold is not looked at.
+  std::function<bool(std::string_view)> include = {};
+  /// A folder in the archive that everything is put into.
+  std::string into = {};
+};
+
+/// Packs what is under `folder`. Errors name the file: InvalidArgument, if it cannot travel: a path in the
+/// archive of more than 100 bytes that has no slash with at most 155 bytes before and 100 behind it; 8 GiB or
+/// more; neither file nor folder nor link. DataLoss: it became shorter meanwhile. Holds 256 KiB of a file in
+/// memory at a time. An error of `take` is returned as it is.
 absl::Status PackDirectoryTo(const ArchiveSink& take, const std::filesystem::path& folder,
-                             const std::function<bool(std::string_view)>& include = {});
+                             const PackOptions& options = {});
 
 /// The same in memory.
 absl::StatusOr<std::string> PackDirectory(const std::filesystem::path& folder,
-                                          const std::function<bool(std::string_view)>& include = {});
+                                          const PackOptions& options = {});
 
 /// Unpacks an archive as it comes into `folder`, which must exist and be empty. The archive is not trusted:
 /// it writes nowhere else. DataLoss: a bad checksum, an early end, an absolute name, ".." in one, a name

@@ -250,6 +250,55 @@ TEST(Archive, SystemTarReadsIt) {
   EXPECT_EQ(listing->stdout_text, "hello");
 }
 
+// Beyond 100 bytes, where they need a part of their own in the archive, up to what that has room for.
+TEST(Archive, LongNamesTravel) {
+  TemporaryDirectory from, to, other;
+  const std::string folders = "a/" + std::string(75, 'b') + "/" + std::string(76, 'c');  // 154 bytes
+  ASSERT_TRUE(MakeDirectories(from.path() / folders).ok());
+  const std::string longest = folders + "/" + std::string(100, 'd');
+  ASSERT_TRUE(WriteFileAtomically(from.path() / (folders + "/short"), "short").ok());
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "e", "e").ok());
+  std::filesystem::rename(from.path() / "e", from.path() / longest);
+  const auto archive = PackDirectory(from.path());
+  ASSERT_TRUE(archive.ok()) << archive.status();
+  ASSERT_TRUE(UnpackArchive(*archive, to.path()).ok());
+  EXPECT_EQ(*ReadFile(to.path() / longest), "e");
+  EXPECT_EQ(*PackDirectory(to.path()), *archive);
+  ASSERT_TRUE(WriteFileAtomically(other.path() / "x.tar", *archive).ok());
+  const auto read =
+      RunCommand({.argv = {"tar", "-xOf", (other.path() / "x.tar").string(), longest}}, Now() + seconds(20));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->stdout_text, "e") << read->stderr_text;
+
+  TemporaryDirectory flat;
+  ASSERT_TRUE(WriteFileAtomically(flat.path() / std::string(80, 'f'), "f").ok());
+  std::filesystem::rename(flat.path() / std::string(80, 'f'), flat.path() / std::string(100, 'f'));
+  EXPECT_TRUE(PackDirectory(flat.path(), {.into = "mnist"}).ok());
+  EXPECT_THAT(std::string(PackDirectory(from.path(), {.into = "i"}).status().message()),
+              HasSubstr(longest + ": its path from "));
+  std::filesystem::rename(from.path() / longest, from.path() / (longest + "d"));
+  EXPECT_TRUE(absl::IsInvalidArgument(PackDirectory(from.path()).status()));
+}
+
+// Whatever is wrong with the rest.
+TEST(Archive, WhatIsNotIncludedIsNotLookedAt) {
+  TemporaryDirectory from, to;
+  for (const char* folder : {"in/deep", "out/deep", "into"})
+    ASSERT_TRUE(MakeDirectories(from.path() / folder).ok());
+  ASSERT_TRUE(WriteFileAtomically(from.path() / "in/deep/file", "1").ok());
+  ASSERT_EQ(::symlink("/usr/share", (from.path() / "out/link").c_str()), 0);
+  ASSERT_EQ(::symlink("/usr/share", (from.path() / "link").c_str()), 0);
+  const auto archive = PackDirectory(from.path(), {.include = [](std::string_view name) {
+                                       return name.starts_with("in/") || name == "in";
+                                     }});
+  ASSERT_TRUE(archive.ok()) << archive.status();
+  ASSERT_TRUE(UnpackArchive(*archive, to.path()).ok());
+  EXPECT_THAT(*ListDirectory(to.path()), testing::ElementsAre("in"));
+  EXPECT_EQ(*ReadFile(to.path() / "in/deep/file"), "1");
+  // The same as what is packed by itself into a folder of that name.
+  EXPECT_EQ(*PackDirectory(from.path() / "in", {.into = "in"}), *archive);
+}
+
 // Each of them stays inside by its text, and they lead one folder higher each.
 TEST(Archive, RefusesLinksThatTogetherLeadOut) {
   TemporaryDirectory from, to, out, plain;

@@ -15,8 +15,8 @@ absl::Status CheckInstalled(const std::filesystem::path& path) {
 }  // namespace
 
 absl::StatusOr<Content> PackContent(const std::string& name, const std::filesystem::path& folder,
-                                    const std::function<bool(std::string_view)>& include) {
-  MUSTER_ASSIGN_OR_RETURN(std::string bytes, PackDirectory(folder, include));
+                                    const std::string& into) {
+  MUSTER_ASSIGN_OR_RETURN(std::string bytes, PackDirectory(folder, {.into = into}));
   auto shared = std::make_shared<const std::string>(std::move(bytes));
   return Content{.sha256 = Sha256Hex(*shared), .name = name, .bytes = std::move(shared)};
 }

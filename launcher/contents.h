@@ -2,11 +2,9 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "base/status.h"
 
@@ -21,9 +19,9 @@ struct Content {
 /// By hash.
 using Contents = std::map<std::string, Content>;
 
-/// Packs the files under `folder` for which `include` holds (all, without it).
+/// Packs the files under `folder`, in the archive into a folder of that name unless that is empty.
 absl::StatusOr<Content> PackContent(const std::string& name, const std::filesystem::path& folder,
-                                    const std::function<bool(std::string_view)>& include = {});
+                                    const std::string& into = "");
 
 /// muster's own programs, found beside the running one: bin/muster-agent, lib/muster/trainer/ and
 /// lib/muster/launcher/.

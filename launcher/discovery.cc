@@ -1,9 +1,13 @@
 #include "launcher/discovery.h"
 
+#include <absl/strings/str_split.h>
+
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/process.h"
 
 namespace muster {
@@ -45,6 +49,22 @@ absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discov
   if (places.ok()) return places;
   return FailedPrecondition("the discovery command `%s` failed: %s", discovery.command.back(),
                             std::string(places.status().message()));
+}
+
+std::vector<std::string> FilesOf(const Discovery& discovery, const std::string& inventory_path) {
+  const std::filesystem::path inventory = std::filesystem::absolute(inventory_path);
+  std::set<std::string> files;
+  for (const std::string& argument : discovery.command) {
+    const std::vector<std::string> words = absl::StrSplit(argument, absl::ByAnyChar(" \t\n\"'`=;|&()<>"));
+    for (const std::string& word : words) {
+      const std::filesystem::path path = std::filesystem::path(word).lexically_normal();
+      if (!ValidateRelativePath(path.string()).ok() || path == inventory.filename()) continue;
+      std::error_code error;
+      if (std::filesystem::is_regular_file(inventory.parent_path() / path, error))
+        files.insert(path.string());
+    }
+  }
+  return {files.begin(), files.end()};
 }
 
 absl::StatusOr<Inventory> ReadInventoryAndDiscover(const std::string& path, const std::string& home) {

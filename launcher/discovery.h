@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "inventory/address.h"
@@ -19,6 +20,10 @@ absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::strin
 /// command.
 absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discovery,
                                                          const std::string& inventory_path);
+
+/// The regular files beside or below the inventory that the command's words name, as `./hosts.sh` does: their
+/// paths from there. Words also end at quotes, `=` and what stands between commands.
+std::vector<std::string> FilesOf(const Discovery& discovery, const std::string& inventory_path);
 
 /// As ReadInventory, with the hosts that its discovery command finds now. Also fails as Discover does:
 /// without them tasks that run there would seem to have to be elsewhere. InvalidArgument also if there are no

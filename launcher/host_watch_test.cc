@@ -171,6 +171,22 @@ TEST(SearchForHosts, CanBeGivenUp) {
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
+TEST(FilesOfDiscovery, AreThoseBesideTheInventoryThatItsWordsName) {
+  const TemporaryDirectory folder;
+  ASSERT_TRUE(MakeDirectories(folder.path() / "lib").ok());
+  for (const char* name : {"hosts.sh", "cloud.cfg", "lib/list.py", "unnamed", "hosts.yaml"}) {
+    ASSERT_TRUE(WriteFileAtomically(folder.path() / name, "").ok());
+  }
+  const std::string inventory = (folder.path() / "hosts.yaml").string();
+  const auto files = [&](const std::vector<std::string>& command) {
+    return FilesOf({.command = command}, inventory);
+  };
+  EXPECT_THAT(files({"/bin/sh", "-c", "./hosts.sh --config=cloud.cfg|python3 'lib/list.py' hosts.yaml"}),
+              ElementsAre("cloud.cfg", "hosts.sh", "lib/list.py"));
+  EXPECT_THAT(files({"lib/../hosts.sh", folder.path() / "unnamed", "lib", "none"}), ElementsAre("hosts.sh"));
+  EXPECT_THAT(files({"../" + folder.path().filename().string() + "/unnamed"}), IsEmpty());
+}
+
 TEST(ParseDiscovered, TakesANameAndAnAddressALine) {
   const auto places = ParseDiscovered("a 10.0.0.1\n  b  [fe80::1]:2222  # in the cellar\n\n# c 10.0.0.3\n");
   ASSERT_TRUE(places.ok()) << places.status();

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <string_view>
 #include <utility>
 
 #include "base/file.h"
@@ -55,10 +54,12 @@ absl::Status PackData(const Job& job, const std::string& folder, const std::stri
                            origin, folder, set.name, set.name);
   }
   // The built-in models take a part of the folder; another program gets all of it.
-  const std::string part = job.program.empty() ? set.name + "/" : "";
-  MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", folder, [&](std::string_view name) {
-                            return name.starts_with(part);
-                          }));
+  const std::string part = job.program.empty() ? set.name : "";
+  std::error_code error;
+  const std::filesystem::path packed =
+      std::filesystem::canonical(std::filesystem::path(folder) / part, error);
+  if (error) return ErrnoError(error.value(), folder);
+  MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", packed, part));
   out->data = "{store:" + data.sha256 + "}";
   out->data_origin = folder;
   out->contents.push_back(std::move(data));

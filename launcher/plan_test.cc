@@ -388,6 +388,26 @@ TEST_F(DataOfAPlan, LeavesAHalfFetchedSetInTheCache) {
   EXPECT_TRUE(Sent(Plan("", "cache")).empty());
 }
 
+// A folder of many sets, or a whole disk.
+TEST_F(DataOfAPlan, HasNothingToDoWithWhatIsBesideTheSet) {
+  const auto hash = [](const JobPlan& plan) {
+    for (const auto& [sha256, content] : plan.contents) {
+      if (content.name == "data") return sha256;
+    }
+    return std::string();
+  };
+  const JobPlan before = Plan("mine", "");
+  std::filesystem::create_directory_symlink("/usr/share", Path("mine/imagenet"));
+  Write("mine/other/" + std::string(101, 'x'), "");
+  EXPECT_EQ(hash(Plan("mine", "")), hash(before));
+  // Nor does it matter where the set is.
+  std::filesystem::rename(Path("mine/mnist"), Path("mnist-v1"));
+  std::filesystem::create_directory_symlink("../mnist-v1", Path("mine/mnist"));
+  const JobPlan linked = Plan("mine", "");
+  EXPECT_EQ(Sent(linked), Sent(before));
+  EXPECT_EQ(hash(linked), hash(before));
+}
+
 TEST_F(DataOfAPlan, MustHoldTheSetOfTheModel) {
   const std::string holds_not =
       " does not hold mnist/ with its files; `muster data fetch mnist DIR` brings them";

@@ -16,9 +16,10 @@ class ClusterController : public LifecycleTest {
   CommandResult RunOn(const std::string& host, const std::string& job) {
     return RunJob(job, {"-d", "--on", host});
   }
+  std::string InventoryText() { return cluster_.hosts().Text("inventory.yaml"); }
   // In which host-3 is no place for tasks.
   std::string InventoryWithHead() {
-    std::string inventory = cluster_.hosts().Text("inventory.yaml");
+    std::string inventory = InventoryText();
     inventory.replace(inventory.find("cpu", inventory.find("host-3")), 3, "head");
     return cluster_.Write("labels.yaml", inventory);
   }
@@ -196,12 +197,51 @@ TEST_F(ClusterController, BringsWhatASpareHostNeeds) {
   const CommandResult run =
       Muster({"run", job, "-i", InventoryWithHead(), "-d", "--on", "host-3", "--lost-timeout", "2"});
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
-  WaitForTasks("job", 2);
+  const auto tasks = WaitForTasks("job", 2);
+
+  // No task there needs it: yet it outlives what removes that, and the one that drives the job.
+  ASSERT_EQ(RunJob(ScriptJob("other", "true", "count: 4")).exit_code, 0);
+  const CommandResult collected = Muster({"gc", "--unused", "0"});
+  ASSERT_EQ(collected.exit_code, 0) << collected.stderr_text;
+  cluster_.hosts().Kill("host-3");
+  cluster_.hosts().Start("host-3");
+  Process wait = cluster_.Start({"wait", "job"}, "wait");
+  ASSERT_TRUE(cluster_.WaitForText("wait", " is driven by host-3\n")) << cluster_.Text("wait");
+  EXPECT_EQ(FirstProcesses("job"), tasks);
+
   cluster_.hosts().Kill("host-2");
   EXPECT_TRUE(Eventually([&] { return ShowTask("job", "worker:1")["host"] == "host-4"; }));
   WaitForTasks("job", 2);
   cluster_.hosts().Start("host-2");
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+// A host has another address, which the inventory's discovery command tells where the job is driven: it goes
+// along, and what there was of it here may go.
+TEST_F(ClusterController, FindsHostsByTheDiscoveryCommand) {
+  const auto say = [&](const std::string& address) {
+    const std::string port = std::to_string(cluster_.hosts().targets()[0].port);
+    cluster_.Write("found", "host-1 " + address + ":" + port + "\n");
+  };
+  say(cluster_.hosts().targets()[0].address);
+  const std::string script = cluster_.Write("hosts.sh", "#!/bin/sh\ncat \"" + Path("found") + "\"\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const std::string inventory =
+      cluster_.Write("discovered.yaml", InventoryText() + "discover: {command: ./hosts.sh, every: 300ms}\n");
+  const CommandResult run =
+      Muster({"run", ScriptJob("away", kWaitForGo, "count: 2"), "-i", inventory, "-d", "--on", "host-3"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  WaitForTasks("away", 2);
+  std::filesystem::remove(script);
+  const std::string address = cluster_.hosts().FreeAddress(1);
+  cluster_.hosts().Move("host-1", address);
+  say(address);
+  EXPECT_TRUE(Eventually([&] {
+    return Muster({"events", "away"}).stdout_text.find(" -> " + address) != std::string::npos;
+  })) << Muster({"events", "away"}).stdout_text;
+  Touch("go");
+  const CommandResult wait = Muster({"wait", "away"});
+  EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
 }
 
 // It and its controller are gone: the job goes on, and a `wait` has it driven again.
@@ -298,7 +338,7 @@ TEST_F(ClusterController, WhatCannotBeIsRefusedAndNothingIsStarted) {
   expect(RunJob(job, {"--on", "host-1"}), 2, "`run -d --on host-1`");
   expect(RunOn("host-9", job), 2, "the inventory has no host 'host-9'");
   // A key that this account's ssh-agent has, and that nobody has there.
-  std::string inventory = cluster_.hosts().Text("inventory.yaml");
+  std::string inventory = InventoryText();
   const std::string key = cluster_.hosts().folder() + "/id_ed25519", identity = ", identity: \"" + key + "\"";
   inventory.erase(inventory.find(identity), identity.size());
   const CommandResult refused = cluster_.Shell(
@@ -306,6 +346,12 @@ TEST_F(ClusterController, WhatCannotBeIsRefusedAndNothingIsStarted) {
       "; muster run " + job + " -d --on host-1 -i " + cluster_.Write("agent.yaml", inventory));
   expect(refused, 1, "it cannot log in to 2 of 3 hosts with the keys of its account");
   EXPECT_THAT(refused.stderr_text, AllOf(HasSubstr("host-2"), HasSubstr("host-3")));
+  // A discovery command that fails there.
+  const std::string discovered =
+      cluster_.Write("discovered.yaml",
+                     InventoryText() + "discover: {command: 'case $PWD in */inventory) exit 3;; esac'}\n");
+  expect(Muster({"run", job, "-i", discovered, "-d", "--on", "host-1"}), 1,
+         "esac` failed: it ended with exit code 3");
   EXPECT_EQ(Muster({"list", "-o", "json"}).stdout_text, "[]\n");
 }
 

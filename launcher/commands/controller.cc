@@ -1,5 +1,6 @@
 // controller: what a machine asks of this one that had it drive a job (launcher/controller.h). Not for
 // people.
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/escaping.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <cstdio>
 
 #include "base/archive.h"
+#include "base/random.h"
 #include "base/stdout.h"
 #include "launcher/commands/driving.h"
 #include "launcher/controller.h"
@@ -19,6 +21,7 @@ namespace {
 
 constexpr size_t kMostInput = size_t{256} << 20;
 constexpr char kKnownHostsFile[] = "known_hosts";
+constexpr char kNeededFile[] = "needed";
 constexpr char kInventoryFolder[] = "inventory";  // whatever the inventory's own name is
 // Who asked may have gone away meanwhile.
 constexpr Duration kAwaitTimeout = std::chrono::seconds(10);
@@ -76,6 +79,12 @@ void MakeOwn(const CommandContext& context, const std::string& own, record::Host
 // The files of the other machine, in the job's folder.
 absl::Status WriteFiles(const std::filesystem::path& folder, const record::HandOver& job) {
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder / kInventoryFolder, 0700));
+  for (const agent::FileContent& file : job.inventory_files()) {
+    MUSTER_RETURN_IF_ERROR(Annotate(ValidateRelativePath(file.path()), "stdin"));
+    const std::filesystem::path path = folder / kInventoryFolder / file.path();
+    MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
+    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(path, file.content(), file.mode() & 0700));
+  }
   const std::pair<std::filesystem::path, const std::string*> files[] = {
       {folder / kInventoryFolder / job.inventory_name(), &job.inventory()},
       {folder / kKnownHostsFile, &job.known_hosts()},
@@ -98,6 +107,17 @@ absl::Status TakeOnJob(const CommandContext& context, const std::filesystem::pat
     for (record::Host& host : *hosts) MakeOwn(context, job->host(), &host);
   }
   return context.jobs().Save(record);
+}
+
+// What garbage collection leaves in the agent's store as long as the job's folder is there (agent/garbage.h).
+absl::Status WriteNeeded(const std::filesystem::path& folder, const record::JobRecord& record) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return ErrnoError(error.value(), "/proc/self/exe");
+  // In the store itself, as <SHA-256>/bin/muster.
+  std::string needed = self.parent_path().parent_path().filename().string() + "\n";
+  for (const record::Content& content : record.contents()) needed += content.sha256() + "\n";
+  return WriteFileAtomically(folder / kNeededFile, needed, 0600);
 }
 
 // What the job's hosts may need, from the store of this one's agent: the same files are the same archive.
@@ -129,15 +149,28 @@ absl::StatusOr<int> AwaitEnd(const JobStore& jobs, const std::string& job) {
 
 }  // namespace
 
-// Logs in as the controller will, which leaves nothing anywhere.
+// Logs in as the controller will, and asks what it will ask, which leaves nothing anywhere.
 absl::Status CheckControllerCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const record::HandOver job, ReadHandOver());
-  const TemporaryDirectory folder;
-  MUSTER_RETURN_IF_ERROR(WriteFiles(folder.path(), job));
+  // Not where nothing may be run, as in some hosts' /tmp.
+  const std::filesystem::path folder = context.jobs().folder() / ("check-" + RandomName(12));
+  const absl::Cleanup remove = [&folder] { (void)RemoveTree(folder); };
+  MUSTER_RETURN_IF_ERROR(WriteFiles(folder, job));
+  const std::string inventory_file = (folder / kInventoryFolder / job.inventory_name()).string();
+  if (const auto inventory = ReadInventory(inventory_file, context.home());
+      inventory.ok() && inventory->discover) {
+    if (const auto found = Discover(*inventory->discover, inventory_file); !found.ok()) {
+      return FailedPrecondition(
+          "%s, here, where it will be asked: make it work with the files beside the inventory that it names, "
+          "or "
+          "take an inventory without `discover:`",
+          std::string(found.status().message()));
+    }
+  }
   std::vector<record::Host> hosts(job.hosts().begin(), job.hosts().end());
   for (record::Host& host : hosts) MakeOwn(context, job.host(), &host);
   ConnectOptions connect = context.connect_options(hosts);
-  connect.ssh.known_hosts = folder.path() / kKnownHostsFile;
+  connect.ssh.known_hosts = folder / kKnownHostsFile;
   const std::vector<absl::Status> statuses = OnEachHost(
       hosts.size(), context.flags().parallel,
       [&](size_t i) { return OpenTransport(hosts[i], connect, Now() + context.connect_timeout()).status(); });
@@ -173,6 +206,7 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   }
   const record::JobRecord& record = job.record();
   if (record.ended_micros() != 0) return 0;
+  MUSTER_RETURN_IF_ERROR(WriteNeeded(folder, record));
   MUSTER_RETURN_IF_ERROR(detachment->OpenLog(folder / kControllerLog));
   RunOptions options = MakeRunOptions(context, record);
   options.follow_logs = false;
@@ -207,7 +241,7 @@ absl::StatusOr<int> ControlledJobCommand(const CommandContext& context, Controll
             PrintToStdout(bytes);
             return StdoutStatus();
           },
-          context.jobs().JobFolder(job), IsForOthers));
+          context.jobs().JobFolder(job), {.include = IsForOthers}));
       break;
     case ControlledJobAction::kRelease:
       MUSTER_RETURN_IF_ERROR(InTurn(context.jobs(), job, &JobStore::TakeOver).status());

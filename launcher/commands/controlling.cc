@@ -41,7 +41,26 @@ absl::StatusOr<std::unique_ptr<Controller>> ConnectToDriver(const CommandContext
   return Connect(context, known);
 }
 
-absl::StatusOr<record::HandOver> HandOverOf(const std::string& inventory,
+// What the inventory's discovery command needs there, as far as that says so.
+absl::Status AddInventoryFiles(const CommandContext& context, const std::string& inventory,
+                               record::HandOver* job) {
+  const auto read = ReadInventory(inventory, context.home());
+  // One that has come to be unreadable tells nothing there either, which is said there.
+  if (!read.ok() || !read->discover) return absl::OkStatus();
+  const std::filesystem::path folder = std::filesystem::absolute(inventory).parent_path();
+  for (const std::string& path : FilesOf(*read->discover, inventory)) {
+    agent::FileContent& file = *job->add_inventory_files();
+    file.set_path(path);
+    MUSTER_ASSIGN_OR_RETURN(*file.mutable_content(), ReadRegularFile(folder / path, kMostBytes));
+    std::error_code error;
+    const auto permissions = std::filesystem::status(folder / path, error).permissions();
+    const bool runs = (permissions & std::filesystem::perms::owner_exec) != std::filesystem::perms::none;
+    file.set_mode(runs ? 0700 : 0600);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<record::HandOver> HandOverOf(const CommandContext& context, const std::string& inventory,
                                             const std::filesystem::path& known_hosts,
                                             const std::string& own) {
   record::HandOver job;
@@ -49,6 +68,7 @@ absl::StatusOr<record::HandOver> HandOverOf(const std::string& inventory,
   job.set_inventory_name(std::filesystem::path(inventory).filename().string());
   MUSTER_ASSIGN_OR_RETURN(*job.mutable_inventory(), ReadFile(inventory, kMostBytes));
   MUSTER_ASSIGN_OR_RETURN(*job.mutable_known_hosts(), ReadFile(known_hosts, kMostBytes));
+  MUSTER_RETURN_IF_ERROR(AddInventoryFiles(context, inventory, &job));
   return job;
 }
 
@@ -183,7 +203,7 @@ absl::Status CheckLogins(const CommandContext& context, const record::JobRecord&
                          ChosenController& controller) {
   const std::string& name = controller.host.name();
   MUSTER_ASSIGN_OR_RETURN(record::HandOver job,
-                          HandOverOf(context.flags().inventory, context.known_hosts(), name));
+                          HandOverOf(context, context.flags().inventory, context.known_hosts(), name));
   job.mutable_record()->set_version(kJobRecordVersion);
   *job.mutable_hosts() = plan.hosts();
   return Annotate(controller.connection->CheckLogins(job), "--on " + name);
@@ -204,7 +224,7 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& id, c
                     absl::StrFormat("job %s goes on, and nobody drives it: `muster wait %s` does", id, id));
   };
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
-  auto job = HandOverOf(record.inventory_file(), record.known_hosts(), name);
+  auto job = HandOverOf(context, record.inventory_file(), record.known_hosts(), name);
   if (!job.ok()) return undriven(job.status());
   if (const absl::Status sent = controller.connection->Upload(contents); !sent.ok()) return undriven(sent);
   *job->mutable_record() = record;
