@@ -18,7 +18,7 @@ using Word = PlacedText;
 
 // The first byte that is no blank, or 0; of a comment too.
 char FirstOf(std::string_view line) {
-  const size_t at = line.find_first_not_of(" \t");
+  const size_t at = line.find_first_not_of(" \t\r\f\v");  // what SplitWords takes for blanks
   return at == std::string_view::npos || line[at] == '#' || line[at] == ';' ? 0 : line[at];
 }
 

@@ -68,6 +68,18 @@ TEST(HostList, HostfilesOfMpi) {
   EXPECT_EQ(inventory->hosts[2].position.ToString(), "dir/hosts:6:1");
 }
 
+// A page that ends, or line ends that were converted twice.
+TEST(HostList, LinesMayHoldNothingButBlanksOfAnyKind) {
+  for (const std::string blank : {"\f", "\v", "\r\r", " \f# a comment"}) {
+    for (const std::string& text : {blank + "\nnode-1\n" + blank + "\nnode-2\n",
+                                    "[a]\nnode-1\n" + blank + "\nnode-2\n[b:children]\n" + blank + "\na\n"}) {
+      const auto inventory = Parse(text);
+      ASSERT_TRUE(inventory.ok()) << inventory.status();
+      EXPECT_THAT(NamesOf(*inventory), ElementsAre("node-1", "node-2"));
+    }
+  }
+}
+
 TEST(HostList, InventoriesOfAnsible) {
   const auto inventory = Parse(R"(; the machines
 lonely ansible_host=10.0.0.9
@@ -215,6 +227,9 @@ all:
   vars:
     ansible_user: everybody
     ntp: {servers: [a, b]}
+    ansible_become_password: !vault |
+      $ANSIBLE_VAULT;1.1;AES256
+      6130
   children:
     racks:
       vars: {ansible_user: of_racks}
@@ -256,6 +271,8 @@ TEST(AnsibleYaml, RefusesWhatIsNoneWithItsPlace) {
             "dir/hosts:1:14: expected a mapping from host names to their variables, found a list");
   EXPECT_EQ(ErrorOf("all: {hosts: {a: {ansible_host: [x]}}}\n"),
             "dir/hosts:1:33: expected text, found a list");
+  EXPECT_EQ(ErrorOf("all: {hosts: {a: {ansible_host: !vault x}}}\n"),
+            "dir/hosts:1:33: type tags (!) are not read here");
   EXPECT_EQ(ErrorOf("all: {hosts: {a: {ansible_port: ssh}}}\n"),
             "dir/hosts:1:33: expected a whole number from 1 to 65535, found \"ssh\"");
   EXPECT_EQ(ErrorOf("all: {children: {g: {hosts: {a: }}, \"my group\": {hosts: {b: }}}}\n"),

@@ -111,7 +111,7 @@ absl::StatusOr<std::string> ResolveLocalPath(const YamlNode& node, const std::st
 
 YamlFields::YamlFields(const YamlNode& mapping, std::string what)
     : mapping_(mapping), what_(std::move(what)) {
-  if (mapping.kind == YamlNode::Kind::kText || mapping.kind == YamlNode::Kind::kList) {
+  if (mapping.kind != YamlNode::Kind::kNothing && mapping.kind != YamlNode::Kind::kMapping) {
     first_error_ = mapping.Expected("a mapping (`key: value`) in " + what_);
   }
 }

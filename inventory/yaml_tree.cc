@@ -22,6 +22,8 @@ absl::Status ErrorAt(const std::string& path, int line, int column, const std::s
   return InvalidArgument("%s: %s", SourcePosition{path, line, column}.ToString(), message);
 }
 
+constexpr char kTypeTag[] = "type tags (!) are not read here";
+
 // What the handler below throws through yaml-cpp to end the parse; never leaves this file.
 struct Refusal {
   YAML::Mark mark;
@@ -55,7 +57,11 @@ class TreeBuilder : public YAML::EventHandler {
                 const std::string& text) override {
     // yaml-cpp takes the rest of the file as the value.
     if (tag == "!" && !QuoteIsClosed(mark.pos)) throw Refusal{mark, "this quote is not closed"};
-    Add(mark, tag, anchor, YamlNode::Kind::kText, text);
+    if (IsTypeTag(tag)) {
+      Add(mark, "", anchor, YamlNode::Kind::kTagged, "");
+    } else {
+      Add(mark, tag, anchor, YamlNode::Kind::kText, text);
+    }
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -77,6 +83,9 @@ class TreeBuilder : public YAML::EventHandler {
     bool expects_value = false;  // the last child of the mapping has only its key so far
     std::map<std::string, std::pair<int, int>> keys_seen{};  // with line and column
   };
+
+  // yaml-cpp gives "?" to what is plain and "!" to what is quoted.
+  static bool IsTypeTag(const std::string& tag) { return tag != "?" && tag != "!" && !tag.empty(); }
 
   [[noreturn]] static void RefuseAnchor(const YAML::Mark& mark) {
     throw Refusal{mark, "anchors and aliases (& and *) are not read here; write the value out"};
@@ -107,8 +116,7 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode* Add(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YamlNode::Kind kind,
                 const std::string& text) {
     if (anchor != YAML::NullAnchor) RefuseAnchor(mark);
-    // yaml-cpp gives "?" to what is plain and "!" to what is quoted.
-    if (tag != "?" && tag != "!" && !tag.empty()) throw Refusal{mark, "type tags (!) are not read here"};
+    if (IsTypeTag(tag)) throw Refusal{mark, kTypeTag};
     if (text.find('\0') != std::string::npos) throw Refusal{mark, "a NUL character (\\0)"};
     if (++value_count_ > kMaxValues) throw Refusal{mark, absl::StrFormat("more than %d values", kMaxValues)};
     if (!open_.empty() && open_.back().node->kind == YamlNode::Kind::kMapping &&
@@ -260,6 +268,7 @@ absl::Status YamlNode::KeyError(const std::string& message) const {
 }
 
 absl::Status YamlNode::Expected(const std::string& what) const {
+  if (kind == Kind::kTagged) return Error(kTypeTag);
   std::string found = "nothing";
   if (kind == Kind::kText) found = quoted ? "the text " + Quoted(text) : Quoted(text);
   if (kind == Kind::kList) found = "a list";

@@ -2,8 +2,8 @@
 //
 // Stricter than YAML, because a file that means something else than its author thinks is found out on the
 // hosts: UTF-8, one document of at most 1 MiB, no tab where indentation is decided, no key given twice, no
-// anchors, aliases or type tags, keys are plain text. Values are text until somebody asks for a number: "yes"
-// is a word, and 1.10 a version.
+// anchors, aliases or type tags (but see kTagged), keys are plain text. Values are text until somebody asks
+// for a number: "yes" is a word, and 1.10 a version.
 //
 // Every error is InvalidArgument and starts with "path:line:column: "; only a file that cannot be read has
 // just "path: ". For the .cc files of this folder. No threads; cost is linear in the size of the file.
@@ -25,7 +25,13 @@ inline constexpr size_t kMaxYamlBytes = 1 << 20;
 
 /// One value and, inside a mapping, its key. The YamlDocument owns it, and `path` too.
 struct YamlNode {
-  enum class Kind : uint8_t { kNothing, kText, kList, kMapping };
+  enum class Kind : uint8_t {
+    kNothing,
+    kText,
+    kList,
+    kMapping,
+    kTagged  // text with a type tag, as of Ansible's vault, which nobody reads but whoever may leave it out
+  };
 
   Kind kind = Kind::kNothing;
   bool quoted = false;  // kText: written in quotes or as a block

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "inventory/yaml_reader.h"
 
 namespace muster {
 namespace {
@@ -52,7 +53,8 @@ TEST(YamlTree, RefusesWhatYamlAllowsButPeopleDoNotMean) {
       {"[a, b]: 1\n", "f:1:1: a key must be a word"},
       {"a: &x 1\n", "f:1:4: anchors and aliases (& and *) are not read here; write the value out"},
       {"a: 1\nb: *x\n", "f:2:4: not valid YAML: the referenced anchor is not defined"},
-      {"a: !!int 1\n", "f:1:4: type tags (!) are not read here"},
+      {"a: !!map {b: 1}\n", "f:1:4: type tags (!) are not read here"},
+      {"!a b: 1\n", "f:1:1: a key must be a word"},
       {"a: \"x\\0y\"\n", "f:1:4: a NUL character (\\0)"},
       {"a: 1\n---\nb: 1\n",
        "f:2:1: the document has ended before this; check the indentation, and that there is no `---`"},
@@ -86,6 +88,17 @@ TEST(YamlTree, RefusesWhatYamlAllowsButPeopleDoNotMean) {
       {"a: \xe2\x82", "f:1:4: byte 0xe2: the file is not UTF-8 text"},
   };
   for (const auto& test : kCases) EXPECT_EQ(ErrorOf(test.text), test.error) << test.text;
+}
+
+TEST(YamlTree, WhatHasATypeTagIsRefusedWhereItIsRead) {
+  const auto document = ParseYaml("a: !!int 1\nb: !vault |\n  $ANSIBLE_VAULT;1.1\n  3132\nc: [!x y]\n", "f");
+  ASSERT_TRUE(document.ok()) << document.status();
+  EXPECT_EQ(document->root.Find("a")->CheckText().message(), "f:1:4: type tags (!) are not read here");
+  EXPECT_EQ(document->root.Find("b")->Expected("a list").message(), "f:2:4: type tags (!) are not read here");
+  EXPECT_EQ(document->root.Find("c")->children[0].CheckText().message(),
+            "f:5:5: type tags (!) are not read here");
+  YamlFields fields(*document->root.Find("a"), "x");
+  EXPECT_EQ(fields.Finish().message(), "f:1:4: type tags (!) are not read here");
 }
 
 TEST(YamlTree, AcceptsTabsElsewhereCarriageReturnsAByteOrderMarkAndUnicode) {
