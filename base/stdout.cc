@@ -31,6 +31,15 @@ void PrintToStdout(std::string_view text) {
   }
 }
 
+bool ReaderIsGone(int fd, Duration wait) {
+  const TimePoint deadline = Now() + wait;
+  pollfd reader{.fd = fd, .events = 0, .revents = 0};
+  if (::poll(&reader, 1, MillisecondsUntil(deadline)) <= 0) return false;
+  // One that was closed from the start had no reader who could go.
+  if ((reader.revents & POLLNVAL) != 0) (void)::poll(nullptr, 0, MillisecondsUntil(deadline));
+  return (reader.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 absl::Status StdoutStatus() {
   const int error = stdout_error.load();
   return error == 0 || error == EPIPE ? absl::OkStatus() : ErrnoError(error, "stdout");

@@ -431,7 +431,7 @@ void HostSession::SendFollow(const std::string& task, const std::string& path) {
     // An error, a file that the task never wrote, say, is the end of it as well.
     const bool last = response.last() || response.has_error();
     followed.active = !last;
-    options_.sink(FileBytes{task, path, missed, file.data(), last, response.has_error()});
+    options_.sink(FileBytes{task, path, missed, file.data(), last, StatusOf(response, name_)});
   });
 }
 

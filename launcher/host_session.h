@@ -35,7 +35,7 @@ struct FileBytes {
   uint64_t missed = 0;  // of a log, before these: the host keeps them no longer
   std::string bytes;
   bool last = false;    // the task has ended and this was all; a new start goes on
-  bool failed = false;  // `last`, because the file could not be read (further)
+  absl::Status status;  // if `last`: why the file could not be read (further)
 };
 
 /// The regular files in a folder of a task.

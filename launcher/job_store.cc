@@ -165,26 +165,47 @@ absl::StatusOr<record::JobRecord> LoadJobRecord(const std::filesystem::path& pat
   return record;
 }
 
-std::vector<record::JobRecord> JobStore::List(std::vector<absl::Status>* problems) const {
-  std::vector<record::JobRecord> records;
+absl::StatusOr<JobStore::Listing> JobStore::ListAll() const {
   const auto ids = ListDirectory(folder_ / "jobs");
+  if (!ids.ok() && !absl::IsNotFound(ids.status())) return ids.status();
+  Listing listing;
   for (const std::string& id : ids.value_or(std::vector<std::string>())) {
     auto record = Load(id);
     if (record.ok()) {
-      records.push_back(*std::move(record));
-    } else if (problems != nullptr && !absl::IsNotFound(record.status())) {
-      problems->push_back(record.status());
+      listing.records.push_back(*std::move(record));
+    } else if (!absl::IsNotFound(record.status())) {
+      listing.unreadable[id] = record.status();
     }
   }
-  std::sort(records.begin(), records.end(),
+  std::sort(listing.records.begin(), listing.records.end(),
             [](const auto& a, const auto& b) { return a.created_micros() > b.created_micros(); });
-  return records;
+  return listing;
+}
+
+std::vector<record::JobRecord> JobStore::List(std::vector<absl::Status>* problems) const {
+  absl::StatusOr<Listing> listing = ListAll();
+  if (!listing.ok()) {
+    problems->push_back(listing.status());
+    return {};
+  }
+  for (const auto& [id, problem] : listing->unreadable) problems->push_back(problem);
+  return std::move(listing->records);
 }
 
 absl::StatusOr<record::JobRecord> JobStore::Find(const std::string& id_or_name) const {
-  const std::vector<record::JobRecord> records = List(nullptr);
+  MUSTER_ASSIGN_OR_RETURN(const Listing listing, ListAll());
+  const std::vector<record::JobRecord>& records = listing.records;
   for (const auto& record : records) {
     if (record.id() == id_or_name) return record;
+  }
+  for (const auto& [id, problem] : listing.unreadable) {
+    if (id == id_or_name) return problem;
+    if (id.substr(0, id.rfind('-')) != id_or_name) continue;
+    return Annotate(
+        problem,
+        absl::StrFormat("job %s may be the newest of that name: another one has to be named by its "
+                        "id (muster list), and if nothing of this one runs its folder can be removed",
+                        id));
   }
   for (const auto& record : records) {
     if (record.name() == id_or_name) return record;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -95,7 +96,8 @@ class JobStore {
   /// All jobs that can be read, the newest first; what cannot is said in `problems`.
   std::vector<record::JobRecord> List(std::vector<absl::Status>* problems) const;
 
-  /// By id, or the newest of that name. InvalidArgument names what there is.
+  /// By id, or the newest of that name. InvalidArgument names what there is. Another error: a record cannot
+  /// be read that is, or may be, the one.
   absl::StatusOr<record::JobRecord> Find(const std::string& id_or_name) const;
 
   /// Where drivers may listen that lend their connections.
@@ -117,6 +119,13 @@ class JobStore {
   absl::StatusOr<JobLock> LockDecision() const;
 
  private:
+  // Records, the newest first, and by id why others cannot be read.
+  struct Listing {
+    std::vector<record::JobRecord> records;
+    std::map<std::string, absl::Status> unreadable;
+  };
+  absl::StatusOr<Listing> ListAll() const;
+
   const std::filesystem::path folder_;
 };
 

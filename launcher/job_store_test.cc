@@ -81,6 +81,38 @@ TEST_F(JobStoreTest, WhatTheReconcilerRemembersComesBack) {
   EXPECT_EQ(back.retries, 2);
 }
 
+// It may be the one that is meant, and run: no other one of its name takes its place, or begins beside it.
+TEST_F(JobStoreTest, ARecordThatCannotBeReadIsNotPassedOver) {
+  record::JobRecord record;
+  record.set_version(kJobRecordVersion);
+  for (const char* id : {"mnist-aaaaaa", "mnist-big-bbbbbb"}) {
+    record.set_id(id);
+    record.set_name(std::string(id).substr(0, std::string(id).rfind('-')));
+    ASSERT_TRUE(store_.Save(record).ok());
+  }
+  ASSERT_TRUE(MakeDirectories(store_.JobFolder("mnist-cccccc")).ok());
+  EXPECT_EQ(store_.Find("mnist")->id(), "mnist-aaaaaa") << "a folder without a record is no job";
+  ASSERT_TRUE(WriteFileAtomically(store_.JobFolder("mnist-cccccc") / kRecordFile, "\x0a\xff").ok());
+  for (const char* wanted : {"mnist", "mnist-cccccc"}) {
+    const auto found = store_.Find(wanted);
+    EXPECT_TRUE(absl::IsDataLoss(found.status())) << found.status();
+    EXPECT_THAT(std::string(found.status().message()), HasSubstr("mnist-cccccc/record.pb is damaged"));
+  }
+  EXPECT_EQ(store_.Find("mnist-aaaaaa")->id(), "mnist-aaaaaa");
+  EXPECT_EQ(store_.Find("mnist-big")->id(), "mnist-big-bbbbbb");
+  EXPECT_TRUE(absl::IsInvalidArgument(store_.Find("nobody").status()));
+  std::vector<absl::Status> problems;
+  EXPECT_EQ(store_.List(&problems).size(), 2u);
+  EXPECT_EQ(problems.size(), 1u);
+
+  ASSERT_TRUE(RemoveTree(folder_.path() / "jobs").ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_.path() / "jobs", "no folder").ok());
+  EXPECT_FALSE(absl::IsInvalidArgument(store_.Find("mnist").status()));
+  problems.clear();
+  EXPECT_TRUE(store_.List(&problems).empty());
+  EXPECT_EQ(problems.size(), 1u);
+}
+
 TEST_F(JobStoreTest, SaysWhoDrivesAJobAsLongAsSomebodyDoes) {
   EXPECT_FALSE(store_.DriverOf("j-1").has_value());
   {

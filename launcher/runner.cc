@@ -56,7 +56,8 @@ class Runner {
         reporter_(store_.JobFolder(record_.id()) / kHistoryFile, observer),
         output_(record_, store_.JobFolder(record_.id()), options_.follow_logs,
                 {.session_of = [this](const std::string& host) -> HostSession& { return SessionOf(host); },
-                 .wait = [this](TimePoint deadline) { return WaitForSessions(deadline); }},
+                 .wait = [this](TimePoint deadline) { return WaitForSessions(deadline); },
+                 .is_interrupted = [this] { return Interrupts() > interrupts_handled_; }},
                 reporter_) {
     connect_.ssh.silence_limit = kSilenceLimit;
   }
@@ -77,6 +78,7 @@ class Runner {
   void FollowServers(reconcile::Reconciler& reconciler);
   void Lend();
   void Handle(const std::shared_ptr<Guest>& guest);
+  int Interrupts();
   absl::Status HandleInterrupts(reconcile::Reconciler& reconciler);
   void Step(reconcile::Reconciler& reconciler, const reconcile::Event& event);
   void Perform(reconcile::Reconciler& reconciler, const std::vector<reconcile::Action>& actions);
@@ -140,13 +142,16 @@ absl::StatusOr<RunResult> Runner::Run() {
 
 RunResult Runner::Finish(const reconcile::Reconciler& reconciler) {
   RunResult result{.outcome = *outcome_};
+  bool is_given_up = false;
+  interrupts_handled_ = Interrupts();  // a stop comes too late; to bring what there is may take long, though
   output_.FinishFollowing(reconciler.GetView());
   if (outcome_->result == reconcile::Result::kSucceeded) {
     if (const absl::Status fetched = output_.FetchResults(); !fetched.ok()) {
       const std::string later = absl::StrFormat(
           "; `muster wait %s` tries again, `muster stop %s` gives them up", record_.id(), record_.id());
+      is_given_up = options_.stop && !absl::IsCancelled(fetched);
       result.fetched = absl::Status(fetched.code(),
-                                    std::string(fetched.message()) + (options_.stop ? std::string() : later));
+                                    std::string(fetched.message()) + (is_given_up ? std::string() : later));
       reporter_.NoteUnfetched(fetched);
     }
     if (options_.fetch_task_metrics) result.task_metrics = output_.FetchTaskMetrics();
@@ -158,7 +163,7 @@ RunResult Runner::Finish(const reconcile::Reconciler& reconciler) {
   result.result_json = output_.result_json();
   reporter_.OnView(reconciler.GetView());
   // What is still to be had is still somebody's to bring.
-  if (result.fetched.ok() || options_.stop) record_.set_ended_micros(WallTimeMicros());
+  if (result.fetched.ok() || is_given_up) record_.set_ended_micros(WallTimeMicros());
   *record_.mutable_cluster() = ToProto(reconciler.record());
   result.fetched.Update(store_.Save(record_));
   watch_ = nullptr;
@@ -361,13 +366,17 @@ void Runner::ReportMissing(const reconcile::View& view) {
   watch_->SetMissing(std::move(missing));
 }
 
-absl::Status Runner::HandleInterrupts(reconcile::Reconciler& reconciler) {
+// How many there have been.
+int Runner::Interrupts() {
   if (options_.interrupt_fd >= 0) {
     uint64_t ignored;
     (void)!::read(options_.interrupt_fd, &ignored, sizeof ignored);
   }
-  const int interrupts = options_.interrupts == nullptr ? 0 : options_.interrupts->load();
-  if (interrupts == interrupts_handled_) return absl::OkStatus();
+  return options_.interrupts == nullptr ? 0 : options_.interrupts->load();
+}
+
+absl::Status Runner::HandleInterrupts(reconcile::Reconciler& reconciler) {
+  if (Interrupts() == interrupts_handled_) return absl::OkStatus();
   ++interrupts_handled_;  // one at a time: the stop is begun first, whatever came meanwhile
   if (!stop_requested_) {
     stop_requested_ = true;
@@ -450,7 +459,7 @@ HostSession& Runner::SessionOf(const std::string& name) {
 
 std::vector<SessionEvent> Runner::WaitForSessions(TimePoint deadline) {
   std::vector<SessionEvent> of_sessions;
-  for (RunnerEvent& event : queue_.Wait(-1, deadline)) {
+  for (RunnerEvent& event : queue_.Wait(options_.interrupt_fd, deadline)) {
     if (auto* session = std::get_if<SessionEvent>(&event)) of_sessions.push_back(std::move(*session));
   }
   return of_sessions;

@@ -81,7 +81,8 @@ void TaskOutput::Take(const FileBytes& bytes) {
   }
   File& file = bytes.path == kTaskMetricsFile ? task_metrics_[bytes.task] : results_[bytes.path];
   file.bytes += bytes.bytes;
-  file.is_whole = bytes.last && !bytes.failed;
+  file.is_whole = bytes.last && bytes.status.ok();
+  file.status = bytes.status;
   if (bytes.path != kMetricsFile) return;
   for (const TrainingPoint& point : training_.Feed(bytes.bytes)) reporter_.OnTraining(point);
 }
@@ -89,7 +90,7 @@ void TaskOutput::Take(const FileBytes& bytes) {
 // What the tasks wrote last is still on its way when they have ended.
 void TaskOutput::WaitForRequested() {
   TimePoint deadline = Now() + kDrainTimeout;
-  while (!requested_.empty() && Now() < deadline) {
+  while (!requested_.empty() && Now() < deadline && !sources_.is_interrupted()) {
     for (const SessionEvent& event : sources_.wait(deadline)) {
       OnEvent(event);
       if (std::holds_alternative<FileBytes>(event)) deadline = Now() + kDrainTimeout;
@@ -124,14 +125,20 @@ absl::Status TaskOutput::FetchResults() {
   // A chief or an agent that an older muster started has none to give.
   if (absl::IsNotFound(event_files_.status()) || absl::IsUnimplemented(event_files_.status()))
     return absl::OkStatus();
-  if (!event_files_.ok()) {
-    return Unavailable("the job succeeded, but the curves of %s could not be fetched from %s: %s", chief_,
-                       HostOf(chief_), std::string(event_files_.status().message()));
-  }
+  if (!event_files_.ok()) return NotFetched("the curves", event_files_.status());
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder_ / kEventsFolder));
   paths = *event_files_;
   for (std::string& path : paths) path = std::string(kEventsFolder) + "/" + path;
   return FetchFiles(paths);
+}
+
+absl::Status TaskOutput::NotFetched(const std::string& what, const absl::Status& why) const {
+  if (sources_.is_interrupted()) {
+    return Cancelled("the job succeeded, and this was interrupted while %s of %s was fetched from %s", what,
+                     chief_, HostOf(chief_));
+  }
+  return Unavailable("the job succeeded, but %s of %s could not be fetched from %s: %s", what, chief_,
+                     HostOf(chief_), why.ok() ? "nothing comes from there" : std::string(why.message()));
 }
 
 // From the chief's folder to the same paths in the job's.
@@ -144,10 +151,7 @@ absl::Status TaskOutput::FetchFiles(std::span<const std::string> paths) {
     WaitForRequested();
     for (const std::string& path : some) {
       const File& file = results_[path];
-      if (!file.is_whole) {
-        return Unavailable("the job succeeded, but %s of %s could not be fetched from %s", path, chief_,
-                           HostOf(chief_));
-      }
+      if (!file.is_whole) return NotFetched(path, file.status);
       MUSTER_RETURN_IF_ERROR(WriteFileAtomically(folder_ / path, file.bytes));
     }
   }

@@ -29,8 +29,10 @@ class TaskOutput {
  public:
   struct Sources {
     std::function<HostSession&(const std::string& host)> session_of;
-    /// Waits for the first event of any session, until the deadline.
+    /// Waits for the first event of any session, until the deadline or somebody interrupts.
     std::function<std::vector<SessionEvent>(TimePoint deadline)> wait;
+    /// Whether somebody has: nothing is waited for any more.
+    std::function<bool()> is_interrupted;
   };
 
   /// `record` and `reporter` are the driver's and outlive it; `folder`: the job's.
@@ -44,6 +46,7 @@ class TaskOutput {
   /// The job has ended as this view shows: what was followed comes to its end.
   void FinishFollowing(const reconcile::View& view);
   /// Of a job that succeeded: the chief's result, metrics, curves and model, into the job's folder.
+  /// Cancelled: somebody has interrupted it.
   absl::Status FetchResults();
   /// Of all tasks, those that have come whole: they are beside what the job is about.
   std::map<std::string, std::string> FetchTaskMetrics();
@@ -57,11 +60,13 @@ class TaskOutput {
   struct File {
     std::string bytes;
     bool is_whole = false;
+    absl::Status status;  // why it will not be
   };
 
   void Take(const FileBytes& bytes);
   void Request(const std::string& host, const std::string& task, const std::string& path);
   void WaitForRequested();
+  absl::Status NotFetched(const std::string& what, const absl::Status& why) const;
   absl::Status FetchFiles(std::span<const std::string> paths);
   std::string HostOf(const std::string& task) const;
 

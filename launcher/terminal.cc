@@ -52,12 +52,17 @@ void LiveBlock::Clear() {
   drawn_lines_ = 0;
 }
 
-LogPrinter::LogPrinter(bool prefix)
-    : prefix_(prefix), colors_(prefix && IsTerminal(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr) {}
+LogPrinter::LogPrinter(bool prefix, int fd)
+    : fd_(fd), prefix_(prefix), colors_(prefix && IsTerminal(fd) && std::getenv("NO_COLOR") == nullptr) {}
+
+void LogPrinter::Put(std::string_view text) const {
+  if (fd_ == STDOUT_FILENO) return PrintToStdout(text);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
 
 void LogPrinter::Print(const std::string& task, const std::string& host, const std::string& bytes) {
   if (!prefix_) {
-    PrintToStdout(bytes);
+    Put(bytes);
     return;
   }
   std::string& partial = partial_[task];
@@ -83,7 +88,7 @@ void LogPrinter::PrintLine(const std::string& task, const std::string& host, std
   std::string text = colors_ ? "\033[" + std::to_string(kColors[color]) + "m" + label + "\033[0m" : label;
   text += line;
   text += '\n';
-  PrintToStdout(text);
+  Put(text);
 }
 
 std::string MissedLogText(const std::string& task, uint64_t bytes) {

@@ -2,6 +2,8 @@
 // stderr that is redrawn.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -38,20 +40,22 @@ class LiveBlock {
   TimePoint last_draw_{};
 };
 
-/// Cuts what tasks print into lines with the prefix "[worker:1@host-2] ", each written to stdout in one
-/// piece, with a line's end where there was none. Without the prefix, byte for byte. Where there is no host,
-/// the prefix is "[worker:1] ". One thread at a time.
+/// Cuts what tasks print into lines with the prefix "[worker:1@host-2] ", each written to stdout, or stderr,
+/// in one piece, with a line's end where there was none. Without the prefix, byte for byte. Where there is no
+/// host, the prefix is "[worker:1] ". One thread at a time.
 class LogPrinter {
  public:
-  /// `prefix`: print one. Colours by task when stdout is a terminal and NO_COLOR is not set.
-  explicit LogPrinter(bool prefix);
+  /// `prefix`: print one. Colours by task when that is a terminal and NO_COLOR is not set.
+  explicit LogPrinter(bool prefix, int fd = STDOUT_FILENO);
   void Print(const std::string& task, const std::string& host, const std::string& bytes);
   /// Prints what is left of a task without a line's end.
   void Flush(const std::string& task, const std::string& host);
 
  private:
   void PrintLine(const std::string& task, const std::string& host, std::string_view line);
+  void Put(std::string_view text) const;
 
+  const int fd_;
   const bool prefix_;
   const bool colors_;
   std::map<std::string, std::string> partial_;  // by task

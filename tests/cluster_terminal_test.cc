@@ -77,6 +77,17 @@ TEST_F(AtATerminal, WhoInterruptsTheQuestionInterruptsMuster) {
   EXPECT_EQ(ExitCodeOf(check), 130) << cluster_.Text("screen");
 }
 
+// Also where a process in the background asks, which takes interrupts from its parent only.
+TEST_F(AtATerminal, WhoInterruptsTheQuestionOfARunStartsNoJob) {
+  const std::string job =
+      cluster_.Write("job.yaml", "name: job\nprogram: [sleep, 600]\nreplicas: {worker: {count: 3}}\n");
+  Process run = cluster_.Start({"run", "-d", job, "-i", cluster_.inventory()}, "screen");
+  ASSERT_TRUE(cluster_.WaitForText("screen", "Passphrase of ")) << cluster_.Text("screen");
+  Type("\x03");
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("screen");
+  EXPECT_THAT(cluster_.Text("screen"), Not(HasSubstr("muster logs -f")));
+}
+
 TEST_F(AtATerminal, WithoutOneNoPasswordIsWaitedFor) {
   cluster_.set_binary(BuildPath("bin/muster"));
   const CommandResult check =

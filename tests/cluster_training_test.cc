@@ -308,6 +308,17 @@ TEST_F(ClusterTraining, AResultThatCannotBeFetchedIsFetchedLater) {
   EXPECT_EQ(scaled.exit_code, 1);
   EXPECT_THAT(scaled.stderr_text, HasSubstr("has ended"));
   ASSERT_TRUE(RemoveTree(model).ok());
+  // Nor is it there any more, until somebody brings it back.
+  std::filesystem::path there;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster_.hosts().folder())) {
+    if (entry.path().filename() == "model.safetensors") there = entry.path();
+  }
+  const std::filesystem::path elsewhere = cluster_.Path("elsewhere");
+  std::filesystem::rename(there, elsewhere);
+  const CommandResult gone = cluster_.Muster({"wait", "heavy"});
+  EXPECT_EQ(gone.exit_code, 69);
+  EXPECT_THAT(gone.stderr_text, HasSubstr("No such file or directory; `muster wait"));
+  std::filesystem::rename(elsewhere, there);
   const CommandResult again = cluster_.Muster({"wait", "heavy"});
   EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
   EXPECT_EQ(Result()["steps"], kSteps);

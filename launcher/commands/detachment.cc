@@ -48,7 +48,10 @@ absl::StatusOr<std::unique_ptr<Detachment>> Detachment::Fork(int* exit_code, Int
   UniqueFd read_end(ends[0]), write_end(ends[1]);
   sigset_t signals, before;
   ::sigemptyset(&signals);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::sigaddset(&signals, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    // One that is blocked comes even if it is ignored.
+    if (number == SIGTERM || !IsIgnored(number)) ::sigaddset(&signals, number);
+  }
   ::sigprocmask(SIG_BLOCK, &signals, &before);
   std::signal(SIGCHLD, SIG_DFL);  // it may be ignored by inheritance: then nobody could be waited for
   std::fflush(nullptr);

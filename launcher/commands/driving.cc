@@ -193,9 +193,12 @@ absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContex
   return servers;
 }
 
-std::optional<record::JobRecord> FindUnended(const JobStore& jobs, const std::string& id_or_name) {
+absl::StatusOr<std::optional<record::JobRecord>> FindUnended(const JobStore& jobs,
+                                                             const std::string& id_or_name) {
   auto newest = jobs.Find(id_or_name);
-  if (!newest.ok() || newest->ended_micros() != 0) return std::nullopt;
+  if (absl::IsInvalidArgument(newest.status())) return std::nullopt;
+  MUSTER_RETURN_IF_ERROR(newest.status());
+  if (newest->ended_micros() != 0) return std::nullopt;
   return *std::move(newest);
 }
 

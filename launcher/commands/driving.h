@@ -76,8 +76,9 @@ std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::
 /// name.
 absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const std::string& job_name);
 
-/// Of this name or id, if it has not ended.
-std::optional<record::JobRecord> FindUnended(const JobStore& jobs, const std::string& id_or_name);
+/// Of this name or id, if it has not ended. Fails where nobody can tell: JobStore::Find.
+absl::StatusOr<std::optional<record::JobRecord>> FindUnended(const JobStore& jobs,
+                                                             const std::string& id_or_name);
 
 /// A job whose driver this process is now.
 struct TakenJob {

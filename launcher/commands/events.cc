@@ -1,7 +1,4 @@
 // events: the history of a job.
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 
@@ -12,8 +9,9 @@
 namespace muster {
 namespace {
 
-constexpr int kLookEveryMs = 200;
-constexpr int kLookElsewhereEveryMs = 1000;  // which brings all that is there of the job
+constexpr Duration kLookEvery = std::chrono::milliseconds(200);
+constexpr Duration kLookElsewhereEvery =
+    std::chrono::seconds(1);  // which brings all that is there of the job
 
 // "2026-01-31T12:00:00.250Z".
 std::string FormatTime(int64_t micros) {
@@ -59,9 +57,8 @@ absl::Status EventsCommand(const CommandContext& context) {
       if (damaged > 0) std::fprintf(stderr, "%d lines of %s are damaged\n", damaged, path.c_str());
       return absl::OkStatus();
     }
-    pollfd reader{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
-    (void)::poll(&reader, 1, IsDrivenElsewhere(record) ? kLookElsewhereEveryMs : kLookEveryMs);
-    if ((reader.revents & POLLERR) != 0) return absl::OkStatus();  // nobody reads on
+    if (ReaderIsGone(STDOUT_FILENO, IsDrivenElsewhere(record) ? kLookElsewhereEvery : kLookEvery))
+      return absl::OkStatus();
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
     MUSTER_ASSIGN_OR_RETURN(record, AskController(context, record, &controller));
   }

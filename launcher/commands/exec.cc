@@ -1,4 +1,6 @@
 // exec: a command on many hosts at once.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
@@ -23,16 +25,17 @@ constexpr size_t kMostKept = size_t{64} << 20;                 // of a host's ou
 
 struct HostRun {
   int exit_code = 0;
-  std::string stdout_text;  // only for JSON
-  std::string stderr_tail;
+  std::string stdout_text, stderr_text;  // only for JSON
+  size_t kept() const { return stdout_text.size() + stderr_text.size(); }
   double seconds = 0;  // with the connection
 };
 
 absl::StatusOr<std::string> CommandLineOf(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) {
-    if (word.find('\n') != std::string::npos) {
-      return InvalidArgument("exec: a word holds a line break, which login shells do not quote alike");
+    if (word.find_first_of("\n\r") != std::string::npos) {
+      return InvalidArgument(
+          "exec: a word holds a line break (\\n or \\r), which login shells do not quote alike");
     }
     line += (line.empty() ? "" : " ") + QuoteWord(word);
   }
@@ -60,54 +63,65 @@ class Output {
  public:
   explicit Output(OutputFormat format) : format_(format) {}
 
-  absl::Status Take(const std::string& host, const std::string& bytes, HostRun& run) {
+  // Cancelled: nobody reads it any more.
+  absl::Status Take(const std::string& host, std::string_view bytes, HostRun& run) {
     if (format_ == OutputFormat::kJson) {
       run.stdout_text += bytes;
-      return run.stdout_text.size() <= kMostKept
-                 ? absl::OkStatus()
-                 : InvalidArgument("%s: more than %d bytes of output", host, kMostKept);
+      return CheckKept(host, run);
     }
     const std::lock_guard lock(mutex_);
-    printer_.Print(host, "", bytes);
-    return absl::OkStatus();
+    printer_.Print(host, "", std::string(bytes));
+    return ReaderIsGone(STDOUT_FILENO) ? Cancelled("nobody reads on") : absl::OkStatus();
+  }
+  absl::Status TakeErrors(const std::string& host, std::string_view bytes, HostRun& run) {
+    if (format_ == OutputFormat::kJson) {
+      run.stderr_text += bytes;
+      return CheckKept(host, run);
+    }
+    const std::lock_guard lock(mutex_);
+    error_printer_.Print(host, "", std::string(bytes));
+    return ReaderIsGone(STDERR_FILENO) ? Cancelled("nobody reads on") : absl::OkStatus();
   }
   void Flush(const std::string& host) {
     const std::lock_guard lock(mutex_);
     printer_.Flush(host, "");
+    error_printer_.Flush(host, "");
   }
 
  private:
+  static absl::Status CheckKept(const std::string& host, const HostRun& run) {
+    if (run.kept() <= kMostKept) return absl::OkStatus();
+    return FailedPrecondition("%s: more than %d bytes of output, and the command may go on there", host,
+                              kMostKept);
+  }
+
   const OutputFormat format_;
   std::mutex mutex_;
   LogPrinter printer_{/*prefix=*/true};
+  LogPrinter error_printer_{/*prefix=*/true, STDERR_FILENO};
 };
 
 absl::Status RunOn(const record::Host& host, const CommandContext& context, const ConnectOptions& connect,
                    const std::string& command, Output& output, HostRun& run) {
+  if (ReaderIsGone(STDOUT_FILENO)) return absl::OkStatus();  // nothing more is begun, either
   const auto transport = OpenTransport(host, connect, Now() + context.connect_timeout());
   if (!transport.ok()) return transport.status();
   const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
-  const auto result =
-      RunOnHost(**transport, command, "", Now() + timeout.value_or(kNoTimeout),
-                [&](std::string_view bytes) { return output.Take(host.name(), std::string(bytes), run); });
+  const auto result = RunOnHost(
+      **transport, command, "", Now() + timeout.value_or(kNoTimeout),
+      [&](std::string_view bytes) { return output.Take(host.name(), bytes, run); },
+      [&](std::string_view bytes) { return output.TakeErrors(host.name(), bytes, run); });
   if (absl::IsDeadlineExceeded(result.status())) {
     return DeadlineExceeded("%s: the command has not ended within %s, and may go on there", host.name(),
                             FormatAge(timeout.value_or(kNoTimeout)));
   }
-  if (!result.ok()) return result.status();
+  if (absl::IsCancelled(result.status())) return absl::OkStatus();  // who has gone has seen what it wanted
+  MUSTER_RETURN_IF_ERROR(result.status());
   run.exit_code = result->exit_code;
-  run.stderr_tail = result->stderr_tail;
   return absl::OkStatus();
 }
 
 void ReportText(const record::Host& host, const absl::Status& status, const HostRun& run) {
-  size_t begin = 0;
-  while (begin < run.stderr_tail.size()) {
-    const size_t end = std::min(run.stderr_tail.find('\n', begin), run.stderr_tail.size());
-    std::fprintf(stderr, "[%s] %s\n", host.name().c_str(),
-                 run.stderr_tail.substr(begin, end - begin).c_str());
-    begin = end + 1;
-  }
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   } else if (run.exit_code != 0) {
@@ -123,7 +137,7 @@ Json ReportJson(const record::Host& host, const absl::Status& status, const Host
     json["error"] = std::string(status.message());
   }
   json["stdout"] = run.stdout_text;
-  json["stderr"] = run.stderr_tail;
+  json["stderr"] = run.stderr_text;
   json["seconds"] = run.seconds;
   return json;
 }

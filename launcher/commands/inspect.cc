@@ -238,7 +238,8 @@ absl::Status PlanCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryFlag());
   MUSTER_RETURN_IF_ERROR(FindGpus(context, job, &inventory));
   // Against the job of this name that may be running.
-  const std::optional<record::JobRecord> unended = FindUnended(context.jobs(), job.name);
+  MUSTER_ASSIGN_OR_RETURN(const std::optional<record::JobRecord> unended,
+                          FindUnended(context.jobs(), job.name));
   MUSTER_ASSIGN_OR_RETURN(const auto servers, FindServers(context, job.name));
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanJob(context, job, inventory, unended ? &*unended : nullptr,
                                                 servers ? &*servers : nullptr));

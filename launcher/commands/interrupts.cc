@@ -30,7 +30,8 @@ void OnTermination(int) {
 }
 
 void OnInterrupt(int number, siginfo_t* info, void*) {
-  if (only_from != 0 && info->si_pid != only_from) return;
+  // This process itself says so for the terminal, when it reads a passphrase there.
+  if (only_from != 0 && info->si_pid != only_from && info->si_pid != ::getpid()) return;
   // A terminal that closes may say so twice, and means it once.
   if (number == SIGHUP && interrupts.load() > 0) return;
   interrupts.fetch_add(1);
@@ -44,13 +45,20 @@ void OpenInterruptFd() {
 
 }  // namespace
 
+bool IsIgnored(int signal_number) {
+  struct sigaction action {};
+  return ::sigaction(signal_number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 void CatchInterrupts() {
   if (interrupt_fd >= 0) return;
   OpenInterruptFd();
   struct sigaction action {};
   action.sa_sigaction = OnInterrupt;
   action.sa_flags = SA_SIGINFO;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (number == SIGTERM || !IsIgnored(number)) ::sigaction(number, &action, nullptr);
+  }
 }
 
 void StopWhenInterrupted(RunOptions* options) {

@@ -7,8 +7,12 @@
 
 namespace muster {
 
-/// From now on they end nothing by themselves.
+/// From now on they end nothing by themselves. INT and HUP count only where whoever started this process does
+/// not have them ignored, as nohup does.
 void CatchInterrupts();
+
+/// Whether that is so. Before CatchInterrupts.
+bool IsIgnored(int signal_number);
 
 /// The same, and the first of them stops the job that runs with these options, the next one gives up. For
 /// commands that have started what they drive, or are to stop it; others leave the job alone when they are
@@ -23,7 +27,7 @@ void LeaveWhenTerminated(RunOptions* options);
 /// From now on it ends the process in any case.
 void EndWhenTerminated();
 
-/// From now on only those count that this process sends. Before there are other threads.
+/// From now on only those count that this process sends, or its own. Before there are other threads.
 void TakeInterruptsOnlyFrom(pid_t process);
 
 /// How many have come.

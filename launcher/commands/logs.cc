@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/stdout.h"
 #include "launcher/commands/controlling.h"
 #include "launcher/fleet.h"
 #include "launcher/terminal.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr Duration kReconnectTimeout = std::chrono::minutes(1);
 constexpr Duration kReconnectPause = std::chrono::milliseconds(500);
 constexpr Duration kNotBegunPause = std::chrono::milliseconds(500);
+constexpr Duration kAnswerTimeout = std::chrono::minutes(1);
+constexpr Duration kReaderLookEvery = std::chrono::seconds(1);
 
 class Printer {
  public:
@@ -65,8 +68,9 @@ absl::Status ReadLogs(const CommandContext& context, HostLogs& logs, AgentConnec
   std::map<uint64_t, std::string> requests;
   std::set<std::string> to_ask;
   for (const auto& [task, offset] : logs.offsets) to_ask.insert(task);
-  TimePoint ask_again = Now();
+  TimePoint ask_again = Now(), heard = Now();
   while (!requests.empty() || !to_ask.empty()) {
+    if (ReaderIsGone(STDOUT_FILENO)) return absl::OkStatus();  // whoever read it has seen what it wanted
     if (!to_ask.empty() && Now() >= ask_again) {
       for (const std::string& task : std::exchange(to_ask, {})) {
         MUSTER_ASSIGN_OR_RETURN(const uint64_t id, AskForLog(logs, task, connection));
@@ -74,10 +78,14 @@ absl::Status ReadLogs(const CommandContext& context, HostLogs& logs, AgentConnec
       }
       ask_again = Now() + kNotBegunPause;
     }
-    const TimePoint deadline = to_ask.empty() ? Now() + std::chrono::minutes(1) : ask_again;
-    MUSTER_ASSIGN_OR_RETURN(const auto answer, connection.Receive(-1, deadline));
-    if (!answer && !logs.follow) return Unavailable("%s: the agent does not answer", logs.host.name());
+    const TimePoint look = Now() + kReaderLookEvery;
+    MUSTER_ASSIGN_OR_RETURN(const auto answer,
+                            connection.Receive(-1, to_ask.empty() ? look : std::min(look, ask_again)));
+    if (!answer && !logs.follow && Now() - heard >= kAnswerTimeout) {
+      return Unavailable("%s: the agent does not answer", logs.host.name());
+    }
     if (!answer) continue;  // a task may be silent for as long as it likes
+    heard = Now();
     const auto request = requests.find(answer->id);
     if (request == requests.end()) continue;
     const std::string task = request->second;

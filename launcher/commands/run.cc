@@ -50,14 +50,15 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
                                  const Planning& planning, JobPlan* plan) {
   const JobStore& jobs = context.jobs();
   // Before anybody is sent away: what is wrong with the files stops nothing.
-  std::optional<record::JobRecord> before = FindUnended(jobs, name);
+  MUSTER_ASSIGN_OR_RETURN(std::optional<record::JobRecord> before, FindUnended(jobs, name));
   MUSTER_ASSIGN_OR_RETURN(*plan, planning(before ? &*before : nullptr));
   record::JobRecord there;
   if (before) there = *before;
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, TakeBack(context, &there));
   // Another job may have got the servers since this one was planned.
   if (plan->record.has_servers()) MUSTER_RETURN_IF_ERROR(CheckFree(jobs, plan->record.servers().job(), name));
-  if (std::optional<record::JobRecord> now = FindUnended(jobs, name)) {
+  MUSTER_ASSIGN_OR_RETURN(std::optional<record::JobRecord> now, FindUnended(jobs, name));
+  if (now) {
     if (!before || before->id() != now->id()) {
       MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }

@@ -131,6 +131,7 @@ absl::Status StopCommand(const CommandContext& context) {
       display.Summarize(result);
       return Unavailable("not every host could be reached");
     }
+    if (absl::IsCancelled(result.fetched)) return result.fetched;
     // That is what was asked for.
     if (!result.fetched.ok()) std::fprintf(stderr, "%s\n", std::string(result.fetched.message()).c_str());
   }

@@ -16,6 +16,7 @@ constexpr size_t kMostPerConnection = 4;  // of the ten that sshd has room for (
 constexpr Duration kTimeToAsk = std::chrono::seconds(10);
 constexpr Duration kTimeToStart = std::chrono::seconds(3);  // the conversation waits meanwhile
 constexpr size_t kOutputBytes = 32 << 10;
+constexpr size_t kMostErrors = 1 << 20;          // of a command whose guest reads none
 constexpr size_t kMostRequestBytes = 256 << 10;  // more than the kernel takes as one message
 constexpr int kTurn = 32;                        // so many messages at a time, so that all get their turn
 
@@ -65,12 +66,15 @@ void GuestCommands::AddPollItems(std::vector<PollItem>* items) const {
   for (const auto& command : commands_) {
     const bool writes = !command->answer.empty(), reads = command->input.empty() && !command->is_last;
     if (reads || writes) items->push_back({.fd = command->socket.get(), .read = reads, .write = writes});
-    if (command->channel == nullptr || command->is_last) continue;
+    // Whoever waits for a channel takes in its errors, of which there may be no end.
+    const bool is_full = writes && (command->input.empty() || command->errors.size() > kMostErrors);
+    if (command->channel == nullptr || command->is_last || is_full) continue;
     const bool has_ended = command->channel->end_of_output();
     items->push_back({.channel = command->channel.get(),
                       .read = !writes && !has_ended,
                       .write = !command->input.empty(),
-                      .exit = !writes && has_ended});
+                      .exit = !writes && has_ended,
+                      .errors_beyond = writes ? UINT64_MAX : command->channel->error_bytes()});
   }
 }
 
@@ -146,12 +150,13 @@ bool GuestCommands::TakeRequest(Command& command, bool* may_begin, bool* moved) 
 
 void GuestCommands::Begin(Command& command, const std::string& line) {
   shared::Answer answer;
-  if (line.find('\n') != std::string::npos || line.find('\0') != std::string::npos) {
+  if (line.find_first_of(std::string_view("\n\r\0", 3)) != std::string::npos) {
     answer.set_refused("a line break, or a zero, in a command");
     command.is_last = true;
   } else if (auto channel = transport_.Start(line, Now() + kTimeToStart); channel.ok()) {
     answer.set_started(true);
     command.channel = *std::move(channel);
+    command.channel->SetErrorSink([&command](std::string_view bytes) { command.errors += bytes; });
   } else {
     // Of a host that is there and has not answered, nobody knows what it does.
     const bool is_there = absl::IsDeadlineExceeded(transport_.Poll({}, -1, Now()));
@@ -179,9 +184,13 @@ void GuestCommands::PassInput(Command& command, bool* moved) {
 void GuestCommands::PassOutput(Command& command, bool* moved) {
   if (!command.answer.empty()) return;
   std::string bytes(kOutputBytes, '\0');
-  const auto n = command.channel->TryRead(bytes);
+  // Which takes in errors, too: not while there are some.
+  const auto n = command.errors.empty() ? command.channel->TryRead(bytes) : absl::StatusOr<size_t>(0);
   shared::Answer answer;
-  if (!n.ok()) {
+  if (n.ok() && *n == 0 && !command.errors.empty()) {
+    answer.set_errors(command.errors.substr(0, kOutputBytes));
+    command.errors.erase(0, kOutputBytes);
+  } else if (!n.ok()) {
     answer.mutable_end()->set_error(std::string(n.status().message()));
     command.is_last = true;
   } else if (*n > 0) {
@@ -189,7 +198,6 @@ void GuestCommands::PassOutput(Command& command, bool* moved) {
     answer.set_output(std::move(bytes));
   } else if (command.channel->end_of_output() && command.channel->exit_code()) {
     answer.mutable_end()->set_exit_code(*command.channel->exit_code());
-    answer.mutable_end()->set_stderr_tail(command.channel->StderrTail());
     command.is_last = true;
   } else {
     return;

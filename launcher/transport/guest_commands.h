@@ -25,7 +25,7 @@
 
 namespace muster {
 
-inline constexpr uint32_t kSharedConnectionVersion = 1;
+inline constexpr uint32_t kSharedConnectionVersion = 2;
 
 /// A process that wants to run a command on a host, and waits to hear whether it may.
 struct Guest {
@@ -68,6 +68,7 @@ class GuestCommands {
     std::string input;                        // what has come and is still to be sent on
     bool input_ends = false;
     std::string answer;  // that is still to be sent
+    std::string errors;  // of the command, likewise
     bool is_last = false;
   };
 

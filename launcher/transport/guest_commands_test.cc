@@ -194,6 +194,12 @@ TEST_F(GuestCommandsTest, WhatIsNoRequestEndsThatConversationOnly) {
   EXPECT_THAT(NextAnswer(old).refused(), HasSubstr("another version"));
 
   // No shell could be given that (shell_quote.h), and nobody is to be brought down by it.
+  const UniqueFd returns = Connect();
+  Say(returns, Open());
+  EXPECT_TRUE(NextAnswer(returns).ready());
+  command.set_command("true\rfalse");
+  Say(returns, command);
+  EXPECT_THAT(NextAnswer(returns).refused(), HasSubstr("a line break"));
   Say(lines, Open());
   EXPECT_TRUE(NextAnswer(lines).ready());
   command.set_command("true\nfalse");

@@ -53,12 +53,11 @@ class LocalChannel : public CommandChannel {
   }
   bool end_of_output() const override { return !output_.valid(); }
   std::optional<int> exit_code() const override { return exit_code_; }
-  std::string StderrTail() const override { return stderr_tail_.text(); }
 
   /// Takes in stderr and the exit code, if there is any of it.
   absl::Status Collect();
   bool Ready(const PollItem& item) const {
-    return (item.read && end_of_output()) || (item.exit && exit_code_);
+    return (item.read && end_of_output()) || (item.exit && exit_code_) || error_bytes() > item.errors_beyond;
   }
   void AddPollFds(const PollItem& item, std::vector<pollfd>& fds) const;
   int stderr_fd() const { return errors_.get(); }
@@ -78,7 +77,6 @@ class LocalChannel : public CommandChannel {
   UniqueFd pidfd_;
   UniqueFd input_, output_, errors_;  // not valid: closed, or at the end
   std::optional<int> exit_code_;
-  TailBuffer stderr_tail_;
 };
 
 absl::StatusOr<std::unique_ptr<LocalChannel>> LocalChannel::Start(const LocalOptions& options,
@@ -137,7 +135,7 @@ absl::Status LocalChannel::Collect() {
   char buffer[4096];
   for (int reads = 0; errors_.valid() && reads < kMaxStderrReads; ++reads) {
     const ssize_t n = ::read(errors_.get(), buffer, sizeof buffer);
-    if (n > 0) stderr_tail_.Append({buffer, static_cast<size_t>(n)});
+    if (n > 0) TakeErrors({buffer, static_cast<size_t>(n)});
     if (n == 0) errors_.reset();
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0 && errno != EINTR) return ErrnoError(errno, host_ + ": read from a command");
@@ -169,7 +167,7 @@ class LocalTransport : public Transport {
 };
 
 absl::Status LocalTransport::Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) {
-  for (;;) {
+  for (bool again = false;; again = true) {
     std::vector<pollfd> wanted = DescriptorsOf(items, wake_fd);
     for (const PollItem& item : items) {
       if (item.channel == nullptr) continue;
@@ -177,6 +175,9 @@ absl::Status LocalTransport::Poll(std::span<const PollItem> items, int wake_fd, 
       MUSTER_RETURN_IF_ERROR(channel.Collect());
       if (channel.Ready(item)) return absl::OkStatus();
       channel.AddPollFds(item, wanted);
+    }
+    if (again && Now() >= deadline) {
+      return DeadlineExceeded("%s: no answer before the deadline", options_.name);
     }
     // stderr is taken in while waiting, but does not end the wait: a command must not stall because nobody
     // reads it.

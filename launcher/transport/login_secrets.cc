@@ -149,10 +149,11 @@ LoginSecrets::~LoginSecrets() {
 void LoginSecrets::Unlock(const std::string& path, const std::string& agent_socket) {
   const std::lock_guard lock(mutex_);
   const auto [known, is_new] = keys_.try_emplace(path);
-  if (!is_new || !IsLocked(path) || AgentHas(agent_socket, PublicBlobOf(path))) return;
+  if (!is_new || has_left_ || !IsLocked(path) || AgentHas(agent_socket, PublicBlobOf(path))) return;
   std::string question = "Passphrase of " + path + ": ";
   for (int attempt = 0; attempt < kMostAttempts && !known->second; ++attempt) {
     std::optional<std::string> passphrase = ask_(question);
+    has_left_ = !passphrase;
     if (!passphrase || passphrase->empty()) return;
     ssh_key opened = nullptr;
     (void)ssh_pki_import_privkey_file(path.c_str(), passphrase->c_str(), nullptr, nullptr, &opened);

@@ -35,7 +35,7 @@ class LoginSecrets {
 
   /// Asks for the passphrase of the private key in this file, three times at most; nothing is asked if the
   /// file holds no key, or one without a passphrase, if ssh-agent has the key (`agent_socket`; empty: there
-  /// is none), and of a file that this was called for before.
+  /// is none), of a file that this was called for before, and once nobody has answered.
   void Unlock(const std::string& path, const std::string& agent_socket);
 
   /// The key in the file, a copy of its own; null: it is not unlocked.
@@ -48,6 +48,7 @@ class LoginSecrets {
   std::optional<std::string> password_;
   mutable std::mutex mutex_;            // guards the following; held while somebody is asked
   std::map<std::string, SshKey> keys_;  // by path; null: not unlocked
+  bool has_left_ = false;               // nobody has answered
 };
 
 }  // namespace muster

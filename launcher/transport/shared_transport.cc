@@ -58,7 +58,6 @@ class SharedChannel : public CommandChannel {
   absl::Status CloseInput() override;
   bool end_of_output() const override { return end_ && unread_.empty(); }
   std::optional<int> exit_code() const override { return exit_code_; }
-  std::string StderrTail() const override { return stderr_tail_; }
 
   bool Ready(const PollItem& item) const {
     return (item.read && (end_ || !unread_.empty())) || ((item.write || item.exit) && end_);
@@ -82,7 +81,6 @@ class SharedChannel : public CommandChannel {
   bool input_closed_ = false;
   bool owes_end_of_input_ = false;
   std::optional<int> exit_code_;
-  std::string stderr_tail_;
 };
 
 absl::StatusOr<size_t> SharedChannel::TryRead(std::span<char> buffer) {
@@ -111,12 +109,13 @@ void SharedChannel::Take(shared::Answer answer) {
   if (answer.has_output()) {
     output_ = std::move(*answer.mutable_output());
     unread_ = output_;
+  } else if (answer.has_errors()) {
+    TakeErrors(answer.errors());
   } else if (answer.has_end() && !answer.end().error().empty()) {
     end_ = Unavailable("%s", answer.end().error());
   } else if (answer.has_end()) {
     end_ = absl::OkStatus();
     exit_code_ = answer.end().exit_code();
-    stderr_tail_ = answer.end().stderr_tail();
   }
 }
 

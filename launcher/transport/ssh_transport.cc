@@ -50,7 +50,6 @@ class SshChannel : public CommandChannel {
   absl::Status CloseInput() override;
   bool end_of_output() const override { return end_of_output_; }
   std::optional<int> exit_code() const override { return exit_code_; }
-  std::string StderrTail() const override { return stderr_tail_.text(); }
 
   absl::Status CollectStderr();
   bool Ready(const PollItem& item);
@@ -67,7 +66,6 @@ class SshChannel : public CommandChannel {
   bool end_of_output_ = false;
   bool input_closed_ = false;
   std::optional<int> exit_code_;
-  TailBuffer stderr_tail_;
 };
 
 SshChannel::SshChannel(ssh_session session, const std::string& label, int& open_channels)
@@ -110,11 +108,11 @@ absl::Status SshChannel::Lost(const char* what) const {
 
 absl::Status SshChannel::CollectStderr() {
   char buffer[16384];
-  for (int reads = 0; reads < kMaxStderrReads; ++reads) {
+  for (int reads = 0; reads < kMaxStderrReads || end_of_output_; ++reads) {
     const int n = ssh_channel_read_nonblocking(channel_, buffer, sizeof buffer, 1);
     if (n == SSH_ERROR) return Lost("the connection is lost");
     if (n <= 0) break;
-    stderr_tail_.Append({buffer, static_cast<size_t>(n)});
+    TakeErrors({buffer, static_cast<size_t>(n)});
   }
   return absl::OkStatus();
 }
@@ -161,7 +159,7 @@ absl::Status SshChannel::CloseInput() {
 
 bool SshChannel::Ready(const PollItem& item) {
   const bool ended = exit_code_.has_value() || !ssh_channel_is_open(channel_);
-  if (item.exit && ended) return true;
+  if ((item.exit && ended) || error_bytes() > item.errors_beyond) return true;
   if (item.write && (ended || CanWrite())) return true;
   return item.read && (end_of_output_ || ssh_channel_poll(channel_, 0) != 0);
 }
@@ -220,7 +218,7 @@ absl::StatusOr<std::unique_ptr<CommandChannel>> SshTransportImpl::Start(const st
 }
 
 absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd, TimePoint deadline) {
-  for (;;) {
+  for (bool again = false;; again = true) {
     MUSTER_RETURN_IF_ERROR(Annotate(pump_.Pump(), label_));
     if (gateway_ != nullptr) MUSTER_RETURN_IF_ERROR(Annotate(silence_.Check(), label_));
     const uint64_t moved_bytes = silence_.moved_bytes();
@@ -230,6 +228,8 @@ absl::Status SshTransportImpl::Poll(std::span<const PollItem> items, int wake_fd
       MUSTER_RETURN_IF_ERROR(channel.CollectStderr());
       if (channel.Ready(item)) return absl::OkStatus();
     }
+    // Of a command that writes to stderr without end.
+    if (again && Now() >= deadline) return DeadlineExceeded("%s: no answer before the deadline", label_);
     // Looking at one channel may have taken in what is for another, which was looked at before.
     if (silence_.moved_bytes() != moved_bytes) continue;
     const bool output = (ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING) != 0;

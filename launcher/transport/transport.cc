@@ -13,6 +13,12 @@ constexpr char kOtherMachine[] = "muster/other-machine";
 constexpr size_t kTailBytes = 8 << 10;
 constexpr size_t kReadBytes = 64 << 10;
 
+// Of a command that never stops talking: there is always something, and nothing is waited for.
+absl::Status CheckTime(const Transport& transport, TimePoint deadline) {
+  if (Now() < deadline) return absl::OkStatus();
+  return DeadlineExceeded("%s: the command has not ended before the deadline", transport.host());
+}
+
 }  // namespace
 
 bool NeedsUser(const absl::Status& status) { return status.GetPayload(kNeedsUser).has_value(); }
@@ -60,9 +66,10 @@ void TailBuffer::Append(std::string_view bytes) {
 
 absl::StatusOr<size_t> Transport::Read(CommandChannel& channel, std::span<char> buffer, TimePoint deadline) {
   const PollItem item{.channel = &channel, .read = true};
-  for (;;) {
+  for (bool again = false;; again = true) {
     MUSTER_ASSIGN_OR_RETURN(const size_t n, channel.TryRead(buffer));
     if (n > 0 || channel.end_of_output()) return n;
+    if (again) MUSTER_RETURN_IF_ERROR(CheckTime(*this, deadline));
     MUSTER_RETURN_IF_ERROR(Poll({&item, 1}, -1, deadline));
   }
 }
@@ -79,11 +86,12 @@ absl::Status Transport::Write(CommandChannel& channel, std::string_view bytes, T
 
 absl::StatusOr<int> Transport::Wait(CommandChannel& channel, TimePoint deadline) {
   std::vector<char> unwanted(kReadBytes);
-  for (;;) {
+  for (bool again = false;; again = true) {
     MUSTER_ASSIGN_OR_RETURN(const size_t n, channel.TryRead(unwanted));
-    if (n > 0) continue;
     const bool ended = channel.end_of_output();
     if (ended && channel.exit_code()) return *channel.exit_code();
+    if (again) MUSTER_RETURN_IF_ERROR(CheckTime(*this, deadline));
+    if (n > 0) continue;
     const PollItem item{.channel = &channel, .read = !ended, .exit = ended};
     MUSTER_RETURN_IF_ERROR(Poll({&item, 1}, -1, deadline));
   }
@@ -103,10 +111,15 @@ absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::str
   return result;
 }
 
-absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
-                                            std::string_view input, TimePoint deadline,
-                                            const std::function<absl::Status(std::string_view)>& take) {
+absl::StatusOr<HostCommandResult> RunOnHost(
+    Transport& transport, const std::string& command, std::string_view input, TimePoint deadline,
+    const std::function<absl::Status(std::string_view)>& take,
+    const std::function<absl::Status(std::string_view)>& take_errors) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<CommandChannel> channel, transport.Start(command, deadline));
+  absl::Status errors_taken;
+  if (take_errors) {
+    channel->SetErrorSink([&](std::string_view bytes) { errors_taken.Update(take_errors(bytes)); });
+  }
   HostCommandResult result;
   std::vector<char> buffer(kReadBytes);
   bool input_open = true;
@@ -126,12 +139,19 @@ absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::str
       input_open = false;
     }
     MUSTER_ASSIGN_OR_RETURN(const size_t n, channel->TryRead(buffer));
+    MUSTER_RETURN_IF_ERROR(errors_taken);
     if (n > 0) MUSTER_RETURN_IF_ERROR(take({buffer.data(), n}));
-    if (n > 0 || channel->end_of_output()) continue;
-    const PollItem item{.channel = channel.get(), .read = true, .write = input_open};
+    if (channel->end_of_output()) break;
+    MUSTER_RETURN_IF_ERROR(CheckTime(transport, deadline));
+    if (n > 0) continue;
+    const PollItem item{.channel = channel.get(),
+                        .read = true,
+                        .write = input_open,
+                        .errors_beyond = take_errors ? channel->error_bytes() : UINT64_MAX};
     MUSTER_RETURN_IF_ERROR(transport.Poll({&item, 1}, -1, deadline));
   }
   MUSTER_ASSIGN_OR_RETURN(result.exit_code, transport.Wait(*channel, deadline));
+  MUSTER_RETURN_IF_ERROR(errors_taken);
   result.stderr_tail = channel->StderrTail();
   return result;
 }

@@ -17,12 +17,14 @@
 #include <poll.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -42,6 +44,16 @@ absl::Status WithNeedsUser(absl::Status status);
 /// property beside the code.
 bool IsOtherMachine(const absl::Status& status);
 absl::Status WithOtherMachine(absl::Status status);
+
+/// For the implementations: keeps the last 8 KiB of what is appended.
+class TailBuffer {
+ public:
+  void Append(std::string_view bytes);
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
 
 /// stdin, stdout and stderr of one command on a host. Destroying it closes all three; a command that still
 /// runs is not waited for, and over SSH not killed. Errors: Unavailable when the connection is lost. All of
@@ -69,16 +81,34 @@ class CommandChannel {
   virtual std::optional<int> exit_code() const = 0;
 
   /// The last 8 KiB of stderr seen so far, for error messages.
-  virtual std::string StderrTail() const = 0;
+  const std::string& StderrTail() const { return errors_.text(); }
+
+  /// `sink` gets all of stderr as it comes, from inside of this channel's and its transport's methods.
+  void SetErrorSink(std::function<void(std::string_view)> sink) { error_sink_ = std::move(sink); }
+  /// Of stderr, seen so far.
+  uint64_t error_bytes() const { return error_bytes_; }
+
+ protected:
+  void TakeErrors(std::string_view bytes) {
+    errors_.Append(bytes);
+    error_bytes_ += bytes.size();
+    if (error_sink_) error_sink_(bytes);
+  }
+
+ private:
+  TailBuffer errors_;
+  uint64_t error_bytes_ = 0;
+  std::function<void(std::string_view)> error_sink_;
 };
 
 /// What a channel, or a descriptor beside it, is waited for; any of it ends the wait.
 struct PollItem {
   CommandChannel* channel = nullptr;
-  int fd = -1;         // where there is no channel: readable, or writable
-  bool read = false;   // TryRead would return bytes, the end or an error
-  bool write = false;  // TryWrite would take bytes or return an error
-  bool exit = false;   // exit_code() is known, or never will be
+  int fd = -1;                          // where there is no channel: readable, or writable
+  bool read = false;                    // TryRead would return bytes, the end or an error
+  bool write = false;                   // TryWrite would take bytes or return an error
+  bool exit = false;                    // exit_code() is known, or never will be
+  uint64_t errors_beyond = UINT64_MAX;  // error_bytes() is larger
 };
 
 /// A connection to one host. One thread at a time. Its channels must be gone before it is.
@@ -130,10 +160,11 @@ absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::str
                                             size_t max_output_bytes = size_t{64} << 20);
 
 /// The same, but stdout goes to `take` as it comes, which may end it with an error, and `stdout_text` is
-/// empty.
-absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
-                                            std::string_view input, TimePoint deadline,
-                                            const std::function<absl::Status(std::string_view)>& take);
+/// empty; and stderr to `take_errors`, if there is one, which may end it likewise.
+absl::StatusOr<HostCommandResult> RunOnHost(
+    Transport& transport, const std::string& command, std::string_view input, TimePoint deadline,
+    const std::function<absl::Status(std::string_view)>& take,
+    const std::function<absl::Status(std::string_view)>& take_errors = {});
 
 /// The lines of what a command prints, as it comes. Of long ones, which are a login shell's, it keeps the
 /// first 200 bytes.
@@ -149,15 +180,5 @@ class LineBuffer {
 /// For the implementations: what poll(2) is to wait for; `wake_fd` (-1: none) first, then the items without a
 /// channel.
 std::vector<pollfd> DescriptorsOf(std::span<const PollItem> items, int wake_fd);
-
-/// For the implementations: keeps the last 8 KiB of what is appended.
-class TailBuffer {
- public:
-  void Append(std::string_view bytes);
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 }  // namespace muster

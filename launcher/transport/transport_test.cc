@@ -155,6 +155,45 @@ TEST_P(TransportTest, MuchOnStderrNeitherStallsNorGrows) {
   EXPECT_LE(result.stderr_tail.size(), 8192u);
 }
 
+TEST_P(TransportTest, AllOfStderrCanBeHadAsItComes) {
+  const auto take = [](std::string_view) { return absl::OkStatus(); };
+  std::string errors;
+  auto result = RunOnHost(*transport_, "head -c 3000000 /dev/zero | tr '\\0' x >&2; printf y >&2; exit 3", "",
+                          Soon(), take, [&](std::string_view bytes) {
+                            errors += bytes;
+                            return absl::OkStatus();
+                          });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->exit_code, 3);
+  EXPECT_TRUE(errors == std::string(3000000, 'x') + "y") << errors.size();
+  // While the command prints nothing else.
+  result = RunOnHost(*transport_, "echo now >&2; until [ -e ~/seen ]; do sleep 0.02; done", "", Soon(), take,
+                     [&](std::string_view) {
+                       std::ofstream(home_ + "/seen").flush();
+                       return absl::OkStatus();
+                     });
+  EXPECT_TRUE(result.ok()) << result.status();
+  result = RunOnHost(*transport_, "yes >&2", "", Soon(), take,
+                     [](std::string_view) { return absl::CancelledError("enough"); });
+  EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
+}
+
+TEST_P(TransportTest, WhatNeverStopsTalkingEndsByItsDeadline) {
+  for (const char* command : {"yes", "yes >&2", "yes >&2 & exec yes"}) {
+    const auto result = RunOnHost(*transport_, command, "", Now() + milliseconds(500),
+                                  [](std::string_view) { return absl::OkStatus(); });
+    EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << command << ": " << result.status();
+  }
+  for (const char* command : {"yes", "yes >&2"}) {
+    auto channel = Start(command);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(transport_->Wait(*channel, Now() + milliseconds(500)).status()));
+  }
+  auto channel = Start("yes >&2");
+  char buffer[16];
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(transport_->Read(*channel, buffer, Now() + milliseconds(500)).status()));
+}
+
 TEST_P(TransportTest, OutputIsBounded) {
   const auto result = RunOnHost(*transport_, "yes", "", Soon(), 1 << 20);
   EXPECT_TRUE(absl::IsUnavailable(result.status())) << result.status();
