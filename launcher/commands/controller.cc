@@ -161,9 +161,8 @@ absl::Status CheckControllerCommand(const CommandContext& context) {
       inventory.ok() && inventory->discover) {
     if (const auto found = Discover(*inventory->discover, inventory_file); !found.ok()) {
       return FailedPrecondition(
-          "%s, here, where it will be asked: make it work with the files beside the inventory that it names, "
-          "or "
-          "take an inventory without `discover:`",
+          "%s, and it is to be asked here: let it need nothing but the files beside the inventory that it "
+          "names, or take an inventory without `discover:`",
           std::string(found.status().message()));
     }
   }
