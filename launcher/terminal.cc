@@ -97,4 +97,10 @@ std::string MissedLogText(const std::string& task, uint64_t bytes) {
       task, bytes);
 }
 
+std::string SkippedLogText(const std::string& task, uint64_t bytes) {
+  return absl::StrFormat(
+      "%s: %d bytes of what it printed are left out here, which is not read as fast: `muster logs` shows all",
+      task, bytes);
+}
+
 }  // namespace muster

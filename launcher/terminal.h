@@ -63,5 +63,7 @@ class LogPrinter {
 
 /// That of a log so many bytes are gone which its reader has not seen.
 std::string MissedLogText(const std::string& task, uint64_t bytes);
+/// That so many were not shown, since whoever reads what is shown has not kept up.
+std::string SkippedLogText(const std::string& task, uint64_t bytes);
 
 }  // namespace muster

@@ -426,6 +426,17 @@ TEST_F(ClusterLifecycle, WhatNobodyReadsAnyMoreEnds) {
   for (const char* job : {"talks", "waits"}) EXPECT_EQ(Muster({"stop", job}).exit_code, 0);
 }
 
+// A pager that nobody scrolls: more than its pipe takes is on the way to it.
+TEST_F(ClusterLifecycle, WhoeverStopsReadingStopsNotTheRun) {
+  const std::string job = ScriptJob("slow", "seq 100000; exec sleep 600", "count: 1");
+  const CommandResult result =
+      cluster_.Shell("{ muster run " + job + " -i " + cluster_.inventory() +
+                     " --timeout 2 2>&1; echo \"code $?\"; } | { until muster list "
+                     "| grep slow | grep -Eqv 'Running|Pending'; do sleep 0.1; done; cat; }");
+  EXPECT_THAT(result.stdout_text, ::testing::EndsWith("code 124\n"));
+  EXPECT_THAT(result.stdout_text, HasSubstr("[worker:0@host-1] 100000\n"));
+}
+
 // As nohup has it, when its terminal goes.
 TEST_F(ClusterLifecycle, AHangupThatIsIgnoredStopsNothing) {
   for (const std::string how : {"", "-d "}) {

@@ -78,6 +78,12 @@ void LeaveWhenTerminated(RunOptions* options) {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
+void EndWhenInterrupted() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!IsIgnored(number)) ::signal(number, SIG_DFL);
+  }
+}
+
 void EndWhenTerminated() { ::signal(SIGTERM, SIG_DFL); }
 
 void TakeInterruptsOnlyFrom(pid_t process) { only_from = process; }

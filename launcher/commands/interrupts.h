@@ -27,6 +27,9 @@ void LeaveWhenTerminated(RunOptions* options);
 /// From now on it ends the process in any case.
 void EndWhenTerminated();
 
+/// From now on all that CatchInterrupts has caught end the process: nothing is left but to say something.
+void EndWhenInterrupted();
+
 /// From now on only those count that this process sends, or its own. Before there are other threads.
 void TakeInterruptsOnlyFrom(pid_t process);
 

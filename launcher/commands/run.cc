@@ -7,6 +7,7 @@
 #include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/commands/replanning.h"
+#include "launcher/display_thread.h"
 #include "launcher/fleet.h"
 #include "launcher/host_preparation.h"
 #include "launcher/host_records.h"
@@ -176,8 +177,14 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     MUSTER_RETURN_IF_ERROR(detachment->OpenLog(context.jobs().JobFolder(plan.record.id()) / kControllerLog));
     GoOnInBackground(plan.record, lock, *detachment, display, guests, &options, exit_code);
   }
-  MUSTER_ASSIGN_OR_RETURN(const RunResult result,
-                          RunJob(context.jobs(), plan.record, plan.contents, options, display));
+  // Who reads it may stop doing so, which is not to stop the job. In the background nobody does.
+  std::optional<DisplayThread> shown;
+  if (detachment == nullptr) shown.emplace(display);
+  RunObserver& observer = shown ? static_cast<RunObserver&>(*shown) : display;
+  const auto run = RunJob(context.jobs(), plan.record, plan.contents, options, observer);
+  if (shown) EndWhenInterrupted();
+  shown.reset();
+  MUSTER_ASSIGN_OR_RETURN(const RunResult result, run);
   if (result.is_left && !controller) {
     SayLeft(plan.record);
     return 0;
