@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
   const Duration time = deadline - Now();
   MUSTER_RETURN_IF_ERROR(connection->OpenTransport(deadline));
   // It may have waited for its turn.
-  deadline = connection->ComesUntil(time);
+  if (options.on_login) options.on_login();
+  deadline = Now() + time;
   MUSTER_ASSIGN_OR_RETURN(connection->place_, AgentPlaceOf(host, options.ssh.known_hosts, *options.agent));
   MUSTER_ASSIGN_OR_RETURN(std::optional<BareHost> bare, connection->OpenBridge(deadline));
   if (bare) {

@@ -175,6 +175,9 @@ void HostSession::Do(const reconcile::Connect& connect) {
   ConnectOptions options = options_.connect;
   options.ssh.cancel_fd = cancel_.get();
   options.ssh.on_coming = [this] { Emit(reconcile::HostComing{.host = name_, .connection = connection_}); };
+  options.on_login = [this] {
+    Emit(reconcile::HostComing{.host = name_, .connection = connection_, .has_logged_in = true});
+  };
   const Duration time_to_report = std::min<Duration>(kTimeToReport, (connect.deadline - Now()) / 4);
   record::Host place = NextPlace();
   auto connected = AgentConnection::Connect(place, options, connect.deadline - time_to_report);

@@ -1,6 +1,7 @@
 // From a host of a job's record to a connection to it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +24,8 @@ struct ConnectOptions {
   // How commands run on hosts that are local, by their names. Those that are not in it are this account on
   // this machine.
   std::map<std::string, LocalOptions> local_hosts = {};
+  // Called once an AgentConnection has logged in: what follows has as much time again.
+  std::function<void()> on_login = {};
   // Through which commands go where that is possible; for OpenTransport only. Null: none.
   std::shared_ptr<const LentConnections> lent = nullptr;
 };

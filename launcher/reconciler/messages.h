@@ -197,6 +197,7 @@ struct HostFailed {
 struct HostComing {
   HostId host;
   ConnectionId connection = 0;
+  bool has_logged_in = false;  // and nothing else: if its agent does not answer, it is as lost as before
 };
 /// Unavailable, DeadlineExceeded and Aborted; any other code (host key, login) is final.
 bool WorthTryingAgain(const absl::Status& status);

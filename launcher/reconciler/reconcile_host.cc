@@ -146,6 +146,7 @@ bool Reconciler::Asked(const Host& host, Ask ask, int task) const {
 
 void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   host.link = Link::kDown;
+  host.logged_in_at = {};
   host.reported = false;
   host.requests.clear();
   host.last_error = status;
@@ -177,7 +178,7 @@ TimePoint Reconciler::LostLimit(const Host& host) const {
       record_.generation > 0 &&
       (host.tasks.empty() || std::any_of(host.tasks.begin(), host.tasks.end(),
                                          [this](int index) { return !tasks_[index].displaced; }));
-  return std::max(*host.lost_since, host.heard_at) +
+  return std::max({*host.lost_since, host.heard_at, host.logged_in_at}) +
          (was_there ? options_.lost_deadline : options_.connect_deadline);
 }
 

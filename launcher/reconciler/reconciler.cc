@@ -308,8 +308,9 @@ void Reconciler::On(const HostComing& event) {
   Host* host = FindHost(event.host, event.connection);
   if (host == nullptr || host->link != Link::kConnecting) return;
   host->connect_at = now_ + ConnectAttempt();
-  host->heard_at = now_;
-  if (phase_ == Phase::kEnding) give_up_at_ = std::max(give_up_at_, now_ + options_.stop_deadline);
+  (event.has_logged_in ? host->logged_in_at : host->heard_at) = now_;
+  if (phase_ == Phase::kEnding && !event.has_logged_in)
+    give_up_at_ = std::max(give_up_at_, now_ + options_.stop_deadline);
   Touch(*host);
 }
 

@@ -127,8 +127,9 @@ class Reconciler {
     int failed_connects = 0;
     int silences = 0;
     absl::Status last_error;
-    TimePoint heard_at;    // on its way
-    TimePoint connect_at;  // next attempt, or the deadline of the one under way
+    TimePoint heard_at;      // on its way
+    TimePoint logged_in_at;  // by the attempt under way
+    TimePoint connect_at;    // next attempt, or the deadline of the one under way
     std::vector<Request> requests;
     bool contents_ready = false;
     int attempts = 0;  // at contents or stops

@@ -268,6 +268,25 @@ TEST(ReconcilerTest, AHostLostForTooLongFailsTheJob) {
   EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
 }
 
+// sshd lets everybody in, and the agent's daemon hangs.
+TEST(ReconcilerTest, AHostThatLetsOneInAndSaysNothingMoreIsLost) {
+  Script script(OnePsOneWorker(), {}, {.lost_deadline = seconds(20)});
+  script.StartAll();
+  script.Lost("b");
+  const auto seconds_until = [&](const std::string& wanted) {
+    for (int second = 1; second <= 300; ++second) {
+      const std::string lines = script.Wait(seconds(1));
+      if (lines.find(wanted) != std::string::npos) return second;
+      if (lines.find("connect b\n") != std::string::npos) script.LoggedIn("b");
+    }
+    return 1000;
+  };
+  const Options usual;
+  EXPECT_LE(seconds_until("persist 1 ending\n"), 20 + usual.connect_attempt / seconds(1));
+  EXPECT_EQ(script.Stopped("a", {}), "");
+  EXPECT_LE(seconds_until("finish 69: host lost: b: "), usual.stop_deadline / seconds(1));
+}
+
 TEST(ReconcilerTest, AHostThatIsAnotherMachineWhenItReturnsFailsTheJobAtOnce) {
   Script script(OnePsOneWorker());
   script.StartAll();

@@ -43,6 +43,9 @@ class Script {
     return Feed(HostReported{host, connections_[host], std::move(tasks)});
   }
   std::string Coming(const HostId& host) { return Feed(HostComing{host, connections_[host]}); }
+  std::string LoggedIn(const HostId& host) {
+    return Feed(HostComing{host, connections_[host], /*has_logged_in=*/true});
+  }
   std::string Lost(const HostId& host) { return Lost(host, Unavailable("%s: connection reset", host)); }
   std::string Lost(const HostId& host, const absl::Status& status) {
     return Feed(HostFailed{host, connections_[host], status});

@@ -257,6 +257,13 @@ void Simulation::Execute(const Action& action) {
     if (Fault(0.03)) {
       invariants_.OnRefused(host);
       invariants_.OnBreak(host, now_);
+      // Or whoever answers there lets it in, and nothing more.
+      if (Fault(0.5)) {
+        After(Between(5, 800), [=, this] {
+          if (life != life_ || wires_[host].connection != connection) return;
+          Feed(life, HostComing{host, connection, /*has_logged_in=*/true});
+        });
+      }
       return Note("black hole", host);
     }
     // Some are far behind in the queue, or their links are slow, which they say often enough for an end.
