@@ -179,7 +179,7 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   }
   // Who reads it may stop doing so, which is not to stop the job. In the background nobody does.
   std::optional<DisplayThread> shown;
-  if (detachment == nullptr) shown.emplace(display);
+  if (!detach) shown.emplace(display);
   RunObserver& observer = shown ? static_cast<RunObserver&>(*shown) : display;
   const auto run = RunJob(context.jobs(), plan.record, plan.contents, options, observer);
   if (shown) EndWhenInterrupted();
