@@ -127,6 +127,19 @@ void Checkpointer::Commit(const checkpoint::Manifest& manifest, uint64_t needed)
   changed_.notify_all();
 }
 
+void Checkpointer::LookAgain() {
+  const std::lock_guard files_lock(manifests_mutex_);
+  const std::vector<uint64_t> steps = store_.List().value_or(std::vector<uint64_t>());
+  const std::lock_guard lock(mutex_);
+  for (const uint64_t step : steps) {
+    if (available_.contains(step)) continue;
+    if (const auto verified = Verify(step, /*read=*/false); verified.ok()) {
+      available_[step] = *verified;
+      written_.erase(step);
+    }
+  }
+}
+
 uint64_t Checkpointer::done_with() const {
   const std::lock_guard lock(mutex_);
   return done_with_;

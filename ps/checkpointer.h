@@ -72,6 +72,10 @@ class Checkpointer {
   /// `needed` on.
   void Commit(const checkpoint::Manifest& manifest, uint64_t needed);
 
+  /// Others may have put checkpoints into the folder that this shard's files are there for: those are
+  /// available, too.
+  void LookAgain();
+
   /// The step of the newest checkpoint that is committed, or for all that this shard knows cannot be; 0: none
   /// since the last BeginAfter.
   uint64_t done_with() const;

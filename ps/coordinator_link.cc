@@ -87,7 +87,7 @@ absl::Status CoordinatorLink::Converse(int server, const std::stop_token& stop) 
   ShardConnection* const connection = connected.get();
   ps::ClientHeader join;
   join.set_version(kWireVersion);
-  std::optional<ps::ShardJoin> own = callbacks_.join();
+  std::optional<ps::ShardJoin> own = callbacks_.join(stop);
   if (!own) return absl::OkStatus();
   *join.mutable_shard_join() = *std::move(own);
   connection->Send(join, {});

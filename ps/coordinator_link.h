@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -35,8 +36,9 @@ struct CoordinatorLinkOptions {
 class CoordinatorLink {
  public:
   struct Callbacks {
-    /// What is said first on each connection; nullopt: nothing any more, this was the last.
-    std::function<std::optional<ps::ShardJoin>()> join;
+    /// What is said first on each connection; nullopt: nothing any more, this was the last. Takes as long as
+    /// it needs, but not after a stop.
+    std::function<std::optional<ps::ShardJoin>(const std::stop_token& stop)> join;
     std::function<void(const ps::Coordination&)> on_coordination;
     /// ps:0 refuses this shard, or has been gone for too long: there will be no more.
     std::function<void(const absl::Status&)> on_lost;

@@ -120,7 +120,7 @@ TEST(GoBack, AnOlderProcessOfAServerIsRefused) {
                                .shard_index = 1},
         CoordinatorLink::Callbacks{
             .join =
-                [incarnation] {
+                [incarnation](const std::stop_token&) {
                   ps::ShardJoin join;
                   join.set_shard_index(1);
                   join.set_shard_count(2);

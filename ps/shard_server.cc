@@ -18,6 +18,7 @@ constexpr Duration kReplicaPause = std::chrono::milliseconds(30);
 constexpr Duration kReplicaTick = std::chrono::milliseconds(100);
 constexpr Duration kTurnTick = std::chrono::milliseconds(5);
 constexpr Duration kJournalPatience = std::chrono::seconds(5);
+constexpr Duration kOthersPatience = std::chrono::seconds(5);  // they may be lost as well
 constexpr Duration kTurnPatience = std::chrono::seconds(10);
 
 }  // namespace
@@ -119,7 +120,8 @@ void ShardServerImpl::OpenLink() {
   link_ = std::make_unique<CoordinatorLink>(
       std::move(link),
       CoordinatorLink::Callbacks{
-          .join = [this, round]() -> std::optional<ps::ShardJoin> {
+          .join = [this, round](const std::stop_token& stop) -> std::optional<ps::ShardJoin> {
+            LearnOfCheckpoints(stop);
             const std::lock_guard lock(mutex_);
             if (round != link_round_) return std::nullopt;
             told_report_ = {};  // ps:0 may be another process
@@ -135,6 +137,15 @@ void ShardServerImpl::OpenLink() {
                 EndWith(all_finished() && HasLastCheckpoint() ? absl::OkStatus() : status);
               },
       });
+}
+
+// The process of ps:0 before may have ended when only some had heard of a checkpoint. Not with the lock: it
+// asks them.
+void ShardServerImpl::LearnOfCheckpoints(const std::stop_token& stop) {
+  const bool goes_back = copies_ && !options_.journal && !options_.replicated;
+  if (!goes_back || checkpointer_ == nullptr || checkpointer_->written().empty()) return;
+  copies_->Fetch(kOthersPatience, stop);
+  checkpointer_->LookAgain();
 }
 
 ShardServerImpl::~ShardServerImpl() {

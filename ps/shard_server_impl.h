@@ -92,6 +92,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   absl::Status OpenCheckpoints();
   absl::Status Begin();
   void LookForCopies(Duration patience, const std::stop_token& stop);
+  void LearnOfCheckpoints(const std::stop_token& stop);
 
   // From streams.
   absl::Status DecodePush(StreamId stream, const ps::ClientHeader& header, ShardGradient* gradient) const;
