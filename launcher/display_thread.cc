@@ -51,7 +51,8 @@ void DisplayThread::OnNotice(const std::string& text) {
 }
 
 void DisplayThread::OnTraining(const TrainingPoint& point) {
-  Add({.show = [this, point] { display_.OnTraining(point); }});
+  const std::lock_guard lock(mutex_);
+  if (things_.size() < kMostThings) AddLocked({.show = [this, point] { display_.OnTraining(point); }});
 }
 
 void DisplayThread::OnLog(const std::string& task, const std::string& bytes, bool last) {

@@ -231,6 +231,24 @@ TEST_F(ShardCheckpoint, OneThatCannotBeCommittedIsDoneWith) {
   EXPECT_EQ((*checkpointer)->done_with(), 0u);
 }
 
+// It was told of neither; the file of one is there, and of the other it is not.
+TEST_F(ShardCheckpoint, WhatOthersHavePutIntoTheFolderIsAvailableOnceItIsLookedFor) {
+  const auto checkpointer =
+      Checkpointer::Open({.folder = folder_.path(), .shard_count = 1, .name = "ps:0"}, [] {});
+  ASSERT_TRUE(checkpointer.ok()) << checkpointer.status();
+  Job job(1);
+  const checkpoint::Manifest manifest = Save(job, 10), lost = Save(job, 20);
+  for (const checkpoint::Manifest& each : {manifest, lost}) {
+    (*checkpointer)->AddWritten(each.step(), each.files(0));
+  }
+  ASSERT_TRUE(std::filesystem::remove(store_.PathOf(20, lost.files(0).name())));
+  EXPECT_TRUE((*checkpointer)->available().empty());
+  (*checkpointer)->LookAgain();
+  EXPECT_EQ((*checkpointer)->available(), (std::set<CheckpointId>{{10, DigestOf(manifest)}}));
+  EXPECT_FALSE((*checkpointer)->written().contains(10));
+  EXPECT_TRUE((*checkpointer)->written().contains(20));
+}
+
 TEST_F(ShardCheckpoint, AnotherJobIsRefusedWithTheDifference) {
   Job job(1);
   const checkpoint::Manifest manifest = Save(job, 10);

@@ -1,8 +1,6 @@
 // The life of a job on real hosts: how it ends, restarts, stops; detached, left by its launcher or its
 // daemons. The jobs are shell scripts, so that each fault is exact; tests/cluster_training_test.cc does it to
 // the real trainer.
-#include <algorithm>
-
 #include "tests/support/fault_hosts.h"
 #include "tests/support/lifecycle_fixture.h"
 
@@ -359,98 +357,6 @@ TEST_F(ClusterLifecycle, OfManyRunsAtTheSameMomentOneStartsTheJob) {
   int succeeded = 0;
   for (Process& run : runs) succeeded += ExitCodeOf(run) == 0;
   EXPECT_EQ(succeeded, 1);
-}
-
-// ---- Commands
-// ------------------------------------------------------------------------------------------------------
-
-TEST_F(ClusterLifecycle, ExecRunsACommandOnEachHost) {
-  const auto exec = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"exec", "-i", cluster_.inventory()});
-    return Muster(arguments);
-  };
-  const CommandResult line = exec({"--", "echo $HOME | grep -o 'host-[0-9]'; echo oops >&2; exit 3"});
-  EXPECT_EQ(line.exit_code, 3);
-  for (const std::string host : {"host-1", "host-2", "host-3"}) {
-    EXPECT_THAT(line.stdout_text, HasSubstr("[" + host + "] " + host + "\n"));
-    EXPECT_THAT(line.stderr_text,
-                AllOf(HasSubstr("[" + host + "] oops\n"), HasSubstr(host + ": exited with code 3\n")));
-  }
-  const CommandResult words =
-      exec({"--hosts", "host-2", "-o", "json", "--", "printf", "%s|", "a  b", "$HOME", "it's"});
-  ASSERT_EQ(words.exit_code, 0) << words.stderr_text;
-  const Json runs = Json::parse(words.stdout_text);
-  ASSERT_EQ(runs.size(), 1u);
-  EXPECT_EQ(runs[0]["stdout"], "a  b|$HOME|it's|");
-  EXPECT_EQ(runs[0]["exit_code"], 0);
-
-  const std::string lock = cluster_.Path("lock");
-  const std::string alone = "mkdir " + lock + " && sleep 0.2 && rmdir " + lock;
-  EXPECT_EQ(exec({"--parallel", "1", "--", alone}).exit_code, 0);
-  EXPECT_EQ(exec({"--parallel", "0", "--", "true"}).exit_code, 2);
-
-  const CommandResult late = exec({"--timeout", "0.5", "--", "sleep", "600"});
-  EXPECT_EQ(late.exit_code, 124);
-  EXPECT_THAT(late.stderr_text,
-              HasSubstr("host-2: the command has not ended within 500ms, and may go on there\n"));
-  const CommandResult endless = exec({"--timeout", "0.5", "-o", "json", "--", "yes >&2"});
-  EXPECT_EQ(endless.exit_code, 124);
-  for (const char* words : {"two\nlines", "two\rlines"}) {
-    const CommandResult broken = exec({"--", "echo", words});
-    EXPECT_EQ(broken.exit_code, 2);
-    EXPECT_THAT(broken.stderr_text, HasSubstr("a word holds a line break"));
-  }
-  const CommandResult errors = exec({"--hosts", "host-1", "--", "seq 20000 >&2"});
-  EXPECT_EQ(std::ranges::count(errors.stderr_text, '\n'), 20000);
-  EXPECT_THAT(exec({"--hosts", "host-4", "--", "true"}).stderr_text, HasSubstr("has no host 'host-4'"));
-  cluster_.hosts().Kill("host-3");
-  const CommandResult two = exec({"--", "echo here"});
-  EXPECT_EQ(two.exit_code, 69);
-  EXPECT_THAT(two.stdout_text, AllOf(HasSubstr("[host-1] here\n"), HasSubstr("[host-2] here\n")));
-  EXPECT_THAT(two.stderr_text, HasSubstr("host-3 ("));
-  cluster_.hosts().Start("host-3");
-}
-
-// Who has read enough goes, and what would print on ends well.
-TEST_F(ClusterLifecycle, WhatNobodyReadsAnyMoreEnds) {
-  ASSERT_EQ(
-      RunJob(ScriptJob("talks", "while :; do echo line; sleep 0.1; done", "count: 2"), {"-d"}).exit_code, 0);
-  ASSERT_EQ(RunJob(ScriptJob("waits", "echo line; exec sleep 600", "count: 2"), {"-d"}).exit_code, 0);
-  for (const std::string& command : {"exec -i " + cluster_.inventory() + " -- yes",
-                                     std::string("logs -f talks"), std::string("logs -f waits")}) {
-    const CommandResult result =
-        cluster_.Shell("{ muster " + command + "; echo \"code $?\" >&2; } | head -n 1");
-    EXPECT_EQ(std::ranges::count(result.stdout_text, '\n'), 1) << command;
-    EXPECT_EQ(result.stderr_text, "code 0\n") << command;
-  }
-  for (const char* job : {"talks", "waits"}) EXPECT_EQ(Muster({"stop", job}).exit_code, 0);
-}
-
-// A pager that nobody scrolls: more than its pipe takes is on the way to it.
-TEST_F(ClusterLifecycle, WhoeverStopsReadingStopsNotTheRun) {
-  const std::string job = ScriptJob("slow", "seq 100000; exec sleep 600", "count: 1");
-  const CommandResult result =
-      cluster_.Shell("{ muster run " + job + " -i " + cluster_.inventory() +
-                     " --timeout 2 2>&1; echo \"code $?\"; } | { until muster list "
-                     "| grep slow | grep -Eqv 'Running|Pending'; do sleep 0.1; done; cat; }");
-  EXPECT_THAT(result.stdout_text, ::testing::EndsWith("code 124\n"));
-  EXPECT_THAT(result.stdout_text, HasSubstr("[worker:0@host-1] 100000\n"));
-}
-
-// As nohup has it, when its terminal goes.
-TEST_F(ClusterLifecycle, AHangupThatIsIgnoredStopsNothing) {
-  for (const std::string how : {"", "-d "}) {
-    std::filesystem::remove(Path("go"));
-    const std::string job = ScriptJob("job", kWaitForGo, "count: 2");
-    const CommandResult run =
-        cluster_.Shell("trap '' HUP INT; \"$MUSTER\" run " + how + job + " -i " + cluster_.inventory() +
-                       " & pid=$!; until muster list | grep -q Running; do sleep 0.1; done; kill -HUP $pid "
-                       "2>/dev/null; kill -INT "
-                       "$pid 2>/dev/null; sleep 0.5; touch " +
-                       Path("go") + "; wait $pid; echo code $?; muster wait job");
-    EXPECT_THAT(run.stdout_text, HasSubstr("code 0\n")) << run.stderr_text;
-    EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
-  }
 }
 
 // ---- Launcher and daemons killed

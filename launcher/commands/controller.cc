@@ -110,14 +110,12 @@ absl::Status TakeOnJob(const CommandContext& context, const std::filesystem::pat
 }
 
 // What garbage collection leaves in the agent's store as long as the job's folder is there (agent/garbage.h).
-absl::Status WriteNeeded(const std::filesystem::path& folder, const record::JobRecord& record) {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return ErrnoError(error.value(), "/proc/self/exe");
-  // In the store itself, as <SHA-256>/bin/muster.
-  std::string needed = self.parent_path().parent_path().filename().string() + "\n";
+absl::Status WriteNeeded(const CommandContext& context, const record::JobRecord& record) {
+  // This program's bundle is in the store itself, as <SHA-256>/bin/.
+  const std::filesystem::path bundle = context.installation().agent.parent_path().parent_path();
+  std::string needed = bundle.filename().string() + "\n";
   for (const record::Content& content : record.contents()) needed += content.sha256() + "\n";
-  return WriteFileAtomically(folder / kNeededFile, needed, 0600);
+  return WriteFileAtomically(context.jobs().JobFolder(record.id()) / kNeededFile, needed, 0600);
 }
 
 // What the job's hosts may need, from the store of this one's agent: the same files are the same archive.
@@ -205,7 +203,7 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   }
   const record::JobRecord& record = job.record();
   if (record.ended_micros() != 0) return 0;
-  MUSTER_RETURN_IF_ERROR(WriteNeeded(folder, record));
+  MUSTER_RETURN_IF_ERROR(WriteNeeded(context, record));
   MUSTER_RETURN_IF_ERROR(detachment->OpenLog(folder / kControllerLog));
   RunOptions options = MakeRunOptions(context, record);
   options.follow_logs = false;

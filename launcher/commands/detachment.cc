@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Detachment>> Detachment::Fork(int* exit_code, Int
   ::sigemptyset(&signals);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     // One that is blocked comes even if it is ignored.
-    if (number == SIGTERM || !IsIgnored(number)) ::sigaddset(&signals, number);
+    if (CountsAsInterrupt(number)) ::sigaddset(&signals, number);
   }
   ::sigprocmask(SIG_BLOCK, &signals, &before);
   std::signal(SIGCHLD, SIG_DFL);  // it may be ignored by inheritance: then nobody could be waited for

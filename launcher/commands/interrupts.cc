@@ -45,9 +45,10 @@ void OpenInterruptFd() {
 
 }  // namespace
 
-bool IsIgnored(int signal_number) {
+bool CountsAsInterrupt(int signal_number) {
   struct sigaction action {};
-  return ::sigaction(signal_number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  return signal_number == SIGTERM || ::sigaction(signal_number, nullptr, &action) != 0 ||
+         action.sa_handler != SIG_IGN;
 }
 
 void CatchInterrupts() {
@@ -57,7 +58,7 @@ void CatchInterrupts() {
   action.sa_sigaction = OnInterrupt;
   action.sa_flags = SA_SIGINFO;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    if (number == SIGTERM || !IsIgnored(number)) ::sigaction(number, &action, nullptr);
+    if (CountsAsInterrupt(number)) ::sigaction(number, &action, nullptr);
   }
 }
 
@@ -80,7 +81,7 @@ void LeaveWhenTerminated(RunOptions* options) {
 
 void EndWhenInterrupted() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    if (!IsIgnored(number)) ::signal(number, SIG_DFL);
+    if (CountsAsInterrupt(number)) ::signal(number, SIG_DFL);
   }
 }
 

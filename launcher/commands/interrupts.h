@@ -11,8 +11,8 @@ namespace muster {
 /// not have them ignored, as nohup does.
 void CatchInterrupts();
 
-/// Whether that is so. Before CatchInterrupts.
-bool IsIgnored(int signal_number);
+/// Whether this one ends muster, or would: TERM in any case. Before CatchInterrupts.
+bool CountsAsInterrupt(int signal_number);
 
 /// The same, and the first of them stops the job that runs with these options, the next one gives up. For
 /// commands that have started what they drive, or are to stop it; others leave the job alone when they are
