@@ -290,7 +290,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, const std::string& path, con
   if (IsOfServersAlone(root)) {
     return root.Error("this is about servers alone, which `muster up` starts: a job has workers, too");
   }
-  Job job{.path = path};
+  Job job{.source = {.text = std::string(text), .home = home, .overrides = overrides}, .path = path};
   const TrainerModel* model = nullptr;
   Replicas replicas;
   std::optional<Durability> durability;

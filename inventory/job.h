@@ -150,7 +150,21 @@ struct TrainSpec {
   std::optional<std::string> cuda_math;
 };
 
+/// What takes the place of something in the file.
+struct JobOverrides {
+  std::optional<int> workers;  // of replicas.worker.count; no others join by themselves
+  bool servers_stand = false;  // they are there already: the job has none of its own, whatever the file says
+};
+
+/// What a job was read from: parsed again it is the same job, whatever has become of the file.
+struct JobSource {
+  std::string text;
+  std::string home;  // what "~" stood for
+  JobOverrides overrides;
+};
+
 struct Job {
+  JobSource source;          // empty: of standing servers
   bool is_standing = false;  // servers alone, for one job after the other: no model, no program, no workers
   std::string path;
   std::string name;  // letters, digits, '-', '_' and '.', starts with a letter or digit, at most 63 bytes
@@ -188,12 +202,6 @@ struct Job {
 /// Why workers cannot join such a job, or leave it, while the others go on: the rest of a sentence. Empty:
 /// they can.
 std::string WhyNotElastic(const Job& job);
-
-/// What takes the place of something in the file.
-struct JobOverrides {
-  std::optional<int> workers;  // of replicas.worker.count; no others join by themselves
-  bool servers_stand = false;  // they are there already: the job has none of its own, whatever the file says
-};
 
 /// Reads and checks the whole file. `home` is what "~" stands for on this machine ($HOME). InvalidArgument,
 /// with "path:line:column: ", for the first thing that is wrong. Paths are not opened.

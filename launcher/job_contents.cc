@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kMaxProgramFilesBytes = 8 << 20;
 
 absl::Status PackTrainer(const Installation& installation, JobContents* out) {
-  MUSTER_ASSIGN_OR_RETURN(Content trainer, PackBundle("trainer", installation.trainer));
+  MUSTER_ASSIGN_OR_RETURN(Content trainer, PackBundle(kTrainerContent, installation.trainer));
   MUSTER_ASSIGN_OR_RETURN(std::string glibc, ReadFile(installation.trainer / "required_glibc", 100));
   out->required_glibc = glibc.substr(0, glibc.find('\n'));
   out->program_sha256 = trainer.sha256;
@@ -59,14 +59,28 @@ absl::Status PackData(const Job& job, const std::string& folder, const std::stri
   const std::filesystem::path packed =
       std::filesystem::canonical(std::filesystem::path(folder) / part, error);
   if (error) return ErrnoError(error.value(), folder);
-  MUSTER_ASSIGN_OR_RETURN(Content data, PackContent("data", packed, part));
-  out->data = "{store:" + data.sha256 + "}";
+  MUSTER_ASSIGN_OR_RETURN(Content data, PackContent(kDataContent, packed, part));
+  out->data = FolderOfData(job.data, data.sha256);
   out->data_origin = folder;
   out->contents.push_back(std::move(data));
   return absl::OkStatus();
 }
 
 }  // namespace
+
+std::string FolderOfData(const DataSource& data, const std::string& sha256) {
+  if (!sha256.empty()) return "{store:" + sha256 + "}";
+  switch (data.kind) {
+    case DataSource::Kind::kOnHosts:
+      return data.folder;
+    case DataSource::Kind::kAuto:
+      return "synthetic";
+    case DataSource::Kind::kNone:
+    case DataSource::Kind::kFolder:
+      break;
+  }
+  return "";
+}
 
 absl::StatusOr<JobContents> PackJob(const Job& job, const Installation& installation,
                                     const std::string& data_folder, const std::filesystem::path& data_cache) {
@@ -76,7 +90,7 @@ absl::StatusOr<JobContents> PackJob(const Job& job, const Installation& installa
     case DataSource::Kind::kNone:
       break;
     case DataSource::Kind::kOnHosts:
-      out.data = job.data.folder;
+      out.data = FolderOfData(job.data, "");
       out.data_origin = job.data.folder + " on the hosts";
       break;
     case DataSource::Kind::kFolder:
@@ -89,7 +103,7 @@ absl::StatusOr<JobContents> PackJob(const Job& job, const Installation& installa
       } else if (!data_cache.empty() && HasDataSet(data_cache, set)) {
         MUSTER_RETURN_IF_ERROR(PackData(job, data_cache.string(), "the data cache", &out));
       } else {
-        out.data = "synthetic";
+        out.data = FolderOfData(job.data, "");
         out.data_origin = absl::StrFormat(
             "synthetic (for the real set: `muster data fetch %s`, or MUSTER_DATA=FOLDER with %s/)", set.name,
             set.name);

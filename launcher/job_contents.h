@@ -12,6 +12,9 @@
 
 namespace muster {
 
+/// Content::name of the trainer's, and of data.
+inline constexpr char kTrainerContent[] = "trainer", kDataContent[] = "data";
+
 struct JobContents {
   std::vector<Content> contents;                  // each by itself
   std::vector<agent::FileContent> program_files;  // of a program of the job's own; with each start
@@ -26,5 +29,8 @@ struct JobContents {
 /// folder without the model's set.
 absl::StatusOr<JobContents> PackJob(const Job& job, const Installation& installation,
                                     const std::string& data_folder, const std::filesystem::path& data_cache);
+
+/// JobContents::data of a source that was packed into content of this hash. Empty: it was not packed.
+std::string FolderOfData(const DataSource& data, const std::string& sha256);
 
 }  // namespace muster

@@ -47,7 +47,9 @@ class Planner {
   absl::Status PlanServers(const record::JobRecord& servers);
   absl::Status GoOnWithBatch();
   absl::Status CheckEncryption(const std::vector<PlacedTask>& placed) const;
-  void AddContents();
+  void SetSource();
+  absl::Status PackContents();
+  void KeepContents(const record::JobRecord& running);
   absl::StatusOr<record::Host> ResolvedHost(int index, TimePoint deadline) const;
   absl::Status AddHosts(const std::vector<PlacedTask>& placed);
   void AddSpareHosts(const std::set<int>& used, TimePoint deadline);
@@ -59,7 +61,8 @@ class Planner {
   const Inventory& inventory_;
   const PlanInputs& inputs_;
   JobPlan plan_;
-  JobContents contents_;
+  std::string program_sha256_;                 // JobContents
+  std::string data_;                           // likewise
   std::map<ReplicaRole, std::set<int>> gpus_;  // that its tasks have
 };
 
@@ -79,9 +82,12 @@ absl::StatusOr<JobPlan> Planner::Plan() {
   plan_.record.set_name(job_.name);
   plan_.record.set_job_file(std::filesystem::absolute(job_.path).string());
   plan_.record.set_inventory_file(std::filesystem::absolute(inventory_.path).string());
-  MUSTER_ASSIGN_OR_RETURN(contents_,
-                          PackJob(job_, inputs_.installation, inputs_.data_folder, inputs_.data_cache));
-  AddContents();
+  SetSource();
+  if (inputs_.keeps_contents) {
+    KeepContents(*inputs_.running);
+  } else {
+    MUSTER_RETURN_IF_ERROR(PackContents());
+  }
   MUSTER_RETURN_IF_ERROR(AddHosts(placed));
   for (const PlacedTask& task : placed) AddTask(task);
   plan_.record.set_elastic(is_elastic());
@@ -160,23 +166,48 @@ absl::Status Planner::CheckEncryption(const std::vector<PlacedTask>& placed) con
       job_.nccl_position->ToString(), hosts.size());
 }
 
-void Planner::AddContents() {
-  plan_.data = contents_.data_origin;
-  plan_.record.set_required_glibc(contents_.required_glibc);
-  plan_.record.mutable_program_files()->Assign(contents_.program_files.begin(),
-                                               contents_.program_files.end());
-  for (const Content& content : contents_.contents) {
+void Planner::SetSource() {
+  if (job_.is_standing) return;
+  record::JobSource& source = *plan_.record.mutable_source();
+  source.set_text(job_.source.text);
+  source.set_home(job_.source.home);
+  if (job_.source.overrides.workers) source.set_workers(*job_.source.overrides.workers);
+  source.set_servers_stand(job_.source.overrides.servers_stand);
+}
+
+absl::Status Planner::PackContents() {
+  MUSTER_ASSIGN_OR_RETURN(const JobContents packed,
+                          PackJob(job_, inputs_.installation, inputs_.data_folder, inputs_.data_cache));
+  program_sha256_ = packed.program_sha256;
+  data_ = packed.data;
+  plan_.data = packed.data_origin;
+  plan_.record.set_required_glibc(packed.required_glibc);
+  plan_.record.mutable_program_files()->Assign(packed.program_files.begin(), packed.program_files.end());
+  for (const Content& content : packed.contents) {
     record::Content* out = plan_.record.add_contents();
     out->set_sha256(content.sha256);
     out->set_name(content.name);
     out->set_size_bytes(content.bytes->size());
     plan_.contents[content.sha256] = content;
   }
+  return absl::OkStatus();
+}
+
+void Planner::KeepContents(const record::JobRecord& running) {
+  const auto sha256_of = [&](const char* name) {
+    const record::Content* const content = Named(running.contents(), name, &record::Content::name);
+    return content == nullptr ? std::string() : content->sha256();
+  };
+  program_sha256_ = sha256_of(kTrainerContent);
+  data_ = FolderOfData(job_.data, sha256_of(kDataContent));
+  plan_.record.set_required_glibc(running.required_glibc());
+  *plan_.record.mutable_program_files() = running.program_files();
+  *plan_.record.mutable_contents() = running.contents();
 }
 
 absl::StatusOr<record::Host> Planner::ResolvedHost(int index, TimePoint deadline) const {
   MUSTER_ASSIGN_OR_RETURN(record::Host out, ResolvedRecordOf(inventory_.hosts[index], deadline));
-  for (const auto& [sha256, content] : plan_.contents) out.add_contents(sha256);
+  for (const record::Content& content : plan_.record.contents()) out.add_contents(content.sha256());
   return out;
 }
 
@@ -249,22 +280,22 @@ void Planner::AddTask(const PlacedTask& placed) {
   start->add_environment(inventory_.hosts[placed.host_index].local ? "MUSTER_PLATFORM=local"
                                                                    : "MUSTER_PLATFORM=ssh");
   if (job_.program.empty()) {
-    start->set_program_sha256(contents_.program_sha256);
-    start->add_environment("MUSTER_PROGRAM_SHA256=" + contents_.program_sha256);
+    start->set_program_sha256(program_sha256_);
+    start->add_environment("MUSTER_PROGRAM_SHA256=" + program_sha256_);
     start->add_argv("bin/muster-trainer");
     task.set_tensorflow_flags(true);
     task.set_tls(true);
     task.set_follows_cluster(true);
     task.set_writes_results(task.is_chief());
     task.set_writes_onnx(task.is_chief() && job_.train.save_onnx);
-    for (std::string& argument : TrainerArguments(job_, placed.role, contents_.data)) {
+    for (std::string& argument : TrainerArguments(job_, placed.role, data_)) {
       start->add_argv(std::move(argument));
     }
   } else {
     for (const std::string& word : job_.program) start->add_argv(word);
     task.set_tensorflow_flags(job_.tensorflow_flags);
     task.set_rank_environment(true);
-    if (!contents_.data.empty()) start->add_environment("MUSTER_DATA=" + contents_.data);
+    if (!data_.empty()) start->add_environment("MUSTER_DATA=" + data_);
   }
   if (job_.wants_gpus()) {
     task.mutable_gpus()->Assign(placed.gpus.begin(), placed.gpus.end());
@@ -301,6 +332,16 @@ void Planner::AddTask(const PlacedTask& placed) {
 
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs) {
   return Planner(job, inventory, inputs).Plan();
+}
+
+absl::StatusOr<Job> JobOf(const record::JobRecord& record) {
+  if (!record.has_source()) {
+    return FailedPrecondition("the record of %s does not say what it was planned from", record.id());
+  }
+  const record::JobSource& source = record.source();
+  JobOverrides overrides{.workers = std::nullopt, .servers_stand = source.servers_stand()};
+  if (source.has_workers()) overrides.workers = source.workers();
+  return ParseJob(source.text(), record.job_file(), source.home(), overrides);
 }
 
 std::map<std::string, TaskPlace> TaskPlacesOf(const record::JobRecord& running) {

@@ -28,12 +28,14 @@ struct PlanInputs {
   const record::JobRecord* running = nullptr;
   // The standing servers that train it. Null: it has its own, or none.
   const record::JobRecord* servers = nullptr;
+  // Its programs and data stay those of `running`, whatever there is here now: the plan has no `contents`.
+  bool keeps_contents = false;
 };
 
 struct JobPlan {
   record::JobRecord record;  // without id, times and authority
   Contents contents;
-  std::string data;  // for people: where the data comes from
+  std::string data;  // for people: where the data comes from; empty where the contents are kept
 };
 
 /// Places the tasks, packs programs and data, and spells out what each task is started with. InvalidArgument:
@@ -41,6 +43,9 @@ struct JobPlan {
 /// data folder without the model's set, addresses that cannot be resolved, more workers than the batch of the
 /// running ones has samples.
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs);
+
+/// The job that a record was planned from. FailedPrecondition: the record does not say which.
+absl::StatusOr<Job> JobOf(const record::JobRecord& record);
 
 /// Where the tasks of a job that runs are; nowhere before its first generation.
 std::map<std::string, TaskPlace> TaskPlacesOf(const record::JobRecord& running);

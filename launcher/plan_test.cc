@@ -408,6 +408,30 @@ TEST_F(DataOfAPlan, HasNothingToDoWithWhatIsBesideTheSet) {
   EXPECT_EQ(hash(linked), hash(before));
 }
 
+// A job that runs gets others like its own, wherever it is driven: there may be neither its file nor its
+// data.
+TEST_F(DataOfAPlan, StaysThatOfAJobThatRunsWhereItIsKept) {
+  const auto inventory = ParseInventory("hosts: {here: {local: true}}\n", "hosts.yaml", "/home/me");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  for (const auto& [data, folder] : {std::pair<std::string, std::string>("auto", "mine"),
+                                     {"auto", ""},
+                                     {Path("mine"), ""},
+                                     {"{on_hosts: ~/sets}", ""}}) {
+    auto before = TryPlan(data, folder, "");
+    ASSERT_TRUE(before.ok()) << before.status();
+    before->record.mutable_cluster()->set_generation(1);
+    const auto job = JobOf(before->record);
+    ASSERT_TRUE(job.ok()) << job.status();
+    const auto after = MakePlan(
+        *job, *inventory, {.data_folder = "/nowhere", .running = &before->record, .keeps_contents = true});
+    ASSERT_TRUE(after.ok()) << after.status();
+    record::JobRecord expected = before->record;
+    expected.clear_cluster();
+    EXPECT_TRUE(after->record.SerializeAsString() == expected.SerializeAsString()) << data;
+    EXPECT_TRUE(after->contents.empty());
+  }
+}
+
 TEST_F(DataOfAPlan, MustHoldTheSetOfTheModel) {
   const std::string holds_not =
       " does not hold mnist/ with its files; `muster data fetch mnist DIR` brings them";

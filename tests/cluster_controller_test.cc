@@ -5,8 +5,10 @@ namespace muster {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 
 class ClusterController : public LifecycleTest {
@@ -26,18 +28,25 @@ class ClusterController : public LifecycleTest {
   void ExpectDrivenBy(const std::string& host, const std::string& job) {
     EXPECT_EQ(Show(job)["driver"], Json({{"host", host}}));
   }
-  // What the controllers of a host have of jobs.
-  std::vector<std::string> JobsOf(const std::string& host) {
-    std::vector<std::string> jobs;
+  // Where the controller of a host keeps what it has; empty: it has none.
+  std::filesystem::path ControllerFolder(const std::string& host) {
     std::error_code error;
     for (const auto& entry :
          std::filesystem::recursive_directory_iterator(cluster_.hosts().HomeOf(host), error)) {
-      if (entry.path().parent_path().filename() == "jobs" &&
-          entry.path().parent_path().parent_path().filename() == "controller") {
-        jobs.push_back(entry.path().filename().string());
-      }
+      if (entry.path().filename() == "controller" && entry.is_directory()) return entry.path();
     }
-    return jobs;
+    return {};
+  }
+  static std::vector<std::string> NamesIn(const std::filesystem::path& folder) {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+  std::vector<std::string> JobsOf(const std::string& host) {
+    return NamesIn(ControllerFolder(host) / "jobs");
   }
 };
 
@@ -346,12 +355,21 @@ TEST_F(ClusterController, WhatCannotBeIsRefusedAndNothingIsStarted) {
       "; muster run " + job + " -d --on host-1 -i " + cluster_.Write("agent.yaml", inventory));
   expect(refused, 1, "it cannot log in to 2 of 3 hosts with the keys of its account");
   EXPECT_THAT(refused.stderr_text, AllOf(HasSubstr("host-2"), HasSubstr("host-3")));
+  // What a check has left that was killed goes with the next one, but none that may be under way.
+  const std::filesystem::path controller = ControllerFolder("host-1");
+  for (const char* name : {"check-killed", "check-running"}) {
+    ASSERT_TRUE(MakeDirectories(controller / name).ok());
+  }
+  std::filesystem::last_write_time(controller / "check-killed",
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
   // A discovery command that fails there.
   const std::string discovered =
       cluster_.Write("discovered.yaml",
                      InventoryText() + "discover: {command: 'case $PWD in */inventory) exit 3;; esac'}\n");
   expect(Muster({"run", job, "-i", discovered, "-d", "--on", "host-1"}), 1,
          "esac` failed: it ended with exit code 3");
+  EXPECT_THAT(NamesIn(controller), Contains("check-running"));
+  EXPECT_THAT(NamesIn(controller), Not(Contains("check-killed")));
   EXPECT_EQ(Muster({"list", "-o", "json"}).stdout_text, "[]\n");
 }
 

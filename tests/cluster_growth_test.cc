@@ -1,4 +1,5 @@
 // Hosts that the inventory gains while a job runs: workers join there by themselves, or they are spare.
+#include <csignal>
 #include <regex>
 
 #include "tests/support/lifecycle_fixture.h"
@@ -177,10 +178,40 @@ TEST_F(ClusterGrowth, WhatCannotBePlannedIsSaidAndTheJobGoesOn) {
   EXPECT_EQ(WaitForTasks("job", 2).at("worker:0"), first.at("worker:0"))
       << "where it runs is good for it, though the inventory names that host no more";
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
 
-  const CommandResult on = RunJob(Job(kAllReduce), {"-d", "--on", "host-2"});
-  EXPECT_EQ(on.exit_code, 2);
-  EXPECT_THAT(on.stderr_text, HasSubstr("job.yaml: \"max\": only where this machine drives the job"));
+// Which has neither the job file nor what was packed here, and goes by the job as it was.
+TEST_F(ClusterGrowth, AHostThatDrivesAJobGrowsItToo) {
+  cluster_.Write("found", "");
+  Name({1, 3}, Discover());
+  const std::string job = Job(kAllReduce);
+  ASSERT_EQ(RunJob(job, {"-d", "--on", "host-3"}).exit_code, 0);
+  EXPECT_TRUE(WaitForEvent("worker:1 on host-3 joins"));
+  const auto first = WaitForTasks("job", 2);
+  cluster_.Write("job.yaml", "name: another\n");
+  cluster_.Write("found", LineOf(4));
+  EXPECT_TRUE(WaitForEvent("worker:2 on host-4 joins"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
+  const auto grown = WaitForTasks("job", 3);
+  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_EQ(Show("job")["driver"], Json({{"host", "host-3"}}));
+  const CommandResult stopped = Muster({"stop", "job"});
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.stderr_text;
+  EXPECT_THAT(stopped.stderr_text, HasSubstr("0 processes, 0 ports on 3 hosts\n"));
+}
+
+TEST_F(ClusterGrowth, WhoWaitsForAJobThatNobodyDroveGrowsItToo) {
+  Name({1});
+  ASSERT_EQ(RunJob(Job(kAllReduce), {"-d"}).exit_code, 0);
+  const auto first = WaitForTasks("job", 1);
+  ASSERT_EQ(::kill(Show("job")["driver"]["pid"], SIGKILL), 0);
+  Name({1, 2});
+  Process wait = cluster_.Start({"wait", "job"}, "wait");
+  EXPECT_TRUE(WaitForEvent("worker:1 on host-2 joins"));
+  EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 2 workers"));
+  EXPECT_EQ(WaitForTasks("job", 2).at("worker:0"), first.at("worker:0"));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(wait), 130) << cluster_.Text("wait");
 }
 
 }  // namespace

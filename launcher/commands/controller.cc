@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
+#include <set>
 
 #include "base/archive.h"
 #include "base/random.h"
 #include "base/stdout.h"
 #include "launcher/commands/driving.h"
+#include "launcher/commands/replanning.h"
 #include "launcher/controller.h"
 #include "launcher/fleet.h"
 #include "launcher/job_history.h"
@@ -23,6 +26,8 @@ constexpr size_t kMostInput = size_t{256} << 20;
 constexpr char kKnownHostsFile[] = "known_hosts";
 constexpr char kNeededFile[] = "needed";
 constexpr char kInventoryFolder[] = "inventory";  // whatever the inventory's own name is
+constexpr char kCheckFolder[] = "check-";
+constexpr Duration kCheckTimeout = std::chrono::hours(1);  // none takes so long
 // Who asked may have gone away meanwhile.
 constexpr Duration kAwaitTimeout = std::chrono::seconds(10);
 
@@ -66,12 +71,16 @@ void KeepOwnKeys(const std::string& home, google::protobuf::RepeatedPtrField<std
   identities->erase(std::remove_if(identities->begin(), identities->end(), is_missing), identities->end());
 }
 
-// Of the hosts another one is this machine.
-void MakeOwn(const CommandContext& context, const std::string& own, record::Host* host) {
+void KeepOwnKeys(const CommandContext& context, record::Host* host) {
   KeepOwnKeys(context.home(), host->mutable_identities());
   for (record::JumpHost& jump : *host->mutable_jumps()) {
     KeepOwnKeys(context.home(), jump.mutable_identities());
   }
+}
+
+// Of the hosts another one is this machine.
+void MakeOwn(const CommandContext& context, const std::string& own, record::Host* host) {
+  KeepOwnKeys(context, host);
   host->set_local(host->name() == own);
   if (host->local()) host->set_data_is_ssh(false);
 }
@@ -130,6 +139,19 @@ Contents StoredContents(const CommandContext& context, const record::JobRecord& 
   return contents;
 }
 
+// Of hosts that the inventory gains, too, the keys are those of this machine.
+absl::StatusOr<std::optional<NewPlan>> ReplanHere(const CommandContext& context, Replanner& replanner,
+                                                  const std::set<std::string>& hosts,
+                                                  const record::JobRecord& running) {
+  auto plan = replanner.Replan(hosts, running);
+  if (!plan.ok() || !*plan) return plan;
+  record::JobRecord& record = (*plan)->record;
+  for (auto* const planned : {record.mutable_hosts(), record.mutable_spare_hosts()}) {
+    for (record::Host& host : *planned) KeepOwnKeys(context, &host);
+  }
+  return plan;
+}
+
 // Whether the job has ended, as an exit code.
 absl::StatusOr<int> AwaitEnd(const JobStore& jobs, const std::string& job) {
   const TimePoint deadline = Now() + kAwaitTimeout;
@@ -145,13 +167,25 @@ absl::StatusOr<int> AwaitEnd(const JobStore& jobs, const std::string& job) {
   }
 }
 
+// Of checks that were killed.
+void RemoveOldChecks(const std::filesystem::path& jobs) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(jobs, error)) {
+    if (!entry.path().filename().string().starts_with(kCheckFolder)) continue;
+    const auto written = entry.last_write_time(error);
+    if (!error && std::filesystem::file_time_type::clock::now() - written > kCheckTimeout)
+      (void)RemoveTree(entry.path());
+  }
+}
+
 }  // namespace
 
 // Logs in as the controller will, and asks what it will ask, which leaves nothing anywhere.
 absl::Status CheckControllerCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const record::HandOver job, ReadHandOver());
+  RemoveOldChecks(context.jobs().folder());
   // Not where nothing may be run, as in some hosts' /tmp.
-  const std::filesystem::path folder = context.jobs().folder() / ("check-" + RandomName(12));
+  const std::filesystem::path folder = context.jobs().folder() / (kCheckFolder + RandomName(12));
   const absl::Cleanup remove = [&folder] { (void)RemoveTree(folder); };
   MUSTER_RETURN_IF_ERROR(WriteFiles(folder, job));
   const std::string inventory_file = (folder / kInventoryFolder / job.inventory_name()).string();
@@ -207,6 +241,12 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   MUSTER_RETURN_IF_ERROR(detachment->OpenLog(folder / kControllerLog));
   RunOptions options = MakeRunOptions(context, record);
   options.follow_logs = false;
+  absl::StatusOr<Replanner> replanner = Replanner::Of(context, record);
+  if (replanner.ok()) {
+    options.replan = [&](const std::set<std::string>& hosts, const record::JobRecord& running) {
+      return ReplanHere(context, *replanner, hosts, running);
+    };
+  }
   RunDisplay display({.logs = false, .accuracy = false, .start = Now()}, record);
   GoOnInBackground(record, lock, *detachment, display, guests, &options);
   MUSTER_ASSIGN_OR_RETURN(const RunResult result,

@@ -72,11 +72,24 @@ absl::StatusOr<record::HandOver> HandOverOf(const CommandContext& context, const
   return job;
 }
 
+// Hosts that the job has got there, and this machine's record of it does not know: as its inventory has them.
+std::vector<record::Host> NewHosts(const CommandContext& context, const record::JobRecord& here,
+                                   const record::JobRecord& there) {
+  const std::vector<record::Host> hosts = AllHosts(there);
+  const bool has_new = std::ranges::any_of(
+      hosts, [&](const record::Host& host) { return FindHost(here, host.name()) == nullptr; });
+  if (!has_new) return {};
+  const auto inventory = context.ReadInventoryOf(here.inventory_file());
+  return inventory.ok() ? AllHosts(*inventory) : std::vector<record::Host>();
+}
+
 // What of a host is this machine's matter: how it is reached from here. Whoever speaks for the job there says
 // nothing about that.
-void KeepWays(const record::JobRecord& here, google::protobuf::RepeatedPtrField<record::Host>* hosts) {
+void KeepWays(const record::JobRecord& here, const std::vector<record::Host>& new_hosts,
+              google::protobuf::RepeatedPtrField<record::Host>* hosts) {
   for (record::Host& host : *hosts) {
-    const record::Host* const before = FindHost(here, host.name());
+    const record::Host* before = FindHost(here, host.name());
+    if (before == nullptr) before = Named(new_hosts, host.name(), &record::Host::name);
     const record::Host& known = before != nullptr ? *before : record::Host::default_instance();
     host.set_local(known.local());
     host.set_data_is_ssh(known.data_is_ssh());
@@ -127,13 +140,14 @@ absl::StatusOr<record::JobRecord> Follow(const CommandContext& context, const re
     // It may have ended while the files were read, some of them before they were all there.
     MUSTER_ASSIGN_OR_RETURN(there, FetchInto(incoming, before.id(), controller));
   }
+  const std::vector<record::Host> new_hosts = NewHosts(context, before, there);
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, context.jobs().LockDecision());
   MUSTER_ASSIGN_OR_RETURN(const record::JobRecord here, context.jobs().Load(before.id()));
   if (!IsDrivenElsewhere(here)) return here;
   there.set_inventory_file(here.inventory_file());
   there.set_known_hosts(here.known_hosts());
-  KeepWays(here, there.mutable_hosts());
-  KeepWays(here, there.mutable_spare_hosts());
+  KeepWays(here, new_hosts, there.mutable_hosts());
+  KeepWays(here, new_hosts, there.mutable_spare_hosts());
   if (there.ended_micros() == 0 && !is_back) *there.mutable_controller() = here.controller();
   // The record comes last: what it says of the job's end is there then.
   for (const std::string name : kJobFiles) {

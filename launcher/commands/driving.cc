@@ -12,6 +12,7 @@
 #include "launcher/fleet.h"
 #include "launcher/gpus.h"
 #include "launcher/host_records.h"
+#include "launcher/job_contents.h"
 #include "launcher/running_job.h"
 
 namespace muster {
@@ -119,7 +120,8 @@ std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& contex
 }
 
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
-                                const record::JobRecord* running, const record::JobRecord* servers) {
+                                const record::JobRecord* running, const record::JobRecord* servers,
+                                bool keeps_contents) {
   if (running != nullptr && running->standing() != job.is_standing) {
     return FailedPrecondition(
         "%s: %s %s: take another name, or first `muster stop %s`", job.path, running->id(),
@@ -136,7 +138,8 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
                           .data_folder = context.data_folder(),
                           .data_cache = context.data_cache(),
                           .running = running,
-                          .servers = servers};
+                          .servers = servers,
+                          .keeps_contents = keeps_contents};
   if (job.worker.max && running != nullptr) {
     Job grown = job;
     grown.worker.count = std::clamp(WorkersOf(*running), job.worker.count, *job.worker.max);
@@ -145,6 +148,20 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
     if (plan.ok() && GoesOn(*running, plan->record)) return plan;
   }
   return MakePlan(job, inventory, inputs);
+}
+
+Contents ContentsHere(const CommandContext& context, const record::JobRecord& record) {
+  const auto job = JobOf(record);
+  if (!job.ok()) return {};
+  const auto packed = PackJob(*job, context.installation(), context.data_folder(), context.data_cache());
+  if (!packed.ok()) return {};
+  Contents contents;
+  for (const Content& content : packed->contents) {
+    const bool is_needed = std::ranges::any_of(
+        record.contents(), [&](const record::Content& needed) { return needed.sha256() == content.sha256; });
+    if (is_needed) contents[content.sha256] = content;
+  }
+  return contents;
 }
 
 std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::string& servers) {

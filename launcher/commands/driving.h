@@ -56,10 +56,14 @@ std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& contex
                                                     Inventory* inventory);
 
 /// A plan as MakePlan has it; FailedPrecondition: what runs under this name is of another kind. `servers`:
-/// those that stand and train it; null: none. A job that has got workers by its `max` keeps them as long as
-/// the others go on.
+/// those that stand and train it; null: none. `keeps_contents`: PlanInputs. A job that has got workers by its
+/// `max` keeps them as long as the others go on.
 absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, const Inventory& inventory,
-                                const record::JobRecord* running, const record::JobRecord* servers = nullptr);
+                                const record::JobRecord* running, const record::JobRecord* servers = nullptr,
+                                bool keeps_contents = false);
+
+/// What hosts of the job may need: as much of it as there still is on this machine, as it was.
+Contents ContentsHere(const CommandContext& context, const record::JobRecord& record);
 
 /// The standing servers that the job of this name is to be trained by, as the flag says. Nothing: the flag
 /// says none. FailedPrecondition: they are not there, or train another job.

@@ -160,9 +160,14 @@ std::string DifferenceOfWorkers(const record::JobRecord& running, const record::
 }
 
 Replanner::Replanner(const CommandContext& context, Job job, const Inventory& inventory)
-    : context_(context), job_(std::move(job)) {
+    : Replanner(context, std::move(job)) {
   if (job_.worker.max) return;
   for (const Host& host : inventory.hosts) known_.insert(host.name);
+}
+
+absl::StatusOr<Replanner> Replanner::Of(const CommandContext& context, const record::JobRecord& running) {
+  MUSTER_ASSIGN_OR_RETURN(Job job, JobOf(running));
+  return Replanner(context, std::move(job));
 }
 
 absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::string>& hosts,
@@ -229,7 +234,8 @@ absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Rea
     job.worker.max.reset();
   }
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan,
-                          PlanJob(context_, job, inventory, &running, servers ? &*servers : nullptr));
+                          PlanJob(context_, job, inventory, &running, servers ? &*servers : nullptr,
+                                  /*keeps_contents=*/true));
   MUSTER_RETURN_IF_ERROR(CheckOnlyWorkersDiffer(running, plan.record));
   return plan;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "launcher/commands/context.h"
 #include "launcher/plan.h"
@@ -26,6 +27,9 @@ class Replanner {
   /// The job was planned with this inventory. `context` outlives this.
   Replanner(const CommandContext& context, Job job, const Inventory& inventory);
 
+  /// For a job that is driven on: hosts may have come since. FailedPrecondition: as JobOf.
+  static absl::StatusOr<Replanner> Of(const CommandContext& context, const record::JobRecord& running);
+
   /// As RunOptions::replan has it. A host that can have no task for now, since its name means nothing yet, or
   /// it does not say which GPUs it has, is left out. A failure says which hosts are not used because of it.
   absl::StatusOr<std::optional<NewPlan>> Replan(const std::set<std::string>& hosts,
@@ -33,6 +37,7 @@ class Replanner {
 
  private:
   using Reasons = std::map<std::string, absl::Status>;  // by host
+  Replanner(const CommandContext& context, Job job) : context_(context), job_(std::move(job)) {}
   absl::StatusOr<JobPlan> PlanNow(const record::JobRecord& running, Reasons* left_out) const;
 
   const CommandContext& context_;

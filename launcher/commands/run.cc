@@ -130,12 +130,6 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   MUSTER_ASSIGN_OR_RETURN(const Job job, read_file());
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryFlag());
   std::optional<ChosenController> controller;
-  if (!on.empty() && job.worker.max) {
-    return InvalidArgument(
-        "%s: \"max\": only where this machine drives the job do others join it by themselves, "
-        "not with --on %s",
-        job.path, on);
-  }
   if (!on.empty()) {
     MUSTER_ASSIGN_OR_RETURN(controller, ChooseController(context, inventory, on));
   }

@@ -2,11 +2,13 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
+#include "launcher/commands/replanning.h"
 
 namespace muster {
 namespace {
@@ -92,9 +94,12 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     RunOptions options = MakeRunOptions(context, record);
     options.follow_logs = false;
     if (timeout) options.give_up_at = start + *timeout;
+    absl::StatusOr<Replanner> replanner = Replanner::Of(context, record);
+    if (replanner.ok()) options.replan = std::bind_front(&Replanner::Replan, &*replanner);
     RunDisplay display(
         {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
-    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+    MUSTER_ASSIGN_OR_RETURN(const RunResult result,
+                            RunJob(context.jobs(), record, ContentsHere(context, record), options, display));
     display.Summarize(result);
     PrintResult(context, result.result_json);
     MUSTER_RETURN_IF_ERROR(result.fetched);
