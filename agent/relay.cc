@@ -1,5 +1,6 @@
 #include "agent/relay.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -28,7 +29,8 @@ constexpr char kReasonFollows = '-';
 constexpr Duration kConnectTimeout = std::chrono::seconds(5);
 constexpr Duration kProgressInterval = std::chrono::seconds(1);
 constexpr Duration kIdleTimeout = std::chrono::minutes(10);
-constexpr size_t kMostConnections = 8;
+constexpr int kMostAnswered = 8;
+constexpr size_t kMostStrangers = 64;  // who may be scanning ports
 constexpr size_t kReadBytes = size_t{256} << 10;
 constexpr size_t kMostReasonBytes = 1000;
 
@@ -43,11 +45,13 @@ absl::StatusOr<std::string> ReadQuestion(SecretStream& stream) {
   return question;
 }
 
-// Whatever goes wrong here, the other end sees it.
-absl::Status Answer(UniqueFd socket, const ServeOptions& options) {
+// Whatever goes wrong here, the other end sees it. `answered`: how many are, that know the secret.
+absl::Status Answer(UniqueFd socket, const ServeOptions& options, std::atomic<int>* answered) {
   MUSTER_ASSIGN_OR_RETURN(
       SecretStream stream,
       SecretStream::Accept(std::move(socket), {.secret = options.secret, .stop_fd = options.stop_fd}));
+  const absl::Cleanup leave = [answered] { --*answered; };
+  if (++*answered > kMostAnswered) return absl::ResourceExhaustedError("others are answered");
   MUSTER_ASSIGN_OR_RETURN(const std::string sha256, ReadQuestion(stream));
   const absl::StatusOr<bool> is_stored = IsStored(options.root, sha256);
   if (!is_stored.ok() || !*is_stored) {
@@ -100,6 +104,7 @@ absl::Status Serve(const ServeOptions& options) {
   MUSTER_ASSIGN_OR_RETURN(const Listener listener,
                           ListenOnFreePort(options.address, /*backlog=*/16, is_leased));
   MUSTER_RETURN_IF_ERROR(options.listening(listener.port));
+  std::atomic<int> answered = 0;
   std::list<Conversation> conversations;
   while (true) {
     const absl::Status ready =
@@ -110,12 +115,13 @@ absl::Status Serve(const ServeOptions& options) {
     if (!socket.valid() && errno != ECONNABORTED && errno != EINTR) return ErrnoError(errno, "accept");
     if (!socket.valid()) continue;  // it has gone already
     conversations.remove_if([](const Conversation& each) { return each.is_over.load(); });
-    if (conversations.size() >= kMostConnections) continue;
+    if (conversations.size() >= kMostAnswered + kMostStrangers) continue;
     Conversation& conversation = conversations.emplace_back();
-    conversation.thread = std::jthread([&options, &conversation, socket = std::move(socket)]() mutable {
-      (void)Answer(std::move(socket), options);
-      conversation.is_over = true;
-    });
+    conversation.thread =
+        std::jthread([&options, &answered, &conversation, socket = std::move(socket)]() mutable {
+          (void)Answer(std::move(socket), options, &answered);
+          conversation.is_over = true;
+        });
   }
 }
 

@@ -22,9 +22,10 @@ struct ServeOptions {
 };
 
 /// Sends whoever knows the secret what it asks for of root/store, each in a thread of its own and at most
-/// eight at a time, until `stop_fd` becomes readable or ends, which ends all of them, or nobody has come for
-/// ten minutes (OK): an sshd may not notice that its client has gone. InvalidArgument: the address is no
-/// literal IP or not of this host. SIGPIPE must be ignored.
+/// eight at a time, with room beside them for 64 who have not shown yet that they know it, until `stop_fd`
+/// becomes readable or ends, which ends all of them, or nobody has come for ten minutes (OK): an sshd may not
+/// notice that its client has gone. InvalidArgument: the address is no literal IP or not of this host.
+/// SIGPIPE must be ignored.
 absl::Status Serve(const ServeOptions& options);
 
 struct FetchOptions {

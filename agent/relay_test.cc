@@ -25,6 +25,7 @@ namespace muster {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -159,6 +160,20 @@ TEST_F(RelayTest, ASourceThatIsToBlameIsToldFromOtherErrors) {
 }
 
 // One server takes its time for each part of a content, and another stops half way.
+// Whoever scans ports knows no secret, and keeps nobody who does from being answered.
+TEST_F(RelayTest, WhoSaysNothingIsInNobodysWay) {
+  Running server = StartServer(secret_);
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 20; ++i) {
+    auto socket = ConnectTo("127.0.0.1", port_, /*stop_fd=*/-1, TestDeadline());
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    silent.push_back(*std::move(socket));
+  }
+  Running fetch = StartFetch(target_, secret_, sha256_, archive_.size());
+  EXPECT_EQ(fetch.Wait(), 0) << fetch.text();
+  EXPECT_THAT(StoreNames(target_), Contains(sha256_));
+}
+
 TEST_F(RelayTest, ASlowServerIsWaitedForAndASilentOneIsNot) {
   ::signal(SIGPIPE, SIG_IGN);
   for (const bool is_silent : {false, true}) {
