@@ -162,7 +162,10 @@ absl::Status Relay(DaemonConnection connection, const std::filesystem::path& roo
     };
     pollfd fds[3] = {{.fd = up.wants_input() ? 0 : -1, .events = POLLIN, .revents = 0},
                      {.fd = 1, .events = events(false, !down.bytes.empty()), .revents = 0},
-                     {.fd = socket, .events = events(down.wants_input(), !up.bytes.empty()), .revents = 0}};
+                     // Of one that has gone away poll always has something to say.
+                     {.fd = down.ended ? -1 : socket,
+                      .events = events(down.wants_input(), !up.bytes.empty()),
+                      .revents = 0}};
     if (::poll(fds, 3, -1) < 0 && errno != EINTR) return ErrnoError(errno, "poll");
     // The reader of stdout is gone: its next word would be lost.
     if (fds[1].revents & (POLLERR | POLLHUP)) return absl::OkStatus();

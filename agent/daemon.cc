@@ -23,6 +23,7 @@
 #include "agent/supervisor.h"
 #include "agent/task_log.h"
 #include "base/clock.h"
+#include "base/descriptor_limit.h"
 #include "base/file.h"
 
 namespace muster {
@@ -480,6 +481,7 @@ absl::StatusOr<std::optional<UniqueFd>> TakeLock() {
 
 absl::Status RunDaemon(const std::filesystem::path& root) {
   ::signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();  // each task takes some, and each who follows its log
   ::prctl(PR_SET_NAME, "muster-daemon");
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return ErrnoError(errno, "become subreaper");
   std::error_code error;

@@ -2,6 +2,7 @@
 // processes, real signals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -111,6 +112,26 @@ TEST_F(AgentTest, ATaskHasItsOwnSessionAndNoDescriptorsOfOthers) {
   std::string session, pid;
   stat >> pid >> session;
   EXPECT_EQ(pid, session);
+}
+
+// The daemon may have many; a program has as many as who started the agent.
+TEST_F(AgentTest, TheDaemonsDescriptorLimitIsItsOwn) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 200, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  AgentClient client(root_);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  const agent::TaskStatus status = RunToEnd(
+      client,
+      Shell("ulimit -Sn; read -r _ _ _ daemon _ </proc/$PPID/stat; grep 'open files' /proc/$daemon/limits"));
+  ASSERT_EQ(status.exit_code(), 0);
+  std::istringstream log(*client.Follow("job", "worker:0", 0));
+  std::string text;
+  rlim_t own = 0, of_daemon = 0;
+  log >> own >> text >> text >> text >> of_daemon;  // "Max open files 65536"
+  EXPECT_EQ(own, 200u);
+  EXPECT_EQ(of_daemon, std::min<rlim_t>(before.rlim_max, 65536));
 }
 
 TEST_F(AgentTest, LogsAreByteForByteAndGrowOverIncarnations) {

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/descriptor_limit.h"
+
 namespace muster {
 namespace {
 
@@ -31,6 +33,7 @@ struct ChildPlan {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
   if (options.new_session) ::setsid();
+  RestoreDescriptorLimit();
   const int in = options.stdin_fd >= 0 ? options.stdin_fd : plan.dev_null;
   bool ok = ::dup2(in, 0) >= 0;
   if (ok && options.stdout_fd >= 0) ok = ::dup2(options.stdout_fd, 1) >= 0;
