@@ -153,10 +153,16 @@ void Declare(CommandLine& line) {
   line.check->add_flag("--accept-new", flags.accept_new,
                        "Trust hosts whose key is not known yet, and remember it");
   line.run->add_flag("-d,--detach", flags.detach, "Return once every task runs");
-  line.run
-      ->add_option("--on", flags.controller,
-                   "With -d: host of the inventory that drives the job, so that this machine may sleep or go")
-      ->type_name("HOST");
+  for (CLI::App* command : {line.run, line.up}) {
+    command
+        ->add_option(
+            "--on", flags.controller,
+            command == line.run
+                ? "With -d: host of the inventory that drives the job, so that this machine may sleep or go"
+                : "Host of the inventory that drives them, and the jobs that they train, in place of this "
+                  "machine")
+        ->type_name("HOST");
+  }
   for (CLI::App* command : {line.controller_resume, line.controller_await, line.controller_export,
                             line.controller_release, line.controller_forget}) {
     command->add_option("JOB", flags.job)->required();

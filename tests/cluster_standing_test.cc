@@ -136,6 +136,54 @@ TEST_F(ClusterStanding, AServerThatMovesIsFollowedAndOneThatDiesGoesBackToItsChe
   EXPECT_EQ(Result()["steps"], 3000);
 }
 
+// And the jobs that they train, too: who drives those has to see where the servers are.
+TEST_F(ClusterStanding, AHostDrivesThem) {
+  const auto servers = FirstProcesses("pool");
+  const auto up = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"up", Path("pool.yaml"), "-i", cluster_.inventory()};
+    words.insert(words.end(), more.begin(), more.end());
+    return Muster(words);
+  };
+  const CommandResult away = up({"--on", "host-4"});
+  ASSERT_EQ(away.exit_code, 0) << away.stderr_text;
+  EXPECT_THAT(away.stderr_text,
+              HasSubstr("stand, and host-4 drives them; `muster run -d --on host-4 --cluster pool-"));
+  EXPECT_EQ(Show("pool")["driver"], Json({{"host", "host-4"}}));
+  EXPECT_EQ(FirstProcesses("pool"), servers);
+
+  const CommandResult here = RunOnPool(Training("here", "worker: {count: 2}", 60));
+  EXPECT_EQ(here.exit_code, 2);
+  EXPECT_THAT(here.stderr_text,
+              HasSubstr("are driven by host-4, and so are the jobs that they train: `muster run -d --on "
+                        "host-4 --cluster pool-"));
+  const std::vector<std::string> there = {"--cluster", "pool", "-d", "--on", "host-4"};
+  const CommandResult longer = RunJob(Training("longer", "worker: {count: 2}", 1'000'000), there);
+  ASSERT_EQ(longer.exit_code, 0) << longer.stderr_text;
+  // It goes on while nobody may take its servers away.
+  const CommandResult back = up({});
+  EXPECT_EQ(back.exit_code, 1);
+  EXPECT_THAT(back.stderr_text, HasSubstr("would be driven from elsewhere: first `muster wait longer-"));
+  const CommandResult stop = Muster({"stop", "pool"});
+  EXPECT_EQ(stop.exit_code, 1);
+  EXPECT_THAT(stop.stderr_text, HasSubstr("trains job longer-"));
+  EXPECT_EQ(Show("pool")["driver"], Json({{"host", "host-4"}}));
+  EXPECT_EQ(Muster({"stop", "longer"}).exit_code, 0);
+
+  // It ends there while nobody asks, and the next one finds the servers free.
+  ASSERT_EQ(RunJob(Training("first", "worker: {count: 2}", 60), there).exit_code, 0);
+  EXPECT_TRUE(Eventually([&] { return ProcessCount("first") == 0; }));
+  const CommandResult second = RunJob(Training("second", "worker: {count: 1}", 60), there);
+  EXPECT_EQ(second.exit_code, 0) << second.stderr_text;
+  for (const char* job : {"first", "second"}) {
+    const CommandResult wait = Muster({"wait", job});
+    EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
+  }
+  EXPECT_EQ(FirstProcesses("pool"), servers);
+  EXPECT_EQ(up({}).exit_code, 0);
+  EXPECT_EQ(Show("pool")["driver"]["background"], true);
+  EXPECT_EQ(FirstProcesses("pool"), servers);
+}
+
 TEST_F(ClusterStanding, WhatCannotBeIsRefusedWithItsCause) {
   const std::string job = Training("job", "worker: {count: 2}", 60);
   const auto error_of = [&](const std::vector<std::string>& arguments, int exit_code) {

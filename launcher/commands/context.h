@@ -59,7 +59,7 @@ struct CommandFlags {
   bool ask_password = false;             // of the hosts' accounts
   bool metrics = false;                  // show
   bool detach = false;                   // run
-  std::string controller;                // run: the host that drives the job; empty: this machine
+  std::string controller;                // run, up: the host that drives the job; empty: this machine
   bool follow = false;                   // logs, events
   bool quiet = false;                    // run: without the tasks' output
   double unused_s = 3600;                // gc

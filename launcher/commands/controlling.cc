@@ -295,6 +295,14 @@ absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const s
   return record;
 }
 
+void AskAboutServers(const CommandContext& context, const std::string& id_or_name) {
+  const auto servers = FindJob(context, id_or_name);
+  if (!servers.ok() || !servers->standing()) return;
+  if (const auto trained = FindTrainedBy(context.jobs(), servers->id())) {
+    (void)FindJob(context, trained->id());  // which says what keeps it from asking
+  }
+}
+
 std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vector<absl::Status>* problems) {
   std::vector<record::JobRecord> records = context.jobs().List(problems);
   std::vector<record::JobRecord*> elsewhere;

@@ -44,12 +44,20 @@ absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
 absl::StatusOr<record::JobRecord> FindJob(const CommandContext& context, const std::string& id_or_name,
                                           ChosenController* kept = nullptr);
 
+/// The same of standing servers, and of the job that they train, so that the records here have it.
+void AskAboutServers(const CommandContext& context, const std::string& id_or_name);
+
 /// The same of all jobs, as JobStore::List has them; their controllers are asked at once.
 std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vector<absl::Status>* problems);
 
 /// A host is to drive the job, as far as this machine knows.
 inline bool IsDrivenElsewhere(const record::JobRecord& record) {
   return record.has_controller() && record.ended_micros() == 0;
+}
+
+/// The name of that host; empty: there is none.
+inline std::string ControllerName(const record::JobRecord& record) {
+  return IsDrivenElsewhere(record) ? record.controller().name() : "";
 }
 
 /// No host drives the job from now on, and the record is as it was left; as long as what this returns lives,

@@ -19,16 +19,29 @@ namespace {
 // A host of standing servers may be away for as long as somebody may take to mend it.
 constexpr double kStandingLostS = 7 * 24 * 3600;
 
-// Of standing servers: none of them is started again, or comes or goes, while they train.
+// Of standing servers: none of them is started again, or comes or goes, while they train; nor does another
+// machine come to drive them, which would not follow the job's.
 absl::Status CheckNotTraining(const JobStore& jobs, const record::JobRecord& running,
-                              const record::JobRecord& plan) {
-  if (!running.standing() || HasSameTasks(running, plan)) return absl::OkStatus();
+                              const record::JobRecord& plan, bool stays) {
+  if (!running.standing() || (stays && HasSameTasks(running, plan))) return absl::OkStatus();
   const auto trained = FindTrainedBy(jobs, running.id());
   if (!trained) return absl::OkStatus();
-  return FailedPrecondition(
-      "%s trains job %s, and some of its servers would be started again, or others come or go: first "
-      "`muster wait %s`, or `muster stop %s`",
-      running.id(), trained->id(), trained->id(), trained->id());
+  return FailedPrecondition("%s trains job %s, and %s: first `muster wait %s`, or `muster stop %s`",
+                            running.id(), trained->id(),
+                            stays ? "some of its servers would be started again, or others come or go"
+                                  : "would be driven from elsewhere",
+                            trained->id(), trained->id());
+}
+
+// Who drives a job sees where its servers are.
+absl::Status CheckDrivenTogether(const CommandContext& context, const record::JobRecord& servers) {
+  const std::string there = ControllerName(servers);
+  if (context.flags().controller == there) return absl::OkStatus();
+  return InvalidArgument(
+      "the servers of %s are driven by %s, and so are the jobs that they train: `muster run %s--cluster %s "
+      "JOB`",
+      servers.id(), there.empty() ? "this machine" : there, there.empty() ? "" : "-d --on " + there + " ",
+      servers.id());
 }
 
 // Of a job that has succeeded: what it has made is not made again before it is here.
@@ -53,8 +66,13 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
   // Before anybody is sent away: what is wrong with the files stops nothing.
   MUSTER_ASSIGN_OR_RETURN(std::optional<record::JobRecord> before, FindUnended(jobs, name));
   MUSTER_ASSIGN_OR_RETURN(*plan, planning(before ? &*before : nullptr));
+  const bool stays = before && ControllerName(*before) == context.flags().controller;
   record::JobRecord there;
-  if (before) there = *before;
+  if (before) {
+    // Once it has been taken back, nobody drives it.
+    MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *before, plan->record, stays));
+    there = *before;
+  }
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, TakeBack(context, &there));
   // Another job may have got the servers since this one was planned.
   if (plan->record.has_servers()) MUSTER_RETURN_IF_ERROR(CheckFree(jobs, plan->record.servers().job(), name));
@@ -63,7 +81,7 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
     if (!before || before->id() != now->id()) {
       MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }
-    MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *now, plan->record));
+    MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *now, plan->record, stays));
     MUSTER_RETURN_IF_ERROR(CheckFetched(jobs, *now));
     MUSTER_ASSIGN_OR_RETURN(std::optional<TakenJob> taken, TakeOverJob(jobs, *now, planning, plan));
     if (taken && !taken->planned.ok()) {
@@ -118,9 +136,6 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   if (!on.empty() && !detach) {
     return InvalidArgument("--on %s: a host drives jobs in the background only: `run -d --on %s`", on, on);
   }
-  if (!on.empty() && !context.flags().cluster.empty()) {
-    return InvalidArgument("--on %s: jobs of standing servers are driven from where these are", on);
-  }
   std::unique_ptr<Detachment> detachment;
   if (detach && on.empty()) {
     int exit_code = 0;
@@ -129,6 +144,9 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   }
   MUSTER_ASSIGN_OR_RETURN(const Job job, read_file());
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryFlag());
+  if (const std::string& servers = job.is_standing ? job.name : context.flags().cluster; !servers.empty()) {
+    AskAboutServers(context, servers);
+  }
   std::optional<ChosenController> controller;
   if (!on.empty()) {
     MUSTER_ASSIGN_OR_RETURN(controller, ChooseController(context, inventory, on));
@@ -137,6 +155,7 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   JobPlan plan;
   const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
     MUSTER_ASSIGN_OR_RETURN(const auto servers, FindServers(context, job.name));
+    if (servers) MUSTER_RETURN_IF_ERROR(CheckDrivenTogether(context, *servers));
     MUSTER_ASSIGN_OR_RETURN(JobPlan plan,
                             PlanJob(context, job, inventory, running, servers ? &*servers : nullptr));
     if (controller) MUSTER_RETURN_IF_ERROR(CheckLogins(context, plan.record, *controller));
@@ -185,11 +204,15 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   }
   if (result.is_left) {
     MUSTER_RETURN_IF_ERROR(HandOverJob(context, plan.record.id(), plan.contents, *controller));
-    std::fprintf(stderr,
-                 "job %1$s runs, and %2$s drives it; `muster logs -f %1$s` follows it, `muster wait %1$s` "
-                 "waits for its end\n",
-                 plan.record.id().c_str(), on.c_str());
-    return 0;
+    std::fprintf(
+        stderr,
+        job.is_standing
+            ? "the servers of %1$s stand, and %2$s drives them; `muster run -d --on %2$s --cluster %1$s JOB` "
+              "trains a job on them, `muster stop %1$s` ends them\n"
+            : "job %1$s runs, and %2$s drives it; `muster logs -f %1$s` follows it, `muster wait %1$s` "
+              "waits for its end\n",
+        plan.record.id().c_str(), on.c_str());
+    return exit_code;
   }
   display.Summarize(result);
   PrintResult(context, result.result_json);

@@ -90,10 +90,23 @@ absl::Status StopWithoutDriver(const CommandContext& context, const std::string&
                      AllHosts(record).size() - left.size(), AllHosts(record).size(), driver);
 }
 
+absl::Status CheckTrainsNothing(const JobStore& jobs, const record::JobRecord& record) {
+  const auto trained = record.standing() ? FindTrainedBy(jobs, record.id()) : std::nullopt;
+  if (!trained) return absl::OkStatus();
+  return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
+                            trained->id(), trained->id());
+}
+
 }  // namespace
 
 absl::Status StopCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+  if (record.standing()) {
+    AskAboutServers(context, record.id());
+    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+    // Once it has been taken back, nobody drives it.
+    MUSTER_RETURN_IF_ERROR(CheckTrainsNothing(context.jobs(), record));
+  }
   std::optional<JobLock> deciding;  // until this process drives it
   if (auto taken = TakeBack(context, &record); taken.ok()) {
     deciding = *std::move(taken);
@@ -107,10 +120,7 @@ absl::Status StopCommand(const CommandContext& context) {
     // Who drives it sees its tasks stopped, or its starts refused, and ends.
     return FirstFailure(StopDirectly(context, record));
   }
-  if (const auto trained = record.standing() ? FindTrainedBy(context.jobs(), record.id()) : std::nullopt) {
-    return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
-                              trained->id(), trained->id());
-  }
+  MUSTER_RETURN_IF_ERROR(CheckTrainsNothing(context.jobs(), record));
   const auto lock = context.jobs().TakeOver(record.id());
   deciding.reset();
   if (lock.ok()) {
