@@ -225,7 +225,8 @@ void DeclareBench(CLI::App& bench, BenchFlags& flags) {
   bench
       .add_option("--virtual", flags.virtual_hosts,
                   "So many hosts on this machine instead of the inventory's, as network namespaces (root)")
-      ->check(CLI::Range(1, kMaxVirtualHosts));
+      ->check(CLI::Range(1, kMaxVirtualHosts))
+      ->excludes("--inventory");
   list("--link", flags.links, "Rates of virtual hosts' links: 100mbit, 1gbit, none");
   bench.add_option("--steps", flags.steps, "Of each worker")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))

@@ -137,6 +137,26 @@ TEST_F(BenchCommandTest, AJobThatFailsIsNotedAndTheOthersAreRun) {
   EXPECT_THAT(run.stderr_text, HasSubstr("worker:0"));
 }
 
+// A rate that is given twice is one; who need not wait for the chief has made steps before it came.
+TEST_F(BenchCommandTest, StepsAreCountedWhileTheChiefIsThere) {
+  if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
+  const CommandResult run =
+      Bench({"--virtual", "3", "--link", "1gbit,1000mbit", "--device", "wait:10", "--models", "mnist_softmax",
+             "--workers", "2", "--strategies", "ps_backup,ps_async", "--steps", "20", "--repeat", "1"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const Json results = Results();
+  EXPECT_EQ(results["links"].size(), 1u);
+  ASSERT_EQ(results["measurements"].size(), 2u);
+  for (const Json& measurement : results["measurements"]) {
+    SCOPED_TRACE(measurement.dump());
+    ASSERT_EQ(measurement["step_seconds"].size(), 1u);
+    // Each gradient takes 10 ms, of two workers at a time.
+    EXPECT_GE(measurement["step_seconds"][0], 0.005);
+    // 7850 parameters.
+    EXPECT_NEAR(measurement["sent_bytes_per_step"], 7850 * 4, 2000);
+  }
+}
+
 TEST_F(BenchCommandTest, AnInterruptLeavesNothing) {
   if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
   auto bench = Process::Spawn({.argv = CommandLine({"--virtual", "2", "--device", "wait:1", "--strategies",
@@ -162,6 +182,9 @@ TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {
       {{"--virtual", "2", "--link", "fast"}, "fast"},
       {{"--virtual", "0"}, "--virtual"},
       {{"--link", "1gbit"}, "--link gives virtual hosts a rate"},
+      {{"--virtual", "2", "-i", Path("nowhere.yaml")}, "--inventory excludes --virtual"},
+      {{"--virtual", "2", "--device", "wait:5", "--target", "0.9"},
+       "with --device wait:5 nothing is learned"},
       {{"--virtual", "2", "--device", "gpu"}, "expected auto, cpu"},
       {{"--virtual", "2", "--repeat", "0"}, "--repeat"},
       {{"-i", Path("none.yaml")}, "none.yaml"},

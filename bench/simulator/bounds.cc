@@ -32,12 +32,15 @@ double BusiestSharedHostBytes(const ServerTraffic& traffic) {
 
 // What the busiest link carries when every worker sends `bytes` to the servers, or is sent as much.
 double BusiestLinkBytes(const ServerTraffic& traffic, double bytes) {
+  const int contributors = traffic.contributors.value_or(traffic.workers);
   if (!traffic.servers_on_workers) {
-    return std::max(bytes, bytes * traffic.workers / traffic.servers);
+    return std::max(bytes, bytes * contributors / traffic.servers);
   }
   // What the host with the most receives of the others. No worker sends more: that goes to those others'
-  // hosts.
-  return bytes * SharesOf(traffic).most * (traffic.workers - 1);
+  // hosts. Who does not contribute sends nothing to its own host: best one with the fewest.
+  const HostShares shares = SharesOf(traffic);
+  const double most = bytes * shares.most * (contributors - 1);
+  return contributors < traffic.workers ? std::max(most, bytes * shares.least * contributors) : most;
 }
 
 }  // namespace

@@ -23,6 +23,8 @@
 // meanwhile, links stay half empty that are full in a synchronous step.
 #pragma once
 
+#include <optional>
+
 namespace muster::simulator {
 
 /// 2 (n - 1) / n * M / B: what leaves each rank of a ring, the least of any allreduce (Patarasuk and Yuan,
@@ -31,6 +33,7 @@ double RingBoundSeconds(int workers, double bytes, double link_bytes_per_second)
 
 struct ServerTraffic {
   int workers = 1;
+  std::optional<int> contributors;  // of them, so many make a step; unset: all
   int servers = 1;
   bool servers_on_workers = false;  // server j on the host of worker j mod n; else each on a host of its own
   double push_bytes = 0;            // of one worker, to all servers together

@@ -54,6 +54,30 @@ TEST(Bounds, OnTheWorkersHostsByHand) {
   EXPECT_DOUBLE_EQ(AsyncServersBoundSeconds(Servers(2, 1, true, 8, 4)), 12);
 }
 
+// Of workers of whom the slowest is left out of each step.
+TEST(Bounds, WhoIsLeftOutMakesNoStepLonger) {
+  const auto without_one = [](int workers, int servers, bool on_workers) {
+    ServerTraffic traffic = Servers(workers, servers, on_workers, 8, 8);
+    traffic.contributors = workers - 1;
+    return traffic;
+  };
+  // Three pushes into two servers.
+  EXPECT_DOUBLE_EQ(PushBoundSeconds(without_one(4, 2, false)), 12);
+  // Its own host has a quarter as well, which the three others send it.
+  EXPECT_DOUBLE_EQ(SyncServersBoundSeconds(without_one(4, 4, true)), 12);
+  // One that has none: two others push into that of the server.
+  EXPECT_DOUBLE_EQ(PushBoundSeconds(without_one(4, 1, true)), 16);
+  for (int workers = 2; workers <= 9; ++workers) {
+    for (int servers = 1; servers <= 20; ++servers) {
+      for (const bool on_workers : {false, true}) {
+        EXPECT_LE(SyncServersBoundSeconds(without_one(workers, servers, on_workers)),
+                  SyncServersBoundSeconds(Servers(workers, servers, on_workers, 8, 8)) * (1 + kRounding))
+            << workers << " workers, " << servers << " servers";
+      }
+    }
+  }
+}
+
 struct Load {
   double dense_bytes;
   double sparse_push_bytes;

@@ -141,6 +141,7 @@ Inventory HostsFor(const Cell& cell, const Inventory& all) {
   hosts.hosts.resize(std::min<size_t>(all.hosts.size(), cell.workers + own));
   for (size_t i = 0; i < hosts.hosts.size(); ++i) {
     hosts.hosts[i].labels = {static_cast<int>(i) < cell.workers ? kWorkerLabel : kServerLabel};
+    hosts.hosts[i].slots = 1;  // else one with many takes several workers
   }
   return hosts;
 }

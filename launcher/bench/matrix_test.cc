@@ -75,7 +75,10 @@ TEST(Matrix, EachCellIsAJobWithItsTasksInTheirPlaces) {
   const MatrixOptions options{
       .workers = {3}, .servers = {2}, .steps = 50, .batch_size = 32, .device = "wait:20", .eval_every = 10};
   Inventory inventory;
-  for (int i = 0; i < 6; ++i) inventory.hosts.push_back({.name = "h" + std::to_string(i), .labels = {"x"}});
+  for (int i = 0; i < 6; ++i) {
+    // Of an MPI hostfile, say.
+    inventory.hosts.push_back({.name = "h" + std::to_string(i), .labels = {"x"}, .slots = i == 0 ? 4 : 1});
+  }
   const auto cells = MakeMatrix(options, 6);
   ASSERT_TRUE(cells.ok()) << cells.status();
   for (const Cell& cell : *cells) {

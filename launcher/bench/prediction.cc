@@ -183,7 +183,8 @@ double BusBytes(const Cell& cell, const Workload& workload) {
   // What is left out of a step need not be there when it is made.
   const int contributors = cell.workers - (cell.strategy == Strategy::kBackupWorkers ? 1 : 0);
   const simulator::ServerTraffic traffic{
-      .workers = contributors,
+      .workers = cell.workers,
+      .contributors = contributors,
       .servers = cell.servers,
       .servers_on_workers = cell.servers_on_workers,
       .push_bytes = workload.pushed_bytes,
@@ -261,12 +262,6 @@ void AddCrossings(const Curve& a, const Curve& b, Results* results) {
     }
     ahead = now;
   }
-}
-
-double MedianOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 }  // namespace

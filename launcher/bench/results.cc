@@ -247,15 +247,19 @@ absl::StatusOr<Strategy> ParseStrategy(const std::string& name) {
   return InvalidArgument("there is no strategy '%s', only %s", name, names);
 }
 
+double MedianOf(std::vector<double> values) {
+  MUSTER_CHECK(!values.empty());
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : values[middle - 1] / 2 + values[middle] / 2;
+}
+
 double Measurement::median_step_seconds() const {
   if (step_seconds.empty()) return 0;
   for (const double seconds : step_seconds) {
     if (std::isnan(seconds)) return seconds;  // it has no place in an order
   }
-  std::vector<double> sorted = step_seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[middle] : sorted[middle - 1] / 2 + sorted[middle] / 2;
+  return MedianOf(step_seconds);
 }
 
 std::string ToJson(const Results& results) {

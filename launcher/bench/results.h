@@ -106,6 +106,9 @@ struct Results {
   friend bool operator==(const Results&, const Results&) = default;
 };
 
+/// Of one number at least.
+double MedianOf(std::vector<double> values);
+
 /// An object with `schema_version` and every field under its own name; null for what is unset, and for a
 /// number that is not finite. Bytes that are no UTF-8 become U+FFFD.
 std::string ToJson(const Results& results);

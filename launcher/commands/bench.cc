@@ -1,7 +1,9 @@
 // bench: the same training by every strategy, side by side.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -56,13 +58,17 @@ absl::StatusOr<bench::MatrixOptions> MatrixOf(const BenchFlags& flags) {
   }
   if (!flags.links.empty()) options.links.clear();
   for (const std::string& text : flags.links) {
-    MUSTER_ASSIGN_OR_RETURN(options.links.emplace_back(), ParseLinkRate(text));
+    MUSTER_ASSIGN_OR_RETURN(const LinkRate rate, ParseLinkRate(text));
+    // 1gbit and 1000mbit are one rate.
+    if (std::ranges::find(options.links, rate) == options.links.end()) options.links.push_back(rate);
   }
   if (!flags.links.empty() && flags.virtual_hosts == 0) {
     return InvalidArgument("--link gives virtual hosts a rate; hosts of an inventory have what they have");
   }
+  if (flags.target > 0 && flags.device.starts_with("wait:")) {
+    return InvalidArgument("--target %g: with --device %s nothing is learned", flags.target, flags.device);
+  }
   if (flags.batch_size > 0) options.batch_size = flags.batch_size;
-  if (flags.target > 0) options.eval_every = std::max<int64_t>(1, flags.steps / 20);
   return options;
 }
 
@@ -108,17 +114,20 @@ class Bench {
   absl::Status CheckHosts() const;
   absl::Status RunOnLink(LinkRate link);
   absl::StatusOr<double> Latency(LinkRate link, const Inventory& hosts, const ConnectOptions& connect) const;
-  absl::StatusOr<JobPlan> PlanOf(const bench::Cell& cell, const Inventory& hosts) const;
+  absl::StatusOr<JobPlan> PlanOf(const bench::Cell& cell, const Inventory& hosts,
+                                 const bench::MatrixOptions& options) const;
   absl::Status Measure(size_t cell, const Inventory& hosts, const ConnectOptions& connect);
+  absl::Status MeasureTarget(size_t cell, const Inventory& hosts, const ConnectOptions& connect);
+  absl::Status Note(size_t cell, const absl::Status& failure);
   // What a job has left.
   struct Outcome {
     Json result;
     std::vector<bench::TaskUse> tasks;
   };
   absl::StatusOr<Outcome> RunOnce(const bench::Cell& cell, const Inventory& hosts,
-                                  const ConnectOptions& connect);
+                                  const ConnectOptions& connect, const bench::MatrixOptions& options);
   void Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload);
-  std::optional<double> SecondsToTarget() const;
+  double SecondsToTarget() const;
   absl::Status Write();
 
   const CommandContext& context_;
@@ -129,7 +138,13 @@ class Bench {
   std::optional<Inventory> inventory_;  // unset: virtual hosts
   bench::Results results_;
   std::vector<bench::Workload> workloads_;  // by measurement
-  std::string job_;                         // id of the last one
+  struct Learning {
+    std::vector<double> accuracies;         // of each repetition
+    std::vector<double> seconds_to_target;  // of each; infinite: not reached
+  };
+  std::vector<Learning> learning_;  // by measurement
+  bool has_failed_ = false;         // any job
+  std::string job_;                 // id of the last one
 };
 
 absl::StatusOr<int> Bench::Run() {
@@ -152,6 +167,7 @@ absl::StatusOr<int> Bench::Run() {
     results_.measurements.push_back({.cell = cell, .error = "not run"});
     workloads_.push_back({.cell = cell});
   }
+  learning_.resize(cells.size());
   if (inventory_) MUSTER_RETURN_IF_ERROR(CheckHosts());
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
@@ -173,8 +189,7 @@ absl::StatusOr<int> Bench::Run() {
     PrintToStdout(bench::ToText(bench::MakeAdvice(results_)));
   }
   std::fprintf(stderr, "%s\n", (folder_ / "report.html").c_str());
-  const auto has_failed = [](const auto& measurement) { return !measurement.error.empty(); };
-  return std::any_of(results_.measurements.begin(), results_.measurements.end(), has_failed) ? 1 : 0;
+  return has_failed_ ? 1 : 0;
 }
 
 // Those that any cell runs on, before the first one: a job on a host that is not there waits for it. What
@@ -184,7 +199,7 @@ absl::Status Bench::CheckHosts() const {
   for (const bench::Measurement& measurement : results_.measurements) {
     Inventory hosts = bench::HostsFor(measurement.cell, *inventory_);
     if (hosts.hosts.size() <= used.hosts.size()) continue;
-    MUSTER_RETURN_IF_ERROR(PlanOf(measurement.cell, *inventory_).status());
+    MUSTER_RETURN_IF_ERROR(PlanOf(measurement.cell, *inventory_, options_).status());
     used = std::move(hosts);
   }
   const std::vector<record::Host> hosts = AllHosts(used);
@@ -200,8 +215,9 @@ absl::Status Bench::CheckHosts() const {
   return Unavailable("%d of %d hosts cannot be used: nothing was run", failed, statuses.size());
 }
 
-absl::StatusOr<JobPlan> Bench::PlanOf(const bench::Cell& cell, const Inventory& hosts) const {
-  MUSTER_ASSIGN_OR_RETURN(const Job job, ParseJob(bench::JobText(cell, options_), "bench", "/"));
+absl::StatusOr<JobPlan> Bench::PlanOf(const bench::Cell& cell, const Inventory& hosts,
+                                      const bench::MatrixOptions& options) const {
+  MUSTER_ASSIGN_OR_RETURN(const Job job, ParseJob(bench::JobText(cell, options), "bench", "/"));
   return MakePlan(job, bench::HostsFor(cell, hosts),
                   {.installation = context_.installation(),
                    .data_folder = context_.data_folder(),
@@ -215,7 +231,7 @@ absl::StatusOr<double> Bench::Latency(LinkRate link, const Inventory& hosts,
     const bench::Cell& cell = measurement.cell;
     if (cell.link_bytes_per_second != bench::BytesPerSecond(link)) continue;
     if (bench::HostsFor(cell, hosts).hosts.size() < 2) continue;
-    MUSTER_ASSIGN_OR_RETURN(const JobPlan plan, PlanOf(cell, hosts));
+    MUSTER_ASSIGN_OR_RETURN(const JobPlan plan, PlanOf(cell, hosts, options_));
     if (plan.record.hosts_size() < 2) continue;
     return MeasureLatency(plan.record.hosts(0), plan.record.hosts(1), connect,
                           Now() + context_.connect_timeout());
@@ -247,34 +263,69 @@ absl::Status Bench::RunOnLink(LinkRate link) {
     for (size_t i = 0; i < results_.measurements.size(); ++i) {
       if (results_.measurements[i].cell.link_bytes_per_second != bench::BytesPerSecond(link)) continue;
       MUSTER_RETURN_IF_ERROR(Measure(i, hosts, connect));
+      if (results_.target_accuracy) MUSTER_RETURN_IF_ERROR(MeasureTarget(i, hosts, connect));
       MUSTER_RETURN_IF_ERROR(Write());
     }
   }
   return made == nullptr ? absl::OkStatus() : made->Remove();
 }
 
+std::string NameOf(const bench::Cell& cell) {
+  return absl::StrFormat("%s, %s, %s, %s", cell.model, bench::CompetitorName(cell),
+                         bench::WorkersText(cell.workers), bench::LinkText(cell.link_bytes_per_second));
+}
+
 // What fails is noted, and the others are run. Fails when there is no going on.
 absl::Status Bench::Measure(size_t i, const Inventory& hosts, const ConnectOptions& connect) {
   bench::Measurement& measurement = results_.measurements[i];
-  const bench::Cell& cell = measurement.cell;
-  const auto outcome = RunOnce(cell, hosts, connect);
-  if (Interrupts() > 0) return Cancelled("interrupted");
-  if (absl::IsInvalidArgument(outcome.status())) return outcome.status();
-  if (outcome.ok()) {
-    Add(*outcome, &measurement, &workloads_[i]);
-  } else {
-    measurement.error = std::string(outcome.status().message());
+  const auto outcome = RunOnce(measurement.cell, hosts, connect, options_);
+  if (!outcome.ok()) return Note(i, outcome.status());
+  Add(*outcome, &measurement, &workloads_[i]);
+  // A wait learns nothing.
+  if (results_.compute_seconds_per_step == 0) {
+    learning_[i].accuracies.push_back(outcome->result["test_accuracy"]);
+    measurement.test_accuracy = bench::MedianOf(learning_[i].accuracies);
   }
+  std::fprintf(stderr, "%s: %s\n", NameOf(measurement.cell).c_str(),
+               bench::SecondsText(measurement.step_seconds.back()).c_str());
+  return absl::OkStatus();
+}
+
+// By a job of its own: what is timed is not to wait for evaluations.
+absl::Status Bench::MeasureTarget(size_t i, const Inventory& hosts, const ConnectOptions& connect) {
+  constexpr int64_t kEvaluations = 20;
+  bench::Measurement& measurement = results_.measurements[i];
+  bench::MatrixOptions options = options_;
+  const int64_t gradients =
+      measurement.cell.strategy == bench::Strategy::kAsyncServers ? measurement.cell.workers : 1;
+  options.eval_every = std::max<int64_t>(1, options.steps * gradients / kEvaluations);
+  const auto outcome = RunOnce(measurement.cell, hosts, connect, options);
+  if (!outcome.ok()) return Note(i, outcome.status());
+  std::vector<double>& all = learning_[i].seconds_to_target;
+  all.push_back(SecondsToTarget());
+  const double seconds = bench::MedianOf(all);
+  measurement.seconds_to_target = std::isfinite(seconds) ? std::optional(seconds) : std::nullopt;
   std::fprintf(
-      stderr, "%s, %s, %s, %s: %s\n", cell.model.c_str(), bench::CompetitorName(cell).c_str(),
-      bench::WorkersText(cell.workers).c_str(), bench::LinkText(cell.link_bytes_per_second).c_str(),
-      outcome.ok() ? bench::SecondsText(measurement.step_seconds.back()).c_str() : measurement.error.c_str());
+      stderr, "%s: accuracy %g %s\n", NameOf(measurement.cell).c_str(), *results_.target_accuracy,
+      std::isfinite(all.back()) ? ("after " + bench::SecondsText(all.back())).c_str() : "not reached");
+  return absl::OkStatus();
+}
+
+absl::Status Bench::Note(size_t i, const absl::Status& failure) {
+  if (Interrupts() > 0) return Cancelled("interrupted");
+  if (absl::IsInvalidArgument(failure)) return failure;
+  has_failed_ = true;
+  bench::Measurement& measurement = results_.measurements[i];
+  // What others have measured stays.
+  if (measurement.step_seconds.empty()) measurement.error = std::string(failure.message());
+  std::fprintf(stderr, "%s: %s\n", NameOf(measurement.cell).c_str(), std::string(failure.message()).c_str());
   return absl::OkStatus();
 }
 
 absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inventory& hosts,
-                                              const ConnectOptions& connect) {
-  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanOf(cell, hosts));
+                                              const ConnectOptions& connect,
+                                              const bench::MatrixOptions& options) {
+  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanOf(cell, hosts, options));
   MUSTER_RETURN_IF_ERROR(BeginJob(&plan.record));
   job_ = plan.record.id();
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, jobs_.Lock(job_));
@@ -290,43 +341,41 @@ absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inv
   if (result.outcome.exit_code != 0) return Unavailable("%s", result.outcome.message);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
-  for (const char* key : {"steps", "seconds_training", "samples_per_second", "bytes_pushed", "bytes_pulled",
-                          "batch_size", "parameter_bytes", "test_accuracy"}) {
+  for (const char* key : {"steps_per_second", "samples_per_second", "chief_steps", "bytes_pushed",
+                          "bytes_pulled", "batch_size", "parameter_bytes", "test_accuracy"}) {
     if (!json.is_object() || !json.contains(key) || !json[key].is_number()) {
       return DataLoss("the result record has no number \"%s\"", key);
     }
   }
-  if (json["steps"] <= 0) return DataLoss("the result record says that no step was made");
+  if (json["steps_per_second"] <= 0 || json["chief_steps"] <= 0) {
+    return DataLoss("the result record says that no step was made while the chief was there");
+  }
   return Outcome{.result = std::move(json), .tasks = TaskUses(plan.record, result.task_metrics)};
 }
 
 void Bench::Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload) {
   const Json& result = outcome.result;
-  const bench::Cell& cell = measurement->cell;
-  const double steps = result["steps"];
-  const double own_steps = cell.strategy == bench::Strategy::kAsyncServers ? steps / cell.workers : steps;
+  // While the chief was there: others that need not wait for it may have begun before.
+  const double steps_per_second = result["steps_per_second"], chief_steps = result["chief_steps"];
   measurement->error.clear();
   bench::AddRepetition(bench::HostUses(outcome.tasks), measurement->step_seconds.size(), &measurement->hosts);
-  measurement->step_seconds.push_back(double(result["seconds_training"]) / steps);
-  const double samples_per_step =
-      double(result["samples_per_second"]) * double(result["seconds_training"]) / steps;
+  measurement->step_seconds.push_back(1 / steps_per_second);
+  const double samples_per_step = double(result["samples_per_second"]) / steps_per_second;
   measurement->samples_per_second = samples_per_step / measurement->median_step_seconds();
   measurement->cpu_seconds_per_step = 0;
   for (const bench::HostUse& host : measurement->hosts) {
     measurement->cpu_seconds_per_step += host.busy_processors * measurement->median_step_seconds();
   }
-  measurement->sent_bytes_per_step = double(result["bytes_pushed"]) / own_steps;
-  measurement->received_bytes_per_step = double(result["bytes_pulled"]) / own_steps;
-  if (results_.compute_seconds_per_step == 0) measurement->test_accuracy = double(result["test_accuracy"]);
-  measurement->seconds_to_target = SecondsToTarget();
+  measurement->sent_bytes_per_step = double(result["bytes_pushed"]) / chief_steps;
+  measurement->received_bytes_per_step = double(result["bytes_pulled"]) / chief_steps;
   workload->parameter_bytes = result["parameter_bytes"];
   workload->pushed_bytes = measurement->sent_bytes_per_step;
   workload->pulled_bytes = measurement->received_bytes_per_step;
   workload->samples_per_step = result["batch_size"];
 }
 
-std::optional<double> Bench::SecondsToTarget() const {
-  if (!results_.target_accuracy) return std::nullopt;
+// Of the last job. Infinite: it was not reached.
+double Bench::SecondsToTarget() const {
   std::istringstream lines(ReadFile(jobs_.JobFolder(job_) / kMetricsFile).value_or(""));
   for (std::string line; std::getline(lines, line);) {
     const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -335,7 +384,7 @@ std::optional<double> Bench::SecondsToTarget() const {
     };
     if (number("test_accuracy") >= *results_.target_accuracy) return number("seconds");
   }
-  return std::nullopt;
+  return std::numeric_limits<double>::infinity();
 }
 
 absl::Status Bench::Write() {
