@@ -47,6 +47,7 @@ absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& n
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
   stream.avail_in = static_cast<uInt>(packed.size());
 
+  const auto taken = [&] { return packed.size() - stream.avail_in; };
   std::string bytes;
   int result = Z_OK;
   while (result == Z_OK) {  // each turn takes input or ends, and the output is bounded
@@ -58,15 +59,17 @@ absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& n
     stream.avail_out = static_cast<uInt>(bytes.size() - old_size);
     result = inflate(&stream, Z_NO_FLUSH);
     bytes.resize(bytes.size() - stream.avail_out);
+    // The file may have several members, one after the other (RFC 1952, 2.2).
+    const std::string_view rest = packed.substr(taken());
+    if (result == Z_STREAM_END && IsGzip(rest)) result = inflateReset(&stream);
   }
   if (result == Z_STREAM_END && stream.avail_in > 0) {
-    return InvalidArgument("%s: byte %d: %d bytes after the end of the gzip data", name, stream.total_in,
+    return InvalidArgument("%s: byte %d: %d bytes after the end of the gzip data", name, taken(),
                            stream.avail_in);
   }
   if (result == Z_STREAM_END) return bytes;
-  if (result == Z_BUF_ERROR)
-    return InvalidArgument("%s: byte %d: the gzip data is truncated", name, stream.total_in);
-  return InvalidArgument("%s: byte %d: damaged gzip data (%s)", name, stream.total_in,
+  if (result == Z_BUF_ERROR) return InvalidArgument("%s: byte %d: the gzip data is truncated", name, taken());
+  return InvalidArgument("%s: byte %d: damaged gzip data (%s)", name, taken(),
                          stream.msg != nullptr ? stream.msg : "zlib gives no reason");
 }
 

@@ -288,6 +288,7 @@ TEST(Job, RefusesBadInputWithItsPlace) {
       {"train: {optimizer: momentum, momemtum: 0.9}\n",
        "4:30: unknown key \"momemtum\" in train; did you mean \"momentum\"?"},
       {"train: {optimizer: momentum, nesterov: 1}\n", "4:40: expected true or false, found \"1\""},
+      {"train: {optimizer: momentum, nesterov: tRUE}\n", "4:40: expected true or false, found \"tRUE\""},
       {"train: {optimizer: adam, epsilon: 0}\n", "4:35: expected a number from 1e-30 to 1e+06, found \"0\""},
       {"train: {schedule: cosine}\n",
        "4:19: expected a mapping (`key: value`) in schedule, found \"cosine\""},

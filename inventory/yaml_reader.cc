@@ -41,8 +41,13 @@ absl::StatusOr<std::string> YamlText(const YamlNode& node) {
 
 absl::StatusOr<bool> YamlBoolean(const YamlNode& node) {
   if (node.kind == YamlNode::Kind::kText && !node.quoted) {
-    if (node.text == "true") return true;
-    if (node.text == "false") return false;
+    // The core schema of YAML 1.2.
+    for (const char* text : {"true", "True", "TRUE"}) {
+      if (node.text == text) return true;
+    }
+    for (const char* text : {"false", "False", "FALSE"}) {
+      if (node.text == text) return false;
+    }
   }
   return node.Expected("true or false");
 }

@@ -47,6 +47,7 @@ constexpr Duration kReplicaConnectTimeout = std::chrono::milliseconds(300);
 constexpr Duration kMostReplicaConnectTimeout = std::chrono::seconds(3);
 constexpr Duration kReplicaJoinTimeout = std::chrono::seconds(3);
 constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
+constexpr Duration kTellTimeout = std::chrono::seconds(2);
 constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
 constexpr uint64_t kMostHeldUs = 1'000'000'000'000;     // days: whatever a server says
 constexpr Duration kStallAfter = std::chrono::seconds(3);
@@ -120,7 +121,9 @@ absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> paramete
   }
   MUSTER_RETURN_IF_ERROR(JoinEpoch(deadline, parameters));
   MUSTER_RETURN_IF_ERROR(Align({.parameters = parameters}));
-  return JoinResult{.step = is_async() ? shards_[0]->clock.version : step_, .pushes = shards_[0]->pushes};
+  return JoinResult{.step = is_async() ? shards_[0]->clock.version : step_,
+                    .pushes = shards_[0]->pushes,
+                    .all_samples = shards_[0]->joined_as.all_samples()};
 }
 
 // Joins all shards, and again as long as they are not in the same epoch: ps:0 may be a new process as well as
@@ -270,6 +273,7 @@ void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
   join->set_shard_count(static_cast<uint32_t>(shards_.size()));
   *join->mutable_config() = options_.config;
   join->set_has_chief(!options_.cluster.chief.empty());
+  join->set_train_steps(options_.train_steps);
   bytes_pushed_ += shard.connection->Send(header, {});
   shard.last_error = Unavailable("connected, but not let in yet");
   // After the join itself, so that no heartbeat asks for what cannot be there.
@@ -724,6 +728,7 @@ absl::StatusOr<PushResult> ParameterServerClient::PushPull(const Contribution& c
                     .mean_loss = first.mean_loss(),
                     .samples = first.samples(),
                     .staleness = first.staleness(),
+                    .all_samples = first.all_samples(),
                     .times = times};
 }
 
@@ -765,6 +770,22 @@ absl::StatusOr<ps::AwaitFinishedReply> ParameterServerClient::AwaitOthers(std::s
   // A bounded shard may have held contributions when the first answer came.
   if (options_.config.mode() == ps::BOUNDED) return AwaitFinished();
   return reply;
+}
+
+void ParameterServerClient::Fail(const std::string& why) {
+  Shard& shard = *shards_[0];
+  if (shard.connection == nullptr || !shard.joined) return;
+  ps::ClientHeader header;
+  header.set_version(kWireVersion);
+  header.set_request(++last_request_);
+  header.mutable_fail()->set_why(why);
+  shard.connection->Send(header, {});
+  // A process that ends takes with it what it has not sent yet.
+  const TimePoint deadline = Now() + kTellTimeout;
+  while (const auto event = queue_->Pop(deadline, shard.connection->id())) {
+    const auto reply = shard.connection->Decode(*event);
+    if (!reply.ok() || reply->header.request() == header.request()) return;
+  }
 }
 
 absl::Status ParameterServerClient::Finish() {

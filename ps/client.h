@@ -38,6 +38,7 @@ struct ParameterServerClientOptions {
   uint64_t incarnation = 0;
   uint64_t generation = 0;
   ps::JobConfig config;
+  uint64_t train_steps = 0;  // at which this worker ends
   ParameterLayout layout;
   Duration connect_timeout = std::chrono::minutes(5);  // for the first connection to each server
   Duration server_timeout = std::chrono::seconds(60);  // for a server that was there and is gone
@@ -55,8 +56,9 @@ struct ParameterServerClientOptions {
 };
 
 struct JoinResult {
-  uint64_t step = 0;    // to go on with
-  uint64_t pushes = 0;  // applied of this rank before
+  uint64_t step = 0;         // to go on with
+  uint64_t pushes = 0;       // applied of this rank before
+  uint64_t all_samples = 0;  // of all gradients that are applied, as shard 0 counts them
 };
 
 /// Where the time of an exchange went, as it was with the shard whose answer came last: docs/ARCHITECTURE.md.
@@ -72,6 +74,7 @@ struct PushResult {
   double mean_loss = 0;
   uint64_t samples = 0;
   uint64_t staleness = 0;
+  uint64_t all_samples = 0;  // of all gradients that are applied, as shard 0 counts them
   ExchangeTimes times;
 };
 
@@ -117,6 +120,10 @@ class ParameterServerClient {
 
   /// Tells all shards that this worker has succeeded.
   absl::Status Finish();
+
+  /// Tells ps:0, if it is there, why this worker ends, and would again: so that the others need not wait for
+  /// it. Nothing may follow.
+  void Fail(const std::string& why);
 
   /// By shard, how long it has been waited for; 0: it is not. Any thread may call it.
   std::vector<Duration> waiting();

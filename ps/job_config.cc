@@ -1,5 +1,8 @@
 #include "ps/job_config.h"
 
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/util/message_differencer.h>
@@ -177,6 +180,19 @@ uint64_t FingerprintOf(const ps::JobConfig& config) {
   return fingerprint;
 }
 
+std::string DifferencesOf(const ps::JobConfig& before, const ps::JobConfig& now) {
+  std::string lines;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&lines);
+  if (differencer.Compare(before, now)) return "";
+  // "modified: seed: 3 -> 4\n"
+  std::vector<std::string> differences;
+  for (const auto line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
+    differences.emplace_back(absl::StripPrefix(line, "modified: "));
+  }
+  return absl::StrJoin(differences, ", ");
+}
+
 absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other) {
   // Those of two models would be a hundred lines.
   if (other.model() != first.model()) {
@@ -189,10 +205,8 @@ absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other
         "the same everywhere?",
         other.layout_hash(), first.layout_hash());
   }
-  std::string differences;
-  google::protobuf::util::MessageDifferencer differencer;
-  differencer.ReportDifferencesToString(&differences);
-  if (differencer.Compare(first, other)) return absl::OkStatus();
+  const std::string differences = DifferencesOf(first, other);
+  if (differences.empty()) return absl::OkStatus();
   return FailedPrecondition("the job differs from that of the first worker: %s", differences);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -49,6 +50,9 @@ absl::StatusOr<std::vector<OptimizerConfig>> OptimizersOf(const ps::JobConfig& c
 
 /// A hash of all of it.
 uint64_t FingerprintOf(const ps::JobConfig& config);
+
+/// "optimizers[0].kind: 1 -> 2, seed: 3 -> 4"; empty: there are none.
+std::string DifferencesOf(const ps::JobConfig& before, const ps::JobConfig& now);
 
 /// FailedPrecondition says in what a worker's job differs from that of the first one.
 absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other);

@@ -26,6 +26,7 @@ checkpoint::Window ToProto(const SlidingWindow& window) {
 
 void SetRule(const UpdateRuleState& rule, checkpoint::ShardHeader* header) {
   header->set_step(rule.step);
+  header->set_samples(rule.samples);
   for (const UpdateRuleState::Worker& worker : rule.workers) {
     checkpoint::Worker* out = header->add_workers();
     if (worker.process) {
@@ -50,7 +51,8 @@ UpdateRuleState RuleOf(const checkpoint::ShardHeader& header) {
                                   .applied = header.pushes().applied(),
                                   .stale = header.pushes().stale(),
                                   .duplicate = header.pushes().duplicate(),
-                                  .rejected = header.pushes().rejected()}};
+                                  .rejected = header.pushes().rejected()},
+                       .samples = header.samples()};
   for (int rank = 0; rank < header.workers_size(); ++rank) {
     const checkpoint::Worker& worker = header.workers(rank);
     UpdateRuleState::Worker& out = rule.workers.emplace_back();
@@ -63,9 +65,16 @@ UpdateRuleState RuleOf(const checkpoint::ShardHeader& header) {
   return rule;
 }
 
-// What the numbers of a checkpoint depend on; who computes gradients, and how many of them make a step, may
-// change.
-ps::JobConfig WithoutWorkers(ps::JobConfig config) {
+// FTRL's state is a sum over steps of one rate. To all others a rate is one step's matter.
+void ClearRate(ps::Optimizer* optimizer) {
+  if (optimizer->kind() == static_cast<uint32_t>(OptimizerKind::kFtrl)) return;
+  optimizer->clear_learning_rate();
+  optimizer->clear_schedule();
+}
+
+// What the numbers of a checkpoint depend on; who computes gradients, how many of them make a step, and how
+// far a step goes may change.
+ps::JobConfig WithoutSteps(ps::JobConfig config) {
   config.clear_mode();
   config.clear_worker_count();
   config.clear_aggregate();
@@ -79,7 +88,23 @@ ps::JobConfig WithoutWorkers(ps::JobConfig config) {
   config.clear_global_batch_size();
   config.clear_augment_shift();
   config.clear_training_set_crc32c();
+  for (ps::Optimizer& optimizer : *config.mutable_optimizers()) ClearRate(&optimizer);
   return config;
+}
+
+// FailedPrecondition: the job is another one than that of the checkpoint.
+absl::Status CheckGoesOn(const ps::JobConfig& before, const ps::JobConfig& config) {
+  if (before.model() != config.model()) {
+    return FailedPrecondition(
+        "this is a checkpoint of %s, and the job trains %s: give another --checkpoint_dir", before.model(),
+        config.model());
+  }
+  const std::string differences = DifferencesOf(WithoutSteps(before), WithoutSteps(config));
+  if (differences.empty()) return absl::OkStatus();
+  return FailedPrecondition(
+      "the job differs from the one whose checkpoint this is (%s): give it the same flags, or another "
+      "--checkpoint_dir",
+      differences);
 }
 
 // The pieces of a shard as they come out of one file after another.
@@ -251,8 +276,7 @@ absl::StatusOr<RestoredShard> ReadShardCheckpoint(const CheckpointStore& store,
     if (!needed) continue;
     MUSTER_ASSIGN_OR_RETURN(ShardFileReader reader, store.OpenShard(manifest, i));
     const std::filesystem::path path = store.PathOf(manifest.step(), manifest.files(i).name());
-    MUSTER_RETURN_IF_ERROR(Annotate(
-        CheckSameJob(WithoutWorkers(reader.header().config()), WithoutWorkers(place.config)), path.string()));
+    MUSTER_RETURN_IF_ERROR(Annotate(CheckGoesOn(reader.header().config(), place.config), path.string()));
     if (place.config.mode() != ps::ASYNC && reader.header().step() != manifest.step()) {
       return FailedPrecondition(
           "%s: its server had made %d updates where the checkpoint is of step %d, as asynchronous training "

@@ -151,6 +151,7 @@ void ShardEpoch::Do(const AnswerAction& action) {
   reply->set_mean_loss(action.mean_loss);
   reply->set_samples(action.samples);
   reply->set_staleness(action.staleness);
+  reply->set_all_samples(action.all_samples);
   Answer(action.id, std::move(header), shard_.parameters());
 }
 

@@ -118,6 +118,8 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   void SendGoAhead(StreamId stream, uint64_t request);
   std::string WhoSends() const;
   absl::Status HandleAwait(StreamId stream, const WorkerIdentity& worker, uint64_t request);
+  void WarnOfOtherEnd(int rank, uint64_t train_steps) const;
+  absl::Status HandleFail(const WorkerIdentity& worker, const ps::Fail& fail);
   absl::Status HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,
                             const ps::Finish& finish);
   void HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat);
@@ -228,6 +230,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   struct Joined {
     WorkerIdentity worker;
     uint64_t epoch = 0;  // number
+    uint64_t train_steps = 0;
   };
   std::map<StreamId, Joined> workers_;      // also of the epoch before, until they join again
   std::map<int, uint64_t> finished_ranks_;  // and the step that is their next

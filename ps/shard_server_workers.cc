@@ -47,6 +47,8 @@ absl::Status ShardServerImpl::HandleOfWorker(StreamId stream, const WorkerIdenti
       return HandleAwait(stream, worker, header.request());
     case ps::ClientHeader::kFinish:
       return HandleFinish(stream, worker, header.request(), header.finish());
+    case ps::ClientHeader::kFail:
+      return HandleFail(worker, header.fail());
     default:
       HandleHeartbeat(stream, header.heartbeat());
       return absl::OkStatus();
@@ -98,13 +100,26 @@ absl::Status ShardServerImpl::AddPendingJoin(StreamId stream, uint64_t request, 
   return absl::OkStatus();
 }
 
+// Each worker ends at a step of its own, and the others go on without it.
+void ShardServerImpl::WarnOfOtherEnd(int rank, uint64_t train_steps) const {
+  const auto name = [this](int of) { return TaskName(TaskOfRank(options_.cluster, of)); };
+  for (const auto& [stream, other] : workers_) {
+    const bool is_other = other.worker.rank != rank && shard_->rule().CheckNewest(other.worker).ok();
+    if (!is_other || other.train_steps == train_steps) continue;
+    spdlog::warn("{}: {} trains to step {}, {} to step {}: is --train_steps the same everywhere?", name_,
+                 name(rank), train_steps, name(other.worker.rank), other.train_steps);
+    return;
+  }
+}
+
 absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, const ps::Join& join) {
   const WorkerIdentity worker = IdentityOf(join);
   const bool same_process = shard_->rule().CheckNewest(worker).ok();  // whose connection broke
   MUSTER_ASSIGN_OR_RETURN(const JoinAnswer answer, shard_->Join(worker));
   // A replicated one says with each that this server still speaks for the shard.
   if ((replication_ || (journal_ && !same_process)) && !Log(JoinRecord(worker))) return *end_;
-  workers_[stream] = {worker, epoch().number};
+  workers_[stream] = {worker, epoch().number, join.train_steps()};
+  if (shard_index_ == 0) WarnOfOtherEnd(worker.rank, join.train_steps());
   if (!same_process) {
     finished_ranks_.erase(worker.rank);
     asked_for_end_.erase(worker.rank);
@@ -124,6 +139,7 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
   reply->set_step(answer.step);
   reply->set_pushes(answer.pushes);
   reply->set_next_step(answer.next_step);
+  reply->set_all_samples(shard_->rule().samples());
   reply->set_epoch(epoch().number);
   if (replication_) reply->set_view(replication_->view().view());
   reply->set_ask_above(static_cast<uint64_t>(AskAbove()));
@@ -218,6 +234,7 @@ void ShardServerImpl::AnswerAwait(PushId id) {
   ps::ServerHeader header;
   ps::AwaitFinishedReply* reply = header.mutable_await_finished();
   reply->set_step(shard_->rule().step());
+  reply->set_all_samples(shard_->rule().samples());
   const PushCounts& counts = shard_->rule().counts();
   reply->mutable_pushes()->set_received(counts.received);
   reply->mutable_pushes()->set_applied(counts.applied);
@@ -225,6 +242,18 @@ void ShardServerImpl::AnswerAwait(PushId id) {
   reply->mutable_pushes()->set_duplicate(counts.duplicate);
   reply->mutable_pushes()->set_rejected(counts.rejected);
   requests_->Answer(id, std::move(header));
+}
+
+// Asynchronous steps, and those that take fewer than all gradients, are made without it.
+absl::Status ShardServerImpl::HandleFail(const WorkerIdentity& worker, const ps::Fail& fail) {
+  constexpr size_t kMostWords = 1000;
+  if (coordinator() == nullptr)
+    return InvalidArgument("ps:0 is told that a worker has failed, not %s", name_);
+  MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
+  const absl::Status why = FailedPrecondition("%s: %s", TaskName(TaskOfRank(options_.cluster, worker.rank)),
+                                              fail.why().substr(0, kMostWords));
+  if (!is_async() && update_.aggregate >= rank_count_) EndWith(why);
+  return why;
 }
 
 absl::Status ShardServerImpl::HandleFinish(StreamId stream, const WorkerIdentity& worker, uint64_t request,

@@ -39,6 +39,7 @@ UpdateRule::UpdateRule(const UpdateRuleOptions& options)
 
 UpdateRule::UpdateRule(const UpdateRuleOptions& options, UpdateRuleState state) : UpdateRule(options) {
   step_ = state.step;
+  samples_ = state.samples;
   earlier_ = state.counts;
   if (options.mode == UpdateMode::kAsync) MakeRoomFor(static_cast<int>(state.workers.size()));
   workers_ = std::move(state.workers);
@@ -46,7 +47,7 @@ UpdateRule::UpdateRule(const UpdateRuleOptions& options, UpdateRuleState state) 
 }
 
 UpdateRuleState UpdateRule::state() const {
-  UpdateRuleState state{.step = step_, .workers = workers_, .counts = counts()};
+  UpdateRuleState state{.step = step_, .workers = workers_, .counts = counts(), .samples = samples_};
   state.counts.received -= held();
   return state;
 }
@@ -163,6 +164,7 @@ void UpdateRule::PushAsync(int rank, const PushInfo& push, UpdateActions* action
   ++tally.counts.applied;
   tally.staleness.Add(static_cast<double>(staleness));
   ++step_;
+  samples_ += push.samples;
   actions->push_back(
       ApplyAction{.pushes = {push.id},
                   .samples = push.samples,
@@ -173,7 +175,8 @@ void UpdateRule::PushAsync(int rank, const PushInfo& push, UpdateActions* action
                                   .step = step_,
                                   .mean_loss = push.loss_sum / static_cast<double>(push.samples),
                                   .samples = push.samples,
-                                  .staleness = staleness});
+                                  .staleness = staleness,
+                                  .all_samples = samples_});
 }
 
 void UpdateRule::Contribute(int rank, const PushInfo& push, UpdateActions* actions) {
@@ -209,7 +212,8 @@ void UpdateRule::AnswerLate(PushOutcome outcome, const PushInfo& push, UpdateAct
                                   .step = step_,
                                   .mean_loss = push.loss_sum / static_cast<double>(push.samples),
                                   .samples = push.samples,
-                                  .staleness = step_ - push.version});
+                                  .staleness = step_ - push.version,
+                                  .all_samples = samples_});
 }
 
 UpdateActions UpdateRule::Decide(const StepDecision& decision) {
@@ -255,6 +259,7 @@ void UpdateRule::ApplyStep(const std::vector<int>& ranks, UpdateActions* actions
   }
   apply.step = ++step_;
   const uint64_t samples = apply.samples;
+  samples_ += samples;
   actions->push_back(std::move(apply));
   for (const auto& [rank, contribution] : contributions) {
     const bool chosen = workers_[rank].steps.Contains(step_ - 1);
@@ -270,7 +275,8 @@ void UpdateRule::ApplyStep(const std::vector<int>& ranks, UpdateActions* actions
                                     .step = step_,
                                     .mean_loss = loss_sum / static_cast<double>(samples),
                                     .samples = samples,
-                                    .staleness = step_ - 1 - contribution.push.version});
+                                    .staleness = step_ - 1 - contribution.push.version,
+                                    .all_samples = samples_});
   }
 }
 
@@ -285,7 +291,8 @@ void UpdateRule::AnswerWhoMayGoOn(UpdateActions* actions) {
                                       .step = step_,
                                       .mean_loss = push.loss_sum / static_cast<double>(push.samples),
                                       .samples = push.samples,
-                                      .staleness = step - push.version});
+                                      .staleness = step - push.version,
+                                      .all_samples = samples_});
     }
   }
 }

@@ -103,6 +103,7 @@ struct AnswerAction {
   double mean_loss = 0;
   uint64_t samples = 0;
   uint64_t staleness = 0;
+  uint64_t all_samples = 0;  // UpdateRule::samples
 };
 
 /// Answer with an error and no parameters; the sender cannot go on.
@@ -136,6 +137,7 @@ struct UpdateRuleState {
   uint64_t step = 0;
   std::vector<Worker> workers;  // by rank
   PushCounts counts;
+  uint64_t samples = 0;  // of all gradients that are applied
   friend bool operator==(const UpdateRuleState&, const UpdateRuleState&) = default;
 };
 
@@ -199,6 +201,8 @@ class UpdateRule {
   uint64_t step() const { return step_; }
   /// With those of the state that it went on from.
   PushCounts counts() const;
+  /// Of all gradients that are applied, likewise.
+  uint64_t samples() const { return samples_; }
   /// By rank, since the rule was made or told to begin again; then what is held counts as received.
   const std::vector<PushTally>& tallies() const { return tallies_; }
   void BeginTallies();
@@ -229,6 +233,7 @@ class UpdateRule {
   UpdateRuleOptions options_;
   std::vector<Worker> workers_;  // by rank
   uint64_t step_ = 0;
+  uint64_t samples_ = 0;
   std::map<uint64_t, std::map<int, Contribution>> held_;  // by step, from step_ on, and rank
   std::map<uint64_t, std::vector<int>> decisions_;        // from step_ on
   PushCounts earlier_;                                    // before this rule was made

@@ -98,6 +98,7 @@ TEST(AsyncRule, AppliesEachPushOnceAndCountsStaleness) {
   EXPECT_THAT(rule.Push(0, {.id = 3, .sequence = 1}),
               ElementsAre("discard 3", "answer 3 duplicate step 2 loss 0 staleness 2"));
   EXPECT_EQ(rule->counts(), (PushCounts{.received = 3, .applied = 2, .duplicate = 1}));
+  EXPECT_EQ(rule->samples(), 20u);
 }
 
 TEST(AsyncRule, PushesMayOvertakeEachOther) {
@@ -280,6 +281,7 @@ TEST(Rule, GoesOnFromItsState) {
   rule.Push(0, {.id = 3, .step = 1, .version = 1});
   const UpdateRuleState state = rule->state();
   EXPECT_EQ(state.counts, (PushCounts{.received = 2, .applied = 2})) << "without what is held";
+  EXPECT_EQ(state.samples, 20u) << "without what is held";
   UpdateRule restored({.mode = UpdateMode::kSync, .worker_count = 2}, state);
   EXPECT_EQ(restored.state(), state);
   EXPECT_THAT(Texts(restored.Push({0, "first", 0}, {.id = 4, .samples = 1})),

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <sstream>
+
 #include "base/file.h"
 #include "ps/checkpoint_store.h"
 #include "tests/support/trainers_fixture.h"
@@ -163,6 +166,32 @@ TEST_F(TrainerCheckpoints, AsyncTrainingGoesBackAndGoesOn) {
   EXPECT_EQ(pushes["applied"], result["steps"]) << "what was lost does not count";
   EXPECT_EQ(pushes["received"], pushes["applied"]);
   EXPECT_GE(result["test_accuracy"], 0.85);
+}
+
+// The first thing that people change: how far a step goes, and of how many samples it is made.
+TEST_F(TrainerCheckpoints, TrainingGoesOnWithAnotherRateAndOtherBatches) {
+  const ClusterSpec cluster = MakeCluster(2, 1);
+  const auto flags = [&](int steps, int batch, const std::string& more) {
+    return WithCheckpoints(
+        {"--model=mnist_softmax", "--sync_replicas", "--log_every=1", more,
+         absl::StrFormat("--train_steps=%d", steps), absl::StrFormat("--batch_size=%d", batch)},
+        10);
+  };
+  Run(cluster, flags(20, 50, "--learning_rate=0.5"), "run");
+  const Json result = Run(cluster, flags(30, 10, "--learning_rate_schedule=cosine"), "run");
+  EXPECT_EQ(result["steps"], 30);
+  EXPECT_EQ(result["samples"], 20 * 50 + 10 * 10);
+  std::istringstream lines(*ReadFile(Path("run.jsonl")));
+  std::set<int> steps;
+  for (std::string line; std::getline(lines, line);) steps.insert(Json::parse(line)["step"].get<int>());
+  EXPECT_EQ(steps.size(), 30u) << "the curve goes on, too";
+
+  auto tasks = StartCluster(cluster, flags(40, 10, "--seed=9"), "other");
+  EXPECT_EQ(tasks[2].process.Wait(Now() + std::chrono::minutes(1)).value_or(-1), 1);
+  EXPECT_THAT(
+      *ReadFile(tasks[2].log),
+      HasSubstr("the job differs from the one whose checkpoint this is (seed: 1 -> 9): give it the same "
+                "flags, or another --checkpoint_dir"));
 }
 
 TEST_F(TrainerCheckpoints, ADamagedOneIsNotUsedAndTheOneBeforeIs) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <sstream>
 
 #include "base/file.h"
 #include "tests/support/trainers_fixture.h"
@@ -71,6 +72,7 @@ TEST_F(TrainerModes, ABackupWorkerThatStandsStillHoldsUpNobody) {
   const Json result = Result("backup");
   EXPECT_EQ(result["steps"], 2000);
   EXPECT_EQ(result["pushes"]["applied"], 4000) << "two gradients to each step";
+  EXPECT_EQ(result["samples"], 4000 * 50) << "whoever has seen them";
   EXPECT_GE(result["test_accuracy"], kFloor);
 }
 
@@ -111,15 +113,34 @@ TEST_F(TrainerModes, AWorkerThatStandsStillIsNamedAndThenLeftBehind) {
 }
 
 TEST_F(TrainerModes, AGradientThatIsNotFiniteIsNamedByServerAndWorker) {
-  const std::vector<std::string> flags = {"--model=mnist_mlp", "--sync_replicas",      "--data_dir=synthetic",
-                                          "--optimizer=sgd",   "--learning_rate=1e30", "--worker_timeout=1",
-                                          "--worker_lease=2"};
-  auto tasks = StartCluster(MakeCluster(2, 1), flags, "nan");
+  const std::vector<std::string> flags = {"--model=mnist_mlp", "--sync_replicas", "--data_dir=synthetic",
+                                          "--optimizer=sgd", "--learning_rate=1e30"};
+  auto tasks = StartCluster(MakeCluster(2, 2), flags, "nan");
   const std::filesystem::path server = tasks[0].log, worker = tasks[2].log;
-  for (Started& task : tasks) EXPECT_NE(ExitCode(std::move(task)), 0);
+  const TimePoint deadline = Now() + std::chrono::minutes(1);
+  for (Started& task : tasks) {
+    EXPECT_EQ(task.process.Wait(deadline).value_or(-1), 1) << task.name << "\n" << *ReadFile(task.log);
+    EXPECT_THAT(*ReadFile(task.log), HasSubstr("is not finite")) << "nobody waits for who cannot come back";
+  }
   EXPECT_THAT(*ReadFile(worker),
               HasSubstr("the gradient of hidden_0/weights is not finite at step 1: lower the learning"));
   EXPECT_THAT(*ReadFile(server), HasSubstr("rank 0: the gradient of step 1 is not finite"));
+}
+
+TEST_F(TrainerModes, WorkersThatEndAtOtherStepsAreNamed) {
+  const ClusterSpec cluster = MakeCluster(1, 2);
+  const std::vector<std::string> flags = {"--model=mnist_softmax", "--sync_replicas"};
+  std::vector<Started> tasks;
+  tasks.push_back(StartTask(cluster, {Role::kPs, 0}, flags, "end"));
+  for (const int rank : {0, 1}) {
+    std::vector<std::string> own = flags;
+    own.push_back(absl::StrFormat("--train_steps=%d", rank == 0 ? 30 : 60));
+    tasks.push_back(StartTask(cluster, {Role::kWorker, rank}, own, "end"));
+  }
+  WaitForSuccess(tasks);
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("to step 30"));
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("to step 60"));
+  EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("is --train_steps the same everywhere?"));
 }
 
 TEST_F(TrainerModes, AsyncCanDropAndScaleWhatIsStale) {
@@ -131,6 +152,25 @@ TEST_F(TrainerModes, AsyncCanDropAndScaleWhatIsStale) {
   EXPECT_EQ(pushes["received"], pushes["applied"].get<int>() + pushes["stale"].get<int>());
   EXPECT_EQ(pushes["applied"], result["steps"]);
   EXPECT_GE(result["test_accuracy"], kFloor);
+}
+
+// Whoever makes the steps.
+TEST_F(TrainerModes, AsyncIsEvaluatedByStepsAndCountedBySamples) {
+  const Json result = Run(MakeCluster(1, 3),
+                          {"--model=mnist_softmax", "--train_steps=300", "--batch_size=10", "--eval_every=50",
+                           "--log_every=1", kLowRate},
+                          "async");
+  EXPECT_EQ(result["samples"], result["steps"].get<int>() * 10);
+  std::istringstream lines(*ReadFile(Path("async.jsonl")));
+  int before = 0, evaluations = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const Json line = Json::parse(text);
+    const int step = line["step"];
+    EXPECT_EQ(line.contains("test_accuracy"), step / 50 > before / 50 || step >= 300) << before << text;
+    evaluations += line.contains("test_accuracy");
+    before = step;
+  }
+  EXPECT_GE(evaluations, 2);
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -134,6 +137,59 @@ TEST_F(TrainerOutput, WhatCannotBeWrittenAtTheEndIsSaidBeforeTheTraining) {
     const CommandResult folder = Trainer({"--job_name=local", "--train_steps=1", flag + "=" + Path("")});
     EXPECT_EQ(folder.exit_code, 2);
     EXPECT_THAT(folder.stderr_text, HasSubstr("this is a folder, a file is expected"));
+  }
+}
+
+// A training is not to be lost for what is told about it.
+TEST_F(TrainerOutput, WhatCannotBeWrittenKeepsNothingElseBack) {
+  const auto train = [&](const std::string& full) {
+    return Trainer({"--job_name=local", "--train_steps=20", "--log_every=5", full,
+                    "--save_model=" + Path("model"), "--result_json=" + Path("result.json")});
+  };
+  const CommandResult curve = train("--metrics_jsonl=/dev/full");
+  EXPECT_EQ(curve.exit_code, 1);
+  EXPECT_THAT(curve.stdout_text, HasSubstr("accuracy"));
+  EXPECT_THAT(curve.stderr_text, HasSubstr("--metrics_jsonl: /dev/full: No space left on device"));
+  const Json result = Json::parse(ReadFile(Path("result.json")).value_or("{}"));
+  EXPECT_EQ(result["steps"], 20);
+  EXPECT_TRUE(result["update_mode"].is_null()) << "of one process";
+  EXPECT_EQ(Trainer({"--evaluate=" + Path("model")}).exit_code, 0);
+
+  ASSERT_TRUE(RemoveTree(Path("result.json")).ok());
+  const CommandResult model = train("--save_onnx=/dev/full");
+  EXPECT_EQ(model.exit_code, 1);
+  EXPECT_THAT(model.stdout_text, HasSubstr("accuracy"));
+  EXPECT_THAT(model.stderr_text, HasSubstr("--save_onnx: /dev/full: write: No space left on device"));
+  EXPECT_EQ(Json::parse(ReadFile(Path("result.json")).value_or("{}"))["steps"], 20);
+}
+
+TEST_F(TrainerOutput, ALineThatWasNotWrittenToItsEndGoesWhereTheCurveGoesOn) {
+  const auto write = [&](const std::string& text) {
+    ASSERT_TRUE(WriteFileAtomically(Path("metrics.jsonl"), text).ok());
+    Train({"--train_steps=1", "--metrics_jsonl=" + Path("metrics.jsonl")}, {"MUSTER_INCARNATION=2"});
+  };
+  write("{\"step\":7}\n{\"step\":8,\"samples_per");
+  std::vector<Json> lines = JsonLines(ReadFile(Path("metrics.jsonl")).value_or(""));
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(lines[0]["step"], 7);
+  EXPECT_EQ(lines[1]["begun_at"], 0);
+  write("{\"step\":8,\"samples_per");
+  EXPECT_THAT(JsonLines(ReadFile(Path("metrics.jsonl")).value_or("")), SizeIs(1));
+}
+
+// The kernel ignores for it what it does not handle itself.
+TEST_F(TrainerOutput, TheFirstProcessOfAContainerEndsWhenItIsToldTo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes PID namespaces";
+  for (const int signal_number : {SIGTERM, SIGINT}) {
+    const std::string log = Path("container.log");
+    const CommandResult result =
+        Run({"unshare", "--pid", "--fork", "--kill-child", "bash", "-c",
+             // In the namespace bash is the first process, and then the trainer.
+             absl::StrFormat("(for _ in {1..600}; do grep -q '^step' '%1$s' && kill -%2$d 1 && exit; sleep "
+                             "0.1; done) & exec '%3$s' --job_name=local --train_steps=1000000 --log_every=1 "
+                             ">'%1$s' 2>&1",
+                             log, signal_number, BuildPath("bin/muster-trainer"))});
+    EXPECT_EQ(result.exit_code, 128 + signal_number) << ReadFile(log).value_or("");
   }
 }
 

@@ -58,7 +58,8 @@ CLI::Validator RealNumber(double minimum, double maximum) {
 }
 
 // Of flags that need no value: CLI11 would take any number, and throws what is none of its errors for others.
-CLI::Validator TrueOrFalse() { return CLI::IsMember({"true", "false", "1", "0"}); }
+// TensorFlow's examples, whose flags these are, say True.
+CLI::Validator TrueOrFalse() { return CLI::IsMember({"true", "false", "1", "0"}, CLI::ignore_case); }
 
 // "mnist_cnn: lenet, deep; ..."
 std::string VariantHelp() {

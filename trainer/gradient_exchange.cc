@@ -62,7 +62,8 @@ class ParameterServerExchange final : public GradientExchange {
 
   absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) override {
     MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, client_.Join(parameters));
-    return ExchangeStart{.step = joined.step, .local_steps = joined.pushes};
+    return ExchangeStart{
+        .step = joined.step, .local_steps = joined.pushes, .all_samples = joined.all_samples};
   }
 
   absl::Status ReadRows(const RowIndex& rows, std::span<float> values) override {
@@ -77,16 +78,19 @@ class ParameterServerExchange final : public GradientExchange {
     return ExchangeResult{.step = result.step,
                           .mean_loss = result.mean_loss,
                           .samples = result.samples,
+                          .all_samples = result.all_samples,
                           .staleness = result.staleness,
                           .times = result.times};
   }
 
   absl::StatusOr<ExchangeSummary> AwaitOthers(std::span<float> parameters) override {
     MUSTER_ASSIGN_OR_RETURN(const ps::AwaitFinishedReply reply, client_.AwaitOthers(parameters));
-    return ExchangeSummary{.step = reply.step(), .pushes = CountsOf(reply.pushes())};
+    return ExchangeSummary{
+        .step = reply.step(), .all_samples = reply.all_samples(), .pushes = CountsOf(reply.pushes())};
   }
 
   absl::Status Finish() override { return client_.Finish(); }
+  void Fail(const std::string& why) override { client_.Fail(why); }
   std::vector<Duration> waiting() override { return client_.waiting(); }
   uint64_t bytes_pushed() const override { return client_.bytes_pushed(); }
   uint64_t bytes_pulled() const override { return client_.bytes_pulled(); }

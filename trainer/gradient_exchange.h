@@ -26,22 +26,25 @@ struct BatchShare {
 };
 
 struct ExchangeStart {
-  uint64_t step = 0;                // updates that the parameters have had
-  uint64_t local_steps = 0;         // of them, those that this rank took part in
-  std::optional<BatchShare> share;  // unset: by rank, among all workers
+  uint64_t step = 0;                    // updates that the parameters have had
+  uint64_t local_steps = 0;             // of them, those that this rank took part in
+  std::optional<BatchShare> share;      // unset: by rank, among all workers
+  std::optional<uint64_t> all_samples;  // that made these updates; unset: each is of a whole batch
 };
 
 struct ExchangeResult {
-  uint64_t step = 0;       // of the parameters after the update
-  double mean_loss = 0;    // over `samples`
-  uint64_t samples = 0;    // of all contributions to the update
+  uint64_t step = 0;                    // of the parameters after the update
+  double mean_loss = 0;                 // over `samples`
+  uint64_t samples = 0;                 // of all contributions to the update
+  std::optional<uint64_t> all_samples;  // that made the parameters; unset: these more than before
   uint64_t staleness = 0;  // updates between the parameters the gradient was computed from and this one
   ExchangeTimes times;     // zero without servers
 };
 
 struct ExchangeSummary {
   uint64_t step = 0;
-  PushCounts pushes;  // as one shard counts them; zero where nothing is pushed
+  std::optional<uint64_t> all_samples;  // that made the parameters; unset: as this worker has counted them
+  PushCounts pushes;                    // as one shard counts them; zero where nothing is pushed
 };
 
 PushCounts CountsOf(const ps::PushCounts& counts);
@@ -74,7 +77,8 @@ class GradientExchange : public RowSource {
   /// This worker has succeeded and contributes no more.
   virtual absl::Status Finish() = 0;
 
-  /// No worker can go on, and why. Those who would wait for this one end with that; over servers they do not.
+  /// This worker cannot go on, and would not be able to if it were started again; why. Those who would wait
+  /// for it end with that.
   virtual void Fail(const std::string& why) { (void)why; }
 
   /// The same as Finish in place of all else, from a process whose task has done its part, in `steps`, before

@@ -85,7 +85,10 @@ class HybridExchange final : public GradientExchange {
   }
 
   // The servers have to be told even if the chief, who has said that all is done, has gone.
-  void Fail(const std::string& why) override { dense_->Fail(why); }
+  void Fail(const std::string& why) override {
+    dense_->Fail(why);
+    tables_.Fail(why);
+  }
 
   absl::Status FinishAgain(std::span<float>, uint64_t steps) override {
     const absl::Status concluded = dense_->AwaitConclusion(steps);

@@ -1,5 +1,6 @@
 // muster-trainer: one task of a training job, in every role.
 #include <openssl/crypto.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -131,6 +132,13 @@ absl::Status InspectCheckpoint(const std::string& folder) {
   return status.ok() ? StdoutStatus() : status;
 }
 
+// The first process of a container: the kernel ignores for it what it does not handle.
+void EndWhenSignalled() {
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+    std::signal(signal_number, [](int number) { ::_exit(128 + number); });
+  }
+}
+
 int Main(int argc, char** argv) {
   const TimePoint start = Now();
   KeepLargeFreeBlocks();
@@ -140,6 +148,7 @@ int Main(int argc, char** argv) {
   // gRPC prints what we report ourselves, in lines of a thousand characters.
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::signal(SIGPIPE, SIG_IGN);
+  if (::getpid() == 1) EndWhenSignalled();
   const Environment environment = [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);

@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
                                       .incarnation = options.incarnation,
                                       .generation = options.generation,
                                       .config = std::move(config),
+                                      .train_steps = options.train_steps,
                                       .layout = is_hybrid ? ParameterLayout() : plan.layout,
                                       .connect_timeout = options.connect_timeout,
                                       .server_timeout = options.server_timeout,

@@ -78,6 +78,15 @@ struct ForeignFlags {
   const char* why;
 };
 
+// One process is in no cluster, whatever was copied with --job_name=local.
+absl::Status CheckAlone(const CLI::App& app) {
+  for (const char* name : {"ps_hosts", "worker_hosts", "cluster_spec", "bind_host", "tls_dir", "transport"}) {
+    if (app.get_option(absl::StrFormat("--%s", name))->count() == 0) continue;
+    return InvalidArgument("--%s is for tasks of a cluster: --job_name=local is one process", name);
+  }
+  return absl::OkStatus();
+}
+
 const std::vector<ForeignFlags>& AllForeignFlags() {
   static const std::vector<ForeignFlags> all = {
       {Strategy::kParameterServer, {"min_workers"}, "is for --strategy=allreduce"},
@@ -331,6 +340,7 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
     options.first_workers = f.first_workers.value_or(options.task->cluster.rank_count());
   }
   if (f.first_workers && !options.task) return InvalidArgument("--first_workers is for tasks of a cluster");
+  if (!options.task) MUSTER_RETURN_IF_ERROR(CheckAlone(app));
   MUSTER_RETURN_IF_ERROR(ResolveStrategy(app, f, &options));
   MUSTER_RETURN_IF_ERROR(ResolveBuckets(f, &options));
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));

@@ -480,6 +480,24 @@ TEST(Options, MetricsAreOfTasks) {
               HasSubstr("--metrics_file is for tasks of a cluster"));
 }
 
+TEST(Options, OneProcessIsInNoCluster) {
+  for (const std::string flag : {"--ps_hosts=a:1", "--worker_hosts=b:1,c:1", "--cluster_spec=worker|b:1",
+                                 "--bind_host=a", "--tls_dir=/t", "--transport=tcp"}) {
+    EXPECT_EQ(Error({flag}),
+              flag.substr(0, flag.find('=')) + " is for tasks of a cluster: --job_name=local is one process");
+  }
+}
+
+// As the command lines of TensorFlow's examples have them.
+TEST(Options, WhatIsTrueMayBeginWithACapital) {
+  for (const std::string value : {"True", "TRUE", "true", "1"}) {
+    EXPECT_EQ(Options({"--sync_replicas=" + value}).update.rule.mode, UpdateMode::kSync) << value;
+  }
+  for (const std::string value : {"False", "FALSE", "false", "0"}) {
+    EXPECT_EQ(Options({"--sync_replicas=" + value}).update.rule.mode, UpdateMode::kAsync) << value;
+  }
+}
+
 TEST(Options, CheckpointsAreOfParameterServers) {
   const auto parse = [](std::vector<std::string> flags, bool local = false) {
     if (!local) {

@@ -15,6 +15,13 @@ absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& f
   if (std::filesystem::is_directory(file, ignored)) {
     return InvalidArgument("%s=%s: this is a folder, a file is expected", flag, file.string());
   }
+  // A device or a pipe is written where it is, all else in place of what is there.
+  const bool is_in_place =
+      std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored);
+  if (is_in_place) {
+    if (::access(file.c_str(), W_OK) == 0) return absl::OkStatus();
+    return InvalidArgument("%s=%s: cannot write there: %s", flag, file.string(), std::strerror(errno));
+  }
   const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
   if (::access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
   return InvalidArgument("%s=%s: cannot write into %s: %s", flag, file.string(), folder.string(),

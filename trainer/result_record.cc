@@ -2,6 +2,10 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "base/file.h"
+#include "base/logging.h"
 
 namespace muster {
 namespace {
@@ -21,6 +25,15 @@ Json ToJson(const PushCounts& counts) {
           {"stale", counts.stale},
           {"duplicate", counts.duplicate},
           {"rejected", counts.rejected}};
+}
+
+// Of whoever wrote it before and could not go on.
+void RemoveHalfLine(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return;
+  const auto text = ReadFile(file);
+  if (!text.ok() || text->ends_with('\n')) return;
+  std::filesystem::resize_file(file, text->rfind('\n') + 1, error);  // npos + 1: all of it
 }
 
 }  // namespace
@@ -48,6 +61,7 @@ std::string ToJson(const ResultRecord& record) {
                      {"parameter_bytes", OrNull(record.parameter_bytes)},
                      {"bytes_pushed", OrNull(record.bytes_pushed)},
                      {"bytes_pulled", OrNull(record.bytes_pulled)},
+                     {"chief_steps", OrNull(record.chief_steps)},
                      {"pushes", record.pushes ? ToJson(*record.pushes) : Json(nullptr)},
                      {"parameters_crc32c", absl::StrFormat("%08x", record.parameters_crc32c)},
                      {"device", record.device},
@@ -62,6 +76,7 @@ std::string ToJson(const ResultRecord& record) {
 absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options) {
   MetricsWriter writer;
   if (!options.jsonl.empty()) {
+    if (options.append) RemoveHalfLine(options.jsonl);
     writer.path_ = options.jsonl;
     writer.file_.reset(std::fopen(options.jsonl.c_str(), options.append ? "ae" : "we"));
     if (writer.file_ == nullptr) return ErrnoError(errno, "--metrics_jsonl=" + options.jsonl.string());
@@ -74,9 +89,24 @@ absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options)
   return writer;
 }
 
-absl::Status MetricsWriter::Write(const MetricsLine& line) {
-  if (file_ != nullptr) MUSTER_RETURN_IF_ERROR(WriteJson(line));
-  return events_ ? WriteEvent(line) : absl::OkStatus();
+void MetricsWriter::Write(const MetricsLine& line) {
+  if (file_ != nullptr) {
+    const absl::Status written = WriteJson(line);
+    if (!written.ok()) file_ = nullptr;
+    Note("--metrics_jsonl", written);
+  }
+  if (events_) {
+    const absl::Status written = WriteEvent(line);
+    if (!written.ok()) events_.reset();
+    Note("--log_dir", written);
+  }
+}
+
+void MetricsWriter::Note(const std::string& flag, const absl::Status& written) {
+  if (written.ok()) return;
+  const absl::Status why = Annotate(written, flag);
+  spdlog::warn("{}; training goes on without", std::string(why.message()));
+  status_.Update(why);
 }
 
 absl::Status MetricsWriter::WriteEvent(const MetricsLine& line) {

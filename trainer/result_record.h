@@ -43,7 +43,8 @@ struct ResultRecord {
   std::optional<uint64_t> parameter_bytes;  // of the dense parameters
   std::optional<uint64_t> bytes_pushed;     // by the chief
   std::optional<uint64_t> bytes_pulled;
-  std::optional<PushCounts> pushes;  // as ps:0 counted them
+  std::optional<uint64_t> chief_steps;  // that it took part in meanwhile
+  std::optional<PushCounts> pushes;     // as ps:0 counted them
   uint32_t parameters_crc32c = 0;
   std::string device;
   std::string instruction_set;
@@ -73,17 +74,22 @@ struct MetricsLine {
 struct MetricsOptions {
   std::filesystem::path jsonl;    // a file of JSON lines
   std::filesystem::path log_dir;  // a folder for TensorBoard, in which a file of its own is made
-  bool append = false;            // the JSON lines, to those of a task that was started again
+  bool append = false;            // the JSON lines, to those of a training that goes on
 };
 
-/// Writes metrics, each line flushed when it is written. One thread at a time.
+/// Writes metrics, each line flushed when it is written. A training is not to end for a curve: what cannot be
+/// written ends its file, with a word in the log. One thread at a time.
 class MetricsWriter {
  public:
-  /// Truncates the file of JSON lines, unless told to append.
+  /// Truncates the file of JSON lines, unless told to append: then what is less than a line at its end goes.
   static absl::StatusOr<MetricsWriter> Open(const MetricsOptions& options);
-  absl::Status Write(const MetricsLine& line);
+  void Write(const MetricsLine& line);
+
+  /// Whether all lines have been written; else why not, with the flag.
+  const absl::Status& status() const { return status_; }
 
  private:
+  void Note(const std::string& flag, const absl::Status& written);
   absl::Status WriteJson(const MetricsLine& line);
   absl::Status WriteEvent(const MetricsLine& line);
 
@@ -93,6 +99,7 @@ class MetricsWriter {
   std::unique_ptr<std::FILE, Close> file_;
   std::filesystem::path path_;
   std::optional<EventFile> events_;
+  absl::Status status_;
 };
 
 }  // namespace muster

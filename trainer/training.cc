@@ -95,12 +95,14 @@ class Training {
   absl::Status RunOnDevice();
   absl::Status Report(const ExchangeResult& result);
   MetricsLine Measure(TimePoint now) const;
-  absl::Status Write(MetricsLine line);
+  void Write(MetricsLine line);
+  absl::Status OpenMetrics();
   absl::Status Conclude();
   absl::Status WriteModel(const TableValues& tables, const SavedModelInfo& info);
+  bool HasPassed(uint64_t every) const;
+  bool AllWaitForChief() const;
   double LearningRate() const;
   int workers() const;
-  uint64_t SamplesPerStep() const;
   int64_t LargestShare(int workers) const;
   void PrepareBatch(uint64_t number);
   std::span<float> RowValues();
@@ -140,8 +142,10 @@ class Training {
 
   uint64_t start_step_ = 0;   // of the parameters when this process joined
   uint64_t step_ = 0;         // of the parameters
+  uint64_t step_before_ = 0;  // that of the last Report, or where training went on
   uint64_t local_steps_ = 0;  // of them, this rank's
-  uint64_t samples_ = 0;      // that went into the parameters, as far as this process knows
+  uint64_t own_steps_ = 0;    // that this process took part in, those that have been lost since, too
+  uint64_t samples_ = 0;      // that went into the parameters
   uint64_t start_samples_ = 0;
   TimePoint training_start_;
   TimePoint first_step_;
@@ -177,7 +181,8 @@ absl::Status Training::Run() {
   metrics_export_ = nullptr;  // reads the exchange
   exchange_ = nullptr;        // the chief's tells others until here
   NoteTold();
-  return absl::OkStatus();
+  // Who supervises tasks would have nothing of all that is there, or start it again for a curve.
+  return options_.done_file.empty() ? metrics_.status() : absl::OkStatus();
 }
 
 // Without it, only the next incarnation would tell them once more.
@@ -252,11 +257,9 @@ absl::Status Training::Prepare() {
                                              {"--metrics_jsonl", options_.metrics_jsonl}}));
     evaluation_batch_ =
         std::make_unique<BatchBuffer>(kEvaluationBatch, sets.test.feature_count, sets.test.id_count);
-    MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
-                                                           .log_dir = options_.log_dir,
-                                                           .append = options_.incarnation > 1}));
   }
   MUSTER_RETURN_IF_ERROR(Begin());
+  if (is_chief_) MUSTER_RETURN_IF_ERROR(OpenMetrics());
   if (device_training_ != nullptr) {
     MUSTER_RETURN_IF_ERROR(device_training_->Start(parameters_->values()));
   }
@@ -267,6 +270,13 @@ absl::Status Training::Prepare() {
   return absl::OkStatus();
 }
 
+absl::Status Training::OpenMetrics() {
+  MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
+                                                         .log_dir = options_.log_dir,
+                                                         .append = options_.incarnation > 1 || step_ > 0}));
+  return absl::OkStatus();
+}
+
 // With the parameters of the step to go on from: at first, and whenever the servers have gone back, or there
 // are other workers.
 absl::Status Training::Begin() {
@@ -274,7 +284,7 @@ absl::Status Training::Begin() {
   while (IsGoneBack(start.status())) start = exchange_->Start(parameters_->values());
   MUSTER_RETURN_IF_ERROR(start.status());
   step_ = start->step;
-  begun_at_ = step_;
+  begun_at_ = step_before_ = step_;
   local_steps_ = start->local_steps;
   share_ = start->share.value_or(share_);
   if (LargestShare(share_.count) > largest_batch_) {
@@ -282,7 +292,7 @@ absl::Status Training::Begin() {
   }
   record_.GoOnFrom(step_);
   batch_number_.reset();
-  samples_ = last_report_samples_ = step_ * SamplesPerStep();
+  samples_ = last_report_samples_ = start->all_samples.value_or(step_ * options_.global_batch_size);
   start_step_ = std::min(start_step_, step_);
   start_samples_ = std::min(start_samples_, samples_);
   if (step_ > 0) spdlog::info("going on from step {}", step_);
@@ -377,15 +387,16 @@ absl::Status Training::Step() {
   record_.SetComputing(false);
   const auto exchanged = exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues());
   if (absl::IsInvalidArgument(exchanged.status())) {  // they do not know where in the model
-    MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_));
+    const absl::Status is_finite = CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_);
+    if (!is_finite.ok()) exchange_->Fail(std::string(is_finite.message()));
+    MUSTER_RETURN_IF_ERROR(is_finite);
   }
   MUSTER_RETURN_IF_ERROR(exchanged.status());
   const ExchangeResult& result = *exchanged;
-  // What others have contributed is known exactly of a synchronous step that this worker was a part of.
-  const bool is_known = options_.update.rule.mode == UpdateMode::kSync && result.step == step_ + 1;
-  samples_ += is_known ? result.samples : (result.step - step_) * SamplesPerStep();
+  samples_ = result.all_samples.value_or(samples_ + result.samples);
   step_ = result.step;
   ++local_steps_;
+  ++own_steps_;
   train_loss_ = result.mean_loss;
   staleness_ = result.staleness;
   record_.Add({.step = step_,
@@ -396,13 +407,6 @@ absl::Status Training::Step() {
                .compute = compute,
                .exchange = result.times});
   return is_chief_ ? Report(result) : absl::OkStatus();
-}
-
-// Of one update, as far as this worker can tell.
-uint64_t Training::SamplesPerStep() const {
-  const int workers = options_.first_workers;
-  if (options_.is_async()) return BatchSlice(0, options_.global_batch_size, share_.place, workers).size();
-  return options_.global_batch_size * options_.update.aggregate / workers;
 }
 
 // The values of its rows are still to be read.
@@ -423,7 +427,7 @@ std::span<float> Training::RowValues() { return std::span(row_values_).first(row
 // that its time is known.
 absl::Status Training::RunOnDevice() {
   constexpr uint64_t kMostSteps = 1000;  // so that lines of progress come in time
-  const auto until_multiple = [&](uint64_t every) { return every - local_steps_ % every; };
+  const auto until_multiple = [&](uint64_t every) { return every - step_ % every; };
   uint64_t steps = std::min({options_.train_steps - step_, until_multiple(options_.log_every), kMostSteps});
   if (options_.eval_every > 0) steps = std::min(steps, until_multiple(options_.eval_every));
   if (step_ == start_step_) steps = 1;
@@ -436,17 +440,29 @@ absl::Status Training::RunOnDevice() {
     ++step_;
   }
   local_steps_ += steps;
+  own_steps_ += steps;
   samples_ += steps * options_.global_batch_size;
   train_loss_ = results.back().loss_sum / static_cast<double>(options_.global_batch_size);
   staleness_ = 0;
   return Report({.step = step_, .mean_loss = *train_loss_});
 }
 
+// Others make steps, too.
+bool Training::HasPassed(uint64_t every) const { return step_ / every > step_before_ / every; }
+
+// Nobody trains while the chief evaluates, if all others wait for its gradient.
+bool Training::AllWaitForChief() const {
+  const bool takes_all = !options_.is_async() && options_.update.aggregate >= options_.first_workers;
+  return takes_all || workers() == 1;
+}
+
 absl::Status Training::Report(const ExchangeResult& result) {
-  const TimePoint now = Now();
+  TimePoint now = Now();
   const bool is_last = step_ >= options_.train_steps;  // what there is to measure then, Conclude does
-  const bool evaluate = !is_last && options_.eval_every > 0 && local_steps_ % options_.eval_every == 0;
-  if (local_steps_ % options_.log_every != 0 && !evaluate && now - last_report_ < std::chrono::seconds(1)) {
+  const bool evaluate = !is_last && options_.eval_every > 0 && HasPassed(options_.eval_every);
+  const bool is_logged = HasPassed(options_.log_every);
+  step_before_ = step_;
+  if (!is_logged && !evaluate && now - last_report_ < std::chrono::seconds(1)) {
     return absl::OkStatus();
   }
   MetricsLine line = Measure(now);
@@ -454,6 +470,10 @@ absl::Status Training::Report(const ExchangeResult& result) {
                                      line.samples_per_second);
   if (evaluate) {
     MUSTER_ASSIGN_OR_RETURN(const Evaluation test, EvaluateOnTestSet());
+    if (AllWaitForChief()) {
+      training_start_ += Now() - now;
+      now = Now();
+    }
     line.test_accuracy = test.result.accuracy();
     line.test_loss = test.result.mean_loss();
     text += absl::StrFormat(", test accuracy %.4f", test.result.accuracy());
@@ -462,13 +482,14 @@ absl::Status Training::Report(const ExchangeResult& result) {
   if (is_last) return absl::OkStatus();
   last_report_ = now;
   last_report_samples_ = samples_;
-  return Write(line);
+  Write(line);
+  return absl::OkStatus();
 }
 
-absl::Status Training::Write(MetricsLine line) {
+void Training::Write(MetricsLine line) {
   line.begun_at = std::exchange(begun_at_, std::nullopt);
   line.reached = std::exchange(reached_, std::nullopt);
-  return metrics_.Write(line);
+  metrics_.Write(line);
 }
 
 // What is known of the last step, with the rate since the last line that was written.
@@ -529,36 +550,39 @@ absl::Status Training::Conclude() {
   }
   MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
   const BatchResult& test = evaluation.result;
-  // First what cannot be made again in a moment.
-  MUSTER_RETURN_IF_ERROR(WriteModel(tables, {.config = WithHiddenSizes(options_.model, plan_),
+  // First what cannot be made again in a moment. What cannot be written keeps nothing else back.
+  absl::Status written = WriteModel(tables, {.config = WithHiddenSizes(options_.model, plan_),
                                              .data_set = DataSetName(recipe_, options_.data_dir),
                                              .test_set_crc32c = DatasetCrc32c(data_.sets.test),
                                              .steps = summary.step,
                                              .test_accuracy = test.accuracy(),
-                                             .features = data_.features}));
+                                             .features = data_.features});
   const ResultRecord record = MakeRecord(summary, evaluation, tables);
   if (!options_.result_json.empty()) {
-    MUSTER_RETURN_IF_ERROR(
-        Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"));
+    written.Update(Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"));
   }
   MetricsLine line = Measure(training_end_);
   line.step = summary.step;
   line.test_accuracy = test.accuracy();
   line.test_loss = test.mean_loss();
-  MUSTER_RETURN_IF_ERROR(Write(line));
+  Write(line);
   PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
                                 *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
                 AccuracyLine(DataSetTitle(recipe_), evaluation));
-  return absl::OkStatus();
+  return written;
 }
 
 absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInfo& info) {
+  absl::Status written;
   if (!options_.save_model.empty()) {
-    MUSTER_RETURN_IF_ERROR(
+    written.Update(
         Annotate(SaveModel(options_.save_model, plan_, parameters_->values(), tables, info), "--save_model"));
   }
-  if (options_.save_onnx.empty()) return absl::OkStatus();
-  return Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), tables, info), "--save_onnx");
+  if (!options_.save_onnx.empty()) {
+    written.Update(
+        Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), tables, info), "--save_onnx"));
+  }
+  return written;
 }
 
 ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluation& test,
@@ -570,14 +594,15 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .model = options_.model.model,
       .variant = options_.model.variant,
       .strategy = options_.task ? StrategyName(options_.strategy) : "local",
-      .update_mode = options_.is_async()                                 ? "async"
+      .update_mode = !options_.task                                      ? ""
+                     : options_.is_async()                               ? "async"
                      : options_.update.rule.mode == UpdateMode::kBounded ? "bounded"
                                                                          : "sync",
       .workers = workers(),
       .ps = options_.task ? static_cast<int>(options_.task->cluster.ps.size()) : 0,
       .seed = options_.seed,
       .steps = summary.step,
-      .samples = samples_,
+      .samples = summary.all_samples.value_or(samples_),
       .batch_size = (options_.global_batch_size + first_workers - 1) / first_workers,
       .seconds_to_first_step = ToSeconds(first_step_ - process_start_),
       .seconds_training = seconds,
@@ -590,6 +615,7 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .parameter_bytes = plan_.layout.size() * sizeof(float),
       .bytes_pushed = exchange_->bytes_pushed(),
       .bytes_pulled = exchange_->bytes_pulled(),
+      .chief_steps = own_steps_,
       .parameters_crc32c = ParametersCrc32c(parameters_->values(), tables),
       .device = DeviceName(options_.device, device_.get()),
       .instruction_set = InstructionSetName(),

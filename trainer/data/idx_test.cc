@@ -107,6 +107,22 @@ TEST_F(IdxTest, RefusesDamagedGzip) {
               ::testing::AllOf(HasSubstr("(unpacked)"), HasSubstr("byte 12:"), HasSubstr("truncated")));
 }
 
+// As bgzip and `cat a.gz b.gz` make them.
+TEST_F(IdxTest, ReadsGzipOfSeveralMembers) {
+  const std::string bytes = Idx({100'000}, Values(100'000));
+  std::string packed;
+  for (size_t at = 0; at < bytes.size(); at += 30'000) packed += Gzip(bytes.substr(at, 30'000));
+  const absl::StatusOr<IdxArray> array = Read(packed, 1);
+  ASSERT_TRUE(array.ok()) << array.status();
+  EXPECT_EQ(array->values, Read(Gzip(bytes), 1)->values);
+  EXPECT_THAT(ErrorOf(packed + "tail", 1),
+              ::testing::AllOf(HasSubstr(absl::StrFormat("byte %d:", packed.size())),
+                               HasSubstr("4 bytes after the end")));
+  EXPECT_THAT(
+      ErrorOf(packed.substr(0, packed.size() - 1), 1),
+      ::testing::AllOf(HasSubstr(absl::StrFormat("byte %d:", packed.size() - 1)), HasSubstr("truncated")));
+}
+
 TEST_F(IdxTest, OneWrongBitInGzipNeverGivesOtherValues) {
   const std::string bytes = Idx({300}, Values(300));
   const std::string packed = Gzip(bytes);
