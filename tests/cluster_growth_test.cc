@@ -191,6 +191,7 @@ TEST_F(ClusterGrowth, AHostThatDrivesAJobGrowsItToo) {
   cluster_.Write("job.yaml", "name: another\n");
   cluster_.Write("found", LineOf(4));
   EXPECT_TRUE(WaitForEvent("worker:2 on host-4 joins"));
+  cluster_.Write("found", "");  // nobody here finds it
   EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
   const auto grown = WaitForTasks("job", 3);
   for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <optional>
 
 #include "launcher/commands/driving.h"
@@ -72,14 +73,18 @@ absl::StatusOr<record::HandOver> HandOverOf(const CommandContext& context, const
   return job;
 }
 
-// Hosts that the job has got there, and this machine's record of it does not know: as its inventory has them.
+// Hosts that the job has got there, and this machine's record of it does not know: as the inventory would
+// have them here, where its discovery command may find none of them.
 std::vector<record::Host> NewHosts(const CommandContext& context, const record::JobRecord& here,
                                    const record::JobRecord& there) {
-  const std::vector<record::Host> hosts = AllHosts(there);
-  const bool has_new = std::ranges::any_of(
-      hosts, [&](const record::Host& host) { return FindHost(here, host.name()) == nullptr; });
-  if (!has_new) return {};
-  const auto inventory = context.ReadInventoryOf(here.inventory_file());
+  std::map<std::string, Endpoint> found;
+  for (const record::Host& host : AllHosts(there)) {
+    if (FindHost(here, host.name()) != nullptr) continue;
+    found[host.name()] =
+        Endpoint{.user = "", .address = host.ssh_address(), .port = static_cast<int>(host.ssh_port())};
+  }
+  if (found.empty()) return {};
+  const auto inventory = ReadInventory(here.inventory_file(), context.home(), found);
   return inventory.ok() ? AllHosts(*inventory) : std::vector<record::Host>();
 }
 
