@@ -157,15 +157,14 @@ absl::Status Relay(DaemonConnection connection, const std::filesystem::path& roo
           "this is run again",
           root.string());
     }
-    const auto events = [](bool input, bool output) {
-      return static_cast<short>((input ? POLLIN : 0) | (output ? POLLOUT : 0));
+    // Of one that nothing is wanted of, and that has gone away, poll would have to say so for ever.
+    const auto wanted = [](int fd, bool input, bool output) {
+      const auto events = static_cast<short>((input ? POLLIN : 0) | (output ? POLLOUT : 0));
+      return pollfd{.fd = events == 0 ? -1 : fd, .events = events, .revents = 0};
     };
-    pollfd fds[3] = {{.fd = up.wants_input() ? 0 : -1, .events = POLLIN, .revents = 0},
-                     {.fd = 1, .events = events(false, !down.bytes.empty()), .revents = 0},
-                     // Of one that has gone away poll always has something to say.
-                     {.fd = down.ended ? -1 : socket,
-                      .events = events(down.wants_input(), !up.bytes.empty()),
-                      .revents = 0}};
+    pollfd fds[3] = {wanted(0, up.wants_input(), false),
+                     {.fd = 1, .events = static_cast<short>(down.bytes.empty() ? 0 : POLLOUT), .revents = 0},
+                     wanted(socket, down.wants_input(), !up.bytes.empty())};
     if (::poll(fds, 3, -1) < 0 && errno != EINTR) return ErrnoError(errno, "poll");
     // The reader of stdout is gone: its next word would be lost.
     if (fds[1].revents & (POLLERR | POLLHUP)) return absl::OkStatus();

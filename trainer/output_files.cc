@@ -22,7 +22,10 @@ absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& f
     if (::access(file.c_str(), W_OK) == 0) return absl::OkStatus();
     return InvalidArgument("%s=%s: cannot write there: %s", flag, file.string(), std::strerror(errno));
   }
-  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  // What a link names is written, not the link.
+  const std::filesystem::path target =
+      std::filesystem::exists(file, ignored) ? std::filesystem::canonical(file, ignored) : file;
+  const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
   if (::access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
   return InvalidArgument("%s=%s: cannot write into %s: %s", flag, file.string(), folder.string(),
                          std::strerror(errno));
