@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <set>
+#include <thread>
 
 #include "agent/agent_fixture.h"
+#include "base/process.h"
 #include "base/random.h"
 
 namespace muster {
@@ -176,6 +179,32 @@ TEST_F(AgentTest, AReaderThatDoesNotReadHoldsUpOnlyItself) {
     if (part->last()) break;
   }
   EXPECT_EQ(bytes, 50000000u);
+}
+
+// Whoever reads, a launcher that sleeps say, may be back in hours.
+TEST_F(AgentTest, ABridgeWhoseReaderStandsStillSleepsWhenTheDaemonHasGone) {
+  AgentClient slow(root_);
+  RunToEnd(slow, {"head", "-c", "50000000", "/dev/zero"});
+  agent::Request read;
+  read.mutable_read_file()->set_job("job");
+  read.mutable_read_file()->set_task("worker:0");
+  read.mutable_read_file()->set_path("log");
+  slow.Send(read);
+  // One that asks again and again runs, or is about to.
+  const auto sleeps = [&] {
+    const TimePoint deadline = TestDeadline();
+    for (int times = 0; times < 20 && Now() < deadline; ++times) {
+      const auto stat = ReadProcessStat(slow.bridge_pid());
+      if (!stat.ok() || stat->state != 'S') times = -1;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return Now() < deadline;
+  };
+  ASSERT_TRUE(sleeps());
+  const pid_t daemon = DaemonPid(root_);
+  ASSERT_EQ(::kill(daemon, SIGKILL), 0);
+  ASSERT_TRUE(WaitForProcessEnd(daemon).ok());
+  EXPECT_TRUE(sleeps());
 }
 
 TEST_F(AgentTest, AFloodOfRequestsIsAnsweredCompletely) {
