@@ -45,6 +45,14 @@ void SetRule(const UpdateRuleState& rule, checkpoint::ShardHeader* header) {
   header->mutable_pushes()->set_rejected(rule.counts.rejected);
 }
 
+// Of a file that does not say it.
+uint64_t LikelySamples(const checkpoint::ShardHeader& header) {
+  const ps::JobConfig& config = header.config();
+  const uint64_t contributions = config.mode() == ps::ASYNC ? 1 : config.aggregate();
+  return header.step() * static_cast<uint64_t>(config.global_batch_size()) * contributions /
+         std::max(1u, config.worker_count());
+}
+
 UpdateRuleState RuleOf(const checkpoint::ShardHeader& header) {
   UpdateRuleState rule{.step = header.step(),
                        .counts = {.received = header.pushes().received(),
@@ -52,7 +60,7 @@ UpdateRuleState RuleOf(const checkpoint::ShardHeader& header) {
                                   .stale = header.pushes().stale(),
                                   .duplicate = header.pushes().duplicate(),
                                   .rejected = header.pushes().rejected()},
-                       .samples = header.samples()};
+                       .samples = header.has_samples() ? header.samples() : LikelySamples(header)};
   for (int rank = 0; rank < header.workers_size(); ++rank) {
     const checkpoint::Worker& worker = header.workers(rank);
     UpdateRuleState::Worker& out = rule.workers.emplace_back();

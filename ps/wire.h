@@ -21,7 +21,7 @@
 namespace muster {
 
 /// Of ClientHeader and ServerHeader.
-inline constexpr uint32_t kWireVersion = 9;
+inline constexpr uint32_t kWireVersion = 10;
 
 /// The largest message that either end accepts, which is gRPC's limit: one shard's floats and a header.
 inline constexpr int64_t kMaxFrameBytes = std::numeric_limits<int32_t>::max();

@@ -9,6 +9,7 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ClusterStanding : public LifecycleTest {
  protected:
@@ -159,7 +160,11 @@ TEST_F(ClusterStanding, AHostDrivesThem) {
   const std::vector<std::string> there = {"--cluster", "pool", "-d", "--on", "host-4"};
   const CommandResult longer = RunJob(Training("longer", "worker: {count: 2}", 1'000'000), there);
   ASSERT_EQ(longer.exit_code, 0) << longer.stderr_text;
-  // It goes on while nobody may take its servers away.
+  // It goes on while nobody may take its servers away, not even for a moment.
+  const CommandResult again = up({"--on", "host-4"});
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+  EXPECT_THAT(again.stderr_text, HasSubstr("stand, and train job longer-"));
+  EXPECT_THAT(Muster({"events", "longer"}).stdout_text, Not(HasSubstr("do not stand any more")));
   const CommandResult back = up({});
   EXPECT_EQ(back.exit_code, 1);
   EXPECT_THAT(back.stderr_text, HasSubstr("would be driven from elsewhere: first `muster wait longer-"));

@@ -270,10 +270,12 @@ absl::Status Training::Prepare() {
   return absl::OkStatus();
 }
 
+// It goes on if this rank has made steps before: others may have begun a moment ago.
 absl::Status Training::OpenMetrics() {
-  MUSTER_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
-                                                         .log_dir = options_.log_dir,
-                                                         .append = options_.incarnation > 1 || step_ > 0}));
+  MUSTER_ASSIGN_OR_RETURN(metrics_,
+                          MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
+                                               .log_dir = options_.log_dir,
+                                               .append = options_.incarnation > 1 || local_steps_ > 0}));
   return absl::OkStatus();
 }
 

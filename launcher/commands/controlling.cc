@@ -238,10 +238,7 @@ absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context,
 absl::Status HandOverJob(const CommandContext& context, const std::string& id, const Contents& contents,
                          ChosenController& controller) {
   const std::string& name = controller.host.name();
-  const auto undriven = [&](const absl::Status& status) {
-    return Annotate(status,
-                    absl::StrFormat("job %s goes on, and nobody drives it: `muster wait %s` does", id, id));
-  };
+  const auto undriven = [&](const absl::Status& status) { return Undriven(status, id); };
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
   auto job = HandOverOf(context, record.inventory_file(), record.known_hosts(), name);
   if (!job.ok()) return undriven(job.status());
@@ -318,6 +315,11 @@ std::vector<record::JobRecord> FindJobs(const CommandContext& context, std::vect
       elsewhere.size(), context.flags().parallel, [&](size_t i) { return AskInto(context, elsewhere[i]); });
   for (size_t i = 0; i < elsewhere.size(); ++i) ComplainOf(*elsewhere[i], asked[i]);
   return records;
+}
+
+absl::Status Undriven(const absl::Status& failure, const std::string& job) {
+  return Annotate(failure,
+                  absl::StrFormat("job %s goes on, and nobody drives it: `muster wait %s` does", job, job));
 }
 
 absl::StatusOr<JobLock> TakeBack(const CommandContext& context, record::JobRecord* record) {

@@ -60,6 +60,9 @@ inline std::string ControllerName(const record::JobRecord& record) {
   return IsDrivenElsewhere(record) ? record.controller().name() : "";
 }
 
+/// The failure with what follows from it: the job is left as it is, by whoever drove it before.
+absl::Status Undriven(const absl::Status& failure, const std::string& job);
+
 /// No host drives the job from now on, and the record is as it was left; as long as what this returns lives,
 /// nobody else decides who does. Unavailable: one does that is not reached, or no more, and may go on with
 /// it. FailedPrecondition: another muster is about to.

@@ -74,7 +74,9 @@ absl::StatusOr<JobLock> InTurn(const JobStore& jobs, const std::string& job,
 }
 
 absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory) {
-  const std::map<std::string, absl::Status> unknown = AskHostsForGpus(context, job, inventory);
+  if (!job.wants_gpus()) return absl::OkStatus();
+  const std::map<std::string, absl::Status> unknown =
+      AskHostsForGpus(context, job, context.connect_options(AllHosts(*inventory)), inventory);
   for (const auto& [host, why] : unknown) {
     if (absl::IsInvalidArgument(why)) return why;
   }
@@ -83,12 +85,11 @@ absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* 
 }
 
 std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& context, const Job& job,
-                                                    Inventory* inventory) {
+                                                    const ConnectOptions& connect, Inventory* inventory) {
   std::map<std::string, absl::Status> unknown;
   if (!job.wants_gpus()) return unknown;
   const std::vector<int> asked = SuitableHosts(job, *inventory);
   const std::vector<record::Host> hosts = AllHosts(*inventory);
-  const ConnectOptions connect = context.connect_options(hosts);
   std::vector<std::vector<Gpu>> found(asked.size());
   const std::vector<absl::Status> statuses =
       OnEachHost(asked.size(), context.flags().parallel, [&](size_t i) -> absl::Status {

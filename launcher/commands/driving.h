@@ -53,7 +53,7 @@ absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* 
 /// Likewise, and returns those of which that is not known, by name, and why. InvalidArgument: it has not what
 /// the inventory says, which it says no more then.
 std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& context, const Job& job,
-                                                    Inventory* inventory);
+                                                    const ConnectOptions& connect, Inventory* inventory);
 
 /// A plan as MakePlan has it; FailedPrecondition: what runs under this name is of another kind. `servers`:
 /// those that stand and train it; null: none. `keeps_contents`: PlanInputs. A job that has got workers by its

@@ -219,7 +219,7 @@ absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Rea
   RemoveUnusedLocalHosts(running, &inventory);
   std::set<std::string> in_use;
   for (const auto& [task, place] : TaskPlacesOf(running)) in_use.insert(place.host);
-  const Reasons unasked = AskHostsForGpus(context_, job_, &inventory);
+  const Reasons unasked = AskHostsForGpus(context_, job_, context_.connect_options(running), &inventory);
   for (const auto& [host, why] : unasked) {
     if (absl::IsInvalidArgument(why) && in_use.contains(host)) return why;
   }

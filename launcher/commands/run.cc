@@ -81,14 +81,12 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
     if (!before || before->id() != now->id()) {
       MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }
-    MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *now, plan->record, stays));
-    MUSTER_RETURN_IF_ERROR(CheckFetched(jobs, *now));
+    absl::Status may = CheckNotTraining(jobs, *now, plan->record, stays);
+    may.Update(CheckFetched(jobs, *now));
+    const bool is_undriven = before && !ControllerName(*before).empty();
+    if (!may.ok()) return is_undriven ? Undriven(may, now->id()) : may;
     MUSTER_ASSIGN_OR_RETURN(std::optional<TakenJob> taken, TakeOverJob(jobs, *now, planning, plan));
-    if (taken && !taken->planned.ok()) {
-      return Annotate(taken->planned,
-                      absl::StrFormat("job %s goes on, and nobody drives it: `muster wait %s` does",
-                                      now->id(), now->id()));
-    }
+    if (taken && !taken->planned.ok()) return Undriven(taken->planned, now->id());
     if (taken) return std::move(taken->lock);
     before = std::move(now);
   }
@@ -128,6 +126,30 @@ int SetHostsUp(const CommandContext& context, const Inventory& inventory, const 
   return ExitCodeFor(FirstFailure(statuses));
 }
 
+// Of servers that train a job, and stay as they are: only the hosts are set up. Whoever drives the servers
+// goes on: the job would be without them meanwhile, or for good, if this process was interrupted. Nothing:
+// they are to be brought about.
+absl::StatusOr<std::optional<int>> SetHostsUpBesideTraining(const CommandContext& context, const Job& job,
+                                                            const Inventory& inventory,
+                                                            const Planning& planning) {
+  const JobStore& jobs = context.jobs();
+  MUSTER_ASSIGN_OR_RETURN(const auto before, FindUnended(jobs, job.name));
+  if (!before || ControllerName(*before) != context.flags().controller) return std::nullopt;
+  const bool is_driven = IsDrivenElsewhere(*before) || jobs.DriverOf(before->id()).has_value();
+  const auto trained = FindTrainedBy(jobs, before->id());
+  if (!is_driven || !trained) return std::nullopt;
+  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&*before));
+  if (!HasSameTasks(*before, plan.record)) return std::nullopt;
+  plan.record.set_id(before->id());
+  RunOptions options = MakeRunOptions(context, plan.record);
+  StopWhenInterrupted(&options);
+  RunDisplay display({.logs = false, .start = Now()}, plan.record);
+  const int exit_code = SetHostsUp(context, inventory, plan, options, display);
+  std::fprintf(stderr, "the servers of %s stand, and train job %s\n", before->id().c_str(),
+               trained->id().c_str());
+  return exit_code;
+}
+
 // Brings about what the file says, from beginning to end, or until a job in the background runs.
 absl::StatusOr<int> RunFile(const CommandContext& context,
                             const std::function<absl::StatusOr<Job>()>& read_file, bool detach) {
@@ -161,6 +183,11 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     if (controller) MUSTER_RETURN_IF_ERROR(CheckLogins(context, plan.record, *controller));
     return plan;
   };
+  if (job.is_standing) {
+    MUSTER_ASSIGN_OR_RETURN(const auto exit_code,
+                            SetHostsUpBesideTraining(context, job, inventory, planning));
+    if (exit_code) return *exit_code;
+  }
   BackgroundGuests guests;
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context, job.name, planning, &plan));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),

@@ -107,6 +107,7 @@ absl::Status StopCommand(const CommandContext& context) {
     // Once it has been taken back, nobody drives it.
     MUSTER_RETURN_IF_ERROR(CheckTrainsNothing(context.jobs(), record));
   }
+  const std::string driver = ControllerName(record);
   std::optional<JobLock> deciding;  // until this process drives it
   if (auto taken = TakeBack(context, &record); taken.ok()) {
     deciding = *std::move(taken);
@@ -120,7 +121,9 @@ absl::Status StopCommand(const CommandContext& context) {
     // Who drives it sees its tasks stopped, or its starts refused, and ends.
     return FirstFailure(StopDirectly(context, record));
   }
-  MUSTER_RETURN_IF_ERROR(CheckTrainsNothing(context.jobs(), record));
+  if (const absl::Status trains = CheckTrainsNothing(context.jobs(), record); !trains.ok()) {
+    return driver.empty() ? trains : Undriven(trains, record.id());
+  }
   const auto lock = context.jobs().TakeOver(record.id());
   deciding.reset();
   if (lock.ok()) {
