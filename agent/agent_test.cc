@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 
 #include <set>
-#include <thread>
 
 #include "agent/agent_fixture.h"
 #include "base/process.h"
@@ -160,14 +159,21 @@ TEST_F(AgentTest, GarbageIsAnsweredWithAnErrorAndNeverACrash) {
   EXPECT_EQ(DaemonPid(root_), daemon);
 }
 
+// More than a bridge and the pipes beside it hold.
+constexpr size_t kMuch = 50'000'000;
+
+agent::Request ReadLog() {
+  agent::Request request;
+  request.mutable_read_file()->set_job("job");
+  request.mutable_read_file()->set_task("worker:0");
+  request.mutable_read_file()->set_path("log");
+  return request;
+}
+
 TEST_F(AgentTest, AReaderThatDoesNotReadHoldsUpOnlyItself) {
   AgentClient slow(root_);
-  RunToEnd(slow, {"head", "-c", "50000000", "/dev/zero"});
-  agent::Request read;
-  read.mutable_read_file()->set_job("job");
-  read.mutable_read_file()->set_task("worker:0");
-  read.mutable_read_file()->set_path("log");
-  const uint64_t id = slow.Send(read);
+  RunToEnd(slow, {"head", "-c", std::to_string(kMuch), "/dev/zero"});
+  const uint64_t id = slow.Send(ReadLog());
   AgentClient quick(root_);
   RunToEnd(quick, {"true"}, "worker:1");
   size_t bytes = 0;
@@ -178,27 +184,23 @@ TEST_F(AgentTest, AReaderThatDoesNotReadHoldsUpOnlyItself) {
     bytes += part->read_file().data().size();
     if (part->last()) break;
   }
-  EXPECT_EQ(bytes, 50000000u);
+  EXPECT_EQ(bytes, kMuch);
 }
 
 // Whoever reads, a launcher that sleeps say, may be back in hours.
 TEST_F(AgentTest, ABridgeWhoseReaderStandsStillSleepsWhenTheDaemonHasGone) {
   AgentClient slow(root_);
-  RunToEnd(slow, {"head", "-c", "50000000", "/dev/zero"});
-  agent::Request read;
-  read.mutable_read_file()->set_job("job");
-  read.mutable_read_file()->set_task("worker:0");
-  read.mutable_read_file()->set_path("log");
-  slow.Send(read);
-  // One that asks again and again runs, or is about to.
+  RunToEnd(slow, {"head", "-c", std::to_string(kMuch), "/dev/zero"});
+  slow.Send(ReadLog());
+  // One that asks again and again runs, or is about to: it is not found asleep so often in a row.
   const auto sleeps = [&] {
     const TimePoint deadline = TestDeadline();
-    for (int times = 0; times < 20 && Now() < deadline; ++times) {
+    int times = 0;
+    while (times < 1000 && Now() < deadline) {
       const auto stat = ReadProcessStat(slow.bridge_pid());
-      if (!stat.ok() || stat->state != 'S') times = -1;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      times = stat.ok() && stat->state == 'S' ? times + 1 : 0;
     }
-    return Now() < deadline;
+    return times == 1000;
   };
   ASSERT_TRUE(sleeps());
   const pid_t daemon = DaemonPid(root_);

@@ -46,8 +46,9 @@ absl::StatusOr<RestoredShard> ReadImage(const checkpoint::ShardHeader& header, c
                                         const std::string& name, const ShardPlace& place);
 
 /// Reads what a shard owns out of a checkpoint that may have been made by another number of shards, and by
-/// another number of workers. FailedPrecondition: of another model, other optimizers or another seed, with
-/// the difference; DataLoss: a file is damaged, or is not the checkpoint's own; NotFound: one is missing.
+/// another number of workers. FailedPrecondition: of another model, other optimizers (the rates aside, but
+/// FTRL's) or another seed, with the difference; DataLoss: a file is damaged, or is not the checkpoint's own;
+/// NotFound: one is missing.
 ///
 /// From another number of shards, what makes pushes count once is not taken over: no process of that job is
 /// left.

@@ -116,7 +116,8 @@ struct Job {
 UpdateRuleState Rule(uint64_t step) {
   UpdateRuleState rule{.step = step,
                        .workers = std::vector<UpdateRuleState::Worker>(2),
-                       .counts = {.received = 9, .applied = 9}};
+                       .counts = {.received = 9, .applied = 9},
+                       .samples = 77};
   rule.workers[1] = {.process = WorkerIdentity{1, "uuid", 3},
                      .has_predecessor = true,
                      .sequences = {70, 0xF00F},
@@ -202,6 +203,29 @@ TEST_F(ShardCheckpoint, WhatMakesPushesCountOnceComesBackToTheSameShards) {
   EXPECT_EQ(others.workers[1].process, std::nullopt);
   EXPECT_FALSE(others.workers[1].has_predecessor);
   EXPECT_EQ(others.counts, Rule(10).counts);
+  EXPECT_EQ(others.samples, 77u);
+}
+
+TEST_F(ShardCheckpoint, OneThatSaysNothingOfSamplesHasThoseOfItsSteps) {
+  ps::JobConfig config = Config();
+  config.set_global_batch_size(60);
+  config.set_worker_count(3);
+  config.set_aggregate(2);
+  const auto samples_in = [&](ps::UpdateMode mode) {
+    config.set_mode(mode);
+    const ShardPlace place{config, 0, 1};
+    const ShardSnapshot snapshot = Job(1).shards[0].Snapshot();
+    ShardImage image = ImageOf(place, snapshot, Rule(10));
+    image.header.clear_samples();
+    checkpoint::Manifest manifest;
+    manifest.set_step(10);
+    *manifest.add_files() = *store_.WriteShard(10, image.header, image.sections);
+    const auto restored = ReadShardCheckpoint(store_, manifest, place);
+    EXPECT_TRUE(restored.ok()) << restored.status();
+    return restored.ok() ? restored->rule.samples : 0;
+  };
+  EXPECT_EQ(samples_in(ps::SYNC), 10u * 40);
+  EXPECT_EQ(samples_in(ps::ASYNC), 10u * 20);
 }
 
 TEST_F(ShardCheckpoint, ASnapshotIsNotChangedByUpdates) {

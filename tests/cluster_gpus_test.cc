@@ -104,6 +104,30 @@ TEST_F(ClusterGpus, AHostThatCannotBeAskedYetIsSpareOnceItAnswers) {
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
 }
 
+// With the keys of hosts that have gone there with the job.
+TEST_F(ClusterGpus, AHostThatDrivesAJobAsksThoseThatComeToo) {
+  const std::string whole = ReadFile(cluster_.inventory()).value_or("");
+  const size_t host_2 = whole.find("  host-2:"), host_3 = whole.find("  host-3:"),
+               host_4 = whole.find("  host-4:");
+  ASSERT_NE(host_4, std::string::npos) << whole;
+  const size_t begin = whole.find("ssh: \"", host_2) + 6;
+  const std::string found = "host-2 " + whole.substr(begin, whole.find('"', begin) - begin) + "\n";
+  const std::string inventory = cluster_.Write(
+      "discovered.yaml", whole.substr(0, host_2) + whole.substr(host_3, host_4 - host_3) +
+                             "discover: {command: [cat, \"" + Path("found") + "\"], every: 300ms}\n");
+  cluster_.Write("found", "");
+  const std::string job = cluster_.Write(
+      "job.yaml", "name: job\nprogram: [sleep, \"600\"]\nreplicas: {worker: {count: 1, gpus: 1}}\n");
+  const CommandResult run = Muster({"run", job, "-i", inventory, "-d", "--on", "host-3"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  cluster_.Write("found", found);
+  EXPECT_TRUE(Eventually([&] {
+    return Muster({"events", "job"}).stdout_text.find("host-2 is a spare host from now on") !=
+           std::string::npos;
+  })) << Muster({"events", "job"}).stdout_text;
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
 TEST_F(ClusterGpus, CheckShowsThem) {
   const CommandResult check = Muster({"check", "-i", cluster_.inventory(), "-o", "json"});
   EXPECT_EQ(check.exit_code, 0) << check.stderr_text;

@@ -71,21 +71,22 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
   return absl::OkStatus();
 }
 
+// One process is in no cluster, whatever was copied with --job_name=local.
+absl::Status CheckAlone(const CLI::App& app) {
+  for (const char* name : {"ps_hosts", "worker_hosts", "cluster_spec", "cluster_file", "bind_host", "tls_dir",
+                           "transport", "first_workers", "metrics_address", "metrics_file"}) {
+    if (app.get_option(absl::StrFormat("--%s", name))->count() == 0) continue;
+    return InvalidArgument("--%s is for tasks of a cluster: --job_name=local is one process", name);
+  }
+  return absl::OkStatus();
+}
+
 // Flags that mean nothing with a strategy, and why.
 struct ForeignFlags {
   Strategy strategy;
   std::vector<const char*> flags;
   const char* why;
 };
-
-// One process is in no cluster, whatever was copied with --job_name=local.
-absl::Status CheckAlone(const CLI::App& app) {
-  for (const char* name : {"ps_hosts", "worker_hosts", "cluster_spec", "bind_host", "tls_dir", "transport"}) {
-    if (app.get_option(absl::StrFormat("--%s", name))->count() == 0) continue;
-    return InvalidArgument("--%s is for tasks of a cluster: --job_name=local is one process", name);
-  }
-  return absl::OkStatus();
-}
 
 const std::vector<ForeignFlags>& AllForeignFlags() {
   static const std::vector<ForeignFlags> all = {
@@ -338,18 +339,13 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
     f.cluster.tf_config = environment("TF_CONFIG").value_or("");
     MUSTER_ASSIGN_OR_RETURN(options.task, ResolveTask(f.cluster));
     options.first_workers = f.first_workers.value_or(options.task->cluster.rank_count());
+  } else {
+    MUSTER_RETURN_IF_ERROR(CheckAlone(app));
   }
-  if (f.first_workers && !options.task) return InvalidArgument("--first_workers is for tasks of a cluster");
-  if (!options.task) MUSTER_RETURN_IF_ERROR(CheckAlone(app));
   MUSTER_RETURN_IF_ERROR(ResolveStrategy(app, f, &options));
   MUSTER_RETURN_IF_ERROR(ResolveBuckets(f, &options));
   MUSTER_ASSIGN_OR_RETURN(options.device, ResolveDevice(f));
   MUSTER_RETURN_IF_ERROR(ResolveCollective(f, &options));
-  for (const auto& [flag, value] : {std::pair("--metrics_address", options.metrics.address),
-                                    std::pair("--metrics_file", options.metrics.file),
-                                    std::pair("--cluster_file", options.cluster_file)}) {
-    if (!value.empty() && !options.task) return InvalidArgument("%s is for tasks of a cluster", flag);
-  }
   if (!options.metrics.address.empty()) {
     MUSTER_RETURN_IF_ERROR(Annotate(CheckAddress(options.metrics.address), "--metrics_address"));
     if (options.metrics.address.find(',') != std::string::npos) {

@@ -367,7 +367,8 @@ TEST(Options, ABatchIsMadeForTheWorkersThatTheTrainingBeganWith) {
   EXPECT_EQ(options.update.rule.worker_count, 2);
   EXPECT_EQ(Options(with({three, ps, "--first_workers=4"})).global_batch_size, 32);
   EXPECT_EQ(Options(with({three, allreduce, "--first_workers=2", "--min_workers=3"})).min_workers, 3);
-  EXPECT_EQ(Error({"--first_workers=2"}), "--first_workers is for tasks of a cluster");
+  EXPECT_EQ(Error({"--first_workers=2"}),
+            "--first_workers is for tasks of a cluster: --job_name=local is one process");
   EXPECT_EQ(Error(with({three, ps, "--first_workers=2", "--sync_replicas"})),
             "--first_workers: with --sync_replicas the workers stay those that there were at first");
   EXPECT_EQ(
@@ -474,15 +475,12 @@ TEST(Options, MetricsAreOfTasks) {
               HasSubstr("--metrics_address: "));
   EXPECT_THAT(std::string(with("--metrics_address=9464,127.0.0.1:9465").status().message()),
               HasSubstr("one address, host:port"));
-  EXPECT_THAT(std::string(parse({"--job_name=local", "--metrics_address=a:1"}).status().message()),
-              HasSubstr("--metrics_address is for tasks of a cluster"));
-  EXPECT_THAT(std::string(parse({"--job_name=local", "--metrics_file=m"}).status().message()),
-              HasSubstr("--metrics_file is for tasks of a cluster"));
 }
 
 TEST(Options, OneProcessIsInNoCluster) {
-  for (const std::string flag : {"--ps_hosts=a:1", "--worker_hosts=b:1,c:1", "--cluster_spec=worker|b:1",
-                                 "--bind_host=a", "--tls_dir=/t", "--transport=tcp"}) {
+  for (const std::string flag :
+       {"--ps_hosts=a:1", "--worker_hosts=b:1,c:1", "--cluster_spec=worker|b:1", "--bind_host=a",
+        "--tls_dir=/t", "--transport=tcp", "--cluster_file=c", "--metrics_address=a:1", "--metrics_file=m"}) {
     EXPECT_EQ(Error({flag}),
               flag.substr(0, flag.find('=')) + " is for tasks of a cluster: --job_name=local is one process");
   }

@@ -99,6 +99,11 @@ std::vector<bench::TaskUse> TaskUses(const record::JobRecord& record,
   return uses;
 }
 
+std::string NameOf(const bench::Cell& cell) {
+  return absl::StrFormat("%s, %s, %s, %s", cell.model, bench::CompetitorName(cell),
+                         bench::WorkersText(cell.workers), bench::LinkText(cell.link_bytes_per_second));
+}
+
 class Bench {
  public:
   Bench(const CommandContext& context, bench::MatrixOptions options)
@@ -268,11 +273,6 @@ absl::Status Bench::RunOnLink(LinkRate link) {
     }
   }
   return made == nullptr ? absl::OkStatus() : made->Remove();
-}
-
-std::string NameOf(const bench::Cell& cell) {
-  return absl::StrFormat("%s, %s, %s, %s", cell.model, bench::CompetitorName(cell),
-                         bench::WorkersText(cell.workers), bench::LinkText(cell.link_bytes_per_second));
 }
 
 // What fails is noted, and the others are run. Fails when there is no going on.

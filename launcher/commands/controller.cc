@@ -241,8 +241,8 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   MUSTER_RETURN_IF_ERROR(detachment->OpenLog(folder / kControllerLog));
   RunOptions options = MakeRunOptions(context, record);
   options.follow_logs = false;
-  absl::StatusOr<Replanner> replanner = Replanner::Of(context, record);
-  if (replanner.ok()) {
+  std::optional<Replanner> replanner = Replanner::Of(context, record);
+  if (replanner) {
     options.replan = [&](const std::set<std::string>& hosts, const record::JobRecord& running) {
       return ReplanHere(context, *replanner, hosts, running);
     };

@@ -4,6 +4,7 @@
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 #include <map>
 #include <set>
@@ -165,9 +166,12 @@ Replanner::Replanner(const CommandContext& context, Job job, const Inventory& in
   for (const Host& host : inventory.hosts) known_.insert(host.name);
 }
 
-absl::StatusOr<Replanner> Replanner::Of(const CommandContext& context, const record::JobRecord& running) {
-  MUSTER_ASSIGN_OR_RETURN(Job job, JobOf(running));
-  return Replanner(context, std::move(job));
+std::optional<Replanner> Replanner::Of(const CommandContext& context, const record::JobRecord& running) {
+  if (running.standing()) return std::nullopt;
+  absl::StatusOr<Job> job = JobOf(running);
+  if (job.ok()) return Replanner(context, *std::move(job));
+  std::fprintf(stderr, "no hosts join by themselves: %s\n", std::string(job.status().message()).c_str());
+  return std::nullopt;
 }
 
 absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::string>& hosts,

@@ -27,8 +27,9 @@ class Replanner {
   /// The job was planned with this inventory. `context` outlives this.
   Replanner(const CommandContext& context, Job job, const Inventory& inventory);
 
-  /// For a job that is driven on: hosts may have come since. FailedPrecondition: as JobOf.
-  static absl::StatusOr<Replanner> Of(const CommandContext& context, const record::JobRecord& running);
+  /// For a job that is driven on: hosts may have come since. Nothing: standing servers, or, with a word on
+  /// stderr, a job of which nobody knows what it was planned from.
+  static std::optional<Replanner> Of(const CommandContext& context, const record::JobRecord& running);
 
   /// As RunOptions::replan has it. A host that can have no task for now, since its name means nothing yet, or
   /// it does not say which GPUs it has, is left out. A failure says which hosts are not used because of it.

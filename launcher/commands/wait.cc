@@ -94,8 +94,8 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     RunOptions options = MakeRunOptions(context, record);
     options.follow_logs = false;
     if (timeout) options.give_up_at = start + *timeout;
-    absl::StatusOr<Replanner> replanner = Replanner::Of(context, record);
-    if (replanner.ok()) options.replan = std::bind_front(&Replanner::Replan, &*replanner);
+    std::optional<Replanner> replanner = Replanner::Of(context, record);
+    if (replanner) options.replan = std::bind_front(&Replanner::Replan, &*replanner);
     RunDisplay display(
         {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
     MUSTER_ASSIGN_OR_RETURN(const RunResult result,
