@@ -38,8 +38,7 @@ constexpr char kUsage[] =
     "daemon)\n"
     "       muster-agent empty-trash --root DIR                      removes what was forgotten\n"
     "       muster-agent serve   --root DIR --address IP             passes what it has on to who knows the "
-    "secret, "
-    "a line on stdin, until stdin ends\n"
+    "secret, and itself to who has the ticket, two lines on stdin, until stdin ends\n"
     "       muster-agent fetch   --root DIR --sha256 HEX --size N --address IP --port N   gets it from "
     "there\n"
     "       muster-agent echo    --address IP                        sends bytes back, until stdin ends\n"
@@ -140,7 +139,7 @@ absl::Status EmptyTrashUnder(const std::vector<std::string>& arguments) {
   return EmptyTrash(root);
 }
 
-// The first line of stdin, which goes on behind it.
+// The next line of stdin, which goes on behind it.
 absl::StatusOr<std::string> ReadSecret() {
   const TimePoint deadline = Now() + std::chrono::seconds(30);
   std::string line;
@@ -162,6 +161,7 @@ absl::Status ServeContents(const std::vector<std::string>& arguments) {
   ServeOptions options{.address = flags.Text("address")};
   MUSTER_ASSIGN_OR_RETURN(options.root, flags.Root());
   MUSTER_ASSIGN_OR_RETURN(options.secret, ReadSecret());
+  MUSTER_ASSIGN_OR_RETURN(options.ticket, ReadSecret());
   ::signal(SIGPIPE, SIG_IGN);
   options.listening = [](uint32_t port) { return WriteAll(1, absl::StrFormat("\nserving %d\n", port)); };
   return Serve(options);

@@ -1,8 +1,12 @@
 #include "agent/relay.h"
 
 #include <absl/cleanup/cleanup.h>
+#include <fcntl.h>
+#include <openssl/crypto.h>
 #include <poll.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,8 +30,13 @@ constexpr size_t kQuestionBytes = 65;
 constexpr char kArchiveFollows = '+';
 constexpr char kReasonFollows = '-';
 
+// Who has no agent yet, and so no TLS, says "agent <ticket>\n", and gets the program. TLS begins otherwise.
+constexpr std::string_view kAgentQuestion = "agent ";
+
 constexpr Duration kConnectTimeout = std::chrono::seconds(5);
 constexpr Duration kProgressInterval = std::chrono::seconds(1);
+constexpr Duration kGreetingTimeout = std::chrono::seconds(10);
+constexpr Duration kSlowTimeout = std::chrono::seconds(60);
 constexpr Duration kIdleTimeout = std::chrono::minutes(10);
 constexpr int kMostAnswered = 8;
 constexpr size_t kMostStrangers = 64;  // who may be scanning ports
@@ -45,13 +54,59 @@ absl::StatusOr<std::string> ReadQuestion(SecretStream& stream) {
   return question;
 }
 
-// Whatever goes wrong here, the other end sees it. `answered`: how many are, that know the secret.
+absl::StatusOr<bool> AsksForAgent(int socket, int stop_fd) {
+  MUSTER_RETURN_IF_ERROR(AwaitReady(socket, POLLIN, stop_fd, Now() + kGreetingTimeout));
+  char first = '\0';
+  return ::recv(socket, &first, 1, MSG_PEEK) == 1 && first == kAgentQuestion[0];
+}
+
+absl::Status CheckTicket(int socket, const ServeOptions& options) {
+  const std::string right = std::string(kAgentQuestion) + options.ticket + "\n";
+  std::string question(right.size(), '\0');
+  const TimePoint deadline = Now() + kGreetingTimeout;
+  for (size_t have = 0; have < question.size();) {
+    MUSTER_RETURN_IF_ERROR(AwaitReady(socket, POLLIN, options.stop_fd, deadline));
+    const ssize_t n = ::recv(socket, question.data() + have, question.size() - have, 0);
+    if (n <= 0) return Unavailable("it has no ticket");
+    have += static_cast<size_t>(n);
+  }
+  // In a time that says nothing of how much of it was right.
+  const bool is_right = CRYPTO_memcmp(question.data(), right.data(), right.size()) == 0;
+  return is_right ? absl::OkStatus() : absl::PermissionDeniedError("it has another ticket");
+}
+
+absl::Status SendThisProgram(int socket, int stop_fd) {
+  const UniqueFd program(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  struct stat file {};
+  if (!program.valid() || ::fstat(program.get(), &file) != 0) return ErrnoError(errno, "/proc/self/exe");
+  if (::fcntl(socket, F_SETFL, O_NONBLOCK) != 0) return ErrnoError(errno, "fcntl");
+  for (off_t sent = 0; sent < file.st_size;) {
+    MUSTER_RETURN_IF_ERROR(AwaitReady(socket, POLLOUT, stop_fd, Now() + kSlowTimeout));
+    const ssize_t n = ::sendfile(socket, program.get(), &sent, kReadBytes);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return ErrnoError(errno, "sendfile");
+    if (n == 0) return Internal("/proc/self/exe has become shorter");
+  }
+  return absl::OkStatus();
+}
+
+// Whatever goes wrong here, the other end sees it. `answered`: how many are, that know secret or ticket.
 absl::Status Answer(UniqueFd socket, const ServeOptions& options, std::atomic<int>* answered) {
+  const auto take_turn = [answered] {
+    return ++*answered > kMostAnswered ? absl::ResourceExhaustedError("others are answered")
+                                       : absl::OkStatus();
+  };
+  MUSTER_ASSIGN_OR_RETURN(const bool asks_for_agent, AsksForAgent(socket.get(), options.stop_fd));
+  if (asks_for_agent) {
+    MUSTER_RETURN_IF_ERROR(CheckTicket(socket.get(), options));
+    const absl::Cleanup leave = [answered] { --*answered; };
+    MUSTER_RETURN_IF_ERROR(take_turn());
+    return SendThisProgram(socket.get(), options.stop_fd);
+  }
   MUSTER_ASSIGN_OR_RETURN(
       SecretStream stream,
       SecretStream::Accept(std::move(socket), {.secret = options.secret, .stop_fd = options.stop_fd}));
   const absl::Cleanup leave = [answered] { --*answered; };
-  if (++*answered > kMostAnswered) return absl::ResourceExhaustedError("others are answered");
+  MUSTER_RETURN_IF_ERROR(take_turn());
   MUSTER_ASSIGN_OR_RETURN(const std::string sha256, ReadQuestion(stream));
   const absl::StatusOr<bool> is_stored = IsStored(options.root, sha256);
   if (!is_stored.ok() || !*is_stored) {
@@ -97,6 +152,9 @@ struct Conversation {
 }  // namespace
 
 absl::Status Serve(const ServeOptions& options) {
+  if (!IsSecret(options.secret) || !IsSecret(options.ticket)) {
+    return InvalidArgument("the secret or the ticket is not 64 hexadecimal digits");
+  }
   const auto is_leased = [&](uint32_t port) {
     std::error_code error;
     return std::filesystem::exists(options.root / "ports" / std::to_string(port), error);

@@ -1,5 +1,6 @@
 // Hosts pass contents on to each other: `muster-agent serve` on one that has them, `muster-agent fetch` on
-// one that needs them. The launcher gives both a secret, which lives as long as the server does.
+// one that needs them. The launcher gives both a secret, which lives as long as the server does. A host that
+// lacks the agent, too, gets it from there.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,19 @@ struct ServeOptions {
   std::filesystem::path root;
   std::string address;  // literal, of this host
   std::string secret;   // of RandomSecret
+  /// Of RandomSecret, too: whoever says it in the clear gets the agent's own program likewise. It is in no
+  /// need of secrecy, and its hash is known to who has it run.
+  std::string ticket;
   /// Called once it listens, on a port that is leased to no task.
   std::function<absl::Status(uint32_t port)> listening;
   int stop_fd = 0;
 };
 
-/// Sends whoever knows the secret what it asks for of root/store, each in a thread of its own and at most
-/// eight at a time, with room beside them for 64 who have not shown yet that they know it, until `stop_fd`
-/// becomes readable or ends, which ends all of them, or nobody has come for ten minutes (OK): an sshd may not
-/// notice that its client has gone. InvalidArgument: the address is no literal IP or not of this host.
-/// SIGPIPE must be ignored.
+/// Sends whoever knows the secret what it asks for of root/store, and this program to whoever has the ticket,
+/// each in a thread of its own and at most eight at a time, with room beside them for 64 who have not shown
+/// yet that they know one, until `stop_fd` becomes readable or ends, which ends all of them, or nobody has
+/// come for ten minutes (OK): an sshd may not notice that its client has gone. InvalidArgument: the address
+/// is no literal IP or not of this host. SIGPIPE must be ignored.
 absl::Status Serve(const ServeOptions& options);
 
 struct FetchOptions {

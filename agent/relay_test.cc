@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -79,7 +81,8 @@ class RelayTest : public testing::Test {
   }
 
   Running StartServer(const std::string& secret) {
-    Running server = Start({"serve", "--root", source_.string(), "--address", "127.0.0.1"}, secret + "\n");
+    Running server = Start({"serve", "--root", source_.string(), "--address", "127.0.0.1"},
+                           secret + "\n" + ticket_ + "\n");
     const TimePoint deadline = TestDeadline();
     unsigned port = 0;
     while (std::sscanf(server.text().c_str(), "\nserving %u\n", &port) != 1 && Now() < deadline) {
@@ -103,7 +106,7 @@ class RelayTest : public testing::Test {
 
   TemporaryDirectory folder_;
   const std::filesystem::path source_ = folder_.path() / "source", target_ = folder_.path() / "target";
-  const std::string secret_ = RandomSecret();
+  const std::string secret_ = RandomSecret(), ticket_ = RandomSecret();
   std::string archive_, sha256_;
   uint32_t port_ = 0;
 };
@@ -264,9 +267,45 @@ TEST_F(RelayTest, NothingElseIsHandedOut) {
   EXPECT_EQ(server.Wait(), 0);
 }
 
-TEST_F(RelayTest, WithoutASecretThereIsNoServer) {
+// What it answers until it hangs up.
+std::string AnswerTo(const std::string& question, uint32_t port) {
+  const auto socket = ConnectTo("127.0.0.1", port, -1, TestDeadline());
+  if (!socket.ok() || !WriteAll(socket->get(), question).ok()) return "cannot be asked";
+  std::string answer, bytes(65536, '\0');
+  while (AwaitReady(socket->get(), POLLIN, -1, TestDeadline()).ok()) {
+    const ssize_t n = ::recv(socket->get(), bytes.data(), bytes.size(), 0);
+    if (n <= 0) return answer;
+    answer.append(bytes, 0, static_cast<size_t>(n));
+  }
+  return "it does not hang up";
+}
+
+TEST_F(RelayTest, WhoHasNoAgentGetsItForTheTicket) {
+  Running server = StartServer(secret_);
+  const auto agent = ReadFile(BuildPath("bin/muster-agent"));
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  std::vector<std::future<std::string>> answers;
+  for (int i = 0; i < 3; ++i) {
+    answers.push_back(
+        std::async(std::launch::async, [&] { return AnswerTo("agent " + ticket_ + "\n", port_); }));
+  }
+  for (auto& answer : answers) EXPECT_EQ(Sha256Hex(answer.get()), Sha256Hex(*agent));
+  // The secret is none.
+  for (const std::string& ticket : {RandomSecret(), secret_, ticket_.substr(0, 63), std::string()}) {
+    EXPECT_EQ(AnswerTo("agent " + ticket + std::string(64 - ticket.size(), ' ') + "\n", port_), "") << ticket;
+  }
+  EXPECT_EQ(AnswerTo(std::string(70, 'b'), port_), "");
+  Running fetch = StartFetch(target_, secret_, sha256_, archive_.size());
+  EXPECT_EQ(fetch.Wait(), 0) << fetch.text();
+  server.input.reset();
+  EXPECT_EQ(server.Wait(), 0);
+}
+
+TEST_F(RelayTest, WithoutASecretAndATicketThereIsNoServer) {
   for (const auto& [input, message] :
        {std::pair<std::string, std::string>{"", "stdin ends before the secret does"},
+        {secret_ + "\n", "stdin ends before the secret does"},
+        {secret_ + "\nticket\n", "is not 64 hexadecimal digits"},
         {std::string(2000, 'a'), "too long"}}) {
     Running server = Start({"serve", "--root", source_.string(), "--address", "127.0.0.1"}, input);
     server.input.reset();

@@ -38,11 +38,11 @@ unsigned ServerKey(SSL* connection, const char* identity, unsigned char* key, un
   return std::strcmp(identity, kIdentity) == 0 ? CopySecret(connection, key, max_key_bytes) : 0;
 }
 
-bool IsSecret(const std::string& text) {
-  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
 }  // namespace
+
+bool IsSecret(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 SecretStream::SecretStream(UniqueFd socket, Options options)
     : socket_(std::move(socket)), options_(std::make_unique<const Options>(std::move(options))) {}

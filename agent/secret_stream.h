@@ -19,6 +19,9 @@
 
 namespace muster {
 
+/// Whether it may be one of RandomSecret's.
+bool IsSecret(std::string_view text);
+
 /// One thread at a time. Every wait ends when no byte has moved for `idle_timeout` (DeadlineExceeded), or
 /// when `stop_fd` (-1: none) becomes readable or hangs up (Cancelled). Unavailable: the other end has gone,
 /// or does not know the secret. SIGPIPE must be ignored.

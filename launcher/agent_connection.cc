@@ -26,7 +26,8 @@ AgentConnection::~AgentConnection() {
 
 absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const record::Host& host,
                                                                           const ConnectOptions& options,
-                                                                          TimePoint deadline) {
+                                                                          TimePoint deadline,
+                                                                          const AgentSources& sources) {
   std::unique_ptr<AgentConnection> connection(new AgentConnection(host, options));
   const Duration time = deadline - Now();
   MUSTER_RETURN_IF_ERROR(connection->OpenTransport(deadline));
@@ -37,7 +38,8 @@ absl::StatusOr<std::unique_ptr<AgentConnection>> AgentConnection::Connect(const 
   MUSTER_ASSIGN_OR_RETURN(std::optional<BareHost> bare, connection->OpenBridge(deadline));
   if (bare) {
     MUSTER_RETURN_IF_ERROR(BringAgent(*connection->transport_, connection->place_, *bare, *options.agent,
-                                      options.ssh.cancel_fd, [&] { return connection->ComesUntil(time); }));
+                                      sources, options.ssh.cancel_fd,
+                                      [&] { return connection->ComesUntil(time); }));
     deadline = connection->ComesUntil(time);
     MUSTER_ASSIGN_OR_RETURN(bare, connection->OpenBridge(deadline));
   }
@@ -223,10 +225,9 @@ std::optional<absl::Status> AgentConnection::TakeTransferResult() {
   return result;
 }
 
-absl::Status AgentConnection::BeginServing(const std::string& address, const std::string& secret,
-                                           TimePoint deadline) {
+absl::Status AgentConnection::BeginServing(const ContentSource& as, TimePoint deadline) {
   server_ = nullptr;
-  MUSTER_ASSIGN_OR_RETURN(server_, ContentServer::Start(*transport_, place_, address, secret, deadline));
+  MUSTER_ASSIGN_OR_RETURN(server_, ContentServer::Start(*transport_, place_, as, deadline));
   return absl::OkStatus();
 }
 

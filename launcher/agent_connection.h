@@ -27,12 +27,14 @@ namespace muster {
 /// is over.
 class AgentConnection {
  public:
-  /// Connects, uploads the agent if it is not there, starts its bridge and checks the versions. The deadline
+  /// Connects, brings the agent if it is not there, starts its bridge and checks the versions. The deadline
   /// is that of a host that is silent: waiting for the logins to others (options.ssh.on_coming), and sending
-  /// the agent over a slow link, take their time.
+  /// or getting the agent over a slow link, take their time. Where there are no `sources` the agent comes
+  /// from here.
   static absl::StatusOr<std::unique_ptr<AgentConnection>> Connect(const record::Host& host,
                                                                   const ConnectOptions& options,
-                                                                  TimePoint deadline);
+                                                                  TimePoint deadline,
+                                                                  const AgentSources& sources = {});
   ~AgentConnection();
 
   const agent::FactsResponse& facts() const { return facts_; }
@@ -73,9 +75,8 @@ class AgentConnection {
   /// How that ended, once, as ContentTransfer says it; nothing while it goes on.
   std::optional<absl::Status> TakeTransferResult();
 
-  /// Begins to pass on what the host has, at an address of its own, to those who know the secret. Ends what
-  /// was begun before.
-  absl::Status BeginServing(const std::string& address, const std::string& secret, TimePoint deadline);
+  /// Begins to pass on what the host has, as ContentServer does. Ends what was begun before.
+  absl::Status BeginServing(const ContentSource& as, TimePoint deadline);
   void EndServing() { server_ = nullptr; }
   bool is_serving() const { return server_ != nullptr; }
   /// As ContentServer says it.

@@ -23,7 +23,9 @@ Duration FetchTimeout(const Content& content) {
 }  // namespace
 
 ContentDelivery::ContentDelivery(AgentConnection& agent, ContentDeliveryOptions options)
-    : agent_(agent), options_(std::move(options)) {}
+    : agent_(agent), options_(std::move(options)) {
+  if (options_.relay != nullptr) options_.relay->Has(options_.host, options_.agent);
+}
 
 ContentDelivery::~ContentDelivery() {
   if (options_.relay != nullptr) options_.relay->Gone(options_.host);
@@ -130,8 +132,11 @@ absl::Status ContentDelivery::BeginBesideServing(const std::function<absl::Statu
 }
 
 void ContentDelivery::Serve() {
-  secret_ = RandomSecret();
-  const absl::Status begun = agent_.BeginServing(options_.data_address, secret_, Now() + kCallTimeout);
+  server_ = {.host = options_.host,
+             .address = options_.data_address,
+             .secret = RandomSecret(),
+             .ticket = RandomSecret()};
+  const absl::Status begun = agent_.BeginServing(server_, Now() + kCallTimeout);
   // That the connection is lost, if so, the next answer will say.
   if (!begun.ok()) options_.relay->NotServing(options_.host);
 }
@@ -146,8 +151,8 @@ void ContentDelivery::Advance() {
   if (waits_for_relay_) options_.relay->Tick();
   if (const auto serving = agent_.TakeServing()) {
     if (serving->ok()) {
-      options_.relay->Serving(
-          {.host = options_.host, .address = options_.data_address, .port = **serving, .secret = secret_});
+      server_.port = **serving;
+      options_.relay->Serving(server_);
     } else {
       options_.relay->NotServing(options_.host);
     }

@@ -16,20 +16,11 @@
 
 namespace muster {
 
-/// Of a content that a host lacks, on its way there.
-struct UploadStep {
-  std::string host;
-  std::string content;
-  std::string source;   // the host that passes it on; "": the launcher sends it
-  std::string problem;  // it did not come from there, and comes in another way
-  uint64_t sent_bytes = 0;
-  uint64_t total_bytes = 0;
-};
-
 struct ContentDeliveryOptions {
   std::string host;
   std::string data_address;  // at which others get what it has
   const Contents* contents = nullptr;
+  std::string agent;              // its program, which the host has
   ContentRelay* relay = nullptr;  // null: the host has nothing to do with others
   int cancel_fd = -1;             // readable: give up what is under way
   std::function<void(UploadStep)> progress;
@@ -71,7 +62,7 @@ class ContentDelivery {
   std::deque<std::string> missing_;  // hashes; the front one is on its way
   bool waits_for_relay_ = false;     // which says where that comes from
   std::string source_;               // another host; "": the launcher sends it
-  std::string secret_;               // of the host's server
+  ContentSource server_;             // the host's own
   std::optional<absl::Status> result_;
 };
 

@@ -1,6 +1,7 @@
 // ContentRelay: the RelayPlan of a job, shared by the sessions of its hosts.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -18,6 +19,17 @@ struct ContentSource {
   std::string address;
   uint32_t port = 0;
   std::string secret;
+  std::string ticket;  // to those who lack the agent, that
+};
+
+/// Of a content that a host lacks, on its way there.
+struct UploadStep {
+  std::string host;
+  std::string content;
+  std::string source;   // the host that passes it on; "": the launcher sends it
+  std::string problem;  // it did not come from there, and comes in another way
+  uint64_t sent_bytes = 0;
+  uint64_t total_bytes = 0;
 };
 
 /// What the plan wants a host's session to do. `content`, `source`: as in RelayPlan::Action.

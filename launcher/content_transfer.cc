@@ -161,13 +161,13 @@ ContentServer::ContentServer(const Transport& transport, std::string input, Time
 
 absl::StatusOr<std::unique_ptr<ContentServer>> ContentServer::Start(Transport& transport,
                                                                     const AgentPlace& place,
-                                                                    const std::string& address,
-                                                                    const std::string& secret,
+                                                                    const ContentSource& as,
                                                                     TimePoint deadline) {
-  std::unique_ptr<ContentServer> server(new ContentServer(transport, secret + "\n", deadline));
+  std::unique_ptr<ContentServer> server(
+      new ContentServer(transport, as.secret + "\n" + as.ticket + "\n", deadline));
   MUSTER_ASSIGN_OR_RETURN(
       server->channel_, transport.Start(absl::StrFormat("exec %s serve --root %s --address %s", place.program,
-                                                        place.root, QuoteWord(address)),
+                                                        place.root, QuoteWord(as.address)),
                                         deadline));
   return server;
 }

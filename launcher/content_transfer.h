@@ -68,13 +68,13 @@ class ContentTransfer {
   std::optional<absl::Status> result_;
 };
 
-/// A host that passes on what it has, at an address of its own, to those who know the secret; until it is
-/// destroyed, or ends by itself. Belongs to the transport's thread, and ends before it.
+/// A host that passes on what it has, at an address of its own, to those who know the secret, and the agent
+/// to those who have the ticket; until it is destroyed, or ends by itself. Belongs to the transport's thread,
+/// and ends before it.
 class ContentServer {
  public:
   static absl::StatusOr<std::unique_ptr<ContentServer>> Start(Transport& transport, const AgentPlace& place,
-                                                              const std::string& address,
-                                                              const std::string& secret, TimePoint deadline);
+                                                              const ContentSource& as, TimePoint deadline);
   ContentServer(const ContentServer&) = delete;
 
   /// As for a transfer.

@@ -24,6 +24,8 @@ using ::testing::HasSubstr;
 // Until its input ends.
 constexpr char kSaysNothing[] = "while read line; do :; done";
 
+const ContentSource kServer{.address = "10.0.0.7", .secret = "mine", .ticket = "ours"};
+
 TimePoint TestDeadline() { return Now() + std::chrono::seconds(60); }
 
 class ContentTransferTest : public testing::Test {
@@ -144,11 +146,12 @@ TEST_F(ContentTransferTest, AProcessThatKeepsTheOutputOpenIsWaitedForAsleep) {
 }
 
 TEST_F(ContentTransferTest, AServerSaysItsPortAndThenThatItHasEnded) {
-  auto server = ContentServer::Start(*transport_,
-                                     Agent("read secret; printf 'motd\\nserving soon'; printf '\\nserving "
-                                           "4711\\n'; test \"$secret\" = mine && "
-                                           "read more; echo 'it ends' >&2; exit 1"),
-                                     "10.0.0.7", "mine", TestDeadline());
+  auto server =
+      ContentServer::Start(*transport_,
+                           Agent("read secret; read ticket; printf 'motd\\nserving soon'; printf '\\nserving "
+                                 "4711\\n'; test \"$secret $ticket\" = 'mine ours' && "
+                                 "read more; echo 'it ends' >&2; exit 1"),
+                           kServer, TestDeadline());
   ASSERT_TRUE(server.ok()) << server.status();
   const auto port = PortOf(**server);
   ASSERT_TRUE(port.ok()) << port.status();
@@ -157,7 +160,7 @@ TEST_F(ContentTransferTest, AServerSaysItsPortAndThenThatItHasEnded) {
 
   server =
       ContentServer::Start(*transport_, Agent("exec 0<&-; touch gone; echo 'no such address' >&2; exit 2"),
-                           "10.0.0.7", "mine", TestDeadline());
+                           kServer, TestDeadline());
   ASSERT_TRUE(server.ok()) << server.status();
   for (const TimePoint deadline = TestDeadline();
        !std::filesystem::exists(Path("gone")) && Now() < deadline;) {
@@ -169,8 +172,8 @@ TEST_F(ContentTransferTest, AServerSaysItsPortAndThenThatItHasEnded) {
 }
 
 TEST_F(ContentTransferTest, AServerThatSaysNothingIsGivenUp) {
-  auto server = ContentServer::Start(*transport_, Agent(kSaysNothing), "10.0.0.7", "mine",
-                                     Now() + std::chrono::milliseconds(200));
+  auto server =
+      ContentServer::Start(*transport_, Agent(kSaysNothing), kServer, Now() + std::chrono::milliseconds(200));
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(PortOf(**server).status()));
 }

@@ -93,7 +93,7 @@ HostSession::HostSession(HostSessionOptions options)
       machine_id_(options_.host.machine_id()) {
   MUSTER_CHECK(wake_.valid() && cancel_.valid());
   if (options_.relay != nullptr) {
-    options_.relay->Join(name_, [this](RelayOrder order) { Enqueue(std::move(order)); });
+    options_.relay->Join(name_, [this](RelayOrder order) { Take(std::move(order)); });
   }
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
@@ -123,6 +123,12 @@ void HostSession::ListFiles(const std::string& task, const std::string& folder) 
 void HostSession::ReadLogTail(const std::string& task) { Enqueue(TailCommand{task}); }
 
 void HostSession::Lend(std::shared_ptr<Guest> guest) { Enqueue(std::move(guest)); }
+
+// Those about the agent are for the attempt that is under way, if any.
+void HostSession::Take(RelayOrder order) {
+  if (order.content == options_.connect.agent->sha256) return agent_orders_.Push(std::move(order));
+  Enqueue(std::move(order));
+}
 
 void HostSession::Enqueue(Command command) {
   const std::lock_guard lock(mutex_);
@@ -180,7 +186,11 @@ void HostSession::Do(const reconcile::Connect& connect) {
   };
   const Duration time_to_report = std::min<Duration>(kTimeToReport, (connect.deadline - Now()) / 4);
   record::Host place = NextPlace();
-  auto connected = AgentConnection::Connect(place, options, connect.deadline - time_to_report);
+  // Between this machine and itself there is no network.
+  ContentRelay* const relay = place.local() ? nullptr : options_.relay;
+  auto connected =
+      AgentConnection::Connect(place, options, connect.deadline - time_to_report,
+                               {.relay = relay, .orders = &agent_orders_, .progress = options_.sink});
   absl::Status status = connected.status();
   if (status.ok()) {
     agent_ = *std::move(connected);
@@ -190,6 +200,7 @@ void HostSession::Do(const reconcile::Connect& connect) {
   EndAttempt(place, status.ok());
   if (!status.ok()) {
     agent_ = nullptr;
+    if (relay != nullptr) relay->GiveUp(name_, options_.connect.agent->sha256);
     // The reconciler tries again after Unavailable and gives up at once after any other code. A host that was
     // there before, and now has another's key, is somewhere else.
     const bool may_be_elsewhere =
@@ -212,7 +223,8 @@ void HostSession::Do(const reconcile::Connect& connect) {
   delivery_.emplace(*agent_, ContentDeliveryOptions{.host = name_,
                                                     .data_address = place.data_address(),
                                                     .contents = options_.contents,
-                                                    .relay = place.local() ? nullptr : options_.relay,
+                                                    .agent = options_.connect.agent->sha256,
+                                                    .relay = relay,
                                                     .cancel_fd = cancel_.get(),
                                                     .progress = options_.sink});
   options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place});

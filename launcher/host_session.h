@@ -21,6 +21,7 @@
 #include "launcher/content_delivery.h"
 #include "launcher/content_relay.h"
 #include "launcher/contents.h"
+#include "launcher/event_queue.h"
 #include "launcher/host_watch.h"
 #include "launcher/reconciler/messages.h"
 #include "proto/agent.pb.h"
@@ -129,6 +130,7 @@ class HostSession {
     bool active = false;  // a request is under way, or wanted as soon as there is a connection
   };
 
+  void Take(RelayOrder order);
   void Enqueue(Command command);
   void Run(const std::stop_token& stop);
   void Do(const Command& command);
@@ -159,10 +161,11 @@ class HostSession {
 
   const HostSessionOptions options_;
   const std::string name_;
-  UniqueFd wake_;     // readable when there are commands
-  UniqueFd cancel_;   // readable: give up what is under way; the session is being destroyed, or the host is
-                      // elsewhere
-  std::mutex mutex_;  // guards the following
+  UniqueFd wake_;    // readable when there are commands
+  UniqueFd cancel_;  // readable: give up what is under way; the session is being destroyed, or the host is
+                     // elsewhere
+  EventQueue<RelayOrder> agent_orders_;  // where the host is to get the agent
+  std::mutex mutex_;                     // guards the following
   std::deque<Command> commands_;
   std::deque<record::Host> places_;  // where the host may be; the front one is tried next
   bool is_trying_ = false;           // that one
