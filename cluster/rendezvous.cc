@@ -176,13 +176,13 @@ void Rendezvous::Consider(TimePoint now) {
     End(DeadlineExceeded("%s: tried for %s in vain", group_.why, FormatAge(now - over_since_)));
   } else if (are_all ||
              (are_enough && (is_time || (all_have_left && has_state && HasBegun() && are_settled)))) {
-    Form(std::move(ranks));
+    Form(std::move(ranks), now);
   } else if (is_time) {
     End(DeadlineExceeded("%s: waited %s in vain", DescribeMissing(), FormatAge(Deadline() - over_since_)));
   }
 }
 
-void Rendezvous::Form(std::vector<int> ranks) {
+void Rendezvous::Form(std::vector<int> ranks, TimePoint now) {
   const auto parameters = [&](int rank) { return members_[rank].state.parameters; };  // none is lowest
   const int source = *std::max_element(ranks.begin(), ranks.end(),
                                        [&](int a, int b) { return parameters(a) < parameters(b); });
@@ -194,6 +194,7 @@ void Rendezvous::Form(std::vector<int> ranks) {
     notices_.push_back(
         absl::StrCat("going on from ", from, " with ", ranks.size(), " of ", rank_count(), " workers"));
   }
+  if (group_.number == 0) over_since_ = now;  // from now on it is waited for one that meets
   group_ = {
       .number = next_number_++, .ranks = std::move(ranks), .is_over = false, .why = std::move(group_.why)};
   has_met_ = false;

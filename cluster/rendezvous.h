@@ -121,7 +121,7 @@ class Rendezvous {
   void Suspend(int rank, int other, TimePoint now);
   void Finish(const std::string& why, TimePoint now);
   void Consider(TimePoint now);
-  void Form(std::vector<int> ranks);
+  void Form(std::vector<int> ranks, TimePoint now);
   std::string DescribeMissing() const;
 
   const RendezvousOptions options_;

@@ -183,6 +183,28 @@ TEST_F(RendezvousTest, TooFewWaitForTheReturn) {
   EXPECT_THAT(End(), HasSubstr("worker:2 has gone: its connection was closed: waited 10m"));
 }
 
+TEST_F(RendezvousTest, AFirstGroupThatFormsLateIsTriedAgain) {
+  Make(2, 2);
+  rendezvous_.emplace(
+      RendezvousOptions{.rank_names = Names(2), .connect_timeout = seconds(60), .return_timeout = seconds(5)},
+      now_);
+  Come(0);
+  Pass(seconds(30));
+  Come(1);
+  EXPECT_EQ(group().number, 1u);
+  rendezvous_->Disconnect(1, "its connection was closed", now_);
+  Pass(seconds(4));
+  EXPECT_EQ(End(), "");
+  states_[0].over = 1;
+  Report(0);
+  Come(1);
+  EXPECT_EQ(group().number, 2u);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  rendezvous_->Disconnect(1, "its connection was closed", now_);
+  Pass(seconds(1));
+  EXPECT_THAT(End(), HasSubstr("worker:1 has gone: its connection was closed: tried for 5s in vain"));
+}
+
 TEST_F(RendezvousTest, AReplacedRankZeroWaitsForTheOthersToFindIt) {
   Make(3, 1);
   Come(0);

@@ -63,7 +63,7 @@ class Collective {
   /// Start and Wait in one, on this thread: without waking up another one.
   virtual absl::Status Run(const Operation& operation) = 0;
 
-  /// While nothing is under way.
+  /// Of what has ended, well or not.
   virtual Traffic traffic() const = 0;
 
   /// Any thread: what is under way and all that follows fails with `why`, which is not OK, here and, as they

@@ -376,6 +376,20 @@ TEST_P(CollectiveTest, AnyOrderOfOperationsWorks) {
   }
 }
 
+TEST_P(CollectiveTest, TrafficMayBeReadWhileSomethingIsUnderWay) {  // says ThreadSanitizer
+  OnAllRanks([&](Collective& group) {
+    std::vector<float> values(200000);
+    uint64_t before = 0;
+    for (int i = 0; i < 10; ++i) {
+      const Ticket ticket = group.Start(AllReduce(values, values));
+      const uint64_t sent = group.traffic().sent_bytes;
+      EXPECT_GE(sent, before);
+      before = sent;
+      ASSERT_EQ(group.Wait(ticket), absl::OkStatus());
+    }
+  });
+}
+
 TEST_P(CollectiveTest, AGroupThatWasAbortedDoesNothingMore) {
   OnAllRanks([&](Collective& group) {
     std::vector<float> values(10);

@@ -90,6 +90,12 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
                             client_.Join(parameters, std::exchange(unreachable_, {}), interrupt_));
     if (orders.concluded) return GroupPlace{.concluded = orders.concluded};
     ranks_ = orders.group.ranks;
+    if (options_.view == nullptr && ranks_.back() >= static_cast<int>(options_.all.members.size())) {
+      return FailedPrecondition(
+          "rank %d has joined the job since this task began, which cannot know where it is: give all tasks "
+          "--cluster_file",
+          ranks_.back());
+    }
     const auto position = [&](int rank) {
       return static_cast<int>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
     };

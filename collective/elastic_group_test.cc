@@ -155,6 +155,30 @@ TEST_F(ElasticGroupTest, WhoComesWhenAllIsDoneIsTold) {
   EXPECT_EQ(Make(0)->Finish(100), absl::OkStatus());
 }
 
+TEST_F(ElasticGroupTest, AnotherGenerationOfTheClusterHasNoPartInTheJob) {
+  options_.all.members.resize(2);
+  options_.min_ranks = 2;
+  options_.all.generation = 2;
+  const auto first = Make(0);
+  const std::string address = std::exchange(options_.all.members[1].address, "127.0.0.1:0");
+  // An older one, whatever it computes, is told; a later one is hung up on, until its own rank 0 has come.
+  options_.all.generation = 1;
+  options_.all.fingerprint = 0xab;
+  const absl::Status older = Make(1)->Join({}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(older)) << older;
+  EXPECT_THAT(std::string(older.message()), HasSubstr("generation 2 of the cluster, the other rank of 1"));
+  options_.all.generation = 3;
+  options_.connect_timeout = milliseconds(300);
+  const absl::Status later = Make(1)->Join({}).status();
+  EXPECT_TRUE(absl::IsUnavailable(later) || absl::IsDeadlineExceeded(later)) << later;
+  options_.all.generation = 2;
+  options_.all.fingerprint = 0;
+  options_.all.members[1].address = address;
+  std::jthread second([&] { EXPECT_TRUE(Make(1)->Join({}).ok()); });
+  const auto place = first->Join({});
+  EXPECT_TRUE(place.ok()) << place.status();
+}
+
 TEST_F(ElasticGroupTest, WhatOneCannotGoOnWithEndsAll) {
   const auto hears = [&](int rank) {
     const absl::Status status = End(*Make(rank), 3);
@@ -284,6 +308,53 @@ TEST_F(ElasticGroupTest, RanksJoinTheJobAndLeaveIt) {
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < 2; ++rank) threads.emplace_back(stays, rank);
   threads.emplace_back(visits);
+}
+
+TEST_F(ElasticGroupTest, WhoHasNoClusterFileCannotGoOnWithOneThatJoins) {
+  ClusterSpec cluster;
+  for (const GroupMember& member : options_.all.members) cluster.workers.push_back(member.address);
+  const ClusterSpec grown = cluster;
+  cluster.workers.pop_back();
+  const auto view_of = [](const ClusterSpec& known, int rank) {
+    return std::make_shared<ClusterView>(known, TaskId{Role::kWorker, rank},
+                                         ClusterView::Workers::kMayComeAndGo);
+  };
+  const auto view = view_of(cluster, 0);
+  options_.view = view_of(grown, 2);
+  const auto joins = Make(2);
+  options_.all.members.pop_back();
+  options_.view = nullptr;
+  auto cannot = Make(1);
+  options_.view = view;
+  const auto first = Make(0);
+  std::latch are_two(2);
+  std::jthread second([&] {
+    ASSERT_TRUE(cannot->Join({}).ok());
+    are_two.count_down();
+    EXPECT_TRUE(absl::IsCancelled(CountOn(*cannot, 2)));
+    const absl::Status status = cannot->Join({}).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--cluster_file"));
+    cannot = nullptr;
+  });
+  std::jthread third([&] {
+    are_two.wait();
+    const auto place = joins->Join({});
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_THAT(place->ranks, ElementsAre(0, 2));
+    EXPECT_EQ(*Count(*joins), 2);
+    EXPECT_EQ(joins->Finish(1), absl::OkStatus());
+  });
+  auto place = first->Join({});
+  ASSERT_TRUE(place.ok()) << place.status();
+  are_two.arrive_and_wait();
+  EXPECT_TRUE(*view->Update({.generation = 1, .cluster = grown}));
+  EXPECT_TRUE(absl::IsCancelled(CountOn(*first, 2)));
+  place = first->Join(ParametersVersion{.step = 1, .group = place->number});
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_THAT(place->ranks, ElementsAre(0, 2));
+  EXPECT_EQ(*Count(*first), 2);
+  EXPECT_EQ(first->Finish(1), absl::OkStatus());
 }
 
 TEST_F(ElasticGroupTest, OfTwoProcessesOfATaskTheLaterOneIsTaken) {

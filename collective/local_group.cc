@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "base/local_socket.h"
+#include "base/logging.h"
 #include "base/random.h"
 #include "collective/parts.h"
 #include "kernels/elementwise.h"
@@ -41,9 +43,13 @@ std::span<char> BytesOf(uint32_t& number) { return {reinterpret_cast<char*>(&num
 absl::Status AwaitSocket(int fd, TimePoint deadline, const Interrupt& interrupt) {
   pollfd fds[] = {{.fd = fd, .events = POLLIN, .revents = 0},
                   {.fd = interrupt.fd(), .events = POLLIN, .revents = 0}};
-  const int ready = ::poll(fds, 2, MillisecondsUntil(deadline));
+  int ready = 0;
+  do {
+    ready = ::poll(fds, 2, MillisecondsUntil(deadline));
+  } while (ready < 0 && errno == EINTR);
   if (interrupt.is_set()) return Cancelled("the group was given up");
-  return ready == 0 ? DeadlineExceeded("not all ranks of this host have come") : absl::OkStatus();
+  if (ready > 0 && Now() < deadline) return absl::OkStatus();  // others may come all the time
+  return DeadlineExceeded("not all ranks of this host have come");
 }
 
 }  // namespace
@@ -101,15 +107,25 @@ absl::StatusOr<LocalMeetingPlace> MakeLocalMeetingPlace() {
 }
 
 absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Lead(LocalGroupOptions options,
-                                                             const LocalMeetingPlace& place,
-                                                             TimePoint deadline, const Interrupt& interrupt) {
+                                                             LocalMeetingPlace place, TimePoint deadline,
+                                                             const Interrupt& interrupt) {
   const size_t others = options.names.size() - 1;
   MUSTER_ASSIGN_OR_RETURN(auto memory, SharedMemory::Create(MemoryBytes(static_cast<int>(others) + 1)));
   std::vector<UniqueFd> sockets(others + 1);
+  bool has_refused = false;
   for (size_t come = 0; come < others;) {
     MUSTER_RETURN_IF_ERROR(AwaitSocket(place.listening.get(), deadline, interrupt));
     UniqueFd fd(::accept4(place.listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid() || !IsOfSameUser(fd)) continue;
+    if (!fd.valid()) {
+      const int error = errno;
+      return ErrnoError(error, "taking connections of this host's ranks");
+    }
+    if (!IsOfSameUser(fd)) {
+      if (!std::exchange(has_refused, true)) {
+        spdlog::warn("a process of another user is hung up on that asks for the memory of this host's ranks");
+      }
+      continue;
+    }
     MUSTER_RETURN_IF_ERROR(AwaitSocket(fd.get(), deadline, interrupt));
     uint32_t who = 0;
     const LocalMessage message = ReceiveLocal(fd, BytesOf(who));

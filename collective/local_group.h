@@ -42,10 +42,9 @@ class LocalGroup {
  public:
   /// The first rank waits at its place for the others of this host and user, who have been told its secret:
   /// it makes the memory, and gives it to them. `interrupt` lives longer. Fails where memory cannot be
-  /// shared, and when `deadline` has passed.
-  static absl::StatusOr<std::unique_ptr<LocalGroup>> Lead(LocalGroupOptions options,
-                                                          const LocalMeetingPlace& place, TimePoint deadline,
-                                                          const Interrupt& interrupt);
+  /// shared, and when `deadline` has passed; the place is closed then, so that the others fail, too.
+  static absl::StatusOr<std::unique_ptr<LocalGroup>> Lead(LocalGroupOptions options, LocalMeetingPlace place,
+                                                          TimePoint deadline, const Interrupt& interrupt);
   static absl::StatusOr<std::unique_ptr<LocalGroup>> Follow(LocalGroupOptions options,
                                                             const std::string& secret, TimePoint deadline,
                                                             const Interrupt& interrupt);

@@ -2,18 +2,29 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <cstddef>
 #include <cstring>
 #include <future>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/certificates.h"
+#include "base/local_socket.h"
+#include "collective/local_group.h"
 #include "collective/message_stream.h"
 #include "collective/native.h"
 #include "collective/rendezvous_server.h"
@@ -35,12 +46,13 @@ class MeetingTest : public testing::Test {
   MeetingTest() : ranks_(2), authority_(*MakeAuthority("test")) { Listen(); }
 
   void Listen(bool with_tls = false) {
+    const int count = static_cast<int>(ranks_.size());
     std::vector<GroupMember> members;
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < count; ++rank) {
       ranks_[rank].listener = *PeerListener::Listen("127.0.0.1:0", with_tls ? Tls(rank) : nullptr);
       members.push_back({{Role::kWorker, rank}, ranks_[rank].listener->address()});
     }
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < count; ++rank) {
       ranks_[rank].identity = {.members = members, .rank = rank, .generation = 1, .fingerprint = 0xab};
     }
   }
@@ -173,6 +185,99 @@ TEST_F(MeetingTest, AnOldGenerationIsNotMistakenForTheNewOne) {
   for (const absl::Status& status : MeetBoth()) EXPECT_EQ(status, absl::OkStatus());
 }
 
+// What the kernel answers to calls of this thread from now on.
+absl::Status Filter(std::span<sock_filter> filter) {
+  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()), .filter = filter.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  return ErrnoError(error, "seccomp");
+}
+
+// It makes no socket to connect to another process of this host. Those that listen block.
+absl::Status ForbidLocalConnections() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 5),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, SOCK_NONBLOCK, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  return Filter(filter);
+}
+
+// It has no descriptors left for connections. With a limit of them, sanitizers have none left either.
+absl::Status ForbidToAccept() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_accept4, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  return Filter(filter);
+}
+
+TEST_F(MeetingTest, RanksOfAHostThatDoNotFindEachOtherThereUseTcp) {
+  ranks_.resize(4);  // with four, ranks that are not beside each other in a ring meet afterwards
+  Listen();
+  std::vector<std::future<absl::Status>> all;
+  for (int rank = 0; rank < 4; ++rank) {
+    all.push_back(std::async(std::launch::async, [&, rank] {
+      if (rank == 3) MUSTER_RETURN_IF_ERROR(ForbidLocalConnections());
+      return Meet(rank, std::chrono::seconds(2));  // less than the others wait for it in vain
+    }));
+  }
+  for (auto& met : all) EXPECT_EQ(met.get(), absl::OkStatus());
+}
+
+LocalGroupOptions OfTwo(int index) { return {.index = index, .names = {"worker:0", "worker:1"}}; }
+
+TEST(LocalGroupTest, ALeaderThatFailsIsNotWaitedFor) {
+  LocalMeetingPlace place = *MakeLocalMeetingPlace();
+  const std::string secret = place.secret;
+  Interrupt never;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto led = LocalGroup::Lead(OfTwo(0), std::move(place), Now() + std::chrono::seconds(5), never);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_FALSE(led.ok());
+  const auto followed = LocalGroup::Follow(OfTwo(1), secret, Now() + std::chrono::seconds(5), never);
+  EXPECT_TRUE(absl::IsUnavailable(followed.status())) << followed.status();
+}
+
+TEST(LocalGroupTest, ALeaderThatCannotTakeAConnectionFails) {
+  LocalMeetingPlace place = *MakeLocalMeetingPlace();
+  const UniqueFd follower = *ConnectLocal("muster-group-" + place.secret);
+  Interrupt interrupt;
+  auto leads = std::async(std::launch::async, [&]() -> absl::Status {
+    MUSTER_RETURN_IF_ERROR(ForbidToAccept());
+    return LocalGroup::Lead(OfTwo(0), std::move(place), Now() + std::chrono::seconds(20), interrupt).status();
+  });
+  (void)leads.wait_for(std::chrono::seconds(5));
+  interrupt.Set();
+  const absl::Status status = leads.get();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST(LocalGroupTest, ALeaderTakesNobodyAfterItsDeadline) {
+  LocalMeetingPlace place = *MakeLocalMeetingPlace();
+  const UniqueFd follower = *ConnectLocal("muster-group-" + place.secret);
+  const uint32_t index = 1;
+  ASSERT_EQ(SendLocal(follower, {reinterpret_cast<const char*>(&index), sizeof index}), 0);
+  Interrupt never;
+  const auto led = LocalGroup::Lead(OfTwo(0), std::move(place), Now(), never);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(led.status())) << led.status();
+}
+
 TEST_F(MeetingTest, AnInterruptEndsTheMeeting) {
   Interrupt interrupt;
   std::jthread interrupts([&] { interrupt.Set(); });
@@ -241,6 +346,18 @@ TEST_F(MeetingTest, StrangersHoldUpNobody) {
     // Before any of them has been silent for too long.
     EXPECT_EQ(MeetBoth(std::chrono::seconds(5)), std::vector<absl::Status>(2));
   }
+}
+
+TEST_F(MeetingTest, InventedRanksHoldUpNobody) {
+  std::vector<UniqueFd> strangers;
+  for (uint32_t i = 0; i < 300; ++i) {
+    collective::PeerHello hello = MakeHello(ranks_[1].identity);
+    hello.set_rank(1000 + i);
+    const std::string bytes = hello.SerializeAsString();
+    strangers.push_back(ConnectTo(ranks_[0].listener->address()));
+    SendTo(strangers.back(), std::string({static_cast<char>(bytes.size()), 0, 0, 0}) + bytes);
+  }
+  EXPECT_EQ(MeetBoth(std::chrono::seconds(5)), std::vector<absl::Status>(2));
 }
 
 TEST_F(MeetingTest, WhatIsNoHelloIsHungUpOn) {

@@ -19,7 +19,7 @@
 namespace muster {
 namespace {
 
-constexpr Duration kLocalMeetingTimeout = std::chrono::seconds(10);  // all of them are there already
+constexpr Duration kLocalMeetingTimeout = std::chrono::seconds(3);  // all of them are there already
 
 // What ranks of one host have in common: memory is shared, and its sockets are found, between processes of
 // one user and one network namespace. Each rank also brings the secret of its meeting place, of which the
@@ -53,8 +53,7 @@ class NativeBackend final : public CollectiveBackend {
  private:
   bool is_one_host() const { return local_ != nullptr && local_->size() == size(); }
   absl::Status AllReduce(std::span<const float> input, std::span<float> output);
-  absl::Status ShareMemory(const std::vector<int>& ranks, const std::string& secret,
-                           const LocalMeetingPlace& place);
+  absl::Status ShareMemory(const std::vector<int>& ranks, const std::string& secret, LocalMeetingPlace place);
 
   const NativeOptions options_;
   Interrupt& interrupt_;
@@ -65,11 +64,10 @@ class NativeBackend final : public CollectiveBackend {
 };
 
 absl::Status NativeBackend::Meet() {
-  const TimePoint deadline = Now() + options_.connect_timeout;
   std::vector<int> all(size());
   std::iota(all.begin(), all.end(), 0);
   everybody_ = std::make_unique<PeerGroup>(links_, all);
-  MUSTER_RETURN_IF_ERROR(links_.Connect(everybody_->RingPartners(), deadline));
+  MUSTER_RETURN_IF_ERROR(links_.Connect(everybody_->RingPartners(), Now() + options_.connect_timeout));
 
   // A rank that does not share memory is a host to itself.
   std::string host = absl::StrFormat("rank %d", rank());
@@ -92,7 +90,7 @@ absl::Status NativeBackend::Meet() {
   const std::vector<int>& beside = ranks_of[own.host];
   uint8_t shares = 1;
   if (beside.size() > 1) {
-    const absl::Status status = ShareMemory(beside, cards[beside.front()].secret.data(), place);
+    const absl::Status status = ShareMemory(beside, cards[beside.front()].secret.data(), std::move(place));
     if (absl::IsCancelled(status)) return status;
     if (!status.ok()) {
       spdlog::warn("ranks of this host use TCP: {}", std::string(status.message()));
@@ -112,16 +110,17 @@ absl::Status NativeBackend::Meet() {
   }
   if (std::find(firsts.begin(), firsts.end(), rank()) == firsts.end()) return absl::OkStatus();
   hosts_ = std::make_unique<PeerGroup>(links_, firsts);
-  return links_.Connect(hosts_->Partners(), deadline);
+  // All are as far as this, however long memory took.
+  return links_.Connect(hosts_->Partners(), Now() + options_.connect_timeout);
 }
 
 absl::Status NativeBackend::ShareMemory(const std::vector<int>& ranks, const std::string& secret,
-                                        const LocalMeetingPlace& place) {
+                                        LocalMeetingPlace place) {
   LocalGroupOptions local{.timeout = options_.operation_timeout};
   for (const int rank : ranks) local.names.push_back(Describe(options_.identity.members[rank]));
   local.index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   const TimePoint deadline = Now() + kLocalMeetingTimeout;
-  auto group = local.index == 0 ? LocalGroup::Lead(std::move(local), place, deadline, interrupt_)
+  auto group = local.index == 0 ? LocalGroup::Lead(std::move(local), std::move(place), deadline, interrupt_)
                                 : LocalGroup::Follow(std::move(local), secret, deadline, interrupt_);
   MUSTER_RETURN_IF_ERROR(group.status());
   local_ = *std::move(group);

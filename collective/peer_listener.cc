@@ -227,9 +227,10 @@ void PeerListener::Arrive(Pending& pending, collective::PeerHello hello) {
     if (to_rendezvous_) to_rendezvous_(std::move(arrival));
     return;
   }
-  const uint32_t rank = arrival.hello.rank();
-  if (arrivals_.size() >= kMaxPending && !arrivals_.contains(rank)) return;
-  arrivals_.insert_or_assign(rank, std::move(arrival));
+  std::erase_if(arrivals_, [&](const Arrival& other) { return other.hello.rank() == arrival.hello.rank(); });
+  // Who makes room for it may be a rank, and dials again.
+  if (arrivals_.size() >= kMaxPending) arrivals_.pop_front();
+  arrivals_.push_back(std::move(arrival));
   has_arrived_.notify_all();
 }
 
@@ -245,14 +246,15 @@ absl::StatusOr<std::unique_ptr<PeerStream>> PeerListener::Accept(const GroupIden
   const GroupMember& member = ours.members[rank];
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto found = arrivals_.find(static_cast<uint32_t>(rank));
-    if (found == arrivals_.end() || found->second.hello.generation() > ours.generation) {
+    const auto found = std::ranges::find(arrivals_, static_cast<uint32_t>(rank),
+                                         [](const Arrival& arrival) { return arrival.hello.rank(); });
+    if (found == arrivals_.end() || found->hello.generation() > ours.generation) {
       if (interrupt.is_set()) return Cancelled("the group was given up");
       if (Now() >= deadline) return DeadlineExceeded("%s has not connected", Describe(member));
       has_arrived_.wait_until(lock, std::min(deadline, Now() + kLook));
       continue;
     }
-    Arrival arrival = std::move(found->second);
+    Arrival arrival = std::move(*found);
     arrivals_.erase(found);
     if (arrival.hello.generation() < ours.generation) continue;  // of a group that is over
     lock.unlock();

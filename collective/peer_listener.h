@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -103,7 +102,7 @@ class PeerListener {
   std::string address_;
   std::vector<UniqueFd> new_sockets_;
   std::condition_variable has_arrived_;
-  std::map<uint32_t, Arrival> arrivals_;  // by rank: the last one
+  std::list<Arrival> arrivals_;  // the last one of each rank
   std::function<void(Arrival)> to_rendezvous_;
 
   std::jthread thread_;  // the last member: it uses the others

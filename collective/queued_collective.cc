@@ -11,7 +11,8 @@ namespace {
 
 class QueuedCollective final : public Collective {
  public:
-  explicit QueuedCollective(std::unique_ptr<CollectiveBackend> backend) : backend_(std::move(backend)) {}
+  explicit QueuedCollective(std::unique_ptr<CollectiveBackend> backend)
+      : backend_(std::move(backend)), traffic_(backend_->traffic()) {}
 
   ~QueuedCollective() override {
     thread_.request_stop();
@@ -20,7 +21,10 @@ class QueuedCollective final : public Collective {
 
   int rank() const override { return backend_->rank(); }
   int size() const override { return backend_->size(); }
-  Traffic traffic() const override { return backend_->traffic(); }
+  Traffic traffic() const override {
+    const std::lock_guard lock(mutex_);
+    return traffic_;
+  }
 
   Ticket Start(const Operation& operation) override {
     const std::lock_guard lock(mutex_);
@@ -77,8 +81,10 @@ class QueuedCollective final : public Collective {
     is_busy_ = true;
     lock.unlock();
     const absl::Status status = backend_->Perform(operation);
+    const Traffic traffic = backend_->traffic();
     lock.lock();
     is_busy_ = false;
+    traffic_ = traffic;
     if (status.ok()) {
       ++done_;
     } else if (status_.ok()) {
@@ -101,12 +107,13 @@ class QueuedCollective final : public Collective {
   }
 
   const std::unique_ptr<CollectiveBackend> backend_;
-  std::mutex mutex_;  // guards the following
+  mutable std::mutex mutex_;  // guards the following
   std::condition_variable is_to_do_, is_done_;
   std::deque<Operation> queue_;
   bool is_busy_ = false;  // somebody is in Perform
   Ticket done_ = 0;       // without what failed
   absl::Status status_;
+  Traffic traffic_;
   std::jthread thread_;  // the last member: it uses the others
 };
 

@@ -56,6 +56,8 @@ absl::StatusOr<RankOrders> RendezvousClient::Join(std::optional<ParametersVersio
 void RendezvousClient::HasMet() {
   const std::lock_guard lock(mutex_);
   state_.has_met = true;
+  is_to_report_ = true;  // it is waited for the next group from the end of this one on, not of an earlier one
+  wake_.Set();
 }
 
 absl::Status RendezvousClient::AwaitConclusion() {

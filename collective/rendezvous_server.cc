@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "base/logging.h"
 #include "base/wake.h"
@@ -121,7 +122,8 @@ class RendezvousServer::Impl {
   GroupIdentity all_;
   Rendezvous rendezvous_;
   std::list<Connection> connections_;
-  std::set<int> told_ = {0};  // ranks: of the end, or that they are refused; this process knows
+  std::set<int> told_ = {0};     // ranks: of the end, or that they are refused; this process knows
+  bool has_seen_later_ = false;  // a generation of the cluster
 
   std::mutex mutex_;
   std::vector<PeerListener::Arrival> arrivals_;
@@ -194,22 +196,31 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
     spdlog::warn("who connected as {} is hung up on: {}", TaskName(member.task), std::string(name.message()));
     return;
   }
+  if (hello.generation() > all_.generation) {
+    // The rank 0 that it looks for takes this one's place soon: it dials again.
+    if (!std::exchange(has_seen_later_, true)) {
+      spdlog::warn("{} is hung up on: it is of generation {} of the cluster, this rank of {}",
+                   Describe(member), hello.generation(), all_.generation);
+    }
+    return;
+  }
   const auto present = std::find_if(connections_.begin(), connections_.end(), [&](const Connection& other) {
     return other.rank == rank && other.dismissal == nullptr;
   });
   const bool is_known = present != connections_.end();
   collective::PeerHelloReply reply;
-  reply.set_refusal(members_now_ ? FingerprintRefusal(all_, hello) : Refusal(all_, hello));
-  if (!reply.refusal().empty() && rendezvous_.group().number == 0) {
-    // Before anything was done: a mistake that nobody else will mend.
-    rendezvous_.End(FailedPrecondition("refused %s: this rank says of itself that %s", Describe(member),
-                                       reply.refusal()));
-  }
   if (hello.generation() < all_.generation) {
     reply.set_refusal(absl::StrFormat("it is of generation %d of the cluster, the other rank of %d",
                                       all_.generation, hello.generation()));
   } else if (is_known && present->incarnation > hello.incarnation()) {
     reply.set_refusal(absl::StrFormat("a later process of %s is here already", TaskName(member.task)));
+  } else {
+    reply.set_refusal(members_now_ ? FingerprintRefusal(all_, hello) : Refusal(all_, hello));
+    if (!reply.refusal().empty() && rendezvous_.group().number == 0) {
+      // Before anything was done: a mistake that nobody else will mend.
+      rendezvous_.End(FailedPrecondition("refused %s: this rank says of itself that %s", Describe(member),
+                                         reply.refusal()));
+    }
   }
   arrival.messages.Queue(reply);
   (void)arrival.messages.Flush();  // it is the first thing that is sent there: there is room
