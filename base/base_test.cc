@@ -179,6 +179,33 @@ TEST(Process, ReportsExitCodesSignalsAndOutput) {
   EXPECT_EQ(RunCommand({.argv = {"sh", "-c", "kill -9 $$"}}, deadline)->exit_code, 128 + SIGKILL);
 }
 
+// Whose output is always ready.
+TEST(Process, WhatNeverStopsPrintingEndsToo) {
+  const auto slow = RunCommand({.argv = {"sh", "-c", "while :; do echo again; done"}},
+                               Now() + std::chrono::milliseconds(300));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(slow.status())) << slow.status();
+  const auto fast = RunCommand({.argv = {"yes"}}, Now() + std::chrono::minutes(5));
+  EXPECT_TRUE(absl::IsResourceExhausted(fast.status())) << fast.status();
+  EXPECT_LT(fast.status().message().size(), 10'000u);
+}
+
+TEST(Process, AGroupOfItsOwnEndsWithIt) {
+  TemporaryDirectory folder;
+  const std::string file = (folder.path() / "pid").string();
+  const auto command =
+      RunCommand({.argv = {"sh", "-c", "sleep 1000 & echo $! > " + file + "; wait"}, .new_session = true},
+                 Now() + seconds(2));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(command.status())) << command.status();
+  const pid_t pid = std::stoi(ReadFile(file).value_or("0"));
+  ASSERT_GT(pid, 0);
+  const auto is_there = [pid] {
+    const auto stat = ReadProcessStat(pid);
+    return stat.ok() && stat->state != 'Z';
+  };
+  for (const TimePoint deadline = Now() + seconds(20); is_there() && Now() < deadline;) ::usleep(10'000);
+  EXPECT_FALSE(is_there());
+}
+
 TEST(Process, PassesArgumentsAndEnvironmentByteForByte) {
   const std::string strange = "a b'c\"d\n\xc3\xa4$HOME*", large(100'000, 'x');
   const auto result = RunCommand(

@@ -16,6 +16,9 @@
 namespace muster {
 namespace {
 
+constexpr size_t kMostOutputBytes = size_t{64} << 20;
+constexpr size_t kMostShownBytes = 2000;
+
 // What the child needs, made before fork: between fork and exec only async-signal-safe calls are allowed,
 // because another thread may hold malloc's lock.
 struct ChildPlan {
@@ -74,7 +77,7 @@ absl::StatusOr<Process> Process::Spawn(const SpawnOptions& options) {
   if (pid < 0) return ErrnoError(errno, "fork");
   if (pid == 0) RunChild(plan);
   error_write.reset();
-  Process process(pid);
+  Process process(pid, options.new_session);
   int error = 0;
   ssize_t n;
   do {
@@ -85,17 +88,21 @@ absl::StatusOr<Process> Process::Spawn(const SpawnOptions& options) {
 }
 
 Process::Process(Process&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), exit_code_(std::exchange(other.exit_code_, -1)) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      leads_group_(other.leads_group_),
+      exit_code_(std::exchange(other.exit_code_, -1)) {}
 
 Process& Process::operator=(Process&& other) noexcept {
   std::swap(pid_, other.pid_);
+  std::swap(leads_group_, other.leads_group_);
   std::swap(exit_code_, other.exit_code_);
   return *this;
 }
 
 Process::~Process() {
   if (pid_ < 0) return;
-  ::kill(pid_, SIGKILL);
+  // By the time that it has begun its program it has its group. Until it is reaped nobody else has its number.
+  ::kill(leads_group_ ? -pid_ : pid_, SIGKILL);
   int status;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
@@ -144,9 +151,15 @@ absl::StatusOr<CommandResult> RunCommand(const SpawnOptions& options, TimePoint 
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
     const int ready = ::poll(ends, 2, MillisecondsUntil(deadline));
     if (ready < 0 && errno != EINTR) return ErrnoError(errno, "poll");
-    if (ready == 0) {
+    // One that never stops printing is ready each time.
+    if (ready == 0 || Now() >= deadline) {
       return DeadlineExceeded("%s: no end at the deadline; it printed: %s%s", options.argv[0],
-                              result.stdout_text, result.stderr_text);
+                              result.stdout_text.substr(0, kMostShownBytes),
+                              result.stderr_text.substr(0, kMostShownBytes));
+    }
+    if (result.stdout_text.size() + result.stderr_text.size() > kMostOutputBytes) {
+      return absl::ResourceExhaustedError(absl::StrFormat("%s: it prints without end: %s", options.argv[0],
+                                                          result.stdout_text.substr(0, kMostShownBytes)));
     }
     for (int i = 0; i < 2; ++i) {
       if (ends[i].fd < 0 || ends[i].revents == 0) continue;

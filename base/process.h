@@ -21,10 +21,11 @@ struct SpawnOptions {
   int stdin_fd = -1;                                    // -1: /dev/null; not closed in this process
   int stdout_fd = -1;                                   // -1: inherited
   int stderr_fd = -1;                                   // -1: inherited
-  bool new_session = false;                             // setsid() in the child
+  bool new_session = false;                             // setsid() in the child, and a group of its own
 };
 
-/// A child of this process. Destroying a running one kills it (SIGKILL) and reaps it. One thread at a time.
+/// A child of this process. Destroying a running one kills it (SIGKILL), with all of its group if it has one of
+/// its own, and reaps it. One thread at a time.
 class Process {
  public:
   static absl::StatusOr<Process> Spawn(const SpawnOptions& options);
@@ -45,8 +46,9 @@ class Process {
   pid_t Release();
 
  private:
-  explicit Process(pid_t pid) : pid_(pid) {}
+  Process(pid_t pid, bool leads_group) : pid_(pid), leads_group_(leads_group) {}
   pid_t pid_ = -1;  // -1 once reaped or released
+  bool leads_group_ = false;
   int exit_code_ = -1;
 };
 
@@ -57,7 +59,7 @@ struct CommandResult {
 };
 
 /// Runs to the end and collects both outputs; kills the child at the deadline and returns DeadlineExceeded
-/// with what it printed.
+/// with the beginning of what it printed. ResourceExhausted, likewise: it printed more than 64 MiB.
 absl::StatusOr<CommandResult> RunCommand(const SpawnOptions& options, TimePoint deadline);
 
 // Processes that are no children, as /proc shows them. None is signalled by a bare pid that may have been

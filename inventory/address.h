@@ -9,6 +9,8 @@
 
 namespace muster {
 
+inline constexpr int kDefaultSshPort = 22;
+
 struct Endpoint {
   std::string user;     // empty: not given
   std::string address;  // a name or an IP address, without brackets

@@ -1,9 +1,11 @@
 #include "inventory/host_groups.h"
 
 #include <absl/strings/ascii.h>
+#include <absl/strings/numbers.h>
 
 #include <algorithm>
 #include <functional>
+#include <tuple>
 #include <utility>
 
 #include "inventory/host_range.h"
@@ -13,8 +15,10 @@
 namespace muster {
 namespace {
 
-// Ansible gives ssh the arguments of two variables, which override one another no more than their own.
-constexpr char kExtraJump[] = "extra jump";
+// Keys that no inventory has: of what arguments of ssh say, which holds where nothing else is said, and of a
+// group's place among others.
+constexpr char kCommonArguments[] = "common arguments", kExtraArguments[] = "extra arguments";
+constexpr char kPriority[] = "priority";
 
 // The keys of an inventory that these variables are.
 const std::map<std::string, std::string>& KeysOfVariables() {
@@ -27,36 +31,34 @@ const std::map<std::string, std::string>& KeysOfVariables() {
                                                           {"ansible_ssh_private_key_file", "identity"},
                                                           {"ansible_private_key_file", "identity"},
                                                           {"ansible_connection", "local"},
-                                                          {"ansible_ssh_common_args", "jump"},
-                                                          {"ansible_ssh_extra_args", kExtraJump},
+                                                          {"ansible_ssh_common_args", kCommonArguments},
+                                                          {"ansible_ssh_extra_args", kExtraArguments},
+                                                          {"ansible_group_priority", kPriority},
                                                           {"muster_data", "data"},
                                                           {"muster_dir", "dir"},
                                                           {"slots", "slots"}};
   return keys;
 }
 
-// The jump host in arguments of ssh; "none" if they ask for none, "" if they say nothing of it.
-absl::StatusOr<std::string> JumpIn(const std::string& arguments) {
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> words, SplitWords(arguments));
-  for (size_t i = 0; i < words.size(); ++i) {
-    std::string option = words[i].text;
-    // "-J x", "-Jx", "-o Name=x", "-oName=x"
-    if (option != "-J" && option != "-o" && !option.starts_with("-J") && !option.starts_with("-o")) continue;
-    const bool is_jump = option[1] == 'J';
-    option = option.substr(2);
-    if (option.empty() && i + 1 < words.size()) option = words[++i].text;
-    if (is_jump) return option;
-    const size_t equals = option.find_first_of("= ");
-    if (equals == std::string::npos) continue;
-    const std::string name = absl::AsciiStrToLower(option.substr(0, equals));
-    if (name == "proxyjump") return option.substr(equals + 1);
-    if (name != "proxycommand") continue;
-    if (absl::AsciiStrToLower(option.substr(equals + 1)) == "none") return std::string("none");
-    MUSTER_ASSIGN_OR_RETURN(const Endpoint jump, JumpHostOfProxyCommand(option.substr(equals + 1)));
-    const std::string port = jump.port == 0 ? "" : absl::StrFormat(":%d", jump.port);
-    return (jump.user.empty() ? "" : jump.user + "@") + jump.address + port;
+// What arguments of ssh say, by the keys of an inventory; "": nothing.
+absl::StatusOr<std::map<std::string, std::string>> KeysOfArguments(const std::string& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> split, SplitWords(arguments));
+  std::vector<std::string> words;
+  for (const LineWord& word : split) words.push_back(word.text);
+  MUSTER_ASSIGN_OR_RETURN(const SshArguments ssh, ParseSshArguments(words));
+  if (!ssh.host.empty()) return InvalidArgument("%s is no option of ssh", ssh.host);
+  std::string jump = ssh.jump.value_or("");
+  if (ssh.proxy_command && absl::AsciiStrToLower(*ssh.proxy_command) == "none") {
+    jump = "none";
+  } else if (ssh.proxy_command) {
+    MUSTER_ASSIGN_OR_RETURN(const Endpoint host, JumpHostOfProxyCommand(*ssh.proxy_command));
+    const std::string port = host.port == 0 ? "" : absl::StrFormat(":%d", host.port);
+    jump = (host.user.empty() ? "" : host.user + "@") + host.address + port;
   }
-  return std::string();
+  return std::map<std::string, std::string>{{"jump", jump},
+                                            {"user", ssh.user},
+                                            {"port", ssh.port == 0 ? "" : std::to_string(ssh.port)},
+                                            {"identity", ssh.identity}};
 }
 
 YamlNode Text(const std::string& key, const PlacedText& value) {
@@ -94,10 +96,9 @@ absl::Status HostGroups::Set(const std::string& variable, PlacedText value, Sett
     if (value.text == "local") value.text = "true";
     if (value.text == "ssh" || value.text == "smart" || value.text == "paramiko") value.text = "false";
   }
-  if (key->second == "jump" || key->second == kExtraJump) {
-    const absl::StatusOr<std::string> jump = JumpIn(value.text);
-    if (!jump.ok()) return Error(value, std::string(jump.status().message()));
-    value.text = *jump;
+  if (key->second == kCommonArguments || key->second == kExtraArguments) {
+    const auto keys = KeysOfArguments(value.text);
+    if (!keys.ok()) return Error(value, std::string(keys.status().message()));
   }
   (*settings)[key->second] = std::move(value);
   return absl::OkStatus();
@@ -128,7 +129,8 @@ absl::StatusOr<std::vector<HostGroups::Entry*>> HostGroups::AddHosts(PlacedText 
 }
 
 // As Ansible has it, all of them in one order: those that are deeper below `all` override the others, by
-// whichever way, and of two at the same depth the later one in the alphabet.
+// whichever way, and of two at the same depth that of the higher priority, then the later one in the
+// alphabet.
 std::vector<std::string> HostGroups::ByPrecedence(std::vector<std::string> groups) const {
   std::map<std::string, int> depths;
   const auto depth_of = [&](auto&& self, const std::string& name) -> int {
@@ -141,8 +143,15 @@ std::vector<std::string> HostGroups::ByPrecedence(std::vector<std::string> group
     return depths[name] = depth;
   };
   for (const std::string& name : groups) (void)depth_of(depth_of, name);
+  const auto priority_of = [&](const std::string& name) {
+    const Settings& settings = groups_.at(name).settings;
+    const auto found = settings.find(kPriority);
+    int priority = 1;
+    if (found != settings.end()) (void)absl::SimpleAtoi(found->second.text, &priority);
+    return priority;
+  };
   std::ranges::sort(groups, std::greater(), [&](const std::string& name) {
-    return std::pair(name == "all" ? 0 : depths.at(name), name);
+    return std::tuple(name == "all" ? 0 : depths.at(name), priority_of(name), name);
   });
   return groups;
 }
@@ -150,6 +159,7 @@ std::vector<std::string> HostGroups::ByPrecedence(std::vector<std::string> group
 // Those that it stands in first, then those above them.
 std::vector<std::string> HostGroups::GroupsOf(const Entry& entry) const {
   std::vector<std::string> all = entry.groups;
+  if (all.empty() && groups_.contains("ungrouped")) all.push_back("ungrouped");
   std::set<std::string> known(all.begin(), all.end());
   for (size_t i = 0; i < all.size(); ++i) {
     const auto parents = parents_.find(all[i]);
@@ -183,15 +193,17 @@ YamlDocument HostGroups::Tree() const {
       const Group& group = groups_.at(name);
       if (name != "all" && name != "ungrouped") labels.children.push_back(Text("", group.name));
     }
-    if (const auto extra = settings.find(kExtraJump); extra != settings.end()) {
-      PlacedText& jump = settings.insert({"jump", extra->second}).first->second;
-      if (jump.text.empty()) jump = extra->second;
-      settings.erase(extra);
+    // What they do not say they leave to ~/.ssh/config.
+    for (const char* const arguments : {kCommonArguments, kExtraArguments}) {
+      const auto found = settings.extract(arguments);
+      if (found.empty()) continue;
+      const PlacedText& at = found.mapped();
+      const auto keys = KeysOfArguments(at.text);
+      for (const auto& [key, value] : *keys) {
+        if (!value.empty()) settings.insert({key, {value, at.line, at.column}});
+      }
     }
-    // Arguments that say nothing of a jump host take the place of others, and leave it to ~/.ssh/config.
-    if (const auto jump = settings.find("jump"); jump != settings.end() && jump->second.text.empty()) {
-      settings.erase(jump);
-    }
+    settings.erase(kPriority);
     // A local host of a group whose others are reached by SSH.
     if (const auto local = settings.find("local"); local != settings.end() && local->second.text == "true") {
       for (const char* key : {"ssh", "port", "user", "identity", "jump"}) settings.erase(key);

@@ -9,6 +9,8 @@ namespace muster {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 absl::StatusOr<Inventory> Parse(const std::string& text) {
   return ParseInventory(text, "dir/hosts", "/home/me");
@@ -122,6 +124,34 @@ TEST(HostList, JumpHostsInAnsiblesArgumentsOfSsh) {
             "dir/hosts:2:27: muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
 }
 
+// As on ssh's command line, where Ansible puts its own first.
+TEST(HostList, WhatElseIsInAnsiblesArgumentsOfSsh) {
+  const auto inventory = Parse(R"([a]
+one ansible_ssh_common_args="-p 2222 -l late -i /key -4J me@gate"
+two ansible_user=own ansible_port=23 ansible_ssh_common_args="-o User=late -oPort=24"
+three ansible_ssh_common_args="-l first" ansible_ssh_extra_args="-l second -o IdentityFile=/extra"
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const Host &one = inventory->hosts[0], &two = inventory->hosts[1], &three = inventory->hosts[2];
+  EXPECT_EQ(one.user, "late");
+  EXPECT_EQ(one.ssh_port, 2222);
+  EXPECT_THAT(one.identities, ElementsAre("/key"));
+  EXPECT_THAT(one.jumps, ElementsAre(JumpHost{"gate", "gate", 22, "me", {"/key"}}));
+  EXPECT_EQ(two.user, "own");
+  EXPECT_EQ(two.ssh_port, 23);
+  EXPECT_EQ(three.user, "first");
+  EXPECT_THAT(three.identities, ElementsAre("/extra"));
+  for (const auto& [arguments, message] :
+       {std::pair<std::string, std::string>{"'-F other.cfg'", "muster reads ~/.ssh/config"},
+        {"'-o HostName=b'", "give the host another address instead of -o HostName=b"},
+        {"'-p 99999'", "port 99999 is not a number"},
+        {"'-C command'", "command is no option of ssh"},
+        {"-J", "-J is no option of ssh, or lacks its value"}}) {
+    const auto refused = Parse("[a]\nh ansible_ssh_common_args=" + arguments + "\n");
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr(message)) << arguments;
+  }
+}
+
 TEST(HostList, AHostOverridesItsGroup) {
   const auto inventory = Parse(R"(alone:2222
 [g]
@@ -149,6 +179,26 @@ ansible_connection=local
   EXPECT_THAT(b.jumps, ElementsAre(JumpHost{"bastion", "bastion", 22, "me", {}}));
   EXPECT_FALSE(c.local);
   EXPECT_TRUE(here.local);
+}
+
+TEST(HostList, AGroupMaySayThatItCountsMore) {
+  const auto inventory = Parse(R"(alone
+[a]
+h
+[b]
+h
+[a:vars]
+ansible_group_priority=10
+ansible_user=of_a
+[b:vars]
+ansible_user=of_b
+[ungrouped:vars]
+ansible_user=of_nobody
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_EQ(inventory->hosts[0].user, "of_nobody");
+  EXPECT_THAT(inventory->hosts[0].labels, IsEmpty());
+  EXPECT_EQ(inventory->hosts[1].user, "of_a");
 }
 
 TEST(HostList, OfSeveralGroupsTheDeepestOneCountsThenTheLastOne) {

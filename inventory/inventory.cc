@@ -175,7 +175,7 @@ std::string Whereabouts(const Host& host) {
 
 // What the inventory leaves open, from ssh's configuration and then as ssh has it.
 absl::Status FillIn(const SshConfig& config, Host* host) {
-  MUSTER_ASSIGN_OR_RETURN(SshHostConfig more, config.For(host->ssh_address));
+  MUSTER_ASSIGN_OR_RETURN(SshHostConfig more, config.For(host->ssh_address, {host->user, host->ssh_port}));
   if (!more.host_name.empty()) host->ssh_address = more.host_name;
   if (host->ssh_port == 0) host->ssh_port = more.port != 0 ? more.port : kDefaultSshPort;
   if (host->user.empty()) host->user = more.user;
@@ -287,9 +287,9 @@ absl::Status AddDiscovered(const std::map<std::string, Endpoint>& discovered, co
                            const SourcePosition& position, const SshConfig& config,
                            std::vector<Host>* hosts) {
   std::set<std::string> names, places;
-  for (Host host : *hosts) {
+  for (Host& host : *hosts) {
     names.insert(host.name);
-    // Where it is now, and no more where the file says, which others may be.
+    // Where it is now, and no more where the file says.
     if (const auto now = discovered.find(host.name); now != discovered.end() && !host.local) {
       host.ssh_address = now->second.address;
       if (now->second.port != 0) host.ssh_port = now->second.port;

@@ -29,7 +29,6 @@
 
 namespace muster {
 
-inline constexpr int kDefaultSshPort = 22;
 inline constexpr int kMostSlots = 65536;
 
 /// A host on the way to others. One of the inventory, with what that says, or any other.

@@ -322,7 +322,8 @@ TEST(Inventory, TakesHostsThatWereDiscovered) {
   EXPECT_EQ(b.position.ToString(), "inv.yaml:3:11");
   EXPECT_EQ(inventory->hosts[4].ssh_port, 23);
   EXPECT_EQ(parse(file, {{"same", {.address = "10.0.0.1"}}})->hosts.size(), 2) << "it is a";
-  EXPECT_EQ(inventory->hosts[0].ssh_address, "10.0.0.1");
+  EXPECT_EQ(inventory->hosts[0].ssh_address, "10.0.0.9");
+  EXPECT_EQ(inventory->hosts[0].ssh_port, 2022);
 
   EXPECT_EQ(parse(file, {{"x/y", {.address = "10.0.0.2"}}}).status().message(),
             "inv.yaml:3:11: the discovery command names \"x/y\", which is no host name");

@@ -2,8 +2,8 @@
 // IdentityFile, ProxyJump. Of OpenSSH's rules (ssh_config(5)): the first value of a keyword holds, identity
 // files add up, a block holds for the names its patterns match, Include reads other files in its place.
 //
-// Blocks of `Match` other than `all`, `host` and `originalhost`, which are compared with the name that was
-// given, are skipped: what they ask for is for ssh to know.
+// `Match` by all, host, originalhost, user, localuser and final means what it means to ssh. Blocks that ask
+// for anything else, such as `exec`, are skipped: whether they hold is for ssh to know.
 #pragma once
 
 #include <filesystem>
@@ -20,10 +20,17 @@ struct SshHostConfig {
   std::string host_name;  // "": not given, as everywhere here
   int port = 0;           // 0: not given
   std::string user;
-  std::vector<std::string> identities;        // without ~ and tokens
+  std::vector<std::string> identities;        // without ~ and tokens; "none": none but these
   std::optional<std::vector<Endpoint>> jump;  // unset: not given; empty: none
-  std::string jump_error;  // "path:line: ": a ProxyCommand that is no jump host, which muster cannot run
+  std::string jump_error;  // "path:line: ": a ProxyCommand that is no jump host, which muster cannot run, or
+                           // a jump host of a block that is skipped
   friend bool operator==(const SshHostConfig&, const SshHostConfig&) = default;
+};
+
+/// What is known before ssh's configuration is asked, as what is given to ssh itself.
+struct SshGiven {
+  std::string user;
+  int port = 0;
 };
 
 /// Immutable; any thread.
@@ -36,27 +43,56 @@ class SshConfig {
 
   /// For the name or address that somebody would give ssh. InvalidArgument, "path:line: ": a value of these
   /// keywords that ssh would refuse.
-  absl::StatusOr<SshHostConfig> For(const std::string& name) const;
+  absl::StatusOr<SshHostConfig> For(const std::string& name, const SshGiven& given = {}) const;
 
  private:
+  // What a Host or Match line asks for.
+  struct Criterion {
+    enum class Kind { kHost, kOriginalHost, kUser, kLocalUser, kFinal, kNever, kUnknown };
+    Kind kind;
+    std::vector<std::string> patterns = {};
+    bool is_negated = false;
+  };
+  using Block = std::vector<Criterion>;  // all of them
   // A line, with all that decides whether it holds.
   struct Line {
-    std::vector<std::vector<std::string>>
-        patterns;         // of each block it is in, included files' in including ones'
-    std::string keyword;  // in lower case
+    std::vector<Block> blocks;  // that it is in, included files' in including ones'
+    std::string keyword;        // in lower case
     std::string value;
     std::string place;  // "path:line"
   };
 
+  // What has been found so far decides about the lines that follow.
+  struct Search;
+
+  static absl::StatusOr<Block> ParseBlock(const std::string& keyword, const std::vector<std::string>& words);
   static absl::Status Read(const std::filesystem::path& path, const std::string& home, int depth,
-                           const std::vector<std::vector<std::string>>& outer, std::vector<Line>* lines);
+                           const std::vector<Block>& outer, std::vector<Line>* lines);
+  bool HasFinal() const;
+  absl::Status Look(bool is_final, Search* search) const;
+  absl::Status Take(const Line& line, bool is_certain, Search* search) const;
 
   std::string home_;
+  std::string account_;  // of this process
   std::vector<Line> lines_;
 };
 
 /// The jump hosts of `[user@]host[:port][,...]`, or none of "none".
 absl::StatusOr<std::vector<Endpoint>> ParseJumpHosts(const std::string& text);
+
+/// What arguments of ssh say of where it goes, and as whom. As everywhere, the first value of each holds.
+struct SshArguments {
+  std::string host;  // what is no option
+  std::string user;
+  int port = 0;
+  std::string identity;
+  std::optional<std::string> jump;           // as ParseJumpHosts takes it
+  std::optional<std::string> proxy_command;  // where no jump host was said before
+  std::string forward;                       // of -W
+};
+/// InvalidArgument, without a position: words that are none, or ones that say it in another way: another file
+/// of configuration, another name of the host.
+absl::StatusOr<SshArguments> ParseSshArguments(const std::vector<std::string>& words);
 
 /// The jump host that `ssh -W %h:%p HOST`, a ProxyCommand, goes through, with the user and the port that
 /// options give. InvalidArgument: it is not that, or has options which say more than this.

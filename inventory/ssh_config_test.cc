@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "base/file.h"
 #include "inventory/inventory.h"
@@ -22,6 +26,7 @@ class SshConfigTest : public testing::Test {
   }
   absl::StatusOr<SshConfig> Load() const { return SshConfig::Load(home() + "/.ssh/config", home()); }
   SshHostConfig For(const std::string& name) const { return *Load()->For(name); }
+  static std::string Account() { return ::getpwuid(::getuid())->pw_name; }
 
   TemporaryDirectory folder_;
 };
@@ -43,7 +48,9 @@ TEST_F(SshConfigTest, TheFirstValueHoldsAndIdentitiesAddUp) {
         "  Port 2300\n"
         "Match exec \"test -e /\"\n"
         "  User nobody\n"
-        "Match host box\n"
+        "Match host box\n"  // which is 10.0.0.3 by now
+        "  ProxyJump no.where\n"
+        "Match originalhost box\n"
         "  ProxyJump none\n"
         "Host *\n"
         "  ProxyJump me@gate:24,inner\n");
@@ -82,19 +89,79 @@ TEST_F(SshConfigTest, AProxyCommandOfSshIsAJumpHost) {
   EXPECT_TRUE(For("b").jump->empty());
   EXPECT_THAT(For("c").jump_error, AllOf(HasSubstr("config:6: "), HasSubstr("muster runs no ProxyCommand")));
   for (const char* command : {"ssh -p2222 -l bob -W [%h]:%p gate", "ssh gate -p 2222 -l bob -qW %h:%p",
-                              "ssh -o X=y -l bob -W %h:%p -p 2222 gate"}) {
+                              "ssh -o X=y -l bob -W %h:%p -p 2222 gate",
+                              "ssh -o User=bob -oPort=2222 -o User=carol -W %h:%p gate"}) {
     const auto jump = JumpHostOfProxyCommand(command);
-    if (std::string(command).find("-qW") != std::string::npos) {
-      EXPECT_FALSE(jump.ok());  // an option it does not know
-    } else {
-      ASSERT_TRUE(jump.ok()) << command;
-      EXPECT_EQ(*jump, (Endpoint{"bob", "gate", 2222})) << command;
-    }
+    ASSERT_TRUE(jump.ok()) << command;
+    EXPECT_EQ(*jump, (Endpoint{"bob", "gate", 2222})) << command;
   }
-  for (const char* command : {"", "ssh", "ssh gate", "ssh -W %h:%p", "ssh -W x:22 gate",
-                              "ssh -i key -W %h:%p gate", "ssh -W %h:%p gate more", "ssh gate -W"}) {
+  for (const char* command :
+       {"", "ssh", "ssh gate", "ssh -W %h:%p", "ssh -W x:22 gate", "ssh -o ProxyJump=first -W %h:%p gate",
+        "ssh -J first -W %h:%p gate", "ssh -o HostName=other -W %h:%p gate", "ssh -F other -W %h:%p gate",
+        "ssh -o ProxyCommand=x -W %h:%p gate", "ssh -p x -W %h:%p gate", "ssh -i key -W %h:%p gate",
+        "ssh -W %h:%p gate more", "ssh gate -W"}) {
     EXPECT_FALSE(JumpHostOfProxyCommand(command).ok()) << command;
   }
+}
+
+TEST_F(SshConfigTest, MatchMeansWhatItMeansToSsh) {
+  const std::string account = Account();
+  Write("config",
+        "Match host 10.0.0.7\n  Port 1\n"  // it is not known yet which that is
+        "Host inner*\n  HostName 10.0.0.7\n"
+        "Match host=\"10.0.0.*,!10.0.0.8\" !originalhost inner-9\n  ProxyJump gate\n  User root\n"
+        "Match user root localuser " +
+            account +
+            "\n  IdentityFile /of-root\n"
+            "Match !localuser " +
+            account +
+            "\n  IdentityFile /of-nobody\n"
+            "Match canonical\n  IdentityFile /canonical\n"
+            "Match final all\n  IdentityFile /final\n");
+  const SshHostConfig inner = For("inner"), nine = For("inner-9"), other = For("other");
+  EXPECT_EQ(inner.port, 1);  // with the second look, which `final` asks for
+  EXPECT_THAT(*inner.jump, ElementsAre(Endpoint{"", "gate", 0}));
+  EXPECT_EQ(inner.user, "root");
+  EXPECT_THAT(inner.identities, ElementsAre("/of-root", "/final"));
+  EXPECT_FALSE(nine.jump);
+  EXPECT_EQ(other.port, 0);
+  // Who is given another user is another one.
+  EXPECT_THAT(Load()->For("inner", {.user = "me"})->identities, ElementsAre("/final"));
+  Write("config", "Match user\n  Port 1\n");
+  EXPECT_THAT(std::string(Load().status().message()), EndsWith("config:1: Match user has no value"));
+}
+
+// It might be the only way there.
+TEST_F(SshConfigTest, AJumpHostOfWhatOnlySshKnowsIsNotPassedOver) {
+  Write("config",
+        "Match host a,c exec \"test -e /\"\n  User skipped\n  ProxyJump gate\n"
+        "Host c\n  ProxyJump other\n");
+  EXPECT_EQ(For("a").user, "");
+  for (const char* name : {"a", "c"}) {
+    EXPECT_THAT(For(name).jump_error, HasSubstr("config:3: whether its Match block holds")) << name;
+  }
+  EXPECT_EQ(For("b"), SshHostConfig());
+}
+
+TEST_F(SshConfigTest, TokensAreReplacedOnceAllIsKnown) {
+  ::setenv("MUSTER_TEST_KEYS", "/keys", 1);
+  Write("config",
+        "Host *\n  IdentityFile ${MUSTER_TEST_KEYS}/%r@%h:%p\n  IdentityFile /of/%u/100%%\n"
+        "  ProxyJump %r@gate:%p\n"
+        "Host a\n  HostName a.example.org\n  User late\n  Port 24\n"
+        "Host none\n  ProxyJump NONE\n");
+  EXPECT_THAT(For("a").identities, ElementsAre("/keys/late@a.example.org:24", "/of/" + Account() + "/100%"));
+  EXPECT_THAT(*For("a").jump, ElementsAre(Endpoint{"late", "gate", 24}));
+  const auto given = Load()->For("a", {.user = "train", .port = 25});
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_EQ(given->identities[0], "/keys/train@a.example.org:25");
+  EXPECT_EQ(For("b").identities[0], "/keys/" + Account() + "@b:22");
+  Write("config", "Host a\n  ProxyJump None\n  IdentityFile None\nHost *\n  ProxyJump gate\n");
+  EXPECT_TRUE(For("a").jump && For("a").jump->empty());
+  EXPECT_THAT(For("a").identities, ElementsAre("none"));
+  Write("config", "IdentityFile ${MUSTER_TEST_NOT_SET}/key\n");
+  EXPECT_THAT(std::string(Load()->For("a").status().message()),
+              EndsWith("config:1: MUSTER_TEST_NOT_SET is not set"));
 }
 
 TEST_F(SshConfigTest, WhatSshWouldRefuseIsRefusedWithItsPlace) {

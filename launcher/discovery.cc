@@ -30,6 +30,10 @@ absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::strin
     const auto endpoint = ParseEndpoint(address);
     if (!endpoint.ok())
       return Annotate(endpoint.status(), absl::StrFormat("line %d of what it printed", number));
+    if (!endpoint->user.empty()) {
+      return InvalidArgument("line %d of what it printed has a user: give the inventory `user:` instead: %s",
+                             number, line);
+    }
     places[name] = *endpoint;
   }
   return places;
@@ -39,7 +43,8 @@ absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discov
                                                          const std::string& inventory_path) {
   const auto result =
       RunCommand({.argv = discovery.command,
-                  .working_directory = std::filesystem::absolute(inventory_path).parent_path().string()},
+                  .working_directory = std::filesystem::absolute(inventory_path).parent_path().string(),
+                   .new_session = true},  // so that all that it has started ends with it
                  Now() + kTimeout);
   absl::Status status = result.status();
   if (status.ok() && result->exit_code != 0) {

@@ -1,5 +1,7 @@
 #include "launcher/host_records.h"
 
+#include <absl/strings/ascii.h>
+
 #include "launcher/transport/ssh_socket.h"
 
 namespace muster {
@@ -82,11 +84,13 @@ absl::StatusOr<record::Host> ResolvedRecordOf(const Host& host, TimePoint deadli
 
 // A loopback address that the inventory itself names is meant: a cluster on this machine.
 absl::Status CheckReachable(const record::Host& host) {
-  if (!host.data_address().starts_with("127.") || host.ssh_address() == host.data_address()) {
-    return absl::OkStatus();
-  }
+  const std::string& address = host.data_address();
+  const bool is_loopback = address.starts_with("127.") || address == "::1";
+  // It holds on one link only, and its zone on one machine.
+  const bool is_link_local = absl::AsciiStrToLower(address).starts_with("fe80:");
+  if (!(is_loopback && host.ssh_address() != address) && !is_link_local) return absl::OkStatus();
   return InvalidArgument(
-      "host %s: its address resolves to %s, which other hosts cannot reach: give it `data: ADDRESS`",
+      "host %s: its address is %s, which other hosts cannot reach: give it `data: ADDRESS`",
       host.name(), host.data_address());
 }
 

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "base/file.h"
@@ -32,7 +33,12 @@ class Search {
   absl::Status Run() {
     std::vector<std::jthread> threads;
     const size_t count = std::min(kConnectThreads, places_.size());
-    for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { Work(); });
+    try {
+      for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { Work(); });
+    } catch (const std::system_error&) {
+      // This account may have no more of them: those there are do it.
+    }
+    if (threads.empty()) Work();
     threads.clear();
     return was_cancelled_ ? Cancelled("the search was given up") : absl::OkStatus();
   }

@@ -72,7 +72,6 @@ void HostWatch::Run(const std::stop_token& stop) {
     }
     if (missing != searched_) {
       searched_ = missing;
-      next_address_ = 0;
       next_search_ = Now();
       pause_ = kFirstPause;
     }
@@ -107,6 +106,8 @@ void HostWatch::ReadAgain() {
   }
   next_address_ = 0;
   const bool is_first = inventory_places_.empty();
+  // Of those that it names it knows better than the file where they are.
+  if (is_first && inventory_.discover) Discover();
   for (const Host& host : inventory_.hosts) {
     if (host.local || !hosts_.contains(host.name)) continue;
     const record::Host planned = hosts_[host.name];
@@ -119,6 +120,7 @@ void HostWatch::ReadAgain() {
     if (is_first && planned.ssh_address() == host.ssh_address &&
         static_cast<int>(planned.ssh_port()) == host.ssh_port)
       continue;
+    if (is_first && discovered_.contains(host.name)) continue;
     Hear(host.name, place, "the inventory");
   }
 }

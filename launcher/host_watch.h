@@ -97,7 +97,7 @@ class HostWatch {
   std::optional<std::set<std::string>> named_;      // what has been said
   TimePoint next_discovery_;
   std::vector<std::string> addresses_;  // to be searched
-  size_t next_address_ = 0;
+  size_t next_address_ = 0;             // goes round: hosts that come and go do not begin it again
   TimePoint next_search_;
   Duration pause_{};  // before the search after the next
   std::set<std::string> searched_;

@@ -126,6 +126,27 @@ TEST_F(HostWatchTest, ADiscoveryCommandIsAskedAgainAndAgain) {
   EXPECT_THAT(heard_.NextWarning().value_or(""), HasSubstr("ended with exit code 1: cat: "));
 }
 
+// It was planned where the command says that it is.
+TEST_F(HostWatchTest, AHostThatTheCommandNamesIsNotWhereTheFileSays) {
+  Write("addresses", "a 10.0.0.9\n");
+  Write("inventory.yaml",
+        "hosts: {a: {ssh: 10.0.0.1}, b: {ssh: 10.0.0.2}}\n"
+        "discover: {command: cat addresses, every: 200ms}\n");
+  HostWatch watch(Options({HostAt("a", "10.0.0.9"), HostAt("b", "10.0.0.3")}));
+  std::set<std::string> said;
+  for (int i = 0; i < 2; ++i) {
+    const auto sighting = heard_.Next();
+    ASSERT_TRUE(sighting.has_value());
+    said.insert(sighting->host + " " + sighting->ssh_address + " " + sighting->source);
+  }
+  EXPECT_THAT(said, ElementsAre("a 10.0.0.9 the discovery command", "b 10.0.0.2 the inventory"));
+  Write("addresses", "a 10.0.0.10\n");
+  EXPECT_EQ(heard_.Next().value_or(HostSighting{}).ssh_address, "10.0.0.10");
+  Write("addresses", "a me@10.0.0.10\n");
+  EXPECT_THAT(heard_.NextWarning().value_or(""),
+              HasSubstr("give the inventory `user:` instead: a me@10.0.0.10"));
+}
+
 TEST_F(HostWatchTest, WhichHostsThereAreIsSaidWheneverOthersComeOrGo) {
   Write("addresses", "c 10.0.0.3\n");
   const std::string discover = "discover: {command: cat addresses, every: 200ms}\n";

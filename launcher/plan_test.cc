@@ -160,6 +160,11 @@ TEST(PlanOfAModel, StandingServersHaveNoWorkersAndTheirJobsNoServers) {
   // Where its workers could not reach them.
   servers->record.mutable_hosts(0)->set_data_address("127.0.1.1");
   EXPECT_THAT(std::string(plan_hybrid().message()), testing::HasSubstr("which other hosts cannot reach"));
+  for (const char* address : {"::1", "fe80::1%eth0", "FE80::1"}) {
+    servers->record.mutable_hosts(0)->set_data_address(address);
+    EXPECT_THAT(std::string(plan_hybrid().message()), testing::HasSubstr("which other hosts cannot reach"))
+        << address;
+  }
 }
 
 TEST(WhyNotElastic, WhereAllWorkersAreCountedOnce) {

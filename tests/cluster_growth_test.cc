@@ -160,8 +160,7 @@ TEST_F(ClusterGrowth, HostsThatNobodyReachesKeepNobodyElseOut) {
   EXPECT_TRUE(WaitForEvent("the job does not use self, typo yet: "));
   const std::string events = Muster({"events", "job"}).stdout_text;
   EXPECT_THAT(events, HasSubstr("host typo: look up no-such-host.invalid: "));
-  EXPECT_THAT(events,
-              HasSubstr("host self: its address resolves to 127.0.0.1, which other hosts cannot reach"));
+  EXPECT_THAT(events, HasSubstr("host self: its address is 127.0.0.1, which other hosts cannot reach"));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
@@ -213,6 +212,20 @@ TEST_F(ClusterGrowth, WhoWaitsForAJobThatNobodyDroveGrowsItToo) {
   EXPECT_EQ(WaitForTasks("job", 2).at("worker:0"), first.at("worker:0"));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
   EXPECT_EQ(ExitCodeOf(wait), 130) << cluster_.Text("wait");
+}
+
+TEST_F(ClusterGrowth, WhatAWorkerThatHasLeftPrintedCanStillBeRead) {
+  ASSERT_EQ(RunJob(Job("strategy: allreduce\nreplicas: {worker: {count: 2}}\n"), {"-d"}).exit_code, 0);
+  const auto log = [&] { return Muster({"logs", "job", "worker:1"}); };
+  ASSERT_TRUE(Eventually([&] { return !log().stdout_text.empty(); }));
+  const std::string before = log().stdout_text;
+  ASSERT_EQ(Muster({"scale", "job", "worker=1"}).exit_code, 0);
+  WaitForTasks("job", 1);
+  const CommandResult logs = log();
+  EXPECT_EQ(logs.exit_code, 0) << logs.stderr_text;
+  EXPECT_THAT(logs.stdout_text, ::testing::StartsWith(before));
+  EXPECT_EQ(Muster({"logs", "job", "worker:2"}).exit_code, 2) << "there was none";
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
 }  // namespace

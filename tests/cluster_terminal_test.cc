@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
+
 #include "tests/support/checkout.h"
 #include "tests/support/eventually.h"
 #include "tests/support/muster_cluster.h"
@@ -11,6 +13,8 @@
 namespace muster {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -62,7 +66,8 @@ TEST_F(AtATerminal, APasswordIsAskedForOnceForAllHosts) {
   cluster_.hosts().TakePassword("host-3", LoopbackCluster::Asks::kPassword);
   std::filesystem::remove(cluster_.hosts().folder() + "/id_ed25519");
   Process check = cluster_.Start({"check", "-k", "-i", cluster_.inventory()}, "screen");
-  ASSERT_TRUE(cluster_.WaitForText("screen", "Password of the hosts' accounts: ")) << cluster_.Text("screen");
+  ASSERT_TRUE(cluster_.WaitForText("screen", "Password of the accounts on hosts and jump hosts: "))
+      << cluster_.Text("screen");
   Type(std::string(LoopbackCluster::kPassword) + "\n");
   EXPECT_EQ(ExitCodeOf(check), 0) << cluster_.Text("screen");
   const std::string screen = cluster_.Text("screen");
@@ -75,6 +80,27 @@ TEST_F(AtATerminal, WhoInterruptsTheQuestionInterruptsMuster) {
   ASSERT_TRUE(cluster_.WaitForText("screen", "Passphrase of ")) << cluster_.Text("screen");
   Type("\x03");
   EXPECT_EQ(ExitCodeOf(check), 130) << cluster_.Text("screen");
+}
+
+TEST_F(AtATerminal, WhoEndsMusterDuringAQuestionGetsHisTerminalBack) {
+  const std::string muster = BuildPath("bin/muster");
+  cluster_.Write("muster", "#!/bin/sh\nexec script -qefc \"sh -c '" + muster + " $*; stty -a'\" /dev/null <" +
+                               cluster_.Path("keys") + "\n");
+  std::filesystem::permissions(cluster_.Path("muster"), std::filesystem::perms::owner_all);
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    const std::string screen = "screen-" + std::to_string(signal);
+    Process check = cluster_.Start({"check", "-i", cluster_.inventory()}, screen);
+    ASSERT_TRUE(cluster_.WaitForText(screen, "Passphrase of ")) << cluster_.Text(screen);
+    for (const pid_t pid : AllProcesses()) {
+      const std::string line = ReadFile("/proc/" + std::to_string(pid) + "/cmdline").value_or("");
+      if (line.starts_with(muster + '\0') && line.find(cluster_.inventory()) != std::string::npos) {
+        ::kill(pid, signal);
+      }
+    }
+    EXPECT_TRUE(cluster_.WaitForText(screen, "icanon")) << cluster_.Text(screen);
+    (void)ExitCodeOf(check);
+    EXPECT_THAT(cluster_.Text(screen), AllOf(ContainsRegex("[^-]icanon"), ContainsRegex("[^-]echo ")));
+  }
 }
 
 // Also where a process in the background asks, which takes interrupts from its parent only.

@@ -61,7 +61,7 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   context.ssh_.gateways = std::make_shared<SshGateways>();
   std::optional<std::string> password;
   if (flags.ask_password) {
-    password = AskAtTerminal("Password of the hosts' accounts: ");
+    password = AskAtTerminal("Password of the accounts on hosts and jump hosts: ");
     if (!password || password->empty()) {
       return InvalidArgument(
           "--ask-password: no answer; it is asked for at the terminal that muster runs at");

@@ -1,7 +1,5 @@
 #include "launcher/transport/login_secrets.h"
 
-#include <absl/strings/escaping.h>
-#include <absl/strings/str_split.h>
 #include <fcntl.h>
 #include <libssh/libssh.h>
 #include <poll.h>
@@ -13,17 +11,16 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/file.h"
-#include "launcher/transport/ssh_auth.h"
+#include "base/wake.h"
+#include "launcher/transport/agent_keys.h"
 
 namespace muster {
 namespace {
 
 constexpr int kMostAttempts = 3;
-constexpr Duration kPatience = std::chrono::minutes(2);       // with the person
-constexpr Duration kAgentPatience = std::chrono::seconds(5);  // with ssh-agent, which asks nobody for this
-constexpr size_t kMostBytes = 1024;                           // of a passphrase
-constexpr char kInterrupt = 3, kEndOfFile = 4;                // Ctrl-C, Ctrl-D
+constexpr Duration kPatience = std::chrono::minutes(2);  // with the person
+constexpr size_t kMostBytes = 1024;                      // of a passphrase
+constexpr char kInterrupt = 3, kEndOfFile = 4;           // Ctrl-C, Ctrl-D
 
 void Wipe(std::string& secret) { ::explicit_bzero(secret.data(), secret.size()); }
 
@@ -49,17 +46,62 @@ class SilentTerminal {
   bool is_silent_ = false;
 };
 
+// TERM and HUP, where they would end this process and leave the terminal as that has it: they wait until it
+// is as it was before. One at a time.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    held = 0;
+    came().Clear();
+    for (Signal& signal : signals_) {
+      ::sigaction(signal.number, nullptr, &signal.before);
+      signal.is_held = signal.before.sa_handler == SIG_DFL;
+      struct sigaction hold {};
+      hold.sa_handler = [](int number) {
+        held = number;
+        came().Set();
+      };
+      if (signal.is_held) ::sigaction(signal.number, &hold, nullptr);
+    }
+  }
+  ~HeldSignals() {
+    for (const Signal& signal : signals_) {
+      if (signal.is_held) ::sigaction(signal.number, &signal.before, nullptr);
+    }
+    if (held != 0) ::raise(held);
+  }
+  HeldSignals(const HeldSignals&) = delete;
+
+  /// Readable once one has come.
+  int fd() const { return came().fd(); }
+
+ private:
+  struct Signal {
+    int number;
+    struct sigaction before {};
+    bool is_held = false;
+  };
+  static Wake& came() {
+    static Wake wake;
+    return wake;
+  }
+
+  static inline volatile std::sig_atomic_t held = 0;
+  Signal signals_[2] = {{.number = SIGTERM}, {.number = SIGHUP}};
+};
+
 enum class Line { kWhole, kNone, kInterrupted };
 
-Line ReadLine(int fd, std::string* line) {
+Line ReadLine(int fd, const HeldSignals& signals, std::string* line) {
   const TimePoint deadline = Now() + kPatience;
   line->reserve(kMostBytes);  // no copies of it stay behind
   while (line->size() < kMostBytes) {
-    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
-    const int polled = ::poll(&ready, 1, MillisecondsUntil(deadline));
+    pollfd ready[] = {{.fd = fd, .events = POLLIN, .revents = 0},
+                      {.fd = signals.fd(), .events = POLLIN, .revents = 0}};
+    const int polled = ::poll(ready, 2, MillisecondsUntil(deadline));
     if (polled < 0 && errno == EINTR) continue;
     char c = 0;
-    if (polled <= 0 || ::read(fd, &c, 1) != 1) return Line::kNone;
+    if (polled <= 0 || ready[1].revents != 0 || ::read(fd, &c, 1) != 1) return Line::kNone;
     if (c == '\n' || c == '\r') return Line::kWhole;
     if (c == kInterrupt) return Line::kInterrupted;
     if (c == kEndOfFile) return Line::kNone;
@@ -87,39 +129,6 @@ bool IsLocked(const std::string& path) {
   return result != SSH_OK && is_asked;
 }
 
-// The public half, as it stands beside the private one; empty: it does not.
-std::string PublicBlobOf(const std::string& path) {
-  const std::vector<std::string> words = absl::StrSplit(ReadFile(path + ".pub", 1 << 16).value_or(""), ' ');
-  std::string blob;
-  return words.size() >= 2 && absl::Base64Unescape(words[1], &blob) ? blob : "";
-}
-
-// SSH_AGENTC_REQUEST_IDENTITIES and its answer, of draft-miller-ssh-agent.
-bool AgentHas(const std::string& agent_socket, const std::string& blob) {
-  if (agent_socket.empty() || blob.empty()) return false;
-  const absl::StatusOr<UniqueFd> fd = ConnectAgent(agent_socket);
-  constexpr char kRequest[] = {0, 0, 0, 1, 11};
-  if (!fd.ok() || ::write(fd->get(), kRequest, sizeof kRequest) != sizeof kRequest) return false;
-  constexpr size_t kMost = 256 << 10;
-  const TimePoint deadline = Now() + kAgentPatience;
-  std::string answer;
-  while (answer.size() < kMost) {
-    if (answer.find(blob) != std::string::npos) return true;
-    const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(answer[i])); };
-    if (answer.size() >= 4 &&
-        answer.size() >= 4 + ((byte(0) << 24) | (byte(1) << 16) | (byte(2) << 8) | byte(3))) {
-      return false;
-    }
-    pollfd ready{.fd = fd->get(), .events = POLLIN, .revents = 0};
-    char buffer[4096];
-    if (::poll(&ready, 1, MillisecondsUntil(deadline)) <= 0) return false;
-    const ssize_t n = ::read(fd->get(), buffer, sizeof buffer);
-    if (n <= 0) return false;
-    answer.append(buffer, static_cast<size_t>(n));
-  }
-  return false;
-}
-
 }  // namespace
 
 std::optional<std::string> AskAtTerminal(const std::string& question) {
@@ -128,10 +137,11 @@ std::optional<std::string> AskAtTerminal(const std::string& question) {
   std::string line;
   Line read = Line::kNone;
   {
+    const HeldSignals signals;
     const SilentTerminal silent(terminal.get());
     if (!silent.is_silent()) return std::nullopt;
     Say(terminal.get(), question);
-    read = ReadLine(terminal.get(), &line);
+    read = ReadLine(terminal.get(), signals, &line);
     Say(terminal.get(), "\n");
   }
   if (read == Line::kWhole) return line;

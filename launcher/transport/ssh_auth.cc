@@ -13,40 +13,12 @@
 #include <thread>
 #include <utility>
 
+#include "launcher/transport/agent_keys.h"
 #include "launcher/transport/login_secrets.h"
 #include "launcher/transport/ssh_session.h"
 
 namespace muster {
 namespace {
-
-// Ends the waits on a socket by shutting it down when the deadline passes or the user interrupts, from a
-// thread of its own: libssh talks to the agent in blocking mode, and an agent may wait for a person to touch
-// a token.
-class SocketGuard {
- public:
-  static absl::StatusOr<std::unique_ptr<SocketGuard>> Start(int socket, const Limits& limits) {
-    UniqueFd own(::fcntl(socket, F_DUPFD_CLOEXEC, 0));
-    int ends[2];
-    if (!own.valid() || ::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError(errno, "ssh-agent");
-    return std::unique_ptr<SocketGuard>(
-        new SocketGuard(std::move(own), UniqueFd(ends[0]), UniqueFd(ends[1]), limits));
-  }
-  ~SocketGuard() { finished_write_.reset(); }  // ends the thread, which is joined after this
-
- private:
-  SocketGuard(UniqueFd socket, UniqueFd finished_read, UniqueFd finished_write, const Limits& limits)
-      : socket_(std::move(socket)),
-        finished_read_(std::move(finished_read)),
-        finished_write_(std::move(finished_write)),
-        thread_([this, limits] {
-          if (!WaitForFd(finished_read_.get(), POLLIN, limits).ok()) ::shutdown(socket_.get(), SHUT_RDWR);
-        }) {}
-
-  const UniqueFd socket_;
-  const UniqueFd finished_read_;
-  UniqueFd finished_write_;
-  std::jthread thread_;
-};
 
 class Authenticator {
  public:
@@ -133,11 +105,16 @@ absl::StatusOr<bool> Authenticator::TryAgent() {
     tried_ += "\n  ssh-agent: " + std::string(agent.status().message());
     return false;
   }
-  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<SocketGuard> guard,
-                          SocketGuard::Start(agent->get(), limits_));
-  if (ssh_set_agent_socket(session_, agent->get()) != SSH_OK)
+  std::vector<std::string> named;
+  for (const std::string& identity : target_.identities) {
+    named.push_back(PublicBlobOf(ExpandHome(identity, options_.home)));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<AgentFront> front,
+                          AgentFront::Start(*std::move(agent), std::move(named), limits_));
+  UniqueFd socket = front->TakeSocket();
+  if (ssh_set_agent_socket(session_, socket.get()) != SSH_OK)
     return Internal("ssh-agent: %s", ssh_get_error(session_));
-  (void)agent->release();  // the session's from here on
+  (void)socket.release();  // the session's from here on
   const absl::StatusOr<int> result =
       DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] { return ssh_userauth_agent(session_, nullptr); });
   if (result.ok() && *result != SSH_AUTH_SUCCESS && Now() >= limits_.deadline) {
@@ -210,13 +187,17 @@ absl::Status Authenticator::Refused() const {
 }
 
 absl::Status Authenticator::Run() {
+  bool has_default = true;
   for (const std::string& identity : target_.identities) {
+    if (identity == "none") has_default = false;
+    if (identity == "none") continue;
     MUSTER_ASSIGN_OR_RETURN(const bool done, TryIdentity(ExpandHome(identity, options_.home)));
     if (done) return absl::OkStatus();
   }
   MUSTER_ASSIGN_OR_RETURN(const bool done, TryAgent());
   if (done) return absl::OkStatus();
-  for (const std::string& path : DefaultIdentities(options_.home)) {
+  for (const std::string& path :
+       has_default ? DefaultIdentities(options_.home) : std::vector<std::string>()) {
     MUSTER_ASSIGN_OR_RETURN(const bool done, TryIdentity(path));
     if (done) return absl::OkStatus();
   }
@@ -228,18 +209,6 @@ absl::Status Authenticator::Run() {
 }
 
 }  // namespace
-
-absl::StatusOr<UniqueFd> ConnectAgent(const std::string& path) {
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  if (path.size() >= sizeof address.sun_path) return InvalidArgument("its path is too long");
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return ErrnoError(errno, "socket");
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    return ErrnoError(errno, path);
-  }
-  return fd;
-}
 
 std::vector<std::string> DefaultIdentities(const std::string& home) {
   std::vector<std::string> paths;

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -182,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Asked, SshPasswordTest,
                            return info.param == LoopbackCluster::Asks::kPassword ? "ForIt" : "ByPam";
                          });
 
-TEST_F(SshAuthTest, DefaultIdentitiesAreTriedLast) {
+TEST_F(SshAuthTest, DefaultIdentitiesAreTriedLastOrNotAtAll) {
   LoopbackCluster cluster(1);
   SshTarget target = cluster.targets()[0];
   const std::string identity = target.identities[0];
@@ -194,39 +195,82 @@ TEST_F(SshAuthTest, DefaultIdentitiesAreTriedLast) {
   ASSERT_TRUE(WriteFileAtomically(folder_.path() / ".ssh/id_ed25519", *ReadFile(identity), 0600).ok());
   const absl::Status status = ConnectStatus(target, options);
   EXPECT_TRUE(status.ok()) << status;
+  target.identities = {"none"};
+  EXPECT_TRUE(NeedsUser(ConnectStatus(target, options)));
 }
 
-TEST_F(SshAuthTest, KeysInTheAgentWork) {
-  LoopbackCluster cluster(1);
-  const std::string socket = (folder_.path() / "agent").string();
-  UniqueFd silence(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  auto agent = Process::Spawn({.argv = {"ssh-agent", "-D", "-a", socket}, .stdout_fd = silence.get()});
-  ASSERT_TRUE(agent.ok()) << agent.status();
-  SshTarget target = cluster.targets()[0];
-  // ssh-add fails until the agent listens.
-  const TimePoint deadline = Soon();
-  int exit_code = -1;
-  while (exit_code != 0 && Now() < deadline) {
-    const auto added = RunCommand({.argv = {"ssh-add", "-q", target.identities[0]},
-                                   .environment = {{"SSH_AUTH_SOCK=" + socket, "PATH=/usr/bin"}}},
-                                  deadline);
-    ASSERT_TRUE(added.ok()) << added.status();
-    exit_code = added->exit_code;
+class SshAgentTest : public SshAuthTest {
+ protected:
+  SshAgentTest() {
+    const UniqueFd silence(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    auto agent = Process::Spawn({.argv = {"ssh-agent", "-D", "-a", socket_}, .stdout_fd = silence.get()});
+    EXPECT_TRUE(agent.ok()) << agent.status();
+    if (agent.ok()) agent_.emplace(*std::move(agent));
   }
-  ASSERT_EQ(exit_code, 0);
-  // Whose passphrase nobody has to know then.
-  const auto locked = RunCommand(
-      {.argv = {"ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", target.identities[0]}}, Soon());
-  ASSERT_TRUE(locked.ok() && locked->exit_code == 0);
+
+  void Add(const std::string& file) {
+    // ssh-add fails until the agent listens.
+    const TimePoint deadline = Soon();
+    int exit_code = -1;
+    while (exit_code != 0 && Now() < deadline) {
+      const auto added = RunCommand(
+          {.argv = {"ssh-add", "-q", file}, .environment = {{"SSH_AUTH_SOCK=" + socket_, "PATH=/usr/bin"}}},
+          deadline);
+      ASSERT_TRUE(added.ok()) << added.status();
+      exit_code = added->exit_code;
+    }
+    ASSERT_EQ(exit_code, 0);
+  }
+  static void Lock(const std::string& file) {
+    const auto locked =
+        RunCommand({.argv = {"ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", file}}, Soon());
+    ASSERT_TRUE(locked.ok() && locked->exit_code == 0);
+  }
+
+  const std::string socket_ = (folder_.path() / "agent").string();
+  std::optional<Process> agent_;
+};
+
+// After six an sshd hangs up, as it is installed.
+TEST_F(SshAgentTest, TheKeyThatIsNamedIsTheFirstThatItIsAskedFor) {
+  LoopbackCluster cluster(1);
+  SshTarget target = cluster.targets()[0];
+  for (int i = 0; i < 8; ++i) Add(MakeKey("other-" + std::to_string(i), ""));
+  Add(target.identities[0]);
+  Lock(target.identities[0]);
+  SshOptions options = cluster.options();
+  options.home = folder_.path().string();
+  options.agent_socket = socket_;
+  const std::string key = target.identities[0];
+  for (const std::string& name : {key, key + ".pub"}) {
+    target.identities = {name};
+    const absl::Status status = ConnectStatus(target, options);
+    EXPECT_TRUE(status.ok()) << name << ": " << status;
+  }
+  const auto count = [] {
+    return ListDirectory("/proc/self/fd").value_or(std::vector<std::string>()).size();
+  };
+  const size_t before = count();
+  EXPECT_TRUE(ConnectStatus(target, options).ok());
+  target.identities.clear();
+  EXPECT_THAT(Message(ConnectStatus(target, options)), HasSubstr("Too many authentication failures"));
+  EXPECT_EQ(count(), before);
+}
+
+TEST_F(SshAgentTest, ItsKeysWork) {
+  LoopbackCluster cluster(1);
+  SshTarget target = cluster.targets()[0];
+  Add(target.identities[0]);
+  Lock(target.identities[0]);  // nobody has to know its passphrase then
   LoginSecrets keys([](const std::string& question) -> std::optional<std::string> {
     ADD_FAILURE() << question;
     return std::nullopt;
   });
-  keys.Unlock(target.identities[0], socket);
+  keys.Unlock(target.identities[0], socket_);
   target.identities.clear();
   SshOptions options = cluster.options();
   options.home = folder_.path().string();
-  options.agent_socket = socket;
+  options.agent_socket = socket_;
   const absl::Status status = ConnectStatus(target, options);
   EXPECT_TRUE(status.ok()) << status;
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <libssh/server.h>  // ssh_send_keepalive, which clients have too
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -231,9 +232,18 @@ absl::Status TryToLogIn(const SshTarget& target, const SshOptions& options, Limi
 
 }  // namespace
 
+// Since 0.10 libssh forgets a socket that it was given, and closes it only if it fails. Whether it has closed
+// this one does not show, and the number may be another thread's by then: what is behind it says so.
 void SshSessionDeleter::operator()(ssh_session session) const {
+  const int fd = ssh_get_fd(session);
+  struct stat before {
+  }, after{};
+  const bool is_open = ::fstat(fd, &before) == 0;
   ssh_disconnect(session);
   ssh_free(session);
+  if (is_open && ::fstat(fd, &after) == 0 && after.st_dev == before.st_dev && after.st_ino == before.st_ino) {
+    ::close(fd);
+  }
 }
 
 SilenceWatch::SilenceWatch(ssh_session session, Duration limit) : session_(session), limit_(limit) {

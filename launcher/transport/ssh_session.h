@@ -97,6 +97,8 @@ absl::StatusOr<int> DriveSession(ssh_session session, int again, const Limits& l
   for (;;) {
     const int answer = call();
     if (answer != again) return answer;
+    // One that never stops talking keeps the socket readable.
+    if (Now() >= limits.deadline) return DeadlineExceeded("no end before the deadline");
     MUSTER_RETURN_IF_ERROR(WaitForSession(session, limits));
   }
 }

@@ -130,6 +130,35 @@ TEST_F(SshTransportTest, AHostThatSwallowsPacketsEndsByTheDeadline) {
   EXPECT_THAT(Message(status), AllOf(HasSubstr("listener (127.0.0.1:"), HasSubstr("connect: no answer")));
 }
 
+TEST_F(SshTransportTest, AConnectionLeavesNoDescriptorBehind) {
+  LoopbackCluster cluster(1);
+  Listener silent({}), rude([](UniqueFd connection) { (void)WriteAll(connection.get(), "SSH-2.0-x\r\n"); });
+  const auto count = [] {
+    return ListDirectory("/proc/self/fd").value_or(std::vector<std::string>()).size();
+  };
+  size_t before = 0;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(ConnectStatus(cluster.targets()[0], cluster.options()).ok());
+    EXPECT_FALSE(ConnectStatus(silent.target(), BareOptions(), Now() + milliseconds(100)).ok());
+    EXPECT_FALSE(ConnectStatus(rude.target(), BareOptions(), Now() + milliseconds(300)).ok());
+    if (i == 0) before = count();
+  }
+  EXPECT_EQ(count(), before);
+}
+
+// Before anybody knows who it is.
+TEST_F(SshTransportTest, AHostThatNeverStopsTalkingEndsByTheDeadline) {
+  Listener listener([](UniqueFd connection) {
+    // A message to be ignored (RFC 4253, section 11.2), again and again.
+    const std::string ignore("\0\0\0\x0c\x04\x02\0\0\0\x02xx\0\0\0\0", 16);
+    std::string bytes = "SSH-2.0-talker\r\n";
+    while (WriteAll(connection.get(), bytes).ok()) bytes = ignore;
+  });
+  const absl::Status status = ConnectStatus(listener.target(), BareOptions(), Now() + milliseconds(500));
+  EXPECT_EQ(ExitCodeFor(status), 69);
+  EXPECT_THAT(Message(status), HasSubstr("listener (127.0.0.1:"));
+}
+
 TEST_F(SshTransportTest, AHostThatSaysNothingEndsByTheDeadline) {
   Listener listener({});  // the kernel accepts, nobody speaks
   const absl::Status status = ConnectStatus(listener.target(), BareOptions(), Now() + milliseconds(500));
