@@ -131,9 +131,11 @@ TEST_F(BenchCommandTest, AJobThatFailsIsNotedAndTheOthersAreRun) {
   // Without a GPU a worker says so, and ends.
   const CommandResult run =
       Bench({"-i", Path("inventory.yaml"), "--workers", "1", "--strategies", "allreduce", "--models",
-             "mnist_softmax", "--steps", "10", "--repeat", "1", "--device", "cuda:999"});
+             "mnist_softmax", "--steps", "10", "--repeat", "1", "--target", "0.5", "--device", "cuda:999"});
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(Results()["measurements"][0]["error"].get<std::string>(), HasSubstr("worker:0"));
+  const Json measurement = Results()["measurements"][0];
+  EXPECT_THAT(measurement["error"].get<std::string>(), HasSubstr("worker:0"));
+  EXPECT_THAT(measurement["target_error"].get<std::string>(), HasSubstr("worker:0"));
   EXPECT_THAT(run.stderr_text, HasSubstr("worker:0"));
 }
 
@@ -178,14 +180,15 @@ TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {
       {{"--virtual", "2", "--workers", "3"}, "3 workers need as many hosts, and there are 2"},
       {{"--virtual", "2", "--strategies", "ps_snyc"}, "ps_snyc"},
       {{"--virtual", "2", "--strategies", "hybrid"}, "strategy hybrid fits no model"},
-      {{"--virtual", "2", "--models", "mnist_mpl"}, "did you mean \"mnist_mlp\"?"},
+      {{"--virtual", "2", "--models", "mnist_mpl"},
+       "--models mnist_mpl: unknown model \"mnist_mpl\"; did you mean \"mnist_mlp\"?"},
       {{"--virtual", "2", "--link", "fast"}, "fast"},
       {{"--virtual", "0"}, "--virtual"},
       {{"--link", "1gbit"}, "--link gives virtual hosts a rate"},
       {{"--virtual", "2", "-i", Path("nowhere.yaml")}, "--inventory excludes --virtual"},
       {{"--virtual", "2", "--device", "wait:5", "--target", "0.9"},
        "with --device wait:5 nothing is learned"},
-      {{"--virtual", "2", "--device", "gpu"}, "expected auto, cpu"},
+      {{"--virtual", "2", "--device", "gpu"}, "--device gpu: expected auto, cpu"},
       {{"--virtual", "2", "--repeat", "0"}, "--repeat"},
       {{"-i", Path("none.yaml")}, "none.yaml"},
       {{"-i", Path("nowhere.yaml"), "--workers", "1"}, "look up a.invalid"},

@@ -145,17 +145,23 @@ Measurements ByTimeToTarget(const Ranking& ranking) {
 
 std::string TargetSentence(const Ranking& ranking, double target) {
   const Measurements reached = ByTimeToTarget(ranking);
-  std::vector<std::string> times, missed;
+  std::vector<std::string> times, missed, unknown;
   for (const Measurement* measurement : reached) {
     times.push_back(NameOf(measurement) + " in " + SecondsText(*measurement->seconds_to_target));
   }
   for (const Measurement* measurement : ranking.all) {
-    if (!HasReachedTarget(*measurement)) missed.push_back(NameOf(measurement));
+    if (HasReachedTarget(*measurement)) continue;
+    (measurement->target_error.empty() ? missed : unknown).push_back(NameOf(measurement));
   }
-  const std::string begin = absl::StrFormat("With %s a test accuracy of %.3g was reached by ",
-                                            WorkersText(ranking.workers), target);
-  if (reached.empty()) return begin + "none.";
-  return begin + ListText(times) + (missed.empty() ? "" : ", and not by " + ListText(missed)) + ".";
+  const std::string workers = WorkersText(ranking.workers);
+  if (times.empty() && missed.empty()) {
+    return absl::StrFormat("With %s it is not known who reaches a test accuracy of %.3g.", workers, target);
+  }
+  std::string text = absl::StrFormat("With %s a test accuracy of %.3g was reached by ", workers, target);
+  text += times.empty() ? "none" : ListText(times);
+  if (!times.empty() && !missed.empty()) text += ", and not by " + ListText(missed);
+  if (!unknown.empty()) text += "; of " + ListText(unknown) + " it is not known";
+  return text + ".";
 }
 
 // What was about fastest at each number of workers; empty: there is no such.

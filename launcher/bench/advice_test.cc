@@ -190,6 +190,24 @@ TEST(Advice, SaysWhoReachedTheAccuracyFirst) {
                "ps_sync (k = 2, own hosts) reached 0.960."));
 }
 
+TEST(Advice, DoesNotCallMissedWhatIsNotKnown) {
+  Results results = With({Measured(kAsync, 4, 2000), Measured(kSync, 4, 1500)});
+  results.target_accuracy = 0.95;
+  results.measurements[0].target_error = "worker:1 was lost";
+  EXPECT_THAT(OnlyGroup(results).sentences,
+              Contains("With 4 workers a test accuracy of 0.95 was reached by none; of ps_async (k = 2, own "
+                       "hosts) it is not known."));
+  results.measurements.push_back(Measured(kAllReduce, 4, 1400));
+  results.measurements[2].seconds_to_target = 11;
+  EXPECT_THAT(
+      OnlyGroup(results).sentences,
+      Contains("With 4 workers a test accuracy of 0.95 was reached by allreduce in 11.0 s, and not by "
+               "ps_sync (k = 2, own hosts); of ps_async (k = 2, own hosts) it is not known."));
+  results.measurements.resize(1);
+  EXPECT_THAT(OnlyGroup(results).sentences,
+              Contains("With 4 workers it is not known who reaches a test accuracy of 0.95."));
+}
+
 TEST(Advice, IsWeakWhereCellsFailedOrBeatTheirBound) {
   Results results = With({Measured(kSync, 4, 1000), Measured(kAllReduce, 4, 800), Failed(kAsync, 4, "lost")});
   results.measurements[0].bound_step_seconds = 0.5;   // of 0.4

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "inventory/job.h"
+#include "launcher/bench/results_view.h"
 
 namespace muster::bench {
 namespace {
@@ -58,10 +59,19 @@ absl::Status CheckStrategies(const MatrixOptions& options) {
   return absl::OkStatus();
 }
 
-// The job file is what knows models, variants and devices.
+// The job file is what knows models, variants and devices. Its places would tell nobody anything, as nobody
+// has written it: what is wrong is the first flag that makes no job with the defaults of the next ones.
 absl::Status CheckJob(const Cell& cell, const MatrixOptions& options) {
-  const auto job = ParseJob(JobText(cell, options), cell.model, "/");
-  return job.ok() ? absl::OkStatus() : InvalidArgument("%s", std::string(job.status().message()));
+  const auto check = [&](const MatrixOptions& some, const std::string& flag) -> absl::Status {
+    const auto job = ParseJob(JobText(cell, some), "bench", "/");
+    if (job.ok()) return absl::OkStatus();
+    const std::string message(job.status().message());
+    return InvalidArgument("%s: %s", flag, message.substr(message.find(": ") + 2));  // behind the place
+  };
+  MUSTER_RETURN_IF_ERROR(check({}, "--models " + cell.model));
+  MUSTER_RETURN_IF_ERROR(check({.device = options.device}, "--device " + options.device));
+  // Those of asynchronous workers add up; the others' ranges are those of the flags.
+  return check(options, absl::StrFormat("--steps %d with %s", options.steps, WorkersText(cell.workers)));
 }
 
 std::string UpdateOf(const Cell& cell) {

@@ -325,11 +325,7 @@ void AddEfficiencyAndNoise(Results* results) {
     double alone = 0;
     for (const Measurement& other : results->measurements) {
       if (!HasNumbers(other) || !IsSameRun(other.cell, cell) || other.cell.workers != 1) continue;
-      const bool is_allreduce = other.cell.strategy == Strategy::kAllReduce;
-      if (is_allreduce || (alone == 0 && other.cell.strategy == cell.strategy)) {
-        alone = other.samples_per_second;
-      }
-      if (is_allreduce) break;
+      alone = std::max(alone, other.samples_per_second);
     }
     if (alone > 0) measurement.scaling_efficiency = measurement.samples_per_second / (cell.workers * alone);
   }

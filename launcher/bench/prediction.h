@@ -36,8 +36,9 @@ struct Workload {
 /// `workloads`: of each measurement, by place. Those it was calibrated with count for no error.
 void Predict(const std::vector<Workload>& workloads, Results* results);
 
-/// Of each measurement, how its samples/s compare with those of one worker: by allreduce, else by the same
-/// strategy. And how far repetitions of one cell are from their median, in the median.
+/// Of each measurement, how its samples/s compare with those of one worker: by whichever strategy was fastest
+/// with one, so that all have the same to compare with. And how far repetitions of one cell are from their
+/// median, in the median.
 void AddEfficiencyAndNoise(Results* results);
 
 }  // namespace muster::bench

@@ -219,9 +219,18 @@ TEST(AddEfficiencyAndNoise, ComparesWithOneWorkerAndWithTheMedian) {
   EXPECT_NEAR(*results.median_noise, 0, 1e-12);
   results.measurements.erase(results.measurements.begin() + 1);
   AddEfficiencyAndNoise(&results);
-  EXPECT_EQ(results.measurements[0].scaling_efficiency, 0) << "nobody was alone";
   EXPECT_DOUBLE_EQ(results.measurements[2].scaling_efficiency, 120 / 160.0);
   EXPECT_NEAR(*results.median_noise, 0.1, 1e-12);
+  // All are compared with the fastest one worker, whichever strategy it had.
+  add(Strategy::kAsyncServers, 1, 50, {1});
+  add(Strategy::kBackupWorkers, 2, 100, {1});
+  AddEfficiencyAndNoise(&results);
+  EXPECT_DOUBLE_EQ(results.measurements[0].scaling_efficiency, 300 / 320.0);
+  EXPECT_DOUBLE_EQ(results.measurements[3].scaling_efficiency, 50 / 80.0);
+  EXPECT_DOUBLE_EQ(results.measurements[4].scaling_efficiency, 100 / 160.0);
+  std::erase_if(results.measurements, [](const Measurement& of) { return of.cell.workers == 1; });
+  AddEfficiencyAndNoise(&results);
+  EXPECT_EQ(results.measurements[0].scaling_efficiency, 0) << "nobody was alone";
 }
 
 }  // namespace

@@ -88,7 +88,8 @@ together; ps_backup: together, without waiting for the slowest; allreduce: no se
 <dt>k</dt><dd>The number of parameter servers: on hosts of their own, or on those of the workers.</dd>
 <dt>Step</dt><dd>The time of one update, the median of the repetitions. With ps_async each push of a worker is an
 update.</dd>
-<dt>Efficiency</dt><dd>Samples/s by the number of workers times the samples/s of one worker.</dd>
+<dt>Efficiency</dt><dd>Samples/s by the number of workers times the samples/s of one worker: of the strategy that was
+fastest with one, for all of a model over the same links.</dd>
 <dt>Bound</dt><dd>The least time in which the links can carry the bytes of a step, if nothing else took time. Of
 bound: that time by the measured one.</dd>
 <dt>Sent, received</dt><dd>By the chief worker, per step. CPU: of all tasks together, per step.</dd>

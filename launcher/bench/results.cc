@@ -56,6 +56,7 @@ Json MeasurementJson(const Measurement& measurement) {
           {"bus_bytes_per_second", OrNull(measurement.bus_bytes_per_second)},
           {"test_accuracy", OrNull(measurement.test_accuracy)},
           {"seconds_to_target", OrNull(measurement.seconds_to_target)},
+          {"target_error", measurement.target_error},
           {"bound_step_seconds", measurement.bound_step_seconds},
           {"predicted_step_seconds", OrNull(measurement.predicted_step_seconds)}};
 }
@@ -209,6 +210,7 @@ Measurement ReadMeasurement(ObjectReader object) {
           .bus_bytes_per_second = object.NumberOrNull("bus_bytes_per_second"),
           .test_accuracy = object.NumberOrNull("test_accuracy"),
           .seconds_to_target = object.NumberOrNull("seconds_to_target"),
+          .target_error = object.Text("target_error"),
           .bound_step_seconds = object.Number("bound_step_seconds"),
           .predicted_step_seconds = object.NumberOrNull("predicted_step_seconds")};
 }

@@ -57,6 +57,7 @@ struct Measurement {
   std::optional<double> bus_bytes_per_second;
   std::optional<double> test_accuracy;
   std::optional<double> seconds_to_target;  // to the accuracy asked for; unset: not reached, or not asked for
+  std::string target_error;  // why it is not known whether that was reached; empty: it is, or not asked for
   double bound_step_seconds = 0;  // the least time of its bytes on the links; 0: links of unknown rate
   std::optional<double> predicted_step_seconds;  // by the simulator
 
@@ -91,7 +92,7 @@ struct Crossing {
 };
 
 struct Results {
-  static constexpr int kSchemaVersion = 2;
+  static constexpr int kSchemaVersion = 3;
   std::string created;                  // "2026-11-24 20:40:00 UTC"
   std::string where;                    // "4 virtual hosts on one machine with 2 cores", or the inventory
   std::string command;                  // that made them

@@ -114,7 +114,9 @@ std::vector<Column> Columns() {
       {"OFF BY", [](const Measurement& of) { return SignedPercent(PredictionError(of)); }},
       {"ERROR",
        [](const Measurement& of) {
-         return of.error.empty() && !HasNumbers(of) ? TableCell("no numbers") : Text(of.error);
+         if (!of.error.empty()) return Text(of.error);
+         if (!HasNumbers(of)) return TableCell("no numbers");
+         return Text(of.target_error.empty() ? "" : "to target: " + of.target_error);
        },
        false},
   };

@@ -97,6 +97,16 @@ TEST(ResultsTable, SaysThatThereAreNoNumbers) {
   EXPECT_THAT(ResultsTable({.measurements = {nothing}}).ToText(), HasSubstr("no numbers"));
 }
 
+TEST(ResultsTable, SaysWhyTheTimeToTheTargetIsNotKnown) {
+  Measurement measurement = Measured(Strategy::kAllReduce, 1, 50);
+  measurement.target_error = "worker:1\nwas lost";
+  const Measurement other = Measured(Strategy::kAllReduce, 2, 90);
+  const Table table = ResultsTable({.measurements = {measurement, other}});
+  EXPECT_EQ(table.header().back(), "ERROR");
+  EXPECT_EQ(table.rows()[0].back().text, "to target: worker:1 was lost");
+  EXPECT_EQ(table.rows()[1].back().text, "");
+}
+
 TEST(ResultsView, SaysNumbersInShort) {
   EXPECT_EQ(AmountText(0.523), "0.52");
   EXPECT_EQ(AmountText(81.26), "81.3");

@@ -53,6 +53,7 @@ inline Results FullResults() {
   measurement.bus_bytes_per_second = 52e6;
   measurement.test_accuracy = 0.97;
   measurement.seconds_to_target = 12.5;
+  measurement.target_error = "worker:2 was lost";
   measurement.bound_step_seconds = 0.01;
   measurement.predicted_step_seconds = 0.11;
   const Cell slower = MakeCell(Strategy::kAsyncServers, 6);

@@ -123,7 +123,8 @@ class Bench {
                                  const bench::MatrixOptions& options) const;
   absl::Status Measure(size_t cell, const Inventory& hosts, const ConnectOptions& connect);
   absl::Status MeasureTarget(size_t cell, const Inventory& hosts, const ConnectOptions& connect);
-  absl::Status Note(size_t cell, const absl::Status& failure);
+  absl::Status Note(const bench::Cell& cell, const absl::Status& failure, bool has_numbers,
+                    std::string* error);
   // What a job has left.
   struct Outcome {
     Json result;
@@ -279,7 +280,9 @@ absl::Status Bench::RunOnLink(LinkRate link) {
 absl::Status Bench::Measure(size_t i, const Inventory& hosts, const ConnectOptions& connect) {
   bench::Measurement& measurement = results_.measurements[i];
   const auto outcome = RunOnce(measurement.cell, hosts, connect, options_);
-  if (!outcome.ok()) return Note(i, outcome.status());
+  if (!outcome.ok()) {
+    return Note(measurement.cell, outcome.status(), !measurement.step_seconds.empty(), &measurement.error);
+  }
   Add(*outcome, &measurement, &workloads_[i]);
   // A wait learns nothing.
   if (results_.compute_seconds_per_step == 0) {
@@ -299,10 +302,13 @@ absl::Status Bench::MeasureTarget(size_t i, const Inventory& hosts, const Connec
   const int64_t gradients =
       measurement.cell.strategy == bench::Strategy::kAsyncServers ? measurement.cell.workers : 1;
   options.eval_every = std::max<int64_t>(1, options.steps * gradients / kEvaluations);
-  const auto outcome = RunOnce(measurement.cell, hosts, connect, options);
-  if (!outcome.ok()) return Note(i, outcome.status());
   std::vector<double>& all = learning_[i].seconds_to_target;
+  const auto outcome = RunOnce(measurement.cell, hosts, connect, options);
+  if (!outcome.ok()) {
+    return Note(measurement.cell, outcome.status(), !all.empty(), &measurement.target_error);
+  }
   all.push_back(SecondsToTarget());
+  measurement.target_error.clear();
   const double seconds = bench::MedianOf(all);
   measurement.seconds_to_target = std::isfinite(seconds) ? std::optional(seconds) : std::nullopt;
   std::fprintf(
@@ -311,14 +317,15 @@ absl::Status Bench::MeasureTarget(size_t i, const Inventory& hosts, const Connec
   return absl::OkStatus();
 }
 
-absl::Status Bench::Note(size_t i, const absl::Status& failure) {
+// `has_numbers`: of other repetitions.
+absl::Status Bench::Note(const bench::Cell& cell, const absl::Status& failure, bool has_numbers,
+                         std::string* error) {
   if (Interrupts() > 0) return Cancelled("interrupted");
   if (absl::IsInvalidArgument(failure)) return failure;
   has_failed_ = true;
-  bench::Measurement& measurement = results_.measurements[i];
   // What others have measured stays.
-  if (measurement.step_seconds.empty()) measurement.error = std::string(failure.message());
-  std::fprintf(stderr, "%s: %s\n", NameOf(measurement.cell).c_str(), std::string(failure.message()).c_str());
+  if (!has_numbers) *error = std::string(failure.message());
+  std::fprintf(stderr, "%s: %s\n", NameOf(cell).c_str(), std::string(failure.message()).c_str());
   return absl::OkStatus();
 }
 
@@ -348,7 +355,7 @@ absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inv
     }
   }
   if (json["steps_per_second"] <= 0 || json["chief_steps"] <= 0) {
-    return DataLoss("the result record says that no step was made while the chief was there");
+    return DataLoss("the other workers made all steps without worker:0, which times them: take more --steps");
   }
   return Outcome{.result = std::move(json), .tasks = TaskUses(plan.record, result.task_metrics)};
 }
