@@ -6,6 +6,11 @@
 #include <absl/strings/str_cat.h>
 
 namespace muster {
+namespace {
+
+constexpr Duration kFirstWord = std::chrono::seconds(5);  // about who is missing; later ones are rarer
+
+}  // namespace
 
 Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
     : options_(options),
@@ -14,7 +19,8 @@ Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
       names_(options.rank_names),
       members_(options.rank_names.size()),
       next_number_(options.first_number),
-      over_since_(now) {
+      over_since_(now),
+      came_(now) {
   MUSTER_CHECK(!members_.empty() && options.min_ranks.value_or(1) >= 1);
 }
 
@@ -28,6 +34,7 @@ void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
   const bool was_missing = member.was_live && !member.is_live;
   const auto has_left = [&] { return member.state.group == group_.number && !member.state.is_in_it; };
   const bool had_left = has_left();
+  if (!member.was_live) came_ = now;
   member.is_live = member.was_live = true;
   member.last_heard = now;
   member.state = state;
@@ -171,13 +178,16 @@ void Rendezvous::Consider(TimePoint now) {
   // Others than the first may know of groups that there were under another rank 0.
   const bool are_all = static_cast<int>(ranks.size()) == rank_count() ||
                        (!HasBegun() && are_settled && are_enough && AreAllOfTheFirst(ranks));
+  const bool is_last_call = options_.min_ranks && !HasBegun() && now >= came_ + options_.last_call;
   const bool is_time = now >= Deadline();
   if (is_time && group_.number > 0 && !has_met_) {
     End(DeadlineExceeded("%s: tried for %s in vain", group_.why, FormatAge(now - over_since_)));
-  } else if (are_all ||
-             (are_enough && (is_time || (all_have_left && has_state && HasBegun() && are_settled)))) {
+  } else if (are_all || (are_enough && (is_time || is_last_call ||
+                                        (all_have_left && has_state && HasBegun() && are_settled)))) {
     Form(std::move(ranks), now);
-  } else if (is_time) {
+  } else if (!is_time) {
+    SayWhoIsMissing(now);
+  } else {
     End(DeadlineExceeded("%s: waited %s in vain", DescribeMissing(), FormatAge(Deadline() - over_since_)));
   }
 }
@@ -199,7 +209,21 @@ void Rendezvous::Form(std::vector<int> ranks, TimePoint now) {
       .number = next_number_++, .ranks = std::move(ranks), .is_over = false, .why = std::move(group_.why)};
   has_met_ = false;
   if (!all_have_it) group_.source = source;
+  silence_ = {};
   ++version_;
+}
+
+void Rendezvous::SayWhoIsMissing(TimePoint now) {
+  if (silence_ == Duration::zero()) {
+    silence_ = kFirstWord;
+    next_word_ = now + silence_;
+  }
+  if (now < next_word_) return;
+  silence_ *= 2;
+  next_word_ = now + silence_;
+  if (const std::string missing = DescribeMissing(); !missing.empty()) {
+    notices_.push_back(absl::StrCat("waiting for others: ", missing));
+  }
 }
 
 std::string Rendezvous::DescribeMissing() const {

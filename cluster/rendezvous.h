@@ -33,6 +33,8 @@ struct RendezvousOptions {
   uint64_t first_number = 1;
   /// Before the first group of a job all ranks that it began with are waited for, this long.
   Duration connect_timeout = std::chrono::minutes(5);
+  /// But where min_ranks are enough and are there, only this long since the last one came: others come later.
+  Duration last_call = std::chrono::seconds(30);
   /// Later it is waited for a group this long, and the job ends.
   Duration return_timeout = std::chrono::minutes(10);
   /// A rank is lost when nothing was heard of it for this long.
@@ -122,6 +124,7 @@ class Rendezvous {
   void Finish(const std::string& why, TimePoint now);
   void Consider(TimePoint now);
   void Form(std::vector<int> ranks, TimePoint now);
+  void SayWhoIsMissing(TimePoint now);
   std::string DescribeMissing() const;
 
   const RendezvousOptions options_;
@@ -132,6 +135,9 @@ class Rendezvous {
   uint64_t next_number_;  // higher than any that was heard of
   bool has_met_ = false;  // group_: it could do something
   TimePoint over_since_;  // no group could do anything since then
+  TimePoint came_;        // a rank, for the first time
+  TimePoint next_word_;   // about who is missing
+  Duration silence_{};    // before that
   std::optional<uint64_t> concluded_;
   std::optional<absl::Status> end_;
   std::vector<std::string> notices_;

@@ -14,6 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::_;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -72,7 +73,7 @@ class RendezvousTest : public testing::Test {
 };
 
 TEST_F(RendezvousTest, TheFirstGroupIsOfAll) {
-  Make(3, 1);
+  Make(3, std::nullopt);
   Come(0);
   Come(2);
   Pass(seconds(299));
@@ -84,13 +85,26 @@ TEST_F(RendezvousTest, TheFirstGroupIsOfAll) {
   EXPECT_EQ(group().source, std::nullopt);
 }
 
-TEST_F(RendezvousTest, AfterTheConnectTimeoutItIsOfThoseWhoAreThere) {
-  Make(3, 2);
+TEST_F(RendezvousTest, WhereFewerAreEnoughTheOthersAreWaitedForLessLong) {
+  Make(4, 2);
   Come(0);
+  Pass(seconds(100));
+  EXPECT_TRUE(group().is_over);
   Come(2);
-  Pass(seconds(301));
-  EXPECT_THAT(group().ranks, ElementsAre(0, 2));
-  EXPECT_THAT(rendezvous_->TakeNotices(), ElementsAre(HasSubstr("with 2 of 3 workers")));
+  Pass(seconds(20));
+  Come(3);
+  Pass(seconds(29));
+  EXPECT_TRUE(group().is_over);
+  Pass(seconds(1));
+  EXPECT_THAT(group().ranks, ElementsAre(0, 2, 3));
+  const std::string missing = "waiting for others: worker:1 has not connected";
+  EXPECT_THAT(rendezvous_->TakeNotices(),
+              ElementsAre(missing + "; worker:2 has not connected; worker:3 has not connected", _, _, _,
+                          HasSubstr("with 3 of 4 workers")));
+  Enter();
+  Come(1);
+  for (const int rank : {0, 2, 3}) Leave(rank, 5);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2, 3));
 }
 
 TEST_F(RendezvousTest, OrTheJobEndsWithTheNamesOfTheOthers) {

@@ -93,8 +93,13 @@ absl::Status HostGroups::Set(const std::string& variable, PlacedText value, Sett
   const auto key = KeysOfVariables().find(variable);
   if (key == KeysOfVariables().end()) return absl::OkStatus();
   if (key->second == "local") {
-    if (value.text == "local") value.text = "true";
-    if (value.text == "ssh" || value.text == "smart" || value.text == "paramiko") value.text = "false";
+    static const std::set<std::string> kBySsh = {"ssh", "smart", "paramiko", "paramiko_ssh", "libssh"};
+    const std::string name = value.text.substr(value.text.rfind('.') + 1);  // "ansible.builtin.ssh"
+    if (name != "local" && !kBySsh.contains(name)) {
+      return Error(value,
+                   "muster reaches hosts by ssh, or is on them (local), and not by " + Quoted(value.text));
+    }
+    value.text = name == "local" ? "true" : "false";
   }
   if (key->second == kCommonArguments || key->second == kExtraArguments) {
     const auto keys = KeysOfArguments(value.text);

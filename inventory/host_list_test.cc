@@ -250,7 +250,7 @@ TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {
   EXPECT_EQ(ErrorOf("[g]\na ansible_port=ssh\n"),
             "dir/hosts:2:16: expected a whole number from 1 to 65535, found \"ssh\"");
   EXPECT_EQ(ErrorOf("[g]\na ansible_connection=docker\n"),
-            "dir/hosts:2:22: expected true or false, found \"docker\"");
+            "dir/hosts:2:22: muster reaches hosts by ssh, or is on them (local), and not by \"docker\"");
   EXPECT_EQ(
       ErrorOf("[my group]\na\n"),
       "dir/hosts:1:2: \"my group\" is not a label: letters, digits, '-', '_' and '.', at most 63 bytes");

@@ -2,7 +2,9 @@
 
 #include <absl/strings/ascii.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -22,33 +24,54 @@ std::optional<int> ParseDigits(std::string_view digits) {
   return value;
 }
 
-// The numbers of "first:last", as they stand in names.
+absl::Status CheckCount(std::string_view range, int first, int last, int step) {
+  if (first > last) return InvalidArgument("the range [%s] goes backwards", range);
+  if (static_cast<size_t>((last - first) / step) >= kMaxHosts) {
+    return InvalidArgument("the range [%s] has more than %d hosts", range, kMaxHosts);
+  }
+  return absl::OkStatus();
+}
+
+bool AreLetters(std::string_view a, std::string_view b) {
+  const auto both = [&](const auto& is) { return is(a[0]) && is(b[0]); };
+  return a.size() == 1 && b.size() == 1 && (both(absl::ascii_islower) || both(absl::ascii_isupper));
+}
+
+// The numbers or letters of "first:last" or "first:last:step", as they stand in names.
 absl::StatusOr<std::vector<std::string>> ExpandRange(std::string_view range) {
-  const size_t colon = range.find(':');
-  const std::string_view first_digits = range.substr(0, colon);
-  const std::string_view last_digits = colon == std::string_view::npos ? "" : range.substr(colon + 1);
-  const std::optional<int> first = ParseDigits(first_digits), last = ParseDigits(last_digits);
-  if (!first || !last) {
+  const size_t colon = std::min(range.find(':'), range.size());
+  const std::string_view from = range.substr(0, colon);
+  std::string_view to = range.substr(std::min(colon + 1, range.size()));
+  std::optional<int> step = 1;
+  if (const size_t second = to.find(':'); second != std::string_view::npos) {
+    step = ParseDigits(to.substr(second + 1));
+    to = to.substr(0, second);
+  }
+  std::vector<std::string> names;
+  if (step.value_or(0) > 0 && AreLetters(from, to)) {
+    MUSTER_RETURN_IF_ERROR(CheckCount(range, from[0], to[0], *step));
+    for (int letter = from[0]; letter <= to[0]; letter += *step)
+      names.emplace_back(1, static_cast<char>(letter));
+    return names;
+  }
+  const std::optional<int> first = ParseDigits(from), last = ParseDigits(to);
+  if (!first || !last || step.value_or(0) < 1) {
     return InvalidArgument("[%s] is not a range; write [first:last] with whole numbers, as in ps-[01:16]",
                            range);
   }
-  if (*first > *last) return InvalidArgument("the range [%s] goes backwards", range);
+  MUSTER_RETURN_IF_ERROR(CheckCount(range, *first, *last, *step));
   const auto has_leading_zero = [](std::string_view digits) { return digits.size() > 1 && digits[0] == '0'; };
-  const bool padded = has_leading_zero(first_digits) || has_leading_zero(last_digits);
-  if (padded && first_digits.size() != last_digits.size()) {
+  const bool padded = has_leading_zero(from) || has_leading_zero(to);
+  if (padded && from.size() != to.size()) {
     return InvalidArgument("the ends of the range [%s] have leading zeros but not the same width", range);
   }
-  if (static_cast<size_t>(*last - *first) >= kMaxHosts) {
-    return InvalidArgument("the range [%s] has more than %d hosts", range, kMaxHosts);
-  }
-  const size_t width = padded ? first_digits.size() : 0;
-  std::vector<std::string> numbers;
-  for (int number = *first; number <= *last; ++number) {
+  const size_t width = padded ? from.size() : 0;
+  for (int64_t number = *first; number <= *last; number += *step) {
     std::string digits = std::to_string(number);
     if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
-    numbers.push_back(std::move(digits));
+    names.push_back(std::move(digits));
   }
-  return numbers;
+  return names;
 }
 
 absl::Status CheckName(const std::string& name) {

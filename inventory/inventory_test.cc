@@ -257,6 +257,10 @@ TEST(HostRange, ExpandsAsAnsibleDoes) {
   EXPECT_THAT(*ExpandHostNames("a[8:10]"), ElementsAre("a8", "a9", "a10"));
   EXPECT_THAT(*ExpandHostNames("a[0:1]"), ElementsAre("a0", "a1"));
   EXPECT_THAT(*ExpandHostNames("a[5:5]"), ElementsAre("a5"));
+  EXPECT_THAT(*ExpandHostNames("a[1:10:4]"), ElementsAre("a1", "a5", "a9"));
+  EXPECT_THAT(*ExpandHostNames("a[08:10:2]"), ElementsAre("a08", "a10"));
+  EXPECT_THAT(*ExpandHostNames("r[a:c][X:Z:2]"), ElementsAre("raX", "raZ", "rbX", "rbZ", "rcX", "rcZ"));
+  EXPECT_EQ(ExpandHostNames("a[1:999999999:999999]")->size(), 1001u);
   EXPECT_THAT(*ExpandHostNames("r[1:2]n[01:02]"), ElementsAre("r1n01", "r1n02", "r2n01", "r2n02"));
   EXPECT_EQ(ExpandHostNames("a[1:4096]")->size(), 4096u);
 }
@@ -276,8 +280,9 @@ TEST(HostRange, RefusesBadRangesAndBoundsTheNumberOfHosts) {
       {"a1:2]", "']' without '[' in \"a1:2]\""},
   };
   for (const auto& test : kCases) EXPECT_EQ(ExpandHostNames(test.pattern).status().message(), test.error);
-  for (const char* pattern : {"a[]", "a[1]", "a[:]", "a[1:]", "a[:2]", "a[1:2:3]", "a[a:c]", "a[-1:2]",
-                              "a[1:99999999999]", "a[[1:2]]", "", "-[1:2]", "a[1:2] b", "a/[1:2]"}) {
+  for (const char* pattern :
+       {"a[]", "a[1]", "a[:]", "a[1:]", "a[:2]", "a[1:2:0]", "a[1:2:]", "a[1:2:3:4]", "a[c:a]", "a[a:C]",
+        "a[a:cc]", "a[-1:2]", "a[1:99999999999]", "a[[1:2]]", "", "-[1:2]", "a[1:2] b", "a/[1:2]"}) {
     EXPECT_EQ(ExpandHostNames(pattern).status().code(), absl::StatusCode::kInvalidArgument) << pattern;
   }
 }

@@ -87,6 +87,10 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
     if (!may.ok()) return is_undriven ? Undriven(may, now->id()) : may;
     MUSTER_ASSIGN_OR_RETURN(std::optional<TakenJob> taken, TakeOverJob(jobs, *now, planning, plan));
     if (taken && !taken->planned.ok()) return Undriven(taken->planned, now->id());
+    if (taken && now->job_file() != plan->record.job_file()) {
+      std::fprintf(stderr, "job %s runs, of %s: it is taken over, and what differs is started again\n",
+                   now->id().c_str(), now->job_file().c_str());
+    }
     if (taken) return std::move(taken->lock);
     before = std::move(now);
   }
