@@ -9,6 +9,8 @@
 namespace muster {
 namespace {
 
+constexpr char kFirstCause[] = "first cause: ", kLastWord[] = "| ";
+
 std::vector<JobEvent> Read(const std::filesystem::path& history) {
   int damaged = 0;
   return ParseHistory(ReadFile(history).value_or(""), &damaged);
@@ -70,12 +72,21 @@ void JobReporter::NoteFailure(const reconcile::Outcome& outcome, const std::vect
         {.time_micros = now, .host = casualty.host, .task = casualty.task, .what = what, .is_end = true});
   };
   const reconcile::Casualty& cause = *outcome.first_cause;
-  add(cause, "first cause: " + cause.what);
-  for (const std::string& line : last_words) add(cause, "| " + line);
+  add(cause, kFirstCause + cause.what);
+  for (const std::string& line : last_words) add(cause, kLastWord + line);
   for (const reconcile::Casualty& casualty : outcome.consequences) {
     add(casualty, "as a consequence: " + casualty.what);
   }
   Note(events);
+}
+
+std::vector<std::string> ReadLastWords(const std::filesystem::path& history) {
+  std::vector<std::string> last_words;
+  for (const JobEvent& event : Read(history)) {
+    if (event.what.starts_with(kFirstCause)) last_words.clear();
+    if (event.what.starts_with(kLastWord)) last_words.push_back(event.what.substr(sizeof kLastWord - 1));
+  }
+  return last_words;
 }
 
 }  // namespace muster

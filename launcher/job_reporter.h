@@ -38,4 +38,7 @@ class JobReporter {
   std::optional<HistoryFile> file_;  // none: it cannot be written
 };
 
+/// What the history has of the last words of the newest failure: NoteFailure.
+std::vector<std::string> ReadLastWords(const std::filesystem::path& history);
+
 }  // namespace muster

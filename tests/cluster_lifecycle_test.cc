@@ -43,6 +43,13 @@ TEST_F(ClusterLifecycle, WhatFailedFirstIsReportedWithItsLastWords) {
   EXPECT_THAT(events, testing::ContainsRegex("worker:1@host-2 +first cause: exited with code 3"));
   EXPECT_THAT(events, testing::ContainsRegex("worker:1@host-2 +\\| cannot open the \"door\"\n"));
   EXPECT_THAT(events, testing::ContainsRegex("worker:0@host-1 +as a consequence: stopped\n"));
+
+  // Whoever only waits hears the same of it, then and later.
+  const CommandResult wait = Muster({"wait", "report"});
+  EXPECT_EQ(wait.exit_code, 3);
+  const std::string cause =
+      "\nworker:1 on host-2 failed: exited with code 3 (exit code 3, after 0 restarts)\n";
+  EXPECT_EQ(wait.stderr_text, cause + run.stderr_text.substr(run.stderr_text.find("its last words:\n")));
 }
 
 TEST_F(ClusterLifecycle, AtItsDeadlineTheJobIsStopped) {
@@ -185,6 +192,22 @@ TEST_F(ClusterLifecycle, StopFromAnotherShellEndsTheWholeTree) {
     for (const auto& entry : std::filesystem::directory_iterator(Path("")))
       if (entry.is_regular_file()) std::filesystem::remove(entry);
   }
+}
+
+TEST_F(ClusterLifecycle, StopOfAJobThatHasEndedAsksOnlyTheHostsThatHadIt) {
+  ASSERT_EQ(RunJob(ScriptJob("ended", "exit 0", "count: 2")).exit_code, 0);
+  cluster_.hosts().Kill("host-3");  // a spare one
+  const CommandResult stop = Muster({"stop", "ended"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes, 0 ports on 2 hosts\n"));
+
+  cluster_.hosts().Kill("host-2");
+  const CommandResult half = Muster({"stop", "ended", "--connect-timeout", "2"});
+  EXPECT_EQ(half.exit_code, 69);
+  EXPECT_THAT(half.stderr_text, AllOf(ContainsRegex("^host-2 \\("), Not(HasSubstr("host-3")),
+                                      ContainsRegex("\nmuster: .*`muster stop ended-[a-z0-9]+` again")));
+  EXPECT_EQ(half.stderr_text.find("host-2"), half.stderr_text.rfind("host-2")) << half.stderr_text;
+  for (const char* host : {"host-2", "host-3"}) cluster_.hosts().Start(host);
 }
 
 // ---- Detached
@@ -495,6 +518,39 @@ TEST_F(ClusterLifecycle, GcRemovesWhatEndedJobsLeftAndNothingElse) {
   EXPECT_EQ(FirstProcesses("other"), other_tasks);
   Touch("go");
   EXPECT_EQ(ExitCodeOf(other), 0);
+}
+
+TEST_F(ClusterLifecycle, AfterGcTasksAreShownAsTheRecordHasThem) {
+  ASSERT_EQ(RunJob(ScriptJob("fine", "exit 0", "count: 2")).exit_code, 0);
+  ASSERT_EQ(RunJob(ScriptJob("fails", "[ $RANK != 1 ] || exit 3\nexec sleep 600", "count: 2")).exit_code, 3);
+  const Json before = ShowTask("fine", "worker:1");
+  ASSERT_EQ(Muster({"gc"}).exit_code, 0);
+  const Json after = ShowTask("fine", "worker:1");
+  for (const char* column : {"state", "restarts", "reason"})
+    EXPECT_EQ(after[column], before[column]) << column;
+  EXPECT_EQ(after["state"], "Succeeded");
+  EXPECT_EQ(ShowTask("fails", "worker:1")["state"], "Removed");
+}
+
+TEST_F(ClusterLifecycle, OfAJobThatNeverStartedNothingIsSoughtOnHostsThatWereNotReached) {
+  std::string keys = cluster_.hosts().Text("known_hosts");
+  keys.erase(keys.find("host-3 "));
+  const CommandResult run =
+      RunJob(ScriptJob("never", "exit 0"), {"--known-hosts", cluster_.Write("keys", keys)});
+  ASSERT_EQ(run.exit_code, 69) << run.stderr_text;
+  ASSERT_THAT(run.stderr_text, HasSubstr("nothing was started"));
+  EXPECT_EQ(Muster({"stop", "never"}).exit_code, 0);
+  // The others may have got its program.
+  const CommandResult gc = Muster({"gc"});
+  EXPECT_EQ(gc.exit_code, 0) << gc.stderr_text;
+  EXPECT_THAT(gc.stderr_text, HasSubstr("1 jobs: 0 folders on 2 hosts are left"));
+}
+
+TEST_F(ClusterLifecycle, GcReachesHostsAsTheirJobDid) {
+  ASSERT_EQ(RunJob(ScriptJob("fine", "exit 0", "count: 1")).exit_code, 0);
+  const CommandResult gc = Muster({"gc", "--known-hosts", cluster_.Write("nobody", "")});
+  EXPECT_EQ(gc.exit_code, 69);
+  EXPECT_THAT(gc.stderr_text, HasSubstr("muster check --accept-new -i " + cluster_.inventory() + " "));
 }
 
 TEST_F(ClusterLifecycle, AHostOfAWrongInventoryIsForgottenWhenNothingWasStarted) {

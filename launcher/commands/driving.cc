@@ -173,6 +173,18 @@ std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::
   return std::nullopt;
 }
 
+std::vector<record::Host> HostsThatHad(const record::JobRecord& ended) {
+  std::vector<record::Host> hosts;
+  const auto& left_behind = ended.cluster().ending().left_behind();
+  for (const record::Host& host : ended.hosts()) {
+    // Of a job that never began, one that nobody has reached has nothing; the others may have its programs.
+    // A driver that was killed may not have written down whom it reached: who ended the job in its place has.
+    const bool was_reached = !host.machine_id().empty() || std::ranges::count(left_behind, host.name()) > 0;
+    if (ended.cluster().generation() > 0 || was_reached) hosts.push_back(host);
+  }
+  return hosts;
+}
+
 // Also if the clock has gone back since the last one.
 void GiveNumber(const JobStore& jobs, record::JobRecord* record) {
   if (!record->has_servers() || record->servers().number() != 0) return;

@@ -70,6 +70,10 @@ Contents ContentsHere(const CommandContext& context, const record::JobRecord& re
 absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContext& context,
                                                              const std::string& job_name);
 
+/// Where something of a job that has ended may be. Not on its spare hosts: one that was used is none any
+/// more.
+std::vector<record::Host> HostsThatHad(const record::JobRecord& ended);
+
 /// Gives a job that standing servers train its number, if it has none.
 void GiveNumber(const JobStore& jobs, record::JobRecord* record);
 

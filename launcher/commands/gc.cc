@@ -1,11 +1,13 @@
 // gc: removes from the hosts what jobs that have ended left there.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "launcher/commands/controlling.h"
+#include "launcher/commands/driving.h"
 #include "launcher/fleet.h"
 #include "launcher/transport/shell_quote.h"
 
@@ -15,9 +17,10 @@ namespace {
 constexpr Duration kCallTimeout = std::chrono::seconds(30);
 constexpr Duration kRemoveTimeout = std::chrono::minutes(30);  // there may be many checkpoints
 
-// Where jobs have folders: a home on a host. Its address is that of the newest of the jobs.
+// Where jobs have folders: a home on a host. It is reached as the newest of the jobs says.
 struct Home {
   record::Host host;
+  size_t newest = 0;  // of the records
   std::set<std::string> jobs;
 };
 
@@ -40,15 +43,13 @@ absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& 
 }
 
 // Of the records, the newest first.
-std::vector<Home> HomesOf(std::vector<record::JobRecord> records) {
-  std::stable_sort(records.begin(), records.end(),
-                   [](const auto& a, const auto& b) { return a.created_micros() > b.created_micros(); });
+std::vector<Home> HomesOf(const std::vector<record::JobRecord>& records) {
   std::map<std::tuple<std::string, std::string, std::string>, Home> homes;
-  for (const record::JobRecord& record : records) {
-    for (const record::Host& host : record.hosts()) {
-      Home& home =
-          homes.try_emplace({host.name(), host.user(), host.dir()}, Home{.host = host}).first->second;
-      home.jobs.insert(record.id());
+  for (size_t i = 0; i < records.size(); ++i) {
+    for (const record::Host& host : HostsThatHad(records[i])) {
+      Home& home = homes.try_emplace({host.name(), host.user(), host.dir()}, Home{.host = host, .newest = i})
+                       .first->second;
+      home.jobs.insert(records[i].id());
     }
   }
   std::vector<Home> list;
@@ -100,15 +101,20 @@ absl::Status CollectAt(const Home& home, double unused_s, AgentConnection& conne
 absl::Status GcCommand(const CommandContext& context) {
   std::vector<absl::Status> problems;
   MUSTER_ASSIGN_OR_RETURN(std::vector<record::JobRecord> records, ChosenJobs(context, &problems));
+  std::ranges::stable_sort(records, std::ranges::greater(), &record::JobRecord::created_micros);
   const std::vector<Home> homes = HomesOf(records);
-  std::vector<record::Host> hosts;
-  for (const Home& home : homes) hosts.push_back(home.host);
+  std::map<size_t, ConnectOptions> options;  // by record
+  for (const Home& home : homes) {
+    if (options.contains(home.newest)) continue;
+    options.emplace(home.newest, context.connect_options(records[home.newest]));
+  }
   std::vector<Removed> removed(homes.size());
-  const std::vector<absl::Status> statuses =
-      AskHosts(hosts, context.connect_options(hosts), context.connect_timeout(),
-               [&](size_t i, AgentConnection& connection) {
-                 return CollectAt(homes[i], context.flags().unused_s, connection, removed[i]);
-               });
+  const std::vector<absl::Status> statuses = OnEachHost(homes.size(), homes.size(), [&](size_t i) {
+    const auto connection = AgentConnection::Connect(homes[i].host, options.at(homes[i].newest),
+                                                     Now() + context.connect_timeout());
+    if (!connection.ok()) return connection.status();
+    return CollectAt(homes[i], context.flags().unused_s, **connection, removed[i]);
+  });
   Removed total;
   for (const Removed& each : removed) {
     total.contents += each.contents;

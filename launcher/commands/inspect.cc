@@ -134,6 +134,20 @@ std::string DriverLine(const CommandContext& context, const record::JobRecord& r
                          (context.jobs().JobFolder(record.id()) / kControllerLog).string());
 }
 
+// Of a task that has succeeded, also once its host knows nothing of it any more (gc).
+std::optional<agent::TaskStatus> RecordedSuccess(const record::JobRecord& record, const std::string& task) {
+  const auto* success = Named(record.cluster().successes(), task, &record::ClusterRecord::Success::task);
+  // Before a cluster is in force they are those of the one before.
+  if (success == nullptr || !record.cluster().fixed()) return std::nullopt;
+  agent::TaskStatus status;
+  status.set_state(agent::TASK_STATE_SUCCEEDED);
+  status.set_restarts(success->restarts());
+  status.set_started_micros(success->started_micros());
+  status.set_ended_micros(success->ended_micros());
+  status.set_reason(success->reason());
+  return status;
+}
+
 std::string StateName(const agent::TaskStatus& status) {
   return reconcile::TaskStateName(ReportOf(status).state);
 }
@@ -310,10 +324,14 @@ absl::Status ShowCommand(const CommandContext& context) {
   for (const record::Task& task : record.tasks()) {
     const size_t i = host_index[task.host()];
     const auto found = tasks[i].find(task.id());
-    if (found == tasks[i].end()) {
+    const std::optional<agent::TaskStatus> known =
+        found != tasks[i].end() ? found->second : RecordedSuccess(record, task.id());
+    if (!known) {
       task_table.Add({task.id(),
                       task.host(),
-                      statuses[i].ok() ? "Pending" : "Lost",
+                      record.folders_removed() ? "Removed"
+                      : statuses[i].ok()       ? "Pending"
+                                               : "Lost",
                       {},
                       {},
                       addresses[task.id()],
@@ -321,7 +339,7 @@ absl::Status ShowCommand(const CommandContext& context) {
                       {}});
       continue;
     }
-    const agent::TaskStatus& status = found->second;
+    const agent::TaskStatus& status = *known;
     const bool ended =
         status.state() == agent::TASK_STATE_SUCCEEDED || status.state() == agent::TASK_STATE_FAILED;
     task_table.Add({task.id(), task.host(), StateName(status), int64_t{status.restarts()},

@@ -11,6 +11,8 @@
 #include "base/stdout.h"
 #include "launcher/commands/controlling.h"
 #include "launcher/fleet.h"
+#include "launcher/job_history.h"
+#include "launcher/running_job.h"
 #include "launcher/terminal.h"
 
 namespace muster {
@@ -110,6 +112,22 @@ absl::Status ReadLogs(const CommandContext& context, HostLogs& logs, AgentConnec
   return absl::OkStatus();
 }
 
+// Where a task that has left the job was last: `scale` takes it out of the record, but not out of the
+// history. "": the job has had none of this name.
+std::string PlaceOfDeparted(const CommandContext& context, const record::JobRecord& record,
+                            const std::string& task) {
+  int damaged = 0;
+  const auto text = ReadFile(context.jobs().JobFolder(record.id()) / kHistoryFile);
+  std::string place;
+  for (const JobEvent& event : ParseHistory(text.value_or(""), &damaged)) {
+    if (event.task == task && event.incarnation > 0 &&
+        Named(record.hosts(), event.host, &record::Host::name) != nullptr) {
+      place = event.host;
+    }
+  }
+  return place;
+}
+
 // Reads a host's logs to their end; when following, over lost connections too. Each host on its own: the
 // followers of the others do not have to end first.
 absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& printer) {
@@ -135,19 +153,21 @@ absl::Status LogsCommand(const CommandContext& context) {
   if (record.folders_removed()) {
     return InvalidArgument("the logs of job %s went with its folders, by `muster gc`", record.id());
   }
+  std::map<std::string, std::string> places;  // of the tasks whose logs are read
+  for (const record::Task& task : record.tasks()) places[task.id()] = task.host();
   const std::set<std::string> wanted(context.flags().tasks.begin(), context.flags().tasks.end());
-  std::set<std::string> known;
-  for (const record::Task& task : record.tasks()) known.insert(task.id());
   for (const std::string& task : wanted) {
-    if (!known.contains(task)) return InvalidArgument("job %s has no task '%s'", record.id(), task);
+    if (places.contains(task)) continue;
+    const std::string place = PlaceOfDeparted(context, record, task);
+    if (place.empty()) return InvalidArgument("job %s has no task '%s'", record.id(), task);
+    places[task] = place;
   }
 
   std::vector<HostLogs> logs;
   for (const record::Host& host : record.hosts()) {
     HostLogs of_host{.record = record, .host = host, .follow = context.flags().follow};
-    for (const record::Task& task : record.tasks()) {
-      if (task.host() == host.name() && (wanted.empty() || wanted.contains(task.id())))
-        of_host.offsets[task.id()] = 0;
+    for (const auto& [task, place] : places) {
+      if (place == host.name() && (wanted.empty() || wanted.contains(task))) of_host.offsets[task] = 0;
     }
     if (!of_host.offsets.empty()) logs.push_back(std::move(of_host));
   }

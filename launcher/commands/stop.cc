@@ -13,9 +13,9 @@
 namespace muster {
 namespace {
 
-// Whatever generation it has come to there.
-absl::Status StopDirectly(const std::string& job, uint64_t generation, const std::string& host,
-                          AgentConnection& connection) {
+// Whatever generation it has come to there, which `generation`, the newest that is known, becomes.
+absl::Status StopDirectly(const std::string& job, const std::string& host, AgentConnection& connection,
+                          uint64_t& generation) {
   constexpr int kMostGenerations = 5;  // that come while it is stopped
   agent::Request request;
   request.mutable_stop_tasks()->set_job(job);
@@ -44,19 +44,21 @@ absl::Status StopDirectly(const std::string& job, uint64_t generation, const std
   return Internal("%s: another muster starts the job's tasks again and again", host);
 }
 
-// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, or its
-// starts refused, and ends. Spare ones too, which it may have come to. By the names of those where something
-// may be left.
-std::map<std::string, absl::Status> StopDirectly(const CommandContext& context,
-                                                 const record::JobRecord& record) {
-  const std::vector<record::Host> hosts = AllHosts(record);
+// By the names of the hosts where something may be left, which has been said.
+using Left = std::map<std::string, absl::Status>;
+
+// `newest` becomes the newest generation that one of the hosts has, if that is newer.
+Left StopDirectly(const CommandContext& context, const record::JobRecord& record,
+                  const std::vector<record::Host>& hosts, uint64_t* newest) {
+  std::vector<uint64_t> generations(hosts.size(), record.cluster().generation());
   const auto statuses =
       AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
                [&](size_t i, AgentConnection& connection) {
-                 return StopDirectly(record.id(), record.cluster().generation(), hosts[i].name(), connection);
+                 return StopDirectly(record.id(), hosts[i].name(), connection, generations[i]);
                });
-  std::map<std::string, absl::Status> left;
+  Left left;
   for (size_t i = 0; i < hosts.size(); ++i) {
+    *newest = std::max(*newest, generations[i]);
     if (statuses[i].ok()) continue;
     std::fprintf(stderr, "%s\n", std::string(statuses[i].message()).c_str());
     left[hosts[i].name()] = statuses[i];
@@ -64,8 +66,31 @@ std::map<std::string, absl::Status> StopDirectly(const CommandContext& context,
   return left;
 }
 
-absl::Status FirstFailure(const std::map<std::string, absl::Status>& left) {
-  return left.empty() ? absl::OkStatus() : left.begin()->second;
+// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, or its
+// starts refused, and ends. Spare ones too, which it may have come to.
+Left StopDirectly(const CommandContext& context, const record::JobRecord& record) {
+  uint64_t newest = 0;
+  return StopDirectly(context, record, AllHosts(record), &newest);
+}
+
+// Makes sure of a job that has ended. Spare hosts are not asked, unless another muster has gone on with it
+// since: they may be down, and nobody's concern.
+Left StopEnded(const CommandContext& context, const record::JobRecord& record,
+               const std::vector<record::Host>& hosts) {
+  uint64_t newest = record.cluster().generation();
+  Left left = StopDirectly(context, record, hosts, &newest);
+  if (newest > record.cluster().generation()) {
+    left.merge(
+        StopDirectly(context, record, {record.spare_hosts().begin(), record.spare_hosts().end()}, &newest));
+  }
+  return left;
+}
+
+absl::Status StatusOf(const Left& left, const std::string& job) {
+  if (left.empty()) return absl::OkStatus();
+  return absl::Status(
+      left.begin()->second.code(),
+      absl::StrFormat("job %s may not be stopped everywhere; `muster stop %s` again goes on", job, job));
 }
 
 // A job whose driving host is not reached ends without it. Once that is back, what drives it there sees its
@@ -73,8 +98,8 @@ absl::Status FirstFailure(const std::map<std::string, absl::Status>& left) {
 absl::Status StopWithoutDriver(const CommandContext& context, const std::string& id) {
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), id, &JobStore::Lock));
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
-  const std::map<std::string, absl::Status> left = StopDirectly(context, record);
-  if (!IsDrivenElsewhere(record)) return FirstFailure(left);
+  const Left left = StopDirectly(context, record);
+  if (!IsDrivenElsewhere(record)) return StatusOf(left, id);
   const std::string driver = record.controller().name();
   reconcile::Record cluster = FromProto(record.cluster());
   cluster.ending =
@@ -119,7 +144,7 @@ absl::Status StopCommand(const CommandContext& context) {
       return StopWithoutDriver(context, record.id());
     }
     // Who drives it sees its tasks stopped, or its starts refused, and ends.
-    return FirstFailure(StopDirectly(context, record));
+    return StatusOf(StopDirectly(context, record), record.id());
   }
   if (const absl::Status trains = CheckTrainsNothing(context.jobs(), record); !trains.ok()) {
     return driver.empty() ? trains : Undriven(trains, record.id());
@@ -129,9 +154,12 @@ absl::Status StopCommand(const CommandContext& context) {
   if (lock.ok()) {
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
   }
-  if (!lock.ok() || record.ended_micros() != 0) {
-    // Held by another muster, or ended: then this only makes sure.
-    MUSTER_RETURN_IF_ERROR(FirstFailure(StopDirectly(context, record)));
+  std::vector<record::Host> hosts = {record.hosts().begin(), record.hosts().end()};
+  if (!lock.ok()) {
+    MUSTER_RETURN_IF_ERROR(StatusOf(StopDirectly(context, record), record.id()));
+  } else if (record.ended_micros() != 0) {
+    hosts = HostsThatHad(record);
+    MUSTER_RETURN_IF_ERROR(StatusOf(StopEnded(context, record, hosts), record.id()));
   } else {
     RunOptions options = MakeRunOptions(context, record);
     StopWhenInterrupted(&options);
@@ -148,8 +176,7 @@ absl::Status StopCommand(const CommandContext& context) {
     // That is what was asked for.
     if (!result.fetched.ok()) std::fprintf(stderr, "%s\n", std::string(result.fetched.message()).c_str());
   }
-  std::fprintf(stderr, "job %s: 0 processes, 0 ports on %d hosts\n", record.id().c_str(),
-               record.hosts_size());
+  std::fprintf(stderr, "job %s: 0 processes, 0 ports on %zu hosts\n", record.id().c_str(), hosts.size());
   return absl::OkStatus();
 }
 

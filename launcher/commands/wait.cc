@@ -9,6 +9,7 @@
 #include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
 #include "launcher/commands/replanning.h"
+#include "launcher/job_reporter.h"
 
 namespace muster {
 namespace {
@@ -105,13 +106,22 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     MUSTER_RETURN_IF_ERROR(result.fetched);
     return result.outcome.exit_code;
   }
-  std::fprintf(stderr, "%s\n", record.cluster().ending().message().c_str());
+  RunResult result{.outcome = FromProto(record.cluster()).ending.value_or(reconcile::Outcome())};
+  if (result.outcome.result == reconcile::Result::kSucceeded) {
+    std::fprintf(stderr, "%s\n", result.outcome.message.c_str());
+  } else {
+    // As whoever drove it has said it.
+    if (result.outcome.first_cause) {
+      result.last_words = ReadLastWords(context.jobs().JobFolder(record.id()) / kHistoryFile);
+    }
+    RunDisplay({.start = start}, record).Summarize(result);
+  }
   if (const auto json = ReadFile(context.jobs().JobFolder(record.id()) / kResultFile); json.ok()) {
     PrintResult(context, *json);
   } else if (!absl::IsNotFound(json.status())) {
     return json.status();  // a job that wrote no result has none
   }
-  return record.cluster().ending().exit_code();
+  return result.outcome.exit_code;
 }
 
 }  // namespace muster

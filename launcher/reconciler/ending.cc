@@ -62,7 +62,7 @@ void Reconciler::FailUnreachable() {
   std::optional<Casualty> first;
   for (const Host& host : hosts_) {
     const bool down = phase_ == Phase::kGathering && host.link != Link::kUp;
-    if (!Matters(host) || !(host.refused || down)) continue;
+    if (!Matters(host) || Idle(host) || !(host.refused || down)) continue;
     reasons.push_back(host.last_error.ok() ? host.desired.id + ": no answer"
                                            : std::string(host.last_error.message()));
     for (const int index : host.tasks) {

@@ -173,6 +173,18 @@ TEST(ReconcilerTest, HostsNotReachedAreAllNamedAndNothingIsStarted) {
             "user\n");
 }
 
+TEST(ReconcilerTest, ASpareHostThatNobodyHasTriedIsNotNamed) {
+  Desired desired = OnePsOneWorker();
+  desired.hosts.push_back({"c", "10.0.0.3", {"program"}});
+  desired.tasks[1].spares = {"c"};
+  Script script(desired);
+  script.Feed(Tick{});
+  script.Lost("a", PermissionDenied("a: host key changed"));
+  script.Lost("b", PermissionDenied("b: no such user"));
+  EXPECT_EQ(script.outcome->message,
+            "nothing was started, because a host was not reached: a: host key changed; b: no such user");
+}
+
 TEST(ReconcilerTest, ABlackHoleIsNamedAtTheConnectDeadline) {
   Script script(OnePsOneWorker());
   script.Feed(Tick{});
