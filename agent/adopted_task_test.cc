@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 
 #include "agent/agent_fixture.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
+#include "agent/restart_policy.h"
 #include "base/process.h"
 #include "base/random.h"
 
@@ -121,6 +123,49 @@ TEST_F(AgentTest, ShimAndDaemonBothKilledLeaveNothingAfterTheNextContact) {
   EXPECT_EQ(CountTokens("job"), 0);
 }
 
+// As on a host that went down: whoever only asks may do so long after the job has ended.
+TEST_F(AgentTest, WhatHasEndedMeanwhileIsStartedAgainForADriverOnly) {
+  for (const bool is_driven : {true, false}) {
+    {
+      AgentClient client(root_);
+      agent::Request request = NewStart("worker:0", {"sleep", "1000"});
+      request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+      request.mutable_start_task()->set_max_restarts(5);
+      ASSERT_TRUE(client.Call(request).ok());
+      const auto running = client.WaitFor("job", "worker:0", [&](const agent::TaskStatus& status) {
+        return status.state() == agent::TASK_STATE_RUNNING && status.pid() > 0;
+      });
+      ASSERT_TRUE(running.ok()) << running.status();
+      const pid_t shim = ReadProcessStat(static_cast<pid_t>(running->pid()))->parent;
+      KillDaemon();
+      ::kill(shim, SIGKILL);
+      ASSERT_TRUE(WaitForProcessEnd(shim).ok());
+    }
+    AgentClient second(root_);
+    agent::TaskStatus status;
+    const auto has_been_swept = [&] {
+      status = List("job")->tasks(0);
+      return status.state() == agent::TASK_STATE_RESTARTING;
+    };
+    for (const TimePoint deadline = TestDeadline(); !has_been_swept() && Now() < deadline;) ::usleep(10'000);
+    ::usleep(10 * static_cast<useconds_t>(kFirstRestartDelay / std::chrono::microseconds(1)));
+    EXPECT_TRUE(has_been_swept()) << status.DebugString();
+    EXPECT_EQ(CountTokens("job"), 0);
+    if (is_driven) {
+      const auto again = second.WaitFor("job", "worker:0", [](const agent::TaskStatus& each) {
+        return each.state() == agent::TASK_STATE_RUNNING && each.restarts() == 1;
+      });
+      EXPECT_TRUE(again.ok()) << again.status();
+      ASSERT_TRUE(second.Call(StopRequest("job", 1000)).ok());
+    } else {
+      agent::Request forget;
+      forget.mutable_forget_job()->set_job("job");
+      EXPECT_TRUE(second.Call(forget).ok());
+      EXPECT_EQ(List("job")->tasks_size(), 0);
+    }
+  }
+}
+
 TEST_F(AgentTest, RestartsAreCountedExactly) {
   std::optional<AgentClient> client(std::in_place, root_);
   agent::Request request = StartRequest("job", "worker:0", {"sleep", "1000"});
@@ -161,6 +206,9 @@ TEST_F(AgentTest, RestartsAreCountedExactlyWhateverTheMomentTheDaemonIsKilled) {
   const TimePoint deadline = TestDeadline();
   for (RandomStream random(RandomSeed()); status.state() != agent::TASK_STATE_FAILED && Now() < deadline;) {
     AgentClient client(root_);
+    agent::Request drive;
+    drive.mutable_watch()->set_job("job");
+    (void)client.Send(drive);
     agent::Request list;
     list.mutable_list_tasks();
     std::pair<uint32_t, agent::TaskState> last{};

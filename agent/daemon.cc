@@ -252,7 +252,7 @@ void Daemon::Handle(const Caller& caller, const agent::Envelope& envelope) {
       return HandleReadFile(caller, request.read_file());
     case agent::Request::kWatch:
       watches_.push_back({.caller = caller, .job = request.watch().job()});
-      return;
+      return supervisor_.GoOn(request.watch().job());
     default:
       return Answer(caller, Immediate(request));
   }

@@ -229,7 +229,8 @@ absl::Status Supervisor::Forget(const std::string& job) {
   MUSTER_RETURN_IF_ERROR(ValidateJobName(job));
   agent::StopTasksRequest all;
   all.set_job(job);
-  for (const Task* task : Select(all)) {
+  for (Task* task : Select(all)) {
+    if (task->is_held()) task->Stop(0);  // the job has ended without it
     if (task->active())
       return FailedPrecondition("%s of job %s still runs: stop it first", task->name(), job);
   }
@@ -256,6 +257,12 @@ agent::CollectGarbageResponse Supervisor::CollectGarbage(const agent::CollectGar
   for (const auto& [key, task] : tasks_) needed.merge(task->Contents());
   return muster::CollectGarbage(context_.root, std::move(needed),
                                 std::chrono::seconds(request.unused_seconds()));
+}
+
+void Supervisor::GoOn(const std::string& job) {
+  for (const auto& [key, task] : tasks_) {
+    if (key.first == job) task->GoOn();
+  }
 }
 
 agent::ListTasksResponse Supervisor::List(const std::string& job) const {

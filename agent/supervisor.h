@@ -46,6 +46,9 @@ class Supervisor {
   absl::Status Forget(const std::string& job);
   agent::CollectGarbageResponse CollectGarbage(const agent::CollectGarbageRequest& request) const;
 
+  /// Somebody drives the job: what its tasks have waited for since this daemon began is done.
+  void GoOn(const std::string& job);
+
   /// The tasks of a job, or of all if it is empty, by name.
   agent::ListTasksResponse List(const std::string& job) const;
   agent::ListTasksResponse List(const agent::StopTasksRequest& request) const;

@@ -82,7 +82,10 @@ absl::Status Task::Resume() {
   if (ShimLockHeld()) {
     Enter(Phase::kStarting, Now());
     Adopt();
-  } else if (!record_.given_up().empty()) {
+    return absl::OkStatus();
+  }
+  is_held_ = true;
+  if (!record_.given_up().empty()) {
     if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok()) last_exit_ = exit;
     GiveUp();
   } else if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok() &&
@@ -95,6 +98,12 @@ absl::Status Task::Resume() {
     Enter(Phase::kUnstarted, Now());
   }
   return absl::OkStatus();
+}
+
+void Task::GoOn() {
+  const bool was_held = is_held();
+  is_held_ = false;
+  if (was_held) Enter(phase_, Now());
 }
 
 bool Task::ShimLockHeld() const {
@@ -170,6 +179,7 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
     return Annotate(status, absl::StrFormat("start %s", name_));
   }
   damage_.clear();
+  is_held_ = false;
   return absl::OkStatus();
 }
 
@@ -330,6 +340,7 @@ void Task::OnTime(TimePoint now) {
   if (now < wake_at_) return;
   wake_at_ = TimePoint::max();
   if (phase_ == Phase::kSweeping) return Sweep(now);
+  if (is_held()) return;
   if (phase_ == Phase::kBackoff || phase_ == Phase::kUnstarted) return StartAgain();
   if (now >= kill_shim_at_ && pidfd_.valid()) {
     SignalPidfd(pidfd_.get(),

@@ -44,9 +44,12 @@ class Task {
   Task(TaskContext& context, std::string job, std::string name);
 
   /// Takes up what the records say, after this daemon's predecessor ended: adopts a running shim, sweeps
-  /// after a killed one, goes on with a restart that was due. A damaged record makes the task Lost, with the
-  /// reason. NotFound: there is no such task.
+  /// after a killed one, goes on with a restart that was due, but only once somebody drives the job: a host
+  /// may come back long after that has ended. A damaged record makes the task Lost, with the reason.
+  /// NotFound: there is no such task.
   absl::Status Resume();
+  /// Somebody drives the job.
+  void GoOn();
 
   /// The request is valid and names this task, and its generation is not old. FailedPrecondition: it runs
   /// with another spec, or is being stopped. Sets `already_running` when nothing needed to be started: it
@@ -66,6 +69,8 @@ class Task {
   /// Running, starting, restarting or being cleaned up.
   bool active() const { return phase_ != Phase::kIdle; }
   bool told_to_stop() const { return record_.stop(); }
+  /// It runs not, and only GoOn lets it.
+  bool is_held() const { return is_held_ && (phase_ == Phase::kBackoff || phase_ == Phase::kUnstarted); }
   /// Whether it is known how the latest start went.
   bool start_settled() const { return phase_ != Phase::kStarting && phase_ != Phase::kSweeping; }
   uint64_t generation() const { return record_.spec().generation(); }
@@ -108,6 +113,7 @@ class Task {
   const std::filesystem::path folder_;
 
   Phase phase_ = Phase::kIdle;
+  bool is_held_ = false;
   TimePoint wake_at_ = TimePoint::max();
   agent::TaskRecord record_;
   RestartTracker tracker_;
