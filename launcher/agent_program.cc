@@ -69,14 +69,18 @@ std::string InstallCommand(const AgentPlace& place, const AgentProgram& agent, c
 }
 
 // The host that is to get the agent has no TLS. It asks with what bash can do, for no more bytes than there
-// are, and gives up by itself. Its first connection is there to find out in time if there is a way.
+// are, and gives up by itself, as a fetch of the agent's would. Its first connection is there to find out in
+// time if there is a way.
 std::string FetchCommand(const ContentSource& source, const AgentProgram& agent) {
-  const std::string words = absl::StrFormat("%s %d %s %d", QuoteWord(source.address), source.port,
-                                            source.ticket, agent.bytes->size());
+  constexpr size_t kPartBytes = 256 << 10;
+  const std::string words =
+      absl::StrFormat("%s %d %s %d", QuoteWord(source.address), source.port, source.ticket,
+                      (agent.bytes->size() + kPartBytes - 1) / kPartBytes);
   return absl::StrFormat(
       "timeout %d bash -c ': <>\"/dev/tcp/$0/$1\"' %s && timeout %d bash -c '"
-      "exec 3<>\"/dev/tcp/$0/$1\" && echo \"agent $2\" >&3 && exec head -c \"$3\" <&3' %s",
-      kConnectSeconds, words, kFetchSeconds, words);
+      "exec 3<>\"/dev/tcp/$0/$1\" && echo \"agent $2\" >&3 && for ((i = 0; i < $3; ++i)); do "
+      "timeout 10 head -c %d <&3 || { echo \"it is silent, or too slow\" >&2; exit 1; }; done' %s",
+      kConnectSeconds, words, kFetchSeconds, kPartBytes, words);
 }
 
 // One agent on its way to one host.

@@ -301,11 +301,11 @@ absl::Status HostSession::CheckFacts(const agent::FactsResponse& facts) const {
   if (options_.required_glibc.empty()) return absl::OkStatus();
   const std::string& libc = facts.libc();
   if (!libc.starts_with("glibc ")) {
-    return FailedPrecondition("%s: it has %s, and the trainer needs glibc %s or newer: nothing was sent",
+    return FailedPrecondition("%s: it has %s, and the trainer needs glibc %s or newer, and was not sent",
                               name_, libc.empty() ? "an unknown C library" : libc, options_.required_glibc);
   }
   if (VersionNumbers(libc.substr(6)) < VersionNumbers(options_.required_glibc)) {
-    return FailedPrecondition("%s: it has %s, and the trainer needs glibc %s or newer: nothing was sent",
+    return FailedPrecondition("%s: it has %s, and the trainer needs glibc %s or newer, and was not sent",
                               name_, libc, options_.required_glibc);
   }
   return absl::OkStatus();

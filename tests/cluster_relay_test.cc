@@ -139,6 +139,10 @@ TEST_F(ClusterRelay, AHostThatComesLaterGetsItFromOneThatHasIt) {
 }
 
 TEST_F(ClusterRelay, OneThatPassesNothingOnAnyMoreIsGivenUp) {
+  const std::string nothing =
+      cluster_.Write("nothing.yaml", "name: nothing\nprogram: [\"true\"]\nreplicas: {worker: {count: 6}}\n");
+  ASSERT_EQ(cluster_.Muster({"run", nothing, "-i", cluster_.inventory()}).exit_code,
+            0);  // all have the agent
   // So that it is found in the middle of it, or at its beginning.
   for (const std::string host : {"host-3", "host-4", "host-5", "host-6"}) {
     cluster_.hosts().Slow(host, 50'000'000);
@@ -156,6 +160,26 @@ TEST_F(ClusterRelay, OneThatPassesNothingOnAnyMoreIsGivenUp) {
   EXPECT_FALSE(stopped.empty());
   EXPECT_THAT(result.stderr_text,
               ContainsRegex("could not get data from host-[1-6].*(no byte has moved|took too long)"));
+}
+
+TEST_F(ClusterRelay, OneThatPassesTheAgentOnNoMoreIsGivenUp) {
+  for (const std::string host : {"host-3", "host-4", "host-5", "host-6"}) {
+    cluster_.hosts().Slow(host, 20'000'000);
+  }
+  const std::string job =
+      cluster_.Write("nothing.yaml", "name: nothing\nprogram: [\"true\"]\nreplicas: {worker: {count: 6}}\n");
+  std::future<CommandResult> run = std::async(std::launch::async, [&] {
+    return cluster_.Muster({"run", job, "-i", cluster_.inventory()});
+  });
+  std::vector<pid_t> stopped;
+  while (stopped.empty() && run.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) {
+    stopped = Agents("serve");
+    for (const pid_t pid : stopped) ::kill(pid, SIGSTOP);
+  }
+  const CommandResult result = run.get();
+  for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
+  EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+  EXPECT_FALSE(stopped.empty());
 }
 
 TEST_F(ClusterRelay, WhereHostsDoNotReachEachOtherTheLauncherSendsToAll) {
