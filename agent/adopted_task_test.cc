@@ -150,6 +150,7 @@ TEST_F(AgentTest, WhatHasEndedMeanwhileIsStartedAgainForADriverOnly) {
     for (const TimePoint deadline = TestDeadline(); !has_been_swept() && Now() < deadline;) ::usleep(10'000);
     ::usleep(10 * static_cast<useconds_t>(kFirstRestartDelay / std::chrono::microseconds(1)));
     EXPECT_TRUE(has_been_swept()) << status.DebugString();
+    EXPECT_THAT(status.reason(), HasSubstr("waits for whoever drives the job"));
     EXPECT_EQ(CountTokens("job"), 0);
     if (is_driven) {
       const auto again = second.WaitFor("job", "worker:0", [](const agent::TaskStatus& each) {

@@ -495,7 +495,7 @@ agent::TaskStatus Task::Status() const {
     status.set_ended_micros(0);
   }
   status.set_stopped(!active() && (record_.stop() || (last_exit_ && last_exit_->stopped())));
-  status.set_reason(reason_);
+  status.set_reason(is_held() ? reason_ + "; it waits for whoever drives the job" : reason_);
   const absl::StatusOr<LogExtent> log = FindLogExtent(folder_);
   status.set_log_bytes(log.ok() ? log->end : 0);
   return status;

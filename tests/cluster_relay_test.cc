@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <regex>
 #include <vector>
@@ -75,6 +76,30 @@ class ClusterRelay : public testing::Test {
     return result;
   }
 
+  CommandResult RunNothing() {
+    const std::string job = cluster_.Write(
+        "nothing.yaml", "name: nothing\nprogram: [\"true\"]\nreplicas: {worker: {count: 6}}\n");
+    return cluster_.Muster({"run", job, "-i", cluster_.inventory()});
+  }
+
+  // Hosts behind links of that rate, whose servers stop when it is time.
+  CommandResult WithServersStopped(uint64_t bits_per_second, const std::function<CommandResult()>& command,
+                                   const std::function<bool()>& is_time) {
+    for (const std::string host : {"host-3", "host-4", "host-5", "host-6"}) {
+      cluster_.hosts().Slow(host, bits_per_second);
+    }
+    std::future<CommandResult> run = std::async(std::launch::async, command);
+    std::vector<pid_t> stopped;
+    while (stopped.empty() && run.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) {
+      if (is_time()) stopped = Agents("serve");
+      for (const pid_t pid : stopped) ::kill(pid, SIGSTOP);
+    }
+    CommandResult result = run.get();
+    for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
+    EXPECT_FALSE(stopped.empty());
+    return result;
+  }
+
   // From now on no host reaches another one.
   void Part() {
     for (const SshTarget& host : cluster_.hosts().targets()) {
@@ -139,47 +164,19 @@ TEST_F(ClusterRelay, AHostThatComesLaterGetsItFromOneThatHasIt) {
 }
 
 TEST_F(ClusterRelay, OneThatPassesNothingOnAnyMoreIsGivenUp) {
-  const std::string nothing =
-      cluster_.Write("nothing.yaml", "name: nothing\nprogram: [\"true\"]\nreplicas: {worker: {count: 6}}\n");
-  ASSERT_EQ(cluster_.Muster({"run", nothing, "-i", cluster_.inventory()}).exit_code,
-            0);  // all have the agent
+  ASSERT_EQ(RunNothing().exit_code, 0);  // all have the agent
   // So that it is found in the middle of it, or at its beginning.
-  for (const std::string host : {"host-3", "host-4", "host-5", "host-6"}) {
-    cluster_.hosts().Slow(host, 50'000'000);
-  }
-  std::future<CommandResult> run = std::async(std::launch::async, [this] { return Run(6); });
-  std::vector<pid_t> stopped;
-  while (stopped.empty() && run.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) {
-    if (Agents("fetch").empty()) continue;
-    stopped = Agents("serve");
-    for (const pid_t pid : stopped) ::kill(pid, SIGSTOP);
-  }
-  const CommandResult result = run.get();
-  for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
+  const CommandResult result = WithServersStopped(
+      50'000'000, [this] { return Run(6); }, [this] { return !Agents("fetch").empty(); });
   EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
-  EXPECT_FALSE(stopped.empty());
   EXPECT_THAT(result.stderr_text,
               ContainsRegex("could not get data from host-[1-6].*(no byte has moved|took too long)"));
 }
 
 TEST_F(ClusterRelay, OneThatPassesTheAgentOnNoMoreIsGivenUp) {
-  for (const std::string host : {"host-3", "host-4", "host-5", "host-6"}) {
-    cluster_.hosts().Slow(host, 20'000'000);
-  }
-  const std::string job =
-      cluster_.Write("nothing.yaml", "name: nothing\nprogram: [\"true\"]\nreplicas: {worker: {count: 6}}\n");
-  std::future<CommandResult> run = std::async(std::launch::async, [&] {
-    return cluster_.Muster({"run", job, "-i", cluster_.inventory()});
-  });
-  std::vector<pid_t> stopped;
-  while (stopped.empty() && run.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) {
-    stopped = Agents("serve");
-    for (const pid_t pid : stopped) ::kill(pid, SIGSTOP);
-  }
-  const CommandResult result = run.get();
-  for (const pid_t pid : stopped) ::kill(pid, SIGCONT);
+  const CommandResult result = WithServersStopped(
+      20'000'000, [this] { return RunNothing(); }, [] { return true; });
   EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
-  EXPECT_FALSE(stopped.empty());
 }
 
 TEST_F(ClusterRelay, WhereHostsDoNotReachEachOtherTheLauncherSendsToAll) {
