@@ -6,6 +6,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <memory>
 #include <vector>
@@ -86,7 +87,7 @@ class HeldSignals {
     return wake;
   }
 
-  static inline volatile std::sig_atomic_t held = 0;
+  static inline std::atomic<int> held = 0;  // the handler may run on any thread
   Signal signals_[2] = {{.number = SIGTERM}, {.number = SIGHUP}};
 };
 
