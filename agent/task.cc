@@ -27,6 +27,7 @@ using std::chrono::seconds;
 constexpr Duration kSweepInterval = milliseconds(20);
 constexpr Duration kSweepTimeout = seconds(10);
 constexpr Duration kAdoptInterval = milliseconds(20);
+constexpr Duration kTimeToStop = milliseconds(500);  // who comes to drive a job may come to end it
 constexpr int kMostFailedStarts = 6;              // kLongestRestartDelay apart: for a disk that is full
 constexpr Duration kShimStopSlack = seconds(12);  // more than the shim itself spends on killing
 
@@ -103,7 +104,7 @@ absl::Status Task::Resume() {
 void Task::GoOn() {
   const bool was_held = is_held();
   is_held_ = false;
-  if (was_held) Enter(phase_, Now());
+  if (was_held) Enter(phase_, Now() + kTimeToStop);
 }
 
 bool Task::ShimLockHeld() const {

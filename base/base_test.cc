@@ -194,9 +194,9 @@ TEST(Process, AGroupOfItsOwnEndsWithIt) {
   const std::string file = (folder.path() / "pid").string();
   const auto command =
       RunCommand({.argv = {"sh", "-c", "sleep 1000 & echo $! > " + file + "; wait"}, .new_session = true},
-                 Now() + seconds(2));
+                 Now() + seconds(5));
   EXPECT_TRUE(absl::IsDeadlineExceeded(command.status())) << command.status();
-  const pid_t pid = std::stoi(ReadFile(file).value_or("0"));
+  const auto pid = static_cast<pid_t>(std::strtol(ReadFile(file).value_or("").c_str(), nullptr, 10));
   ASSERT_GT(pid, 0);
   const auto is_there = [pid] {
     const auto stat = ReadProcessStat(pid);

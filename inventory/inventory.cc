@@ -173,14 +173,18 @@ std::string Whereabouts(const Host& host) {
   return place;
 }
 
-// What the inventory leaves open, from ssh's configuration and then as ssh has it.
-absl::Status FillIn(const SshConfig& config, Host* host) {
+// What the inventory leaves open, from ssh's configuration and then as ssh has it. Of who is `on_the_way` to others
+// the inventory says all that it wants to.
+absl::Status FillIn(const SshConfig& config, Host* host, bool on_the_way = false) {
   MUSTER_ASSIGN_OR_RETURN(SshHostConfig more, config.For(host->ssh_address, {host->user, host->ssh_port}));
   if (!more.host_name.empty()) host->ssh_address = more.host_name;
   if (host->ssh_port == 0) host->ssh_port = more.port != 0 ? more.port : kDefaultSshPort;
   if (host->user.empty()) host->user = more.user;
   if (host->identities.empty()) host->identities = more.identities;
   if (!host->jump && !more.jump_error.empty()) return absl::InvalidArgumentError(more.jump_error);
+  if (!host->jump && !more.unknown_jump.empty() && !on_the_way) {
+    return absl::InvalidArgumentError(more.unknown_jump);
+  }
   if (!host->jump) host->jump = std::move(more.jump);
   return absl::OkStatus();
 }
@@ -231,7 +235,7 @@ class JumpFinder {
       return host;
     }
     Host host{.ssh_address = jump.address, .ssh_port = jump.port, .user = jump.user};
-    MUSTER_RETURN_IF_ERROR(FillIn(config_, &host));
+    MUSTER_RETURN_IF_ERROR(FillIn(config_, &host, /*on_the_way=*/true));
     host.name = host.ssh_port == kDefaultSshPort ? jump.address
                                                  : absl::StrFormat("[%s]:%d", jump.address, host.ssh_port);
     if (host.user.empty()) host.user = behind.user;

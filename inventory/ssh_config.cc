@@ -135,10 +135,11 @@ absl::StatusOr<SshArguments> ParseSshArguments(const std::vector<std::string>& w
     return absl::OkStatus();
   };
   const auto set_option = [&](const std::string& text) {
+    // "Name value", "Name=value", "Name = value"
     const size_t end = std::min(text.find_first_of("= \t"), text.size());
     const std::string name = absl::AsciiStrToLower(text.substr(0, end));
-    const std::string value(
-        absl::StripAsciiWhitespace(absl::string_view(text).substr(std::min(end + 1, text.size()))));
+    std::string value(absl::StripAsciiWhitespace(absl::string_view(text).substr(end)));
+    if (value.starts_with('=')) value = std::string(absl::StripLeadingAsciiWhitespace(value.substr(1)));
     if (name == "port") return set_port(value);
     if (name == "hostname") return InvalidArgument("give the host another address instead of -o %s", text);
     if (name == "user") set(&out.user, value);
@@ -375,10 +376,10 @@ absl::Status SshConfig::Take(const Line& line, bool is_certain, Search* search) 
   if (!kKeywords.contains(line.keyword)) return absl::OkStatus();
   SshHostConfig& found = search->found;
   const bool is_way = line.keyword == "proxyjump" || line.keyword == "proxycommand";
-  const bool is_open = search->jump.empty() && found.jump_error.empty();
+  const bool is_open = search->jump.empty() && found.unknown_jump.empty();
   if (!is_certain) {
     if (is_way && is_open) {
-      found.jump_error = line.place +
+      found.unknown_jump = line.place +
                          ": whether its Match block holds is for ssh to know; say in the inventory "
                          "how the host is reached: `jump: HOST`, or `jump: none`";
     }

@@ -22,8 +22,8 @@ struct SshHostConfig {
   std::string user;
   std::vector<std::string> identities;        // without ~ and tokens; "none": none but these
   std::optional<std::vector<Endpoint>> jump;  // unset: not given; empty: none
-  std::string jump_error;  // "path:line: ": a ProxyCommand that is no jump host, which muster cannot run, or
-                           // a jump host of a block that is skipped
+  std::string jump_error;    // "path:line: ": a ProxyCommand that is no jump host, which muster cannot run
+  std::string unknown_jump;  // "path:line: ": it may be by a jump host, which is for ssh to know
   friend bool operator==(const SshHostConfig&, const SshHostConfig&) = default;
 };
 

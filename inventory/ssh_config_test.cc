@@ -90,7 +90,7 @@ TEST_F(SshConfigTest, AProxyCommandOfSshIsAJumpHost) {
   EXPECT_THAT(For("c").jump_error, AllOf(HasSubstr("config:6: "), HasSubstr("muster runs no ProxyCommand")));
   for (const char* command : {"ssh -p2222 -l bob -W [%h]:%p gate", "ssh gate -p 2222 -l bob -qW %h:%p",
                               "ssh -o X=y -l bob -W %h:%p -p 2222 gate",
-                              "ssh -o User=bob -oPort=2222 -o User=carol -W %h:%p gate"}) {
+                              "ssh -o 'User = bob' -oPort=2222 -o 'User carol' -W %h:%p gate"}) {
     const auto jump = JumpHostOfProxyCommand(command);
     ASSERT_TRUE(jump.ok()) << command;
     EXPECT_EQ(*jump, (Endpoint{"bob", "gate", 2222})) << command;
@@ -138,9 +138,17 @@ TEST_F(SshConfigTest, AJumpHostOfWhatOnlySshKnowsIsNotPassedOver) {
         "Host c\n  ProxyJump other\n");
   EXPECT_EQ(For("a").user, "");
   for (const char* name : {"a", "c"}) {
-    EXPECT_THAT(For(name).jump_error, HasSubstr("config:3: whether its Match block holds")) << name;
+    EXPECT_THAT(For(name).unknown_jump, HasSubstr("config:3: whether its Match block holds")) << name;
   }
   EXPECT_EQ(For("b"), SshHostConfig());
+  // Whoever says how a host is reached has said enough.
+  Write("config", "Match exec \"test -e /\"\n  ProxyJump gate\n");
+  const std::filesystem::path path = folder_.path() / "inventory.yaml";
+  ASSERT_TRUE(WriteFileAtomically(path, "hosts: {a: {jump: gate}}\n").ok());
+  const auto inventory = ReadInventory(path, home());
+  EXPECT_TRUE(inventory.ok()) << inventory.status();
+  ASSERT_TRUE(WriteFileAtomically(path, "hosts: {a: }\n").ok());
+  EXPECT_THAT(std::string(ReadInventory(path, home()).status().message()), HasSubstr("`jump: HOST`"));
 }
 
 TEST_F(SshConfigTest, TokensAreReplacedOnceAllIsKnown) {

@@ -106,7 +106,6 @@ void HostWatch::ReadAgain() {
   }
   next_address_ = 0;
   const bool is_first = inventory_places_.empty();
-  // Of those that it names it knows better than the file where they are.
   if (is_first && inventory_.discover) Discover();
   for (const Host& host : inventory_.hosts) {
     if (host.local || !hosts_.contains(host.name)) continue;
@@ -120,7 +119,9 @@ void HostWatch::ReadAgain() {
     if (is_first && planned.ssh_address() == host.ssh_address &&
         static_cast<int>(planned.ssh_port()) == host.ssh_port)
       continue;
-    if (is_first && discovered_.contains(host.name)) continue;
+    // The command knows better than the file where a host is that it names, and may just have failed.
+    if (discovered_.contains(host.name)) continue;
+    if (is_first && inventory_.discover && discovered_.empty()) continue;
     Hear(host.name, place, "the inventory");
   }
 }

@@ -202,9 +202,9 @@ TEST_F(ClusterLifecycle, StopOfAJobThatHasEndedAsksOnlyTheHostsThatHadIt) {
   EXPECT_THAT(stop.stderr_text, HasSubstr(": 0 processes, 0 ports on 2 hosts\n"));
 
   cluster_.hosts().Kill("host-2");
-  const CommandResult half = Muster({"stop", "ended", "--connect-timeout", "2"});
+  const CommandResult half = Muster({"stop", "ended"});
   EXPECT_EQ(half.exit_code, 69);
-  EXPECT_THAT(half.stderr_text, AllOf(ContainsRegex("^host-2 \\("), Not(HasSubstr("host-3")),
+  EXPECT_THAT(half.stderr_text, AllOf(HasSubstr("host-2 ("), Not(HasSubstr("host-3")),
                                       ContainsRegex("\nmuster: .*`muster stop ended-[a-z0-9]+` again")));
   EXPECT_EQ(half.stderr_text.find("host-2"), half.stderr_text.rfind("host-2")) << half.stderr_text;
   for (const char* host : {"host-2", "host-3"}) cluster_.hosts().Start(host);

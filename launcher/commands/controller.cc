@@ -66,7 +66,7 @@ absl::StatusOr<record::HandOver> ReadHandOver() {
 void KeepOwnKeys(const std::string& home, google::protobuf::RepeatedPtrField<std::string>* identities) {
   const auto is_missing = [&](const std::string& identity) {
     std::error_code error;
-    return !std::filesystem::exists(ExpandHome(identity, home), error);
+    return identity != kNoIdentity && !std::filesystem::exists(ExpandHome(identity, home), error);
   };
   identities->erase(std::remove_if(identities->begin(), identities->end(), is_missing), identities->end());
 }

@@ -107,7 +107,7 @@ absl::StatusOr<bool> Authenticator::TryAgent() {
   }
   std::vector<std::string> named;
   for (const std::string& identity : target_.identities) {
-    named.push_back(PublicBlobOf(ExpandHome(identity, options_.home)));
+    if (identity != kNoIdentity) named.push_back(PublicBlobOf(ExpandHome(identity, options_.home)));
   }
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<AgentFront> front,
                           AgentFront::Start(*std::move(agent), std::move(named), limits_));
@@ -189,8 +189,8 @@ absl::Status Authenticator::Refused() const {
 absl::Status Authenticator::Run() {
   bool has_default = true;
   for (const std::string& identity : target_.identities) {
-    if (identity == "none") has_default = false;
-    if (identity == "none") continue;
+    if (identity == kNoIdentity) has_default = false;
+    if (identity == kNoIdentity) continue;
     MUSTER_ASSIGN_OR_RETURN(const bool done, TryIdentity(ExpandHome(identity, options_.home)));
     if (done) return absl::OkStatus();
   }

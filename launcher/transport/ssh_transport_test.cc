@@ -143,7 +143,11 @@ TEST_F(SshTransportTest, AConnectionLeavesNoDescriptorBehind) {
     EXPECT_FALSE(ConnectStatus(rude.target(), BareOptions(), Now() + milliseconds(300)).ok());
     if (i == 0) before = count();
   }
-  EXPECT_EQ(count(), before);
+  // The listeners' own are closed by their threads.
+  for (const TimePoint deadline = Soon(); count() > before && Now() < deadline;) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_LE(count(), before);
 }
 
 // Before anybody knows who it is.
