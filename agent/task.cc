@@ -28,8 +28,8 @@ constexpr Duration kSweepInterval = milliseconds(20);
 constexpr Duration kSweepTimeout = seconds(10);
 constexpr Duration kAdoptInterval = milliseconds(20);
 constexpr Duration kTimeToStop = milliseconds(500);  // who comes to drive a job may come to end it
-constexpr int kMostFailedStarts = 6;              // kLongestRestartDelay apart: for a disk that is full
-constexpr Duration kShimStopSlack = seconds(12);  // more than the shim itself spends on killing
+constexpr int kMostFailedStarts = 6;                 // kLongestRestartDelay apart: for a disk that is full
+constexpr Duration kShimStopSlack = seconds(12);     // more than the shim itself spends on killing
 
 bool IsReadable(int fd) {
   pollfd event{.fd = fd, .events = POLLIN, .revents = 0};

@@ -101,7 +101,8 @@ Process& Process::operator=(Process&& other) noexcept {
 
 Process::~Process() {
   if (pid_ < 0) return;
-  // By the time that it has begun its program it has its group. Until it is reaped nobody else has its number.
+  // By the time that it has begun its program it has its group. Until it is reaped nobody else has its
+  // number.
   ::kill(leads_group_ ? -pid_ : pid_, SIGKILL);
   int status;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

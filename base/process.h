@@ -24,8 +24,8 @@ struct SpawnOptions {
   bool new_session = false;                             // setsid() in the child, and a group of its own
 };
 
-/// A child of this process. Destroying a running one kills it (SIGKILL), with all of its group if it has one of
-/// its own, and reaps it. One thread at a time.
+/// A child of this process. Destroying a running one kills it (SIGKILL), with all of a group of its own, and
+/// reaps it. One thread at a time.
 class Process {
  public:
   static absl::StatusOr<Process> Spawn(const SpawnOptions& options);

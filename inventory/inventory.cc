@@ -173,8 +173,8 @@ std::string Whereabouts(const Host& host) {
   return place;
 }
 
-// What the inventory leaves open, from ssh's configuration and then as ssh has it. Of who is `on_the_way` to others
-// the inventory says all that it wants to.
+// What the inventory leaves open, from ssh's configuration and then as ssh has it. Of who is `on_the_way` to
+// others the inventory says all that it wants to.
 absl::Status FillIn(const SshConfig& config, Host* host, bool on_the_way = false) {
   MUSTER_ASSIGN_OR_RETURN(SshHostConfig more, config.For(host->ssh_address, {host->user, host->ssh_port}));
   if (!more.host_name.empty()) host->ssh_address = more.host_name;

@@ -380,8 +380,8 @@ absl::Status SshConfig::Take(const Line& line, bool is_certain, Search* search) 
   if (!is_certain) {
     if (is_way && is_open) {
       found.unknown_jump = line.place +
-                         ": whether its Match block holds is for ssh to know; say in the inventory "
-                         "how the host is reached: `jump: HOST`, or `jump: none`";
+                           ": whether its Match block holds is for ssh to know; say in the inventory "
+                           "how the host is reached: `jump: HOST`, or `jump: none`";
     }
     return absl::OkStatus();
   }

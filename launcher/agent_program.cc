@@ -20,7 +20,7 @@ namespace muster {
 namespace {
 
 constexpr char kMissing[] = "muster-agent-missing ";
-constexpr int kConnectSeconds = 5, kFetchSeconds = 1800;                                          // by the host
+constexpr int kConnectSeconds = 5, kFetchSeconds = 1800;                                        // by the host
 constexpr Duration kFetchTimeout = std::chrono::seconds(kConnectSeconds + kFetchSeconds + 30);  // it has none
 
 // They share this machine's processors and link, and maybe the disk that they are written to.
@@ -77,7 +77,8 @@ std::string FetchCommand(const ContentSource& source, const AgentProgram& agent)
       absl::StrFormat("%s %d %s %d", QuoteWord(source.address), source.port, source.ticket,
                       (agent.bytes->size() + kPartBytes - 1) / kPartBytes);
   return absl::StrFormat(
-      "timeout %d bash -c ': <>\"/dev/tcp/$0/$1\"' %s || { echo 'it does not answer' >&2; false; } && timeout %d bash -c '"
+      "timeout %d bash -c ': <>\"/dev/tcp/$0/$1\"' %s || { echo 'it does not answer' >&2; false; } && "
+      "timeout %d bash -c '"
       "exec 3<>\"/dev/tcp/$0/$1\" && echo \"agent $2\" >&3 && for ((i = 0; i < $3; ++i)); do "
       "timeout 10 head -c %d <&3 || { echo \"it is silent, or too slow\" >&2; exit 1; }; done' %s",
       kConnectSeconds, words, kFetchSeconds, kPartBytes, words);
@@ -238,7 +239,8 @@ std::string BridgeCommand(const AgentPlace& place) {
   return absl::StrFormat(
       "a=%s; if [ -x \"$a\" ]; then exec \"$a\" bridge --root %s; fi; "
       "printf '\\n%s%%s' \"$(uname -m)\"; for t in gzip bash timeout; do command -v $t >/dev/null && "
-      "printf ' %%s' $t; done; case \"$(head --version 2>/dev/null)\" in *GNU*) printf ' gnu-head';; esac; echo",
+      "printf ' %%s' $t; done; case \"$(head --version 2>/dev/null)\" in *GNU*) printf ' gnu-head';; esac; "
+      "echo",
       place.program, place.root, kMissing);
 }
 
@@ -251,8 +253,9 @@ std::optional<BareHost> FindBareHost(std::string_view output) {
   const auto has = [&](const char* tool) {
     return std::find(words.begin() + 1, words.end(), tool) != words.end();
   };
-  return BareHost{
-      .architecture = words[0], .has_gzip = has("gzip"), .can_fetch = has("bash") && has("timeout") && has("gnu-head")};
+  return BareHost{.architecture = words[0],
+                  .has_gzip = has("gzip"),
+                  .can_fetch = has("bash") && has("timeout") && has("gnu-head")};
 }
 
 absl::Status BringAgent(Transport& transport, const AgentPlace& place, const BareHost& host,

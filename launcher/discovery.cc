@@ -44,7 +44,7 @@ absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discov
   const auto result =
       RunCommand({.argv = discovery.command,
                   .working_directory = std::filesystem::absolute(inventory_path).parent_path().string(),
-                   .new_session = true},  // so that all that it has started ends with it
+                  .new_session = true},  // so that all that it has started ends with it
                  Now() + kTimeout);
   absl::Status status = result.status();
   if (status.ok() && result->exit_code != 0) {

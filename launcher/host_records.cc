@@ -90,8 +90,8 @@ absl::Status CheckReachable(const record::Host& host) {
   const bool is_link_local = absl::AsciiStrToLower(address).starts_with("fe80:");
   if (!(is_loopback && host.ssh_address() != address) && !is_link_local) return absl::OkStatus();
   return InvalidArgument(
-      "host %s: its address is %s, which other hosts cannot reach: give it `data: ADDRESS`",
-      host.name(), host.data_address());
+      "host %s: its address is %s, which other hosts cannot reach: give it `data: ADDRESS`", host.name(),
+      host.data_address());
 }
 
 }  // namespace muster
