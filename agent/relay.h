@@ -29,7 +29,7 @@ struct ServeOptions {
 /// each in a thread of its own and at most eight at a time, with room beside them for 64 who have not shown
 /// yet that they know one, until `stop_fd` becomes readable or ends, which ends all of them, or nobody has
 /// come for ten minutes (OK): an sshd may not notice that its client has gone. InvalidArgument: the address
-/// is no literal IP or not of this host. SIGPIPE must be ignored.
+/// is no literal IP or not of this host, or secret or ticket are none. SIGPIPE must be ignored.
 absl::Status Serve(const ServeOptions& options);
 
 struct FetchOptions {

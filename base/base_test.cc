@@ -22,6 +22,7 @@
 #include "base/sha256.h"
 #include "base/status.h"
 #include "base/stdout.h"
+#include "tests/support/eventually.h"
 
 namespace muster {
 namespace {
@@ -198,12 +199,10 @@ TEST(Process, AGroupOfItsOwnEndsWithIt) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(command.status())) << command.status();
   const auto pid = static_cast<pid_t>(std::strtol(ReadFile(file).value_or("").c_str(), nullptr, 10));
   ASSERT_GT(pid, 0);
-  const auto is_there = [pid] {
+  EXPECT_TRUE(Eventually([pid] {
     const auto stat = ReadProcessStat(pid);
-    return stat.ok() && stat->state != 'Z';
-  };
-  for (const TimePoint deadline = Now() + seconds(20); is_there() && Now() < deadline;) ::usleep(10'000);
-  EXPECT_FALSE(is_there());
+    return !stat.ok() || stat->state == 'Z';
+  }));
 }
 
 TEST(Process, PassesArgumentsAndEnvironmentByteForByte) {

@@ -178,6 +178,21 @@ TEST_F(ContentTransferTest, AServerThatSaysNothingIsGivenUp) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(PortOf(**server).status()));
 }
 
+TEST(FindBareHost, SaysWhatIsThereAndNothingElse) {
+  const auto bare = FindBareHost("motd\nmuster-agent-missing x86_64 gzip bash timeout gnu-head\nmore\n");
+  ASSERT_TRUE(bare.has_value());
+  EXPECT_EQ(bare->architecture, "x86_64");
+  EXPECT_TRUE(bare->has_gzip && bare->can_fetch);
+  for (const char* tools : {"", " bash", " gzip timeout gnu-head", " bash timeout", " bashgzip"}) {
+    const auto other = FindBareHost(std::string("muster-agent-missing aarch64") + tools);
+    ASSERT_TRUE(other.has_value()) << tools;
+    EXPECT_EQ(other->architecture, "aarch64");
+    EXPECT_FALSE(other->can_fetch) << tools;
+  }
+  EXPECT_EQ(FindBareHost("muster-agent-missing ").value().architecture, "");
+  EXPECT_FALSE(FindBareHost("sh: not found\n").has_value());
+}
+
 TEST(LineBuffer, KeepsTheBeginningOfWhatHasNotEndedAndOfWhatIsLong) {
   LineBuffer lines;
   EXPECT_THAT(lines.Append("one\ntw"), ElementsAre("one"));

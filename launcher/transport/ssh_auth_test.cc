@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -10,9 +11,11 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "launcher/transport/agent_keys.h"
 #include "launcher/transport/login_secrets.h"
 #include "tests/support/loopback_cluster.h"
 #include "tests/support/ssh_connecting.h"
@@ -273,6 +276,42 @@ TEST_F(SshAgentTest, ItsKeysWork) {
   options.agent_socket = socket_;
   const absl::Status status = ConnectStatus(target, options);
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// Keys that are cut off, fewer than it says, another answer, a message of no length, and one of too many
+// bytes.
+TEST_F(SshAuthTest, WhatAnAgentSaysThatIsNoListOfKeysDoesNoHarm) {
+  LoopbackCluster cluster(1);
+  const std::string socket = (folder_.path() / "agent").string();
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, socket.c_str(), sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  SshTarget target = cluster.targets()[0];
+  const std::string blob = PublicBlobOf(target.identities[0]);
+  ASSERT_NE(blob, "");
+  target.identities = {target.identities[0] + ".pub"};
+  SshOptions options = cluster.options();
+  options.home = folder_.path().string();
+  options.agent_socket = socket;
+  for (const std::string& answer :
+       {std::string("\0\0\0\x09\x0c\0\0\0\x01\0\0\xff\xff", 13),
+        std::string("\0\0\0\x05\x0c\xff\xff\xff\xff", 9), std::string("\0\0\0\x01\x05", 5),
+        std::string("\0\0\0\0", 4), std::string("\xff\xff\xff\xff", 4)}) {
+    std::jthread agent([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        pollfd comes{.fd = listener.get(), .events = POLLIN, .revents = 0};
+        if (::poll(&comes, 1, 20) <= 0) continue;
+        const UniqueFd asked(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        char question[5];
+        if (::recv(asked.get(), question, sizeof question, MSG_WAITALL) > 0)
+          (void)WriteAll(asked.get(), answer);
+      }
+    });
+    EXPECT_FALSE(AgentHas(socket, blob));
+    EXPECT_TRUE(NeedsUser(ConnectStatus(target, options)));
+  }
 }
 
 TEST_F(SshAuthTest, AnAgentThatDoesNotAnswerEndsByTheDeadline) {

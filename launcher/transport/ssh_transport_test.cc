@@ -24,6 +24,7 @@
 
 #include "launcher/transport/known_hosts.h"
 #include "launcher/transport/ssh_socket.h"
+#include "tests/support/eventually.h"
 #include "tests/support/loopback_cluster.h"
 #include "tests/support/ssh_connecting.h"
 
@@ -144,10 +145,7 @@ TEST_F(SshTransportTest, AConnectionLeavesNoDescriptorBehind) {
     if (i == 0) before = count();
   }
   // The listeners' own are closed by their threads.
-  for (const TimePoint deadline = Soon(); count() > before && Now() < deadline;) {
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  EXPECT_LE(count(), before);
+  EXPECT_TRUE(Eventually([&] { return count() <= before; })) << count() << " and " << before;
 }
 
 // Before anybody knows who it is.
