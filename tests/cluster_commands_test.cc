@@ -41,8 +41,13 @@ TEST_F(ClusterCommands, ExecRunsACommandOnEachHost) {
   EXPECT_EQ(late.exit_code, 124);
   EXPECT_THAT(late.stderr_text,
               HasSubstr("host-2: the command has not ended within 500ms, and may go on there\n"));
-  const CommandResult endless = exec({"--timeout", "0.5", "-o", "json", "--", "yes >&2"});
-  EXPECT_EQ(endless.exit_code, 124);
+  const CommandResult endless = cluster_.Shell("muster exec -i " + cluster_.inventory() +
+                                               " --timeout 0.5 -- 'yes >&2' 2>/dev/null; echo \"code $?\"");
+  EXPECT_EQ(endless.stdout_text, "code 124\n");  // however much that was
+  const CommandResult much = cluster_.Shell(
+      "muster exec -i " + cluster_.inventory() +
+      " --hosts host-1 -o json -- 'yes | head -c 68000000' | grep -o 'more than [0-9]* bytes of output'");
+  EXPECT_EQ(much.stdout_text, "more than 67108864 bytes of output\n");
   for (const char* words : {"two\nlines", "two\rlines"}) {
     const CommandResult broken = exec({"--", "echo", words});
     EXPECT_EQ(broken.exit_code, 2);
