@@ -44,25 +44,16 @@ std::string WrongVersion(uint32_t theirs) {
                          kVersion, theirs);
 }
 
-// One attempt.
-absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
-                                                     const collective::PeerHello& hello,
-                                                     const TlsContext* tls, TimePoint deadline,
-                                                     const Interrupt& interrupt) {
-  const std::string address = member.Address();
-  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(address));
-  UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid() || (::connect(fd.get(), list->ai_addr, list->ai_addrlen) != 0 && errno != EINPROGRESS)) {
+using Await = std::function<absl::Status(const PeerStream&, short events, TimePoint until)>;
+
+// Unavailable: there is no connection to be had at this one of its addresses.
+absl::StatusOr<std::unique_ptr<PeerStream>> ConnectTo(const addrinfo& to, const TlsContext* tls,
+                                                      TimePoint deadline, const Await& await) {
+  UniqueFd fd(::socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() || (::connect(fd.get(), to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS)) {
     return Unavailable("%s", std::strerror(errno));
   }
   MUSTER_ASSIGN_OR_RETURN(auto stream, OpenPeerStream(std::move(fd), tls, StreamEnd::kDialed));
-  const auto await = [&](const PeerStream& on, short events, TimePoint until) {
-    while (true) {
-      const absl::Status status = AwaitStream(on, events, std::min(until, Now() + kLookEvery), interrupt);
-      if (!absl::IsDeadlineExceeded(status) || Now() >= until) return status;
-      if (member.Address() != address) return Unavailable("it has another address now");
-    }
-  };
   const absl::Status connects = await(*stream, POLLOUT, std::min(deadline, Now() + kDialTimeout));
   if (absl::IsDeadlineExceeded(connects)) return Unavailable("%s", std::string(connects.message()));
   MUSTER_RETURN_IF_ERROR(connects);
@@ -70,6 +61,31 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
   socklen_t size = sizeof error;
   (void)::getsockopt(stream->fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) return Unavailable("%s", std::strerror(error));
+  return stream;
+}
+
+// One attempt at each of its addresses, until there is a connection.
+absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
+                                                     const collective::PeerHello& hello,
+                                                     const TlsContext* tls, TimePoint deadline,
+                                                     const Interrupt& interrupt) {
+  const std::string address = member.Address();
+  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(address));
+  // However long the name has taken, who has it is dialed: the next attempt would take as long.
+  deadline = std::max(deadline, Now() + kDialTimeout);
+  const auto await = [&](const PeerStream& on, short events, TimePoint until) {
+    while (true) {
+      const absl::Status status = AwaitStream(on, events, std::min(until, Now() + kLookEvery), interrupt);
+      if (!absl::IsDeadlineExceeded(status) || Now() >= until) return status;
+      if (member.Address() != address) return Unavailable("it has another address now");
+    }
+  };
+  auto connection = ConnectTo(*list, tls, deadline, await);
+  for (const addrinfo* next = list->ai_next; next != nullptr && absl::IsUnavailable(connection.status());
+       next = next->ai_next) {
+    connection = ConnectTo(*next, tls, deadline, await);
+  }
+  MUSTER_ASSIGN_OR_RETURN(auto stream, std::move(connection));
   while (true) {
     MUSTER_ASSIGN_OR_RETURN(const bool has_greeted, stream->Greet());
     if (has_greeted) break;

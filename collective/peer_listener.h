@@ -108,9 +108,10 @@ class PeerListener {
   std::jthread thread_;  // the last member: it uses the others
 };
 
-/// A connection to `member`, which has answered this hello; tried again until `deadline`. FailedPrecondition:
-/// it has refused it; PermissionDenied: another task listens there, for good; Unavailable: it cannot be
-/// reached; DeadlineExceeded: it can, but does not answer; Cancelled by `interrupt`.
+/// A connection to `member`, which has answered this hello; all addresses of its name are tried in turn, and
+/// again until `deadline`, or once where looking it up takes longer. FailedPrecondition: it has refused it;
+/// PermissionDenied: another task listens there, for good; Unavailable: it cannot be reached;
+/// DeadlineExceeded: it can, but does not answer; Cancelled by `interrupt`.
 absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupMember& member,
                                                  const collective::PeerHello& hello, const TlsContext* tls,
                                                  TimePoint deadline, const Interrupt& interrupt);
