@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "base/logging.h"
@@ -24,19 +25,43 @@ constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // at the addre
 // The kernel would wait ever longer before it tries again.
 constexpr Duration kDialTimeout = std::chrono::seconds(2);
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+using Addresses = std::shared_ptr<addrinfo>;
 
 absl::StatusOr<Addresses> Resolve(const std::string& address) {
-  if (address.empty()) return Unavailable("the cluster is without it");
   const std::string host = HostOfAddress(address), port = address.substr(address.rfind(':') + 1);
   const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* list = nullptr;
   const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
   if (error != 0) return Unavailable("%s: %s", address, ::gai_strerror(error));
-  return Addresses(list);
+  return Addresses(list, ::freeaddrinfo);
+}
+
+// What names have been resolved to, for as long as somebody answers there. A resolver whose first server is
+// dead takes longer each time than a meeting lasts, and ranks would look each other up for ever. Any thread.
+class Names {
+ public:
+  absl::StatusOr<Addresses> Resolve(const std::string& address) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto known = known_.find(address); known != known_.end()) return known->second;
+    }
+    MUSTER_ASSIGN_OR_RETURN(Addresses found, muster::Resolve(address));
+    const std::lock_guard lock(mutex_);
+    return known_[address] = std::move(found);
+  }
+  void Forget(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    known_.erase(address);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, Addresses> known_;
+};
+
+Names& names() {
+  static Names* const names = new Names;  // threads may dial until the process has ended
+  return *names;
 }
 
 std::string WrongVersion(uint32_t theirs) {
@@ -70,8 +95,9 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
                                                      const TlsContext* tls, TimePoint deadline,
                                                      const Interrupt& interrupt) {
   const std::string address = member.Address();
-  MUSTER_ASSIGN_OR_RETURN(const Addresses list, Resolve(address));
-  // However long the name has taken, who has it is dialed: the next attempt would take as long.
+  if (address.empty()) return Unavailable("the cluster is without it");
+  MUSTER_ASSIGN_OR_RETURN(const Addresses list, names().Resolve(address));
+  // However long that has taken.
   deadline = std::max(deadline, Now() + kDialTimeout);
   const auto await = [&](const PeerStream& on, short events, TimePoint until) {
     while (true) {
@@ -85,13 +111,17 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
        next = next->ai_next) {
     connection = ConnectTo(*next, tls, deadline, await);
   }
+  if (!connection.ok()) names().Forget(address);
   MUSTER_ASSIGN_OR_RETURN(auto stream, std::move(connection));
   while (true) {
     MUSTER_ASSIGN_OR_RETURN(const bool has_greeted, stream->Greet());
     if (has_greeted) break;
     MUSTER_RETURN_IF_ERROR(await(*stream, stream->events_to_receive(), deadline));
   }
-  MUSTER_RETURN_IF_ERROR(stream->CheckPeerName(TlsName(member.task)));
+  if (const absl::Status is_it = stream->CheckPeerName(TlsName(member.task)); !is_it.ok()) {
+    names().Forget(address);
+    return is_it;
+  }
   MessageStream messages(std::move(stream));
   MUSTER_RETURN_IF_ERROR(messages.Send(hello, deadline, interrupt));
   collective::PeerHelloReply reply;
