@@ -7,6 +7,11 @@ ClusterSpec ClusterView::cluster() const {
   return cluster_;
 }
 
+ClusterView::Ranks ClusterView::ranks() const {
+  const std::lock_guard lock(mutex_);
+  return {.generation = generation_.value_or(0), .count = cluster_.rank_count()};
+}
+
 std::string ClusterView::Address(TaskId task) const {
   const std::lock_guard lock(mutex_);
   const std::vector<std::string>& addresses = cluster_.addresses(task.role);

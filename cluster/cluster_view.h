@@ -54,6 +54,12 @@ class ClusterView {
   TaskId own() const { return own_; }
   bool workers_may_come_and_go() const { return workers_ == Workers::kMayComeAndGo; }
   ClusterSpec cluster() const;
+  /// The workers and the chief, as of which generation (0: before the first Update).
+  struct Ranks {
+    uint64_t generation = 0;
+    int count = 0;
+  };
+  Ranks ranks() const;
   /// Empty: the task is not in the cluster, yet or any more.
   std::string Address(TaskId task) const;
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -19,23 +20,39 @@ constexpr Duration kLong = std::chrono::hours(1);
 
 }  // namespace
 
+namespace {
+
+absl::StatusOr<UniqueFd> ListenAt(const addrinfo& where, const std::string& address) {
+  UniqueFd fd(::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (!fd.valid() || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      ::bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    const int error = errno;
+    if (error == EADDRINUSE) {
+      return AlreadyExists("cannot listen on %s: another process has the port", address);
+    }
+    // Not AlreadyExists, which is what Abseil makes of EADDRNOTAVAIL.
+    return Unavailable("cannot listen on %s: %s", address, std::strerror(error));
+  }
+  return fd;
+}
+
+}  // namespace
+
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& address) {
   const std::string host = HostOfAddress(address), port = address.substr(address.rfind(':') + 1);
   const addrinfo hints{.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* list = nullptr;
   if (const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &list); error != 0) {
-    return Unavailable("%s: %s", address, ::gai_strerror(error));
+    return Unavailable("cannot listen on %s: %s", address, ::gai_strerror(error));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(list, ::freeaddrinfo);
-  UniqueFd fd(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  if (!fd.valid() || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-      ::bind(fd.get(), list->ai_addr, list->ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
-    const int error = errno;
-    if (error == EADDRINUSE) {
-      return AlreadyExists("cannot listen on %s: another process has the port", address);
-    }
-    return ErrnoError(error, "listening at " + address);
+  absl::StatusOr<UniqueFd> fd = ListenAt(*list, address);
+  // The machine may have only some of a name's addresses. Where the port is taken at one of them, whoever
+  // dials the name would come there.
+  for (const addrinfo* next = list->ai_next;
+       next != nullptr && !fd.ok() && !absl::IsAlreadyExists(fd.status()); next = next->ai_next) {
+    fd = ListenAt(*next, address);
   }
   return fd;
 }

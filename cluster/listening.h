@@ -14,8 +14,8 @@
 
 namespace muster {
 
-/// A TCP socket that listens at "host:port" and does not block. AlreadyExists: the port is taken.
-/// Unavailable: the host has no such name; else what the kernel says.
+/// A TCP socket that listens at "host:port", of a name with several addresses at the first that this machine
+/// has, and does not block. AlreadyExists: the port is taken. Unavailable: anything else.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& address);
 
 /// Of those who wait at `listening`, which does not block, the next; invalid if there is none. Out of

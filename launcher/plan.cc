@@ -32,6 +32,13 @@ agent::RestartPolicy PolicyOf(ReplicaSpec::Restart restart) {
   MUSTER_CHECK(false);
 }
 
+constexpr char kKeepsJournal[] = "--durability=journal";
+
+bool HasFlag(const record::Task& task, const std::string& flag) {
+  return std::ranges::any_of(task.start().argv(),
+                             [&](const std::string& word) { return word.starts_with(flag); });
+}
+
 // Plans one job; the parts of MakePlan.
 class Planner {
  public:
@@ -41,9 +48,7 @@ class Planner {
   absl::StatusOr<JobPlan> Plan();
 
  private:
-  bool is_elastic() const {
-    return !job_.is_standing && inputs_.servers == nullptr && WhyNotElastic(job_).empty();
-  }
+  bool is_elastic() const { return !job_.is_standing && WhyNotElastic(job_, inputs_.servers).empty(); }
   absl::Status PlanServers(const record::JobRecord& servers);
   absl::Status GoOnWithBatch();
   absl::Status CheckEncryption(const std::vector<PlacedTask>& placed) const;
@@ -100,11 +105,7 @@ absl::StatusOr<JobPlan> Planner::Plan() {
 absl::Status Planner::PlanServers(const record::JobRecord& servers) {
   UseServers(servers, &plan_.record);
   for (const record::Task& server : servers.tasks()) {
-    const auto has = [&](const std::string& flag) {
-      return std::ranges::any_of(server.start().argv(),
-                                 [&](const std::string& word) { return word.starts_with(flag); });
-    };
-    if (job_.is_hybrid() && has("--checkpoint_dir=") && !has("--durability=journal")) {
+    if (job_.is_hybrid() && HasFlag(server, "--checkpoint_dir=") && !HasFlag(server, kKeepsJournal)) {
       return InvalidArgument(
           "%s: with hybrid nobody can go back to a checkpoint, which is what the servers of %s do: with "
           "`durability: journal`, or without checkpoints, they would not",
@@ -332,6 +333,17 @@ void Planner::AddTask(const PlacedTask& placed) {
 
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs) {
   return Planner(job, inventory, inputs).Plan();
+}
+
+std::string WhyNotElastic(const Job& job, const record::JobRecord* servers) {
+  if (std::string why = WhyNotElastic(job); !why.empty() || servers == nullptr) return why;
+  const bool keep_journal = std::ranges::any_of(
+      servers->tasks(), [](const record::Task& server) { return HasFlag(server, kKeepsJournal); });
+  return keep_journal
+             ? absl::StrFormat(
+                   "the servers of %s keep a journal, and know those workers that there were at first",
+                   servers->id())
+             : "";
 }
 
 absl::StatusOr<Job> JobOf(const record::JobRecord& record) {

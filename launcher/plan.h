@@ -44,6 +44,9 @@ struct JobPlan {
 /// running ones has samples.
 absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, const PlanInputs& inputs);
 
+/// As that of the job alone; `servers`: the standing ones that train it, or null.
+std::string WhyNotElastic(const Job& job, const record::JobRecord* servers);
+
 /// The job that a record was planned from. FailedPrecondition: the record does not say which.
 absl::StatusOr<Job> JobOf(const record::JobRecord& record);
 

@@ -141,7 +141,8 @@ TEST(PlanOfAModel, StandingServersHaveNoWorkersAndTheirJobsNoServers) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->record.tasks_size(), 1);
   EXPECT_EQ(plan->record.tasks(0).host(), "b") << "where no server is";
-  EXPECT_FALSE(plan->record.elastic());
+  EXPECT_TRUE(plan->record.elastic());
+  EXPECT_EQ(WhyNotElastic(*job, &servers->record), "");
   EXPECT_EQ(plan->record.servers().job(), "pool-1");
 
   // Its tables would go back, and all else would not.
@@ -157,6 +158,11 @@ TEST(PlanOfAModel, StandingServersHaveNoWorkersAndTheirJobsNoServers) {
   EXPECT_THAT(std::string(plan_hybrid().message()), testing::HasSubstr("nobody can go back to a checkpoint"));
   servers->record.mutable_tasks(0)->mutable_start()->add_argv("--durability=journal");
   EXPECT_TRUE(plan_hybrid().ok()) << plan_hybrid();
+  EXPECT_THAT(WhyNotElastic(*job, &servers->record), testing::HasSubstr("pool-1 keep a journal"));
+  const auto counted =
+      MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}, .servers = &servers->record});
+  ASSERT_TRUE(counted.ok()) << counted.status();
+  EXPECT_FALSE(counted->record.elastic());
   // Where its workers could not reach them.
   servers->record.mutable_hosts(0)->set_data_address("127.0.1.1");
   EXPECT_THAT(std::string(plan_hybrid().message()), testing::HasSubstr("which other hosts cannot reach"));

@@ -32,6 +32,14 @@ void FillGaps(std::vector<std::string>* workers) {
   }
 }
 
+// Of those that both have.
+bool HasChangedTasks(const record::JobRecord& running, const record::JobRecord& plan) {
+  return std::ranges::any_of(plan.tasks(), [&](const record::Task& task) {
+    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
+    return before != nullptr && before->spec_hash() != task.spec_hash();
+  });
+}
+
 }  // namespace
 
 const record::Host* FindHost(const record::JobRecord& record, const std::string& name) {
@@ -138,8 +146,9 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   if (running.servers().job() == record->servers().job() && record->has_servers()) {
     record->mutable_servers()->set_number(running.servers().number());
   }
-  // Standing servers begin anew for all or for none of the tasks.
-  const bool begins_anew = record->has_servers() && !HasSameTasks(running, *record);
+  // Standing servers begin anew for all or for none of the tasks that stay.
+  const bool begins_anew = record->has_servers() && (running.servers().job() != record->servers().job() ||
+                                                     HasChangedTasks(running, *record));
   if (begins_anew || !GoesOn(running, *record)) {
     record->mutable_cluster()->set_fixed(false);
   } else if (record->has_servers()) {

@@ -165,6 +165,18 @@ TEST(ContinueJob, ServersBeginAnewForAllTasksOrForNone) {
   record::JobRecord elsewhere = OnServers("20009", 0, {{"chief:0", "a"}, {"worker:0", "c"}});
   ContinueJob(running, &elsewhere);
   EXPECT_FALSE(elsewhere.cluster().fixed());
+  record::JobRecord fewer = OnServers("20009", 0, {{"chief:0", "a"}});
+  ContinueJob(running, &fewer);
+  EXPECT_FALSE(fewer.cluster().fixed());
+  // Workers may come and go.
+  record::JobRecord grown = OnServers("20010", 0, {{"chief:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}});
+  grown.set_elastic(true);
+  ContinueJob(running, &grown);
+  EXPECT_TRUE(grown.cluster().fixed());
+  EXPECT_EQ(grown.servers().members(0).port(), 20009u);
+  grown.mutable_tasks(0)->set_spec_hash("another");
+  ContinueJob(running, &grown);
+  EXPECT_FALSE(grown.cluster().fixed());
   // It had servers of its own before.
   record::JobRecord own = Running({{"ps:0", "a"}, {"worker:0", "a"}});
   own.set_authority_certificate_pem("own");

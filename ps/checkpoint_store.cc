@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -240,6 +241,29 @@ absl::Status CheckpointStore::Prune(int keep, uint64_t needed) const {
     if (!step || *step >= oldest) continue;
     MUSTER_RETURN_IF_ERROR(Revoke(*step));  // first: what is half removed is no checkpoint
     MUSTER_RETURN_IF_ERROR(RemoveTree(folder_ / name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::RemoveAbandoned(uint64_t step, const std::vector<std::string>& files) const {
+  const auto names = ListDirectory(folder_);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  MUSTER_RETURN_IF_ERROR(names.status());
+  std::set<uint64_t, std::greater<>> steps;  // the newest first
+  for (const std::string& name : *names) {
+    const std::optional<uint64_t> of = StepOf(name);
+    if (of && *of <= step && ::access(PathOf(*of, kManifestName).c_str(), F_OK) != 0) steps.insert(*of);
+  }
+  std::set<std::string> has_newer;
+  for (const uint64_t of : steps) {
+    std::error_code error;
+    for (const std::string& file : files) {
+      const std::filesystem::path path = PathOf(of, file);
+      if (::access(path.c_str(), F_OK) != 0 || has_newer.insert(file).second) continue;
+      std::filesystem::remove(path, error);
+      if (error) return Unavailable("%s: %s", path.string(), error.message());
+    }
+    std::filesystem::remove(folder_ / FolderName(of), error);  // unless a file is there
   }
   return absl::OkStatus();
 }

@@ -75,6 +75,10 @@ class CheckpointStore {
   /// attempts older than those.
   absl::Status Prune(int keep, uint64_t needed) const;
 
+  /// Of the steps up to this one that have no manifest these files are removed, but of each the newest, and
+  /// the folders that are empty.
+  absl::Status RemoveAbandoned(uint64_t step, const std::vector<std::string>& files) const;
+
   /// From now on there is no checkpoint after `step`. Of their files only the shard's own, of this name, is
   /// removed: another one may be making its own again already.
   absl::Status RemoveAfter(uint64_t step, const std::string& file) const;

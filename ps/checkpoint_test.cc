@@ -242,6 +242,24 @@ TEST_F(CheckpointTest, AFullDiskLeavesNothing) {
   EXPECT_THAT(*ListDirectory(store_.PathOf(5, "")), IsEmpty());
 }
 
+TEST_F(CheckpointTest, OfWhatIsAbandonedTheNewestFilesAreKept) {
+  const std::string own = CheckpointStore::ShardFileName(0, 2), copy = CheckpointStore::ShardFileName(1, 2);
+  EXPECT_TRUE(store_.RemoveAbandoned(100, {own}).ok()) << "no folder yet";
+  ASSERT_TRUE(Write(store_, 10).ok());
+  for (const uint64_t step : {20, 30, 40, 60}) {
+    ASSERT_TRUE(store_.WriteShard(step, Header(step, 0, 2), {}).ok());
+  }
+  for (const uint64_t step : {20, 30}) {
+    ASSERT_TRUE(store_.WriteShard(step, Header(step, 1, 2), {}).ok());
+  }
+  ASSERT_TRUE(MakeDirectories(store_.PathOf(50, "")).ok());
+  ASSERT_TRUE(store_.RemoveAbandoned(50, {copy, own}).ok());
+  EXPECT_TRUE(Verify(store_, 10).ok()) << "is one";
+  EXPECT_THAT(*ListDirectory(store_.folder()), ElementsAre("step-000000000010", "step-000000000030",
+                                                           "step-000000000040", "step-000000000060"));
+  EXPECT_THAT(*ListDirectory(store_.PathOf(30, "")), ElementsAre(copy));
+}
+
 TEST_F(CheckpointTest, TheNewestAreKept) {
   EXPECT_THAT(*store_.List(), IsEmpty()) << "no folder yet";
   for (const uint64_t step : {30, 10, 20, 40}) ASSERT_TRUE(Write(store_, step).ok());

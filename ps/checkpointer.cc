@@ -83,7 +83,8 @@ void Checkpointer::BeginAfter(uint64_t step) {
   to_commit_.clear();
   to_copy_.clear();
   written_.clear();
-  done_with_ = failed_ = 0;
+  done_with_ = failed_ = settled_ = abandoned_ = 0;
+  to_abandon_.reset();
   if (options_.copy && step > 0) to_copy_again_ = step;
   changed_.notify_all();
   available_.erase(available_.upper_bound(step), available_.end());
@@ -127,6 +128,13 @@ void Checkpointer::Commit(const checkpoint::Manifest& manifest, uint64_t needed)
   changed_.notify_all();
 }
 
+void Checkpointer::Abandon(uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  if (step <= abandoned_) return;
+  to_abandon_ = abandoned_ = step;
+  changed_.notify_all();
+}
+
 void Checkpointer::LookAgain() {
   const std::lock_guard files_lock(manifests_mutex_);
   const std::vector<uint64_t> steps = store_.List().value_or(std::vector<uint64_t>());
@@ -150,9 +158,14 @@ uint64_t Checkpointer::failed() const {
   return failed_;
 }
 
+uint64_t Checkpointer::settled() const {
+  const std::lock_guard lock(mutex_);
+  return settled_;
+}
+
 void Checkpointer::Fail(uint64_t step, uint64_t round, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (round == round_) done_with_ = failed_ = step;
+  if (round == round_) done_with_ = failed_ = settled_ = step;
   spdlog::error("{}: checkpoint {} was not written: {}", options_.name, step, why);
 }
 
@@ -160,19 +173,21 @@ void Checkpointer::Run(const std::stop_token& stop) {
   while (true) {
     std::optional<Snapshot> snapshot;
     std::optional<ToCommit> to_commit;
-    std::optional<uint64_t> to_copy_again;
+    std::optional<uint64_t> to_abandon, to_copy_again;
     std::map<uint64_t, checkpoint::Manifest::File> to_copy;
     uint64_t round;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, stop, [this] {
-        return waiting_ || !to_commit_.empty() || !to_copy_.empty() || to_copy_again_;
+        return waiting_ || !to_commit_.empty() || to_abandon_ || !to_copy_.empty() || to_copy_again_;
       });
       if (stop.stop_requested() && to_commit_.empty()) return;
       round = round_;
       if (!to_commit_.empty()) {
         to_commit = std::move(to_commit_.front());
         to_commit_.pop_front();
+      } else if (to_abandon_) {
+        to_abandon = std::exchange(to_abandon_, std::nullopt);
       } else if (waiting_) {
         snapshot = std::exchange(waiting_, std::nullopt);
       } else {
@@ -182,6 +197,7 @@ void Checkpointer::Run(const std::stop_token& stop) {
     }
     try {
       if (to_commit) CommitNow(*to_commit, round);
+      if (to_abandon) AbandonNow(*to_abandon, round);
       if (snapshot) WriteNow(*snapshot, stop);
       if (to_copy_again) CopyAgain(*to_copy_again, stop);
       for (const auto& [step, file] : to_copy) {
@@ -204,7 +220,9 @@ void Checkpointer::WriteNow(const Snapshot& snapshot, const std::stop_token& sto
   if (!file.ok()) return Fail(snapshot.step, snapshot.round, std::string(file.status().message()));
   CopyNow(snapshot.step, *file, stop);
   const std::lock_guard lock(mutex_);
-  if (snapshot.round == round_) written_[snapshot.step] = *file;
+  if (snapshot.round != round_) return;
+  written_[snapshot.step] = *file;
+  settled_ = snapshot.step;
 }
 
 void Checkpointer::CopyNow(uint64_t step, const checkpoint::Manifest::File& file,
@@ -246,6 +264,24 @@ void Checkpointer::CommitNow(const ToCommit& to_commit, uint64_t round) {
     available_.erase(available_.begin());
   }
   written_.erase(written_.begin(), written_.upper_bound(manifest.step()));
+}
+
+void Checkpointer::AbandonNow(uint64_t step, uint64_t round) {
+  std::vector<std::string> files;
+  for (const int shard : options_.copies_of) {
+    files.push_back(CheckpointStore::ShardFileName(shard, options_.shard_count));
+  }
+  files.push_back(CheckpointStore::ShardFileName(options_.shard_index, options_.shard_count));
+  const std::lock_guard files_lock(manifests_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (round != round_) return;  // training has gone back since
+    if (auto after = written_.upper_bound(step); after != written_.begin()) {
+      written_.erase(written_.begin(), std::prev(after));
+    }
+  }
+  const absl::Status status = store_.RemoveAbandoned(step, files);
+  if (!status.ok()) spdlog::warn("{}: {}", options_.name, std::string(status.message()));
 }
 
 }  // namespace muster

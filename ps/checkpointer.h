@@ -22,8 +22,9 @@ struct CheckpointerOptions {
   std::filesystem::path folder;
   int shard_index = 0;
   int shard_count = 1;
-  int keep = 3;      // checkpoints
-  std::string name;  // for its log: "ps:1"
+  int keep = 3;                // checkpoints
+  std::string name;            // for its log: "ps:1"
+  std::vector<int> copies_of;  // shards whose files other servers send into the folder
   /// Makes a copy elsewhere of a file that has been written, before it counts as written; null: there are
   /// none.
   std::function<absl::Status(uint64_t step, const checkpoint::Manifest::File&, const std::stop_token&)> copy;
@@ -72,6 +73,10 @@ class Checkpointer {
   /// `needed` on.
   void Commit(const checkpoint::Manifest& manifest, uint64_t needed);
 
+  /// In the background: of what is written up to this step and not committed, and never will be, only the
+  /// newest is kept, which a journal may go on from.
+  void Abandon(uint64_t step);
+
   /// Others may have put checkpoints into the folder that this shard's files are there for: those are
   /// available, too.
   void LookAgain();
@@ -81,6 +86,8 @@ class Checkpointer {
   uint64_t done_with() const;
   /// That of the newest of which this shard could not write its file; 0: likewise.
   uint64_t failed() const;
+  /// Up to this step no file will be written any more that is not; 0: likewise.
+  uint64_t settled() const;
 
  private:
   Checkpointer(CheckpointerOptions options, std::function<void()> on_change);
@@ -103,6 +110,7 @@ class Checkpointer {
   void CopyNow(uint64_t step, const checkpoint::Manifest::File& file, const std::stop_token& stop) const;
   void CopyAgain(uint64_t step, const std::stop_token& stop) const;
   void CommitNow(const ToCommit& to_commit, uint64_t round);
+  void AbandonNow(uint64_t step, uint64_t round);
   absl::StatusOr<CheckpointId> Verify(uint64_t step, bool read) const;
   absl::Status FindAvailable();
 
@@ -119,10 +127,13 @@ class Checkpointer {
   std::optional<uint64_t> to_copy_again_;                   // step
   std::map<uint64_t, CheckpointId> available_;              // by step
   std::map<uint64_t, checkpoint::Manifest::File> written_;
-  uint64_t done_with_ = 0;  // step
-  uint64_t failed_ = 0;     // step
-  uint64_t round_ = 0;      // of BeginAfter: what was begun in an earlier one does not count
-  std::jthread thread_;     // the last member: it uses the others
+  uint64_t done_with_ = 0;              // step
+  uint64_t failed_ = 0;                 // step
+  uint64_t settled_ = 0;                // step
+  uint64_t abandoned_ = 0;              // step
+  std::optional<uint64_t> to_abandon_;  // step
+  uint64_t round_ = 0;                  // of BeginAfter: what was begun in an earlier one does not count
+  std::jthread thread_;                 // the last member: it uses the others
 };
 
 }  // namespace muster

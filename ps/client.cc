@@ -60,6 +60,15 @@ ParameterServerClientOptions WithView(ParameterServerClientOptions options) {
   return options;
 }
 
+// For servers that stand, which see no cluster file of the job.
+ps::Ranks RanksOf(const ClusterView& view) {
+  const ClusterView::Ranks now = view.ranks();
+  ps::Ranks ranks;
+  ranks.set_generation(now.generation);
+  ranks.set_count(static_cast<uint32_t>(now.count));
+  return ranks;
+}
+
 }  // namespace
 
 ParameterServerClient::ParameterServerClient(ParameterServerClientOptions options)
@@ -105,6 +114,9 @@ void ParameterServerClient::Beat(const std::stop_token& stop) {
       header.set_version(kWireVersion);
       header.mutable_heartbeat()->set_awaiting(shard->joined ? shard->awaiting : shard->join);
       header.mutable_heartbeat()->set_asking(shard->joined && shard->asking);
+      if (options_.view->workers_may_come_and_go()) {
+        *header.mutable_heartbeat()->mutable_ranks() = RanksOf(*options_.view);
+      }
       shard->connection->Send(header, {});
     }
   }
@@ -223,6 +235,7 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
       if (shard->join != 0 && Now() >= shard->join_deadline)
         GiveUpJoin(*shard, Unavailable("it does not answer"));
     }
+    if (options_.interruption) status = options_.interruption();
     if (options_.view->Address(options_.task).empty()) {
       status = Aborted("%s", kHasLeft);
     } else if (Now() >= deadline) {
@@ -274,6 +287,7 @@ void ParameterServerClient::BeginJoin(Shard& shard, TimePoint deadline) {
   *join->mutable_config() = options_.config;
   join->set_has_chief(!options_.cluster.chief.empty());
   join->set_train_steps(options_.train_steps);
+  if (options_.view->workers_may_come_and_go()) *join->mutable_ranks() = RanksOf(*options_.view);
   bytes_pushed_ += shard.connection->Send(header, {});
   shard.last_error = Unavailable("connected, but not let in yet");
   // After the join itself, so that no heartbeat asks for what cannot be there.

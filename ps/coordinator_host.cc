@@ -100,12 +100,13 @@ absl::Status CoordinatorHost::Report(StreamId stream, const ps::ShardReport& rep
   }
   AddFiles(shard->second, files);
   NoteFailed(report.failed_checkpoint());
+  NoteSettled(shard->second, report.settled_checkpoint());
   return absl::OkStatus();
 }
 
 void CoordinatorHost::AddFiles(int shard, const std::map<uint64_t, checkpoint::Manifest::File>& files) {
   for (const auto& [step, file] : files) {
-    if (step <= complete_.step()) continue;
+    if (step <= std::max(complete_.step(), abandoned_)) continue;
     files_[step][shard] = file;
     if (static_cast<int>(files_[step].size()) < options_.shard_count) continue;
     complete_.Clear();
@@ -118,6 +119,17 @@ void CoordinatorHost::AddFiles(int shard, const std::map<uint64_t, checkpoint::M
   files_.erase(files_.begin(), files_.upper_bound(complete_.step()));
 }
 
+void CoordinatorHost::NoteSettled(int shard, uint64_t step) {
+  settled_[shard] = std::max(settled_[shard], step);
+  if (static_cast<int>(settled_.size()) < options_.shard_count) return;
+  const auto by_step = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const uint64_t by_all = std::ranges::min_element(settled_, by_step)->second;
+  if (by_all <= abandoned_) return;
+  abandoned_ = by_all;
+  files_.erase(files_.begin(), files_.upper_bound(by_all));
+  told_version_ = 0;
+}
+
 std::optional<checkpoint::Manifest> CoordinatorHost::TakeComplete() {
   if (!std::exchange(complete_is_new_, false)) return std::nullopt;
   return complete_;
@@ -127,7 +139,8 @@ void CoordinatorHost::OnEpochBegun() {
   files_.clear();
   complete_.Clear();
   complete_is_new_ = false;
-  failed_ = 0;
+  settled_.clear();
+  failed_ = abandoned_ = 0;
   told_version_ = 0;
 }
 
@@ -141,6 +154,7 @@ void CoordinatorHost::Tell(ps::Coordination word, bool always, uint64_t end) {
   if (!always && version == told_version_) return;
   told_version_ = version;
   word.set_committed(complete_.SerializeAsString());
+  word.set_abandoned_checkpoint(abandoned_);
   word.set_needed(coordinator_ ? static_cast<uint32_t>(coordinator_->needed()) : 1);
   if (coordinator_) {
     for (const auto& [step, ranks] : coordinator_->decisions()) {

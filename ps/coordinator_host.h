@@ -58,6 +58,11 @@ class CoordinatorHost {
   void NoteFailed(uint64_t step) { failed_ = std::max(failed_, step); }
   uint64_t failed() const { return failed_; }
 
+  /// Up to this checkpoint, of this epoch, the shard will have no file that it was not said to have.
+  void NoteSettled(int shard, uint64_t step);
+  /// Up to this one all shards will not: what is not complete will never be.
+  uint64_t abandoned() const { return abandoned_; }
+
   /// The newest checkpoint whose files are all there, of this epoch, if it was not taken yet.
   std::optional<checkpoint::Manifest> TakeComplete();
   uint64_t last_complete() const { return complete_.step(); }
@@ -84,8 +89,9 @@ class CoordinatorHost {
   std::map<uint64_t, std::map<int, checkpoint::Manifest::File>> files_;  // by step and shard
   checkpoint::Manifest complete_;                                        // step 0: none in this epoch
   bool complete_is_new_ = false;
-  uint64_t failed_ = 0;
-  uint64_t told_version_ = 0;  // of the coordinator
+  uint64_t failed_ = 0, abandoned_ = 0;
+  std::map<int, uint64_t> settled_;  // by shard
+  uint64_t told_version_ = 0;        // of the coordinator
 };
 
 }  // namespace muster

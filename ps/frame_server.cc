@@ -501,22 +501,13 @@ void Stream::OperationDone() {
   service_->Remove(id_);
 }
 
-// Why the address cannot be listened on; gRPC does not say.
+// gRPC does not say why.
 absl::Status ExplainListenFailure(const std::string& address) {
-  const std::string host = HostOfAddress(address), port = address.substr(address.rfind(':') + 1);
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return Unavailable("cannot listen on %s: %s", address, ::gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, ::freeaddrinfo);
-  const UniqueFd probe(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (::bind(probe.get(), found->ai_addr, found->ai_addrlen) == 0 || errno == EADDRINUSE) {
-    return AlreadyExists("cannot listen on %s: another process has the port", address);
-  }
-  return Unavailable(
-      "cannot listen on %s: %s; if this machine has it behind another address, give --bind_host=0.0.0.0",
-      address, std::strerror(errno));
+  const absl::Status here = ListenTcp(address).status();
+  if (here.ok()) return AlreadyExists("cannot listen on %s: another process has the port", address);
+  if (absl::IsAlreadyExists(here)) return here;
+  return Unavailable("%s; if this machine has it behind another address, give --bind_host=0.0.0.0",
+                     std::string(here.message()));
 }
 
 absl::Status Service::Listen(const std::string& address, const std::optional<TlsIdentity>& tls) {

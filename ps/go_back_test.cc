@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <future>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "ps/checkpoint_store.h"
@@ -166,6 +168,36 @@ TEST(GoBack, ACheckpointThatOneServerCannotWriteIsLeftOut) {
     ASSERT_TRUE(steps.ok()) << steps.status();
     EXPECT_THAT(*steps, testing::AllOf(testing::Not(testing::IsEmpty()), testing::Each(testing::Gt(10)),
                                        testing::Each(testing::Lt(1000))));
+  }
+}
+
+// Else its disk's trouble would be that of all others, too, in time.
+TEST(GoBack, WhatOneServerCannotWriteDoesNotPileUpAtTheOthers) {
+  constexpr uint64_t kEvery = 10;
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync}) {
+    Cluster cluster(2, 1, mode);
+    cluster.own_folders = true;
+    cluster.KeepCheckpoints(kEvery);
+    ASSERT_TRUE(MakeDirectories(cluster.CheckpointsOf(1).parent_path()).ok());
+    std::filesystem::remove_all(cluster.CheckpointsOf(1));
+    ASSERT_TRUE(WriteFileAtomically(cluster.CheckpointsOf(1), "in the way").ok());
+    ParameterServerClient client(cluster.ClientOptions(0));
+    std::vector<float> parameters(cluster.layout.size()), gradient(cluster.layout.size(), 1.0f);
+    ASSERT_TRUE(client.Join(parameters).ok());
+    std::set<std::string> seen;
+    size_t most = 0;
+    // As many as there were time for: each is begun when the one before has failed.
+    const bool all = Eventually([&] {
+      for (uint64_t i = 0; i < kEvery; ++i) EXPECT_TRUE(Push(client, gradient, parameters).ok());
+      const auto names = ListDirectory(cluster.CheckpointsOf(0));
+      if (!names.ok()) return false;
+      seen.insert(names->begin(), names->end());
+      most = std::max(most, names->size());
+      return seen.size() > 30;
+    });
+    EXPECT_TRUE(all) << seen.size();
+    // The newest, those under way, and what is not heard yet.
+    EXPECT_LT(most, 10u);
   }
 }
 

@@ -211,6 +211,9 @@ absl::Status CheckSameJob(const ps::JobConfig& first, const ps::JobConfig& other
 }
 
 absl::StatusOr<UpdateConfig> UpdateOf(const ps::JobConfig& config) {
+  if (config.worker_count() > kMostWorkers) {
+    return InvalidArgument("%d workers: there can be 1 to %d", config.worker_count(), kMostWorkers);
+  }
   UpdateConfig update{.rule = {.worker_count = static_cast<int>(config.worker_count()),
                                .staleness = config.staleness(),
                                .scale_rate = config.scale_rate()},

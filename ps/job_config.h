@@ -14,6 +14,8 @@
 
 namespace muster {
 
+inline constexpr uint32_t kMostWorkers = 100'000;  // of a job, its chief included
+
 /// How the floats of a job travel.
 struct Compression {
   ps::WireType wire_type = ps::FLOAT32;  // of gradients and parameters

@@ -105,6 +105,15 @@ TEST(JobConfig, HowUpdatesAreMadeComesBack) {
             std::nullopt);
 }
 
+TEST(JobConfig, MoreWorkersThanThereCanBeAreRefused) {
+  for (const uint32_t count : {100'001u, 1u << 31, 4'294'967'295u}) {
+    ps::JobConfig config = Config({.rule = {.mode = UpdateMode::kAsync, .worker_count = 1}});
+    config.set_worker_count(count);
+    config.set_aggregate(count);
+    EXPECT_EQ(UpdateOf(config).status().code(), absl::StatusCode::kInvalidArgument) << count;
+  }
+}
+
 TEST(JobConfig, NumbersThatDoNotFitTheModeAreRefused) {
   const auto error = [](const UpdateConfig& update) {
     return std::string(UpdateOf(Config(update)).status().message());

@@ -33,7 +33,6 @@ using StreamId = FrameServer::StreamId;
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // which shards are needed
 constexpr Duration kCloseTimeout = std::chrono::seconds(5);      // for the others to hang up at the end
 constexpr Duration kTakeOverTimeout = std::chrono::minutes(1);   // for the other shards, at the end
-constexpr uint32_t kMostWorkers = 100'000;                       // of a job that is brought
 constexpr char kJobFolder[] = "job-";                            // of checkpoints
 
 TaskId TaskOfJoin(const ps::Join& join) {
@@ -209,8 +208,9 @@ absl::Status Process::CheckJoin(StreamId stream, const ps::Join& join) const {
     return FailedPrecondition("this is shard %d of %d, the worker wants shard %d of %d: compare --ps_hosts",
                               shard_index_, count, join.shard_index(), join.shard_count());
   }
-  const uint32_t workers = join.config().worker_count();
-  if (workers < 1 || workers > kMostWorkers || join.rank() >= workers) {
+  const uint32_t first = join.config().worker_count();
+  const uint32_t workers = std::max(first, join.ranks().count());  // others may have joined the first ones
+  if (first < 1 || workers > kMostWorkers || join.rank() >= workers) {
     return InvalidArgument("rank %d of %d workers: there can be 1 to %d", join.rank(), workers, kMostWorkers);
   }
   MUSTER_RETURN_IF_ERROR(UpdateOf(join.config()).status());
@@ -377,7 +377,12 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
     if (header.has_push()) {
       gradient.rows.Swap(header.mutable_push()->mutable_rows());
     }
-    ShardOf(stream, header)->OnFrame(stream, header, std::move(gradient));
+    ShardServer* const shard = ShardOf(stream, header);
+    shard->OnFrame(stream, header, std::move(gradient));
+    // Whoever brought the job could not be let in. Without one that could it would have no end.
+    if (is_standing_ && header.has_join() && !shard->has_job()) {
+      shard->End(Aborted("the job's first worker could not join"));
+    }
   } catch (const std::bad_alloc&) {
     const absl::Status status = OutOfMemory();
     spdlog::error("{}: {}", name_, std::string(status.message()));

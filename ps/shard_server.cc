@@ -424,6 +424,10 @@ absl::Status ShardServerImpl::Handle(StreamId stream, const ps::ClientHeader& he
     case ps::ClientHeader::KIND_NOT_SET:
       return InvalidArgument("a request of a kind that this version does not know");
     default: {
+      if (header.heartbeat().has_ranks() && workers_.contains(stream)) {
+        HearOfRanks(header.heartbeat().ranks());
+        if (end_) return absl::OkStatus();
+      }
       const auto joined = workers_.find(stream);
       if (IsOfThisEpoch(stream)) {
         MUSTER_RETURN_IF_ERROR(HandleOfWorker(stream, joined->second.worker, header, std::move(gradient)));

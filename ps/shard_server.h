@@ -47,6 +47,9 @@ class ShardServer {
   /// Whoever waits is told.
   virtual void End(const absl::Status& status) = 0;
 
+  /// It knows what is trained: somebody has joined.
+  virtual bool has_job() const = 0;
+
   /// It has work to do until it ends: it speaks for the shard, or will have to.
   virtual bool is_needed() const = 0;
 

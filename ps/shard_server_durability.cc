@@ -32,6 +32,9 @@ absl::Status ShardServerImpl::OpenCheckpoints() {
                                   .keep = options_.keep_checkpoints,
                                   .name = name_};
   if (options_.checkpoint_buddy) {
+    for (int shard = 0; shard < shard_count(); ++shard) {
+      if (BuddyOf(options_.cluster, shard) == options_.shard_index) checkpoints.copies_of.push_back(shard);
+    }
     checkpoints.copy = [this](uint64_t step, const checkpoint::Manifest::File& file,
                               const std::stop_token& stop) { return copies_->Send(step, file, stop); };
   }

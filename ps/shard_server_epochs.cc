@@ -38,8 +38,17 @@ absl::Status ShardServerImpl::AdoptConfig(const ps::JobConfig& config) {
 // Whether workers may join such a job, and leave it. What a journal or another server has of it counts them
 // once.
 bool ShardServerImpl::MayScale(const ps::JobConfig& config) const {
-  return config.mode() == ps::ASYNC && options_.view->workers_may_come_and_go() && !options_.is_standing &&
-         !options_.journal && !options_.replicated;
+  const bool may_come_and_go =
+      options_.is_standing ? told_ranks_.has_value() : options_.view->workers_may_come_and_go();
+  return config.mode() == ps::ASYNC && may_come_and_go && !options_.journal && !options_.replicated;
+}
+
+// Of a server that stands, by a worker of its job.
+void ShardServerImpl::HearOfRanks(const ps::Ranks& ranks) {
+  const bool is_news = !told_ranks_ || ranks.generation() > told_ranks_->generation();
+  if (!options_.is_standing || !is_news || ranks.count() < 1 || ranks.count() > kMostWorkers) return;
+  told_ranks_ = ranks;
+  if (config_ && MayScale(*config_)) FollowCluster();
 }
 
 std::vector<std::string> ShardServerImpl::RankNames() const {
@@ -64,10 +73,10 @@ bool ShardServerImpl::all_finished() const {
 
 // Of a job that MayScale.
 void ShardServerImpl::FollowCluster() {
-  const uint64_t version = options_.view->version();
-  if (version == cluster_version_) return;
-  cluster_version_ = version;
-  rank_count_ = options_.view->cluster().rank_count();
+  const int count =
+      options_.is_standing ? static_cast<int>(told_ranks_->count()) : options_.view->ranks().count;
+  if (count == rank_count_) return;
+  rank_count_ = count;
   first_ranks_ = std::min(first_ranks_, rank_count_);
   tallies_.resize(std::max<size_t>(tallies_.size(), rank_count_));
   const auto has_left = [this](int rank) { return rank >= rank_count_; };
@@ -294,11 +303,14 @@ void ShardServerImpl::MakeSteps(bool always) {
     TakeSnapshot(rule.step());
     TellOthers(/*always=*/true);
   }
+  const uint64_t settled = checkpointer_->settled();  // before what is written, so that no file is missed
   host_->AddFiles(0, checkpointer_->written());
   host_->NoteFailed(checkpointer_->failed());
+  host_->NoteSettled(0, settled);
   if (const auto complete = host_->TakeComplete()) {
     checkpointer_->Commit(*complete, coordinator()->newest_common());
   }
+  checkpointer_->Abandon(host_->abandoned());
 }
 
 void ShardServerImpl::LogNotices() {
@@ -356,6 +368,7 @@ void ShardServerImpl::CoordinateAsOther(bool always) {
     part->set_rank(static_cast<uint32_t>(held.rank));
   }
   if (checkpointer_ != nullptr) {
+    out.set_settled_checkpoint(checkpointer_->settled());  // first, as in MakeSteps
     for (const auto& [step, file] : checkpointer_->written()) {
       ps::ShardReport::File* written = out.add_files();
       written->set_checkpoint(step);
@@ -408,6 +421,7 @@ void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
       last_commit_ = committed.step();
       checkpointer_->Commit(committed, coordination.needed_checkpoint());
     }
+    if (checkpointer_ != nullptr) checkpointer_->Abandon(coordination.abandoned_checkpoint());
   }
   if (coordination.ended()) {
     EndWith(coordination.has_end() ? StatusOf(coordination.end(), "ps:0") : absl::OkStatus());

@@ -57,6 +57,10 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
     EndWith(status);
   }
   void Close() override;
+  bool has_job() const override {
+    const std::lock_guard lock(mutex_);
+    return config_.has_value();
+  }
   bool is_needed() const override;
   bool is_in_touch() const override {
     const std::lock_guard lock(mutex_);
@@ -132,6 +136,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   absl::Status AdoptConfig(const ps::JobConfig& config);
   std::vector<std::string> RankNames() const;
   bool MayScale(const ps::JobConfig& config) const;
+  void HearOfRanks(const ps::Ranks& ranks);
   void FollowCluster();
   void BeginCoordinator();
   void MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule);
@@ -212,8 +217,8 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
 
   // Made by who says first what the job is: a worker, or another shard.
   int rank_count_;
-  int first_ranks_;               // of them, those that have been there since this process began
-  uint64_t cluster_version_ = 0;  // of options_.view, that rank_count_ is of
+  int first_ranks_;                      // of them, those that have been there since this process began
+  std::optional<ps::Ranks> told_ranks_;  // standing: by workers, the latest
   std::optional<ps::JobConfig> config_;
   UpdateConfig update_;
   std::optional<Shard> fresh_;  // with initial values, until the first epoch begins

@@ -10,7 +10,6 @@ namespace muster {
 namespace {
 
 constexpr size_t kMaxRecordBytes = 128 << 20;  // half of what a frame takes as its header
-constexpr uint32_t kMostRanks = 1'000'000;
 constexpr size_t kMostPendingJoins = 4096;
 constexpr int64_t kLargePushBytes = 1 << 20;  // smaller ones are sent sooner than asked for
 
@@ -61,20 +60,21 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
     return FailedPrecondition("this is shard %d of %d, the worker wants shard %d of %d: compare --ps_hosts",
                               shard_index_, shard_count(), join.shard_index(), join.shard_count());
   }
-  const bool may_scale = MayScale(join.config());
-  if (may_scale) FollowCluster();
-  const bool is_beyond = join.rank() >= static_cast<uint32_t>(rank_count_);
-  if (join.rank() > kMostRanks) return InvalidArgument("rank %d: there are no so many", join.rank());
-  if (!may_scale && (is_beyond || static_cast<int>(join.config().worker_count()) != rank_count_)) {
-    return FailedPrecondition("%s counts %d workers, rank %d counts %d: compare --worker_hosts", name_,
-                              rank_count_, join.rank(), join.config().worker_count());
-  }
+  if (join.rank() >= kMostWorkers) return InvalidArgument("rank %d: there are no so many", join.rank());
   if (join.generation() != options_.generation) {
     return FailedPrecondition("%s belongs to generation %d of the cluster, the worker to generation %d",
                               name_, options_.generation, join.generation());
   }
   const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
+  if (join.has_ranks()) HearOfRanks(join.ranks());
+  const bool may_scale = MayScale(join.config());
+  if (may_scale) FollowCluster();
+  const bool is_beyond = join.rank() >= static_cast<uint32_t>(rank_count_);
+  if (!may_scale && (is_beyond || static_cast<int>(join.config().worker_count()) != rank_count_)) {
+    return FailedPrecondition("%s counts %d workers, rank %d counts %d: compare --worker_hosts", name_,
+                              rank_count_, join.rank(), join.config().worker_count());
+  }
   // Or this server has not heard yet that the cluster has it.
   if (looks_for_copies_ || is_beyond) return AddPendingJoin(stream, request, join);
   if (!serves()) {

@@ -217,6 +217,18 @@ TEST(Standing, AJobWithoutWorkersOrWithTooManyIsRefused) {
   EXPECT_EQ(servers.PushOnes(1, 1, 3, UpdateMode::kAsync), Ones(3));
 }
 
+// Only a server that begins with it sees that. It must not keep the place for a job that nobody can join.
+TEST(Standing, AJobThatCannotBeginIsInNobodysWay) {
+  StandingServers servers(1);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  ParameterServerClientOptions options = servers.ClientOptions(0, 1, 0);
+  for (auto& optimizer : *options.config.mutable_optimizers()) optimizer.set_learning_rate(-1);
+  const auto joined = ParameterServerClient(options).Join(parameters);
+  EXPECT_EQ(joined.status().code(), absl::StatusCode::kInvalidArgument) << joined.status();
+  EXPECT_EQ(servers.PushOnes(0, 2, 3, UpdateMode::kAsync), Ones(6));
+}
+
 // Their cluster says nothing of workers, however often it changes.
 TEST(Standing, AMoveLeavesTheWorkersOfAJobAndTheNextOneAlone) {
   StandingServers servers(2);
@@ -225,6 +237,47 @@ TEST(Standing, AMoveLeavesTheWorkersOfAJobAndTheNextOneAlone) {
   servers.MoveFirst();
   EXPECT_EQ(servers.PushOnes(2, 2, 5, UpdateMode::kAsync), Ones(10));
   EXPECT_EQ(servers.PushOnes(3, 2, 5, UpdateMode::kSync), Ones(5));
+}
+
+// Which the workers tell them, as their cluster file says; one that has not heard yet says something older.
+TEST(Standing, WorkersComeAndGo) {
+  StandingServers servers(2);
+  servers.Start();
+  std::vector<float> parameters = servers.Parameters();
+  const std::vector<float> gradient(parameters.size(), -1.0f);
+  std::vector<std::unique_ptr<ParameterServerClient>> clients;
+  std::vector<std::shared_ptr<ClusterView>> views;
+  const auto spec = [&](int workers) { return servers.ClientOptions(3, workers, 0).cluster; };
+  const auto add = [&](int of) {
+    ParameterServerClientOptions options =
+        servers.ClientOptions(3, of, static_cast<int>(clients.size()), UpdateMode::kAsync);
+    options.config.set_worker_count(1);  // at first
+    options.config.set_aggregate(1);
+    views.push_back(
+        std::make_shared<ClusterView>(options.cluster, options.task, ClusterView::Workers::kMayComeAndGo));
+    options.view = views.back();
+    clients.push_back(std::make_unique<ParameterServerClient>(options));
+    return clients.back()->Join(parameters).status();
+  };
+  ASSERT_TRUE(add(1).ok());
+  const auto tell = [&](int view, uint64_t generation, int workers) {
+    ASSERT_TRUE(*views[view]->Update({.generation = generation, .cluster = spec(workers)}));
+  };
+  tell(0, 1, 2);
+  ASSERT_TRUE(add(2).ok());
+  tell(0, 2, 3);
+  ASSERT_TRUE(add(3).ok());
+  for (const auto& client : clients) EXPECT_TRUE(Push(*client, gradient, parameters).ok());
+  EXPECT_EQ(servers.Biases(parameters), Ones(3));
+
+  // worker:1 and worker:2 leave it, which worker:0 is the first to hear.
+  tell(0, 3, 1);
+  EXPECT_TRUE(Eventually([&] { return !Push(*clients[2], gradient, parameters).ok(); }));
+  EXPECT_TRUE(Push(*clients[0], gradient, parameters).ok());
+  EXPECT_TRUE(clients[0]->AwaitOthers(parameters).ok());
+  EXPECT_TRUE(clients[0]->Finish().ok());
+  clients.clear();
+  EXPECT_EQ(servers.PushOnes(4, 2, 3, UpdateMode::kSync), Ones(3)) << "the next job has others";
 }
 
 // It would wait for others of its kind for ever, in the way of everybody.

@@ -97,6 +97,15 @@ TEST(Wire, ASharedBufferLivesUntilTheFrameIsGone) {
   EXPECT_TRUE(watch.expired());
 }
 
+// A path, say, or what was cut within a character.
+TEST(Wire, TheTextOfAnErrorNeedNotBeUtf8) {
+  ps::ServerHeader sent, received;
+  SetError(absl::InternalError("a path: M\xfcller"), sent.mutable_error());
+  std::string text;
+  ASSERT_TRUE(sent.SerializeToString(&text) && received.ParseFromString(text));
+  EXPECT_THAT(std::string(StatusOf(received.error(), "ps:0").message()), testing::HasSubstr("M\xfcller"));
+}
+
 TEST(Wire, RefusesDamagedFrames) {
   ps::ClientHeader header;
   header.mutable_join()->set_worker_uuid("u");

@@ -100,8 +100,7 @@ TEST_F(ClusterStanding, OneAtATimeAndWhatHasBeenStoppedIsInNobodysWay) {
   const CommandResult stop = Muster({"stop", "pool"});
   EXPECT_EQ(stop.exit_code, 1);
   EXPECT_THAT(stop.stderr_text, HasSubstr("trains job longer-"));
-  EXPECT_THAT(Muster({"scale", "longer", "worker=3"}).stderr_text,
-              HasSubstr("standing servers know those that there were at first"));
+  EXPECT_THAT(Muster({"scale", "longer", "worker=3"}).stderr_text, HasSubstr("`update: {mode: sync}`"));
   const std::string more = cluster_.Write("more.yaml", "name: pool\nreplicas: {ps: {count: 3}}\n");
   const CommandResult up = Muster({"up", more, "-i", cluster_.inventory()});
   EXPECT_EQ(up.exit_code, 1);
@@ -135,6 +134,38 @@ TEST_F(ClusterStanding, AServerThatMovesIsFollowedAndOneThatDiesGoesBackToItsChe
   EXPECT_THAT(cluster_.Text("run"), HasSubstr(address + ":"));
   EXPECT_EQ(Result()["parameters_crc32c"], expected) << cluster_.Text("run");
   EXPECT_EQ(Result()["steps"], 3000);
+}
+
+// Also after a server has come back, which has only the workers to ask.
+TEST_F(ClusterStanding, WorkersJoinAJobOfTheirsAndLeaveIt) {
+  const std::string job =
+      cluster_.Write("job.yaml",
+                     "name: job\nmodel: mnist_mlp\nreplicas: {worker: {count: 1, max: 2}}\n"
+                     "train: {steps: 1000000, batch_size: 20, seed: 3, threads: 1, device: \"wait:5\"}\n");
+  ASSERT_EQ(RunJob(job, {"--cluster", "pool", "-d"}).exit_code, 0);
+  const auto has_joined = [&](const std::string& worker, const std::string& server, int times) {
+    return Eventually([&] {
+      const std::string log = Muster({"logs", "pool", server}).stdout_text;
+      int found = 0;
+      for (size_t at = 0; (at = log.find(worker + " has joined", at)) != std::string::npos; ++at) ++found;
+      return found >= times;
+    });
+  };
+  // There is room for it, so it comes by itself.
+  ASSERT_TRUE(has_joined("worker:1", "ps:1", 1));
+  const CommandResult more = Muster({"scale", "job", "worker=3"});
+  EXPECT_EQ(more.exit_code, 0) << more.stderr_text;
+  EXPECT_THAT(more.stderr_text, HasSubstr("worker:2 on "));
+  for (const char* server : {"ps:0", "ps:1"}) EXPECT_TRUE(has_joined("worker:2", server, 1)) << server;
+  KillTask("pool", "ps:0", 1);
+  for (const char* worker : {"worker:0", "worker:1", "worker:2"}) {
+    EXPECT_TRUE(has_joined(worker, "ps:0", 2)) << worker;
+    EXPECT_EQ(ShowTask("job", worker)["restarts"], 0) << worker;
+  }
+  EXPECT_EQ(Muster({"scale", "job", "worker=1"}).exit_code, 0);
+  EXPECT_TRUE(Eventually([&] { return ProcessCount("job") == 1u; }));
+  EXPECT_EQ(ShowTask("job", "worker:0")["restarts"], 0);
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
 // And the jobs that they train, too: who drives those has to see where the servers are.

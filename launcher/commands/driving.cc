@@ -130,11 +130,8 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
         running->standing() ? "are servers that stand, and this is a job" : "is a job, and these are servers",
         running->id());
   }
-  if (job.worker.max && servers != nullptr) {
-    return InvalidArgument(
-        "%s: \"max\": standing servers know the workers that there were at first, and no "
-        "others can join them",
-        job.path);
+  if (const std::string why = WhyNotElastic(job, servers); job.worker.max && !why.empty()) {
+    return InvalidArgument("%s: \"max\": nobody can join the job while it runs: %s", job.path, why);
   }
   const PlanInputs inputs{.installation = context.installation(),
                           .data_folder = context.data_folder(),
@@ -213,6 +210,12 @@ absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const s
   return FailedPrecondition(
       "the servers of %s train job %s: `muster wait %s` waits for its end, `muster stop %s` brings it about",
       servers, trained->id(), trained->id(), trained->id());
+}
+
+absl::StatusOr<std::optional<record::JobRecord>> ServersOf(const JobStore& jobs,
+                                                           const record::JobRecord& job) {
+  if (!job.has_servers()) return std::nullopt;
+  return jobs.Load(job.servers().job());
 }
 
 absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContext& context,

@@ -74,6 +74,10 @@ absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContex
 /// more.
 std::vector<record::Host> HostsThatHad(const record::JobRecord& ended);
 
+/// Those that train this job. Nothing: it has its own, or none.
+absl::StatusOr<std::optional<record::JobRecord>> ServersOf(const JobStore& jobs,
+                                                           const record::JobRecord& job);
+
 /// Gives a job that standing servers train its number, if it has none.
 void GiveNumber(const JobStore& jobs, record::JobRecord* record);
 

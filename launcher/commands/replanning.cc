@@ -216,10 +216,7 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
 
 absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Reasons* left_out) const {
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context_.ReadInventoryOf(running.inventory_file()));
-  std::optional<record::JobRecord> servers;
-  if (running.has_servers()) {
-    MUSTER_ASSIGN_OR_RETURN(servers, context_.jobs().Load(running.servers().job()));
-  }
+  MUSTER_ASSIGN_OR_RETURN(const auto servers, ServersOf(context_.jobs(), running));
   RemoveUnusedLocalHosts(running, &inventory);
   std::set<std::string> in_use;
   for (const auto& [task, place] : TaskPlacesOf(running)) in_use.insert(place.host);

@@ -37,10 +37,11 @@ void Say(const absl::Status& status) {
 }
 
 absl::Status NotElastic(const record::JobRecord& record, const std::string& why) {
+  const std::string on = record.has_servers() ? "--cluster " + record.servers().job() + " " : "";
   return FailedPrecondition(
-      "job %s cannot get other workers while it runs: %s; change `count` in %s, and `muster run %s` "
+      "job %s cannot get other workers while it runs: %s; change `count` in %s, and `muster run %s%s` "
       "starts all tasks again",
-      record.id(), why, record.job_file(), record.job_file());
+      record.id(), why, record.job_file(), on, record.job_file());
 }
 
 }  // namespace
@@ -68,19 +69,17 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   if (before.standing()) {
     return InvalidArgument("%s are servers that stand: their jobs have workers, each its own", before.id());
   }
-  if (before.has_servers()) {
-    return FailedPrecondition(
-        "job %s cannot get other workers while it runs: standing servers know those that there were at "
-        "first; "
-        "change `count` in %s, and `muster run --cluster %s %s` starts all tasks again",
-        before.id(), before.job_file(), before.servers().job(), before.job_file());
-  }
-  MUSTER_ASSIGN_OR_RETURN(const Job job, ReadJob(before.job_file(), context.home(), {.workers = workers}));
+  MUSTER_ASSIGN_OR_RETURN(const auto servers, ServersOf(jobs, before));
+  const bool servers_stand = servers.has_value();
+  MUSTER_ASSIGN_OR_RETURN(const Job job, ReadJob(before.job_file(), context.home(),
+                                                 {.workers = workers, .servers_stand = servers_stand}));
   if (job.name != before.name()) {
     return FailedPrecondition("%s is about a job %s now, and this is job %s", before.job_file(), job.name,
                               before.id());
   }
-  if (const std::string why = WhyNotElastic(job); !why.empty()) return NotElastic(before, why);
+  if (const std::string why = WhyNotElastic(job, servers ? &*servers : nullptr); !why.empty()) {
+    return NotElastic(before, why);
+  }
   const std::optional<JobDriver> driver = jobs.DriverOf(before.id());
   if (driver && !driver->in_background) {
     return FailedPrecondition(
@@ -91,13 +90,14 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryOf(before.inventory_file()));
   MUSTER_RETURN_IF_ERROR(FindGpus(context, job, &inventory));
   const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
-    MUSTER_ASSIGN_OR_RETURN(JobPlan plan, PlanJob(context, job, inventory, running));
+    MUSTER_ASSIGN_OR_RETURN(JobPlan plan,
+                            PlanJob(context, job, inventory, running, servers ? &*servers : nullptr));
     MUSTER_RETURN_IF_ERROR(CheckOnlyWorkersDiffer(*running, plan.record));
     return plan;
   };
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&before));
   // Who drives it would give it more.
-  const auto as_written = ReadJob(before.job_file(), context.home());
+  const auto as_written = ReadJob(before.job_file(), context.home(), {.servers_stand = servers_stand});
   const bool grows = as_written.ok() && as_written->worker.max.has_value();
   if ((driver || is_elsewhere) && !grows && DifferenceOfWorkers(before, plan.record).empty() &&
       plan.record.tasks_size() == before.tasks_size()) {
