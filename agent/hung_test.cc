@@ -14,7 +14,7 @@ using testing::HasSubstr;
 TEST_F(AgentTest, AHungTaskIsKilledWithEvidence) {
   AgentClient client(root_);
   agent::Request request = StartRequest("job", "worker:0", Shell("echo begins; sleep 1000 & wait"));
-  request.mutable_start_task()->set_hung_after_ms(300);
+  request.mutable_start_task()->set_hung_after_ms(2000);
   const agent::TaskStatus status = RunToEnd(client, request);
   EXPECT_EQ(status.state(), agent::TASK_STATE_FAILED);
   EXPECT_EQ(status.exit_code(), 128 + SIGKILL);
@@ -31,7 +31,7 @@ TEST_F(AgentTest, ATaskThatHangsOnceIsStartedAgainByItsPolicy) {
   AgentClient client(root_);
   agent::Request request =
       StartRequest("job", "worker:0", Shell("[ $MUSTER_INCARNATION = 2 ] || sleep 1000"));
-  request.mutable_start_task()->set_hung_after_ms(300);
+  request.mutable_start_task()->set_hung_after_ms(2000);
   request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
   request.mutable_start_task()->set_max_restarts(1);
   const agent::TaskStatus status = RunToEnd(client, request);

@@ -151,10 +151,17 @@ TEST_F(RelayTest, ASourceThatIsToBlameIsToldFromOtherErrors) {
   EXPECT_EQ(larger.Wait(), 69);
   EXPECT_THAT(StoreNames(target_), ElementsAre("tmp"));
   EXPECT_TRUE(std::filesystem::is_empty(target_ / "store/tmp"));
-  // What is wrong here is no fault of its.
-  Running full = StartFetch(target_, secret_, std::string(64, 'b'), uint64_t{1} << 40);
-  EXPECT_EQ(full.Wait(), 1);
-  EXPECT_THAT(full.text(), HasSubstr("the disk is too full"));
+  // What is wrong here is no fault of its. More than any disk holds is more than the command takes.
+  ::signal(SIGPIPE, SIG_IGN);
+  const auto full = Fetch({.root = target_,
+                           .sha256 = std::string(64, 'b'),
+                           .size = uint64_t{1} << 60,
+                           .address = "127.0.0.1",
+                           .port = port_,
+                           .secret = secret_,
+                           .stop_fd = -1});
+  EXPECT_EQ(ExitCodeFor(full.status()), 1) << full.status();
+  EXPECT_THAT(full.status().message(), HasSubstr("the disk is too full"));
   EXPECT_EQ(StartFetch(target_, "not a secret", sha256_, archive_.size()).Wait(), 2);
   // Nobody listens.
   server.input.reset();
@@ -316,12 +323,15 @@ TEST_F(RelayTest, WithoutASecretAndATicketThereIsNoServer) {
 
 TEST_F(RelayTest, AServerIsFoundOnNoLeasedPort) {
   std::filesystem::create_directories(source_ / "ports");
-  // All but one.
+  // All but one, of those that nobody uses: drawn at random, as the server does.
+  auto free = ListenOnFreePort("127.0.0.1", 1, [](uint32_t) { return false; });
+  ASSERT_TRUE(free.ok()) << free.status();
   for (uint32_t port = 20000; port <= 32767; ++port) {
-    if (port != 32001) std::ofstream(source_ / "ports" / std::to_string(port));
+    if (port != free->port) std::ofstream(source_ / "ports" / std::to_string(port));
   }
+  free->socket.reset();
   Running server = StartServer(secret_);
-  EXPECT_EQ(port_, 32001u);
+  EXPECT_EQ(port_, free->port);
   server.input.reset();
   EXPECT_EQ(server.Wait(), 0);
 }

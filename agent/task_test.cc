@@ -178,17 +178,27 @@ TEST_F(AgentTest, OfLongLogsTheNewestIsKept) {
   EXPECT_TRUE(file.data() == all.substr(file.offset()));
 }
 
+// So long as what it has not read yet is less than half of what is kept.
 TEST_F(AgentTest, WhoFollowsALogMissesNothingOfIt) {
   AgentClient client(root_);
   agent::Request request =
-      StartRequest("job", "worker:0", Shell("for i in $(seq 30); do seq 3000; sleep 0.03; done"));
+      StartRequest("job", "worker:0",
+                   Shell("for i in $(seq 30); do until [ -e go$i ]; do sleep 0.01; done; seq 3000; done"));
   request.mutable_start_task()->set_max_log_bytes(100'000);
   ASSERT_TRUE(client.Call(request).ok());
-  std::string all;
-  for (int i = 0; i < 30; ++i) {
-    for (int j = 1; j <= 3000; ++j) all += std::to_string(j) + "\n";
-  }
-  const auto followed = client.Follow("job", "worker:0", 0);
+  std::string piece, all;
+  for (int i = 1; i <= 3000; ++i) piece += std::to_string(i) + "\n";
+  for (int i = 0; i < 30; ++i) all += piece;
+  // The task may be two pieces ahead of what has come, 28 KB.
+  const auto go_on = [&](const std::string& come) {
+    const size_t pieces = come.size() / piece.size();
+    for (size_t i = 1; i <= pieces + 2; ++i) {
+      std::ofstream(root_ / "jobs/job/worker.0" / ("go" + std::to_string(i)));
+    }
+    return false;
+  };
+  go_on("");
+  const auto followed = client.Follow("job", "worker:0", 0, go_on);
   ASSERT_TRUE(followed.ok()) << followed.status();
   EXPECT_TRUE(*followed == all);
 }

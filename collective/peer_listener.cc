@@ -36,8 +36,9 @@ absl::StatusOr<Addresses> Resolve(const std::string& address) {
   return Addresses(list, ::freeaddrinfo);
 }
 
-// What names have been resolved to, for as long as somebody answers there. A resolver whose first server is
-// dead takes longer each time than a meeting lasts, and ranks would look each other up for ever. Any thread.
+// What names have been resolved to, for as long as the one who is dialed answers there. A resolver whose
+// first server is dead takes longer each time than a meeting lasts, and ranks would look each other up for
+// ever. Any thread.
 class Names {
  public:
   absl::StatusOr<Addresses> Resolve(const std::string& address) {
@@ -89,16 +90,11 @@ absl::StatusOr<std::unique_ptr<PeerStream>> ConnectTo(const addrinfo& to, const 
   return stream;
 }
 
-// One attempt at each of its addresses, until there is a connection.
-absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
-                                                     const collective::PeerHello& hello,
-                                                     const TlsContext* tls, TimePoint deadline,
-                                                     const Interrupt& interrupt) {
-  const std::string address = member.Address();
-  if (address.empty()) return Unavailable("the cluster is without it");
-  MUSTER_ASSIGN_OR_RETURN(const Addresses list, names().Resolve(address));
-  // However long that has taken.
-  deadline = std::max(deadline, Now() + kDialTimeout);
+// One attempt at each of the addresses, until there is a connection.
+absl::StatusOr<std::unique_ptr<PeerStream>> DialAt(const GroupMember& member, const std::string& address,
+                                                   const addrinfo* next, const collective::PeerHello& hello,
+                                                   const TlsContext* tls, TimePoint deadline,
+                                                   const Interrupt& interrupt) {
   const auto await = [&](const PeerStream& on, short events, TimePoint until) {
     while (true) {
       const absl::Status status = AwaitStream(on, events, std::min(until, Now() + kLookEvery), interrupt);
@@ -106,22 +102,20 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
       if (member.Address() != address) return Unavailable("it has another address now");
     }
   };
-  auto connection = ConnectTo(*list, tls, deadline, await);
-  for (const addrinfo* next = list->ai_next; next != nullptr && absl::IsUnavailable(connection.status());
-       next = next->ai_next) {
-    connection = ConnectTo(*next, tls, deadline, await);
+  absl::StatusOr<std::unique_ptr<PeerStream>> connection = Unavailable("it has no addresses");
+  int left = 0;
+  for (const addrinfo* entry = next; entry != nullptr; entry = entry->ai_next) ++left;
+  for (; next != nullptr && absl::IsUnavailable(connection.status()); next = next->ai_next) {
+    // One that swallows packets leaves the later ones their share of the time.
+    connection = ConnectTo(*next, tls, Now() + (deadline - Now()) / left--, await);
   }
-  if (!connection.ok()) names().Forget(address);
   MUSTER_ASSIGN_OR_RETURN(auto stream, std::move(connection));
   while (true) {
     MUSTER_ASSIGN_OR_RETURN(const bool has_greeted, stream->Greet());
     if (has_greeted) break;
     MUSTER_RETURN_IF_ERROR(await(*stream, stream->events_to_receive(), deadline));
   }
-  if (const absl::Status is_it = stream->CheckPeerName(TlsName(member.task)); !is_it.ok()) {
-    names().Forget(address);
-    return is_it;
-  }
+  MUSTER_RETURN_IF_ERROR(stream->CheckPeerName(TlsName(member.task)));
   MessageStream messages(std::move(stream));
   MUSTER_RETURN_IF_ERROR(messages.Send(hello, deadline, interrupt));
   collective::PeerHelloReply reply;
@@ -132,6 +126,20 @@ absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
   }
   if (!reply.refusal().empty()) return FailedPrecondition("%s", reply.refusal());
   return messages.Release();
+}
+
+absl::StatusOr<std::unique_ptr<PeerStream>> DialOnce(const GroupMember& member,
+                                                     const collective::PeerHello& hello,
+                                                     const TlsContext* tls, TimePoint deadline,
+                                                     const Interrupt& interrupt) {
+  const std::string address = member.Address();
+  if (address.empty()) return Unavailable("the cluster is without it");
+  const TimePoint asked = Now();
+  MUSTER_ASSIGN_OR_RETURN(const Addresses list, names().Resolve(address));
+  // The time that a name takes is not taken from whoever has it: the next attempt would go the same way.
+  auto stream = DialAt(member, address, list.get(), hello, tls, deadline + (Now() - asked), interrupt);
+  if (!stream.ok() && !absl::IsCancelled(stream.status())) names().Forget(address);
+  return stream;
 }
 
 }  // namespace

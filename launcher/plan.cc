@@ -32,13 +32,6 @@ agent::RestartPolicy PolicyOf(ReplicaSpec::Restart restart) {
   MUSTER_CHECK(false);
 }
 
-constexpr char kKeepsJournal[] = "--durability=journal";
-
-bool HasFlag(const record::Task& task, const std::string& flag) {
-  return std::ranges::any_of(task.start().argv(),
-                             [&](const std::string& word) { return word.starts_with(flag); });
-}
-
 // Plans one job; the parts of MakePlan.
 class Planner {
  public:
@@ -97,6 +90,7 @@ absl::StatusOr<JobPlan> Planner::Plan() {
   for (const PlacedTask& task : placed) AddTask(task);
   plan_.record.set_elastic(is_elastic());
   plan_.record.set_standing(job_.is_standing);
+  plan_.record.set_hears_of_workers(job_.is_standing && !(job_.checkpoint && job_.checkpoint->journal));
   if (inputs_.servers != nullptr) MUSTER_RETURN_IF_ERROR(PlanServers(*inputs_.servers));
   MUSTER_RETURN_IF_ERROR(GoOnWithBatch());
   return std::move(plan_);
@@ -105,7 +99,11 @@ absl::StatusOr<JobPlan> Planner::Plan() {
 absl::Status Planner::PlanServers(const record::JobRecord& servers) {
   UseServers(servers, &plan_.record);
   for (const record::Task& server : servers.tasks()) {
-    if (job_.is_hybrid() && HasFlag(server, "--checkpoint_dir=") && !HasFlag(server, kKeepsJournal)) {
+    const auto has = [&](const std::string& flag) {
+      return std::ranges::any_of(server.start().argv(),
+                                 [&](const std::string& word) { return word.starts_with(flag); });
+    };
+    if (job_.is_hybrid() && has("--checkpoint_dir=") && !has("--durability=journal")) {
       return InvalidArgument(
           "%s: with hybrid nobody can go back to a checkpoint, which is what the servers of %s do: with "
           "`durability: journal`, or without checkpoints, they would not",
@@ -337,13 +335,12 @@ absl::StatusOr<JobPlan> MakePlan(const Job& job, const Inventory& inventory, con
 
 std::string WhyNotElastic(const Job& job, const record::JobRecord* servers) {
   if (std::string why = WhyNotElastic(job); !why.empty() || servers == nullptr) return why;
-  const bool keep_journal = std::ranges::any_of(
-      servers->tasks(), [](const record::Task& server) { return HasFlag(server, kKeepsJournal); });
-  return keep_journal
-             ? absl::StrFormat(
-                   "the servers of %s keep a journal, and know those workers that there were at first",
-                   servers->id())
-             : "";
+  if (servers->hears_of_workers()) return "";
+  return absl::StrFormat(
+      "the servers of %s know those that there were at first, since they keep a journal, or are of an "
+      "earlier "
+      "muster (`muster up %s` brings this one)",
+      servers->id(), servers->job_file());
 }
 
 absl::StatusOr<Job> JobOf(const record::JobRecord& record) {

@@ -128,6 +128,7 @@ TEST(PlanOfAModel, StandingServersHaveNoWorkersAndTheirJobsNoServers) {
   EXPECT_EQ(server.start().restart(), agent::RESTART_POLICY_ALWAYS);
   EXPECT_TRUE(servers->record.standing());
   EXPECT_FALSE(servers->record.elastic());
+  EXPECT_TRUE(servers->record.hears_of_workers());
   servers->record.set_id("pool-1");
   auto* const member = servers->record.mutable_cluster()->add_members();
   member->set_task("ps:0");
@@ -158,7 +159,9 @@ TEST(PlanOfAModel, StandingServersHaveNoWorkersAndTheirJobsNoServers) {
   EXPECT_THAT(std::string(plan_hybrid().message()), testing::HasSubstr("nobody can go back to a checkpoint"));
   servers->record.mutable_tasks(0)->mutable_start()->add_argv("--durability=journal");
   EXPECT_TRUE(plan_hybrid().ok()) << plan_hybrid();
-  EXPECT_THAT(WhyNotElastic(*job, &servers->record), testing::HasSubstr("pool-1 keep a journal"));
+  servers->record.set_hears_of_workers(false);
+  EXPECT_THAT(WhyNotElastic(*job, &servers->record),
+              testing::HasSubstr("pool-1 know those that there were at first"));
   const auto counted =
       MakePlan(*job, *inventory, {.installation = {.trainer = trainer.path()}, .servers = &servers->record});
   ASSERT_TRUE(counted.ok()) << counted.status();

@@ -100,6 +100,9 @@ int WorkersOf(const record::JobRecord& running) {
 bool GoesOn(const record::JobRecord& running, const record::JobRecord& plan) {
   const bool is_in_force = running.cluster().fixed() && !running.cluster().has_ending();
   if (!is_in_force) return false;
+  // Standing servers begin anew for all or for none of the tasks that stay.
+  const bool has_other_servers = running.servers().job() != plan.servers().job();
+  if (plan.has_servers() && (has_other_servers || HasChangedTasks(running, plan))) return false;
   // Those that the other has not, or has elsewhere.
   using Places = std::map<std::string, std::string>;
   const auto has_others = [&](const Places& those, const Places& others) {
@@ -146,10 +149,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   if (running.servers().job() == record->servers().job() && record->has_servers()) {
     record->mutable_servers()->set_number(running.servers().number());
   }
-  // Standing servers begin anew for all or for none of the tasks that stay.
-  const bool begins_anew = record->has_servers() && (running.servers().job() != record->servers().job() ||
-                                                     HasChangedTasks(running, *record));
-  if (begins_anew || !GoesOn(running, *record)) {
+  if (!GoesOn(running, *record)) {
     record->mutable_cluster()->set_fixed(false);
   } else if (record->has_servers()) {
     // As its tasks know them. Who drives the job sees where they are now, and tells them.

@@ -18,16 +18,16 @@ constexpr Duration kDrawInterval = std::chrono::milliseconds(100);
 // A task that never ends a line must not be kept in memory without bound.
 constexpr size_t kLongestLine = 1 << 20;
 
-size_t TerminalWidth() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 }  // namespace
 
 bool IsTerminal(int fd) {
   const char* term = std::getenv("TERM");
   return ::isatty(fd) == 1 && term != nullptr && std::strcmp(term, "dumb") != 0;
+}
+
+size_t TerminalWidth(int fd) {
+  winsize size{};
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 LiveBlock::LiveBlock() : enabled_(IsTerminal(STDERR_FILENO)) {}
@@ -38,7 +38,7 @@ void LiveBlock::Show(const std::vector<std::string>& lines, bool must) {
   Clear();
   std::string text;
   // A line that wraps would be two lines to take away.
-  for (const std::string& line : lines) text += line.substr(0, TerminalWidth() - 1) + "\n";
+  for (const std::string& line : lines) text += line.substr(0, TerminalWidth(STDERR_FILENO) - 1) + "\n";
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
   drawn_lines_ = lines.size();

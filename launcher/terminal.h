@@ -18,6 +18,9 @@ namespace muster {
 /// only).
 bool IsTerminal(int fd);
 
+/// In characters; 80 where it is not known.
+size_t TerminalWidth(int fd);
+
 /// Lines at the bottom of stderr that are replaced in place. Does nothing unless stderr is a terminal. One
 /// thread at a time.
 class LiveBlock {

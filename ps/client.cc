@@ -244,6 +244,7 @@ absl::Status ParameterServerClient::JoinShards(TimePoint deadline, std::span<flo
                       TaskName((*missing)->task), AddressOf(**missing), ToSeconds(Now() - start),
                       std::string((*missing)->last_error.message()));
     }
+    if (!status.ok()) break;
     if (auto event = queue_->Pop(std::min(deadline, Now() + kJoinPoll))) {
       status = HandleJoinEvent(*std::move(event), parameters, &of_others);
     }

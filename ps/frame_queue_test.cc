@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <list>
 
 namespace muster {
 namespace {
@@ -31,6 +32,33 @@ class Operation {
   grpc::Alarm alarm_;
 };
 
+// Calls `then` on the thread that makes it, as soon as that polls: nobody else does as long as it waits.
+class OnceThisThreadPolls {
+ public:
+  OnceThisThreadPolls(FrameQueue& queue, std::function<void()> then) : queue_(queue), then_(std::move(then)) {
+    Look();
+  }
+
+ private:
+  // By an operation that whoever polls runs.
+  void Look() {
+    const std::lock_guard lock(mutex_);
+    looks_.emplace_back(queue_, std::chrono::milliseconds(1), [this](bool) {
+      if (std::this_thread::get_id() == thread_) {
+        then_();
+      } else {
+        Look();
+      }
+    });
+  }
+
+  FrameQueue& queue_;
+  const std::function<void()> then_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::mutex mutex_;  // guards the following: the next look comes before the last one is in the list
+  std::list<Operation> looks_;
+};
+
 FrameQueue::Event EventOf(uint64_t connection) { return {.connection = connection, .frame = {}}; }
 
 TEST(FrameQueue, EventsComeInOrderOfAllOrOfOneConnection) {
@@ -51,9 +79,12 @@ TEST(FrameQueue, WhoWaitsRunsCompletionsItself) {
   FrameQueue queue;
   queue.AddAwaited(1);
   std::thread::id ran_by;
-  const Operation operation(queue, kSoon, [&](bool) {
-    ran_by = std::this_thread::get_id();
-    queue.Push(EventOf(1));
+  std::optional<Operation> operation;
+  const OnceThisThreadPolls polls(queue, [&] {
+    operation.emplace(queue, kSoon, [&](bool) {
+      ran_by = std::this_thread::get_id();
+      queue.Push(EventOf(1));
+    });
   });
   EXPECT_TRUE(queue.Pop(In(kLong)));
   EXPECT_EQ(ran_by, std::this_thread::get_id());
@@ -68,9 +99,12 @@ TEST(FrameQueue, WhileNobodyWaitsCompletionsRunAllTheSame) {
   const Operation first(queue, kSoon, [&](bool) { ran.set_value(); });
   ASSERT_EQ(ran.get_future().wait_for(kLong), std::future_status::ready);
   std::thread::id ran_by;
-  const Operation second(queue, 3 * kSoon, [&](bool) {
-    ran_by = std::this_thread::get_id();
-    queue.Push(EventOf(1));
+  std::optional<Operation> second;
+  const OnceThisThreadPolls polls(queue, [&] {
+    second.emplace(queue, kSoon, [&](bool) {
+      ran_by = std::this_thread::get_id();
+      queue.Push(EventOf(1));
+    });
   });
   EXPECT_TRUE(queue.Pop(In(kLong)));
   EXPECT_EQ(ran_by, std::this_thread::get_id());

@@ -69,6 +69,8 @@ TEST(Replication, LostServersChangeNoBit) {
           ParameterServerClient client(cluster.ClientOptions(rank));
           results[rank] = TrainRankOnce(cluster, client, rank, kSteps, false, [&](uint64_t step) {
             if (rank == 0 && step == kSteps - 50) {
+              // All of the steps may take less time than a server takes to get its backup.
+              EXPECT_TRUE(Eventually([&] { return killer->kills() > 0; }));
               kills = killer->kills();
               killer.reset();
             }

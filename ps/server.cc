@@ -116,7 +116,8 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   void OnFrame(StreamId stream, grpc::ByteBuffer* frame) override;
   void OnClosed(StreamId stream) override;
   absl::Status StartShards();
-  absl::Status Admit(StreamId stream, const ps::ClientHeader& header);
+  absl::Status Admit(StreamId stream, const ps::ClientHeader& header, bool* begins);
+  void EndUnlessJoined(ShardServer& shard);
   absl::Status CheckJoin(StreamId stream, const ps::Join& join) const;
   absl::Status CheckShardJoin(StreamId stream, const ps::ShardJoin& join) const;
   absl::Status BeginJob(StreamId stream, const ps::Join& join);
@@ -135,6 +136,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   uint64_t latest_job_;             // that has come
   bool is_over_;                    // that one has ended well
   bool is_superseded_ = false;      // by a later job
+  bool is_beginning_ = false;       // standing: whoever brings the job is just let in, or not
   bool is_closing_ = false;         // standing: its job has ended
   std::unique_ptr<FrameServer> frames_;
   std::vector<std::unique_ptr<ShardServer>> shards_;  // its own first
@@ -175,12 +177,15 @@ absl::Status Process::StartShards() {
 }
 
 // Standing. Who asks too early, while the server turns to another job, say, is to ask again.
-absl::Status Process::Admit(StreamId stream, const ps::ClientHeader& header) {
+absl::Status Process::Admit(StreamId stream, const ps::ClientHeader& header, bool* begins) {
   const std::lock_guard lock(mutex_);
   if (shards_.empty()) {
-    if (header.has_join()) return BeginJob(stream, header.join());
-    return Unavailable("%s waits for a job", name_);
+    if (!header.has_join()) return Unavailable("%s waits for a job", name_);
+    MUSTER_RETURN_IF_ERROR(BeginJob(stream, header.join()));
+    *begins = is_beginning_ = true;
+    return absl::OkStatus();
   }
+  if (is_beginning_) return Unavailable("%s is just turning to job %d", name_, options_.generation);
   const uint64_t job = header.has_join()         ? header.join().generation()
                        : header.has_shard_join() ? header.shard_join().generation()
                                                  : 0;
@@ -359,9 +364,10 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
       spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
       return SendError(stream, header.request(), status);
     }
+    bool begins = false;
     if (is_standing_) {
       if (IsOver(header)) return SendOver(stream, header);
-      if (status = Admit(stream, header); !status.ok()) {
+      if (status = Admit(stream, header, &begins); !status.ok()) {
         if (!absl::IsUnavailable(status)) {
           spdlog::warn("{}: refused {}: {}", name_, frames_->PeerOf(stream), std::string(status.message()));
         }
@@ -379,10 +385,7 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
     }
     ShardServer* const shard = ShardOf(stream, header);
     shard->OnFrame(stream, header, std::move(gradient));
-    // Whoever brought the job could not be let in. Without one that could it would have no end.
-    if (is_standing_ && header.has_join() && !shard->has_job()) {
-      shard->End(Aborted("the job's first worker could not join"));
-    }
+    if (begins) EndUnlessJoined(*shard);
   } catch (const std::bad_alloc&) {
     const absl::Status status = OutOfMemory();
     spdlog::error("{}: {}", name_, std::string(status.message()));
@@ -392,6 +395,17 @@ void Process::OnFrame(StreamId stream, grpc::ByteBuffer* frame) {
     }
     SendError(stream, header.request(), status);
   }
+}
+
+// A job that nobody has joined would have no end.
+void Process::EndUnlessJoined(ShardServer& shard) {
+  const bool has_job = shard.has_job();
+  {
+    const std::lock_guard lock(mutex_);
+    is_beginning_ = false;
+    is_closing_ = !has_job;
+  }
+  if (!has_job) shard.End(Aborted("the job's first worker could not join"));
 }
 
 void Process::SendError(StreamId stream, uint64_t request, const absl::Status& status) {

@@ -397,6 +397,7 @@ absl::Status ShardServerImpl::Handle(StreamId stream, const ps::ClientHeader& he
     ps::ServerHeader reply;
     reply.mutable_heartbeat()->set_awaiting(header.heartbeat().awaiting());
     requests_->SendNow(stream, std::move(reply));
+    if (header.heartbeat().has_ranks()) HearOfRanks(header.heartbeat().ranks());
     return absl::OkStatus();
   }
   if (looks_for_copies_ && !header.has_join()) {
@@ -425,8 +426,9 @@ absl::Status ShardServerImpl::Handle(StreamId stream, const ps::ClientHeader& he
       return InvalidArgument("a request of a kind that this version does not know");
     default: {
       if (header.heartbeat().has_ranks() && workers_.contains(stream)) {
+        const bool had_ended = end_.has_value();
         HearOfRanks(header.heartbeat().ranks());
-        if (end_) return absl::OkStatus();
+        if (end_ && !had_ended) return absl::OkStatus();
       }
       const auto joined = workers_.find(stream);
       if (IsOfThisEpoch(stream)) {

@@ -67,6 +67,7 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
   }
   const TaskId task = TaskOfRank(options_.cluster, static_cast<int>(join.rank()));
   if (options_.tls) MUSTER_RETURN_IF_ERROR(frames_->CheckPeer(stream, task));
+  if (config_) MUSTER_RETURN_IF_ERROR(CheckSameJob(*config_, join.config()));
   if (join.has_ranks()) HearOfRanks(join.ranks());
   const bool may_scale = MayScale(join.config());
   if (may_scale) FollowCluster();

@@ -79,14 +79,16 @@ TEST_F(ClusterCommands, WhatNobodyReadsAnyMoreEnds) {
   for (const char* job : {"talks", "waits"}) EXPECT_EQ(Muster({"stop", job}).exit_code, 0);
 }
 
-// A pager that nobody scrolls: more than its pipe takes is on the way to it.
+// A pager that nobody scrolls until the job has ended: more than its pipe takes is on the way to it.
 TEST_F(ClusterCommands, WhoeverStopsReadingStopsNotTheRun) {
   const std::string job = ScriptJob("slow", "seq 100000; exec sleep 600", "count: 1");
-  const CommandResult result =
-      cluster_.Shell("{ muster run " + job + " -i " + cluster_.inventory() +
-                     " --timeout 2 2>&1; echo \"code $?\"; } | { until muster list "
-                     "| grep slow | grep -Eqv 'Running|Pending'; do sleep 0.1; done; cat; }");
-  EXPECT_THAT(result.stdout_text, ::testing::EndsWith("code 124\n"));
+  const CommandResult result = cluster_.Shell(
+      "{ sh -c 'echo $$ >" + Path("pid") + "; exec \"$MUSTER\" run " + job + " -i " + cluster_.inventory() +
+      "' 2>&1; echo \"code $?\"; } | { until muster logs slow worker:0 2>/dev/null | tail -n 1 "
+      "| grep -qx 100000; do sleep 0.1; done; kill -INT $(cat " +
+      Path("pid") +
+      "); until muster list | grep slow | grep -Eqv 'Running|Pending'; do sleep 0.1; done; cat; }");
+  EXPECT_THAT(result.stdout_text, ::testing::EndsWith("code 130\n"));
   EXPECT_THAT(result.stdout_text, HasSubstr("[worker:0@host-1] 100000\n"));
 }
 

@@ -89,16 +89,16 @@ TEST_F(ClusterScale, AJobSucceedsWithThoseWhoHaveJoinedIt) {
   const std::string job = cluster_.Write(
       "job.yaml",
       "name: job\nmodel: mnist_mlp\nhidden: [50]\nreplicas: {ps: {count: 1}, worker: {count: 1}}\n"
-      "train: {steps: 1500, batch_size: 100, threads: 1, device: \"wait:5\"}\n");
+      "train: {steps: 6000, batch_size: 100, threads: 1, device: \"wait:5\"}\n");
   Begin(job);
   WaitForTasks("job", 2);
   const CommandResult up = Scale(3);
   EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
-  const CommandResult wait = Muster({"wait", "job"});
+  const CommandResult wait = cluster_.Muster({"wait", "job"}, std::chrono::minutes(4));
   EXPECT_EQ(wait.exit_code, 0) << wait.stderr_text;
   const Json result = Json::parse(ReadFile(JobFolder() / "result.json").value_or("{}"));
   EXPECT_EQ(result["workers"], 3);
-  EXPECT_GE(result["steps"], 1500);
+  EXPECT_GE(result["steps"], 6000);
 }
 
 TEST_F(ClusterScale, TheJobKeepsItsDeadline) {

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
 #include "base/file.h"
 #include "ps/checkpoint_store.h"
+#include "tests/support/eventually.h"
 #include "tests/support/trainers_fixture.h"
 
 namespace muster {
@@ -71,9 +73,20 @@ TEST_F(TrainerCheckpoints, KilledServersThatLoseTheirFolderChangeNoBit) {
   std::vector<Started> tasks;
   for (const int ps : {0, 1}) tasks.push_back(StartTask(cluster, {Role::kPs, ps}, flags_of(ps), "lost"));
   for (const int rank : {0, 1}) tasks.push_back(StartTask(cluster, {Role::kWorker, rank}, kSync, "lost"));
+  // A checkpoint with both parts is there.
+  const auto has_all = [&](int ps) {
+    const CheckpointStore store(folder(ps));
+    const auto steps = store.List();
+    return steps.ok() && std::ranges::any_of(*steps, [&](uint64_t step) {
+             const auto manifest = store.ReadManifest(step);
+             return manifest.ok() && store.VerifyShard(*manifest, 0).ok() &&
+                    store.VerifyShard(*manifest, 1).ok();
+           });
+  };
   size_t lines = 8;
   for (const int ps : {1, 0, 1}) {
     AwaitLosses("lost", lines, tasks[2].process);
+    ASSERT_TRUE(Eventually([&] { return has_all(1 - ps); })) << ps;
     Kill(tasks[ps]);
     ASSERT_TRUE(RemoveTree(folder(ps)).ok());
     tasks[ps] = StartTask(cluster, {Role::kPs, ps}, flags_of(ps), "lost");
@@ -132,6 +145,10 @@ TEST_F(TrainerCheckpoints, AJobThatIsKilledGoesOnWithTheSameBits) {
   const std::vector<std::string> flags = WithCheckpoints(kSync, 30);
   auto tasks = StartCluster(cluster, flags, "killed");
   AwaitLosses("killed", 10, tasks[2].process);
+  ASSERT_TRUE(Eventually([&] {
+    const auto steps = Store().List();
+    return steps.ok() && !steps->empty();
+  }));
   for (Started& task : tasks) Kill(task);
   ASSERT_FALSE(Store().List()->empty());
   tasks = StartCluster(cluster, flags, "again");

@@ -118,12 +118,10 @@ TEST_F(TrainerOutput, EventFilesHoldTheCurvesOfTheMetrics) {
       EXPECT_EQ(events[i][2][tag].get<double>(), static_cast<float>(metrics[i][key].get<double>())) << tag;
     }
     EXPECT_EQ(events[i][2].size(), expected_count) << events[i];
+    EXPECT_EQ(events[i][2].contains("accuracy"), events[i][0] == 20 || i + 1 == events.size()) << events[i];
   }
   EXPECT_EQ(events[0][2]["learning_rate"], 0.25);
   EXPECT_EQ(events[0][2]["staleness"], 0);
-  EXPECT_FALSE(events[0][2].contains("accuracy"));
-  EXPECT_TRUE(events[1][2].contains("accuracy"));
-  EXPECT_TRUE(events.back()[2].contains("accuracy"));
 }
 
 TEST_F(TrainerOutput, WhatCannotBeWrittenAtTheEndIsSaidBeforeTheTraining) {
@@ -181,7 +179,8 @@ TEST_F(TrainerOutput, ALineThatWasNotWrittenToItsEndGoesWhereTheCurveGoesOn) {
 TEST_F(TrainerOutput, TheFirstProcessOfAContainerEndsWhenItIsToldTo) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root makes PID namespaces";
   for (const int signal_number : {SIGTERM, SIGINT}) {
-    const std::string log = Path("container.log");
+    // One for each: what waits in bash would find the lines of the one before.
+    const std::string log = Path(absl::StrFormat("container-%d.log", signal_number));
     const CommandResult result =
         Run({"unshare", "--pid", "--fork", "--kill-child", "bash", "-c",
              // In the namespace bash is the first process, and then the trainer.

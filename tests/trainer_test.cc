@@ -360,12 +360,12 @@ TEST_F(Trainers, ABatchThatDoesNotFitIntoMemoryIsAFailureWithItsCause) {
   GTEST_SKIP() << "the address sanitizer needs more address space than the limit leaves";
 #endif
   // 3 GB of pixels in 2 GB of address space.
-  const auto result =
-      RunCommand({.argv = {"sh", "-c",
-                           "ulimit -v 2000000; exec \"$0\" --job_name=local --batch_size=1000000 "
-                           "--data_dir=synthetic",
-                           BuildPath("bin/muster-trainer")}},
-                 Now() + minutes(1));
+  const auto result = RunCommand({.argv = {"sh", "-c",
+                                           "ulimit -v 2000000; ulimit -s 512; export MALLOC_ARENA_MAX=1; "
+                                           "exec \"$0\" --job_name=local --batch_size=1000000 "
+                                           "--data_dir=synthetic",
+                                           BuildPath("bin/muster-trainer")}},
+                                 Now() + minutes(1));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->exit_code, 1);
   EXPECT_THAT(result->stderr_text, HasSubstr("lower --batch_size"));
@@ -377,8 +377,9 @@ TEST_F(Trainers, AServerWithoutMemoryEndsAndTellsTheWorkers) {
 #endif
   const ClusterSpec cluster = MakeCluster(1, 1);
   const UniqueFd log(::open(Path("ps.log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-  std::vector<std::string> limited = {"sh", "-c", "ulimit -v 1300000; exec \"$0\" \"$@\"",
-                                      BuildPath("bin/muster-trainer")};
+  std::vector<std::string> limited = {
+      "sh", "-c", "ulimit -v 1300000; ulimit -s 512; export MALLOC_ARENA_MAX=1; exec \"$0\" \"$@\"",
+      BuildPath("bin/muster-trainer")};
   for (const std::string& flag : ToFlags(cluster, {Role::kPs, 0})) limited.push_back(flag);
   limited.push_back("--metrics_file=" + Path("ps.prom"));
   auto server = Process::Spawn({.argv = limited, .stdout_fd = log.get(), .stderr_fd = log.get()});

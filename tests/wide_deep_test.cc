@@ -155,13 +155,13 @@ TEST_F(WideDeep, ASavedModelIsEvaluatedToTheSameNumbers) {
 
 TEST_F(WideDeep, WorkersThatDifferInWhatTheyTrainOnAreRefusedWithTheDifference) {
   const std::vector<std::string> common = {"--model=wide_deep", "--sync_replicas", "--train_steps=40",
-                                           "--worker_timeout=2"};
+                                           "--worker_timeout=10"};
   // Of worker:1, where worker:0 has the variant minibatch, the synthetic census and a batch of 60.
   const auto error = [&](const std::string& run, const std::string& variant, const std::string& data,
                          const std::string& batch) {
     const ClusterSpec cluster = MakeCluster(1, 2);
     std::vector<Started> tasks;
-    tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {"--worker_timeout=2"}, run));
+    tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {"--worker_timeout=10"}, run));
     const auto start = [&](int index, const std::string& v, const std::string& d, const std::string& b) {
       return StartTask(cluster, {Role::kWorker, index},
                        With(common, {"--variant=" + v, "--data_dir=" + d, "--global_batch_size=" + b}), run);

@@ -1,5 +1,7 @@
 #include "launcher/bench/advice.h"
 
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -32,33 +34,62 @@ std::string OrText(const std::vector<std::string>& names) {
   return text;
 }
 
-// The noise as a fraction, if it is known.
-std::optional<double> NoiseOf(const Results& results) {
-  const double noise = results.median_noise.value_or(-1);
-  return std::isfinite(noise) && noise >= 0 ? std::optional(noise) : std::nullopt;
-}
+// How far medians of repetitions are off by chance, as fractions. Two are told apart where they are further
+// apart than nine times in ten by chance: t(nu) * sqrt(a^2 + b^2), with their standard errors a and b and the
+// degrees of freedom nu of the deviation that these come from (Student's t test, with one deviation for all).
+class Noise {
+ public:
+  explicit Noise(const Results& results) {
+    const double deviation = results.median_noise.value_or(-1);
+    if (std::isfinite(deviation) && deviation >= 0) deviation_ = deviation;
+    double freedom = 0;
+    for (const Measurement& measurement : results.measurements) {
+      if (HasNumbers(measurement)) freedom += static_cast<double>(measurement.step_seconds.size()) - 1;
+    }
+    quantile_ = Quantile(std::max(1.0, freedom));
+  }
 
-// Up to which rates are about equal.
-double Tolerance(const Results& results) { return std::max(NoiseOf(results).value_or(0), kLeastNoise); }
+  bool is_known() const { return deviation_.has_value(); }
+  double Of(const Measurement& of) const { return std::max(kLeastNoise, quantile_ * Error(of)); }
+  double Between(const Measurement& a, const Measurement& b) const {
+    return std::max(kLeastNoise, quantile_ * std::hypot(Error(a), Error(b)));
+  }
+  bool TellsApart(const Measurement& faster, const Measurement& slower) const {
+    return faster.samples_per_second / slower.samples_per_second - 1 > Between(faster, slower);
+  }
+
+ private:
+  // Of a median of n: of one and two the mean's, s / sqrt(n); of more, of normal ones, sqrt(pi / 2) times
+  // that (David and Nagaraja, "Order Statistics", 8.5): that is for large n, and of three 8 % too much.
+  double Error(const Measurement& of) const {
+    constexpr double kHalfPi = 1.5707963;
+    const auto n = static_cast<double>(of.step_seconds.size());
+    return deviation_.value_or(0) * std::sqrt((n > 2 ? kHalfPi : 1) / n);
+  }
+
+  // Of Student's t at 0.95: the expansion 26.7.5 of Abramowitz and Stegun, with the normal quantile 1.645. It
+  // is an eighth too small for one degree of freedom, and 1 % for two.
+  static double Quantile(double freedom) {
+    return 1.645 + (1.524 + (1.420 + 0.983 / freedom) / freedom) / freedom;
+  }
+
+  std::optional<double> deviation_;
+  double quantile_ = 0;
+};
 
 // What one number of workers gave, the fastest first.
 struct Ranking {
   int workers = 0;
   Measurements all;   // that have numbers
   Measurements best;  // those that are about equal to the first of them
-  int failed = 0;
 };
 
-std::vector<Ranking> RankingsOf(const Group& group, double tolerance) {
+std::vector<Ranking> RankingsOf(const Group& group, const Noise& noise) {
   std::map<int, Ranking> by_workers;
   for (const Measurement* measurement : group.measurements) {
     Ranking& ranking = by_workers[measurement->cell.workers];
     ranking.workers = measurement->cell.workers;
-    if (HasNumbers(*measurement)) {
-      ranking.all.push_back(measurement);
-    } else {
-      ++ranking.failed;
-    }
+    if (HasNumbers(*measurement)) ranking.all.push_back(measurement);
   }
   std::vector<Ranking> rankings;
   for (auto& [workers, ranking] : by_workers) {
@@ -66,8 +97,7 @@ std::vector<Ranking> RankingsOf(const Group& group, double tolerance) {
       return a->samples_per_second > b->samples_per_second;
     });
     for (const Measurement* measurement : ranking.all) {
-      const double ratio = ranking.all.front()->samples_per_second / measurement->samples_per_second;
-      if (ratio - 1 <= tolerance) ranking.best.push_back(measurement);
+      if (!noise.TellsApart(*ranking.all.front(), *measurement)) ranking.best.push_back(measurement);
     }
     rankings.push_back(std::move(ranking));
   }
@@ -78,7 +108,7 @@ std::string RatioText(const Measurement* faster, const Measurement* slower) {
   return AmountText(faster->samples_per_second / slower->samples_per_second);
 }
 
-std::string FastestSentence(const Ranking& ranking, std::optional<double> noise) {
+std::string FastestSentence(const Ranking& ranking, const Noise& noise) {
   const std::string with = "With " + WorkersText(ranking.workers) + " ";
   if (ranking.all.empty()) return with + "nothing has numbers.";
   const Measurement* const first = ranking.all.front();
@@ -93,22 +123,52 @@ std::string FastestSentence(const Ranking& ranking, std::optional<double> noise)
   const Measurement* const last = ranking.best.back();
   std::string text = with + ListText(NamesOf(ranking.best)) + " were about equal: " + rate;
   text += " and " + PercentText(1 - last->samples_per_second / first->samples_per_second) + " less";
-  text += noise ? " (noise " + PercentText(*noise) + ")" : "";
+  text += noise.is_known() ? " (up to " + PercentText(noise.Between(*first, *last)) + " may be chance)" : "";
   return text +
          (has_next ? "; then came " + NameOf(next) + ", " + RatioText(first, next) + " times slower" : "") +
          ".";
 }
 
-// "allreduce 74 %, ps_sync (k = 2, own hosts) 52 %" of those that have one, in their order.
+// "allreduce 74 %, ps_sync (k = 2, own hosts) 52 %" of those of which there is something to say, in their
+// order.
 std::string Shares(const Measurements& measurements,
-                   const std::function<std::optional<double>(const Measurement&)>& share) {
+                   const std::function<std::string(const Measurement&)>& share) {
   std::string text;
   for (const Measurement* measurement : measurements) {
-    const std::optional<double> value = share(*measurement);
-    if (!value) continue;
-    text += (text.empty() ? "" : ", ") + NameOf(measurement) + " " + PercentText(*value);
+    const std::string said = share(*measurement);
+    if (!said.empty()) text += (text.empty() ? "" : ", ") + NameOf(measurement) + " " + said;
   }
   return text;
+}
+
+// A step overlaps communication and computing: where the bytes need more than what is not computing, that is
+// no share. Asynchronous workers communicate in cycles of their own, which are not the bound's.
+std::string BoundShare(const Measurement& measurement) {
+  const std::optional<double> share = BoundFraction(measurement);
+  if (!share) return "";
+  const double communication = measurement.communication_seconds.value_or(0);
+  const bool has_part =
+      measurement.cell.strategy != Strategy::kAsyncServers && communication >= measurement.bound_step_seconds;
+  return PercentText(*share) + " of a step" +
+         (has_part
+              ? " (" + PercentText(measurement.bound_step_seconds / communication) + " of its communication)"
+              : "");
+}
+
+std::string BoundSentence(const Group& group, const Ranking& largest) {
+  const std::string shares = Shares(largest.all, BoundShare);
+  if (!shares.empty()) {
+    return "Least time on the links with " + WorkersText(largest.workers) + ": " + shares + ".";
+  }
+  return group.link_bytes_per_second > 0 ? "" : "No bound is known: the rate of the links is not.";
+}
+
+std::string ScalingSentence(const Ranking& largest) {
+  const std::string shares = Shares(largest.all, [](const Measurement& measurement) {
+    return measurement.scaling_efficiency > 0 ? PercentText(measurement.scaling_efficiency) : "";
+  });
+  if (shares.empty() || largest.workers == 1) return "";
+  return "Scaling efficiency with " + WorkersText(largest.workers) + ": " + shares + ".";
 }
 
 std::string AccuracySentence(const Ranking& ranking) {
@@ -164,31 +224,116 @@ std::string TargetSentence(const Ranking& ranking, double target) {
   return text + ".";
 }
 
-// What was about fastest at each number of workers; empty: there is no such.
-std::vector<std::string> AlwaysBest(const std::vector<const Ranking*>& rankings) {
-  std::vector<std::string> names = NamesOf(rankings.front()->best);
-  for (const Ranking* ranking : rankings) {
-    const std::vector<std::string> others = NamesOf(ranking->best);
-    std::erase_if(names, [&](const std::string& name) {
-      return std::find(others.begin(), others.end(), name) == others.end();
-    });
+// What curves have at each number of workers.
+using Rates = std::map<std::string, double>;
+
+std::map<int, Rates> RatesOf(const std::vector<const Curve*>& curves) {
+  std::map<int, Rates> rates;
+  for (const Curve* curve : curves) {
+    for (const Curve::Point& point : curve->points) {
+      const double rate = point.samples_per_second;
+      if (std::isfinite(rate) && rate > 0) rates[point.workers][CompetitorName(curve->cell)] = rate;
+    }
   }
+  return rates;
+}
+
+// The fastest, and those that are behind it by no more than an accident of the simulated steps.
+std::vector<std::string> LeadersOf(const Rates& rates) {
+  constexpr double kAhead = 1.05;
+  double most = 0;
+  for (const auto& [name, rate] : rates) most = std::max(most, rate);
+  std::vector<std::string> leaders;
+  for (const auto& [name, rate] : rates) {
+    if (rate * kAhead >= most) leaders.push_back(name);
+  }
+  return leaders;
+}
+
+// Those of `names` that are among the others, too, in their order.
+std::vector<std::string> Common(std::vector<std::string> names, const std::vector<std::string>& others) {
+  std::erase_if(names, [&](const std::string& name) {
+    return std::find(others.begin(), others.end(), name) == others.end();
+  });
   return names;
 }
 
-// The first change of what is fastest that is predicted beyond what was measured.
-std::string CrossingClause(const Group& group, const Ranking& largest) {
-  const Crossing* first = nullptr;
-  const std::vector<std::string> best = NamesOf(largest.best);
-  for (const Crossing* crossing : group.crossings) {
-    if (crossing->slower.workers <= largest.workers) continue;
-    if (std::find(best.begin(), best.end(), CompetitorName(crossing->slower)) == best.end()) continue;
-    if (first == nullptr || crossing->slower.workers < first->slower.workers) first = crossing;
+// Of the simulator, where none of those that led, or were about equal to who did, leads any more.
+struct LeadChange {
+  int before = 0;  // workers, with which they still did
+  int after = 0;
+  std::vector<std::string> leaders;  // from there on
+};
+
+// What the simulator says of more workers than were compared.
+struct Outlook {
+  std::vector<LeadChange> changes;
+  std::string doubt;  // why it is not asked; empty: it is, or has nothing to say
+};
+
+std::vector<double> PredictionErrors(const Group& group) {
+  std::vector<double> errors;
+  for (const Measurement* measurement : group.measurements) {
+    const std::optional<double> error = PredictionError(*measurement);
+    if (error && !measurement->is_fitted) errors.push_back(std::abs(*error));
   }
-  if (first == nullptr) return "";
-  return absl::StrFormat("; from %s on the simulator expects %s to be faster than %s",
-                         WorkersText(first->slower.workers), CompetitorName(first->faster),
-                         CompetitorName(first->slower));
+  return errors;
+}
+
+std::vector<LeadChange> LeadChanges(const std::map<int, Rates>& rates, std::vector<std::string> leaders,
+                                    int compared) {
+  std::vector<LeadChange> changes;
+  int before = compared;
+  for (auto at = rates.upper_bound(compared); at != rates.end(); ++at) {
+    const std::vector<std::string> now = LeadersOf(at->second);
+    if (Common(leaders, now).empty()) {
+      changes.push_back({before, at->first, now});
+      leaders = now;
+    }
+    before = at->first;
+  }
+  return changes;
+}
+
+// `largest`: of the numbers of workers that were compared.
+Outlook OutlookOf(const Group& group, const Ranking& largest) {
+  constexpr double kMostError = 0.3;  // in the median; beyond it who leads is a guess
+  const std::map<int, Rates> rates = RatesOf(group.curves);
+  const std::vector<double> errors = PredictionErrors(group);
+  if (rates.empty() || errors.empty()) return {};
+  const double error = MedianOf(errors);
+  if (error > kMostError) {
+    return {.doubt = "its predictions were off by " + PercentText(error) + " in the median"};
+  }
+  const std::vector<std::string> leaders = NamesOf(largest.best);
+  if (auto measured = rates.upper_bound(largest.workers); measured != rates.begin()) {
+    --measured;
+    const std::vector<std::string> simulated = LeadersOf(measured->second);
+    if (Common(leaders, simulated).empty()) {
+      return {.doubt = "with " + WorkersText(measured->first) + " it has " + OrText(simulated) + " in front"};
+    }
+  }
+  return {.changes = LeadChanges(rates, leaders, largest.workers)};
+}
+
+std::string OutlookClause(const Outlook& outlook, const Ranking& largest) {
+  if (!outlook.doubt.empty()) {
+    return "; of more than " + WorkersText(largest.workers) +
+           " the simulator cannot say what leads: " + outlook.doubt;
+  }
+  if (outlook.changes.empty()) return "";
+  const LeadChange& first = outlook.changes.front();
+  return absl::StrFormat("; the simulator expects %s to take the lead between %d and %d workers",
+                         OrText(first.leaders), first.before, first.after);
+}
+
+std::string OutlookSentence(const Outlook& outlook) {
+  std::string text;
+  for (const LeadChange& change : outlook.changes) {
+    text += absl::StrFormat("%s to %s between %d and %d", text.empty() ? "" : ", then",
+                            OrText(change.leaders), change.before, change.after);
+  }
+  return text.empty() ? "" : "The simulator expects the lead to pass" + text + " workers.";
 }
 
 std::string TargetClause(const Ranking& largest) {
@@ -197,56 +342,162 @@ std::string TargetClause(const Ranking& largest) {
   return "; to the accuracy asked for " + NameOf(reached.front()) + " was first";
 }
 
-// Where the exchange costs more than further workers bring.
-std::string AloneClause(const std::vector<Ranking>& rankings, double tolerance) {
-  if (rankings.front().workers != 1 || rankings.front().all.empty()) return "";
-  const double alone = rankings.front().all.front()->samples_per_second;
-  bool has_more = false;
-  for (size_t i = 1; i < rankings.size(); ++i) {
-    if (rankings[i].all.empty()) continue;
-    has_more = true;
-    if (rankings[i].all.front()->samples_per_second > alone * (1 + tolerance)) return "";
-  }
-  return has_more ? "; but no larger number of workers was faster than 1 alone: " + AmountText(alone) +
-                        " samples/s"
-                  : "";
+// What was about fastest at each number of workers; empty: there is no such.
+std::vector<std::string> AlwaysBest(const std::vector<const Ranking*>& rankings) {
+  std::vector<std::string> names = NamesOf(rankings.front()->best);
+  for (const Ranking* ranking : rankings) names = Common(std::move(names), NamesOf(ranking->best));
+  return names;
 }
 
-std::string Recommendation(const Group& group, const std::vector<Ranking>& rankings, double tolerance) {
+// Where the exchange costs more than further workers bring.
+std::string AloneSentence(const std::vector<Ranking>& rankings, const Noise& noise) {
+  if (rankings.front().workers != 1 || rankings.front().all.empty()) return "";
+  const Measurement* const alone = rankings.front().all.front();
+  const Measurement* best = nullptr;  // of more workers
+  for (size_t i = 1; i < rankings.size(); ++i) {
+    if (rankings[i].all.empty()) continue;
+    const Measurement* const first = rankings[i].all.front();
+    if (best == nullptr || first->samples_per_second > best->samples_per_second) best = first;
+  }
+  if (best == nullptr || noise.TellsApart(*best, *alone)) return "";
+  return absl::StrFormat("Do not distribute: 1 worker made %s samples/s, the best of %s, %s, %s.",
+                         AmountText(alone->samples_per_second), WorkersText(best->cell.workers), NameOf(best),
+                         AmountText(best->samples_per_second));
+}
+
+// Numbers of workers with a choice. One worker alone has nobody to exchange with: it decides only where
+// nothing else was compared.
+std::vector<const Ranking*> ComparedOf(const std::vector<Ranking>& rankings) {
+  std::vector<const Ranking*> compared;
+  for (const Ranking& ranking : rankings) {
+    if (ranking.all.size() > 1) compared.push_back(&ranking);
+  }
+  if (compared.size() > 1 && compared.front()->workers == 1) compared.erase(compared.begin());
+  return compared;
+}
+
+std::string WhyNone(const std::vector<Ranking>& rankings) {
   std::set<std::string> competitors;
-  std::vector<const Ranking*> compared;  // numbers of workers with a choice
   for (const Ranking& ranking : rankings) {
     for (const std::string& name : NamesOf(ranking.all)) competitors.insert(name);
-    if (ranking.all.size() > 1) compared.push_back(&ranking);
   }
   if (competitors.empty()) return "None: no cell has numbers.";
   if (competitors.size() == 1) return "None: only " + *competitors.begin() + " has numbers.";
-  if (compared.empty()) return "None: no two have numbers for the same number of workers.";
-  // One worker alone has nobody to exchange with: it decides only where nothing else was compared.
-  if (compared.size() > 1 && compared.front()->workers == 1) compared.erase(compared.begin());
+  return "None: no two have numbers for the same number of workers.";
+}
 
-  const Ranking& largest = *compared.back();
-  const std::string clauses =
-      TargetClause(largest) + CrossingClause(group, largest) + AloneClause(rankings, tolerance) + ".";
-  const std::vector<std::string> always = AlwaysBest(compared);
-  if (!always.empty()) {
-    std::vector<std::string> numbers;
-    for (const Ranking* ranking : compared) numbers.push_back(std::to_string(ranking->workers));
-    return "Use " + OrText(always) + " (compared at " + ListText(numbers) +
-           (numbers.back() == "1" ? " worker)" : " workers)") + clauses;
-  }
-  std::string text;
+// "use allreduce (compared at 2 and 4 workers)"
+std::string Choice(const std::vector<const Ranking*>& compared) {
+  std::vector<std::string> numbers;
+  std::string by_number;
   for (const Ranking* ranking : compared) {
-    text += (text.empty() ? "With " : "; with ") + WorkersText(ranking->workers) + " use " +
-            OrText(NamesOf(ranking->best));
+    numbers.push_back(std::to_string(ranking->workers));
+    by_number += (by_number.empty() ? "with " : "; with ") + WorkersText(ranking->workers) + " use " +
+                 OrText(NamesOf(ranking->best));
   }
-  return text + clauses;
+  const std::vector<std::string> always = AlwaysBest(compared);
+  if (always.empty()) return by_number;
+  return "use " + OrText(always) + " (compared at " + ListText(numbers) +
+         (numbers.back() == "1" ? " worker)" : " workers)");
+}
+
+std::string Recommendation(const std::vector<Ranking>& rankings, const std::vector<const Ranking*>& compared,
+                           const Outlook& outlook, const Noise& noise) {
+  const std::string alone = AloneSentence(rankings, noise);
+  if (compared.empty() || (!alone.empty() && compared.back()->workers == 1)) {
+    return alone.empty() ? WhyNone(rankings) : alone;
+  }
+  const Ranking& largest = *compared.back();
+  std::string text = Choice(compared) + TargetClause(largest) + OutlookClause(outlook, largest) + ".";
+  if (!alone.empty()) return alone + " If you have to, " + text;
+  text[0] = absl::ascii_toupper(static_cast<unsigned char>(text[0]));
+  return text;
+}
+
+// Servers move to the workers' hosts where there are no more hosts.
+std::vector<std::string> PlaceSentences(const Group& group) {
+  struct Places {
+    std::set<int> own, shared;  // numbers of workers
+  };
+  std::map<int, Places> by_servers;
+  for (const Measurement* measurement : group.measurements) {
+    const Cell& cell = measurement->cell;
+    if (!UsesServers(cell.strategy)) continue;
+    Places& places = by_servers[cell.servers];
+    (cell.servers_on_workers ? places.shared : places.own).insert(cell.workers);
+  }
+  const auto with = [](const std::set<int>& workers) {
+    std::vector<std::string> numbers;
+    for (const int number : workers) numbers.push_back(std::to_string(number));
+    return ListText(numbers) + (*workers.rbegin() == 1 ? " worker" : " workers");
+  };
+  std::vector<std::string> sentences;
+  for (const auto& [servers, places] : by_servers) {
+    if (places.own.empty() || places.shared.empty()) continue;
+    sentences.push_back(
+        absl::StrFormat("Servers (k = %d) have hosts of their own with %s, and are on the workers' hosts "
+                        "with %s: part of the difference between these is their place.",
+                        servers, with(places.own), with(places.shared)));
+  }
+  return sentences;
+}
+
+// What a calibration would need (prediction.h), where its lack keeps predictions from being made.
+std::string MissingPredictionsSentence(const Results& results, const Group& group) {
+  const auto has = [&](const std::function<bool(const Cell&)>& fits) {
+    return std::any_of(group.measurements.begin(), group.measurements.end(),
+                       [&](const Measurement* of) { return HasNumbers(*of) && fits(of->cell); });
+  };
+  const auto is_ring = [](const Cell& cell) { return cell.strategy == Strategy::kAllReduce; };
+  std::vector<std::string> missing;
+  if (results.compute_seconds_per_step <= 0 &&
+      !has([&](const Cell& cell) { return is_ring(cell) && cell.workers == 1; })) {
+    missing.push_back("allreduce with 1 worker");
+  }
+  if (!has([&](const Cell& cell) { return is_ring(cell) && cell.workers > 1; })) {
+    missing.push_back("allreduce with 2 or more workers");
+  }
+  const std::string would_need = " predicted: the simulator would need numbers of ";
+  if (!missing.empty()) return "Nothing is" + would_need + ListText(missing) + ".";
+  if (has([](const Cell& cell) { return UsesServers(cell.strategy); }) &&
+      !has([](const Cell& cell) { return cell.strategy == Strategy::kSyncServers; })) {
+    return "Parameter servers are not" + would_need + "ps_sync.";
+  }
+  return "";
+}
+
+// Predict makes no curves then.
+std::string MisfitSentence(const Group& group) {
+  for (const Measurement* measurement : group.measurements) {
+    const double error = std::abs(PredictionError(*measurement).value_or(0));
+    if (!measurement->is_fitted || error <= kMostMisfit) continue;
+    return absl::StrFormat(
+        "The simulator does not fit what it was calibrated with: of %s with %s it is off by %s. So its "
+        "curves "
+        "are left out.",
+        NameOf(measurement), WorkersText(measurement->cell.workers), PercentText(error));
+  }
+  return "";
+}
+
+std::string PredictionErrorSentence(const Group& group) {
+  const std::vector<double> errors = PredictionErrors(group);
+  if (errors.empty()) {
+    return group.curves.empty()
+               ? ""
+               : "How far the simulator's predictions are off is not known: it was calibrated "
+                 "with all cells that it could be compared with.";
+  }
+  const auto [least, most] = std::minmax_element(errors.begin(), errors.end());
+  return absl::StrFormat("The simulator's predictions were off by %s in the median, from %s to %s, of %d %s.",
+                         PercentText(MedianOf(errors)), PercentText(*least), PercentText(*most),
+                         errors.size(), errors.size() == 1 ? "cell" : "cells");
 }
 
 std::string LatencySentence(const Results& results, const Group& group) {
   if (const auto latency = LatencyOf(results, group)) {
-    return "A byte is on its way from one host to another for " + SecondsText(*latency) +
-           (group.curves.empty() ? "." : ", which the curves count.");
+    return "Latency from one host to another: " + SecondsText(*latency) +
+           (group.curves.empty() ? "." : ", which the curves include.");
   }
   return group.curves.empty() ? ""
                               : "The latency of the links is not known: of many workers in a ring the curves "
@@ -254,35 +505,30 @@ std::string LatencySentence(const Results& results, const Group& group) {
 }
 
 GroupAdvice AdviceOn(const Results& results, const Group& group) {
-  const double tolerance = Tolerance(results);
-  const std::vector<Ranking> rankings = RankingsOf(group, tolerance);
+  const Noise noise(results);
+  const std::vector<Ranking> rankings = RankingsOf(group, noise);
+  const std::vector<const Ranking*> compared = ComparedOf(rankings);
+  const Outlook outlook = compared.empty() ? Outlook{} : OutlookOf(group, *compared.back());
   GroupAdvice advice = {.title = GroupName(group),
-                        .recommendation = Recommendation(group, rankings, tolerance)};
+                        .recommendation = Recommendation(rankings, compared, outlook, noise)};
   const auto say = [&](const std::string& sentence) {
     if (!sentence.empty()) advice.sentences.push_back(sentence);
   };
-  for (const Ranking& ranking : rankings) say(FastestSentence(ranking, NoiseOf(results)));
+  for (const Ranking& ranking : rankings) say(FastestSentence(ranking, noise));
   const auto largest = std::find_if(rankings.rbegin(), rankings.rend(),
                                     [](const Ranking& ranking) { return !ranking.all.empty(); });
   if (largest != rankings.rend()) {
-    const std::string with = " with " + WorkersText(largest->workers) + ": ";
-    const std::string scaling = Shares(largest->all, [](const Measurement& measurement) {
-      return measurement.scaling_efficiency > 0 ? std::optional(measurement.scaling_efficiency)
-                                                : std::nullopt;
-    });
-    if (!scaling.empty() && largest->workers > 1) say("Scaling efficiency" + with + scaling + ".");
-    const std::string bounds = Shares(largest->all, BoundFraction);
-    say(bounds.empty() ? "No bound is known: the rate of the links is not."
-                       : "Of what the links allow" + with + bounds + ".");
+    say(ScalingSentence(*largest));
+    say(BoundSentence(group, *largest));
     if (results.target_accuracy) say(TargetSentence(*largest, *results.target_accuracy));
     say(AccuracySentence(*largest));
+    for (const std::string& sentence : PlaceSentences(group)) say(sentence);
+    say(MissingPredictionsSentence(results, group));
   }
+  say(OutlookSentence(outlook));
+  say(MisfitSentence(group));
+  say(PredictionErrorSentence(group));
   say(LatencySentence(results, group));
-  for (const Crossing* crossing : group.crossings) {
-    say(absl::StrFormat("The simulator predicts that from %s on %s is faster than %s.",
-                        WorkersText(crossing->slower.workers), CompetitorName(crossing->faster),
-                        CompetitorName(crossing->slower)));
-  }
   return advice;
 }
 
@@ -292,42 +538,32 @@ std::string CountText(size_t count, size_t total, const char* was, const char* w
                          count == 1 ? was : were);
 }
 
-void CautionAboutSimulator(const Results& results, std::vector<std::string>* cautions) {
-  const bool has_predictions = !results.curves.empty() || !results.crossings.empty();
-  if (!results.median_prediction_error) {
-    if (has_predictions) cautions->push_back("How far the simulator is off was not measured.");
-    return;
-  }
-  const double error = *results.median_prediction_error;
-  if (const std::optional<double> noise = NoiseOf(results); noise && error > *noise) {
-    cautions->push_back(
-        absl::StrFormat("The median error of the predictions, %s, is larger than the noise, %s: what the "
-                        "simulator says is weak.",
-                        PercentText(error), PercentText(*noise)));
-  }
-}
-
 std::vector<std::string> CautionsOf(const Results& results) {
   std::vector<std::string> cautions;
   const size_t total = results.measurements.size();
   if (total == 0) cautions.push_back("Nothing was measured.");
+  const Noise noise(results);
   size_t failed = 0, beyond_bound = 0;
   for (const Measurement& measurement : results.measurements) {
     failed += HasNumbers(measurement) ? 0 : 1;
-    beyond_bound += BoundFraction(measurement).value_or(0) > 1 + Tolerance(results) ? 1 : 0;
+    const std::optional<double> share = BoundFraction(measurement);
+    beyond_bound += share && *share > 1 + noise.Of(measurement) ? 1 : 0;
   }
   if (failed > 0) {
     cautions.push_back(CountText(failed, total, "has", "have") +
                        " no numbers: the comparison is weak where they are missing.");
   }
   if (beyond_bound > 0) {
-    cautions.push_back(CountText(beyond_bound, total, "was", "were") +
-                       " faster than the bound: the links are not as slow as they were said to be.");
+    cautions.push_back(
+        CountText(beyond_bound, total, "was", "were") + " faster than " +
+        (beyond_bound == 1 ? "its bound" : "their bounds") +
+        ". Shaped links let short bursts pass at more than their rate, which is much of a small "
+        "model; or a step has fewer bytes than were counted for it; or the links are faster than "
+        "they were said to be.");
   }
-  if (failed < total && !NoiseOf(results)) {
+  if (failed < total && !noise.is_known()) {
     cautions.push_back("The noise was not measured: small differences may be chance.");
   }
-  CautionAboutSimulator(results, &cautions);
   if (results.compute_seconds_per_step > 0) {
     cautions.push_back("The computation was a wait of " + SecondsText(results.compute_seconds_per_step) +
                        " a step: this compares the exchange of gradients, not the training.");

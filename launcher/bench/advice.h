@@ -20,8 +20,8 @@ struct Advice {
   std::vector<std::string> cautions;  // why it is weak; empty: nothing speaks against it
 };
 
-/// Pure. Two results are "about equal" where their rates are no further apart than the median noise, or
-/// than half a percent.
+/// Pure. Two results are "about equal" where their rates are no further apart than, nine times in ten, chance
+/// makes those of equal ones (by results.median_noise), or than half a percent.
 Advice MakeAdvice(const Results& results);
 
 /// Lines for a terminal; control characters in names become spaces.

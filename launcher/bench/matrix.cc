@@ -34,8 +34,8 @@ bool Fits(Strategy strategy, const std::string& model) {
 
 bool HasServers(Strategy strategy) { return strategy != Strategy::kAllReduce; }
 
-// One worker has nobody to be a backup for.
-int FewestWorkers(Strategy strategy) { return strategy == Strategy::kBackupWorkers ? 2 : 1; }
+// With one backup of two workers each step is the gradient of a single one: that is not distributed.
+int FewestWorkers(Strategy strategy) { return strategy == Strategy::kBackupWorkers ? 3 : 1; }
 
 std::vector<Strategy> StrategiesFor(const MatrixOptions& options, const std::string& model) {
   std::vector<Strategy> all = options.strategies;

@@ -31,13 +31,13 @@ std::string Error(const MatrixOptions& options, int hosts = 4) {
 }
 
 TEST(Matrix, HasEachCombinationThatMeansSomethingOnce) {
-  const auto cells = MakeMatrix({.models = {"mnist_mlp"}, .workers = {1, 2}, .servers = {1, 2}}, 4);
+  const auto cells = MakeMatrix({.models = {"mnist_mlp"}, .workers = {2, 3}, .servers = {1, 2}}, 5);
   ASSERT_TRUE(cells.ok()) << cells.status();
   EXPECT_THAT(Names(*cells),
-              ElementsAre("mnist_mlp ps_async 1+1", "mnist_mlp ps_sync 1+1", "mnist_mlp allreduce 1+0",
-                          "mnist_mlp ps_async 1+2", "mnist_mlp ps_sync 1+2", "mnist_mlp ps_async 2+1",
-                          "mnist_mlp ps_sync 2+1", "mnist_mlp ps_backup 2+1", "mnist_mlp allreduce 2+0",
-                          "mnist_mlp ps_async 2+2", "mnist_mlp ps_sync 2+2", "mnist_mlp ps_backup 2+2"));
+              ElementsAre("mnist_mlp ps_async 2+1", "mnist_mlp ps_sync 2+1", "mnist_mlp allreduce 2+0",
+                          "mnist_mlp ps_async 2+2", "mnist_mlp ps_sync 2+2", "mnist_mlp ps_async 3+1",
+                          "mnist_mlp ps_sync 3+1", "mnist_mlp ps_backup 3+1", "mnist_mlp allreduce 3+0",
+                          "mnist_mlp ps_async 3+2", "mnist_mlp ps_sync 3+2", "mnist_mlp ps_backup 3+2"));
 }
 
 TEST(Matrix, ModelsWithTablesGoHybrid) {
@@ -66,7 +66,7 @@ TEST(Matrix, WhatCannotBeRunIsRefused) {
   EXPECT_THAT(Error({.strategies = {Strategy::kHybrid}}), HasSubstr("strategy hybrid fits no model"));
   EXPECT_THAT(Error({.strategies = {Strategy::kAllReduce}, .models = {"wide_deep"}}),
               HasSubstr("strategy allreduce fits no model"));
-  EXPECT_THAT(Error({.strategies = {Strategy::kBackupWorkers}, .workers = {1}}),
+  EXPECT_THAT(Error({.strategies = {Strategy::kBackupWorkers}, .workers = {2}}),
               HasSubstr("there is nothing to run"));
   EXPECT_THAT(Error({.models = {"mnist_mpl"}}),
               AllOf(StartsWith("--models mnist_mpl: unknown"), HasSubstr("did you mean \"mnist_mlp\"?")));

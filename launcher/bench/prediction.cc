@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -39,7 +40,7 @@ simulator::Strategy Simulated(Strategy strategy) {
 
 // What a calibration finds out of one model and link.
 struct Costs {
-  std::vector<double> compute_seconds;
+  std::optional<double> compute_seconds;
   double link_bytes_per_second = 0;
   double latency_seconds = 0;
   double server_seconds_per_byte = 0;  // to add up a gradient, and again to update
@@ -64,7 +65,7 @@ simulator::Scenario MakeScenario(const Cell& cell, const Workload& workload, con
                                            .sum_seconds_per_byte = costs.server_seconds_per_byte,
                                            .update_seconds_per_byte = costs.server_seconds_per_byte},
                                .traffic = {.dense_bytes = workload.parameter_bytes},
-                               .compute = {.sample_seconds = costs.compute_seconds},
+                               .compute = {.sample_seconds = {costs.compute_seconds.value()}},
                                .steps = kSimulatedSteps};
   scenario.traffic.answer_parts = AnswerParts(cell, workload);
   if (cell.strategy == Strategy::kBackupWorkers) scenario.traffic.backup_workers = 1;
@@ -100,7 +101,7 @@ class Calibration {
       : workloads_(workloads), results_(results), first_(first) {
     FindLatency();
     FindCompute();
-    if (!costs_.compute_seconds.empty()) FindBandwidth();
+    if (costs_.compute_seconds) FindBandwidth();
     if (costs_.link_bytes_per_second > 0) FindServerCosts();
   }
 
@@ -135,12 +136,12 @@ class Calibration {
 
   void FindCompute() {
     if (results_.compute_seconds_per_step > 0) {
-      costs_.compute_seconds = {results_.compute_seconds_per_step};
+      costs_.compute_seconds = results_.compute_seconds_per_step;
       return;
     }
     compute_cell_ =
         Smallest([](const Cell& cell) { return cell.workers == 1 && cell.strategy == Strategy::kAllReduce; });
-    if (compute_cell_) costs_.compute_seconds = At(*compute_cell_).step_seconds;
+    if (compute_cell_) costs_.compute_seconds = At(*compute_cell_).median_step_seconds();
   }
 
   void FindBandwidth() {
@@ -193,6 +194,8 @@ double BusBytes(const Cell& cell, const Workload& workload) {
       .link_bytes_per_second = kOneBytePerSecond};
   // An asynchronous step is the update of one worker.
   if (cell.strategy == Strategy::kAsyncServers) {
+    // Nobody has to make as many as the others: the worker beside a server makes them over the loopback.
+    if (cell.servers_on_workers) return 0;
     return simulator::AsyncServersBoundSeconds(traffic) / contributors;
   }
   return AnswerParts(cell, workload) > 1 ? simulator::EarlyServersBoundSeconds(traffic)
@@ -264,46 +267,89 @@ void AddCrossings(const Curve& a, const Curve& b, Results* results) {
   }
 }
 
+// The places of the measurements of one model and link.
+using Run = std::vector<size_t>;
+
+std::vector<Run> RunsOf(const Results& results) {
+  std::vector<Run> runs;
+  for (size_t i = 0; i < results.measurements.size(); ++i) {
+    const auto run = std::find_if(runs.begin(), runs.end(), [&](const Run& of) {
+      return IsSameRun(results.measurements[of.front()].cell, results.measurements[i].cell);
+    });
+    (run != runs.end() ? *run : runs.emplace_back()).push_back(i);
+  }
+  return runs;
+}
+
+// Rows of tables come and go with the batch: what they cost is not calibrated.
+bool CanPredict(const Calibration& calibration, const Cell& cell) {
+  return calibration.is_possible() && cell.strategy != Strategy::kHybrid &&
+         (cell.servers == 0 || calibration.knows_servers());
+}
+
+void PredictCell(const Calibration& calibration, const Workload& workload, double noise,
+                 Measurement* measurement) {
+  const Costs& costs = calibration.costs();
+  measurement->bound_step_seconds = BoundSeconds(measurement->cell, BusBytes(measurement->cell, workload));
+  if (costs.compute_seconds) AddBandwidths(workload, *costs.compute_seconds, noise, measurement);
+  if (!CanPredict(calibration, measurement->cell)) return;
+  measurement->predicted_step_seconds = StepSeconds(MakeScenario(measurement->cell, workload, costs));
+}
+
+// By how much of its step the prediction is off.
+std::optional<double> PredictionErrorOf(const Measurement& measurement) {
+  if (!measurement.predicted_step_seconds) return std::nullopt;
+  return std::abs(*measurement.predicted_step_seconds / measurement.median_step_seconds() - 1);
+}
+
+// One for each competitor; none where the simulator does not fit what it was calibrated with.
+std::vector<Curve> MakeCurves(const Calibration& calibration, const std::vector<Workload>& workloads,
+                              const std::vector<Measurement>& all, const Run& run) {
+  const auto misses = [&](size_t i) {
+    return all[i].is_fitted && PredictionErrorOf(all[i]).value_or(0) > kMostMisfit;
+  };
+  if (std::any_of(run.begin(), run.end(), misses)) return {};
+  std::vector<Curve> curves;
+  for (const size_t i : run) {
+    if (!HasNumbers(all[i]) || !CanPredict(calibration, all[i].cell)) continue;
+    const auto is_drawn = [&](const Curve& curve) {
+      Cell cell = curve.cell;
+      cell.workers = all[i].cell.workers;
+      return cell == all[i].cell;
+    };
+    if (std::any_of(curves.begin(), curves.end(), is_drawn)) continue;
+    auto curve = MakeCurve(all[i].cell, workloads[i], calibration.costs());
+    if (curve) curves.push_back(*std::move(curve));
+  }
+  return curves;
+}
+
+// Of the repetitions' deviations from their mean, each by the median of all.
+double RelativeSquares(const Measurement& measurement) {
+  const std::vector<double>& all = measurement.step_seconds;
+  const double mean = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+  double squares = 0;
+  for (const double seconds : all)
+    squares += std::pow((seconds - mean) / measurement.median_step_seconds(), 2);
+  return squares;
+}
+
 }  // namespace
 
 void Predict(const std::vector<Workload>& workloads, Results* results) {
   std::vector<Measurement>& all = results->measurements;
   MUSTER_CHECK(workloads.size() == all.size());
   std::vector<double> errors;
-  std::vector<bool> done(all.size());
-  for (size_t first = 0; first < all.size(); ++first) {
-    if (done[first]) continue;
-    const Calibration calibration(workloads, *results, first);
-    std::vector<Curve> curves;
-    for (size_t i = first; i < all.size(); ++i) {
-      Measurement& measurement = all[i];
-      if (!IsSameRun(measurement.cell, all[first].cell)) continue;
-      done[i] = true;
-      if (!HasNumbers(measurement)) continue;
-      measurement.bound_step_seconds =
-          BoundSeconds(measurement.cell, BusBytes(measurement.cell, workloads[i]));
-      if (!calibration.costs().compute_seconds.empty()) {
-        AddBandwidths(workloads[i], MedianOf(calibration.costs().compute_seconds),
-                      results->median_noise.value_or(0), &measurement);
-      }
-      const bool has_servers = measurement.cell.servers > 0;
-      // Rows of tables come and go with the batch: what they cost is not calibrated.
-      if (!calibration.is_possible() || measurement.cell.strategy == Strategy::kHybrid) continue;
-      if (has_servers && !calibration.knows_servers()) continue;
-      const Costs& costs = calibration.costs();
-      measurement.predicted_step_seconds = StepSeconds(MakeScenario(measurement.cell, workloads[i], costs));
-      if (measurement.predicted_step_seconds && !calibration.used(i)) {
-        errors.push_back(
-            std::abs(*measurement.predicted_step_seconds / measurement.median_step_seconds() - 1));
-      }
-      const auto is_drawn = [&](const Curve& curve) {
-        Cell cell = curve.cell;
-        cell.workers = measurement.cell.workers;
-        return cell == measurement.cell;
-      };
-      if (std::any_of(curves.begin(), curves.end(), is_drawn)) continue;
-      if (auto curve = MakeCurve(measurement.cell, workloads[i], costs)) curves.push_back(*std::move(curve));
+  for (const Run& run : RunsOf(*results)) {
+    const Calibration calibration(workloads, *results, run.front());
+    for (const size_t i : run) {
+      if (!HasNumbers(all[i])) continue;
+      PredictCell(calibration, workloads[i], results->median_noise.value_or(0), &all[i]);
+      all[i].is_fitted = calibration.used(i);
+      const std::optional<double> error = PredictionErrorOf(all[i]);
+      if (error && !all[i].is_fitted) errors.push_back(*error);
     }
+    std::vector<Curve> curves = MakeCurves(calibration, workloads, all, run);
     for (size_t a = 0; a < curves.size(); ++a) {
       for (size_t b = a + 1; b < curves.size(); ++b) AddCrossings(curves[a], curves[b], results);
     }
@@ -313,14 +359,12 @@ void Predict(const std::vector<Workload>& workloads, Results* results) {
 }
 
 void AddEfficiencyAndNoise(Results* results) {
-  std::vector<double> noise;
+  double squares = 0, freedom = 0;  // of the noise
   for (Measurement& measurement : results->measurements) {
     measurement.scaling_efficiency = 0;
     if (!HasNumbers(measurement)) continue;
-    const double median = measurement.median_step_seconds();
-    if (measurement.step_seconds.size() > 1) {
-      for (const double seconds : measurement.step_seconds) noise.push_back(std::abs(seconds / median - 1));
-    }
+    squares += RelativeSquares(measurement);
+    freedom += static_cast<double>(measurement.step_seconds.size()) - 1;
     const Cell& cell = measurement.cell;
     double alone = 0;
     for (const Measurement& other : results->measurements) {
@@ -330,7 +374,7 @@ void AddEfficiencyAndNoise(Results* results) {
     if (alone > 0) measurement.scaling_efficiency = measurement.samples_per_second / (cell.workers * alone);
   }
   results->median_noise.reset();
-  if (!noise.empty()) results->median_noise = MedianOf(std::move(noise));
+  if (freedom > 0) results->median_noise = std::sqrt(squares / freedom);
 }
 
 }  // namespace muster::bench

@@ -19,7 +19,8 @@ struct Workload {
 /// simulator's prediction; and to the results their curves, crossings and the predictions' error. By model
 /// and link:
 ///
-/// - a step of one worker without servers, or the wait, is what computing takes;
+/// - a step of one worker without servers, in the median of its repetitions, or the wait, is what computing
+///   takes;
 /// - results->links say what a message takes beside its bytes;
 /// - the smallest allreduce of several workers gives the bandwidth that links really have;
 /// - the smallest synchronous cell with servers gives what servers do with a byte.
@@ -31,14 +32,16 @@ struct Workload {
 /// what the bound counts (bench/simulator/bounds.h): n / k of the model over the link of each of k servers on
 /// hosts of their own, in both directions at once, or twice that where pushes travel whole. So it can be
 /// compared with the rate of the links in either case. With asynchronous ones there is none, as workers
-/// compute while others have the links.
+/// compute while others have the links. They have no bound either where servers are on the workers' hosts:
+/// the worker beside a server may make nearly all updates over the loopback.
 ///
-/// `workloads`: of each measurement, by place. Those it was calibrated with count for no error.
+/// `workloads`: of each measurement, by place. Those it was calibrated with, is_fitted, count for no error;
+/// where it misses one of them by more than kMostMisfit there are no curves of the model and link.
 void Predict(const std::vector<Workload>& workloads, Results* results);
 
 /// Of each measurement, how its samples/s compare with those of one worker: by whichever strategy was fastest
-/// with one, so that all have the same to compare with. And how far repetitions of one cell are from their
-/// median, in the median.
+/// with one, so that all have the same to compare with. And median_noise, pooled over all cells: the root of
+/// the sum of squares of (repetition - mean) / median by the sum of (repetitions - 1).
 void AddEfficiencyAndNoise(Results* results);
 
 }  // namespace muster::bench

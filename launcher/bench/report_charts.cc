@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace muster::bench {
@@ -78,17 +79,18 @@ std::vector<Line> LinesOf(const Family& family) {
   return lines;
 }
 
-std::string Hint(const Measurement& measurement) {
-  return absl::StrFormat("%s, %s: %s samples/s", CompetitorName(measurement.cell),
-                         WorkersText(measurement.cell.workers), AmountText(measurement.samples_per_second));
+std::string Hint(const Cell& cell, int workers, double samples_per_second) {
+  return absl::StrFormat("%s, %s: %s samples/s", CompetitorName(cell), WorkersText(workers),
+                         AmountText(samples_per_second));
 }
 
 ChartLine MeasuredLine(const Line& line) {
   ChartLine chart_line = {.kind = ChartLine::Kind::kMeasured, .look = line.look};
   for (const Measurement* measurement : line.measured) {
-    chart_line.points.push_back({.x = static_cast<double>(measurement->cell.workers),
-                                 .y = measurement->samples_per_second,
-                                 .hint = Hint(*measurement)});
+    chart_line.points.push_back(
+        {.x = static_cast<double>(measurement->cell.workers),
+         .y = measurement->samples_per_second,
+         .hint = Hint(measurement->cell, measurement->cell.workers, measurement->samples_per_second)});
   }
   return chart_line;
 }
@@ -104,12 +106,39 @@ ChartLine BoundLine(const Line& line) {
   return chart_line;
 }
 
+ChartLine SimulatedLine(const Line& line) {
+  ChartLine chart_line = {.kind = ChartLine::Kind::kSimulated, .look = line.look};
+  for (const Curve::Point& point : line.curve->points) {
+    chart_line.points.push_back({.x = static_cast<double>(point.workers), .y = point.samples_per_second});
+  }
+  if (!chart_line.points.empty()) {  // its marker
+    const Curve::Point& last = line.curve->points.back();
+    chart_line.points.back().hint =
+        Hint(line.curve->cell, last.workers, last.samples_per_second) + ", simulated";
+  }
+  return chart_line;
+}
+
 // The measurement by which a line is compared in bars; nullptr: it has none with so many workers.
 const Measurement* At(const Line& line, int workers) {
   const auto found =
       std::find_if(line.measured.begin(), line.measured.end(),
                    [&](const Measurement* measurement) { return measurement->cell.workers == workers; });
   return found != line.measured.end() ? *found : nullptr;
+}
+
+Bar StepTimeBar(const Measurement& measurement) {
+  const double step_seconds = measurement.median_step_seconds();
+  const double bound_seconds = BoundFraction(measurement) ? measurement.bound_step_seconds : 0;
+  Bar bar = {
+      .label = CompetitorName(measurement.cell),
+      .value = SecondsText(step_seconds) + (bound_seconds > 0 ? ", bound " + SecondsText(bound_seconds) : ""),
+      .first = std::min(bound_seconds, step_seconds),
+      .second = std::max(step_seconds - bound_seconds, 0.0),
+      .missing = std::max(bound_seconds - step_seconds, 0.0),
+      .mark = measurement.is_fitted ? 0 : measurement.predicted_step_seconds.value_or(0)};
+  if (const auto range = StepRange(measurement)) std::tie(bar.least, bar.most) = *range;
+  return bar;
 }
 
 }  // namespace
@@ -155,36 +184,32 @@ std::vector<Line> LinesWith(const std::vector<Line>& lines, int servers) {
   return some;
 }
 
-std::string MeasuredChart(const Group& group, const std::vector<Line>& lines) {
+LineChart MeasuredChart(const Group& group, const std::vector<Line>& lines) {
   LineChart chart = {.description = "Measured samples per second over workers: " + GroupName(group),
                      .x_title = "workers",
                      .y_title = "samples/s"};
   for (const Line& line : lines) chart.lines.push_back(BoundLine(line));
   for (const Line& line : lines) chart.lines.push_back(MeasuredLine(line));
-  return LineChartSvg(chart);
+  return chart;
 }
 
-std::string SimulatedChart(const Group& group, const std::vector<Line>& lines) {
+LineChart SimulatedChart(const Group& group, const std::vector<Line>& lines) {
   LineChart chart = {
       .description = "Measured and predicted samples per second over workers: " + GroupName(group),
       .x_title = "workers",
       .y_title = "samples/s",
       .axes = LineChart::Axes::kLogLog};
   for (const Line& line : lines) {
-    if (line.curve == nullptr) continue;
-    ChartLine& curve =
-        chart.lines.emplace_back(ChartLine{.kind = ChartLine::Kind::kSimulated, .look = line.look});
-    for (const Curve::Point& point : line.curve->points) {
-      curve.points.push_back({.x = static_cast<double>(point.workers), .y = point.samples_per_second});
-    }
+    if (line.curve != nullptr) chart.lines.push_back(SimulatedLine(line));
   }
-  if (chart.lines.empty()) return "";
+  if (chart.lines.empty()) return chart;
   for (const Line& line : lines) chart.lines.push_back(MeasuredLine(line));
-  return LineChartSvg(chart);
+  return chart;
 }
 
-std::string BytesChart(const Group& group, const std::vector<Line>& lines) {
+BarChart BytesChart(const Group& group, const std::vector<Line>& lines) {
   BarChart chart = {.description = "Bytes per step: " + GroupName(group), .unit = Unit::kBytes};
+  double all_bytes = 0;
   for (const Line& line : lines) {
     const Measurement* const measurement = At(line, MostWorkers(lines));
     if (measurement == nullptr) continue;
@@ -194,29 +219,28 @@ std::string BytesChart(const Group& group, const std::vector<Line>& lines) {
                           .look = line.look,
                           .first = measurement->sent_bytes_per_step,
                           .second = measurement->received_bytes_per_step});
+    all_bytes += measurement->sent_bytes_per_step + measurement->received_bytes_per_step;
   }
-  return BarChartSvg(chart);
+  if (all_bytes == 0) chart.bars.clear();
+  return chart;
 }
 
-std::string StepTimeChart(const Group& group, const std::vector<Line>& lines) {
+BarChart StepTimeChart(const Group& group, const std::vector<Line>& lines) {
   BarChart chart = {.description = "Step time against its bound: " + GroupName(group),
                     .unit = Unit::kSeconds};
+  bool has_bounds = false;
   for (const Line& line : lines) {
     const Measurement* const measurement = At(line, MostWorkers(lines));
     if (measurement == nullptr) continue;
-    const std::optional<double> fraction = BoundFraction(*measurement);
-    const double step_seconds = measurement->median_step_seconds();
-    const double bound_seconds = std::min(fraction.value_or(0), 1.0) * step_seconds;
-    chart.bars.push_back(
-        {.label = CompetitorName(measurement->cell),
-         .value = SecondsText(step_seconds) +
-                  (fraction ? ", bound " + SecondsText(measurement->bound_step_seconds) : ""),
-         .look = line.look,
-         .first = bound_seconds,
-         .second = step_seconds - bound_seconds,
-         .mark = measurement->predicted_step_seconds.value_or(0)});
+    Bar bar = StepTimeBar(*measurement);
+    bar.look = line.look;
+    has_bounds = has_bounds || bar.first > 0;
+    chart.bars.push_back(std::move(bar));
   }
-  return BarChartSvg(chart);
+  for (Bar& bar : chart.bars) {
+    if (!has_bounds) std::swap(bar.first, bar.second);
+  }
+  return chart;
 }
 
 }  // namespace muster::bench

@@ -24,8 +24,8 @@ std::vector<Line> LinesOf(const Group& group);
 /// Of the measurements by which `lines` are compared in bars: the most workers.
 int MostWorkers(const std::vector<Line>& lines);
 
-/// Samples/s over workers. The bounds as thin dashed lines where they are known.
-std::string MeasuredChart(const Group& group, const std::vector<Line>& lines);
+/// Samples/s over workers, and the bounds where they are known.
+LineChart MeasuredChart(const Group& group, const std::vector<Line>& lines);
 
 /// Each number of servers that a curve has, from the smallest; none: only curves without servers.
 std::vector<int> ServersOfCurves(const std::vector<Line>& lines);
@@ -33,13 +33,14 @@ std::vector<int> ServersOfCurves(const std::vector<Line>& lines);
 /// Those without servers, and those of so many, as far as they have so many: what SimulatedChart shows.
 std::vector<Line> LinesWith(const std::vector<Line>& lines, int servers);
 
-/// The same with the curves of the simulator, both axes logarithmic. Empty: there are none.
-std::string SimulatedChart(const Group& group, const std::vector<Line>& lines);
+/// The same with the curves of the simulator, both axes logarithmic. Without lines: there are no curves.
+LineChart SimulatedChart(const Group& group, const std::vector<Line>& lines);
 
-/// Of the chief worker with the most workers: sent and then received.
-std::string BytesChart(const Group& group, const std::vector<Line>& lines);
+/// Of the chief worker with the most workers: sent and then received. Without bars: no bytes.
+BarChart BytesChart(const Group& group, const std::vector<Line>& lines);
 
-/// With the most workers: the bound, and then the rest of the step; the prediction as a mark.
-std::string StepTimeChart(const Group& group, const std::vector<Line>& lines);
+/// With the most workers: the bound and then the rest of the step, or what a step is shorter than its bound;
+/// where no bound is known, the step. The prediction as a mark, and the range of the repetitions.
+BarChart StepTimeChart(const Group& group, const std::vector<Line>& lines);
 
 }  // namespace muster::bench

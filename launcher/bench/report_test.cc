@@ -30,12 +30,6 @@ Results SmallResults() {
   return results;
 }
 
-std::vector<std::string> TextsOf(const XmlReader& page, const char* name) {
-  std::vector<std::string> texts;
-  for (const XmlElement* element : page.Named(name)) texts.push_back(element->text);
-  return texts;
-}
-
 int Count(const std::string& text, const std::string& what) {
   int count = 0;
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
@@ -63,16 +57,92 @@ TEST(Report, HasTheAdviceFirstThenChartsThenEveryCell) {
                                                "What the words mean", "How it was made"));
   EXPECT_THAT(TextsOf(page, "p"), Contains("Use allreduce (compared at 2 workers)."));
   EXPECT_EQ(page.Named("figure").size(), 4u);
-  EXPECT_EQ(page.Named("tr").size(), 1u + 4u);
+  EXPECT_EQ(page.Named("tr").size(), 1u + 1u + 4u) << "the header, and that of the group";
   EXPECT_THAT(TextsOf(page, "pre"), ElementsAre("muster bench --workers=1,2"));
   // Measured, predicted, and in the legend.
   EXPECT_EQ(Count(html, "class=\"measured s3\""), 2);
   EXPECT_EQ(Count(html, "class=\"simulated s3\""), 1);
   EXPECT_EQ(Count(html, "<title>allreduce, 2 workers: 1900 samples/s</title>"), 2);
-  EXPECT_THAT(TextsOf(page, "span"), ElementsAre("ps_sync (k = 2, own hosts)", "allreduce", "simulated"));
+  EXPECT_EQ(Count(html, "<title>allreduce, 1000 workers: 90000 samples/s, simulated</title>"), 1);
+  EXPECT_THAT(TextsOf(page, "span"),
+              ElementsAre("ps_sync (k = 2, own hosts)", "allreduce", "simulated", "mnist_mlp over 1 Gbit/s"));
   for (const XmlElement* svg : page.Named("svg")) {
     EXPECT_TRUE(svg->attributes.contains("viewBox") || svg->attributes.contains("width"));  // the inner ones
   }
+}
+
+TEST(Report, NamesWhatWasMeasuredInItsTitle) {
+  Results results = SmallResults();
+  results.measurements.push_back(Measured(Strategy::kAllReduce, 2, 10, {.model = "a & b"}));
+  results.measurements[0].step_seconds = {0.1, 0.2, 0.3};
+  const XmlReader page(ReportHtml(results));
+  EXPECT_EQ(page.Named("title").at(0)->text, "muster bench: mnist_mlp and a &amp; b on 2 hosts");
+  EXPECT_THAT(TextsOf(page, "p"), Contains("Measured by muster bench on 2 hosts, each cell 3 times, today"));
+}
+
+TEST(Report, NamesEachRowAndSaysWhatFailedBesideItsName) {
+  Results results = SmallResults();
+  results.measurements.push_back(Failed(Strategy::kHybrid, 2, "worker:1 was lost"));
+  const std::string html = ReportHtml(results);
+  const XmlReader page(html);
+  ASSERT_EQ(page.error, "");
+  EXPECT_THAT(html, HasSubstr("<tr><th scope=\"row\">allreduce, 2&#160;workers</th><td>"));
+  EXPECT_THAT(html, HasSubstr("<tr><th scope=\"row\">hybrid (k&#160;=&#160;2, own hosts), 2&#160;workers</th>"
+                              "<td class=\"error\" colspan=\"5\"><span>worker:1 was lost</span></td></tr>"));
+  EXPECT_THAT(html, HasSubstr("<tr><th scope=\"rowgroup\" colspan=\"6\"><span>mnist_mlp over 1 Gbit/s"));
+  const XmlElement* region = nullptr;
+  for (const XmlElement* element : page.Named("div")) {
+    if (element->attributes.contains("tabindex")) region = element;
+  }
+  ASSERT_NE(region, nullptr);
+  EXPECT_EQ(region->attributes.at("role"), "region");
+  EXPECT_EQ(region->attributes.at("aria-label"), "Every cell");
+  EXPECT_THAT(TextsOf(page, "caption"), ElementsAre("Every cell"));
+}
+
+TEST(Report, DescribesOnlyWhatIsInThePictures) {
+  Results results = SmallResults();
+  EXPECT_THAT(TextsOf(XmlReader(ReportHtml(results)), "figcaption"),
+              ElementsAre(HasSubstr("the simulator"), HasSubstr("sent")));
+  Measurement& last = results.measurements.back();  // a step of 105 ms
+  last.bound_step_seconds = 0.09;
+  last.predicted_step_seconds = 0.11;
+  last.step_seconds.push_back(last.step_seconds[0]);
+  EXPECT_THAT(
+      TextsOf(XmlReader(ReportHtml(results)), "figcaption"),
+      ElementsAre("Thin dashes: the bound of the links.", HasSubstr("the simulator"), HasSubstr("sent"),
+                  "Full colour: the bound, where it is known; pale: the rest. Thick line across: the "
+                  "prediction. Thin line along: from the shortest repetition to the longest."));
+  last.bound_step_seconds = 0.001;
+  EXPECT_THAT(ReportHtml(results), HasSubstr("The bounds of the links lie above the picture."));
+  EXPECT_THAT(ReportHtml(results), Not(HasSubstr("<span>bound of the links</span>")));
+}
+
+TEST(Report, HasNoChartOfNoBytes) {
+  Results results = SmallResults();
+  for (Measurement& measurement : results.measurements) {
+    measurement.sent_bytes_per_step = measurement.received_bytes_per_step = 0;
+  }
+  EXPECT_THAT(TextsOf(XmlReader(ReportHtml(results)), "h3"), Not(Contains(HasSubstr("Bytes per step"))));
+}
+
+TEST(ReportCharts, DrawTheBoundWhereAStepTookLess) {
+  Results results = {.measurements = {Measured(Strategy::kAsyncServers, 2, 1000)}};  // a step of 200 ms
+  results.measurements[0].bound_step_seconds = 0.3;
+  const Group group = GroupsOf(results).at(0);
+  const BarChart chart = StepTimeChart(group, LinesOf(group));
+  ASSERT_EQ(chart.bars.size(), 1u);
+  EXPECT_DOUBLE_EQ(chart.bars[0].first, 0.2);
+  EXPECT_EQ(chart.bars[0].second, 0);
+  EXPECT_DOUBLE_EQ(chart.bars[0].missing, 0.1);
+}
+
+TEST(ReportCharts, HaveTheStepAloneWhereNoBoundIsKnown) {
+  const Results results = {.measurements = {Measured(Strategy::kAllReduce, 2, 1000)}};
+  const Group group = GroupsOf(results).at(0);
+  const BarChart chart = StepTimeChart(group, LinesOf(group));
+  EXPECT_DOUBLE_EQ(chart.bars.at(0).first, 0.2);
+  EXPECT_EQ(chart.bars.at(0).second, 0);
 }
 
 TEST(Report, HasACurveForEachNumberOfServers) {
@@ -106,6 +176,7 @@ TEST(Report, HasEveryHost) {
   const XmlReader page(html);
   ASSERT_EQ(page.error, "");
   const std::vector<std::string> cells = TextsOf(page, "td");
+  EXPECT_THAT(html, HasSubstr("<th scope=\"col\" class=\"text\">HOST</th>"));
   for (const char* text : {"&lt;a&gt;", "worker:0", "53 %", "12 MB/s", "2.0 MB/s"}) {
     EXPECT_THAT(cells, Contains(text));
   }
@@ -115,7 +186,8 @@ TEST(Report, SaysWhatIsKnownOfTheLatency) {
   Results results = SmallResults();
   EXPECT_THAT(ReportHtml(results), HasSubstr("The latency of the links is not known"));
   results.links = {{.bytes_per_second = 125e6, .latency_seconds = 21e-6}};
-  EXPECT_THAT(ReportHtml(results), HasSubstr("for 21.0 us, which the curves count."));
+  EXPECT_THAT(ReportHtml(results),
+              HasSubstr("Latency from one host to another: 21.0 us, which the curves include."));
 }
 
 TEST(Report, EscapesWhatComesFromOutside) {
@@ -128,8 +200,8 @@ TEST(Report, EscapesWhatComesFromOutside) {
   const std::string html = ReportHtml(results);
   EXPECT_EQ(XmlReader(html).error, "");
   EXPECT_THAT(html, Not(HasSubstr("<script")));
-  EXPECT_THAT(html, HasSubstr("<td class=\"error\">" + escaped));
-  EXPECT_THAT(html, HasSubstr("<td class=\"text\">" + escaped));
+  EXPECT_THAT(html, HasSubstr(" colspan=\"5\"><span>" + escaped));
+  EXPECT_THAT(html, HasSubstr("<span>" + escaped));
   EXPECT_THAT(html, HasSubstr("aria-label=\"Measured samples per second over workers: " + escaped));
   EXPECT_THAT(html, HasSubstr("<pre>" + escaped));
 }
@@ -147,7 +219,7 @@ TEST(Report, OfFailuresHasNoCharts) {
   EXPECT_EQ(XmlReader(html).error, "");
   EXPECT_EQ(Count(html, "<figure>"), 0);
   EXPECT_THAT(html, HasSubstr("None: no cell has numbers."));
-  EXPECT_THAT(html, HasSubstr(">lost</td>"));
+  EXPECT_THAT(html, HasSubstr("<span>lost</span></td>"));
 }
 
 TEST(Report, OfOnePointHasAChart) {

@@ -58,7 +58,8 @@ Json MeasurementJson(const Measurement& measurement) {
           {"seconds_to_target", OrNull(measurement.seconds_to_target)},
           {"target_error", measurement.target_error},
           {"bound_step_seconds", measurement.bound_step_seconds},
-          {"predicted_step_seconds", OrNull(measurement.predicted_step_seconds)}};
+          {"predicted_step_seconds", OrNull(measurement.predicted_step_seconds)},
+          {"is_fitted", measurement.is_fitted}};
 }
 
 Json CurveJson(const Curve& curve) {
@@ -212,7 +213,8 @@ Measurement ReadMeasurement(ObjectReader object) {
           .seconds_to_target = object.NumberOrNull("seconds_to_target"),
           .target_error = object.Text("target_error"),
           .bound_step_seconds = object.Number("bound_step_seconds"),
-          .predicted_step_seconds = object.NumberOrNull("predicted_step_seconds")};
+          .predicted_step_seconds = object.NumberOrNull("predicted_step_seconds"),
+          .is_fitted = object.Bool("is_fitted")};
 }
 
 Curve ReadCurve(ObjectReader object) {

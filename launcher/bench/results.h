@@ -43,9 +43,9 @@ struct HostUse {
 struct Measurement {
   Cell cell;
   std::string error;                 // why it has no numbers; empty: it has
-  std::vector<double> step_seconds;  // of each repetition: training time by steps; async: by updates
+  std::vector<double> step_seconds;  // of each repetition: training time divided by steps; async: by updates
   double samples_per_second = 0;     // median of the repetitions
-  double scaling_efficiency = 0;     // samples/s by workers times those of one worker; 0: not measured
+  double scaling_efficiency = 0;     // samples/s divided by workers times those of one; 0: not measured
   double sent_bytes_per_step = 0;    // by the chief worker
   double received_bytes_per_step = 0;
   double cpu_seconds_per_step = 0;  // of all tasks together; 0: not known
@@ -60,10 +60,15 @@ struct Measurement {
   std::string target_error;  // why it is not known whether that was reached; empty: it is, or not asked for
   double bound_step_seconds = 0;  // the least time of its bytes on the links; 0: links of unknown rate
   std::optional<double> predicted_step_seconds;  // by the simulator
+  bool is_fitted = false;  // the simulator was calibrated with it: what it says of it is no prediction
 
   double median_step_seconds() const;  // 0 without repetitions
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };
+
+/// By how much of its measured step the simulator may miss a cell that it was fitted to. Of one that it
+/// misses by more there are no curves.
+inline constexpr double kMostMisfit = 0.02;
 
 /// A curve of the simulator beyond what was measured.
 struct Curve {
@@ -92,7 +97,7 @@ struct Crossing {
 };
 
 struct Results {
-  static constexpr int kSchemaVersion = 3;
+  static constexpr int kSchemaVersion = 4;
   std::string created;                  // "2026-11-24 20:40:00 UTC"
   std::string where;                    // "4 virtual hosts on one machine with 2 cores", or the inventory
   std::string command;                  // that made them
@@ -102,8 +107,10 @@ struct Results {
   std::vector<Measurement> measurements;
   std::vector<Curve> curves;
   std::vector<Crossing> crossings;
-  std::optional<double> median_prediction_error;  // of the measured cells, 0.1 for 10 %
-  std::optional<double> median_noise;             // of repetitions of one cell, likewise
+  std::optional<double> median_prediction_error;  // of the cells that are not fitted, 0.1 for 10 %
+  // Standard deviation of a repetition's step time by the median of its cell, likewise; unset: nothing was
+  // repeated.
+  std::optional<double> median_noise;
   friend bool operator==(const Results&, const Results&) = default;
 };
 

@@ -1,5 +1,8 @@
 #include "launcher/bench/results_table.h"
 
+#include <absl/strings/str_split.h>
+
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -33,7 +36,8 @@ TableCell Percent(std::optional<double> fraction) {
 
 TableCell SignedPercent(std::optional<double> fraction) {
   if (!fraction) return {};
-  return Number(*fraction, (*fraction > 0 ? "+" : "") + PercentText(*fraction));
+  const std::string text = PercentText(*fraction);
+  return Number(*fraction, (*fraction > 0 && text != "0 %" ? "+" : "") + text);
 }
 
 TableCell Rate(std::optional<double> bytes_per_second) {
@@ -61,30 +65,76 @@ std::optional<double> BusierDirection(const HostUse& host) {
                                                                      : host.received_bytes_per_second;
 }
 
+TableCell Step(const Measurement& of) { return Positive(of.median_step_seconds(), SecondsText); }
+
+TableCell SamplesPerSecond(const Measurement& of) { return Positive(of.samples_per_second, AmountText); }
+
+TableCell Bound(const Measurement& of) { return Positive(of.bound_step_seconds, SecondsText); }
+
+TableCell Predicted(const Measurement& of) {
+  return Positive(of.predicted_step_seconds.value_or(0), SecondsText);
+}
+
+// By so little, where it was fitted, since it was, and not because the simulator is good.
+TableCell OffBy(const Measurement& of) {
+  TableCell cell = SignedPercent(PredictionError(of));
+  if (of.is_fitted && !cell.text.empty()) cell.text += " (fitted)";
+  return cell;
+}
+
+// In JSON how far the ends are apart.
+TableCell Range(const Measurement& measurement) {
+  const auto range = StepRange(measurement);
+  if (!range) return {};
+  return Number(range->second - range->first,
+                SecondsText(range->first) + " to " + SecondsText(range->second));
+}
+
+TableCell ServersCell(const Measurement& of) {
+  return UsesServers(of.cell.strategy) ? TableCell(int64_t{of.cell.servers}) : TableCell();
+}
+
+TableCell LinkCell(const Measurement& of) {
+  return Number(of.cell.link_bytes_per_second, LinkText(of.cell.link_bytes_per_second));
+}
+
+std::string NameOf(const Measurement& measurement) {
+  return CompetitorName(measurement.cell) + ", " + WorkersText(measurement.cell.workers);
+}
+
+// Why it has no numbers.
+std::string Failure(const Measurement& measurement) {
+  return measurement.error.empty() ? "no numbers" : OneLine(measurement.error);
+}
+
+// In place of its numbers; the simulator may have one.
+std::string FailureText(const Measurement& measurement) {
+  const std::string predicted = Predicted(measurement).text;
+  return Failure(measurement) + (predicted.empty() ? "" : "; predicted step: " + predicted);
+}
+
 struct Column {
   const char* name;
   std::function<TableCell(const Measurement&)> cell;
   bool needs_numbers = true;  // empty for what failed
 };
 
-std::vector<Column> Columns() {
+std::vector<Column> CellColumns() {
   return {
       {"MODEL", [](const Measurement& of) { return Text(of.cell.model); }, false},
-      {"LINK",
-       [](const Measurement& of) {
-         return Number(of.cell.link_bytes_per_second, LinkText(of.cell.link_bytes_per_second));
-       },
-       false},
+      {"LINK", LinkCell, false},
       {"STRATEGY", [](const Measurement& of) { return TableCell(StrategyName(of.cell.strategy)); }, false},
       {"WORKERS", [](const Measurement& of) { return TableCell(int64_t{of.cell.workers}); }, false},
-      {"K",
-       [](const Measurement& of) {
-         return UsesServers(of.cell.strategy) ? TableCell(int64_t{of.cell.servers}) : TableCell();
-       },
-       false},
+      {"K", ServersCell, false},
       {"SERVERS", [](const Measurement& of) { return Text(ServersPlace(of.cell)); }, false},
-      {"STEP", [](const Measurement& of) { return Positive(of.median_step_seconds(), SecondsText); }},
-      {"SAMPLES/S", [](const Measurement& of) { return Positive(of.samples_per_second, AmountText); }},
+  };
+}
+
+std::vector<Column> NumberColumns() {
+  return {
+      {"STEP", Step},
+      {"STEP RANGE", Range},
+      {"SAMPLES/S", SamplesPerSecond},
       {"EFFICIENCY", [](const Measurement& of) { return Positive(of.scaling_efficiency, PercentText); }},
       {"SENT",
        [](const Measurement& of) {
@@ -106,57 +156,135 @@ std::vector<Column> Columns() {
        }},
       {"TO TARGET",
        [](const Measurement& of) { return Positive(of.seconds_to_target.value_or(0), SecondsText); }},
-      {"BOUND", [](const Measurement& of) { return Positive(of.bound_step_seconds, SecondsText); }},
+      {"BOUND", Bound},
       {"OF BOUND", [](const Measurement& of) { return Percent(BoundFraction(of)); }},
-      {"PREDICTED",
-       [](const Measurement& of) { return Positive(of.predicted_step_seconds.value_or(0), SecondsText); },
-       false},
-      {"OFF BY", [](const Measurement& of) { return SignedPercent(PredictionError(of)); }},
+      {"PREDICTED", Predicted, false},
+      {"OFF BY", OffBy},
       {"ERROR",
        [](const Measurement& of) {
-         if (!of.error.empty()) return Text(of.error);
-         if (!HasNumbers(of)) return TableCell("no numbers");
+         if (!HasNumbers(of)) return Text(Failure(of));
          return Text(of.target_error.empty() ? "" : "to target: " + of.target_error);
        },
        false},
   };
 }
 
-}  // namespace
+TableCell CellOf(const Column& column, const Measurement& measurement) {
+  return HasNumbers(measurement) || !column.needs_numbers ? column.cell(measurement) : TableCell();
+}
 
-Table ResultsTable(const Results& results) {
+// Without those in which none of the measurements has anything.
+std::vector<Column> Filled(std::vector<Column> columns, const std::vector<const Measurement*>& measurements) {
+  std::erase_if(columns, [&](const Column& column) {
+    return std::all_of(measurements.begin(), measurements.end(), [&](const Measurement* measurement) {
+      return CellOf(column, *measurement).text.empty();
+    });
+  });
+  return columns;
+}
+
+Table TableOf(const std::vector<Column>& columns, const std::vector<const Measurement*>& measurements) {
   std::vector<std::string> header;
-  std::vector<std::vector<TableCell>> rows(results.measurements.size());
-  for (const Column& column : Columns()) {
-    std::vector<TableCell> cells;
-    bool is_empty = !results.measurements.empty();
-    for (const Measurement& measurement : results.measurements) {
-      const bool is_shown = HasNumbers(measurement) || !column.needs_numbers;
-      cells.push_back(is_shown ? column.cell(measurement) : TableCell());
-      is_empty = is_empty && cells.back().text.empty();
-    }
-    if (is_empty) continue;
-    header.push_back(column.name);
-    for (size_t i = 0; i < cells.size(); ++i) rows[i].push_back(std::move(cells[i]));
-  }
+  for (const Column& column : columns) header.push_back(column.name);
   Table table(std::move(header));
-  for (auto& row : rows) table.Add(std::move(row));
+  for (const Measurement* measurement : measurements) {
+    std::vector<TableCell> row;
+    for (const Column& column : columns) row.push_back(CellOf(column, *measurement));
+    table.Add(std::move(row));
+  }
   return table;
 }
 
-Table HostsTable(const Results& results) {
-  Table table({"MODEL", "LINK", "STRATEGY", "WORKERS", "HOST", "TASKS", "CPU", "SENT", "RECEIVED"});
-  for (const Measurement& measurement : results.measurements) {
-    if (!HasNumbers(measurement)) continue;
-    const Cell& cell = measurement.cell;
-    for (const HostUse& host : measurement.hosts) {
-      table.Add({Text(cell.model), Number(cell.link_bytes_per_second, LinkText(cell.link_bytes_per_second)),
-                 CompetitorName(cell), int64_t{cell.workers}, Text(host.host), Text(host.tasks),
-                 Percent(host.busy_processors), Rate(host.sent_bytes_per_second),
-                 Rate(host.received_bytes_per_second)});
-    }
+std::vector<const Measurement*> AllOf(const Results& results) {
+  std::vector<const Measurement*> all;
+  for (const Measurement& measurement : results.measurements) all.push_back(&measurement);
+  return all;
+}
+
+std::vector<const Measurement*> WithNumbers(std::vector<const Measurement*> measurements) {
+  std::erase_if(measurements, [](const Measurement* measurement) { return !HasNumbers(*measurement); });
+  return measurements;
+}
+
+// What matters most. With other columns it would be wider than 80 characters.
+std::vector<Column> BriefColumns() {
+  return {
+      {"STRATEGY", [](const Measurement& of) { return TableCell(CompetitorName(of.cell)); }},
+      {"WORKERS", [](const Measurement& of) { return TableCell(int64_t{of.cell.workers}); }},
+      {"STEP", Step},
+      {"SAMPLES/S", SamplesPerSecond},
+      {"BOUND", Bound},
+      {"PREDICTED", [](const Measurement& of) { return of.is_fitted ? TableCell("fitted") : Predicted(of); }},
+  };
+}
+
+std::string BriefText(const Group& group) {
+  std::string text = OneLine(GroupName(group)) + "\n";
+  const std::vector<const Measurement*> measured = WithNumbers(group.measurements);
+  if (!measured.empty()) text += TableOf(Filled(BriefColumns(), measured), measured).ToText();
+  for (const Measurement* measurement : group.measurements) {
+    if (!HasNumbers(*measurement)) text += NameOf(*measurement) + ": " + FailureText(*measurement) + "\n";
   }
-  return table;
+  return text;
+}
+
+size_t WidestLine(const std::string& text) {
+  size_t widest = 0;
+  for (const auto line : absl::StrSplit(text, '\n')) widest = std::max(widest, line.size());
+  return widest;
+}
+
+}  // namespace
+
+Table ResultsTable(const Results& results) {
+  std::vector<Column> columns = CellColumns();
+  for (Column& column : NumberColumns()) columns.push_back(std::move(column));
+  const std::vector<const Measurement*> all = AllOf(results);
+  return TableOf(Filled(std::move(columns), all), all);
+}
+
+std::string ResultsText(const Results& results, size_t width) {
+  const std::string text = ResultsTable(results).ToText();
+  if (width == 0 || WidestLine(text) <= width) return text;
+  std::string brief;
+  for (const Group& group : GroupsOf(results)) brief += (brief.empty() ? "" : "\n") + BriefText(group);
+  return brief;
+}
+
+std::vector<TableSection> ResultsSections(const Results& results) {
+  std::vector<Column> columns = Filled(NumberColumns(), WithNumbers(AllOf(results)));
+  if (columns.empty()) columns.push_back(NumberColumns().back());  // the errors
+  columns.insert(columns.begin(),
+                 {"STRATEGY, WORKERS", [](const Measurement& of) { return Text(NameOf(of)); }, false});
+  std::vector<TableSection> sections;
+  for (const Group& group : GroupsOf(results)) {
+    if (group.measurements.empty()) continue;
+    TableSection section = {.title = GroupName(group), .table = TableOf(columns, group.measurements)};
+    for (const Measurement* measurement : group.measurements) {
+      section.failures.push_back(HasNumbers(*measurement) ? "" : FailureText(*measurement));
+    }
+    sections.push_back(std::move(section));
+  }
+  return sections;
+}
+
+std::vector<TableSection> HostsSections(const Results& results) {
+  std::vector<TableSection> sections;
+  for (const Group& group : GroupsOf(results)) {
+    TableSection section = {
+        .title = GroupName(group),
+        .table = Table({"STRATEGY, WORKERS", "HOST", "TASKS", "CPU", "SENT", "RECEIVED"})};
+    for (const Measurement* measurement : WithNumbers(group.measurements)) {
+      for (const HostUse& host : measurement->hosts) {
+        section.table.Add({NameOf(*measurement), Text(host.host), Text(host.tasks),
+                           Percent(host.busy_processors), Rate(host.sent_bytes_per_second),
+                           Rate(host.received_bytes_per_second)});
+        section.failures.emplace_back();
+      }
+    }
+    if (!section.table.empty()) sections.push_back(std::move(section));
+  }
+  return sections;
 }
 
 }  // namespace muster::bench

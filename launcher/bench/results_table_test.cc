@@ -62,18 +62,90 @@ TEST(ResultsTable, ShowsTheBusiestHostAndTheBandwidths) {
   EXPECT_THAT(ResultsTable({.measurements = {measurement}}).ToText(), HasSubstr("120 %     15 MB/s"));
 }
 
-TEST(HostsTable, HasEachHostOfEachCell) {
+TEST(ResultsTable, ShowsTheRangeOfTheRepetitions) {
+  Measurement measurement = Measured(Strategy::kAllReduce, 2, 1000);
+  measurement.step_seconds = {0.21, 0.19, 0.4};
+  const Table table = ResultsTable({.measurements = {measurement}});
+  EXPECT_EQ(table.header()[5], "STEP RANGE");
+  EXPECT_EQ(table.rows()[0][5].text, "190 ms to 400 ms");
+}
+
+TEST(ResultsTable, SaysWhatWasFitted) {
+  Measurement measurement = Measured(Strategy::kAllReduce, 2, 1000);
+  measurement.predicted_step_seconds = 0.2002;
+  measurement.is_fitted = true;
+  const Results results = {.measurements = {measurement}};
+  EXPECT_EQ(ResultsTable(results).rows()[0].back().text, "+0.1 % (fitted)");
+  EXPECT_THAT(ResultsText(results, 20), HasSubstr("  1000       fitted\n"));
+}
+
+TEST(ResultsText, IsTheWholeTableWhereItFits) {
+  const Results results = {.measurements = {Measured(Strategy::kAllReduce, 2, 1000)}};
+  const std::string all = ResultsTable(results).ToText();
+  const size_t width = all.size() - all.find('\n') - 2;  // the second line is longer
+  EXPECT_EQ(ResultsText(results), all);
+  EXPECT_EQ(ResultsText(results, width), all);
+  EXPECT_NE(ResultsText(results, width - 1), all);
+}
+
+TEST(ResultsText, HasWhatMattersMostForANarrowTerminal) {
+  Measurement measurement =
+      Measured(Strategy::kBackupWorkers, 4, 1000, {.servers = 1, .servers_on_workers = true});
+  measurement.bound_step_seconds = 0.3;
+  measurement.predicted_step_seconds = 0.44;
+  Measurement failed = Failed(Strategy::kHybrid, 2, "worker:1\nwas lost");
+  failed.predicted_step_seconds = 0.5;
+  const Measurement other = Measured(Strategy::kAllReduce, 4, 2000, {.model = "a\tb"});
+  const std::string text = ResultsText({.measurements = {measurement, failed, other}}, 80);
+  EXPECT_EQ(text,
+            "mnist_mlp over 1 Gbit/s\n"
+            "STRATEGY                       WORKERS  STEP    SAMPLES/S  BOUND   PREDICTED\n"
+            "ps_backup (k = 1, on workers)  4        400 ms  1000       300 ms  440 ms\n"
+            "hybrid (k = 2, own hosts), 2 workers: worker:1 was lost; predicted step: 500 ms\n"
+            "\n"
+            "a b over 1 Gbit/s\n"
+            "STRATEGY   WORKERS  STEP    SAMPLES/S\n"
+            "allreduce  4        200 ms  2000\n");
+}
+
+TEST(ResultsSections, AreByModelAndLinkWithTheSameColumns) {
+  Measurement measurement = Measured(Strategy::kSyncServers, 4, 1000);
+  measurement.bound_step_seconds = 0.3;
+  const auto sections =
+      ResultsSections({.measurements = {measurement, Measured(Strategy::kAllReduce, 1, 50, {.model = "b"}),
+                                        Failed(Strategy::kHybrid, 2, "lost")}});
+  ASSERT_EQ(sections.size(), 2u);
+  EXPECT_EQ(sections[0].title, "mnist_mlp over 1 Gbit/s");
+  EXPECT_EQ(sections[1].title, "b over 1 Gbit/s");
+  for (const TableSection& section : sections) {
+    EXPECT_THAT(section.table.header(), ElementsAre("STRATEGY, WORKERS", "STEP", "SAMPLES/S", "SENT",
+                                                    "RECEIVED", "CPU", "BOUND", "OF BOUND"));
+  }
+  EXPECT_EQ(sections[0].table.rows()[0][0].text, "ps_sync (k = 2, own hosts), 4 workers");
+  EXPECT_THAT(sections[0].failures, ElementsAre("", "lost"));
+}
+
+TEST(ResultsSections, OfFailuresHaveTheirErrors) {
+  const auto sections = ResultsSections({.measurements = {Failed(Strategy::kHybrid, 2, "lost")}});
+  ASSERT_EQ(sections.size(), 1u);
+  EXPECT_THAT(sections[0].table.header(), ElementsAre("STRATEGY, WORKERS", "ERROR"));
+  EXPECT_TRUE(ResultsSections({}).empty());
+}
+
+TEST(HostsSections, HaveEachHostOfEachCell) {
   Measurement measurement = Measured(Strategy::kSyncServers, 1, 1000);
   measurement.hosts = {{.host = "a", .tasks = "worker:0", .busy_processors = 0.5},
                        {.host = "b", .tasks = "ps:0, ps:1", .sent_bytes_per_second = 2e6}};
   Measurement failed = measurement;
   failed.error = "lost";
-  EXPECT_EQ(
-      HostsTable({.measurements = {measurement, failed}}).ToText(),
-      "MODEL      LINK      STRATEGY                    WORKERS  HOST  TASKS       CPU   SENT      RECEIVED\n"
-      "mnist_mlp  1 Gbit/s  ps_sync (k = 2, own hosts)  1        a     worker:0    50 %            \n"
-      "mnist_mlp  1 Gbit/s  ps_sync (k = 2, own hosts)  1        b     ps:0, ps:1  0 %   2.0 MB/s  \n");
-  EXPECT_TRUE(HostsTable({.measurements = {failed}}).empty());
+  const auto sections = HostsSections({.measurements = {measurement, failed}});
+  ASSERT_EQ(sections.size(), 1u);
+  EXPECT_EQ(sections[0].title, "mnist_mlp over 1 Gbit/s");
+  EXPECT_EQ(sections[0].table.ToText(),
+            "STRATEGY, WORKERS                     HOST  TASKS       CPU   SENT      RECEIVED\n"
+            "ps_sync (k = 2, own hosts), 1 worker  a     worker:0    50 %            \n"
+            "ps_sync (k = 2, own hosts), 1 worker  b     ps:0, ps:1  0 %   2.0 MB/s  \n");
+  EXPECT_TRUE(HostsSections({.measurements = {failed}}).empty());
 }
 
 TEST(ResultsTable, LeavesOutWhatNoCellHas) {
@@ -120,6 +192,8 @@ TEST(ResultsView, SaysNumbersInShort) {
   EXPECT_EQ(PercentText(0.034), "3.4 %");
   EXPECT_EQ(PercentText(-0.12), "-12 %");
   EXPECT_EQ(PercentText(0), "0 %");
+  EXPECT_EQ(PercentText(-0.0004), "0 %");
+  EXPECT_EQ(PercentText(-0.0006), "-0.1 %");
   EXPECT_EQ(LinkText(125e6), "1 Gbit/s");
   EXPECT_EQ(LinkText(3.125e6), "25 Mbit/s");
   EXPECT_EQ(BytesText(-1), "0 B");

@@ -56,6 +56,7 @@ inline Results FullResults() {
   measurement.target_error = "worker:2 was lost";
   measurement.bound_step_seconds = 0.01;
   measurement.predicted_step_seconds = 0.11;
+  measurement.is_fitted = true;
   const Cell slower = MakeCell(Strategy::kAsyncServers, 6);
   const Cell faster = MakeCell(Strategy::kAllReduce, 6);
   return {.created = "2026-11-24 20:40:00 UTC",

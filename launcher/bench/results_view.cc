@@ -46,7 +46,6 @@ std::vector<Group> GroupsOf(const Results& results) {
     group_of(measurement.cell).measurements.push_back(&measurement);
   }
   for (const Curve& curve : results.curves) group_of(curve.cell).curves.push_back(&curve);
-  for (const Crossing& crossing : results.crossings) group_of(crossing.slower).crossings.push_back(&crossing);
   return groups;
 }
 
@@ -75,6 +74,13 @@ std::optional<double> PredictionError(const Measurement& measurement) {
   const double predicted = measurement.predicted_step_seconds.value_or(0);
   if (!HasNumbers(measurement) || !IsPositive(predicted)) return std::nullopt;
   return predicted / measurement.median_step_seconds() - 1;
+}
+
+std::optional<std::pair<double, double>> StepRange(const Measurement& measurement) {
+  if (!HasNumbers(measurement) || measurement.step_seconds.size() < 2) return std::nullopt;
+  const auto [least, most] =
+      std::minmax_element(measurement.step_seconds.begin(), measurement.step_seconds.end());
+  return std::pair(*least, *most);
 }
 
 bool UsesServers(Strategy strategy) { return strategy != Strategy::kAllReduce; }
@@ -114,8 +120,9 @@ std::string AmountText(double amount) {
 std::string PercentText(double fraction) {
   if (!std::isfinite(fraction)) return "unknown";
   const double percent = std::abs(fraction) * 100;
-  return absl::StrFormat(
-      percent == 0 || percent >= 9.95 ? (percent >= 1e6 ? "%.3g %%" : "%.0f %%") : "%.1f %%", fraction * 100);
+  if (percent < 0.05) return "0 %";  // rather than "-0.0 %"
+  return absl::StrFormat(percent >= 9.95 ? (percent >= 1e6 ? "%.3g %%" : "%.0f %%") : "%.1f %%",
+                         fraction * 100);
 }
 
 std::string BytesText(double bytes) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/bench/results.h"
@@ -16,7 +17,6 @@ struct Group {
   double link_bytes_per_second = 0;
   std::vector<const Measurement*> measurements;
   std::vector<const Curve*> curves;
-  std::vector<const Crossing*> crossings;
 };
 
 /// In the order in which they come.
@@ -31,12 +31,15 @@ std::optional<double> LatencyOf(const Results& results, const Group& group);
 /// It did not fail, and its step time and its rate are known.
 bool HasNumbers(const Measurement& measurement);
 
-/// The least step time by the measured one: 0.8 is 80 % of what the links allow. Unset: no bound, or no
-/// numbers.
+/// The least step time divided by the measured one: 0.8 is 80 % of what the links allow. Unset: no bound, or
+/// no numbers.
 std::optional<double> BoundFraction(const Measurement& measurement);
 
-/// The predicted step time by the measured one, less 1: 0.1 is a prediction that is 10 % too long.
+/// The predicted step time divided by the measured one, less 1: 0.1 is a prediction that is 10 % too long.
 std::optional<double> PredictionError(const Measurement& measurement);
+
+/// The shortest and the longest step time of its repetitions. Unset: no numbers, or one repetition.
+std::optional<std::pair<double, double>> StepRange(const Measurement& measurement);
 
 bool UsesServers(Strategy strategy);
 
@@ -55,7 +58,7 @@ std::string LinkText(double bytes_per_second);
 /// Three significant digits or more: "0.52", "81.3", "5213", "1.2M", "3e+21".
 std::string AmountText(double amount);
 
-/// "3.4 %", "81 %" of a fraction.
+/// "3.4 %", "81 %" of a fraction; "0 %" of what rounds to no tenth of a percent.
 std::string PercentText(double fraction);
 
 /// "1.2 MB" of a number that need not be whole, and may be absurd.

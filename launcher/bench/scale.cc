@@ -112,18 +112,6 @@ Scale Scale::Logarithmic(double smallest, double largest, Unit unit) {
   return {true, std::move(ticks)};
 }
 
-Scale Scale::Doubling(double smallest, double largest) {
-  smallest = ClampPositive(smallest);
-  largest = std::clamp(ClampPositive(largest), smallest, smallest * 1024);
-  const int first = static_cast<int>(std::floor(std::log2(smallest)));
-  const int last = std::max(static_cast<int>(std::ceil(std::log2(largest))), first + 1);
-  std::vector<Tick> ticks;
-  for (int exponent = first; exponent <= last; ++exponent) {
-    ticks.push_back({std::exp2(exponent), TickText(std::exp2(exponent), Unit::kCount)});
-  }
-  return {true, std::move(ticks)};
-}
-
 double Scale::Transformed(double value) const {
   return is_logarithmic_ ? std::log10(ClampPositive(value)) : std::clamp(value, 0.0, kLargest);
 }

@@ -31,9 +31,6 @@ class Scale {
   /// Round numbers around [smallest, largest]: powers of ten, up to two decades with 2 and 5 between.
   static Scale Logarithmic(double smallest, double largest, Unit unit);
 
-  /// Powers of two around [smallest, largest], which lie no more than 2^10 apart.
-  static Scale Doubling(double smallest, double largest);
-
   /// 0 at the first tick, 1 at the last one; outside of them at most 100 to either side.
   double Position(double value) const;
   const std::vector<Tick>& ticks() const { return ticks_; }

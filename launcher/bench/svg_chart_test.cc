@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "launcher/bench/markup.h"
 #include "launcher/bench/scale.h"
@@ -14,11 +16,13 @@ namespace muster::bench {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::IsEmpty;
 using ::testing::Le;
+using ::testing::Not;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -71,18 +75,11 @@ TEST(Scale, LogarithmicTicksAreRoundAndCoverTheData) {
   }
 }
 
-TEST(Scale, DoublingTicksArePowersOfTwo) {
-  EXPECT_THAT(Labels(Scale::Doubling(1, 6)), ElementsAre("1", "2", "4", "8"));
-  EXPECT_THAT(Labels(Scale::Doubling(3, 3)), ElementsAre("2", "4"));
-  EXPECT_DOUBLE_EQ(Scale::Doubling(1, 4).Position(2), 0.5);
-}
-
 TEST(Scale, TakesAnyNumber) {
   const double numbers[] = {0, -1, 5e-324, 1e-300, 1, 1e300, 1.7e308, kInfinity, -kInfinity, kNaN};
   for (const double a : numbers) {
     for (const double b : numbers) {
-      for (const Scale& scale : {Scale::Linear(a, Unit::kSeconds), Scale::Logarithmic(a, b, Unit::kBytes),
-                                 Scale::Doubling(a, b)}) {
+      for (const Scale& scale : {Scale::Linear(a, Unit::kSeconds), Scale::Logarithmic(a, b, Unit::kBytes)}) {
         ASSERT_THAT(scale.ticks().size(), AllOf(Ge(2u), Le(60u))) << a << " " << b;
         for (const double value : numbers) {
           if (!IsDrawable(value)) continue;
@@ -127,15 +124,94 @@ TEST(LineChart, DrawsLinesAndMarkers) {
   const auto lines = svg.Named("polyline");
   ASSERT_EQ(lines.size(), 2u);  // one point makes none
   EXPECT_EQ(lines[0]->attributes.at("class"), "measured s0");
-  // From 0 to 5k, which is twice what was measured at most and not 90k: 1k, 2k and 4k of 8k.
-  EXPECT_EQ(lines[0]->attributes.at("points"), "0.0,176.0 156.0,151.0 312.0,101.0");
+  // From 0 to 4k: the bound of 90k lies above. A tenth is free at either side.
+  EXPECT_EQ(lines[0]->attributes.at("points"), "26.2,143.5 131.0,96.0 235.8,1.0");
   EXPECT_EQ(lines[1]->attributes.at("class"), "bound s3");
   const auto hints = svg.Named("title");
   ASSERT_EQ(hints.size(), 4u);
   EXPECT_EQ(hints[3]->text, "hollow");
   std::vector<std::string> texts;
   for (const XmlElement* text : svg.Named("text")) texts.push_back(text->text);
-  EXPECT_THAT(texts, ElementsAre("samples/s", "0", "2k", "4k", "6k", "8k", "1", "2", "4", "workers"));
+  EXPECT_THAT(texts, ElementsAre("samples/s", "0", "1k", "2k", "3k", "4k", "1", "2", "4", "workers"));
+}
+
+TEST(LineChart, HasTicksWhereThePointsAre) {
+  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(ChartOf({{2, 1, ""}, {3, 1, ""}}))), "text"),
+              ElementsAre("samples/s", "0", "0.2", "0.4", "0.6", "0.8", "1", "2", "3", "workers"));
+  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(ChartOf({{5, 1, ""}}))), "text"), Contains("5"));
+}
+
+TEST(LineChart, LabelsNoTicksOnTopOfEachOther) {
+  std::vector<ChartPoint> points;
+  for (int x = 1; x <= 40; ++x) points.push_back({static_cast<double>(x), 1, ""});
+  double last = -100;
+  const XmlReader svg(LineChartSvg(ChartOf(points)));
+  for (const XmlElement* text : svg.Named("text")) {
+    if (text->attributes.at("text-anchor") != "middle" || text->text == "workers") continue;
+    const double x = std::stod(text->attributes.at("x"));
+    EXPECT_GT(x, last + 14) << text->text;
+    last = x;
+  }
+  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(ChartOf(points))), "text"), Contains("40"));
+}
+
+// At 7 units a letter, which is what the widest fonts need.
+TEST(LineChart, CutsNoTextOff) {
+  LineChart chart = ChartOf({{1, 10, ""}, {10000, 1e6, ""}});
+  chart.axes = LineChart::Axes::kLogLog;
+  const XmlReader svg(LineChartSvg(chart));
+  const double right = std::stod(svg.elements[0].attributes.at("viewBox").substr(4));
+  for (const XmlElement* text : svg.Named("text")) {
+    const std::string& anchor = text->attributes.at("text-anchor");
+    const double width = 7.0 * text->text.size();
+    const double left = std::stod(text->attributes.at("x")) - (anchor == "end"      ? width
+                                                               : anchor == "middle" ? width / 2
+                                                                                    : 0);
+    EXPECT_GE(left, 0) << text->text;
+    EXPECT_LE(left + width, right) << text->text;
+  }
+  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(chart)), "text"), Contains("10000"));
+}
+
+TEST(LineChart, FollowsOnlyBoundsThatAreNear) {
+  LineChart chart = ChartOf({{1, 1000, ""}, {2, 2000, ""}});
+  EXPECT_EQ(BoundsShown(chart), 0);
+  chart.lines.push_back({.kind = ChartLine::Kind::kBound, .points = {{1, 3900}, {2, 9000}}});
+  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(chart)), "text"), Contains("4k"));
+  EXPECT_EQ(BoundsShown(chart), 1);
+  chart.lines[1].points[0].y = 5000;
+  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(chart)), "text"),
+              AllOf(Contains("2k"), Not(Contains("3k")), Not(Contains("4k"))));
+  EXPECT_EQ(BoundsShown(chart), 0);
+}
+
+TEST(LineChart, TellsLinesOfOneStrategyApartWithoutColour) {
+  for (const auto kind : {ChartLine::Kind::kMeasured, ChartLine::Kind::kBound, ChartLine::Kind::kSimulated}) {
+    std::set<std::string> dashes;
+    for (int variant = 0; variant < 4; ++variant) {
+      LineChart chart = ChartOf({{1, 1, ""}, {2, 2, ""}});
+      chart.lines[0].kind = kind;
+      chart.lines[0].look.variant = variant;
+      const XmlReader svg(LineChartSvg(chart));
+      const auto& line = svg.Named("polyline").at(0)->attributes;
+      const auto found = line.find("stroke-dasharray");
+      dashes.insert(found == line.end() ? "" : found->second);
+    }
+    EXPECT_EQ(dashes.size(), 4u);
+  }
+}
+
+TEST(LineChart, MarksTheEndOfWhatIsSimulated) {
+  LineChart chart = ChartOf({{1, 1, ""}, {2, 2, "the end"}});
+  chart.lines[0].kind = ChartLine::Kind::kSimulated;
+  const XmlReader svg(LineChartSvg(chart));
+  ASSERT_EQ(svg.Named("title").size(), 1u);
+  EXPECT_EQ(svg.Named("title")[0]->text, "the end");
+}
+
+TEST(LineChart, SaysItsNumbersToThoseWhoDoNotSeeIt) {
+  const XmlReader svg(LineChartSvg(ChartOf({{1, 1, "one: 1"}, {2, 2, "two: 2"}})));
+  EXPECT_EQ(svg.elements[0].attributes.at("aria-label"), "d; one: 1; two: 2");
 }
 
 TEST(LineChart, ShowsASingleBoundAsAShortLine) {
@@ -155,7 +231,7 @@ TEST(LineChart, IsLogarithmicWhereValuesAreFarApart) {
 
 TEST(LineChart, TakesAnyPoints) {
   const double numbers[] = {0, -1, 5e-324, 1, 1000, 1e300, 1.7e308, kInfinity, kNaN};
-  for (const auto axes : {LineChart::Axes::kDoubling, LineChart::Axes::kLogLog}) {
+  for (const auto axes : {LineChart::Axes::kPoints, LineChart::Axes::kLogLog}) {
     for (const double a : numbers) {
       for (const double b : numbers) {
         for (const auto kind :
@@ -184,15 +260,41 @@ TEST(BarChart, DrawsBarsToScale) {
   ASSERT_EQ(svg.error, "");
   EXPECT_EQ(FirstBadNumber(svg), "");
   const auto bars = svg.Named("rect");
-  ASSERT_EQ(bars.size(), 4u);
+  ASSERT_EQ(bars.size(), 3u);
   std::vector<double> widths;
   for (const XmlElement* bar : bars) widths.push_back(std::stod(bar->attributes.at("width")));
   EXPECT_NEAR(widths[1], 3 * widths[0], 0.2);  // rounded to a tenth
   EXPECT_NEAR(widths[2], 2 * widths[0], 0.2);
-  EXPECT_EQ(widths[3], 0);
+  EXPECT_EQ(svg.elements[0].attributes.at("aria-label"), "d; a: v; b: w");
   int marks = 0;
   for (const XmlElement* line : svg.Named("line")) marks += line->attributes.at("class") == "mark" ? 1 : 0;
   EXPECT_EQ(marks, 1);
+}
+
+TEST(BarChart, ShowsWhatIsMissingAndTheSpread) {
+  const XmlReader svg(
+      BarChartSvg({.bars = {{.label = "a", .first = 2, .missing = 2, .least = 1, .most = 3}}}));
+  ASSERT_EQ(svg.error, "");
+  const auto bars = svg.Named("rect");
+  ASSERT_EQ(bars.size(), 2u);
+  EXPECT_EQ(bars[1]->attributes.at("class"), "missing");
+  EXPECT_EQ(bars[1]->attributes.at("width"), bars[0]->attributes.at("width"));
+  int lines = 0;
+  for (const XmlElement* line : svg.Named("line")) lines += line->attributes.at("class") == "spread" ? 1 : 0;
+  EXPECT_EQ(lines, 3);
+}
+
+TEST(BarChart, PutsValuesBelowLongLabels) {
+  const auto tops = [](const std::string& label) {
+    const XmlReader svg(
+        BarChartSvg({.bars = {{.label = label, .value = "522 ms, bound 1.10 s", .first = 1}}}));
+    std::map<std::string, std::string> tops;
+    for (const XmlElement* text : svg.Named("text")) tops[text->text] = text->attributes.at("y");
+    return std::pair(tops[label], tops["522 ms, bound 1.10 s"]);
+  };
+  EXPECT_EQ(tops("allreduce").first, tops("allreduce").second);
+  const std::string long_label = "ps_backup (k = 1, on workers)";
+  EXPECT_NE(tops(long_label).first, tops(long_label).second);
 }
 
 TEST(BarChart, TakesAnyNumbers) {
@@ -200,7 +302,8 @@ TEST(BarChart, TakesAnyNumbers) {
   for (const double a : numbers) {
     for (const double b : numbers) {
       const XmlReader svg(
-          BarChartSvg({.bars = {{.first = a, .second = b, .mark = a}, {.first = b, .mark = b}}}));
+          BarChartSvg({.bars = {{.first = a, .second = b, .missing = b, .mark = a, .least = a, .most = b},
+                                {.first = b, .mark = b}}}));
       ASSERT_EQ(svg.error, "") << a << " " << b;
       EXPECT_EQ(FirstBadNumber(svg), "");
     }

@@ -131,6 +131,13 @@ class XmlReader {
   std::vector<size_t> open_;  // indices of elements
 };
 
+/// What stands directly in each element of a name.
+inline std::vector<std::string> TextsOf(const XmlReader& page, std::string_view name) {
+  std::vector<std::string> texts;
+  for (const XmlElement* element : page.Named(name)) texts.push_back(element->text);
+  return texts;
+}
+
 /// Empty, or "line x1=nan": the first attribute for a place or a size that is no finite number, or lies far
 /// outside of a chart; lines, which are clipped, may leave it further than the rest.
 inline std::string FirstBadNumber(const XmlReader& svg) {

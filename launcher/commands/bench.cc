@@ -27,6 +27,7 @@
 #include "launcher/runner.h"
 #include "launcher/running_job.h"
 #include "launcher/task_metrics.h"
+#include "launcher/terminal.h"
 #include "launcher/virtual_hosts.h"
 
 namespace muster {
@@ -72,6 +73,13 @@ absl::StatusOr<bench::MatrixOptions> MatrixOf(const BenchFlags& flags) {
   return options;
 }
 
+std::optional<double> ValueOf(const std::vector<MetricSample>& samples, const char* name) {
+  for (const MetricSample& sample : samples) {
+    if (sample.name == name) return sample.value;
+  }
+  return std::nullopt;
+}
+
 // Of the tasks of which it is known, workers first.
 std::vector<bench::TaskUse> TaskUses(const record::JobRecord& record,
                                      const std::map<std::string, std::string>& task_metrics) {
@@ -81,22 +89,36 @@ std::vector<bench::TaskUse> TaskUses(const record::JobRecord& record,
     if (text == task_metrics.end()) continue;
     const auto samples = ParseMetrics(text->second);
     if (!samples.ok()) continue;
-    const auto value = [&](const char* name) -> std::optional<double> {
-      for (const MetricSample& sample : *samples) {
-        if (sample.name == name) return sample.value;
-      }
-      return std::nullopt;
-    };
     uses.push_back({.task = task.id(),
                     .host = task.host(),
-                    .seconds = value("muster_training_seconds").value_or(0),
-                    .cpu_seconds = value("muster_training_cpu_seconds").value_or(0),
-                    .sent_bytes = value("muster_training_host_sent_bytes"),
-                    .received_bytes = value("muster_training_host_received_bytes")});
+                    .seconds = ValueOf(*samples, "muster_training_seconds").value_or(0),
+                    .cpu_seconds = ValueOf(*samples, "muster_training_cpu_seconds").value_or(0),
+                    .sent_bytes = ValueOf(*samples, "muster_training_host_sent_bytes"),
+                    .received_bytes = ValueOf(*samples, "muster_training_host_received_bytes")});
   }
   std::stable_partition(uses.begin(), uses.end(),
                         [](const bench::TaskUse& use) { return !use.task.starts_with("ps:"); });
   return uses;
+}
+
+struct StepBytes {
+  double sent = 0;
+  double received = 0;
+};
+
+// Of the chief. Its metrics stand still after its last step, where the result record goes on to count what it
+// pulls to evaluate the model and to save it: all of the tables. What it pulls before its first step is in
+// both. Without steps in the metrics, as of a worker on a GPU, the record has to do.
+StepBytes StepBytesOf(const Json& result, const std::map<std::string, std::string>& task_metrics) {
+  if (const auto text = task_metrics.find("worker:0"); text != task_metrics.end()) {
+    const auto samples = ParseMetrics(text->second).value_or(std::vector<MetricSample>());
+    const double steps = ValueOf(samples, "muster_worker_steps_total").value_or(0);
+    const auto sent = ValueOf(samples, "muster_worker_sent_bytes_total");
+    const auto received = ValueOf(samples, "muster_worker_received_bytes_total");
+    if (steps > 0 && sent && received) return {.sent = *sent / steps, .received = *received / steps};
+  }
+  const double steps = result["chief_steps"];
+  return {.sent = double(result["bytes_pushed"]) / steps, .received = double(result["bytes_pulled"]) / steps};
 }
 
 std::string NameOf(const bench::Cell& cell) {
@@ -129,6 +151,7 @@ class Bench {
   struct Outcome {
     Json result;
     std::vector<bench::TaskUse> tasks;
+    StepBytes step_bytes;
   };
   absl::StatusOr<Outcome> RunOnce(const bench::Cell& cell, const Inventory& hosts,
                                   const ConnectOptions& connect, const bench::MatrixOptions& options);
@@ -191,7 +214,8 @@ absl::StatusOr<int> Bench::Run() {
   if (context_.flags().format == OutputFormat::kJson) {
     PrintToStdout(bench::ToJson(results_));
   } else {
-    PrintToStdout(bench::ResultsTable(results_).ToText() + "\n");
+    const size_t width = IsTerminal(STDOUT_FILENO) ? TerminalWidth(STDOUT_FILENO) : 0;
+    PrintToStdout(bench::ResultsText(results_, width) + "\n");
     PrintToStdout(bench::ToText(bench::MakeAdvice(results_)));
   }
   std::fprintf(stderr, "%s\n", (folder_ / "report.html").c_str());
@@ -357,13 +381,16 @@ absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inv
   if (json["steps_per_second"] <= 0 || json["chief_steps"] <= 0) {
     return DataLoss("the other workers made all steps without worker:0, which times them: take more --steps");
   }
-  return Outcome{.result = std::move(json), .tasks = TaskUses(plan.record, result.task_metrics)};
+  const StepBytes step_bytes = StepBytesOf(json, result.task_metrics);
+  return Outcome{.result = std::move(json),
+                 .tasks = TaskUses(plan.record, result.task_metrics),
+                 .step_bytes = step_bytes};
 }
 
 void Bench::Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload) {
   const Json& result = outcome.result;
   // While the chief was there: others that need not wait for it may have begun before.
-  const double steps_per_second = result["steps_per_second"], chief_steps = result["chief_steps"];
+  const double steps_per_second = result["steps_per_second"];
   measurement->error.clear();
   bench::AddRepetition(bench::HostUses(outcome.tasks), measurement->step_seconds.size(), &measurement->hosts);
   measurement->step_seconds.push_back(1 / steps_per_second);
@@ -373,8 +400,8 @@ void Bench::Add(const Outcome& outcome, bench::Measurement* measurement, bench::
   for (const bench::HostUse& host : measurement->hosts) {
     measurement->cpu_seconds_per_step += host.busy_processors * measurement->median_step_seconds();
   }
-  measurement->sent_bytes_per_step = double(result["bytes_pushed"]) / chief_steps;
-  measurement->received_bytes_per_step = double(result["bytes_pulled"]) / chief_steps;
+  measurement->sent_bytes_per_step = outcome.step_bytes.sent;
+  measurement->received_bytes_per_step = outcome.step_bytes.received;
   workload->parameter_bytes = result["parameter_bytes"];
   workload->pushed_bytes = measurement->sent_bytes_per_step;
   workload->pulled_bytes = measurement->received_bytes_per_step;

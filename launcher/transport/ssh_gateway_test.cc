@@ -87,7 +87,11 @@ TEST_F(SshGatewayTest, HostsShareALoginAtTheirJumpHost) {
   // So long as one of them is there, nobody logs in again.
   const auto first = SshTransport::Connect(Behind(cluster, 2, {1}), options, Soon());
   threads.clear();
-  ASSERT_TRUE(SshTransport::Connect(Behind(cluster, 3, {1}), options, Soon()).ok());
+  const auto last = SshTransport::Connect(Behind(cluster, 3, {1}), options, Soon());
+  ASSERT_TRUE(last.ok()) << last.status();
+  // sshd runs nothing before it has logged who came.
+  const auto result = RunOnHost(**last, "true", "", Soon());
+  ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(CountOf(cluster.Text("host-1/sshd.log"), "Accepted publickey"), 1);
   EXPECT_EQ(CountOf(cluster.Text("host-3/sshd.log"), "Accepted publickey"), 5);
 }
@@ -224,14 +228,14 @@ TEST_F(SshGatewayTest, AHostBehindThatFallsSilentIsNoticed) {
   if (!LoopbackCluster::CanMakeNamespaces()) GTEST_SKIP() << "needs namespaces";
   LoopbackCluster cluster(2, {}, LoopbackCluster::Network::kNamespaces);
   SshOptions options = Shared(cluster);
-  options.silence_limit = milliseconds(2000);
+  options.silence_limit = seconds(6);  // half of it for an answer
   const auto transport = SshTransport::Connect(Behind(cluster, 2, {1}), options, Soon());
   ASSERT_TRUE(transport.ok()) << transport.status();
   const auto seen = RunOnHost(**transport, "echo $SSH_CONNECTION", "", Soon());
   ASSERT_TRUE(seen.ok()) << seen.status();
   EXPECT_THAT(seen->stdout_text, testing::StartsWith(cluster.targets()[0].address + " "));
-  // One that is idle is not silent.
-  const auto idle = (*transport)->Start("sleep 5; echo done", Soon());
+  // One that is idle, for longer than that, is not silent.
+  const auto idle = (*transport)->Start("sleep 8; echo done", Soon());
   ASSERT_TRUE(idle.ok()) << idle.status();
   char byte;
   EXPECT_EQ(*(*transport)->Read(**idle, {&byte, 1}, Soon()), 1u);
@@ -240,7 +244,7 @@ TEST_F(SshGatewayTest, AHostBehindThatFallsSilentIsNoticed) {
   cluster.Cut("host-2");
   const auto lost = (*transport)->Wait(**endless, Soon()).status();
   EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
-  EXPECT_THAT(std::string(lost.message()), HasSubstr("has not answered for 1 s"));
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("has not answered for 3 s"));
 }
 
 // Else whoever tries again would wait for it for ever.

@@ -264,6 +264,9 @@ TEST_P(TransportTest, AnUploadLeavesRoomForAConversation) {
   const std::string bytes = RandomBytes(32 << 20);
   auto bridge = Start("while read -r line; do echo \"got $line\"; done");
   auto upload = Start("sha256sum");
+  // Both run.
+  ASSERT_TRUE(transport_->Write(*bridge, "x\n", Soon()).ok());
+  ASSERT_EQ(ReadText(*bridge, 6), "got x\n");
   std::string_view remaining = bytes;
   std::string answers;
   int asked = 0, answered = 0;

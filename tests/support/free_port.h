@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <map>
@@ -25,10 +26,17 @@ inline std::string FreeAddress(const char* host = "127.0.0.1") {
   static std::map<int, UniqueFd> own;  // and the locks on them
   const std::filesystem::path locks = std::filesystem::temp_directory_path() / "muster-test-ports";
   std::filesystem::create_directories(locks);
+  // Whoever makes them makes them for all users, whatever its umask says. The others may not, and need not.
+  std::error_code ignored;
+  using std::filesystem::perm_options;
+  std::filesystem::permissions(locks, std::filesystem::perms::all,
+                               perm_options::replace | perm_options::nofollow, ignored);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const int port = kFirst + static_cast<int>(random.NextBelow(kEnd - kFirst));
     if (own.contains(port)) continue;
-    UniqueFd lock(::open((locks / std::to_string(port)).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    UniqueFd lock(
+        ::open((locks / std::to_string(port)).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (lock.valid()) (void)::fchmod(lock.get(), 0666);
     if (!lock.valid() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
     const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
