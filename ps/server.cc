@@ -193,7 +193,9 @@ absl::Status Process::Admit(StreamId stream, const ps::ClientHeader& header, boo
   if (job == 0 && is_closing_ && header.has_join() && options_.generation == 0) {
     return Unavailable("%s turns to the next job", name_);
   }
-  if (job <= options_.generation) return absl::OkStatus();  // an earlier one the shards refuse
+  // A worker of an earlier one hears that there is a later one; its other servers the shards refuse.
+  if (header.has_join() && job < latest_job_) return CheckJoin(stream, header.join());
+  if (job <= options_.generation) return absl::OkStatus();
   MUSTER_RETURN_IF_ERROR(header.has_join() ? CheckJoin(stream, header.join())
                                            : CheckShardJoin(stream, header.shard_join()));
   latest_job_ = std::max(latest_job_, job);
