@@ -158,21 +158,26 @@ TEST_F(TrainerModes, AsyncCanDropAndScaleWhatIsStale) {
 
 // Whoever makes the steps.
 TEST_F(TrainerModes, AsyncIsEvaluatedByStepsAndCountedBySamples) {
-  const Json result = Run(MakeCluster(1, 3),
-                          {"--model=mnist_softmax", "--train_steps=300", "--batch_size=10", "--eval_every=50",
-                           "--log_every=1", kLowRate},
-                          "async");
-  EXPECT_EQ(result["samples"], result["steps"].get<int>() * 10);
-  std::istringstream lines(*ReadFile(Path("async.jsonl")));
-  int before = 0, evaluations = 0;
-  for (std::string text; std::getline(lines, text);) {
-    const Json line = Json::parse(text);
-    const int step = line["step"];
-    EXPECT_EQ(line.contains("test_accuracy"), step / 50 > before / 50 || step >= 300) << before << text;
-    evaluations += line.contains("test_accuracy");
-    before = step;
+  for (const int workers : {1, 3}) {
+    const std::string name = absl::StrFormat("async%d", workers);
+    const Json result = Run(MakeCluster(1, workers),
+                            {"--model=mnist_softmax", "--train_steps=300", "--batch_size=10",
+                             "--eval_every=50", "--log_every=1", kLowRate},
+                            name);
+    EXPECT_EQ(result["samples"], result["steps"].get<int>() * 10);
+    std::istringstream lines(*ReadFile(Path(name + ".jsonl")));
+    int before = 0, evaluations = 0;
+    for (std::string text; std::getline(lines, text);) {
+      const Json line = Json::parse(text);
+      const int step = line["step"];
+      EXPECT_EQ(line.contains("test_accuracy"), step / 50 > before / 50 || step >= 300) << before << text;
+      evaluations += line.contains("test_accuracy");
+      before = step;
+    }
+    if (workers == 1) {  // beside others the chief may come too late for any but the last
+      EXPECT_EQ(evaluations, 6);
+    }
   }
-  EXPECT_GE(evaluations, 2);
 }
 
 }  // namespace
