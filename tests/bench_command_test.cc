@@ -144,7 +144,7 @@ TEST_F(BenchCommandTest, StepsAreCountedWhileTheChiefIsThere) {
   if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
   const CommandResult run =
       Bench({"--virtual", "4", "--link", "1gbit,1000mbit", "--device", "wait:10", "--models", "mnist_softmax",
-             "--workers", "3", "--strategies", "ps_backup,ps_async", "--steps", "20", "--repeat", "1"});
+             "--workers", "3", "--strategies", "ps_backup,ps_async", "--steps", "400", "--repeat", "1"});
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
   const Json results = Results();
   EXPECT_EQ(results["links"].size(), 1u);
