@@ -18,10 +18,6 @@ constexpr Duration kLookEvery = std::chrono::milliseconds(100);
 constexpr Duration kAcceptAgain = std::chrono::milliseconds(10);
 constexpr Duration kLong = std::chrono::hours(1);
 
-}  // namespace
-
-namespace {
-
 absl::StatusOr<UniqueFd> ListenAt(const addrinfo& where, const std::string& address) {
   UniqueFd fd(::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;

@@ -1,6 +1,7 @@
 #include "launcher/bench/advice.h"
 
 #include <absl/strings/ascii.h>
+#include <absl/strings/str_join.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,13 +10,13 @@
 #include <optional>
 #include <set>
 
+#include "launcher/bench/noise.h"
+#include "launcher/bench/outlook.h"
 #include "launcher/bench/results_view.h"
 
 namespace muster::bench {
 namespace {
 
-// Rates that are shown as 1.00 times each other are not told apart.
-constexpr double kLeastNoise = 0.005;
 constexpr double kAccuracyGap = 0.01;  // that is worth a sentence
 
 using Measurements = std::vector<const Measurement*>;
@@ -27,55 +28,6 @@ std::vector<std::string> NamesOf(const Measurements& measurements) {
   for (const Measurement* measurement : measurements) names.push_back(NameOf(measurement));
   return names;
 }
-
-std::string OrText(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += text.empty() ? name : " or " + name;
-  return text;
-}
-
-// How far medians of repetitions are off by chance, as fractions. Two are told apart where they are further
-// apart than nine times in ten by chance: t(nu) * sqrt(a^2 + b^2), with their standard errors a and b and the
-// degrees of freedom nu of the deviation that these come from (Student's t test, with one deviation for all).
-class Noise {
- public:
-  explicit Noise(const Results& results) {
-    const double deviation = results.median_noise.value_or(-1);
-    if (std::isfinite(deviation) && deviation >= 0) deviation_ = deviation;
-    double freedom = 0;
-    for (const Measurement& measurement : results.measurements) {
-      if (HasNumbers(measurement)) freedom += static_cast<double>(measurement.step_seconds.size()) - 1;
-    }
-    quantile_ = Quantile(std::max(1.0, freedom));
-  }
-
-  bool is_known() const { return deviation_.has_value(); }
-  double Of(const Measurement& of) const { return std::max(kLeastNoise, quantile_ * Error(of)); }
-  double Between(const Measurement& a, const Measurement& b) const {
-    return std::max(kLeastNoise, quantile_ * std::hypot(Error(a), Error(b)));
-  }
-  bool TellsApart(const Measurement& faster, const Measurement& slower) const {
-    return faster.samples_per_second / slower.samples_per_second - 1 > Between(faster, slower);
-  }
-
- private:
-  // Of a median of n: of one and two the mean's, s / sqrt(n); of more, of normal ones, sqrt(pi / 2) times
-  // that (David and Nagaraja, "Order Statistics", 8.5): that is for large n, and of three 8 % too much.
-  double Error(const Measurement& of) const {
-    constexpr double kHalfPi = 1.5707963;
-    const auto n = static_cast<double>(of.step_seconds.size());
-    return deviation_.value_or(0) * std::sqrt((n > 2 ? kHalfPi : 1) / n);
-  }
-
-  // Of Student's t at 0.95: the expansion 26.7.5 of Abramowitz and Stegun, with the normal quantile 1.645. It
-  // is an eighth too small for one degree of freedom, and 1 % for two.
-  static double Quantile(double freedom) {
-    return 1.645 + (1.524 + (1.420 + 0.983 / freedom) / freedom) / freedom;
-  }
-
-  std::optional<double> deviation_;
-  double quantile_ = 0;
-};
 
 // What one number of workers gave, the fastest first.
 struct Ranking {
@@ -224,118 +176,6 @@ std::string TargetSentence(const Ranking& ranking, double target) {
   return text + ".";
 }
 
-// What curves have at each number of workers.
-using Rates = std::map<std::string, double>;
-
-std::map<int, Rates> RatesOf(const std::vector<const Curve*>& curves) {
-  std::map<int, Rates> rates;
-  for (const Curve* curve : curves) {
-    for (const Curve::Point& point : curve->points) {
-      const double rate = point.samples_per_second;
-      if (std::isfinite(rate) && rate > 0) rates[point.workers][CompetitorName(curve->cell)] = rate;
-    }
-  }
-  return rates;
-}
-
-// The fastest, and those that are behind it by no more than an accident of the simulated steps.
-std::vector<std::string> LeadersOf(const Rates& rates) {
-  constexpr double kAhead = 1.05;
-  double most = 0;
-  for (const auto& [name, rate] : rates) most = std::max(most, rate);
-  std::vector<std::string> leaders;
-  for (const auto& [name, rate] : rates) {
-    if (rate * kAhead >= most) leaders.push_back(name);
-  }
-  return leaders;
-}
-
-// Those of `names` that are among the others, too, in their order.
-std::vector<std::string> Common(std::vector<std::string> names, const std::vector<std::string>& others) {
-  std::erase_if(names, [&](const std::string& name) {
-    return std::find(others.begin(), others.end(), name) == others.end();
-  });
-  return names;
-}
-
-// Of the simulator, where none of those that led, or were about equal to who did, leads any more.
-struct LeadChange {
-  int before = 0;  // workers, with which they still did
-  int after = 0;
-  std::vector<std::string> leaders;  // from there on
-};
-
-// What the simulator says of more workers than were compared.
-struct Outlook {
-  std::vector<LeadChange> changes;
-  std::string doubt;  // why it is not asked; empty: it is, or has nothing to say
-};
-
-std::vector<double> PredictionErrors(const Group& group) {
-  std::vector<double> errors;
-  for (const Measurement* measurement : group.measurements) {
-    const std::optional<double> error = PredictionError(*measurement);
-    if (error && !measurement->is_fitted) errors.push_back(std::abs(*error));
-  }
-  return errors;
-}
-
-std::vector<LeadChange> LeadChanges(const std::map<int, Rates>& rates, std::vector<std::string> leaders,
-                                    int compared) {
-  std::vector<LeadChange> changes;
-  int before = compared;
-  for (auto at = rates.upper_bound(compared); at != rates.end(); ++at) {
-    const std::vector<std::string> now = LeadersOf(at->second);
-    if (Common(leaders, now).empty()) {
-      changes.push_back({before, at->first, now});
-      leaders = now;
-    }
-    before = at->first;
-  }
-  return changes;
-}
-
-// `largest`: of the numbers of workers that were compared.
-Outlook OutlookOf(const Group& group, const Ranking& largest) {
-  constexpr double kMostError = 0.3;  // in the median; beyond it who leads is a guess
-  const std::map<int, Rates> rates = RatesOf(group.curves);
-  const std::vector<double> errors = PredictionErrors(group);
-  if (rates.empty() || errors.empty()) return {};
-  const double error = MedianOf(errors);
-  if (error > kMostError) {
-    return {.doubt = "its predictions were off by " + PercentText(error) + " in the median"};
-  }
-  const std::vector<std::string> leaders = NamesOf(largest.best);
-  if (auto measured = rates.upper_bound(largest.workers); measured != rates.begin()) {
-    --measured;
-    const std::vector<std::string> simulated = LeadersOf(measured->second);
-    if (Common(leaders, simulated).empty()) {
-      return {.doubt = "with " + WorkersText(measured->first) + " it has " + OrText(simulated) + " in front"};
-    }
-  }
-  return {.changes = LeadChanges(rates, leaders, largest.workers)};
-}
-
-std::string OutlookClause(const Outlook& outlook, const Ranking& largest) {
-  if (!outlook.doubt.empty()) {
-    return "; of more than " + WorkersText(largest.workers) +
-           " the simulator cannot say what leads: " + outlook.doubt;
-  }
-  if (outlook.changes.empty()) return "";
-  const LeadChange& first = outlook.changes.front();
-  return absl::StrFormat("; the simulator expects %s to take the lead between %d and %d workers",
-                         OrText(first.leaders), first.before, first.after);
-}
-
-std::string OutlookSentence(const Outlook& outlook) {
-  std::string text;
-  for (const LeadChange& change : outlook.changes) {
-    text += absl::StrFormat("%s to %s between %d and %d", text.empty() ? "" : ", then",
-                            OrText(change.leaders), change.before, change.after);
-  }
-  return text.empty() ? "" : "The simulator expects the lead to pass" + text + " workers.";
-}
-
 std::string TargetClause(const Ranking& largest) {
   const Measurements reached = ByTimeToTarget(largest);
   if (reached.empty() || NameOf(reached.front()) == NameOf(largest.all.front())) return "";
@@ -393,11 +233,11 @@ std::string Choice(const std::vector<const Ranking*>& compared) {
   for (const Ranking* ranking : compared) {
     numbers.push_back(std::to_string(ranking->workers));
     by_number += (by_number.empty() ? "with " : "; with ") + WorkersText(ranking->workers) + " use " +
-                 OrText(NamesOf(ranking->best));
+                 absl::StrJoin(NamesOf(ranking->best), " or ");
   }
   const std::vector<std::string> always = AlwaysBest(compared);
   if (always.empty()) return by_number;
-  return "use " + OrText(always) + " (compared at " + ListText(numbers) +
+  return "use " + absl::StrJoin(always, " or ") + " (compared at " + ListText(numbers) +
          (numbers.back() == "1" ? " worker)" : " workers)");
 }
 
@@ -408,7 +248,7 @@ std::string Recommendation(const std::vector<Ranking>& rankings, const std::vect
     return alone.empty() ? WhyNone(rankings) : alone;
   }
   const Ranking& largest = *compared.back();
-  std::string text = Choice(compared) + TargetClause(largest) + OutlookClause(outlook, largest) + ".";
+  std::string text = Choice(compared) + TargetClause(largest) + OutlookClause(outlook, largest.workers) + ".";
   if (!alone.empty()) return alone + " If you have to, " + text;
   text[0] = absl::ascii_toupper(static_cast<unsigned char>(text[0]));
   return text;
@@ -473,8 +313,7 @@ std::string MisfitSentence(const Group& group) {
     if (!measurement->is_fitted || error <= kMostMisfit) continue;
     return absl::StrFormat(
         "The simulator does not fit what it was calibrated with: of %s with %s it is off by %s. So its "
-        "curves "
-        "are left out.",
+        "curves are left out.",
         NameOf(measurement), WorkersText(measurement->cell.workers), PercentText(error));
   }
   return "";
@@ -508,7 +347,9 @@ GroupAdvice AdviceOn(const Results& results, const Group& group) {
   const Noise noise(results);
   const std::vector<Ranking> rankings = RankingsOf(group, noise);
   const std::vector<const Ranking*> compared = ComparedOf(rankings);
-  const Outlook outlook = compared.empty() ? Outlook{} : OutlookOf(group, *compared.back());
+  const Outlook outlook = compared.empty()
+                              ? Outlook{}
+                              : OutlookOf(group, NamesOf(compared.back()->best), compared.back()->workers);
   GroupAdvice advice = {.title = GroupName(group),
                         .recommendation = Recommendation(rankings, compared, outlook, noise)};
   const auto say = [&](const std::string& sentence) {

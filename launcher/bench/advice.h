@@ -21,7 +21,7 @@ struct Advice {
 };
 
 /// Pure. Two results are "about equal" where their rates are no further apart than, nine times in ten, chance
-/// makes those of equal ones (by results.median_noise), or than half a percent.
+/// makes those of equal ones (by results.noise), or than half a percent.
 Advice MakeAdvice(const Results& results);
 
 /// Lines for a terminal; control characters in names become spaces.

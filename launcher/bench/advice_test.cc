@@ -32,7 +32,7 @@ Results With(std::vector<Measurement> measurements) {
   for (Measurement& measurement : measurements) {
     if (measurement.error.empty()) measurement.step_seconds.resize(3, measurement.step_seconds.front());
   }
-  return {.measurements = std::move(measurements), .median_noise = 0.03};
+  return {.measurements = std::move(measurements), .noise = 0.03};
 }
 
 // Of two cells that were not fitted, one is off by a tenth of `error` less, and one by a tenth more.
@@ -107,7 +107,7 @@ TEST(Advice, SaysThatAllAreEqual) {
 
 TEST(Advice, WithoutNoiseTellsApartWhatIsShownApart) {
   Results results = With({Measured(kSync, 4, 980), Measured(kAllReduce, 4, 1000)});
-  results.median_noise.reset();
+  results.noise.reset();
   EXPECT_EQ(OnlyGroup(results).sentences.at(0),
             "With 4 workers allreduce was fastest: 1000 samples/s, 1.02 times ps_sync (k = 2, own hosts).");
   EXPECT_THAT(MakeAdvice(results).cautions,

@@ -32,8 +32,6 @@ bool Fits(Strategy strategy, const std::string& model) {
   return true;
 }
 
-bool HasServers(Strategy strategy) { return strategy != Strategy::kAllReduce; }
-
 // With one backup of two workers each step is the gradient of a single one: that is not distributed.
 int FewestWorkers(Strategy strategy) { return strategy == Strategy::kBackupWorkers ? 3 : 1; }
 
@@ -106,10 +104,10 @@ absl::StatusOr<std::vector<Cell>> MakeMatrix(const MatrixOptions& options, int h
             Cell cell{.strategy = strategy,
                       .model = model,
                       .workers = workers,
-                      .servers = HasServers(strategy) ? servers : 0,
+                      .servers = UsesServers(strategy) ? servers : 0,
                       .link_bytes_per_second = BytesPerSecond(link)};
             cell.servers_on_workers =
-                HasServers(strategy) && (options.servers_on_workers || workers + servers > host_count);
+                UsesServers(strategy) && (options.servers_on_workers || workers + servers > host_count);
             if (std::find(cells.begin(), cells.end(), cell) != cells.end()) continue;
             if (workers > host_count) {
               return InvalidArgument("%d workers need as many hosts, and there are %d", workers, host_count);

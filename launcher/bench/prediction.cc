@@ -9,6 +9,7 @@
 
 #include "bench/simulator/bounds.h"
 #include "bench/simulator/simulator.h"
+#include "launcher/bench/results_view.h"
 
 namespace muster::bench {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 constexpr int kSimulatedSteps = 50;
 constexpr int kCurveWorkers[] = {1,   2,   3,   4,   6,   8,    12,   16,   24,   32,   48,   64,   96,   128,
                                  192, 256, 384, 512, 768, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 10000};
-
-bool HasNumbers(const Measurement& measurement) { return measurement.error.empty(); }
 
 bool IsSameRun(const Cell& a, const Cell& b) {
   return a.model == b.model && a.link_bytes_per_second == b.link_bytes_per_second;
@@ -296,17 +295,11 @@ void PredictCell(const Calibration& calibration, const Workload& workload, doubl
   measurement->predicted_step_seconds = StepSeconds(MakeScenario(measurement->cell, workload, costs));
 }
 
-// By how much of its step the prediction is off.
-std::optional<double> PredictionErrorOf(const Measurement& measurement) {
-  if (!measurement.predicted_step_seconds) return std::nullopt;
-  return std::abs(*measurement.predicted_step_seconds / measurement.median_step_seconds() - 1);
-}
-
 // One for each competitor; none where the simulator does not fit what it was calibrated with.
 std::vector<Curve> MakeCurves(const Calibration& calibration, const std::vector<Workload>& workloads,
                               const std::vector<Measurement>& all, const Run& run) {
   const auto misses = [&](size_t i) {
-    return all[i].is_fitted && PredictionErrorOf(all[i]).value_or(0) > kMostMisfit;
+    return all[i].is_fitted && std::abs(PredictionError(all[i]).value_or(0)) > kMostMisfit;
   };
   if (std::any_of(run.begin(), run.end(), misses)) return {};
   std::vector<Curve> curves;
@@ -324,7 +317,7 @@ std::vector<Curve> MakeCurves(const Calibration& calibration, const std::vector<
   return curves;
 }
 
-// Of the repetitions' deviations from their mean, each by the median of all.
+// Of the repetitions' deviations from their mean, each divided by the median.
 double RelativeSquares(const Measurement& measurement) {
   const std::vector<double>& all = measurement.step_seconds;
   const double mean = std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
@@ -344,10 +337,10 @@ void Predict(const std::vector<Workload>& workloads, Results* results) {
     const Calibration calibration(workloads, *results, run.front());
     for (const size_t i : run) {
       if (!HasNumbers(all[i])) continue;
-      PredictCell(calibration, workloads[i], results->median_noise.value_or(0), &all[i]);
+      PredictCell(calibration, workloads[i], results->noise.value_or(0), &all[i]);
       all[i].is_fitted = calibration.used(i);
-      const std::optional<double> error = PredictionErrorOf(all[i]);
-      if (error && !all[i].is_fitted) errors.push_back(*error);
+      const std::optional<double> error = PredictionError(all[i]);
+      if (error && !all[i].is_fitted) errors.push_back(std::abs(*error));
     }
     std::vector<Curve> curves = MakeCurves(calibration, workloads, all, run);
     for (size_t a = 0; a < curves.size(); ++a) {
@@ -373,8 +366,8 @@ void AddEfficiencyAndNoise(Results* results) {
     }
     if (alone > 0) measurement.scaling_efficiency = measurement.samples_per_second / (cell.workers * alone);
   }
-  results->median_noise.reset();
-  if (freedom > 0) results->median_noise = std::sqrt(squares / freedom);
+  results->noise.reset();
+  if (freedom > 0) results->noise = std::sqrt(squares / freedom);
 }
 
 }  // namespace muster::bench

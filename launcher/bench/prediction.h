@@ -40,7 +40,7 @@ struct Workload {
 void Predict(const std::vector<Workload>& workloads, Results* results);
 
 /// Of each measurement, how its samples/s compare with those of one worker: by whichever strategy was fastest
-/// with one, so that all have the same to compare with. And median_noise, pooled over all cells: the root of
+/// with one, so that all have the same to compare with. And noise, pooled over all cells: the root of
 /// the sum of squares of (repetition - mean) / median by the sum of (repetitions - 1).
 void AddEfficiencyAndNoise(Results* results);
 

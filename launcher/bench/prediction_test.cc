@@ -116,7 +116,7 @@ TEST(Predict, BandwidthsAreOfWhatIsNotComputing) {
   add(CellOf(Strategy::kAsyncServers, 4, 2), 0.05);
   add(CellOf(Strategy::kHybrid, 4, 2), 0.11);
   add(CellOf(Strategy::kSyncServers, 2, 2), 0.0101);
-  results.median_noise = 0.02;
+  results.noise = 0.02;
   Predict(WorkloadsOf(results), &results);
   const auto& of = results.measurements;
   EXPECT_FALSE(of[0].communication_seconds.has_value()) << "it has nobody to talk to";
@@ -263,11 +263,11 @@ TEST(AddEfficiencyAndNoise, ComparesWithOneWorkerAndWithTheMedian) {
   EXPECT_DOUBLE_EQ(results.measurements[3].scaling_efficiency, 0.6);
   // Deviations from the mean, by the median, with two degrees of freedom for each cell of three.
   const double squares = (1.0 / 900) + (4.0 / 900) * 4 + (1.0 / 900) * 25;  // of 1, 1.1 and 0.8
-  EXPECT_NEAR(*results.median_noise, std::sqrt(squares / 4), 1e-12);
+  EXPECT_NEAR(*results.noise, std::sqrt(squares / 4), 1e-12);
   results.measurements.erase(results.measurements.begin() + 1);
   AddEfficiencyAndNoise(&results);
   EXPECT_DOUBLE_EQ(results.measurements[2].scaling_efficiency, 120 / 160.0);
-  EXPECT_NEAR(*results.median_noise, std::sqrt(squares / 2), 1e-12);
+  EXPECT_NEAR(*results.noise, std::sqrt(squares / 2), 1e-12);
   // All are compared with the fastest one worker, whichever strategy it had.
   add(Strategy::kAsyncServers, 1, 50, {1});
   add(Strategy::kBackupWorkers, 2, 100, {1});

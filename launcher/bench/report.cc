@@ -140,8 +140,8 @@ repetitions.</dd>
 <dt>To target</dt><dd>How long it trained until it had the accuracy that was asked for; empty: it did not get there.</dd>
 <dt>Predicted, off by</dt><dd>The simulator's step time, and how much longer or shorter it is than the measured one;
 fitted: the simulator was calibrated with this cell, so that this says nothing about how good it is.</dd>
-<dt>Noise</dt><dd>The standard deviation of a repetition's step time, divided by the median of its cell; the median of
-all cells.</dd>
+<dt>Noise</dt><dd>The standard deviation of a repetition's step time, divided by the median of its cell: one number,
+pooled over all cells.</dd>
 <dt>Error</dt><dd>Why a cell has no numbers, or no time to the target.</dd>
 </dl>
 )";

@@ -252,7 +252,7 @@ TEST(Report, TakesAnyNumbers) {
                         &measurement.predicted_step_seconds, &measurement.communication_seconds,
                         &measurement.algorithm_bytes_per_second, &measurement.bus_bytes_per_second,
                         &measurement.hosts[0].sent_bytes_per_second, &results.links[0].latency_seconds,
-                        &results.median_noise, &results.median_prediction_error, &results.target_accuracy}) {
+                        &results.noise, &results.median_prediction_error, &results.target_accuracy}) {
       *field = number;
       const XmlReader page(ReportHtml(results));
       EXPECT_EQ(page.error, "");

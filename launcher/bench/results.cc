@@ -278,7 +278,7 @@ std::string ToJson(const Results& results) {
                {"curves", Json::array()},
                {"crossings", Json::array()},
                {"median_prediction_error", OrNull(results.median_prediction_error)},
-               {"median_noise", OrNull(results.median_noise)}};
+               {"noise", OrNull(results.noise)}};
   for (const Link& link : results.links) {
     json["links"].push_back(
         {{"bytes_per_second", link.bytes_per_second}, {"latency_seconds", OrNull(link.latency_seconds)}});
@@ -314,7 +314,7 @@ absl::StatusOr<Results> FromJson(const std::string& text) {
                      .curves = object.Objects("curves", ReadCurve),
                      .crossings = object.Objects("crossings", ReadCrossing),
                      .median_prediction_error = object.NumberOrNull("median_prediction_error"),
-                     .median_noise = object.NumberOrNull("median_noise")};
+                     .noise = object.NumberOrNull("noise")};
   MUSTER_RETURN_IF_ERROR(status);
   return results;
 }

@@ -110,7 +110,7 @@ struct Results {
   std::optional<double> median_prediction_error;  // of the cells that are not fitted, 0.1 for 10 %
   // Standard deviation of a repetition's step time by the median of its cell, likewise; unset: nothing was
   // repeated.
-  std::optional<double> median_noise;
+  std::optional<double> noise;
   friend bool operator==(const Results&, const Results&) = default;
 };
 

@@ -69,7 +69,7 @@ inline Results FullResults() {
           .curves = {{.cell = faster, .points = {{8, 1234.5}, {1000, 9e9}}}},
           .crossings = {{.slower = slower, .faster = faster}},
           .median_prediction_error = 0.07,
-          .median_noise = 0.02};
+          .noise = 0.02};
 }
 
 }  // namespace muster::bench

@@ -130,7 +130,7 @@ absl::StatusOr<JobPlan> PlanJob(const CommandContext& context, const Job& job, c
         running->standing() ? "are servers that stand, and this is a job" : "is a job, and these are servers",
         running->id());
   }
-  if (const std::string why = WhyNotElastic(job, servers); job.worker.max && !why.empty()) {
+  if (const std::string why = WhyNotElastic(job, servers); !why.empty() && job.worker.max) {
     return InvalidArgument("%s: \"max\": nobody can join the job while it runs: %s", job.path, why);
   }
   const PlanInputs inputs{.installation = context.installation(),

@@ -28,6 +28,16 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// In an ssh-agent's place.
+UniqueFd ListenAsAgent(const std::string& socket) {
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, socket.c_str(), sizeof address.sun_path - 1);
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(::listen(listener.get(), 8), 0);
+  return listener;
+}
+
 class SshAuthTest : public testing::Test {
  protected:
   void SetUp() override { std::signal(SIGPIPE, SIG_IGN); }
@@ -283,11 +293,7 @@ TEST_F(SshAgentTest, ItsKeysWork) {
 TEST_F(SshAuthTest, WhatAnAgentSaysThatIsNoListOfKeysDoesNoHarm) {
   LoopbackCluster cluster(1);
   const std::string socket = (folder_.path() / "agent").string();
-  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  std::strncpy(address.sun_path, socket.c_str(), sizeof address.sun_path - 1);
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  const UniqueFd listener = ListenAsAgent(socket);
   SshTarget target = cluster.targets()[0];
   const std::string blob = PublicBlobOf(target.identities[0]);
   ASSERT_NE(blob, "");
@@ -317,11 +323,7 @@ TEST_F(SshAuthTest, WhatAnAgentSaysThatIsNoListOfKeysDoesNoHarm) {
 TEST_F(SshAuthTest, AnAgentThatDoesNotAnswerEndsByTheDeadline) {
   LoopbackCluster cluster(1);
   const std::string socket = (folder_.path() / "agent").string();
-  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  std::strncpy(address.sun_path, socket.c_str(), sizeof address.sun_path - 1);
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  const UniqueFd listener = ListenAsAgent(socket);
   SshTarget target = cluster.targets()[0];
   target.identities.clear();
   SshOptions options = cluster.options();
