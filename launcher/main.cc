@@ -65,6 +65,13 @@ CLI::Validator Seconds(bool can_be_zero = false) {
       "SECONDS");
 }
 
+// Not "", as of a variable of the shell that is not set: the usual file would be taken instead.
+CLI::Validator NamedFile() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string { return text.empty() ? "expected a file, found ''" : ""; },
+      "FILE");
+}
+
 void Declare(CommandLine& line) {
   CLI::App& app = line.app;
   CommandFlags& flags = line.flags;
@@ -86,14 +93,18 @@ void Declare(CommandLine& line) {
     command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
   }
   for (CLI::App* command : {line.run, line.plan, line.up, line.check, line.exec, line.bench}) {
-    command->add_option("-i,--inventory", flags.inventory,
-                        "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]");
+    command
+        ->add_option("-i,--inventory", flags.inventory,
+                     "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]")
+        ->check(NamedFile());
   }
   for (CLI::App* command : {line.run, line.up, line.scale, line.check, line.exec, line.show, line.logs,
                             line.stop, line.gc, line.wait, line.bench}) {
-    command->add_option(
-        "--known-hosts", flags.known_hosts,
-        "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]");
+    command
+        ->add_option(
+            "--known-hosts", flags.known_hosts,
+            "Keys of hosts, under the inventory's names [~/.muster/known_hosts, or MUSTER_KNOWN_HOSTS]")
+        ->check(NamedFile());
   }
   for (CLI::App* command : {line.run, line.up, line.scale, line.check, line.exec, line.show, line.logs,
                             line.stop, line.gc, line.wait, line.bench}) {
@@ -107,7 +118,12 @@ void Declare(CommandLine& line) {
   }
   for (CLI::App* command : {line.check, line.plan, line.run, line.exec, line.show, line.events, line.list,
                             line.wait, line.bench}) {
-    command->add_option("-o,--output", line.format, "text or json")
+    command
+        ->add_option("-o,--output", line.format,
+                     command == line.events ? "text or json: an object on each line"
+                     : command == line.run
+                         ? "text or json: the result alone on stdout, what tasks print on stderr"
+                         : "text or json")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
   }
@@ -305,7 +321,8 @@ int RunCommandLine(int argc, char** argv) {
   Declare(line);
   DeclareData(line);
   DeclareBench(*line.bench, line.flags.bench);
-  line.flags.bench.command = absl::StrJoin(std::vector<std::string>(argv, argv + argc), " ");
+  line.flags.bench.command.assign(argv, argv + argc);
+  line.flags.bench.version = MUSTER_VERSION;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const absl::Status values = CheckFlagValues(arguments); !values.ok()) {
     std::fprintf(stderr, "muster: %s\n", std::string(values.message()).c_str());
@@ -331,6 +348,8 @@ int RunCommandLine(int argc, char** argv) {
     return 2;
   }
   line.flags.format = line.format == "json" ? OutputFormat::kJson : OutputFormat::kText;
+  line.flags.connects_to_inventory = *line.run || *line.up || *line.check || *line.exec ||
+                                     (*line.bench && line.flags.bench.virtual_hosts == 0);
   absl::StatusOr<int> code = 0;
   if (const auto context = CommandContext::Create(line.flags); context.ok()) {
     code = Dispatch(line, *context);

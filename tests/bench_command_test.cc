@@ -1,7 +1,10 @@
 // `muster bench` through the real command: on virtual hosts, and on this machine as an inventory's host.
 #include <absl/strings/str_split.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -65,7 +68,8 @@ TEST_F(BenchCommandTest, StrategiesRunSideBySideOnVirtualHosts) {
              "1,2,3", "--strategies", "ps_sync,allreduce", "--steps", "20", "--repeat", "2"});
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
   EXPECT_THAT(run.stdout_text,
-              AllOf(HasSubstr("ps_sync"), HasSubstr("allreduce"), HasSubstr("over 1 Gbit/s")));
+              AllOf(HasSubstr("ps_sync"), HasSubstr("allreduce"), HasSubstr("over 1 Gbit/s"),
+                    HasSubstr("Measured: 20 steps of each worker, of 100 samples; muster ")));
   const Json results = Results();
   EXPECT_EQ(results["compute_seconds_per_step"], 0.002);
   ASSERT_EQ(results["links"].size(), 1u);
@@ -99,6 +103,8 @@ TEST_F(BenchCommandTest, StrategiesRunSideBySideOnVirtualHosts) {
       EXPECT_EQ(cell["servers"], 1);
       EXPECT_EQ(cell["servers_on_workers"], workers == 3) << "three hosts, so one worker is beside it";
       EXPECT_NEAR(measurement["sent_bytes_per_step"], 79'510 * 4, 2000);
+      // Without what comes before the first of the twenty.
+      EXPECT_NEAR(measurement["received_bytes_per_step"], 79'510 * 4, 2000);
     } else {
       EXPECT_NEAR(measurement["sent_bytes_per_step"], 2.0 * (workers - 1) / workers * 79'510 * 4, 2000);
     }
@@ -112,14 +118,20 @@ TEST_F(BenchCommandTest, StrategiesRunSideBySideOnVirtualHosts) {
 }
 
 TEST_F(BenchCommandTest, RunsOnAnInventoryAndSaysWhenATargetWasReached) {
-  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
-  const CommandResult run =
-      Bench({"-i", Path("inventory.yaml"), "--workers", "1", "--strategies", "ps_async,allreduce", "--models",
-             "mnist_softmax", "--steps", "100", "--repeat", "1", "--target", "0.5", "-o", "json"});
+  ASSERT_TRUE(WriteFileAtomically(Path("my inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  const CommandResult run = Bench({"-i", Path("my inventory.yaml"), "--workers", "1", "--strategies",
+                                   "ps_async,allreduce", "--models", "mnist_softmax", "--steps", "100",
+                                   "--repeat", "1", "--target", "0.5", "-o", "json"});
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
   EXPECT_EQ(Json::parse(run.stdout_text), Results());
   const Json results = Results();
+  EXPECT_THAT(
+      results["command"].get<std::string>(),
+      HasSubstr("-i '" + Path("my inventory.yaml") + "' --workers 1 --strategies ps_async,allreduce"));
+  EXPECT_EQ(results["steps"], 100);
+  EXPECT_NE(results["version"], "");
   for (const Json& measurement : results["measurements"]) {
+    EXPECT_EQ(measurement["batch_size"], 100);
     EXPECT_GT(measurement["test_accuracy"], 0.5);
     EXPECT_GT(measurement["seconds_to_target"], 0);
     EXPECT_EQ(measurement["bound_step_seconds"], 0) << "links of unknown rate";
@@ -172,6 +184,39 @@ TEST_F(BenchCommandTest, AnInterruptLeavesNothing) {
   bench->Signal(SIGINT);
   EXPECT_EQ(bench->Wait(Now() + std::chrono::minutes(1)).value_or(-1), 130);
   EXPECT_EQ(NamespacesOf(pid), 0);
+}
+
+// Curves up to 10,000 workers take seconds, and the signal comes when they have begun.
+TEST_F(BenchCommandTest, AnInterruptWhileItPredictsKeepsWhatWasMeasured) {
+  if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  auto bench = Process::Spawn({.argv = CommandLine({"--virtual", "3", "--device", "wait:1", "--workers",
+                                                    "1,2", "--steps", "5", "--repeat", "1"}),
+                               .environment = Environment(),
+                               .stderr_fd = write_end.get()});
+  ASSERT_TRUE(bench.ok()) << bench.status();
+  write_end.reset();
+  std::string said;
+  char piece[4096];
+  bool is_signalled = false;
+  for (;;) {
+    pollfd ready = {.fd = read_end.get(), .events = POLLIN};
+    ASSERT_EQ(::poll(&ready, 1, /*milliseconds*/ 240'000), 1) << said;
+    const ssize_t count = ::read(read_end.get(), piece, sizeof piece);
+    if (count <= 0) break;
+    said.append(piece, static_cast<size_t>(count));
+    if (is_signalled || said.find("predicting") == std::string::npos) continue;
+    bench->Signal(SIGINT);
+    is_signalled = true;
+  }
+  EXPECT_EQ(bench->Wait(Now() + std::chrono::minutes(1)).value_or(-1), 130) << said;
+  EXPECT_THAT(said, HasSubstr("interrupted; what was measured is in " + Path("bench/results.json")));
+  const Json results = Results();
+  for (const Json& measurement : results["measurements"]) EXPECT_EQ(measurement["step_seconds"].size(), 1u);
+  EXPECT_TRUE(results["curves"].empty());
 }
 
 TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {

@@ -16,19 +16,23 @@ double OwnShare(const FairLinksOptions& options, int worker) {
 }
 
 FairLinks::FairLinks(const FairLinksOptions& options) : options_(options) {
-  push_.bytes = options.push_bytes;
-  pull_.bytes = options.pull_bytes;
+  kinds_[kPush] = {.direction = Direction::kPush, .bytes = options.push_bytes};
+  kinds_[kPull] = {.direction = Direction::kPull, .bytes = options.pull_bytes};
+  kinds_[kLargePull] = {
+      .direction = Direction::kPull, .bytes = options.pull_bytes, .share = options.large_share};
   const int with_more = options.servers % options.workers;
   classes_[0] = {.share = OwnShare(options, options.workers - 1), .hosts = options.workers - with_more};
   classes_[1] = {.share = OwnShare(options, 0), .hosts = with_more};
 }
 
-void FairLinks::Begin(Direction direction, int worker, double now) {
+void FairLinks::Begin(Direction direction, int worker, double now, Share share) {
   MUSTER_CHECK(OwnShare(options_, worker) < 1);
+  MUSTER_CHECK(direction == Direction::kPull || share == Share::kEven);
   PassUntil(now);
-  Kind& kind = KindOf(direction);
+  const KindIndex index = direction == Direction::kPush ? kPush : share == Share::kLarge ? kLargePull : kPull;
+  Kind& kind = kinds_[index];
   kind.transfers.push_back({worker, kind.passed + kind.bytes});
-  Count(direction, worker, 1);
+  Count(index, worker, 1);
   UpdateRates();
 }
 
@@ -37,14 +41,14 @@ std::vector<FairLinks::Ended> FairLinks::TakeEnded() {
   MUSTER_CHECK(end < kInfinity);
   PassUntil(end);
   std::vector<Ended> ended;
-  for (const Direction direction : {Direction::kPush, Direction::kPull}) {
-    Kind& kind = KindOf(direction);
+  for (int index = 0; index < kKinds; ++index) {
+    Kind& kind = kinds_[index];
     if (kind.next_end > end) continue;
     // What rounding made of it must neither keep back a transfer that ends now, nor one that began with it.
     kind.passed = kind.transfers.front().end_bytes;
     while (!kind.transfers.empty() && kind.transfers.front().end_bytes <= kind.passed) {
-      ended.push_back({direction, kind.transfers.front().worker});
-      Count(direction, kind.transfers.front().worker, -1);
+      ended.push_back({kind.direction, kind.transfers.front().worker});
+      Count(index, kind.transfers.front().worker, -1);
       kind.transfers.pop_front();
     }
     if (kind.transfers.empty()) kind.passed = 0;  // small numbers have small rounding errors
@@ -53,86 +57,110 @@ std::vector<FairLinks::Ended> FairLinks::TakeEnded() {
   return ended;
 }
 
-void FairLinks::Count(Direction direction, int worker, int change) {
-  HostClass& host = classes_[worker < options_.servers % options_.workers ? 1 : 0];
-  (direction == Direction::kPush ? host.pushing : host.pulling) += change;
+void FairLinks::Count(int kind, int worker, int change) {
+  classes_[worker < options_.servers % options_.workers ? 1 : 0].busy[kind] += change;
 }
 
 void FairLinks::PassUntil(double now) {
   MUSTER_CHECK(now >= now_ && now <= NextEnd());
   if (now == now_) return;  // a rate may be infinite
-  for (Kind* kind : {&push_, &pull_}) {
-    if (!kind->transfers.empty()) kind->passed += kind->rate * (now - now_);
+  for (Kind& kind : kinds_) {
+    if (!kind.transfers.empty()) kind.passed += kind.rate * (now - now_);
   }
   now_ = now;
 }
 
 void FairLinks::ListSeparateLoads() {
-  const auto pushes = static_cast<double>(push_.transfers.size());
-  const auto pulls = static_cast<double>(pull_.transfers.size());
-  const double worker_link = options_.worker_link_bytes_per_second;
-  const double server_link = options_.server_link_bytes_per_second;
-  loads_ = {{.push = pushes > 0 ? 1.0 : 0.0, .capacity = worker_link},
-            {.pull = pulls > 0 ? 1.0 : 0.0, .capacity = worker_link},
-            {.push = pushes / options_.servers, .capacity = server_link},
-            {.pull = pulls / options_.servers, .capacity = server_link}};
+  loads_.clear();
+  for (int index = 0; index < kKinds; ++index) {
+    if (kinds_[index].transfers.empty()) continue;
+    Load& load = loads_.emplace_back();
+    load.parts[index] = 1;
+    load.capacity = options_.worker_link_bytes_per_second;
+  }
+  const double servers = options_.servers;
+  const double capacity = options_.server_link_bytes_per_second;
+  loads_.push_back({.parts = {CountOf(kPush) / servers, 0, 0}, .capacity = capacity});
+  loads_.push_back(
+      {.parts = {0, CountOf(kPull) / servers, CountOf(kLargePull) / servers}, .capacity = capacity});
 }
 
 void FairLinks::ListSharedLoads() {
-  const auto pushes = static_cast<double>(push_.transfers.size());
-  const auto pulls = static_cast<double>(pull_.transfers.size());
   loads_.clear();
   for (const HostClass& host : classes_) {
     const double own = host.share;
     const double others = 1 - own;
-    const double capacity = options_.worker_link_bytes_per_second;
-    if (host.pushing > 0) {
-      loads_.push_back({.push = own * (pushes - 1), .capacity = capacity});
-      loads_.push_back({.push = others, .pull = own * pulls, .capacity = capacity});
+    const Parts pushes = {own * CountOf(kPush), 0, 0};
+    const Parts pulls = {0, own * CountOf(kPull), own * CountOf(kLargePull)};
+    const auto add = [&](Parts parts) {
+      loads_.push_back({.parts = parts, .capacity = options_.worker_link_bytes_per_second});
+    };
+    const auto add_with = [&](Parts parts, int kind, double part) {
+      parts[kind] += part;
+      add(parts);
+    };
+    if (host.busy[kPush] > 0) {
+      add_with(pushes, kPush, -own);
+      add_with(pulls, kPush, others);
     }
-    if (host.pulling > 0) {
-      loads_.push_back({.push = own * pushes, .pull = others, .capacity = capacity});
-      loads_.push_back({.pull = own * (pulls - 1), .capacity = capacity});
+    for (const int kind : {kPull, kLargePull}) {
+      if (host.busy[kind] == 0) continue;
+      add_with(pushes, kind, others);
+      add_with(pulls, kind, -own);
     }
-    if (host.hosts > host.pushing + host.pulling) {
-      loads_.push_back({.push = own * pushes, .capacity = capacity});
-      loads_.push_back({.pull = own * pulls, .capacity = capacity});
+    if (host.hosts > host.busy[kPush] + host.busy[kPull] + host.busy[kLargePull]) {
+      add(pushes);
+      add(pulls);
     }
   }
 }
 
-// Max-min of the two: both grow together until a link is full; then the one that has no part in that link
-// grows until another one is.
+// Max-min: all grow together, each as fast as its share, until a link is full; then those that have no part
+// in that link go on until another one is.
+void FairLinks::ShareLinks() {
+  std::array<bool, kKinds> grows;
+  grows.fill(true);
+  // By how much each could have grown, for a share of 1, when this link is full.
+  const auto level_of = [&](const Load& load) {
+    double left = load.capacity;
+    double growth = 0;
+    for (int kind = 0; kind < kKinds; ++kind) {
+      if (load.parts[kind] <= 0) continue;
+      (grows[kind] ? growth : left) +=
+          load.parts[kind] * (grows[kind] ? kinds_[kind].share : -kinds_[kind].rate);
+    }
+    return growth > 0 ? std::max(0.0, left) / growth : kInfinity;
+  };
+  for (Kind& kind : kinds_) kind.rate = kInfinity;
+  for (;;) {
+    const Load* full = nullptr;
+    double level = kInfinity;
+    for (const Load& load : loads_) {
+      if (level_of(load) >= level) continue;
+      level = level_of(load);
+      full = &load;
+    }
+    if (full == nullptr) return;
+    for (int kind = 0; kind < kKinds; ++kind) {
+      if (!grows[kind] || full->parts[kind] <= 0) continue;
+      kinds_[kind].rate = kinds_[kind].share * level;
+      grows[kind] = false;
+    }
+  }
+}
+
 void FairLinks::UpdateRates() {
   if (options_.servers_on_workers) {
     ListSharedLoads();
   } else {
     ListSeparateLoads();
   }
-  double both = kInfinity;
-  bool push_grows = true;
-  bool pull_grows = true;
-  for (const Load& load : loads_) {
-    if (load.push + load.pull == 0 || load.capacity / (load.push + load.pull) >= both) continue;
-    both = load.capacity / (load.push + load.pull);
-    push_grows = load.push == 0;
-    pull_grows = load.pull == 0;
-  }
-  push_.rate = push_grows ? kInfinity : both;
-  pull_.rate = pull_grows ? kInfinity : both;
-  for (const Load& load : loads_) {
-    if (push_grows && load.push > 0) {
-      push_.rate = std::min(push_.rate, (load.capacity - load.pull * both) / load.push);
-    }
-    if (pull_grows && load.pull > 0) {
-      pull_.rate = std::min(pull_.rate, (load.capacity - load.push * both) / load.pull);
-    }
-  }
-  for (Kind* kind : {&push_, &pull_}) {
-    kind->next_end = kInfinity;
-    if (!kind->transfers.empty()) {
-      const double left = std::max(0.0, kind->transfers.front().end_bytes - kind->passed);
-      kind->next_end = now_ + left / kind->rate;
+  ShareLinks();
+  for (Kind& kind : kinds_) {
+    kind.next_end = kInfinity;
+    if (!kind.transfers.empty()) {
+      const double left = std::max(0.0, kind.transfers.front().end_bytes - kind.passed);
+      kind.next_end = now_ + left / kind.rate;
     }
   }
 }

@@ -62,6 +62,35 @@ TEST(FairLinks, AWorkersLinkIsALimitToo) {
   EXPECT_DOUBLE_EQ(slow.NextEnd(), 9);
 }
 
+TEST(FairLinks, ALargeShareIsSoManyTimesTheOthers) {
+  FairLinksOptions options = Options(3, 1, false, 4);
+  options.large_share = 3;
+  FairLinks links(options);
+  // 3/5, 1/5 and 1/5 of the link. The first has its 4 at 20/3; the others have 4/3 then, and go on at a half.
+  links.Begin(Direction::kPull, 0, 0, Share::kLarge);
+  links.Begin(Direction::kPull, 1, 0);
+  links.Begin(Direction::kPull, 2, 0);
+  EXPECT_DOUBLE_EQ(links.NextEnd(), 20.0 / 3);
+  EXPECT_EQ(Workers(links.TakeEnded()), std::set<int>{0});
+  EXPECT_DOUBLE_EQ(links.NextEnd(), 12);
+  EXPECT_EQ(Workers(links.TakeEnded()), (std::set<int>{1, 2}));
+}
+
+TEST(FairLinks, ALargeShareIsNoMoreThanAWorkersLink) {
+  // Three workers and two servers, whose links have room for two: 6/5 were the large share of it. So it is 1,
+  // and the others go at a half.
+  FairLinksOptions options = Options(3, 2, false, 4);
+  options.large_share = 3;
+  FairLinks links(options);
+  links.Begin(Direction::kPull, 0, 0, Share::kLarge);
+  links.Begin(Direction::kPull, 1, 0);
+  links.Begin(Direction::kPull, 2, 0);
+  EXPECT_DOUBLE_EQ(links.NextEnd(), 4);
+  EXPECT_EQ(Workers(links.TakeEnded()), std::set<int>{0});
+  // Then nobody shares anything.
+  EXPECT_DOUBLE_EQ(links.NextEnd(), 6);
+}
+
 TEST(FairLinks, OnTheWorkersHostsTheyMeet) {
   // Two hosts with a server each; half of all bytes stay on a host. Worker 0 alone: 2 bytes in 2 s.
   const FairLinksOptions options = Options(2, 2, true, 4);
@@ -116,8 +145,8 @@ TEST(FairLinks, CarryEverythingOnceAndNoFasterThanTheyCan) {
     RandomStream random(seed);
     const int workers = 2 + static_cast<int>(random.NextBelow(6));
     const int servers = 2 + static_cast<int>(random.NextBelow(4));
-    const FairLinksOptions options =
-        Options(workers, servers, random.NextBelow(2) == 0, 1 + random.NextDouble());
+    FairLinksOptions options = Options(workers, servers, random.NextBelow(2) == 0, 1 + random.NextDouble());
+    options.large_share = 1 + static_cast<double>(random.NextBelow(4));
     FairLinks links(options);
     std::vector<double> begun(workers, -1);
     double now = 0;
@@ -129,7 +158,10 @@ TEST(FairLinks, CarryEverythingOnceAndNoFasterThanTheyCan) {
         now = next;
         if (begun[worker] >= 0) continue;
         begun[worker] = now;
-        links.Begin(random.NextBelow(2) == 0 ? Direction::kPush : Direction::kPull, worker, now);
+        const bool is_push = random.NextBelow(2) == 0;
+        const bool is_large = !is_push && random.NextBelow(2) == 0;
+        links.Begin(is_push ? Direction::kPush : Direction::kPull, worker, now,
+                    is_large ? Share::kLarge : Share::kEven);
         ++begins;
         continue;
       }

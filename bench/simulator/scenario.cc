@@ -18,6 +18,9 @@ absl::Status ValidateCluster(const Cluster& cluster, Strategy strategy) {
   if (!std::isfinite(cluster.link_bytes_per_second) || cluster.link_bytes_per_second <= 0) {
     return InvalidArgument("link_bytes_per_second is %g: more than 0", cluster.link_bytes_per_second);
   }
+  if (!std::isfinite(cluster.large_share) || cluster.large_share < 1) {
+    return InvalidArgument("large_share is %g: at least 1", cluster.large_share);
+  }
   MUSTER_RETURN_IF_ERROR(CheckNotNegative(cluster.latency_seconds, "latency_seconds"));
   MUSTER_RETURN_IF_ERROR(CheckNotNegative(cluster.message_seconds, "message_seconds"));
   MUSTER_RETURN_IF_ERROR(CheckNotNegative(cluster.sum_seconds_per_byte, "sum_seconds_per_byte"));

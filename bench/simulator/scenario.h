@@ -24,6 +24,10 @@ struct Cluster {
   bool servers_on_workers = false;
   double link_bytes_per_second = 1.25e9;  // in each direction
   double latency_seconds = 0;             // one way
+  /// Of servers that do not wait for all workers: every pull has, with even odds, so many times the share of
+  /// its links that the others have. What one host sends to several is not shared out evenly. If it were,
+  /// workers that compute equally long and have once met would stay in each other's way for ever.
+  double large_share = 1;
   /// Of a processor, for each message that a task sends or receives.
   double message_seconds = 0;
   /// Of a server's processor, for each byte of a gradient that it adds up, and for each that its optimizer

@@ -49,7 +49,8 @@ FairLinksOptions ServerLinks(const Scenario& scenario) {
                             .servers_on_workers = cluster.servers_on_workers,
                             .server_link_bytes_per_second = cluster.link_bytes_per_second,
                             .push_bytes = dense_bytes + scenario.traffic.sparse_push_bytes,
-                            .pull_bytes = dense_bytes + scenario.traffic.sparse_pull_bytes};
+                            .pull_bytes = dense_bytes + scenario.traffic.sparse_pull_bytes,
+                            .large_share = cluster.large_share};
   links.worker_link_bytes_per_second = cluster.link_bytes_per_second * RowsShare(scenario, links);
   return links;
 }
@@ -61,6 +62,15 @@ double AsyncStartSeconds(const Scenario& scenario, int worker) {
                        (links.push_bytes + links.pull_bytes) / scenario.cluster.link_bytes_per_second;
   const double round = std::max(alone, AsyncServersBoundSeconds(TrafficOf(scenario, links)));
   return round * RandomStream(scenario.seed, static_cast<uint64_t>(worker)).NextDouble();
+}
+
+Share ShareOf(const Scenario& scenario, int worker, int64_t number) {
+  constexpr uint64_t kStreams = uint64_t{1} << 63;  // beside those of compute times
+  const bool waits_for_all =
+      scenario.strategy != Strategy::kAsyncServers && scenario.traffic.backup_workers == 0;
+  if (waits_for_all) return Share::kEven;
+  const uint64_t stream = kStreams | static_cast<uint64_t>(worker) << 32 | static_cast<uint64_t>(number);
+  return RandomStream(scenario.seed, stream).NextBelow(2) == 0 ? Share::kEven : Share::kLarge;
 }
 
 ServerSimulation::ServerSimulation(const Scenario& scenario)
@@ -190,8 +200,10 @@ void ServerSimulation::StartWithParts(int index) {
 }
 
 void ServerSimulation::BeginTransfer(Direction direction, int worker) {
+  const Share share =
+      direction == Direction::kPull ? ShareOf(scenario_, worker, workers_[worker].pulls++) : Share::kEven;
   if (OwnShare(link_options_, worker) == 1) return EndTransfer(direction, worker, 0);
-  links_.Begin(direction, worker, now_);
+  links_.Begin(direction, worker, now_, share);
 }
 
 void ServerSimulation::EndTransfer(Direction direction, int index, double latency_seconds) {

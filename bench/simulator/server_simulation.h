@@ -7,7 +7,8 @@
 //
 // Workers begin with a pull of the first parameters, all at time 0. Asynchronous ones begin at random within
 // a round: on fair links those that begin together end together, so that workers with equal compute times
-// would all push, and then all pull, for ever.
+// would all push, and then all pull, for ever. Neither do those come apart whose transfers overlap, as all
+// are held up alike; links are not as fair as that, and Cluster::large_share says by how much.
 //
 // With several servers a synchronous step takes two messages between them, there and back, after the last
 // gradient that it takes (docs/ARCHITECTURE.md, "Whose gradients make a step").
@@ -63,6 +64,9 @@ FairLinksOptions ServerLinks(const Scenario& scenario);
 /// When an asynchronous worker begins its first step, with the parameters that it needs.
 double AsyncStartSeconds(const Scenario& scenario, int worker);
 
+/// Of the links, for pull `number` of a worker, counted from 0.
+Share ShareOf(const Scenario& scenario, int worker, int64_t number);
+
 /// `scenario` is valid, of another strategy than allreduce, and lives longer.
 class ServerSimulation {
  public:
@@ -94,6 +98,7 @@ class ServerSimulation {
   struct Worker {
     int64_t step = 0;        // that its parameters are of
     int64_t async_step = 0;  // of its own
+    int64_t pulls = 0;       // that have begun
     double start = 0;
     double compute_seconds = 0;
     double computed = 0;                  // when it has

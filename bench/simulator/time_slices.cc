@@ -48,6 +48,10 @@ int TimeSlices::HostOf(int shard) const {
 void TimeSlices::BeginTransfer(int index, Phase phase, double bytes) {
   Worker& worker = workers_[index];
   worker.phase = phase;
+  worker.share = 1;
+  if (phase == Phase::kPulling && ShareOf(scenario_, index, worker.pulls++) == Share::kLarge) {
+    worker.share = scenario_.cluster.large_share;
+  }
   worker.bytes_left.assign(scenario_.cluster.servers, bytes / scenario_.cluster.servers);
   worker.has_links = false;
   for (int shard = 0; shard < scenario_.cluster.servers; ++shard) {
@@ -70,7 +74,8 @@ std::vector<TimeSlices::Flow> TimeSlices::ListFlows() const {
       flows.push_back({.worker = index,
                        .shard = shard,
                        .from_host = is_push ? index : HostOf(shard),
-                       .to_host = is_push ? HostOf(shard) : index});
+                       .to_host = is_push ? HostOf(shard) : index,
+                       .share = worker.share});
     }
   }
   return flows;
@@ -82,23 +87,28 @@ void TimeSlices::Share(std::vector<Flow>* flows) const {
   const int hosts = scenario_.cluster.workers + scenario_.cluster.servers;
   std::vector<double> free(2 * hosts, scenario_.cluster.link_bytes_per_second);  // sending, then receiving
   std::vector<int> unsettled(2 * hosts);
+  std::vector<double> shares(2 * hosts);  // of those
   const auto links_of = [&](const Flow& flow) { return std::array{flow.from_host, hosts + flow.to_host}; };
   for (const Flow& flow : *flows) {
-    for (const int link : links_of(flow)) ++unsettled[link];
+    for (const int link : links_of(flow)) {
+      ++unsettled[link];
+      shares[link] += flow.share;
+    }
   }
   for (size_t settled = 0; settled < flows->size();) {
     int least = -1;
     for (int link = 0; link < 2 * hosts; ++link) {
       if (unsettled[link] == 0) continue;
-      if (least < 0 || free[link] / unsettled[link] < free[least] / unsettled[least]) least = link;
+      if (least < 0 || free[link] / shares[link] < free[least] / shares[least]) least = link;
     }
-    const double rate = free[least] / unsettled[least];
+    const double rate = free[least] / shares[least];  // of a share of 1
     for (Flow& flow : *flows) {
       if (flow.rate > 0 || (flow.from_host != least && hosts + flow.to_host != least)) continue;
-      flow.rate = rate;
+      flow.rate = flow.share * rate;
       ++settled;
       for (const int link : links_of(flow)) {
-        free[link] = std::max(0.0, free[link] - rate);
+        free[link] = std::max(0.0, free[link] - flow.rate);
+        shares[link] -= flow.share;
         --unsettled[link];
       }
     }

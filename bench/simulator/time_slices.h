@@ -32,13 +32,16 @@ class TimeSlices {
     int step = 0;      // of its parameters
     int own_step = 0;
     std::vector<double> bytes_left;  // by shard, of the push or the pull
+    double share = 1;                // of links
     bool has_links = false;          // some of it is not on its own host
+    int64_t pulls = 0;               // that have begun
   };
   struct Flow {
     int worker;
     int shard;
     int from_host;
     int to_host;
+    double share;
     double rate = 0;
   };
 

@@ -107,10 +107,19 @@ std::string BoundShare(const Measurement& measurement) {
               : "");
 }
 
+std::string MeasuredRateText(const Group& group) {
+  for (const Measurement* measurement : group.measurements) {
+    const std::optional<double> rate = measurement->bound_link_bytes_per_second;
+    if (rate) return ", which were measured to carry " + RateText(*rate) + ",";
+  }
+  return "";
+}
+
 std::string BoundSentence(const Group& group, const Ranking& largest) {
   const std::string shares = Shares(largest.all, BoundShare);
   if (!shares.empty()) {
-    return "Least time on the links with " + WorkersText(largest.workers) + ": " + shares + ".";
+    return "Least time on the links" + MeasuredRateText(group) + " with " + WorkersText(largest.workers) +
+           ": " + shares + ".";
   }
   return group.link_bytes_per_second > 0 ? "" : "No bound is known: the rate of the links is not.";
 }
@@ -400,7 +409,7 @@ std::vector<std::string> CautionsOf(const Results& results) {
         (beyond_bound == 1 ? "its bound" : "their bounds") +
         ". Shaped links let short bursts pass at more than their rate, which is much of a small "
         "model; or a step has fewer bytes than were counted for it; or the links are faster than "
-        "they were said to be.");
+        "they were said, or measured, to be.");
   }
   if (failed < total && !noise.is_known()) {
     cautions.push_back("The noise was not measured: small differences may be chance.");

@@ -201,6 +201,15 @@ TEST(Advice, SaysWhichLinksHaveNoBound) {
               Contains("No bound is known: the rate of the links is not."));
 }
 
+TEST(Advice, SaysOfABoundThatItsLinksWereMeasured) {
+  Results results = {.measurements = {Measured(Strategy::kAllReduce, 2, 1000, {.link_bytes_per_second = 0})}};
+  results.measurements[0].bound_step_seconds = 0.1;
+  results.measurements[0].bound_link_bytes_per_second = 117e6;
+  EXPECT_THAT(MakeAdvice(results).groups.at(0).sentences,
+              Contains("Least time on the links, which were measured to carry 117 MB/s, with 2 workers: "
+                       "allreduce 50 % of a step."));
+}
+
 // What becomes faster than what never led is nobody's concern.
 TEST(Advice, NamesWhereTheLeadChangesBeyondWhatWasMeasured) {
   Results results =
@@ -361,7 +370,7 @@ TEST(Advice, IsWeakWhereCellsFailedOrBeatTheirBound) {
           "1 of 3 cells has no numbers: the comparison is weak where they are missing.",
           "1 of 3 cells was faster than its bound. Shaped links let short bursts pass at more than their "
           "rate, which is much of a small model; or a step has fewer bytes than were counted for it; or the "
-          "links are faster than they were said to be.",
+          "links are faster than they were said, or measured, to be.",
           "The computation was a wait of 50.0 ms a step: this compares the exchange of gradients, not "
           "the training."));
 }

@@ -38,6 +38,12 @@ std::vector<HostUse> HostUses(const std::vector<TaskUse>& tasks) {
   return hosts;
 }
 
+double ReceivedBytesPerStep(Strategy strategy, double received_bytes, double steps, double reduced_bytes) {
+  if (strategy == Strategy::kAllReduce) return received_bytes / steps;
+  const double from_servers = std::max(0.0, received_bytes - steps * reduced_bytes);
+  return reduced_bytes + from_servers / (steps + 1);
+}
+
 void AddRepetition(const std::vector<HostUse>& hosts, size_t count, std::vector<HostUse>* mean) {
   std::vector<HostUse> with = hosts;
   for (HostUse& host : with) {

@@ -1,4 +1,4 @@
-// What hosts did while a job trained, from what its tasks counted. Pure.
+// What hosts did while a job trained, and what travels in a step, from what its tasks counted. Pure.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,11 @@ struct TaskUse {
 /// tasks of one host each adds its processors; they count the same interface, of which the first one's
 /// numbers are taken.
 std::vector<HostUse> HostUses(const std::vector<TaskUse>& tasks);
+
+/// What a worker receives for each of its steps, of all `received_bytes` up to the end of the last one. What
+/// servers send before the first step are parameters and rows, as after each step: one step's more, which is
+/// of none. `reduced_bytes`: of each step without servers, the allreduce of a hybrid one.
+double ReceivedBytesPerStep(Strategy strategy, double received_bytes, double steps, double reduced_bytes);
 
 /// Makes `mean`, of the `count` repetitions before, the mean with this one, too. Where a host or a number of
 /// it is not known of all, what is known of the last is taken.

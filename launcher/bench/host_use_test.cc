@@ -27,6 +27,15 @@ TEST(HostUses, AddUpTheTasksOfAHostAndItsNetworkOnce) {
   EXPECT_FALSE(hosts[1].sent_bytes_per_second.has_value());
 }
 
+TEST(ReceivedBytesPerStep, LeavesOutWhatComesBeforeTheFirst) {
+  // Four steps: 100 bytes before the first one, and after each.
+  EXPECT_DOUBLE_EQ(ReceivedBytesPerStep(Strategy::kAsyncServers, 500, 4, 0), 100);
+  EXPECT_DOUBLE_EQ(ReceivedBytesPerStep(Strategy::kSyncServers, 500, 4, 0), 100);
+  EXPECT_DOUBLE_EQ(ReceivedBytesPerStep(Strategy::kAllReduce, 400, 4, 0), 100);
+  // 30 of them rows, the others of an allreduce, which has nothing to send before.
+  EXPECT_DOUBLE_EQ(ReceivedBytesPerStep(Strategy::kHybrid, 4 * 70 + 5 * 30, 4, 70), 100);
+}
+
 TEST(AddRepetition, GivesTheMeanOfAll) {
   std::vector<HostUse> mean;
   for (size_t count = 0; count < 3; ++count) {

@@ -2,6 +2,9 @@
 // others, and numbers of workers that nobody has. Pure.
 #pragma once
 
+#include <functional>
+
+#include "base/status.h"
 #include "launcher/bench/results.h"
 
 namespace muster::bench {
@@ -37,7 +40,14 @@ struct Workload {
 ///
 /// `workloads`: of each measurement, by place. Those it was calibrated with, is_fitted, count for no error;
 /// where it misses one of them by more than kMostMisfit there are no curves of the model and link.
-void Predict(const std::vector<Workload>& workloads, Results* results);
+///
+/// Links without a rate have bounds, too, where the bandwidth that they really have is known.
+///
+/// Simulating thousands of workers takes seconds for each cell. `interruption` is asked between simulations,
+/// on the same thread: what it fails with is returned, and `results` are as they were. Empty: nothing
+/// interrupts.
+absl::Status Predict(const std::vector<Workload>& workloads,
+                     const std::function<absl::Status()>& interruption, Results* results);
 
 /// Of each measurement, how its samples/s compare with those of one worker: by whichever strategy was fastest
 /// with one, so that all have the same to compare with. And noise, pooled over all cells: the root of

@@ -24,6 +24,10 @@ Measurement Measured(const Cell& cell, double latency_seconds = 0) {
                                .traffic = {.dense_bytes = kParameterBytes},
                                .compute = {.sample_seconds = {kCompute}},
                                .steps = 50};
+  if (cell.strategy == Strategy::kAsyncServers) {
+    scenario.cluster.large_share = 4;
+    scenario.steps = 4000 / cell.workers;
+  }
   if (cell.strategy == Strategy::kAllReduce) {
     scenario.strategy = simulator::Strategy::kAllReduce;
   } else {
@@ -35,6 +39,10 @@ Measurement Measured(const Cell& cell, double latency_seconds = 0) {
   const double seconds = 1 / simulator::Simulate(scenario)->steps_per_second;
   return {.cell = cell, .step_seconds = {seconds}, .samples_per_second = 100 / seconds};
 }
+
+// What is fitted differs in the last digits, after which asynchronous workers may meet in another order:
+// seeds differ by 2 %.
+double Tolerance(const Cell& cell) { return cell.strategy == Strategy::kAsyncServers ? 0.03 : 0.01; }
 
 Cell CellOf(Strategy strategy, int workers, int servers) {
   return {.strategy = strategy,
@@ -72,15 +80,31 @@ Results Measurements(double latency_seconds = 0) {
 
 TEST(Predict, WhatWasCalibratedWithAFewCellsHoldsForTheOthers) {
   Results results = Measurements();
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   for (const Measurement& measurement : results.measurements) {
     ASSERT_TRUE(measurement.predicted_step_seconds.has_value());
-    EXPECT_NEAR(*measurement.predicted_step_seconds / measurement.median_step_seconds(), 1, 0.01)
+    EXPECT_NEAR(*measurement.predicted_step_seconds / measurement.median_step_seconds(), 1,
+                Tolerance(measurement.cell))
         << StrategyName(measurement.cell.strategy) << " " << measurement.cell.workers << "+"
         << measurement.cell.servers;
   }
   ASSERT_TRUE(results.median_prediction_error.has_value());
   EXPECT_LT(*results.median_prediction_error, 0.01);
+}
+
+// Their pushes and pulls, of 0.13 s each, fit beside each other into what one worker alone takes: 0.05 of
+// computing more than both. On a virtual cluster of 100 Mbit/s it came out 65 % too slow.
+TEST(Predict, TwoAsynchronousWorkersDoNotStayInEachOthersWay) {
+  Results results;
+  for (const int workers : {1, 2}) {
+    results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
+    results.measurements.push_back(Measured(CellOf(Strategy::kSyncServers, workers, 1)));
+  }
+  const double alone = kCompute + 2 * kParameterBytes / kLink;
+  results.measurements.push_back(
+      {.cell = CellOf(Strategy::kAsyncServers, 2, 1), .step_seconds = {alone / 2}, .samples_per_second = 1});
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  EXPECT_NEAR(*results.measurements.back().predicted_step_seconds / (alone / 2), 1, 0.1);
 }
 
 // With none all of it would be taken for bandwidth, which is as good for two workers and wrong for thousands.
@@ -89,7 +113,7 @@ TEST(Predict, LatencyIsWhatTheLinksSay) {
   Results results = Measurements(kLatency);
   results.links = {{.bytes_per_second = 1e9, .latency_seconds = 1},
                    {.bytes_per_second = 1.2e8, .latency_seconds = kLatency}};
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   EXPECT_LT(*results.median_prediction_error, 0.01);
   for (const Curve& curve : results.curves) {
     if (curve.cell.strategy != Strategy::kAllReduce) continue;
@@ -117,7 +141,7 @@ TEST(Predict, BandwidthsAreOfWhatIsNotComputing) {
   add(CellOf(Strategy::kHybrid, 4, 2), 0.11);
   add(CellOf(Strategy::kSyncServers, 2, 2), 0.0101);
   results.noise = 0.02;
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   const auto& of = results.measurements;
   EXPECT_FALSE(of[0].communication_seconds.has_value()) << "it has nobody to talk to";
   EXPECT_NEAR(*of[1].communication_seconds, 0.2, 1e-9);
@@ -142,11 +166,11 @@ TEST(Predict, TheErrorIsThatOfCellsItWasNotCalibratedWith) {
         (cell.strategy == Strategy::kSyncServers && cell.workers == 1 && cell.servers == 1);
     if (!calibrates) measurement.step_seconds[0] *= 1.25;
   }
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   EXPECT_NEAR(*results.median_prediction_error, 0.2, 0.01);
   for (const Measurement& measurement : results.measurements) {
     const double off = *measurement.predicted_step_seconds / measurement.median_step_seconds() - 1;
-    EXPECT_NEAR(off, measurement.is_fitted ? 0 : -0.2, 0.01);
+    EXPECT_NEAR(off, measurement.is_fitted ? 0 : -0.2, Tolerance(measurement.cell));
   }
   EXPECT_EQ(std::count_if(results.measurements.begin(), results.measurements.end(),
                           [](const Measurement& measurement) { return measurement.is_fitted; }),
@@ -160,7 +184,7 @@ TEST(Predict, OneWorkerAloneComputesForAsLongAsTheMedianOfItsRepetitions) {
     results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
   }
   results.measurements[0].step_seconds = {kCompute, kCompute, 1.5 * kCompute};
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   EXPECT_NEAR(*results.measurements[0].predicted_step_seconds, kCompute, 1e-9);
   EXPECT_LT(*results.median_prediction_error, 0.01);
 }
@@ -173,7 +197,7 @@ TEST(Predict, WhatItCannotBeFittedToHasNoCurves) {
                           Measured(CellOf(Strategy::kSyncServers, 1, 1))};
   Measurement& first = results.measurements[2];
   first.step_seconds = {first.step_seconds[0] / 2};
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   EXPECT_TRUE(first.is_fitted);
   EXPECT_GT(*first.predicted_step_seconds / first.median_step_seconds(), 1 + kMostMisfit);
   EXPECT_TRUE(results.curves.empty());
@@ -182,7 +206,7 @@ TEST(Predict, WhatItCannotBeFittedToHasNoCurves) {
 
 TEST(Predict, BoundsAreThoseOfTheBytes) {
   Results results = Measurements();
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   const auto bound = [&](const Cell& cell) {
     for (const Measurement& measurement : results.measurements) {
       if (measurement.cell == cell) return measurement.bound_step_seconds;
@@ -199,28 +223,68 @@ TEST(Predict, BoundsAreThoseOfTheBytes) {
   beside.servers_on_workers = true;
   Results shared;
   shared.measurements = {Measured(beside)};
-  Predict(WorkloadsOf(shared), &shared);
+  ASSERT_TRUE(Predict(WorkloadsOf(shared), {}, &shared).ok());
   EXPECT_EQ(shared.measurements[0].bound_step_seconds, 0)
       << "the worker beside a server may make nearly all updates, over the loopback";
   Results backup;
   backup.measurements = {Measured(CellOf(Strategy::kBackupWorkers, 4, 1))};
-  Predict(WorkloadsOf(backup), &backup);
+  ASSERT_TRUE(Predict(WorkloadsOf(backup), {}, &backup).ok());
   EXPECT_DOUBLE_EQ(backup.measurements[0].bound_step_seconds, 2 * 3 * once)
       << "of those that make a step, push and then pull";
   const double bytes = 60'000;  // too few to travel in parts
   Results small;
   small.measurements = {Measured(CellOf(Strategy::kSyncServers, 4, 1))};
-  Predict({{.cell = small.measurements[0].cell,
-            .parameter_bytes = bytes,
-            .pushed_bytes = bytes,
-            .pulled_bytes = bytes}},
-          &small);
+  const std::vector<Workload> workloads = {{.cell = small.measurements[0].cell,
+                                            .parameter_bytes = bytes,
+                                            .pushed_bytes = bytes,
+                                            .pulled_bytes = bytes}};
+  ASSERT_TRUE(Predict(workloads, {}, &small).ok());
   EXPECT_DOUBLE_EQ(small.measurements[0].bound_step_seconds, 2 * 4 * once * bytes / kParameterBytes);
+}
+
+// A ring of two sends each of its bytes once; a server with two workers receives them twice.
+TEST(Predict, LinksWithoutARateHaveTheBoundOfWhatWasMeasured) {
+  Results results;
+  for (const int workers : {1, 2}) {
+    results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
+    results.measurements.push_back(Measured(CellOf(Strategy::kSyncServers, workers, 1)));
+  }
+  for (Measurement& measurement : results.measurements) measurement.cell.link_bytes_per_second = 0;
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  const auto& of = results.measurements;
+  EXPECT_EQ(of[0].bound_step_seconds, 0) << "alone";
+  EXPECT_FALSE(of[0].bound_link_bytes_per_second.has_value());
+  for (const size_t i : {1, 2, 3}) {
+    SCOPED_TRACE(i);
+    EXPECT_NEAR(of[i].bound_link_bytes_per_second.value_or(0) / kLink, 1, 0.001);
+    EXPECT_NEAR(of[i].bound_step_seconds / (kParameterBytes / kLink), i == 3 ? 2 : 1, 0.001);
+  }
+  // Where the links were given one it holds, and none is shown that was measured.
+  Results given = Measurements();
+  ASSERT_TRUE(Predict(WorkloadsOf(given), {}, &given).ok());
+  for (const Measurement& measurement : given.measurements) {
+    EXPECT_FALSE(measurement.bound_link_bytes_per_second.has_value());
+  }
+  // An allreduce that took no more than noise says nothing about links.
+  results.noise = 0.9;
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  for (const Measurement& measurement : results.measurements) EXPECT_EQ(measurement.bound_step_seconds, 0);
+}
+
+TEST(Predict, AnInterruptLeavesTheResultsAsTheyWere) {
+  Results results = Measurements();
+  const Results before = results;
+  int asked = 0;
+  const auto interruption = [&] { return ++asked < 110 ? absl::OkStatus() : Cancelled("interrupted"); };
+  const absl::Status status = Predict(WorkloadsOf(results), interruption, &results);
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(asked, 110) << "it is not asked again, and nothing is simulated any more";
+  EXPECT_EQ(results, before);
 }
 
 TEST(Predict, CurvesCrossWhereAnotherOneIsFaster) {
   Results results = Measurements();
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   EXPECT_EQ(results.curves.size(), 5u) << "allreduce, and two strategies with one and two servers";
   for (const Curve& curve : results.curves) EXPECT_EQ(curve.points.back().workers, 10'000);
   // One server gets n gradients through its link where a ring has two at most.
@@ -240,7 +304,7 @@ TEST(Predict, WithoutWhatItIsCalibratedWithThereAreOnlyBounds) {
   Results results;
   results.measurements = {Measured(CellOf(Strategy::kSyncServers, 2, 1)),
                           {.cell = CellOf(Strategy::kAllReduce, 2, 0), .error = "it failed"}};
-  Predict(WorkloadsOf(results), &results);
+  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
   EXPECT_GT(results.measurements[0].bound_step_seconds, 0);
   EXPECT_FALSE(results.measurements[0].predicted_step_seconds.has_value());
   EXPECT_FALSE(results.median_prediction_error.has_value());

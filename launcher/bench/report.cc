@@ -120,7 +120,8 @@ longest. With ps_async each push of a worker is an update.</dd>
 <dt>Efficiency</dt><dd>Samples/s divided by the number of workers and by the samples/s of one worker: of the strategy
 that was fastest with one, for all of a model over the same links.</dd>
 <dt>Bound, of bound</dt><dd>The least time in which the links can carry the bytes of a step, if nothing else took time;
-and that divided by the measured time.</dd>
+and that divided by the measured time. Links that were given no rate are taken for as fast as the smallest allreduce
+of several workers was beyond computing: where that says so, what other cells got may be more.</dd>
 <dt>Sent, received</dt><dd>Per step, by the chief worker: worker:0, which evaluates and saves the model, too.</dd>
 <dt>CPU</dt><dd>The time on processors of all tasks together, per step.</dd>
 <dt>Host CPU, host net</dt><dd>Of the busiest host while it trains: its tasks' time on processors, where 100&#160;% is one
@@ -365,6 +366,7 @@ std::string Repetitions(const Results& results) {
 }  // namespace
 
 std::string ReportHtml(const Results& results) {
+  const std::string settings = Escape(SettingsText(results));
   std::string html =
       "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n"
       "<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
@@ -372,8 +374,9 @@ std::string ReportHtml(const Results& results) {
   html += Element("title", TitleOf(results)) + "<style>" + kStyle + "</style>\n</head>\n<body>\n";
   html +=
       "<header>\n<h1>Parameter server or allreduce?</h1>\n<p class=\"soft\">Measured by muster bench on " +
-      Escape(results.where) + ", " + Repetitions(results) + ", " + Escape(results.created) +
-      "</p>\n</header>\n<main>\n";
+      Escape(results.where) + ", " + Repetitions(results) + ", " + Escape(results.created) + "</p>\n";
+  if (!settings.empty()) html += "<p class=\"soft\">" + settings + "</p>\n";
+  html += "</header>\n<main>\n";
   const Advice advice = MakeAdvice(results);
   const std::vector<Group> groups = GroupsOf(results);  // one for each group of the advice
   html += AdviceHtml(advice);
@@ -381,8 +384,8 @@ std::string ReportHtml(const Results& results) {
   html += CellsHtml(results) + HostsHtml(results) + "<section>\n<h2>What the words mean</h2>\n" + kTerms +
           "</section>\n";
   html += "<section>\n<h2>How it was made</h2>\n<pre>" + Escape(results.command) +
-          "</pre>\n<p class=\"soft\">" + Escape(results.created) + ", on " + Escape(results.where) +
-          "</p>\n</section>\n</main>\n</body>\n</html>\n";
+          "</pre>\n<p class=\"soft\">" + (settings.empty() ? "" : settings + "; ") + Escape(results.created) +
+          ", on " + Escape(results.where) + "</p>\n</section>\n</main>\n</body>\n</html>\n";
   return html;
 }
 

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <limits>
 
 #include "launcher/bench/report_charts.h"
 #include "launcher/bench/results_testing.h"
+#include "launcher/bench/results_view.h"
 #include "launcher/bench/xml_testing.h"
 
 namespace muster::bench {
@@ -78,6 +80,55 @@ TEST(Report, NamesWhatWasMeasuredInItsTitle) {
   const XmlReader page(ReportHtml(results));
   EXPECT_EQ(page.Named("title").at(0)->text, "muster bench: mnist_mlp and a &amp; b on 2 hosts");
   EXPECT_THAT(TextsOf(page, "p"), Contains("Measured by muster bench on 2 hosts, each cell 3 times, today"));
+}
+
+// Whether they were typed or not.
+TEST(Report, SaysStepsBatchesAndTheVersion) {
+  Results results = SmallResults();
+  EXPECT_EQ(SettingsText(results), "steps of 100 samples");
+  results.steps = 60;
+  results.version = "1.2<3";
+  EXPECT_EQ(SettingsText(results), "60 steps of each worker, of 100 samples; muster 1.2<3");
+  const std::string html = ReportHtml(results);
+  const XmlReader page(html);
+  ASSERT_EQ(page.error, "");
+  EXPECT_EQ(Count(html, "60 steps of each worker, of 100 samples; muster 1.2&lt;3"), 2)
+      << "above, and beside the command";
+  results.measurements.push_back(Measured(Strategy::kAllReduce, 2, 10, {.model = "wide_deep"}));
+  results.measurements.back().batch_size = 1;
+  results.measurements.push_back(Failed(Strategy::kHybrid, 2, "lost"));
+  EXPECT_EQ(SettingsText(results),
+            "60 steps of each worker, of 100 samples (mnist_mlp) and 1 sample (wide_deep); muster 1.2<3");
+  EXPECT_EQ(SettingsText({}), "");
+}
+
+// The narrowest phones in use are 320 CSS pixels wide. Whether words overlap is only seen in a browser.
+TEST(Report, CanBeReadOnAPhone) {
+  const std::string html = ReportHtml(SmallResults());
+  const XmlReader page(html);
+  ASSERT_EQ(page.error, "");
+  constexpr double kLeastPixels = 11;
+  constexpr double kPhone = 320 - 2 * (10 + 8 + 1);  // what body and figure leave of it, with its border
+  constexpr double kWide = 400 - 2 * (16 + 1);       // the same of the narrowest column where there is room
+  EXPECT_THAT(html, HasSubstr("@media (max-width: 419px) { body { padding: 14px 10px 30px; } .card, figure { "
+                              "padding: 10px 8px; } }"));
+  EXPECT_THAT(html, HasSubstr("minmax(min(100%, 400px), 1fr)"));
+  EXPECT_THAT(html, HasSubstr(".chart { display: block; width: 100%;"));
+  EXPECT_THAT(html, HasSubstr("svg text { fill: var(--soft); font-size: 12.5px;"));
+  EXPECT_THAT(html, HasSubstr("@media (min-width: 440px) { svg text { font-size: 10.5px; } }"));
+  int charts = 0;
+  for (const XmlElement* svg : page.Named("svg")) {
+    const auto kind = svg->attributes.find("class");
+    if (kind == svg->attributes.end() || kind->second != "chart") continue;
+    double left = 0, top = 0, width = 0, height = 0;
+    const std::string& view = svg->attributes.at("viewBox");
+    ASSERT_EQ(std::sscanf(view.c_str(), "%lf %lf %lf %lf", &left, &top, &width, &height), 4);
+    EXPECT_GE(12.5 * kPhone / width, kLeastPixels) << view;
+    EXPECT_GE(10.5 * kWide / width, kLeastPixels) << view;
+    ++charts;
+  }
+  EXPECT_EQ(charts, 4);
+  EXPECT_EQ(Count(html, "<table"), Count(html, "<div class=\"scroll\"")) << "what is wider scrolls by itself";
 }
 
 TEST(Report, NamesEachRowAndSaysWhatFailedBesideItsName) {

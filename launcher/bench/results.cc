@@ -46,6 +46,7 @@ Json MeasurementJson(const Measurement& measurement) {
           {"error", measurement.error},
           {"step_seconds", measurement.step_seconds},
           {"samples_per_second", measurement.samples_per_second},
+          {"batch_size", measurement.batch_size},
           {"scaling_efficiency", measurement.scaling_efficiency},
           {"sent_bytes_per_step", measurement.sent_bytes_per_step},
           {"received_bytes_per_step", measurement.received_bytes_per_step},
@@ -58,6 +59,7 @@ Json MeasurementJson(const Measurement& measurement) {
           {"seconds_to_target", OrNull(measurement.seconds_to_target)},
           {"target_error", measurement.target_error},
           {"bound_step_seconds", measurement.bound_step_seconds},
+          {"bound_link_bytes_per_second", OrNull(measurement.bound_link_bytes_per_second)},
           {"predicted_step_seconds", OrNull(measurement.predicted_step_seconds)},
           {"is_fitted", measurement.is_fitted}};
 }
@@ -201,6 +203,7 @@ Measurement ReadMeasurement(ObjectReader object) {
           .error = object.Text("error"),
           .step_seconds = object.Numbers("step_seconds"),
           .samples_per_second = object.Number("samples_per_second"),
+          .batch_size = object.Number("batch_size"),
           .scaling_efficiency = object.Number("scaling_efficiency"),
           .sent_bytes_per_step = object.Number("sent_bytes_per_step"),
           .received_bytes_per_step = object.Number("received_bytes_per_step"),
@@ -213,6 +216,7 @@ Measurement ReadMeasurement(ObjectReader object) {
           .seconds_to_target = object.NumberOrNull("seconds_to_target"),
           .target_error = object.Text("target_error"),
           .bound_step_seconds = object.Number("bound_step_seconds"),
+          .bound_link_bytes_per_second = object.NumberOrNull("bound_link_bytes_per_second"),
           .predicted_step_seconds = object.NumberOrNull("predicted_step_seconds"),
           .is_fitted = object.Bool("is_fitted")};
 }
@@ -271,6 +275,8 @@ std::string ToJson(const Results& results) {
                {"created", results.created},
                {"where", results.where},
                {"command", results.command},
+               {"version", results.version},
+               {"steps", results.steps},
                {"compute_seconds_per_step", results.compute_seconds_per_step},
                {"target_accuracy", OrNull(results.target_accuracy)},
                {"links", Json::array()},
@@ -307,6 +313,8 @@ absl::StatusOr<Results> FromJson(const std::string& text) {
   Results results = {.created = object.Text("created"),
                      .where = object.Text("where"),
                      .command = object.Text("command"),
+                     .version = object.Text("version"),
+                     .steps = object.Integer("steps", 0),
                      .compute_seconds_per_step = object.Number("compute_seconds_per_step"),
                      .target_accuracy = object.NumberOrNull("target_accuracy"),
                      .links = object.Objects("links", ReadLink),

@@ -45,6 +45,7 @@ struct Measurement {
   std::string error;                 // why it has no numbers; empty: it has
   std::vector<double> step_seconds;  // of each repetition: training time divided by steps; async: by updates
   double samples_per_second = 0;     // median of the repetitions
+  double batch_size = 0;             // samples of a worker's step; 0: not known
   double scaling_efficiency = 0;     // samples/s divided by workers times those of one; 0: not measured
   double sent_bytes_per_step = 0;    // by the chief worker
   double received_bytes_per_step = 0;
@@ -59,6 +60,9 @@ struct Measurement {
   std::optional<double> seconds_to_target;  // to the accuracy asked for; unset: not reached, or not asked for
   std::string target_error;  // why it is not known whether that was reached; empty: it is, or not asked for
   double bound_step_seconds = 0;  // the least time of its bytes on the links; 0: links of unknown rate
+  // Of the links that it was calculated with, where they were given no rate and it was measured: bytes of the
+  // model, without headers. Unset: the links have one, or nothing is known.
+  std::optional<double> bound_link_bytes_per_second;
   std::optional<double> predicted_step_seconds;  // by the simulator
   bool is_fitted = false;  // the simulator was calibrated with it: what it says of it is no prediction
 
@@ -97,10 +101,12 @@ struct Crossing {
 };
 
 struct Results {
-  static constexpr int kSchemaVersion = 4;
+  static constexpr int kSchemaVersion = 5;
   std::string created;                  // "2026-11-24 20:40:00 UTC"
   std::string where;                    // "4 virtual hosts on one machine with 2 cores", or the inventory
-  std::string command;                  // that made them
+  std::string command;                  // that made them, as a shell takes it
+  std::string version;                  // of muster; empty: not known
+  int steps = 0;                        // of each worker; 0: not known
   double compute_seconds_per_step = 0;  // a wait in place of the computation; 0: they computed
   std::optional<double> target_accuracy;
   std::vector<Link> links;

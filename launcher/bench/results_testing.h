@@ -29,6 +29,7 @@ inline Measurement Measured(Strategy strategy, int workers, double samples_per_s
   return {.cell = MakeCell(strategy, workers, options),
           .step_seconds = {100.0 * workers / samples_per_second},
           .samples_per_second = samples_per_second,
+          .batch_size = 100,
           .sent_bytes_per_step = 2.1e6,
           .received_bytes_per_step = 2.2e6,
           .cpu_seconds_per_step = 0.01};
@@ -55,6 +56,7 @@ inline Results FullResults() {
   measurement.seconds_to_target = 12.5;
   measurement.target_error = "worker:2 was lost";
   measurement.bound_step_seconds = 0.01;
+  measurement.bound_link_bytes_per_second = 117e6;
   measurement.predicted_step_seconds = 0.11;
   measurement.is_fitted = true;
   const Cell slower = MakeCell(Strategy::kAsyncServers, 6);
@@ -62,6 +64,8 @@ inline Results FullResults() {
   return {.created = "2026-11-24 20:40:00 UTC",
           .where = "4 hosts \"here\"\n\t\\ \xc3\xa9",
           .command = "muster bench --models='a & b'",
+          .version = "1.2.3",
+          .steps = 60,
           .compute_seconds_per_step = 0.05,
           .target_accuracy = 0.95,
           .links = {{.bytes_per_second = 125e6, .latency_seconds = 25e-6}},

@@ -83,6 +83,34 @@ std::optional<std::pair<double, double>> StepRange(const Measurement& measuremen
   return std::pair(*least, *most);
 }
 
+std::string SettingsText(const Results& results) {
+  std::vector<std::pair<double, std::vector<std::string>>> batches;  // by size the models, as they come
+  for (const Measurement& measurement : results.measurements) {
+    if (!IsPositive(measurement.batch_size)) continue;
+    const auto found = std::find_if(batches.begin(), batches.end(),
+                                    [&](const auto& batch) { return batch.first == measurement.batch_size; });
+    auto& [size, models] = found != batches.end()
+                               ? *found
+                               : batches.emplace_back(measurement.batch_size, std::vector<std::string>());
+    const std::string& model = measurement.cell.model;
+    if (std::find(models.begin(), models.end(), model) == models.end()) models.push_back(model);
+  }
+  std::vector<std::string> sizes;
+  for (const auto& [size, models] : batches) {
+    const std::string text = absl::StrFormat("%.0f %s", size, size == 1 ? "sample" : "samples");
+    sizes.push_back(batches.size() == 1 ? text : text + " (" + ListText(models) + ")");
+  }
+  std::vector<std::string> parts;
+  if (results.steps > 0) {
+    parts.push_back(
+        absl::StrFormat("%d %s of each worker", results.steps, results.steps == 1 ? "step" : "steps"));
+  }
+  if (!sizes.empty()) parts.push_back((results.steps > 0 ? "of " : "steps of ") + ListText(sizes));
+  const std::string what = absl::StrJoin(parts, ", ");
+  if (results.version.empty()) return what;
+  return what + (what.empty() ? "" : "; ") + "muster " + results.version;
+}
+
 bool UsesServers(Strategy strategy) { return strategy != Strategy::kAllReduce; }
 
 std::string ServersPlace(const Cell& cell) {

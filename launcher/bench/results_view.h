@@ -41,6 +41,10 @@ std::optional<double> PredictionError(const Measurement& measurement);
 /// The shortest and the longest step time of its repetitions. Unset: no numbers, or one repetition.
 std::optional<std::pair<double, double>> StepRange(const Measurement& measurement);
 
+/// What was run, as far as it is known, typed or not: "60 steps of each worker, of 100 samples; muster 1.2".
+/// Batches of several sizes with the models whose they are.
+std::string SettingsText(const Results& results);
+
 bool UsesServers(Strategy strategy);
 
 /// "own hosts" or "on workers"; empty where there are no servers.

@@ -28,6 +28,7 @@
 #include "launcher/running_job.h"
 #include "launcher/task_metrics.h"
 #include "launcher/terminal.h"
+#include "launcher/transport/shell_quote.h"
 #include "launcher/virtual_hosts.h"
 
 namespace muster {
@@ -73,6 +74,17 @@ absl::StatusOr<bench::MatrixOptions> MatrixOf(const BenchFlags& flags) {
   return options;
 }
 
+// As any shell takes it. What a shell leaves as it is needs no quotes.
+std::string ShellCommand(const std::vector<std::string>& words) {
+  constexpr char kPlain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%_+:,./-";
+  std::string command;
+  for (std::string word : words) {
+    const bool is_plain = !word.empty() && word.find_first_not_of(kPlain) == std::string::npos;
+    command += (command.empty() ? "" : " ") + (is_plain ? word : QuoteWord(bench::OneLine(std::move(word))));
+  }
+  return command;
+}
+
 std::optional<double> ValueOf(const std::vector<MetricSample>& samples, const char* name) {
   for (const MetricSample& sample : samples) {
     if (sample.name == name) return sample.value;
@@ -107,18 +119,25 @@ struct StepBytes {
 };
 
 // Of the chief. Its metrics stand still after its last step, where the result record goes on to count what it
-// pulls to evaluate the model and to save it: all of the tables. What it pulls before its first step is in
-// both. Without steps in the metrics, as of a worker on a GPU, the record has to do.
-StepBytes StepBytesOf(const Json& result, const std::map<std::string, std::string>& task_metrics) {
+// pulls to evaluate the model and to save it: all of the tables. Without steps in the metrics, as of a worker
+// on a GPU, the record has to do.
+StepBytes StepBytesOf(const bench::Cell& cell, const Json& result,
+                      const std::map<std::string, std::string>& task_metrics) {
+  const double reduced = cell.strategy == bench::Strategy::kHybrid
+                             ? 2.0 * (cell.workers - 1) / cell.workers * double(result["parameter_bytes"])
+                             : 0;
+  const auto per_step = [&](double sent, double received, double steps) {
+    return StepBytes{.sent = sent / steps,
+                     .received = bench::ReceivedBytesPerStep(cell.strategy, received, steps, reduced)};
+  };
   if (const auto text = task_metrics.find("worker:0"); text != task_metrics.end()) {
     const auto samples = ParseMetrics(text->second).value_or(std::vector<MetricSample>());
     const double steps = ValueOf(samples, "muster_worker_steps_total").value_or(0);
     const auto sent = ValueOf(samples, "muster_worker_sent_bytes_total");
     const auto received = ValueOf(samples, "muster_worker_received_bytes_total");
-    if (steps > 0 && sent && received) return {.sent = *sent / steps, .received = *received / steps};
+    if (steps > 0 && sent && received) return per_step(*sent, *received, steps);
   }
-  const double steps = result["chief_steps"];
-  return {.sent = double(result["bytes_pushed"]) / steps, .received = double(result["bytes_pulled"]) / steps};
+  return per_step(result["bytes_pushed"], result["bytes_pulled"], result["chief_steps"]);
 }
 
 std::string NameOf(const bench::Cell& cell) {
@@ -183,7 +202,9 @@ absl::StatusOr<int> Bench::Run() {
   const int host_count = inventory_ ? static_cast<int>(inventory_->hosts.size()) : flags_.virtual_hosts;
   MUSTER_ASSIGN_OR_RETURN(const std::vector<bench::Cell> cells, bench::MakeMatrix(options_, host_count));
   results_.created = FormatWallTime(WallTimeMicros());
-  results_.command = flags_.command;
+  results_.command = ShellCommand(flags_.command);
+  results_.version = flags_.version;
+  results_.steps = static_cast<int>(options_.steps);
   results_.where = inventory_ ? absl::StrFormat("%d hosts of %s", host_count, inventory_->path)
                               : absl::StrFormat("%d virtual hosts on one machine with %d cores", host_count,
                                                 std::thread::hardware_concurrency());
@@ -209,13 +230,20 @@ absl::StatusOr<int> Bench::Run() {
     if (Interrupts() > 0) return Cancelled("interrupted");
     MUSTER_RETURN_IF_ERROR(status);
   }
-  bench::Predict(workloads_, &results_);
+  std::fprintf(stderr, "predicting up to 10,000 workers\n");
+  const absl::Status predicted = bench::Predict(
+      workloads_, [] { return Interrupts() > 0 ? Cancelled("interrupted") : absl::OkStatus(); }, &results_);
+  if (!predicted.ok()) {
+    return Cancelled("%s; what was measured is in %s", predicted.message(),
+                     (folder_ / "results.json").string());
+  }
   MUSTER_RETURN_IF_ERROR(Write());
   if (context_.flags().format == OutputFormat::kJson) {
     PrintToStdout(bench::ToJson(results_));
   } else {
     const size_t width = IsTerminal(STDOUT_FILENO) ? TerminalWidth(STDOUT_FILENO) : 0;
     PrintToStdout(bench::ResultsText(results_, width) + "\n");
+    PrintToStdout("Measured: " + bench::SettingsText(results_) + "\n");
     PrintToStdout(bench::ToText(bench::MakeAdvice(results_)));
   }
   std::fprintf(stderr, "%s\n", (folder_ / "report.html").c_str());
@@ -381,7 +409,7 @@ absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inv
   if (json["steps_per_second"] <= 0 || json["chief_steps"] <= 0) {
     return DataLoss("the other workers made all steps without worker:0, which times them: take more --steps");
   }
-  const StepBytes step_bytes = StepBytesOf(json, result.task_metrics);
+  const StepBytes step_bytes = StepBytesOf(cell, json, result.task_metrics);
   return Outcome{.result = std::move(json),
                  .tasks = TaskUses(plan.record, result.task_metrics),
                  .step_bytes = step_bytes};
@@ -395,6 +423,7 @@ void Bench::Add(const Outcome& outcome, bench::Measurement* measurement, bench::
   bench::AddRepetition(bench::HostUses(outcome.tasks), measurement->step_seconds.size(), &measurement->hosts);
   measurement->step_seconds.push_back(1 / steps_per_second);
   const double samples_per_step = double(result["samples_per_second"]) / steps_per_second;
+  measurement->batch_size = result["batch_size"];
   measurement->samples_per_second = samples_per_step / measurement->median_step_seconds();
   measurement->cpu_seconds_per_step = 0;
   for (const bench::HostUse& host : measurement->hosts) {
@@ -405,7 +434,7 @@ void Bench::Add(const Outcome& outcome, bench::Measurement* measurement, bench::
   workload->parameter_bytes = result["parameter_bytes"];
   workload->pushed_bytes = measurement->sent_bytes_per_step;
   workload->pulled_bytes = measurement->received_bytes_per_step;
-  workload->samples_per_step = result["batch_size"];
+  workload->samples_per_step = measurement->batch_size;
 }
 
 // Of the last job. Infinite: it was not reached.

@@ -37,7 +37,8 @@ struct BenchFlags {
   double target = 0;  // accuracy; 0: none
   double job_timeout_s = 600;
   std::string folder = "muster-bench";
-  std::string command;  // the whole command line
+  std::vector<std::string> command;  // the whole command line
+  std::string version;               // of muster
 };
 
 /// Of a flag; 0: none.
@@ -52,6 +53,7 @@ struct CommandFlags {
   std::vector<std::string> jobs;   // gc: only these
   std::vector<std::string> tasks;  // logs: only these
   std::string known_hosts;
+  bool connects_to_inventory = false;  // the command does, with the keys of known_hosts
   OutputFormat format = OutputFormat::kText;
   std::vector<std::string> words;        // exec: what is run
   std::vector<std::string> hosts;        // exec: only on these
