@@ -261,7 +261,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_option("--bytes", sizes, "Of the range that is summed, each a multiple of 4")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(sizeof(float), size_t{1} << 40));
   app.add_option("--ranks", ranks, "Processes")->capture_default_str()->check(CLI::Range(2, 64));
   app.add_option("--backend", names, "All by default")->check(CLI::IsMember(known));
   app.add_flag("--json", json, "For programs");

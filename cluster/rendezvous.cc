@@ -37,15 +37,23 @@ void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
   if (!member.was_live) came_ = now;
   member.is_live = member.was_live = true;
   member.last_heard = now;
+  member.refusal.clear();
   member.state = state;
   next_number_ = std::max(next_number_, state.group + 1);
   if (was_missing) notices_.push_back(absl::StrCat(names_[rank], " is back"));
   if (IsInGroup(rank) && state.group == group_.number && state.has_met) has_met_ = true;
   if (IsInGroup(rank) && has_left() && !had_left) {
     if (state.unreachable) Suspend(rank, *state.unreachable, now);
-    if (!group_.is_over) Finish(absl::StrCat(names_[rank], " has left the group"), now);
+    if (!group_.is_over) Finish(absl::StrCat(names_[rank], " has left the group: its log says why"), now);
   }
   Consider(now);
+}
+
+void Rendezvous::Refuse(int rank, const std::string& refusal, TimePoint now) {
+  Member& member = members_[rank];
+  if (member.is_live) return;
+  if (member.refusal.empty()) member.refused_at = now;
+  member.refusal = refusal;
 }
 
 void Rendezvous::Disconnect(int rank, const std::string& why, TimePoint now) {
@@ -57,7 +65,7 @@ void Rendezvous::Tick(TimePoint now) {
   for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
     if (!member.is_live || now - member.last_heard < options_.lease) continue;
-    Lose(rank, absl::StrCat("nothing was heard of it for ", FormatAge(options_.lease)), now);
+    Lose(rank, absl::StrFormat("nothing was heard of it for %.1f s", ToSeconds(options_.lease)), now);
   }
   Consider(now);
 }
@@ -117,6 +125,18 @@ bool Rendezvous::HasBegun() const {
          group_.number > 0;
 }
 
+// A mistake that nobody else will mend.
+bool Rendezvous::EndForRefusal(TimePoint now) {
+  if (options_.min_ranks || HasBegun()) return false;
+  for (int rank = 0; rank < first_ranks_; ++rank) {
+    const Member& member = members_[rank];
+    if (member.refusal.empty() || now < member.refused_at + options_.correction) continue;
+    End(FailedPrecondition("%s was refused: %s", names_[rank], member.refusal));
+    return true;
+  }
+  return false;
+}
+
 TimePoint Rendezvous::Deadline() const {
   return over_since_ + (HasBegun() ? options_.return_timeout : options_.connect_timeout);
 }
@@ -152,7 +172,7 @@ void Rendezvous::Finish(const std::string& why, TimePoint now) {
 }
 
 void Rendezvous::Consider(TimePoint now) {
-  if (end_ || concluded_) return;
+  if (end_ || concluded_ || EndForRefusal(now)) return;
   std::vector<int> ranks;
   bool all_have_left = true, has_state = false;
   for (int rank = 0; rank < rank_count(); ++rank) {
@@ -230,7 +250,8 @@ std::string Rendezvous::DescribeMissing() const {
   std::string text;
   for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
-    const std::string why = !member.was_live                        ? "has not connected"
+    const std::string why = !member.refusal.empty()                 ? "was refused: " + member.refusal
+                            : !member.was_live                      ? "has not connected"
                             : !member.is_live                       ? "has gone: " + member.why_lost
                             : member.state.is_in_it                 ? "does not leave its group"
                             : member.suspended_until != TimePoint() ? "is not reached by another one"

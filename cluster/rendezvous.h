@@ -44,6 +44,9 @@ struct RendezvousOptions {
   /// Of two live ranks that do not reach each other the higher one stays out for this long, unless there
   /// would be too few without it.
   Duration suspension = std::chrono::seconds(10);
+  /// Before the job has begun, and where it needs all ranks: after a process was refused another one of its
+  /// rank has so long to report, or the job ends.
+  Duration correction = std::chrono::seconds(10);
 };
 
 /// Which parameters a rank has: of equal versions the bits are equal.
@@ -80,6 +83,9 @@ class Rendezvous {
   /// A process of a rank has come, perhaps instead of another one; from its first report on it takes part.
   void Connect(int rank, TimePoint now);
   void Report(int rank, const RankState& state, TimePoint now);
+  /// A process of a rank was turned away, since it differs from rank 0: `refusal` says how. It may be left
+  /// over from another job, or have been started by mistake.
+  void Refuse(int rank, const std::string& refusal, TimePoint now);
   /// `why`: "its connection was closed".
   void Disconnect(int rank, const std::string& why, TimePoint now);
   void Tick(TimePoint now);
@@ -109,6 +115,8 @@ class Rendezvous {
     bool was_live = false;
     TimePoint last_heard;
     std::string why_lost;
+    std::string refusal;  // of a process of it, which nobody has taken the place of; empty: none
+    TimePoint refused_at;
     RankState state;
     TimePoint suspended_until;
   };
@@ -118,6 +126,7 @@ class Rendezvous {
   bool AreAllOfTheFirst(const std::vector<int>& ranks) const;
   bool AreEnough(const std::vector<int>& ranks) const;
   bool HasBegun() const;
+  bool EndForRefusal(TimePoint now);
   TimePoint Deadline() const;
   void Lose(int rank, const std::string& why, TimePoint now);
   void Suspend(int rank, int other, TimePoint now);

@@ -115,6 +115,55 @@ TEST_F(RendezvousTest, OrTheJobEndsWithTheNamesOfTheOthers) {
   EXPECT_THAT(End(), HasSubstr("DEADLINE_EXCEEDED: worker:1 has not connected; worker:2 has not connected"));
 }
 
+// A process that an earlier job has left behind is told, and makes room for the one that belongs here.
+TEST_F(RendezvousTest, WhoIsRefusedEndsNothingIfAnotherOfItsTaskComes) {
+  Make(2, std::nullopt);
+  Come(0);
+  rendezvous_->Refuse(1, "its hash is another", now_);
+  Pass(seconds(9));
+  EXPECT_EQ(End(), "");
+  EXPECT_THAT(rendezvous_->TakeNotices(),
+              ElementsAre("waiting for others: worker:1 was refused: its hash is another"));
+  Come(1);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  Pass(seconds(60));
+  EXPECT_EQ(End(), "");
+}
+
+// Who mistyped its flags is started with them again.
+TEST_F(RendezvousTest, OtherwiseItEndsWhatHasNotBegun) {
+  Make(2, std::nullopt);
+  Come(0);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(End(), "");
+    rendezvous_->Refuse(1, "its hash is another", now_);
+    Pass(seconds(3));
+  }
+  EXPECT_EQ(End(), "FAILED_PRECONDITION: worker:1 was refused: its hash is another");
+}
+
+TEST_F(RendezvousTest, WhoIsNotNeededIsRefusedAndThatIsAll) {
+  Make(3, 2);
+  for (const int rank : {0, 1}) Come(rank);
+  rendezvous_->Refuse(2, "its hash is another", now_);
+  Pass(seconds(60));
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  // It has begun under another rank 0.
+  Make(2, std::nullopt);
+  Come(0);
+  rendezvous_->Refuse(0, "its hash is another", now_);  // by who is there already
+  Come(1, {.group = 8, .parameters = ParametersVersion{.step = 5, .group = 8}});
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  Make(3, std::nullopt);
+  Come(0);
+  Come(1, {.group = 8, .parameters = ParametersVersion{.step = 5, .group = 8}});
+  rendezvous_->Refuse(2, "its hash is another", now_);
+  Pass(seconds(60));
+  EXPECT_EQ(End(), "");
+  Pass(seconds(600));
+  EXPECT_EQ(End(), "DEADLINE_EXCEEDED: worker:2 was refused: its hash is another: waited 10m00s in vain");
+}
+
 TEST_F(RendezvousTest, TheRestGoOnWithTheHighestStep) {
   Make(3, 2);
   for (int rank = 0; rank < 3; ++rank) Come(rank);
@@ -145,7 +194,7 @@ TEST_F(RendezvousTest, NobodyIsASourceWhereAllHaveTheSame) {
   Come(1);
   Enter();
   Leave(0, 4);
-  EXPECT_EQ(group().why, "worker:0 has left the group");
+  EXPECT_EQ(group().why, "worker:0 has left the group: its log says why");
   Leave(1, 4);
   EXPECT_EQ(group().number, 2u);
   EXPECT_EQ(group().source, std::nullopt);

@@ -106,7 +106,8 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
                                       .fingerprint = options_.all.fingerprint},
                          .connect_timeout = kMeetingTimeout,
                          .operation_timeout = options_.operation_timeout,
-                         .shares_memory = options_.shares_memory};
+                         .shares_memory = options_.shares_memory && !memory_has_failed_,
+                         .memory_has_failed = &memory_has_failed_};
     for (const int rank : ranks_) native.identity.members.push_back(MemberOf(rank));
     absl::StatusOr<ChosenGroup> group;
     auto met = MakeNative(native, *listener_, *interrupt_);

@@ -87,7 +87,8 @@ class ElasticGroup {
   std::shared_ptr<Interrupt> interrupt_;  // the group's
   std::unique_ptr<Collective> group_;
   bool is_by_gpus_ = false;
-  Traffic before_;  // through earlier groups
+  bool memory_has_failed_ = false;  // of this host's ranks, in a group: it is not tried again
+  Traffic before_;                  // through earlier groups
 };
 
 }  // namespace muster

@@ -3,12 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 
+#include <barrier>
 #include <latch>
+#include <sstream>
 #include <thread>
 
 #include "base/certificates.h"
 #include "base/logging.h"
+#include "tests/support/forbidden_calls.h"
 #include "tests/support/free_port.h"
 
 namespace muster {
@@ -379,6 +383,56 @@ TEST_F(ElasticGroupTest, OfTwoProcessesOfATaskTheLaterOneIsTaken) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("a later process of worker:1"));
   EXPECT_TRUE(later->Join({}).ok());
   later->Fail("that is enough");
+}
+
+// To find out again would cost each group the time that the others of the host wait for it.
+TEST_F(ElasticGroupTest, WhereMemoryCannotBeSharedItIsTriedOnce) {
+  options_.all.members.resize(2);
+  std::ostringstream said;
+  auto& sinks = spdlog::default_logger()->sinks();
+  sinks.push_back(std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+  std::barrier have_counted(2);
+  const auto joins_twice = [&](int rank) {
+    if (rank == 1) {
+      ASSERT_EQ(ForbidLocalConnections(), absl::OkStatus());
+    }
+    const auto group = Make(rank);
+    for (uint64_t step : {1, 2}) {
+      const auto place = group->Join(ParametersVersion{.step = step});
+      ASSERT_TRUE(place.ok()) << place.status();
+      EXPECT_EQ(*Count(*group), 2);
+      have_counted.arrive_and_wait();
+    }
+    EXPECT_EQ(group->Finish(2), absl::OkStatus());
+  };
+  std::thread second([&] { joins_twice(1); });
+  joins_twice(0);
+  second.join();
+  sinks.pop_back();
+  int times = 0;
+  const std::string text = said.str();
+  for (size_t at = 0; (at = text.find("ranks of this host use TCP", at)) != std::string::npos; ++at) ++times;
+  EXPECT_EQ(times, 2) << "once by each\n" << text;
+}
+
+// A process of an earlier job, which finds the new one's rank 0 where its own was.
+TEST_F(ElasticGroupTest, WhoIsLeftOverFromAnotherJobDoesNotEndThisOne) {
+  options_.all.members.resize(2);
+  options_.min_ranks.reset();
+  const auto first = Make(0);
+  const std::string address = std::exchange(options_.all.members[1].address, "127.0.0.1:0");
+  options_.all.fingerprint = 0xab;
+  const absl::Status left_over = Make(1)->Join({}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(left_over)) << left_over;
+  EXPECT_THAT(std::string(left_over.message()), HasSubstr("00000000000000ab"));
+  options_.all.fingerprint = 0;
+  options_.all.members[1].address = address;
+  std::jthread second([&] {
+    const auto place = Make(1)->Join({});
+    EXPECT_TRUE(place.ok()) << place.status();
+  });
+  const auto place = first->Join({});
+  EXPECT_TRUE(place.ok()) << place.status();
 }
 
 }  // namespace

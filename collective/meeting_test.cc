@@ -1,23 +1,21 @@
 // How ranks find each other, and who is refused.
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
-#include <cstddef>
 #include <cstring>
+#include <functional>
 #include <future>
-#include <span>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,9 +25,28 @@
 #include "collective/local_group.h"
 #include "collective/message_stream.h"
 #include "collective/native.h"
+#include "collective/peer_links.h"
 #include "collective/rendezvous_server.h"
 #include "tests/support/fault_hosts.h"
+#include "tests/support/forbidden_calls.h"
 #include "tests/support/free_port.h"
+
+namespace muster {
+namespace {
+
+// Takes the time that slow.test needs to be looked up, which is 127.0.0.1.
+std::function<void()> slow_lookup;
+
+}  // namespace
+}  // namespace muster
+
+// In front of the C library's.
+extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints, addrinfo** found) {
+  static auto* const next = reinterpret_cast<decltype(&::getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host == nullptr || std::string(host) != "slow.test") return next(host, port, hints, found);
+  muster::slow_lookup();
+  return next("127.0.0.1", port, hints, found);
+}
 
 namespace muster {
 namespace {
@@ -173,6 +190,17 @@ TEST_F(MeetingTest, WhoDoesNotComeIsNamed) {
   EXPECT_THAT(std::string(dials.message()), HasSubstr("worker:0"));
 }
 
+// Who is said not to be reached is left out of the next group.
+TEST_F(MeetingTest, WhoHasNoDescriptorsLeftSaysSoAndBlamesNobody) {
+  auto meets = std::async(std::launch::async, [&]() -> absl::Status {
+    MUSTER_RETURN_IF_ERROR(ForbidSockets());
+    return Meet(1, std::chrono::milliseconds(100));
+  });
+  const absl::Status status = meets.get();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(UnreachablePosition(status), std::nullopt);
+}
+
 TEST_F(MeetingTest, AnOldGenerationIsNotMistakenForTheNewOne) {
   // The older one of rank 1 waits there, and its connection is not taken.
   std::jthread old([&, identity = ranks_[1].identity]() {
@@ -183,43 +211,6 @@ TEST_F(MeetingTest, AnOldGenerationIsNotMistakenForTheNewOne) {
   ranks_[0].identity.generation = ranks_[1].identity.generation = 2;
   old.join();
   for (const absl::Status& status : MeetBoth()) EXPECT_EQ(status, absl::OkStatus());
-}
-
-// What the kernel answers to calls of this thread from now on.
-absl::Status Filter(std::span<sock_filter> filter) {
-  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()), .filter = filter.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0) {
-    return absl::OkStatus();
-  }
-  const int error = errno;
-  return ErrnoError(error, "seccomp");
-}
-
-// It makes no socket to connect to another process of this host. Those that listen block.
-absl::Status ForbidLocalConnections() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 5),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, SOCK_NONBLOCK, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  return Filter(filter);
-}
-
-// It has no descriptors left for connections. With a limit of them, sanitizers have none left either.
-absl::Status ForbidToAccept() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_accept4, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  return Filter(filter);
 }
 
 TEST_F(MeetingTest, RanksOfAHostThatDoNotFindEachOtherThereUseTcp) {
@@ -282,6 +273,65 @@ TEST_F(MeetingTest, AnInterruptEndsTheMeeting) {
   Interrupt interrupt;
   std::jthread interrupts([&] { interrupt.Set(); });
   EXPECT_TRUE(absl::IsCancelled(Meet(0, std::chrono::seconds(20), interrupt)));
+}
+
+// Also where it is on its way to one that swallows connections, or does not answer them.
+TEST_F(MeetingTest, AnInterruptEndsTheMeetingOfWhoDials) {
+  const BlackHole nowhere;
+  const SilentHost silent;
+  for (const uint16_t port : {nowhere.port(), silent.port()}) {
+    Interrupt interrupt;
+    std::latch is_dialing(1);
+    std::atomic<bool> has_asked = false;
+    ranks_[1].identity.members[0].where = [&] {
+      if (!has_asked.exchange(true)) is_dialing.count_down();
+      return "127.0.0.1:" + std::to_string(port);
+    };
+    std::jthread interrupts([&] {
+      is_dialing.wait();
+      interrupt.Set();
+    });
+    const absl::Status status = Meet(1, std::chrono::seconds(60), interrupt);
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  }
+}
+
+TEST_F(MeetingTest, ANameThatTakesLongerThanAMeetingIsLookedUpOnce) {
+  constexpr Duration kMeeting = std::chrono::seconds(2);
+  const GroupIdentity& theirs = ranks_[0].identity;
+  const std::string address = theirs.members[0].address;
+  const GroupMember member{{Role::kWorker, 0}, "slow.test" + address.substr(address.rfind(':'))};
+  Interrupt never;
+  int lookups = 0;
+  slow_lookup = [&] {
+    if (++lookups > 1) return;
+    for (const TimePoint end = Now() + kMeeting; Now() < end;)
+      (void)::poll(nullptr, 0, MillisecondsUntil(end));
+  };
+  for (int times = 0; times < 2; ++times) {
+    auto accepts = std::async(std::launch::async, [&] {
+      return ranks_[0].listener->Accept(theirs, 1, Now() + std::chrono::seconds(60), never).status();
+    });
+    const auto dialed = Dial(member, MakeHello(ranks_[1].identity), nullptr, Now() + kMeeting, never);
+    EXPECT_TRUE(dialed.ok()) << dialed.status();
+    EXPECT_EQ(accepts.get(), absl::OkStatus());
+    EXPECT_EQ(lookups, 1);
+  }
+  // Whoever does not answer there may have another address.
+  ranks_[0].listener = nullptr;
+  for (int times = 2; times < 4; ++times) {
+    EXPECT_FALSE(Dial(member, MakeHello(ranks_[1].identity), nullptr, Now(), never).ok());
+  }
+  EXPECT_EQ(lookups, 2);
+}
+
+TEST_F(MeetingTest, AnInterruptIsHeardOnceANameHasBeenLookedUp) {
+  const std::string address = ranks_[0].identity.members[0].address;
+  ranks_[1].identity.members[0].address = "slow.test" + address.substr(address.rfind(':'));
+  Interrupt interrupt;
+  slow_lookup = [&] { interrupt.Set(); };
+  const absl::Status status = Meet(1, std::chrono::seconds(60), interrupt);
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
 TEST_F(MeetingTest, AnotherTasksCertificateIsNotTaken) {

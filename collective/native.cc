@@ -88,25 +88,26 @@ absl::Status NativeBackend::Meet() {
   std::map<std::array<char, 64>, std::vector<int>> ranks_of;
   for (int i = 0; i < size(); ++i) ranks_of[cards[i].host].push_back(i);
   const std::vector<int>& beside = ranks_of[own.host];
-  uint8_t shares = 1;
+  absl::Status shared = absl::OkStatus();
   if (beside.size() > 1) {
-    const absl::Status status = ShareMemory(beside, cards[beside.front()].secret.data(), std::move(place));
-    if (absl::IsCancelled(status)) return status;
-    if (!status.ok()) {
-      spdlog::warn("ranks of this host use TCP: {}", std::string(status.message()));
-      shares = 0;
-    }
+    shared = ShareMemory(beside, cards[beside.front()].secret.data(), std::move(place));
+    if (absl::IsCancelled(shared)) return shared;
   }
+  const uint8_t shares = shared.ok() ? 1 : 0;
   std::vector<uint8_t> all_share(size());
   MUSTER_RETURN_IF_ERROR(everybody_->AllGather(std::as_bytes(std::span(&shares, 1)),
                                                std::as_writable_bytes(std::span(all_share))));
+  // Had the others gone meanwhile, it would be that.
+  if (!shared.ok()) spdlog::warn("ranks of this host use TCP: {}", std::string(shared.message()));
   // A host where one of them cannot is one where none does.
   std::vector<int> firsts;
   for (int i = 0; i < size(); ++i) {
     const std::vector<int>& ranks = ranks_of[cards[i].host];
     const bool all = std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return all_share[rank] != 0; });
     if (!all || ranks.front() == i) firsts.push_back(i);
-    if (!all && i == rank()) local_ = nullptr;
+    if (all || i != rank()) continue;
+    local_ = nullptr;
+    if (options_.memory_has_failed != nullptr) *options_.memory_has_failed = true;
   }
   if (std::find(firsts.begin(), firsts.end(), rank()) == firsts.end()) return absl::OkStatus();
   hosts_ = std::make_unique<PeerGroup>(links_, firsts);

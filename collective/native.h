@@ -13,6 +13,9 @@ struct NativeOptions {
   Duration connect_timeout = std::chrono::minutes(1);    // until all ranks have met
   Duration operation_timeout = std::chrono::minutes(1);  // of each operation
   bool shares_memory = true;  // false: ranks of one host as if each were on a host of its own
+  /// Set, unless null, where ranks of this host could not share memory: to try again costs each group
+  /// seconds.
+  bool* memory_has_failed = nullptr;
 };
 
 /// Meets the other ranks. On a host with several of them, of one user and network namespace, sums are made

@@ -76,6 +76,10 @@ using Await = std::function<absl::Status(const PeerStream&, short events, TimePo
 absl::StatusOr<std::unique_ptr<PeerStream>> ConnectTo(const addrinfo& to, const TlsContext* tls,
                                                       TimePoint deadline, const Await& await) {
   UniqueFd fd(::socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() && errno != EAFNOSUPPORT) {  // that is this rank's own fault
+    const int error = errno;
+    return ErrnoError(error, "a connection");
+  }
   if (!fd.valid() || (::connect(fd.get(), to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS)) {
     return Unavailable("%s", std::strerror(errno));
   }

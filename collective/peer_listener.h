@@ -111,7 +111,8 @@ class PeerListener {
 /// A connection to `member`, which has answered this hello; all addresses of its name are tried in turn, and
 /// again until `deadline`, or once where looking it up takes longer. FailedPrecondition: it has refused it;
 /// PermissionDenied: another task listens there, for good; Unavailable: it cannot be reached;
-/// DeadlineExceeded: it can, but does not answer; Cancelled by `interrupt`.
+/// DeadlineExceeded: it can, but does not answer; InvalidArgument: it does not speak this protocol; Cancelled
+/// by `interrupt`; as sockets fail, where this process can make none.
 absl::StatusOr<std::unique_ptr<PeerStream>> Dial(const GroupMember& member,
                                                  const collective::PeerHello& hello, const TlsContext* tls,
                                                  TimePoint deadline, const Interrupt& interrupt);

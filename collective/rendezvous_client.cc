@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/random.h"
+#include "collective/peer_links.h"
 #include "collective/rendezvous_server.h"
 
 namespace muster {
@@ -12,7 +13,11 @@ namespace {
 
 constexpr Duration kSilence = std::chrono::milliseconds(1500);  // after which the rendezvous is lost
 constexpr Duration kAttempt = std::chrono::seconds(5);          // to connect to it
-constexpr Duration kExplanation = std::chrono::milliseconds(500);
+constexpr Duration kPause = std::chrono::milliseconds(50);      // before it is tried again
+// The rendezvous needs no longer to notice that a rank is silent, and to tell all.
+constexpr Duration kExplanation = std::chrono::seconds(2);
+// Who knows what the rendezvous cannot see is to report it before others leave without knowing why.
+constexpr Duration kShortExplanation = std::chrono::milliseconds(500);
 constexpr Duration kFarewell = std::chrono::seconds(2);
 
 }  // namespace
@@ -47,7 +52,7 @@ absl::StatusOr<RankOrders> RendezvousClient::Join(std::optional<ParametersVersio
   if (orders_.concluded) return orders_;
   state_ = {.group = orders_.group.number, .is_in_it = true, .over = state_.over};
   interrupt_ = std::move(interrupt);
-  why_.clear();
+  why_.reset();
   is_to_report_ = true;
   wake_.Set();
   return orders_;
@@ -62,9 +67,9 @@ void RendezvousClient::HasMet() {
 
 absl::Status RendezvousClient::AwaitConclusion() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return has_ended() || orders_.concluded || interrupt_->is_set(); });
+  changed_.wait(lock, [&] { return has_ended() || orders_.concluded || why_; });
   MUSTER_RETURN_IF_ERROR(end());
-  return orders_.concluded ? absl::OkStatus() : Cancelled("%s", why_);
+  return orders_.concluded ? absl::OkStatus() : Cancelled("%s", *why_);
 }
 
 void RendezvousClient::Fail(const std::string& why) {
@@ -77,9 +82,14 @@ void RendezvousClient::Fail(const std::string& why) {
 
 absl::Status RendezvousClient::Explain(const absl::Status& status) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kExplanation, [&] { return has_ended() || interrupt_->is_set(); });
+  const bool knows_why = UnreachablePosition(status).has_value();
+  // Not for the interrupt: a group that falls apart while it is made sets it, too.
+  changed_.wait_for(lock, knows_why ? kShortExplanation : kExplanation, [&] { return has_ended() || why_; });
   MUSTER_RETURN_IF_ERROR(end());
-  return Cancelled("%s", why_.empty() ? std::string(status.message()) : why_);
+  if (why_) return Cancelled("%s", *why_);
+  const std::string message(status.message());
+  return knows_why ? Cancelled("%s", message)
+                   : Cancelled("%s; who was the first to go is not known", message);
 }
 
 RendezvousClient::Place RendezvousClient::PlaceNow() const {
@@ -113,6 +123,9 @@ void RendezvousClient::Run(const std::stop_token& stop) {
       End(stream.status());
     } else if (Now() - lost_since >= timeout) {
       End(Annotate(stream.status(), absl::StrFormat("waited %s in vain", FormatAge(timeout))));
+    } else {
+      pollfd fd{.fd = stop_.fd(), .events = POLLIN, .revents = 0};
+      (void)::poll(&fd, 1, MillisecondsUntil(Now() + kPause));
     }
   }
 }
@@ -149,7 +162,7 @@ void RendezvousClient::Talk(MessageStream messages, const Place& place, const st
     // TCP would notice it much later.
     if (PlaceNow() != place) return Lose("one of both ends has another address now");
     if (Now() - heard >= kSilence) {
-      return Lose(absl::StrFormat("nothing was heard of it for %s", FormatAge(kSilence)));
+      return Lose(absl::StrFormat("nothing was heard of it for %.1f s", ToSeconds(kSilence)));
     }
   }
 }
@@ -189,7 +202,7 @@ void RendezvousClient::Obey(const collective::GroupOrders& orders) {
     is_to_report_ = true;
   }
   const bool is_over = orders.group() != state_.group || orders.is_over();
-  if (state_.is_in_it && is_over && !interrupt_->is_set()) {
+  if (state_.is_in_it && is_over && !why_) {
     why_ = orders.why();
     interrupt_->Set();
   }
@@ -200,7 +213,7 @@ void RendezvousClient::Obey(const collective::GroupOrders& orders) {
 void RendezvousClient::Lose(const std::string& why) {
   const std::lock_guard lock(mutex_);
   orders_ = {.concluded = orders_.concluded};
-  if (state_.is_in_it && !interrupt_->is_set()) {
+  if (state_.is_in_it && !why_) {
     why_ = absl::StrFormat("%s has gone: %s", Describe(options_.all.members.front()), why);
     interrupt_->Set();
   }

@@ -49,7 +49,8 @@ class RendezvousClient {
 
   /// Why the group is over, where an operation has failed with `status`: Cancelled, or how the job has ended.
   /// The rendezvous hears of it at about the same time, and knows who was the first to go: it is waited for,
-  /// but not for long.
+  /// up to two seconds; where it says nothing, so does the text. `status` of UnreachablePosition is itself a
+  /// reason.
   absl::Status Explain(const absl::Status& status) const;
 
  private:
@@ -81,7 +82,7 @@ class RendezvousClient {
   std::string failure_;
   RankOrders orders_;  // no group: not known
   std::shared_ptr<Interrupt> interrupt_;
-  std::string why_;
+  std::optional<std::string> why_;  // its group is over; unset: it is not, as far as is known
   // A Status of its own for each thread: they share no reference count.
   absl::StatusCode end_code_ = absl::StatusCode::kOk;
   std::string end_;

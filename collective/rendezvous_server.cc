@@ -216,10 +216,9 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
     reply.set_refusal(absl::StrFormat("a later process of %s is here already", TaskName(member.task)));
   } else {
     reply.set_refusal(members_now_ ? FingerprintRefusal(all_, hello) : Refusal(all_, hello));
-    if (!reply.refusal().empty() && rendezvous_.group().number == 0) {
-      // Before anything was done: a mistake that nobody else will mend.
-      rendezvous_.End(FailedPrecondition("refused %s: this rank says of itself that %s", Describe(member),
-                                         reply.refusal()));
+    if (!reply.refusal().empty()) {
+      const std::string own = TaskName(all_.members[all_.rank].task);
+      rendezvous_.Refuse(rank, own + " says of itself that " + reply.refusal(), Now());
     }
   }
   arrival.messages.Queue(reply);
