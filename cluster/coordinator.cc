@@ -28,6 +28,10 @@ void Coordinator::SetRanks(std::vector<std::string> names) {
   const bool are_fewer = names.size() < names_.size();
   names_ = std::move(names);
   members_.resize(names_.size(), {.state = MemberState::kAbsent});
+  for (auto& [step, open] : open_) {
+    open.holders.erase(open.holders.lower_bound(rank_count()), open.holders.end());
+    std::erase_if(open.complete, [this](int rank) { return rank >= rank_count(); });
+  }
   first_ranks_ = std::min(first_ranks_, rank_count());
   ++version_;
   if (are_fewer) EndIfAllAreDone();
@@ -40,6 +44,7 @@ void Coordinator::Join(int rank, TimePoint now) {
   if (member.state == MemberState::kLive) return;
   const bool is_first = member.state == MemberState::kExpected || member.state == MemberState::kAbsent;
   SetState(rank, MemberState::kLive, is_first ? "" : "is back");
+  Choose(now);  // which may have to wait until the batch is shared with it
 }
 
 void Coordinator::Heard(int rank, TimePoint now) {
@@ -102,7 +107,7 @@ void Coordinator::ShardJoin(int shard, const std::string& uuid, uint64_t epoch,
     why_next_epoch_ = absl::StrFormat("ps:%d has started again", shard);
     // Those who have finished wait to hear that it lasts (ps/shard_server.cc), and do it again.
     if (options_.may_go_back && end_ && end_->ok()) end_.reset();
-  } else if (epoch_.number > 0 && epoch < epoch_.number && epoch_.step > 0 &&
+  } else if (epoch_.number > 0 && epoch < epoch_.number && epoch_.step > 0 && !epoch_.goes_on &&
              !checkpoints.contains(begins_with_)) {
     why_next_epoch_ = absl::StrFormat("ps:%d cannot read its part of checkpoint %d", shard, epoch_.step);
   }
@@ -149,6 +154,15 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
     notices_.push_back({.text = absl::StrFormat("going on from the checkpoint of step %d", epoch_.step)});
   }
   why_next_epoch_.clear();
+  for (Member& member : members_) {
+    if (member.state == MemberState::kFinished) member.state = MemberState::kExpected;
+  }
+  BeginSteps(now);
+  RenewLeases(now);
+}
+
+// From that of the epoch on.
+void Coordinator::BeginSteps(TimePoint now) {
   next_step_ = epoch_.step;
   open_.clear();
   decisions_.clear();
@@ -157,9 +171,51 @@ void Coordinator::BeginEpochIfNeeded(TimePoint now) {
   for (Member& member : members_) {
     member.finished_at = 0;
     member.awaits = false;
-    if (member.state == MemberState::kFinished) member.state = MemberState::kExpected;
   }
-  RenewLeases(now);
+  if (options_.shares) participants_ = WhoIsAtWork();
+}
+
+std::vector<int> Coordinator::WhoIsAtWork() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < rank_count(); ++rank) {
+    if (IsAtWork(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+bool Coordinator::IsEnding() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.state == MemberState::kFinished || (member.state == MemberState::kLive && member.awaits);
+  });
+}
+
+bool Coordinator::IsParticipant(int rank) const {
+  return std::binary_search(participants_.begin(), participants_.end(), rank);
+}
+
+// True: no step may be chosen now.
+bool Coordinator::SharesAnew(TimePoint now) {
+  if (!options_.shares || epoch_.number == 0 || !why_next_epoch_.empty()) return false;
+  std::vector<int> wanted = WhoIsAtWork();
+  if (end_ || IsEnding()) {
+    for (const int rank : wanted) {
+      if (IsParticipant(rank)) continue;
+      participants_.insert(std::upper_bound(participants_.begin(), participants_.end(), rank), rank);
+      ++version_;
+    }
+    return false;
+  }
+  if (wanted == participants_) return false;
+  if (wanted.empty()) return true;  // whoever comes back makes it
+  for (size_t shard = 0; shard < shards_.size(); ++shard) {
+    if (shards_[shard].epoch != epoch_.number || shard_steps_[shard] < next_step_) return true;
+  }
+  notices_.push_back({.text = absl::StrFormat("from step %d on each batch is shared by %d", next_step_,
+                                              static_cast<int>(wanted.size()))});
+  epoch_ = {.number = epoch_.number + 1, .step = next_step_, .goes_on = true};
+  BeginSteps(now);
+  ++version_;
+  return true;
 }
 
 void Coordinator::Resume(const Epoch& epoch, uint64_t next_step,
@@ -204,8 +260,8 @@ void Coordinator::Report(int shard, const ShardReport& report, TimePoint now) {
   shards_[shard].epoch = report.epoch;
   shard_steps_[shard] = std::max(shard_steps_[shard], report.step);
   for (const HeldPart& part : report.held) {
-    MUSTER_CHECK(part.rank >= 0 && part.rank < rank_count());
-    if (part.step < next_step_) continue;
+    MUSTER_CHECK(part.rank >= 0);
+    if (part.step < next_step_ || part.rank >= rank_count()) continue;  // of one that has left
     const auto [found, is_first] = open_.try_emplace(part.step);
     OpenStep& open = found->second;
     if (is_first) open.waiting_since = now;
@@ -220,6 +276,7 @@ void Coordinator::Report(int shard, const ShardReport& report, TimePoint now) {
 }
 
 void Coordinator::Choose(TimePoint now) {
+  if (SharesAnew(now)) return;
   for (auto open = open_.find(next_step_); open != open_.end(); open = open_.find(next_step_)) {
     std::vector<int>& complete = open->second.complete;
     const int needed = NeededFor(complete);
@@ -242,6 +299,7 @@ bool Coordinator::IsAtWork(int rank) const {
 // A bounded worker finishes ahead of the steps it has contributed to, and may be heard of before its parts
 // are.
 bool Coordinator::IsExpectedAt(int rank, uint64_t step) const {
+  if (options_.shares && !IsParticipant(rank)) return false;
   const Member& member = members_[rank];
   const bool is_done = member.state == MemberState::kFinished || (IsAtWork(rank) && member.awaits);
   return is_done ? step < member.finished_at : IsAtWork(rank);
@@ -255,7 +313,7 @@ int Coordinator::NeededFor(const std::vector<int>& complete) const {
       ++available;
     }
   }
-  return std::min(options_.aggregate, available);
+  return options_.shares ? available : std::min(options_.aggregate, available);
 }
 
 int Coordinator::needed() const {

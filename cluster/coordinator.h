@@ -11,6 +11,12 @@
 // process of a shard is replaced, or one cannot read the checkpoint, the next one begins: all go back, and do
 // again what came after.
 //
+// Where workers come and go (`shares`), a step needs all of those who share its batch, who stay the same for
+// an epoch. Once another one has joined, or one of them has left or is lost, no more steps are chosen. As
+// soon as all shards have made those that were, the next epoch begins right there: nobody goes back, and the
+// batch is shared anew. When somebody has come to the end there is nothing left to share, and who joins is
+// let in as it is.
+//
 // What shards report is monotone within an epoch and may be lost, doubled and reordered: the last report of
 // each makes up for all before.
 #pragma once
@@ -35,7 +41,8 @@ struct CoordinatorOptions {
   std::vector<std::string> rank_names;                // "worker:0"; one for each rank
   int first_ranks = std::numeric_limits<int>::max();  // others may come, and are absent at first
   int shard_count = 1;
-  int aggregate = 1;  // contributions that make a step, at most the number of ranks
+  int aggregate = 1;    // contributions that make a step, at most the number of ranks
+  bool shares = false;  // those of all participants do instead, and who they are may change
   /// A rank that has not joined, or that others wait for although it is not silent, is waited for this long.
   /// When nobody has done anything for twice as long, the job ends.
   Duration worker_timeout = std::chrono::minutes(10);
@@ -58,7 +65,8 @@ struct CheckpointId {
 /// number 0: not all shards have joined.
 struct Epoch {
   uint64_t number = 0;
-  uint64_t step = 0;  // of the checkpoint that it begins with; 0: initial values
+  uint64_t step = 0;     // of the checkpoint that it begins with; 0: initial values
+  bool goes_on = false;  // instead with what all shards have at that step
   friend bool operator==(const Epoch&, const Epoch&) = default;
 };
 
@@ -112,8 +120,8 @@ class Coordinator {
                  const std::set<CheckpointId>& checkpoints, TimePoint now, uint64_t newest_common = 0);
   void Report(int shard, const ShardReport& report, TimePoint now);
   void Tick(TimePoint now);
-  /// Async: the job has these ranks now, at least one. Those that are new are absent until they join, and
-  /// nobody waits for them when they are lost.
+  /// Async, and where batches are shared: the job has these ranks now, at least one. Those that are new are
+  /// absent until they join, and nobody waits for them when they are lost.
   void SetRanks(std::vector<std::string> names);
 
   /// When Tick has something to do next, if nothing else happens.
@@ -128,10 +136,14 @@ class Coordinator {
   /// Time stood still until now for who hears of them.
   void RenewLeases(TimePoint now);
 
-  /// Grows whenever decisions(), needed(), epoch() or end() change.
+  /// Grows whenever decisions(), needed(), epoch(), participants() or end() change.
   uint64_t version() const { return version_; }
 
   const Epoch& epoch() const { return epoch_; }
+
+  /// The ranks that share the batches of this epoch, ascending; empty where that is fixed. Another one that
+  /// has joined will be one of them, unless it is lost before.
+  const std::vector<int>& participants() const { return participants_; }
 
   /// Step of the newest checkpoint that all shards have been known to have at once; 0: there is none.
   uint64_t newest_common() const { return newest_common_; }
@@ -190,6 +202,11 @@ class Coordinator {
   bool IsComplete(int rank) const;
   int NeededFor(const std::vector<int>& complete) const;  // at next_step_
   void BeginEpochIfNeeded(TimePoint now);
+  void BeginSteps(TimePoint now);
+  bool SharesAnew(TimePoint now);
+  bool IsEnding() const;
+  bool IsParticipant(int rank) const;
+  std::vector<int> WhoIsAtWork() const;
   CheckpointId NewestCommon() const;
   std::optional<absl::Status> CheckBeginningAnew(uint64_t last_number) const;
   void SetState(int rank, MemberState state, std::string text);
@@ -215,6 +232,7 @@ class Coordinator {
   std::vector<Member> members_;  // by rank
   std::vector<ShardProcess> shards_;
   Epoch epoch_;
+  std::vector<int> participants_;                   // of epoch_
   CheckpointId begins_with_;                        // if epoch_.step is not 0
   uint64_t newest_common_ = 0;                      // step of a checkpoint; 0: there is none
   std::string why_next_epoch_;                      // not empty: this one cannot go on

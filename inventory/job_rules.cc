@@ -184,12 +184,12 @@ absl::Status CheckMax(const YamlNode& root, const Job& job) {
       return max->Error(
           absl::StrFormat("\"max\" is %d, less than the %d of \"count\"", *job.worker.max, job.worker.count));
     }
-    // Of allreduce the batch stays as it was with those that the job began with.
+    // Where they share a batch it stays as it was with those that the job began with.
     const int workers = *job.worker.max + job.chief.count;
     const int64_t samples = job.train.global_batch_size ? *job.train.global_batch_size
                                                         : int64_t{job.train.batch_size.value_or(workers)} *
                                                               (job.worker.count + job.chief.count);
-    if (job.is_allreduce() && samples < workers) {
+    if (job.shares_batches() && samples < workers) {
       return max->Error(absl::StrFormat("%d workers cannot share a batch of %d samples", workers, samples));
     }
   }
@@ -313,9 +313,11 @@ std::string WhyNotElastic(const Job& job) {
   if (job.is_hybrid()) return "with `strategy: hybrid` each step is made by all that there were at first";
   if (job.is_allreduce()) return "";
   const UpdateSpec::Mode mode = job.update.mode.value_or(UpdateSpec::Mode::kAsync);
-  if (mode != UpdateSpec::Mode::kAsync) {
-    return absl::StrFormat("with `update: {mode: %s}` each step is made by all that there were at first",
-                           mode == UpdateSpec::Mode::kSync ? "sync" : "bounded");
+  if (mode == UpdateSpec::Mode::kBounded) {
+    return "with `update: {mode: bounded}` each step is made by all that there were at first";
+  }
+  if (job.update.aggregate) {
+    return "with `aggregate` each step is made by so many of those that there were at first";
   }
   if (job.replicated) return "with `durability: replicated` the servers know those that there were at first";
   if (job.checkpoint && job.checkpoint->journal) {

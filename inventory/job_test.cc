@@ -433,9 +433,13 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "4:36: \"max\" is 2, less than the 3 of \"count\""},
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2, max: 9}}\ntrain: {batch_size: 4}\n",
        "4:36: 9 workers cannot share a batch of 8 samples"},
-      {model + "replicas: {ps: {count: 1}, worker: {count: 2, max: 3}}\nupdate: {mode: sync}\n",
-       "3:47: \"max\": nobody can join such a job while it runs: with `update: {mode: sync}` each step is "
+      {model +
+           "replicas: {ps: {count: 1}, worker: {count: 2, max: 3}}\nupdate: {mode: bounded, staleness: 1}\n",
+       "3:47: \"max\": nobody can join such a job while it runs: with `update: {mode: bounded}` each step is "
        "made by all that there were at first"},
+      {model + "replicas: {ps: {count: 1}, worker: {count: 2, max: 9}}\nupdate: {mode: sync}\n"
+               "train: {global_batch_size: 8}\n",
+       "3:47: 9 workers cannot share a batch of 8 samples"},
       {"name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 1}, worker: {count: 2, min: "
        "1}}\n",
        "4:47: \"min\": with `strategy: hybrid` no worker can be missing"},

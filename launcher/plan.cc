@@ -140,7 +140,7 @@ absl::Status Planner::GoOnWithBatch() {
     if (!task.id().starts_with("ps:") && rank++ >= fewest) task.set_can_fail(true);
   }
   const TrainSpec& train = job_.train;
-  if (!job_.is_allreduce() || (!train.batch_size && !train.global_batch_size)) return absl::OkStatus();
+  if (!job_.shares_batches() || (!train.batch_size && !train.global_batch_size)) return absl::OkStatus();
   const int64_t samples =
       train.global_batch_size ? *train.global_batch_size : int64_t{*train.batch_size} * first;
   if (samples >= workers) return absl::OkStatus();

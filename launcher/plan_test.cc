@@ -186,7 +186,8 @@ TEST(WhyNotElastic, WhereAllWorkersAreCountedOnce) {
   EXPECT_EQ(why("model: mnist_mlp\nstrategy: allreduce\nreplicas: {worker: {count: 1}}\n"), "");
   EXPECT_EQ(why(servers), "");
   EXPECT_EQ(why(servers + "checkpoint: {every_steps: 9, buddy: true}\n"), "");
-  EXPECT_THAT(why(servers + "update: {mode: sync}\n"), testing::HasSubstr("`update: {mode: sync}`"));
+  EXPECT_EQ(why(servers + "update: {mode: sync}\n"), "");
+  EXPECT_THAT(why(servers + "update: {mode: sync, aggregate: 1}\n"), testing::HasSubstr("`aggregate`"));
   EXPECT_THAT(why(servers + "update: {mode: bounded, staleness: 2}\n"), testing::HasSubstr("bounded"));
   EXPECT_THAT(why(servers + "durability: journal\n"), testing::HasSubstr("journal"));
   EXPECT_THAT(why(servers + "durability: replicated\n"), testing::HasSubstr("replicated"));

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/random.h"
 
 namespace muster {
 namespace {
@@ -27,8 +28,13 @@ struct Prefix {
 
 class Writer {
  public:
-  Writer(const std::filesystem::path& path, const FileOperationHook& hook)
-      : path_(path), temporary_(path.string() + ".writing"), hook_(hook) {}
+  // The name is no other process's: one that was stopped may write on beside it.
+  Writer(const std::filesystem::path& path, const FileOperationHook& hook,
+         const std::function<absl::Status()>& may_change)
+      : path_(path),
+        temporary_(path.string() + kUnfinishedShardFile + RandomName(8)),
+        hook_(hook),
+        may_change_(may_change) {}
   ~Writer() {
     if (!renamed_) ::unlink(temporary_.c_str());
   }
@@ -59,6 +65,7 @@ class Writer {
     if (::fsync(fd_.get()) != 0) return ErrnoError(errno, temporary_.string());
     fd_.reset();
     Before("rename");
+    if (may_change_) MUSTER_RETURN_IF_ERROR(may_change_());
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) return ErrnoError(errno, path_.string());
     renamed_ = true;
     return absl::OkStatus();
@@ -80,6 +87,7 @@ class Writer {
   const std::filesystem::path path_;
   const std::filesystem::path temporary_;
   const FileOperationHook& hook_;
+  const std::function<absl::Status()>& may_change_;
   UniqueFd fd_;
   ShardFileSummary summary_;
   bool renamed_ = false;
@@ -90,14 +98,15 @@ class Writer {
 absl::StatusOr<ShardFileSummary> WriteShardFile(const std::filesystem::path& path,
                                                 checkpoint::ShardHeader header,
                                                 std::span<const CheckpointSection> sections,
-                                                const FileOperationHook& hook) {
+                                                const FileOperationHook& hook,
+                                                const std::function<absl::Status()>& may_change) {
   header.set_version(kCheckpointVersion);
   header.clear_sections();
   for (const CheckpointSection& section : sections) {
     *header.add_sections() = section.section;
     header.mutable_sections()->rbegin()->set_bytes(section.bytes.size());
   }
-  Writer writer(path, hook);
+  Writer writer(path, hook, may_change);
   MUSTER_RETURN_IF_ERROR(writer.Write(header, sections));
   return writer.summary();
 }

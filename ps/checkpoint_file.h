@@ -33,12 +33,17 @@ struct ShardFileSummary {
 /// Called before each operation on the file system, with its name; for tests.
 using FileOperationHook = std::function<void(const char* operation)>;
 
+/// What the name of a shard's file goes on with until all of it is there.
+inline constexpr char kUnfinishedShardFile[] = ".writing-";
+
 /// Writes the file under a temporary name, syncs it and renames it into place; the header's sections are
-/// filled in. Files are never changed afterwards. On failure nothing is left.
+/// filled in. Files are never changed afterwards. On failure nothing is left. `may_change`: asked before the
+/// renaming, which fails as it does.
 absl::StatusOr<ShardFileSummary> WriteShardFile(const std::filesystem::path& path,
                                                 checkpoint::ShardHeader header,
                                                 std::span<const CheckpointSection> sections,
-                                                const FileOperationHook& hook = nullptr);
+                                                const FileOperationHook& hook = nullptr,
+                                                const std::function<absl::Status()>& may_change = nullptr);
 
 /// Reads a file's sections in their order. Whatever is not as it was written is DataLoss with the path. One
 /// thread at a time.

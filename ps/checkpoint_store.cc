@@ -66,7 +66,8 @@ absl::StatusOr<checkpoint::Manifest::File> CheckpointStore::WriteShard(
   MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
   // One that is there is made again, by a training that went back: from here on it is none.
   MUSTER_RETURN_IF_ERROR(Revoke(step));
-  MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary, WriteShardFile(path, header, sections, hook_));
+  MUSTER_ASSIGN_OR_RETURN(const ShardFileSummary summary,
+                          WriteShardFile(path, header, sections, hook_, may_change_));
   if (hook_) hook_("sync folders");
   MUSTER_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
   MUSTER_RETURN_IF_ERROR(SyncFolder(folder_));
@@ -123,6 +124,7 @@ absl::Status CheckpointStore::Commit(const checkpoint::Manifest& manifest) const
   const std::filesystem::path path = PathOf(manifest.step(), kManifestName);
   if (hook_) hook_("commit");
   MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
+  MUSTER_RETURN_IF_ERROR(MayChange());
   MUSTER_RETURN_IF_ERROR(
       WriteFileAtomically(path, std::string(reinterpret_cast<const char*>(&prefix), sizeof prefix) + bytes));
   if (hook_) hook_("sync folders");
@@ -224,6 +226,7 @@ absl::Status CheckpointStore::VerifyShard(const checkpoint::Manifest& manifest, 
 }
 
 absl::Status CheckpointStore::Revoke(uint64_t step) const {
+  MUSTER_RETURN_IF_ERROR(MayChange());
   const std::filesystem::path path = PathOf(step, kManifestName);
   std::error_code error;
   std::filesystem::remove(path, error);
@@ -255,6 +258,7 @@ absl::Status CheckpointStore::RemoveAbandoned(uint64_t step, const std::vector<s
     if (of && *of <= step && ::access(PathOf(*of, kManifestName).c_str(), F_OK) != 0) steps.insert(*of);
   }
   std::set<std::string> has_newer;
+  if (!steps.empty()) MUSTER_RETURN_IF_ERROR(MayChange());
   for (const uint64_t of : steps) {
     std::error_code error;
     for (const std::string& file : files) {
@@ -279,6 +283,10 @@ absl::Status CheckpointStore::RemoveAfter(uint64_t step, const std::string& file
     std::error_code error;
     std::filesystem::remove(PathOf(*other, file), error);
     if (error) return Unavailable("%s: %s", PathOf(*other, file).string(), error.message());
+    for (const std::string& left : ListDirectory(folder_ / name).value_or(std::vector<std::string>())) {
+      if (left.starts_with(file + kUnfinishedShardFile))
+        std::filesystem::remove(folder_ / name / left, error);
+    }
     std::filesystem::remove(folder_ / name, error);  // unless another shard's file is there
   }
   return absl::OkStatus();

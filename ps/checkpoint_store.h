@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +25,11 @@ uint32_t DigestOf(const checkpoint::Manifest& manifest);
 /// Stateless but for the path; several processes may use one folder.
 class CheckpointStore {
  public:
-  explicit CheckpointStore(std::filesystem::path folder, FileOperationHook hook = nullptr)
-      : folder_(std::move(folder)), hook_(std::move(hook)) {}
+  /// `may_change`: asked before anything is put into its place or removed, which fails as it does; null: it
+  /// may.
+  explicit CheckpointStore(std::filesystem::path folder, FileOperationHook hook = nullptr,
+                           std::function<absl::Status()> may_change = nullptr)
+      : folder_(std::move(folder)), hook_(std::move(hook)), may_change_(std::move(may_change)) {}
 
   const std::filesystem::path& folder() const { return folder_; }
 
@@ -80,15 +84,17 @@ class CheckpointStore {
   absl::Status RemoveAbandoned(uint64_t step, const std::vector<std::string>& files) const;
 
   /// From now on there is no checkpoint after `step`. Of their files only the shard's own, of this name, is
-  /// removed: another one may be making its own again already.
+  /// removed, finished or not: another one may be making its own again already.
   absl::Status RemoveAfter(uint64_t step, const std::string& file) const;
 
  private:
+  absl::Status MayChange() const { return may_change_ ? may_change_() : absl::OkStatus(); }
   // Removes the manifest, if there is one.
   absl::Status Revoke(uint64_t step) const;
 
   const std::filesystem::path folder_;
   const FileOperationHook hook_;
+  const std::function<absl::Status()> may_change_;
 };
 
 /// A shard's file that comes from elsewhere in pieces: under a temporary name until all of it is there. One

@@ -242,6 +242,36 @@ TEST_F(CheckpointTest, AFullDiskLeavesNothing) {
   EXPECT_THAT(*ListDirectory(store_.PathOf(5, "")), IsEmpty());
 }
 
+// A process that is stopped while it writes, and goes on when another one has made the checkpoint.
+TEST_F(CheckpointTest, WhoseFolderItIsNoMoreReplacesNothing) {
+  bool is_own = true;
+  const CheckpointStore old(
+      store_.folder(),
+      [&](const std::string& operation) {
+        if (operation != "sync") return;
+        is_own = false;
+        EXPECT_TRUE(Write(store_, 5, 1).ok());
+      },
+      [&] { return is_own ? absl::OkStatus() : FailedPrecondition("another one's"); });
+  EXPECT_THAT(std::string(old.WriteShard(5, Header(5), {}).status().message()), HasSubstr("another one's"));
+  checkpoint::Manifest manifest = *store_.ReadManifest(5);
+  EXPECT_FALSE(old.Commit(manifest).ok());
+  EXPECT_FALSE(old.RemoveAfter(0, CheckpointStore::ShardFileName(0, 1)).ok());
+  const absl::Status verified = Verify(store_, 5);
+  EXPECT_TRUE(verified.ok()) << verified;
+  EXPECT_THAT(*ListDirectory(store_.PathOf(5, "")), testing::SizeIs(2)) << "the file and the manifest";
+}
+
+TEST_F(CheckpointTest, WhatAKilledProcessHadBegunIsRemovedByWhoeverGoesBack) {
+  const std::string name = CheckpointStore::ShardFileName(0, 2);
+  ASSERT_TRUE(Write(store_, 5).ok());
+  ASSERT_TRUE(MakeDirectories(store_.PathOf(10, "")).ok());
+  ASSERT_TRUE(WriteFileAtomically(store_.PathOf(10, name + kUnfinishedShardFile + "abc"), "half").ok());
+  ASSERT_TRUE(store_.RemoveAfter(5, name).ok());
+  EXPECT_THAT(*ListDirectory(store_.folder()), testing::SizeIs(1));
+  EXPECT_TRUE(Verify(store_, 5).ok());
+}
+
 TEST_F(CheckpointTest, OfWhatIsAbandonedTheNewestFilesAreKept) {
   const std::string own = CheckpointStore::ShardFileName(0, 2), copy = CheckpointStore::ShardFileName(1, 2);
   EXPECT_TRUE(store_.RemoveAbandoned(100, {own}).ok()) << "no folder yet";

@@ -13,11 +13,16 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(CheckpointerOpt
 
 Checkpointer::Checkpointer(CheckpointerOptions options, std::function<void()> on_change)
     : options_(std::move(options)),
-      store_(options_.folder),
+      claim_(options_.folder,
+             "owner-of-" + CheckpointStore::ShardFileName(options_.shard_index, options_.shard_count)),
+      store_(options_.folder, /*hook=*/nullptr, [this] { return claim_.Check(); }),
       on_change_(std::move(on_change)),
       thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 
-Checkpointer::~Checkpointer() = default;
+void Checkpointer::Finish() {
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
 
 absl::Status Checkpointer::FindAvailable() {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, store_.List());
@@ -75,7 +80,9 @@ void Checkpointer::AddWritten(uint64_t step, const checkpoint::Manifest::File& f
   changed_.notify_all();
 }
 
-void Checkpointer::BeginAfter(uint64_t step) {
+void Checkpointer::BeginAfter(const Epoch& epoch) {
+  GoOn(epoch);
+  const uint64_t step = epoch.step;
   const std::lock_guard manifests_lock(manifests_mutex_);
   const std::lock_guard lock(mutex_);
   ++round_;
@@ -84,6 +91,7 @@ void Checkpointer::BeginAfter(uint64_t step) {
   to_copy_.clear();
   written_.clear();
   done_with_ = failed_ = settled_ = abandoned_ = 0;
+  failure_ = {};
   to_abandon_.reset();
   if (options_.copy && step > 0) to_copy_again_ = step;
   changed_.notify_all();
@@ -163,9 +171,19 @@ uint64_t Checkpointer::settled() const {
   return settled_;
 }
 
+absl::Status Checkpointer::CheckAvailable(uint64_t step) const {
+  const std::lock_guard lock(mutex_);
+  if (!available_.empty() && available_.rbegin()->first >= step) return absl::OkStatus();
+  if (failure_.first >= step) return DataLoss("%s", failure_.second);
+  return DataLoss("not all parameter servers could write their files, as their logs say");
+}
+
 void Checkpointer::Fail(uint64_t step, uint64_t round, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (round == round_) done_with_ = failed_ = settled_ = step;
+  if (round == round_) {
+    done_with_ = failed_ = settled_ = step;
+    failure_ = {step, why};
+  }
   spdlog::error("{}: checkpoint {} was not written: {}", options_.name, step, why);
 }
 
@@ -251,7 +269,8 @@ void Checkpointer::CommitNow(const ToCommit& to_commit, uint64_t round) {
   if (!status.ok()) {
     const std::lock_guard lock(mutex_);
     done_with_ = manifest.step();
-    spdlog::warn("{}: checkpoint {}: {}", options_.name, manifest.step(), std::string(status.message()));
+    failure_ = {manifest.step(), std::string(status.message())};
+    spdlog::warn("{}: checkpoint {}: {}", options_.name, manifest.step(), failure_.second);
     return;
   }
   // Servers that share the folder may remove the same at the same time; what stays is removed next time.

@@ -10,10 +10,13 @@
 #include <mutex>
 #include <set>
 #include <stop_token>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "base/status.h"
 #include "cluster/coordinator.h"
+#include "ps/folder_claim.h"
 #include "ps/shard_checkpoint.h"
 
 namespace muster {
@@ -41,9 +44,11 @@ class Checkpointer {
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Open(CheckpointerOptions options,
                                                             std::function<void()> on_change);
 
+  ~Checkpointer() { Finish(); }
+
   /// What has been begun is finished, but for copies, and what is to be committed is; a snapshot that waits
-  /// is dropped.
-  ~Checkpointer();
+  /// is dropped. Nothing is begun any more. One thread at a time.
+  void Finish();
 
   /// Checkpoints that this shard could go on from.
   std::set<CheckpointId> available() const;
@@ -58,9 +63,13 @@ class Checkpointer {
   /// has its copy.
   void AddWritten(uint64_t step, const checkpoint::Manifest::File& file);
 
-  /// An epoch begins with this step: later checkpoints are what will be done again, and are removed. The one
-  /// of this step is copied again: who had the copy may be the one that was lost.
-  void BeginAfter(uint64_t step);
+  /// In this epoch, which an earlier process of this shard has begun, this one goes on. No other one makes or
+  /// removes checkpoints in the folder any more.
+  void GoOn(const Epoch& epoch) { claim_.Take(epoch.number); }
+
+  /// As GoOn; and this epoch begins: checkpoints after its step are what will be done again, and are removed.
+  /// The one of this step is copied again: who had the copy may be the one that was lost.
+  void BeginAfter(const Epoch& epoch);
 
   /// Fails as ReadShardCheckpoint does; if the files are at fault the step is not available any more.
   absl::StatusOr<RestoredShard> Read(uint64_t step, const ps::JobConfig& config);
@@ -89,6 +98,9 @@ class Checkpointer {
   /// Up to this step no file will be written any more that is not; 0: likewise.
   uint64_t settled() const;
 
+  /// OK: one of this step, or of a later one, is available. DataLoss: why not, as far as this server knows.
+  absl::Status CheckAvailable(uint64_t step) const;
+
  private:
   Checkpointer(CheckpointerOptions options, std::function<void()> on_change);
 
@@ -115,6 +127,7 @@ class Checkpointer {
   absl::Status FindAvailable();
 
   const CheckpointerOptions options_;
+  FolderClaim claim_;
   const CheckpointStore store_;
   const std::function<void()> on_change_;
 
@@ -127,13 +140,14 @@ class Checkpointer {
   std::optional<uint64_t> to_copy_again_;                   // step
   std::map<uint64_t, CheckpointId> available_;              // by step
   std::map<uint64_t, checkpoint::Manifest::File> written_;
-  uint64_t done_with_ = 0;              // step
-  uint64_t failed_ = 0;                 // step
-  uint64_t settled_ = 0;                // step
-  uint64_t abandoned_ = 0;              // step
-  std::optional<uint64_t> to_abandon_;  // step
-  uint64_t round_ = 0;                  // of BeginAfter: what was begun in an earlier one does not count
-  std::jthread thread_;                 // the last member: it uses the others
+  uint64_t done_with_ = 0;                    // step
+  uint64_t failed_ = 0;                       // step
+  uint64_t settled_ = 0;                      // step
+  std::pair<uint64_t, std::string> failure_;  // step, and why; the newest since the last BeginAfter
+  uint64_t abandoned_ = 0;                    // step
+  std::optional<uint64_t> to_abandon_;        // step
+  uint64_t round_ = 0;   // of BeginAfter: what was begun in an earlier one does not count
+  std::jthread thread_;  // the last member: it uses the others
 };
 
 }  // namespace muster

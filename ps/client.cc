@@ -133,9 +133,12 @@ absl::StatusOr<JoinResult> ParameterServerClient::Join(std::span<float> paramete
   }
   MUSTER_RETURN_IF_ERROR(JoinEpoch(deadline, parameters));
   MUSTER_RETURN_IF_ERROR(Align({.parameters = parameters}));
+  const ps::JoinReply& joined = shards_[0]->joined_as;
   return JoinResult{.step = is_async() ? shards_[0]->clock.version : step_,
                     .pushes = shards_[0]->pushes,
-                    .all_samples = shards_[0]->joined_as.all_samples()};
+                    .all_samples = joined.all_samples(),
+                    .share_place = static_cast<int>(joined.share_place()),
+                    .share_count = static_cast<int>(joined.share_count())};
 }
 
 // Joins all shards, and again as long as they are not in the same epoch: ps:0 may be a new process as well as

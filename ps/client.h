@@ -2,8 +2,9 @@
 //
 // A broken stream is connected again and the request sent again under the same sequence number, which the
 // shard applies at most once; so is a request that a shard says it does not have. When the process of a shard
-// was replaced, all shards go back to the same checkpoint: what is asked for then fails with IsGoneBack. A
-// heartbeat tells the shards that this worker lives, and brings word of what the job waits for.
+// was replaced, all shards go back to the same checkpoint; when workers have come or gone, steps may be
+// shared by others: what is asked for then fails with IsGoneBack. A heartbeat tells the shards that this
+// worker lives, and brings word of what the job waits for.
 #pragma once
 
 #include <cstdint>
@@ -59,6 +60,9 @@ struct JoinResult {
   uint64_t step = 0;         // to go on with
   uint64_t pushes = 0;       // applied of this rank before
   uint64_t all_samples = 0;  // of all gradients that are applied, as shard 0 counts them
+  // Which part of each batch is this worker's until the next Join: that of `place` among `count`. count 0: by
+  // rank, among all that there were at first.
+  int share_place = 0, share_count = 0;
 };
 
 /// Where the time of an exchange went, as it was with the shard whose answer came last: docs/ARCHITECTURE.md.
@@ -86,8 +90,8 @@ struct Contribution {
   const RowIndex& rows;             // of the batch
 };
 
-/// The shards have gone back to an earlier step, because one of them was replaced: Join again, and go on from
-/// there.
+/// The shards have gone back to an earlier step, because one of them was replaced, or other workers share the
+/// batches from this step on: Join again, and go on from there.
 inline bool IsGoneBack(const absl::Status& status) { return absl::IsCancelled(status); }
 
 /// One thread at a time. Everything may fail with IsGoneBack, Join too.

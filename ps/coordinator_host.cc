@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cluster/replica_view.h"
+#include "ps/job_config.h"
 
 namespace muster {
 namespace {
@@ -84,9 +85,8 @@ absl::Status CoordinatorHost::Report(StreamId stream, const ps::ShardReport& rep
   if (shard == streams_.end() || !coordinator_) return absl::OkStatus();  // it will be said again
   ShardReport read{.epoch = report.epoch(), .step = report.step()};
   for (const ps::ShardReport::Part& part : report.held()) {
-    if (part.rank() >= static_cast<uint32_t>(options_.rank_count)) {
-      return InvalidArgument("ps:%d holds a part of rank %d of %d", shard->second, part.rank(),
-                             options_.rank_count);
+    if (part.rank() >= kMostWorkers) {
+      return InvalidArgument("ps:%d holds a part of rank %d", shard->second, part.rank());
     }
     read.held.push_back({part.step(), static_cast<int>(part.rank())});
   }
@@ -157,6 +157,8 @@ void CoordinatorHost::Tell(ps::Coordination word, bool always, uint64_t end) {
   word.set_abandoned_checkpoint(abandoned_);
   word.set_needed(coordinator_ ? static_cast<uint32_t>(coordinator_->needed()) : 1);
   if (coordinator_) {
+    const std::vector<int>& participants = coordinator_->participants();
+    word.mutable_participants()->Add(participants.begin(), participants.end());
     for (const auto& [step, ranks] : coordinator_->decisions()) {
       if (step >= end) break;
       ps::Coordination::Decision* decision = word.add_decisions();

@@ -17,7 +17,6 @@ namespace muster {
 
 struct CoordinatorHostOptions {
   int shard_count = 1;
-  int rank_count = 1;
   uint64_t generation = 0;  // of the cluster
   bool uses_tls = false;
   bool keeps_checkpoints = false;

@@ -69,7 +69,10 @@ class Stream final {
   void Send(grpc::ByteBuffer frame) {
     const std::lock_guard lock(mutex_);
     if (end_) return;
-    if (local_ != nullptr) return local_->Send(std::move(frame));
+    if (local_ != nullptr) {
+      if (local_->Send(std::move(frame)) > kMaxOutgoing) local_->Break();
+      return;
+    }
     if (outgoing_.size() == kMaxOutgoing) return context_.TryCancel();
     outgoing_.push_back(std::move(frame));
     if (outgoing_.size() == 1) Write();
@@ -80,7 +83,7 @@ class Stream final {
     const std::lock_guard lock(mutex_);
     if (end_) return false;
     local_ = std::move(local);
-    local_->Send(grpc::ByteBuffer());
+    (void)local_->Send(grpc::ByteBuffer());
     return true;
   }
 

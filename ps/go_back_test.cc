@@ -171,6 +171,42 @@ TEST(GoBack, ACheckpointThatOneServerCannotWriteIsLeftOut) {
   }
 }
 
+// The job has ended well; whether it can be gone on from is said apart.
+TEST(GoBack, AllServersKnowThatTheLastCheckpointIsNotThere) {
+  constexpr uint64_t kEnd = 20;
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync}) {
+    for (const int at_fault : {0, 1, -1}) {
+      Cluster cluster(2, 1, mode);
+      cluster.own_folders = true;
+      cluster.KeepCheckpoints(100);
+      std::filesystem::path file;
+      if (at_fault >= 0) {
+        file = CheckpointStore(cluster.CheckpointsOf(at_fault))
+                   .PathOf(kEnd, CheckpointStore::ShardFileName(at_fault, 2));
+        std::filesystem::create_directories(file / "in the way");
+      }
+      {
+        std::vector<float> parameters(cluster.layout.size());
+        const std::vector<float> gradient(cluster.layout.size(), 1.0f);
+        ParameterServerClient client(cluster.ClientOptions(0));
+        ASSERT_TRUE(client.Join(parameters).ok());
+        for (uint64_t i = 0; i < kEnd; ++i) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+        ASSERT_TRUE(client.Finish().ok());
+      }
+      for (const int server : {0, 1}) {
+        const absl::Status end = cluster.AwaitEnd(server);
+        ASSERT_TRUE(end.ok()) << end;
+        const absl::Status kept = cluster.servers[server]->last_checkpoint();
+        EXPECT_EQ(kept.ok(), at_fault < 0) << kept;
+        if (at_fault < 0) continue;
+        EXPECT_THAT(std::string(kept.message()), HasSubstr("the checkpoint of step 20"));
+        EXPECT_THAT(std::string(kept.message()),
+                    HasSubstr(server == at_fault ? file.string() : "not all parameter servers"));
+      }
+    }
+  }
+}
+
 // Else its disk's trouble would be that of all others, too, in time.
 TEST(GoBack, WhatOneServerCannotWriteDoesNotPileUpAtTheOthers) {
   constexpr uint64_t kEvery = 10;

@@ -69,20 +69,27 @@ class Stream final : public LocalStream {
     Break();  // which wakes the thread, too
   }
 
-  void Send(grpc::ByteBuffer frame) override {
+  size_t Send(grpc::ByteBuffer frame) override {
+    size_t waiting = 0;
     {
       const std::lock_guard lock(mutex_);
-      if (is_broken_) return;
+      if (is_broken_) return 0;
       const bool later = copying_ == Copying::kLater && frame.Length() > kInlineBytes;
       if (outgoing_.empty() && !later) {
         const Sent sent = TrySend(frame);
-        if (sent == Sent::kYes) return;
-        if (sent == Sent::kBroken) return Break();
+        if (sent == Sent::kYes) return 0;
+        if (sent == Sent::kBroken) {
+          Break();
+          return 0;
+        }
       }
       outgoing_.push_back(std::move(frame));
-      if (std::this_thread::get_id() == thread_id_) return;  // which looks, after the call that this is in
+      waiting = outgoing_.size();
+      // Which looks, after the call that this is in.
+      if (std::this_thread::get_id() == thread_id_) return waiting;
     }
     Wake();
+    return waiting;
   }
 
   void Break() override { ::shutdown(socket_.get(), SHUT_RDWR); }

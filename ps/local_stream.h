@@ -40,7 +40,9 @@ class LocalStream {
   /// After this no call comes, and nothing that was sent is read any more. Not on the stream's thread.
   virtual ~LocalStream() = default;
 
-  virtual void Send(grpc::ByteBuffer frame) = 0;
+  /// Returns how many frames wait, this one included, because the other end takes none, or for the stream's
+  /// thread.
+  virtual size_t Send(grpc::ByteBuffer frame) = 0;
   /// What has arrived is still given to OnFrame.
   virtual void Break() = 0;
 };

@@ -86,6 +86,7 @@ void Replication::Run(const std::stop_token& stop) {
       }
       is_heard_ = streams_ = in_sync_ = drop_ = false;
       offered_ = 0;
+      outbox_->Resume();
       // A backup by now is in touch by its primary's connection.
       if (view_.role() != ReplicaRole::kBackup) OnOutOfTouch();
       // It may stand before its job, for as long as it takes.
@@ -199,6 +200,7 @@ void Replication::OnAnswer(const replication::Answer& answer) {
   if (!streams_ || !is_primary() || answer.applied() < base_number_) return;
   if (offered_ == 0) {
     begins_ = false;
+    outbox_->Resume();  // later answers wait for what the backup has
     offered_ = view_.OfferBackup();
     SendPing();
   }
@@ -238,6 +240,7 @@ void Replication::SendBaseIfReady() {
   if (!is_heard_ || streams_ || !is_primary()) return;
   const std::optional<ReplicaBase> base = host_->Base();
   if (!base) return;
+  base_bytes_ = 0;
   replication::Message message;
   *message.mutable_base()->mutable_header() = base->image.header;
   message.mutable_base()->set_epoch_step(base->epoch_step);
@@ -245,6 +248,7 @@ void Replication::SendBaseIfReady() {
     checkpoint::Section* const out = message.mutable_base()->mutable_header()->add_sections();
     *out = section.section;
     out->set_bytes(section.bytes.size());
+    base_bytes_ += section.bytes.size();
   }
   Send(message);
   message.mutable_piece();
@@ -260,6 +264,7 @@ void Replication::SendBaseIfReady() {
     Send(message, payload.slices());
   }
   base_number_ = outbox_->events();
+  behind_bytes_ = 0;
   message.mutable_base_end();
   message.set_number(base_number_);
   Send(message);
@@ -273,8 +278,19 @@ void Replication::Log(const journal::Record& record, const FloatPayload& payload
     *message.mutable_record() = record;
     message.set_number(number);
     Send(message, payload.slices());
+    HoldBackIfFarBehind(record.ByteSizeLong() + static_cast<uint64_t>(payload.size_bytes()));
   }
   ReleaseIfAlone();
+}
+
+// All of it is in memory until it is sent, which is after the base.
+void Replication::HoldBackIfFarBehind(uint64_t bytes) {
+  if (offered_ != 0) return;  // who is answered waits for the backup by then
+  behind_bytes_ += bytes;
+  if (outbox_->is_paused() || behind_bytes_ <= std::max(base_bytes_, options_.most_behind_bytes)) return;
+  outbox_->Pause();
+  spdlog::info("{}: workers wait until {} has this shard: they bring more than can be sent meanwhile",
+               options_.name, TaskName(options_.partner));
 }
 
 void Replication::ReleaseIfAlone() {
@@ -316,6 +332,7 @@ void Replication::OnNextView(ReplicaRole before) {
   drop_ = true;
   streams_ = in_sync_ = false;
   offered_ = 0;
+  outbox_->Resume();
   ReleaseIfAlone();
   host_->GoOn();
 }

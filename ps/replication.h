@@ -32,6 +32,9 @@ struct ReplicationOptions {
   Transport transport = Transport::kAuto;
   /// Of the other, after which it is out of touch; longer for much data.
   Duration silence = std::chrono::seconds(1);
+  /// What a new backup does not have yet of what was done since its base, before answers wait for it; or as
+  /// much as the base is, if that is more.
+  uint64_t most_behind_bytes = 256 << 20;
   std::string name;  // for its log
 };
 
@@ -134,6 +137,7 @@ class Replication {
   void OnOutOfTouch();
   void OnNextView(ReplicaRole before);
   void ReleaseIfAlone();
+  void HoldBackIfFarBehind(uint64_t bytes);
   absl::Status HandleHello(StreamId stream, const replication::Message& message);
   absl::Status HandlePart(const replication::Message& message, FloatPayload payload);
   absl::Status BuildShard();
@@ -153,10 +157,11 @@ class Replication {
   bool is_heard_ = false;                  // its answer to hello has come
   bool streams_ = false;                   // the base is on its way, and all that comes after it
   uint64_t base_number_ = 0;
-  uint64_t offered_ = 0;  // view: the other may be the backup in it
-  bool in_sync_ = false;  // and is
-  bool begins_ = false;   // the first backup is waited for: nothing is acknowledged without it
-  bool drop_ = false;     // this connection
+  uint64_t base_bytes_ = 0, behind_bytes_ = 0;  // of what was sent after it, until the other has it
+  uint64_t offered_ = 0;                        // view: the other may be the backup in it
+  bool in_sync_ = false;                        // and is
+  bool begins_ = false;  // the first backup is waited for: nothing is acknowledged without it
+  bool drop_ = false;    // this connection
   bool end_heard_ = false;
   TimePoint next_end_;
   Duration connect_timeout_;  // of the thread's next attempt

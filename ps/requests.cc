@@ -24,7 +24,7 @@ void Requests::Answer(const Request& request, ps::ServerHeader header,
                       const std::vector<grpc::Slice>& payload) {
   header.set_version(kWireVersion);
   header.set_request(request.number);
-  outbox_->Send(
+  outbox_->Answer(
       [this, stream = request.stream, since = request.since, header = std::move(header), payload]() mutable {
         header.set_held_us(std::chrono::duration_cast<std::chrono::microseconds>(Now() - since).count());
         frames_->Send(stream, EncodeFrame(header, payload));

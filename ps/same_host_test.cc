@@ -1,19 +1,24 @@
 // Parameter servers whose workers are on the same host.
 #include <absl/cleanup/cleanup.h>
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
 #include <sstream>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/local_socket.h"
+#include "ps/frame_server.h"
 #include "ps/local_stream.h"
 #include "ps/shard_connection.h"
 #include "tests/support/ps_cluster.h"
@@ -111,6 +116,68 @@ TEST(SameHost, WhoHasNoTokenIsHungUpOn) {
     }
   }
   PushOnes(cluster, 10, [](int) {});
+}
+
+// What it is sent is not kept for as long as it likes.
+TEST(SameHost, WhoReadsNothingIsHungUpOn) {
+  struct Flood final : FrameServer::Handler {
+    size_t bytes = 0;  // of a frame
+    std::unique_ptr<FrameServer> server;
+    std::atomic<bool> has_closed = false;
+    void OnFrame(FrameServer::StreamId stream, grpc::ByteBuffer*) override {
+      const grpc::Slice slice(std::string(bytes, 'x'));
+      for (int i = 0; i < 10'000; ++i) server->Send(stream, grpc::ByteBuffer(&slice, 1));
+    }
+    void OnClosed(FrameServer::StreamId) override { has_closed = true; }
+  };
+  for (const size_t bytes : {size_t{10}, size_t{100'000}}) {
+    Flood flood;
+    flood.bytes = bytes;
+    const std::string address = FreeAddress();
+    auto server = FrameServer::Listen(address, std::nullopt, Transport::kAuto, &flood);
+    ASSERT_TRUE(server.ok()) << server.status();
+    flood.server = *std::move(server);
+    // As a client of this host begins (ps/shard_connection.cc).
+    grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareCall(&context, kSameHostMethod, &queue);
+    grpc::ByteBuffer offered;
+    const auto await = [&] {
+      void* tag;
+      bool ok = false;
+      const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
+      return queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT && ok;
+    };
+    call->StartCall(nullptr);
+    ASSERT_TRUE(await());
+    call->Read(&offered, nullptr);
+    ASSERT_TRUE(await());
+    ps::SameHostOffer offer;
+    ASSERT_TRUE(offer.ParseFromString(BytesOf(offered)));
+    auto socket = ConnectLocal(offer.name());
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    std::promise<void> done;
+    {
+      const auto stream =
+          *LocalStream::Open(*std::move(socket), LocalStream::Copying::kAtOnce,
+                             [is_done = done.get_future().share()](const std::optional<grpc::ByteBuffer>&) {
+                               is_done.wait();
+                               return true;
+                             });
+      for (const std::string& words : {offer.token(), std::string("go on")}) {
+        const grpc::Slice slice(words);
+        stream->Send(grpc::ByteBuffer(&slice, 1));
+      }
+      EXPECT_TRUE(Eventually([&] { return flood.has_closed.load(); })) << bytes;
+      done.set_value();
+    }
+    context.TryCancel();
+    queue.Shutdown();
+    while (await()) {
+    }
+    flood.server = nullptr;
+  }
 }
 
 // As in some containers; by a limit on the sizes of files, which shared memory is one of.

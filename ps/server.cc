@@ -84,6 +84,10 @@ class Process final : public ParameterServer, private FrameServer::Handler {
 
   absl::Status Listen();
   absl::Status Wait() override;
+  absl::Status last_checkpoint() const override {
+    const std::lock_guard lock(mutex_);
+    return last_checkpoint_;
+  }
   void Kill() override {
     is_killed_ = true;
     frames_->Shutdown();
@@ -138,6 +142,7 @@ class Process final : public ParameterServer, private FrameServer::Handler {
   bool is_superseded_ = false;      // by a later job
   bool is_beginning_ = false;       // standing: whoever brings the job is just let in, or not
   bool is_closing_ = false;         // standing: its job has ended
+  absl::Status last_checkpoint_;    // of a job that has ended well
   std::unique_ptr<FrameServer> frames_;
   std::vector<std::unique_ptr<ShardServer>> shards_;  // its own first
   std::map<StreamId, ShardServer*> streams_;
@@ -315,6 +320,11 @@ absl::Status Process::Wait() {
   if (AwaitClosed() && !is_killed_) {
     for (const auto& shard : shards_) shard->Close();
   }
+  if (!end.ok()) return end;
+  absl::Status last_checkpoint;
+  for (const auto& shard : shards_) last_checkpoint.Update(shard->FinishCheckpoints());
+  const std::lock_guard state_lock(mutex_);
+  last_checkpoint_ = last_checkpoint;
   return end;
 }
 

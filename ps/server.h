@@ -73,6 +73,10 @@ class ParameterServer {
   /// are kept, and the servers tell each other what they have, only while this runs.
   virtual absl::Status Wait() = 0;
 
+  /// After a Wait that has returned OK. DataLoss: what the job has ended with is in no checkpoint, though it
+  /// was to be, and why. The job has ended well all the same.
+  virtual absl::Status last_checkpoint() const = 0;
+
   /// Breaks all streams, as if the process had ended, and lets Wait return.
   virtual void Kill() = 0;
 

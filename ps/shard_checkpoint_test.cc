@@ -13,6 +13,7 @@
 #include "ps/checkpointer.h"
 #include "ps/job_config.h"
 #include "ps/row_partition.h"
+#include "tests/support/eventually.h"
 
 namespace muster {
 namespace {
@@ -251,8 +252,53 @@ TEST_F(ShardCheckpoint, OneThatCannotBeCommittedIsDoneWith) {
   ASSERT_EQ(changed.get_future().wait_for(std::chrono::minutes(1)), std::future_status::ready);
   EXPECT_EQ((*checkpointer)->done_with(), 10u);
   EXPECT_TRUE((*checkpointer)->available().empty());
-  (*checkpointer)->BeginAfter(0);
+  EXPECT_THAT(std::string((*checkpointer)->CheckAvailable(10).message()),
+              HasSubstr(store_.PathOf(10, "manifest").string()));
+  (*checkpointer)->BeginAfter({});
   EXPECT_EQ((*checkpointer)->done_with(), 0u);
+}
+
+// One that was stopped, say, and wakes up when all have gone back without it.
+TEST_F(ShardCheckpoint, AnOldProcessChangesNothingOfWhatANewerOneHas) {
+  const auto open = [&] {
+    auto opened = Checkpointer::Open({.folder = folder_.path(), .shard_count = 1, .name = "ps:0"}, [] {});
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return *std::move(opened);
+  };
+  const Job job(1);
+  const auto write = [&](Checkpointer& process, const Epoch& epoch, uint64_t step) {
+    process.Write(step, Config(), epoch, job.shards[0].Snapshot(), Rule(step));
+    EXPECT_TRUE(Eventually([&] { return process.written().contains(step); }));
+  };
+  const auto commit = [&](Checkpointer& process, uint64_t step, const checkpoint::Manifest::File& file) {
+    checkpoint::Manifest manifest;
+    manifest.set_step(step);
+    *manifest.add_files() = file;
+    process.Commit(manifest, 0);
+    EXPECT_TRUE(Eventually([&] { return process.done_with() == step; }));
+  };
+  const Epoch before{.number = uint64_t{1} << 40, .step = 0};
+  // Where no server of the epoch before is left, the next one's number is random.
+  for (const uint64_t number : {uint64_t{1} << 50, uint64_t{1}, before.number + 2}) {
+    const Epoch epoch{.number = number, .step = 0};
+    const auto old = open();
+    old->BeginAfter(before);
+    write(*old, before, 10);
+    const checkpoint::Manifest::File file_of_old = old->written().at(10);
+    const auto newer = open();
+    newer->BeginAfter(epoch);
+    write(*newer, epoch, 10);
+    commit(*newer, 10, newer->written().at(10));
+    old->Write(10, Config(), before, job.shards[0].Snapshot(), Rule(10));
+    EXPECT_TRUE(Eventually([&] { return old->failed() == 10; }));
+    commit(*old, 20, file_of_old);
+    // What it had not read yet.
+    if (number == before.number + 2) old->BeginAfter({.number = before.number + 1, .step = 0});
+    EXPECT_EQ(*store_.List(), std::vector<uint64_t>{10});
+    EXPECT_TRUE(newer->Read(10, Config()).ok());
+    write(*newer, epoch, 20);
+    EXPECT_EQ(newer->failed(), 0u);
+  }
 }
 
 // It was told of neither; the file of one is there, and of the other it is not.

@@ -197,7 +197,7 @@ class ShardConnection::SameHostStream final : public Stream {
   }
 
   void Send(grpc::ByteBuffer frame, uint64_t request) override {
-    local_->Send(std::move(frame));
+    (void)local_->Send(std::move(frame));
     if (request == 0) return;
     const std::lock_guard lock(sent_mutex_);
     last_sent_ = {request, Now()};
@@ -234,7 +234,7 @@ class ShardConnection::SameHostStream final : public Stream {
       if (!local.ok()) return false;
       local_ = *std::move(local);
       const grpc::Slice token(offer.token());
-      local_->Send(grpc::ByteBuffer(&token, 1));
+      (void)local_->Send(grpc::ByteBuffer(&token, 1));
     }
     (void)queue_->Await(deadline, is_locked([this] { return is_welcome_ || is_over_ || has_moved_; }));
     const std::lock_guard lock(mutex_);

@@ -33,6 +33,15 @@ class ShardEpoch {
   void BeginTallies() { rule_.BeginTallies(); }
   const Shard& shard() const { return shard_; }
 
+  /// Of these ranks, ascending, the next step will probably be made; else of all that there is room for.
+  void ExpectRanks(std::vector<int> ranks) { last_ranks_ = std::move(ranks); }
+
+  /// For the next epoch, which begins with it. Nothing but the rule is to be used any more.
+  Shard TakeShard() {
+    GiveUpEarly();
+    return std::move(shard_);
+  }
+
   /// As that of UpdateRule.
   void MakeRoomFor(int worker_count) { rule_.MakeRoomFor(worker_count); }
 
@@ -100,7 +109,7 @@ class ShardEpoch {
   std::function<void()> after_update_;
   std::map<PushId, Held> gradients_;
   EarlyUpdate early_;
-  std::vector<int> last_ranks_;  // that made up the last step, all before the first one
+  std::vector<int> last_ranks_;  // that made up the last step
   std::vector<WaitingPull> pulls_;
 };
 

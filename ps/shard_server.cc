@@ -92,7 +92,6 @@ absl::Status ShardServerImpl::Begin() {
 void ShardServerImpl::OpenHost() {
   if (shard_index_ != 0) return;
   host_.emplace(CoordinatorHostOptions{.shard_count = shard_count(),
-                                       .rank_count = rank_count_,
                                        .generation = options_.generation,
                                        .uses_tls = options_.tls.has_value(),
                                        .keeps_checkpoints = keeps_checkpoints(),
@@ -398,6 +397,12 @@ absl::Status ShardServerImpl::Handle(StreamId stream, const ps::ClientHeader& he
     reply.mutable_heartbeat()->set_awaiting(header.heartbeat().awaiting());
     requests_->SendNow(stream, std::move(reply));
     if (header.heartbeat().has_ranks()) HearOfRanks(header.heartbeat().ranks());
+    for (const PendingJoin& pending : pending_joins_) {
+      const auto rank = static_cast<int>(pending.join.rank());
+      if (pending.stream == stream && coordinator() != nullptr && rank < coordinator()->rank_count()) {
+        coordinator()->Heard(rank, Now());
+      }
+    }
     return absl::OkStatus();
   }
   if (looks_for_copies_ && !header.has_join()) {

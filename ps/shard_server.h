@@ -44,6 +44,10 @@ class ShardServer {
   /// this one has ended trains on.
   virtual void Close() = 0;
 
+  /// After Serve: awaits what is being written. DataLoss: the checkpoint with which the job has ended is not
+  /// there, and why.
+  virtual absl::Status FinishCheckpoints() = 0;
+
   /// Whoever waits is told.
   virtual void End(const absl::Status& status) = 0;
 

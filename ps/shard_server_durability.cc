@@ -81,10 +81,12 @@ void ShardServerImpl::TakeSnapshot(uint64_t checkpoint) {
 
 // All workers have finished: what they have trained is to outlive the servers.
 bool ShardServerImpl::AwaitsLastCheckpoint() {
-  if (!keeps_checkpoints() || !shard_ || shard_->rule().step() == epoch().step) return false;
+  if (!keeps_checkpoints() || !shard_ || shard_->rule().step() == read_step_) return false;
   if (!last_checkpoint_deadline_) {
     last_checkpoint_deadline_ = Now() + kCheckpointTimeout;
-    if (is_async() && shard_->rule().step() > last_snapshot_) TakeSnapshot(shard_->rule().step());
+    // Of workers that come and go others may not know who is the last one.
+    next_snapshot_ = shard_->rule().step();
+    if (next_snapshot_ > last_snapshot_) TakeSnapshot(next_snapshot_);
     TellOthers(/*always=*/true);
   }
   // On this server's disk, if it can be: its next process, too, is to find that the job is over.
@@ -105,6 +107,21 @@ bool ShardServerImpl::HasLastCheckpoint() const {
   const std::set<CheckpointId> available = checkpointer_->available();
   return std::any_of(available.begin(), available.end(),
                      [last](const CheckpointId& id) { return id.step == last; });
+}
+
+absl::Status ShardServerImpl::FinishCheckpoints() {
+  Checkpointer* const checkpoints = [&] {
+    const std::lock_guard lock(mutex_);
+    return checkpointer_.get();  // once there, it stays
+  }();
+  if (checkpoints == nullptr) return absl::OkStatus();
+  checkpoints->Finish();  // without the lock: its thread may want it
+  const std::lock_guard lock(mutex_);
+  const uint64_t last = is_async() ? last_snapshot_ : last_step_;
+  if (!end_ || !end_->ok() || !shard_ || last <= read_step_) return absl::OkStatus();
+  return Annotate(checkpoints->CheckAvailable(last),
+                  absl::StrFormat("%s: the checkpoint of step %d, with which the job has ended, was not made",
+                                  name_, last));
 }
 
 // Workers that have heard nothing from this process. They may have finished with an earlier one, or while
@@ -166,6 +183,7 @@ void ShardServerImpl::GoOnWith(ShardReplay before) {
   requests_ = std::move(before.requests);
   EndShardEpoch();
   shard_.emplace(*std::move(before.shard));
+  if (keeps_checkpoints()) checkpointer_->GoOn(epoch());
   shard_->BeginTallies();
   shard_->OnUpdate([this] { OnUpdate(); });
   finished_ranks_ = std::move(before.finished);

@@ -38,9 +38,21 @@ absl::Status ShardServerImpl::AdoptConfig(const ps::JobConfig& config) {
 // Whether workers may join such a job, and leave it. What a journal or another server has of it counts them
 // once.
 bool ShardServerImpl::MayScale(const ps::JobConfig& config) const {
-  const bool may_come_and_go =
-      options_.is_standing ? told_ranks_.has_value() : options_.view->workers_may_come_and_go();
-  return config.mode() == ps::ASYNC && may_come_and_go && !options_.journal && !options_.replicated;
+  if (options_.is_standing && !told_ranks_) return false;
+  const bool may_come_and_go = options_.is_standing || options_.view->workers_may_come_and_go();
+  const bool may_be_other_ones = may_come_and_go && !options_.journal && !options_.replicated;
+  return may_be_other_ones && (config.mode() == ps::ASYNC || SharesBatches(config));
+}
+
+// Whether each batch is made by those who are there, instead of with gaps where somebody is missing.
+bool ShardServerImpl::SharesBatches(const ps::JobConfig& config) const {
+  const bool takes_all = config.mode() == ps::SYNC && config.aggregate() == config.worker_count();
+  return takes_all && !config.needs_all_workers() && !options_.journal && !options_.replicated;
+}
+
+// Whether the worker may join the epoch that is: else the coordinator will begin another one, with it.
+bool ShardServerImpl::TakesPart(uint32_t rank) const {
+  return participants_.empty() || std::ranges::binary_search(participants_, static_cast<int>(rank));
 }
 
 // Of a server that stands, by a worker of its job.
@@ -91,7 +103,10 @@ void ShardServerImpl::FollowCluster() {
     return true;
   });
   if (shard_) shard_->MakeRoomFor(rank_count_);
-  if (Coordinator* const members = coordinator()) members->SetRanks(RankNames());
+  if (Coordinator* const members = coordinator()) {
+    members->SetRanks(RankNames());
+    members->Tick(Now());
+  }
   if (config_ && all_finished() && !host_ && !keeps_checkpoints()) EndWith(absl::OkStatus());
   for (const PendingJoin& pending : std::exchange(pending_joins_, {})) {
     const absl::Status status = HandleJoin(pending.stream, pending.request, pending.join);
@@ -104,6 +119,7 @@ void ShardServerImpl::BeginCoordinator() {
                                  .first_ranks = std::min(first_ranks_, update_.rule.worker_count),
                                  .shard_count = shard_count(),
                                  .aggregate = std::min(update_.aggregate, rank_count_),
+                                 .shares = SharesBatches(*config_),
                                  .worker_timeout = options_.worker_timeout,
                                  .lease = options_.worker_lease,
                                  .may_go_back = keeps_checkpoints(),
@@ -116,8 +132,15 @@ void ShardServerImpl::BeginCoordinator() {
 }
 
 void ShardServerImpl::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
-  shard_.emplace(epoch, std::move(shard), update_, std::move(rule), requests_.get());
+  UpdateConfig update = update_;
+  if (!participants_.empty()) {
+    // All whom the rule remembers are still told apart from their successors.
+    update.rule.worker_count = update.aggregate =
+        std::max({participants_.back() + 1, rank_count_, static_cast<int>(rule.workers.size())});
+  }
+  shard_.emplace(epoch, std::move(shard), update, std::move(rule), requests_.get());
   if (is_async()) shard_->MakeRoomFor(rank_count_);
+  if (!participants_.empty()) shard_->ExpectRanks(participants_);
   shard_->OnUpdate([this] { OnUpdate(); });
 }
 
@@ -148,16 +171,26 @@ std::vector<PushTally> ShardServerImpl::Tallies() const {
 }
 
 // What was asked for in the epoch before is to be asked again, after a join. False: the checkpoint cannot be
-// read.
+// read, or this process has not what the epoch goes on with.
 bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
+  const bool has_it =
+      shard_ && shard_->epoch().number + 1 == epoch.number && shard_->rule().step() == epoch.step;
+  if (epoch.goes_on && !has_it) return false;
   std::erase_if(workers_, [this](const auto& entry) {
     return shard_ && !shard_->rule().CheckNewest(entry.second.worker).ok();
   });
   const UpdateRuleState before = shard_ ? shard_->rule().state() : UpdateRuleState();
+  std::optional<Shard> shard = std::exchange(fresh_, std::nullopt);
+  if (epoch.goes_on) shard.emplace(shard_->TakeShard());
   EndShardEpoch();  // first: there may not be memory for two
   turns_.Clear();   // who asked hears of the epoch at its next heartbeat
+  if (epoch.goes_on) {
+    MakeShardEpoch(epoch, *std::move(shard), before);
+    OnEpochBegun(absl::StrFormat("%s goes on at step %d with other workers", name_, epoch.step));
+    return true;
+  }
+  read_step_ = epoch.step;
   UpdateRuleState rule{.step = epoch.step};
-  std::optional<Shard> shard = std::exchange(fresh_, std::nullopt);
   if (epoch.step > 0) {
     auto restored = checkpointer_->Read(epoch.step, *config_);
     if (!restored.ok()) {
@@ -173,36 +206,47 @@ bool ShardServerImpl::BeginEpoch(const Epoch& epoch) {
     MUSTER_CHECK(created.ok());  // it was once
     shard.emplace(*std::move(created));
   }
-  if (checkpointer_ != nullptr) checkpointer_->BeginAfter(epoch.step);
+  if (checkpointer_ != nullptr) checkpointer_->BeginAfter(epoch);
   MakeShardEpoch(epoch, *std::move(shard), WithoutProcesses(std::move(rule), before));
   if (journal_ && !Journaled(journal_->BeginEpoch(*config_, epoch))) return true;
   journaled_decisions_ = epoch.step;
+  last_snapshot_ = last_commit_ = newest_common_ = epoch.step;
+  next_snapshot_ = 0;
+  last_checkpoint_deadline_.reset();
+  if (host_) {
+    host_->OnEpochBegun();
+    coordinator()->RenewLeases(Now());  // nobody was listened to while the checkpoint was read
+  }
+  spdlog::info("{}: begins at step {}", name_, epoch.step);
+  OnEpochBegun(absl::StrFormat("%s has gone back to step %d", name_, epoch.step));
+  if (replication_) replication_->OnBegun();
+  return true;
+}
+
+// `why`: what is asked for has to be asked again.
+void ShardServerImpl::OnEpochBegun(const std::string& why) {
   finished_ranks_.clear();
   asked_for_end_.clear();
   over_until_.reset();
   finishes_.clear();
   awaits_.clear();
   last_step_ = 0;
-  last_snapshot_ = last_commit_ = newest_common_ = epoch.step;
-  next_snapshot_ = 0;
-  last_checkpoint_deadline_.reset();
   told_report_ = {};
-  if (host_) {
-    host_->OnEpochBegun();
-    coordinator()->RenewLeases(Now());  // nobody was listened to while the checkpoint was read
-  }
-  requests_->RefuseAll(Aborted("%s has gone back to step %d", name_, epoch.step), /*join_again=*/true);
-  spdlog::info("{}: begins at step {}", name_, epoch.step);
+  requests_->RefuseAll(absl::AbortedError(why), /*join_again=*/true);
+  LetParticipantsIn();
+}
+
+// Those whom the cluster, or the epoch, is still without wait on.
+void ShardServerImpl::LetParticipantsIn() {
   for (PendingJoin& pending : std::exchange(pending_joins_, {})) {
-    if (pending.join.rank() >= static_cast<uint32_t>(rank_count_)) {  // the cluster is still without it
+    const uint32_t rank = pending.join.rank();
+    if (rank >= static_cast<uint32_t>(rank_count_) || !TakesPart(rank)) {
       pending_joins_.push_back(std::move(pending));
       continue;
     }
     const absl::Status status = CompleteJoin(pending.stream, pending.request, pending.join);
     if (!status.ok()) requests_->SendError(pending.stream, pending.request, status);
   }
-  if (replication_) replication_->OnBegun();
-  return true;
 }
 
 absl::Status ShardServerImpl::HandleShardJoin(StreamId stream, const ps::ShardJoin& join) {
@@ -260,10 +304,19 @@ void ShardServerImpl::Coordinate(bool always) {
 
 void ShardServerImpl::CoordinateAsFirst(bool always) {
   if (coordinator() == nullptr) return TellOthers(always);
-  while (coordinator()->epoch() != epoch() && !coordinator()->end() && !BeginEpoch(coordinator()->epoch())) {
-    TellOwnCheckpoints();
+  // Who has come before there was an epoch may be missing from it.
+  for (const PendingJoin& pending : pending_joins_) {
+    const auto rank = static_cast<int>(pending.join.rank());
+    const bool is_new = shard_ && rank < rank_count_ && coordinator()->state(rank) == MemberState::kAbsent;
+    if (is_new) coordinator()->Join(rank, Now());
   }
-  if (end_) return;
+  while (true) {
+    participants_ = coordinator()->participants();
+    if (coordinator()->epoch() == epoch() || coordinator()->end()) break;
+    if (!BeginEpoch(coordinator()->epoch())) TellOwnCheckpoints();
+    if (end_) return;
+  }
+  if (shard_ && !participants_.empty()) LetParticipantsIn();
   NoteNewestCommon(coordinator()->newest_common());
   if (end_) return;
   if (shard_) MakeSteps(always);
@@ -325,6 +378,7 @@ void ShardServerImpl::TellOthers(bool always) {
   word.set_waits_for(waits_for_);
   word.set_epoch(epoch().number);
   word.set_epoch_step(epoch().step);
+  word.set_epoch_goes_on(epoch().goes_on);
   word.set_checkpoint(is_async() ? last_snapshot_ : next_snapshot_);
   if (coordinator() != nullptr) word.set_needed_checkpoint(coordinator()->newest_common());
   word.set_ended(end_.has_value());
@@ -390,7 +444,10 @@ void ShardServerImpl::OnCoordination(const ps::Coordination& coordination, uint6
 void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
   needed_ = static_cast<int>(coordination.needed());
   waits_for_ = coordination.waits_for();
-  offered_epoch_ = {coordination.epoch(), coordination.epoch_step()};
+  offered_epoch_ = {coordination.epoch(), coordination.epoch_step(), coordination.epoch_goes_on()};
+  const bool has_other_participants =
+      !std::ranges::equal(coordination.participants(), participants_, std::equal_to<uint64_t>());
+  participants_ = {coordination.participants().begin(), coordination.participants().end()};
   // An epoch that is over begins no more: whoever joined would find less than there was.
   const bool is_news = config_ && !coordination.ended() && offered_epoch_.number > epoch().number;
   if (is_news && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();
@@ -398,10 +455,15 @@ void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
   if (offered_epoch_.number > 0) NoteNewestCommon(coordination.needed_checkpoint());
   if (end_) return;
   if (shard_ && offered_epoch_ == epoch()) {
-    if (!is_async()) next_snapshot_ = coordination.checkpoint();
+    if (has_other_participants) LetParticipantsIn();
+    if (!is_async()) {
+      next_snapshot_ = coordination.checkpoint();
+      TakeSnapshotIfDue();  // it may be that of the last step
+    }
     std::map<uint64_t, std::vector<int>> decisions;
     for (const ps::Coordination::Decision& decision : coordination.decisions()) {
-      const auto is_bad = [this](uint32_t rank) { return rank >= static_cast<uint32_t>(rank_count_); };
+      // Some may have left since.
+      const auto is_bad = [this](uint32_t rank) { return rank >= shard_->rule().tallies().size(); };
       if (decision.ranks().empty() || std::any_of(decision.ranks().begin(), decision.ranks().end(), is_bad)) {
         return EndWith(
             InvalidArgument("ps:0 has chosen contributors of step %d that there cannot be", decision.step()));

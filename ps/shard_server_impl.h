@@ -57,6 +57,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
     EndWith(status);
   }
   void Close() override;
+  absl::Status FinishCheckpoints() override;
   bool has_job() const override {
     const std::lock_guard lock(mutex_);
     return config_.has_value();
@@ -89,7 +90,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   bool keeps_checkpoints() const { return checkpointer_ != nullptr; }
   // The last checkpoint that was begun is not there yet, and may still be.
   bool is_checkpointing() const {
-    return last_snapshot_ > std::max({epoch().step, host_->last_complete(), host_->failed()}) &&
+    return last_snapshot_ > std::max({read_step_, host_->last_complete(), host_->failed()}) &&
            Now() < last_snapshot_time_ + kCheckpointTimeout;
   }
 
@@ -136,6 +137,9 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   absl::Status AdoptConfig(const ps::JobConfig& config);
   std::vector<std::string> RankNames() const;
   bool MayScale(const ps::JobConfig& config) const;
+  bool SharesBatches(const ps::JobConfig& config) const;
+  bool TakesPart(uint32_t rank) const;
+  void LetParticipantsIn();
   void HearOfRanks(const ps::Ranks& ranks);
   void FollowCluster();
   void BeginCoordinator();
@@ -144,6 +148,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   void EndShardEpoch();
   std::vector<PushTally> Tallies() const;
   bool BeginEpoch(const Epoch& epoch);
+  void OnEpochBegun(const std::string& why);
   ps::ShardJoin OwnJoin() const;
   void TellOwnCheckpoints();
   void NoteNewestCommon(uint64_t checkpoint);
@@ -230,6 +235,8 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
     ps::Join join;
   };
   std::vector<PendingJoin> pending_joins_;  // until the first one begins, or the next view
+  uint64_t read_step_ = 0;                  // of the checkpoint that was read last; 0: it was none
+  std::vector<int> participants_;           // of the coordinator's epoch, as it says; empty: counted once
   std::optional<ShardEpoch> shard_;
   std::vector<PushTally> tallies_;  // by rank, of shard_'s predecessors
   struct Joined {

@@ -133,6 +133,7 @@ void ShardServerImpl::EndIfLeftAlone() {
 // The last answers may have to wait for it, and it is to hear of the end: it would wait for workers that do
 // not come. Those whose answers are lost ask again later, and nobody logs what they ask for then.
 void ShardServerImpl::AwaitBackup(std::unique_lock<std::mutex>& lock) {
+  outbox_.Resume();  // nobody brings any more
   const TimePoint deadline = Now() + replication_->Patience() + kFlushTimeout;
   while (!outbox_.empty() && Now() < deadline) changed_.wait_for(lock, kEndTick);
   // Not before the answers have gone: it ends then, too.

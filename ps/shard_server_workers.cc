@@ -89,7 +89,9 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
   }
   MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
   if (end_ && !end_->ok()) return *end_;
-  if (shard_) return CompleteJoin(stream, request, join);
+  if (shard_ && TakesPart(join.rank())) return CompleteJoin(stream, request, join);
+  // Until the first epoch begins, or the one in which it takes part.
+  if (shard_ && coordinator() != nullptr) coordinator()->Join(static_cast<int>(join.rank()), Now());
   return AddPendingJoin(stream, request, join);
 }
 
@@ -145,6 +147,11 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
   if (replication_) reply->set_view(replication_->view().view());
   reply->set_ask_above(static_cast<uint64_t>(AskAbove()));
   reply->set_part_floats(static_cast<uint64_t>(PartFloats()));
+  if (!participants_.empty()) {
+    const auto place = std::ranges::lower_bound(participants_, worker.rank);
+    reply->set_share_place(static_cast<uint32_t>(place - participants_.begin()));
+    reply->set_share_count(static_cast<uint32_t>(participants_.size()));
+  }
   shard_->Answer(requests_->Add({stream, request}), std::move(header), shard_->shard().parameters());
   return absl::OkStatus();
 }
@@ -177,7 +184,8 @@ absl::Status ShardServerImpl::HandlePush(StreamId stream, const WorkerIdentity& 
 }
 
 // Not if all of them would fit. In sync mode a step needs all of its pushes at a time anyway. What is
-// compressed is large here, however short it travels.
+// compressed is large here, however short it travels. A worker keeps to what it was told when it joined,
+// however many come and go later: those that need not ask are of ranks that fit, so that all of them do.
 int64_t ShardServerImpl::AskAbove() const {
   const int64_t all = FrameBytes() * rank_count_;
   if (!is_async() || all <= options_.push_budget_bytes) return 0;
@@ -253,7 +261,7 @@ absl::Status ShardServerImpl::HandleFail(const WorkerIdentity& worker, const ps:
   MUSTER_RETURN_IF_ERROR(shard_->rule().CheckNewest(worker));
   const absl::Status why = FailedPrecondition("%s: %s", TaskName(TaskOfRank(options_.cluster, worker.rank)),
                                               fail.why().substr(0, kMostWords));
-  if (!is_async() && update_.aggregate >= rank_count_) EndWith(why);
+  if (!is_async() && (update_.aggregate >= rank_count_ || SharesBatches(*config_))) EndWith(why);
   return why;
 }
 

@@ -67,7 +67,6 @@ void UpdateRule::BeginTallies() {
 }
 
 void UpdateRule::MakeRoomFor(int worker_count) {
-  MUSTER_CHECK(options_.mode == UpdateMode::kAsync);
   if (worker_count <= options_.worker_count) return;
   options_.worker_count = worker_count;
   workers_.resize(worker_count);

@@ -164,7 +164,7 @@ class UpdateRule {
 
   UpdateRuleState state() const;
 
-  /// Async: there may be so many ranks from now on, if that is more than before.
+  /// There may be so many ranks from now on, if that is more than before.
   void MakeRoomFor(int worker_count);
 
   /// FailedPrecondition if a newer incarnation of the rank has joined. What an older process of the rank

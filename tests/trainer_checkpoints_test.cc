@@ -248,6 +248,36 @@ TEST_F(TrainerCheckpoints, ADamagedOneIsNotUsedAndTheOneBeforeIs) {
   EXPECT_EQ(Store().List()->size(), 2u);
 }
 
+// Of servers that nobody supervises; the others' supervisor would start them again, or take a job that has
+// its result for failed.
+TEST_F(TrainerCheckpoints, ALastOneThatCannotBeWrittenIsTheExitStatusOfServers) {
+  for (const bool supervised : {false, true}) {
+    const std::string run = supervised ? "supervised" : "by-hand", folder = Path(run);
+    const std::vector<std::string> flags = {"--model=mnist_softmax", "--sync_replicas", "--train_steps=20",
+                                            "--checkpoint_dir=" + folder, "--checkpoint_every=100"};
+    const std::filesystem::path file =
+        CheckpointStore(folder).PathOf(20, CheckpointStore::ShardFileName(1, 2));
+    std::filesystem::create_directories(file / "in the way");
+    const ClusterSpec cluster = MakeCluster(2, 1);
+    std::vector<Started> servers, workers;
+    for (const int ps : {0, 1}) {
+      std::vector<std::string> arguments = ToFlags(cluster, {Role::kPs, ps});
+      arguments.insert(arguments.end(), flags.begin(), flags.end());
+      std::vector<std::string> environment;
+      if (supervised) environment.push_back("MUSTER_DONE_FILE=" + Path(absl::StrFormat("done-%d", ps)));
+      servers.push_back(Start(absl::StrFormat("%s-ps:%d", run, ps), arguments, environment));
+    }
+    workers.push_back(StartTask(cluster, {Role::kWorker, 0}, flags, run));
+    WaitForSuccess(workers);
+    EXPECT_EQ(Result(run)["steps"], 20);
+    EXPECT_TRUE(std::filesystem::exists(Path(run + ".safetensors")));
+    const std::filesystem::path logs[] = {servers[0].log, servers[1].log};
+    for (Started& server : servers) EXPECT_EQ(ExitCode(std::move(server)), supervised ? 0 : 1) << run;
+    EXPECT_THAT(*ReadFile(logs[0]), HasSubstr("the checkpoint of step 20, with which the job has ended"));
+    EXPECT_THAT(*ReadFile(logs[1]), HasSubstr("was not made: " + file.string()));
+  }
+}
+
 TEST_F(TrainerCheckpoints, AnotherJobIsRefused) {
   const ClusterSpec cluster = MakeCluster(1, 1);
   Run(cluster, WithCheckpoints({"--train_steps=5"}, 10), "first");

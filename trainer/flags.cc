@@ -169,8 +169,8 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->group(training);
   app.add_option("--first_workers", f.first_workers,
                  "Workers that the training began with, if others have joined them since, or some left: they "
-                 "share a batch, whose size stays. With allreduce and asynchronous updates; what the cluster "
-                 "has if not given")
+                 "share a batch, whose size stays. With allreduce, asynchronous updates and steps of all "
+                 "workers; what the cluster has if not given")
       ->transform(WholeNumber(1, kMaxTasks))
       ->group(training);
   app.add_option(

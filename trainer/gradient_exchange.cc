@@ -62,8 +62,9 @@ class ParameterServerExchange final : public GradientExchange {
 
   absl::StatusOr<ExchangeStart> Start(std::span<float> parameters) override {
     MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, client_.Join(parameters));
-    return ExchangeStart{
-        .step = joined.step, .local_steps = joined.pushes, .all_samples = joined.all_samples};
+    ExchangeStart start{.step = joined.step, .local_steps = joined.pushes, .all_samples = joined.all_samples};
+    if (joined.share_count > 0) start.share = BatchShare{joined.share_place, joined.share_count};
+    return start;
   }
 
   absl::Status ReadRows(const RowIndex& rows, std::span<float> values) override {

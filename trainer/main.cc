@@ -74,7 +74,17 @@ absl::Status Serve(const TrainerOptions& options) {
     return ServeJobs(server_options, [&](ParameterServer& server) { return ServeJob(options, server); });
   }
   MUSTER_ASSIGN_OR_RETURN(const auto server, ParameterServer::Start(server_options));
-  return ServeJob(options, *server);
+  MUSTER_RETURN_IF_ERROR(ServeJob(options, *server));
+  absl::Status kept = server->last_checkpoint();
+  if (kept.ok()) return kept;
+  kept = Annotate(
+      kept,
+      "the job has its result, but what goes on from here begins with an earlier checkpoint; to have "
+      "that of its end, mend this and start the job again");
+  // Who supervises tasks would start it again, or take a job that has its result for failed.
+  if (options.done_file.empty()) return kept;
+  spdlog::error("{}", std::string(kept.message()));
+  return absl::OkStatus();
 }
 
 absl::Status Run(const CommandLine& line, TimePoint start) try {
@@ -84,7 +94,7 @@ absl::Status Run(const CommandLine& line, TimePoint start) try {
   const bool is_server = options.task && options.task->task.role == Role::kPs;
   if (options.task && !options.cluster_file.empty()) {
     // A server hears later how it updates.
-    const bool may_scale = is_server || options.strategy == Strategy::kAllReduce || options.is_async();
+    const bool may_scale = is_server || options.may_scale();
     view = std::make_shared<ClusterView>(
         options.task->cluster, options.task->task,
         may_scale ? ClusterView::Workers::kMayComeAndGo : ClusterView::Workers::kStay);

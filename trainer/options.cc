@@ -44,10 +44,10 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
             .aggregate = std::min(workers, f.replicas_to_aggregate.value_or(workers)),
             .compression = {.wire_type = WireTypeNamed(f.wire_type), .top_k = f.top_k.value_or(0)},
             .eviction = {.every = options->checkpoint_every, .after = f.evict_rows_after}};
-  if (f.first_workers && options->strategy != Strategy::kAllReduce && !options->is_async()) {
+  if (f.first_workers && !options->may_scale()) {
     return InvalidArgument("--first_workers: with %s the workers stay those that there were at first",
                            options->strategy == Strategy::kHybrid ? "--strategy=hybrid"
-                           : f.sync_replicas                      ? "--sync_replicas"
+                           : f.sync_replicas                      ? "--replicas_to_aggregate"
                                                                   : "--bounded_staleness");
   }
   if (f.replicas_to_aggregate && !f.sync_replicas) {
@@ -209,7 +209,7 @@ absl::Status ResolveTraining(const Flags& f, TrainerOptions* options) {
   options->global_batch_size =
       batch_is_global ? f.global_batch_size.value_or(defaults.global_batch_size)
                       : f.batch_size.value_or(defaults.batch_size) * static_cast<int64_t>(batches);
-  const bool is_shared_by_all = options->task && options->strategy == Strategy::kAllReduce;
+  const bool is_shared_by_all = options->task && options->may_scale() && !options->is_async();
   const int sharing = is_shared_by_all ? options->task->cluster.rank_count() : workers;
   if (options->global_batch_size < std::max(workers, sharing)) {
     return InvalidArgument("--global_batch_size=%d is less than one sample for each of %d workers",

@@ -93,6 +93,11 @@ struct TrainerOptions {
   std::vector<std::string> hosts;  // of the cluster's addresses
 
   bool is_async() const { return update.rule.mode == UpdateMode::kAsync; }
+  /// Others may join the workers that there were at first, and some may leave.
+  bool may_scale() const {
+    if (strategy != Strategy::kParameterServer) return strategy == Strategy::kAllReduce;
+    return is_async() || (update.rule.mode == UpdateMode::kSync && update.aggregate >= first_workers);
+  }
 };
 
 /// To evaluate a saved model on a test set.

@@ -369,8 +369,11 @@ TEST(Options, ABatchIsMadeForTheWorkersThatTheTrainingBeganWith) {
   EXPECT_EQ(Options(with({three, allreduce, "--first_workers=2", "--min_workers=3"})).min_workers, 3);
   EXPECT_EQ(Error({"--first_workers=2"}),
             "--first_workers is for tasks of a cluster: --job_name=local is one process");
-  EXPECT_EQ(Error(with({three, ps, "--first_workers=2", "--sync_replicas"})),
-            "--first_workers: with --sync_replicas the workers stay those that there were at first");
+  EXPECT_TRUE(Options(with({three, ps, "--first_workers=2", "--sync_replicas"})).may_scale());
+  EXPECT_EQ(Error(with({three, ps, "--first_workers=2", "--sync_replicas", "--replicas_to_aggregate=1"})),
+            "--first_workers: with --replicas_to_aggregate the workers stay those that there were at first");
+  EXPECT_EQ(Error(with({three, ps, "--first_workers=2", "--bounded_staleness=1"})),
+            "--first_workers: with --bounded_staleness the workers stay those that there were at first");
   EXPECT_EQ(
       Error({"--job_name=worker", "--task_index=0", three, allreduce, "--first_workers=1", "--batch_size=2"}),
       "--global_batch_size=2 is less than one sample for each of 3 workers");

@@ -90,6 +90,7 @@ class Training {
   absl::Status Begin();
   absl::Status PrepareFor(int64_t largest_batch);
   absl::Status PrepareModel(int64_t largest_batch);
+  void MakeGradientBuffer();
   absl::Status Loop();
   absl::Status Step();
   absl::Status RunOnDevice();
@@ -239,7 +240,7 @@ absl::Status Training::Prepare() {
   parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
   MUSTER_ASSIGN_OR_RETURN(exchange_,
                           MakeExchange(options_, plan_, sets.train, PreferenceOf(options_, device_.get())));
-  gradient_ = exchange_->MakeGradientBuffer(plan_.layout.size() + rows_.largest_size());
+  MakeGradientBuffer();
   if (options_.task) {
     const auto& [task, cluster] = *options_.task;
     usage_.emplace(InterfaceOfAddress(cluster.addresses(task.role)[task.index]));
@@ -321,7 +322,12 @@ absl::Status Training::PrepareFor(int64_t largest_batch) {
   rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest_batch);
   pushed_rows_ = RowIndex(plan_.tables, plan_.TableColumns(), largest_batch);
   row_values_.resize(rows_.largest_size());
+  if (exchange_ != nullptr) MakeGradientBuffer();
   return absl::OkStatus();
+}
+
+void Training::MakeGradientBuffer() {
+  gradient_ = exchange_->MakeGradientBuffer(plan_.layout.size() + rows_.largest_size());
 }
 
 // On what this process computes on.

@@ -10,6 +10,8 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -109,6 +111,7 @@ class Cluster {
     StopServer(index);
     auto server =
         ParameterServer::Start({.cluster = spec,
+                                .view = ViewOf({Role::kPs, index}),
                                 .shard_index = index,
                                 .worker_timeout = worker_timeout,
                                 .worker_lease = worker_lease,
@@ -199,8 +202,25 @@ class Cluster {
 
   std::optional<TlsIdentity> Identity(TaskId task) const { return IdentityFrom(authority_, task); }
 
+  /// Starts all servers again: workers may come and go, as of SetWorkers.
+  void LetWorkersComeAndGo() {
+    workers_come_and_go_ = true;
+    StartAgain();
+  }
+
+  /// So many are in the cluster from now on, of which all hear. Any thread.
+  void SetWorkers(int count) {
+    const std::lock_guard lock(mutex_);
+    spec.workers.resize(count);
+    for (int i = 0; i < count; ++i) spec.workers[i] = absl::StrFormat("127.0.0.2:%d", 1000 + i);
+    ++generation_;
+    for (const auto& view : views_)
+      ASSERT_TRUE(view->Update({.generation = generation_, .cluster = spec}).ok());
+  }
+
   ParameterServerClientOptions ClientOptions(int rank) const {
-    return {.cluster = spec,
+    return {.cluster = Spec(),
+            .view = ViewOf({Role::kWorker, rank}),
             .task = {Role::kWorker, rank},
             .config = MakeJobConfig(layout, kTables, update_, optimizers_, kSeed),
             .layout = layout,
@@ -231,6 +251,23 @@ class Cluster {
   std::vector<std::unique_ptr<ParameterServer>> servers;
 
  private:
+  ClusterSpec Spec() const {
+    const std::lock_guard lock(mutex_);
+    return spec;
+  }
+
+  // Of one more process of the task; null: all stay where they are.
+  std::shared_ptr<const ClusterView> ViewOf(TaskId task) const {
+    if (!workers_come_and_go_) return nullptr;
+    const std::lock_guard lock(mutex_);
+    views_.push_back(std::make_shared<ClusterView>(spec, task, ClusterView::Workers::kMayComeAndGo));
+    return views_.back();
+  }
+
+  std::atomic<bool> workers_come_and_go_ = false;
+  mutable std::mutex mutex_;  // guards spec where workers come and go, and the following
+  uint64_t generation_ = 0;
+  mutable std::vector<std::shared_ptr<ClusterView>> views_;
   std::vector<std::future<absl::Status>> waits_;  // for the servers' ends, each on a thread of its own
   UpdateConfig update_;
   const std::vector<OptimizerConfig> optimizers_;  // by group
