@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<std::string>> ParseCommand(const YamlNode& node) {
 }
 
 absl::StatusOr<Discovery> ParseDiscovery(const YamlNode& node) {
-  Discovery discovery;
+  Discovery discovery{.position = node.position()};
   int64_t every_ms = discovery.every.count();
   YamlFields fields(node, "discover");
   fields.Require("command", &discovery.command, ParseCommand);

@@ -64,6 +64,7 @@ struct Host {
 struct Discovery {
   std::vector<std::string> command;  // argv, run in the folder of the inventory
   std::chrono::milliseconds every{10'000};
+  SourcePosition position;  // of `discover`
 };
 
 struct Inventory {

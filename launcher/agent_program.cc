@@ -1,5 +1,6 @@
 #include "launcher/agent_program.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_split.h>
 #include <poll.h>
@@ -167,7 +168,7 @@ absl::Status AgentDelivery::FetchFrom(const ContentSource& source) {
   }
   if (channel->exit_code() != 0) {
     return Aborted("%s could not get the agent from %s: %s", transport_.host(), source.host,
-                   channel->StderrTail());
+                   absl::StripAsciiWhitespace(channel->StderrTail()));
   }
   Say({.source = source.host, .sent_bytes = size, .total_bytes = size});
   return absl::OkStatus();
@@ -200,7 +201,7 @@ absl::Status AgentDelivery::Send() {
     return WithNeedsUser(
         FailedPrecondition("%s: the agent could not be written to %s: %s (make room there, or give the host "
                            "another folder with `dir:`)",
-                           transport_.host(), place_.dir, channel->StderrTail()));
+                           transport_.host(), place_.dir, absl::StripAsciiWhitespace(channel->StderrTail())));
   }
   Say({.sent_bytes = bytes.size(), .total_bytes = bytes.size()});
   return absl::OkStatus();

@@ -2,11 +2,13 @@
 
 #include <absl/strings/ascii.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "base/archive.h"
+#include "launcher/job_store.h"
 #include "launcher/transport/shell_quote.h"
 
 namespace muster {
@@ -80,14 +82,19 @@ absl::Status Controller::Drive(const record::HandOver& job) {
   return Order({"controller", "drive"}, job.SerializeAsString(), kDriveTimeout);
 }
 
-absl::Status Controller::Resume(const std::string& job) {
-  return Order({"controller", "resume", job}, "", kDriveTimeout);
+absl::Status Controller::Resume(const record::JobRecord& job) {
+  record::HandOver asked;
+  asked.mutable_record()->set_version(kJobRecordVersion);
+  asked.mutable_record()->set_hand_overs(job.hand_overs());
+  return Order({"controller", "resume", job.id()}, asked.SerializeAsString(), kDriveTimeout);
 }
 
-absl::StatusOr<Controller::State> Controller::AwaitEnd(const std::string& job) {
-  MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
-                          Ask({"controller", "await", job}, "", kOrderTimeout,
-                              [](std::string_view) { return absl::OkStatus(); }));
+absl::StatusOr<Controller::State> Controller::AwaitEnd(const std::string& job,
+                                                       std::optional<TimePoint> deadline) {
+  const Duration timeout = deadline ? std::min(kOrderTimeout, *deadline - Now()) : kOrderTimeout;
+  MUSTER_ASSIGN_OR_RETURN(
+      const HostCommandResult result,
+      Ask({"controller", "await", job}, "", timeout, [](std::string_view) { return absl::OkStatus(); }));
   if (result.exit_code == kUndrivenExitCode) return State::kUndriven;
   if (result.exit_code == kDrivenExitCode) return State::kDriven;
   MUSTER_RETURN_IF_ERROR(StatusOf(result));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,12 +44,14 @@ class Controller {
   /// cannot, and does not; why. A job may have ended meanwhile: Export tells.
   absl::Status Drive(const record::HandOver& job);
 
-  /// It is driven in the background once this returns, unless it has ended.
-  absl::Status Resume(const std::string& job);
+  /// It is driven in the background once this returns, unless it has ended. NotFound: it has none of the job,
+  /// or has a record of an earlier hand-over than that of `job`.
+  absl::Status Resume(const record::JobRecord& job);
 
-  /// What has become of it; for a few seconds its end is waited for. NotFound: it has none.
+  /// What has become of it; for a few seconds its end is waited for, but not beyond `deadline`, after which
+  /// this object is of no use any more (DeadlineExceeded). NotFound: it has none.
   enum class State { kEnded, kDriven, kUndriven };
-  absl::StatusOr<State> AwaitEnd(const std::string& job);
+  absl::StatusOr<State> AwaitEnd(const std::string& job, std::optional<TimePoint> deadline);
 
   /// What it has of a job, unpacked into `folder`, which must be empty: the files of JobStore::JobFolder.
   /// NotFound: it has none.

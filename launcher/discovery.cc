@@ -1,5 +1,6 @@
 #include "launcher/discovery.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/str_split.h>
 
 #include <filesystem>
@@ -11,14 +12,10 @@
 #include "base/process.h"
 
 namespace muster {
-namespace {
-
-constexpr Duration kTimeout = std::chrono::seconds(5);
-
-}  // namespace
 
 absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text) {
   std::map<std::string, Endpoint> places;
+  std::map<std::string, int> line_numbers;  // by name
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
@@ -34,26 +31,37 @@ absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::strin
       return InvalidArgument("line %d of what it printed has a user: give the inventory `user:` instead: %s",
                              number, line);
     }
-    places[name] = *endpoint;
+    const auto [known, is_new] = places.emplace(name, *endpoint);
+    // Else the host would go back and forth as the order of the lines does.
+    if (!is_new && known->second != *endpoint) {
+      return InvalidArgument("lines %d and %d of what it printed have %s at different places",
+                             line_numbers[name], number, name);
+    }
+    line_numbers.emplace(name, number);
   }
   return places;
 }
 
 absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discovery,
-                                                         const std::string& inventory_path) {
+                                                         const std::string& inventory_path,
+                                                         Duration timeout) {
   const auto result =
       RunCommand({.argv = discovery.command,
                   .working_directory = std::filesystem::absolute(inventory_path).parent_path().string(),
                   .new_session = true},  // so that all that it has started ends with it
-                 Now() + kTimeout);
+                 Now() + timeout);
+  const std::string command = absl::StrFormat("%s: the discovery command `%s`", discovery.position.ToString(),
+                                              discovery.command.back());
   absl::Status status = result.status();
+  if (absl::IsDeadlineExceeded(status))
+    return FailedPrecondition("%s did not end within %.0f s", command, ToSeconds(timeout));
   if (status.ok() && result->exit_code != 0) {
-    status = Unavailable("it ended with exit code %d: %s", result->exit_code, result->stderr_text);
+    const std::string said(absl::StripAsciiWhitespace(result->stderr_text));
+    status = Unavailable("it ended with exit code %d%s%s", result->exit_code, said.empty() ? "" : ": ", said);
   }
   auto places = status.ok() ? ParseDiscovered(result->stdout_text) : status;
   if (places.ok()) return places;
-  return FailedPrecondition("the discovery command `%s` failed: %s", discovery.command.back(),
-                            std::string(places.status().message()));
+  return FailedPrecondition("%s failed: %s", command, std::string(places.status().message()));
 }
 
 std::vector<std::string> FilesOf(const Discovery& discovery, const std::string& inventory_path) {

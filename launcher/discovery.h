@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "inventory/address.h"
 #include "inventory/inventory.h"
@@ -13,13 +14,14 @@
 namespace muster {
 
 /// What it prints: `NAME ADDRESS` or `NAME ADDRESS:PORT` a line; blank lines and comments are skipped.
-/// InvalidArgument: a line that is neither.
+/// InvalidArgument: a line that is neither, or two that have a host at different places.
 absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text);
 
-/// Runs it in the folder of the inventory, for 5 s at most. FailedPrecondition with a sentence that names the
-/// command.
+/// Runs it in the folder of the inventory, for `timeout` at most. FailedPrecondition with a sentence that
+/// names the command and where it stands.
 absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discovery,
-                                                         const std::string& inventory_path);
+                                                         const std::string& inventory_path,
+                                                         Duration timeout = std::chrono::seconds(5));
 
 /// The regular files beside or below the inventory that the command's words name, as `./hosts.sh` does: their
 /// paths from there. Words also end at quotes, `=` and what stands between commands.

@@ -3,6 +3,7 @@
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 
+#include <set>
 #include <utility>
 
 namespace muster {
@@ -13,6 +14,14 @@ HostMoves::Incarnations HostMoves::IncarnationsOf(const reconcile::View& view) {
     if (task.report) incarnations[task.task] = task.report->incarnation;
   }
   return incarnations;
+}
+
+size_t HostMoves::kept_states() const {
+  std::set<const Incarnations*> kept = {incarnations_.get()};
+  for (const auto* const moves : {&lost_, &moves_}) {
+    for (const auto& [host, move] : *moves) kept.insert(move.incarnations.get());
+  }
+  return kept.size();
 }
 
 std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint now) {
@@ -31,7 +40,9 @@ std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint n
     }
     if (host.state == reconcile::HostState::kReady) lost_.erase(host.host);
   }
-  incarnations_ = IncarnationsOf(view);
+  if (Incarnations now_running = IncarnationsOf(view); now_running != *incarnations_) {
+    incarnations_ = std::make_shared<const Incarnations>(std::move(now_running));
+  }
   generation_ = view.generation;
   // Before all tasks run in the newest cluster those of the host train with nobody.
   for (const reconcile::TaskView& task : view.tasks) {
@@ -46,9 +57,9 @@ std::vector<HostMove> HostMoves::OnView(const reconcile::View& view, TimePoint n
       if (task.state == reconcile::TaskState::kSucceeded) continue;
       ++running;
       if (task.host == host) tasks.push_back(task.task);
-      const auto before = move.incarnations.find(task.task);
-      known += before != move.incarnations.end();
-      restarted += before != move.incarnations.end() && before->second != task.report->incarnation;
+      const auto before = move.incarnations->find(task.task);
+      known += before != move.incarnations->end();
+      restarted += before != move.incarnations->end() && before->second != task.report->incarnation;
     }
     if (tasks.empty()) continue;
     std::string cost;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,15 @@ class HostMoves {
   /// noticed.
   std::vector<HostMove> OnView(const reconcile::View& view, TimePoint now);
 
+  /// How many states of all tasks this holds: what it costs, in memory and in time for each view.
+  size_t kept_states() const;
+
  private:
   using Incarnations = std::map<std::string, uint32_t>;  // by task
   struct Move {
     TimePoint since;
-    Incarnations incarnations;  // of the job's tasks, then
+    std::shared_ptr<const Incarnations>
+        incarnations;  // of the job's tasks, then; many hosts may have the same
     std::string from;
   };
 
@@ -38,7 +43,8 @@ class HostMoves {
 
   // Of the view before.
   uint64_t generation_ = 0;
-  Incarnations incarnations_;
+  std::shared_ptr<const Incarnations> incarnations_ =
+      std::make_shared<Incarnations>();           // as long as it stays
   std::map<std::string, std::string> addresses_;  // by host; a spare one that is used now has none
 
   std::map<std::string, Move> lost_;   // hosts that may have moved

@@ -48,6 +48,8 @@ class Moves {
     return lines;
   }
 
+  size_t kept_states() const { return moves_.kept_states(); }
+
   std::vector<std::string> begun;  // all so far
 
  private:
@@ -96,6 +98,29 @@ TEST(HostMoves, AHostThatMovesTwiceBeforeItsTasksRunHasMovedOnce) {
   EXPECT_THAT(moves.On(ViewOf(3, "10.0.0.8"), milliseconds(600)),
               ElementsAre("b moved 10.0.0.2 -> 10.0.0.8, worker:0 rejoined after 0.5 s, 0 steps lost"));
   EXPECT_THAT(moves.begun, ElementsAre("b moved 10.0.0.2 -> 10.0.0.7", "b moved 10.0.0.7 -> 10.0.0.8"));
+}
+
+TEST(HostMoves, ManyLostHostsKeepOneStateOfTheTasks) {
+  Moves moves;
+  const auto view_of = [](int lost) {
+    reconcile::View view = ViewOf(1, "10.0.0.2");
+    for (int i = 0; i < 100; ++i) {
+      view.hosts.push_back({.host = "h" + std::to_string(i),
+                            .state = i < lost ? HostState::kLost : HostState::kReady,
+                            .data_address = "10.0.1." + std::to_string(i),
+                            .attempts = i < lost ? 1 : 0});
+    }
+    return view;
+  };
+  EXPECT_THAT(moves.On(view_of(0), milliseconds(0)), IsEmpty());
+  for (const int lost : {30, 60, 100}) EXPECT_THAT(moves.On(view_of(lost), milliseconds(lost)), IsEmpty());
+  EXPECT_EQ(moves.kept_states(), 1u);
+  // Another one is begun with the next start.
+  reconcile::View again = Lost(view_of(100));
+  again.tasks[1].report->incarnation = 2;
+  EXPECT_THAT(moves.On(view_of(100), milliseconds(200)), IsEmpty());
+  EXPECT_THAT(moves.On(again, milliseconds(300)), IsEmpty());
+  EXPECT_EQ(moves.kept_states(), 2u);
 }
 
 // By whoever goes on with a job in the middle of a move.

@@ -95,9 +95,10 @@ HostWatch::File HostWatch::FileState(const std::string& path) {
 void HostWatch::ReadAgain() {
   absl::StatusOr<Inventory> inventory = ReadInventory(options_.inventory, options_.home);
   if (!inventory.ok()) {
-    return Warn(absl::StrFormat("the inventory cannot be read, and is taken as it was before: %s",
-                                std::string(inventory.status().message())));
+    return Warn(Annotate(inventory.status(), "the inventory cannot be read, and is taken as it was before"),
+                &inventory_problem_);
   }
+  inventory_problem_.clear();
   inventory_ = *std::move(inventory);
   addresses_.clear();
   for (const AddressBlock& block : inventory_.search) {
@@ -129,7 +130,8 @@ void HostWatch::ReadAgain() {
 void HostWatch::Discover() {
   next_discovery_ = Now() + inventory_.discover->every;
   const auto places = muster::Discover(*inventory_.discover, options_.inventory);
-  if (!places.ok()) return Warn(std::string(places.status().message()));
+  if (std::exchange(command_fails_, !places.ok()) && !places.ok()) return;
+  if (!places.ok()) return options_.warn(std::string(places.status().message()));
   discovered_.clear();
   for (const auto& [name, endpoint] : *places) discovered_.insert(name);
   for (const auto& [name, endpoint] : *places) {
@@ -153,7 +155,8 @@ void HostWatch::NameHosts() {
 
 void HostWatch::Search(const std::set<std::string>& missing) {
   const auto known = KnownHosts::Load(options_.known_hosts);
-  if (!known.ok()) return Warn(std::string(known.status().message()));
+  if (!known.ok()) return Warn(known.status(), &known_hosts_problem_);
+  known_hosts_problem_.clear();
   std::vector<WantedHost> wanted;
   for (const std::string& name : missing) {
     const auto host = hosts_.find(name);
@@ -184,8 +187,11 @@ void HostWatch::Hear(const std::string& host, const Place& place, const std::str
                     .source = source});
 }
 
-void HostWatch::Warn(const std::string& text) {
-  if (warned_.insert(text).second) options_.warn(text);
+void HostWatch::Warn(const absl::Status& problem, std::string* said) {
+  std::string text(problem.message());
+  if (text == *said) return;
+  *said = text;
+  options_.warn(std::move(text));
 }
 
 }  // namespace muster

@@ -42,7 +42,8 @@ struct HostWatchOptions {
   /// Likewise, with the names of all hosts of the inventory, once they are known, and whenever others come or
   /// go. Null: nobody wants them.
   std::function<void(std::set<std::string>)> named;
-  /// An inventory that cannot be read any more, a command that fails: said once.
+  /// A file that cannot be read any more; a command that fails, once until it has worked again, whatever it
+  /// then says of the failure.
   std::function<void(std::string)> warn;
 };
 
@@ -79,7 +80,7 @@ class HostWatch {
   void Search(const std::set<std::string>& missing);
   void NameHosts();
   void Hear(const std::string& host, const Place& place, const std::string& source);
-  void Warn(const std::string& text);
+  void Warn(const absl::Status& problem, std::string* said);
 
   const HostWatchOptions options_;
   UniqueFd cancel_;  // readable when the watch is being destroyed
@@ -101,7 +102,8 @@ class HostWatch {
   TimePoint next_search_;
   Duration pause_{};  // before the search after the next
   std::set<std::string> searched_;
-  std::set<std::string> warned_;
+  std::string inventory_problem_, known_hosts_problem_;  // as said last
+  bool command_fails_ = false;                           // which has been said
 
   std::jthread thread_;  // last: it uses all of the above
 };

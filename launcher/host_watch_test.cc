@@ -9,6 +9,7 @@
 
 #include "launcher/discovery.h"
 #include "launcher/host_search.h"
+#include "tests/support/eventually.h"
 #include "tests/support/loopback_cluster.h"
 
 namespace muster {
@@ -39,6 +40,11 @@ class Heard {
   }
   std::optional<HostSighting> Next() { return Take(sightings_); }
   std::optional<std::string> NextWarning() { return Take(warnings_); }
+  /// How many there are that nobody has taken.
+  size_t warnings() {
+    const std::lock_guard lock(mutex_);
+    return warnings_.size();
+  }
   std::set<std::string> NextNames() { return Take(names_).value_or(std::set<std::string>()); }
 
  private:
@@ -122,8 +128,32 @@ TEST_F(HostWatchTest, ADiscoveryCommandIsAskedAgainAndAgain) {
   Write("addresses", "a\n");
   EXPECT_THAT(heard_.NextWarning().value_or(""),
               HasSubstr("line 1 of what it printed is not `NAME ADDRESS`: a"));
-  ASSERT_EQ(::unlink(Path("addresses").c_str()), 0);
-  EXPECT_THAT(heard_.NextWarning().value_or(""), HasSubstr("ended with exit code 1: cat: "));
+}
+
+// Whatever it then says of the failure, which may have a time in it.
+TEST_F(HostWatchTest, ThatADiscoveryCommandFailsIsSaidOnceUntilItWorksAgain) {
+  Write("run.sh",
+        "echo $(($(cat count) + 1)) >count.new; mv count.new count\n"
+        "test ! -e fails || { echo \"attempt $(cat count)\" >&2; exit 3; }\n"
+        "cat addresses\n");
+  Write("count", "0\n");
+  Write("addresses", "a 10.0.0.1\n");
+  const auto wait_for_runs = [&](int runs) {
+    const int wanted = std::stoi(*ReadFile(Path("count"))) + runs;
+    return Eventually([&] { return std::stoi(*ReadFile(Path("count"))) >= wanted; });
+  };
+  Write("inventory.yaml", "hosts: {a: {ssh: 10.0.0.1}}\ndiscover: {command: sh run.sh, every: 100ms}\n");
+  HostWatch watch(Options({HostAt("a", "10.0.0.1")}));
+  EXPECT_EQ(heard_.Next().value_or(HostSighting{}).ssh_address, "10.0.0.1");
+  Write("fails", "");
+  EXPECT_THAT(heard_.NextWarning().value_or(""), HasSubstr("ended with exit code 3: attempt "));
+  ASSERT_TRUE(wait_for_runs(3));
+  Write("addresses", "a 10.0.0.2\n");
+  ASSERT_EQ(::unlink(Path("fails").c_str()), 0);
+  EXPECT_EQ(heard_.Next().value_or(HostSighting{}).ssh_address, "10.0.0.2");
+  EXPECT_EQ(heard_.warnings(), 0u) << "of the failures after the first";
+  Write("fails", "");
+  EXPECT_THAT(heard_.NextWarning().value_or(""), HasSubstr("ended with exit code 3: attempt "));
 }
 
 // It was planned where the command says that it is.
@@ -208,12 +238,27 @@ TEST(FilesOfDiscovery, AreThoseBesideTheInventoryThatItsWordsName) {
   EXPECT_THAT(files({"../" + folder.path().filename().string() + "/unnamed"}), IsEmpty());
 }
 
+TEST(Discover, SaysWhereTheCommandStandsAndWhatIsWrongWithIt) {
+  const Discovery no_such{.command = {"/bin/sh", "-c", "echo no >&2; echo >&2; exit 3"},
+                          .position = {.path = "hosts.yaml", .line = 3, .column = 1}};
+  EXPECT_EQ(
+      std::string(Discover(no_such, "hosts.yaml").status().message()),
+      "hosts.yaml:3:1: the discovery command `echo no >&2; echo >&2; exit 3` failed: it ended with exit "
+      "code 3: no");
+  const Discovery endless{.command = {"/bin/sh", "-c", "exec sleep 600"}, .position = no_such.position};
+  EXPECT_EQ(std::string(Discover(endless, "hosts.yaml", std::chrono::seconds(1)).status().message()),
+            "hosts.yaml:3:1: the discovery command `exec sleep 600` did not end within 1 s");
+}
+
 TEST(ParseDiscovered, TakesANameAndAnAddressALine) {
   const auto places = ParseDiscovered("a 10.0.0.1\n  b  [fe80::1]:2222  # in the cellar\n\n# c 10.0.0.3\n");
   ASSERT_TRUE(places.ok()) << places.status();
   EXPECT_THAT(*places,
               ElementsAre(Pair("a", Endpoint{"", "10.0.0.1", 0}), Pair("b", Endpoint{"", "fe80::1", 2222})));
   EXPECT_THAT(*ParseDiscovered(""), IsEmpty());
+  EXPECT_EQ(ParseDiscovered("a 10.0.0.1\nb 10.0.0.3\na 10.0.0.2\n").status().message(),
+            "lines 1 and 3 of what it printed have a at different places");
+  EXPECT_TRUE(ParseDiscovered("a 10.0.0.1\na 10.0.0.1\n").ok());
   for (const std::string text : {"a", "a 10.0.0.1 10.0.0.2", "a 10.0.0.1:99999", "a [::1"}) {
     EXPECT_EQ(ParseDiscovered(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }

@@ -28,7 +28,8 @@ absl::Status ReadProgramFiles(const Job& job, JobContents* out) {
     const std::filesystem::path path = std::filesystem::path(job.path).parent_path() / name;
     auto bytes = ReadFile(path, kMaxProgramFilesBytes);
     if (!bytes.ok())
-      return InvalidArgument("%s: %s", position.ToString(), std::string(bytes.status().message()));
+      return InvalidArgument("%s: %s (`files` takes files only, no folders and no patterns)",
+                             position.ToString(), std::string(bytes.status().message()));
     if ((total += bytes->size()) > kMaxProgramFilesBytes) {
       return InvalidArgument("%s: the files together are larger than 8 MiB; put large ones under `data`",
                              position.ToString());

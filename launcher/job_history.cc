@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,13 @@ using Json = nlohmann::ordered_json;
 bool HasEnded(reconcile::TaskState state) {
   return state == reconcile::TaskState::kRestarting || state == reconcile::TaskState::kSucceeded ||
          state == reconcile::TaskState::kFailed;
+}
+
+// Tasks run already, or have run, in this generation: another has started them.
+bool HasStarted(const reconcile::View& view) {
+  return std::ranges::any_of(view.tasks, [&](const reconcile::TaskView& task) {
+    return task.report && task.report->incarnation > 0 && task.report->generation == view.generation;
+  });
 }
 
 std::optional<JobEvent> ParseJobEvent(const std::string& line) {
@@ -59,7 +67,7 @@ std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t no
     events.push_back({.time_micros = now_micros, .what = what});
   };
   if (phase_ != view.phase) {
-    if (view.phase == reconcile::Phase::kRunning) {
+    if (view.phase == reconcile::Phase::kRunning && !HasStarted(view)) {
       add(absl::StrFormat("all hosts are ready: tasks start, generation %d", view.generation));
     }
     if (view.phase == reconcile::Phase::kEnding && view.ending->result != reconcile::Result::kSucceeded) {
@@ -115,6 +123,12 @@ void JobHistory::AddTask(const reconcile::TaskView& task, std::vector<JobEvent>&
   if (!HasEnded(report.state)) return;
   const std::string state = reconcile::TaskStateName(report.state);
   add(true, report.ended_micros, report.reason.empty() ? state : state + ": " + report.reason);
+}
+
+bool IsConsequence(const reconcile::Casualty& casualty) {
+  // As Reconciler::Consequences has it; else it is how the task ended.
+  return casualty.what == "stopped" || casualty.what == "could not be stopped" ||
+         casualty.what == "lost with its host";
 }
 
 std::string FormatJobEvent(const JobEvent& event) {

@@ -51,6 +51,10 @@ class JobHistory {
   reconcile::Phase phase_ = reconcile::Phase::kGathering;
 };
 
+/// Whether it was ended with the job, or was to be, or went with its host, rather than having failed by
+/// itself.
+bool IsConsequence(const reconcile::Casualty& casualty);
+
 /// Without the end of its line.
 std::string FormatJobEvent(const JobEvent& event);
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/job_reporter.h"
+#include "launcher/run_display.h"
+
 namespace muster {
 namespace {
 
@@ -105,8 +108,20 @@ TEST(JobHistory, WhatAnotherHasWrittenIsKnown) {
   JobHistory second(written);
   // How far the host's clock is off is measured anew, and a bit differently.
   const auto anew = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 4));
-  EXPECT_THAT(Lines(second.OnView(anew, 5 * kSecond)),
-              ElementsAre("5 a ready", "5 job all hosts are ready: tasks start, generation 3"));
+  EXPECT_THAT(Lines(second.OnView(anew, 5 * kSecond)), ElementsAre("5 a ready"));
+}
+
+TEST(JobHistory, WhoTakesAJobOverSaysThatItsTasksStartOnlyIfTheyDo) {
+  auto anew = ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 3));
+  // What runs stays, also under a newer generation that no start has come of: of a host that has moved, say.
+  JobHistory stays({});
+  (void)stays.OnView(ViewOf(Phase::kGathering, HostState::kConnecting, {}), 1);
+  EXPECT_THAT(Lines(stays.OnView(anew, 5 * kSecond)), ElementsAre("5 a ready", "3 worker:0@a started"));
+  anew.generation = 4;
+  JobHistory starts({});
+  EXPECT_THAT(Lines(starts.OnView(anew, 5 * kSecond)),
+              ElementsAre("5 a ready", "5 job all hosts are ready: tasks start, generation 4",
+                          "3 worker:0@a started"));
 }
 
 TEST(JobHistory, StepsThatWereLostAreSaidOnceByAllWhoReadOfThem) {
@@ -139,6 +154,22 @@ TEST(ParseHistory, LeavesOutAndCountsWhatIsNoEvent) {
       &damaged);
   EXPECT_EQ(events.size(), 1u);
   EXPECT_EQ(damaged, 6);
+}
+
+TEST(JobReporter, TellsWhatFailedTooFromWhatFollowed) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "history.jsonl";
+  RunDisplay display({}, record::JobRecord());
+  JobReporter(path, display)
+      .NoteFailure({.result = reconcile::Result::kFailed,
+                    .first_cause = reconcile::Casualty{"worker:0", "a", "not found"},
+                    .consequences = {{"ps:0", "a", "stopped"}, {"worker:1", "b", "not found"}}},
+                   {});
+  int damaged = 0;
+  std::vector<std::string> what;
+  for (const JobEvent& event : ParseHistory(*ReadFile(path), &damaged)) what.push_back(event.what);
+  EXPECT_THAT(what, ElementsAre(::testing::StartsWith("driven by process"), "first cause: not found",
+                                "as a consequence: stopped", "failed too: not found"));
 }
 
 TEST(HistoryFile, HalfALineIsLeftOutAndNothingIsWrittenBehindIt) {

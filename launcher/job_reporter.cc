@@ -75,7 +75,7 @@ void JobReporter::NoteFailure(const reconcile::Outcome& outcome, const std::vect
   add(cause, kFirstCause + cause.what);
   for (const std::string& line : last_words) add(cause, kLastWord + line);
   for (const reconcile::Casualty& casualty : outcome.consequences) {
-    add(casualty, "as a consequence: " + casualty.what);
+    add(casualty, (IsConsequence(casualty) ? "as a consequence: " : "failed too: ") + casualty.what);
   }
   Note(events);
 }

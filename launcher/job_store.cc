@@ -31,16 +31,22 @@ JobDriver ParseDriver(const std::string& text) {
   return driver;
 }
 
+// Who reads it takes no lock: it sees the first line as it was, or as it is. The file keeps its room on a
+// disk that becomes full: what it held is overwritten first, and the rest cut off then.
+absl::Status WriteLine(int fd, const std::string& line) {
+  errno = EIO;
+  if (::pwrite(fd, line.data(), line.size(), 0) != static_cast<ssize_t>(line.size()) ||
+      ::ftruncate(fd, static_cast<off_t>(line.size())) != 0) {
+    return ErrnoError(errno, "the lock of the job");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteDriver(int fd, bool in_background) {
   MUSTER_ASSIGN_OR_RETURN(const ProcessStat self, ReadProcessStat(::getpid()));
   const std::string text = absl::StrFormat("%d %d%s\n", ::getpid(), self.start_ticks,
                                            in_background ? std::string(" ") + kInBackground : std::string());
-  // Who reads it takes no lock: it sees nothing, or all of it.
-  if (::ftruncate(fd, 0) != 0 ||
-      ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    return ErrnoError(errno, "the lock of the job");
-  }
-  return absl::OkStatus();
+  return WriteLine(fd, text);
 }
 
 reconcile::Casualty FromProto(const record::Casualty& proto) {
@@ -170,11 +176,15 @@ absl::StatusOr<JobStore::Listing> JobStore::ListAll() const {
   if (!ids.ok() && !absl::IsNotFound(ids.status())) return ids.status();
   Listing listing;
   for (const std::string& id : ids.value_or(std::vector<std::string>())) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(JobFolder(id), error) && !error) continue;  // somebody else's file
     auto record = Load(id);
     if (record.ok()) {
       listing.records.push_back(*std::move(record));
     } else if (!absl::IsNotFound(record.status())) {
-      listing.unreadable[id] = record.status();
+      listing.unreadable[id] = absl::Status(
+          record.status().code(), absl::StrFormat("%s; if nothing of the job runs, its folder can be removed",
+                                                  std::string(record.status().message())));
     }
   }
   std::sort(listing.records.begin(), listing.records.end(),
@@ -203,13 +213,17 @@ absl::StatusOr<record::JobRecord> JobStore::Find(const std::string& id_or_name) 
     if (id.substr(0, id.rfind('-')) != id_or_name) continue;
     return Annotate(
         problem,
-        absl::StrFormat("job %s may be the newest of that name: another one has to be named by its "
-                        "id (muster list), and if nothing of this one runs its folder can be removed",
-                        id));
+        absl::StrFormat(
+            "job %s may be the newest of that name: another one has to be named by its id (muster list)",
+            id));
   }
+  const record::JobRecord* newest = nullptr;
   for (const auto& record : records) {
-    if (record.name() == id_or_name) return record;
+    if (record.name() != id_or_name) continue;
+    if (record.ended_micros() == 0) return record;
+    if (newest == nullptr) newest = &record;
   }
+  if (newest != nullptr) return *newest;
   if (records.empty()) return InvalidArgument("there is no job '%s': no job has been run yet", id_or_name);
   std::vector<std::string> ids;
   for (size_t i = 0; i < records.size() && i < 10; ++i) ids.push_back(records[i].id());
@@ -293,7 +307,7 @@ std::optional<JobDriver> JobStore::DriverOf(const std::string& id) const {
 
 // A process may drive other jobs after this one.
 JobLock::~JobLock() {
-  if (fd_.valid()) (void)!::ftruncate(fd_.get(), 0);
+  if (fd_.valid()) (void)WriteLine(fd_.get(), "\n");
 }
 
 absl::Status JobLock::SetInBackground(bool in_background) const {

@@ -96,8 +96,8 @@ class JobStore {
   /// All jobs that can be read, the newest first; what cannot is said in `problems`.
   std::vector<record::JobRecord> List(std::vector<absl::Status>* problems) const;
 
-  /// By id, or the newest of that name. InvalidArgument names what there is. Another error: a record cannot
-  /// be read that is, or may be, the one.
+  /// By id, or of that name the one that has not ended, else the newest. InvalidArgument names what there is.
+  /// Another error: a record cannot be read that is, or may be, the one.
   absl::StatusOr<record::JobRecord> Find(const std::string& id_or_name) const;
 
   /// Where drivers may listen that lend their connections.

@@ -6,7 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <thread>
+#include <tuple>
 
 namespace muster {
 namespace {
@@ -101,9 +104,12 @@ TEST_F(JobStoreTest, ARecordThatCannotBeReadIsNotPassedOver) {
   EXPECT_EQ(store_.Find("mnist-aaaaaa")->id(), "mnist-aaaaaa");
   EXPECT_EQ(store_.Find("mnist-big")->id(), "mnist-big-bbbbbb");
   EXPECT_TRUE(absl::IsInvalidArgument(store_.Find("nobody").status()));
+  ASSERT_TRUE(WriteFileAtomically(folder_.path() / "jobs/notes", "no folder of a job").ok());
   std::vector<absl::Status> problems;
   EXPECT_EQ(store_.List(&problems).size(), 2u);
-  EXPECT_EQ(problems.size(), 1u);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_THAT(std::string(problems[0].message()), HasSubstr("its folder can be removed"));
+  EXPECT_EQ(store_.Find("mnist-big")->id(), "mnist-big-bbbbbb");
 
   ASSERT_TRUE(RemoveTree(folder_.path() / "jobs").ok());
   ASSERT_TRUE(WriteFileAtomically(folder_.path() / "jobs", "no folder").ok());
@@ -111,6 +117,26 @@ TEST_F(JobStoreTest, ARecordThatCannotBeReadIsNotPassedOver) {
   problems.clear();
   EXPECT_TRUE(store_.List(&problems).empty());
   EXPECT_EQ(problems.size(), 1u);
+}
+
+// Else a second one would begin beside it.
+TEST_F(JobStoreTest, TheJobOfANameIsTheOneThatHasNotEnded) {
+  record::JobRecord record;
+  record.set_version(kJobRecordVersion);
+  record.set_name("mnist");
+  for (const auto& [id, created, ended] :
+       {std::tuple("mnist-aaaaaa", 9, 10), std::tuple("mnist-bbbbbb", 5, 0),
+        std::tuple("mnist-cccccc", 7, 8)}) {
+    record.set_id(id);
+    record.set_created_micros(created);
+    record.set_ended_micros(ended);
+    ASSERT_TRUE(store_.Save(record).ok());
+  }
+  EXPECT_EQ(store_.Find("mnist")->id(), "mnist-bbbbbb");
+  record = *store_.Load("mnist-bbbbbb");
+  record.set_ended_micros(6);
+  ASSERT_TRUE(store_.Save(record).ok());
+  EXPECT_EQ(store_.Find("mnist")->id(), "mnist-aaaaaa");
 }
 
 TEST_F(JobStoreTest, SaysWhoDrivesAJobAsLongAsSomebodyDoes) {
@@ -126,6 +152,27 @@ TEST_F(JobStoreTest, SaysWhoDrivesAJobAsLongAsSomebodyDoes) {
     EXPECT_FALSE(store_.DriverOf("j-1")->in_background);
   }
   EXPECT_FALSE(store_.DriverOf("j-1").has_value());
+}
+
+// A disk that is full then keeps nobody from driving the job.
+TEST_F(JobStoreTest, ALockFileKeepsItsRoomOnTheDisk) {
+  ASSERT_TRUE(store_.Lock("j-1").ok());
+  EXPECT_GT(std::filesystem::file_size(LockFile()), 0u);
+  EXPECT_FALSE(store_.DriverOf("j-1").has_value());
+}
+
+TEST_F(JobStoreTest, WhoDrivesItIsSaidWhileHowChanges) {
+  const auto lock = store_.Lock("j-1");
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  std::atomic<bool> has_ended = false;
+  std::thread changes([&] {
+    for (int i = 0; i < 5000; ++i) EXPECT_TRUE(lock->SetInBackground(i % 2 == 0).ok());
+    has_ended = true;
+  });
+  int unsaid = 0;
+  while (!has_ended) unsaid += !store_.DriverOf("j-1").has_value();
+  changes.join();
+  EXPECT_EQ(unsaid, 0);
 }
 
 TEST_F(JobStoreTest, WhoDrivesItInTheForegroundIsNotEnded) {

@@ -9,6 +9,7 @@
 
 #include "base/stdout.h"
 #include "launcher/data_sets.h"
+#include "launcher/job_history.h"
 
 namespace muster {
 namespace {
@@ -48,6 +49,16 @@ void SayLeftBehind(const reconcile::Outcome& outcome) {
   }
 }
 
+void SayCasualties(const reconcile::Outcome& outcome, const char* title, bool consequences) {
+  bool is_titled = false;
+  for (const reconcile::Casualty& casualty : outcome.consequences) {
+    if (IsConsequence(casualty) != consequences) continue;
+    if (!std::exchange(is_titled, true)) std::fprintf(stderr, "%s:\n", title);
+    std::fprintf(stderr, "  %s on %s: %s\n", casualty.task.c_str(), casualty.host.c_str(),
+                 casualty.what.c_str());
+  }
+}
+
 double Number(const Json& json, const char* key) {
   const auto value = json.find(key);
   return value != json.end() && value->is_number() ? value->get<double>() : 0;
@@ -56,7 +67,11 @@ double Number(const Json& json, const char* key) {
 }  // namespace
 
 RunDisplay::RunDisplay(const RunDisplayOptions& options, const record::JobRecord& record)
-    : options_(options), job_(record.id()) {
+    : options_(options),
+      job_(record.id()),
+      created_micros_(record.created_micros()),
+      ended_micros_(record.ended_micros()),
+      printer_(/*prefix=*/true, options.log_fd) {
   for (const record::Task& task : record.tasks()) host_of_task_[task.id()] = task.host();
 }
 
@@ -95,6 +110,12 @@ void RunDisplay::ReportChanges(const reconcile::View& view) {
     if (said == text) continue;
     const bool trouble =
         given_up || host.state == reconcile::HostState::kLost || host.state == reconcile::HostState::kRefused;
+    const bool is_late = host.state == reconcile::HostState::kConnecting && !host.last_error.ok() &&
+                         view.phase == reconcile::Phase::kGathering;
+    if (is_late && late_hosts_.insert(host.host).second) {
+      Say(absl::StrFormat("%s; it is tried for %.0f s in all", std::string(host.last_error.message()),
+                          ToSeconds(reconcile::Options().connect_deadline)));
+    }
     if (trouble || (!block_.enabled() && host.state == reconcile::HostState::kReady)) Say(text);
     said = text;
   }
@@ -214,6 +235,13 @@ bool RunDisplay::HasRun(const std::string& task) const {
   });
 }
 
+// It may have begun long before this command.
+double RunDisplay::JobSeconds() const {
+  if (created_micros_ == 0) return ToSeconds(Now() - options_.start);
+  const int64_t end = ended_micros_ != 0 ? ended_micros_ : WallTimeMicros();
+  return static_cast<double>(std::max<int64_t>(end - created_micros_, 0)) / 1e6;
+}
+
 void RunDisplay::Summarize(const RunResult& result) {
   block_.Clear();
   const reconcile::Outcome& outcome = result.outcome;
@@ -225,18 +253,13 @@ void RunDisplay::Summarize(const RunResult& result) {
     }
     if (!result.last_words.empty()) std::fprintf(stderr, "its last words:\n");
     for (const std::string& line : result.last_words) std::fprintf(stderr, "  | %s\n", line.c_str());
-    if (!outcome.consequences.empty()) {
-      std::fprintf(stderr, "as a consequence:\n");
-      for (const reconcile::Casualty& casualty : outcome.consequences) {
-        std::fprintf(stderr, "  %s on %s: %s\n", casualty.task.c_str(), casualty.host.c_str(),
-                     casualty.what.c_str());
-      }
-    }
+    SayCasualties(outcome, "failed too", /*consequences=*/false);
+    SayCasualties(outcome, "as a consequence", /*consequences=*/true);
     SayLeftBehind(outcome);
     return;
   }
-  std::string line = absl::StrFormat("succeeded after %.1f s; uploaded %s", ToSeconds(Now() - options_.start),
-                                     FormatBytes(TransferredBytes(/*passed_on=*/false)));
+  std::string line = absl::StrFormat("succeeded after %.1f s", JobSeconds());
+  if (ended_micros_ == 0) line += "; uploaded " + FormatBytes(TransferredBytes(/*passed_on=*/false));
   if (const uint64_t bytes = TransferredBytes(/*passed_on=*/true); bytes > 0) {
     line += "; hosts got " + FormatBytes(bytes) + " from each other";
   }

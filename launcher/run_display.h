@@ -2,8 +2,11 @@
 // while, and a summary.
 #pragma once
 
+#include <unistd.h>
+
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,11 +17,12 @@
 namespace muster {
 
 struct RunDisplayOptions {
-  bool logs = true;          // print the tasks' output
-  bool accuracy = true;      // print it at the end
-  uint64_t train_steps = 0;  // 0: unknown
-  TimePoint start;           // of the command
-  bool first_start = false;  // it starts the job, rather than find it running
+  bool logs = true;            // print the tasks' output
+  int log_fd = STDOUT_FILENO;  // where to
+  bool accuracy = true;        // print it at the end
+  uint64_t train_steps = 0;    // 0: unknown
+  TimePoint start;             // of the command
+  bool first_start = false;    // it starts the job, rather than find it running
 };
 
 class RunDisplay final : public RunObserver {
@@ -53,18 +57,22 @@ class RunDisplay final : public RunObserver {
   void ReportChanges(const reconcile::View& view);
   std::string HostLine(const reconcile::HostView& host) const;
   std::string LiveLine() const;
+  double JobSeconds() const;
   bool HasRun(const std::string& task) const;  // so that there is a log
 
   const RunDisplayOptions options_;
   const std::string job_;
+  const int64_t created_micros_;
+  const int64_t ended_micros_;  // 0: this process sees the job's end
   std::map<std::string, std::string> host_of_task_;
   LiveBlock block_;
   bool with_times_ = false;
-  LogPrinter printer_{/*prefix=*/true};
+  LogPrinter printer_;
   reconcile::View view_;
   std::map<std::string, std::map<std::string, Upload>> uploads_;  // by host, by content
   std::map<std::string, std::string> said_;                       // what was said last of a host or task
-  std::string live_metrics_;  // "step 300/1000  loss 0.31  12345 samples/s"
+  std::set<std::string> late_hosts_;  // not there at the first attempt, which was said
+  std::string live_metrics_;          // "step 300/1000  loss 0.31  12345 samples/s"
   std::optional<double> seconds_to_first_step_;
 };
 

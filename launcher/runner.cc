@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "launcher/cluster_texts.h"
 #include "launcher/event_queue.h"
 #include "launcher/host_records.h"
 #include "launcher/job_reporter.h"
@@ -83,6 +84,7 @@ class Runner {
   void Step(reconcile::Reconciler& reconciler, const reconcile::Event& event);
   void Perform(reconcile::Reconciler& reconciler, const std::vector<reconcile::Action>& actions);
   absl::Status Persist(const reconcile::Record& cluster);
+  absl::Status Save();
   void Start(const reconcile::StartTask& start);
   HostSession& SessionOf(const std::string& host);
   std::vector<SessionEvent> WaitForSessions(TimePoint deadline);
@@ -91,6 +93,7 @@ class Runner {
 
   const JobStore& store_;
   record::JobRecord record_;
+  ClusterTexts cluster_texts_;
   const Contents& contents_;
   const RunOptions& options_;
   ConnectOptions connect_;
@@ -106,6 +109,8 @@ class Runner {
   TimePoint plan_at_;                                 // not before
   Duration plan_again_after_ = kPlanAgainAfter;
   std::string said_of_plan_;                 // why there is none
+  bool is_unwritten_ = false;                // the record, which has been said
+  bool has_learned_ = false;                 // where hosts are, which is not written yet
   std::unique_ptr<GuestListener> listener_;  // null: not (yet) lent
   std::optional<reconcile::Outcome> outcome_;
   TimePoint next_look_;  // at where standing servers are
@@ -185,7 +190,13 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     }
     for (const RunnerEvent& event : events) Handle(reconciler, event);
     if (record_.has_servers() && Now() >= next_look_) FollowServers(reconciler);
-    if (!outcome_ && Now() >= reconciler.NextDeadline()) Step(reconciler, reconcile::Tick{});
+    if (!outcome_ && Now() >= reconciler.NextDeadline()) {
+      // What has come while this thread was busy, with starts perhaps, is not overdue.
+      for (const RunnerEvent& event : queue_.Wait(-1, Now())) Handle(reconciler, event);
+      if (!outcome_) Step(reconciler, reconcile::Tick{});
+    }
+    // Of many that move at once only one record is written.
+    if (std::exchange(has_learned_, false)) (void)Save();
     const reconcile::View view = reconciler.GetView();
     if (options_.follow_logs || options_.on_everything_runs || options_.leave_running) output_.Follow(view);
     reporter_.OnView(view);
@@ -262,10 +273,7 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
                               host.ssh_port() != facts.place.ssh_port() ||
                               host.data_address() != facts.place.data_address();
     host = facts.place;
-    if (!is_elsewhere) continue;
-    // The next one to save it may say more.
-    if (const absl::Status saved = store_.Save(record_); !saved.ok())
-      reporter_.Notice(std::string(saved.message()));
+    has_learned_ = has_learned_ || is_elsewhere;
   }
   if (facts.host_key.empty() || facts.facts.machine_id().empty()) return;
   const auto [known, is_new] = machines_.try_emplace({facts.host_key, facts.facts.machine_id()}, facts.host);
@@ -394,13 +402,14 @@ void Runner::Step(reconcile::Reconciler& reconciler, const reconcile::Event& eve
 void Runner::Perform(reconcile::Reconciler& reconciler, const std::vector<reconcile::Action>& actions) {
   absl::Status saved;
   for (const reconcile::Action& action : actions) {
-    if (const auto* persist = std::get_if<reconcile::PersistRecord>(&action)) {
-      saved.Update(Persist(persist->record));
-    } else if (const auto* finish = std::get_if<reconcile::Finish>(&action)) {
+    if (const auto* finish = std::get_if<reconcile::Finish>(&action)) {
       outcome_ = finish->outcome;
+    } else if (const auto* persist = std::get_if<reconcile::PersistRecord>(&action)) {
+      if (saved.ok()) saved = Persist(persist->record);
+    } else if (!saved.ok() && reconcile::IsRequest(action)) {
+      continue;  // without its record, nobody could find again what comes of it
     } else if (const auto* start = std::get_if<reconcile::StartTask>(&action)) {
-      // Without its record, nobody could find the task again.
-      if (saved.ok()) Start(*start);
+      Start(*start);
     } else {
       const std::string& host = std::visit(
           [](const auto& a) -> const std::string& {
@@ -425,11 +434,21 @@ absl::Status Runner::Persist(const reconcile::Record& cluster) {
   for (record::Task& task : *record_.mutable_tasks()) {
     if (const auto place = places.find(task.id()); place != places.end()) task.set_host(place->second);
   }
-  return store_.Save(record_);
+  return Save();
+}
+
+absl::Status Runner::Save() {
+  has_learned_ = false;
+  const absl::Status saved = store_.Save(record_);
+  if (!std::exchange(is_unwritten_, !saved.ok()) && !saved.ok()) {
+    reporter_.Notice("the job record cannot be written, which is tried again: " +
+                     std::string(saved.message()));
+  }
+  return saved;
 }
 
 void Runner::Start(const reconcile::StartTask& start) {
-  auto request = MakeStartRequest(record_, start);
+  auto request = MakeStartRequest(record_, start, cluster_texts_);
   if (!request.ok()) {
     queue_.Push(reconcile::Event(
         reconcile::RequestFailed{.host = start.host, .request = start.request, .status = request.status()}));

@@ -1,7 +1,5 @@
 #include "launcher/running_job.h"
 
-#include <absl/strings/str_split.h>
-
 #include <map>
 #include <utility>
 #include <vector>
@@ -9,28 +7,13 @@
 #include "base/certificates.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "cluster/cluster_file.h"
 #include "cluster/cluster_spec.h"
 #include "launcher/job_store.h"
 
 namespace muster {
 namespace {
 
-absl::StatusOr<TaskId> ParseTaskId(const std::string& text) {
-  const std::vector<std::string> parts = absl::StrSplit(text, ':');
-  MUSTER_CHECK(parts.size() == 2, text);
-  MUSTER_ASSIGN_OR_RETURN(const Role role, ParseRole(parts[0]));
-  return TaskId{role, std::stoi(parts[1])};
-}
-
 bool IsWorker(const std::string& task) { return task.starts_with(RoleName(Role::kWorker) + ":"); }
-
-void FillGaps(std::vector<std::string>* workers) {
-  for (size_t i = 0; i < workers->size(); ++i) {
-    std::string& address = (*workers)[i];
-    if (address.empty()) address = AddressOfAbsent({Role::kWorker, static_cast<int>(i)});
-  }
-}
 
 // Of those that both have.
 bool HasChangedTasks(const record::JobRecord& running, const record::JobRecord& plan) {
@@ -136,6 +119,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_deadline_micros(running.deadline_micros());
   record->set_known_hosts(running.known_hosts());
   record->set_lost_timeout_ms(running.lost_timeout_ms());
+  record->set_hand_overs(running.hand_overs());
   if (!record->has_servers()) {
     record->set_authority_certificate_pem(running.authority_certificate_pem());
     record->set_authority_key_pem(running.authority_key_pem());
@@ -222,26 +206,17 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
 
 absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
                                                          const reconcile::StartTask& start) {
+  ClusterTexts texts;
+  return MakeStartRequest(record, start, texts);
+}
+
+absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
+                                                         const reconcile::StartTask& start,
+                                                         ClusterTexts& texts) {
   const record::Task* const task = Named(record.tasks(), start.task, &record::Task::id);
   MUSTER_CHECK(task != nullptr, start.task);
-  ClusterSpec cluster;
-  std::map<std::string, int> tasks_on_host;
-  int local_rank = 0;
-  for (const reconcile::Member& member : *start.cluster) {
-    MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(member.task));
-    auto& addresses = id.role == Role::kPs      ? cluster.ps
-                      : id.role == Role::kChief ? cluster.chief
-                                                : cluster.workers;
-    if (static_cast<int>(addresses.size()) <= id.index) addresses.resize(id.index + 1);
-    addresses[id.index] = reconcile::Address(member);
-    if (id.role == Role::kPs) continue;
-    if (member.task == start.task) local_rank = tasks_on_host[member.host];
-    ++tasks_on_host[member.host];
-  }
-  FillGaps(&cluster.workers);
-  for (const auto& member : record.servers().members()) {
-    cluster.ps.push_back(AddressOfMember(member));
-  }
+  MUSTER_RETURN_IF_ERROR(texts.Follow(record, start));
+  const ClusterSpec& cluster = texts.cluster();
   MUSTER_ASSIGN_OR_RETURN(const TaskId id, ParseTaskId(start.task));
 
   agent::StartTaskRequest request = task->start();
@@ -253,7 +228,7 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   request.set_minimum_incarnation(start.minimum_incarnation);
   for (const agent::FileContent& file : record.program_files()) *request.add_files() = file;
   if (task->tensorflow_flags()) {
-    for (const std::string& flag : ToFlags(cluster, id)) request.add_argv(flag);
+    for (const std::string& flag : texts.FlagsOf(id)) request.add_argv(flag);
   }
   if (record.has_servers()) {
     request.add_argv(absl::StrFormat("--job_number=%d", record.servers().number() + start.base_generation));
@@ -263,14 +238,14 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
     if (record.min_workers() > 0) request.add_argv(absl::StrFormat("--min_workers=%d", record.min_workers()));
   }
   if (task->rank_environment()) {
-    request.add_environment("TF_CONFIG=" + ToTfConfig(cluster, id));
+    request.add_environment("TF_CONFIG=" + texts.TfConfigOf(id));
     const std::string& master = cluster.chief.empty() ? cluster.workers[0] : cluster.chief[0];
     request.add_environment("MASTER_ADDR=" + HostOfAddress(master));
     request.add_environment("MASTER_PORT=" + master.substr(master.rfind(':') + 1));
     request.add_environment(absl::StrFormat("WORLD_SIZE=%d", cluster.rank_count()));
     if (id.role != Role::kPs) {
       request.add_environment(absl::StrFormat("RANK=%d", RankOf(cluster, id)));
-      request.add_environment(absl::StrFormat("LOCAL_RANK=%d", local_rank));
+      request.add_environment(absl::StrFormat("LOCAL_RANK=%d", texts.LocalRankOf(start.task)));
     }
   }
   if (task->tls()) {
@@ -292,7 +267,7 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   if (start.follows_cluster) {
     agent::FileContent* file = request.add_files();
     file->set_path(kClusterFile);
-    file->set_content(FormatClusterFile({.generation = start.generation, .cluster = cluster}));
+    file->set_content(texts.file());
   }
   return request;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "launcher/cluster_texts.h"
 #include "launcher/reconciler/messages.h"
 #include "proto/agent.pb.h"
 #include "proto/job_record.pb.h"
@@ -73,7 +74,10 @@ void UseSpareHost(const std::string& name, record::JobRecord* record);
 reconcile::Desired DesiredOf(const record::JobRecord& record);
 
 /// The request that starts a task, now that the cluster is known: with its flags, environment and a fresh
-/// certificate.
+/// certificate. `texts`, which may be those of the last start, are those of this one then.
+absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
+                                                         const reconcile::StartTask& start,
+                                                         ClusterTexts& texts);
 absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
                                                          const reconcile::StartTask& start);
 

@@ -135,6 +135,42 @@ TEST(UseServers, WorkersAreToldWhereTheyAreAndWhichJobThisIs) {
   EXPECT_THAT(start(3).argv(), Contains("--job_number=103")) << "all of them are started anew";
 }
 
+// With a thousand tasks, what all are told of all would else be made a thousand times.
+TEST(MakeStartRequest, StartsOfOneClusterShareItsTexts) {
+  record::JobRecord record =
+      Running({{"ps:0", "a"}, {"worker:0", "a"}, {"worker:1", "b"}, {"worker:2", "a"}});
+  for (record::Task& task : *record.mutable_tasks()) task.set_rank_environment(true);
+  const auto cluster =
+      std::make_shared<reconcile::Cluster>(reconcile::Cluster{{"ps:0", "a", "10.0.0.1", 20001},
+                                                              {"worker:0", "a", "10.0.0.1", 20002},
+                                                              {"worker:1", "b", "10.0.0.2", 20001},
+                                                              {"worker:2", "a", "10.0.0.1", 20003}});
+  reconcile::StartTask start{.generation = 7, .follows_cluster = true, .cluster = cluster};
+  ClusterTexts texts;
+  const auto expect_as_alone = [&] {
+    for (const record::Task& task : record.tasks()) {
+      start.task = task.id();
+      EXPECT_EQ(MakeStartRequest(record, start, texts)->SerializeAsString(),
+                MakeStartRequest(record, start)->SerializeAsString())
+          << task.id();
+      const TaskId id = *ParseTaskId(task.id());
+      EXPECT_EQ(texts.FlagsOf(id), ToFlags(texts.cluster(), id));
+      EXPECT_EQ(texts.TfConfigOf(id), ToTfConfig(texts.cluster(), id));
+    }
+  };
+  expect_as_alone();
+  const char* const text = texts.file().data();
+  expect_as_alone();
+  EXPECT_EQ(texts.file().data(), text) << "it was made again";
+  EXPECT_EQ(texts.LocalRankOf("worker:2"), 1);
+  start.generation = 8;
+  expect_as_alone();
+  EXPECT_THAT(texts.file(), HasSubstr("8"));
+  UseServers(StandingServers("20009"), &record);
+  expect_as_alone();
+  EXPECT_THAT(texts.file(), HasSubstr("10.0.0.9:20009"));
+}
+
 record::JobRecord OnServers(const std::string& port, uint64_t number,
                             const std::vector<std::pair<std::string, std::string>>& tasks) {
   record::JobRecord record = Running(tasks);

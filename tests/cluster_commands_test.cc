@@ -2,6 +2,7 @@
 // until somebody has read enough.
 #include <algorithm>
 
+#include "launcher/job_store.h"
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -9,8 +10,46 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ClusterCommands : public LifecycleTest {};
+
+TEST_F(ClusterCommands, ListTellsJobsThatAreEndingFromThoseThatHaveEnded) {
+  using reconcile::Result;
+  const std::tuple<std::string, Result, bool> jobs[] = {
+      {"Fetching", Result::kSucceeded, false}, {"Succeeded", Result::kSucceeded, true},
+      {"Stopping", Result::kStopped, false},   {"Stopped", Result::kStopped, true},
+      {"Stopping", Result::kFailed, false},    {"Failed", Result::kFailed, true}};
+  std::map<std::string, std::string> expected;
+  record::JobRecord record;
+  record.set_version(kJobRecordVersion);
+  for (const auto& [state, result, has_ended] : jobs) {
+    record.set_id("job-" + std::to_string(expected.size()));
+    record.mutable_cluster()->mutable_ending()->set_result(static_cast<int>(result));
+    record.set_ended_micros(has_ended ? 1 : 0);
+    const std::filesystem::path folder = cluster_.home() / "jobs" / record.id();
+    ASSERT_TRUE(MakeDirectories(folder).ok());
+    ASSERT_TRUE(WriteFileAtomically(folder / kRecordFile, record.SerializeAsString()).ok());
+    expected[record.id()] = state;
+  }
+  const CommandResult list = Muster({"list", "-o", "json"});
+  ASSERT_EQ(list.exit_code, 0) << list.stderr_text;
+  std::map<std::string, std::string> states;
+  for (const Json& row : Json::parse(list.stdout_text)) states[row["job"]] = row["state"];
+  EXPECT_EQ(states, expected);
+}
+
+TEST_F(ClusterCommands, ListSaysWhatCanBeDoneAboutARecordThatCannotBeRead) {
+  const std::filesystem::path jobs = cluster_.home() / "jobs";
+  ASSERT_TRUE(MakeDirectories(jobs / "lost-aaaaaa").ok());
+  ASSERT_TRUE(WriteFileAtomically(jobs / "lost-aaaaaa" / kRecordFile, "\x0a\xff").ok());
+  ASSERT_TRUE(WriteFileAtomically(jobs / "notes", "of a person").ok());
+  const CommandResult list = Muster({"list"});
+  EXPECT_EQ(list.exit_code, 1);
+  EXPECT_EQ(list.stderr_text, (jobs / "lost-aaaaaa" / kRecordFile).string() +
+                                  " is damaged; if nothing of the job runs, its folder can be removed\n"
+                                  "muster: 1 record could not be read\n");
+}
 
 TEST_F(ClusterCommands, ExecRunsACommandOnEachHost) {
   const auto exec = [&](std::vector<std::string> arguments) {

@@ -1,4 +1,7 @@
 // Jobs that a host of the cluster drives in place of the machine that they were run from.
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -74,6 +77,28 @@ TEST_F(ClusterController, DrivesTheJobToItsEnd) {
   EXPECT_TRUE(Show("away")["driver"].is_null());
   EXPECT_THAT(Muster({"events", "away"}).stdout_text, HasSubstr("exited with code 7\n"));
   EXPECT_EQ(Muster({"wait", "away"}).exit_code, 7);
+}
+
+// Here it is only the host that does not answer in time.
+TEST_F(ClusterController, IsWaitedForNoLongerThanAsked) {
+  ASSERT_EQ(RunOn("host-3", ScriptJob("away", kWaitForGo, "count: 2")).exit_code, 0);
+  Process wait = cluster_.Start({"wait", "--timeout", "5", "away"}, "wait");
+  pid_t asked = 0;
+  std::optional<int> exit_code;
+  EXPECT_TRUE(Eventually([&] {
+    for (const pid_t pid : AllPids()) {
+      const std::string line = ReadFile("/proc/" + std::to_string(pid) + "/cmdline").value_or("");
+      if (line.find(std::string("controller\0await\0away-", 22)) != std::string::npos) asked = pid;
+    }
+    if (asked != 0) return ::kill(asked, SIGSTOP) == 0;
+    if (const auto ended = wait.Wait(Now()); ended.ok()) exit_code = *ended;
+    return exit_code.has_value();  // so quickly that nobody has seen it ask
+  }));
+  if (!exit_code) exit_code = ExitCodeOf(wait);
+  EXPECT_EQ(exit_code, 124) << cluster_.Text("wait");
+  EXPECT_THAT(cluster_.Text("wait"), testing::ContainsRegex("muster: job away-.* has not ended\n"));
+  if (asked != 0) ::kill(asked, SIGCONT);
+  EXPECT_EQ(Muster({"stop", "away"}).exit_code, 0);
 }
 
 TEST_F(ClusterController, IsFollowedOverOneConnectionUntilThatIsLost) {
@@ -279,6 +304,85 @@ TEST_F(ClusterController, MayHaveLostTheJob) {
   cluster_.hosts().Start("host-3");
   EXPECT_TRUE(Show("away")["driver"].is_null());
   EXPECT_EQ(FirstProcesses("away"), tasks);
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "away"}).exit_code, 0);
+}
+
+// It has one of an earlier time, as it comes back with after it was left, or restored from a copy.
+TEST_F(ClusterController, AnOldRecordOfTheJobThereCountsForNothing) {
+  const auto job = [&](int exit_code) {
+    return ScriptJob("away", kWaitForGo + ("exit " + std::to_string(exit_code)), "count: 2");
+  };
+  ASSERT_EQ(RunOn("host-3", job(3)).exit_code, 0);
+  WaitForTasks("away", 2);
+  const std::vector<std::string> jobs = JobsOf("host-3");
+  ASSERT_EQ(jobs.size(), 1u);
+  const std::filesystem::path there = ControllerFolder("host-3") / "jobs" / jobs[0], copy = Path("copy");
+  const auto copy_to = [&](const std::filesystem::path& from, const std::filesystem::path& to) {
+    EXPECT_EQ(cluster_.Shell("cp -a '" + from.string() + "' '" + to.string() + "'").exit_code, 0);
+  };
+  copy_to(there, copy);
+  const CommandResult back = RunJob(job(0), {"-d"});
+  ASSERT_EQ(back.exit_code, 0) << back.stderr_text;
+  const auto tasks = WaitForTasks("away", 2);
+  const auto put_back = [&] {
+    ASSERT_EQ(RunOn("host-3", job(0)).exit_code, 0);
+    cluster_.hosts().Kill("host-3");
+    std::filesystem::remove_all(there);
+    copy_to(copy, there);
+    cluster_.hosts().Start("host-3");
+  };
+
+  put_back();
+  const CommandResult taken = RunJob(job(0), {"-d"});
+  EXPECT_EQ(taken.exit_code, 0) << taken.stderr_text;
+  EXPECT_EQ(FirstProcesses("away"), tasks);
+  EXPECT_THAT(JobsOf("host-3"), IsEmpty());
+
+  put_back();
+  Process wait = cluster_.Start({"wait", "away"}, "wait");
+  EXPECT_TRUE(Eventually([&] { return JobsOf("host-3").empty(); }));
+  EXPECT_EQ(FirstProcesses("away"), tasks);
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(wait), 0) << cluster_.Text("wait");
+}
+
+// Nor does the host go on with it.
+TEST_F(ClusterController, AnOldRecordOfTheJobIsNotDriven) {
+  ASSERT_EQ(RunJob(ScriptJob("old", "true", "count: 1")).exit_code, 0);
+  // As printf is given it: the job of the first hand-over.
+  const std::string asked = "printf '\\n\\005\\010\\001\\370\\001\\001' | muster controller resume ";
+  const CommandResult result = cluster_.Shell(asked + JobFolder().filename().string());
+  EXPECT_EQ(result.exit_code, 66) << result.stderr_text;
+  EXPECT_THAT(result.stderr_text, HasSubstr("has only an old record"));
+}
+
+// To remove what it has may take long, if it is busy.
+TEST_F(ClusterController, NobodyWaitsForWhatAHostRemoves) {
+  const std::string job = ScriptJob("away", kWaitForGo, "count: 2");
+  ASSERT_EQ(RunOn("host-3", job).exit_code, 0);
+  std::filesystem::path program;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(ControllerFolder("host-3").parent_path() / "store")) {
+    if (entry.path().filename() == "muster" && entry.is_regular_file()) program = entry.path();
+  }
+  ASSERT_FALSE(program.empty());
+  std::filesystem::permissions(program.parent_path(), std::filesystem::perms::owner_all);
+  std::filesystem::rename(program, program.string() + "-itself");
+  ASSERT_TRUE(WriteFileAtomically(program,
+                                  "#!/bin/sh\n[ \"$2\" != forget ] || {\n  : >'" + Path("removes") +
+                                      "'\n  while [ ! -e '" + Path("goes on") +
+                                      "' ]; do sleep 0.02; done\n}\nexec \"$0-itself\" \"$@\"\n",
+                                  0700)
+                  .ok());
+  Process back = StartJob(job, "back", {"-d"});
+  ASSERT_TRUE(WaitForFile("removes")) << cluster_.Text("back");
+  const UniqueFd lock(::open((cluster_.home() / "lock").c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_TRUE(Eventually([&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0; }));
+  ::flock(lock.get(), LOCK_UN);
+  Touch("goes on");
+  EXPECT_EQ(ExitCodeOf(back), 0) << cluster_.Text("back");
+  EXPECT_THAT(JobsOf("host-3"), IsEmpty());
   Touch("go");
   EXPECT_EQ(Muster({"wait", "away"}).exit_code, 0);
 }

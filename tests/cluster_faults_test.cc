@@ -356,7 +356,8 @@ class BadDisk : public ::testing::Test {
 TEST_F(BadDisk, TooFullForTheAgent) {
   const SmallDisk disk(home(), AgentBytes() / 2);
   SKIP_UNLESS(disk);
-  ExpectRefusal(": the agent could not be written to ~/.muster: .*No space left on device");
+  ExpectRefusal(
+      ": the agent could not be written to ~/.muster: [^\n]*No space left on device \\(make room there");
 }
 
 TEST_F(BadDisk, TooFullForTheData) {

@@ -68,14 +68,18 @@ constexpr char kAllReduce[] = "strategy: allreduce\nreplicas: {worker: {count: 1
 
 TEST_F(ClusterGrowth, WorkersJoinOnHostsThatTheInventoryHasAndGains) {
   Name({1, 2});
+  const auto plan = [&] { return Muster({"plan", Job(kAllReduce), "-i", cluster_.inventory()}).stderr_text; };
+  EXPECT_THAT(plan(), HasSubstr("1 start; up to 2 more join (max: 3)\n"));
   Process run = StartJob(Job(kAllReduce), "run");
   ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 on host-2 joins\n"));
   ASSERT_TRUE(cluster_.WaitForText("run", "with 2 of 2 workers"));
   const auto first = WaitForTasks("job", 2);
+  EXPECT_THAT(plan(), HasSubstr("2 unchanged; up to 1 more join (max: 3)\n"));
   Name({1, 2, 3, 4});
   ASSERT_TRUE(cluster_.WaitForText("run", "worker:2 on host-3 joins; host-4 is a spare host from now on\n"));
   ASSERT_TRUE(cluster_.WaitForText("run", "with 3 of 3 workers"));
   const auto grown = WaitForTasks("job", 3);
+  EXPECT_THAT(plan(), HasSubstr("3 unchanged\n"));
   for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
   // What is followed goes on where it was.
   const std::string text = cluster_.Text("run");
@@ -99,7 +103,8 @@ TEST_F(ClusterGrowth, AJobInTheBackgroundGrowsByItsDiscoveryCommandUntilSomebody
   for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
 
   // Whoever runs the file again does not send it away, though the file says that it begins with one.
-  EXPECT_THAT(Muster({"plan", job, "-i", cluster_.inventory()}).stderr_text, HasSubstr("3 unchanged\n"));
+  EXPECT_THAT(Muster({"plan", job, "-i", cluster_.inventory()}).stderr_text,
+              HasSubstr("3 unchanged; up to 2 more join (max: 4)\n"));
   ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
   EXPECT_EQ(WaitForTasks("job", 3), grown);
 
@@ -170,7 +175,8 @@ TEST_F(ClusterGrowth, WhatCannotBePlannedIsSaidAndTheJobGoesOn) {
   ASSERT_EQ(RunJob(Job(kAllReduce), {"-d"}).exit_code, 0);
   const auto first = WaitForTasks("job", 1);
   Name({2, 3}, "discover: {command: exit 3}\n");
-  EXPECT_TRUE(WaitForEvent("the job does not use host-2, host-3 yet: the discovery command `exit 3` failed"));
+  EXPECT_TRUE(WaitForEvent("the job does not use host-2, host-3 yet: " + cluster_.inventory() + ":"));
+  EXPECT_TRUE(WaitForEvent(": the discovery command `exit 3` failed"));
   Name({2});
   EXPECT_TRUE(WaitForEvent("worker:1 on host-2 joins"));
   EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 2 workers"));

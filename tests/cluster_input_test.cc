@@ -150,6 +150,7 @@ TEST_F(BadInput, GpusOnSeveralHostsNeedATrustedNetwork) {
 TEST_F(BadInput, OfTheCommandLineContactsNobody) {
   const std::string job = cluster_.Write("job.yaml", kTraining);
   const std::string inventory = cluster_.Write("hosts.yaml", good_inventory_);
+  const std::string garbage = cluster_.Write("garbage", "# keys\nx y z\n");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"run", cluster_.Path("no.yaml"), "-i", inventory}, "no.yaml: No such file"},
       {{"run", job, "-i", cluster_.Path("none.yaml")}, "none.yaml: No such file"},
@@ -171,6 +172,12 @@ TEST_F(BadInput, OfTheCommandLineContactsNobody) {
       {{"check", "-i", cluster_.Write("a\nb.yaml", good_inventory_)},
        "a\\nb.yaml\": the path holds a control"},
       {{"check", "-i", inventory, "--known-hosts", "a\rb"}, "\"a\\rb\": the path holds a control"},
+      {{"check", "-i", ""}, "--inventory: expected a file, found ''"},
+      {{"check", "-i", inventory, "--known-hosts", ""}, "--known-hosts: expected a file, found ''"},
+      {{"exec", "-i", inventory, "--known-hosts", cluster_.Path(""), "--", "true"}, ": Is a directory"},
+      {{"show", "job", "--known-hosts", garbage}, garbage + ":2: not a host key"},
+      {{"check", "-i", inventory, "--known-hosts", garbage}, garbage + ":2: not a host key"},
+      {{"check", "-i", inventory, "--accept-new", "--known-hosts", "/proc/new"}, "/proc/new"},
       {{}, "subcommand"},
   };
   for (const auto& [arguments, message] : cases) {
@@ -343,14 +350,15 @@ TEST(Output, AsJsonIsTheResultWheneverThereIsOne) {
     all.insert(all.end(), more);
     return all;
   };
-  const CommandResult run = cluster.Muster(arguments({"-q", "-o", "json"}));
+  const CommandResult run = cluster.Muster(arguments({"-o", "json"}));
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stderr_text, HasSubstr("[worker:0@host-1] ")) << "not among the JSON";
   EXPECT_EQ(nlohmann::json::parse(run.stdout_text)["steps"], 20);
   // Of a job that has ended.
   const CommandResult again = cluster.Muster({"wait", "mnist", "-o", "json"});
   EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
   EXPECT_EQ(again.stdout_text, run.stdout_text);
-  EXPECT_EQ(cluster.Muster({"wait", "mnist"}).stdout_text, "");
+  EXPECT_THAT(cluster.Muster({"wait", "mnist"}).stdout_text, HasSubstr("MNIST accuracy: 0."));
 
   ASSERT_EQ(cluster.Muster(arguments({"-d"})).exit_code, 0);
   const CommandResult wait = cluster.Muster({"wait", "mnist", "-o", "json"});
@@ -359,11 +367,17 @@ TEST(Output, AsJsonIsTheResultWheneverThereIsOne) {
 
   // One without a result has none, and its own exit code.
   const std::string other = "name: other\nprogram: [sh, -c, exit 3]\nreplicas: {worker: {count: 1}}\n";
-  ASSERT_EQ(cluster.Muster({"run", cluster.Write("other.yaml", other), "-i", cluster.inventory()}).exit_code,
-            3);
+  const CommandResult failed =
+      cluster.Muster({"run", cluster.Write("other.yaml", other), "-i", cluster.inventory(), "-o", "json"});
+  EXPECT_EQ(failed.exit_code, 3) << failed.stderr_text;
+  const auto outcome = nlohmann::json::parse(failed.stdout_text);
+  EXPECT_THAT(std::string(outcome["job"]), ::testing::StartsWith("other-"));
+  EXPECT_EQ(outcome["state"], "Failed");
+  EXPECT_EQ(outcome["exit_code"], 3);
+  EXPECT_THAT(std::string(outcome["cause"]), HasSubstr("worker:0 on host-1 failed: exited with code 3"));
   const CommandResult none = cluster.Muster({"wait", "other", "-o", "json"});
   EXPECT_EQ(none.exit_code, 3) << none.stderr_text;
-  EXPECT_EQ(none.stdout_text, "");
+  EXPECT_EQ(none.stdout_text, failed.stdout_text);
 }
 
 // ---- Data

@@ -270,6 +270,9 @@ TEST_F(ClusterLifecycle, WhoRunsADetachedJobAgainTakesItOver) {
   EXPECT_EQ(FirstProcesses("passed"), tasks);
   Touch("go");
   EXPECT_EQ(ExitCodeOf(foreground), 0) << cluster_.Text("foreground");
+  const std::string events = Muster({"events", "passed"}).stdout_text;
+  EXPECT_THAT(events, HasSubstr("tasks start, generation 1\n"));
+  EXPECT_EQ(events.find("tasks start"), events.rfind("tasks start")) << events;
 }
 
 TEST_F(ClusterLifecycle, EventsTellWhatHappenedWhoeverDroveTheJob) {
@@ -429,6 +432,9 @@ TEST_F(ClusterLifecycle, OfALongLogTheNewestStaysOnTheHost) {
   std::string all;
   for (int i = 1; i <= 100'000; ++i) all += absl::StrFormat("[worker:0@host-1] %d\n", i);
   EXPECT_TRUE(cluster_.Text("printed") == all);
+  const CommandResult none = Muster({"logs", "long", "worker"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.stderr_text, HasSubstr(" has no task 'worker'; it has worker:0\n"));
   const CommandResult logs = Muster({"logs", "long", "worker:0"});
   EXPECT_EQ(logs.exit_code, 0) << logs.stderr_text;
   EXPECT_THAT(logs.stderr_text,

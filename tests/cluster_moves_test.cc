@@ -319,9 +319,9 @@ TEST_F(ClusterMoves, APlanSaysWhatAMoveChangesAndTheNextRunDoesIt) {
     return Muster({"events", "planned"}).stdout_text.find(" -> " + address + "\n") != std::string::npos;
   }));
   EXPECT_THAT(plan(job), testing::StartsWith("3 unchanged\n"));
-  // One more task is another cluster, of which all have to be told.
+  // One more server is another cluster, of which all have to be told.
   std::string larger = cluster_.Text(std::filesystem::path(job).filename());
-  ASSERT_EQ(absl::StrReplaceAll({{"worker: {count: 2", "worker: {count: 3"}}, &larger), 1) << larger;
+  ASSERT_EQ(absl::StrReplaceAll({{"ps: {count: 1", "ps: {count: 2"}}, &larger), 1) << larger;
   EXPECT_THAT(plan(cluster_.Write("larger.yaml", larger)), testing::StartsWith("1 start, 3 restart\n"));
   for (const std::string name : {"planned", "script"}) EXPECT_EQ(Muster({"stop", name}).exit_code, 0);
 }

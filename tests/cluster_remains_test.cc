@@ -54,7 +54,7 @@ TEST_F(ClusterRemains, GcRemovesWhatEndedJobsLeftAndNothingElse) {
 
   const CommandResult one = Muster({"gc", "first"});
   EXPECT_EQ(one.exit_code, 0) << one.stderr_text;
-  EXPECT_THAT(one.stderr_text, HasSubstr("1 jobs: 0 folders on 3 hosts are left"));
+  EXPECT_THAT(one.stderr_text, HasSubstr("0 folders on 3 hosts are left; removed the folders of 1 job"));
   EXPECT_EQ(folders("first"), 0);
   EXPECT_EQ(folders("second"), 3);
   const CommandResult logs = Muster({"logs", "first"});
@@ -64,19 +64,62 @@ TEST_F(ClusterRemains, GcRemovesWhatEndedJobsLeftAndNothingElse) {
   cluster_.hosts().Kill("host-3");
   const CommandResult some = Muster({"gc", "--connect-timeout", "2"});
   EXPECT_EQ(some.exit_code, 69);
-  EXPECT_THAT(some.stderr_text,
-              AllOf(HasSubstr("host-3 ("), HasSubstr("1 jobs: 1 folders on 3 hosts are left")));
+  EXPECT_THAT(
+      some.stderr_text,
+      AllOf(HasSubstr("host-3 ("), HasSubstr("1 folder on 3 hosts is left; removed the folders of 0 jobs")));
   EXPECT_EQ(folders("second"), 1);
   cluster_.hosts().Start("host-3");
   const CommandResult rest = Muster({"gc"});
   EXPECT_EQ(rest.exit_code, 0) << rest.stderr_text;
   EXPECT_EQ(folders("second"), 0);
-  EXPECT_THAT(Muster({"gc"}).stderr_text, HasSubstr("0 jobs: 0 folders on 0 hosts are left"));
+  EXPECT_THAT(Muster({"gc"}).stderr_text, HasSubstr("0 folders on 0 hosts are left"));
 
   EXPECT_EQ(folders("other"), 2);
   EXPECT_EQ(FirstProcesses("other"), other_tasks);
   Touch("go");
   EXPECT_EQ(ExitCodeOf(other), 0);
+}
+
+// Programs and data that were used a moment ago stay, and are not forgotten, wherever they are.
+TEST_F(ClusterRemains, WhatGcHasLeftALaterOneRemoves) {
+  const auto contents = [&](const std::string& host) {
+    int count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster_.hosts().HomeOf(host))) {
+      count += entry.path().parent_path().filename() == "store" &&
+               entry.path().filename().string().size() == 64;  // a SHA-256
+    }
+    return count;
+  };
+  const std::string nothing_left = "0 folders on 0 hosts are left; removed the folders of 0 jobs\n";
+  const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
+  ASSERT_TRUE(MakeDirectories(Path("data")).ok());
+  cluster_.Write("data/numbers", "1 2 3\n");
+  cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
+  const CommandResult run = RunJob(job);
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  for (int i = 0; i < 2; ++i) {
+    const CommandResult gc = Muster({"gc"});
+    EXPECT_EQ(gc.exit_code, 0) << gc.stderr_text;
+    EXPECT_THAT(
+        gc.stderr_text,
+        AllOf(HasSubstr("0 folders on 2 hosts are left"), HasSubstr("2 programs and data sets, "),
+              HasSubstr(" were used in the last 1h00m and stay (--unused 0 removes what no job needs)\n")));
+  }
+  EXPECT_EQ(contents("host-1"), 1);
+  EXPECT_EQ(contents("host-2"), 1);
+
+  cluster_.hosts().Kill("host-2");
+  const CommandResult half = Muster({"gc", "--unused", "0", "--connect-timeout", "2"});
+  EXPECT_EQ(half.exit_code, 69);
+  EXPECT_EQ(contents("host-1"), 0);
+  cluster_.hosts().Start("host-2");
+  const CommandResult rest = Muster({"gc", "--unused", "0"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.stderr_text;
+  EXPECT_THAT(
+      rest.stderr_text,
+      HasSubstr("0 folders on 1 host are left; removed the folders of 0 jobs and 1 program or data set, "));
+  EXPECT_EQ(contents("host-2"), 0);
+  EXPECT_EQ(Muster({"gc", "--unused", "0"}).stderr_text, nothing_left);
 }
 
 TEST_F(ClusterRemains, AfterGcTasksAreShownAsTheRecordHasThem) {
@@ -102,7 +145,7 @@ TEST_F(ClusterRemains, OfAJobThatNeverStartedNothingIsSoughtOnHostsThatWereNotRe
   // The others may have got its program.
   const CommandResult gc = Muster({"gc"});
   EXPECT_EQ(gc.exit_code, 0) << gc.stderr_text;
-  EXPECT_THAT(gc.stderr_text, HasSubstr("1 jobs: 0 folders on 2 hosts are left"));
+  EXPECT_THAT(gc.stderr_text, HasSubstr("0 folders on 2 hosts are left"));
 }
 
 TEST_F(ClusterRemains, GcReachesHostsAsTheirJobDid) {

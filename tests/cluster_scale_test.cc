@@ -83,6 +83,24 @@ TEST_F(ClusterScale, WorkersOfAsynchronousServersJoinAndLeave) {
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
+TEST_F(ClusterScale, WorkersOfSynchronousServersShareEachBatch) {
+  Begin(Job("update: {mode: sync}\nreplicas: {ps: {count: 2}, worker: {count: 2}}\n"));
+  const auto first = WaitForTasks("job", 4);
+  const CommandResult up = Scale(4);
+  EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
+  EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-3, worker:3 on host-4 join\n"));
+  EXPECT_TRUE(WaitForLog("ps:0", "each batch is shared by 4"));
+  const auto grown = WaitForTasks("job", 6);
+  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+
+  EXPECT_EQ(Scale(1).exit_code, 0);
+  EXPECT_TRUE(WaitForLog("ps:0", "each batch is shared by 1"));
+  const auto shrunk = WaitForTasks("job", 3);
+  for (const auto& [task, process] : shrunk) EXPECT_EQ(grown.at(task), process) << task;
+  EXPECT_THAT(Muster({"events", "job"}).stdout_text, testing::Not(HasSubstr("training went back")));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
 // Those that were there at first are not done before all steps are made; who has just come need not have
 // begun.
 TEST_F(ClusterScale, AJobSucceedsWithThoseWhoHaveJoinedIt) {
@@ -250,6 +268,26 @@ TEST_F(ClusterScale, TheJobKeepsItsKnownHostsAsLongAsTheyAreThere) {
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
+TEST_F(ClusterScale, TheJobIsWhatItWasRunAsWhateverHasBecomeOfItsFile) {
+  const std::string job = Job(AllReduce(1), ", seed: 1");
+  Begin(job);
+  const auto first = WaitForTasks("job", 1);
+  Job(AllReduce(1), ", seed: 2");  // for the next run
+  const CommandResult changed = Scale(2);
+  EXPECT_EQ(changed.exit_code, 0) << changed.stderr_text;
+  EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 2 workers"));
+  cluster_.Write("job.yaml", "name: [half\n");
+  const CommandResult broken = Scale(3);
+  EXPECT_EQ(broken.exit_code, 0) << broken.stderr_text;
+  EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
+  std::filesystem::remove(job);
+  const CommandResult removed = Scale(1);
+  EXPECT_EQ(removed.exit_code, 0) << removed.stderr_text;
+  EXPECT_TRUE(WaitForLog("worker:0", "with 1 of 1 workers"));
+  EXPECT_EQ(WaitForTasks("job", 1), first);
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
 TEST_F(ClusterScale, WhatCannotBeIsRefusedAndTheJobGoesOn) {
   const std::string job = Job(AllReduce(2, ", min: 2"), ", seed: 1");
   Begin(job);
@@ -259,10 +297,6 @@ TEST_F(ClusterScale, WhatCannotBeIsRefusedAndTheJobGoesOn) {
   ExpectRefused({"scale", "job", "worker=1"}, 2, "job.yaml:5:36: \"min\" is 2 of 1 workers");
   ExpectRefused({"scale", "other", "worker=1"}, 2, "there is no job 'other'");
   ExpectRefused({"scale", "job", "worker=1001"}, 2, "1001 workers cannot share it");
-  Job(AllReduce(2, ", min: 2"), ", seed: 2");
-  ExpectRefused({"scale", "job", "worker=3"}, 1,
-                "what worker:0, worker:1 is started with is another thing now");
-  Job(AllReduce(2, ", min: 2"), ", seed: 1");
   const std::string inventory = ReadFile(cluster_.inventory()).value_or("");
   cluster_.Write("other.yaml", std::regex_replace(inventory, std::regex("host-2"), "host-9"));
   ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), cluster_.Text("other.yaml")).ok());
@@ -280,8 +314,8 @@ TEST_F(ClusterScale, WhatCannotBeIsRefusedAndTheJobGoesOn) {
   ExpectRefused({"scale", "job", "worker=3"}, 1, "has ended");
 
   // Workers that make each step together.
-  Begin(Job("update: {mode: sync}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n"));
-  ExpectRefused({"scale", "job", "worker=3"}, 1, "with `update: {mode: sync}` each step is made by all");
+  Begin(Job("update: {mode: bounded, staleness: 1}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n"));
+  ExpectRefused({"scale", "job", "worker=3"}, 1, "with `update: {mode: bounded}` each step is made by all");
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 

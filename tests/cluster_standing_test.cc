@@ -100,7 +100,6 @@ TEST_F(ClusterStanding, OneAtATimeAndWhatHasBeenStoppedIsInNobodysWay) {
   const CommandResult stop = Muster({"stop", "pool"});
   EXPECT_EQ(stop.exit_code, 1);
   EXPECT_THAT(stop.stderr_text, HasSubstr("trains job longer-"));
-  EXPECT_THAT(Muster({"scale", "longer", "worker=3"}).stderr_text, HasSubstr("`update: {mode: sync}`"));
   const std::string more = cluster_.Write("more.yaml", "name: pool\nreplicas: {ps: {count: 3}}\n");
   const CommandResult up = Muster({"up", more, "-i", cluster_.inventory()});
   EXPECT_EQ(up.exit_code, 1);
@@ -241,6 +240,8 @@ TEST_F(ClusterStanding, WhatCannotBeIsRefusedWithItsCause) {
   ASSERT_EQ(RunJob(script).exit_code, 0);
   EXPECT_THAT(error_of({"run", job, "--cluster", "script"}, 2), HasSubstr("not servers that stand"));
   EXPECT_THAT(Muster({"scale", "pool", "worker=3"}).stderr_text, HasSubstr("their jobs have workers"));
+  EXPECT_THAT(Muster({"scale", "pool", "ps=3"}).stderr_text,
+              testing::ContainsRegex("change `count` in (.*pool.yaml), and `muster up .*pool.yaml`"));
   const std::string namesake = Training("pool", "ps: {count: 1}, worker: {count: 1}", 60);
   EXPECT_THAT(error_of({"run", namesake}, 1), HasSubstr("are servers that stand, and this is a job"));
   EXPECT_EQ(ProcessCount("pool"), 2u);

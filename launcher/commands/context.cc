@@ -10,6 +10,7 @@
 
 #include "base/stdout.h"
 #include "launcher/data_sets.h"
+#include "launcher/transport/known_hosts.h"
 #include "launcher/transport/shell_quote.h"
 #include "launcher/transport/ssh_auth.h"
 #include "launcher/transport/ssh_gateway.h"
@@ -36,6 +37,13 @@ absl::Status CheckPath(const char* flag, const std::string& path) {
   return InvalidArgument(
       "%s \"%s\": the path holds a control character, which no shell can be given safely; rename it", flag,
       absl::Utf8SafeCEscape(path));
+}
+
+// What is wrong with this file is no host's fault, and is said before any is contacted.
+absl::Status CheckKnownHosts(const std::filesystem::path& path, bool accept_new) {
+  absl::Status status = KnownHosts::Load(path).status();
+  if (status.ok() && accept_new) status = CheckCanAccept(path);
+  return status.ok() ? status : InvalidArgument("the file of hosts' keys: %s", std::string(status.message()));
 }
 
 }  // namespace
@@ -70,6 +78,9 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   context.secrets_ = std::make_shared<LoginSecrets>(AskAtTerminal, std::move(password));
   context.ssh_.secrets = context.secrets_;
   if (!flags.known_hosts.empty()) context.ssh_.known_hosts = flags.known_hosts;
+  // A job's own file may be another one (connect_options).
+  if (flags.connects_to_inventory || !flags.known_hosts.empty())
+    MUSTER_RETURN_IF_ERROR(CheckKnownHosts(context.ssh_.known_hosts, flags.accept_new));
   context.ssh_.accept_new_keys = flags.accept_new;
   context.home_ = home;
   context.data_folder_ = Variable("MUSTER_DATA");

@@ -220,13 +220,10 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Detachment> detachment, Detachment::Fork(&exit_code));
   if (detachment == nullptr) return exit_code;
   const bool is_new = context.flags().job.empty();
-  record::HandOver job;
-  if (is_new) {
-    MUSTER_ASSIGN_OR_RETURN(job, ReadHandOver());
-    if (job.record().id().empty()) return InvalidArgument("stdin: a job without an id");
-  } else {
-    job.mutable_record()->set_id(context.flags().job);
-  }
+  MUSTER_ASSIGN_OR_RETURN(record::HandOver job, ReadHandOver());
+  if (is_new && job.record().id().empty()) return InvalidArgument("stdin: a job without an id");
+  const uint64_t hand_overs = job.record().hand_overs();
+  if (!is_new) job.mutable_record()->set_id(context.flags().job);
   const std::filesystem::path folder = context.jobs().JobFolder(job.record().id());
   BackgroundGuests guests;
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), job.record().id(), &JobStore::Lock));
@@ -234,6 +231,10 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
     MUSTER_RETURN_IF_ERROR(TakeOnJob(context, folder, &job));
   } else {
     MUSTER_ASSIGN_OR_RETURN(*job.mutable_record(), context.jobs().Load(job.record().id()));
+    if (job.record().hand_overs() < hand_overs) {
+      std::fprintf(stderr, "this host has only an old record of job %s\n", job.record().id().c_str());
+      return kNoSuchJobExitCode;
+    }
   }
   const record::JobRecord& record = job.record();
   if (record.ended_micros() != 0) return 0;

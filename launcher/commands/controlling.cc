@@ -132,9 +132,14 @@ absl::StatusOr<record::JobRecord> FetchInto(const std::filesystem::path& folder,
   return record;
 }
 
+// What a host has of a job that it was given again since, or another one was.
+bool IsOld(const record::JobRecord& there, const record::JobRecord& here) {
+  return there.hand_overs() < here.hand_overs();
+}
+
 // The host's files come to be this machine's, and its record that of the host, with this machine's paths.
 // `is_back`: it is driven there no more. Another muster may have done the same, or more, meanwhile: then its
-// record counts.
+// record counts. NotFound: the host has none of the job, or only what is old.
 absl::StatusOr<record::JobRecord> Follow(const CommandContext& context, const record::JobRecord& before,
                                          Controller& controller, bool is_back = false) {
   const std::filesystem::path folder = context.jobs().JobFolder(before.id());
@@ -146,9 +151,14 @@ absl::StatusOr<record::JobRecord> Follow(const CommandContext& context, const re
     MUSTER_ASSIGN_OR_RETURN(there, FetchInto(incoming, before.id(), controller));
   }
   const std::vector<record::Host> new_hosts = NewHosts(context, before, there);
-  MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, context.jobs().LockDecision());
+  std::optional<JobLock> deciding;
+  MUSTER_ASSIGN_OR_RETURN(deciding, context.jobs().LockDecision());
   MUSTER_ASSIGN_OR_RETURN(const record::JobRecord here, context.jobs().Load(before.id()));
   if (!IsDrivenElsewhere(here)) return here;
+  if (IsOld(there, here)) {
+    return absl::NotFoundError(
+        absl::StrFormat("%s has only an old record of job %s", here.controller().name(), here.id()));
+  }
   there.set_inventory_file(here.inventory_file());
   there.set_known_hosts(here.known_hosts());
   KeepWays(here, new_hosts, there.mutable_hosts());
@@ -166,23 +176,32 @@ absl::StatusOr<record::JobRecord> Follow(const CommandContext& context, const re
     if (error) return ErrnoError(error.value(), path.string());
   }
   MUSTER_RETURN_IF_ERROR(context.jobs().Save(there));
-  if (!there.has_controller()) (void)controller.Forget(here.id());  // it takes room there, and no more
+  deciding.reset();  // nobody is to wait for a host
+  // What stays there takes room, and no more: it is old once the job is given away again.
+  if (!there.has_controller()) (void)controller.Forget(here.id());
   return there;
 }
 
-// The job is this machine's again where the host has none of it: whoever was to give it to the host has died
-// before. FailedPrecondition: somebody is about to.
-absl::StatusOr<record::JobRecord> KeepIfNotThere(const CommandContext& context, const std::string& id,
-                                                 Controller& controller) {
+// The job is this machine's again where the host has none of it, or only what is old, which it removes:
+// whoever was to give it to the host has died before. FailedPrecondition: somebody is about to.
+absl::StatusOr<record::JobRecord> KeepIfNotThere(const CommandContext& context,
+                                                 const record::JobRecord& before, Controller& controller) {
+  const std::string& id = before.id();
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), id, &JobStore::Lock));
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
   if (!IsDrivenElsewhere(record)) return record;
-  // Nobody gives it to the host now, but somebody may have done so a moment ago.
+  // Nobody gives it to a host now, but somebody may have done so a moment ago.
   const TemporaryDirectory folder;
-  const absl::Status there = controller.Export(id, folder.path());
-  if (!absl::IsNotFound(there)) {
+  const absl::Status exported = controller.Export(id, folder.path());
+  bool is_there = !absl::IsNotFound(exported);
+  if (exported.ok()) {
+    const auto there = LoadJobRecord(folder.path() / kRecordFile);
+    is_there = !there.ok() || !IsOld(*there, record);
+  }
+  if (is_there || IsOld(before, record)) {
     return FailedPrecondition("job %s has just been given to %s", id, record.controller().name());
   }
+  if (exported.ok()) (void)controller.Forget(id);
   record.clear_controller();
   MUSTER_RETURN_IF_ERROR(context.jobs().Save(record));
   return record;
@@ -240,6 +259,7 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& id, c
   const std::string& name = controller.host.name();
   const auto undriven = [&](const absl::Status& status) { return Undriven(status, id); };
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
+  record.set_hand_overs(record.hand_overs() + 1);
   auto job = HandOverOf(context, record.inventory_file(), record.known_hosts(), name);
   if (!job.ok()) return undriven(job.status());
   if (const absl::Status sent = controller.connection->Upload(contents); !sent.ok()) return undriven(sent);
@@ -284,7 +304,7 @@ absl::StatusOr<record::JobRecord> AskController(const CommandContext& context,
     MUSTER_ASSIGN_OR_RETURN(asked, ControllerOf(context, record));
   }
   auto newest = Follow(context, record, *asked.connection);
-  if (absl::IsNotFound(newest.status())) return KeepIfNotThere(context, record.id(), *asked.connection);
+  if (absl::IsNotFound(newest.status())) return KeepIfNotThere(context, record, *asked.connection);
   if (is_new || !absl::IsUnavailable(newest.status())) return newest;
   asked = {};  // an old connection may be lost, and the host be there
   return AskController(context, record, kept);
@@ -334,14 +354,18 @@ absl::StatusOr<JobLock> TakeBack(const CommandContext& context, record::JobRecor
   // Who waits for the job has it driven there again where nobody does; not while this is held.
   std::optional<JobLock> lock;
   MUSTER_ASSIGN_OR_RETURN(lock, InTurn(context.jobs(), record->id(), &JobStore::Lock));
-  const absl::Status released = (*controller)->Release(record->id());
-  if (released.ok()) {
-    MUSTER_ASSIGN_OR_RETURN(*record, Follow(context, *record, **controller, /*is_back=*/true));
-    return context.jobs().LockDecision();
+  absl::Status back = (*controller)->Release(record->id());
+  if (back.ok()) {
+    auto left = Follow(context, *record, **controller, /*is_back=*/true);
+    back = left.status();
+    if (left.ok()) *record = *std::move(left);
   }
-  if (!absl::IsNotFound(released)) return released;
-  lock.reset();
-  MUSTER_ASSIGN_OR_RETURN(*record, KeepIfNotThere(context, record->id(), **controller));
+  if (absl::IsNotFound(back)) {
+    lock.reset();
+    MUSTER_ASSIGN_OR_RETURN(*record, KeepIfNotThere(context, *record, **controller));
+  } else if (!back.ok()) {
+    return back;
+  }
   return context.jobs().LockDecision();
 }
 

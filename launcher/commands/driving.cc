@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/stdout.h"
@@ -58,8 +59,16 @@ void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Deta
 
 BackgroundGuests::~BackgroundGuests() { EndWhenTerminated(); }
 
-void PrintResult(const CommandContext& context, const std::string& result_json) {
-  if (context.flags().format == OutputFormat::kJson) PrintToStdout(result_json);
+void PrintResult(const CommandContext& context, const std::string& job, const RunResult& result) {
+  if (context.flags().format != OutputFormat::kJson || !result.fetched.ok()) return;
+  if (!result.result_json.empty()) return PrintToStdout(result.result_json);
+  const reconcile::Outcome& outcome = result.outcome;
+  const bool has_succeeded = outcome.result == reconcile::Result::kSucceeded;
+  const char* const otherwise = outcome.result == reconcile::Result::kStopped ? "Stopped" : "Failed";
+  nlohmann::ordered_json json = {
+      {"job", job}, {"state", has_succeeded ? "Succeeded" : otherwise}, {"exit_code", outcome.exit_code}};
+  if (!has_succeeded) json["cause"] = outcome.message;
+  PrintToStdout(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 void SayLeft(const record::JobRecord& record) {
@@ -199,6 +208,14 @@ void GiveNumber(const JobStore& jobs, record::JobRecord* record) {
   record->mutable_servers()->set_number(number);
 }
 
+void MakeNewest(const JobStore& jobs, record::JobRecord* record) {
+  std::vector<absl::Status> problems;  // of records that nobody can read
+  for (const record::JobRecord& job : jobs.List(&problems)) {
+    if (job.name() != record->name()) continue;
+    record->set_created_micros(std::max(record->created_micros(), job.created_micros() + 1));
+  }
+}
+
 absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const std::string& job_name) {
   MUSTER_ASSIGN_OR_RETURN(const record::JobRecord record, jobs.Load(servers));
   if (!AreThere(record)) {
@@ -240,6 +257,19 @@ absl::StatusOr<std::optional<record::JobRecord>> FindUnended(const JobStore& job
   return *std::move(newest);
 }
 
+absl::Status CheckFetched(const record::JobRecord& running) {
+  const record::ClusterRecord& cluster = running.cluster();
+  const bool is_to_fetch =
+      running.ended_micros() == 0 && cluster.has_ending() &&
+      cluster.ending().result() == static_cast<int>(reconcile::Result::kSucceeded) &&
+      std::ranges::any_of(running.tasks(), [](const record::Task& task) { return task.writes_results(); });
+  if (!is_to_fetch) return absl::OkStatus();
+  return FailedPrecondition(
+      "job %s has succeeded, and its results are still to be fetched: `muster wait %s` does that, `muster "
+      "stop %s` gives them up",
+      running.id(), running.id(), running.id());
+}
+
 absl::StatusOr<std::optional<TakenJob>> TakeOverJob(const JobStore& jobs, const record::JobRecord& before,
                                                     const Planning& planning, JobPlan* plan) {
   MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.TakeOver(before.id()));
@@ -248,8 +278,8 @@ absl::StatusOr<std::optional<TakenJob>> TakeOverJob(const JobStore& jobs, const 
   if (running.ended_micros() != 0) return std::nullopt;
   const bool is_as_before =
       PlacesOf(running) == PlacesOf(before) && GoesOn(running, plan->record) == GoesOn(before, plan->record);
-  absl::Status planned;
-  if (!is_as_before) {
+  absl::Status planned = CheckFetched(running);
+  if (planned.ok() && !is_as_before) {
     absl::StatusOr<JobPlan> again = planning(&running);
     planned = again.status();
     if (again.ok()) *plan = *std::move(again);

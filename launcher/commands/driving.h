@@ -31,8 +31,8 @@ struct BackgroundGuests {
 void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
                       RunDisplay& display, BackgroundGuests& guests, RunOptions* options, int exit_code = 0);
 
-/// The result record on stdout, where JSON is asked for.
-void PrintResult(const CommandContext& context, const std::string& result_json);
+/// The result record on stdout, where JSON is asked for; of a job that has none, how it ended.
+void PrintResult(const CommandContext& context, const std::string& job, const RunResult& result);
 
 /// Says that this process drives the job no more (RunResult::is_left).
 void SayLeft(const record::JobRecord& record);
@@ -81,6 +81,9 @@ absl::StatusOr<std::optional<record::JobRecord>> ServersOf(const JobStore& jobs,
 /// Gives a job that standing servers train its number, if it has none.
 void GiveNumber(const JobStore& jobs, record::JobRecord* record);
 
+/// Makes the plan of a new job the newest one of its name, though the clock may have gone back.
+void MakeNewest(const JobStore& jobs, record::JobRecord* record);
+
 /// The job that standing servers train, or are about to.
 std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::string& servers);
 
@@ -92,11 +95,15 @@ absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const s
 absl::StatusOr<std::optional<record::JobRecord>> FindUnended(const JobStore& jobs,
                                                              const std::string& id_or_name);
 
+/// FailedPrecondition: the job has succeeded, and what it has made is still to be brought here. It is not to
+/// be made again before.
+absl::Status CheckFetched(const record::JobRecord& running);
+
 /// A job whose driver this process is now.
 struct TakenJob {
   JobLock lock;
   record::JobRecord running;  // as the driver before has left it
-  absl::Status planned;       // else it is to go on as it is: the plan is none for it
+  absl::Status planned;       // else it is to go on as it is: the plan is none for it, or CheckFetched fails
 };
 
 /// Makes this process the one that drives the job `before`, and continues it with the plan, which is one that

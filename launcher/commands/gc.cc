@@ -17,12 +17,28 @@ namespace {
 constexpr Duration kCallTimeout = std::chrono::seconds(30);
 constexpr Duration kRemoveTimeout = std::chrono::minutes(30);  // there may be many checkpoints
 
-// Where jobs have folders: a home on a host. It is reached as the newest of the jobs says.
+// Where jobs have folders, or programs and data were left: a home on a host. It is reached as the newest of
+// the jobs says.
 struct Home {
   record::Host host;
-  size_t newest = 0;  // of the records
-  std::set<std::string> jobs;
+  size_t newest = 0;           // of the records
+  std::set<std::string> jobs;  // with folders
 };
+using HomeKey = std::tuple<std::string, std::string, std::string>;
+using Homes = std::map<HomeKey, Home>;
+
+HomeKey KeyOf(const record::Host& host) { return {host.name(), host.user(), host.dir()}; }
+
+bool HasContents(const record::Host& host) { return !host.contents().empty(); }
+
+// "1 job", "2 jobs"
+std::string Count(size_t count, const char* one, const char* several) {
+  return absl::StrFormat("%d %s", count, count == 1 ? one : several);
+}
+
+std::string CountContents(size_t count, uint64_t bytes) {
+  return Count(count, "program or data set", "programs and data sets") + ", " + FormatBytes(bytes);
+}
 
 absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& context,
                                                           std::vector<absl::Status>* problems) {
@@ -37,32 +53,44 @@ absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& 
   if (!context.flags().jobs.empty()) return records;
   records = FindJobs(context, problems);
   std::erase_if(records, [](const record::JobRecord& record) {
-    return record.ended_micros() == 0 || record.folders_removed();
+    return record.ended_micros() == 0 ||
+           (record.folders_removed() && std::ranges::none_of(record.hosts(), HasContents));
   });
   return records;
 }
 
 // Of the records, the newest first.
-std::vector<Home> HomesOf(const std::vector<record::JobRecord>& records) {
-  std::map<std::tuple<std::string, std::string, std::string>, Home> homes;
+Homes HomesOf(const std::vector<record::JobRecord>& records, bool are_named) {
+  Homes homes;
   for (size_t i = 0; i < records.size(); ++i) {
+    const bool may_have_folders = are_named || !records[i].folders_removed();
     for (const record::Host& host : HostsThatHad(records[i])) {
-      Home& home = homes.try_emplace({host.name(), host.user(), host.dir()}, Home{.host = host, .newest = i})
-                       .first->second;
-      home.jobs.insert(records[i].id());
+      if (!may_have_folders && !HasContents(host)) continue;
+      Home& home = homes.try_emplace(KeyOf(host), Home{.host = host, .newest = i}).first->second;
+      if (may_have_folders) home.jobs.insert(records[i].id());
     }
   }
-  std::vector<Home> list;
-  for (auto& [key, home] : homes) list.push_back(std::move(home));
-  return list;
+  return homes;
 }
 
 // What one of the homes was rid of.
 struct Removed {
   std::set<std::string> jobs;
-  int contents = 0;
+  bool is_collected = false;       // nothing is left there that has been unused for as long as was said
+  std::set<std::string> contents;  // SHA-256
   uint64_t content_bytes = 0;
 };
+
+// Takes from the record what is left of its programs and data nowhere: what was removed, and, where that was
+// long enough after the job's end, all else. What others have used since is in their records.
+void ForgetContents(const Removed& removed, bool is_long_ago, record::Host* host) {
+  if (!removed.is_collected) return;
+  auto* const contents = host->mutable_contents();
+  const auto is_gone = [&](const std::string& sha256) {
+    return is_long_ago || removed.contents.contains(sha256);
+  };
+  contents->erase(std::remove_if(contents->begin(), contents->end(), is_gone), contents->end());
+}
 
 // By a process of its own: the daemon has tasks to look after.
 absl::Status EmptyTrash(const record::Host& host, AgentConnection& connection) {
@@ -75,7 +103,8 @@ absl::Status EmptyTrash(const record::Host& host, AgentConnection& connection) {
   return Internal("%s: what was thrown away could not be removed: %s", host.name(), command->StderrTail());
 }
 
-absl::Status CollectAt(const Home& home, double unused_s, AgentConnection& connection, Removed& removed) {
+absl::Status CollectAt(const Home& home, std::chrono::seconds unused, AgentConnection& connection,
+                       Removed& removed) {
   std::vector<absl::Status> statuses;
   for (const std::string& job : home.jobs) {
     agent::Request forget;
@@ -85,24 +114,80 @@ absl::Status CollectAt(const Home& home, double unused_s, AgentConnection& conne
     if (statuses.back().ok()) removed.jobs.insert(job);
   }
   agent::Request collect;
-  collect.mutable_collect_garbage()->set_unused_seconds(static_cast<uint32_t>(unused_s));
+  collect.mutable_collect_garbage()->set_unused_seconds(static_cast<uint32_t>(unused.count()));
   const auto collected = connection.Call(collect, Now() + kCallTimeout);
   if (collected.ok()) {
-    removed.contents = collected->collect_garbage().removed_sha256_size();
-    removed.content_bytes = collected->collect_garbage().removed_bytes();
+    const agent::CollectGarbageResponse& gone = collected->collect_garbage();
+    removed.is_collected = true;
+    removed.contents = {gone.removed_sha256().begin(), gone.removed_sha256().end()};
+    removed.content_bytes = gone.removed_bytes();
   }
   statuses.push_back(collected.status());
   statuses.push_back(EmptyTrash(home.host, connection));
   return FirstFailure(statuses);
 }
 
+// Of all homes together.
+struct Totals {
+  size_t jobs = 0;          // whose last folder is gone now
+  size_t folders_left = 0;  // of the others
+  size_t removed_contents = 0;
+  uint64_t removed_bytes = 0;
+  std::map<std::pair<size_t, std::string>, uint64_t> contents_left;  // by home and SHA-256: bytes
+};
+
+// Brings the record of a job to what is left of it.
+void Account(const std::map<HomeKey, size_t>& index, const std::vector<Home>& homes,
+             const std::vector<Removed>& removed, bool is_long_ago, record::JobRecord* record,
+             Totals* totals) {
+  std::map<std::string, uint64_t> sizes;
+  for (const record::Content& content : record->contents()) sizes[content.sha256()] = content.size_bytes();
+  size_t left = 0;
+  for (record::Host& host : *record->mutable_hosts()) {
+    const auto home = index.find(KeyOf(host));
+    if (home == index.end()) continue;
+    const size_t i = home->second;
+    if (homes[i].jobs.contains(record->id()) && !removed[i].jobs.contains(record->id())) ++left;
+    ForgetContents(removed[i], is_long_ago, &host);
+    if (!removed[i].is_collected) continue;
+    for (const std::string& sha256 : host.contents()) totals->contents_left[{i, sha256}] = sizes[sha256];
+  }
+  totals->folders_left += left;
+  if (left > 0) return;
+  if (!record->folders_removed()) ++totals->jobs;
+  record->set_folders_removed(true);
+}
+
+std::string Describe(const Totals& totals, size_t hosts, Duration unused) {
+  std::string text =
+      absl::StrFormat("%s on %s %s left; removed the folders of %s",
+                      Count(totals.folders_left, "folder", "folders"), Count(hosts, "host", "hosts"),
+                      totals.folders_left == 1 ? "is" : "are", Count(totals.jobs, "job", "jobs"));
+  if (totals.removed_contents > 0) {
+    text += " and " + CountContents(totals.removed_contents, totals.removed_bytes);
+  }
+  if (totals.contents_left.empty()) return text;
+  uint64_t bytes = 0;
+  for (const auto& [content, size] : totals.contents_left) bytes += size;
+  return text +
+         absl::StrFormat("; %s, were used in the last %s and stay (--unused 0 removes what no job needs)",
+                         CountContents(totals.contents_left.size(), bytes), FormatAge(unused));
+}
+
 }  // namespace
 
 absl::Status GcCommand(const CommandContext& context) {
+  const int64_t start_micros = WallTimeMicros();
+  const std::chrono::seconds unused(static_cast<int64_t>(context.flags().unused_s));
   std::vector<absl::Status> problems;
   MUSTER_ASSIGN_OR_RETURN(std::vector<record::JobRecord> records, ChosenJobs(context, &problems));
   std::ranges::stable_sort(records, std::ranges::greater(), &record::JobRecord::created_micros);
-  const std::vector<Home> homes = HomesOf(records);
+  std::map<HomeKey, size_t> index;
+  std::vector<Home> homes;
+  for (auto& [key, home] : HomesOf(records, !context.flags().jobs.empty())) {
+    index[key] = homes.size();
+    homes.push_back(home);
+  }
   std::map<size_t, ConnectOptions> options;  // by record
   for (const Home& home : homes) {
     if (options.contains(home.newest)) continue;
@@ -113,32 +198,25 @@ absl::Status GcCommand(const CommandContext& context) {
     const auto connection = AgentConnection::Connect(homes[i].host, options.at(homes[i].newest),
                                                      Now() + context.connect_timeout());
     if (!connection.ok()) return connection.status();
-    return CollectAt(homes[i], context.flags().unused_s, **connection, removed[i]);
+    return CollectAt(homes[i], unused, **connection, removed[i]);
   });
-  Removed total;
+  Totals totals;
   for (const Removed& each : removed) {
-    total.contents += each.contents;
-    total.content_bytes += each.content_bytes;
+    totals.removed_contents += each.contents.size();
+    totals.removed_bytes += each.content_bytes;
   }
-  int left = 0;
   for (record::JobRecord& record : records) {
-    bool everywhere = true;
-    for (size_t i = 0; i < homes.size(); ++i) {
-      if (!homes[i].jobs.contains(record.id()) || removed[i].jobs.contains(record.id())) continue;
-      everywhere = false;
-      ++left;
-    }
-    if (!everywhere) continue;
-    record.set_folders_removed(true);
-    problems.push_back(context.jobs().Save(record));
+    const std::string before = record.SerializeAsString();
+    const bool is_long_ago =
+        record.ended_micros() + std::chrono::microseconds(unused).count() <= start_micros;
+    Account(index, homes, removed, is_long_ago, &record, &totals);
+    if (record.SerializeAsString() != before) problems.push_back(context.jobs().Save(record));
   }
   problems.insert(problems.end(), statuses.begin(), statuses.end());
   for (const absl::Status& status : problems) {
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   }
-  std::fprintf(stderr, "%d jobs: %d folders on %d hosts are left; removed %d programs and data sets, %s\n",
-               static_cast<int>(records.size()), left, static_cast<int>(homes.size()), total.contents,
-               FormatBytes(total.content_bytes).c_str());
+  std::fprintf(stderr, "%s\n", Describe(totals, homes.size(), unused).c_str());
   const absl::Status failure = FirstFailure(problems);
   if (failure.ok()) return failure;
   return absl::Status(failure.code(), "not everything was removed; `muster gc` again goes on");

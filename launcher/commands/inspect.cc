@@ -57,13 +57,14 @@ Cell GpusOf(const record::Task& task) {
 // What a job's record says of its state, without asking its hosts.
 std::string RecordedState(const record::JobRecord& record) {
   if (!record.cluster().has_ending()) return record.cluster().fixed() ? "Running" : "Pending";
+  const bool has_ended = record.ended_micros() != 0;
   switch (static_cast<reconcile::Result>(record.cluster().ending().result())) {
     case reconcile::Result::kSucceeded:
-      return record.ended_micros() != 0 ? "Succeeded" : "Fetching";
+      return has_ended ? "Succeeded" : "Fetching";
     case reconcile::Result::kFailed:
-      return "Failed";
+      return has_ended ? "Failed" : "Stopping";
     case reconcile::Result::kStopped:
-      return "Stopped";
+      return has_ended ? "Stopped" : "Stopping";
   }
   return "";
 }
@@ -277,6 +278,9 @@ absl::Status PlanCommand(const CommandContext& context) {
     summary += absl::StrFormat("%s%d %s", summary.empty() ? "" : ", ", counts[action], action);
     if (action == kRedeploy) summary += ChangedContents(running, plan.record);
   }
+  if (const int more = job.worker.max.value_or(0) - WorkersOf(plan.record); more > 0) {
+    summary += absl::StrFormat("; up to %d more join (max: %d)", more, *job.worker.max);
+  }
   Complain(summary);
   if (!plan.data.empty()) Complain("data: " + plan.data);
   for (const record::Content& content : plan.record.contents()) {
@@ -400,7 +404,10 @@ absl::Status ListCommand(const CommandContext& context) {
   }
   context.Print(table);
   Complain(problems);
-  return FirstFailure(problems);
+  const absl::Status failure = FirstFailure(problems);
+  if (failure.ok()) return failure;
+  return absl::Status(failure.code(), absl::StrFormat("%d %s could not be read", problems.size(),
+                                                      problems.size() == 1 ? "record" : "records"));
 }
 
 }  // namespace muster

@@ -128,6 +128,16 @@ std::string PlaceOfDeparted(const CommandContext& context, const record::JobReco
   return place;
 }
 
+// As many as a message can hold.
+std::string NamesOfTasks(const record::JobRecord& record) {
+  constexpr int kMostNames = 16;
+  std::string names;
+  for (int i = 0; i < std::min(record.tasks_size(), kMostNames); ++i)
+    names += (i == 0 ? "" : ", ") + record.tasks(i).id();
+  const int more = record.tasks_size() - kMostNames;
+  return more > 0 ? absl::StrFormat("%s and %d more", names, more) : names;
+}
+
 // Reads a host's logs to their end; when following, over lost connections too. Each host on its own: the
 // followers of the others do not have to end first.
 absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& printer) {
@@ -159,7 +169,9 @@ absl::Status LogsCommand(const CommandContext& context) {
   for (const std::string& task : wanted) {
     if (places.contains(task)) continue;
     const std::string place = PlaceOfDeparted(context, record, task);
-    if (place.empty()) return InvalidArgument("job %s has no task '%s'", record.id(), task);
+    if (place.empty()) {
+      return InvalidArgument("job %s has no task '%s'; it has %s", record.id(), task, NamesOfTasks(record));
+    }
     places[task] = place;
   }
 

@@ -133,7 +133,7 @@ absl::Status CheckOnlyWorkersDiffer(const record::JobRecord& running, const reco
   if (!changed.empty()) {
     return FailedPrecondition(
         "what %s is started with is another thing now than when job %s was: first `muster run %s` brings it "
-        "about, or what was changed in the job file, the data or muster itself is taken back",
+        "about, or what was changed in the data or muster itself is taken back",
         absl::StrJoin(changed, ", "), running.id(), running.job_file());
   }
   if (GoesOn(running, plan)) return absl::OkStatus();

@@ -1,4 +1,6 @@
 // run and up: what a file says is brought about.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -44,20 +46,6 @@ absl::Status CheckDrivenTogether(const CommandContext& context, const record::Jo
       servers.id());
 }
 
-// Of a job that has succeeded: what it has made is not made again before it is here.
-absl::Status CheckFetched(const JobStore& jobs, const record::JobRecord& running) {
-  const reconcile::Record cluster = FromProto(running.cluster());
-  const bool is_to_fetch =
-      cluster.ending && cluster.ending->result == reconcile::Result::kSucceeded &&
-      std::ranges::any_of(running.tasks(), [](const record::Task& task) { return task.writes_results(); });
-  if (!is_to_fetch || jobs.DriverOf(running.id())) return absl::OkStatus();
-  return FailedPrecondition(
-      "job %s has succeeded, and its results are still to be fetched: `muster wait %s` does that, `muster "
-      "stop "
-      "%s` gives them up",
-      running.id(), running.id(), running.id());
-}
-
 // The job of the plan's name that has not ended, whose tasks that are as they should be are then left alone,
 // or one of its own.
 absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::string& name,
@@ -82,10 +70,12 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
       MUSTER_ASSIGN_OR_RETURN(*plan, planning(&*now));
     }
     absl::Status may = CheckNotTraining(jobs, *now, plan->record, stays);
-    may.Update(CheckFetched(jobs, *now));
+    // Who drives it is about to fetch them.
+    if (!jobs.DriverOf(now->id())) may.Update(CheckFetched(*now));
     const bool is_undriven = before && !ControllerName(*before).empty();
     if (!may.ok()) return is_undriven ? Undriven(may, now->id()) : may;
     MUSTER_ASSIGN_OR_RETURN(std::optional<TakenJob> taken, TakeOverJob(jobs, *now, planning, plan));
+    if (taken) MUSTER_RETURN_IF_ERROR(CheckFetched(taken->running));
     if (taken && !taken->planned.ok()) return Undriven(taken->planned, now->id());
     if (taken && now->job_file() != plan->record.job_file()) {
       std::fprintf(stderr, "job %s runs, of %s: it is taken over, and what differs is started again\n",
@@ -99,6 +89,7 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
     MUSTER_ASSIGN_OR_RETURN(*plan, planning(nullptr));
   }
   MUSTER_RETURN_IF_ERROR(BeginJob(&plan->record));
+  MakeNewest(jobs, &plan->record);
   GiveNumber(jobs, &plan->record);
   MUSTER_ASSIGN_OR_RETURN(JobLock lock, jobs.Lock(plan->record.id()));
   MUSTER_RETURN_IF_ERROR(jobs.Save(plan->record));
@@ -210,8 +201,11 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   options.leave_running = controller.has_value();
   Replanner replanner(context, job, inventory);
   if (!job.is_standing) options.replan = std::bind_front(&Replanner::Replan, &replanner);
+  // JSON alone on stdout, so that it can be read.
+  const bool is_text = context.flags().format == OutputFormat::kText;
   RunDisplay display({.logs = !context.flags().quiet,
-                      .accuracy = context.flags().format == OutputFormat::kText,
+                      .log_fd = is_text ? STDOUT_FILENO : STDERR_FILENO,
+                      .accuracy = is_text,
                       .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
                       .start = start,
                       .first_start = plan.record.cluster().generation() == 0},
@@ -246,7 +240,7 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     return exit_code;
   }
   display.Summarize(result);
-  PrintResult(context, result.result_json);
+  PrintResult(context, plan.record.id(), result);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   return result.outcome.exit_code;
 }

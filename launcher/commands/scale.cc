@@ -13,16 +13,29 @@
 namespace muster {
 namespace {
 
+// Those of which there are as many as the file says.
+bool IsOfOthers(const std::string& replicas) {
+  const std::string role = replicas.substr(0, replicas.find('='));
+  return role == ReplicaRoleName(ReplicaRole::kPs) || role == ReplicaRoleName(ReplicaRole::kChief);
+}
+
+absl::Status OnlyWorkers(const std::string& replicas, const record::JobRecord& record) {
+  if (record.standing()) {
+    return InvalidArgument(
+        "%s: servers that stand do not join and leave; for another number change `count` in %s, and `muster "
+        "up %s` starts all of them again",
+        replicas, record.job_file(), record.job_file());
+  }
+  return InvalidArgument(
+      "%s: only workers join a job that runs and leave it; for another number of others change `count` in "
+      "%s, and `muster run %s` starts all tasks again",
+      replicas, record.job_file(), record.job_file());
+}
+
 // Of "worker=6".
 absl::StatusOr<int> ParseWorkers(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
   const std::string& role = parts[0];
-  if (role == ReplicaRoleName(ReplicaRole::kPs) || role == ReplicaRoleName(ReplicaRole::kChief)) {
-    return InvalidArgument(
-        "%s: only workers join a job that runs and leave it; for another number of others change `count` in "
-        "the job file, and `muster run` starts all tasks again",
-        text);
-  }
   int workers = 0;
   const bool is_number = parts.size() == 2 && absl::SimpleAtoi(parts[1], &workers);
   if (role != ReplicaRoleName(ReplicaRole::kWorker) || !is_number || workers < 1 ||
@@ -47,9 +60,11 @@ absl::Status NotElastic(const record::JobRecord& record, const std::string& why)
 }  // namespace
 
 absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(const int workers, ParseWorkers(context.flags().replicas));
+  const std::string& replicas = context.flags().replicas;
   const JobStore& jobs = context.jobs();
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord before, jobs.Find(context.flags().job));
+  if (IsOfOthers(replicas)) return OnlyWorkers(replicas, before);
+  MUSTER_ASSIGN_OR_RETURN(const int workers, ParseWorkers(replicas));
   // A host goes on with it afterwards, or this process does, in the background.
   const bool is_elsewhere = IsDrivenElsewhere(before);
   std::unique_ptr<Detachment> detachment;
@@ -70,13 +85,10 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
     return InvalidArgument("%s are servers that stand: their jobs have workers, each its own", before.id());
   }
   MUSTER_ASSIGN_OR_RETURN(const auto servers, ServersOf(jobs, before));
-  const bool servers_stand = servers.has_value();
-  MUSTER_ASSIGN_OR_RETURN(const Job job, ReadJob(before.job_file(), context.home(),
-                                                 {.workers = workers, .servers_stand = servers_stand}));
-  if (job.name != before.name()) {
-    return FailedPrecondition("%s is about a job %s now, and this is job %s", before.job_file(), job.name,
-                              before.id());
-  }
+  MUSTER_ASSIGN_OR_RETURN(const Job as_run, JobOf(before));
+  record::JobRecord scaled = before;
+  scaled.mutable_source()->set_workers(workers);
+  MUSTER_ASSIGN_OR_RETURN(const Job job, JobOf(scaled));
   if (const std::string why = WhyNotElastic(job, servers ? &*servers : nullptr); !why.empty()) {
     return NotElastic(before, why);
   }
@@ -97,8 +109,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   };
   MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&before));
   // Who drives it would give it more.
-  const auto as_written = ReadJob(before.job_file(), context.home(), {.servers_stand = servers_stand});
-  const bool grows = as_written.ok() && as_written->worker.max.has_value();
+  const bool grows = as_run.worker.max.has_value();
   if ((driver || is_elsewhere) && !grows && DifferenceOfWorkers(before, plan.record).empty() &&
       plan.record.tasks_size() == before.tasks_size()) {
     std::fprintf(stderr, "job %s has as many workers already: %d\n", before.id().c_str(), workers);

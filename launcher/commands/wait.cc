@@ -15,7 +15,7 @@ namespace muster {
 namespace {
 
 // Has a job that nobody drives driven again by the host that is to, unless another muster is about to have it
-// driven otherwise.
+// driven otherwise. NotFound: the host has it no more.
 absl::Status ResumeThere(const CommandContext& context, const ChosenController& controller,
                          const std::string& id) {
   const auto lock = InTurn(context.jobs(), id, &JobStore::Lock);
@@ -25,7 +25,11 @@ absl::Status ResumeThere(const CommandContext& context, const ChosenController& 
   if (!IsDrivenElsewhere(record) || record.controller().name() != controller.host.name()) {
     return absl::OkStatus();
   }
-  return controller.connection->Resume(id);
+  return controller.connection->Resume(record);
+}
+
+absl::Status NotEnded(const record::JobRecord& record) {
+  return DeadlineExceeded("job %s has not ended", record.id());
 }
 
 // Of a job that a host drives: until it has ended, and its record here says how, or that host has it no more.
@@ -36,16 +40,17 @@ absl::Status WaitThere(const CommandContext& context, std::optional<TimePoint> d
   {
     MUSTER_ASSIGN_OR_RETURN(const ChosenController controller, ControllerOf(context, *record));
     while (!has_ended) {
-      const auto state = controller.connection->AwaitEnd(record->id());
+      const auto state = controller.connection->AwaitEnd(record->id(), deadline);
       if (absl::IsNotFound(state.status())) break;  // another muster has taken it back
+      if (!state.ok() && deadline && Now() > *deadline) return NotEnded(*record);
       MUSTER_RETURN_IF_ERROR(state.status());
       has_ended = *state == Controller::State::kEnded;
       if (*state == Controller::State::kUndriven) {
-        MUSTER_RETURN_IF_ERROR(ResumeThere(context, controller, record->id()));
+        const absl::Status resumed = ResumeThere(context, controller, record->id());
+        if (absl::IsNotFound(resumed)) break;
+        MUSTER_RETURN_IF_ERROR(resumed);
       }
-      if (!has_ended && deadline && Now() > *deadline) {
-        return DeadlineExceeded("job %s has not ended", record->id());
-      }
+      if (!has_ended && deadline && Now() > *deadline) return NotEnded(*record);
     }
   }
   MUSTER_ASSIGN_OR_RETURN(*record, FindJob(context, record->id()));
@@ -76,7 +81,7 @@ absl::StatusOr<std::optional<JobLock>> AwaitEndOrTurn(const CommandContext& cont
         std::fprintf(stderr, "job %s is driven by process %d\n", record->id().c_str(), driver->pid);
       }
     }
-    if (deadline && Now() > *deadline) return DeadlineExceeded("job %s has not ended", record->id());
+    if (deadline && Now() > *deadline) return NotEnded(*record);
     ::usleep(kLookEveryMicros);
     MUSTER_ASSIGN_OR_RETURN(*record, context.jobs().Load(record->id()));
   }
@@ -102,25 +107,20 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     MUSTER_ASSIGN_OR_RETURN(const RunResult result,
                             RunJob(context.jobs(), record, ContentsHere(context, record), options, display));
     display.Summarize(result);
-    PrintResult(context, result.result_json);
+    PrintResult(context, record.id(), result);
     MUSTER_RETURN_IF_ERROR(result.fetched);
     return result.outcome.exit_code;
   }
+  // As whoever drove it has said it.
+  const std::filesystem::path folder = context.jobs().JobFolder(record.id());
   RunResult result{.outcome = FromProto(record.cluster()).ending.value_or(reconcile::Outcome())};
-  if (result.outcome.result == reconcile::Result::kSucceeded) {
-    std::fprintf(stderr, "%s\n", result.outcome.message.c_str());
-  } else {
-    // As whoever drove it has said it.
-    if (result.outcome.first_cause) {
-      result.last_words = ReadLastWords(context.jobs().JobFolder(record.id()) / kHistoryFile);
-    }
-    RunDisplay({.start = start}, record).Summarize(result);
-  }
-  if (const auto json = ReadFile(context.jobs().JobFolder(record.id()) / kResultFile); json.ok()) {
-    PrintResult(context, *json);
-  } else if (!absl::IsNotFound(json.status())) {
-    return json.status();  // a job that wrote no result has none
-  }
+  if (result.outcome.first_cause) result.last_words = ReadLastWords(folder / kHistoryFile);
+  auto json = ReadFile(folder / kResultFile);
+  if (!json.ok() && !absl::IsNotFound(json.status())) return json.status();
+  if (json.ok()) result.result_json = *std::move(json);  // a job that wrote no result has none
+  RunDisplay({.accuracy = context.flags().format == OutputFormat::kText, .start = start}, record)
+      .Summarize(result);
+  PrintResult(context, record.id(), result);
   return result.outcome.exit_code;
 }
 

@@ -13,6 +13,7 @@ void Invariants::Require(bool condition, const std::string& what) {
 void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   desired_ = desired;
   plans_ += replanned;
+  is_unwritten_ = false;
   connections_.clear();
   addresses_.clear();
   reported_.clear();
@@ -144,6 +145,11 @@ void Invariants::OnAction(const Action& action) {
   }
 }
 
+void Invariants::OnRecordFailed(const Record& record) {
+  is_unwritten_ = true;
+  is_ending_unwritten_ = is_ending_unwritten_ || record.ending.has_value();
+}
+
 void Invariants::CheckRecord(const Record& record) {
   Require(record.generation >= persisted_.generation, "I1 generations only grow");
   Require(!persisted_.ending || (record.ending && record.ending->result == persisted_.ending->result),
@@ -168,6 +174,7 @@ void Invariants::CheckRecord(const Record& record) {
     }
   }
   persisted_ = record;
+  is_unwritten_ = false;
 }
 
 void Invariants::CheckStart(const StartTask& start) {
@@ -191,7 +198,7 @@ void Invariants::CheckStart(const StartTask& start) {
 void Invariants::CheckStop(const StopTasks& stop) {
   if (stop.targets.empty()) {
     stop_requests_[stop.request] = stop.host;
-    Require(persisted_.ending || !persisted_.fixed,
+    Require(persisted_.ending || is_ending_unwritten_ || !persisted_.fixed,
             "I11 all tasks of a host are stopped only at an end: " + stop.host);
     return;
   }
@@ -304,7 +311,8 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
       Require(outcome.exit_code == 0, "I17 success exits with 0");
       break;
     case Result::kStopped:
-      Require(stop_requested_, "I18 stopped only on request: " + outcome.message);
+      // Of an end that was not written down, the next launcher sees only the stops.
+      Require(stop_requested_ || is_ending_unwritten_, "I18 stopped only on request: " + outcome.message);
       Require(outcome.exit_code == 130, "I19 stopped exits with 130");
       break;
     case Result::kFailed:
@@ -351,11 +359,11 @@ void Invariants::CheckFirstCause(const Outcome& outcome) {
   }
 }
 
-void Invariants::OnSettled(const View& view, TimePoint next_deadline, TimePoint now) {
-  Require(next_deadline > now, "I26 a Step leaves nothing that is due");
+void Invariants::OnSettled(const View& view, TimePoint next_deadline, TimePoint now, bool is_tick) {
+  Require(!is_tick || next_deadline > now, "I26 a Tick leaves nothing that is due");
   Require(view.phase == Phase::kFinished || next_deadline < TimePoint::max() || view.phase == Phase::kRunning,
           "I27 every wait has a deadline");
-  Require(!persisted_.fixed || view.generation == persisted_.generation,
+  Require(!persisted_.fixed || is_unwritten_ || view.generation == persisted_.generation,
           "I28 the generation in force is the persisted one");
 }
 

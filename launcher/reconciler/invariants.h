@@ -19,7 +19,8 @@ class Invariants {
   void OnEvent(const Event& event);  // delivered to the reconciler, before its Step
   void OnDecided(const View& view);  // by that Step, before its actions
   void OnAction(const Action& action);
-  void OnSettled(const View& view, TimePoint next_deadline, TimePoint now);  // after each Step
+  void OnRecordFailed(const Record& record);                                               // instead
+  void OnSettled(const View& view, TimePoint next_deadline, TimePoint now, bool is_tick);  // after each Step
 
   // The truth about the hosts.
   void OnPortGiven(const TaskId& task, const HostId& host, uint32_t port);
@@ -56,6 +57,8 @@ class Invariants {
 
   Desired desired_;
   Record persisted_;
+  bool is_unwritten_ = false;         // a later one is not
+  bool is_ending_unwritten_ = false;  // nor is that it ends
   std::map<uint64_t, Cluster> clusters_;
   std::map<HostId, ConnectionId> connections_;
   std::map<HostId, std::string> addresses_;  // as this life was told

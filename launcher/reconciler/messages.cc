@@ -13,6 +13,14 @@ Record NextRun(const Record& ended) {
   return {.generation = ended.generation, .cluster = ended.cluster, .strays = ended.strays};
 }
 
+bool IsRequest(const Action& action) {
+  return std::visit(
+      [](const auto& each) {
+        return requires { each.request; };
+      },
+      action);
+}
+
 bool WorthTryingAgain(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ||
          status.code() == absl::StatusCode::kDeadlineExceeded || status.code() == absl::StatusCode::kAborted;

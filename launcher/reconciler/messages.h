@@ -73,12 +73,16 @@ struct Options {
   Duration backoff_first =
       std::chrono::milliseconds(250);  // between attempts, doubled each time, -25% to +25%
   Duration backoff_limit = std::chrono::seconds(8);
+  // Until the cluster says that a host has moved, for each other one that is connecting.
+  Duration moves_wait = std::chrono::milliseconds(100);
+  Duration moves_wait_limit = std::chrono::seconds(1);
   // For the whole run, stop not included, as far as it is left; of a job that is taken over, not before its
   // hosts have been heard, or cannot be.
   std::optional<Duration> run_deadline;
   int max_attempts = 3;  // refused starts of a task, refused uploads to a host, ...
   int max_silences = 3;  // unanswered requests in a row before a host counts as broken
   int max_retries = 3;   // new generations because of lost ports (or a stop that arrived late)
+  Duration retries_forgotten_after = std::chrono::minutes(10);  // that tasks have had their ports for
 };
 
 // ---- What is remembered
@@ -250,7 +254,8 @@ struct MoreDesired {
 };
 /// Ctrl-C or `muster stop`.
 struct StopRequested {};
-/// A PersistRecord could not be executed. The driver has dropped the StartTasks that came after it.
+/// A PersistRecord could not be executed. The next event after that Step; of what came after it there the
+/// driver has dropped other records and all requests.
 struct RecordFailed {
   absl::Status status;
 };
@@ -326,6 +331,9 @@ struct Finish {
 };
 
 using Action = std::variant<Connect, EnsureContents, LeasePort, PersistRecord, StartTask, StopTasks, Finish>;
+
+/// EnsureContents, LeasePort, StartTask, StopTasks.
+bool IsRequest(const Action& action);
 
 // ---- What tables show
 // -----------------------------------------------------------------------------------------------

@@ -20,26 +20,30 @@ void Reconciler::ReconcileHost(Host& host) {
     }
     actions_.push_back(Connect{host.desired.id, host.connection, host.connect_at});
   }
-  if (host.link != Link::kUp || !host.reported) return;
+  if (host.link != Link::kUp || !host.reported || is_held_) return;
   switch (phase_) {
     case Phase::kGathering:
-      return GatherHost(host);
+      GatherHost(host);
+      break;
     case Phase::kRunning:
-      return RunHost(host);
+      RunHost(host);
+      break;
     case Phase::kEnding:
       if (stopping_ && NeedsStop(host)) StopAll(host);
-      return;
+      break;
     case Phase::kFinished:
-      return;
+      break;
   }
+  // It has answered all that it was asked for, though perhaps by a report.
+  if (host.requests.empty()) host.silences = 0;
 }
 
 void Reconciler::CheckDeadlines(Host& host) {
-  if (host.link == Link::kConnecting && now_ >= host.connect_at) {
+  if (host.link == Link::kConnecting && judged_at_ >= host.connect_at) {
     LoseConnection(host, DeadlineExceeded("%s: no connection within its deadline", host.desired.id));
   }
   const bool silent = std::any_of(host.requests.begin(), host.requests.end(),
-                                  [this](const Request& request) { return now_ >= request.deadline; });
+                                  [this](const Request& request) { return judged_at_ >= request.deadline; });
   if (silent) {
     ++host.silences;
     LoseConnection(host, DeadlineExceeded("%s: connected, but a request got no answer", host.desired.id));
@@ -50,7 +54,7 @@ void Reconciler::CheckDeadlines(Host& host) {
     host.refused = true;
     host.last_error = Unavailable("%s: %d requests in a row got no answer", host.desired.id, host.silences);
   }
-  if (host.lost_since && now_ >= LostLimit(host)) host.refused = true;
+  if (host.lost_since && judged_at_ >= LostLimit(host)) host.refused = true;
   if (host.refused && PlaceElsewhere(host)) return;
   if (host.refused && CanDoWithout(host)) return GiveUp(host);
   // A first start waits for the verdict on the other hosts: Advance.
@@ -102,13 +106,14 @@ void Reconciler::RunHost(Host& host) {
       if (!task.missing) LeaseForTask(host, index);
       continue;
     }
-    // Who leaves may be at another address than the cluster says.
+    // Who leaves, or has just moved, may be at another address than the cluster says.
     if (Current(task) || Succeeded(task) || has_leavers_) continue;
     const bool goes_on = task.desired.follows_cluster && SinceBase(task);
     if (task.report && Live(*task.report) && !goes_on) {
       keep_ports = true;
       outdated.push_back(DeploymentOf(*task.report));
-    } else if (host.contents_ready && now_ >= task.retry_at && !Asked(host, Ask::kStart, index)) {
+    } else if (host.contents_ready && !moved_at_ && now_ >= task.retry_at &&
+               !Asked(host, Ask::kStart, index)) {
       host.may_run = true;
       Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
       request.deployment = {task.desired.id, record_.generation, task.desired.spec_hash};
@@ -146,6 +151,7 @@ bool Reconciler::Asked(const Host& host, Ask ask, int task) const {
 
 void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   host.link = Link::kDown;
+  if (phase_ == Phase::kEnding) ++host.lost_while_ending;
   host.logged_in_at = {};
   host.reported = false;
   host.requests.clear();
@@ -185,7 +191,7 @@ TimePoint Reconciler::LostLimit(const Host& host) const {
 TimePoint Reconciler::WakeTime(const Host& host) const {
   TimePoint wake = TimePoint::max();
   if (Idle(host)) return wake;
-  auto at = [&](TimePoint when) { wake = when > now_ ? std::min(wake, when) : wake; };
+  auto at = [&](TimePoint when) { wake = when > judged_at_ ? std::min(wake, when) : wake; };
   if (phase_ == Phase::kFinished) return wake;
   const bool ending = phase_ == Phase::kEnding;
   if (host.link == Link::kConnecting ||
@@ -209,8 +215,9 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
   counts.refused = host.refused;
   counts.undecided = !Ready(host) && !host.refused && awaited;
   counts.may_run = host.may_run && awaited;
+  counts.connecting = host.link == Link::kConnecting && awaited;
   counts.unstopped = NeedsStop(host) && !host.refused;
-  const bool stays_lost = host.given_up || (host.lost_since && now_ >= LostLimit(host));
+  const bool stays_lost = host.given_up || (host.lost_since && judged_at_ >= LostLimit(host));
   counts.unstopped_lost = counts.unstopped && stays_lost;
   for (const int index : host.tasks) {
     const Task& task = tasks_[index];
@@ -236,6 +243,7 @@ void Reconciler::Counts::Add(const Counts& other, int sign) {
   displaced += sign * other.displaced;
   unplaced += sign * other.unplaced;
   unstopped_lost += sign * other.unstopped_lost;
+  connecting += sign * other.connecting;
 }
 
 void Reconciler::Touch(Host& host) {
@@ -254,6 +262,7 @@ TimePoint Reconciler::NextDeadline() const {
   if (!dirty_.empty()) return now_;  // before the first Step
   if (!timers_.empty()) next = timers_.begin()->first;
   if (persist_at_) next = std::min(next, *persist_at_);
+  if (phase_ == Phase::kRunning && moved_at_) next = std::min(next, MovesUntil());
   if (phase_ != Phase::kEnding) return std::min(next, RunDeadline());
   return std::min({next, give_up_at_, stopping_ ? TimePoint::max() : stop_from_});
 }

@@ -1,6 +1,6 @@
-// Events in, phases, and the record. How a cluster in force is taken over is in adoption.cc, what is done to
-// one host is in reconcile_host.cc, what becomes of the tasks of one that stays lost in lost_hosts.cc, how a
-// job ends in ending.cc.
+// Events in, and phases. How a cluster in force is taken over is in adoption.cc, when there is another one
+// and what is written down in generations.cc, what is done to one host in reconcile_host.cc, what becomes of
+// the tasks of one that stays lost in lost_hosts.cc, how a job ends in ending.cc.
 #include "launcher/reconciler/reconciler.h"
 
 #include <algorithm>
@@ -14,9 +14,6 @@ namespace {
 // An event causes at most: running -> gathering -> running -> ending -> finished.
 constexpr int kMaxPhaseChanges = 8;
 
-// So that of many tasks that end together the record is written once.
-constexpr Duration kWriteSuccessesAfter = std::chrono::seconds(1);
-
 }  // namespace
 
 Reconciler::Reconciler(const Desired& desired, Record record, const Options& options, TimePoint now)
@@ -24,7 +21,9 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
       max_missing_(desired.max_missing),
       elastic_(desired.elastic),
       record_(std::move(record)),
-      now_(now) {
+      in_force_since_(now),
+      now_(now),
+      judged_at_(now) {
   std::unordered_map<std::string, const DesiredHost*> listed;
   for (const DesiredHost& host : desired.hosts) listed.emplace(host.id, &host);
   const bool all_end_with_others = std::all_of(desired.tasks.begin(), desired.tasks.end(),
@@ -110,15 +109,25 @@ std::vector<Action> Reconciler::Step(const Event& event, TimePoint now) {
   if (finished()) return {};
   MUSTER_CHECK(now >= now_, "time went back");
   now_ = now;
+  if (std::holds_alternative<Tick>(event)) judged_at_ = now;
+  // What was to be written is, or this would be the word that it is not.
+  if (!std::holds_alternative<RecordFailed>(event) && std::exchange(persisted_after_, std::nullopt)) {
+    record_failures_ = 0;
+    unwritten_since_.reset();
+  }
   if (std::exchange(persist_first_, false)) Persist();
   std::visit([this](const auto& e) { On(e); }, event);
   Settle();
-  if (persist_at_ && now_ >= *persist_at_ && !finished()) Persist();
+  if (persist_at_ && now_ >= *persist_at_ && !finished()) {
+    const bool is_all = !persisted_after_;
+    Persist();
+    is_awaited_ = !is_all;
+  }
   return std::exchange(actions_, {});
 }
 
 void Reconciler::Settle() {
-  while (!timers_.empty() && timers_.begin()->first <= now_) Touch(hosts_[timers_.begin()->second]);
+  while (!timers_.empty() && timers_.begin()->first <= judged_at_) Touch(hosts_[timers_.begin()->second]);
   for (int changes = 0;; ++changes) {
     MUSTER_CHECK(changes <= kMaxPhaseChanges, "phases do not settle");
     // By index: bringing one host up to date may end the job, which touches all of them.
@@ -141,8 +150,12 @@ void Reconciler::Settle() {
 }
 
 bool Reconciler::Advance() {
+  if (is_held_ && now_ >= *persist_at_) {
+    Persist();
+    return true;
+  }
   const bool has_succeeded = phase_ == Phase::kRunning && totals_.unfinished == 0;
-  if (phase_ != Phase::kEnding && !has_succeeded && now_ >= RunDeadline()) {
+  if (phase_ != Phase::kEnding && !has_succeeded && judged_at_ >= RunDeadline()) {
     BeginEnding({.result = Result::kFailed,
                  .exit_code = ExitCodeFor(absl::DeadlineExceededError("")),
                  .message = "the job did not end within its deadline"});
@@ -169,12 +182,16 @@ bool Reconciler::Advance() {
         FixCluster();
         return true;
       }
+      if (moved_at_ && now_ >= MovesUntil()) {
+        FixCluster();
+        return true;
+      }
       if (gang_complete_ || totals_.not_ready > 0) return false;
       gang_complete_ = true;
       TouchAll();
       return true;
     case Phase::kEnding:
-      if (totals_.unstopped == 0 || now_ >= give_up_at_) {
+      if (totals_.unstopped == 0 || judged_at_ >= give_up_at_) {
         FinishNow();
         return false;
       }
@@ -193,80 +210,6 @@ bool Reconciler::Advance() {
       return false;
   }
   return false;
-}
-
-void Reconciler::Persist() {
-  persist_at_.reset();
-  actions_.push_back(PersistRecord{record_});
-}
-
-void Reconciler::NoteSuccess(Task& task) {
-  if (phase_ != Phase::kRunning || std::exchange(task.success_noted, true)) return;
-  record_.successes.push_back(*task.report);
-  if (!persist_at_) persist_at_ = now_ + kWriteSuccessesAfter;
-}
-
-void Reconciler::BeginGathering() {
-  phase_ = Phase::kGathering;
-  gang_complete_ = false;
-  record_.fixed = false;
-  Persist();
-  for (Task& task : tasks_) {
-    task.leased = false;
-    task.attempts = 0;
-    task.missing = task.displaced = false;
-  }
-  // A new cluster needs everybody. Who was away gets the time to come back once more.
-  for (Host& host : hosts_) {
-    if (host.tasks.empty() || !std::exchange(host.given_up, false)) continue;
-    host.lost_since = now_;
-    host.connect_at = std::min(host.connect_at, now_);
-  }
-  TouchAll();
-}
-
-void Reconciler::LosePort(Task& task) {
-  const LostPort lost{task.desired.host, task.port};
-  if (std::find(record_.lost_ports.begin(), record_.lost_ports.end(), lost) == record_.lost_ports.end()) {
-    record_.lost_ports.push_back(lost);
-  }
-}
-
-void Reconciler::FixGeneration() {
-  record_.base_generation = record_.generation + 1;
-  record_.departures.clear();
-  record_.successes.clear();
-  for (Task& task : tasks_) task.success_noted = false;
-  FixCluster();
-  phase_ = Phase::kRunning;
-  gang_complete_ = true;
-}
-
-void Reconciler::FixCluster() {
-  auto cluster = std::make_shared<Cluster>();
-  cluster->reserve(tasks_.size());
-  for (Task& task : tasks_) {
-    if (task.displaced) {
-      if (IsNew(task)) continue;
-      Member before = (*record_.cluster)[task.member];
-      before.data_address = hosts_[host_index_.at(before.host)].desired.data_address;
-      task.member = static_cast<int>(cluster->size());
-      cluster->push_back(std::move(before));
-      continue;
-    }
-    // What a start under it comes to at least; written down, because another launcher may not hear of it.
-    const uint32_t next = task.report ? task.report->incarnation + 1 : 1;
-    task.minimum_incarnation = std::max(task.minimum_incarnation, next);
-    task.member = static_cast<int>(cluster->size());
-    cluster->push_back({task.desired.id, task.desired.host, hosts_[task.host].desired.data_address,
-                        task.leased ? task.port : 0, task.minimum_incarnation});
-  }
-  if (std::exchange(has_leavers_, false)) NoteDepartures();
-  ++record_.generation;
-  record_.fixed = true;
-  record_.cluster = std::move(cluster);
-  Persist();
-  TouchAll();
 }
 
 // ---- Events
@@ -309,7 +252,8 @@ void Reconciler::On(const HostComing& event) {
   if (host == nullptr || host->link != Link::kConnecting) return;
   host->connect_at = now_ + ConnectAttempt();
   (event.has_logged_in ? host->logged_in_at : host->heard_at) = now_;
-  if (phase_ == Phase::kEnding && !event.has_logged_in)
+  // Not for ever: hosts that let nobody in take each other's turns.
+  if (phase_ == Phase::kEnding && !event.has_logged_in && host->lost_while_ending < options_.max_attempts)
     give_up_at_ = std::max(give_up_at_, now_ + options_.stop_deadline);
   Touch(*host);
 }
@@ -320,8 +264,9 @@ void Reconciler::Move(Host& host, const std::string& data_address) {
     for (const int index : host.tasks) tasks_[index].leased = false;
   } else if (phase_ == Phase::kRunning &&
              std::any_of(host.tasks.begin(), host.tasks.end(),
-                         [this](int index) { return !tasks_[index].displaced; })) {
-    FixCluster();
+                         [this](int index) { return !tasks_[index].displaced; }) &&
+             !moved_at_) {
+    moved_at_ = now_;
   }
 }
 
@@ -418,6 +363,10 @@ void Reconciler::Judge(Task& task) {
   if (task.desired.can_fail && !report.stopped) {
     task.missing = failed;
   } else if (port_lost) {
+    if (now_ - in_force_since_ >= options_.retries_forgotten_after) {
+      record_.retries = 0;
+      record_.lost_ports.clear();
+    }
     if (record_.retries >= options_.max_retries) {
       return FailTask(task, kPortLostExitCode,
                       absl::StrFormat("lost its port %d times", record_.retries + 1));
@@ -554,13 +503,6 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
                                              host.desired.id, what, std::string(status.message()), attempts)};
   if (task) outcome.first_cause = Casualty{task->desired.id, host.desired.id, std::string(status.message())};
   BeginEnding(std::move(outcome));
-}
-
-void Reconciler::On(const RecordFailed& event) {
-  if (phase_ == Phase::kEnding) return;
-  BeginEnding({.result = Result::kFailed,
-               .exit_code = ExitCodeFor(event.status),
-               .message = absl::StrFormat("the job record cannot be written: %s", event.status.message())});
 }
 
 }  // namespace muster::reconcile

@@ -30,6 +30,9 @@
 // everything still wanted is asked for again. Starts that are still under way when the job stops or changes
 // its cluster are fenced off by generation.
 //
+// A record that cannot be written holds up the requests that come after it, which count as never sent, and
+// nothing else; it is tried again.
+//
 // Relied upon: the agent never starts a task twice for one (generation, spec_hash), be it running or ended;
 // its task states outlive its daemon.
 //
@@ -58,10 +61,11 @@ class Reconciler {
 
   /// Takes an event and returns what to do, to be begun in this order. The first call (a Tick will do) asks
   /// for the connections. Events about unknown hosts, old connections or answered requests are ignored. `now`
-  /// never goes back.
+  /// never goes back. Only a Tick has it that something is overdue: before one the driver hands in what has
+  /// come, also what has come while it was busy.
   std::vector<Action> Step(const Event& event, TimePoint now);
 
-  /// When Step wants a Tick if nothing happens before; TimePoint::max() once finished.
+  /// When Step wants a Tick, whatever happens before; TimePoint::max() once finished.
   TimePoint NextDeadline() const;
 
   /// Everything, for tables. O(tasks).
@@ -88,7 +92,7 @@ class Reconciler {
   // all of them.
   struct Counts {
     int not_ready = 0, undecided = 0, refused = 0, may_run = 0, unleased = 0, unfinished = 0, unstopped = 0,
-        missing = 0, displaced = 0, unplaced = 0, unstopped_lost = 0;
+        missing = 0, displaced = 0, unplaced = 0, unstopped_lost = 0, connecting = 0;
     void Add(const Counts& other, int sign);
   };
 
@@ -125,7 +129,8 @@ class Reconciler {
     bool unheard = false;  // something may run there of which it has not reported
     bool stray = false;    // one of Record::strays
     int failed_connects = 0;
-    int silences = 0;
+    int lost_while_ending = 0;  // how often
+    int silences = 0;           // requests in a row that got no answer
     absl::Status last_error;
     TimePoint heard_at;      // on its way
     TimePoint logged_in_at;  // by the attempt under way
@@ -203,6 +208,7 @@ class Reconciler {
   void LosePort(Task& task);
   void FixGeneration();
   void FixCluster();
+  TimePoint MovesUntil() const;
   void Persist();
   void NoteSuccess(Task& task);
   void LookEverywhere();
@@ -238,18 +244,26 @@ class Reconciler {
   std::unordered_map<std::string, int> host_index_;
   std::unordered_map<std::string, int> task_index_;
   Phase phase_ = Phase::kGathering;
-  std::optional<TimePoint> persist_at_;  // for successes
-  bool persist_first_ = false;           // the record that was given changed before the first Step
-  bool has_leavers_ = false;             // the cluster has members that are wanted no more
-  bool gang_complete_ = false;           // every host has been ready at once, in this life
-  bool stop_requested_ = false;          // whoever has made what there is
-  bool stopping_ = false;                // ending, and past the servers' grace
+  std::optional<TimePoint> moved_at_;    // the first host, as the cluster in force does not say
+  TimePoint in_force_since_;             // what the tasks have ports for, at least as this launcher knows
+  std::optional<TimePoint> persist_at_;  // for successes, or again
+  std::optional<RequestId> persisted_after_;  // in the Step under way, or the last one: what was sent before
+  bool is_awaited_ = false;                   // that record, by what was sent after it
+  bool is_held_ = false;                      // no requests before a record is written
+  std::optional<TimePoint> unwritten_since_;  // one that is awaited
+  int record_failures_ = 0;                   // in a row
+  bool persist_first_ = false;                // the record that was given changed before the first Step
+  bool has_leavers_ = false;                  // the cluster has members that are wanted no more
+  bool gang_complete_ = false;                // every host has been ready at once, in this life
+  bool stop_requested_ = false;               // whoever has made what there is
+  bool stopping_ = false;                     // ending, and past the servers' grace
   bool only_lost_left_ = false;  // ending, and nothing is left but what hosts that are given up may have
   TimePoint stop_from_;
   TimePoint give_up_at_;
   TimePoint run_deadline_ = TimePoint::max();
   TimePoint hear_until_;  // for hosts to be heard, also after that
   TimePoint now_;
+  TimePoint judged_at_;  // the last Tick
   uint64_t last_id_ = 0;
   Counts totals_;
   std::vector<int> dirty_;

@@ -33,10 +33,26 @@ TEST(ReconcilerSimulationTest, InvariantsHoldUnderFaults) {
   for (const auto& [what, times] : tally) std::cout << what << ": " << times << "\n";
   if (one) return;
   // A simulation in which nothing goes wrong would prove nothing.
-  for (const char* fault :
-       {"host crashes", "host cut off", "launcher killed", "connection breaks", "port lost", "spec changed",
-        "host given up", "placed on a spare", "host let in again", "crashes", "dies", "stop requested",
-        "black hole", "request swallowed", "grows", "is to join", "is to leave", "joins", "leaves"}) {
+  for (const char* fault : {"host crashes",
+                            "host cut off",
+                            "launcher killed",
+                            "connection breaks",
+                            "port lost",
+                            "spec changed",
+                            "host given up",
+                            "placed on a spare",
+                            "host let in again",
+                            "crashes",
+                            "dies",
+                            "stop requested",
+                            "black hole",
+                            "request swallowed",
+                            "record not written",
+                            "grows",
+                            "is to join",
+                            "is to leave",
+                            "joins",
+                            "leaves"}) {
     EXPECT_GT(tally[fault], 0) << fault << " never happened in " << end << " seeds";
   }
 }

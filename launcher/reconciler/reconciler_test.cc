@@ -552,13 +552,5 @@ TEST(ReconcilerTest, WhoStopsAJobThatWasGatheringReleasesThePorts) {
   EXPECT_EQ(stop.Connected("b"), "stop b all below 1\n");
 }
 
-TEST(ReconcilerTest, ARecordThatCannotBeWrittenEndsTheJob) {
-  Script script(OnePsOneWorker());
-  script.StartAll();
-  EXPECT_EQ(script.Feed(RecordFailed{Internal("disk full")}),
-            "persist 1 ending\nstop a all below 2\nstop b all below 2\n");
-  EXPECT_EQ(script.reconciler.record().ending->message, "the job record cannot be written: disk full");
-}
-
 }  // namespace
 }  // namespace muster::reconcile

@@ -25,13 +25,21 @@ class Script {
 
   std::string Feed(const Event& event) {
     std::string lines;
-    for (const Action& action : reconciler.Step(event, now_)) lines += Line(action) + "\n";
-    return lines;
+    bool has_failed = false;
+    for (const Action& action : reconciler.Step(event, now_)) {
+      const bool is_record = std::holds_alternative<PersistRecord>(action);
+      if (has_failed && (is_record || IsRequest(action))) continue;
+      has_failed = has_failed || (is_record && !record_error.ok());
+      lines += (is_record && has_failed ? "no record" : Line(action)) + "\n";
+    }
+    return has_failed ? lines + Feed(RecordFailed{record_error}) : lines;
   }
   std::string Wait(Duration duration) {
-    now_ += duration;
+    Pass(duration);
     return Feed(Tick{});
   }
+  /// Without a Tick: the driver is busy.
+  void Pass(Duration duration) { now_ += duration; }
   std::string Connected(const HostId& host, std::vector<TaskReport> tasks = {}) {
     const std::string none = Feed(HostConnected{host, connections_[host]});
     return none + Report(host, std::move(tasks));
@@ -91,6 +99,7 @@ class Script {
     return report;
   }
 
+  absl::Status record_error;  // with which records are not written
   std::optional<Outcome> outcome;
   uint32_t minimum_incarnation = 0;  // of the newest start that has one
 

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMaxRestarts = 2;
 constexpr int64_t kFaultsMs = 60'000;
+constexpr int64_t kBusyMs = 12'000;  // more than a request or an attempt to connect may take
 // Restarts of the longest task, a lost host's deadline, port retries and the end, generously.
 constexpr int64_t kPatienceMs = 400'000;
 constexpr int kMaxItems = 200'000;  // a run takes some thousands
@@ -127,6 +128,7 @@ void Simulation::Launch(bool replan) {
     }
   }
   invariants_.OnLaunch(Needed(), is_other_cluster);
+  busy_until_ = {};
   wires_.clear();
   reconciler_ = std::make_unique<Reconciler>(Needed(), record_, options_, now_);
   Note("launch", absl::StrFormat("life %d", life_));
@@ -145,7 +147,7 @@ Desired Simulation::Needed() const {
 
 // The inventory has other hosts.
 void Simulation::Grow() {
-  if (finished_ || !reconciler_) return;
+  if (finished_ || !reconciler_ || now_ < busy_until_) return;
   const View view = reconciler_->GetView();
   if (view.phase != Phase::kRunning || view.has_leavers) return;
   Note("grows");
@@ -203,17 +205,33 @@ void Simulation::KillLauncher() {
 
 void Simulation::Feed(int life, const Event& event) {
   if (life != life_ || !reconciler_ || finished_) return;
+  const bool is_tick = std::holds_alternative<Tick>(event);
+  if (now_ < busy_until_) {
+    const Duration later = is_tick ? std::chrono::microseconds(100) : std::chrono::microseconds(0);
+    queue_.push({busy_until_ + later, ++order_, [=, this] { Feed(life, event); }});
+    return;
+  }
   invariants_.OnEvent(event);
   const std::vector<Action> actions = reconciler_->Step(event, now_);
   NoteGivenUp();
   invariants_.OnDecided(reconciler_->GetView());
+  bool has_failed = false;
   for (const Action& action : actions) {
+    const bool is_record = std::holds_alternative<PersistRecord>(action);
+    if (has_failed && (is_record || IsRequest(action))) continue;
+    if (is_record && now_ < disk_full_until_) {
+      has_failed = true;
+      Note("record not written");
+      invariants_.OnRecordFailed(std::get<PersistRecord>(action).record);
+      continue;
+    }
     invariants_.OnAction(action);
     Execute(action);
     if (Fault(0.002)) KillLauncher();
     if (life != life_ || finished_) return;
   }
-  invariants_.OnSettled(reconciler_->GetView(), reconciler_->NextDeadline(), now_);
+  if (has_failed) return Feed(life, RecordFailed{absl::ResourceExhaustedError("the disk is full")});
+  invariants_.OnSettled(reconciler_->GetView(), reconciler_->NextDeadline(), now_, is_tick);
   Sleep();
 }
 
@@ -240,7 +258,7 @@ void Simulation::NoteGivenUp() {
 void Simulation::Sleep() {
   tick_at_ = reconciler_->NextDeadline();
   if (tick_at_ == TimePoint::max()) return;
-  queue_.push({tick_at_, ++order_, [this, life = life_, when = tick_at_] {
+  queue_.push({std::max(now_, tick_at_), ++order_, [this, life = life_, when = tick_at_] {
                  if (when == tick_at_) Feed(life, Tick{});
                }});
 }
@@ -629,6 +647,15 @@ void Simulation::ScheduleFaults() {
     Note("servers move");
     invariants_.OnSetback();
     Feed(life_, ServersMoved{});
+  });
+  some(0.3, [this] { disk_full_until_ = now_ + std::chrono::milliseconds(Between(1000, 7000)); });
+  // A first start and an end are bounded, whoever is late. What happens at its last moment comes before its
+  // end.
+  some(0.3, [this] {
+    if (record_.generation == 0) return;
+    Note("driver busy");
+    busy_until_ = now_ + std::chrono::milliseconds(Between(1000, kBusyMs)) + std::chrono::microseconds(500);
+    for (const auto& [host, agent] : agents_) invariants_.OnDelay(host, busy_until_);
   });
   some(0.25, [this] {
     Note("stop requested");

@@ -113,6 +113,8 @@ class Simulation {
   RandomStream random_;
   TimePoint now_{};
   TimePoint faults_end_;
+  TimePoint busy_until_{};       // the driver; what comes meanwhile waits
+  TimePoint disk_full_until_{};  // the launcher's; less than anybody waits for a record
   uint64_t order_ = 0;
   std::priority_queue<Item, std::vector<Item>, std::greater<>> queue_;
   Invariants invariants_;

@@ -43,6 +43,15 @@ std::string HashOf(const std::string& name, const std::string& salt) {
   return {reinterpret_cast<const char*>(digest), size};
 }
 
+std::string LockPath(const std::filesystem::path& path) { return path.string() + ".lock"; }
+
+absl::StatusOr<UniqueFd> OpenLock(const std::filesystem::path& path) {
+  if (path.has_parent_path()) MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
+  UniqueFd lock(::open(LockPath(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) return ErrnoError(errno, LockPath(path));
+  return lock;
+}
+
 }  // namespace
 
 std::string HostKey::Fingerprint() const {
@@ -119,14 +128,14 @@ HostKeyVerdict KnownHosts::Check(const std::string& name, const HostKey& key) co
                                                                 : HostKeyVerdict::kChanged;
 }
 
+absl::Status CheckCanAccept(const std::filesystem::path& path) { return OpenLock(path).status(); }
+
 absl::Status AcceptHostKey(const std::filesystem::path& path, const std::string& name, const HostKey& key,
                            TimePoint deadline) {
   if (!IsPlainName(name))
     return InvalidArgument("`%s` cannot stand in %s as a host's name", name, path.string());
-  if (path.has_parent_path()) MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
-  const std::string lock_path = path.string() + ".lock";
-  UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock.valid()) return ErrnoError(errno, lock_path);
+  const std::string lock_path = LockPath(path);
+  MUSTER_ASSIGN_OR_RETURN(const UniqueFd lock, OpenLock(path));
   // flock has no timeout. The lock is held for one small write, so asking again soon is cheap, and the
   // deadline holds.
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -56,4 +56,8 @@ class KnownHosts {
 absl::Status AcceptHostKey(const std::filesystem::path& path, const std::string& name, const HostKey& key,
                            TimePoint deadline);
 
+/// Why AcceptHostKey could not write, as far as that is known without a key: makes the file's folder and its
+/// lock.
+absl::Status CheckCanAccept(const std::filesystem::path& path);
+
 }  // namespace muster

@@ -43,9 +43,11 @@ class Authenticator {
   const Limits& limits_;
   std::set<std::string> seen_;
   std::string tried_;
+  bool has_offered_ = false;  // a key, or a password
 };
 
 absl::StatusOr<bool> Authenticator::Outcome(const std::string& what, const absl::StatusOr<int>& result) {
+  has_offered_ = true;
   const std::string error = ssh_get_error(session_);
   if (!ssh_is_connected(session_)) {
     if (error.find("Socket error") != std::string::npos) {
@@ -82,6 +84,10 @@ absl::StatusOr<bool> Authenticator::TryIdentity(const std::string& path) {
   ssh_key raw = nullptr;
   if (!key && ssh_pki_import_privkey_file(path.c_str(), nullptr, NoPassphrase, nullptr, &raw) == SSH_OK) {
     key.reset(raw);
+  }
+  if (!key && path.ends_with(".pub")) {
+    tried_ += "\n  " + path + ": this is the public half: name the file without .pub";
+    return false;
   }
   if (!key) {
     tried_ +=
@@ -150,11 +156,13 @@ absl::StatusOr<int> Authenticator::AnswerPrompts(const std::string& password) {
 absl::StatusOr<bool> Authenticator::TryNothing() {
   if (ssh_userauth_list(session_, nullptr) != 0) return false;
   const std::string tried = tried_;
+  const bool had_offered = has_offered_;
   MUSTER_ASSIGN_OR_RETURN(const bool done,
                           Outcome("nothing", DriveSession(session_, SSH_AUTH_AGAIN, limits_, [&] {
                                     return ssh_userauth_none(session_, nullptr);
                                   })));
   tried_ = tried;
+  has_offered_ = had_offered;
   return done;
 }
 
@@ -178,12 +186,14 @@ absl::Status Authenticator::Refused() const {
       ssh_is_connected(session_) != 0 &&
       (ssh_userauth_list(session_, nullptr) & (SSH_AUTH_METHOD_PASSWORD | SSH_AUTH_METHOD_INTERACTIVE)) != 0;
   const bool has_password = options_.secrets != nullptr && options_.secrets->password();
-  return WithNeedsUser(
-      Unavailable("login as %s failed; tried:%s\nAdd your public key to ~/.ssh/authorized_keys there: "
-                  "ssh-copy-id -p %d %s%s%s",
-                  target_.user.empty() ? "yourself" : target_.user, tried_, target_.port,
-                  target_.user.empty() ? "" : target_.user + "@", target_.address,
-                  takes_password && !has_password ? " (or give its password: --ask-password)" : ""));
+  const std::string advice =
+      has_offered_
+          ? absl::StrFormat("Add your public key to ~/.ssh/authorized_keys there: ssh-copy-id -p %d %s%s",
+                            target_.port, target_.user.empty() ? "" : target_.user + "@", target_.address)
+          : "No key could be offered: name one with `identity:`, or make one with ssh-keygen";
+  return WithNeedsUser(Unavailable(
+      "login as %s failed; tried:%s\n%s%s", target_.user.empty() ? "yourself" : target_.user, tried_, advice,
+      takes_password && !has_password ? " (or give its password: --ask-password)" : ""));
 }
 
 absl::Status Authenticator::Run() {

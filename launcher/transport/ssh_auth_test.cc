@@ -71,6 +71,22 @@ TEST_F(SshAuthTest, ARefusedLoginSaysWhatWasTried) {
                     HasSubstr("ssh-agent: none"), HasSubstr("ssh-copy-id")));
 }
 
+// Another key on the host would not help.
+TEST_F(SshAuthTest, WhereNoKeyCouldBeOfferedTheKeyIsWhatIsWrong) {
+  LoopbackCluster cluster(1);
+  const std::string half = MakeKey("key", "") + ".pub";
+  SshOptions options = cluster.options();
+  options.home = folder_.path().string();
+  SshTarget target = cluster.targets()[0];
+  target.identities = {half, "/nosuch"};
+  const absl::Status status = ConnectStatus(target, options);
+  EXPECT_TRUE(NeedsUser(status));
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr(half + ": this is the public half: name the file without .pub"),
+                    HasSubstr("/nosuch: No such file"), HasSubstr("No key could be offered"),
+                    Not(HasSubstr("ssh-copy-id"))));
+}
+
 // OpenSSL would ask by itself, at the terminal or, where there is none, on stderr.
 TEST_F(SshAuthTest, ALockedKeyInPemFormatAsksNobody) {
   LoopbackCluster cluster(1);
