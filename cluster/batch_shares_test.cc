@@ -166,6 +166,36 @@ TEST(BatchShares, WhoJoinsAtTheEndIsLetInAndWaitedFor) {
   EXPECT_EQ(job->end(), absl::OkStatus());
 }
 
+TEST(BatchShares, OfWhoIsLostTheOthersMakeAllAndEndWithoutIt) {
+  Sharing job(2);
+  job.MakeStep({0, 1});
+  for (int i = 0; i < 20; ++i) {  // longer than anybody would be waited for
+    job.now += seconds(10);
+    job->Pushed(0, job.now);
+    job->Tick(job.now);
+  }
+  ASSERT_EQ(job->state(1), MemberState::kLost);
+  job.MakeStep({0});
+  EXPECT_EQ(job->next_step(), 2u);
+  EXPECT_FALSE(job->end().has_value());
+  job->Finish(0, 2, job.now);
+  EXPECT_EQ(job->end(), absl::OkStatus());
+}
+
+TEST(BatchShares, WhereAllAreLostTheStepWaitsForAnyOfThem) {
+  Sharing job(2);
+  job.Report({{0, 0}});
+  job.now += seconds(11);
+  job->Tick(job.now);
+  EXPECT_FALSE(job->end().has_value());
+  EXPECT_EQ(job->next_step(), 0u);
+  EXPECT_EQ(job->DescribeWait(job.now), "step 0 has waited 11s for any worker");
+  job->Join(1, job.now);
+  EXPECT_THAT(job->participants(), ElementsAre(1));
+  job.MakeStep({1});
+  EXPECT_EQ(job->next_step(), 1u);
+}
+
 TEST(BatchShares, AReplacedShardTakesAllWhoAreThereBack) {
   Sharing job(2);
   job->SetRanks(Sharing::Names(3));

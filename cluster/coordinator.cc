@@ -81,10 +81,16 @@ void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
   EndIfAllAreDone();
 }
 
+// Where batches are shared, one that is lost leaves nothing behind: the others have made all of it.
 bool Coordinator::IsDone(int rank) const {
   const MemberState state = members_[rank].state;
-  return state == MemberState::kFinished || state == MemberState::kAbsent ||
-         (state == MemberState::kLost && rank >= first_ranks_);
+  if (state == MemberState::kLost) return rank >= first_ranks_ || (options_.shares && HasAnyFinished());
+  return state == MemberState::kFinished || state == MemberState::kAbsent;
+}
+
+bool Coordinator::HasAnyFinished() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return member.state == MemberState::kFinished; });
 }
 
 void Coordinator::EndIfAllAreDone() {
@@ -471,6 +477,12 @@ std::string Coordinator::DescribeWait(TimePoint now) const {
     for (const int rank : AwaitedRanks()) {
       missing += (missing.empty() ? "" : ", ") + DescribeMissing(rank, now);
     }
+    // Else it waits to be shared by others.
+    for (int shard = 0; missing.empty() && shard < options_.shard_count; ++shard) {
+      const bool is_behind = shards_[shard].epoch != epoch_.number || shard_steps_[shard] < next_step_;
+      if (is_behind) missing = absl::StrFormat("ps:%d (has not made the steps before)", shard);
+    }
+    if (missing.empty()) missing = "any worker";
   } else {
     step = decisions_.begin()->first;
     for (int shard = 0; shard < options_.shard_count; ++shard) {

@@ -217,6 +217,7 @@ class Coordinator {
   std::string DescribeMissing(int rank, TimePoint now) const;
 
   bool IsDone(int rank) const;
+  bool HasAnyFinished() const;
   void EndIfAllAreDone();
 
   const CoordinatorOptions options_;

@@ -197,7 +197,7 @@ struct Job {
   bool wants_gpus() const { return ps.gpus > 0 || chief.gpus > 0 || worker.gpus > 0; }
   bool is_allreduce() const { return strategy == "allreduce"; }
   bool is_hybrid() const { return strategy == "hybrid"; }
-  /// Each batch is divided among those workers that are there.
+  /// Each batch is divided among all workers, whoever that may be.
   bool shares_batches() const {
     return is_allreduce() || (update.mode == UpdateSpec::Mode::kSync && !update.aggregate);
   }

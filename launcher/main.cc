@@ -90,7 +90,8 @@ void Declare(CommandLine& line) {
                         "Name of servers that stand (`up`), which train it instead of the job's own");
   }
   for (CLI::App* command : {line.scale, line.show, line.logs, line.events, line.stop, line.wait}) {
-    command->add_option("JOB", flags.job, "Id of a job, or its name: the newest of that name")->required();
+    command->add_option("JOB", flags.job, "Id of a job, or its name: the one that runs, or the newest")
+        ->required();
   }
   for (CLI::App* command : {line.run, line.plan, line.up, line.check, line.exec, line.bench}) {
     command
@@ -155,7 +156,7 @@ void Declare(CommandLine& line) {
       ->required();
   line.scale->add_option("ROLE=N", flags.replicas, "worker=6: so many, the others go on")->required();
   line.scale->footer(
-      "For jobs in the background (`run -d`), with `strategy: allreduce` or asynchronous parameter servers.\n"
+      "For jobs in the background (`run -d`), whose workers may come and go (docs/jobs.md).\n"
       "Returns once every task runs. The job file keeps its `count`, which the next `muster run` brings "
       "back.");
   for (CLI::App* command : {line.run, line.up, line.scale, line.wait}) {

@@ -88,6 +88,7 @@ TEST(BackupBacklog, AnswersWaitForABackupThatIsFarBehindUntilItHasTheShardOrIsLo
                          .own = {Role::kPs, 0},
                          .partner = {Role::kPs, 1},
                          .transport = Transport::kTcp,
+                         .silence = std::chrono::minutes(1),  // a lost one is known by its connection
                          .most_behind_bytes = 10 * kFloats * sizeof(float),
                          .name = "ps:0"},
                         /*frames=*/nullptr, &outbox, &host, &mutex);

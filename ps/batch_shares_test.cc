@@ -54,8 +54,8 @@ struct Worker {
     return absl::OkStatus();
   }
 
-  /// From the join to the end.
-  absl::Status Train(uint64_t steps) {
+  /// From the join to the end, which may come to be known meanwhile.
+  absl::Status Train(const std::atomic<uint64_t>& steps) {
     absl::Status status = Join();
     while (status.ok()) {
       while (status.ok() && joined.step < steps) status = Step();
@@ -80,7 +80,7 @@ TEST(BatchShares, AreThoseOfWhoIsThere) {
   const auto start = [&](int rank) {
     others.emplace_back([&, rank] {
       Worker worker(cluster, rank);
-      const absl::Status end = worker.Train(UINT64_MAX);
+      const absl::Status end = worker.Train(std::atomic<uint64_t>(UINT64_MAX));
       EXPECT_THAT(std::string(end.message()), testing::HasSubstr(kHasLeft));
       ++left;
     });
@@ -130,12 +130,16 @@ TEST(BatchShares, OfALostWorkerGoToTheOthersAndBackToIt) {
   second = nullptr;
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(first.Step().ok());
   EXPECT_EQ(first.joined.share_count, 1);
-  constexpr uint64_t kSteps = 40;
-  std::jthread again([&] { EXPECT_EQ(Worker(cluster, 1).Train(kSteps), absl::OkStatus()); });
-  while (first.joined.share_count == 1 && first.joined.step < kSteps) ASSERT_TRUE(first.Step().ok());
-  while (first.joined.step < kSteps) ASSERT_TRUE(first.Step().ok());
+  std::atomic<uint64_t> steps = UINT64_MAX;
+  std::jthread again([&] { EXPECT_EQ(Worker(cluster, 1).Train(steps), absl::OkStatus()); });
+  for (const TimePoint deadline = Now() + std::chrono::minutes(1); first.joined.share_count != 2;) {
+    ASSERT_TRUE(first.Step().ok());
+    ASSERT_LT(Now(), deadline);
+  }
+  steps = first.joined.step + 5;
+  while (first.joined.step < steps) ASSERT_TRUE(first.Step().ok());
   ASSERT_TRUE(first.client.AwaitOthers(first.parameters).ok());
-  EXPECT_EQ(BiasesOf(cluster.layout, first.parameters), std::vector<float>(5, SumOf(kSteps)));
+  EXPECT_EQ(BiasesOf(cluster.layout, first.parameters), std::vector<float>(5, SumOf(steps)));
   EXPECT_TRUE(first.client.Finish().ok());
 }
 
@@ -145,7 +149,8 @@ TEST(BatchShares, AreAlsoOfWhoComesBeforeTheFirst) {
   cluster.LetWorkersComeAndGo();
   cluster.SetWorkers(2);
   constexpr uint64_t kSteps = 5;
-  std::jthread second([&] { EXPECT_EQ(Worker(cluster, 1).Train(kSteps), absl::OkStatus()); });
+  std::jthread second(
+      [&] { EXPECT_EQ(Worker(cluster, 1).Train(std::atomic<uint64_t>(kSteps)), absl::OkStatus()); });
   ASSERT_TRUE(Eventually([&] { return cluster.servers[0]->metrics().received_bytes > 0; }));
   Worker first(cluster, 0);
   ASSERT_TRUE(first.Join().ok());
@@ -173,7 +178,7 @@ TEST(BatchShares, WorkersThatComeAndGoAndServersThatAreLostAtAnyTimeChangeNothin
       others.emplace_back([&, rank] {
         while (!is_over) {
           absl::Status end = absl::AbortedError("");
-          if (rank < count) end = Worker(cluster, rank).Train(kSteps);
+          if (rank < count) end = Worker(cluster, rank).Train(std::atomic<uint64_t>(kSteps));
           if (end.ok()) return;
           // Servers may not have heard yet that it is back, or the job is over.
           EXPECT_TRUE(absl::IsAborted(end) || absl::IsFailedPrecondition(end) || is_over)
@@ -198,7 +203,7 @@ TEST(BatchShares, WorkersThatComeAndGoAndServersThatAreLostAtAnyTimeChangeNothin
       }
     });
     Worker first(cluster, 0);
-    EXPECT_EQ(first.Train(kSteps), absl::OkStatus());
+    EXPECT_EQ(first.Train(std::atomic<uint64_t>(kSteps)), absl::OkStatus());
     is_over = true;
     changes.request_stop();
     changes.join();

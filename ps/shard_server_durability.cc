@@ -85,8 +85,9 @@ bool ShardServerImpl::AwaitsLastCheckpoint() {
   if (!last_checkpoint_deadline_) {
     last_checkpoint_deadline_ = Now() + kCheckpointTimeout;
     // Of workers that come and go others may not know who is the last one.
-    next_snapshot_ = shard_->rule().step();
-    if (next_snapshot_ > last_snapshot_) TakeSnapshot(next_snapshot_);
+    const uint64_t step = shard_->rule().step();
+    if (step == last_step_) next_snapshot_ = step;
+    if (step > last_snapshot_ && (is_async() || step == last_step_)) TakeSnapshot(step);
     TellOthers(/*always=*/true);
   }
   // On this server's disk, if it can be: its next process, too, is to find that the job is over.
@@ -184,6 +185,7 @@ void ShardServerImpl::GoOnWith(ShardReplay before) {
   EndShardEpoch();
   shard_.emplace(*std::move(before.shard));
   if (keeps_checkpoints()) checkpointer_->GoOn(epoch());
+  read_step_ = epoch().step;
   shard_->BeginTallies();
   shard_->OnUpdate([this] { OnUpdate(); });
   finished_ranks_ = std::move(before.finished);

@@ -52,7 +52,7 @@ bool ShardServerImpl::SharesBatches(const ps::JobConfig& config) const {
 
 // Whether the worker may join the epoch that is: else the coordinator will begin another one, with it.
 bool ShardServerImpl::TakesPart(uint32_t rank) const {
-  return participants_.empty() || std::ranges::binary_search(participants_, static_cast<int>(rank));
+  return !SharesBatches(*config_) || std::ranges::binary_search(participants_, static_cast<int>(rank));
 }
 
 // Of a server that stands, by a worker of its job.
@@ -133,10 +133,11 @@ void ShardServerImpl::BeginCoordinator() {
 
 void ShardServerImpl::MakeShardEpoch(const Epoch& epoch, Shard shard, UpdateRuleState rule) {
   UpdateConfig update = update_;
-  if (!participants_.empty()) {
+  if (SharesBatches(*config_)) {
     // All whom the rule remembers are still told apart from their successors.
+    const int last = participants_.empty() ? 0 : participants_.back();
     update.rule.worker_count = update.aggregate =
-        std::max({participants_.back() + 1, rank_count_, static_cast<int>(rule.workers.size())});
+        std::max({last + 1, rank_count_, static_cast<int>(rule.workers.size())});
   }
   shard_.emplace(epoch, std::move(shard), update, std::move(rule), requests_.get());
   if (is_async()) shard_->MakeRoomFor(rank_count_);
@@ -307,19 +308,23 @@ void ShardServerImpl::CoordinateAsFirst(bool always) {
   // Who has come before there was an epoch may be missing from it.
   for (const PendingJoin& pending : pending_joins_) {
     const auto rank = static_cast<int>(pending.join.rank());
-    const bool is_new = shard_ && rank < rank_count_ && coordinator()->state(rank) == MemberState::kAbsent;
-    if (is_new) coordinator()->Join(rank, Now());
+    if (!shard_ || rank >= rank_count_ || TakesPart(pending.join.rank())) continue;
+    const MemberState state = coordinator()->state(rank);
+    if (state == MemberState::kAbsent || state == MemberState::kLost) coordinator()->Join(rank, Now());
   }
-  while (true) {
-    participants_ = coordinator()->participants();
-    if (coordinator()->epoch() == epoch() || coordinator()->end()) break;
-    if (!BeginEpoch(coordinator()->epoch())) TellOwnCheckpoints();
+  do {
+    while (true) {
+      participants_ = coordinator()->participants();
+      if (coordinator()->epoch() == epoch() || coordinator()->end()) break;
+      if (!BeginEpoch(coordinator()->epoch())) TellOwnCheckpoints();
+      if (end_) return;
+    }
+    if (shard_) LetParticipantsIn();
+    NoteNewestCommon(coordinator()->newest_common());
     if (end_) return;
-  }
-  if (shard_ && !participants_.empty()) LetParticipantsIn();
-  NoteNewestCommon(coordinator()->newest_common());
-  if (end_) return;
-  if (shard_) MakeSteps(always);
+    if (shard_) MakeSteps(always);
+    if (end_) return;
+  } while (coordinator()->epoch() != epoch() && !coordinator()->end());
   LogNotices();
   std::erase_if(awaits_, [this](const auto& await) {
     if (!coordinator()->AllOthersDone(await.first)) return false;
@@ -339,11 +344,13 @@ void ShardServerImpl::MakeSteps(bool always) {
   for (uint64_t step = UINT64_MAX; !is_async() && step != rule.step();) {
     step = rule.step();
     ScheduleSnapshot();
-    if (always || rule.held_of_step() >= coordinator()->needed() || told_report_.step != step) {
+    const bool is_news = told_report_.step != step || told_report_.epoch != epoch().number;
+    if (always || is_news || rule.held_of_step() >= coordinator()->needed()) {
       told_report_ = rule.Report();
       told_report_.epoch = epoch().number;
       coordinator()->Report(0, told_report_, Now());
     }
+    if (coordinator()->epoch() != epoch()) return;  // which others share
     const auto decisions = coordinator()->decisions();
     LogDecisions(decisions);
     if (end_) return;
@@ -407,7 +414,8 @@ void ShardServerImpl::CoordinateAsOther(bool always) {
   if (always) TellOwnCheckpoints();
   if (!shard_) return;
   const UpdateRule& rule = shard_->rule();
-  const bool may_matter = !is_async() && (rule.held_of_step() >= needed_ || told_report_.step != rule.step());
+  const bool is_news = told_report_.step != rule.step() || told_report_.epoch != epoch().number;
+  const bool may_matter = !is_async() && (is_news || rule.held_of_step() >= needed_);
   if (!always && !may_matter) return;
   ShardReport report = rule.Report();
   report.epoch = epoch().number;
@@ -448,6 +456,11 @@ void ShardServerImpl::HandleCoordination(const ps::Coordination& coordination) {
   const bool has_other_participants =
       !std::ranges::equal(coordination.participants(), participants_, std::equal_to<uint64_t>());
   participants_ = {coordination.participants().begin(), coordination.participants().end()};
+  const auto is_bad_rank = [](uint32_t rank) { return rank >= kMostWorkers; };
+  if (std::ranges::any_of(coordination.participants(), is_bad_rank) ||
+      !std::ranges::is_sorted(participants_)) {
+    return EndWith(InvalidArgument("ps:0 names workers that there cannot be"));
+  }
   // An epoch that is over begins no more: whoever joined would find less than there was.
   const bool is_news = config_ && !coordination.ended() && offered_epoch_.number > epoch().number;
   if (is_news && !BeginEpoch(offered_epoch_)) TellOwnCheckpoints();

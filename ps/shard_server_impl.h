@@ -234,9 +234,10 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
     uint64_t request = 0;
     ps::Join join;
   };
-  std::vector<PendingJoin> pending_joins_;  // until the first one begins, or the next view
-  uint64_t read_step_ = 0;                  // of the checkpoint that was read last; 0: it was none
-  std::vector<int> participants_;           // of the coordinator's epoch, as it says; empty: counted once
+  std::vector<PendingJoin>
+      pending_joins_;              // until the first one begins, one that it takes part in, or the next view
+  uint64_t read_step_ = 0;         // of the checkpoint that was read last; 0: it was none
+  std::vector<int> participants_;  // of the coordinator's epoch, as it says; empty: counted once
   std::optional<ShardEpoch> shard_;
   std::vector<PushTally> tallies_;  // by rank, of shard_'s predecessors
   struct Joined {

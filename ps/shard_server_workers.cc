@@ -89,7 +89,7 @@ absl::Status ShardServerImpl::HandleJoin(StreamId stream, uint64_t request, cons
   }
   MUSTER_RETURN_IF_ERROR(AdoptConfig(join.config()));
   if (end_ && !end_->ok()) return *end_;
-  if (shard_ && TakesPart(join.rank())) return CompleteJoin(stream, request, join);
+  if (shard_ && (end_ || TakesPart(join.rank()))) return CompleteJoin(stream, request, join);
   // Until the first epoch begins, or the one in which it takes part.
   if (shard_ && coordinator() != nullptr) coordinator()->Join(static_cast<int>(join.rank()), Now());
   return AddPendingJoin(stream, request, join);
@@ -147,7 +147,7 @@ absl::Status ShardServerImpl::CompleteJoin(StreamId stream, uint64_t request, co
   if (replication_) reply->set_view(replication_->view().view());
   reply->set_ask_above(static_cast<uint64_t>(AskAbove()));
   reply->set_part_floats(static_cast<uint64_t>(PartFloats()));
-  if (!participants_.empty()) {
+  if (SharesBatches(*config_)) {
     const auto place = std::ranges::lower_bound(participants_, worker.rank);
     reply->set_share_place(static_cast<uint32_t>(place - participants_.begin()));
     reply->set_share_count(static_cast<uint32_t>(participants_.size()));

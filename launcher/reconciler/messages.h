@@ -255,7 +255,8 @@ struct MoreDesired {
 /// Ctrl-C or `muster stop`.
 struct StopRequested {};
 /// A PersistRecord could not be executed. The next event after that Step; of what came after it there the
-/// driver has dropped other records and all requests.
+/// driver has dropped other records and all requests. Of several records of a Step it does not say which:
+/// what was asked for after the first one may be asked for again.
 struct RecordFailed {
   absl::Status status;
 };
