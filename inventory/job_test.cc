@@ -439,7 +439,7 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "made by all that there were at first"},
       {model + "replicas: {ps: {count: 1}, worker: {count: 2, max: 9}}\nupdate: {mode: sync}\n"
                "train: {global_batch_size: 8}\n",
-       "3:47: 9 workers cannot share a batch of 8 samples"},
+       "3:52: 9 workers cannot share a batch of 8 samples"},
       {"name: j\nmodel: wide_deep\nstrategy: hybrid\nreplicas: {ps: {count: 1}, worker: {count: 2, min: "
        "1}}\n",
        "4:47: \"min\": with `strategy: hybrid` no worker can be missing"},

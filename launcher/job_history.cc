@@ -18,7 +18,7 @@ bool HasEnded(reconcile::TaskState state) {
          state == reconcile::TaskState::kFailed;
 }
 
-// Tasks run already, or have run, in this generation: another has started them.
+// Tasks run already, or have run, in this generation: another has started them. It may be told of them later.
 bool HasStarted(const reconcile::View& view) {
   return std::ranges::any_of(view.tasks, [&](const reconcile::TaskView& task) {
     return task.report && task.report->incarnation > 0 && task.report->generation == view.generation;
@@ -67,8 +67,10 @@ std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t no
     events.push_back({.time_micros = now_micros, .what = what});
   };
   if (phase_ != view.phase) {
-    if (view.phase == reconcile::Phase::kRunning && !HasStarted(view)) {
-      add(absl::StrFormat("all hosts are ready: tasks start, generation %d", view.generation));
+    const std::string start =
+        absl::StrFormat("all hosts are ready: tasks start, generation %d", view.generation);
+    if (view.phase == reconcile::Phase::kRunning && !HasStarted(view) && !known_of_job_.contains(start)) {
+      add(start);
     }
     if (view.phase == reconcile::Phase::kEnding && view.ending->result != reconcile::Result::kSucceeded) {
       add("stopping the job: " + view.ending->message);

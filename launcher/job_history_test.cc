@@ -122,6 +122,9 @@ TEST(JobHistory, WhoTakesAJobOverSaysThatItsTasksStartOnlyIfTheyDo) {
   EXPECT_THAT(Lines(starts.OnView(anew, 5 * kSecond)),
               ElementsAre("5 a ready", "5 job all hosts are ready: tasks start, generation 4",
                           "3 worker:0@a started"));
+  // Or has not heard of them yet.
+  JobHistory knows({{.time_micros = 1, .what = "all hosts are ready: tasks start, generation 4"}});
+  EXPECT_THAT(Lines(knows.OnView(anew, 5 * kSecond)), ElementsAre("5 a ready", "3 worker:0@a started"));
 }
 
 TEST(JobHistory, StepsThatWereLostAreSaidOnceByAllWhoReadOfThem) {

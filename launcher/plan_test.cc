@@ -37,9 +37,11 @@ TEST_F(PlanOfAProgram, NamesThePlaceOfAFileThatCannotBeSent) {
   ASSERT_TRUE(WriteFileAtomically(Path("train.py"), "x").ok());
   ASSERT_TRUE(MakeDirectories(Path("lib")).ok());
   EXPECT_EQ(ErrorOf("files: [train.py]\n"), "OK");
+  const std::string files_only = " (`files` takes files only, no folders and no patterns)";
   EXPECT_EQ(ErrorOf("files: [train.py, nope.py]\n"),
-            Path("job.yaml") + ":4:19: " + Path("nope.py") + ": No such file or directory");
-  EXPECT_EQ(ErrorOf("files:\n- lib\n"), Path("job.yaml") + ":5:3: " + Path("lib") + ": Is a directory");
+            Path("job.yaml") + ":4:19: " + Path("nope.py") + ": No such file or directory" + files_only);
+  EXPECT_EQ(ErrorOf("files:\n- lib\n"),
+            Path("job.yaml") + ":5:3: " + Path("lib") + ": Is a directory" + files_only);
 
   const std::string large((5 << 20), 'x');
   for (const char* name : {"a", "b"}) ASSERT_TRUE(WriteFileAtomically(Path(name), large).ok());

@@ -195,9 +195,10 @@ TEST(Predict, WhatItCannotBeFittedToHasNoCurves) {
   results.measurements = {Measured(CellOf(Strategy::kAllReduce, 1, 0)),
                           Measured(CellOf(Strategy::kAllReduce, 2, 0)),
                           Measured(CellOf(Strategy::kSyncServers, 1, 1))};
-  Measurement& first = results.measurements[2];
-  first.step_seconds = {first.step_seconds[0] / 2};
+  results.measurements[2].step_seconds[0] /= 2;
+  results.measurements[2].step_seconds.resize(1);
   ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  const Measurement& first = results.measurements[2];
   EXPECT_TRUE(first.is_fitted);
   EXPECT_GT(*first.predicted_step_seconds / first.median_step_seconds(), 1 + kMostMisfit);
   EXPECT_TRUE(results.curves.empty());
