@@ -88,7 +88,7 @@ TEST_F(ClusterScale, WorkersOfSynchronousServersShareEachBatch) {
   const auto first = WaitForTasks("job", 4);
   const CommandResult up = Scale(4);
   EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
-  EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-3, worker:3 on host-4 join\n"));
+  EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-1, worker:3 on host-2 join\n"));
   EXPECT_TRUE(WaitForLog("ps:0", "each batch is shared by 4"));
   const auto grown = WaitForTasks("job", 6);
   for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
