@@ -199,6 +199,10 @@ bool Coordinator::IsParticipant(int rank) const {
   return std::binary_search(participants_.begin(), participants_.end(), rank);
 }
 
+bool Coordinator::IsBehind(int shard) const {
+  return shards_[shard].epoch != epoch_.number || shard_steps_[shard] < next_step_;
+}
+
 // True: no step may be chosen now.
 bool Coordinator::SharesAnew(TimePoint now) {
   if (!options_.shares || epoch_.number == 0 || !why_next_epoch_.empty()) return false;
@@ -213,8 +217,8 @@ bool Coordinator::SharesAnew(TimePoint now) {
   }
   if (wanted == participants_) return false;
   if (wanted.empty()) return true;  // whoever comes back makes it
-  for (size_t shard = 0; shard < shards_.size(); ++shard) {
-    if (shards_[shard].epoch != epoch_.number || shard_steps_[shard] < next_step_) return true;
+  for (int shard = 0; shard < options_.shard_count; ++shard) {
+    if (IsBehind(shard)) return true;
   }
   notices_.push_back({.text = absl::StrFormat("from step %d on each batch is shared by %d", next_step_,
                                               static_cast<int>(wanted.size()))});
@@ -479,8 +483,7 @@ std::string Coordinator::DescribeWait(TimePoint now) const {
     }
     // Else it waits to be shared by others.
     for (int shard = 0; missing.empty() && shard < options_.shard_count; ++shard) {
-      const bool is_behind = shards_[shard].epoch != epoch_.number || shard_steps_[shard] < next_step_;
-      if (is_behind) missing = absl::StrFormat("ps:%d (has not made the steps before)", shard);
+      if (IsBehind(shard)) missing = absl::StrFormat("ps:%d (has not made the steps before)", shard);
     }
     if (missing.empty()) missing = "any worker";
   } else {

@@ -204,6 +204,7 @@ class Coordinator {
   void BeginEpochIfNeeded(TimePoint now);
   void BeginSteps(TimePoint now);
   bool SharesAnew(TimePoint now);
+  bool IsBehind(int shard) const;  // it has not said that all chosen steps of this epoch are made there
   bool IsEnding() const;
   bool IsParticipant(int rank) const;
   std::vector<int> WhoIsAtWork() const;

@@ -54,6 +54,15 @@ struct Worker {
     return absl::OkStatus();
   }
 
+  /// DeadlineExceeded: that takes too long.
+  absl::Status StepUntilSharedBy(int count) {
+    for (const TimePoint deadline = Now() + std::chrono::minutes(1); joined.share_count != count;) {
+      MUSTER_RETURN_IF_ERROR(Step());
+      if (Now() >= deadline) return DeadlineExceeded("the batches are shared by %d", joined.share_count);
+    }
+    return absl::OkStatus();
+  }
+
   /// From the join to the end, which may come to be known meanwhile.
   absl::Status Train(const std::atomic<uint64_t>& steps) {
     absl::Status status = Join();
@@ -90,10 +99,7 @@ TEST(BatchShares, AreThoseOfWhoIsThere) {
   ASSERT_TRUE(first.Join().ok());
   EXPECT_EQ(first.joined.share_count, 2);
   const auto train_until_shared_by = [&](int count) {
-    for (const TimePoint deadline = Now() + std::chrono::minutes(1); first.joined.share_count != count;) {
-      ASSERT_TRUE(first.Step().ok());
-      ASSERT_LT(Now(), deadline);
-    }
+    ASSERT_EQ(first.StepUntilSharedBy(count), absl::OkStatus());
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(first.Step().ok());
   };
   cluster.SetWorkers(4);
@@ -132,10 +138,7 @@ TEST(BatchShares, OfALostWorkerGoToTheOthersAndBackToIt) {
   EXPECT_EQ(first.joined.share_count, 1);
   std::atomic<uint64_t> steps = UINT64_MAX;
   std::jthread again([&] { EXPECT_EQ(Worker(cluster, 1).Train(steps), absl::OkStatus()); });
-  for (const TimePoint deadline = Now() + std::chrono::minutes(1); first.joined.share_count != 2;) {
-    ASSERT_TRUE(first.Step().ok());
-    ASSERT_LT(Now(), deadline);
-  }
+  ASSERT_EQ(first.StepUntilSharedBy(2), absl::OkStatus());
   steps = first.joined.step + 5;
   while (first.joined.step < steps) ASSERT_TRUE(first.Step().ok());
   ASSERT_TRUE(first.client.AwaitOthers(first.parameters).ok());
@@ -153,8 +156,7 @@ TEST(BatchShares, AreAlsoOfWhoComesBeforeTheFirst) {
       [&] { EXPECT_EQ(Worker(cluster, 1).Train(std::atomic<uint64_t>(kSteps)), absl::OkStatus()); });
   ASSERT_TRUE(Eventually([&] { return cluster.servers[0]->metrics().received_bytes > 0; }));
   Worker first(cluster, 0);
-  ASSERT_TRUE(first.Join().ok());
-  while (first.joined.share_count == 1) ASSERT_TRUE(first.Join().ok());
+  ASSERT_TRUE(Eventually([&] { return first.Join().ok() && first.joined.share_count == 2; }));
   while (first.joined.step < kSteps) ASSERT_TRUE(first.Step().ok());
   ASSERT_TRUE(first.client.AwaitOthers(first.parameters).ok());
   EXPECT_EQ(BiasesOf(cluster.layout, first.parameters), std::vector<float>(5, SumOf(kSteps)));

@@ -27,6 +27,11 @@ class ClusterScale : public LifecycleTest {
     ASSERT_EQ(result.exit_code, 0) << result.stderr_text;
   }
   CommandResult Scale(int workers) { return Muster({"scale", "job", "worker=" + std::to_string(workers)}); }
+  /// All of `tasks` are the same processes `later`.
+  template <typename Processes>
+  static void ExpectThatTheyRunOn(const Processes& tasks, const Processes& later) {
+    for (const auto& [task, process] : tasks) EXPECT_EQ(later.at(task), process) << task;
+  }
   // The task has printed it.
   [[nodiscard]] bool WaitForLog(const std::string& task, const std::string& text) {
     return Eventually([&] {
@@ -48,7 +53,7 @@ TEST_F(ClusterScale, WorkersOfAnAllReduceJobJoinAndLeave) {
   EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-3, worker:3 on host-4 join\n"));
   EXPECT_TRUE(WaitForLog("worker:0", "with 4 of 4 workers"));
   const auto grown = WaitForTasks("job", 4);
-  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectThatTheyRunOn(first, grown);
   EXPECT_EQ(Scale(4).exit_code, 0) << "as many as there are";
   EXPECT_THAT(Muster({"events", "job"}).stdout_text,
               HasSubstr("scaled: worker:2 on host-3, worker:3 on host-4 join"));
@@ -76,11 +81,11 @@ TEST_F(ClusterScale, WorkersOfAsynchronousServersJoinAndLeave) {
     }
   }
   const auto grown = WaitForTasks("job", 5);
-  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectThatTheyRunOn(first, grown);
   EXPECT_EQ(Scale(2).exit_code, 0);
   EXPECT_TRUE(WaitForLog("ps:0", "worker:2 has left the job"));
   const auto shrunk = WaitForTasks("job", 4);
-  for (const auto& [task, process] : shrunk) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectThatTheyRunOn(shrunk, grown);
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
@@ -92,12 +97,12 @@ TEST_F(ClusterScale, WorkersOfSynchronousServersShareEachBatch) {
   EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-1, worker:3 on host-2 join\n"));
   EXPECT_TRUE(WaitForLog("ps:0", "each batch is shared by 4"));
   const auto grown = WaitForTasks("job", 6);
-  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectThatTheyRunOn(first, grown);
 
   EXPECT_EQ(Scale(1).exit_code, 0);
   EXPECT_TRUE(WaitForLog("ps:0", "each batch is shared by 1"));
   const auto shrunk = WaitForTasks("job", 3);
-  for (const auto& [task, process] : shrunk) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectThatTheyRunOn(shrunk, grown);
   EXPECT_THAT(Muster({"events", "job"}).stdout_text, testing::Not(HasSubstr("training went back")));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
@@ -136,7 +141,7 @@ TEST_F(ClusterScale, AnotherCountInTheJobFileDoesTheSame) {
   Begin(job);
   EXPECT_TRUE(WaitForLog("worker:0", "with 3 of 3 workers"));
   const auto grown = WaitForTasks("job", 3);
-  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectThatTheyRunOn(first, grown);
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
@@ -152,7 +157,7 @@ TEST_F(ClusterScale, AHostThatIsDownIsNotWaitedForAndItsWorkerJoinsWhenItIsBack)
   cluster_.hosts().Start("host-3");
   EXPECT_TRUE(WaitForLog("worker:0", "with 4 of 4 workers"));
   const auto grown = WaitForTasks("job", 4);
-  for (const auto& [task, process] : first) EXPECT_EQ(grown.at(task), process) << task;
+  ExpectThatTheyRunOn(first, grown);
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 

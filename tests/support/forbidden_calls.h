@@ -40,26 +40,22 @@ inline absl::Status ForbidLocalConnections() {
   return Filter(filter);
 }
 
-/// It has no descriptors left for connections. With a limit of them, sanitizers have none left either.
-inline absl::Status ForbidToAccept() {
+/// It has no descriptors left for what this call makes. With a limit of them, sanitizers have none left
+/// either.
+inline absl::Status LeaveNoDescriptorsFor(uint32_t call) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_accept4, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   return Filter(filter);
 }
 
-/// Nor for anything that it would connect.
-inline absl::Status ForbidSockets() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  return Filter(filter);
-}
+/// None for connections to it.
+inline absl::Status ForbidToAccept() { return LeaveNoDescriptorsFor(SYS_accept4); }
+
+/// None for anything that it would connect.
+inline absl::Status ForbidSockets() { return LeaveNoDescriptorsFor(SYS_socket); }
 
 }  // namespace muster
