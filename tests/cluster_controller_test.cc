@@ -48,6 +48,15 @@ class ClusterController : public LifecycleTest {
     }
     return names;
   }
+  // The process on a host that a `wait` asks about the job of this name; 0: there is none.
+  static pid_t WhoAwaits(const std::string& job) {
+    const std::string words = std::string("controller\0await\0", 17) + job + "-";
+    for (const pid_t pid : AllPids()) {
+      const std::string line = ReadFile("/proc/" + std::to_string(pid) + "/cmdline").value_or("");
+      if (line.find(words) != std::string::npos) return pid;
+    }
+    return 0;
+  }
   std::vector<std::string> JobsOf(const std::string& host) {
     return NamesIn(ControllerFolder(host) / "jobs");
   }
@@ -86,10 +95,7 @@ TEST_F(ClusterController, IsWaitedForNoLongerThanAsked) {
   pid_t asked = 0;
   std::optional<int> exit_code;
   EXPECT_TRUE(Eventually([&] {
-    for (const pid_t pid : AllPids()) {
-      const std::string line = ReadFile("/proc/" + std::to_string(pid) + "/cmdline").value_or("");
-      if (line.find(std::string("controller\0await\0away-", 22)) != std::string::npos) asked = pid;
-    }
+    asked = WhoAwaits("away");
     if (asked != 0) return ::kill(asked, SIGSTOP) == 0;
     if (const auto ended = wait.Wait(Now()); ended.ok()) exit_code = *ended;
     return exit_code.has_value();  // so quickly that nobody has seen it ask
@@ -292,6 +298,28 @@ TEST_F(ClusterController, MayBeLostAndComeBack) {
   Touch("go");
   const CommandResult again = Muster({"wait", "away"});
   EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+}
+
+// Whoever follows the job has reached it before, and does so again.
+TEST_F(ClusterController, IsFollowedOverItsStart) {
+  ASSERT_EQ(RunOn("host-3", ScriptJob("away", kWaitForGo, "count: 2")).exit_code, 0);
+  Process wait = cluster_.Start({"wait", "away"}, "wait");
+  Process events = cluster_.Start({"events", "-f", "away"}, "events");
+  ASSERT_TRUE(cluster_.WaitForText("events", "  worker:1@host-2       started\n"));
+  pid_t first = 0;
+  ASSERT_TRUE(Eventually([&] { return (first = WhoAwaits("away")) != 0; })) << cluster_.Text("wait");
+  ASSERT_TRUE(Eventually([&] {  // it asks again when it has been answered
+    const pid_t now = WhoAwaits("away");
+    return now != 0 && now != first;
+  })) << cluster_.Text("wait");
+  cluster_.hosts().Kill("host-3");
+  EXPECT_TRUE(cluster_.WaitForText("wait", ": trying again for 1m00s\n")) << cluster_.Text("wait");
+  EXPECT_TRUE(cluster_.WaitForText("events", ": trying again for 1m00s\n")) << cluster_.Text("events");
+  cluster_.hosts().Start("host-3");
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(wait), 0) << cluster_.Text("wait");
+  EXPECT_EQ(ExitCodeOf(events), 0) << cluster_.Text("events");
+  EXPECT_THAT(cluster_.Text("events"), HasSubstr("the job has ended"));
 }
 
 // Or the job has never come to it: who was to give it to the host has died before.

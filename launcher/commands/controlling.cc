@@ -20,14 +20,18 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{64} << 20;  // of a file that is handed over
 
-absl::StatusOr<std::unique_ptr<Controller>> Connect(const CommandContext& context, const record::Host& host) {
+absl::StatusOr<std::unique_ptr<Controller>> Connect(const CommandContext& context, const record::Host& host,
+                                                    std::optional<TimePoint> deadline = std::nullopt) {
   MUSTER_ASSIGN_OR_RETURN(const Content program, PackBundle("muster", context.installation().launcher));
-  return Controller::Connect(host, program, context.connect_options({&host, 1}), context.connect_timeout());
+  const Duration timeout =
+      deadline ? std::min(context.connect_timeout(), *deadline - Now()) : context.connect_timeout();
+  return Controller::Connect(host, program, context.connect_options({&host, 1}), timeout);
 }
 
 // That which drives the job: where the job's inventory says that it is now, or else where it was.
-absl::StatusOr<std::unique_ptr<Controller>> ConnectToDriver(const CommandContext& context,
-                                                            const record::JobRecord& record) {
+absl::StatusOr<std::unique_ptr<Controller>> ConnectToDriver(
+    const CommandContext& context, const record::JobRecord& record,
+    std::optional<TimePoint> deadline = std::nullopt) {
   const record::Host& known = record.controller();
   std::vector<record::Host> hosts;
   if (const auto inventory = context.ReadInventoryOf(record.inventory_file()); inventory.ok()) {
@@ -37,9 +41,9 @@ absl::StatusOr<std::unique_ptr<Controller>> ConnectToDriver(const CommandContext
       now != hosts.end() &&
       (now->ssh_address() != known.ssh_address() || now->ssh_port() != known.ssh_port())) {
     now->set_agent_id(known.agent_id());
-    if (auto there = Connect(context, *now); there.ok()) return there;
+    if (auto there = Connect(context, *now, deadline); there.ok()) return there;
   }
-  return Connect(context, known);
+  return Connect(context, known, deadline);
 }
 
 // What the inventory's discovery command needs there, as far as that says so.
@@ -247,10 +251,10 @@ absl::Status CheckLogins(const CommandContext& context, const record::JobRecord&
   return Annotate(controller.connection->CheckLogins(job), "--on " + name);
 }
 
-absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context,
-                                              const record::JobRecord& record) {
+absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, const record::JobRecord& record,
+                                              std::optional<TimePoint> deadline) {
   ChosenController controller{.host = record.controller()};
-  MUSTER_ASSIGN_OR_RETURN(controller.connection, ConnectToDriver(context, record));
+  MUSTER_ASSIGN_OR_RETURN(controller.connection, ConnectToDriver(context, record, deadline));
   return controller;
 }
 

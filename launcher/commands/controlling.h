@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ absl::StatusOr<ChosenController> ChooseController(const CommandContext& context,
 absl::Status CheckLogins(const CommandContext& context, const record::JobRecord& plan,
                          ChosenController& controller);
 
-/// That which drives the job now.
-absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, const record::JobRecord& record);
+/// That which drives the job now. It is not waited for beyond `deadline`.
+absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, const record::JobRecord& record,
+                                              std::optional<TimePoint> deadline = std::nullopt);
 
 /// Gives it the job with what its hosts may need. This process holds the job's lock, and drives it no more.
 /// If that fails, the job goes on, and the error says who drives it.

@@ -4,6 +4,7 @@
 
 #include "base/stdout.h"
 #include "launcher/commands/controlling.h"
+#include "launcher/commands/reconnecting.h"
 #include "launcher/job_history.h"
 
 namespace muster {
@@ -38,6 +39,8 @@ absl::Status EventsCommand(const CommandContext& context) {
   ChosenController controller;
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job, &controller));
   const std::filesystem::path path = context.jobs().JobFolder(record.id()) / kHistoryFile;
+  Reconnecting reconnecting;
+  if (controller.connection != nullptr) reconnecting.Heard();
   size_t printed = 0;
   while (true) {
     // Before what it wrote until then is read.
@@ -60,7 +63,13 @@ absl::Status EventsCommand(const CommandContext& context) {
     if (ReaderIsGone(STDOUT_FILENO, IsDrivenElsewhere(record) ? kLookElsewhereEvery : kLookEvery))
       return absl::OkStatus();
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
-    MUSTER_ASSIGN_OR_RETURN(record, AskController(context, record, &controller));
+    auto newest = AskController(context, record, &controller);
+    if (newest.ok()) {
+      record = *std::move(newest);
+      reconnecting.Heard();
+    } else if (!reconnecting.TriesAgain(newest.status())) {
+      return newest.status();
+    }
   }
 }
 

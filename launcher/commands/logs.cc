@@ -10,6 +10,7 @@
 
 #include "base/stdout.h"
 #include "launcher/commands/controlling.h"
+#include "launcher/commands/reconnecting.h"
 #include "launcher/fleet.h"
 #include "launcher/job_history.h"
 #include "launcher/running_job.h"
@@ -18,9 +19,6 @@
 namespace muster {
 namespace {
 
-// A host that is gone may come back, with everything that its tasks printed meanwhile.
-constexpr Duration kReconnectTimeout = std::chrono::minutes(1);
-constexpr Duration kReconnectPause = std::chrono::milliseconds(500);
 constexpr Duration kNotBegunPause = std::chrono::milliseconds(500);
 constexpr Duration kAnswerTimeout = std::chrono::minutes(1);
 constexpr Duration kReaderLookEvery = std::chrono::seconds(1);
@@ -138,21 +136,19 @@ std::string NamesOfTasks(const record::JobRecord& record) {
   return more > 0 ? absl::StrFormat("%s and %d more", names, more) : names;
 }
 
-// Reads a host's logs to their end; when following, over lost connections too. Each host on its own: the
-// followers of the others do not have to end first.
+// Reads a host's logs to their end; when following, over lost connections too: a host that is gone may come
+// back, with everything that its tasks printed meanwhile. Each host on its own: the followers of the others
+// do not have to end first.
 absl::Status ReadHost(const CommandContext& context, HostLogs& logs, Printer& printer) {
-  std::optional<TimePoint> give_up;  // set while the host is gone
+  Reconnecting reconnecting;
+  reconnecting.Heard();  // as far as the job's history knows
   while (true) {
     const auto connection = AgentConnection::Connect(logs.host, context.connect_options(logs.record),
                                                      Now() + context.connect_timeout());
-    if (connection.ok()) give_up.reset();
+    if (connection.ok()) reconnecting.Heard();
     const absl::Status status =
         connection.ok() ? ReadLogs(context, logs, **connection, printer) : connection.status();
-    if (status.ok() || !logs.follow) return status;
-    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-    if (!give_up) give_up = Now() + kReconnectTimeout;
-    if (Now() >= *give_up) return status;
-    std::this_thread::sleep_for(kReconnectPause);
+    if (status.ok() || !logs.follow || !reconnecting.TriesAgain(status)) return status;
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "launcher/commands/controlling.h"
 #include "launcher/commands/driving.h"
+#include "launcher/commands/reconnecting.h"
 #include "launcher/commands/replanning.h"
 #include "launcher/job_reporter.h"
 
@@ -32,29 +33,39 @@ absl::Status NotEnded(const record::JobRecord& record) {
   return DeadlineExceeded("job %s has not ended", record.id());
 }
 
-// Of a job that a host drives: until it has ended, and its record here says how, or that host has it no more.
+// Of a job that a host drives, until it has ended, or that host has it no more (false), or the connection is
+// lost.
+absl::StatusOr<bool> AwaitEndThere(const CommandContext& context, const record::JobRecord& record,
+                                   std::optional<TimePoint> deadline, Reconnecting& reconnecting) {
+  MUSTER_ASSIGN_OR_RETURN(const ChosenController controller, ControllerOf(context, record, deadline));
+  while (true) {
+    const auto state = controller.connection->AwaitEnd(record.id(), deadline);
+    if (absl::IsNotFound(state.status())) return false;  // another muster has taken it back
+    MUSTER_RETURN_IF_ERROR(state.status());
+    reconnecting.Heard();
+    if (*state == Controller::State::kEnded) return true;
+    if (*state == Controller::State::kUndriven) {
+      const absl::Status resumed = ResumeThere(context, controller, record.id());
+      if (absl::IsNotFound(resumed)) return false;
+      MUSTER_RETURN_IF_ERROR(resumed);
+    }
+    if (deadline && Now() > *deadline) return NotEnded(record);
+  }
+}
+
+// Until it has ended, and its record here says how, or that host has it no more.
 absl::Status WaitThere(const CommandContext& context, std::optional<TimePoint> deadline,
                        record::JobRecord* record) {
   std::fprintf(stderr, "job %s is driven by %s\n", record->id().c_str(), record->controller().name().c_str());
-  bool has_ended = false;
-  {
-    MUSTER_ASSIGN_OR_RETURN(const ChosenController controller, ControllerOf(context, *record));
-    while (!has_ended) {
-      const auto state = controller.connection->AwaitEnd(record->id(), deadline);
-      if (absl::IsNotFound(state.status())) break;  // another muster has taken it back
-      if (!state.ok() && deadline && Now() > *deadline) return NotEnded(*record);
-      MUSTER_RETURN_IF_ERROR(state.status());
-      has_ended = *state == Controller::State::kEnded;
-      if (*state == Controller::State::kUndriven) {
-        const absl::Status resumed = ResumeThere(context, controller, record->id());
-        if (absl::IsNotFound(resumed)) break;
-        MUSTER_RETURN_IF_ERROR(resumed);
-      }
-      if (!has_ended && deadline && Now() > *deadline) return NotEnded(*record);
-    }
+  Reconnecting reconnecting;
+  auto has_ended = AwaitEndThere(context, *record, deadline, reconnecting);
+  while (!has_ended.ok()) {
+    if (deadline && Now() > *deadline) return NotEnded(*record);
+    if (!reconnecting.TriesAgain(has_ended.status())) return has_ended.status();
+    has_ended = AwaitEndThere(context, *record, deadline, reconnecting);
   }
   MUSTER_ASSIGN_OR_RETURN(*record, FindJob(context, record->id()));
-  if (!has_ended || !IsDrivenElsewhere(*record)) return absl::OkStatus();
+  if (!*has_ended || !IsDrivenElsewhere(*record)) return absl::OkStatus();
   return Unavailable("job %s has ended, and %s has not said how", record->id(), record->controller().name());
 }
 

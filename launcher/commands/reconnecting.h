@@ -1,0 +1,28 @@
+// Following what a host has, though the connection to it may be lost meanwhile: the network is gone for a
+// moment, this machine has slept, the host starts again.
+#pragma once
+
+#include <optional>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace muster {
+
+/// Of one host. One thread at a time.
+class Reconnecting {
+ public:
+  /// It has answered: that it is not reached from now on may be over soon.
+  void Heard();
+
+  /// Whether what failed so is to be tried again: it has answered before, the connection to it is lost
+  /// (Unavailable, DeadlineExceeded), and not for longer than a minute. Pauses then, and the first time
+  /// says so on stderr.
+  bool TriesAgain(const absl::Status& failure);
+
+ private:
+  bool has_answered_ = false;
+  std::optional<TimePoint> give_up_;  // set while it is not reached
+};
+
+}  // namespace muster
