@@ -144,6 +144,10 @@ void Declare(CommandLine& line) {
                    "Seconds for which programs and data of no job must have been unused to be removed too")
       ->check(Seconds(/*can_be_zero=*/true))
       ->capture_default_str();
+  line.gc
+      ->add_option("--gone", flags.gone_hosts,
+                   "Hosts that never come back: they are not asked, and nothing is left there")
+      ->delimiter(',');
   line.gc->footer(
       "Logs, checkpoints and whatever else the tasks wrote go; the records of the jobs, and what came back\n"
       "from them when they ended, stay on this machine.");

@@ -122,6 +122,28 @@ TEST_F(ClusterRemains, WhatGcHasLeftALaterOneRemoves) {
   EXPECT_EQ(Muster({"gc", "--unused", "0"}).stderr_text, nothing_left);
 }
 
+TEST_F(ClusterRemains, AHostThatNeverComesBackIsAskedNoMore) {
+  const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
+  ASSERT_TRUE(MakeDirectories(Path("data")).ok());
+  cluster_.Write("data/numbers", "1 2 3\n");
+  cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
+  ASSERT_EQ(RunJob(job).exit_code, 0);
+  cluster_.hosts().Kill("host-2");
+  const CommandResult lost = Muster({"gc", "--unused", "0", "--connect-timeout", "2"});
+  EXPECT_EQ(lost.exit_code, 69);
+  EXPECT_THAT(lost.stderr_text, HasSubstr("`--gone HOST`"));
+  const CommandResult other = Muster({"gc", "--gone", "host-3"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.stderr_text, HasSubstr("--gone host-3: no job that has ended has left anything"));
+
+  const CommandResult gone = Muster({"gc", "--gone", "host-2"});
+  EXPECT_EQ(gone.exit_code, 0) << gone.stderr_text;
+  EXPECT_THAT(gone.stderr_text, HasSubstr("removed the folders of 1 job\n"));
+  const CommandResult rest = Muster({"gc"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.stderr_text;
+  EXPECT_EQ(rest.stderr_text, "0 folders on 0 hosts are left; removed the folders of 0 jobs\n");
+}
+
 TEST_F(ClusterRemains, AfterGcTasksAreShownAsTheRecordHasThem) {
   ASSERT_EQ(RunJob(ScriptJob("fine", "exit 0", "count: 2")).exit_code, 0);
   ASSERT_EQ(RunJob(ScriptJob("fails", "[ $RANK != 1 ] || exit 3\nexec sleep 600", "count: 2")).exit_code, 3);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,6 +66,7 @@ struct CommandFlags {
   bool follow = false;                   // logs, events
   bool quiet = false;                    // run: without the tasks' output
   double unused_s = 3600;                // gc
+  std::set<std::string> gone_hosts;      // gc: of which nothing is left
   double timeout_s = 0;                  // run, wait: 0: none
   std::optional<double> lost_timeout_s;  // run, scale, wait
   double connect_timeout_s = 15;

@@ -75,6 +75,7 @@ Homes HomesOf(const std::vector<record::JobRecord>& records, bool are_named) {
 
 // What one of the homes was rid of.
 struct Removed {
+  bool is_gone = false;  // and so is all that it had
   std::set<std::string> jobs;
   bool is_collected = false;       // nothing is left there that has been unused for as long as was said
   std::set<std::string> contents;  // SHA-256
@@ -84,6 +85,7 @@ struct Removed {
 // Takes from the record what is left of its programs and data nowhere: what was removed, and, where that was
 // long enough after the job's end, all else. What others have used since is in their records.
 void ForgetContents(const Removed& removed, bool is_long_ago, record::Host* host) {
+  if (removed.is_gone) host->clear_contents();
   if (!removed.is_collected) return;
   auto* const contents = host->mutable_contents();
   const auto is_gone = [&](const std::string& sha256) {
@@ -125,6 +127,15 @@ absl::Status CollectAt(const Home& home, std::chrono::seconds unused, AgentConne
   statuses.push_back(collected.status());
   statuses.push_back(EmptyTrash(home.host, connection));
   return FirstFailure(statuses);
+}
+
+absl::Status CheckGone(const std::set<std::string>& gone, const std::vector<Home>& homes) {
+  for (const std::string& name : gone) {
+    const auto is_it = [&](const Home& home) { return home.host.name() == name; };
+    if (std::ranges::any_of(homes, is_it)) continue;
+    return InvalidArgument("--gone %s: no job that has ended has left anything on a host of this name", name);
+  }
+  return absl::OkStatus();
 }
 
 // Of all homes together.
@@ -188,6 +199,8 @@ absl::Status GcCommand(const CommandContext& context) {
     index[key] = homes.size();
     homes.push_back(home);
   }
+  const std::set<std::string>& gone = context.flags().gone_hosts;
+  MUSTER_RETURN_IF_ERROR(CheckGone(gone, homes));
   std::map<size_t, ConnectOptions> options;  // by record
   for (const Home& home : homes) {
     if (options.contains(home.newest)) continue;
@@ -195,6 +208,10 @@ absl::Status GcCommand(const CommandContext& context) {
   }
   std::vector<Removed> removed(homes.size());
   const std::vector<absl::Status> statuses = OnEachHost(homes.size(), homes.size(), [&](size_t i) {
+    if (gone.contains(homes[i].host.name())) {
+      removed[i] = {.is_gone = true, .jobs = homes[i].jobs};
+      return absl::OkStatus();
+    }
     const auto connection = AgentConnection::Connect(homes[i].host, options.at(homes[i].newest),
                                                      Now() + context.connect_timeout());
     if (!connection.ok()) return connection.status();
@@ -216,10 +233,14 @@ absl::Status GcCommand(const CommandContext& context) {
   for (const absl::Status& status : problems) {
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   }
-  std::fprintf(stderr, "%s\n", Describe(totals, homes.size(), unused).c_str());
+  const auto asked = std::ranges::count(removed, false, &Removed::is_gone);
+  std::fprintf(stderr, "%s\n", Describe(totals, static_cast<size_t>(asked), unused).c_str());
   const absl::Status failure = FirstFailure(problems);
   if (failure.ok()) return failure;
-  return absl::Status(failure.code(), "not everything was removed; `muster gc` again goes on");
+  return absl::Status(
+      failure.code(),
+      "not everything was removed; `muster gc` again goes on, and with `--gone HOST` without a "
+      "host that never comes back");
 }
 
 }  // namespace muster
