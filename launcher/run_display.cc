@@ -43,9 +43,13 @@ std::string Describe(const reconcile::HostView& host) {
   return state + ": " + std::string(host.last_error.message());  // which names the host
 }
 
-void SayLeftBehind(const reconcile::Outcome& outcome) {
+void SayLeftBehind(const reconcile::Outcome& outcome, const reconcile::View& view) {
   for (const std::string& host : outcome.left_behind) {
-    std::fprintf(stderr, "%s could not be reached; tasks may still run there\n", host.c_str());
+    const auto known = std::ranges::find(view.hosts, host, &reconcile::HostView::host);
+    const bool why = known != view.hosts.end() && !known->last_error.ok();
+    std::fprintf(stderr, "tasks may still run on %s%s\n", host.c_str(),
+                 why ? (": " + std::string(known->last_error.message())).c_str()
+                     : ", which has not said that they have ended");
   }
 }
 
@@ -255,7 +259,7 @@ void RunDisplay::Summarize(const RunResult& result) {
     for (const std::string& line : result.last_words) std::fprintf(stderr, "  | %s\n", line.c_str());
     SayCasualties(outcome, "failed too", /*consequences=*/false);
     SayCasualties(outcome, "as a consequence", /*consequences=*/true);
-    SayLeftBehind(outcome);
+    SayLeftBehind(outcome, view_);
     return;
   }
   std::string line = absl::StrFormat("succeeded after %.1f s", JobSeconds());
@@ -264,7 +268,7 @@ void RunDisplay::Summarize(const RunResult& result) {
     line += "; hosts got " + FormatBytes(bytes) + " from each other";
   }
   std::fprintf(stderr, "\n%s\n", line.c_str());
-  SayLeftBehind(outcome);
+  SayLeftBehind(outcome, view_);
   const Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;
   std::fprintf(stderr, "%straining %.2f s, %.0f steps, %.0f samples/s, the chief sent %s and received %s\n",

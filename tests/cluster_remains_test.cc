@@ -122,6 +122,25 @@ TEST_F(ClusterRemains, WhatGcHasLeftALaterOneRemoves) {
   EXPECT_EQ(Muster({"gc", "--unused", "0"}).stderr_text, nothing_left);
 }
 
+// Which may just be beginning, and have heard from a host that it has what the job needs.
+TEST_F(ClusterRemains, WhatAJobMayWantIsNotTakenFromItsHosts) {
+  const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
+  ASSERT_TRUE(MakeDirectories(Path("data")).ok());
+  cluster_.Write("data/numbers", "1 2 3\n");
+  cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
+  ASSERT_EQ(RunJob(job).exit_code, 0);
+  Process other = StartJob(ScriptJob("other", kWaitForGo, "count: 1"), "other");
+  WaitForTasks("other", 1);  // on host-1
+  const CommandResult beside = Muster({"gc", "--unused", "0"});
+  EXPECT_EQ(beside.exit_code, 0) << beside.stderr_text;
+  EXPECT_THAT(beside.stderr_text,
+              AllOf(HasSubstr("removed the folders of 1 job and 1 program or data set, "),
+                    HasSubstr("; 1 program or data set, "), HasSubstr(", stay where a job has not ended\n")));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(other), 0);
+  EXPECT_THAT(Muster({"gc", "--unused", "0"}).stderr_text, HasSubstr(" and 1 program or data set, "));
+}
+
 TEST_F(ClusterRemains, AHostThatNeverComesBackIsAskedNoMore) {
   const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
   ASSERT_TRUE(MakeDirectories(Path("data")).ok());

@@ -16,6 +16,8 @@ namespace {
 
 constexpr Duration kCallTimeout = std::chrono::seconds(30);
 constexpr Duration kRemoveTimeout = std::chrono::minutes(30);  // there may be many checkpoints
+// A job that begins may have heard of a host that it has the contents, and wait for another one.
+constexpr std::chrono::seconds kBeginningTakes = std::chrono::hours(1);
 
 // Where jobs have folders, or programs and data were left: a home on a host. It is reached as the newest of
 // the jobs says.
@@ -75,7 +77,8 @@ Homes HomesOf(const std::vector<record::JobRecord>& records, bool are_named) {
 
 // What one of the homes was rid of.
 struct Removed {
-  bool is_gone = false;  // and so is all that it had
+  bool is_gone = false;            // and so is all that it had
+  std::chrono::seconds unused{0};  // for which contents had to be unused
   std::set<std::string> jobs;
   bool is_collected = false;       // nothing is left there that has been unused for as long as was said
   std::set<std::string> contents;  // SHA-256
@@ -84,9 +87,10 @@ struct Removed {
 
 // Takes from the record what is left of its programs and data nowhere: what was removed, and, where that was
 // long enough after the job's end, all else. What others have used since is in their records.
-void ForgetContents(const Removed& removed, bool is_long_ago, record::Host* host) {
+void ForgetContents(const Removed& removed, int64_t micros_since_end, record::Host* host) {
   if (removed.is_gone) host->clear_contents();
   if (!removed.is_collected) return;
+  const bool is_long_ago = std::chrono::microseconds(micros_since_end) >= removed.unused;
   auto* const contents = host->mutable_contents();
   const auto is_gone = [&](const std::string& sha256) {
     return is_long_ago || removed.contents.contains(sha256);
@@ -105,8 +109,7 @@ absl::Status EmptyTrash(const record::Host& host, AgentConnection& connection) {
   return Internal("%s: what was thrown away could not be removed: %s", host.name(), command->StderrTail());
 }
 
-absl::Status CollectAt(const Home& home, std::chrono::seconds unused, AgentConnection& connection,
-                       Removed& removed) {
+absl::Status CollectAt(const Home& home, AgentConnection& connection, Removed& removed) {
   std::vector<absl::Status> statuses;
   for (const std::string& job : home.jobs) {
     agent::Request forget;
@@ -116,7 +119,7 @@ absl::Status CollectAt(const Home& home, std::chrono::seconds unused, AgentConne
     if (statuses.back().ok()) removed.jobs.insert(job);
   }
   agent::Request collect;
-  collect.mutable_collect_garbage()->set_unused_seconds(static_cast<uint32_t>(unused.count()));
+  collect.mutable_collect_garbage()->set_unused_seconds(static_cast<uint32_t>(removed.unused.count()));
   const auto collected = connection.Call(collect, Now() + kCallTimeout);
   if (collected.ok()) {
     const agent::CollectGarbageResponse& gone = collected->collect_garbage();
@@ -127,6 +130,17 @@ absl::Status CollectAt(const Home& home, std::chrono::seconds unused, AgentConne
   statuses.push_back(collected.status());
   statuses.push_back(EmptyTrash(home.host, connection));
   return FirstFailure(statuses);
+}
+
+// Of jobs that have not ended, and may have heard of what is there that they will want.
+std::set<HomeKey> HomesInUse(const JobStore& jobs) {
+  std::vector<absl::Status> unreadable;  // which ChosenJobs has told
+  std::set<HomeKey> homes;
+  for (const record::JobRecord& record : jobs.List(&unreadable)) {
+    if (record.ended_micros() != 0) continue;
+    for (const record::Host& host : record.hosts()) homes.insert(KeyOf(host));
+  }
+  return homes;
 }
 
 absl::Status CheckGone(const std::set<std::string>& gone, const std::vector<Home>& homes) {
@@ -149,7 +163,7 @@ struct Totals {
 
 // Brings the record of a job to what is left of it.
 void Account(const std::map<HomeKey, size_t>& index, const std::vector<Home>& homes,
-             const std::vector<Removed>& removed, bool is_long_ago, record::JobRecord* record,
+             const std::vector<Removed>& removed, int64_t now_micros, record::JobRecord* record,
              Totals* totals) {
   std::map<std::string, uint64_t> sizes;
   for (const record::Content& content : record->contents()) sizes[content.sha256()] = content.size_bytes();
@@ -159,7 +173,7 @@ void Account(const std::map<HomeKey, size_t>& index, const std::vector<Home>& ho
     if (home == index.end()) continue;
     const size_t i = home->second;
     if (homes[i].jobs.contains(record->id()) && !removed[i].jobs.contains(record->id())) ++left;
-    ForgetContents(removed[i], is_long_ago, &host);
+    ForgetContents(removed[i], now_micros - record->ended_micros(), &host);
     if (!removed[i].is_collected) continue;
     for (const std::string& sha256 : host.contents()) totals->contents_left[{i, sha256}] = sizes[sha256];
   }
@@ -180,9 +194,11 @@ std::string Describe(const Totals& totals, size_t hosts, Duration unused) {
   if (totals.contents_left.empty()) return text;
   uint64_t bytes = 0;
   for (const auto& [content, size] : totals.contents_left) bytes += size;
+  const std::string left = CountContents(totals.contents_left.size(), bytes);
+  if (unused == Duration::zero()) return text + "; " + left + ", stay where a job has not ended";
   return text +
          absl::StrFormat("; %s, were used in the last %s and stay (--unused 0 removes what no job needs)",
-                         CountContents(totals.contents_left.size(), bytes), FormatAge(unused));
+                         left, FormatAge(unused));
 }
 
 }  // namespace
@@ -206,7 +222,12 @@ absl::Status GcCommand(const CommandContext& context) {
     if (options.contains(home.newest)) continue;
     options.emplace(home.newest, context.connect_options(records[home.newest]));
   }
+  const std::set<HomeKey> busy = HomesInUse(context.jobs());
   std::vector<Removed> removed(homes.size());
+  for (size_t i = 0; i < homes.size(); ++i) {
+    const bool is_busy = busy.contains(KeyOf(homes[i].host));
+    removed[i].unused = is_busy ? std::max(unused, kBeginningTakes) : unused;
+  }
   const std::vector<absl::Status> statuses = OnEachHost(homes.size(), homes.size(), [&](size_t i) {
     if (gone.contains(homes[i].host.name())) {
       removed[i] = {.is_gone = true, .jobs = homes[i].jobs};
@@ -215,7 +236,7 @@ absl::Status GcCommand(const CommandContext& context) {
     const auto connection = AgentConnection::Connect(homes[i].host, options.at(homes[i].newest),
                                                      Now() + context.connect_timeout());
     if (!connection.ok()) return connection.status();
-    return CollectAt(homes[i], unused, **connection, removed[i]);
+    return CollectAt(homes[i], **connection, removed[i]);
   });
   Totals totals;
   for (const Removed& each : removed) {
@@ -224,9 +245,7 @@ absl::Status GcCommand(const CommandContext& context) {
   }
   for (record::JobRecord& record : records) {
     const std::string before = record.SerializeAsString();
-    const bool is_long_ago =
-        record.ended_micros() + std::chrono::microseconds(unused).count() <= start_micros;
-    Account(index, homes, removed, is_long_ago, &record, &totals);
+    Account(index, homes, removed, start_micros, &record, &totals);
     if (record.SerializeAsString() != before) problems.push_back(context.jobs().Save(record));
   }
   problems.insert(problems.end(), statuses.begin(), statuses.end());

@@ -170,7 +170,7 @@ absl::Status StopCommand(const CommandContext& context) {
     MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
     if (!result.outcome.left_behind.empty()) {
       display.Summarize(result);
-      return Unavailable("not every host could be reached");
+      return Unavailable("not every host has said that its tasks have ended");
     }
     if (absl::IsCancelled(result.fetched)) return result.fetched;
     // That is what was asked for.
