@@ -1,5 +1,6 @@
 #include "launcher/transport/known_hosts.h"
 
+#include <absl/strings/ascii.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -110,7 +111,10 @@ absl::StatusOr<KnownHosts> KnownHosts::Parse(const std::string& text, const std:
 }
 
 bool KnownHosts::Names(const Entry& entry, const std::string& name) {
-  return entry.name.empty() ? HashOf(name, entry.salt) == entry.hash : entry.name == name;
+  const std::string lower = absl::AsciiStrToLower(name);
+  if (!entry.name.empty()) return absl::AsciiStrToLower(entry.name) == lower;
+  // ssh-keygen hashes names in lower case; another program may not.
+  return HashOf(lower, entry.salt) == entry.hash || HashOf(name, entry.salt) == entry.hash;
 }
 
 std::vector<HostKey> KnownHosts::KeysOf(const std::string& name) const {

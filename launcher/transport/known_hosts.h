@@ -2,8 +2,9 @@
 //
 // It is muster's own file and ~/.ssh/known_hosts is not read: there keys stand under addresses and aliases,
 // and a host that moves must keep its key. Lines are `name[,name...] type base64 [comment]`, blank, or
-// comments; names may be hashed, as `ssh-keygen -H` does it. Patterns and markers are refused with their
-// place rather than skipped, because skipping one could mean trusting less, or more, than its author wrote.
+// comments; names may be hashed, as `ssh-keygen -H` does it, and are the same in capitals. Patterns and
+// markers are refused with their place rather than skipped, because skipping one could mean trusting less, or
+// more, than its author wrote.
 #pragma once
 
 #include <filesystem>
