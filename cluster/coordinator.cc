@@ -455,11 +455,14 @@ std::string Coordinator::DescribeMissing(int rank, TimePoint now) const {
           why += absl::StrFormat("%sps:%d", why.empty() ? "not at " : ", ", shard);
       }
     }
-    if (const Duration silent = now - member.last_heard; silent > std::chrono::seconds(2)) {
-      why += ", silent for " + FormatAge(silent);
-    }
+    why += DescribeSilence(rank, now);
   }
   return absl::StrFormat("%s (%s)", names_[rank], why);
+}
+
+std::string Coordinator::DescribeSilence(int rank, TimePoint now) const {
+  const Duration silent = now - members_[rank].last_heard;
+  return silent > std::chrono::seconds(2) ? ", silent for " + FormatAge(silent) : "";
 }
 
 std::vector<int> Coordinator::AwaitedRanks() const {
@@ -494,6 +497,28 @@ std::string Coordinator::DescribeWait(TimePoint now) const {
     }
   }
   return absl::StrFormat("step %d has waited %s for %s", step, FormatAge(now - since), missing);
+}
+
+TimePoint Coordinator::end_awaited_since() const {
+  TimePoint since = TimePoint::max();
+  for (const Member& member : members_) {
+    if (member.awaits && member.state == MemberState::kLive) since = std::min(since, member.last_progress);
+  }
+  return since;
+}
+
+std::string Coordinator::DescribeEnd(TimePoint now) const {
+  const TimePoint since = end_awaited_since();
+  if (since == TimePoint::max()) return "";
+  std::string others;
+  for (int rank = 0; rank < rank_count(); ++rank) {
+    if (!IsAtWork(rank) || members_[rank].awaits) continue;
+    const bool is_there = members_[rank].state != MemberState::kExpected;
+    others += absl::StrFormat("%s%s (%s)", others.empty() ? "" : ", ", names_[rank],
+                              is_there ? "at work" + DescribeSilence(rank, now) : "not joined");
+  }
+  if (others.empty()) return "";
+  return absl::StrFormat("the end has waited %s for %s", FormatAge(now - since), others);
 }
 
 std::vector<MembershipNotice> Coordinator::TakeNotices() { return std::exchange(notices_, {}); }

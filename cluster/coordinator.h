@@ -178,6 +178,11 @@ class Coordinator {
   /// Since when it waits; the end of time when nothing does.
   TimePoint waiting_since() const;
 
+  /// Whom a rank with nothing left to do waits for: "the end has waited 4s for worker:1 (not joined)"; empty
+  /// when none does. Since when; the end of time.
+  std::string DescribeEnd(TimePoint now) const;
+  TimePoint end_awaited_since() const;
+
   /// Those since the last call.
   std::vector<MembershipNotice> TakeNotices();
 
@@ -216,6 +221,7 @@ class Coordinator {
   TimePoint DeadlineOf(int rank) const;
   TimePoint EndDeadline() const;
   std::string DescribeMissing(int rank, TimePoint now) const;
+  std::string DescribeSilence(int rank, TimePoint now) const;
 
   bool IsDone(int rank) const;
   bool HasAnyFinished() const;

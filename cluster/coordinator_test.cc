@@ -187,6 +187,21 @@ TEST(Coordinator, AWorkerThatLivesAndContributesNothingIsWaitedForLonger) {
   EXPECT_THAT(cluster.Notices(), ElementsAre("worker:1 contributes again"));
 }
 
+TEST(Coordinator, SaysWhomTheEndWaitsFor) {
+  Cluster cluster(3, 1, 3);
+  for (const int rank : {0, 1}) cluster->Join(rank, cluster.now);
+  EXPECT_EQ(cluster->DescribeEnd(cluster.now), "");
+  EXPECT_EQ(cluster->end_awaited_since(), TimePoint::max());
+  cluster->Await(0, 0, cluster.now);
+  cluster.now = kStart + seconds(4);
+  EXPECT_EQ(cluster->end_awaited_since(), kStart);
+  EXPECT_EQ(cluster->DescribeEnd(cluster.now),
+            "the end has waited 4s for worker:1 (at work, silent for 4s), worker:2 (not joined)");
+  cluster->Join(2, cluster.now);
+  for (const int rank : {1, 2}) cluster->Finish(rank, 0, cluster.now);
+  EXPECT_EQ(cluster->DescribeEnd(cluster.now), "");
+}
+
 TEST(Coordinator, OneThatNeverJoinsIsLostAndMayStillCome) {
   Cluster cluster(2, 2, 2);
   cluster->Join(0, cluster.now);

@@ -78,7 +78,8 @@ ElasticGroup::ElasticGroup(ElasticGroupOptions options, std::unique_ptr<PeerList
                     [this](const std::string& address) { return listener_->ListenAlso(address); });
 }
 
-ElasticGroup::~ElasticGroup() = default;
+// Rank 0's own client is not to be lost to the rendezvous, which would tell of it.
+ElasticGroup::~ElasticGroup() { server_.reset(); }
 
 absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> parameters) {
   while (true) {

@@ -331,7 +331,7 @@ void ShardServerImpl::CoordinateAsFirst(bool always) {
     AnswerAwait(await.second);
     return true;
   });
-  LogStall(is_stalled() ? host_->DescribeWait() : "");
+  LogStall(WhatLasts());
   TellOthers(always);
   const auto& end = coordinator()->end();
   if (end && (!end->ok() || !AwaitsLastCheckpoint())) EndWith(*end);
@@ -391,6 +391,13 @@ void ShardServerImpl::TellOthers(bool always) {
   word.set_ended(end_.has_value());
   if (end_ && !end_->ok()) SetError(*end_, word.mutable_end());
   host_->Tell(std::move(word), always, journal_ || replication_ ? journaled_decisions_ : UINT64_MAX);
+}
+
+// What the job, or who has nothing left to do, has waited for so long that it is worth a word.
+std::string ShardServerImpl::WhatLasts() const {
+  if (is_stalled()) return host_->DescribeWait();
+  const bool awaits_end = coordinator()->end_awaited_since() < Now() - kStallAfter;
+  return awaits_end ? coordinator()->DescribeEnd(Now()) : "";
 }
 
 // Said once, and again when it lasts.

@@ -164,6 +164,7 @@ class ShardServerImpl final : public ShardServer, private Replication::Host {
   void TellOthers(bool always);
   void OnCoordination(const ps::Coordination& coordination, uint64_t round);
   void HandleCoordination(const ps::Coordination& coordination);
+  std::string WhatLasts() const;
   void LogStall(const std::string& waits_for);
   void WithinMemory(const std::function<void()>& work);
 

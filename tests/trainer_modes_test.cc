@@ -145,6 +145,20 @@ TEST_F(TrainerModes, WorkersThatEndAtOtherStepsAreNamed) {
   EXPECT_THAT(*ReadFile(tasks[0].log), HasSubstr("is --train_steps the same everywhere?"));
 }
 
+TEST_F(TrainerModes, AChiefWithNothingLeftToDoSaysWhomItWaitsFor) {
+  const ClusterSpec cluster = MakeCluster(1, 2);
+  const std::vector<std::string> flags = {"--data_dir=synthetic", "--train_steps=20"};
+  std::vector<Started> tasks;
+  tasks.push_back(StartTask(cluster, {Role::kPs, 0}, {}, "run"));
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 0}, flags, "run"));
+  for (const Started& task : tasks) {
+    EXPECT_TRUE(Eventually([&] { return Logs(task, " for worker:1 (not joined)\n"); }, tasks[1].process))
+        << *ReadFile(task.log);
+  }
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 1}, flags, "run"));
+  WaitForSuccess(tasks);
+}
+
 TEST_F(TrainerModes, AsyncCanDropAndScaleWhatIsStale) {
   const Json result = Run(MakeCluster(1, 3),
                           {"--model=mnist_softmax", "--train_steps=1000", "--max_staleness=1",
