@@ -459,6 +459,10 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
   Task* task = request.task >= 0 ? &tasks_[request.task] : nullptr;
   int& attempts = task ? task->attempts : host.attempts;
   (task ? task->retry_at : host.retry_at) = now_ + Backoff(++attempts, host.desired.id);
+  // What it had a moment ago has been taken from it since, by another launcher's `gc`, say.
+  if (request.ask == Ask::kStart && absl::IsNotFound(status)) {
+    host.contents_ready = host.desired.contents.empty();
+  }
   if (attempts < options_.max_attempts || phase_ == Phase::kEnding) return;
   if (Bystander(host)) return;
   const bool can_do_without = task != nullptr && (IsNew(*task) || task->desired.can_fail);

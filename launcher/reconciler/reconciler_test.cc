@@ -475,13 +475,27 @@ TEST(ReconcilerTest, AStartRefusedAgainAndAgainFailsTheJob) {
     fresh.Ready(host);
   }
   for (int attempt = 0; attempt < 2; ++attempt) {
-    EXPECT_EQ(fresh.Refused("b", "start worker:0", NotFound("no such program")), "");
+    EXPECT_EQ(fresh.Refused("b", "start worker:0", Internal("no such program")), "");
     EXPECT_EQ(fresh.Wait(seconds(1)), "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
   }
-  EXPECT_EQ(fresh.Refused("b", "start worker:0", NotFound("no such program")).substr(0, 17),
+  EXPECT_EQ(fresh.Refused("b", "start worker:0", Internal("no such program")).substr(0, 17),
             "persist 1 ending\n");
   EXPECT_EQ(fresh.reconciler.record().ending->message,
             "b could not start worker:0: no such program (3 attempts)");
+}
+
+TEST(ReconcilerTest, WhatWasTakenFromAHostBeforeAStartIsSentAgain) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  Script fresh(OnePsOneWorker(), script.reconciler.record());
+  fresh.Feed(Tick{});
+  for (const HostId host : {"a", "b"}) {
+    fresh.Connected(host, {Script::Task(host == "a" ? "ps:0" : "other:0", kRunning)});
+    fresh.Ready(host);
+  }
+  EXPECT_EQ(fresh.Refused("b", "start worker:0", NotFound("its program is gone")), "contents b\n");
+  EXPECT_EQ(fresh.Wait(seconds(1)), "");
+  EXPECT_EQ(fresh.Ready("b"), "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
 }
 
 TEST(ReconcilerTest, AnotherLauncherWithANewerGenerationIsLeftAlone) {
