@@ -124,6 +124,69 @@ TEST_F(AgentTest, ShimAndDaemonBothKilledLeaveNothingAfterTheNextContact) {
   EXPECT_EQ(CountTokens("job"), 0);
 }
 
+// What has changed its account is told nothing by the kernel when the shim is killed.
+class AnotherAccount : public AgentTest {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root starts processes of other accounts";
+  }
+  void TearDown() override {
+    if (stray_ > 0) ::kill(stray_, SIGKILL);
+    if (::geteuid() == 0) AgentTest::TearDown();
+  }
+
+  // Its first incarnation becomes another account's and is not told to end; the next one ends with 0 if the
+  // first has ended.
+  void StartAndKillShim(AgentClient& client, const std::function<void()>& before_kill) {
+    agent::Request request =
+        StartRequest("job", "worker:0",
+                     Shell("if [ $MUSTER_INCARNATION = 1 ]; then echo $$ > first; exec setpriv --reuid=65534 "
+                           "--clear-groups sh -c 'echo ready; exec sleep 1000'; fi; "
+                           "read -r first < first; ! kill -0 $first"));
+    request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+    request.mutable_start_task()->set_max_restarts(1);
+    ASSERT_TRUE(client.Call(request).ok());
+    const auto is_ready = [](const std::string& log) { return log == "ready\n"; };
+    ASSERT_TRUE(client.Follow("job", "worker:0", 0, is_ready).ok());
+    stray_ = static_cast<pid_t>(List("job")->tasks(0).pid());
+    ASSERT_GT(stray_, 0);
+    const auto stat = ReadProcessStat(stray_);
+    ASSERT_TRUE(stat.ok()) << stat.status();
+    before_kill();
+    ::kill(stat->parent, SIGKILL);
+    ASSERT_TRUE(WaitForProcessEnd(stat->parent).ok());
+  }
+
+  bool StrayRuns() const {
+    const auto stat = ReadProcessStat(stray_);
+    return stat.ok() && stat->state != 'Z';
+  }
+
+  pid_t stray_ = -1;
+};
+
+TEST_F(AnotherAccount, AProcessOfItEndsBeforeTheNextIncarnationBegins) {
+  AgentClient client(root_);
+  StartAndKillShim(client, [] {});
+  const auto end = client.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->state(), agent::TASK_STATE_SUCCEEDED) << "the first incarnation ran beside the second";
+  EXPECT_EQ(end->incarnation(), 2u);
+  EXPECT_FALSE(StrayRuns());
+}
+
+TEST_F(AnotherAccount, AProcessOfItIsFoundByTokenOnceShimAndDaemonAreGone) {
+  {
+    AgentClient client(root_);
+    StartAndKillShim(client, [&] { KillDaemon(); });
+  }
+  AgentClient later(root_);
+  const auto stopped = later.Call(StopRequest("job", 100));
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  EXPECT_EQ(stopped->stop_tasks().processes_left(), 0u);
+  EXPECT_FALSE(StrayRuns());
+}
+
 // As on a host that went down: whoever only asks may do so long after the job has ended.
 TEST_F(AgentTest, WhatHasEndedMeanwhileIsStartedAgainForADriverOnly) {
   for (const bool is_driven : {true, false}) {
@@ -258,11 +321,113 @@ TEST_F(AgentTest, WhatAShimHasLeftIsLookedForByTheNextDaemon) {
     });
     EXPECT_TRUE(ended.ok()) << ended.status();
     if (left_nothing) {
-      EXPECT_EQ(CountByToken([&](std::string_view each) { return each == token; }), 1);
+      EXPECT_EQ(CountByToken([&](std::string_view each) { return each == token; }).value(), 1);
       leftover->Signal(SIGKILL);
     }
     EXPECT_EQ(leftover->Wait(TestDeadline()).value_or(-1), 128 + SIGKILL);
   }
+}
+
+// A link to itself stands for a disk that cannot be read for a moment: permissions would not keep root out.
+class UnreadableRecord : public AgentTest {
+ protected:
+  // Ends with 0 when `go` is there, and writes down that it ran.
+  agent::Request StartWaiting(const std::string& task) {
+    agent::Request request =
+        NewStart(task, Shell("echo $MUSTER_INCARNATION >> runs; while [ ! -e go ]; do sleep 0.01; done"));
+    request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+    request.mutable_start_task()->set_max_restarts(3);
+    return request;
+  }
+  std::filesystem::path FolderOf(const std::string& task) const {
+    return root_ / "jobs/job" / TaskFolder(task);
+  }
+  void Hide(const std::filesystem::path& path) {
+    std::filesystem::rename(path, path.string() + ".hidden");
+    std::filesystem::create_symlink(path.filename(), path);
+  }
+  void Show(const std::filesystem::path& path) { std::filesystem::rename(path.string() + ".hidden", path); }
+  // After it no daemon is there, and the shim has ended.
+  void EndUnseen(const agent::TaskStatus& running) {
+    const pid_t shim = ReadProcessStat(static_cast<pid_t>(running.pid()))->parent;
+    KillDaemon();
+    std::ofstream(FolderOf(running.task()) / "go").flush();
+    ASSERT_TRUE(WaitForProcessEnd(shim).ok());
+  }
+  std::string Runs(const std::string& task) const { return ReadFile(FolderOf(task) / "runs").value_or(""); }
+};
+
+TEST_F(UnreadableRecord, IsReadAgain) {
+  agent::Request start = StartWaiting("worker:0");
+  {
+    AgentClient client(root_);
+    ASSERT_TRUE(client.Call(start).ok());
+  }
+  const agent::TaskStatus running = List("job")->tasks(0);
+  EndUnseen(running);
+  const std::filesystem::path exit_path = ExitRecordPath(FolderOf("worker:0"), 1);
+  const std::filesystem::path task_path = TaskRecordPath(FolderOf("worker:0"));
+  const std::string record = *ReadFile(exit_path);
+  Hide(exit_path);
+  {
+    AgentClient client(root_);
+    const auto known = List("job");
+    ASSERT_TRUE(known.ok()) << known.status();
+    EXPECT_EQ(known->tasks(0).state(), agent::TASK_STATE_RUNNING) << known->tasks(0).reason();
+    Show(exit_path);
+    const auto end = client.WaitForEnd("job", "worker:0");
+    ASSERT_TRUE(end.ok()) << end.status();
+    EXPECT_EQ(end->state(), agent::TASK_STATE_SUCCEEDED) << end->reason();
+  }
+  EXPECT_EQ(Runs("worker:0"), "1\n");
+  EXPECT_EQ(*ReadFile(exit_path), record);
+
+  // Of one whose own record cannot be read nothing is said, nor is it started.
+  KillDaemon();
+  Hide(task_path);
+  AgentClient client(root_);
+  EXPECT_EQ(List("job")->tasks_size(), 0);
+  const absl::Status refused = client.Call(start).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Message(refused), HasSubstr(task_path.string()));
+  Show(task_path);
+  const auto end = client.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->state(), agent::TASK_STATE_SUCCEEDED) << end->reason();
+  EXPECT_TRUE(client.Call(start)->start_task().already_running());
+  EXPECT_EQ(Runs("worker:0"), "1\n");
+}
+
+TEST_F(UnreadableRecord, ForGoodMakesItsTaskLostAndIsLeftAlone) {
+  {
+    AgentClient client(root_);
+    for (const char* task : {"worker:0", "worker:1"}) {
+      ASSERT_TRUE(client.Call(StartWaiting(task)).ok());
+    }
+  }
+  const auto running = List("job");
+  ASSERT_TRUE(running.ok()) << running.status();
+  EndUnseen(running->tasks(0));
+  const std::filesystem::path exit_path = ExitRecordPath(FolderOf("worker:0"), 1);
+  const std::filesystem::path task_path = TaskRecordPath(FolderOf("worker:1"));
+  for (const auto& path : {exit_path, task_path}) Hide(path);
+  std::optional<AgentClient> client(std::in_place, root_);
+  for (const auto& [task, path] : {std::pair("worker:0", exit_path), std::pair("worker:1", task_path)}) {
+    const auto end = client->WaitForEnd("job", task);
+    ASSERT_TRUE(end.ok()) << end.status();
+    EXPECT_EQ(end->state(), agent::TASK_STATE_LOST);
+    EXPECT_THAT(end->reason(), HasSubstr(path.string()));
+    EXPECT_TRUE(std::filesystem::is_symlink(path));
+  }
+  KillDaemon();
+  for (const auto& path : {exit_path, task_path}) Show(path);
+  client.emplace(root_);
+  const auto known = List("job");
+  ASSERT_TRUE(known.ok()) << known.status();
+  EXPECT_EQ(known->tasks(0).state(), agent::TASK_STATE_SUCCEEDED) << known->tasks(0).reason();
+  EXPECT_EQ(known->tasks(1).state(), agent::TASK_STATE_RUNNING) << known->tasks(1).reason();
+  EXPECT_EQ(known->tasks(1).pid(), running->tasks(1).pid());
+  for (const char* task : {"worker:0", "worker:1"}) EXPECT_EQ(Runs(task), "1\n");
 }
 
 TEST_F(AgentTest, ADamagedRecordIsReportedAndTheTaskCanBeStartedAnew) {

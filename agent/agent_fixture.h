@@ -55,8 +55,9 @@ class AgentTest : public testing::Test {
 
   int CountTokens(const std::string& job) const {
     return CountByToken([&](std::string_view token) {
-      return token.find("/" + RootId(root_) + "/") != std::string_view::npos && token.starts_with(job);
-    });
+             return token.find("/" + RootId(root_) + "/") != std::string_view::npos && token.starts_with(job);
+           })
+        .value();
   }
 
   void KillDaemon() {

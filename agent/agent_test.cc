@@ -1,12 +1,16 @@
 // The daemon and its bridge as the launcher sees them: requests good and bad, ports, facts, versions, readers
 // that do not read.
+#include <absl/cleanup/cleanup.h>
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
+#include <cstdio>
 #include <set>
 
 #include "agent/agent_fixture.h"
@@ -30,11 +34,14 @@ TEST_F(AgentTest, RefusesNamesAndPathsThatLeaveTheirFolder) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(client.Call(StartRequest("job", "worker:0", {})).status().code(),
             absl::StatusCode::kInvalidArgument);
-  for (const char* path : {"../escape", "/tmp/escape", "log", ".muster/task"}) {
+  for (const char* path : {"../escape", "/tmp/escape", "log", "log/x", ".muster/task"}) {
     agent::Request request = StartRequest("job", "worker:0", {"true"});
     request.mutable_start_task()->add_files()->set_path(path);
     EXPECT_EQ(client.Call(request).status().code(), absl::StatusCode::kInvalidArgument) << path;
   }
+  agent::Request last = StartRequest("job", "worker:0", {"true"});
+  last.mutable_start_task()->set_minimum_incarnation(UINT32_MAX);
+  EXPECT_EQ(client.Call(last).status().code(), absl::StatusCode::kInvalidArgument) << "no other could follow";
   RunToEnd(client, {"true"});
   agent::Request read;
   read.mutable_read_file()->set_job("job");
@@ -207,6 +214,29 @@ TEST_F(AgentTest, ABridgeWhoseReaderStandsStillSleepsWhenTheDaemonHasGone) {
   ASSERT_EQ(::kill(daemon, SIGKILL), 0);
   ASSERT_TRUE(WaitForProcessEnd(daemon).ok());
   EXPECT_TRUE(sleeps());
+}
+
+// Its socket takes some more than it accepts.
+TEST_F(AgentTest, ABridgeGivesUpOnADaemonThatAcceptsNobody) {
+  AgentClient client(root_);
+  RunToEnd(client, {"true"});
+  const pid_t daemon = DaemonPid(root_);
+  ASSERT_EQ(::kill(daemon, SIGSTOP), 0);
+  const absl::Cleanup go_on = [&] { ::kill(daemon, SIGCONT); };
+  sockaddr_un address{.sun_family = AF_UNIX};
+  // By a path that is short enough.
+  const UniqueFd folder(::open(root_.c_str(), O_PATH | O_CLOEXEC));
+  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/daemon.sock", folder.get());
+  std::vector<UniqueFd> waiting;
+  while (true) {
+    UniqueFd& socket = waiting.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) continue;
+    ASSERT_EQ(errno, EAGAIN);
+    break;
+  }
+  AgentClient late(root_);
+  EXPECT_EQ(late.WaitForExit().value_or(-1), 69);
+  EXPECT_THAT(late.stderr_text(), HasSubstr("does not answer"));
 }
 
 TEST_F(AgentTest, AFloodOfRequestsIsAnsweredCompletely) {

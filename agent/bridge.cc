@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -70,13 +71,19 @@ absl::StatusOr<std::string> StartDaemon(const std::filesystem::path& root, TimeP
   }
 }
 
-UniqueFd Connect() {
+// An invalid one: nobody listens.
+absl::StatusOr<UniqueFd> Connect(const std::filesystem::path& root, TimePoint deadline) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // A daemon that hangs takes some more than it accepts; then this would wait for it. Zero would be for ever.
+  const int wait_ms = std::max(1, MillisecondsUntil(deadline));
+  const timeval wait{.tv_sec = wait_ms / 1000, .tv_usec = wait_ms % 1000 * 1000};
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, kDaemonSocket, sizeof kDaemonSocket);
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) socket.reset();
-  return socket;
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return socket;
+  if (errno == EAGAIN) return Unavailable("the daemon under %s does not answer", root.string());
+  return UniqueFd();
 }
 
 struct DaemonConnection {
@@ -87,7 +94,8 @@ struct DaemonConnection {
 // Nothing: there is no daemon, or it was just ending and never took the connection.
 absl::StatusOr<std::optional<DaemonConnection>> TryDaemon(const std::filesystem::path& root,
                                                           TimePoint deadline) {
-  DaemonConnection connection{.socket = Connect()};
+  DaemonConnection connection;
+  MUSTER_ASSIGN_OR_RETURN(connection.socket, Connect(root, deadline));
   if (!connection.socket.valid()) return std::nullopt;
   HelloScanner scanner(0);
   while (true) {

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,7 +15,10 @@
 #include "agent/names.h"
 #include "agent/ports.h"
 #include "agent/restart_policy.h"
+#include "agent/store.h"
+#include "base/archive.h"
 #include "base/file.h"
+#include "base/sha256.h"
 
 namespace muster {
 namespace {
@@ -143,7 +147,9 @@ TEST(ListeningPorts, AreFoundByAddressAndOnAllAddresses) {
   const Listener one("127.0.0.77"), all("0.0.0.0"), six("::1"), mapped("::ffff:127.0.0.77"), any("::");
   const auto asked = ListeningPorts::Ask();
   ASSERT_TRUE(asked.has_value()) << "where this kernel does not answer, /proc/net does";
-  for (const ListeningPorts& listening : {*asked, ListeningPorts::ReadTables()}) {
+  const auto read = ListeningPorts::ReadTables();
+  ASSERT_TRUE(read.ok()) << read.status();
+  for (const ListeningPorts& listening : {*asked, *read}) {
     EXPECT_TRUE(listening.Contains("127.0.0.77", one.port));
     EXPECT_FALSE(listening.Contains("127.0.0.78", one.port));
     EXPECT_TRUE(listening.Contains("127.0.0.78", all.port));
@@ -161,6 +167,7 @@ TEST(ListeningPorts, WhatIsNoLineOfTheTableIsLeftOut) {
       "   0: 0100007F:4E20 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 9 1 0\n";
   EXPECT_TRUE(ListeningPorts::Parse(good, 1000).Contains("127.0.0.1", 20000));
   EXPECT_FALSE(ListeningPorts::Parse(good, 0).Contains("127.0.0.1", 20000)) << "another account's";
+  EXPECT_TRUE(ListeningPorts::Parse(good, std::nullopt).Contains("127.0.0.1", 20000));
   for (size_t size = 0; size < good.find("1000"); ++size) {
     EXPECT_FALSE(ListeningPorts::Parse(good.substr(0, size) + "\n", 1000).Contains("127.0.0.1", 20000))
         << size;
@@ -183,8 +190,46 @@ TEST(ListeningPorts, AConnectionIsNone) {
   const UniqueFd accepted(::accept(server.fd.get(), nullptr, nullptr));
   ASSERT_TRUE(accepted.valid());
   server.fd.reset();
-  EXPECT_FALSE(ListeningPorts::Read().Contains("127.0.0.77", server.port));
-  EXPECT_FALSE(ListeningPorts::ReadTables().Contains("127.0.0.77", server.port));
+  EXPECT_FALSE(ListeningPorts::Read().value().Contains("127.0.0.77", server.port));
+  EXPECT_FALSE(ListeningPorts::ReadTables().value().Contains("127.0.0.77", server.port));
+}
+
+// Root's tasks may change their account.
+TEST(ListeningPorts, RootSeesThoseOfAllAccounts) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root becomes another account";
+  ASSERT_EQ(::seteuid(65534), 0);
+  const Listener others("127.0.0.77");
+  ASSERT_EQ(::seteuid(0), 0);
+  const auto asked = ListeningPorts::Ask();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_TRUE(asked->Contains("127.0.0.77", others.port));
+  EXPECT_TRUE(ListeningPorts::ReadTables().value().Contains("127.0.0.77", others.port));
+}
+
+TEST(ListeningPorts, WhoCannotLookHasNotSeenNothing) {
+  const TemporaryDirectory net;
+  EXPECT_FALSE(ListeningPorts::ReadTables(net.path()).ok());
+  ASSERT_TRUE(WriteFileAtomically(net.path() / "tcp", "").ok());
+  EXPECT_TRUE(ListeningPorts::ReadTables(net.path()).ok()) << "a host without IPv6";
+  std::filesystem::create_directory(net.path() / "tcp6");  // it is there, and cannot be read
+  EXPECT_FALSE(ListeningPorts::ReadTables(net.path()).ok());
+}
+
+TEST(PortLeases, APortIsKeptWhereNobodyCanSeeWhetherItIsListenedOn) {
+  const TemporaryDirectory folder;
+  PortLeases leases(folder.path());
+  ASSERT_TRUE(leases.Lease({.job = "job", .task = "ps:0", .address = "127.0.0.77", .count = 2}).ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status in_use = leases.CountInUse("job", "").status(),
+                     kept = leases.Release("job", "").status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(in_use.ok());
+  EXPECT_FALSE(kept.ok());
+  EXPECT_EQ(ListDirectory(folder.path()).value().size(), 2u);
+  EXPECT_EQ(leases.Release("job", "").value(), 0);
 }
 
 TEST(PortLeases, APortIsReleasedOnceNobodyListensThere) {
@@ -198,13 +243,13 @@ TEST(PortLeases, APortIsReleasedOnceNobodyListensThere) {
   const SocketAddress at = *ParseSocketAddress("127.0.0.77", port);
   UniqueFd server(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_TRUE(::bind(server.get(), at.get(), at.size) == 0 && ::listen(server.get(), 1) == 0);
-  EXPECT_EQ(leases.CountInUse("job", "ps:0"), 1);
-  EXPECT_EQ(leases.CountInUse("job", "ps:1"), 0);
-  EXPECT_EQ(leases.Release("job", "ps:1"), 0);
-  EXPECT_EQ(leases.Release("job", ""), 1);
+  EXPECT_EQ(leases.CountInUse("job", "ps:0").value(), 1);
+  EXPECT_EQ(leases.CountInUse("job", "ps:1").value(), 0);
+  EXPECT_EQ(leases.Release("job", "ps:1").value(), 0);
+  EXPECT_EQ(leases.Release("job", "").value(), 1);
   EXPECT_THAT(ListDirectory(folder.path()).value(), testing::ElementsAre(std::to_string(port)));
   server.reset();
-  EXPECT_EQ(leases.Release("job", ""), 0);
+  EXPECT_EQ(leases.Release("job", "").value(), 0);
   EXPECT_THAT(ListDirectory(folder.path()).value(), testing::IsEmpty());
 }
 
@@ -299,6 +344,31 @@ TEST_F(GarbageTest, WhatIsMarkedUsedIsNew) {
   MarkUsed(root_ / "store" / old_);
   EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600)).removed_sha256(), testing::IsEmpty());
   EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(old_));
+}
+
+// Whatever its archive says, or how long it took to come. As somebody who may not write into it.
+TEST_F(GarbageTest, WhatIsPlacedIsNewAndGoesWithAllThatIsKnownOfIt) {
+  EXPECT_TRUE(HoldsForAnybody(root_, [&] {
+    Make("in/folder/file", seconds(0));
+    const std::string archive = *PackDirectory(root_ / "in"), sha256 = Sha256Hex(archive);
+    const auto produce = [&](const ArchiveSink& take) {
+      const absl::Status taken = take(archive);
+      const timespec long_ago[2] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
+      const std::filesystem::path tmp = root_ / "store/tmp";
+      const std::string scratch = ListDirectory(tmp)->at(0);
+      return ::utimensat(AT_FDCWD, (tmp / scratch / "tree").c_str(), long_ago, 0) == 0
+                 ? taken
+                 : ErrnoError(errno, "utimensat");
+    };
+    EXPECT_EQ(Store(root_, sha256, archive.size(), produce).value_or(""), "stored " + sha256);
+    EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600)).removed_sha256(), testing::IsEmpty());
+    EXPECT_FALSE(WriteFileAtomically(root_ / "store" / sha256 / "folder/more", "").ok());
+    EXPECT_FALSE(UniqueFd(::open((root_ / "store" / sha256 / "folder/file").c_str(), O_WRONLY)).valid());
+    EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(sha256));
+    EXPECT_THAT(*ListDirectory(root_ / "store"), testing::ElementsAre("tmp"));
+    EXPECT_TRUE(EmptyTrash(root_).ok());
+    return !HasFailure() && !Exists("trash");
+  }));
 }
 
 TEST_F(GarbageTest, NothingIsThere) {

@@ -33,6 +33,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Duration kLinger = seconds(1);
+constexpr Duration kAcceptInterval = milliseconds(100);
 constexpr Duration kFollowInterval = milliseconds(50);
 constexpr Duration kSweepInterval = milliseconds(20);
 constexpr Duration kStartTimeout = seconds(30);
@@ -127,6 +128,7 @@ class Daemon {
   bool Idle() const { return connections_.empty() && stops_.empty() && !supervisor_.AnyActive(); }
 
   UniqueFd listener_;
+  std::optional<TimePoint> accept_at_;  // set: not before, for there were no descriptors left
   Supervisor supervisor_;
   bool drained_ = false;  // a connection was congested and no longer is
   uint64_t next_connection_ = 1;
@@ -169,7 +171,7 @@ void Daemon::Serve() {
 
 void Daemon::Poll() {
   std::vector<pollfd> fds;
-  if (connections_.size() < kMaxConnections)
+  if (connections_.size() < kMaxConnections && !accept_at_)
     fds.push_back({.fd = listener_.get(), .events = POLLIN, .revents = 0});
   for (const auto& [id, connection] : connections_) {
     const int events = (connection.wants_input() ? POLLIN : 0) | (connection.wants_output() ? POLLOUT : 0);
@@ -187,7 +189,7 @@ void Daemon::Poll() {
 }
 
 TimePoint Daemon::WakeAt() const {
-  TimePoint earliest = supervisor_.wake_at();
+  TimePoint earliest = std::min(supervisor_.wake_at(), accept_at_.value_or(TimePoint::max()));
   for (const PendingStart& start : starts_) earliest = std::min(earliest, start.deadline);
   for (const PendingStop& stop : stops_)
     earliest = std::min({earliest, stop.deadline, stop.next_sweep.value_or(stop.deadline)});
@@ -196,9 +198,16 @@ TimePoint Daemon::WakeAt() const {
 }
 
 void Daemon::Accept() {
+  if (accept_at_ && Now() < *accept_at_) return;
+  accept_at_.reset();
   while (connections_.size() < kMaxConnections) {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) return;
+    if (!socket.valid()) {
+      // Whoever waits stays, and poll would say so for ever.
+      const bool has_room = errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+      if (!has_room) accept_at_ = Now() + kAcceptInterval;
+      return;
+    }
     ucred peer{};
     socklen_t size = sizeof peer;
     // The folder's mode keeps others out already, where the file system honours it.
@@ -340,17 +349,24 @@ void Daemon::HandleStop(const Caller& caller, const agent::StopTasksRequest& req
 bool Daemon::Step(PendingStop& stop, TimePoint now) {
   if (now < stop.deadline && (supervisor_.AnyActive(stop.request) || now < stop.next_sweep.value_or(now)))
     return false;
-  const int left = supervisor_.KillLeftovers(stop.request);
+  const absl::StatusOr<int> left = supervisor_.KillLeftovers(stop.request);
+  absl::StatusOr<int> ports_left = 0;
   // What is going is no longer found by its token a moment before its sockets are closed.
-  const int ports_left = left == 0 ? supervisor_.ReleasePorts(stop.request) : 0;
-  if ((left > 0 || ports_left > 0) && now < stop.deadline) {
+  if (left.ok() && *left == 0) ports_left = supervisor_.ReleasePorts(stop.request);
+  const absl::Status looked = left.ok() ? ports_left.status() : left.status();
+  if ((!looked.ok() || *left > 0 || *ports_left > 0) && now < stop.deadline) {
     stop.next_sweep = now + kSweepInterval;
     return false;
   }
+  if (!looked.ok()) {
+    Answer(stop.caller,
+           Annotate(looked, "what is left of job " + stop.request.job() + " on this host is not known"));
+    return true;
+  }
   agent::Response response;
   response.set_last(true);
-  response.mutable_stop_tasks()->set_processes_left(left);
-  response.mutable_stop_tasks()->set_ports_left(ports_left);
+  response.mutable_stop_tasks()->set_processes_left(*left);
+  response.mutable_stop_tasks()->set_ports_left(*ports_left);
   *response.mutable_stop_tasks()->mutable_tasks() =
       std::move(*supervisor_.List(stop.request).mutable_tasks());
   Answer(stop.caller, response);

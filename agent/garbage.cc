@@ -3,6 +3,7 @@
 #include <absl/strings/str_split.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "agent/names.h"
+#include "agent/store.h"
 #include "base/file.h"
 #include "base/random.h"
 
@@ -66,9 +68,7 @@ void MarkUsed(const fs::path& path) {
 
 absl::Status MoveToTrash(const fs::path& root, const fs::path& path) {
   MUSTER_RETURN_IF_ERROR(MakeDirectories(root / "trash", 0700));
-  const fs::path target = root / "trash" / RandomName(12);
-  if (::rename(path.c_str(), target.c_str()) != 0) return ErrnoError(errno, path.string());
-  return absl::OkStatus();
+  return MoveTree(path, root / "trash" / RandomName(12));
 }
 
 absl::Status EmptyTrash(const fs::path& root) {
@@ -96,7 +96,9 @@ agent::CollectGarbageResponse CollectGarbage(const fs::path& root, std::set<std:
   for (const std::string& name : ListDirectory(store).value_or(std::vector<std::string>{})) {
     if (!IsSha256(name) || needed.contains(name) || UsedMicros(store / name) > used_before) continue;
     const uint64_t bytes = TreeBytes(store / name);
-    if (MoveToTrash(root, store / name).ok()) removed(name, bytes);
+    if (!MoveToTrash(root, store / name).ok()) continue;
+    removed(name, bytes);
+    ::unlink(ContentListPath(store / name).c_str());
   }
 
   const fs::path agents = root / "agents";

@@ -94,6 +94,12 @@ class Flags {
 // daemon.
 void CloseInheritedDescriptors() { (void)::close_range(3, ~0u, 0); }
 
+// What means nothing to who has no terminal, and whom nobody but his own tells to end. A host that shuts
+// down, or an account that logs out, sends HUP right behind TERM.
+void IgnoreWhatHasNoMeaning() {
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(number, SIG_IGN);
+}
+
 absl::Status Bridge(const std::vector<std::string>& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root"}));
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path root, flags.Root());
@@ -104,6 +110,7 @@ absl::Status Daemon(const std::vector<std::string>& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const Flags flags, Flags::Parse(arguments, {"root"}));
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path root, flags.Root());
   CloseInheritedDescriptors();
+  IgnoreWhatHasNoMeaning();
   const absl::Status status = RunDaemon(root);
   if (!status.ok()) (void)WriteAll(1, std::string(status.message()));  // to the bridge that started it
   return status;
@@ -117,6 +124,7 @@ absl::Status Shim(const std::vector<std::string>& arguments) {
   MUSTER_RETURN_IF_ERROR(ValidateTaskName(options.task));
   MUSTER_ASSIGN_OR_RETURN(options.incarnation, flags.Number("incarnation", UINT32_MAX));
   CloseInheritedDescriptors();
+  IgnoreWhatHasNoMeaning();
   return RunShim(options);
 }
 
@@ -223,6 +231,7 @@ absl::Status Run(const std::string& command, const std::vector<std::string>& arg
 }  // namespace muster
 
 int main(int argc, char** argv) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write, as a full disk is
   const std::string command = argc > 1 ? argv[1] : "";
   const absl::Status status = muster::Run(command, {argv + std::min(argc, 2), argv + argc});
   if (!status.ok()) {

@@ -50,13 +50,14 @@ absl::StatusOr<std::string> AddressBytes(const std::string& address) {
 
 // A line of /proc/net/tcp or tcp6 (proc_pid_net(5)): "0: 0100007F:4E20 00000000:0000 0A ... uid ...". The
 // address stands there as 32-bit words of this machine, each in hexadecimal.
-std::optional<std::pair<std::string, uint32_t>> ParseListener(const std::string& line, uid_t uid) {
+std::optional<std::pair<std::string, uint32_t>> ParseListener(const std::string& line,
+                                                              std::optional<uid_t> account) {
   constexpr unsigned kListen = 0x0A;
   char address[33] = "";
   unsigned port = 0, state = 0, owner = 0;
   if (std::sscanf(line.c_str(), " %*d: %32[0-9A-F]:%x %*[0-9A-F]:%*x %x %*x:%*x %*x:%*x %*x %u", address,
                   &port, &state, &owner) != 4 ||
-      state != kListen || owner != uid)
+      state != kListen || owner != account.value_or(owner))
     return std::nullopt;
   std::string bytes;
   for (std::string_view words = address; words.size() >= 8; words.remove_prefix(8)) {
@@ -65,6 +66,12 @@ std::optional<std::pair<std::string, uint32_t>> ParseListener(const std::string&
     bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
   }
   return std::pair(std::move(bytes), port);
+}
+
+// Whose listeners count; unset: anybody's.
+std::optional<uid_t> CountedAccount() {
+  const uid_t account = ::geteuid();
+  return account == 0 ? std::nullopt : std::optional(account);
 }
 
 }  // namespace
@@ -170,10 +177,10 @@ std::vector<uint32_t> PortLeases::PortsOf(const std::string& job, const std::str
   return ports;
 }
 
-int PortLeases::Release(const std::string& job, const std::string& task) {
+absl::StatusOr<int> PortLeases::Release(const std::string& job, const std::string& task) {
   const std::vector<uint32_t> ports = PortsOf(job, task);
   if (ports.empty()) return 0;
-  const ListeningPorts listening = ListeningPorts::Read();
+  MUSTER_ASSIGN_OR_RETURN(const ListeningPorts listening, ListeningPorts::Read());
   int in_use = 0;
   for (const uint32_t port : ports) {
     if (listening.Contains(leases_.at(port).address, port)) {
@@ -189,10 +196,10 @@ void PortLeases::GiveAway(const std::string& job, const std::string& task) {
   for (const uint32_t port : PortsOf(job, task)) Remove(port);
 }
 
-int PortLeases::CountInUse(const std::string& job, const std::string& task) const {
+absl::StatusOr<int> PortLeases::CountInUse(const std::string& job, const std::string& task) const {
   const std::vector<uint32_t> ports = PortsOf(job, task);
   if (ports.empty()) return 0;
-  const ListeningPorts listening = ListeningPorts::Read();
+  MUSTER_ASSIGN_OR_RETURN(const ListeningPorts listening, ListeningPorts::Read());
   return static_cast<int>(std::ranges::count_if(
       ports, [&](uint32_t port) { return listening.Contains(leases_.at(port).address, port); }));
 }
@@ -200,7 +207,7 @@ int PortLeases::CountInUse(const std::string& job, const std::string& task) cons
 // Asks the kernel for listening sockets of a family, and is handed one after the other.
 class SocketDiagnosis {
  public:
-  explicit SocketDiagnosis(uid_t account) : account_(account) {}
+  explicit SocketDiagnosis(std::optional<uid_t> account) : account_(account) {}
 
   // False: nobody answers, or not all of it has come.
   bool Ask(uint8_t family, ListeningPorts* listening) {
@@ -245,7 +252,7 @@ class SocketDiagnosis {
       // Others have come or gone meanwhile, so some may be missing.
       if (!is_socket || (message->nlmsg_flags & NLM_F_DUMP_INTR) != 0) return false;
       const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(message));
-      if (found->idiag_uid != account_) continue;
+      if (found->idiag_uid != account_.value_or(found->idiag_uid)) continue;
       const size_t bytes = family == AF_INET ? sizeof(in_addr) : sizeof(in6_addr);
       listening->Add(std::string(reinterpret_cast<const char*>(found->id.idiag_src), bytes),
                      ntohs(found->id.idiag_sport));
@@ -253,31 +260,32 @@ class SocketDiagnosis {
     return std::nullopt;
   }
 
-  const uid_t account_;
+  const std::optional<uid_t> account_;
   alignas(nlmsghdr) std::array<char, size_t{64} << 10> buffer_;
 };
 
-ListeningPorts ListeningPorts::Read() {
+absl::StatusOr<ListeningPorts> ListeningPorts::Read() {
   std::optional<ListeningPorts> listening = Ask();
-  return listening ? *std::move(listening) : ReadTables();
+  if (listening) return *std::move(listening);
+  return ReadTables();
 }
 
 std::optional<ListeningPorts> ListeningPorts::Ask() {
   ListeningPorts listening;
-  SocketDiagnosis diagnosis(::geteuid());
+  SocketDiagnosis diagnosis(CountedAccount());
   if (diagnosis.Ask(AF_INET, &listening) && diagnosis.Ask(AF_INET6, &listening)) return listening;
   return std::nullopt;
 }
 
-ListeningPorts ListeningPorts::ReadTables() {
-  std::string lines;
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    lines += ReadFile(table).value_or("");  // without IPv6 there is one of them
-  }
-  return Parse(lines, ::geteuid());
+absl::StatusOr<ListeningPorts> ListeningPorts::ReadTables(const std::filesystem::path& folder) {
+  MUSTER_ASSIGN_OR_RETURN(std::string lines, ReadFile(folder / "tcp"));
+  const absl::StatusOr<std::string> six = ReadFile(folder / "tcp6");
+  if (!six.ok() && !absl::IsNotFound(six.status())) return six.status();
+  lines += six.value_or("");  // there is none without IPv6
+  return Parse(lines, CountedAccount());
 }
 
-ListeningPorts ListeningPorts::Parse(std::string_view lines, uid_t account) {
+ListeningPorts ListeningPorts::Parse(std::string_view lines, std::optional<uid_t> account) {
   ListeningPorts listening;
   for (const std::string& line : Lines(lines)) {
     if (auto socket = ParseListener(line, account)) listening.Add(std::move(socket->first), socket->second);

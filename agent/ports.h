@@ -45,14 +45,14 @@ class PortLeases {
   absl::StatusOr<std::vector<uint32_t>> Lease(const Request& request);
 
   /// Releases them, but those on which something of this account still listens, and returns how many those
-  /// are. An empty task: all of the job's.
-  int Release(const std::string& job, const std::string& task);
+  /// are. An empty task: all of the job's. An error, as of ListeningPorts::Read: none is released.
+  absl::StatusOr<int> Release(const std::string& job, const std::string& task);
 
   /// Also where somebody listens: the task has lost them to others.
   void GiveAway(const std::string& job, const std::string& task);
 
   /// As many, and releases none.
-  int CountInUse(const std::string& job, const std::string& task) const;
+  absl::StatusOr<int> CountInUse(const std::string& job, const std::string& task) const;
 
  private:
   struct Holder {
@@ -84,19 +84,21 @@ absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& address, uin
 /// Lease.
 absl::StatusOr<bool> PortIsFree(const std::string& address, uint32_t port);
 
-/// What this account's processes listen on, by TCP, in this network namespace.
+/// What this account's processes listen on, by TCP, in this network namespace; for root, whose tasks may
+/// change their account, what anybody's do.
 class ListeningPorts {
  public:
-  /// The first of the next two that answers.
-  static ListeningPorts Read();
+  /// The first of the next two that answers, or why neither does.
+  static absl::StatusOr<ListeningPorts> Read();
   /// As the kernel says when it is asked for listening sockets (sock_diag(7)). Nothing: it does not, or not
   /// all.
   static std::optional<ListeningPorts> Ask();
-  /// By a pass over /proc/net, which goes through the table of all connections that there could be.
-  static ListeningPorts ReadTables();
-  /// Of lines as in /proc/net/tcp and tcp6 (proc_pid_net(5)), and this account. What is no such line is left
-  /// out, as the heading is.
-  static ListeningPorts Parse(std::string_view lines, uid_t account);
+  /// By a pass over /proc/net, which goes through the table of all connections that there could be. `folder`
+  /// is for tests.
+  static absl::StatusOr<ListeningPorts> ReadTables(const std::filesystem::path& folder = "/proc/net");
+  /// Of lines as in /proc/net/tcp and tcp6 (proc_pid_net(5)), and this account; unset: of any. What is no
+  /// such line is left out, as the heading is.
+  static ListeningPorts Parse(std::string_view lines, std::optional<uid_t> account);
   /// On this literal address, or on all.
   bool Contains(const std::string& address, uint32_t port) const;
 

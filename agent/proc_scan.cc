@@ -26,17 +26,19 @@
 namespace muster {
 namespace {
 
-std::vector<pid_t> OwnProcesses(const std::filesystem::path& proc) {
-  std::vector<pid_t> own;
-  for (const std::string& name : ListDirectory(proc).value_or(std::vector<std::string>{})) {
-    int pid = 0;
-    struct stat info {};
-    if (absl::SimpleAtoi(name, &pid) && ::stat((proc / name).c_str(), &info) == 0 &&
-        info.st_uid == ::geteuid()) {
-      own.push_back(pid);
-    }
+absl::StatusOr<std::vector<pid_t>> ListProcesses(const std::filesystem::path& proc) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(proc));
+  std::vector<pid_t> pids;
+  for (const std::string& name : names) {
+    if (int pid = 0; absl::SimpleAtoi(name, &pid)) pids.push_back(pid);
   }
-  return own;
+  return pids;
+}
+
+// Whose environment this account may read.
+bool IsReadable(const std::filesystem::path& process) {
+  struct stat info {};
+  return ::geteuid() == 0 || (::stat(process.c_str(), &info) == 0 && info.st_uid == ::geteuid());
 }
 
 constexpr Duration kPatience = std::chrono::seconds(2);                 // with the environment of one process
@@ -56,10 +58,11 @@ Hung& TheHung() {
 }
 
 // The token of a process; "" without one. A zombie has an empty environment, so it is not counted.
-std::string TokenOf(const std::filesystem::path& process) {
+absl::StatusOr<std::string> TokenOf(const std::filesystem::path& process) {
   static constexpr std::string_view kKey = "MUSTER_TOKEN=";
   const absl::StatusOr<std::string> environment = ReadFile(process / "environ");
-  if (!environment.ok()) return "";
+  if (absl::IsNotFound(environment.status())) return "";  // it has ended
+  if (!environment.ok()) return environment.status();
   for (size_t start = 0; start < environment->size();) {
     const size_t end = std::min(environment->find('\0', start), environment->size());
     const std::string_view entry = std::string_view(*environment).substr(start, end - start);
@@ -92,8 +95,8 @@ void KeepOnly(int kept) {
   }
 }
 
-// A child that writes for one process after another how long its token is, and the token. It is this one's
-// death that ends it, too: reading waits where it can still be killed.
+// A child that writes for one process after another its token, or why there is none to know. It is this
+// one's death that ends it, too: reading waits where it can still be killed.
 class TokenReader {
  public:
   TokenReader(const std::filesystem::path& proc, std::span<const pid_t> pids, Duration patience)
@@ -108,10 +111,11 @@ class TokenReader {
       if (::getppid() != parent) ::_exit(1);
       KeepOnly(write.get());
       for (const pid_t pid : pids) {
-        const std::string token = TokenOf(proc / std::to_string(pid));
-        const size_t size = token.size();
-        std::string answer(reinterpret_cast<const char*>(&size), sizeof size);
-        if (!WriteAll(write.get(), answer + token).ok()) break;
+        const absl::StatusOr<std::string> token = TokenOf(proc / std::to_string(pid));
+        const std::string text = token.ok() ? *token : std::string(token.status().message());
+        const Heading heading{.code = token.status().code(), .size = text.size()};
+        const std::string answer(reinterpret_cast<const char*>(&heading), sizeof heading);
+        if (!WriteAll(write.get(), answer + text).ok()) break;
       }
       ::_exit(0);
     }
@@ -132,16 +136,22 @@ class TokenReader {
 
   bool works() const { return pipe_.valid(); }
 
-  /// Of the next process; nullopt: it hangs, and so does this.
-  std::optional<std::string> Next() {
-    size_t size = 0;
-    if (!Read(&size, sizeof size)) return std::nullopt;
-    std::string token(size, '\0');
-    if (!Read(token.data(), size)) return std::nullopt;
-    return token;
+  /// TokenOf the next process; nullopt: it hangs, and so does this.
+  std::optional<absl::StatusOr<std::string>> Next() {
+    Heading heading;
+    if (!Read(&heading, sizeof heading)) return std::nullopt;
+    std::string text(heading.size, '\0');
+    if (!Read(text.data(), text.size())) return std::nullopt;
+    if (heading.code != absl::StatusCode::kOk) return absl::Status(heading.code, text);
+    return text;
   }
 
  private:
+  struct Heading {
+    absl::StatusCode code = absl::StatusCode::kOk;
+    size_t size = 0;  // of the token or the error's text behind it
+  };
+
   bool Read(void* bytes, size_t size) {
     for (auto* at = static_cast<char*>(bytes); size > 0;) {
       const absl::Status waited = WaitReadable();
@@ -168,34 +178,38 @@ class TokenReader {
   UniqueFd pipe_;
 };
 
-int VisitByToken(const std::function<bool(std::string_view)>& matches, bool kill) {
+absl::StatusOr<int> VisitByToken(const std::function<bool(std::string_view)>& matches, bool kill) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<TokenHolder> holders, FindTokenHolders());
   int found = 0;
-  for (const TokenHolder& holder : FindTokenHolders()) {
+  for (const TokenHolder& holder : holders) {
     if (!matches(holder.token)) continue;
     // By its start: since the look at it the pid may have been reused.
     const absl::StatusOr<UniqueFd> pidfd = OpenPidfdOf(holder.pid, holder.start_ticks);
-    if (!pidfd.ok()) continue;
+    if (absl::IsNotFound(pidfd.status())) continue;
     ++found;
-    if (kill && holder.is_certain) SignalPidfd(pidfd->get(), SIGKILL);
+    if (kill && holder.is_certain && pidfd.ok()) SignalPidfd(pidfd->get(), SIGKILL);
   }
   return found;
 }
 
 }  // namespace
 
-std::vector<pid_t> ChildrenOf(pid_t parent) {
+absl::StatusOr<std::vector<pid_t>> ChildrenOf(pid_t parent) {
   Hung& hung = TheHung();
   const std::lock_guard lock(hung.mutex);
   std::erase_if(hung.readers, [](pid_t reader) { return ::waitpid(reader, nullptr, WNOHANG) != 0; });
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<pid_t> pids, ListProcesses("/proc"));
   std::vector<pid_t> children;
-  for (const pid_t pid : OwnProcesses("/proc")) {
+  for (const pid_t pid : pids) {
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    if (absl::IsResourceExhausted(stat.status())) return stat.status();
     if (stat.ok() && stat->parent == parent && !hung.readers.contains(pid)) children.push_back(pid);
   }
   return children;
 }
 
-std::vector<TokenHolder> FindTokenHolders(const std::filesystem::path& proc) {
+absl::StatusOr<std::vector<TokenHolder>> FindTokenHolders(const std::filesystem::path& proc) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<pid_t> all, ListProcesses(proc));
   Hung& hung = TheHung();
   std::vector<pid_t> pids;
   std::vector<TokenHolder> holders;
@@ -207,9 +221,12 @@ std::vector<TokenHolder> FindTokenHolders(const std::filesystem::path& proc) {
     const std::lock_guard lock(hung.mutex);
     std::erase_if(hung.processes, [](const auto& each) { return Now() - each.second > kLetBe; });
   }
-  for (const pid_t pid : OwnProcesses(proc)) {
+  for (const pid_t pid : all) {
+    if (!IsReadable(proc / std::to_string(pid))) continue;
     // Before its token is read: who has this start then had it all the time.
-    starts[pid] = ReadProcessStat(pid).value_or(ProcessStat{}).start_ticks;
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    if (absl::IsResourceExhausted(stat.status())) return stat.status();
+    starts[pid] = stat.value_or(ProcessStat{}).start_ticks;
     const std::lock_guard lock(hung.mutex);
     if (!hung.processes.contains({pid, starts[pid]})) {
       pids.push_back(pid);
@@ -225,8 +242,11 @@ std::vector<TokenHolder> FindTokenHolders(const std::filesystem::path& proc) {
       const std::filesystem::path process = proc / std::to_string(pid);
       left = left.subspan(1);
       // Where there is no room for another process it is this one that reads.
-      const std::optional<std::string> token = reader.works() ? reader.Next() : TokenOf(process);
-      add(pid, token ? *token : TokenByFolder(process), token.has_value());
+      const std::optional<absl::StatusOr<std::string>> token =
+          reader.works() ? reader.Next() : TokenOf(process);
+      if (token && absl::IsResourceExhausted(token->status())) return token->status();
+      const bool is_known = token && token->ok();
+      add(pid, is_known ? **token : TokenByFolder(process), is_known);
       if (token) continue;
       const std::lock_guard lock(hung.mutex);
       hung.processes[{pid, starts[pid]}] = Now();
@@ -236,9 +256,11 @@ std::vector<TokenHolder> FindTokenHolders(const std::filesystem::path& proc) {
   return holders;
 }
 
-int KillByToken(const std::function<bool(std::string_view)>& matches) { return VisitByToken(matches, true); }
+absl::StatusOr<int> KillByToken(const std::function<bool(std::string_view)>& matches) {
+  return VisitByToken(matches, true);
+}
 
-int CountByToken(const std::function<bool(std::string_view)>& matches) {
+absl::StatusOr<int> CountByToken(const std::function<bool(std::string_view)>& matches) {
   return VisitByToken(matches, false);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <functional>
 
 #include "agent/client_testing.h"
 #include "base/archive.h"
@@ -52,8 +53,11 @@ class ReceiveTest : public testing::Test {
     return {code, *ReadFile(path)};
   }
 
+  // Of the contents, and what else lies beside them.
   std::vector<std::string> StoreNames() {
-    return ListDirectory(root_ / "store").value_or(std::vector<std::string>{});
+    std::vector<std::string> names = ListDirectory(root_ / "store").value_or(std::vector<std::string>{});
+    std::erase(names, sha256_ + ".files");
+    return names;
   }
 
   TemporaryDirectory folder_;
@@ -113,6 +117,53 @@ TEST_F(ReceiveTest, WhatWasKeptIsLeftAloneWhenItIsNoGood) {
                                    std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
   EXPECT_EQ(Run(sha256_, archive_.size()).second, "\nfrom 0\nstored " + sha256_ + "\n");
   EXPECT_TRUE(std::filesystem::is_empty(tmp));
+}
+
+// Root may write all the same, and whoever has it made writable.
+TEST_F(ReceiveTest, WhatATaskHasChangedIsSentAgain) {
+  std::filesystem::create_symlink("bin", folder_.path() / "in/link");
+  std::filesystem::create_directory(folder_.path() / "in/none");
+  archive_ = *PackDirectory(folder_.path() / "in");
+  sha256_ = Sha256Hex(archive_);
+  std::ofstream(folder_.path() / "archive") << archive_;
+  const std::filesystem::path content = root_ / "store" / sha256_;
+  const auto present = std::make_pair(0, "present " + sha256_ + "\n");
+  const auto stored = std::make_pair(0, "\nfrom 0\nstored " + sha256_ + "\n");
+  ASSERT_EQ(Run(sha256_, archive_.size()), stored);
+  using std::filesystem::perms;
+  constexpr perms kWrite = perms::owner_write | perms::group_write | perms::others_write;
+  for (const char* name : {"", "bin", "bin/hello", "none"}) {
+    EXPECT_EQ(std::filesystem::status(content / name).permissions() & kWrite, perms::none) << name;
+  }
+  const auto allow = [&](const char* name) {
+    std::filesystem::permissions(content / name, perms::owner_write, std::filesystem::perm_options::add);
+  };
+  const std::vector<std::function<void()>> changes = {
+      [&] { std::ofstream(content / "bin/hello", std::ios::app) << "echo more"; },
+      [&] { std::filesystem::last_write_time(content / "bin/hello", {}); },
+      [&] { std::filesystem::remove(content / "bin/hello"); },
+      [&] { std::filesystem::remove(content / "none"); },
+      [&] {
+        std::filesystem::remove(content / "link");
+        std::filesystem::create_symlink("none", content / "link");
+      }};
+  for (const auto& change : changes) {
+    for (const char* name : {"", "bin", "bin/hello"}) allow(name);
+    // As Python's caches are.
+    std::filesystem::create_directories(content / "bin/__pycache__");
+    std::ofstream(content / "bin/__pycache__/added") << "x";
+    EXPECT_EQ(Run(sha256_, archive_.size()), present) << "what is added harms nobody";
+    change();
+    EXPECT_EQ(Run(sha256_, archive_.size()), stored);
+    EXPECT_EQ(*PackDirectory(content), archive_);
+    EXPECT_EQ(Run(sha256_, archive_.size()), present);
+  }
+  EXPECT_THAT(StoreNames(), testing::ElementsAre(sha256_, "tmp"));
+  // As agents placed it that kept no such list.
+  allow("bin/hello");
+  changes[0]();
+  ASSERT_TRUE(std::filesystem::remove(root_ / "store" / (sha256_ + ".files")));
+  EXPECT_EQ(Run(sha256_, archive_.size()), present);
 }
 
 TEST_F(ReceiveTest, SeveralAtOnceAllSucceed) {

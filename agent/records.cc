@@ -40,7 +40,7 @@ absl::Status WriteReserved(const std::filesystem::path& path, std::string_view b
       ::rename(reserve.c_str(), path.c_str()) != 0) {
     return ErrnoError(errno, reserve.string());
   }
-  return absl::OkStatus();
+  return SyncFolderOf(path);
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ absl::Status WriteRecord(const std::filesystem::path& path, std::string_view kin
                          const google::protobuf::MessageLite& message, Room room) {
   const std::string payload = message.SerializeAsString();
   const std::string bytes = Header(kind, payload) + payload;
-  const absl::Status written = WriteFileAtomically(path, bytes, 0600);
+  const absl::Status written = ReplaceFile(path, bytes, 0600);
   if (written.ok() || room == Room::kFree) return written;
   return WriteReserved(path, bytes).ok() ? absl::OkStatus() : written;
 }
@@ -75,7 +75,7 @@ void ReleaseRecord(const std::filesystem::path& path) { ::unlink(ReservePath(pat
 
 absl::Status ReadRecord(const std::filesystem::path& path, std::string_view kind,
                         google::protobuf::MessageLite& message) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxRecordBytes));
+  MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path, kMaxRecordBytes));
   int version = 0;
   if (!bytes.starts_with(kMagic) || std::sscanf(bytes.c_str() + kMagic.size(), "%d ", &version) != 1) {
     return DataLoss("%s: damaged: it is no record", path.string());

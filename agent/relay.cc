@@ -114,8 +114,8 @@ absl::Status Answer(UniqueFd socket, const ServeOptions& options, std::atomic<in
     return stream.Close();
   }
   MUSTER_RETURN_IF_ERROR(stream.Write({&kArchiveFollows, 1}));
-  MUSTER_RETURN_IF_ERROR(PackDirectoryTo([&](std::string_view piece) { return stream.Write(piece); },
-                                         StoreFolder(options.root) / sha256));
+  MUSTER_RETURN_IF_ERROR(
+      PackContent(options.root, sha256, [&](std::string_view piece) { return stream.Write(piece); }));
   return stream.Close();
 }
 

@@ -18,6 +18,7 @@
 #include "agent/client_testing.h"
 #include "agent/secret_stream.h"
 #include "agent/sockets.h"
+#include "agent/store.h"
 #include "base/archive.h"
 #include "base/random.h"
 #include "base/sha256.h"
@@ -132,6 +133,22 @@ TEST_F(RelayTest, SeveralFetchTheSameBytesAndThenAnotherFromThem) {
   }
   server.input.reset();
   EXPECT_EQ(server.Wait(), 0) << server.text();
+}
+
+TEST_F(RelayTest, WhatATaskHasAddedIsNotPassedOn) {
+  std::filesystem::remove_all(source_ / "store" / sha256_);
+  const auto produce = [&](const ArchiveSink& take) { return take(archive_); };
+  ASSERT_TRUE(Store(source_, sha256_, archive_.size(), produce).ok());
+  const std::filesystem::path bin = source_ / "store" / sha256_ / "bin";
+  std::filesystem::permissions(bin, std::filesystem::perms::owner_all);
+  std::filesystem::create_directory(bin / "__pycache__");
+  std::ofstream(bin / "__pycache__/added") << "x";
+  std::ofstream(bin / "hellp") << "x";
+  const Running server = StartServer(secret_);
+  Running fetch = StartFetch(target_, secret_, sha256_, archive_.size());
+  EXPECT_EQ(fetch.Wait(), 0);
+  EXPECT_THAT(fetch.text(), EndsWith("stored " + sha256_ + "\n"));
+  EXPECT_EQ(*PackDirectory(target_ / "store" / sha256_), archive_);
 }
 
 TEST_F(RelayTest, ASourceThatIsToBlameIsToldFromOtherErrors) {

@@ -36,6 +36,7 @@ constexpr Duration kKillTimeout = seconds(10);  // a process in an uninterruptib
 constexpr milliseconds kKillInterval{20};
 constexpr milliseconds kProgressInterval{250};
 constexpr seconds kLateLook{1};
+constexpr seconds kTimeForStrangers{2};  // a descriptor passed to one could write for ever
 constexpr size_t kLogPieceBytes = 65536;
 constexpr int kPipeBytes = 1 << 20;
 
@@ -98,6 +99,7 @@ class Shim {
   std::string start_error_;
   UniqueFd signals_, output_, exec_error_;
   std::optional<TaskLogWriter> log_;
+  uint64_t bytes_after_end_ = 0;  // of the output, and not in the log
   pid_t main_pid_ = -1;
   bool main_ended_ = false;
   bool all_ended_ = false;
@@ -199,6 +201,7 @@ void Shim::RunChild(const TaskProgram& program, const char* const* argv, const c
   bool ok = null >= 0 && ::dup2(null, 0) >= 0 && ::chdir(folder_.c_str()) == 0;
   if (null > 2) ::close(null);
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+  ::signal(SIGHUP, SIG_IGN);  // as under nohup: it has no terminal
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -240,16 +243,15 @@ void Shim::Supervise() {
     if (give_up_at_ && !all_ended_) {
       // Direct children cannot be reused pids, because only this process reaps them. What they leave becomes
       // a direct child.
-      for (const pid_t child : ChildrenOf(::getpid())) ::kill(child, SIGKILL);
+      // Without a look at them now, the next one is soon.
+      const absl::StatusOr<std::vector<pid_t>> children = ChildrenOf(::getpid());
+      for (const pid_t child : children.value_or(std::vector<pid_t>{})) ::kill(child, SIGKILL);
       Reap();
       if (Now() >= *give_up_at_) break;
     }
   }
   if (exec_error_.valid()) ReportStart();
-  const TimePoint drain_until = Now() + seconds(2);  // a descriptor passed to a stranger could write for ever
-  while (output_.valid() && Now() < drain_until && DrainLog()) {
-    if (pollfd output{.fd = output_.get(), .events = POLLIN, .revents = 0}; ::poll(&output, 1, 0) <= 0) break;
-  }
+  if (output_.valid()) bytes_after_end_ = WriteRest(output_.get(), *log_, kTimeForStrangers);
 }
 
 Duration Shim::NextWait() const {
@@ -370,6 +372,10 @@ std::string Shim::Reason() const {
   if (log_ && log_->bytes_lost() > 0) {
     reason += absl::StrFormat("; %d bytes of its log were lost: %s", log_->bytes_lost(),
                               std::strerror(log_->error()));
+  }
+  if (bytes_after_end_ > 0) {
+    reason += absl::StrFormat("; %d bytes that others wrote to its output after its end are not in its log",
+                              bytes_after_end_);
   }
   return reason;
 }

@@ -9,6 +9,7 @@
 namespace muster {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 TEST_F(AgentTest, StopEndsTheWholeTreeAndNothingElse) {
@@ -27,11 +28,13 @@ TEST_F(AgentTest, StopEndsTheWholeTreeAndNothingElse) {
       client.Follow("job", "worker:0", 0, [](const std::string& log) { return log == "ready\n"; }).ok());
   const agent::TaskStatus before = List("job")->tasks(0);
   const pid_t shim = ReadProcessStat(static_cast<pid_t>(before.pid()))->parent;
-  std::vector<pid_t> family = ChildrenOf(shim);
+  std::vector<pid_t> family = {shim};
   for (size_t i = 0; i < family.size(); ++i) {
-    for (const pid_t child : ChildrenOf(family[i])) family.push_back(child);
+    const auto children = ChildrenOf(family[i]);
+    ASSERT_TRUE(children.ok()) << children.status();
+    family.insert(family.end(), children->begin(), children->end());
   }
-  ASSERT_GE(family.size(), 5u);
+  ASSERT_GE(family.size(), 6u);
   const agent::TaskStatus other = List("job2")->tasks(0);
 
   const auto stopped = client.Call(StopRequest("job", 100));
@@ -84,6 +87,37 @@ TEST_F(AgentTest, ATermOfSomebodyElseIsNoStop) {
     EXPECT_FALSE(status->stopped());
     EXPECT_EQ(status->restarts(), 1u);
   }
+}
+
+// When a host shuts down, or an account logs out, a HUP follows the TERM at once.
+TEST_F(AgentTest, SignalsThatMeanNothingToShimAndDaemonEndNobody) {
+  AgentClient client(root_);
+  ASSERT_TRUE(client
+                  .Call(StartRequest("job", "worker:0",
+                                     Shell("trap 'echo saving; echo saved; exit 7' TERM; echo ready; "
+                                           "while :; do sleep 0.01; done")))
+                  .ok());
+  const auto is_ready = [](const std::string& log) { return log == "ready\n"; };
+  ASSERT_TRUE(client.Follow("job", "worker:0", 0, is_ready).ok());
+  const auto running =
+      client.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) { return status.pid() > 0; });
+  ASSERT_TRUE(running.ok()) << running.status();
+  const auto task = static_cast<pid_t>(running->pid());
+  const auto stat = ReadProcessStat(task);
+  ASSERT_TRUE(stat.ok()) << stat.status();
+  const pid_t shim = stat->parent, daemon = DaemonPid(root_);
+  ASSERT_GT(daemon, 0);
+  for (const pid_t pid : {shim, daemon}) {
+    for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGXFSZ}) ::kill(pid, number);
+  }
+  ::kill(task, SIGHUP);
+  ::kill(shim, SIGTERM);
+  ::kill(shim, SIGHUP);
+  const auto end = client.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code(), 7) << end->reason();
+  EXPECT_THAT(client.Follow("job", "worker:0", 0).value_or(""), EndsWith("saving\nsaved\n"));
+  EXPECT_EQ(DaemonPid(root_), daemon);
 }
 
 TEST_F(AgentTest, StopEndsABackOffAndForgetsPorts) {
@@ -199,6 +233,37 @@ TEST_F(AgentTest, StartsAreFencedByGenerationAndSpec) {
     EXPECT_EQ(List("job")->tasks(0).state(),
               generation == 5 ? agent::TASK_STATE_RUNNING : agent::TASK_STATE_FAILED);
   }
+}
+
+// What a task has put in the place of a file is replaced, and not waited for, nor written to.
+TEST_F(AgentTest, WhateverATaskMadeOfAFileItIsReplaced) {
+  AgentClient client(root_);
+  const std::filesystem::path other = folder_.path() / "other";
+  ASSERT_TRUE(WriteFileAtomically(other, "of others").ok());
+  for (const std::string& make :
+       {std::string("mkfifo cluster.json"), "ln -s " + other.string() + " cluster.json",
+        std::string("ln -s cluster.json cluster.json"), std::string("ln -s /dev/null cluster.json")}) {
+    agent::Request start = NewStart(
+        "worker:0", Shell("rm cluster.json; " + make + "; echo made $MUSTER_INCARNATION; sleep 1000"));
+    start.mutable_start_task()->add_files()->set_path("cluster.json");
+    const auto started = client.Call(start);
+    ASSERT_TRUE(started.ok()) << started.status();
+    const std::string made = absl::StrFormat("made %d\n", started->start_task().status().incarnation());
+    const auto is_made = [&](const std::string& log) { return log.ends_with(made); };
+    ASSERT_TRUE(client.Follow("job", "worker:0", 0, is_made).ok());
+    agent::Request follow = start;
+    follow.mutable_start_task()->set_base_generation(start.start_task().generation());
+    follow.mutable_start_task()->set_generation(++generation_);
+    follow.mutable_start_task()->set_follows_cluster(true);
+    follow.mutable_start_task()->mutable_files(0)->set_content("new");
+    const auto moved = client.Call(follow);
+    ASSERT_TRUE(moved.ok()) << make << ": " << moved.status();
+    const std::filesystem::path file = root_ / "jobs/job/worker.0/cluster.json";
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(file))) << make;
+    EXPECT_EQ(ReadFile(file).value_or(""), "new") << make;
+    ASSERT_TRUE(client.Call(StopRequest("job", 1000)).ok());
+  }
+  EXPECT_EQ(*ReadFile(other), "of others");
 }
 
 TEST_F(AgentTest, WhatHasSucceededIsNotStartedAgainBecauseOfAnAddress) {

@@ -2,9 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <set>
 #include <vector>
 
 #include "agent/garbage.h"
@@ -17,19 +20,39 @@ namespace muster {
 namespace {
 
 // A file costs a commit of the file system's journal, and all of the file system what others write there.
-constexpr int kMostSyncedFiles = 256;
+constexpr size_t kMostSyncedFiles = 256;
 
-absl::Status SyncTree(const std::filesystem::path& tree) {
-  std::vector<std::filesystem::path> paths = {tree};
+// The daemon compares as well, and serves nobody meanwhile.
+constexpr int kMostCompared = 4096;
+
+// All that is below, relative to the tree.
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::filesystem::path& tree) {
+  std::vector<std::string> names;
   std::error_code error;
   for (auto entry = std::filesystem::recursive_directory_iterator(tree, error);
-       !error && entry != std::filesystem::recursive_directory_iterator() && paths.size() <= kMostSyncedFiles;
-       entry.increment(error)) {
-    if (!entry->is_symlink(error)) paths.push_back(entry->path());
+       !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+    names.push_back(entry->path().string().substr(tree.string().size() + 1));
   }
-  if (error) return Internal("sync %s: %s", tree.string(), error.message());
-  const bool are_many = paths.size() > kMostSyncedFiles;
-  if (are_many) paths.resize(1);
+  if (error) return Internal("%s: %s", tree.string(), error.message());
+  return names;
+}
+
+// Where the file system has no such permissions, it stays as it is.
+void MakeReadOnly(const std::filesystem::path& path) {
+  using std::filesystem::perms;
+  std::error_code error;
+  if (std::filesystem::is_symlink(path, error)) return;
+  std::filesystem::permissions(path, perms::owner_write | perms::group_write | perms::others_write,
+                               std::filesystem::perm_options::remove, error);
+}
+
+absl::Status SyncTree(const std::filesystem::path& tree, const std::vector<std::string>& names) {
+  std::vector<std::filesystem::path> paths = {tree};
+  const bool are_many = names.size() >= kMostSyncedFiles;
+  for (size_t i = 0; i < names.size() && !are_many; ++i) {
+    std::error_code error;
+    if (!std::filesystem::is_symlink(tree / names[i], error)) paths.push_back(tree / names[i]);
+  }
   for (const std::filesystem::path& path : paths) {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd.valid() || (are_many ? ::syncfs(fd.get()) : ::fsync(fd.get())) != 0) {
@@ -39,9 +62,44 @@ absl::Status SyncTree(const std::filesystem::path& tree) {
   return absl::OkStatus();
 }
 
+// The list of a content: this, and for each entry what follows, each with a NUL behind it.
+constexpr char kListVersion[] = "muster-agent files 1";
+
+// "<what must not change> <name>": of a folder that it is one, for its time changes with what is added.
+std::string Describe(const std::filesystem::path& tree, const std::string& name) {
+  struct stat info {};
+  if (::lstat((tree / name).c_str(), &info) != 0) return "";
+  if (S_ISDIR(info.st_mode)) return "folder " + name;
+  return absl::StrFormat("%s:%d:%d.%09d %s", S_ISREG(info.st_mode) ? "file" : "other", info.st_size,
+                         info.st_mtim.tv_sec, info.st_mtim.tv_nsec, name);
+}
+
+// Until `take` returns false. False: there is no list, or none that this version reads.
+bool ForEachListed(const std::filesystem::path& content,
+                   const std::function<bool(const std::string& entry, const std::string& name)>& take) {
+  std::ifstream list(ContentListPath(content));
+  std::string entry;
+  if (!std::getline(list, entry, '\0') || entry != kListVersion) return false;
+  while (std::getline(list, entry, '\0') && take(entry, entry.substr(entry.find(' ') + 1))) {
+  }
+  return true;
+}
+
+bool IsUnchanged(const std::filesystem::path& content) {
+  int compared = 0;
+  bool is_unchanged = true;
+  (void)ForEachListed(content, [&](const std::string& entry, const std::string& name) {
+    is_unchanged = Describe(content, name) == entry;
+    return is_unchanged && ++compared < kMostCompared;
+  });
+  return is_unchanged;
+}
+
 }  // namespace
 
 std::filesystem::path StoreFolder(const std::filesystem::path& root) { return root / "store"; }
+
+std::filesystem::path ContentListPath(std::filesystem::path content) { return content += ".files"; }
 
 absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::string& sha256) {
   if (!IsSha256(sha256)) {
@@ -49,7 +107,7 @@ absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::stri
   }
   const std::filesystem::path target = StoreFolder(root) / sha256;
   std::error_code error;
-  if (!std::filesystem::is_directory(target, error)) return false;
+  if (!std::filesystem::is_directory(target, error) || !IsUnchanged(target)) return false;
   MarkUsed(target);
   return true;
 }
@@ -96,11 +154,45 @@ absl::Status CheckSpace(const std::filesystem::path& folder, uint64_t bytes) {
 absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const StoreScratch& scratch,
                                       const std::string& sha256) {
   const std::filesystem::path tree = scratch.tree(), target = StoreFolder(root) / sha256;
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(tree));
+  for (const std::string& name : names) MakeReadOnly(tree / name);
   // Once it has its name it counts as complete, also after a power failure.
-  MUSTER_RETURN_IF_ERROR(SyncTree(tree));
-  if (::rename(tree.c_str(), target.c_str()) == 0) return "stored " + sha256;
-  if (errno == ENOTEMPTY || errno == EEXIST) return "present " + sha256;
-  return ErrnoError(errno, target.string());
+  MUSTER_RETURN_IF_ERROR(SyncTree(tree, names));
+  std::string list = kListVersion + std::string(1, '\0');
+  for (const std::string& name : names) list += Describe(tree, name) + '\0';
+  MarkUsed(tree);  // it is as old as what came last of it
+
+  // One after the other: content and list belong together.
+  const UniqueFd lock(::open(StoreFolder(root).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock.valid() || ::flock(lock.get(), LOCK_EX) != 0) return ErrnoError(errno, target.string());
+  MUSTER_ASSIGN_OR_RETURN(const bool is_stored, IsStored(root, sha256));
+  if (is_stored) return "present " + sha256;
+  // One that was changed stays until now: its tasks may still run.
+  const absl::Status moved = MoveTree(target, scratch.path() / "changed");
+  if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
+  ::unlink(ContentListPath(target).c_str());
+  if (::rename(tree.c_str(), target.c_str()) != 0) {
+    const int error = errno;
+    // Agents of other versions ask for no lock.
+    return IsStored(root, sha256).value_or(false) ? absl::StatusOr<std::string>("present " + sha256)
+                                                  : ErrnoError(error, target.string());
+  }
+  MakeReadOnly(target);  // not before: it could not be moved
+  // Where there is no room for it, changes go unnoticed.
+  (void)WriteFileAtomically(ContentListPath(target), list);
+  return "stored " + sha256;
+}
+
+absl::Status PackContent(const std::filesystem::path& root, const std::string& sha256,
+                         const ArchiveSink& take) {
+  const std::filesystem::path content = StoreFolder(root) / sha256;
+  std::set<std::string, std::less<>> names;
+  const bool is_listed = ForEachListed(content, [&](const std::string&, const std::string& name) {
+    names.insert(name);
+    return true;
+  });
+  return PackDirectoryTo(
+      take, content, {.include = [&](std::string_view name) { return !is_listed || names.contains(name); }});
 }
 
 absl::StatusOr<std::string> Store(const std::filesystem::path& root, const std::string& sha256, uint64_t size,

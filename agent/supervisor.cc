@@ -9,6 +9,7 @@
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
+#include "agent/store.h"
 #include "base/file.h"
 
 namespace muster {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr char kFenceFile[] = ".fence";
 constexpr Duration kStopSlack = std::chrono::seconds(20);
+constexpr uint32_t kMostIncarnations = uint32_t{1} << 31;  // so that there are others behind it
 
 bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
@@ -40,9 +42,14 @@ absl::Status ValidateStart(const agent::StartTaskRequest& request) {
   }
   for (const agent::FileContent& file : request.files()) {
     MUSTER_RETURN_IF_ERROR(Annotate(ValidateRelativePath(file.path()), task + ": files"));
-    if (file.path() == "log" || *std::filesystem::path(file.path()).begin() == ".muster") {
+    const std::filesystem::path first = *std::filesystem::path(file.path()).begin();
+    if (first == "log" || first == ".muster") {
       return InvalidArgument("%s: files: '%s' is the agent's own", task, file.path());
     }
+  }
+  if (request.minimum_incarnation() > kMostIncarnations) {
+    return InvalidArgument("%s: minimum_incarnation %d is more than %d", task, request.minimum_incarnation(),
+                           kMostIncarnations);
   }
   if (!agent::RestartPolicy_IsValid(request.restart())) {
     return InvalidArgument("%s: unknown restart policy %d", task, static_cast<int>(request.restart()));
@@ -86,6 +93,7 @@ Supervisor::Supervisor(std::filesystem::path root)
 
 absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, bool* already_running) {
   MUSTER_RETURN_IF_ERROR(ValidateStart(request));
+  MUSTER_RETURN_IF_ERROR(CheckRead(request.job()));
   if (const auto fence = fences_.find(request.job());
       fence != fences_.end() && request.generation() < fence->second) {
     return FailedPrecondition(
@@ -111,6 +119,16 @@ absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, 
   auto task = std::make_unique<Task>(context_, request.job(), request.task());
   MUSTER_RETURN_IF_ERROR(task->Start(request, already_running));
   return (tasks_[key] = std::move(task)).get();
+}
+
+absl::Status Supervisor::CheckRead(const std::string& job) const {
+  for (const auto& [key, task] : tasks_) {
+    if ((job.empty() || key.first == job) && !task->is_read()) {
+      return Unavailable("%s of job %s: its record cannot be read: %s; try again", key.second, key.first,
+                         task->reason());
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::vector<Task*> Supervisor::Select(const agent::StopTasksRequest& request) const {
@@ -144,8 +162,10 @@ void Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation)
 absl::StatusOr<std::optional<TimePoint>> Supervisor::Stop(agent::StopTasksRequest& request) {
   MUSTER_RETURN_IF_ERROR(ValidateStop(request));
   std::vector<Task*> selected = Select(request);
-  if (const uint64_t minimum = request.minimum_generation(); minimum > 0) {
-    RaiseFence(request.job(), minimum);
+  const uint64_t minimum = request.minimum_generation();
+  if (minimum > 0) RaiseFence(request.job(), minimum);
+  MUSTER_RETURN_IF_ERROR(CheckRead(request.job()));
+  if (minimum > 0) {
     // Once a task of a newer generation is here, only the older ones are meant, by name.
     if (std::erase_if(selected, [&](const Task* task) { return task->generation() >= minimum; }) > 0) {
       if (selected.empty()) return std::nullopt;
@@ -172,7 +192,7 @@ bool Supervisor::AnyActive(const agent::StopTasksRequest& request) const {
   return std::any_of(selected.begin(), selected.end(), [](const Task* task) { return task->active(); });
 }
 
-int Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
+absl::StatusOr<int> Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
   const std::string prefix = JobTokenPrefix(request.job(), context_.root_id);
   const std::vector<Task*> selected = Select(request);
   return KillByToken([&](std::string_view token) {
@@ -183,7 +203,7 @@ int Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
   });
 }
 
-int Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
+absl::StatusOr<int> Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
   for (const Task* task : Select(request)) {
     if (task->has_lost_port()) ports_.GiveAway(request.job(), task->name());
   }
@@ -193,7 +213,10 @@ int Supervisor::ReleasePorts(const agent::StopTasksRequest& request) {
   };
   if (request.targets().empty()) return release("");
   int in_use = 0;
-  for (const Task* task : Select(request)) in_use += release(task->name());
+  for (const Task* task : Select(request)) {
+    MUSTER_ASSIGN_OR_RETURN(const int of_task, release(task->name()));
+    in_use += of_task;
+  }
   return in_use;
 }
 
@@ -216,17 +239,14 @@ absl::StatusOr<agent::LeasePortsResponse> Supervisor::LeasePorts(const agent::Le
 agent::StoreResponse Supervisor::Store(const agent::StoreRequest& request) const {
   agent::StoreResponse response;
   for (const std::string& sha256 : request.sha256()) {
-    std::error_code error;
-    const std::filesystem::path content = context_.root / "store" / sha256;
-    if (!IsSha256(sha256) || !std::filesystem::is_directory(content, error)) continue;
-    MarkUsed(content);
-    response.add_present_sha256(sha256);
+    if (IsStored(context_.root, sha256).value_or(false)) response.add_present_sha256(sha256);
   }
   return response;
 }
 
 absl::Status Supervisor::Forget(const std::string& job) {
   MUSTER_RETURN_IF_ERROR(ValidateJobName(job));
+  MUSTER_RETURN_IF_ERROR(CheckRead(job));
   agent::StopTasksRequest all;
   all.set_job(job);
   for (Task* task : Select(all)) {
@@ -235,11 +255,13 @@ absl::Status Supervisor::Forget(const std::string& job) {
       return FailedPrecondition("%s of job %s still runs: stop it first", task->name(), job);
   }
   const std::string prefix = JobTokenPrefix(job, context_.root_id);
-  if (const int left = CountByToken([&](std::string_view token) { return token.starts_with(prefix); });
-      left > 0) {
+  MUSTER_ASSIGN_OR_RETURN(const int left,
+                          CountByToken([&](std::string_view token) { return token.starts_with(prefix); }));
+  if (left > 0) {
     return FailedPrecondition("%d processes of job %s still run: stop it first", left, job);
   }
-  if (const int in_use = ports_.Release(job, ""); in_use > 0) {
+  MUSTER_ASSIGN_OR_RETURN(const int in_use, ports_.Release(job, ""));
+  if (in_use > 0) {
     return FailedPrecondition("%d ports of job %s are still listened on: stop it first", in_use, job);
   }
   if (const absl::Status moved = MoveToTrash(context_.root, context_.root / "jobs" / job);
@@ -253,6 +275,7 @@ absl::Status Supervisor::Forget(const std::string& job) {
 }
 
 agent::CollectGarbageResponse Supervisor::CollectGarbage(const agent::CollectGarbageRequest& request) const {
+  if (!CheckRead("").ok()) return {};  // nobody knows what those need
   std::set<std::string> needed;
   for (const auto& [key, task] : tasks_) needed.merge(task->Contents());
   return muster::CollectGarbage(context_.root, std::move(needed),
@@ -268,7 +291,7 @@ void Supervisor::GoOn(const std::string& job) {
 agent::ListTasksResponse Supervisor::List(const std::string& job) const {
   agent::ListTasksResponse list;
   for (const auto& [key, task] : tasks_) {
-    if (job.empty() || key.first == job) *list.add_tasks() = task->Status();
+    if ((job.empty() || key.first == job) && task->is_read()) *list.add_tasks() = task->Status();
   }
   return list;
 }

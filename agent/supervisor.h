@@ -37,10 +37,10 @@ class Supervisor {
   bool AnyActive(const agent::StopTasksRequest& request) const;
 
   /// Kills what carries the tokens of these tasks, tasks without records included; how many there were.
-  int KillLeftovers(const agent::StopTasksRequest& request) const;
+  absl::StatusOr<int> KillLeftovers(const agent::StopTasksRequest& request) const;
 
   /// Gives their ports back, unless they are to keep them; how many are still listened on.
-  int ReleasePorts(const agent::StopTasksRequest& request);
+  absl::StatusOr<int> ReleasePorts(const agent::StopTasksRequest& request);
   absl::StatusOr<agent::LeasePortsResponse> LeasePorts(const agent::LeasePortsRequest& request);
   agent::StoreResponse Store(const agent::StoreRequest& request) const;
   absl::Status Forget(const std::string& job);
@@ -49,7 +49,7 @@ class Supervisor {
   /// Somebody drives the job: what its tasks have waited for since this daemon began is done.
   void GoOn(const std::string& job);
 
-  /// The tasks of a job, or of all if it is empty, by name.
+  /// The tasks of a job, or of all if it is empty, by name; without those whose record cannot be read yet.
   agent::ListTasksResponse List(const std::string& job) const;
   agent::ListTasksResponse List(const agent::StopTasksRequest& request) const;
 
@@ -67,6 +67,8 @@ class Supervisor {
   void Step(TimePoint now);
 
  private:
+  /// Unavailable: a task of this job, or of any if it is empty, may be there of which nothing is known yet.
+  absl::Status CheckRead(const std::string& job) const;
   std::vector<Task*> Select(const agent::StopTasksRequest& request) const;
   void ReleaseIfEnded(const std::string& job, const std::string& name, const Task& task);
   void RaiseFence(const std::string& job, uint64_t minimum_generation);

@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "agent/garbage.h"
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
 #include "agent/shim.h"
+#include "agent/store.h"
 #include "agent/task_log.h"
 #include "base/boot_id.h"
 #include "base/process.h"
@@ -39,13 +41,32 @@ bool IsReadable(int fd) {
 // The daemon is a subreaper: what a killed shim leaves becomes its child, also where it has overwritten its
 // environment and with it the token. Kills and reaps such children and returns how many still live.
 int KillOrphans(const std::set<pid_t>& shims) {
+  const absl::StatusOr<std::vector<pid_t>> children = ChildrenOf(::getpid());
+  if (!children.ok()) return 1;  // there may be
   int left = 0;
-  for (const pid_t child : ChildrenOf(::getpid())) {
+  for (const pid_t child : *children) {
     if (shims.contains(child)) continue;
     ::kill(child, SIGKILL);
     if (::waitpid(child, nullptr, WNOHANG) == 0) ++left;
   }
   return left;
+}
+
+// A record that cannot be read is there. So is one of another version, but that stays so.
+bool MayPass(const absl::Status& read) {
+  return !read.ok() && !absl::IsNotFound(read) && !absl::IsDataLoss(read) &&
+         !absl::IsFailedPrecondition(read);
+}
+
+std::set<std::string> ContentsOf(const agent::StartTaskRequest& spec) {
+  std::set<std::string> contents;
+  if (!spec.program_sha256().empty()) contents.insert(spec.program_sha256());
+  for (const auto& texts : {spec.argv(), spec.environment()}) {
+    for (const std::string& text : texts) {
+      for (std::string& key : StoreKeys(text)) contents.insert(std::move(key));
+    }
+  }
+  return contents;
 }
 
 }  // namespace
@@ -63,8 +84,21 @@ void Task::Enter(Phase phase, TimePoint wake_at) {
 }
 
 absl::Status Task::Resume() {
+  is_held_ = true;
+  sweep_until_ = Now() + kSweepTimeout;
+  return TakeUp();
+}
+
+absl::Status Task::TakeUp() {
   absl::Status status = ReadRecord(TaskRecordPath(folder_), "task", record_);
-  if (status.code() == absl::StatusCode::kNotFound) return status;
+  if (absl::IsNotFound(status) && is_read()) return status;
+  if (MayPass(status) && Now() < sweep_until_) {
+    reason_ = std::string(status.message());
+    phase_ = Phase::kUnread;
+    wake_at_ = Now() + kSweepInterval;
+    return absl::OkStatus();
+  }
+  reason_.clear();
   if (status.ok() && (record_.spec().job() != job_ || record_.spec().task() != name_)) {
     status = DataLoss("%s: is another task's record", TaskRecordPath(folder_).string());
   }
@@ -81,19 +115,20 @@ absl::Status Task::Resume() {
   std::error_code error;
   agent::ExitRecord exit;
   if (ShimLockHeld()) {
+    is_held_ = false;
     Enter(Phase::kStarting, Now());
     Adopt();
     return absl::OkStatus();
   }
   is_held_ = true;
+  status = ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit);
   if (!record_.given_up().empty()) {
-    if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok()) last_exit_ = exit;
+    if (status.ok()) last_exit_ = exit;
     GiveUp();
-  } else if (ReadRecord(ExitRecordPath(folder_, record_.incarnation()), "exit", exit).ok() &&
-             (exit.left_nothing() || !exit.has_left_nothing())) {
+  } else if (status.ok() && (exit.left_nothing() || !exit.has_left_nothing())) {
     Settle(exit);  // so /proc need not be searched: most tasks of an old root end here
-  } else if (record_.stop() ||
-             std::filesystem::exists(RunRecordPath(folder_, record_.incarnation()), error)) {
+  } else if (record_.stop() || !absl::IsNotFound(status) ||
+             std::filesystem::exists(RunRecordPath(folder_, record_.incarnation()), error) || error) {
     OnShimEnded();
   } else {
     Enter(Phase::kUnstarted, Now());
@@ -109,7 +144,7 @@ void Task::GoOn() {
 
 bool Task::ShimLockHeld() const {
   UniqueFd lock(::open(ShimLockPath(folder_).c_str(), O_RDWR | O_CLOEXEC));
-  return lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0;
+  return lock.valid() ? ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 : errno != ENOENT;
 }
 
 // A shim lives that this daemon did not start. Its run record may be yet to come.
@@ -158,6 +193,7 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
     return is_same ? absl::OkStatus() : Respecify(request);
   }
   if (ShimLockHeld()) return FailedPrecondition("%s: %s; stop it first", name_, damage_);
+  MUSTER_RETURN_IF_ERROR(CheckContents(request));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(AgentFolder(folder_), 0700));
   const agent::TaskRecord before = record_;
   record_.set_incarnation(std::max(NextIncarnation(), request.minimum_incarnation()));
@@ -181,6 +217,21 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   }
   damage_.clear();
   is_held_ = false;
+  return absl::OkStatus();
+}
+
+// They were there when its launcher asked, but it may have waited for others since, and somebody has
+// collected garbage.
+absl::Status Task::CheckContents(const agent::StartTaskRequest& request) const {
+  for (const std::string& sha256 : ContentsOf(request)) {
+    const std::filesystem::path content = StoreFolder(context_.root) / sha256;
+    std::error_code error;
+    if (!std::filesystem::is_directory(content, error)) {
+      return NotFound("%s: what it needs is not there any more (%s): run the job again", name_,
+                      content.string());
+    }
+    MarkUsed(content);
+  }
   return absl::OkStatus();
 }
 
@@ -219,7 +270,8 @@ absl::Status Task::WriteFiles(const agent::StartTaskRequest& request) const {
     const std::filesystem::path path = folder_ / file.path();
     MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
     const mode_t mode = file.mode() != 0 ? file.mode() & 0777 : 0644;
-    MUSTER_RETURN_IF_ERROR(WriteFileAtomically(path, file.content(), mode));
+    // Not what the task may have put there: a pipe would be waited for.
+    MUSTER_RETURN_IF_ERROR(ReplaceFile(path, file.content(), mode));
     // The mode that was asked for, whatever the umask.
     if (::chmod(path.c_str(), mode) != 0) return ErrnoError(errno, path.string());
   }
@@ -340,6 +392,12 @@ void Task::OnEvent() {
 void Task::OnTime(TimePoint now) {
   if (now < wake_at_) return;
   wake_at_ = TimePoint::max();
+  if (phase_ == Phase::kUnread) {
+    const bool is_driven = !is_held_;  // by who came meanwhile
+    (void)TakeUp();
+    if (is_driven && is_read()) GoOn();
+    return;
+  }
   if (phase_ == Phase::kSweeping) return Sweep(now);
   if (is_held()) return;
   if (phase_ == Phase::kBackoff || phase_ == Phase::kUnstarted) return StartAgain();
@@ -377,11 +435,18 @@ void Task::Sweep(TimePoint now) {
   absl::Status read = ReadRecord(path, "exit", exit);
   if (read.ok() && exit.left_nothing()) return Settle(exit);
   const std::string token = TaskToken(job_, context_.root_id, name_);
-  const int left =
-      KillByToken([&](std::string_view other) { return other == token; }) + KillOrphans(context_.shims);
-  if (left > 0 && now < sweep_until_) {
+  const int left = KillByToken([&](std::string_view other) { return other == token; }).value_or(1) +
+                   KillOrphans(context_.shims);
+  if ((left > 0 || MayPass(read)) && now < sweep_until_) {
     wake_at_ = now + kSweepInterval;
     return;
+  }
+  if (!read.ok() && !absl::IsNotFound(read) && !absl::IsDataLoss(read)) {
+    // What it says, a later daemon may be able to read. It may have succeeded, so nothing is run again.
+    last_exit_.reset();
+    final_state_ = agent::TASK_STATE_LOST;
+    reason_ = "how it ended is not known: " + std::string(read.message());
+    return Enter(Phase::kIdle, TimePoint::max());
   }
   if (!read.ok()) {
     exit = ExitWithoutShim(left);
@@ -446,16 +511,7 @@ void Task::LoadLastExit() {
   }
 }
 
-std::set<std::string> Task::Contents() const {
-  const agent::StartTaskRequest& spec = record_.spec();
-  std::set<std::string> contents = {spec.program_sha256()};
-  for (const auto& texts : {spec.argv(), spec.environment()}) {
-    for (const std::string& text : texts) {
-      for (std::string& key : StoreKeys(text)) contents.insert(std::move(key));
-    }
-  }
-  return contents;
-}
+std::set<std::string> Task::Contents() const { return ContentsOf(record_.spec()); }
 
 agent::TaskStatus Task::Status() const {
   agent::TaskStatus status;
@@ -469,6 +525,7 @@ agent::TaskStatus Task::Status() const {
     case Phase::kIdle:
       status.set_state(final_state_);
       break;
+    case Phase::kUnread:
     case Phase::kUnstarted:
     case Phase::kStarting:
       status.set_state(agent::TASK_STATE_PENDING);

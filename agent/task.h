@@ -45,15 +45,16 @@ class Task {
 
   /// Takes up what the records say, after this daemon's predecessor ended: adopts a running shim, sweeps
   /// after a killed one, goes on with a restart that was due, but only once somebody drives the job: a host
-  /// may come back long after that has ended. A damaged record makes the task Lost, with the reason.
-  /// NotFound: there is no such task.
+  /// may come back long after that has ended. A damaged record makes the task Lost, with the reason; one that
+  /// cannot be read is tried again for 10 s before that. NotFound: there is no such task.
   absl::Status Resume();
   /// Somebody drives the job.
   void GoOn();
 
   /// The request is valid and names this task, and its generation is not old. FailedPrecondition: it runs
-  /// with another spec, or is being stopped. Sets `already_running` when nothing needed to be started: it
-  /// runs, or has ended, under the same spec and generation.
+  /// with another spec, or is being stopped. NotFound: the store lacks what it uses, which otherwise counts
+  /// as used now. Sets `already_running` when nothing needed to be started: it runs, or has ended, under the
+  /// same spec and generation.
   absl::Status Start(const agent::StartTaskRequest& request, bool* already_running);
 
   /// From now on it is never restarted; a running incarnation is told to end within the grace (0: its own).
@@ -66,7 +67,10 @@ class Task {
   void OnTime(TimePoint now);
   TimePoint wake_at() const { return wake_at_; }
 
-  /// Running, starting, restarting or being cleaned up.
+  /// False: its record cannot be read, reason() says why. It may be anything.
+  bool is_read() const { return phase_ != Phase::kUnread; }
+  const std::string& reason() const { return reason_; }
+  /// Running, starting, restarting or being cleaned up, or not known.
   bool active() const { return phase_ != Phase::kIdle; }
   bool told_to_stop() const { return record_.stop(); }
   /// It runs not, and only GoOn lets it.
@@ -89,9 +93,11 @@ class Task {
 
  private:
   // kUnstarted: recorded by a daemon that was killed before it had started the shim.
-  enum class Phase { kIdle, kUnstarted, kStarting, kRunning, kSweeping, kBackoff };
+  enum class Phase { kIdle, kUnread, kUnstarted, kStarting, kRunning, kSweeping, kBackoff };
 
   void Enter(Phase phase, TimePoint wake_at);
+  absl::Status TakeUp();
+  absl::Status CheckContents(const agent::StartTaskRequest& request) const;
   absl::Status Respecify(const agent::StartTaskRequest& request);
   absl::Status WriteTaskRecord(const agent::TaskRecord& record) const;
   absl::Status WriteFiles(const agent::StartTaskRequest& request) const;
@@ -125,7 +131,7 @@ class Task {
   std::optional<agent::ExitRecord> last_exit_;
   agent::TaskState final_state_ = agent::TASK_STATE_PENDING;
   std::string reason_;
-  TimePoint sweep_until_ = TimePoint::max();
+  TimePoint sweep_until_ = TimePoint::max();   // and read what cannot be read
   TimePoint kill_shim_at_ = TimePoint::max();  // it was told to stop and has not
 };
 

@@ -2,6 +2,7 @@
 
 #include <absl/strings/numbers.h>
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,12 @@ namespace {
 
 constexpr std::string_view kRotatedPrefix = "log.";
 constexpr int kTries = 100;
+constexpr size_t kPieceBytes = 65536;
+
+size_t BytesIn(int pipe) {
+  int bytes = 0;
+  return ::ioctl(pipe, FIONREAD, &bytes) == 0 ? static_cast<size_t>(bytes) : 0;
+}
 
 std::filesystem::path RotatedPath(const std::filesystem::path& task_folder, uint64_t begin) {
   return AgentFolder(task_folder) / absl::StrFormat("%s%d", kRotatedPrefix, begin);
@@ -146,6 +153,22 @@ void TaskLogWriter::Write(std::string_view bytes) {
   }
   bytes_lost_ += bytes.size();
   if (error != 0) error_ = error;
+}
+
+uint64_t WriteRest(int pipe, TaskLogWriter& log, Duration for_strangers) {
+  char piece[kPieceBytes];
+  size_t due = BytesIn(pipe);
+  for (TimePoint until = Now() + for_strangers; due > 0 || Now() < until;) {
+    const bool is_due = due > 0;
+    const ssize_t n = ::read(pipe, piece, is_due ? std::min(due, sizeof piece) : sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return 0;
+    log.Write(std::string_view(piece, n));
+    if (!is_due) continue;
+    due -= n;
+    until = Now() + for_strangers;
+  }
+  return BytesIn(pipe);
 }
 
 absl::StatusOr<LogExtent> FindLogExtent(const std::filesystem::path& task_folder) {

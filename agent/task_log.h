@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -47,6 +48,11 @@ class TaskLogWriter {
   uint64_t bytes_lost_ = 0;
   int error_ = 0;
 };
+
+/// All that `pipe`, which does not block, holds of an output whose writers have ended, however long the disk
+/// takes for it; after that, as long as more comes, what others who hold the pipe write within
+/// `for_strangers`. Returns how many bytes of theirs are left in it.
+uint64_t WriteRest(int pipe, TaskLogWriter& log, Duration for_strangers);
 
 /// What is there of the stream.
 struct LogExtent {

@@ -1,8 +1,10 @@
 #include "agent/task_log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -179,6 +181,36 @@ TEST_F(TaskLog, OneThatSomebodyRemovesGivesItsRoomBack) {
 TEST_F(TaskLog, WhatIsNoFileIsRefused) {
   ASSERT_EQ(::mkfifo(LogPath(folder()).c_str(), 0600), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(TaskLogReader(folder(), 0).Read(10).status()));
+}
+
+// The disk is a pipe: it takes as long as the test does to read. What is in the output at its end is the
+// task's, what comes while that is written a stranger's.
+TEST_F(TaskLog, WhatATaskPrintedLastIsWrittenHoweverSlowTheDiskIs) {
+  constexpr size_t kPrinted = 200'000;
+  ASSERT_EQ(::mkfifo(LogPath(folder()).c_str(), 0600), 0);
+  const UniqueFd disk(::open(LogPath(folder()).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_EQ(::fcntl(disk.get(), F_SETFL, 0), 0);
+  int fds[2];
+  ASSERT_EQ(::pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd output(fds[0]), stranger(fds[1]);
+  ASSERT_GT(::fcntl(stranger.get(), F_SETPIPE_SZ, 1 << 20), static_cast<int>(kPrinted));
+  const std::string printed = Stream(0, kPrinted);
+  ASSERT_TRUE(WriteAll(stranger.get(), printed).ok());
+  auto writer = TaskLogWriter::Open(folder(), 1 << 30);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  uint64_t left = 0;
+  std::jthread shim([&] {
+    left = WriteRest(output.get(), *writer, Duration(0));
+    { const TaskLogWriter ended = *std::move(writer); }
+  });
+  std::string log(1, '\0');
+  EXPECT_EQ(::read(disk.get(), log.data(), 1), 1);
+  EXPECT_TRUE(WriteAll(stranger.get(), "more").ok());
+  char piece[65536];
+  for (ssize_t n = 0; (n = ::read(disk.get(), piece, sizeof piece)) > 0;) log.append(piece, n);
+  shim.join();
+  EXPECT_TRUE(log == printed) << log.size();
+  EXPECT_EQ(left, 4u);
 }
 
 }  // namespace

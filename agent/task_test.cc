@@ -134,6 +134,29 @@ TEST_F(AgentTest, TheDaemonsDescriptorLimitIsItsOwn) {
   EXPECT_EQ(of_daemon, std::min<rlim_t>(before.rlim_max, 65536));
 }
 
+// As under nohup: a task has no terminal that could hang up. The numbers are bits, the first signal's is 1.
+TEST_F(AgentTest, OfSignalsATaskIgnoresNoneButTheHangUp) {
+  AgentClient client(root_);
+  ASSERT_EQ(RunToEnd(client, {"grep", "-E", "SigBlk|SigIgn", "/proc/self/status"}).exit_code(), 0);
+  EXPECT_EQ(client.Follow("job", "worker:0", 0).value_or(""),
+            "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n");
+}
+
+TEST_F(AgentTest, ALimitOfFileSizesCutsTheLogOffAndNotTheTask) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 1 << 20, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  AgentClient client(root_);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  const agent::TaskStatus status =
+      RunToEnd(client, Shell("head -c 2000000 /dev/zero; exec head -c 2000000 /dev/zero > big"));
+  EXPECT_EQ(status.signal(), SIGXFSZ) << "what it means to a task is the task's own matter";
+  EXPECT_THAT(status.reason(), HasSubstr(absl::StrFormat("; %d bytes of its log were lost: File too large",
+                                                         2000000 - (1 << 20))));
+  EXPECT_EQ(std::filesystem::file_size(root_ / "jobs/job/worker.0/log"), 1u << 20);
+}
+
 TEST_F(AgentTest, LogsAreByteForByteAndGrowOverIncarnations) {
   AgentClient client(root_);
   std::string bytes;
@@ -261,9 +284,17 @@ TEST_F(AgentTest, RunsAProgramOfTheStore) {
   request.mutable_start_task()->set_program_sha256(std::string(64, 'f'));
   request.mutable_start_task()->set_generation(2);
   ASSERT_TRUE(client.WaitForEnd("job", "worker:0").ok());
-  const auto missing = client.Call(request);
-  ASSERT_TRUE(missing.ok()) << missing.status();
-  EXPECT_EQ(missing->start_task().status().exit_code(), 127);
+  const absl::Status missing = client.Call(request).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Message(missing), testing::AllOf(HasSubstr("worker:0"), HasSubstr(std::string(64, 'f')),
+                                               HasSubstr("run the job again")));
+  // What runs or has ended needs none.
+  request.mutable_start_task()->set_program_sha256(sha256);
+  request.mutable_start_task()->set_generation(1);
+  ASSERT_TRUE(RemoveTree(root_ / "store" / sha256).ok());
+  const auto again = client.Call(request);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->start_task().already_running());
 }
 
 TEST_F(AgentTest, GarbageIsWhatNoTaskUses) {
@@ -286,6 +317,31 @@ TEST_F(AgentTest, GarbageIsWhatNoTaskUses) {
   ASSERT_TRUE(client.Call(forget).ok());
   EXPECT_THAT(client.Call(collect)->collect_garbage().removed_sha256(),
               testing::UnorderedElementsAre(program, data));
+}
+
+// Who was told that they are there may come to start its tasks behind somebody who collects.
+TEST_F(AgentTest, NothingIsStartedWithoutItsContents) {
+  const std::string data(64, 'a');
+  ASSERT_TRUE(MakeDirectories(root_ / "store" / data).ok());
+  AgentClient client(root_);
+  agent::Request store, collect;
+  store.mutable_store()->add_sha256(data);
+  EXPECT_EQ(client.Call(store)->store().present_sha256_size(), 1);
+  collect.mutable_collect_garbage()->set_unused_seconds(0);
+  EXPECT_EQ(client.Call(collect)->collect_garbage().removed_sha256_size(), 1);
+  agent::Request start = NewStart("worker:0", {"true"});
+  start.mutable_start_task()->add_environment("MUSTER_DATA={store:" + data + "}");
+  EXPECT_THAT(Message(client.Call(start).status()), HasSubstr(data));
+  EXPECT_EQ(List()->tasks_size(), 0);
+  // Once they are there again; they count as used then.
+  ASSERT_TRUE(MakeDirectories(root_ / "store" / data).ok());
+  std::filesystem::last_write_time(root_ / "store" / data, {});
+  EXPECT_EQ(RunToEnd(client, start).state(), agent::TASK_STATE_SUCCEEDED);
+  agent::Request forget;
+  forget.mutable_forget_job()->set_job("job");
+  ASSERT_TRUE(client.Call(forget).ok());
+  collect.mutable_collect_garbage()->set_unused_seconds(3600);
+  EXPECT_EQ(client.Call(collect)->collect_garbage().removed_sha256_size(), 0);
 }
 
 }  // namespace

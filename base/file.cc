@@ -39,22 +39,6 @@ absl::Status WriteInPlace(const std::filesystem::path& path, std::string_view by
   return Annotate(status, path.string());
 }
 
-absl::Status ReplaceFile(const std::filesystem::path& path, std::string_view bytes, mode_t mode, Sync sync) {
-  const std::filesystem::path temporary = path.string() + ".tmp" + RandomName(8);
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!fd.valid()) return ErrnoError(errno, temporary.string());
-  absl::Status status = WriteAll(fd.get(), bytes);
-  if (status.ok() && sync == Sync::kYes && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoError(errno, "rename");
-  if (!status.ok()) ::unlink(temporary.c_str());
-  if (sync == Sync::kNo) return Annotate(status, path.string());
-  // Without this the new name may be forgotten when the power goes.
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (status.ok() && ::fsync(folder_fd.get()) != 0) status = ErrnoError(errno, "fsync of its folder");
-  return Annotate(status, path.string());
-}
-
 absl::StatusOr<std::string> ReadAll(const UniqueFd& fd, const std::filesystem::path& path,
                                     uint64_t max_bytes) {
   std::string bytes;
@@ -111,6 +95,25 @@ absl::Status WriteAll(int fd, std::string_view bytes) {
   return absl::OkStatus();
 }
 
+absl::Status ReplaceFile(const std::filesystem::path& path, std::string_view bytes, mode_t mode, Sync sync) {
+  const std::filesystem::path temporary = path.string() + ".tmp" + RandomName(8);
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!fd.valid()) return ErrnoError(errno, temporary.string());
+  absl::Status status = WriteAll(fd.get(), bytes);
+  if (status.ok() && sync == Sync::kYes && ::fsync(fd.get()) != 0) status = ErrnoError(errno, "fsync");
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoError(errno, "rename");
+  if (!status.ok()) ::unlink(temporary.c_str());
+  if (status.ok() && sync == Sync::kYes) return SyncFolderOf(path);
+  return Annotate(status, path.string());
+}
+
+absl::Status SyncFolderOf(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.valid() && ::fsync(fd.get()) == 0) return absl::OkStatus();
+  return ErrnoError(errno, path.string() + ": fsync of its folder");
+}
+
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode,
                                  Sync sync) {
   struct stat info {};
@@ -160,6 +163,19 @@ void MakeFoldersWritable(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+absl::Status MoveTree(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  const int refused = errno;
+  std::error_code error;
+  if (refused == EACCES) {
+    // It has an entry for the folder above it, which changes.
+    std::filesystem::permissions(from, std::filesystem::perms::owner_write,
+                                 std::filesystem::perm_options::add, error);
+    if (!error && ::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  }
+  return ErrnoError(refused, from.string());
+}
 
 absl::Status RemoveTree(const std::filesystem::path& path) {
   std::error_code error;

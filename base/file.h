@@ -54,6 +54,14 @@ enum class Sync { kYes, kNo };
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes,
                                  mode_t mode = 0644, Sync sync = Sync::kYes);
 
+/// The same, but whatever has this name gives way to the new file, a link or a pipe, too, and is not opened.
+/// A folder is an error.
+absl::Status ReplaceFile(const std::filesystem::path& path, std::string_view bytes, mode_t mode = 0644,
+                         Sync sync = Sync::kYes);
+
+/// Until then the name of a new file may be forgotten when the power goes.
+absl::Status SyncFolderOf(const std::filesystem::path& path);
+
 /// All of `bytes` to a blocking descriptor, through EINTR and short writes. Works on sockets and pipes with
 /// SIGPIPE ignored.
 absl::Status WriteAll(int fd, std::string_view bytes);
@@ -65,6 +73,9 @@ absl::Status ValidateRelativePath(std::string_view path);
 
 /// mkdir -p, new folders with `mode`.
 absl::Status MakeDirectories(const std::filesystem::path& path, mode_t mode = 0755);
+
+/// rename(2), also of a folder that may not be written to.
+absl::Status MoveTree(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// rm -rf; a path that does not exist is fine.
 absl::Status RemoveTree(const std::filesystem::path& path);

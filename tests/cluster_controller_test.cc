@@ -397,6 +397,8 @@ TEST_F(ClusterController, NobodyWaitsForWhatAHostRemoves) {
   ASSERT_FALSE(program.empty());
   std::filesystem::permissions(program.parent_path(), std::filesystem::perms::owner_all);
   std::filesystem::rename(program, program.string() + "-itself");
+  // Without this list it would be found changed, and sent again.
+  ASSERT_TRUE(std::filesystem::remove(program.parent_path().parent_path().string() + ".files"));
   ASSERT_TRUE(WriteFileAtomically(program,
                                   "#!/bin/sh\n[ \"$2\" != forget ] || {\n  : >'" + Path("removes") +
                                       "'\n  while [ ! -e '" + Path("goes on") +
