@@ -9,6 +9,8 @@
 #include <optional>
 #include <string_view>
 
+#include "inventory/yaml_tree.h"
+
 namespace muster {
 namespace {
 
@@ -49,24 +51,45 @@ bool IsIpv6WithZone(const std::string& text) {
 
 bool IsIpAddress(const std::string& text) { return IsIpv4(text) || IsIpv6(text); }
 
+bool IsAddressOfOneHost(const std::string& text) {
+  if (in_addr ipv4{}; ::inet_pton(AF_INET, text.c_str(), &ipv4) == 1) {
+    const uint32_t bits = ntohl(ipv4.s_addr);
+    return bits != INADDR_ANY && bits != INADDR_BROADCAST && !IN_MULTICAST(bits);
+  }
+  in6_addr ipv6{};
+  return ::inet_pton(AF_INET6, text.c_str(), &ipv6) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&ipv6) &&
+         !IN6_IS_ADDR_MULTICAST(&ipv6);
+}
+
+std::string CanonicalAddress(const std::string& text) {
+  const size_t percent = std::min(text.find('%'), text.size());
+  in6_addr address{};
+  char spelled[INET6_ADDRSTRLEN];
+  if (::inet_pton(AF_INET6, text.substr(0, percent).c_str(), &address) != 1 ||
+      ::inet_ntop(AF_INET6, &address, spelled, sizeof spelled) == nullptr) {
+    return absl::AsciiStrToLower(text);
+  }
+  return spelled + text.substr(percent);
+}
+
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   Endpoint endpoint;
   std::string rest = text;
   if (const size_t at = rest.rfind('@'); at != std::string::npos) {
     endpoint.user = rest.substr(0, at);
     rest = rest.substr(at + 1);
-    if (endpoint.user.empty()) return InvalidArgument("no user before '@' in \"%s\"", text);
+    if (endpoint.user.empty()) return InvalidArgument("no user before '@' in %s", Quoted(text));
   }
   std::optional<std::string> port;
   const size_t first_colon = rest.find(':');
   if (rest.starts_with('[')) {
     const size_t close = rest.find(']');
     const std::string after = close == std::string::npos ? "?" : rest.substr(close + 1);
-    if (!after.empty() && after[0] != ':') return InvalidArgument("\"%s\" is not [address]:port", text);
+    if (!after.empty() && after[0] != ':') return InvalidArgument("%s is not [address]:port", Quoted(text));
     if (!after.empty()) port = after.substr(1);
     endpoint.address = rest.substr(1, close - 1);
     if (!IsIpv6WithZone(endpoint.address)) {
-      return InvalidArgument("\"%s\" is not an IPv6 address", endpoint.address);
+      return InvalidArgument("%s is not an IPv6 address", Quoted(endpoint.address));
     }
   } else if (first_colon != std::string::npos && first_colon == rest.rfind(':')) {
     endpoint.address = rest.substr(0, first_colon);
@@ -75,11 +98,11 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
     endpoint.address = rest;
   }
   if (!IsName(endpoint.address) && !IsIpv6WithZone(endpoint.address)) {
-    return InvalidArgument("\"%s\" is not a host name or IP address", endpoint.address);
+    return InvalidArgument("%s is not a host name or IP address", Quoted(endpoint.address));
   }
   if (port) {
     const std::optional<int> number = ParseDecimal(*port, 1, 65535);
-    if (!number) return InvalidArgument("port \"%s\" is not a number from 1 to 65535", *port);
+    if (!number) return InvalidArgument("port %s is not a number from 1 to 65535", Quoted(*port));
     endpoint.port = *number;
   }
   return endpoint;
@@ -104,6 +127,21 @@ absl::StatusOr<AddressBlock> ParseAddressBlock(const std::string& text) {
   }
   block.prefix_bits = *bits;
   return block;
+}
+
+bool Contains(const AddressBlock& outer, const AddressBlock& inner) {
+  const int family = IsIpv4(outer.address) ? AF_INET : AF_INET6;
+  if (outer.prefix_bits > inner.prefix_bits) return false;
+  std::array<unsigned char, 16> a{}, b{};
+  if (::inet_pton(family, outer.address.c_str(), a.data()) != 1) return false;
+  if (::inet_pton(family, inner.address.c_str(), b.data()) != 1) return false;
+  const int bytes = outer.prefix_bits / 8, bits = outer.prefix_bits % 8;
+  if (!std::equal(a.begin(), a.begin() + bytes, b.begin())) return false;
+  return bits == 0 || (a[bytes] ^ b[bytes]) >> (8 - bits) == 0;
+}
+
+int64_t CountOf(const AddressBlock& block) {
+  return int64_t{1} << ((IsIpv4(block.address) ? 32 : 128) - block.prefix_bits);
 }
 
 std::vector<std::string> AddressesIn(const AddressBlock& block) {

@@ -2,6 +2,7 @@
 // "10.0.0.0/24".
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,23 @@ struct AddressBlock {
 /// A literal IPv4 or IPv6 address, without brackets or zone.
 bool IsIpAddress(const std::string& text);
 
+/// Whether packets can be sent there for one machine: it is neither "any" nor multicast nor broadcast.
+bool IsAddressOfOneHost(const std::string& text);
+
+/// The same for all spellings of an address: IPv6 as inet_ntop has it, names in lower case.
+std::string CanonicalAddress(const std::string& text);
+
 /// `[user@]address[:port]`. IPv6 with a port stands in brackets. Errors have no position.
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
 /// `address/bits`, or one address. Errors have no position.
 absl::StatusOr<AddressBlock> ParseAddressBlock(const std::string& text);
+
+/// Whether all of `inner` is in `outer`. If not, and not the other way round, they have nothing in common.
+bool Contains(const AddressBlock& outer, const AddressBlock& inner);
+
+/// How many there are in a block.
+int64_t CountOf(const AddressBlock& block);
 
 /// All addresses of a block, as literals, but for those of an IPv4 network itself and for broadcast.
 std::vector<std::string> AddressesIn(const AddressBlock& block);

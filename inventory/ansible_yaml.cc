@@ -35,7 +35,7 @@ class AnsibleReader {
   explicit AnsibleReader(const YamlDocument& document) : groups_(*document.path) {}
 
   absl::Status ReadGroup(const YamlNode& group);
-  YamlDocument Tree() const { return groups_.Tree(); }
+  absl::StatusOr<YamlDocument> Tree();
 
  private:
   absl::Status ReadHosts(const YamlNode& hosts, const std::string& group);
@@ -56,7 +56,7 @@ absl::Status AnsibleReader::ReadGroup(const YamlNode& group) {
     } else if (part.key == "children") {
       MUSTER_RETURN_IF_ERROR(CheckMapping(part, "a mapping from groups to what they hold"));
       for (const YamlNode& child : part.children) {
-        groups_.AddChild(group.key, child.key);
+        groups_.AddChild(group.key, KeyOf(child));
         MUSTER_RETURN_IF_ERROR(ReadGroup(child));
       }
     } else {
@@ -66,6 +66,11 @@ absl::Status AnsibleReader::ReadGroup(const YamlNode& group) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<YamlDocument> AnsibleReader::Tree() {
+  MUSTER_RETURN_IF_ERROR(groups_.CheckGroups());
+  return groups_.Tree();
 }
 
 absl::Status AnsibleReader::ReadHosts(const YamlNode& hosts, const std::string& group) {

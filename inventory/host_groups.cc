@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/nearest.h"
+#include "inventory/address.h"
 #include "inventory/host_range.h"
 #include "inventory/ssh_config.h"
 #include "inventory/words.h"
@@ -17,8 +19,11 @@ namespace {
 
 // Keys that no inventory has: of what arguments of ssh say, which holds where nothing else is said, and of a
 // group's place among others.
-constexpr char kCommonArguments[] = "common arguments", kExtraArguments[] = "extra arguments";
+constexpr char kFirstArguments[] = "first arguments", kCommonArguments[] = "common arguments",
+               kExtraArguments[] = "extra arguments";
 constexpr char kPriority[] = "priority";
+
+constexpr int kMostNested = 64;  // groups
 
 // The keys of an inventory that these variables are.
 const std::map<std::string, std::string>& KeysOfVariables() {
@@ -31,6 +36,7 @@ const std::map<std::string, std::string>& KeysOfVariables() {
                                                           {"ansible_ssh_private_key_file", "identity"},
                                                           {"ansible_private_key_file", "identity"},
                                                           {"ansible_connection", "local"},
+                                                          {"ansible_ssh_args", kFirstArguments},
                                                           {"ansible_ssh_common_args", kCommonArguments},
                                                           {"ansible_ssh_extra_args", kExtraArguments},
                                                           {"ansible_group_priority", kPriority},
@@ -42,6 +48,7 @@ const std::map<std::string, std::string>& KeysOfVariables() {
 
 // What arguments of ssh say, by the keys of an inventory; "": nothing.
 absl::StatusOr<std::map<std::string, std::string>> KeysOfArguments(const std::string& arguments) {
+  if (arguments.find("{{") != std::string::npos) return InvalidArgument("templates ({{ }}) are not read");
   MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> split, SplitWords(arguments));
   std::vector<std::string> words;
   for (const LineWord& word : split) words.push_back(word.text);
@@ -79,6 +86,88 @@ void HostGroups::AddGroup(const PlacedText& name) {
   if (group.name.text.empty()) group.name = name;
 }
 
+void HostGroups::AddChild(const std::string& group, const PlacedText& child) {
+  mentions_.push_back({child, group});
+  parents_[child.text].insert(group);
+}
+
+absl::Status HostGroups::CheckGroups() {
+  // As with Ansible, they need no definition.
+  for (const char* const name : {"all", "ungrouped"}) {
+    if (groups_[name].name.text.empty()) groups_[name].name.text = name;
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, group] : groups_) {
+    if (!group.name.text.empty()) names.push_back(name);
+  }
+  for (const auto& [name, holder] : mentions_) {
+    if (std::ranges::binary_search(names, name.text)) continue;
+    const std::string nearest = NearestWord(name.text, names);
+    return Error(name, absl::StrFormat("no group %s is defined, by [%s] or [%s:children]%s",
+                                       Quoted(name.text), name.text, name.text,
+                                       nearest.empty() ? "" : "; did you mean " + Quoted(nearest) + "?"));
+  }
+  // Those that hold a group come before it; no recursion, which a file could make as deep as it likes.
+  std::map<std::string, std::vector<std::string>> held;
+  std::map<std::string, size_t> open;  // how many that hold it are still to come
+  for (const auto& [child, parents] : parents_) {
+    open[child] += parents.size();
+    for (const std::string& parent : parents) {
+      open.try_emplace(parent, 0);
+      held[parent].push_back(child);
+    }
+  }
+  std::vector<std::string> order;
+  for (const auto& [name, count] : open) {
+    if (count == 0) order.push_back(name);
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    const std::string name = order[i];
+    const int depth = DepthOf(name);
+    open.erase(name);
+    for (const std::string& child : held[name]) {
+      depths_[child] = std::max(DepthOf(child), depth + 1);
+      if (--open[child] == 0) order.push_back(child);
+    }
+  }
+  MUSTER_RETURN_IF_ERROR(CheckLoops(open));
+  for (const auto& [name, holder] : mentions_) {
+    if (DepthOf(name.text) > kMostNested) {
+      return Error(name, absl::StrFormat("groups are nested more than %d deep", kMostNested));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `open`: the groups in loops, and those below them.
+absl::Status HostGroups::CheckLoops(const std::map<std::string, size_t>& open) const {
+  std::string name;
+  if (parents_.contains("all")) {
+    name = "all";  // it holds every other
+  } else if (!open.empty()) {
+    // One in a loop: upwards there is always another one, until it is one that was met before.
+    std::set<std::string> met;
+    for (name = open.begin()->first; met.insert(name).second;) {
+      name = *std::ranges::find_if(parents_.at(name),
+                                   [&](const std::string& parent) { return open.contains(parent); });
+    }
+  } else {
+    return absl::OkStatus();
+  }
+  const auto at = std::ranges::find_if(mentions_, [&](const Mentioned& mentioned) {
+    return mentioned.name.text == name && !mentioned.holder.empty() &&
+           (name == "all" || open.contains(mentioned.holder));
+  });
+  MUSTER_CHECK(at != mentions_.end(), name);
+  return Error(at->name, absl::StrFormat("the group %s would hold itself", Quoted(name)));
+}
+
+int HostGroups::DepthOf(const std::string& group) const {
+  if (group == "all") return 0;
+  const auto found = depths_.find(group);
+  return found == depths_.end() ? 1 : found->second;
+}
+
 std::optional<PlacedText> HostGroups::TakeNumber(PlacedText* pattern) {
   const size_t colon = pattern->text.rfind(':');
   if (colon == std::string::npos || pattern->text.find(']', colon) != std::string::npos) return std::nullopt;
@@ -101,7 +190,7 @@ absl::Status HostGroups::Set(const std::string& variable, PlacedText value, Sett
     }
     value.text = name == "local" ? "true" : "false";
   }
-  if (key->second == kCommonArguments || key->second == kExtraArguments) {
+  if (key->second == kFirstArguments || key->second == kCommonArguments || key->second == kExtraArguments) {
     const auto keys = KeysOfArguments(value.text);
     if (!keys.ok()) return Error(value, std::string(keys.status().message()));
   }
@@ -109,9 +198,15 @@ absl::Status HostGroups::Set(const std::string& variable, PlacedText value, Sett
   return absl::OkStatus();
 }
 
+bool HostGroups::IsIpv6(const std::string& pattern) {
+  const auto endpoint = ParseEndpoint(pattern);
+  return endpoint.ok() && endpoint->address.find(':') != std::string::npos;
+}
+
 absl::StatusOr<std::vector<HostGroups::Entry*>> HostGroups::AddHosts(PlacedText pattern,
                                                                      const Settings& settings,
                                                                      const std::string& group) {
+  if (IsIpv6(pattern.text)) return Error(pattern, kNoName);
   const std::optional<PlacedText> port = TakeNumber(&pattern);
   const absl::StatusOr<std::vector<std::string>> names = ExpandHostNames(pattern.text);
   if (!names.ok()) return Error(pattern, std::string(names.status().message()));
@@ -137,17 +232,6 @@ absl::StatusOr<std::vector<HostGroups::Entry*>> HostGroups::AddHosts(PlacedText 
 // whichever way, and of two at the same depth that of the higher priority, then the later one in the
 // alphabet.
 std::vector<std::string> HostGroups::ByPrecedence(std::vector<std::string> groups) const {
-  std::map<std::string, int> depths;
-  const auto depth_of = [&](auto&& self, const std::string& name) -> int {
-    if (name == "all") return 0;
-    const auto [known, is_new] = depths.try_emplace(name, 1);
-    const auto parents = parents_.find(name);
-    if (!is_new || parents == parents_.end()) return known->second;
-    int depth = 1;
-    for (const std::string& parent : parents->second) depth = std::max(depth, self(self, parent) + 1);
-    return depths[name] = depth;
-  };
-  for (const std::string& name : groups) (void)depth_of(depth_of, name);
   const auto priority_of = [&](const std::string& name) {
     const Settings& settings = groups_.at(name).settings;
     const auto found = settings.find(kPriority);
@@ -156,15 +240,18 @@ std::vector<std::string> HostGroups::ByPrecedence(std::vector<std::string> group
     return priority;
   };
   std::ranges::sort(groups, std::greater(), [&](const std::string& name) {
-    return std::tuple(name == "all" ? 0 : depths.at(name), priority_of(name), name);
+    return std::tuple(DepthOf(name), priority_of(name), name);
   });
   return groups;
 }
 
-// Those that it stands in first, then those above them.
+// Those that it stands in first, then those above them. `ungrouped` is who stands in no other.
 std::vector<std::string> HostGroups::GroupsOf(const Entry& entry) const {
   std::vector<std::string> all = entry.groups;
-  if (all.empty() && groups_.contains("ungrouped")) all.push_back("ungrouped");
+  std::erase(all, "ungrouped");
+  if (std::ranges::all_of(all, [](const std::string& name) { return name == "all"; })) {
+    all.push_back("ungrouped");
+  }
   std::set<std::string> known(all.begin(), all.end());
   for (size_t i = 0; i < all.size(); ++i) {
     const auto parents = parents_.find(all[i]);
@@ -173,8 +260,25 @@ std::vector<std::string> HostGroups::GroupsOf(const Entry& entry) const {
       if (known.insert(parent).second) all.push_back(parent);
     }
   }
-  if (known.insert("all").second && groups_.contains("all")) all.push_back("all");
+  if (known.insert("all").second) all.push_back("all");
   return all;
+}
+
+// As on ssh's command line, where the first value holds: ssh_args stand before what Ansible adds for other
+// variables, the rest behind that. What none of them says is left to ~/.ssh/config.
+void HostGroups::AddArguments(Settings* settings) const {
+  for (const char* const arguments : {kFirstArguments, kCommonArguments, kExtraArguments}) {
+    const auto found = settings->extract(arguments);
+    if (found.empty()) continue;
+    const PlacedText& at = found.mapped();
+    const auto keys = KeysOfArguments(at.text);  // checked as it was set
+    for (const auto& [key, value] : *keys) {
+      if (value.empty()) continue;
+      const PlacedText placed{value, at.line, at.column};
+      if (std::string_view(arguments) == kFirstArguments) settings->erase(key);
+      settings->insert({key, placed});
+    }
+  }
 }
 
 YamlDocument HostGroups::Tree() const {
@@ -198,16 +302,7 @@ YamlDocument HostGroups::Tree() const {
       const Group& group = groups_.at(name);
       if (name != "all" && name != "ungrouped") labels.children.push_back(Text("", group.name));
     }
-    // What they do not say they leave to ~/.ssh/config.
-    for (const char* const arguments : {kCommonArguments, kExtraArguments}) {
-      const auto found = settings.extract(arguments);
-      if (found.empty()) continue;
-      const PlacedText& at = found.mapped();
-      const auto keys = KeysOfArguments(at.text);
-      for (const auto& [key, value] : *keys) {
-        if (!value.empty()) settings.insert({key, {value, at.line, at.column}});
-      }
-    }
+    AddArguments(&settings);
     settings.erase(kPriority);
     // A local host of a group whose others are reached by SSH.
     if (const auto local = settings.find("local"); local != settings.end() && local->second.text == "true") {

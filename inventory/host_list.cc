@@ -16,10 +16,34 @@ namespace {
 
 using Word = PlacedText;
 
+constexpr int kMostSlotsOfANumber = 1024;  // behind a name; a larger one may well be a port
+
 // The first byte that is no blank, or 0; of a comment too.
 char FirstOf(std::string_view line) {
   const size_t at = line.find_first_not_of(" \t\r\f\v");  // what SplitWords takes for blanks
   return at == std::string_view::npos || line[at] == '#' || line[at] == ';' ? 0 : line[at];
+}
+
+// A comment does not begin within quotes.
+absl::string_view WithoutComment(absl::string_view text) {
+  char quote = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (quote != 0) {
+      if (text[i] == quote) quote = 0;
+    } else if (text[i] == '"' || text[i] == '\'') {
+      quote = text[i];
+    } else if (text[i] == '#' && i > 0 && absl::ascii_isspace(text[i - 1])) {
+      return text.substr(0, i);
+    }
+  }
+  return text;
+}
+
+bool HasAnsibleVariable(std::string_view line) {
+  const auto words = SplitWords(line);
+  if (FirstOf(line) == 0 || !words.ok() || words->empty()) return false;
+  return std::any_of(words->begin() + 1, words->end(),
+                     [](const LineWord& word) { return word.text.starts_with("ansible_"); });
 }
 
 std::vector<std::string_view> LinesOf(std::string_view text) {
@@ -38,7 +62,7 @@ class HostListParser {
  public:
   explicit HostListParser(const std::string& path) : groups_(path) {}
   absl::Status Parse(std::string_view text);
-  YamlDocument Tree() const { return groups_.Tree(); }
+  absl::StatusOr<YamlDocument> Tree();
 
  private:
   enum class Section : uint8_t { kNone, kHosts, kVariables, kChildren };
@@ -49,7 +73,8 @@ class HostListParser {
   absl::StatusOr<std::vector<Word>> WordsOf(std::string_view line, int number) const;
 
   HostGroups groups_;
-  bool has_groups_ = false;  // then it is Ansible's
+  bool has_groups_ = false;
+  bool is_ansible_ = false;  // by its groups or its variables; else it is a hostfile, with slots
   Section section_ = Section::kNone;
   std::string group_;
 };
@@ -58,9 +83,13 @@ absl::Status HostListParser::Parse(std::string_view text) {
   const std::vector<std::string_view> lines = LinesOf(text);
   has_groups_ =
       std::any_of(lines.begin(), lines.end(), [](std::string_view line) { return FirstOf(line) == '['; });
+  is_ansible_ = has_groups_ || std::any_of(lines.begin(), lines.end(), HasAnsibleVariable);
   int number = 0;
   for (const std::string_view line : lines) {
     ++number;
+    if (const size_t at = line.find('\0'); at != std::string_view::npos) {
+      return groups_.Error({"", number, static_cast<int>(at) + 1}, "a NUL byte");
+    }
     if (FirstOf(line) == 0) continue;
     if (FirstOf(line) == '[') {
       MUSTER_RETURN_IF_ERROR(ParseSection(line, number));
@@ -69,13 +98,18 @@ absl::Status HostListParser::Parse(std::string_view text) {
     } else {
       MUSTER_ASSIGN_OR_RETURN(const std::vector<Word> words, WordsOf(line, number));
       if (section_ == Section::kChildren) {
-        groups_.AddChild(group_, words[0].text);
+        groups_.AddChild(group_, words[0]);
       } else {
         MUSTER_RETURN_IF_ERROR(ParseHost(words));
       }
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<YamlDocument> HostListParser::Tree() {
+  MUSTER_RETURN_IF_ERROR(groups_.CheckGroups());
+  return groups_.Tree();
 }
 
 absl::StatusOr<std::vector<Word>> HostListParser::WordsOf(std::string_view line, int number) const {
@@ -89,7 +123,11 @@ absl::StatusOr<std::vector<Word>> HostListParser::WordsOf(std::string_view line,
 absl::Status HostListParser::ParseSection(std::string_view line, int number) {
   const size_t begin = line.find('['), end = line.find(']');
   const Word at{"", number, static_cast<int>(begin) + 1};
-  if (end == std::string_view::npos || FirstOf(line.substr(end + 1)) != 0) {
+  if (HostGroups::IsIpv6(std::string(line.substr(begin, line.find_first_of(" \t#;", begin) - begin)))) {
+    return groups_.Error(at, HostGroups::kNoName);
+  }
+  const bool has_name = end != begin + 1 && line.substr(begin + 1, 1) != ":";
+  if (end == std::string_view::npos || !has_name || FirstOf(line.substr(end + 1)) != 0) {
     return groups_.Error(at, "expected [GROUP], [GROUP:vars] or [GROUP:children]");
   }
   const std::pair<std::string, std::string> parts =
@@ -104,7 +142,12 @@ absl::Status HostListParser::ParseSection(std::string_view line, int number) {
   } else {
     return groups_.Error(at, absl::StrFormat("%s is neither vars nor children", Quoted(parts.second)));
   }
-  groups_.AddGroup({group_, number, at.column + 1});
+  const Word name{group_, number, at.column + 1};
+  if (section_ == Section::kVariables) {
+    groups_.Mention(name);
+  } else {
+    groups_.AddGroup(name);
+  }
   return absl::OkStatus();
 }
 
@@ -114,9 +157,8 @@ absl::Status HostListParser::ParseVariable(std::string_view line, int number) {
     return groups_.Error({"", number, 1}, "expected VARIABLE=VALUE");
   }
   // Quotes belong to the value unless they are around all of it.
-  absl::string_view rest = absl::string_view(line.data(), line.size()).substr(equals + 1);
-  if (const size_t comment = rest.find(" #"); comment != absl::string_view::npos)
-    rest = rest.substr(0, comment);
+  const absl::string_view rest =
+      WithoutComment(absl::string_view(line.data(), line.size()).substr(equals + 1));
   const absl::string_view stripped = absl::StripAsciiWhitespace(rest);
   Word value{std::string(stripped), number, static_cast<int>(stripped.data() - line.data()) + 1};
   const char quote = value.text.empty() ? 0 : value.text[0];
@@ -134,8 +176,15 @@ absl::Status HostListParser::ParseHost(const std::vector<Word>& words) {
     settings["user"] = {pattern.text.substr(0, at), pattern.line, pattern.column};
     pattern.text.erase(0, at + 1);
   }
-  if (!has_groups_) {
-    if (const auto slots = HostGroups::TakeNumber(&pattern)) settings["slots"] = *slots;
+  if (HostGroups::IsIpv6(pattern.text)) return groups_.Error(words[0], HostGroups::kNoName);
+  if (!is_ansible_) {
+    if (const auto slots = HostGroups::TakeNumber(&pattern)) {
+      if (int count = 0; absl::SimpleAtoi(slots->text, &count) && count > kMostSlotsOfANumber) {
+        return groups_.Error(*slots, absl::StrFormat("%d: slots or a port? write slots=%d or ansible_port=%d",
+                                                     count, count, count));
+      }
+      settings["slots"] = *slots;
+    }
   }
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t equals = words[i].text.find('=');
@@ -152,11 +201,14 @@ absl::Status HostListParser::ParseHost(const std::vector<Word>& words) {
     }
     const Word value{words[i].text.substr(equals + 1), words[i].line,
                      words[i].column + static_cast<int>(equals) + 1};
+    if (!is_ansible_ && name == "slots" && settings.contains("slots")) {
+      return groups_.Error(value, "slots are given twice");
+    }
     MUSTER_RETURN_IF_ERROR(groups_.Set(name, value, &settings));
   }
   MUSTER_ASSIGN_OR_RETURN(const std::vector<HostGroups::Entry*> entries,
                           groups_.AddHosts(pattern, settings, section_ == Section::kHosts ? group_ : ""));
-  if (has_groups_) return absl::OkStatus();
+  if (is_ansible_) return absl::OkStatus();
   for (HostGroups::Entry* const entry : entries) {
     // As often as it is named, or as often as it says; what is no such number is refused later.
     int given = 1;

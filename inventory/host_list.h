@@ -24,10 +24,11 @@ bool IsHostList(std::string_view text);
 /// The tree {hosts: {NAME: {ssh, port, user, identity, jump, local, data, dir, labels, slots}}}, with the
 /// places of the list. Of a group's variables those of the nearest group hold, and a host's own before them;
 /// others than these are not read: ansible_host, _port, _user, _ssh_private_key_file, _connection=local,
-/// _ssh_common_args and _ssh_extra_args as far as they name a jump host (-J, ProxyJump, ProxyCommand with ssh
-/// -W), port, user or key, _group_priority, muster_data, muster_dir. InvalidArgument, "path:line:column: ":
-/// what is neither of the formats, a ProxyCommand that is no jump host, and in a list without groups any
-/// other word than slots and max_slots.
+/// _ssh_args, _ssh_common_args and _ssh_extra_args as far as they name a jump host (-J, ProxyJump,
+/// ProxyCommand with ssh -W), port, user or key, _group_priority, muster_data, muster_dir. A number behind a
+/// name is a port if there are groups or any ansible_ variable, and slots otherwise. InvalidArgument,
+/// "path:line:column: ": what is neither of the formats, a ProxyCommand that is no jump host, groups that are
+/// nowhere defined or hold themselves, and in a list without groups any other word than slots and max_slots.
 absl::StatusOr<YamlDocument> ParseHostList(std::string_view text, const std::string& path);
 
 }  // namespace muster

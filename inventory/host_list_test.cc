@@ -1,9 +1,11 @@
 #include "inventory/host_list.h"
 
+#include <absl/strings/str_format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "inventory/inventory.h"
+#include "inventory/ssh_config.h"
 
 namespace muster {
 namespace {
@@ -136,7 +138,7 @@ three ansible_ssh_common_args="-l first" ansible_ssh_extra_args="-l second -o Id
   EXPECT_EQ(one.user, "late");
   EXPECT_EQ(one.ssh_port, 2222);
   EXPECT_THAT(one.identities, ElementsAre("/key"));
-  EXPECT_THAT(one.jumps, ElementsAre(JumpHost{"gate", "gate", 22, "me", {"/key"}}));
+  EXPECT_THAT(one.jumps, ElementsAre(JumpHost{"gate", "gate", 22, "me", {}}));
   EXPECT_EQ(two.user, "own");
   EXPECT_EQ(two.ssh_port, 23);
   EXPECT_EQ(three.user, "first");
@@ -257,6 +259,136 @@ TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {
   EXPECT_EQ(ErrorOf("[g]\na ansible_host=x\nb ansible_host=x\n"),
             "dir/hosts:3:1: hosts \"b\" and \"a\" (at dir/hosts:2:1) are the same machine: x port 22");
   EXPECT_EQ(ErrorOf("[g]\n"), "dir/hosts:1:1: no hosts");
+}
+
+// A typing error would otherwise take its settings away in silence.
+TEST(HostList, GroupsThatNobodyDefinesAreRefused) {
+  EXPECT_EQ(ErrorOf("[web]\nw1\n[wbe:vars]\nansible_user=deploy\n"),
+            "dir/hosts:3:2: no group \"wbe\" is defined, by [wbe] or [wbe:children]; did you mean \"web\"?");
+  EXPECT_THAT(ErrorOf("[prod:children]\nnope\n[other]\nw1\n"),
+              HasSubstr("dir/hosts:2:1: no group \"nope\" is defined"));
+  EXPECT_THAT(ErrorOf("[prod:children]\nnope\n[nope:vars]\na=b\n[other]\nw1\n"),
+              HasSubstr("dir/hosts:2:1: no group \"nope\" is defined"));
+  for (const char* const section : {"[]", "[:children]", "[", "[:vars]"}) {
+    EXPECT_EQ(ErrorOf(section + std::string("\nw1\n")),
+              "dir/hosts:1:1: expected [GROUP], [GROUP:vars] or [GROUP:children]");
+  }
+  EXPECT_TRUE(Parse("[web:vars]\nansible_user=u\n[prod:children]\nweb\n[web]\nw1\n[all:vars]\nx=y\n"
+                    "[ungrouped:vars]\nx=y\n")
+                  .ok());
+}
+
+TEST(HostList, GroupsThatHoldThemselvesAreRefused) {
+  EXPECT_EQ(ErrorOf("[a:children]\na\n[a]\nw1\n"), "dir/hosts:2:1: the group \"a\" would hold itself");
+  EXPECT_EQ(ErrorOf("[a:children]\nb\n[b:children]\nc\n[c:children]\nb\n[c]\nw1\n"),
+            "dir/hosts:6:1: the group \"b\" would hold itself");
+  EXPECT_THAT(ErrorOf("[a:children]\nall\n[c]\nw1\n"), HasSubstr("2:1: the group \"all\" would hold itself"));
+  EXPECT_EQ(ErrorOf("all: {children: {a: {children: {b: {children: {a: }}}}, c: {hosts: {x: }}}}\n"),
+            "dir/hosts:1:48: the group \"a\" would hold itself");
+  // What a YAML inventory names is there.
+  EXPECT_TRUE(Parse("web: {hosts: {w: }}\nwbe: {vars: {ansible_user: x}}\n").ok());
+}
+
+TEST(HostList, GroupsAreNotNestedWithoutEnd) {
+  const auto chain = [](int groups) {
+    std::string text = "[g1]\nw\n";
+    for (int i = 1; i < groups; ++i) text += absl::StrFormat("[g%d:children]\ng%d\n", i + 1, i);
+    return text;
+  };
+  EXPECT_TRUE(Parse(chain(64)).ok());
+  EXPECT_THAT(ErrorOf(chain(65)), HasSubstr(": groups are nested more than 64 deep"));
+  EXPECT_THAT(ErrorOf(chain(40'000)), HasSubstr(": groups are nested more than 64 deep"));
+}
+
+TEST(HostList, ANumberBehindANameIsAPortWhereAnyVariableIsAnsibles) {
+  const auto inventory = Parse("w1:2222 ansible_user=me\nw2\nw2\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_EQ(inventory->hosts[0].ssh_port, 2222);
+  EXPECT_THAT(SlotsOf(*inventory), ElementsAre(1, 1));
+  EXPECT_EQ(ErrorOf("a:1024\nb:2222\n"),
+            "dir/hosts:2:1: 2222: slots or a port? write slots=2222 or ansible_port=2222");
+  EXPECT_THAT(SlotsOf(*Parse("a:1024\nb slots=2222\n")), ElementsAre(1024, 2222));
+  EXPECT_EQ(ErrorOf("127.0.0.1:4 slots=2\n"), "dir/hosts:1:19: slots are given twice");
+  EXPECT_EQ(ErrorOf("a slots=2 slots=3\n"), "dir/hosts:1:17: slots are given twice");
+}
+
+TEST(HostList, AnIpv6AddressIsNoName) {
+  const std::string message = "an IPv6 address is no name: write NAME ansible_host=ADDRESS";
+  for (const std::string line : {"::1 slots=4", "2001:db8::3", "me@::1", "[2001:db8::2]:2222", "[::1]"}) {
+    EXPECT_EQ(ErrorOf(line + "\n"), "dir/hosts:1:1: " + message) << line;
+    EXPECT_EQ(ErrorOf("[g]\n" + line + "\n"), "dir/hosts:2:1: " + message) << line;
+  }
+  EXPECT_THAT(ErrorOf("all: {hosts: {\"2001:db8::3\": }}\n"), HasSubstr(message));
+  EXPECT_EQ(Parse("v6 ansible_host=2001:db8::1\n")->hosts[0].ssh_address, "2001:db8::1");
+}
+
+TEST(HostList, ANulByteIsRefusedWithItsPlace) {
+  using std::string_literals::operator""s;
+  EXPECT_EQ(ErrorOf("a\nno\0de slots=2\n"s), "dir/hosts:2:3: a NUL byte");
+  EXPECT_EQ(ErrorOf("a\n\0b\n"s), "dir/hosts:2:1: a NUL byte");
+  EXPECT_EQ(ErrorOf("[g]\na\n[g:vars]\nansible_user=m\0e\n"s), "dir/hosts:4:15: a NUL byte");
+}
+
+TEST(HostList, ValuesOfVariablesAreCutAtACommentOutsideQuotes) {
+  const auto key_of = [](const std::string& value) {
+    const auto inventory = Parse("[g]\na\n[g:vars]\nansible_ssh_private_key_file=" + value + "\n");
+    return inventory.ok() ? inventory->hosts[0].identities.at(0) : std::string(inventory.status().message());
+  };
+  EXPECT_EQ(key_of("\"/k # 1\""), "/k # 1");
+  EXPECT_EQ(key_of("'/k # 1'  # mine"), "/k # 1");
+  EXPECT_EQ(key_of("/k # mine"), "/k");
+  const auto jump =
+      Parse("[g]\na\n[g:vars]\nansible_ssh_common_args=-o ProxyCommand=\"ssh -W %h:%p g\" # \"\n");
+  ASSERT_TRUE(jump.ok()) << jump.status();
+  EXPECT_EQ(jump->hosts[0].jumps.at(0).name, "g");
+}
+
+TEST(HostList, BackslashesInAHostsLineAreAsInAShell) {
+  const auto inventory = Parse(
+      "[g]\na ansible_ssh_private_key_file=/x\\ y\nb ansible_ssh_private_key_file=\"/q\\\"r\\s\"\n"
+      "c ansible_ssh_private_key_file='/a\\b'\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(inventory->hosts[0].identities, ElementsAre("/x y"));
+  EXPECT_THAT(inventory->hosts[1].identities, ElementsAre("/q\"r\\s"));
+  EXPECT_THAT(inventory->hosts[2].identities, ElementsAre("/a\\b"));
+}
+
+// As ssh has it: it logs in there as it does anywhere.
+TEST(HostList, AJumpHostOfArgumentsHasNothingOfTheHostBehindIt) {
+  const auto inventory = Parse(R"([g]
+w1 ansible_user=deploy ansible_ssh_private_key_file=/key ansible_ssh_common_args="-J gate,me@inner"
+w2 ansible_user=deploy ansible_ssh_common_args='-o ProxyCommand="ssh -W %h:%p %r@gate"'
+w3 ansible_ssh_common_args='-o ProxyCommand="ssh -W %h:%p %r@gate"'
+)");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(inventory->hosts[0].jumps,
+              ElementsAre(JumpHost{"gate", "gate", 22, "", {}}, JumpHost{"inner", "inner", 22, "me", {}}));
+  EXPECT_THAT(inventory->hosts[1].jumps, ElementsAre(JumpHost{"gate", "gate", 22, "deploy", {}}));
+  EXPECT_THAT(inventory->hosts[2].jumps, ElementsAre(JumpHost{"gate", "gate", 22, LocalAccount(), {}}));
+  EXPECT_THAT(ErrorOf("[g]\nw1 ansible_ssh_common_args='-o ProxyCommand=\"ssh -W %h:%p %u@gate\"'\n"),
+              HasSubstr("dir/hosts:2:28: "));
+  EXPECT_THAT(ErrorOf("[g]\nw1 ansible_ssh_common_args='-J %u@gate'\n"), HasSubstr("\"%u\""));
+}
+
+// They stand first on ssh's command line, before what Ansible adds for the other variables.
+TEST(HostList, SshsArgumentsAreReadToo) {
+  const auto inventory = Parse(
+      "[g]\nw1 ansible_user=own ansible_ssh_args='-l first -J gate' ansible_ssh_common_args='-J other -p "
+      "24'\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_EQ(inventory->hosts[0].user, "first");
+  EXPECT_EQ(inventory->hosts[0].ssh_port, 24);
+  EXPECT_EQ(inventory->hosts[0].jumps.at(0).name, "gate");
+  EXPECT_THAT(ErrorOf("[g]\nw1 ansible_ssh_args=\"-o ControlPath={{ path }}\"\n"),
+              HasSubstr("dir/hosts:2:21: templates ({{ }}) are not read"));
+}
+
+TEST(HostList, UngroupedIsWhoStandsInNoOtherGroup) {
+  const auto inventory = Parse("[ungrouped]\nw1\nw2\n[all]\nw3\n[g]\nw1\n[ungrouped:vars]\nansible_user=q\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_EQ(inventory->hosts[0].user, "");
+  EXPECT_EQ(inventory->hosts[1].user, "q");
+  EXPECT_EQ(inventory->hosts[2].user, "q");
 }
 
 TEST(HostList, YamlIsNone) {

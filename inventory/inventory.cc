@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kMaxGpuIndex = 255;
 constexpr int kMostJumps = 8;  // on the way to a host
+constexpr size_t kMostBlocks = 1024;
+constexpr int64_t kMostAddresses = 65536;  // to search
 
 // Gives a status without a position that of `node`.
 template <typename T>
@@ -86,7 +88,7 @@ absl::StatusOr<std::optional<Endpoint>> ParseSshAddress(const YamlNode& node) {
 }
 
 absl::StatusOr<std::string> ParseDataAddress(const YamlNode& node) {
-  if (node.kind != YamlNode::Kind::kText || !IsIpAddress(node.text)) {
+  if (node.kind != YamlNode::Kind::kText || !IsAddressOfOneHost(node.text)) {
     return node.Expected("the IP address that other hosts reach this one at");
   }
   return node.text;
@@ -96,6 +98,33 @@ absl::StatusOr<AddressBlock> ParseSearchBlock(const YamlNode& node) {
   MUSTER_RETURN_IF_ERROR(node.CheckText());
   const std::string& text = node.text;
   return At(node, ParseAddressBlock(text));
+}
+
+absl::StatusOr<std::vector<AddressBlock>> ParseSearch(const YamlNode& node) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<AddressBlock> all,
+                          YamlOneOrMore("address blocks", ParseSearchBlock)(node));
+  if (all.size() > kMostBlocks) {
+    return node.Error(absl::StrFormat("more than %d address blocks", kMostBlocks));
+  }
+  std::vector<AddressBlock> blocks;
+  int64_t count = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (std::ranges::any_of(blocks, [&](const AddressBlock& known) { return Contains(known, all[i]); }))
+      continue;
+    std::erase_if(blocks, [&](const AddressBlock& known) {
+      if (!Contains(all[i], known)) return false;
+      count -= CountOf(known);
+      return true;
+    });
+    blocks.push_back(all[i]);
+    count += CountOf(all[i]);
+    if (count > kMostAddresses) {
+      const YamlNode& at = node.kind == YamlNode::Kind::kList ? node.children[i] : node;
+      return at.Error(absl::StrFormat("%s, with those before it, has more than %d addresses to search",
+                                      Quoted(at.text), kMostAddresses));
+    }
+  }
+  return blocks;
 }
 
 absl::StatusOr<std::vector<std::string>> ParseCommand(const YamlNode& node) {
@@ -165,10 +194,10 @@ absl::StatusOr<Host> ParseHost(const YamlNode& node, const Host& defaults, const
 // Where a host is, as text: two hosts with the same are one machine.
 std::string Whereabouts(const Host& host) {
   if (host.local) return "this machine, without SSH";
-  std::string place = absl::StrFormat("%s port %d", absl::AsciiStrToLower(host.ssh_address), host.ssh_port);
+  std::string place = absl::StrFormat("%s port %d", CanonicalAddress(host.ssh_address), host.ssh_port);
   for (const Endpoint& jump : host.jump.value_or(std::vector<Endpoint>())) {
-    place +=
-        absl::StrFormat(" through %s port %d", jump.address, jump.port != 0 ? jump.port : kDefaultSshPort);
+    place += absl::StrFormat(" through %s port %d", CanonicalAddress(jump.address),
+                             jump.port != 0 ? jump.port : kDefaultSshPort);
   }
   return place;
 }
@@ -176,7 +205,10 @@ std::string Whereabouts(const Host& host) {
 // What the inventory leaves open, from ssh's configuration and then as ssh has it. Of who is `on_the_way` to
 // others the inventory says all that it wants to.
 absl::Status FillIn(const SshConfig& config, Host* host, bool on_the_way = false) {
-  MUSTER_ASSIGN_OR_RETURN(SshHostConfig more, config.For(host->ssh_address, {host->user, host->ssh_port}));
+  MUSTER_ASSIGN_OR_RETURN(SshHostConfig more,
+                          config.For(host->ssh_address, {.user = host->user,
+                                                         .port = host->ssh_port,
+                                                         .has_jump = host->jump && !host->jump->empty()}));
   if (!more.host_name.empty()) host->ssh_address = more.host_name;
   if (host->ssh_port == 0) host->ssh_port = more.port != 0 ? more.port : kDefaultSshPort;
   if (host->user.empty()) host->user = more.user;
@@ -185,7 +217,21 @@ absl::Status FillIn(const SshConfig& config, Host* host, bool on_the_way = false
   if (!host->jump && !more.unknown_jump.empty() && !on_the_way) {
     return absl::InvalidArgumentError(more.unknown_jump);
   }
-  if (!host->jump) host->jump = std::move(more.jump);
+  if (!host->jump && more.jump) {
+    host->jump = std::move(more.jump);
+    host->is_jump_of_ssh = true;
+  }
+  return absl::OkStatus();
+}
+
+// Of arguments of ssh; in its configuration they are replaced already.
+absl::Status ReplaceTokens(Host* host) {
+  for (Endpoint& jump : *host->jump) {
+    if (jump.user == "%r") jump.user = host->user.empty() ? LocalAccount() : host->user;
+    if (jump.user.find('%') != std::string::npos) {
+      return InvalidArgument("the user %s: of ssh's tokens only %%r is read there, alone", Quoted(jump.user));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -211,7 +257,8 @@ class JumpFinder {
     for (const Endpoint& jump : host.jump.value_or(std::vector<Endpoint>())) {
       MUSTER_ASSIGN_OR_RETURN(const Host on_the_way, HostOf(jump, host));
       // By `defaults` a jump host has itself to go through, and those before it.
-      const bool is_itself = on_the_way.name == host.name || (on_the_way.ssh_address == host.ssh_address &&
+      const bool is_itself = on_the_way.name == host.name || (CanonicalAddress(on_the_way.ssh_address) ==
+                                                                  CanonicalAddress(host.ssh_address) &&
                                                               on_the_way.ssh_port == host.ssh_port);
       if (is_itself) break;
       if (std::find(behind.begin(), behind.end(), on_the_way.name) != behind.end()) {
@@ -238,6 +285,7 @@ class JumpFinder {
     MUSTER_RETURN_IF_ERROR(FillIn(config_, &host, /*on_the_way=*/true));
     host.name = host.ssh_port == kDefaultSshPort ? jump.address
                                                  : absl::StrFormat("[%s]:%d", jump.address, host.ssh_port);
+    if (behind.is_jump_of_ssh) return host;
     if (host.user.empty()) host.user = behind.user;
     if (host.identities.empty()) host.identities = behind.identities;
     return host;
@@ -266,6 +314,10 @@ absl::StatusOr<std::vector<Host>> ParseHosts(const YamlNode& node, const Host& d
       if (!host.local) {
         if (host.ssh_address.empty()) host.ssh_address = name;
         MUSTER_RETURN_IF_ERROR(FillIn(config, &host));
+        if (const YamlNode* const jump = entry.Find("jump"); jump != nullptr && host.is_jump_of_ssh) {
+          const absl::Status replaced = ReplaceTokens(&host);
+          if (!replaced.ok()) return jump->Error(std::string(replaced.message()));
+        }
       }
       const auto [same_name, name_is_new] = by_name.emplace(name, hosts.size());
       if (!name_is_new) {
@@ -291,12 +343,20 @@ absl::Status AddDiscovered(const std::map<std::string, Endpoint>& discovered, co
                            const SourcePosition& position, const SshConfig& config,
                            std::vector<Host>* hosts) {
   std::set<std::string> names, places;
+  std::map<std::string, std::string> by_place;  // names of those that are discovered
+  const auto claim = [&](const Host& host) -> absl::Status {
+    const auto [known, is_new] = by_place.emplace(Whereabouts(host), host.name);
+    if (is_new) return absl::OkStatus();
+    return InvalidArgument("%s: the discovery command has %s and %s at the same place: %s",
+                           position.ToString(), Quoted(known->second), Quoted(host.name), known->first);
+  };
   for (Host& host : *hosts) {
     names.insert(host.name);
     // Where it is now, and no more where the file says.
     if (const auto now = discovered.find(host.name); now != discovered.end() && !host.local) {
       host.ssh_address = now->second.address;
       if (now->second.port != 0) host.ssh_port = now->second.port;
+      MUSTER_RETURN_IF_ERROR(claim(host));
     }
     places.insert(Whereabouts(host));
   }
@@ -306,13 +366,15 @@ absl::Status AddDiscovered(const std::map<std::string, Endpoint>& discovered, co
       return InvalidArgument("%s: the discovery command names %s, which is no host name", position.ToString(),
                              Quoted(name));
     }
+    if (!names.insert(name).second) continue;
     Host host = defaults;
     host.name = name;
     host.ssh_address = endpoint.address;
     if (endpoint.port != 0) host.ssh_port = endpoint.port;
     host.position = position;
     MUSTER_RETURN_IF_ERROR(FillIn(config, &host));
-    if (!names.insert(name).second || !places.insert(Whereabouts(host)).second) continue;
+    MUSTER_RETURN_IF_ERROR(claim(host));
+    if (!places.insert(Whereabouts(host)).second) continue;
     if (hosts->size() >= kMaxHosts) {
       return InvalidArgument("%s: more than %d hosts with those that are discovered", position.ToString(),
                              kMaxHosts);
@@ -343,13 +405,15 @@ absl::Status FindJumps(const SshConfig& config, std::vector<Host>* all) {
 absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::string& path,
                                          const std::string& home, const SshConfig& config,
                                          const std::map<std::string, Endpoint>& discovered) {
-  MUSTER_ASSIGN_OR_RETURN(YamlDocument document,
-                          IsHostList(text) ? ParseHostList(text, path) : ParseYaml(text, path));
-  if (IsAnsibleYaml(document.root)) {
+  const bool is_list = IsHostList(text);
+  MUSTER_ASSIGN_OR_RETURN(YamlDocument document, is_list ? ParseHostList(text, path) : ParseYaml(text, path));
+  const bool is_ansible_yaml = IsAnsibleYaml(document.root);
+  if (is_ansible_yaml) {
     MUSTER_ASSIGN_OR_RETURN(document, ReadAnsibleYaml(document));
   }
   Inventory inventory{.path = path};
-  Host defaults{.ssh_port = 0};
+  // Those formats have jump hosts in arguments of ssh.
+  Host defaults{.ssh_port = 0, .is_jump_of_ssh = is_list || is_ansible_yaml};
   const auto parse_defaults = [&](const YamlNode& node) -> absl::StatusOr<Host> {
     Host host = defaults;
     YamlFields fields(node, "defaults");
@@ -364,7 +428,7 @@ absl::StatusOr<Inventory> ParseInventory(std::string_view text, const std::strin
   if (document.root.Find("discover") == nullptr || document.root.Find("hosts") != nullptr) {
     fields.Require("hosts", &inventory.hosts, parse_hosts);
   }
-  fields.Read("search", &inventory.search, YamlOneOrMore("address blocks", ParseSearchBlock));
+  fields.Read("search", &inventory.search, ParseSearch);
   fields.Read("discover", &inventory.discover, ParseDiscovery);
   MUSTER_RETURN_IF_ERROR(fields.Finish());
   if (const YamlNode* discover = document.root.Find("discover"); discover != nullptr) {

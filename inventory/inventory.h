@@ -37,21 +37,24 @@ struct JumpHost {
       name;  // host keys are known under it; of another one its address, as [address]:port if not port 22
   std::string address;
   int port = kDefaultSshPort;
-  std::string user;                     // as Host's; of another one, if not given, that of the host behind
-  std::vector<std::string> identities;  // likewise
+  // As Host's. Of another one, if not given, those of the host behind, but for the ways that ssh's
+  // configuration or arguments name: there it is as with a host that says nothing of them.
+  std::string user;
+  std::vector<std::string> identities;
   friend bool operator==(const JumpHost&, const JumpHost&) = default;
 };
 
 struct Host {
   std::string name;    // unique in the inventory; host keys are known under it
-  bool local = false;  // this machine, without SSH; then the next six mean nothing
+  bool local = false;  // this machine, without SSH; then the next seven mean nothing
 
   std::string ssh_address;  // name or IP address, IPv6 without brackets
   int ssh_port = kDefaultSshPort;
   std::string user;                     // empty: whoever runs muster
   std::vector<std::string> identities;  // private key files here; empty: the SSH agent and the usual files
   std::optional<std::vector<Endpoint>> jump;  // to go through, as written, the nearest first; unset: not said
-  std::vector<JumpHost> jumps;                // to go through, all of them, the nearest first
+  bool is_jump_of_ssh = false;  // `jump`, if there is one, is what ssh's configuration or arguments say
+  std::vector<JumpHost> jumps;  // to go through, all of them, the nearest first
 
   std::string data_address;  // IP address other hosts reach its tasks at; empty: not given
   std::vector<std::string> labels;
@@ -69,8 +72,9 @@ struct Discovery {
 
 struct Inventory {
   std::string path;
-  std::vector<Host> hosts;           // in the order of the file, ranges expanded; none only with `discover`
-  std::vector<AddressBlock> search;  // where a host that moved may be found again
+  std::vector<Host> hosts;  // in the order of the file, ranges expanded; none only with `discover`
+  // Where a host that moved may be found again: no two have an address in common; 65536 at most.
+  std::vector<AddressBlock> search;
   std::optional<Discovery> discover;
 };
 
@@ -81,7 +85,8 @@ struct Inventory {
 /// hosts that lead in a circle. A host whose `jump` is itself, by `defaults`, is reached directly.
 ///
 /// `discovered`: hosts by name, behind those of the file, with its `defaults`. Those that the file lists, by
-/// name or place, are no others. InvalidArgument also for a name that hosts have not.
+/// name or place, are no others. InvalidArgument also for a name that hosts have not, and for two that are
+/// discovered at one place.
 absl::StatusOr<Inventory> ReadInventory(const std::filesystem::path& path, const std::string& home,
                                         const std::map<std::string, Endpoint>& discovered = {});
 

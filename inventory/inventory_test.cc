@@ -161,12 +161,30 @@ TEST(Inventory, RefusesBadInputWithItsPlace) {
        "2:13: expected the IP address that other hosts reach this one at, found \"gpu-01\""},
       {"hosts:\n  a: {data: 10.0.0.300}\n",
        "2:13: expected the IP address that other hosts reach this one at, found \"10.0.0.300\""},
+      {"hosts:\n  a: {data: 0.0.0.0}\n",
+       "2:13: expected the IP address that other hosts reach this one at, found \"0.0.0.0\""},
+      {"hosts:\n  a: {data: 224.0.0.1}\n",
+       "2:13: expected the IP address that other hosts reach this one at, found \"224.0.0.1\""},
+      {"hosts:\n  a: {data: 255.255.255.255}\n",
+       "2:13: expected the IP address that other hosts reach this one at, found \"255.255.255.255\""},
+      {"hosts:\n  a: {data: 'ff02::1'}\n",
+       "2:13: expected the IP address that other hosts reach this one at, found the text \"ff02::1\""},
+      {"hosts:\n  a: {data: '::'}\n",
+       "2:13: expected the IP address that other hosts reach this one at, found the text \"::\""},
+      {"hosts:\n  a: {ssh: '2001:DB8:0::1'}\n  b: {ssh: '2001:db8::1'}\n",
+       "3:3: hosts \"b\" and \"a\" (at dir/inv.yaml:2:3) are the same machine: 2001:db8::1 port 22"},
+      {"hosts:\n  a: {ssh: 'x', jump: '[FD00::1]:22'}\n  b: {ssh: 'x', jump: 'fd00:0::1'}\n",
+       "3:3: hosts \"b\" and \"a\" (at dir/inv.yaml:2:3) are the same machine: x port 22 through fd00::1 "
+       "port "
+       "22"},
       {"hosts:\n  a: {jump: 'b,,c'}\n", "2:13: \"\" is not a host name or IP address"},
       {"hosts:\n  a: {jump: b}\n  b: {jump: c}\n  c: {jump: 'x,a'}\n",
        "2:3: host a: jump hosts lead in a circle: a -> b -> c -> a"},
       {"hosts:\n  a: {jump: '@b'}\n", "2:13: no user before '@' in \"@b\""},
       {"hosts: {a: }\nsearch: [10.0.0.0/8]\n",
        "2:10: \"10.0.0.0/8\" has more than 65536 addresses to search; use a prefix of at least /16"},
+      {"hosts: {a: }\nsearch: [10.0.0.0/17, 10.1.0.0/17, 10.2.0.0/32]\n",
+       "2:36: \"10.2.0.0/32\", with those before it, has more than 65536 addresses to search"},
       {"hosts: {a: }\nsearch: [10.0.0.0/33]\n",
        "2:10: \"10.0.0.0/33\": the prefix is not a number from 0 to 32"},
       {"hosts: {a: }\nsearch: [nets]\n",
@@ -330,10 +348,27 @@ TEST(Inventory, TakesHostsThatWereDiscovered) {
   EXPECT_EQ(inventory->hosts[0].ssh_address, "10.0.0.9");
   EXPECT_EQ(inventory->hosts[0].ssh_port, 2022);
 
+  // The command would have one machine do the work of two.
+  EXPECT_EQ(parse(file, {{"b", {.address = "10.0.0.2"}}, {"c", {.address = "10.0.0.2"}}}).status().message(),
+            "inv.yaml:3:11: the discovery command has \"b\" and \"c\" at the same place: 10.0.0.2 port 2022 "
+            "through gate port 22");
+  EXPECT_THAT(
+      std::string(
+          parse(file, {{"a", {.address = "10.0.0.2"}}, {"c", {.address = "10.0.0.2"}}}).status().message()),
+      HasSubstr("has \"a\" and \"c\" at the same place"));
+
   EXPECT_EQ(parse(file, {{"x/y", {.address = "10.0.0.2"}}}).status().message(),
             "inv.yaml:3:11: the discovery command names \"x/y\", which is no host name");
   EXPECT_EQ(parse("discover: {command: x}\n", {{"b", {.address = "10.0.0.2"}}})->hosts.size(), 1);
   EXPECT_TRUE(parse("discover: {command: x}\n", {})->hosts.empty());
+}
+
+TEST(Inventory, LooksNowhereTwice) {
+  const auto inventory = Parse(
+      "hosts: {a: }\nsearch: [10.0.0.5, 10.0.0.0/17, 10.0.3.0/24, 10.0.99.9/17, 'fd00::/127', "
+      "'FD00:0::1']\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(inventory->search, ElementsAre(AddressBlock{"10.0.0.0", 17}, AddressBlock{"fd00::", 127}));
 }
 
 TEST(AddressesIn, AreAllThatAHostMayHave) {

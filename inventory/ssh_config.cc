@@ -4,7 +4,6 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
-#include <fnmatch.h>
 #include <glob.h>
 #include <pwd.h>
 #include <unistd.h>
@@ -25,18 +24,39 @@ namespace {
 constexpr size_t kMaxBytes = 1 << 20;
 constexpr int kMostIncludes = 16;  // within one another, as ssh
 
-absl::StatusOr<std::vector<std::string>> WordsOf(const std::string& text) {
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> split, SplitWords(text));
+absl::StatusOr<std::vector<std::string>> WordsOf(const std::string& text,
+                                                 Escapes escapes = Escapes::kOfSshConfig) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<LineWord> split, SplitWords(text, escapes));
   std::vector<std::string> words;
   for (const LineWord& word : split) words.push_back(word.text);
   return words;
 }
 
-bool Matches(const std::vector<std::string>& patterns, const std::string& name) {
+// ssh's patterns: of all bytes only '*' and '?' are special.
+bool MatchesPattern(std::string_view pattern, std::string_view name) {
+  size_t p = 0, n = 0, star = std::string_view::npos, behind = 0;  // where to take up the last star again
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      behind = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++behind;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+bool Matches(const std::vector<std::string>& patterns, std::string_view name) {
   bool matches = false;
-  for (const std::string& pattern : patterns) {
+  for (const std::string_view pattern : patterns) {
     const bool negated = pattern.starts_with('!');
-    if (::fnmatch(pattern.c_str() + (negated ? 1 : 0), name.c_str(), 0) != 0) continue;
+    if (!MatchesPattern(pattern.substr(negated ? 1 : 0), name)) continue;
     if (negated) return false;
     matches = true;
   }
@@ -47,13 +67,6 @@ bool Matches(const std::vector<std::string>& patterns, const std::string& name) 
 struct Tokens {
   std::string home, account, host, name, user, port;
 };
-
-std::string LocalAccount() {
-  passwd account{}, *found = nullptr;
-  char strings[16384];
-  (void)::getpwuid_r(::getuid(), &account, strings, sizeof strings, &found);
-  return found != nullptr ? found->pw_name : "";
-}
 
 std::string LocalHost() {
   char name[HOST_NAME_MAX + 1] = {};
@@ -107,6 +120,13 @@ std::string WithHome(const std::string& path, const std::string& home) {
 }
 
 }  // namespace
+
+std::string LocalAccount() {
+  passwd account{}, *found = nullptr;
+  char strings[16384];
+  (void)::getpwuid_r(::getuid(), &account, strings, sizeof strings, &found);
+  return found != nullptr ? found->pw_name : "";
+}
 
 absl::StatusOr<std::vector<Endpoint>> ParseJumpHosts(const std::string& text) {
   std::vector<Endpoint> jump;
@@ -175,8 +195,8 @@ absl::StatusOr<SshArguments> ParseSshArguments(const std::vector<std::string>& w
   return out;
 }
 
-absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command) {
-  MUSTER_ASSIGN_OR_RETURN(std::vector<std::string> words, WordsOf(command));
+absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command, const std::string& user) {
+  MUSTER_ASSIGN_OR_RETURN(std::vector<std::string> words, WordsOf(command, Escapes::kOfShell));
   const absl::Status refused =
       InvalidArgument("muster runs no ProxyCommand; name the jump host: ProxyJump [USER@]HOST[:PORT]");
   if (words.empty() || (words[0] != "ssh" && !words[0].ends_with("/ssh"))) return refused;
@@ -187,19 +207,26 @@ absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command) {
   if (ssh->jump || ssh->proxy_command || !ssh->identity.empty()) return refused;
   MUSTER_ASSIGN_OR_RETURN(Endpoint jump, ParseEndpoint(ssh->host));
   if (jump.user.empty()) jump.user = ssh->user;
+  const std::string without_tokens = absl::StrReplaceAll(jump.user, {{"%%", ""}, {"%r", ""}});
+  if (without_tokens.find('%') != std::string::npos || jump.address.find('%') != std::string::npos)
+    return refused;
+  jump.user = absl::StrReplaceAll(jump.user, {{"%%", "%"}, {"%r", user}});
   if (jump.port == 0) jump.port = ssh->port;
   return jump;
 }
 
-absl::StatusOr<SshConfig::Block> SshConfig::ParseBlock(const std::string& keyword,
-                                                       const std::vector<std::string>& words) {
+absl::StatusOr<std::vector<SshConfig::Criterion>> SshConfig::ParseCriteria(
+    const std::string& keyword, const std::vector<std::string>& words) {
   using Kind = Criterion::Kind;
-  if (keyword == "host") return Block{{.kind = Kind::kOriginalHost, .patterns = words}};
+  std::vector<Criterion> criteria;
+  if (keyword == "host") {
+    criteria.push_back({.kind = Kind::kHostLine, .patterns = words});
+    return criteria;
+  }
   static const std::map<std::string, Kind> kKinds = {{"host", Kind::kHost},
                                                      {"originalhost", Kind::kOriginalHost},
                                                      {"user", Kind::kUser},
                                                      {"localuser", Kind::kLocalUser}};
-  Block block;
   for (size_t i = 0; i < words.size(); ++i) {
     // "host a,b", "host=a,b", "!host a,b"
     std::string what = words[i], value;
@@ -208,9 +235,14 @@ absl::StatusOr<SshConfig::Block> SshConfig::ParseBlock(const std::string& keywor
     const size_t equals = what.find('=');
     if (equals != std::string::npos) value = what.substr(equals + 1);
     what = absl::AsciiStrToLower(what.substr(0, equals));
-    if (what == "all") continue;
+    if (what == "all") {
+      if (i + 1 < words.size()) return InvalidArgument("`all` goes with nothing behind it, as ssh has it");
+      if (is_negated) criteria.push_back({.kind = Kind::kNever});
+      continue;
+    }
     if (what == "final" || what == "canonical") {
-      block.push_back({.kind = what == "final" ? Kind::kFinal : Kind::kNever, .is_negated = is_negated});
+      criteria.push_back(
+          {.kind = what == "final" ? Kind::kFinal : Kind::kCanonical, .is_negated = is_negated});
       continue;
     }
     if (equals == std::string::npos && i + 1 == words.size()) {
@@ -218,54 +250,74 @@ absl::StatusOr<SshConfig::Block> SshConfig::ParseBlock(const std::string& keywor
     }
     if (equals == std::string::npos) value = words[++i];
     const auto kind = kKinds.find(what);
-    block.push_back({.kind = kind == kKinds.end() ? Kind::kUnknown : kind->second,
-                     .patterns = absl::StrSplit(value, ','),
-                     .is_negated = is_negated});
+    // Of hosts ssh does not tell capitals apart there, as it does in a Host line.
+    if (what == "host" || what == "originalhost") value = absl::AsciiStrToLower(value);
+    criteria.push_back({.kind = kind == kKinds.end() ? Kind::kUnknown : kind->second,
+                        .patterns = absl::StrSplit(value, ','),
+                        .is_negated = is_negated});
   }
-  return block;
+  return criteria;
 }
 
 absl::Status SshConfig::Read(const std::filesystem::path& path, const std::string& home, int depth,
-                             const std::vector<Block>& outer, std::vector<Line>* lines) {
+                             std::vector<Line>* lines) {
   // What is no file ssh passes over.
   if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return absl::OkStatus();
   absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
   if (text->starts_with("\xef\xbb\xbf")) text->erase(0, 3);  // a byte order mark
-  std::vector<Block> blocks = outer;
-  blocks.emplace_back();
+  std::optional<size_t> block;                               // that is open
   int number = 0;
   for (const absl::string_view raw : absl::StrSplit(*text, '\n')) {
     const std::string place = absl::StrFormat("%s:%d", path.string(), ++number);
+    if (raw.find('\0') != absl::string_view::npos) return InvalidArgument("%s: a NUL byte", place);
     const std::string line(absl::StripAsciiWhitespace(raw));
     if (line.empty() || line.starts_with('#')) continue;
-    // "Keyword value", "Keyword=value", "Keyword = value"
-    const size_t end = std::min(line.find_first_of(" \t="), line.size());
-    const std::string keyword = absl::AsciiStrToLower(line.substr(0, end));
-    std::string value(absl::StripAsciiWhitespace(absl::string_view(line).substr(end)));
-    if (value.starts_with('=')) value = std::string(absl::StripLeadingAsciiWhitespace(value.substr(1)));
-    if (value.empty()) return InvalidArgument("%s: %s has no value", place, line.substr(0, end));
-    const bool is_block = keyword == "host" || keyword == "match";
-    if (!is_block && keyword != "include") {
-      lines->push_back({blocks, keyword, value, place});
-      continue;
-    }
-    const auto words = WordsOf(value);
-    if (!words.ok()) return Annotate(words.status(), place);
-    if (is_block) {
-      auto block = ParseBlock(keyword, *words);
-      if (!block.ok()) return Annotate(block.status(), place);
-      blocks.back() = *std::move(block);
-    } else {
-      if (depth == kMostIncludes) return InvalidArgument("%s: too many files include one another", place);
-      for (const std::string& word : *words) {
-        const std::string pattern = WithHome(word, home);
-        for (const std::filesystem::path& file :
-             FilesOf(pattern.starts_with('/') ? pattern : home + "/.ssh/" + pattern)) {
-          MUSTER_RETURN_IF_ERROR(Read(file, home, depth + 1, blocks, lines));
-        }
-      }
+    MUSTER_RETURN_IF_ERROR(ReadLine(line, place, home, depth, &block, lines));
+  }
+  if (block) (*lines)[*block].end = lines->size();
+  return absl::OkStatus();
+}
+
+absl::Status SshConfig::ReadLine(const std::string& line, const std::string& place, const std::string& home,
+                                 int depth, std::optional<size_t>* block, std::vector<Line>* lines) {
+  static const std::set<std::string> kKeywords = {"hostname",
+                                                  "port",
+                                                  "user",
+                                                  "identityfile",
+                                                  "proxyjump",
+                                                  "proxycommand",
+                                                  "canonicalizehostname",
+                                                  "canonicaldomains",
+                                                  "canonicalizemaxdots"};
+  // "Keyword value", "Keyword=value", "Keyword = value"
+  const size_t end = std::min(line.find_first_of(" \t="), line.size());
+  const std::string keyword = absl::AsciiStrToLower(line.substr(0, end));
+  std::string value(absl::StripAsciiWhitespace(absl::string_view(line).substr(end)));
+  if (value.starts_with('=')) value = std::string(absl::StripLeadingAsciiWhitespace(value.substr(1)));
+  if (value.empty()) return InvalidArgument("%s: %s has no value", place, line.substr(0, end));
+  const bool is_block = keyword == "host" || keyword == "match";
+  if (!is_block && keyword != "include") {
+    if (kKeywords.contains(keyword)) lines->push_back({keyword, value, place});
+    return absl::OkStatus();
+  }
+  const auto words = WordsOf(value);
+  if (!words.ok()) return Annotate(words.status(), place);
+  if (is_block) {
+    auto criteria = ParseCriteria(keyword, *words);
+    if (!criteria.ok()) return Annotate(criteria.status(), place);
+    if (*block) (*lines)[**block].end = lines->size();
+    *block = lines->size();
+    lines->push_back({.place = place, .criteria = *std::move(criteria)});
+    return absl::OkStatus();
+  }
+  if (depth == kMostIncludes) return InvalidArgument("%s: too many files include one another", place);
+  for (const std::string& word : *words) {
+    const std::string pattern = WithHome(word, home);
+    for (const std::filesystem::path& file :
+         FilesOf(pattern.starts_with('/') ? pattern : home + "/.ssh/" + pattern)) {
+      MUSTER_RETURN_IF_ERROR(Read(file, home, depth + 1, lines));
     }
   }
   return absl::OkStatus();
@@ -275,7 +327,7 @@ absl::StatusOr<SshConfig> SshConfig::Load(const std::filesystem::path& path, con
   SshConfig config;
   config.home_ = home;
   config.account_ = LocalAccount();
-  MUSTER_RETURN_IF_ERROR(Read(path, home, 0, {}, &config.lines_));
+  MUSTER_RETURN_IF_ERROR(Read(path, home, 0, &config.lines_));
   return config;
 }
 
@@ -283,36 +335,64 @@ struct SshConfig::Search {
   const std::string& name;
   const std::string& account;
   const SshGiven& given;
-  SshHostConfig found = {};  // identities: as they are written
+  bool is_final = false;         // the second look
+  std::string line_host = name;  // what Host lines are about: in the second look the name that is known then
+  SshHostConfig found = {};      // identities: as they are written
   std::vector<std::string> identity_places = {};
   std::string jump, jump_place;  // "": not given, as everywhere here
   bool is_command = false;       // `jump` is a ProxyCommand
+  std::string canonicalize, canonicalize_place, domains, dots;
 
   std::string host() const { return found.host_name.empty() ? name : found.host_name; }
   std::string user() const {
     if (!given.user.empty()) return given.user;
     return found.user.empty() ? account : found.user;
   }
+  bool Canonicalizes() const { return canonicalize == "yes" || canonicalize == "always"; }
+  bool WouldCompleteTheName() const;
   // Nothing: that is for ssh to know.
-  std::optional<bool> Holds(const Criterion& criterion, bool is_final) const;
+  std::optional<bool> Holds(const Criterion& criterion) const;
 };
 
-std::optional<bool> SshConfig::Search::Holds(const Criterion& criterion, bool is_final) const {
+std::optional<bool> SshConfig::Search::Holds(const Criterion& criterion) const {
   using Kind = Criterion::Kind;
   if (criterion.kind == Kind::kUnknown) return std::nullopt;
   bool holds = false;
-  if (criterion.kind == Kind::kHost) holds = Matches(criterion.patterns, host());
-  if (criterion.kind == Kind::kOriginalHost) holds = Matches(criterion.patterns, name);
+  if (criterion.kind == Kind::kHostLine) holds = Matches(criterion.patterns, line_host);
+  if (criterion.kind == Kind::kHost) holds = Matches(criterion.patterns, absl::AsciiStrToLower(host()));
+  if (criterion.kind == Kind::kOriginalHost) holds = Matches(criterion.patterns, absl::AsciiStrToLower(name));
   if (criterion.kind == Kind::kUser) holds = Matches(criterion.patterns, user());
   if (criterion.kind == Kind::kLocalUser) holds = Matches(criterion.patterns, account);
-  if (criterion.kind == Kind::kFinal) holds = is_final;
+  if (criterion.kind == Kind::kFinal || criterion.kind == Kind::kCanonical) holds = is_final;
   return holds != criterion.is_negated;
+}
+
+// As ssh's resolve_canonicalize.
+bool SshConfig::Search::WouldCompleteTheName() const {
+  const std::string full = host();
+  const bool is_direct = (jump.empty() && !given.has_jump) || absl::AsciiStrToLower(jump) == "none";
+  if (!Canonicalizes() || domains.empty() || absl::AsciiStrToLower(domains) == "none") return false;
+  if (!is_direct && canonicalize != "always") return false;
+  int most_dots = 1;
+  (void)absl::SimpleAtoi(dots, &most_dots);
+  if (IsIpAddress(full) || full.find(':') != std::string::npos || full.ends_with('.')) return false;
+  return std::ranges::count(full, '.') <= most_dots;
 }
 
 absl::StatusOr<SshHostConfig> SshConfig::For(const std::string& name, const SshGiven& given) const {
   Search search{.name = name, .account = account_, .given = given};
-  MUSTER_RETURN_IF_ERROR(Look(/*is_final=*/false, &search));
-  if (HasFinal()) MUSTER_RETURN_IF_ERROR(Look(/*is_final=*/true, &search));
+  MUSTER_RETURN_IF_ERROR(Look(&search));
+  if (search.WouldCompleteTheName()) {
+    return InvalidArgument(
+        "%s: CanonicalizeHostname: muster does not look up what the full name of %s is; give it, as HostName "
+        "or as `ssh:` in the inventory",
+        search.canonicalize_place, search.host());
+  }
+  if (HasFinal() || search.Canonicalizes()) {
+    search.line_host = absl::AsciiStrToLower(search.host());
+    search.is_final = true;
+    MUSTER_RETURN_IF_ERROR(Look(&search));
+  }
   SshHostConfig& found = search.found;
   const int port = given.port != 0 ? given.port : found.port;
   const Tokens tokens{.home = home_,
@@ -324,7 +404,7 @@ absl::StatusOr<SshHostConfig> SshConfig::For(const std::string& name, const SshG
   if (search.is_command && absl::AsciiStrToLower(search.jump) == "none") {
     found.jump.emplace();
   } else if (search.is_command) {
-    const auto jump = JumpHostOfProxyCommand(search.jump);
+    const auto jump = JumpHostOfProxyCommand(search.jump, search.user());
     if (jump.ok()) {
       found.jump = {*jump};
     } else {
@@ -345,35 +425,40 @@ absl::StatusOr<SshHostConfig> SshConfig::For(const std::string& name, const SshG
 }
 
 bool SshConfig::HasFinal() const {
-  for (const Line& line : lines_) {
-    for (const Block& block : line.blocks) {
-      for (const Criterion& criterion : block) {
-        if (criterion.kind == Criterion::Kind::kFinal) return true;
-      }
-    }
-  }
-  return false;
+  return std::ranges::any_of(lines_, [](const Line& line) {
+    return std::ranges::any_of(
+        line.criteria, [](const Criterion& criterion) { return criterion.kind == Criterion::Kind::kFinal; });
+  });
 }
 
-absl::Status SshConfig::Look(bool is_final, Search* search) const {
-  for (const Line& line : lines_) {
-    bool holds = true, is_certain = true;
-    for (const Block& block : line.blocks) {
-      for (const Criterion& criterion : block) {
-        const std::optional<bool> one = search->Holds(criterion, is_final);
-        holds = holds && one.value_or(true);
-        is_certain = is_certain && one.has_value();
-      }
+// As ssh: whether a block holds is decided where it begins.
+absl::Status SshConfig::Look(Search* search) const {
+  // Those that hold here, outer ones first: their ends, and whether it is certain.
+  std::vector<std::pair<size_t, bool>> blocks;
+  for (size_t i = 0; i < lines_.size();) {
+    while (!blocks.empty() && blocks.back().first <= i) blocks.pop_back();
+    bool is_certain = blocks.empty() || blocks.back().second;
+    const Line& line = lines_[i++];
+    if (line.is_value()) {
+      MUSTER_RETURN_IF_ERROR(Take(line, is_certain, search));
+      continue;
     }
-    if (holds) MUSTER_RETURN_IF_ERROR(Take(line, is_certain, search));
+    bool holds = true;
+    for (const Criterion& criterion : line.criteria) {
+      const std::optional<bool> one = search->Holds(criterion);
+      holds = holds && one.value_or(true);
+      is_certain = is_certain && one.has_value();
+    }
+    if (holds) {
+      blocks.emplace_back(line.end, is_certain);
+    } else {
+      i = line.end;
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status SshConfig::Take(const Line& line, bool is_certain, Search* search) const {
-  static const std::set<std::string> kKeywords = {"hostname",     "port",      "user",
-                                                  "identityfile", "proxyjump", "proxycommand"};
-  if (!kKeywords.contains(line.keyword)) return absl::OkStatus();
   SshHostConfig& found = search->found;
   const bool is_way = line.keyword == "proxyjump" || line.keyword == "proxycommand";
   const bool is_open = search->jump.empty() && found.unknown_jump.empty();
@@ -390,6 +475,7 @@ absl::Status SshConfig::Take(const Line& line, bool is_certain, Search* search) 
   if (!words.ok() && line.keyword != "proxycommand") return Annotate(words.status(), line.place);
   const std::string first = !words.ok() || words->empty() ? "" : words->front();
   if (line.keyword == "hostname" && found.host_name.empty()) {
+    if (search->is_final) return absl::OkStatus();  // which is for the name that has been found
     found.host_name = absl::StrReplaceAll(first, {{"%h", search->name}, {"%n", search->name}, {"%%", "%"}});
   } else if (line.keyword == "port" && found.port == 0) {
     if (!absl::SimpleAtoi(first, &found.port) || found.port < 1 || found.port > 65535) {
@@ -405,6 +491,13 @@ absl::Status SshConfig::Take(const Line& line, bool is_certain, Search* search) 
     search->is_command = line.keyword == "proxycommand";
     search->jump = search->is_command ? line.value : first;
     search->jump_place = line.place;
+  } else if (line.keyword == "canonicalizehostname" && search->canonicalize.empty()) {
+    search->canonicalize = absl::AsciiStrToLower(first);
+    search->canonicalize_place = line.place;
+  } else if (line.keyword == "canonicaldomains" && search->domains.empty()) {
+    search->domains = first;
+  } else if (line.keyword == "canonicalizemaxdots" && search->dots.empty()) {
+    search->dots = first;
   }
   return absl::OkStatus();
 }

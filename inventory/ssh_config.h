@@ -2,8 +2,9 @@
 // IdentityFile, ProxyJump. Of OpenSSH's rules (ssh_config(5)): the first value of a keyword holds, identity
 // files add up, a block holds for the names its patterns match, Include reads other files in its place.
 //
-// `Match` by all, host, originalhost, user, localuser and final means what it means to ssh. Blocks that ask
-// for anything else, such as `exec`, are skipped: whether they hold is for ssh to know.
+// `Match` by all, host, originalhost, user, localuser, final and canonical means what it means to ssh. Blocks
+// that ask for anything else, such as `exec`, are skipped: whether they hold is for ssh to know. Names are
+// not made full (CanonicalizeHostname): where ssh would try to, that is refused.
 #pragma once
 
 #include <filesystem>
@@ -31,6 +32,7 @@ struct SshHostConfig {
 struct SshGiven {
   std::string user;
   int port = 0;
+  bool has_jump = false;
 };
 
 /// Immutable; any thread.
@@ -48,34 +50,51 @@ class SshConfig {
  private:
   // What a Host or Match line asks for.
   struct Criterion {
-    enum class Kind { kHost, kOriginalHost, kUser, kLocalUser, kFinal, kNever, kUnknown };
+    enum class Kind {
+      kHostLine,
+      kHost,
+      kOriginalHost,
+      kUser,
+      kLocalUser,
+      kFinal,
+      kCanonical,
+      kNever,
+      kUnknown
+    };
     Kind kind;
     std::vector<std::string> patterns = {};
     bool is_negated = false;
   };
-  using Block = std::vector<Criterion>;  // all of them
-  // A line, with all that decides whether it holds.
+  // A line that counts: a value, or one that begins a block, whose criteria all have to hold.
   struct Line {
-    std::vector<Block> blocks;  // that it is in, included files' in including ones'
-    std::string keyword;        // in lower case
+    std::string keyword;  // in lower case; "": a block begins
     std::string value;
     std::string place;  // "path:line"
+    std::vector<Criterion> criteria = {};
+    size_t end = 0;  // of a block: the line behind it, with the files that are included in it
+    bool is_value() const { return !keyword.empty(); }
   };
 
   // What has been found so far decides about the lines that follow.
   struct Search;
 
-  static absl::StatusOr<Block> ParseBlock(const std::string& keyword, const std::vector<std::string>& words);
+  static absl::StatusOr<std::vector<Criterion>> ParseCriteria(const std::string& keyword,
+                                                              const std::vector<std::string>& words);
   static absl::Status Read(const std::filesystem::path& path, const std::string& home, int depth,
-                           const std::vector<Block>& outer, std::vector<Line>* lines);
+                           std::vector<Line>* lines);
+  static absl::Status ReadLine(const std::string& line, const std::string& place, const std::string& home,
+                               int depth, std::optional<size_t>* block, std::vector<Line>* lines);
   bool HasFinal() const;
-  absl::Status Look(bool is_final, Search* search) const;
+  absl::Status Look(Search* search) const;
   absl::Status Take(const Line& line, bool is_certain, Search* search) const;
 
   std::string home_;
   std::string account_;  // of this process
   std::vector<Line> lines_;
 };
+
+/// The name of this process's account, which is ssh's user where nothing else is said; empty: it has none.
+std::string LocalAccount();
 
 /// The jump hosts of `[user@]host[:port][,...]`, or none of "none".
 absl::StatusOr<std::vector<Endpoint>> ParseJumpHosts(const std::string& text);
@@ -95,7 +114,8 @@ struct SshArguments {
 absl::StatusOr<SshArguments> ParseSshArguments(const std::vector<std::string>& words);
 
 /// The jump host that `ssh -W %h:%p HOST`, a ProxyCommand, goes through, with the user and the port that
-/// options give. InvalidArgument: it is not that, or has options which say more than this.
-absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command);
+/// options give; `user` is what %r stands for there. InvalidArgument: it is not that, or has options which
+/// say more than this, or other tokens.
+absl::StatusOr<Endpoint> JumpHostOfProxyCommand(const std::string& command, const std::string& user = "%r");
 
 }  // namespace muster

@@ -122,11 +122,11 @@ TEST_F(SshConfigTest, MatchMeansWhatItMeansToSsh) {
   EXPECT_EQ(inner.port, 1);  // with the second look, which `final` asks for
   EXPECT_THAT(*inner.jump, ElementsAre(Endpoint{"", "gate", 0}));
   EXPECT_EQ(inner.user, "root");
-  EXPECT_THAT(inner.identities, ElementsAre("/of-root", "/final"));
+  EXPECT_THAT(inner.identities, ElementsAre("/of-root", "/canonical", "/final"));
   EXPECT_FALSE(nine.jump);
   EXPECT_EQ(other.port, 0);
   // Who is given another user is another one.
-  EXPECT_THAT(Load()->For("inner", {.user = "me"})->identities, ElementsAre("/final"));
+  EXPECT_THAT(Load()->For("inner", {.user = "me"})->identities, ElementsAre("/canonical", "/final"));
   Write("config", "Match user\n  Port 1\n");
   EXPECT_THAT(std::string(Load().status().message()), EndsWith("config:1: Match user has no value"));
 }
@@ -149,6 +149,106 @@ TEST_F(SshConfigTest, AJumpHostOfWhatOnlySshKnowsIsNotPassedOver) {
   EXPECT_TRUE(inventory.ok()) << inventory.status();
   ASSERT_TRUE(WriteFileAtomically(path, "hosts: {a: }\n").ok());
   EXPECT_THAT(std::string(ReadInventory(path, home()).status().message()), HasSubstr("`jump: HOST`"));
+}
+
+// All as ssh -G has it.
+TEST_F(SshConfigTest, PatternsHaveTwoWildcardsAndNothingElse) {
+  Write("config",
+        "Host web[1-3]\n  User u\nHost web\\1\n  User v\nHost w?b*\n  Port 5\n"
+        "Match host WEB1\n  IdentityFile /match\nMatch originalhost WEB?\n  IdentityFile /original\n"
+        "Match !all\n  User x\n");
+  EXPECT_EQ(For("web1").user, "");
+  EXPECT_EQ(For("web1").port, 5);
+  EXPECT_EQ(For("wb").port, 0);
+  EXPECT_THAT(For("web1").identities, ElementsAre("/match", "/original"));
+  EXPECT_THAT(For("WEB1").identities, ElementsAre("/match", "/original"));
+  EXPECT_EQ(For("WEB1").port, 0) << "a Host line takes letters as they are";
+  EXPECT_EQ(For("web[1-3]").user, "u");
+  Write("config", "Host *a*b?*c\n  Port 9\n");
+  EXPECT_EQ(For("xaxbxbyc").port, 9);
+  EXPECT_EQ(For("abc").port, 0);
+  Write("config", "Match all host web1\n  User x\n");
+  EXPECT_THAT(std::string(Load().status().message()), HasSubstr("config:1: `all` "));
+}
+
+TEST_F(SshConfigTest, TheSecondLookIsForTheNewName) {
+  Write("config", "Host web1\n  HostName W.x\nHost w.x\n  User late\nMatch final\n  Port 9\n");
+  EXPECT_EQ(For("web1").user, "late");
+  EXPECT_EQ(For("web1").port, 9);
+  Write("config",
+        "Host web1\n  HostName w.x\nMatch final originalhost web1\n  Port 9\nHost web1\n  User first\n"
+        "Host w.x\n  User late\n");
+  EXPECT_EQ(For("web1").user, "first");
+  EXPECT_EQ(For("web1").port, 9);
+  Write("config", "Match final\n  HostName late.x\n  Port 9\n");
+  EXPECT_EQ(For("web1").host_name, "") << "the name is settled by then";
+  EXPECT_EQ(For("web1").port, 9);
+}
+
+// Whether a block holds is decided where it begins, not where its lines stand.
+TEST_F(SshConfigTest, ABlockHoldsForAllItsLines) {
+  Write("config", "Match host web1\n  HostName w.x\n  User me\n  Include inc\n  Port 7\n");
+  Write("inc",
+        "IdentityFile /all\nMatch host w.x\n  IdentityFile /new\nMatch host web1\n  IdentityFile /old\n");
+  EXPECT_EQ(For("web1").user, "me");
+  EXPECT_EQ(For("web1").port, 7);
+  EXPECT_THAT(For("web1").identities, ElementsAre("/all", "/new"));
+  EXPECT_EQ(For("other"), SshHostConfig());
+}
+
+TEST_F(SshConfigTest, NamesThatSshWouldCompleteAreRefused) {
+  Write("config", "Host web*\n  CanonicalizeHostname yes\nHost *\n  CanonicalDomains example.org\n");
+  EXPECT_THAT(std::string(Load()->For("web1").status().message()),
+              HasSubstr("config:2: CanonicalizeHostname"));
+  for (const char* name : {"other", "web1.example.org.net", "web1."})
+    EXPECT_TRUE(Load()->For(name).ok()) << name;
+  Write("config", "CanonicalizeHostname always\nMatch canonical\n  User c\n");
+  EXPECT_EQ(For("web1").user, "c") << "without domains to try it only asks for the second look";
+  Write("config", "CanonicalizeHostname yes\nCanonicalDomains a.b\nProxyJump gate\n");
+  EXPECT_TRUE(Load()->For("web1").ok()) << "what a jump host reaches ssh leaves alone";
+  EXPECT_TRUE(Load()->For("10.0.0.1").ok());
+  Write("config", "CanonicalizeHostname always\nCanonicalDomains a.b\nProxyJump gate\n");
+  EXPECT_FALSE(Load()->For("web1").ok());
+  Write("config", "CanonicalizeHostname no\nCanonicalDomains a.b\n");
+  EXPECT_TRUE(Load()->For("web1").ok());
+}
+
+TEST_F(SshConfigTest, BackslashesAndNulBytesAreAsSshHasThem) {
+  Write("config",
+        "IdentityFile ~/a\\ b\nIdentityFile \"/q\\\"r\"\nIdentityFile /it\\'s\nIdentityFile /b\\\\c\n"
+        "IdentityFile /b\\c\nIdentityFile \"/d\\ e\"\n");
+  EXPECT_THAT(For("a").identities, ElementsAre(home() + "/a b", "/q\"r", "/it's", "/b\\c", "/d\\ e"));
+  Write("config", std::string("Host a\n  User x\0y\n", 18));
+  EXPECT_THAT(std::string(Load().status().message()), EndsWith("config:2: a NUL byte"));
+}
+
+TEST_F(SshConfigTest, AProxyCommandKnowsTheUser) {
+  Write("config",
+        "Host a\n  User me\n  ProxyCommand ssh -W %h:%p %r@gate\nHost b\n  ProxyCommand ssh -l %r-j -W %h:%p "
+        "gate\n"
+        "Host c\n  ProxyCommand ssh -W %h:%p %u@gate\n");
+  EXPECT_THAT(*For("a").jump, ElementsAre(Endpoint{"me", "gate", 0}));
+  EXPECT_THAT(*For("b").jump, ElementsAre(Endpoint{Account() + "-j", "gate", 0}));
+  EXPECT_THAT(For("c").jump_error, HasSubstr("config:7: "));
+}
+
+// As ssh has it, where `jump:` of the inventory means that one user goes all the way.
+TEST_F(SshConfigTest, AJumpHostOfSshHasNothingOfTheHostBehindIt) {
+  Write("config",
+        "Host a\n  ProxyJump gate\nHost b\n  ProxyCommand ssh -W %h:%p gate\nHost own\n  User door\n"
+        "Host c\n  ProxyJump own\n");
+  const std::filesystem::path path = folder_.path() / "inventory.yaml";
+  ASSERT_TRUE(WriteFileAtomically(path,
+                                  "defaults: {user: train, identity: /key}\n"
+                                  "hosts: {a: , b: , c: , d: {jump: gate}}\n")
+                  .ok());
+  const auto inventory = ReadInventory(path, home());
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  const JumpHost bare{"gate", "gate", 22, "", {}};
+  EXPECT_THAT(inventory->hosts[0].jumps, ElementsAre(bare));
+  EXPECT_THAT(inventory->hosts[1].jumps, ElementsAre(bare));
+  EXPECT_THAT(inventory->hosts[2].jumps, ElementsAre(JumpHost{"own", "own", 22, "door", {}}));
+  EXPECT_THAT(inventory->hosts[3].jumps, ElementsAre(JumpHost{"gate", "gate", 22, "train", {"/key"}}));
 }
 
 TEST_F(SshConfigTest, TokensAreReplacedOnceAllIsKnown) {
@@ -239,7 +339,7 @@ TEST_F(SshConfigTest, AnInventoryTakesWhatItDoesNotSayItself) {
   EXPECT_EQ(alias.ssh_port, 2200);
   EXPECT_EQ(alias.user, "me");
   EXPECT_THAT(alias.identities, ElementsAre(home() + "/.ssh/a"));
-  const JumpHost outer{"outer", "outer", 22, "door", {home() + "/.ssh/g"}},
+  const JumpHost outer{"outer", "outer", 22, "", {}},
       gate{"gate", "gate.example.org", 22, "door", {home() + "/.ssh/g"}};
   EXPECT_THAT(alias.jumps, ElementsAre(outer, gate));
   EXPECT_EQ(other.ssh_address, "10.0.0.1");

@@ -5,8 +5,18 @@
 #include <utility>
 
 namespace muster {
+namespace {
 
-absl::StatusOr<std::vector<LineWord>> SplitWords(std::string_view line) {
+bool IsEscaped(char c, char quote, Escapes escapes) {
+  if (escapes == Escapes::kOfSshConfig) {
+    return c == '"' || c == '\'' || c == '\\' || (quote == 0 && c == ' ');
+  }
+  return quote == 0 || (quote == '"' && (c == '"' || c == '\\'));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LineWord>> SplitWords(std::string_view line, Escapes escapes) {
   std::vector<LineWord> words;
   bool in_word = false;
   char quote = 0;
@@ -18,9 +28,11 @@ absl::StatusOr<std::vector<LineWord>> SplitWords(std::string_view line) {
     }
     if (!in_word && c == '#') break;
     if (!std::exchange(in_word, true)) words.push_back({.offset = i});
-    if (quote == 0 && (c == '"' || c == '\'')) {
+    if (c == '\\' && i + 1 < line.size() && IsEscaped(line[i + 1], quote, escapes)) {
+      words.back().text += line[++i];
+    } else if (quote == 0 && (c == '"' || c == '\'')) {
       quote = c;
-    } else if (c == quote) {
+    } else if (quote != 0 && c == quote) {
       quote = 0;
     } else {
       words.back().text += c;

@@ -1,6 +1,7 @@
 #include "launcher/discovery.h"
 
 #include <absl/strings/ascii.h>
+#include <absl/strings/escaping.h>
 #include <absl/strings/str_split.h>
 
 #include <filesystem>
@@ -10,32 +11,33 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "inventory/yaml_tree.h"
 
 namespace muster {
 
 absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text) {
   std::map<std::string, Endpoint> places;
   std::map<std::string, int> line_numbers;  // by name
-  std::istringstream lines(text);
+  std::istringstream lines(text.starts_with("\xef\xbb\xbf") ? text.substr(3) : text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     std::istringstream words(line);
     std::string name, address, more;
     if (!(words >> name) || name.starts_with('#')) continue;
     if (!(words >> address) || (words >> more && !more.starts_with('#')))
-      return InvalidArgument("line %d of what it printed is not `NAME ADDRESS`: %s", number, line);
+      return InvalidArgument("line %d of what it printed is not `NAME ADDRESS`: %s", number, Quoted(line));
     const auto endpoint = ParseEndpoint(address);
     if (!endpoint.ok())
       return Annotate(endpoint.status(), absl::StrFormat("line %d of what it printed", number));
     if (!endpoint->user.empty()) {
       return InvalidArgument("line %d of what it printed has a user: give the inventory `user:` instead: %s",
-                             number, line);
+                             number, Quoted(line));
     }
     const auto [known, is_new] = places.emplace(name, *endpoint);
     // Else the host would go back and forth as the order of the lines does.
     if (!is_new && known->second != *endpoint) {
       return InvalidArgument("lines %d and %d of what it printed have %s at different places",
-                             line_numbers[name], number, name);
+                             line_numbers[name], number, Quoted(name));
     }
     line_numbers.emplace(name, number);
   }
@@ -56,7 +58,7 @@ absl::StatusOr<std::map<std::string, Endpoint>> Discover(const Discovery& discov
   if (absl::IsDeadlineExceeded(status))
     return FailedPrecondition("%s did not end within %.0f s", command, ToSeconds(timeout));
   if (status.ok() && result->exit_code != 0) {
-    const std::string said(absl::StripAsciiWhitespace(result->stderr_text));
+    const std::string said = absl::Utf8SafeCEscape(absl::StripAsciiWhitespace(result->stderr_text));
     status = Unavailable("it ended with exit code %d%s%s", result->exit_code, said.empty() ? "" : ": ", said);
   }
   auto places = status.ok() ? ParseDiscovered(result->stdout_text) : status;

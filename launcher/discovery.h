@@ -14,7 +14,8 @@
 namespace muster {
 
 /// What it prints: `NAME ADDRESS` or `NAME ADDRESS:PORT` a line; blank lines and comments are skipped.
-/// InvalidArgument: a line that is neither, or two that have a host at different places.
+/// A byte order mark too. InvalidArgument: a line that is neither, or two that have a host at different
+/// places.
 absl::StatusOr<std::map<std::string, Endpoint>> ParseDiscovered(const std::string& text);
 
 /// Runs it in the folder of the inventory, for `timeout` at most. FailedPrecondition with a sentence that

@@ -127,7 +127,7 @@ TEST_F(HostWatchTest, ADiscoveryCommandIsAskedAgainAndAgain) {
   EXPECT_EQ(moved->ssh_port, 2022);
   Write("addresses", "a\n");
   EXPECT_THAT(heard_.NextWarning().value_or(""),
-              HasSubstr("line 1 of what it printed is not `NAME ADDRESS`: a"));
+              HasSubstr("line 1 of what it printed is not `NAME ADDRESS`: \"a\""));
 }
 
 // Whatever it then says of the failure, which may have a time in it.
@@ -174,7 +174,7 @@ TEST_F(HostWatchTest, AHostThatTheCommandNamesIsNotWhereTheFileSays) {
   EXPECT_EQ(heard_.Next().value_or(HostSighting{}).ssh_address, "10.0.0.10");
   Write("addresses", "a me@10.0.0.10\n");
   EXPECT_THAT(heard_.NextWarning().value_or(""),
-              HasSubstr("give the inventory `user:` instead: a me@10.0.0.10"));
+              HasSubstr("give the inventory `user:` instead: \"a me@10.0.0.10\""));
 }
 
 TEST_F(HostWatchTest, WhichHostsThereAreIsSaidWheneverOthersComeOrGo) {
@@ -250,6 +250,26 @@ TEST(Discover, SaysWhereTheCommandStandsAndWhatIsWrongWithIt) {
             "hosts.yaml:3:1: the discovery command `exec sleep 600` did not end within 1 s");
 }
 
+// What a command prints is not for the terminal to obey.
+TEST(ParseDiscovered, QuotesWhatItDoesNotTake) {
+  const auto error_of = [](const std::string& text) {
+    return std::string(ParseDiscovered(text).status().message());
+  };
+  EXPECT_EQ(error_of("a\x1b[2J\n"), "line 1 of what it printed is not `NAME ADDRESS`: \"a\\033[2J\"");
+  EXPECT_EQ(error_of("a \x1b[2J\n"),
+            "line 1 of what it printed: \"\\033[2J\" is not a host name or IP address");
+  EXPECT_THAT(error_of("a u@\x1b\n"), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(error_of("a u\x1b@b\n"), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(error_of("a\x1b b\na\x1b c\n"), Not(HasSubstr("\x1b")));
+  const Discovery failing{.command = {"/bin/sh", "-c", "printf 'first\\n\\033[2Jno' >&2; exit 3"}};
+  const std::string said(Discover(failing, "hosts.yaml").status().message());
+  EXPECT_THAT(said, HasSubstr("code 3: first\\n\\033[2Jno"));
+  EXPECT_TRUE(ParseDiscovered("\xef\xbb\xbf"
+                              "a 10.0.0.1\n")
+                  ->contains("a"))
+      << "a byte order mark";
+}
+
 TEST(ParseDiscovered, TakesANameAndAnAddressALine) {
   const auto places = ParseDiscovered("a 10.0.0.1\n  b  [fe80::1]:2222  # in the cellar\n\n# c 10.0.0.3\n");
   ASSERT_TRUE(places.ok()) << places.status();
@@ -257,7 +277,7 @@ TEST(ParseDiscovered, TakesANameAndAnAddressALine) {
               ElementsAre(Pair("a", Endpoint{"", "10.0.0.1", 0}), Pair("b", Endpoint{"", "fe80::1", 2222})));
   EXPECT_THAT(*ParseDiscovered(""), IsEmpty());
   EXPECT_EQ(ParseDiscovered("a 10.0.0.1\nb 10.0.0.3\na 10.0.0.2\n").status().message(),
-            "lines 1 and 3 of what it printed have a at different places");
+            "lines 1 and 3 of what it printed have \"a\" at different places");
   EXPECT_TRUE(ParseDiscovered("a 10.0.0.1\na 10.0.0.1\n").ok());
   for (const std::string text : {"a", "a 10.0.0.1 10.0.0.2", "a 10.0.0.1:99999", "a [::1"}) {
     EXPECT_EQ(ParseDiscovered(text).status().code(), absl::StatusCode::kInvalidArgument) << text;

@@ -393,10 +393,9 @@ TEST_F(ClusterTraining, AHostThatDoesNotComeBackFailsTheJobAndIsNamed) {
   EXPECT_EQ(ShowTask("job", "worker:1")["state"], "Lost");
   EXPECT_EQ(ShowTask("job", "worker:0")["state"], "Running");
   EXPECT_EQ(ExitCodeOf(run), 69) << cluster_.Text("run");
-  EXPECT_THAT(
-      cluster_.Text("run"),
-      AllOf(HasSubstr("\n\nhost lost: host-3"), HasSubstr("as a consequence:\n  ps:0 on host-1: stopped\n"),
-            HasSubstr("tasks may still run on host-3: host-3 (")));
+  EXPECT_THAT(cluster_.Text("run"), AllOf(HasSubstr("\n\nhost lost: host-3"),
+                                          HasSubstr("as a consequence:\n  ps:0 on host-1: stopped\n"),
+                                          HasSubstr("tasks may still run on host-3: host-3 (")));
   ports_left_ = 1;
 }
 

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "tests/support/eventually.h"
 #include "tests/support/trainers_fixture.h"
 
 namespace muster {
@@ -158,6 +159,37 @@ TEST_F(TrainerMetrics, AnAddressThatCannotBeListenedOnIsSaid) {
     EXPECT_EQ(ExitCode(std::move(started)), ExitCodeFor(absl::UnavailableError("")));
     EXPECT_THAT(*ReadFile(log), HasSubstr("--metrics_address: cannot listen on 192.0.2.1:9464"));
   }
+}
+
+TEST_F(TrainerMetrics, AFileThatCannotBeTheirsIsRefused) {
+  const ClusterSpec cluster = MakeCluster(1, 1);
+  const auto refused = [&](TaskId task, const std::string& file) {
+    Started started = StartTask(
+        cluster, task,
+        {"--metrics_file=" + file, "--data_dir=synthetic", "--connect_timeout=1", "--worker_timeout=1"},
+        "refused");
+    const std::filesystem::path log = started.log;
+    EXPECT_EQ(ExitCode(std::move(started)), 2);
+    return ReadFile(log).value_or("");
+  };
+  for (const TaskId task : {TaskId{Role::kPs, 0}, TaskId{Role::kWorker, 0}}) {
+    EXPECT_THAT(refused(task, Path("nowhere/m")),
+                HasSubstr("--metrics_file=" + Path("nowhere/m") + ": cannot write into " + Path("nowhere")));
+  }
+  EXPECT_THAT(refused({Role::kWorker, 0}, Path("refused.json")),
+              HasSubstr("--metrics_file and --result_json name the same file, " + Path("refused.json")));
+}
+
+TEST_F(TrainerMetrics, AFileThatCanBeWrittenNoMoreIsSaidByItsName) {
+  ASSERT_TRUE(MakeDirectories(Path("folder")).ok());
+  const std::string file = Path("folder/metrics");
+  Started server = StartTask(MakeCluster(1, 1), {Role::kPs, 0}, {"--metrics_file=" + file}, "file");
+  ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(file); }));
+  ASSERT_TRUE(Eventually([&] { return RemoveTree(Path("folder")).ok(); }));  // it may write meanwhile
+  EXPECT_TRUE(Eventually([&] {
+    return ReadFile(server.log).value_or("").find("--metrics_file=" + file + ": ") != std::string::npos;
+  })) << ReadFile(server.log).value_or("");
+  Kill(server);
 }
 
 }  // namespace

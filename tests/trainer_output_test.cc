@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "tests/support/checkout.h"
+#include "tests/support/free_port.h"
 #include "trainer/data/synthetic_digits.h"
 
 namespace muster {
@@ -159,6 +160,33 @@ TEST_F(TrainerOutput, WhatCannotBeWrittenKeepsNothingElseBack) {
   EXPECT_THAT(model.stdout_text, HasSubstr("accuracy"));
   EXPECT_THAT(model.stderr_text, HasSubstr("--save_onnx: /dev/full: write: No space left on device"));
   EXPECT_EQ(Json::parse(ReadFile(Path("result.json")).value_or("{}"))["steps"], 20);
+
+  const CommandResult all = Trainer({"--job_name=local", "--train_steps=1", "--save_model=/dev/full",
+                                     "--save_onnx=/dev/full", "--result_json=/dev/full"});
+  EXPECT_EQ(all.exit_code, 1);
+  for (const std::string flag : {"--save_model", "--save_onnx", "--result_json"}) {
+    EXPECT_THAT(all.stderr_text, HasSubstr(flag + ": /dev/full: write: No space left on device"));
+  }
+}
+
+TEST_F(TrainerOutput, WhatCannotBeReadIsWrongInput) {
+  for (const std::string part : {"train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    ASSERT_TRUE(MakeDirectories(Path(part)).ok());
+    ASSERT_EQ(Trainer({"--make_data=mnist", "--data_dir=" + Path(part)}).exit_code, 0);
+    ASSERT_TRUE(RemoveTree(Path(part + "/mnist/" + part)).ok());
+    ASSERT_TRUE(MakeDirectories(Path(part + "/mnist/" + part)).ok());
+    const CommandResult data = Trainer({"--job_name=local", "--train_steps=1", "--data_dir=" + Path(part)});
+    EXPECT_EQ(data.exit_code, 2);
+    EXPECT_THAT(data.stderr_text,
+                HasSubstr("--data_dir: " + Path(part + "/mnist/" + part) + ": Is a directory"));
+  }
+  ASSERT_TRUE(WriteFileAtomically(Path("file"), "").ok());
+  for (const std::string name : {"nowhere", "file"}) {
+    const CommandResult checkpoints = Trainer({"--inspect_checkpoint=" + Path(name)});
+    EXPECT_EQ(checkpoints.exit_code, 2);
+    EXPECT_THAT(checkpoints.stderr_text,
+                HasSubstr("--inspect_checkpoint: it has no checkpoints: " + Path(name)));
+  }
 }
 
 TEST_F(TrainerOutput, ALineThatWasNotWrittenToItsEndGoesWhereTheCurveGoesOn) {
@@ -190,6 +218,17 @@ TEST_F(TrainerOutput, TheFirstProcessOfAContainerEndsWhenItIsToldTo) {
                              log, signal_number, BuildPath("bin/muster-trainer"))});
     EXPECT_EQ(result.exit_code, 128 + signal_number) << ReadFile(log).value_or("");
   }
+  // Nor does it hear what whoever started it has ignored: it goes on.
+  const std::string log = Path("container-nohup.log");
+  const CommandResult result =
+      Run({"unshare", "--pid", "--fork", "--kill-child", "bash", "-c",
+           absl::StrFormat("steps() { grep -c '^step' '%1$s'; }; wait_beyond() { for _ in {1..600}; do "
+                           "[ \"$(steps)\" -gt $1 ] && return; sleep 0.1; done; }; "
+                           "(wait_beyond 0; kill -HUP 1; wait_beyond $(($(steps) + 1)); kill -TERM 1) & "
+                           "trap '' HUP; exec '%2$s' --job_name=local --train_steps=1000000 --log_every=1 "
+                           ">'%1$s' 2>&1",
+                           log, BuildPath("bin/muster-trainer"))});
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM) << ReadFile(log).value_or("");
 }
 
 TEST_F(TrainerOutput, TwoOutputsOfOneNameAreRefused) {
@@ -210,6 +249,23 @@ TEST_F(TrainerOutput, ParametersThatTheLastUpdateSpoiledAreAFailure) {
   EXPECT_THAT(result.stderr_text, HasSubstr("not finite after step 1: lower the learning rate"));
   EXPECT_FALSE(std::filesystem::exists(Path("model.safetensors")));
   EXPECT_FALSE(std::filesystem::exists(Path("result.json")));
+}
+
+// On the server they are numbers like others.
+TEST_F(TrainerOutput, ParametersThatFloat16HasNoRoomForAreSaid) {
+  const std::string flags = absl::StrFormat(
+      "--task_index=0 --ps_hosts=%s --worker_hosts=127.0.0.1:2 --sync_replicas --wire_type=float16 "
+      "--optimizer=sgd --learning_rate=1e8 --data_dir=synthetic --train_steps=2",
+      FreeAddress());
+  const CommandResult result = Run(
+      {"bash", "-c",
+       absl::StrFormat("'%1$s' --job_name=ps %2$s & '%1$s' --job_name=worker %2$s; code=$?; wait; exit $code",
+                       BuildPath("bin/muster-trainer"), flags)});
+  EXPECT_EQ(result.exit_code, 1) << result.stderr_text;
+  EXPECT_THAT(
+      result.stderr_text,
+      HasSubstr(
+          "parameters are infinite at step 1, as float16 has those beyond 65504: take --wire_type=bfloat16"));
 }
 
 TEST_F(TrainerOutput, AChiefThatIsStartedAgainLeavesTheTornEventFileAsItIs) {
@@ -238,6 +294,29 @@ TEST_F(TrainerOutput, AFolderForEventsThatCannotBeMadeIsNamedBeforeTheTraining) 
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.stderr_text, HasSubstr("--log_dir: " + Path("file") + " is no folder"));
   EXPECT_THAT(result.stdout_text, testing::Not(HasSubstr("step")));
+
+  // Nor do others count on a chief that will not be there: it has not asked for the server, which is nowhere.
+  for (const std::string& folder : {Path("file"), Path("file/logs"), std::string("/proc/logs")}) {
+    const CommandResult chief = Trainer({"--job_name=worker", "--task_index=0", "--ps_hosts=127.0.0.1:1",
+                                         "--worker_hosts=127.0.0.1:2", "--connect_timeout=1",
+                                         "--data_dir=synthetic", "--log_dir=" + folder});
+    EXPECT_EQ(chief.exit_code, 2) << chief.stderr_text;
+    EXPECT_THAT(chief.stderr_text, HasSubstr("--log_dir: " + folder));
+  }
+  // One that never begins, for want of a server, leaves nothing in it.
+  const CommandResult chief =
+      Trainer({"--job_name=worker", "--task_index=0", "--ps_hosts=127.0.0.1:1", "--worker_hosts=127.0.0.1:2",
+               "--connect_timeout=1", "--data_dir=synthetic", "--log_dir=" + Path("logs")});
+  EXPECT_EQ(chief.exit_code, 69) << chief.stderr_text;
+  EXPECT_TRUE(std::filesystem::is_empty(Path("logs")));
+}
+
+TEST_F(TrainerOutput, AFolderForEventsIsNoPlaceForAFile) {
+  const CommandResult result = Trainer({"--job_name=local", "--train_steps=1", "--data_dir=synthetic",
+                                        "--log_dir=" + Path("same"), "--result_json=" + Path("same")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.stderr_text, HasSubstr("--log_dir and --result_json name the same file"));
+  EXPECT_FALSE(std::filesystem::exists(Path("same")));
 }
 
 TEST_F(TrainerOutput, ASavedModelIsEvaluatedToWhatTrainingSaid) {

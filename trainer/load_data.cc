@@ -25,9 +25,11 @@ absl::StatusOr<Dataset> EncodeCensus(const FeatureColumns& columns, const Census
                  .labels = census.labels};
 }
 
-// A file that is not there is wrong input like one that is damaged.
+// A file that is not there, is a folder or may not be read is wrong input like one that is damaged.
 absl::Status NameTheFlag(const absl::Status& status) {
-  return absl::IsNotFound(status) ? InvalidArgument("--data_dir: %s", std::string(status.message())) : status;
+  const bool cannot_be_read =
+      absl::IsNotFound(status) || absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
+  return cannot_be_read ? InvalidArgument("--data_dir: %s", std::string(status.message())) : status;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "base/allocator.h"
 #include "base/clock.h"
 #include "base/descriptor_limit.h"
+#include "base/file.h"
 #include "base/logging.h"
 #include "base/stdout.h"
 #include "cluster/listening.h"
@@ -24,6 +25,7 @@
 #include "trainer/evaluation.h"
 #include "trainer/metrics_export.h"
 #include "trainer/options.h"
+#include "trainer/output_files.h"
 #include "trainer/training.h"
 #include "trainer/training_usage.h"
 
@@ -51,6 +53,7 @@ absl::Status ServeJob(const TrainerOptions& options, ParameterServer& server) {
 }
 
 absl::Status Serve(const TrainerOptions& options) {
+  MUSTER_RETURN_IF_ERROR(CheckOutputFiles({{"--metrics_file", options.metrics.file}}));
   ParameterServerOptions server_options{.cluster = options.task->cluster,
                                         .view = options.view,
                                         .shard_index = options.task->task.index,
@@ -136,17 +139,34 @@ absl::Status MakeData(const std::string& kind, const std::string& folder) {
 }
 
 absl::Status InspectCheckpoint(const std::string& folder) {
+  if (const auto names = ListDirectory(folder); !names.ok()) {
+    return InvalidArgument("--inspect_checkpoint: it has no checkpoints: %s",
+                           std::string(names.status().message()));
+  }
   std::string text;
   const absl::Status status = InspectCheckpoints(folder, &text);
   PrintToStdout(text);
   return status.ok() ? StdoutStatus() : status;
 }
 
-// The first process of a container: the kernel ignores for it what it does not handle.
+// The first process of a container: the kernel ignores for it what it does not handle. A thread of its own
+// waits for that: a handler would run on the stack of whatever it interrupts, and oneDNN's kernels have their
+// stack pointer in a workspace.
 void EndWhenSignalled() {
+  sigset_t awaited;
+  ::sigemptyset(&awaited);
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
-    std::signal(signal_number, [](int number) { ::_exit(128 + number); });
+    struct sigaction now = {};
+    // What whoever started this has ignored, as nohup does, stays ignored.
+    if (::sigaction(signal_number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) {
+      ::sigaddset(&awaited, signal_number);
+    }
   }
+  ::pthread_sigmask(SIG_BLOCK, &awaited, nullptr);  // in all threads: they begin with what this one has
+  std::thread([awaited] {
+    int signal_number = 0;
+    if (::sigwait(&awaited, &signal_number) == 0) ::_exit(128 + signal_number);
+  }).detach();
 }
 
 int Main(int argc, char** argv) {

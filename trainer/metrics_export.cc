@@ -237,7 +237,8 @@ class Export final : public MetricsExport {
     std::ostringstream text;
     prometheus::TextSerializer().Serialize(text, source_->Collect());
     const absl::Status status = WriteFileAtomically(file_, text.str(), 0644, Sync::kNo);
-    if (!status.ok() && !has_failed_) spdlog::warn("--metrics_file: {}", std::string(status.message()));
+    if (!status.ok() && !has_failed_)
+      spdlog::warn("--metrics_file={}: {}", file_, std::string(status.message()));
     has_failed_ = !status.ok();
   } catch (const std::bad_alloc&) {  // the next time, if there is one
   }

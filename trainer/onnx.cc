@@ -302,18 +302,20 @@ std::vector<float> WeightsByChannel(const SampleShape& image, int64_t outputs,
   return transposed;
 }
 
+absl::Status CheckOnnxSize(const ModelPlan& plan) {
+  int64_t floats = plan.layout.parameter_count();
+  for (const TableSpec& table : plan.tables) floats += table.rows * table.width;
+  const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
+  if (bytes <= kMaxParameterBytes) return absl::OkStatus();
+  return InvalidArgument("%d bytes of parameters are more than an ONNX file can hold", bytes);
+}
+
 absl::Status SaveOnnx(const std::filesystem::path& path, const ModelPlan& plan,
                       std::span<const float> parameters, const TableValues& tables,
                       const SavedModelInfo& info) {
   MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == plan.layout.size());
   MUSTER_CHECK(tables.size() == plan.tables.size());
-  int64_t floats = plan.layout.parameter_count();
-  for (const TableSpec& table : plan.tables) floats += table.rows * table.width;
-  const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
-  if (bytes > kMaxParameterBytes) {
-    return InvalidArgument("%s: %d bytes of parameters are more than an ONNX file can hold", path.string(),
-                           bytes);
-  }
+  MUSTER_RETURN_IF_ERROR(Annotate(CheckOnnxSize(plan), path.string()));
   onnx::Model model;
   model.set_ir_version(kIrVersion);
   model.set_producer_name("muster");

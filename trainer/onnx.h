@@ -18,6 +18,9 @@ namespace muster {
 std::vector<float> WeightsByChannel(const SampleShape& image, int64_t outputs,
                                     std::span<const float> weights);
 
+/// InvalidArgument: the model is more than the 2 GiB that such a file can hold.
+absl::Status CheckOnnxSize(const ModelPlan& plan);
+
 /// Writes the model atomically, as it is for inference, in operator set 13. N, the number of samples, is
 /// open.
 ///
@@ -30,7 +33,7 @@ std::vector<float> WeightsByChannel(const SampleShape& image, int64_t outputs,
 /// says class 1 where it is above zero.
 ///
 /// parameters [plan.layout.size()]; tables: of plan.tables. metadata_props hold what ToMetadata says of
-/// `info`, so also how ids are made. InvalidArgument: more than the 2 GiB that such a file can hold.
+/// `info`, so also how ids are made. InvalidArgument: as CheckOnnxSize.
 absl::Status SaveOnnx(const std::filesystem::path& path, const ModelPlan& plan,
                       std::span<const float> parameters, const TableValues& tables,
                       const SavedModelInfo& info);

@@ -231,5 +231,17 @@ TEST(Onnx, WhatNoFileCanHoldIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST(Onnx, AModelThatAFileCannotHoldIsKnownFromItsPlan) {
+  const auto check = [](int64_t outputs) {
+    const auto plan =
+        PlanModel({.input = {.channels = 1024}, .layers = {DenseSpec{.name = "a", .outputs = outputs}}});
+    return CheckOnnxSize(*plan);
+  };
+  EXPECT_TRUE(check(500'000).ok());
+  const absl::Status too_large = check(600'000);
+  EXPECT_EQ(too_large.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(too_large.message(), "2460000000 bytes of parameters are more than an ONNX file can hold");
+}
+
 }  // namespace
 }  // namespace muster

@@ -351,6 +351,12 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
     if (options.metrics.address.find(',') != std::string::npos) {
       return InvalidArgument("--metrics_address=%s: one address, host:port", options.metrics.address);
     }
+    // The HTTP library of Debian's package comes without IPv6.
+    if (options.metrics.address.starts_with('[')) {
+      return InvalidArgument(
+          "--metrics_address=%s: no IPv6 address can be listened on here; name an IPv4 one",
+          options.metrics.address);
+    }
   }
   if (!options.checkpoint_dir.empty() && !options.task) {
     return InvalidArgument(
@@ -441,6 +447,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::ExtrasError&) {
     return InvalidArgument("%s (muster-trainer --help lists the flags)", UnexpectedArgument(app));
   } catch (const CLI::ParseError& error) {
+    for (const CLI::Option* option : app.get_options()) {
+      const bool is_it = std::string_view(error.what()).starts_with(option->get_name() + ":");
+      if (is_it && option->count() > 1) return InvalidArgument("%s is given twice", option->get_name());
+    }
     return InvalidArgument("%s (muster-trainer --help lists the flags)", error.what());
   }
   for (const CLI::Option* option : app.get_options()) {

@@ -84,6 +84,12 @@ const std::vector<NumberFlag>& NumberFlags() {
   return flags;
 }
 
+TEST(Options, AFlagThatIsGivenTwiceIsSaid) {
+  EXPECT_EQ(Error({"--seed=1", "--seed=2"}), "--seed is given twice");
+  EXPECT_EQ(Error({"--task_index=1", "--task_id=2"}), "--task_index is given twice");
+  EXPECT_THAT(Error({"--sync_replicas", "--sync_replicas", "--seed"}), HasSubstr("--seed: 1 required"));
+}
+
 TEST(Options, NumbersOutsideTheirBoundsAreRefusedInOneSentence) {
   for (const NumberFlag& flag : NumberFlags()) {
     std::vector<std::string> bad = {"-5", "-1", std::string(40, '9'), "nan", "inf", "x", "1x", "0x", "1,"};
@@ -478,6 +484,8 @@ TEST(Options, MetricsAreOfTasks) {
               HasSubstr("--metrics_address: "));
   EXPECT_THAT(std::string(with("--metrics_address=9464,127.0.0.1:9465").status().message()),
               HasSubstr("one address, host:port"));
+  EXPECT_EQ(with("--metrics_address=[::1]:9464").status().message(),
+            "--metrics_address=[::1]:9464: no IPv6 address can be listened on here; name an IPv4 one");
 }
 
 TEST(Options, OneProcessIsInNoCluster) {

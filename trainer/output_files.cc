@@ -7,6 +7,9 @@
 #include <filesystem>
 #include <map>
 
+#include "base/file.h"
+#include "base/random.h"
+
 namespace muster {
 namespace {
 
@@ -33,14 +36,14 @@ absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& f
 
 }  // namespace
 
-absl::Status CheckOutputFiles(const FlaggedFiles& outputs, const FlaggedFiles& inputs) {
+absl::Status CheckOutputFiles(const FlaggedFiles& outputs, const FlaggedFiles& taken) {
   const auto place_of = [](const std::string& file) {
     std::error_code error;
     const std::filesystem::path place = std::filesystem::weakly_canonical(file, error);
     return error ? std::filesystem::path(file) : place;
   };
   std::map<std::filesystem::path, std::string> flag_of;
-  for (const auto& [flag, file] : inputs) flag_of.emplace(place_of(file), flag);
+  for (const auto& [flag, file] : taken) flag_of.emplace(place_of(file), flag);
   for (const auto& [flag, file] : outputs) {
     if (file.empty()) continue;
     MUSTER_RETURN_IF_ERROR(CheckOutput(flag, file));
@@ -50,6 +53,21 @@ absl::Status CheckOutputFiles(const FlaggedFiles& outputs, const FlaggedFiles& i
     return InvalidArgument("%s and %s name the same file, %s", other->second, flag, file);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckOutputFolder(const std::string& flag, const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_directory(folder, error)) {
+    return InvalidArgument("%s: %s is no folder", flag, folder);
+  }
+  absl::Status status = MakeDirectories(folder);
+  if (status.ok()) {
+    // A full disk makes files, and has no room in them.
+    const std::filesystem::path probe = std::filesystem::path(folder) / (".probe-" + RandomName(8));
+    status = ReplaceFile(probe, std::string(4096, '\0'), 0600, Sync::kNo);
+    std::filesystem::remove(probe, error);
+  }
+  return status.ok() ? status : InvalidArgument("%s: %s: %s", flag, folder, std::string(status.message()));
 }
 
 }  // namespace muster

@@ -30,7 +30,7 @@ struct ResultRecord {
   std::optional<uint64_t> seed;
   std::optional<uint64_t> steps;
   std::optional<uint64_t> samples;
-  std::optional<int64_t> batch_size;  // per worker; the mean of unequal parts, rounded up
+  std::optional<int64_t> batch_size;  // of a step, by the number of workers, rounded up
   // Times and rates are of the chief's last incarnation, the counts are of the whole training.
   std::optional<double> seconds_to_first_step;
   std::optional<double> seconds_training;

@@ -21,7 +21,8 @@ static_assert(std::endian::native == std::endian::little, "floats are written as
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kMaxHeaderBytes = 1 << 20;
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 30;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own bound
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr const char* kChecksumKey = "file_crc32c";
 constexpr int kMaxDepth = 3;  // the header, a tensor, its shape
@@ -182,7 +183,7 @@ absl::Status SaveSafetensors(const std::filesystem::path& path,
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Read(const std::filesystem::path& path) {
-  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadRegularFile(path));
+  MUSTER_ASSIGN_OR_RETURN(std::string bytes, ReadRegularFile(path, kMaxFileBytes));
   return Parse(std::move(bytes), path.string());
 }
 

@@ -53,7 +53,7 @@ struct SafetensorsEntry {
   uint64_t end = 0;
 };
 
-/// A file that was read and is sound: the header is within 1 MiB, nests no deeper than a tensor's shape
+/// A file that was read and is sound: the header is within 100 MB, nests no deeper than a tensor's shape
 /// and says nothing twice, every tensor is F32 and as long as its shape says, and together they are the rest
 /// of the file, without gaps, overlaps or anything after them, and its checksum is right, if it has one.
 /// Immutable.

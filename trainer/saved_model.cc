@@ -20,6 +20,11 @@ using Json = nlohmann::json;
 constexpr const char* kVersionKey = "muster_model_version";
 constexpr const char* kVersion = "1";
 constexpr const char* kIdColumnsKey = "id_columns";
+constexpr const char* kIdHashKey = "id_hash";
+// What trainer/data/feature_columns.h says of hashes.
+constexpr const char* kIdHash =
+    "XXH64, seed 0: of a string, its bytes; of a bucket, 8 bytes, little-endian; of a cross, its parts' "
+    "hashes in their order, 8 bytes each, little-endian; the id is the hash modulo buckets";
 
 // What may stand in messages as it is.
 bool IsName(const std::string& text) {
@@ -115,6 +120,9 @@ std::string FormatIdColumns(const std::vector<IdColumn>& columns) {
   return descriptions.dump();
 }
 
+// Of a model without ids, none.
+std::string HashOf(const std::vector<IdColumn>& columns) { return columns.empty() ? "" : kIdHash; }
+
 // The columns that the model takes, in their order.
 absl::Status CheckStandardization(const ModelRecipe& recipe, const std::vector<NumericFeature>& numeric) {
   const auto names = [](const std::vector<NumericFeature>& features) {
@@ -129,6 +137,12 @@ absl::Status CheckStandardization(const ModelRecipe& recipe, const std::vector<N
 
 // With other columns, rows of the tables would be taken for other ids than those that they were trained for.
 absl::Status CheckIdColumns(const SafetensorsMetadata& metadata, const std::vector<IdColumn>& columns) {
+  // Files of an earlier version do not say how it hashed, which was as today.
+  const auto hash = metadata.find(kIdHashKey);
+  if (hash != metadata.end() && hash->second != HashOf(columns)) {
+    return InvalidArgument("%s is %s; this program makes ids by \"%s\"", kIdHashKey,
+                           QuotedBytes(hash->second), HashOf(columns));
+  }
   const auto entry = metadata.find(kIdColumnsKey);
   const std::string found = entry == metadata.end() ? "" : entry->second;
   if (found == FormatIdColumns(columns)) return absl::OkStatus();
@@ -200,7 +214,8 @@ SafetensorsMetadata ToMetadata(const SavedModelInfo& info) {
           {"steps", absl::StrFormat("%d", info.steps)},
           {"test_accuracy", absl::StrFormat("%.4f", info.test_accuracy)},
           {"standardization", FormatStandardization(info.features.numeric)},
-          {kIdColumnsKey, FormatIdColumns(info.features.ids)}};
+          {kIdColumnsKey, FormatIdColumns(info.features.ids)},
+          {kIdHashKey, HashOf(info.features.ids)}};
 }
 
 absl::Status SaveModel(const std::filesystem::path& path, const ModelPlan& plan,

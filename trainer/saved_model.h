@@ -39,7 +39,8 @@ struct SavedModel {
 
 /// The entries of safetensors' __metadata__: muster_model_version, model, variant, hidden ("512,256"),
 /// data_set, test_set_crc32c ("0badcafe"), steps, test_accuracy, standardization ("age:38.5:13.6,...":
-/// column, mean, deviation), id_columns. What is empty is the model's default.
+/// column, mean, deviation), id_columns, id_hash (how strings and crosses are hashed, in a sentence). What is
+/// empty is the model's default.
 ///
 /// id_columns is a JSON object: for each name of a column of ids, what trainer/data/feature_columns.h makes
 /// them of, as one of

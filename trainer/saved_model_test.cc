@@ -203,6 +203,23 @@ TEST_F(SavedModelTest, IdsThatAreMadeInAnotherWayAreRefused) {
                   "id_columns is .*, which is not what this program makes of a table for this model"));
 }
 
+TEST_F(SavedModelTest, IdsThatAreHashedInAnotherWayAreRefused) {
+  const ModelConfig config = {.model = "wide_deep", .variant = "wide_only"};
+  const ModelPlan plan = Plan(config);
+  const SavedModelInfo info{
+      .config = config, .data_set = "census", .features = AllFeatures(*FindModel(config)->columns)};
+  SafetensorsMetadata metadata = ToMetadata(info);
+  EXPECT_THAT(metadata.at("id_hash"), testing::StartsWith("XXH64, seed 0"));
+  metadata["id_hash"] = "XXH3";
+  Save(config, metadata);
+  EXPECT_THAT(Error(), testing::MatchesRegex("id_hash is \"XXH3\"; this program makes ids by .*"));
+  // As an earlier version wrote it: what is missing are the tables, which this test does not write.
+  metadata.erase("id_hash");
+  Save(config, metadata);
+  EXPECT_THAT(Error(), HasSubstr(" is missing"));
+  EXPECT_EQ(ToMetadata({}).at("id_hash"), "") << "of a model without ids";
+}
+
 TEST(DatasetCrc32c, IsAnotherWhereAnythingThatAModelSeesIs) {
   const Dataset bytes = {.feature_count = 2, .bytes = {1, 2, 3, 4}, .labels = {0, 1}};
   const Dataset floats = {

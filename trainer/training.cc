@@ -71,6 +71,12 @@ absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient,
   return NotFinite("", step);
 }
 
+// Of several failures the first is kept, which main says; the others are said here.
+void KeepFirst(const absl::Status& status, absl::Status* first) {
+  if (!status.ok() && !first->ok()) spdlog::error("{}", std::string(status.message()));
+  first->Update(status);
+}
+
 class Training {
  public:
   Training(const TrainerOptions& options, TimePoint process_start)
@@ -87,6 +93,7 @@ class Training {
   void NoteTold() const;
   absl::Status TrainAndConclude();
   absl::Status Prepare();
+  absl::Status CheckOutputs() const;
   absl::Status Begin();
   absl::Status PrepareFor(int64_t largest_batch);
   absl::Status PrepareModel(int64_t largest_batch);
@@ -108,7 +115,7 @@ class Training {
   void PrepareBatch(uint64_t number);
   std::span<float> RowValues();
   absl::StatusOr<Evaluation> EvaluateOnTestSet();
-  absl::Status Diverged(const std::string& what, uint64_t step);
+  absl::Status Diverged(const absl::Status& why);
   ResultRecord MakeRecord(const ExchangeSummary& summary, const Evaluation& test,
                           const TableValues& tables) const;
 
@@ -234,6 +241,7 @@ absl::Status Training::Prepare() {
   const uint64_t order_seed = round == 0 ? options_.seed : Mix64(options_.seed ^ Mix64(round));
   order_ = std::make_unique<SampleOrder>(options_.is_async() ? order_seed : options_.seed, sets.train.size());
   MUSTER_ASSIGN_OR_RETURN(plan_, PlanModel(recipe_.spec));
+  MUSTER_RETURN_IF_ERROR(CheckOutputs());
   MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
   const int fewest = options_.min_workers.value_or(options_.first_workers);
   MUSTER_RETURN_IF_ERROR(PrepareFor(LargestShare(std::min(fewest, options_.first_workers))));
@@ -252,10 +260,6 @@ absl::Status Training::Prepare() {
     MUSTER_ASSIGN_OR_RETURN(metrics_export_, MetricsExport::Begin(options_.metrics, task, *usage_, read));
   }
   if (is_chief_) {
-    MUSTER_RETURN_IF_ERROR(CheckOutputFiles({{"--result_json", options_.result_json},
-                                             {"--save_model", options_.save_model},
-                                             {"--save_onnx", options_.save_onnx},
-                                             {"--metrics_jsonl", options_.metrics_jsonl}}));
     evaluation_batch_ =
         std::make_unique<BatchBuffer>(kEvaluationBatch, sets.test.feature_count, sets.test.id_count);
   }
@@ -269,6 +273,20 @@ absl::Status Training::Prepare() {
   if (usage_) usage_->Mark();
   training_start_ = last_report_ = first_step_ = training_end_ = Now();
   return absl::OkStatus();
+}
+
+// Before others count on this worker.
+absl::Status Training::CheckOutputs() const {
+  FlaggedFiles files = {{"--metrics_file", options_.metrics.file}};
+  if (!is_chief_) return CheckOutputFiles(files);
+  files.insert(files.end(), {{"--result_json", options_.result_json},
+                             {"--save_model", options_.save_model},
+                             {"--save_onnx", options_.save_onnx},
+                             {"--metrics_jsonl", options_.metrics_jsonl}});
+  MUSTER_RETURN_IF_ERROR(CheckOutputFiles(files, {{"--log_dir", options_.log_dir}}));
+  if (!options_.save_onnx.empty())
+    MUSTER_RETURN_IF_ERROR(Annotate(CheckOnnxSize(plan_), "--save_onnx=" + options_.save_onnx));
+  return options_.log_dir.empty() ? absl::OkStatus() : CheckOutputFolder("--log_dir", options_.log_dir);
 }
 
 // It goes on if this rank has made steps before: others may have begun a moment ago.
@@ -395,9 +413,16 @@ absl::Status Training::Step() {
   record_.SetComputing(false);
   const auto exchanged = exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues());
   if (absl::IsInvalidArgument(exchanged.status())) {  // they do not know where in the model
-    const absl::Status is_finite = CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_);
-    if (!is_finite.ok()) exchange_->Fail(std::string(is_finite.message()));
-    MUSTER_RETURN_IF_ERROR(is_finite);
+    absl::Status is_finite = CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_);
+    const bool is_float16 = options_.update.compression.wire_type == ps::FLOAT16;
+    const auto is_infinite = [](float value) { return std::isinf(value); };
+    if (!is_finite.ok() && is_float16 && std::ranges::any_of(parameters_->values(), is_infinite)) {
+      is_finite = FailedPrecondition(
+          "parameters are infinite at step %d, as float16 has those beyond 65504: take --wire_type=bfloat16, "
+          "or lower the learning rate",
+          step_);
+    }
+    if (!is_finite.ok()) return Diverged(is_finite);
   }
   MUSTER_RETURN_IF_ERROR(exchanged.status());
   const ExchangeResult& result = *exchanged;
@@ -531,15 +556,17 @@ absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
                               : EvaluateDataset(*model_, parameters_->values(), data_.sets.test,
                                                 *evaluation_batch_, exchange_.get()));
   const absl::Status is_finite = CheckFinite(evaluation);
-  if (!is_finite.ok()) return Diverged(std::string(is_finite.message()), step_);
+  if (!is_finite.ok()) {
+    return Diverged(FailedPrecondition("%s after step %d: lower the learning rate",
+                                       std::string(is_finite.message()), step_));
+  }
   return evaluation;
 }
 
 // Nobody is to wait for this worker: no other one could do better.
-absl::Status Training::Diverged(const std::string& what, uint64_t step) {
-  absl::Status status = FailedPrecondition("%s after step %d: lower the learning rate", what, step);
-  exchange_->Fail(std::string(status.message()));
-  return status;
+absl::Status Training::Diverged(const absl::Status& why) {
+  exchange_->Fail(std::string(why.message()));
+  return why;
 }
 
 absl::Status Training::Conclude() {
@@ -554,7 +581,8 @@ absl::Status Training::Conclude() {
                                                         : ReadTables(plan_.tables, *exchange_));
   const auto is_finite = [](const std::vector<float>& values) { return AllFinite(values); };
   if (!AllFinite(parameters_->values()) || !std::all_of(tables.begin(), tables.end(), is_finite)) {
-    return Diverged("the parameters are not finite", summary.step);
+    return Diverged(FailedPrecondition("the parameters are not finite after step %d: lower the learning rate",
+                                       summary.step));
   }
   MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
   const BatchResult& test = evaluation.result;
@@ -567,7 +595,7 @@ absl::Status Training::Conclude() {
                                              .features = data_.features});
   const ResultRecord record = MakeRecord(summary, evaluation, tables);
   if (!options_.result_json.empty()) {
-    written.Update(Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"));
+    KeepFirst(Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"), &written);
   }
   MetricsLine line = Measure(training_end_);
   line.step = summary.step;
@@ -583,12 +611,14 @@ absl::Status Training::Conclude() {
 absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInfo& info) {
   absl::Status written;
   if (!options_.save_model.empty()) {
-    written.Update(
-        Annotate(SaveModel(options_.save_model, plan_, parameters_->values(), tables, info), "--save_model"));
+    KeepFirst(
+        Annotate(SaveModel(options_.save_model, plan_, parameters_->values(), tables, info), "--save_model"),
+        &written);
   }
   if (!options_.save_onnx.empty()) {
-    written.Update(
-        Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), tables, info), "--save_onnx"));
+    KeepFirst(
+        Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), tables, info), "--save_onnx"),
+        &written);
   }
   return written;
 }
