@@ -387,10 +387,16 @@ TEST_F(UnreadableRecord, IsReadAgain) {
   Hide(task_path);
   AgentClient client(root_);
   EXPECT_EQ(List("job")->tasks_size(), 0);
+  agent::Request watch;
+  watch.mutable_watch()->set_job("job");
+  const uint64_t watching = client.Send(watch);
   const absl::Status refused = client.Call(start).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(Message(refused), HasSubstr(task_path.string()));
   Show(task_path);
+  const auto first = client.Receive(watching);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->watch().tasks_size(), 1) << "who is told of none takes it for lost";
   const auto end = client.WaitForEnd("job", "worker:0");
   ASSERT_TRUE(end.ok()) << end.status();
   EXPECT_EQ(end->state(), agent::TASK_STATE_SUCCEEDED) << end->reason();

@@ -288,9 +288,11 @@ absl::StatusOr<agent::Response> Daemon::Immediate(const agent::Request& request)
       MUSTER_RETURN_IF_ERROR(supervisor_.Forget(request.forget_job().job()));
       response.mutable_forget_job();
       return response;
-    case agent::Request::kCollectGarbage:
-      *response.mutable_collect_garbage() = supervisor_.CollectGarbage(request.collect_garbage());
+    case agent::Request::kCollectGarbage: {
+      MUSTER_ASSIGN_OR_RETURN(*response.mutable_collect_garbage(),
+                              supervisor_.CollectGarbage(request.collect_garbage()));
       return response;
+    }
     case agent::Request::kListFiles: {
       MUSTER_ASSIGN_OR_RETURN(*response.mutable_list_files(), ListFiles(request.list_files()));
       return response;
@@ -456,6 +458,8 @@ bool Daemon::Step(WatchStream& watch, TimePoint) {
   const Connection* connection = Find(watch.caller);
   if (connection == nullptr) return true;
   if (connection->congested() || (watch.sent && watch.seen_changes == supervisor_.changes())) return false;
+  // What it did not say would count as gone.
+  if (!supervisor_.CheckRead(watch.job).ok()) return false;
   watch.seen_changes = supervisor_.changes();
   agent::ListTasksResponse list = supervisor_.List(watch.job);
   agent::Response response;

@@ -101,6 +101,15 @@ agent::CollectGarbageResponse CollectGarbage(const fs::path& root, std::set<std:
     ::unlink(ContentListPath(store / name).c_str());
   }
 
+  // Of contents that somebody who was killed, or knows no lists, has removed.
+  for (const std::string& name : ListDirectory(store).value_or(std::vector<std::string>{})) {
+    std::error_code error;
+    const std::string content = name.substr(0, name.find('.'));
+    if (content != name && IsSha256(content) && !fs::exists(store / content, error)) {
+      ::unlink((store / name).c_str());
+    }
+  }
+
   const fs::path agents = root / "agents";
   const std::vector<std::string> names = ListDirectory(agents).value_or(std::vector<std::string>{});
   std::error_code error;

@@ -110,7 +110,9 @@ PortLeases::PortLeases(std::filesystem::path folder) : folder_(std::move(folder)
   for (const std::string& name : ListDirectory(folder_).value_or(std::vector<std::string>{})) {
     uint32_t port = 0;
     const auto parsed = std::from_chars(name.data(), name.data() + name.size(), port);
-    const std::string text = ReadFile(folder_ / name, 4096).value_or("");
+    const auto read = ReadFile(folder_ / name, 4096);
+    if (!read.ok()) continue;  // a later daemon may be able to
+    const std::string& text = *read;
     const std::vector<std::string> lines = Lines(text);
     if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size() && lines.size() == 4 &&
         text == Format(lines[1], lines[2], lines[3])) {

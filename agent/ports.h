@@ -44,8 +44,9 @@ class PortLeases {
   /// 1000. Unavailable: no port left.
   absl::StatusOr<std::vector<uint32_t>> Lease(const Request& request);
 
-  /// Releases them, but those on which something of this account still listens, and returns how many those
-  /// are. An empty task: all of the job's. An error, as of ListeningPorts::Read: none is released.
+  /// Releases them, but those on which something of this account still listens (of any account, where this is
+  /// root), and returns how many those are. An empty task: all of the job's. An error, as of
+  /// ListeningPorts::Read: none is released.
   absl::StatusOr<int> Release(const std::string& job, const std::string& task);
 
   /// Also where somebody listens: the task has lost them to others.

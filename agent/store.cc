@@ -37,11 +37,12 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::filesystem::path& tr
   return names;
 }
 
-// Where the file system has no such permissions, it stays as it is.
+// Files only: whoever removes the store by hand is not to be refused, and what goes is missed. Where the file
+// system has no such permissions, it stays as it is.
 void MakeReadOnly(const std::filesystem::path& path) {
   using std::filesystem::perms;
   std::error_code error;
-  if (std::filesystem::is_symlink(path, error)) return;
+  if (std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::regular) return;
   std::filesystem::permissions(path, perms::owner_write | perms::group_write | perms::others_write,
                                std::filesystem::perm_options::remove, error);
 }
@@ -177,7 +178,6 @@ absl::StatusOr<std::string> PlaceTree(const std::filesystem::path& root, const S
     return IsStored(root, sha256).value_or(false) ? absl::StatusOr<std::string>("present " + sha256)
                                                   : ErrnoError(error, target.string());
   }
-  MakeReadOnly(target);  // not before: it could not be moved
   // Where there is no room for it, changes go unnoticed.
   (void)WriteFileAtomically(ContentListPath(target), list);
   return "stored " + sha256;

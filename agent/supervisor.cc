@@ -124,8 +124,8 @@ absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, 
 absl::Status Supervisor::CheckRead(const std::string& job) const {
   for (const auto& [key, task] : tasks_) {
     if ((job.empty() || key.first == job) && !task->is_read()) {
-      return Unavailable("%s of job %s: its record cannot be read: %s; try again", key.second, key.first,
-                         task->reason());
+      return Aborted("%s of job %s: its record cannot be read: %s; try again", key.second, key.first,
+                     task->reason());
     }
   }
   return absl::OkStatus();
@@ -274,8 +274,9 @@ absl::Status Supervisor::Forget(const std::string& job) {
   return absl::OkStatus();
 }
 
-agent::CollectGarbageResponse Supervisor::CollectGarbage(const agent::CollectGarbageRequest& request) const {
-  if (!CheckRead("").ok()) return {};  // nobody knows what those need
+absl::StatusOr<agent::CollectGarbageResponse> Supervisor::CollectGarbage(
+    const agent::CollectGarbageRequest& request) const {
+  MUSTER_RETURN_IF_ERROR(CheckRead(""));  // nobody knows what those need
   std::set<std::string> needed;
   for (const auto& [key, task] : tasks_) needed.merge(task->Contents());
   return muster::CollectGarbage(context_.root, std::move(needed),

@@ -44,7 +44,11 @@ class Supervisor {
   absl::StatusOr<agent::LeasePortsResponse> LeasePorts(const agent::LeasePortsRequest& request);
   agent::StoreResponse Store(const agent::StoreRequest& request) const;
   absl::Status Forget(const std::string& job);
-  agent::CollectGarbageResponse CollectGarbage(const agent::CollectGarbageRequest& request) const;
+  absl::StatusOr<agent::CollectGarbageResponse> CollectGarbage(
+      const agent::CollectGarbageRequest& request) const;
+
+  /// Aborted: a task of this job, or of any if it is empty, may be there of which nothing is known yet.
+  absl::Status CheckRead(const std::string& job) const;
 
   /// Somebody drives the job: what its tasks have waited for since this daemon began is done.
   void GoOn(const std::string& job);
@@ -67,8 +71,6 @@ class Supervisor {
   void Step(TimePoint now);
 
  private:
-  /// Unavailable: a task of this job, or of any if it is empty, may be there of which nothing is known yet.
-  absl::Status CheckRead(const std::string& job) const;
   std::vector<Task*> Select(const agent::StopTasksRequest& request) const;
   void ReleaseIfEnded(const std::string& job, const std::string& name, const Task& task);
   void RaiseFence(const std::string& job, uint64_t minimum_generation);

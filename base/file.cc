@@ -193,11 +193,16 @@ absl::StatusOr<std::vector<std::string>> ListDirectory(const std::filesystem::pa
   DIR* directory = ::opendir(path.c_str());
   if (directory == nullptr) return ErrnoError(errno, path.string());
   std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(directory)) {
+  while (true) {
+    errno = 0;
+    const dirent* const entry = ::readdir(directory);
+    if (entry == nullptr) break;
     const std::string name = entry->d_name;
     if (name != "." && name != "..") names.push_back(name);
   }
+  const int error = errno;
   ::closedir(directory);
+  if (error != 0) return ErrnoError(error, path.string());
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -10,7 +10,17 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class ClusterRemains : public LifecycleTest {};
+class ClusterRemains : public LifecycleTest {
+ protected:
+  // On two hosts, with a data set.
+  std::string JobWithData() {
+    EXPECT_TRUE(MakeDirectories(Path("data")).ok());
+    cluster_.Write("data/numbers", "1 2 3\n");
+    const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
+    cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
+    return job;
+  }
+};
 
 TEST_F(ClusterRemains, StopOfAJobThatHasEndedAsksOnlyTheHostsThatHadIt) {
   ASSERT_EQ(RunJob(ScriptJob("ended", "exit 0", "count: 2")).exit_code, 0);
@@ -91,10 +101,7 @@ TEST_F(ClusterRemains, WhatGcHasLeftALaterOneRemoves) {
     return count;
   };
   const std::string nothing_left = "0 folders on 0 hosts are left; removed the folders of 0 jobs\n";
-  const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
-  ASSERT_TRUE(MakeDirectories(Path("data")).ok());
-  cluster_.Write("data/numbers", "1 2 3\n");
-  cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
+  const std::string job = JobWithData();
   const CommandResult run = RunJob(job);
   ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
   for (int i = 0; i < 2; ++i) {
@@ -124,10 +131,7 @@ TEST_F(ClusterRemains, WhatGcHasLeftALaterOneRemoves) {
 
 // Which may just be beginning, and have heard from a host that it has what the job needs.
 TEST_F(ClusterRemains, WhatAJobMayWantIsNotTakenFromItsHosts) {
-  const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
-  ASSERT_TRUE(MakeDirectories(Path("data")).ok());
-  cluster_.Write("data/numbers", "1 2 3\n");
-  cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
+  const std::string job = JobWithData();
   ASSERT_EQ(RunJob(job).exit_code, 0);
   Process other = StartJob(ScriptJob("other", kWaitForGo, "count: 1"), "other");
   WaitForTasks("other", 1);  // on host-1
@@ -142,10 +146,7 @@ TEST_F(ClusterRemains, WhatAJobMayWantIsNotTakenFromItsHosts) {
 }
 
 TEST_F(ClusterRemains, AHostThatNeverComesBackIsAskedNoMore) {
-  const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
-  ASSERT_TRUE(MakeDirectories(Path("data")).ok());
-  cluster_.Write("data/numbers", "1 2 3\n");
-  cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
+  const std::string job = JobWithData();
   ASSERT_EQ(RunJob(job).exit_code, 0);
   cluster_.hosts().Kill("host-2");
   const CommandResult lost = Muster({"gc", "--unused", "0", "--connect-timeout", "2"});
