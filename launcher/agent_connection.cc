@@ -1,5 +1,7 @@
 #include "launcher/agent_connection.h"
 
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -99,7 +101,7 @@ absl::StatusOr<std::optional<BareHost>> AgentConnection::OpenBridge(TimePoint de
   std::optional<BareHost> bare = FindBareHost(scanner.noise());
   if (!bare) {
     return Unavailable("%s: the agent did not start: %s%s", host_.name(), scanner.noise(),
-                       bridge_->StderrTail());
+                       absl::StripAsciiWhitespace(bridge_->StderrTail()));
   }
   bridge_ = nullptr;
   return bare;
@@ -172,7 +174,8 @@ absl::StatusOr<std::string> AgentConnection::ReadMore(int wake_fd, TimePoint dea
     MUSTER_ASSIGN_OR_RETURN(n, bridge_->TryRead(bytes));
   }
   if (n == 0 && bridge_->end_of_output()) {
-    return Unavailable("%s: the connection to the agent ended: %s", host_.name(), bridge_->StderrTail());
+    return Unavailable("%s: the connection to the agent ended: %s", host_.name(),
+                       absl::StripAsciiWhitespace(bridge_->StderrTail()));
   }
   bytes.resize(n);
   return bytes;

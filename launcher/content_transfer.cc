@@ -1,5 +1,6 @@
 #include "launcher/content_transfer.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
 
@@ -143,10 +144,10 @@ absl::Status ContentTransfer::Ended(int exit_code) const {
   if (exit_code == 0) return absl::OkStatus();
   if (source_.empty()) {
     return FailedPrecondition("%s: the upload of %s failed: %s", host_, content_.name,
-                              channel_->StderrTail());
+                              absl::StripAsciiWhitespace(channel_->StderrTail()));
   }
   const std::string text = absl::StrFormat("%s could not get %s from %s: %s", host_, content_.name, source_,
-                                           channel_->StderrTail());
+                                           absl::StripAsciiWhitespace(channel_->StderrTail()));
   return exit_code == ExitCodeFor(absl::UnavailableError("")) ? Aborted("%s", text)
                                                               : FailedPrecondition("%s", text);
 }
@@ -199,7 +200,7 @@ absl::Status ContentServer::Advance() {
     news_ = port;
   }));
   if (!channel_->end_of_output()) return absl::OkStatus();
-  return Aborted("%s passes nothing on: %s", host_, channel_->StderrTail());
+  return Aborted("%s passes nothing on: %s", host_, absl::StripAsciiWhitespace(channel_->StderrTail()));
 }
 
 std::optional<absl::StatusOr<uint32_t>> ContentServer::TakeNews() {

@@ -1,5 +1,6 @@
 #include "launcher/latency.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
 
 #include <string>
@@ -22,7 +23,8 @@ absl::StatusOr<double> ReadNumber(Transport& transport, CommandChannel& channel,
     }
     char bytes[256];
     MUSTER_ASSIGN_OR_RETURN(const size_t count, transport.Read(channel, bytes, deadline));
-    if (count == 0) return Unavailable("%s: %s", transport.host(), channel.StderrTail());
+    if (count == 0)
+      return Unavailable("%s: %s", transport.host(), absl::StripAsciiWhitespace(channel.StderrTail()));
     text.append(bytes, count);
   }
 }

@@ -1,4 +1,6 @@
 // gc: removes from the hosts what jobs that have ended left there.
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -106,7 +108,8 @@ absl::Status EmptyTrash(const record::Host& host, AgentConnection& connection) {
       connection.StartAgentCommand("empty-trash --root " + QuoteWord(connection.facts().root()), deadline));
   MUSTER_ASSIGN_OR_RETURN(const int exit_code, connection.transport().Wait(*command, deadline));
   if (exit_code == 0) return absl::OkStatus();
-  return Internal("%s: what was thrown away could not be removed: %s", host.name(), command->StderrTail());
+  return Internal("%s: what was thrown away could not be removed: %s", host.name(),
+                  absl::StripAsciiWhitespace(command->StderrTail()));
 }
 
 absl::Status CollectAt(const Home& home, AgentConnection& connection, Removed& removed) {

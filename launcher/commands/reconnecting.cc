@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace muster {
 namespace {
@@ -15,12 +16,14 @@ constexpr Duration kPause = std::chrono::milliseconds(500);
 void Reconnecting::Heard() {
   has_answered_ = true;
   give_up_.reset();
+  is_said_ = false;
 }
 
 bool Reconnecting::TriesAgain(const absl::Status& failure) {
   if (!has_answered_ || !(absl::IsUnavailable(failure) || absl::IsDeadlineExceeded(failure))) return false;
   if (!give_up_) {
     give_up_ = Now() + kTimeout;
+  } else if (!std::exchange(is_said_, true)) {
     std::fprintf(stderr, "%s: trying again for %s\n", std::string(failure.message()).c_str(),
                  FormatAge(kTimeout).c_str());
   }

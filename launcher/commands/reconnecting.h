@@ -16,13 +16,14 @@ class Reconnecting {
   void Heard();
 
   /// Whether what failed so is to be tried again: it has answered before, the connection to it is lost
-  /// (Unavailable, DeadlineExceeded), and not for longer than a minute. Pauses then, and the first time
-  /// says so on stderr.
+  /// (Unavailable, DeadlineExceeded), and not for longer than a minute. Pauses then, and says so on stderr
+  /// once a second attempt has failed.
   bool TriesAgain(const absl::Status& failure);
 
  private:
   bool has_answered_ = false;
   std::optional<TimePoint> give_up_;  // set while it is not reached
+  bool is_said_ = false;              // likewise
 };
 
 }  // namespace muster
