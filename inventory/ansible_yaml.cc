@@ -35,7 +35,7 @@ class AnsibleReader {
   explicit AnsibleReader(const YamlDocument& document) : groups_(*document.path) {}
 
   absl::Status ReadGroup(const YamlNode& group);
-  absl::StatusOr<YamlDocument> Tree();
+  absl::StatusOr<YamlDocument> Tree() { return groups_.Tree(); }
 
  private:
   absl::Status ReadHosts(const YamlNode& hosts, const std::string& group);
@@ -66,11 +66,6 @@ absl::Status AnsibleReader::ReadGroup(const YamlNode& group) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<YamlDocument> AnsibleReader::Tree() {
-  MUSTER_RETURN_IF_ERROR(groups_.CheckGroups());
-  return groups_.Tree();
 }
 
 absl::Status AnsibleReader::ReadHosts(const YamlNode& hosts, const std::string& group) {

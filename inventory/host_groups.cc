@@ -281,7 +281,8 @@ void HostGroups::AddArguments(Settings* settings) const {
   }
 }
 
-YamlDocument HostGroups::Tree() const {
+absl::StatusOr<YamlDocument> HostGroups::Tree() {
+  MUSTER_RETURN_IF_ERROR(CheckGroups());
   YamlDocument document{.path = std::make_unique<const std::string>(path_)};
   YamlNode hosts{.kind = YamlNode::Kind::kMapping, .key = "hosts", .key_line = 1, .key_column = 1};
   for (const Entry& entry : entries_) {

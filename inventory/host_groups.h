@@ -42,10 +42,6 @@ class HostGroups {
   void AddChild(const std::string& group, const PlacedText& child);
   Settings& SettingsOf(const std::string& group) { return groups_[group].settings; }
 
-  /// After the last of them and before Tree: groups that are nowhere defined, that hold themselves, or are
-  /// nested too deep.
-  absl::Status CheckGroups();
-
   /// Sets what a variable stands for, if it is one of those that count.
   absl::Status Set(const std::string& variable, PlacedText value, Settings* settings) const;
   static bool Counts(const std::string& variable);
@@ -63,8 +59,9 @@ class HostGroups {
   absl::StatusOr<std::vector<Entry*>> AddHosts(PlacedText pattern, const Settings& settings,
                                                const std::string& group);
 
-  /// As ParseHostList has it.
-  YamlDocument Tree() const;
+  /// After the last of all that: as ParseHostList has it. InvalidArgument: groups that are nowhere defined,
+  /// that hold themselves, or are nested too deep.
+  absl::StatusOr<YamlDocument> Tree();
 
   absl::Status Error(const PlacedText& at, const std::string& message) const;
 
@@ -79,6 +76,7 @@ class HostGroups {
     std::string holder;  // "": none
   };
 
+  absl::Status CheckGroups();
   absl::Status CheckLoops(const std::map<std::string, size_t>& open) const;
   int DepthOf(const std::string& group) const;
   std::vector<std::string> GroupsOf(const Entry& entry) const;

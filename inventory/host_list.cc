@@ -62,7 +62,7 @@ class HostListParser {
  public:
   explicit HostListParser(const std::string& path) : groups_(path) {}
   absl::Status Parse(std::string_view text);
-  absl::StatusOr<YamlDocument> Tree();
+  absl::StatusOr<YamlDocument> Tree() { return groups_.Tree(); }
 
  private:
   enum class Section : uint8_t { kNone, kHosts, kVariables, kChildren };
@@ -105,11 +105,6 @@ absl::Status HostListParser::Parse(std::string_view text) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<YamlDocument> HostListParser::Tree() {
-  MUSTER_RETURN_IF_ERROR(groups_.CheckGroups());
-  return groups_.Tree();
 }
 
 absl::StatusOr<std::vector<Word>> HostListParser::WordsOf(std::string_view line, int number) const {

@@ -465,15 +465,20 @@ TEST(ReconcilerTest, AnEndingIsGoneOnWithNotTakenBack) {
   EXPECT_EQ(again.Connected("a", {}), "contents a\nstop a all below 2\n");
 }
 
-TEST(ReconcilerTest, AStartRefusedAgainAndAgainFailsTheJob) {
-  Script script(OnePsOneWorker());
-  script.StartAll();
-  Script fresh(OnePsOneWorker(), script.reconciler.record());
+// Who goes on with a job is about to start worker:0 again.
+void FindOnlyTheServer(Script& fresh) {
   fresh.Feed(Tick{});
   for (const HostId host : {"a", "b"}) {
     fresh.Connected(host, {Script::Task(host == "a" ? "ps:0" : "other:0", kRunning)});
     fresh.Ready(host);
   }
+}
+
+TEST(ReconcilerTest, AStartRefusedAgainAndAgainFailsTheJob) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  Script fresh(OnePsOneWorker(), script.reconciler.record());
+  FindOnlyTheServer(fresh);
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_EQ(fresh.Refused("b", "start worker:0", Internal("no such program")), "");
     EXPECT_EQ(fresh.Wait(seconds(1)), "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
@@ -488,11 +493,7 @@ TEST(ReconcilerTest, WhatWasTakenFromAHostBeforeAStartIsSentAgain) {
   Script script(OnePsOneWorker());
   script.StartAll();
   Script fresh(OnePsOneWorker(), script.reconciler.record());
-  fresh.Feed(Tick{});
-  for (const HostId host : {"a", "b"}) {
-    fresh.Connected(host, {Script::Task(host == "a" ? "ps:0" : "other:0", kRunning)});
-    fresh.Ready(host);
-  }
+  FindOnlyTheServer(fresh);
   EXPECT_EQ(fresh.Refused("b", "start worker:0", NotFound("its program is gone")), "contents b\n");
   EXPECT_EQ(fresh.Wait(seconds(1)), "");
   EXPECT_EQ(fresh.Ready("b"), "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
