@@ -37,6 +37,7 @@
 #include "ps/job_config.h"
 #include "ps/server.h"
 #include "ps/shard_checkpoint.h"
+#include "ps/shard_connection.h"
 
 namespace muster {
 namespace {

@@ -182,6 +182,28 @@ TEST(BatchShares, OfWhoIsLostTheOthersMakeAllAndEndWithoutIt) {
   EXPECT_EQ(job->end(), absl::OkStatus());
 }
 
+// It writes the result, which nobody else has.
+TEST(BatchShares, TheEndWaitsForAChiefThatIsLost) {
+  Sharing job(2);
+  job.MakeStep({0, 1});
+  job.now += seconds(11);
+  job->Heard(1, job.now);
+  job->Tick(job.now);
+  ASSERT_EQ(job->state(0), MemberState::kLost);
+  job.MakeStep({1});
+  job->Finish(1, 2, job.now);
+  EXPECT_FALSE(job->end().has_value());
+  Sharing without = job;
+  without.now += seconds(100);
+  without->Tick(without.now);
+  ASSERT_TRUE(without->end().has_value());
+  EXPECT_EQ(*without->end(),
+            absl::DeadlineExceededError("no worker is left that could go on: worker:0 (silent for 1m51s)"));
+  job->Join(0, job.now);
+  job->Finish(0, 2, job.now);
+  EXPECT_EQ(job->end(), absl::OkStatus());
+}
+
 TEST(BatchShares, WhereAllAreLostTheStepWaitsForAnyOfThem) {
   Sharing job(2);
   job.Report({{0, 0}});

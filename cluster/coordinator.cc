@@ -13,6 +13,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options, TimePoint now)
       members_(names_.size()),
       shards_(options.shard_count),
       shard_steps_(options.shard_count),
+      created_(now),
       last_chosen_(now) {
   MUSTER_CHECK(rank_count() > 0 && options.shard_count > 0);
   MUSTER_CHECK(options.aggregate > 0 && options.aggregate <= rank_count());
@@ -81,10 +82,13 @@ void Coordinator::Finish(int rank, uint64_t next_step, TimePoint now) {
   EndIfAllAreDone();
 }
 
-// Where batches are shared, one that is lost leaves nothing behind: the others have made all of it.
+// Where batches are shared, one that is lost leaves nothing behind, since the others have made all of it: but
+// the chief, which is rank 0, has the result still to write.
 bool Coordinator::IsDone(int rank) const {
   const MemberState state = members_[rank].state;
-  if (state == MemberState::kLost) return rank >= first_ranks_ || (options_.shares && HasAnyFinished());
+  if (state == MemberState::kLost) {
+    return rank >= first_ranks_ || (rank > 0 && options_.shares && HasAnyFinished());
+  }
   return state == MemberState::kFinished || state == MemberState::kAbsent;
 }
 
@@ -497,6 +501,25 @@ std::string Coordinator::DescribeWait(TimePoint now) const {
     }
   }
   return absl::StrFormat("step %d has waited %s for %s", step, FormatAge(now - since), missing);
+}
+
+std::vector<std::string> Coordinator::ShardsToCome() const {
+  std::vector<std::string> names;
+  for (int shard = 0; epoch_.number == 0 && shard < options_.shard_count; ++shard) {
+    if (shards_[shard].uuid.empty()) names.push_back(absl::StrFormat("ps:%d", shard));
+  }
+  return names;
+}
+
+TimePoint Coordinator::beginning_awaited_since() const {
+  return ShardsToCome().empty() ? TimePoint::max() : created_;
+}
+
+std::string Coordinator::DescribeBeginning(TimePoint now) const {
+  const std::vector<std::string> names = ShardsToCome();
+  if (names.empty()) return "";
+  return absl::StrFormat("the beginning has waited %s for %s", FormatAge(now - created_),
+                         absl::StrJoin(names, ", "));
 }
 
 TimePoint Coordinator::end_awaited_since() const {

@@ -178,6 +178,11 @@ class Coordinator {
   /// Since when it waits; the end of time when nothing does.
   TimePoint waiting_since() const;
 
+  /// Which shards the first epoch waits for: "the beginning has waited 4s for ps:1"; empty when none is to
+  /// come. Since when; the end of time.
+  std::string DescribeBeginning(TimePoint now) const;
+  TimePoint beginning_awaited_since() const;
+
   /// Whom a rank with nothing left to do waits for: "the end has waited 4s for worker:1 (not joined)"; empty
   /// when none does. Since when; the end of time.
   std::string DescribeEnd(TimePoint now) const;
@@ -222,6 +227,7 @@ class Coordinator {
   TimePoint EndDeadline() const;
   std::string DescribeMissing(int rank, TimePoint now) const;
   std::string DescribeSilence(int rank, TimePoint now) const;
+  std::vector<std::string> ShardsToCome() const;
 
   bool IsDone(int rank) const;
   bool HasAnyFinished() const;
@@ -248,6 +254,7 @@ class Coordinator {
   uint64_t next_step_ = 0;                          // the oldest that is not chosen
   std::map<uint64_t, OpenStep> open_;               // from next_step_ on
   std::map<uint64_t, std::vector<int>> decisions_;  // below next_step_
+  const TimePoint created_;
   TimePoint last_chosen_;
   std::vector<MembershipNotice> notices_;
   std::optional<absl::Status> end_;

@@ -187,6 +187,16 @@ TEST(Coordinator, AWorkerThatLivesAndContributesNothingIsWaitedForLonger) {
   EXPECT_THAT(cluster.Notices(), ElementsAre("worker:1 contributes again"));
 }
 
+TEST(Coordinator, SaysWhichServersTheBeginningWaitsFor) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 3}, kStart);
+  coordinator.ShardJoin(1, "b", 0, {}, kStart);
+  EXPECT_EQ(coordinator.beginning_awaited_since(), kStart);
+  EXPECT_EQ(coordinator.DescribeBeginning(kStart + seconds(4)), "the beginning has waited 4s for ps:0, ps:2");
+  for (const int shard : {0, 2}) coordinator.ShardJoin(shard, "a", 0, {}, kStart);
+  EXPECT_EQ(coordinator.beginning_awaited_since(), TimePoint::max());
+  EXPECT_EQ(coordinator.DescribeBeginning(kStart + seconds(4)), "");
+}
+
 TEST(Coordinator, SaysWhomTheEndWaitsFor) {
   Cluster cluster(3, 1, 3);
   for (const int rank : {0, 1}) cluster->Join(rank, cluster.now);

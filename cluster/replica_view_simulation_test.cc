@@ -14,8 +14,8 @@ namespace muster {
 namespace {
 
 // Servers 0 and 1, workers from 2 on. A connection delivers in order, and loses what is on its way when it
-// breaks. What the servers and workers do is what ps/replication.h and ps/client.h do, with pushes that are
-// numbers.
+// breaks. What the servers and workers do is what ps/replication.h and ps/shard_sessions.h do, with pushes
+// that are numbers.
 class Simulation {
  public:
   Simulation(uint64_t seed, int workers, bool one_host) : random_(seed), workers_(workers) {

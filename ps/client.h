@@ -1,60 +1,33 @@
 // ParameterServerClient: a worker's view of all shards as one flat buffer.
 //
-// A broken stream is connected again and the request sent again under the same sequence number, which the
-// shard applies at most once; so is a request that a shard says it does not have. When the process of a shard
-// was replaced, all shards go back to the same checkpoint; when workers have come or gone, steps may be
-// shared by others: what is asked for then fails with IsGoneBack. A heartbeat tells the shards that this
-// worker lives, and brings word of what the job waits for.
+// What it pushes has a sequence number, so that each shard applies it at most once however often it is sent
+// (ps/shard_sessions.h). When the process of a shard was replaced, all shards go back to the same checkpoint;
+// when workers have come or gone, steps may be shared by others: what is asked for then fails with
+// IsGoneBack.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/cluster_view.h"
-#include "kernels/parameter_layout.h"
 #include "proto/parameter_server.pb.h"
-#include "ps/encoding.h"
-#include "ps/frame_queue.h"
+#include "ps/client_options.h"
+#include "ps/exchange_times.h"
 #include "ps/row_partition.h"
 #include "ps/shard_clock.h"
-#include "ps/shard_connection.h"
-#include "ps/tls.h"
 #include "ps/update_rule.h"
 
 namespace muster {
 
-struct ParameterServerClientOptions {
-  ClusterSpec cluster;
-  std::shared_ptr<const ClusterView> view;  // null: all stay where `cluster` says
-  TaskId task;                              // this worker or chief
-  uint64_t incarnation = 0;
-  uint64_t generation = 0;
-  ps::JobConfig config;
-  uint64_t train_steps = 0;  // at which this worker ends
-  ParameterLayout layout;
-  Duration connect_timeout = std::chrono::minutes(5);  // for the first connection to each server
-  Duration server_timeout = std::chrono::seconds(60);  // for a server that was there and is gone
-  /// For an answer; longer than a server waits for a silent worker. What waits for the others' end has it for
-  /// a sign of life.
-  Duration answer_timeout = std::chrono::minutes(11);
-  std::optional<TlsIdentity> tls;
-  Transport transport = Transport::kAuto;
-  /// Each shard is with one of two servers, its own and the next; a silent one is left for the other.
-  bool replicated = false;
-  Duration replica_silence = std::chrono::milliseconds(1000);
-  /// Asked while answers are waited for, four times a second, on the same thread: whatever it fails with ends
-  /// the wait; then Join. Empty: nothing does.
-  std::function<absl::Status()> interruption;
-};
+struct AnswerTarget;
+struct ShardRequest;
+class GradientEncoder;
+class ShardSessions;
 
 struct JoinResult {
   uint64_t step = 0;         // to go on with
@@ -63,13 +36,6 @@ struct JoinResult {
   // Which part of each batch is this worker's until the next Join: that of `place` among `count`. count 0: by
   // rank, among all that there were at first.
   int share_place = 0, share_count = 0;
-};
-
-/// Where the time of an exchange went, as it was with the shard whose answer came last: docs/ARCHITECTURE.md.
-struct ExchangeTimes {
-  Duration push{};  // to encode the gradient and to hand it over
-  Duration wait{};  // what remains
-  Duration pull{};  // on the way, before and after the server had it, and to decode
 };
 
 struct PushResult {
@@ -133,84 +99,28 @@ class ParameterServerClient {
   std::vector<Duration> waiting();
 
   /// Of all requests and their answers, ids and headers included; heartbeats are not.
-  uint64_t bytes_pushed() const { return bytes_pushed_; }
-  uint64_t bytes_pulled() const { return bytes_pulled_; }
+  uint64_t bytes_pushed() const;
+  uint64_t bytes_pulled() const;
 
   /// Parameters that came while the gradient was still being sent, and counted.
-  uint64_t floats_early() const { return floats_early_; }
+  uint64_t floats_early() const;
 
  private:
-  struct Shard;
-
-  // What is asked of one shard, kept until it has answered.
-  struct Request {
-    ps::ClientHeader header;
-    std::span<const float> borrowed;  // in front of the payload
-    std::vector<grpc::Slice> payload;
-  };
-
-  // Where the answers go; what is empty is not expected.
-  struct Destination {
-    std::span<float> parameters;         // [layout.size()]
-    const RowPartition* rows = nullptr;  // and these rows' values
-    std::span<float> row_values;         // packed as in their index
-  };
-
-  bool is_async() const { return options_.config.mode() == ps::ASYNC; }
-  TaskId ServerOf(const Shard& shard) const;
-  std::string AddressOf(const Shard& shard) const;
-  absl::Status JoinShards(TimePoint deadline, std::span<float> parameters);
-  void BeginJoin(Shard& shard, TimePoint deadline);
-  void GiveUpJoin(Shard& shard, absl::Status why);
-  absl::Status HandleJoinEvent(FrameQueue::Event event, std::span<float> parameters,
-                               std::vector<FrameQueue::Event>* of_others);
-  bool SaysThatAllIsOver(const ps::ServerHeader& answer) const;
-  absl::Status JoinAgain();
-  void Replace(Shard& shard, std::unique_ptr<ShardConnection> connection, bool joined);
-  absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
-  void Send(Shard& shard);
-  void SendWhole(Shard& shard);
-  void ReceivePart(Shard& shard, const ShardReply& reply, const Destination& destination);
-  void SetAwaiting(Shard& shard, uint64_t request, bool asking);
-  absl::Status ReceiveFloats(const Shard& shard, const ShardReply& reply, const Destination& destination);
-  absl::Status Align(const Destination& destination);
-  absl::StatusOr<std::vector<ps::ServerHeader>> Exchange(std::vector<std::optional<Request>> requests,
-                                                         const Destination& destination,
-                                                         bool patient = false);
-  absl::StatusOr<std::optional<ShardReply>> HandleEvent(const FrameQueue::Event& event, Shard** shard);
-  bool TakeProposal(const FrameQueue::Event& event);
-  void GiveBack(Shard& shard, const ps::NotPrimary& reply);
-  Duration PatienceWith(const Shard& shard) const;
-  absl::Status LeaveSilentServers();
-  void TurnToOther(Shard& shard);
-  void HandleHeartbeat(Shard& shard, const ps::HeartbeatReply& reply);
-  void LogWait(TimePoint since);
+  bool is_async() const { return config_.mode() == ps::ASYNC; }
+  absl::Status Align(const AnswerTarget& target);
+  absl::Status PullParameters(std::vector<std::optional<ShardRequest>> requests, const AnswerTarget& target);
   absl::StatusOr<ps::AwaitFinishedReply> AwaitFinished();
-  void Beat(const std::stop_token& stop);
 
-  const ParameterServerClientOptions options_;
-  const std::string uuid_;
-  std::mutex connections_mutex_;  // guards which connections there are, what they await, and ballots
-  std::vector<std::unique_ptr<Shard>> shards_;
-  RowPartition rows_;       // that are pushed
-  RowPartition next_rows_;  // that are asked for
-  GradientEncoder encoder_;
-  const std::shared_ptr<FrameQueue> queue_;
-  uint64_t epoch_ = 0;         // of all shards; 0: not joined
-  bool finishing_ = false;     // servers may end
-  bool has_finished_ = false;  // a server has said that all workers have
+  const std::unique_ptr<ShardSessions> sessions_;
+  const ps::JobConfig& config_;     // of their options
+  const int64_t layout_size_;       // likewise
+  std::vector<ShardClock> clocks_;  // by shard; in async mode each counts its own steps
+  RowPartition rows_;               // that are pushed
+  RowPartition next_rows_;          // that are asked for
+  const std::unique_ptr<GradientEncoder> encoder_;
   bool reads_exactly_ = false;
   uint64_t step_ = 0;  // sync, bounded: to contribute to next
-  uint64_t last_request_ = 0;
-  uint64_t last_connection_ = 0;
   uint64_t sequence_ = 0;
-  uint64_t bytes_pushed_ = 0;
-  uint64_t bytes_pulled_ = 0;
-  uint64_t floats_early_ = 0;
-  ExchangeTimes times_;  // of the last Exchange; without `wait`
-  TimePoint next_wait_log_;
-  bool logged_without_cause_ = false;  // the last time
-  std::jthread heartbeat_;             // the last member: it uses the others
 };
 
 }  // namespace muster

@@ -145,6 +145,22 @@ TEST(GoBack, AnOlderProcessOfAServerIsRefused) {
   EXPECT_NE(newer.wait_for(std::chrono::seconds(0)), std::future_status::ready);
 }
 
+// While a worker waits for the one, the other one says why nobody will come.
+TEST(GoBack, WhereThereIsNoGoingBackWorkersHearIt) {
+  Cluster cluster(2, 1, UpdateMode::kSync);
+  ParameterServerClientOptions options = cluster.ClientOptions(0);
+  options.server_timeout = std::chrono::seconds(30);
+  ParameterServerClient client(options);
+  std::vector<float> parameters(cluster.layout.size());
+  ASSERT_TRUE(client.Join(parameters).ok());
+  cluster.StartServer(1);
+  EXPECT_TRUE(absl::IsDataLoss(cluster.AwaitEnd(1)));
+  cluster.StopServer(1);
+  const auto pushed = Push(client, std::vector<float>(parameters.size()), parameters);
+  EXPECT_THAT(std::string(pushed.status().message()),
+              HasSubstr("ps:1 has started again and lost its parameters, without a checkpoint"));
+}
+
 TEST(GoBack, WithoutACheckpointYetTheyBeginAgain) {
   const std::vector<float> expected = Undisturbed();
   Cluster cluster(2, 2, UpdateMode::kSync);

@@ -396,6 +396,9 @@ void ShardServerImpl::TellOthers(bool always) {
 // What the job, or who has nothing left to do, has waited for so long that it is worth a word.
 std::string ShardServerImpl::WhatLasts() const {
   if (is_stalled()) return host_->DescribeWait();
+  if (coordinator()->beginning_awaited_since() < Now() - kStallAfter) {
+    return coordinator()->DescribeBeginning(Now());
+  }
   const bool awaits_end = coordinator()->end_awaited_since() < Now() - kStallAfter;
   return awaits_end ? coordinator()->DescribeEnd(Now()) : "";
 }

@@ -24,12 +24,19 @@ class StandingServers {
                                                      ClusterView::Workers::kMayComeAndGo));
     }
   }
-  ~StandingServers() {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-    for (ParameterServer* const server : current_) {
-      if (server != nullptr) server->Kill();
+  ~StandingServers() { Stop(); }
+
+  /// As if their processes had been killed.
+  void Stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_stopping_ = true;
+      for (ParameterServer* const server : current_) {
+        if (server != nullptr) server->Kill();
+      }
     }
+    threads_.clear();
+    is_stopping_ = false;
   }
 
   void Start(const std::filesystem::path& checkpoints = "", bool keeps_journal = false) {
@@ -348,6 +355,32 @@ TEST(Standing, CheckpointsAreKeptByTheNumberOfTheirJob) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "job-2"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "2024")) << "is none of theirs";
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "job-x"));
+}
+
+// None of them knows of the job before its workers have come back to it.
+TEST(Standing, ServersThatAreAllReplacedGoOnFromTheirCheckpoints) {
+  const TemporaryDirectory folder;
+  StandingServers servers(2);
+  servers.Start(folder.path());
+  std::vector<float> parameters = servers.Parameters();
+  const std::vector<float> gradient(parameters.size(), -1.0f);
+  ParameterServerClient client(servers.ClientOptions(5, 1, 0));
+  absl::StatusOr<JoinResult> joined = client.Join(parameters);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  for (int i = 0; i < 15; ++i) ASSERT_TRUE(Push(client, gradient, parameters).ok());
+  servers.Stop();
+  servers.Start(folder.path());
+  const auto lost = Push(client, gradient, parameters);
+  ASSERT_TRUE(IsGoneBack(lost.status())) << lost.status();
+  joined = client.Join(parameters);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_THAT(joined->step, AnyOf(0u, 10u)) << "the checkpoint may not have been there yet";
+  for (uint64_t step = joined->step; step < 25; ++step) {
+    ASSERT_TRUE(Push(client, gradient, parameters).ok());
+  }
+  ASSERT_TRUE(client.AwaitOthers(parameters).ok());
+  EXPECT_EQ(servers.Biases(parameters), Ones(25));
+  EXPECT_TRUE(client.Finish().ok());
 }
 
 // A job that is started again goes on with its own; those of the job before are no use to anybody.

@@ -238,6 +238,13 @@ TEST_F(TrainerOutput, TwoOutputsOfOneNameAreRefused) {
   EXPECT_THAT(result.stderr_text,
               HasSubstr("--result_json and --save_model name the same file, " + Path("same")));
   EXPECT_FALSE(std::filesystem::exists(Path("same")));
+  // A file that is not there yet, from this folder and from the root.
+  const std::string from_here = std::filesystem::relative(Path("same"));
+  const CommandResult relative = Trainer(
+      {"--job_name=local", "--train_steps=1", "--save_model=" + from_here, "--save_onnx=" + Path("same")});
+  EXPECT_EQ(relative.exit_code, 2);
+  EXPECT_THAT(relative.stderr_text, HasSubstr("--save_model and --save_onnx name the same file"));
+  EXPECT_FALSE(std::filesystem::exists(Path("same")));
   Train({"--train_steps=1", "--save_model=/dev/null", "--result_json=/dev/null"});
 }
 

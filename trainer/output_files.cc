@@ -39,7 +39,9 @@ absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& f
 absl::Status CheckOutputFiles(const FlaggedFiles& outputs, const FlaggedFiles& taken) {
   const auto place_of = [](const std::string& file) {
     std::error_code error;
-    const std::filesystem::path place = std::filesystem::weakly_canonical(file, error);
+    // One that is not there yet stays relative otherwise, and is none of those that are named from the root.
+    const std::filesystem::path place =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(file, error), error);
     return error ? std::filesystem::path(file) : place;
   };
   std::map<std::filesystem::path, std::string> flag_of;

@@ -31,7 +31,8 @@ struct ResultRecord {
   std::optional<uint64_t> steps;
   std::optional<uint64_t> samples;
   std::optional<int64_t> batch_size;  // of a step, by the number of workers, rounded up
-  // Times and rates are of the chief's last incarnation, the counts are of the whole training.
+  // Times and rates are of the chief's last incarnation, if it found anything left to do; the counts are of
+  // the whole training.
   std::optional<double> seconds_to_first_step;
   std::optional<double> seconds_training;
   std::optional<double> samples_per_second;

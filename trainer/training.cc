@@ -21,6 +21,7 @@
 #include "trainer/data/sample_order.h"
 #include "trainer/device_choice.h"
 #include "trainer/evaluation.h"
+#include "trainer/finite_checks.h"
 #include "trainer/flat_buffer.h"
 #include "trainer/gradient_exchange.h"
 #include "trainer/load_data.h"
@@ -29,10 +30,10 @@
 #include "trainer/models/device.h"
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
-#include "trainer/onnx.h"
-#include "trainer/output_files.h"
+#include "trainer/progress.h"
 #include "trainer/result_record.h"
 #include "trainer/saved_model.h"
+#include "trainer/training_outputs.h"
 #include "trainer/training_usage.h"
 #include "trainer/worker_metrics.h"
 
@@ -42,40 +43,6 @@ namespace {
 // What the task's done file says.
 constexpr char kTrained[] = "trained\n";  // its work is done; the others may have to be told
 constexpr char kTold[] = "told\n";
-
-// `tensor`: the first whose gradient is not finite; empty: only the loss is not.
-absl::Status NotFinite(const std::string& tensor, uint64_t step) {
-  return FailedPrecondition("the %s is not finite at step %d: lower the learning rate or check the data",
-                            tensor.empty() ? "loss" : "gradient of " + tensor, step);
-}
-
-// `number`: as DeviceStep counts.
-std::string GradientName(const ModelPlan& plan, int32_t number) {
-  const auto tensor_count = static_cast<int32_t>(plan.layout.tensors().size());
-  return number < tensor_count ? plan.layout.tensors()[number].spec.name
-                               : plan.tables[number - tensor_count].name;
-}
-
-absl::Status CheckFinite(const ModelPlan& plan, std::span<const float> gradient, const RowIndex& rows,
-                         double loss_sum, uint64_t step) {
-  if (AllFinite(gradient) && std::isfinite(loss_sum)) return absl::OkStatus();
-  for (const LayoutTensor& tensor : plan.layout.tensors()) {
-    if (!AllFinite(gradient.subspan(tensor.offset, tensor.size))) return NotFinite(tensor.spec.name, step);
-  }
-  for (int t = 0; t < rows.table_count(); ++t) {
-    const LayoutRange range = rows.range(t);
-    if (!AllFinite(gradient.subspan(plan.layout.size() + range.begin, range.size()))) {
-      return NotFinite(plan.tables[t].name, step);
-    }
-  }
-  return NotFinite("", step);
-}
-
-// Of several failures the first is kept, which main says; the others are said here.
-void KeepFirst(const absl::Status& status, absl::Status* first) {
-  if (!status.ok() && !first->ok()) spdlog::error("{}", std::string(status.message()));
-  first->Update(status);
-}
 
 class Training {
  public:
@@ -93,7 +60,6 @@ class Training {
   void NoteTold() const;
   absl::Status TrainAndConclude();
   absl::Status Prepare();
-  absl::Status CheckOutputs() const;
   absl::Status Begin();
   absl::Status PrepareFor(int64_t largest_batch);
   absl::Status PrepareModel(int64_t largest_batch);
@@ -101,13 +67,10 @@ class Training {
   absl::Status Loop();
   absl::Status Step();
   absl::Status RunOnDevice();
-  absl::Status Report(const ExchangeResult& result);
+  absl::Status Report();
   MetricsLine Measure(TimePoint now) const;
-  void Write(MetricsLine line);
   absl::Status OpenMetrics();
   absl::Status Conclude();
-  absl::Status WriteModel(const TableValues& tables, const SavedModelInfo& info);
-  bool HasPassed(uint64_t every) const;
   bool AllWaitForChief() const;
   double LearningRate() const;
   int workers() const;
@@ -148,21 +111,7 @@ class Training {
   std::optional<UsageMeter> usage_;                // of a task
   std::unique_ptr<MetricsExport> metrics_export_;  // reads that and the exchange
 
-  uint64_t start_step_ = 0;   // of the parameters when this process joined
-  uint64_t step_ = 0;         // of the parameters
-  uint64_t step_before_ = 0;  // that of the last Report, or where training went on
-  uint64_t local_steps_ = 0;  // of them, this rank's
-  uint64_t own_steps_ = 0;    // that this process took part in, those that have been lost since, too
-  uint64_t samples_ = 0;      // that went into the parameters
-  uint64_t start_samples_ = 0;
-  TimePoint training_start_;
-  TimePoint first_step_;
-  TimePoint training_end_;
-  TimePoint last_report_;
-  uint64_t last_report_samples_ = 0;
-  std::optional<uint64_t> begun_at_, reached_;  // not yet written (MetricsLine)
-  std::optional<double> train_loss_;
-  std::optional<uint64_t> staleness_;
+  Progress progress_;
 };
 
 absl::Status Training::Run() {
@@ -181,7 +130,6 @@ absl::Status Training::Run() {
   while (IsGoneBack(status)) {
     spdlog::warn("{}", std::string(status.message()));
     std::filesystem::remove(options_.done_file, ignored);
-    reached_ = std::max(reached_.value_or(step_), step_);
     MUSTER_RETURN_IF_ERROR(Begin());
     status = TrainAndConclude();
   }
@@ -241,7 +189,7 @@ absl::Status Training::Prepare() {
   const uint64_t order_seed = round == 0 ? options_.seed : Mix64(options_.seed ^ Mix64(round));
   order_ = std::make_unique<SampleOrder>(options_.is_async() ? order_seed : options_.seed, sets.train.size());
   MUSTER_ASSIGN_OR_RETURN(plan_, PlanModel(recipe_.spec));
-  MUSTER_RETURN_IF_ERROR(CheckOutputs());
+  MUSTER_RETURN_IF_ERROR(CheckTrainingOutputs(options_, plan_, is_chief_));
   MUSTER_ASSIGN_OR_RETURN(device_, OpenDevice(options_.device));
   const int fewest = options_.min_workers.value_or(options_.first_workers);
   MUSTER_RETURN_IF_ERROR(PrepareFor(LargestShare(std::min(fewest, options_.first_workers))));
@@ -268,33 +216,17 @@ absl::Status Training::Prepare() {
   if (device_training_ != nullptr) {
     MUSTER_RETURN_IF_ERROR(device_training_->Start(parameters_->values()));
   }
-  start_step_ = step_;
-  start_samples_ = samples_;
   if (usage_) usage_->Mark();
-  training_start_ = last_report_ = first_step_ = training_end_ = Now();
+  progress_.Start(Now());
   return absl::OkStatus();
-}
-
-// Before others count on this worker.
-absl::Status Training::CheckOutputs() const {
-  FlaggedFiles files = {{"--metrics_file", options_.metrics.file}};
-  if (!is_chief_) return CheckOutputFiles(files);
-  files.insert(files.end(), {{"--result_json", options_.result_json},
-                             {"--save_model", options_.save_model},
-                             {"--save_onnx", options_.save_onnx},
-                             {"--metrics_jsonl", options_.metrics_jsonl}});
-  MUSTER_RETURN_IF_ERROR(CheckOutputFiles(files, {{"--log_dir", options_.log_dir}}));
-  if (!options_.save_onnx.empty())
-    MUSTER_RETURN_IF_ERROR(Annotate(CheckOnnxSize(plan_), "--save_onnx=" + options_.save_onnx));
-  return options_.log_dir.empty() ? absl::OkStatus() : CheckOutputFolder("--log_dir", options_.log_dir);
 }
 
 // It goes on if this rank has made steps before: others may have begun a moment ago.
 absl::Status Training::OpenMetrics() {
-  MUSTER_ASSIGN_OR_RETURN(metrics_,
-                          MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
-                                               .log_dir = options_.log_dir,
-                                               .append = options_.incarnation > 1 || local_steps_ > 0}));
+  MUSTER_ASSIGN_OR_RETURN(
+      metrics_, MetricsWriter::Open({.jsonl = options_.metrics_jsonl,
+                                     .log_dir = options_.log_dir,
+                                     .append = options_.incarnation > 1 || progress_.local_steps() > 0}));
   return absl::OkStatus();
 }
 
@@ -304,19 +236,17 @@ absl::Status Training::Begin() {
   absl::StatusOr<ExchangeStart> start = exchange_->Start(parameters_->values());
   while (IsGoneBack(start.status())) start = exchange_->Start(parameters_->values());
   MUSTER_RETURN_IF_ERROR(start.status());
-  step_ = start->step;
-  begun_at_ = step_before_ = step_;
-  local_steps_ = start->local_steps;
   share_ = start->share.value_or(share_);
   if (LargestShare(share_.count) > largest_batch_) {
     MUSTER_RETURN_IF_ERROR(PrepareFor(LargestShare(share_.count)));
   }
-  record_.GoOnFrom(step_);
+  const uint64_t step = start->step;
+  progress_.GoOnFrom({.step = step,
+                      .local_steps = start->local_steps,
+                      .samples = start->all_samples.value_or(step * options_.global_batch_size)});
+  record_.GoOnFrom(step);
   batch_number_.reset();
-  samples_ = last_report_samples_ = start->all_samples.value_or(step_ * options_.global_batch_size);
-  start_step_ = std::min(start_step_, step_);
-  start_samples_ = std::min(start_samples_, samples_);
-  if (step_ > 0) spdlog::info("going on from step {}", step_);
+  if (step > 0) spdlog::info("going on from step {}", step);
   return absl::OkStatus();
 }
 
@@ -377,11 +307,10 @@ absl::Status Training::PrepareModel(int64_t largest_batch) {
 }
 
 absl::Status Training::Loop() {
-  while (step_ < options_.train_steps) {
+  while (progress_.step() < options_.train_steps) {
     MUSTER_RETURN_IF_ERROR(device_training_ != nullptr ? RunOnDevice() : Step());
-    if (first_step_ == training_start_ && step_ > start_step_) first_step_ = Now();
   }
-  training_end_ = Now();
+  progress_.End(Now());
   if (usage_) usage_->Mark();
   return absl::OkStatus();
 }
@@ -389,7 +318,7 @@ absl::Status Training::Loop() {
 absl::Status Training::Step() {
   // In sync and bounded mode all workers share one stream of batches, by step; in async mode each goes along
   // its own part of it at its own pace.
-  const uint64_t number = options_.is_async() ? local_steps_ : step_;
+  const uint64_t number = options_.is_async() ? progress_.local_steps() : progress_.step();
   if (batch_number_ != number) {
     PrepareBatch(number);
     MUSTER_RETURN_IF_ERROR(exchange_->ReadRows(rows_, RowValues()));
@@ -401,7 +330,8 @@ absl::Status Training::Step() {
                                                     [&](int64_t begin) { exchange_->GradientReady(begin); });
   MUSTER_RETURN_IF_ERROR(model_->status());
   // Servers look at what they are sent themselves.
-  if (!options_.task) MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, rows_, local.loss_sum, step_));
+  if (!options_.task)
+    MUSTER_RETURN_IF_ERROR(CheckFinite(plan_, gradient, rows_, local.loss_sum, progress_.step()));
   // The next batch is named with the push, so that its rows come with the answer.
   std::swap(rows_, pushed_rows_);
   PrepareBatch(number + 1);
@@ -413,33 +343,33 @@ absl::Status Training::Step() {
   record_.SetComputing(false);
   const auto exchanged = exchange_->Exchange(contribution, parameters_->values(), rows_, RowValues());
   if (absl::IsInvalidArgument(exchanged.status())) {  // they do not know where in the model
-    absl::Status is_finite = CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step_);
+    const uint64_t step = progress_.step();
+    absl::Status is_finite = CheckFinite(plan_, gradient, pushed_rows_, local.loss_sum, step);
     const bool is_float16 = options_.update.compression.wire_type == ps::FLOAT16;
     const auto is_infinite = [](float value) { return std::isinf(value); };
     if (!is_finite.ok() && is_float16 && std::ranges::any_of(parameters_->values(), is_infinite)) {
       is_finite = FailedPrecondition(
           "parameters are infinite at step %d, as float16 has those beyond 65504: take --wire_type=bfloat16, "
           "or lower the learning rate",
-          step_);
+          step);
     }
     if (!is_finite.ok()) return Diverged(is_finite);
   }
   MUSTER_RETURN_IF_ERROR(exchanged.status());
   const ExchangeResult& result = *exchanged;
-  samples_ = result.all_samples.value_or(samples_ + result.samples);
-  step_ = result.step;
-  ++local_steps_;
-  ++own_steps_;
-  train_loss_ = result.mean_loss;
-  staleness_ = result.staleness;
-  record_.Add({.step = step_,
+  progress_.Add({.step = result.step,
+                 .samples = result.all_samples.value_or(progress_.samples() + result.samples),
+                 .loss = result.mean_loss,
+                 .staleness = result.staleness},
+                Now());
+  record_.Add({.step = result.step,
                .samples = contribution.samples,
                .loss = result.mean_loss,
                .sent_bytes = exchange_->bytes_pushed(),
                .received_bytes = exchange_->bytes_pulled(),
                .compute = compute,
                .exchange = result.times});
-  return is_chief_ ? Report(result) : absl::OkStatus();
+  return is_chief_ ? Report() : absl::OkStatus();
 }
 
 // The values of its rows are still to be read.
@@ -460,28 +390,28 @@ std::span<float> Training::RowValues() { return std::span(row_values_).first(row
 // that its time is known.
 absl::Status Training::RunOnDevice() {
   constexpr uint64_t kMostSteps = 1000;  // so that lines of progress come in time
-  const auto until_multiple = [&](uint64_t every) { return every - step_ % every; };
-  uint64_t steps = std::min({options_.train_steps - step_, until_multiple(options_.log_every), kMostSteps});
+  const auto until_multiple = [&](uint64_t every) { return every - progress_.step() % every; };
+  uint64_t steps =
+      std::min({options_.train_steps - progress_.step(), until_multiple(options_.log_every), kMostSteps});
   if (options_.eval_every > 0) steps = std::min(steps, until_multiple(options_.eval_every));
-  if (step_ == start_step_) steps = 1;
+  if (!progress_.has_stepped()) steps = 1;
   MUSTER_ASSIGN_OR_RETURN(const std::vector<DeviceStep> results,
                           device_training_->Run(static_cast<int64_t>(steps)));
+  uint64_t step = progress_.step();
   for (const DeviceStep& result : results) {
     const int32_t tensor = result.tensor_not_finite;
-    if (tensor >= 0) return NotFinite(GradientName(plan_, tensor), step_);
-    if (!std::isfinite(result.loss_sum)) return NotFinite("", step_);
-    ++step_;
+    if (tensor >= 0) return NotFinite(GradientName(plan_, tensor), step);
+    if (!std::isfinite(result.loss_sum)) return NotFinite("", step);
+    ++step;
   }
-  local_steps_ += steps;
-  own_steps_ += steps;
-  samples_ += steps * options_.global_batch_size;
-  train_loss_ = results.back().loss_sum / static_cast<double>(options_.global_batch_size);
-  staleness_ = 0;
-  return Report({.step = step_, .mean_loss = *train_loss_});
+  progress_.Add({.step = step,
+                 .local_steps = steps,
+                 .samples = progress_.samples() + steps * options_.global_batch_size,
+                 .loss = results.back().loss_sum / static_cast<double>(options_.global_batch_size),
+                 .staleness = 0},
+                Now());
+  return Report();
 }
-
-// Others make steps, too.
-bool Training::HasPassed(uint64_t every) const { return step_ / every > step_before_ / every; }
 
 // Nobody trains while the chief evaluates, if all others wait for its gradient.
 bool Training::AllWaitForChief() const {
@@ -489,22 +419,22 @@ bool Training::AllWaitForChief() const {
   return takes_all || workers() == 1;
 }
 
-absl::Status Training::Report(const ExchangeResult& result) {
+absl::Status Training::Report() {
   TimePoint now = Now();
-  const bool is_last = step_ >= options_.train_steps;  // what there is to measure then, Conclude does
-  const bool evaluate = !is_last && options_.eval_every > 0 && HasPassed(options_.eval_every);
-  const bool is_logged = HasPassed(options_.log_every);
-  step_before_ = step_;
-  if (!is_logged && !evaluate && now - last_report_ < std::chrono::seconds(1)) {
+  const bool is_last = progress_.step() >= options_.train_steps;  // Conclude evaluates then
+  const bool evaluate = !is_last && options_.eval_every > 0 && progress_.HasPassed(options_.eval_every);
+  const bool is_logged = progress_.HasPassed(options_.log_every);
+  progress_.MarkStep();
+  if (!is_logged && !evaluate && progress_.SinceLine(now) < std::chrono::seconds(1)) {
     return absl::OkStatus();
   }
   MetricsLine line = Measure(now);
-  std::string text = absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, result.mean_loss,
-                                     line.samples_per_second);
+  std::string text =
+      absl::StrFormat("step %d: loss %.4f, %.0f samples/s", line.step, *line.loss, line.samples_per_second);
   if (evaluate) {
     MUSTER_ASSIGN_OR_RETURN(const Evaluation test, EvaluateOnTestSet());
     if (AllWaitForChief()) {
-      training_start_ += Now() - now;
+      progress_.LeaveOut(Now() - now);
       now = Now();
     }
     line.test_accuracy = test.result.accuracy();
@@ -513,28 +443,16 @@ absl::Status Training::Report(const ExchangeResult& result) {
   }
   PrintToStdout(text + "\n");
   if (is_last) return absl::OkStatus();
-  last_report_ = now;
-  last_report_samples_ = samples_;
-  Write(line);
+  progress_.MarkLine(now);
+  metrics_.Write(line);
   return absl::OkStatus();
 }
 
-void Training::Write(MetricsLine line) {
-  line.begun_at = std::exchange(begun_at_, std::nullopt);
-  line.reached = std::exchange(reached_, std::nullopt);
-  metrics_.Write(line);
-}
-
-// What is known of the last step, with the rate since the last line that was written.
+// What is known of the last step.
 MetricsLine Training::Measure(TimePoint now) const {
-  const double seconds = ToSeconds(now - last_report_);
-  return {
-      .step = step_,
-      .seconds = ToSeconds(now - training_start_),
-      .loss = train_loss_,
-      .samples_per_second = seconds > 0 ? static_cast<double>(samples_ - last_report_samples_) / seconds : 0,
-      .staleness = staleness_,
-      .learning_rate = LearningRate()};
+  MetricsLine line = progress_.Line(now);
+  line.learning_rate = LearningRate();
+  return line;
 }
 
 // Of the job, now.
@@ -546,7 +464,8 @@ int Training::workers() const {
 // Of the last update.
 double Training::LearningRate() const {
   const OptimizerConfig& optimizer = options_.optimizer;
-  return LearningRateAt(optimizer.schedule, optimizer.learning_rate, step_ > 0 ? step_ - 1 : 0);
+  return LearningRateAt(optimizer.schedule, optimizer.learning_rate,
+                        std::max(progress_.step(), uint64_t{1}) - 1);
 }
 
 absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
@@ -558,7 +477,7 @@ absl::StatusOr<Evaluation> Training::EvaluateOnTestSet() {
   const absl::Status is_finite = CheckFinite(evaluation);
   if (!is_finite.ok()) {
     return Diverged(FailedPrecondition("%s after step %d: lower the learning rate",
-                                       std::string(is_finite.message()), step_));
+                                       std::string(is_finite.message()), progress_.step()));
   }
   return evaluation;
 }
@@ -570,7 +489,7 @@ absl::Status Training::Diverged(const absl::Status& why) {
 }
 
 absl::Status Training::Conclude() {
-  ExchangeSummary summary{.step = step_};
+  ExchangeSummary summary{.step = progress_.step()};
   if (device_training_ != nullptr) {
     MUSTER_RETURN_IF_ERROR(device_training_->ReadParameters(parameters_->values()));
   } else {
@@ -587,46 +506,34 @@ absl::Status Training::Conclude() {
   MUSTER_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateOnTestSet());
   const BatchResult& test = evaluation.result;
   // First what cannot be made again in a moment. What cannot be written keeps nothing else back.
-  absl::Status written = WriteModel(tables, {.config = WithHiddenSizes(options_.model, plan_),
-                                             .data_set = DataSetName(recipe_, options_.data_dir),
-                                             .test_set_crc32c = DatasetCrc32c(data_.sets.test),
-                                             .steps = summary.step,
-                                             .test_accuracy = test.accuracy(),
-                                             .features = data_.features});
+  absl::Status written = WriteModel(options_, plan_, parameters_->values(), tables,
+                                    {.config = WithHiddenSizes(options_.model, plan_),
+                                     .data_set = DataSetName(recipe_, options_.data_dir),
+                                     .test_set_crc32c = DatasetCrc32c(data_.sets.test),
+                                     .steps = summary.step,
+                                     .test_accuracy = test.accuracy(),
+                                     .features = data_.features});
   const ResultRecord record = MakeRecord(summary, evaluation, tables);
   if (!options_.result_json.empty()) {
     KeepFirst(Annotate(WriteFileAtomically(options_.result_json, ToJson(record)), "--result_json"), &written);
   }
-  MetricsLine line = Measure(training_end_);
+  MetricsLine line = Measure(progress_.end());
   line.step = summary.step;
   line.test_accuracy = test.accuracy();
   line.test_loss = test.mean_loss();
-  Write(line);
-  PrintToStdout(absl::StrFormat("%.2f s of training, %.0f samples/s, test loss %.4f\n",
-                                *record.seconds_training, *record.samples_per_second, test.mean_loss()) +
-                AccuracyLine(DataSetTitle(recipe_), evaluation));
-  return written;
-}
-
-absl::Status Training::WriteModel(const TableValues& tables, const SavedModelInfo& info) {
-  absl::Status written;
-  if (!options_.save_model.empty()) {
-    KeepFirst(
-        Annotate(SaveModel(options_.save_model, plan_, parameters_->values(), tables, info), "--save_model"),
-        &written);
+  metrics_.Write(line);
+  std::string text = absl::StrFormat("test loss %.4f\n", test.mean_loss());
+  if (record.seconds_training) {
+    text = absl::StrFormat("%.2f s of training, %.0f samples/s, ", *record.seconds_training,
+                           *record.samples_per_second) +
+           text;
   }
-  if (!options_.save_onnx.empty()) {
-    KeepFirst(
-        Annotate(SaveOnnx(options_.save_onnx, plan_, parameters_->values(), tables, info), "--save_onnx"),
-        &written);
-  }
+  PrintToStdout(text + AccuracyLine(DataSetTitle(recipe_), evaluation));
   return written;
 }
 
 ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluation& test,
                                   const TableValues& tables) const {
-  const double seconds = ToSeconds(training_end_ - training_start_);
-  const auto per_second = [&](double count) { return seconds > 0 ? count / seconds : 0; };
   const int first_workers = options_.first_workers;
   ResultRecord record{
       .model = options_.model.model,
@@ -640,20 +547,16 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .ps = options_.task ? static_cast<int>(options_.task->cluster.ps.size()) : 0,
       .seed = options_.seed,
       .steps = summary.step,
-      .samples = summary.all_samples.value_or(samples_),
+      .samples = summary.all_samples.value_or(progress_.samples()),
       .batch_size = (options_.global_batch_size + first_workers - 1) / first_workers,
-      .seconds_to_first_step = ToSeconds(first_step_ - process_start_),
-      .seconds_training = seconds,
-      .samples_per_second = per_second(static_cast<double>(samples_ - start_samples_)),
-      .steps_per_second = per_second(static_cast<double>(step_ - start_step_)),
-      .train_loss = train_loss_,
+      .train_loss = progress_.loss(),
       .test_loss = test.result.mean_loss(),
       .test_accuracy = test.result.accuracy(),
       .test_auc = test.auc,
       .parameter_bytes = plan_.layout.size() * sizeof(float),
       .bytes_pushed = exchange_->bytes_pushed(),
       .bytes_pulled = exchange_->bytes_pulled(),
-      .chief_steps = own_steps_,
+      .chief_steps = progress_.own_steps(),
       .parameters_crc32c = ParametersCrc32c(parameters_->values(), tables),
       .device = DeviceName(options_.device, device_.get()),
       .instruction_set = InstructionSetName(),
@@ -663,6 +566,14 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
       .platform = options_.platform,
   };
   if (options_.task && options_.strategy != Strategy::kAllReduce) record.pushes = summary.pushes;
+  // Of a chief that found all done there are none.
+  if (const auto first_step = progress_.first_step()) {
+    const double seconds = ToSeconds(progress_.time());
+    record.seconds_to_first_step = ToSeconds(*first_step - process_start_);
+    record.seconds_training = seconds;
+    record.samples_per_second = static_cast<double>(progress_.samples_made()) / seconds;
+    record.steps_per_second = static_cast<double>(progress_.steps_made()) / seconds;
+  }
   return record;
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
-#include "ps/client.h"
+#include "ps/exchange_times.h"
 
 namespace muster {
 
