@@ -4,11 +4,13 @@
 #include <limits>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
 namespace muster {
 namespace {
 
 constexpr Duration kFirstWord = std::chrono::seconds(5);  // about who is missing; later ones are rarer
+constexpr Duration kLongestSuspension = std::chrono::hours(24);
 
 }  // namespace
 
@@ -25,8 +27,10 @@ Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
 }
 
 void Rendezvous::Connect(int rank, TimePoint now) {
-  if (members_[rank].is_live) Lose(rank, "another process of it has come", now);
-  members_[rank].state = {};
+  Member& member = members_[rank];
+  if (member.is_live) Lose(rank, "another process of it has come", now);
+  member.state = {};
+  if (std::exchange(member.lateness, {}) > Duration::zero()) member.suspended_until = {};
 }
 
 void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
@@ -44,7 +48,14 @@ void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
   if (IsInGroup(rank) && state.group == group_.number && state.has_met) has_met_ = true;
   if (IsInGroup(rank) && has_left() && !had_left) {
     if (state.unreachable) Suspend(rank, *state.unreachable, now);
-    if (!group_.is_over) Finish(absl::StrCat(names_[rank], " has left the group: its log says why"), now);
+    if (!group_.is_over) {
+      if (state.has_timed_out) timed_out_at_ = now;
+      GiveUp(rank,
+             absl::StrCat(names_[rank], state.has_timed_out
+                                            ? " has waited in vain for others: its log says for whom"
+                                            : " has left the group: its log says why"),
+             now);
+    }
   }
   Consider(now);
 }
@@ -98,6 +109,15 @@ std::vector<std::string> Rendezvous::TakeNotices() { return std::exchange(notice
 
 bool Rendezvous::IsInGroup(int rank) const {
   return std::binary_search(group_.ranks.begin(), group_.ranks.end(), rank);
+}
+
+// Of whom a group could be.
+std::vector<int> Rendezvous::LiveRanks(TimePoint now) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < rank_count(); ++rank) {
+    if (members_[rank].is_live && now >= members_[rank].suspended_until) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 bool Rendezvous::MayJoin(int rank, TimePoint now) const {
@@ -156,12 +176,12 @@ void Rendezvous::Suspend(int rank, int other, TimePoint now) {
   const int higher = std::max(rank, other);
   const std::string text = absl::StrCat(names_[rank], " does not reach ", names_[other]);
   notices_.push_back(text);
-  if (!group_.is_over) Finish(text, now);
-  std::vector<int> rest;
-  for (int i = 0; i < rank_count(); ++i) {
-    if (i != higher && members_[i].is_live && now >= members_[i].suspended_until) rest.push_back(i);
-  }
-  if (AreEnough(rest)) members_[higher].suspended_until = now + options_.suspension;
+  if (!group_.is_over) GiveUp(rank, text, now);
+  std::vector<int> rest = LiveRanks(now);
+  std::erase(rest, higher);
+  if (!AreEnough(rest)) return;
+  members_[higher].suspended_until = now + options_.suspension;
+  is_stuck_ = false;
 }
 
 void Rendezvous::Finish(const std::string& why, TimePoint now) {
@@ -171,17 +191,90 @@ void Rendezvous::Finish(const std::string& why, TimePoint now) {
   ++version_;
 }
 
+// One of its own has left it, and in the next one the same might happen. Of those that make no step only the
+// first begins the time in which there has to be one: a step may take longer than that.
+void Rendezvous::GiveUp(int rank, const std::string& why, TimePoint now) {
+  const std::optional<ParametersVersion>& parameters = members_[rank].state.parameters;
+  const bool was_barren = std::exchange(is_barren_, (parameters ? parameters->step : 0) <= step_);
+  const TimePoint before = over_since_;
+  Finish(why, now);
+  is_stuck_ = was_barren && is_barren_;
+  if (is_stuck_) over_since_ = before;
+}
+
+// Those who live, and for whom others have waited until they gave up. In a ring each waits for the one before
+// it; who kept all of them waiting has itself waited least, or computes still. False: it is not known yet.
+bool Rendezvous::FindWhoIsLate(TimePoint now) {
+  if (!timed_out_at_) return true;
+  std::vector<int> there;
+  const auto waited = [&](int rank) {
+    const RankState& state = members_[rank].state;
+    return state.is_in_it ? Duration::zero() : state.waited;
+  };
+  Duration longest{};
+  for (const int rank : group_.ranks) {
+    if (rank >= rank_count() || !members_[rank].is_live) continue;
+    const RankState& state = members_[rank].state;
+    if (state.group != group_.number) continue;
+    if (state.is_in_it && now < *timed_out_at_ + options_.lease) return false;  // it may not have heard of it
+    there.push_back(rank);
+    longest = std::max(longest, waited(rank));
+  }
+  timed_out_at_.reset();
+  std::erase_if(there, [&](int rank) { return waited(rank) >= longest / 2; });
+  if (!there.empty()) SuspendLate(there, longest, now);
+  return true;
+}
+
+void Rendezvous::SuspendLate(const std::vector<int>& late, Duration waited, TimePoint now) {
+  std::vector<std::string> names;
+  for (const int rank : late) names.push_back(names_[rank]);
+  group_.why = absl::StrFormat("others have waited %s in vain for %s, which %s", FormatAge(waited),
+                               absl::StrJoin(names, ", "), late.size() == 1 ? "lives" : "live");
+  std::vector<int> rest = LiveRanks(now);
+  std::erase_if(rest, [&](int rank) { return std::binary_search(late.begin(), late.end(), rank); });
+  if (!AreEnough(rest)) {
+    notices_.push_back(group_.why);
+    return;
+  }
+  const bool has_made_steps = std::any_of(group_.ranks.begin(), group_.ranks.end(), [&](int rank) {
+    return rank < rank_count() && members_[rank].state.parameters &&
+           members_[rank].state.parameters->step > step_;
+  });
+  Duration longest{};
+  for (const int rank : late) {
+    Member& member = members_[rank];
+    const Duration least = std::max(options_.suspension, options_.return_timeout);
+    // So that waiting for it takes ever less of the time.
+    member.lateness =
+        has_made_steps ? least : std::max(least, std::min(2 * member.lateness, kLongestSuspension));
+    member.suspended_until = now + member.lateness;
+    longest = std::max(longest, member.lateness);
+  }
+  notices_.push_back(absl::StrFormat("%s: they go on without for %s", group_.why, FormatAge(longest)));
+  is_stuck_ = false;
+  over_since_ = now;
+}
+
 void Rendezvous::Consider(TimePoint now) {
-  if (end_ || concluded_ || EndForRefusal(now)) return;
+  if (end_ || concluded_ || EndForRefusal(now) || !FindWhoIsLate(now)) return;
+  if (!AreEnough(LiveRanks(now))) {
+    for (Member& member : members_) {
+      if (member.lateness > Duration::zero()) member.suspended_until = {};
+    }
+  }
   std::vector<int> ranks;
   bool all_have_left = true, has_state = false;
   for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
     if (now >= member.suspended_until) members_[rank].suspended_until = TimePoint();
+    // It was not waited for when it left the group before this one, and is in that still.
+    const bool is_late_still =
+        member.lateness > Duration::zero() && member.state.is_in_it && !IsInGroup(rank);
     if (MayJoin(rank, now)) {
       ranks.push_back(rank);
       has_state = has_state || member.state.parameters;
-    } else if (member.is_live && now >= member.suspended_until) {
+    } else if (member.is_live && now >= member.suspended_until && !is_late_still) {
       all_have_left = false;
     }
   }
@@ -200,7 +293,7 @@ void Rendezvous::Consider(TimePoint now) {
                        (!HasBegun() && are_settled && are_enough && AreAllOfTheFirst(ranks));
   const bool is_last_call = options_.min_ranks && !HasBegun() && now >= came_ + options_.last_call;
   const bool is_time = now >= Deadline();
-  if (is_time && group_.number > 0 && !has_met_) {
+  if (is_time && group_.number > 0 && (!has_met_ || is_stuck_)) {
     End(DeadlineExceeded("%s: tried for %s in vain", group_.why, FormatAge(now - over_since_)));
   } else if (are_all || (are_enough && (is_time || is_last_call ||
                                         (all_have_left && has_state && HasBegun() && are_settled)))) {
@@ -225,9 +318,11 @@ void Rendezvous::Form(std::vector<int> ranks, TimePoint now) {
         absl::StrCat("going on from ", from, " with ", ranks.size(), " of ", rank_count(), " workers"));
   }
   if (group_.number == 0) over_since_ = now;  // from now on it is waited for one that meets
+  const uint64_t step = parameters(source) ? parameters(source)->step : 0;
+  if (step > std::exchange(step_, step)) is_barren_ = false;
   group_ = {
       .number = next_number_++, .ranks = std::move(ranks), .is_over = false, .why = std::move(group_.why)};
-  has_met_ = false;
+  has_met_ = is_stuck_ = false;
   if (!all_have_it) group_.source = source;
   silence_ = {};
   ++version_;
@@ -250,10 +345,10 @@ std::string Rendezvous::DescribeMissing() const {
   std::string text;
   for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
-    const std::string why = !member.refusal.empty()                 ? "was refused: " + member.refusal
-                            : !member.was_live                      ? "has not connected"
-                            : !member.is_live                       ? "has gone: " + member.why_lost
-                            : member.state.is_in_it                 ? "does not leave its group"
+    const std::string why = !member.refusal.empty() ? "was refused: " + member.refusal
+                            : !member.was_live      ? "has not connected"
+                            : !member.is_live       ? "has gone: " + member.why_lost
+                            : member.state.is_in_it ? "is still busy with its step or an evaluation"
                             : member.suspended_until != TimePoint() ? "is not reached by another one"
                                                                     : "";
     if (!why.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", names_[rank], " ", why);

@@ -35,14 +35,15 @@ struct RendezvousOptions {
   Duration connect_timeout = std::chrono::minutes(5);
   /// But where min_ranks are enough and are there, only this long since the last one came: others come later.
   Duration last_call = std::chrono::seconds(30);
-  /// Later it is waited for a group this long, and the job ends.
+  /// Later it is waited this long for a group, and for one that makes a step, and the job ends.
   Duration return_timeout = std::chrono::minutes(10);
   /// A rank is lost when nothing was heard of it for this long.
   Duration lease = std::chrono::milliseconds(1500);
   /// Where rank 0 was replaced: how long the others have to find it.
   Duration settle = std::chrono::seconds(3);
   /// Of two live ranks that do not reach each other the higher one stays out for this long, unless there
-  /// would be too few without it.
+  /// would be too few without it. So does one that others wait for in vain, but for as long as they have
+  /// waited, if that is longer, and each time for twice as long.
   Duration suspension = std::chrono::seconds(10);
   /// Before the job has begun, and where it needs all ranks: after a process was refused another one of its
   /// rank has so long to report, or the job ends.
@@ -64,6 +65,8 @@ struct RankState {
   uint64_t over = 0;     // number of the newest that it knows to be over: it does not enter it, or one before
   std::optional<ParametersVersion> parameters;  // while it is in none
   std::optional<int> unreachable;               // a rank of that group whom it has tried to reach in vain
+  Duration waited{};           // for the others, in the operation in which it has left; none: it was in none
+  bool has_timed_out = false;  // that is why
 };
 
 struct RankGroup {
@@ -119,9 +122,11 @@ class Rendezvous {
     TimePoint refused_at;
     RankState state;
     TimePoint suspended_until;
+    Duration lateness{};  // how long it was suspended last because others waited for it; zero: it was not
   };
 
   bool IsInGroup(int rank) const;
+  std::vector<int> LiveRanks(TimePoint now) const;
   bool MayJoin(int rank, TimePoint now) const;
   bool AreAllOfTheFirst(const std::vector<int>& ranks) const;
   bool AreEnough(const std::vector<int>& ranks) const;
@@ -131,6 +136,9 @@ class Rendezvous {
   void Lose(int rank, const std::string& why, TimePoint now);
   void Suspend(int rank, int other, TimePoint now);
   void Finish(const std::string& why, TimePoint now);
+  void GiveUp(int rank, const std::string& why, TimePoint now);
+  bool FindWhoIsLate(TimePoint now);
+  void SuspendLate(const std::vector<int>& late, Duration waited, TimePoint now);
   void Consider(TimePoint now);
   void Form(std::vector<int> ranks, TimePoint now);
   void SayWhoIsMissing(TimePoint now);
@@ -141,12 +149,16 @@ class Rendezvous {
   std::vector<std::string> names_;  // by rank, as is:
   std::vector<Member> members_;
   RankGroup group_;
-  uint64_t next_number_;  // higher than any that was heard of
-  bool has_met_ = false;  // group_: it could do something
-  TimePoint over_since_;  // no group could do anything since then
-  TimePoint came_;        // a rank, for the first time
-  TimePoint next_word_;   // about who is missing
-  Duration silence_{};    // before that
+  uint64_t next_number_;                   // higher than any that was heard of
+  uint64_t step_ = 0;                      // with which group_ began
+  bool has_met_ = false;                   // group_: it could do something
+  bool is_barren_ = false;                 // the last group that one of its own has left: it made no step
+  bool is_stuck_ = false;                  // group_: so it was, and so was the one before
+  std::optional<TimePoint> timed_out_at_;  // group_: it is not known yet for whom it was waited
+  TimePoint over_since_;                   // no group could do anything since then
+  TimePoint came_;                         // a rank, for the first time
+  TimePoint next_word_;                    // about who is missing
+  Duration silence_{};                     // before that
   std::optional<uint64_t> concluded_;
   std::optional<absl::Status> end_;
   std::vector<std::string> notices_;

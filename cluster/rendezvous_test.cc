@@ -53,6 +53,22 @@ class RendezvousTest : public testing::Test {
     states_[rank].unreachable = unreachable;
     Report(rank);
   }
+  // In an operation in which it has waited so long for the others, and has given up, or been interrupted.
+  void LeaveWaiting(int rank, uint64_t step, Duration waited, bool has_timed_out = false) {
+    states_[rank].waited = waited;
+    states_[rank].has_timed_out = has_timed_out;
+    Leave(rank, step);
+  }
+  // All meet, and make no step, since one of them takes longer than others wait.
+  void Stall(int late, uint64_t step) {
+    Enter();
+    const std::vector<int> ranks = group().ranks;
+    Pass(seconds(5));
+    for (const int rank : ranks) {
+      if (rank != late) LeaveWaiting(rank, step, seconds(5), /*has_timed_out=*/true);
+    }
+    LeaveWaiting(late, step, {});
+  }
   // With signs of life of all who are live.
   void Pass(Duration time) {
     const TimePoint until = now_ + time;
@@ -334,6 +350,148 @@ TEST_F(RendezvousTest, ThoseWhoNeverMeetDoNotTryForEver) {
     Leave(1, 0);
   }
   EXPECT_THAT(End(), HasSubstr("worker:0 does not reach worker:1: tried for 10m"));
+}
+
+TEST_F(RendezvousTest, NorThoseWhoMeetAndMakeNoStep) {
+  Make(2, {});
+  Come(0);
+  Come(1);
+  Enter();
+  for (const int rank : {0, 1}) Leave(rank, 7);
+  for (uint64_t groups = 2; End().empty(); ++groups) {
+    ASSERT_EQ(group().number, groups);
+    ASSERT_LE(groups, 3u + 600 / 50);
+    Enter();
+    Pass(seconds(50));
+    for (const int rank : {0, 1}) Leave(rank, 7);
+  }
+  EXPECT_EQ(End(),
+            "DEADLINE_EXCEEDED: worker:0 has left the group: its log says why: tried for 10m00s in vain");
+}
+
+TEST_F(RendezvousTest, AStepMayTakeLongerThanTheyTry) {
+  Make(2, {});
+  Come(0);
+  Come(1);
+  for (uint64_t step = 0; step < 5; ++step) {
+    Enter();
+    Pass(seconds(700));
+    for (const int rank : {0, 1}) Leave(rank, step);
+    EXPECT_FALSE(group().is_over);
+    Enter();
+    Pass(seconds(700));
+    rendezvous_->Disconnect(1, "its connection was closed", now_);
+    Leave(0, step);
+    Come(1);
+  }
+  EXPECT_EQ(End(), "");
+}
+
+TEST_F(RendezvousTest, WhoIsWaitedForInVainIsNamedAtTheEnd) {
+  Make(3, {});
+  rendezvous_.emplace(RendezvousOptions{.rank_names = Names(3), .return_timeout = seconds(5)}, now_);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Stall(1, 0);
+  EXPECT_EQ(End(), "");
+  EXPECT_THAT(rendezvous_->TakeNotices(),
+              ElementsAre("others have waited 5s in vain for worker:1, which lives",
+                          HasSubstr("with 3 of 3 workers")));
+  Stall(1, 0);
+  EXPECT_EQ(
+      End(),
+      "DEADLINE_EXCEEDED: others have waited 5s in vain for worker:1, which lives: tried for 5s in vain");
+}
+
+TEST_F(RendezvousTest, WhoComputesForEverIsNamedToo) {
+  Make(2, {});
+  Come(0);
+  Come(1);
+  Enter();
+  LeaveWaiting(0, 3, seconds(600), /*has_timed_out=*/true);
+  EXPECT_EQ(group().why, "worker:0 has waited in vain for others: its log says for whom");
+  Pass(seconds(590));
+  EXPECT_EQ(End(), "");
+  Pass(seconds(10));
+  EXPECT_EQ(
+      End(),
+      "DEADLINE_EXCEEDED: worker:1 is still busy with its step or an evaluation: waited 10m00s in vain");
+}
+
+// In a ring rank 0 waits for rank 2, which waits for rank 1.
+TEST_F(RendezvousTest, TheOthersGoOnWithoutWhoIsLateForEverLonger) {
+  Make(3, 1);
+  rendezvous_.emplace(RendezvousOptions{.rank_names = Names(3), .min_ranks = 1, .return_timeout = seconds(5)},
+                      now_);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  LeaveWaiting(0, 0, seconds(5), /*has_timed_out=*/true);
+  LeaveWaiting(2, 0, seconds(4));
+  EXPECT_TRUE(group().is_over) << "rank 1 may be about to say that it waits, too";
+  Pass(seconds(2));
+  EXPECT_THAT(group().ranks, ElementsAre(0, 2));
+  EXPECT_THAT(
+      rendezvous_->TakeNotices(),
+      ElementsAre("others have waited 5s in vain for worker:1, which lives: they go on without for 10s",
+                  HasSubstr("with 2 of 3 workers")));
+  Leave(1, 0);
+  uint64_t step = 0;
+  for (const int pause : {10, 20, 40}) {
+    Enter();
+    Pass(seconds(pause - 3));
+    EXPECT_FALSE(group().is_over);
+    Pass(seconds(3));
+    EXPECT_EQ(group().why, "worker:1 takes part from now on");
+    step += 10;
+    for (const int rank : {0, 2}) Leave(rank, step);
+    EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+    Stall(1, step);
+    EXPECT_THAT(group().ranks, ElementsAre(0, 2));
+  }
+  // Once it has kept up that is forgiven.
+  Enter();
+  Pass(seconds(80));
+  for (const int rank : {0, 2}) Leave(rank, step);
+  Stall(1, step + 1);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 2));
+  Enter();
+  Pass(seconds(10));
+  EXPECT_EQ(group().why, "worker:1 takes part from now on");
+  EXPECT_EQ(End(), "");
+}
+
+TEST_F(RendezvousTest, WhoIsLateIsTakenBackWhereThereWouldBeTooFew) {
+  Make(3, 2);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Stall(0, 4);
+  EXPECT_THAT(group().ranks, ElementsAre(1, 2));
+  Enter();
+  rendezvous_->Disconnect(2, "its connection was closed", now_);
+  Leave(1, 6);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+  EXPECT_EQ(group().source, 1);
+}
+
+TEST_F(RendezvousTest, AnotherProcessOfWhoIsLateIsWelcome) {
+  Make(2, 1);
+  Come(0);
+  Come(1);
+  Stall(1, 4);
+  EXPECT_THAT(group().ranks, ElementsAre(0));
+  Enter();
+  Come(1);
+  Leave(0, 6);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+}
+
+// It is their network, or there is nobody to blame.
+TEST_F(RendezvousTest, WhereAllWaitForEachOtherNobodyStaysOut) {
+  Make(2, 1);
+  Come(0);
+  Come(1);
+  Enter();
+  LeaveWaiting(0, 4, seconds(600), /*has_timed_out=*/true);
+  LeaveWaiting(1, 4, seconds(590));
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
 }
 
 TEST_F(RendezvousTest, NewRanksAreNotWaitedForAndTakePartOnceTheyAreThere) {

@@ -45,9 +45,9 @@ struct Traffic {
   uint64_t received_bytes = 0;
 };
 
-/// One thread at a time, but for Abort. Fails, at the latest, at the deadline of an operation that the group
-/// was made with. Unavailable: a rank that the text names has gone; DeadlineExceeded: it names who was waited
-/// for. All later operations fail with the first error.
+/// One thread at a time, but for Abort. Unavailable: a rank that the text names has gone; DeadlineExceeded:
+/// nothing has moved for the time that the group was made with (NCCL: the operation has taken so long), and
+/// the text names who was waited for. All later operations fail with the first error.
 class Collective {
  public:
   /// What is under way fails; memory of operations is not touched any more.

@@ -88,7 +88,7 @@ absl::StatusOr<GroupPlace> ElasticGroup::Join(std::optional<ParametersVersion> p
     is_by_gpus_ = false;
     interrupt_ = std::make_shared<Interrupt>();
     MUSTER_ASSIGN_OR_RETURN(const RankOrders orders,
-                            client_.Join(parameters, std::exchange(unreachable_, {}), interrupt_));
+                            client_.Join(parameters, std::exchange(departure_, {}), interrupt_));
     if (orders.concluded) return GroupPlace{.concluded = orders.concluded};
     ranks_ = orders.group.ranks;
     if (options_.view == nullptr && ranks_.back() >= static_cast<int>(options_.all.members.size())) {
@@ -147,7 +147,20 @@ absl::StatusOr<ChosenGroup> ElasticGroup::UseGpus(std::unique_ptr<Collective> me
 
 absl::Status ElasticGroup::Run(const Operation& operation) {
   MUSTER_RETURN_IF_ERROR(status());  // a group of one would never notice
-  return Leave(group_->Run(operation));
+  const TimePoint start = Now();
+  return LeaveIfFailed(group_->Run(operation), start);
+}
+
+absl::Status ElasticGroup::Wait(Ticket ticket) {
+  const TimePoint start = Now();
+  return LeaveIfFailed(group_->Wait(ticket), start);
+}
+
+absl::Status ElasticGroup::LeaveIfFailed(const absl::Status& status, TimePoint start) {
+  if (status.ok()) return status;
+  departure_.waited = Now() - start;
+  departure_.has_timed_out = absl::IsDeadlineExceeded(status);
+  return Leave(status);
 }
 
 absl::Status ElasticGroup::status() {
@@ -170,9 +183,12 @@ Traffic ElasticGroup::traffic() const {
 
 // What the failure of an operation, or of a meeting, means.
 absl::Status ElasticGroup::Leave(const absl::Status& why) {
-  if (why.ok() || !IsOver(why)) return why;
-  if (const std::optional<int> position = UnreachablePosition(why)) unreachable_ = ranks_[*position];
-  const absl::Status explanation = client_.Explain(why);
+  if (why.ok() || !(IsOver(why) || (is_by_gpus_ && !absl::IsInvalidArgument(why)))) return why;
+  if (const std::optional<int> position = UnreachablePosition(why)) {
+    departure_.unreachable = ranks_[*position];
+  }
+  const absl::Status explanation =
+      client_.Explain(why, /*is_reason=*/departure_.unreachable || departure_.has_timed_out);
   // If no rank is known to have gone, it is NCCL that failed, as it would in the next group.
   if (is_by_gpus_ && !interrupt_->is_set()) gpus_.GiveUp(std::string(why.message()));
   return explanation;

@@ -53,7 +53,7 @@ class ElasticGroup {
 
   /// As those of Collective.
   Ticket Start(const Operation& operation) { return group_->Start(operation); }
-  absl::Status Wait(Ticket ticket) { return Leave(group_->Wait(ticket)); }
+  absl::Status Wait(Ticket ticket);
   absl::Status Run(const Operation& operation);
 
   /// OK, or Cancelled: the group is over.
@@ -74,6 +74,7 @@ class ElasticGroup {
  private:
   absl::StatusOr<ChosenGroup> UseGpus(std::unique_ptr<Collective> met, const NativeOptions& native);
   absl::Status Leave(const absl::Status& why);
+  absl::Status LeaveIfFailed(const absl::Status& status, TimePoint start);
   GroupMember MemberOf(int rank) const;
 
   const ElasticGroupOptions options_;
@@ -83,7 +84,7 @@ class ElasticGroup {
   RendezvousClient client_;
   GpuPreference gpus_;
   std::vector<int> ranks_;                // of the job: those in the group
-  std::optional<int> unreachable_;        // of the job, in that group
+  Departure departure_;                   // from that group
   std::shared_ptr<Interrupt> interrupt_;  // the group's
   std::unique_ptr<Collective> group_;
   bool is_by_gpus_ = false;

@@ -197,14 +197,21 @@ TEST_F(ElasticGroupByNccl, TheRestGoOnByNcclAndTakeBackWhoReturns) {
   EXPECT_EQ(FakeCommunicators(), 0);
 }
 
-TEST_F(ElasticGroupByNccl, WithoutItTheyGoOnWhereItFailsThoughAllAreThere) {
+// As the network, or as this host's library.
+class ElasticGroupWhereNcclFails : public ElasticGroupByNccl,
+                                   public testing::WithParamInterface<ncclResult_t> {};
+
+INSTANTIATE_TEST_SUITE_P(Results, ElasticGroupWhereNcclFails,
+                         testing::Values(ncclRemoteError, ncclInternalError));
+
+TEST_P(ElasticGroupWhereNcclFails, TheyGoOnWithoutItThoughAllAreThere) {
   std::latch have_met(3);
   const auto goes_on = [&](int rank) {
     const auto group = Make(rank, 1, CollectiveChoice::kAuto);
     const absl::Status joined = group->Join({}).status();
     have_met.arrive_and_wait();
     ASSERT_EQ(joined, absl::OkStatus());
-    if (rank == 1) FailFakeNccl(1, ncclRemoteError);
+    if (rank == 1) FailFakeNccl(1, GetParam());
     const absl::Status over = CountOn(*group, 3);
     EXPECT_TRUE(absl::IsCancelled(over)) << over;
     ASSERT_TRUE(group->Join(ParametersVersion{}).ok());

@@ -60,7 +60,8 @@ struct LocalGroup::Header {
 };
 struct alignas(128) LocalGroup::Line {  // two cache lines: processors fetch them in pairs
   std::atomic<uint32_t> phase;
-  std::atomic<uint32_t> sleepers;  // who wait for it in the kernel
+  std::atomic<uint32_t> sleepers;              // who wait for it in the kernel
+  alignas(64) std::atomic<uint32_t> progress;  // of what it does elsewhere between two phases
 };
 
 namespace {
@@ -161,6 +162,8 @@ absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Follow(LocalGroupOptions
       new LocalGroup(std::move(options), std::move(memory), std::move(sockets), interrupt));
 }
 
+std::atomic<uint32_t>* LocalGroup::progress() { return &line(index()).progress; }
+
 uint32_t LocalGroup::Post() {
   Line& own = line(index());
   own.phase.store(++phase_, std::memory_order_seq_cst);
@@ -175,9 +178,18 @@ absl::Status LocalGroup::AwaitAll(uint32_t phase) {
     while (waiting_for < size() && IsThere(waiting_for, phase)) ++waiting_for;
     return waiting_for == size();
   };
+  struct {
+    int index = -1;  // of the rank that is waited for
+    uint32_t progress = 0;
+    TimePoint deadline;
+  } patience;
   while (!spin_.Await(all_there)) {
     const TimePoint start = Now();
-    MUSTER_RETURN_IF_ERROR(Sleep(waiting_for, phase));
+    const uint32_t progress = line(waiting_for).progress.load(std::memory_order_relaxed);
+    if (patience.index != waiting_for || patience.progress != progress) {
+      patience = {waiting_for, progress, start + options_.timeout};
+    }
+    MUSTER_RETURN_IF_ERROR(Sleep(waiting_for, phase, patience.deadline));
     spin_.Slept(Now() - start);
   }
   return absl::OkStatus();
@@ -188,7 +200,7 @@ bool LocalGroup::IsThere(int index, uint32_t phase) const {
 }
 
 // Until rank `index` may be there, or it is time to look at what else could have happened.
-absl::Status LocalGroup::Sleep(int index, uint32_t phase) {
+absl::Status LocalGroup::Sleep(int index, uint32_t phase, TimePoint deadline) {
   Line& awaited = line(index);
   awaited.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t seen = awaited.phase.load(std::memory_order_seq_cst);
@@ -201,7 +213,7 @@ absl::Status LocalGroup::Sleep(int index, uint32_t phase) {
   if (interrupt_.is_set()) return Cancelled("the group was given up");
   // Whoever ends does so behind its last phase.
   if (const absl::Status status = CheckOthers(); !status.ok() && !IsThere(index, phase)) return status;
-  if (Now() < deadline_) return absl::OkStatus();
+  if (Now() < deadline) return absl::OkStatus();
   return DeadlineExceeded("%s has not done its part for %s", options_.names[index],
                           FormatAge(options_.timeout));
 }
@@ -221,7 +233,6 @@ absl::Status LocalGroup::CheckOthers() {
 }
 
 absl::Status LocalGroup::AllReduce(std::span<const float> input, std::span<float> output) {
-  deadline_ = Now() + options_.timeout;
   return input.size_bytes() <= kSmallBytes ? SumSmall(input, output) : SumLarge(input, output);
 }
 
@@ -296,7 +307,6 @@ void LocalGroup::ReadFromOthers(std::span<float> chunk) {
 
 absl::Status LocalGroup::InPieces(size_t bytes, const std::function<void(size_t, size_t, std::byte*)>& write,
                                   const std::function<void(size_t, size_t)>& read) {
-  deadline_ = Now() + options_.timeout;
   for (size_t begin = 0; begin < bytes; begin += kSlotBytes) {
     const size_t size = std::min(kSlotBytes, bytes - begin);
     write(begin, size, Slot(index()));

@@ -8,6 +8,7 @@
 // range about twice, whatever their number, in cache.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -33,7 +34,7 @@ absl::StatusOr<LocalMeetingPlace> MakeLocalMeetingPlace();
 struct LocalGroupOptions {
   int index = 0;                                // of this rank in the group
   std::vector<std::string> names;               // of all, for messages
-  Duration timeout = std::chrono::seconds(60);  // of each operation
+  Duration timeout = std::chrono::seconds(60);  // for a rank that does not get on
 };
 
 /// One thread at a time. Unavailable: a rank that the text names has gone, or given up; DeadlineExceeded: it
@@ -57,6 +58,9 @@ class LocalGroup {
   absl::Status Broadcast(std::span<std::byte> data, int root);
   absl::Status AllGather(std::span<const std::byte> input, std::span<std::byte> output);
 
+  /// Of this rank, for the others: while it grows they go on waiting for it. Valid as long as this.
+  std::atomic<uint32_t>* progress();
+
   int index() const { return options_.index; }
   int size() const { return static_cast<int>(options_.names.size()); }
   const Traffic& traffic() const { return traffic_; }
@@ -75,7 +79,7 @@ class LocalGroup {
   std::span<float> SumOf(int index, int64_t size) const;
   uint32_t Post();
   absl::Status AwaitAll(uint32_t phase);
-  absl::Status Sleep(int index, uint32_t phase);
+  absl::Status Sleep(int index, uint32_t phase, TimePoint deadline);
   bool IsThere(int index, uint32_t phase) const;
   absl::Status CheckOthers();
   absl::Status SumSmall(std::span<const float> input, std::span<float> output);
@@ -95,7 +99,6 @@ class LocalGroup {
   Spin spin_;
   uint32_t phase_ = 0;  // of this rank
   int turn_ = 0;        // which of the two slots
-  TimePoint deadline_;  // of the operation
   Traffic traffic_;
 };
 

@@ -184,6 +184,30 @@ TEST_F(MeetingTest, AnotherNumberOfRanksIsRefused) {
   }
 }
 
+TEST_F(MeetingTest, TheRendezvousRefusesARankThatTheJobDoesNotHave) {
+  const auto ask = [&](const GroupIdentity& identity) {
+    const Interrupt interrupt;
+    collective::PeerHello hello = MakeHello(identity);
+    hello.set_is_to_rendezvous(true);
+    return Dial(ranks_[0].identity.members[0], hello, nullptr, Now() + std::chrono::seconds(20), interrupt)
+        .status();
+  };
+  const RendezvousServer server(ranks_[0].identity, {}, *ranks_[0].listener);
+  GroupIdentity third = ranks_[1].identity;
+  third.rank = 2;
+  const absl::Status nonsense = ask(third);
+  EXPECT_TRUE(absl::IsFailedPrecondition(nonsense)) << nonsense;
+  EXPECT_THAT(std::string(nonsense.message()), HasSubstr("there is no rank 2 of 2"));
+  third.members.push_back({{Role::kWorker, 2}, "127.0.0.1:1"});
+  const absl::Status refused = ask(third);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("one of 2 ranks, the other rank one of 3"));
+  third.generation = 0;
+  const absl::Status older = ask(third);
+  EXPECT_TRUE(absl::IsFailedPrecondition(older)) << older;
+  EXPECT_THAT(std::string(older.message()), HasSubstr("of generation 1 of the cluster, the other rank of 0"));
+}
+
 TEST_F(MeetingTest, WhoDoesNotComeIsNamed) {
   const std::string name = Describe(ranks_[0].identity.members[1]);
   const absl::Status accepts = Meet(0, std::chrono::milliseconds(100));

@@ -111,6 +111,7 @@ absl::Status NativeBackend::Meet() {
   }
   if (std::find(firsts.begin(), firsts.end(), rank()) == firsts.end()) return absl::OkStatus();
   hosts_ = std::make_unique<PeerGroup>(links_, firsts);
+  if (local_ != nullptr) links_.CountProgress(local_->progress());
   // All are as far as this, however long memory took.
   return links_.Connect(hosts_->Partners(), Now() + options_.connect_timeout);
 }

@@ -50,7 +50,7 @@ absl::Status PeerLinks::Connect(const std::set<int>& ranks, TimePoint deadline) 
 absl::Status PeerLinks::Drive(Flow& flow, int send_to, int receive_from) {
   PeerStream& to = *streams_.at(send_to);
   PeerStream& from = *streams_.at(receive_from);
-  const TimePoint deadline = Now() + timeout_;
+  TimePoint deadline = Now() + timeout_;
   absl::Status failed;
   // Whether anything went on, or failed.
   const auto go_on = [&] {
@@ -80,7 +80,11 @@ absl::Status PeerLinks::Drive(Flow& flow, int send_to, int receive_from) {
     MUSTER_RETURN_IF_ERROR(failed);
     if (interrupt_.is_set()) return Cancelled("the group was given up");
     const TimePoint start = Now();
-    if (moved && start < deadline) continue;
+    if (moved) {
+      deadline = start + timeout_;
+      if (progress_ != nullptr) progress_->fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
     if (start >= deadline) {
       const int silent = flow.Room().empty() ? send_to : receive_from;
       return DeadlineExceeded("%s has not done its part for %s", Describe(identity_.members[silent]),

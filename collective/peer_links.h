@@ -1,6 +1,7 @@
 // PeerLinks: connections to other ranks, and traffic in both directions at once.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,7 +37,7 @@ class Flow {
 /// One thread at a time.
 class PeerLinks {
  public:
-  /// `interrupt` lives longer. Operations have to be done within `timeout`.
+  /// `interrupt` lives longer. Operations fail when nothing has moved for `timeout`.
   PeerLinks(GroupIdentity identity, PeerListener& listener, Duration timeout, const Interrupt& interrupt);
 
   /// Connects to those of `ranks` to which there is no connection yet. Each of them names this rank, too, in
@@ -46,6 +47,9 @@ class PeerLinks {
   /// Until the flow is done. Unavailable: a peer that the text names has gone, or its host does not answer
   /// any more; DeadlineExceeded: nothing came from the peer that it names.
   absl::Status Drive(Flow& flow, int send_to, int receive_from);
+
+  /// Grows while an operation gets on, for others that wait until it is done. It lives longer; null: none.
+  void CountProgress(std::atomic<uint32_t>* progress) { progress_ = progress; }
 
   /// How long the kernel of a rank that this one is connected to takes to answer, as far as ours knows.
   RoundTripTimes RoundTrip(int rank) const { return RoundTripOf(*streams_.at(rank)); }
@@ -63,6 +67,7 @@ class PeerLinks {
   const Interrupt& interrupt_;
   std::map<int, std::unique_ptr<PeerStream>> streams_;
   Spin spin_;
+  std::atomic<uint32_t>* progress_ = nullptr;
   Traffic traffic_;
 };
 

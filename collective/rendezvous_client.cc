@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/random.h"
-#include "collective/peer_links.h"
 #include "collective/rendezvous_server.h"
 
 namespace muster {
@@ -35,10 +34,15 @@ RendezvousClient::~RendezvousClient() {
 }
 
 absl::StatusOr<RankOrders> RendezvousClient::Join(std::optional<ParametersVersion> parameters,
-                                                  std::optional<int> unreachable,
+                                                  const Departure& departure,
                                                   std::shared_ptr<Interrupt> interrupt) {
   std::unique_lock lock(mutex_);
-  state_ = {.group = state_.group, .over = state_.over, .parameters = parameters, .unreachable = unreachable};
+  state_ = {.group = state_.group,
+            .over = state_.over,
+            .parameters = parameters,
+            .unreachable = departure.unreachable,
+            .waited = departure.waited,
+            .has_timed_out = departure.has_timed_out};
   is_to_report_ = true;
   wake_.Set();
   const auto is_in_next = [&] {
@@ -80,15 +84,14 @@ void RendezvousClient::Fail(const std::string& why) {
   changed_.wait_for(lock, kFarewell, [&] { return has_ended(); });
 }
 
-absl::Status RendezvousClient::Explain(const absl::Status& status) const {
+absl::Status RendezvousClient::Explain(const absl::Status& status, bool is_reason) const {
   std::unique_lock lock(mutex_);
-  const bool knows_why = UnreachablePosition(status).has_value();
   // Not for the interrupt: a group that falls apart while it is made sets it, too.
-  changed_.wait_for(lock, knows_why ? kShortExplanation : kExplanation, [&] { return has_ended() || why_; });
+  changed_.wait_for(lock, is_reason ? kShortExplanation : kExplanation, [&] { return has_ended() || why_; });
   MUSTER_RETURN_IF_ERROR(end());
   if (why_) return Cancelled("%s", *why_);
   const std::string message(status.message());
-  return knows_why ? Cancelled("%s", message)
+  return is_reason ? Cancelled("%s", message)
                    : Cancelled("%s; who was the first to go is not known", message);
 }
 
@@ -178,6 +181,8 @@ collective::RankReport RendezvousClient::MakeReport() {
     report.set_step_group(state_.parameters->group);
   }
   if (state_.unreachable) report.set_unreachable(static_cast<uint32_t>(*state_.unreachable));
+  report.set_waited_ms(std::chrono::duration_cast<std::chrono::milliseconds>(state_.waited).count());
+  report.set_has_timed_out(state_.has_timed_out);
   report.set_failure(failure_);
   is_to_report_ = false;
   return report;

@@ -29,6 +29,13 @@ struct RankOrders {
   std::optional<uint64_t> concluded;  // nothing: all is done, in so many steps
 };
 
+/// How a rank comes to leave a group.
+struct Departure {
+  std::optional<int> unreachable;  // as those of RankState
+  Duration waited{};
+  bool has_timed_out = false;
+};
+
 /// One thread at a time. Fails for good: as Dial does, as the rendezvous has ended the job, and with Aborted
 /// where another process of this task has come.
 class RendezvousClient {
@@ -38,7 +45,7 @@ class RendezvousClient {
 
   /// Leaves the group that this rank was in, with these parameters, if it has any, and waits until it is
   /// one of another. `interrupt` is set when that is over.
-  absl::StatusOr<RankOrders> Join(std::optional<ParametersVersion> parameters, std::optional<int> unreachable,
+  absl::StatusOr<RankOrders> Join(std::optional<ParametersVersion> parameters, const Departure& departure,
                                   std::shared_ptr<Interrupt> interrupt);
   /// The group can do something.
   void HasMet();
@@ -49,9 +56,9 @@ class RendezvousClient {
 
   /// Why the group is over, where an operation has failed with `status`: Cancelled, or how the job has ended.
   /// The rendezvous hears of it at about the same time, and knows who was the first to go: it is waited for,
-  /// up to two seconds; where it says nothing, so does the text. `status` of UnreachablePosition is itself a
-  /// reason.
-  absl::Status Explain(const absl::Status& status) const;
+  /// up to two seconds; where it says nothing, so does the text. `is_reason`: `status` is, unless the
+  /// rendezvous is about to say another.
+  absl::Status Explain(const absl::Status& status, bool is_reason = false) const;
 
  private:
   // Both ends of a connection to the rendezvous: their addresses.

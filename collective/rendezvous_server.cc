@@ -17,6 +17,7 @@ namespace muster {
 namespace {
 
 constexpr Duration kFarewell = std::chrono::seconds(2);
+constexpr uint64_t kLongestWaitMs = 1'000'000'000'000;  // that is believed: it fits a Duration
 
 collective::GroupOrders OrdersOf(const Rendezvous& rendezvous) {
   const RankGroup& group = rendezvous.group();
@@ -41,7 +42,15 @@ RankState StateOf(const collective::RankReport& report) {
                   .over = report.over()};
   if (report.has_step()) state.parameters = {.step = report.step(), .group = report.step_group()};
   if (report.has_unreachable()) state.unreachable = static_cast<int>(report.unreachable());
+  state.waited = std::chrono::milliseconds(std::min<uint64_t>(report.waited_ms(), kLongestWaitMs));
+  state.has_timed_out = report.has_timed_out();
   return state;
+}
+
+std::string GenerationRefusal(const GroupIdentity& ours, const collective::PeerHello& theirs) {
+  if (theirs.generation() >= ours.generation) return "";
+  return absl::StrFormat("it is of generation %d of the cluster, the other rank of %d", ours.generation,
+                         theirs.generation());
 }
 
 }  // namespace
@@ -106,6 +115,7 @@ class RendezvousServer::Impl {
   void Resize();
   void TakeRequests();
   void Welcome(PeerListener::Arrival arrival);
+  void TurnAway(PeerListener::Arrival arrival);
   bool Listen(Connection& connection);
   bool Tell(Connection& connection);
   void Lose(const Connection& connection, const absl::Status& why);
@@ -122,8 +132,9 @@ class RendezvousServer::Impl {
   GroupIdentity all_;
   Rendezvous rendezvous_;
   std::list<Connection> connections_;
-  std::set<int> told_ = {0};     // ranks: of the end, or that they are refused; this process knows
-  bool has_seen_later_ = false;  // a generation of the cluster
+  std::set<int> told_ = {0};       // ranks: of the end, or that they are refused; this process knows
+  bool has_seen_later_ = false;    // a generation of the cluster
+  bool has_seen_unknown_ = false;  // a rank that the job does not have
 
   std::mutex mutex_;
   std::vector<PeerListener::Arrival> arrivals_;
@@ -188,7 +199,7 @@ void RendezvousServer::Impl::TakeRequests() {
 
 void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
   const collective::PeerHello& hello = arrival.hello;
-  if (hello.rank() >= all_.members.size()) return;  // it may be known in a moment, and dials again
+  if (hello.rank() >= all_.members.size()) return TurnAway(std::move(arrival));
   const int rank = static_cast<int>(hello.rank());
   const GroupMember& member = all_.members[rank];
   const absl::Status name = arrival.messages.stream().CheckPeerName(TlsName(member.task));
@@ -210,8 +221,7 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
   const bool is_known = present != connections_.end();
   collective::PeerHelloReply reply;
   if (hello.generation() < all_.generation) {
-    reply.set_refusal(absl::StrFormat("it is of generation %d of the cluster, the other rank of %d",
-                                      all_.generation, hello.generation()));
+    reply.set_refusal(GenerationRefusal(all_, hello));
   } else if (is_known && present->incarnation > hello.incarnation()) {
     reply.set_refusal(absl::StrFormat("a later process of %s is here already", TaskName(member.task)));
   } else {
@@ -239,6 +249,27 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
                           .incarnation = hello.incarnation(),
                           .process = hello.process(),
                           .messages = std::move(arrival.messages)});
+}
+
+// A rank that the job does not have.
+void RendezvousServer::Impl::TurnAway(PeerListener::Arrival arrival) {
+  const collective::PeerHello& hello = arrival.hello;
+  if (members_now_ || hello.generation() > all_.generation) {
+    // The job may have it in a moment, or another rank 0 take this one's place: it dials again.
+    if (!std::exchange(has_seen_unknown_, true)) {
+      spdlog::warn("rank {} is hung up on until this job has it: it has {} ranks", hello.rank(),
+                   all_.members.size());
+    }
+    return;
+  }
+  std::string refusal = GenerationRefusal(all_, hello);
+  if (refusal.empty()) refusal = Refusal(all_, hello);
+  if (refusal.empty()) refusal = absl::StrFormat("there is no rank %d of %d", hello.rank(), hello.size());
+  collective::PeerHelloReply reply;
+  reply.set_refusal(refusal);
+  arrival.messages.Queue(reply);
+  (void)arrival.messages.Flush();
+  spdlog::warn("rank {} was refused: {}", hello.rank(), refusal);
 }
 
 // False: it has gone.
