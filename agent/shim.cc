@@ -89,7 +89,7 @@ class Shim {
   Duration NextWait() const;
   bool DrainLog();
   absl::Status WriteExit();
-  bool IsInterrupted() const;
+  bool IsDone() const;
   std::string Reason() const;
 
   const ShimOptions options_;
@@ -318,6 +318,7 @@ void Shim::Reap() {
 }
 
 void Shim::BeginStop(milliseconds grace, bool is_asked) {
+  Reap();  // what has ended before is not stopped
   const TimePoint at = Now() + grace;
   kill_at_ = kill_at_ ? std::min(*kill_at_, at) : at;
   if (main_ended_) return;
@@ -347,11 +348,10 @@ bool Shim::DrainLog() {
   return true;
 }
 
-// What has done its work says so (MUSTER_DONE_FILE).
-bool Shim::IsInterrupted() const {
+// Whatever it was told meanwhile: what has done its work says so (MUSTER_DONE_FILE).
+bool Shim::IsDone() const {
   std::error_code error;
-  return interrupted_ && !exit_.stopped() && start_error_.empty() &&
-         !(exit_.exit_code() == 0 && std::filesystem::exists(DoneFilePath(folder_), error));
+  return exit_.exit_code() == 0 && std::filesystem::exists(DoneFilePath(folder_), error);
 }
 
 std::string Shim::Reason() const {
@@ -368,7 +368,8 @@ std::string Shim::Reason() const {
     reason = absl::StrFormat("exited with code %d", exit_.exit_code());
   }
   if (exit_.stopped()) reason += " when it was stopped";
-  if (IsInterrupted()) reason += " after a SIGTERM that muster has not sent (does the host shut down?)";
+  if (interrupted_ && !exit_.stopped() && start_error_.empty() && !IsDone())
+    reason += " after a SIGTERM that muster has not sent (does the host shut down?)";
   if (log_ && log_->bytes_lost() > 0) {
     reason += absl::StrFormat("; %d bytes of its log were lost: %s", log_->bytes_lost(),
                               std::strerror(log_->error()));
@@ -389,7 +390,7 @@ absl::Status Shim::WriteExit() {
   exit_.set_reason(Reason().substr(0, kMostReasonBytes));
   exit_.set_left_nothing(all_ended_ || main_pid_ < 0);
   // It has stopped before its work was done, as it was told, and calls that a success.
-  if (IsInterrupted() && exit_.exit_code() == 0) {
+  if ((interrupted_ || exit_.stopped()) && exit_.exit_code() == 0 && !IsDone()) {
     exit_.set_exit_code(128 + SIGTERM);
     exit_.set_signal(SIGTERM);
   }

@@ -89,6 +89,56 @@ TEST_F(AgentTest, ATermOfSomebodyElseIsNoStop) {
   }
 }
 
+// Many programs end with 0 at a TERM: it is not for that that their work is done.
+TEST_F(AgentTest, WhatEndsWellBecauseItIsStoppedHasNotSucceeded) {
+  for (const bool is_done : {false, true}) {
+    SCOPED_TRACE(is_done);
+    const std::string name = is_done ? "worker:1" : "worker:0";
+    AgentClient client(root_);
+    const std::string end = is_done ? "touch $MUSTER_DONE_FILE; exit 0" : "exit 0";
+    ASSERT_TRUE(
+        client
+            .Call(StartRequest("job", name,
+                               Shell("trap '" + end + "' TERM; echo ready; while :; do sleep 0.01; done")))
+            .ok());
+    const auto is_ready = [](const std::string& log) { return log == "ready\n"; };
+    ASSERT_TRUE(client.Follow("job", name, 0, is_ready).ok());
+    agent::Request stop = StopRequest("job");
+    auto* target = stop.mutable_stop_tasks()->add_targets();
+    target->set_task(name);
+    target->set_generation(1);
+    target->set_spec_hash("spec");
+    ASSERT_TRUE(client.Call(stop).ok());
+    const auto status = client.WaitForEnd("job", name);
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_TRUE(status->stopped());
+    EXPECT_EQ(status->state(), is_done ? agent::TASK_STATE_SUCCEEDED : agent::TASK_STATE_FAILED);
+    EXPECT_EQ(status->exit_code(), is_done ? 0 : 143) << status->reason();
+  }
+}
+
+// It has ended already, which its shim has not seen yet.
+TEST_F(AgentTest, WhatHasEndedWellBeforeItsStopHasSucceeded) {
+  AgentClient client(root_);
+  ASSERT_TRUE(
+      client.Call(StartRequest("job", "worker:0", Shell("until [ -e go ]; do sleep 0.01; done"))).ok());
+  const auto running =
+      client.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) { return status.pid() > 0; });
+  ASSERT_TRUE(running.ok()) << running.status();
+  const auto task = static_cast<pid_t>(running->pid());
+  const auto stat = ReadProcessStat(task);
+  ASSERT_TRUE(stat.ok()) << stat.status();
+  ::kill(stat->parent, SIGSTOP);
+  EXPECT_TRUE(WriteFileAtomically(root_ / "jobs/job/worker.0/go", "").ok());
+  EXPECT_TRUE(WaitForProcessEnd(task).ok());
+  EXPECT_EQ(::sigqueue(stat->parent, SIGTERM, {.sival_int = 1000}), 0);  // as the daemon does
+  ::kill(stat->parent, SIGCONT);
+  const auto status = client.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->state(), agent::TASK_STATE_SUCCEEDED) << status->reason();
+  EXPECT_FALSE(status->stopped());
+}
+
 // When a host shuts down, or an account logs out, a HUP follows the TERM at once.
 TEST_F(AgentTest, SignalsThatMeanNothingToShimAndDaemonEndNobody) {
   AgentClient client(root_);

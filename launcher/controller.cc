@@ -14,18 +14,21 @@
 namespace muster {
 namespace {
 
-constexpr Duration kUploadTimeout = std::chrono::minutes(10);
+constexpr Duration kUploadTimeout = std::chrono::minutes(30);  // as other hosts have
+constexpr Duration kAskEvery = std::chrono::seconds(1);        // whether it is given up
 // For all tasks to run, which may have to be started again.
 constexpr Duration kDriveTimeout = std::chrono::minutes(5);
 constexpr Duration kOrderTimeout = std::chrono::minutes(1);
 constexpr Duration kExportTimeout = std::chrono::minutes(30);  // there may be a large model
 constexpr size_t kMostNoise = 1 << 20;                         // of a login shell, bytes
 
-absl::Status UploadTo(AgentConnection& connection, const Content& content) {
+absl::Status UploadTo(AgentConnection& connection, const Content& content, const GivingUp& giving_up = {}) {
   const TimePoint deadline = Now() + kUploadTimeout;
   MUSTER_RETURN_IF_ERROR(connection.BeginUpload(content, {}, deadline));
   while (Now() < deadline) {
-    MUSTER_RETURN_IF_ERROR(connection.Receive(-1, deadline).status());
+    if (giving_up.is_wanted && giving_up.is_wanted()) return Cancelled("%s is not sent", content.name);
+    const TimePoint until = std::min<TimePoint>(deadline, Now() + kAskEvery);
+    MUSTER_RETURN_IF_ERROR(connection.Receive(giving_up.wake_fd, until).status());
     if (const auto result = connection.TakeTransferResult()) return *result;
   }
   return DeadlineExceeded("%s could not be sent within %s", content.name, FormatAge(kUploadTimeout));
@@ -67,15 +70,19 @@ absl::Status Controller::StatusOf(const HostCommandResult& result) const {
   return FailedPrecondition("%s: %s", host_, said);
 }
 
-absl::Status Controller::Upload(const Contents& contents) {
+absl::Status Controller::Upload(const Contents& contents, const GivingUp& giving_up) {
   for (const auto& [sha256, content] : contents) {
-    MUSTER_RETURN_IF_ERROR(UploadTo(*connection_, content));
+    MUSTER_RETURN_IF_ERROR(UploadTo(*connection_, content, giving_up));
   }
   return absl::OkStatus();
 }
 
-absl::Status Controller::CheckLogins(const record::HandOver& job) {
-  return Order({"controller", "check"}, job.SerializeAsString(), kOrderTimeout);
+absl::StatusOr<std::string> Controller::CheckLogins(const record::HandOver& job) {
+  MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
+                          Ask({"controller", "check"}, job.SerializeAsString(), kOrderTimeout,
+                              [](std::string_view) { return absl::OkStatus(); }));
+  MUSTER_RETURN_IF_ERROR(StatusOf(result));
+  return job.record().id().empty() ? "" : std::string(absl::StripAsciiWhitespace(result.stderr_tail));
 }
 
 absl::Status Controller::Drive(const record::HandOver& job) {

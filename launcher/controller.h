@@ -25,6 +25,13 @@ inline constexpr int kNoSuchJobExitCode = 66, kDrivenExitCode = 67, kUndrivenExi
 /// Stands before what Export prints: a login shell may have printed something before.
 inline constexpr char kControllerOutput[] = "\nmuster-controller\n";
 
+/// What ends a wait early: `is_wanted` is asked once a second, and when `wake_fd` (-1: none) is readable,
+/// which it stays then.
+struct GivingUp {
+  std::function<bool()> is_wanted;
+  int wake_fd = -1;
+};
+
 /// One thread at a time. Errors name the host. Unavailable: it is not reached, or not any more; whether what
 /// was asked has been done is not known then.
 class Controller {
@@ -34,11 +41,14 @@ class Controller {
                                                              const ConnectOptions& options,
                                                              Duration connect_timeout);
 
-  /// FailedPrecondition, with each of them, where the host cannot log in to some of the job's hosts.
-  absl::Status CheckLogins(const record::HandOver& job);
+  /// FailedPrecondition, with each of them, where the host cannot log in to some of the job's hosts. Of a job
+  /// that runs already (its record has an id), those that are not reached are no reason, and returned as
+  /// text.
+  absl::StatusOr<std::string> CheckLogins(const record::HandOver& job);
 
-  /// Brings what a job's hosts may need there, from where they get it once this machine is gone.
-  absl::Status Upload(const Contents& contents);
+  /// Brings what a job's hosts may need there, from where they get it once this machine is gone. Cancelled:
+  /// it was given up, and this object is of no use any more.
+  absl::Status Upload(const Contents& contents, const GivingUp& giving_up = {});
 
   /// It drives the job from now on, and does so in the background once this returns. FailedPrecondition: it
   /// cannot, and does not; why. A job may have ended meanwhile: Export tells.

@@ -17,6 +17,7 @@ namespace muster {
 namespace {
 
 constexpr char kLockFile[] = "lock";
+constexpr char kStopFile[] = "stop";  // empty
 constexpr char kInBackground[] = "background";
 constexpr Duration kDecisionTimeout = std::chrono::seconds(30);
 constexpr Duration kTakeOverTimeout = std::chrono::seconds(10);
@@ -160,6 +161,13 @@ absl::Status JobStore::Save(const record::JobRecord& record) const {
   return WriteFileAtomically(folder / kRecordFile, record.SerializeAsString(), 0600);
 }
 
+absl::Status JobStore::CheckRoom(const record::JobRecord& record) const {
+  const std::filesystem::path path = JobFolder(record.id()) / absl::StrFormat("room-%d", ::getpid());
+  const absl::Status written = WriteFileAtomically(path, record.SerializeAsString(), 0600);
+  (void)::unlink(path.c_str());
+  return written;
+}
+
 absl::StatusOr<record::JobRecord> LoadJobRecord(const std::filesystem::path& path) {
   MUSTER_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, 1 << 28));
   record::JobRecord record;
@@ -268,6 +276,7 @@ absl::StatusOr<JobLock> JobStore::Lock(const std::string& id) const {
         "ends it",
         id, driver.pid == 0 ? "unknown" : std::to_string(driver.pid), id, id);
   }
+  (void)::unlink((JobFolder(id) / kStopFile).c_str());  // it was for another driver
   MUSTER_RETURN_IF_ERROR(WriteDriver(fd.get(), /*in_background=*/false));
   return JobLock(std::move(fd));
 }
@@ -303,6 +312,14 @@ std::optional<JobDriver> JobStore::DriverOf(const std::string& id) const {
   const JobDriver driver = ParseDriver(ReadFile(JobFolder(id) / kLockFile).value_or(""));
   if (driver.pid == 0 || !OpenPidfdOf(driver.pid, driver.start_ticks).ok()) return std::nullopt;
   return driver;
+}
+
+absl::Status JobStore::AskToStop(const std::string& id) const {
+  return WriteFileAtomically(JobFolder(id) / kStopFile, "", 0600);
+}
+
+bool JobStore::IsToStop(const std::string& id) const {
+  return ::access((JobFolder(id) / kStopFile).c_str(), F_OK) == 0;
 }
 
 // A process may drive other jobs after this one.

@@ -88,6 +88,10 @@ class JobStore {
   /// Atomic and durable.
   absl::Status Save(const record::JobRecord& record) const;
 
+  /// As Save would fail, because the disk is full say, and changes nothing: before whoever drives the job is
+  /// sent away for one that could not.
+  absl::Status CheckRoom(const record::JobRecord& record) const;
+
   /// As LoadJobRecord.
   absl::StatusOr<record::JobRecord> Load(const std::string& id) const {
     return LoadJobRecord(JobFolder(id) / kRecordFile);
@@ -113,6 +117,11 @@ class JobStore {
 
   /// Nothing: nobody drives it, or somebody has only just begun.
   std::optional<JobDriver> DriverOf(const std::string& id) const;
+
+  /// Leaves a word for whoever drives the job, who is to stop it: it looks at IsToStop once a second. Whoever
+  /// drives it next (Lock, TakeOver) knows nothing of it.
+  absl::Status AskToStop(const std::string& id) const;
+  bool IsToStop(const std::string& id) const;
 
   /// Held by who decides whether a job of some name goes on or a new one begins. Waits for the other to have
   /// decided, which takes no longer than its files do; Unavailable if it does.

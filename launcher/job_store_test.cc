@@ -222,5 +222,19 @@ TEST_F(JobStoreTest, ALockFileThatNamesNoProcessNamesNobody) {
   }
 }
 
+TEST_F(JobStoreTest, WhoDrivesItIsToldToStopItAndWhoDrivesItNextIsNot) {
+  {
+    const auto lock = store_.Lock("j-1");
+    ASSERT_TRUE(lock.ok());
+    EXPECT_FALSE(store_.IsToStop("j-1"));
+    ASSERT_TRUE(store_.AskToStop("j-1").ok());
+    EXPECT_TRUE(store_.IsToStop("j-1"));
+    EXPECT_FALSE(store_.Lock("j-1").ok());
+    EXPECT_TRUE(store_.IsToStop("j-1"));
+  }
+  ASSERT_TRUE(store_.Lock("j-1").ok());
+  EXPECT_FALSE(store_.IsToStop("j-1"));
+}
+
 }  // namespace
 }  // namespace muster

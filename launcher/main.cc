@@ -306,17 +306,22 @@ absl::StatusOr<int> Dispatch(const CommandLine& line, const CommandContext& cont
   return 0;
 }
 
-// CLI11 only knows that there was no command, not that a word was meant as one.
-std::string Missing(const CLI::App& app, const CLI::RequiredError& error) {
+// Of a word that was meant as a command; empty: there is none. CLI11 only knows that there was no command.
+std::string UnknownCommand(const CLI::App& app) {
   const CLI::App* last = &app;  // of the commands that were given
   while (!last->get_subcommands().empty()) last = last->get_subcommands().back();
   const std::vector<std::string> unknown = last->remaining();
   std::vector<std::string> commands;
   for (const CLI::App* command : last->get_subcommands({})) commands.push_back(command->get_name());
-  if (unknown.empty() || commands.empty()) return error.what();
+  if (unknown.empty() || commands.empty()) return "";
   const std::string nearest = NearestWord(unknown[0], commands);
   return "unknown command '" + unknown[0] + "'" +
          (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+}
+
+int BadUsage(const std::string& what) {
+  std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", what.c_str());
+  return 2;
 }
 
 int RunCommandLine(int argc, char** argv) {
@@ -336,21 +341,19 @@ int RunCommandLine(int argc, char** argv) {
   try {
     line.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
+    if (const std::string unknown = UnknownCommand(line.app); !unknown.empty()) return BadUsage(unknown);
     PrintToStdout(line.app.help());
     return 0;
   } catch (const CLI::CallForVersion&) {
     PrintToStdout(line.app.version() + "\n");
     return 0;
   } catch (const CLI::RequiredError& error) {
-    std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", Missing(line.app, error).c_str());
-    return 2;
+    const std::string unknown = UnknownCommand(line.app);
+    return BadUsage(unknown.empty() ? error.what() : unknown);
   } catch (const CLI::ExtrasError&) {
-    std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n",
-                 UnexpectedArgument(line.app).c_str());
-    return 2;
+    return BadUsage(UnexpectedArgument(line.app));
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "muster: %s (muster --help lists the commands)\n", error.what());
-    return 2;
+    return BadUsage(error.what());
   }
   line.flags.format = line.format == "json" ? OutputFormat::kJson : OutputFormat::kText;
   line.flags.connects_to_inventory = *line.run || *line.up || *line.check || *line.exec ||

@@ -94,6 +94,7 @@ TEST(PlanOfAModel, EachTaskIsToldOfItsClusterByAFile) {
       reconcile::Cluster{{"ps:0", "here", "10.0.0.1", 20001}, {"worker:0", "here", "10.0.0.2", 20002}});
   for (const reconcile::DesiredTask& task : DesiredOf(plan->record).tasks) {
     EXPECT_TRUE(task.follows_cluster) << task.id;
+    EXPECT_EQ(task.ends_last, task.id == "ps:0");
     const auto request = MakeStartRequest(plan->record, {.host = "here",
                                                          .task = task.id,
                                                          .generation = 7,
@@ -243,6 +244,9 @@ TEST(PlanOfAModel, WithAllReduceOnlyTheChiefIsWaitedFor) {
   for (const record::Task& task : plan->record.tasks()) {
     EXPECT_EQ(task.ends_with_others(), task.id() != "worker:0");
     EXPECT_THAT(task.start().argv(), testing::IsSupersetOf({"--strategy=allreduce", "--min_workers=2"}));
+  }
+  for (const reconcile::DesiredTask& task : DesiredOf(plan->record).tasks) {
+    EXPECT_EQ(task.ends_last, task.id != "worker:0") << "they end once it has its result";
   }
 }
 

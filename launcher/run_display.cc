@@ -271,11 +271,16 @@ void RunDisplay::Summarize(const RunResult& result) {
   SayLeftBehind(outcome, view_);
   const Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;
-  std::fprintf(stderr, "%straining %.2f s, %.0f steps, %.0f samples/s, the chief sent %s and received %s\n",
-               seconds_to_first_step_
-                   ? absl::StrFormat("time to first step %.2f s, ", *seconds_to_first_step_).c_str()
-                   : "",
-               Number(json, "seconds_training"), Number(json, "steps"), Number(json, "samples_per_second"),
+  std::string training = absl::StrFormat("%.0f steps", Number(json, "steps"));
+  // A chief that was started again at the very end has nothing to say of that.
+  if (json.contains("seconds_training") && json["seconds_training"].is_number()) {
+    training = absl::StrFormat("training %.2f s, %s, %.0f samples/s", Number(json, "seconds_training"),
+                               training, Number(json, "samples_per_second"));
+  }
+  if (seconds_to_first_step_) {
+    training = absl::StrFormat("time to first step %.2f s, ", *seconds_to_first_step_) + training;
+  }
+  std::fprintf(stderr, "%s, the chief sent %s and received %s\n", training.c_str(),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pushed"))).c_str(),
                FormatBytes(static_cast<uint64_t>(Number(json, "bytes_pulled"))).c_str());
   if (options_.accuracy) {

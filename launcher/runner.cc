@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
 #include <thread>
@@ -20,7 +21,8 @@
 namespace muster {
 namespace {
 
-constexpr Duration kLookEvery = std::chrono::seconds(1);  // at where standing servers are
+// At what other musters have written: where standing servers are, and whether the job is to be stopped.
+constexpr Duration kLookEvery = std::chrono::seconds(1);
 // If there was no plan, or one without some hosts: twice as long each time.
 constexpr Duration kPlanAgainAfter = std::chrono::seconds(30), kPlanAgainAtMost = std::chrono::minutes(10);
 
@@ -68,14 +70,17 @@ class Runner {
  private:
   absl::Status Loop(reconcile::Reconciler& reconciler);
   void BeginPlanning();
+  void Handle(reconcile::Reconciler& reconciler, const std::deque<RunnerEvent>& events);
   void Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event);
   void Handle(reconcile::Reconciler& reconciler, const SessionEvent& event);
   void Handle(reconcile::Reconciler& reconciler, const HostSighting& sighting);
   void Handle(reconcile::Reconciler& reconciler, Planned planned);
   absl::Status Adopt(reconcile::Reconciler& reconciler, const NewPlan& plan);
+  void NoteReached(const std::deque<RunnerEvent>& events);
   void Learn(reconcile::Reconciler& reconciler, const HostFacts& facts);
   void Watch();
   void ReportMissing(const reconcile::View& view);
+  void LookAround(reconcile::Reconciler& reconciler);
   void FollowServers(reconcile::Reconciler& reconciler);
   void Lend();
   void Handle(const std::shared_ptr<Guest>& guest);
@@ -113,12 +118,13 @@ class Runner {
   bool has_learned_ = false;                 // where hosts are, which is not written yet
   std::unique_ptr<GuestListener> listener_;  // null: not (yet) lent
   std::optional<reconcile::Outcome> outcome_;
-  TimePoint next_look_;  // at where standing servers are
+  TimePoint next_look_;  // kLookEvery
   bool servers_are_there_ = true;
   bool everything_runs_ = false;  // which has been said
   bool is_ending_ = false;        // likewise
   int interrupts_handled_ = 0;
-  bool stop_requested_ = false;
+  bool stop_requested_ = false;           // by an interrupt
+  bool is_told_to_stop_ = false;          // by another muster
   std::optional<std::jthread> planning_;  // last: it uses the above
 };
 
@@ -127,6 +133,8 @@ void SayOnce(const std::function<void()>& say, bool& is_said) {
 }
 
 absl::StatusOr<RunResult> Runner::Run() {
+  // What runs can be found by an older record: to end it, or to watch over it, does not wait for a newer one.
+  if (const absl::Status saved = Save(); !saved.ok() && !store_.Load(record_.id()).ok()) return saved;
   reconcile::Options reconciler_options;
   reconciler_options.run_deadline = options_.run_deadline;
   if (options_.lost_deadline) reconciler_options.lost_deadline = *options_.lost_deadline;
@@ -188,11 +196,11 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     if (options_.give_up_at && Now() >= *options_.give_up_at) {
       return DeadlineExceeded("job %s has not ended", record_.id());
     }
-    for (const RunnerEvent& event : events) Handle(reconciler, event);
-    if (record_.has_servers() && Now() >= next_look_) FollowServers(reconciler);
+    Handle(reconciler, events);
+    if (Now() >= next_look_) LookAround(reconciler);
     if (!outcome_ && Now() >= reconciler.NextDeadline()) {
       // What has come while this thread was busy, with starts perhaps, is not overdue.
-      for (const RunnerEvent& event : queue_.Wait(-1, Now())) Handle(reconciler, event);
+      Handle(reconciler, queue_.Wait(-1, Now()));
       if (!outcome_) Step(reconciler, reconcile::Tick{});
     }
     // Of many that move at once only one record is written.
@@ -213,6 +221,11 @@ absl::Status Runner::Loop(reconcile::Reconciler& reconciler) {
     if (view.ending) SayOnce(options_.on_ending, is_ending_);
   }
   return absl::OkStatus();
+}
+
+void Runner::Handle(reconcile::Reconciler& reconciler, const std::deque<RunnerEvent>& events) {
+  NoteReached(events);
+  for (const RunnerEvent& event : events) Handle(reconciler, event);
 }
 
 void Runner::Handle(reconcile::Reconciler& reconciler, const RunnerEvent& event) {
@@ -265,14 +278,40 @@ void Runner::Handle(reconcile::Reconciler& reconciler, const HostSighting& sight
   Step(reconciler, reconcile::HostSighted{sighting.host});
 }
 
+// Before anything is asked of them: whoever goes on with the job looks there from now on. Of all that come at
+// once only one record is written.
+void Runner::NoteReached(const std::deque<RunnerEvent>& events) {
+  std::vector<record::Host*> reached;
+  for (const RunnerEvent& event : events) {
+    const auto* session = std::get_if<SessionEvent>(&event);
+    const auto* facts = session != nullptr ? std::get_if<HostFacts>(session) : nullptr;
+    if (facts == nullptr) continue;
+    const auto host = std::ranges::find(*record_.mutable_hosts(), facts->host, &record::Host::name);
+    if (host == record_.mutable_hosts()->end() || !host->unreached()) continue;
+    host->set_unreached(false);
+    reached.push_back(&*host);
+  }
+  if (reached.empty() || Save().ok()) return;
+  for (record::Host* host : reached) host->set_unreached(true);
+}
+
 // Whoever goes on with the job looks for the host where it was seen last.
 void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
   for (record::Host& host : *record_.mutable_hosts()) {
     if (host.name() != facts.host) continue;
+    if (host.unreached()) {
+      return Step(reconciler,
+                  reconcile::HostFailed{
+                      .host = facts.host,
+                      .connection = facts.connection,
+                      .status = Unavailable("%s: that it was reached cannot be written into the job's record",
+                                            facts.host)});
+    }
     const bool is_elsewhere = host.ssh_address() != facts.place.ssh_address() ||
                               host.ssh_port() != facts.place.ssh_port() ||
                               host.data_address() != facts.place.data_address();
     host = facts.place;
+    host.set_unreached(false);
     has_learned_ = has_learned_ || is_elsewhere;
   }
   if (facts.host_key.empty() || facts.facts.machine_id().empty()) return;
@@ -340,9 +379,20 @@ void Runner::Watch() {
       .warn = [this](std::string text) { queue_.Push(Warning{std::move(text)}); }});
 }
 
+void Runner::LookAround(reconcile::Reconciler& reconciler) {
+  next_look_ = Now() + kLookEvery;
+  // The reconciler tries again only what it waits for.
+  if (is_unwritten_) (void)Save();
+  if (record_.has_servers()) FollowServers(reconciler);
+  if (outcome_ || !store_.IsToStop(record_.id()) || std::exchange(is_told_to_stop_, true)) return;
+  if (!reconciler.GetView().ending) {
+    reporter_.Notice(absl::StrFormat("job %s was stopped by another command", record_.id()));
+  }
+  Step(reconciler, reconcile::StopRequested{});
+}
+
 // Whoever drives the standing servers writes down where they are.
 void Runner::FollowServers(reconcile::Reconciler& reconciler) {
-  next_look_ = Now() + kLookEvery;
   const absl::StatusOr<record::JobRecord> servers = store_.Load(record_.servers().job());
   if (const bool are_there = servers.ok() && AreThere(*servers); !are_there) {
     if (std::exchange(servers_are_there_, false)) {
@@ -495,7 +545,6 @@ bool Runner::EverythingRuns(const reconcile::View& view) const {
 
 absl::StatusOr<RunResult> RunJob(const JobStore& store, record::JobRecord record, const Contents& contents,
                                  const RunOptions& options, RunObserver& observer) {
-  MUSTER_RETURN_IF_ERROR(store.Save(record));
   return Runner(store, std::move(record), contents, options, observer).Run();
 }
 

@@ -68,8 +68,9 @@ struct RunResult {
 };
 
 /// `record` is saved before anything is started and whenever the cluster changes; with the outcome at the
-/// end. The chief's result, metrics, curves and model are fetched into the job's folder. Cancelled: the
-/// second interrupt.
+/// end. Where an older record of the job is there, it need not be written to stop what runs, or to watch over
+/// it. Another muster may have it stopped (JobStore::AskToStop). The chief's result, metrics, curves and
+/// model are fetched into the job's folder. Cancelled: the second interrupt.
 absl::StatusOr<RunResult> RunJob(const JobStore& store, record::JobRecord record, const Contents& contents,
                                  const RunOptions& options, RunObserver& observer);
 

@@ -14,6 +14,7 @@ namespace muster {
 namespace {
 
 bool IsWorker(const std::string& task) { return task.starts_with(RoleName(Role::kWorker) + ":"); }
+bool IsServer(const record::Task& task) { return task.id().starts_with(RoleName(Role::kPs) + ":"); }
 
 // Of those that both have.
 bool HasChangedTasks(const record::JobRecord& running, const record::JobRecord& plan) {
@@ -147,6 +148,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   for (record::Host& host : *record->mutable_hosts()) {
     const record::Host* const old = Named(running.hosts(), host.name(), &record::Host::name);
     if (old != nullptr) host.set_machine_id(old->machine_id());
+    host.set_unreached(old == nullptr || old->unreached());
   }
 }
 
@@ -174,6 +176,7 @@ void UseSpareHost(const std::string& name, record::JobRecord* record) {
   const record::Host* const spare = Named(*spares, name, &record::Host::name);
   if (spare == nullptr) return;
   *record->add_hosts() = *spare;
+  record->mutable_hosts()->rbegin()->set_unreached(true);
   spares->erase(std::remove_if(spares->begin(), spares->end(),
                                [&](const record::Host& host) { return host.name() == name; }),
                 spares->end());
@@ -185,10 +188,16 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
     for (const record::Host& host : hosts) {
       desired.hosts.push_back({.id = host.name(),
                                .data_address = host.data_address(),
-                               .contents = {host.contents().begin(), host.contents().end()}});
+                               .contents = {host.contents().begin(), host.contents().end()},
+                               .unreached = host.unreached()});
     }
   }
+  // Servers end once all workers have told them that they are done, workers without servers once the chief
+  // has said that all is.
+  const bool has_servers = record.has_servers() || std::ranges::any_of(record.tasks(), IsServer);
   for (const record::Task& task : record.tasks()) {
+    const bool ends_last =
+        task.follows_cluster() && task.ends_with_others() && (IsServer(task) || !has_servers);
     desired.tasks.push_back({.id = task.id(),
                              .host = task.host(),
                              .spec_hash = task.spec_hash(),
@@ -197,6 +206,7 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .follows_cluster = task.follows_cluster(),
                              .can_be_missing = task.can_be_missing(),
                              .can_fail = task.can_fail(),
+                             .ends_last = ends_last,
                              .spares = {task.spares().begin(), task.spares().end()}});
   }
   desired.max_missing = record.max_missing();

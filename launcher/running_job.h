@@ -67,7 +67,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
 /// The job gets what the plan has beyond it: tasks, with their hosts, and spare hosts. All else stays.
 void GrowJob(const record::JobRecord& plan, record::JobRecord* record);
 
-/// The job uses it from now on, if it was a spare one.
+/// The job uses it from now on, if it was a spare one, which nothing was asked of.
 void UseSpareHost(const std::string& name, record::JobRecord* record);
 
 /// What the reconciler is asked for.

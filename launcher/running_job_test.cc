@@ -98,6 +98,39 @@ TEST(ContinueJob, AHostThatIsUsedNoMoreIsThereOnceThoughItIsASpareOne) {
   EXPECT_EQ(plan.hosts(1).contents(0), "new");
 }
 
+TEST(ContinueJob, AHostThatAJobGetsOnceItHasBegunIsNotReachedYet) {
+  record::JobRecord running = Running({{"worker:0", "a"}, {"worker:1", "b"}});
+  for (const char* host : {"a", "b"}) running.add_hosts()->set_name(host);
+  running.mutable_hosts(1)->set_unreached(true);
+  const auto plan_of = [] {
+    record::JobRecord plan = Running({{"worker:0", "a"}, {"worker:1", "b"}, {"worker:2", "c"}});
+    for (const char* host : {"a", "b", "c"}) plan.add_hosts()->set_name(host);
+    return plan;
+  };
+  record::JobRecord plan = plan_of();
+  ContinueJob(running, &plan);
+  EXPECT_FALSE(plan.hosts(0).unreached());
+  EXPECT_TRUE(plan.hosts(1).unreached());
+  EXPECT_TRUE(plan.hosts(2).unreached());
+  EXPECT_FALSE(DesiredOf(plan).hosts[0].unreached);
+  EXPECT_TRUE(DesiredOf(plan).hosts[2].unreached);
+
+  // What begins it has all of them first.
+  running.mutable_cluster()->set_generation(0);
+  record::JobRecord first = plan_of();
+  ContinueJob(running, &first);
+  EXPECT_FALSE(first.hosts(2).unreached());
+}
+
+TEST(UseSpareHost, IsOneThatIsNotReachedYet) {
+  record::JobRecord record = Running({{"worker:0", "a"}});
+  record.add_hosts()->set_name("a");
+  record.add_spare_hosts()->set_name("b");
+  for (const char* host : {"a", "b"}) UseSpareHost(host, &record);
+  EXPECT_FALSE(record.hosts(0).unreached());
+  EXPECT_TRUE(record.hosts(1).unreached());
+}
+
 record::JobRecord StandingServers(const std::string& port) {
   record::JobRecord servers = Running({{"ps:0", "s"}});
   servers.set_id("pool-1");

@@ -20,6 +20,8 @@ namespace muster {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -46,6 +48,34 @@ class BenchCommandTest : public ::testing::Test {
   }
   std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
   Json Results() const { return Json::parse(ReadFile(Path("bench/results.json")).value_or("{}")); }
+
+  // Once it has said `text`, and until it has ended; it says where what was measured is.
+  void InterruptAt(const std::string& text, std::vector<std::string> arguments) const {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const UniqueFd read_end(ends[0]);
+    UniqueFd write_end(ends[1]);
+    auto bench = Process::Spawn({.argv = CommandLine(std::move(arguments)),
+                                 .environment = Environment(),
+                                 .stderr_fd = write_end.get()});
+    ASSERT_TRUE(bench.ok()) << bench.status();
+    write_end.reset();
+    std::string said;
+    char piece[4096];
+    bool is_signalled = false;
+    for (;;) {
+      pollfd ready = {.fd = read_end.get(), .events = POLLIN};
+      ASSERT_EQ(::poll(&ready, 1, /*milliseconds*/ 240'000), 1) << said;
+      const ssize_t count = ::read(read_end.get(), piece, sizeof piece);
+      if (count <= 0) break;
+      said.append(piece, static_cast<size_t>(count));
+      if (is_signalled || said.find(text) == std::string::npos) continue;
+      bench->Signal(SIGINT);
+      is_signalled = true;
+    }
+    EXPECT_EQ(bench->Wait(Now() + std::chrono::minutes(1)).value_or(-1), 130) << said;
+    EXPECT_THAT(said, HasSubstr("interrupted; what was measured is in " + Path("bench/results.json")));
+  }
 
   // Of processes that have `owner` as theirs.
   static int NamespacesOf(pid_t owner) {
@@ -146,7 +176,11 @@ TEST_F(BenchCommandTest, AJobThatFailsIsNotedAndTheOthersAreRun) {
              "mnist_softmax", "--steps", "10", "--repeat", "1", "--target", "0.5", "--device", "cuda:999"});
   EXPECT_EQ(run.exit_code, 1);
   const Json measurement = Results()["measurements"][0];
-  EXPECT_THAT(measurement["error"].get<std::string>(), HasSubstr("worker:0"));
+  // Which device, or which driver, is not there.
+  EXPECT_THAT(measurement["error"].get<std::string>(),
+              AllOf(HasSubstr("worker:0"), ContainsRegex("; it said last: .*(NVIDIA|CUDA|cuda|GPU)"),
+                    HasSubstr(" (muster logs bench-"), EndsWith(" worker:0)")));
+  EXPECT_EQ(measurement["failures"], 2);
   EXPECT_THAT(measurement["target_error"].get<std::string>(), HasSubstr("worker:0"));
   EXPECT_THAT(run.stderr_text, HasSubstr("worker:0"));
 }
@@ -189,36 +223,20 @@ TEST_F(BenchCommandTest, AnInterruptLeavesNothing) {
 // Curves up to 10,000 workers take seconds, and the signal comes when they have begun.
 TEST_F(BenchCommandTest, AnInterruptWhileItPredictsKeepsWhatWasMeasured) {
   if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  const UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
   // Strategies whose steps are all made by the chief, too: else it may come too late for any.
-  auto bench = Process::Spawn(
-      {.argv = CommandLine({"--virtual", "3", "--device", "wait:1", "--workers", "1,2", "--strategies",
-                            "allreduce,ps_sync", "--steps", "5", "--repeat", "1"}),
-       .environment = Environment(),
-       .stderr_fd = write_end.get()});
-  ASSERT_TRUE(bench.ok()) << bench.status();
-  write_end.reset();
-  std::string said;
-  char piece[4096];
-  bool is_signalled = false;
-  for (;;) {
-    pollfd ready = {.fd = read_end.get(), .events = POLLIN};
-    ASSERT_EQ(::poll(&ready, 1, /*milliseconds*/ 240'000), 1) << said;
-    const ssize_t count = ::read(read_end.get(), piece, sizeof piece);
-    if (count <= 0) break;
-    said.append(piece, static_cast<size_t>(count));
-    if (is_signalled || said.find("predicting") == std::string::npos) continue;
-    bench->Signal(SIGINT);
-    is_signalled = true;
-  }
-  EXPECT_EQ(bench->Wait(Now() + std::chrono::minutes(1)).value_or(-1), 130) << said;
-  EXPECT_THAT(said, HasSubstr("interrupted; what was measured is in " + Path("bench/results.json")));
+  InterruptAt("predicting", {"--virtual", "3", "--device", "wait:1", "--workers", "1,2", "--strategies",
+                             "allreduce,ps_sync", "--steps", "5", "--repeat", "1"});
   const Json results = Results();
   for (const Json& measurement : results["measurements"]) EXPECT_EQ(measurement["step_seconds"].size(), 1u);
   EXPECT_TRUE(results["curves"].empty());
+}
+
+TEST_F(BenchCommandTest, AnInterruptWhileItMeasuresSaysWhereTheRestIs) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  InterruptAt("1 worker, links as they are: ",
+              {"-i", Path("inventory.yaml"), "--models", "mnist_softmax", "--workers", "1", "--strategies",
+               "allreduce", "--steps", "5", "--repeat", "1000"});
+  EXPECT_GE(Results()["measurements"][0]["step_seconds"].size(), 1u);
 }
 
 TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {

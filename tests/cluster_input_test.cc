@@ -167,6 +167,8 @@ TEST_F(BadInput, OfTheCommandLineContactsNobody) {
       {{"check", "-i", inventory, "--connect-timeout", "nan"}, "--connect-timeout: expected seconds"},
       {{"launch", job}, "unknown command 'launch'"},
       {{"stopp", "mnist"}, "did you mean 'stop'?"},
+      {{"stopp", "--help"}, "unknown command 'stopp'; did you mean 'stop'?"},
+      {{"data", "frobnicate", "--help"}, "unknown command 'frobnicate'"},
       {{"show", "no-such-job"}, "no-such-job"},
       {{"check", "-i", inventory, "-o", "xml"}, "xml"},
       {{"check", "-i", cluster_.Write("a\nb.yaml", good_inventory_)},

@@ -191,6 +191,18 @@ TEST_F(ClusterLifecycle, StopFromAnotherShellEndsTheWholeTree) {
   }
 }
 
+// Programs that tidy up end with 0, as if they had done their work.
+TEST_F(ClusterLifecycle, ATaskThatEndsWellWhenItIsStoppedIsStopped) {
+  Process run =
+      StartJob(ScriptJob("tidy", "trap 'exit 0' TERM\ntouch $DIR/$RANK\nwhile :; do sleep 0.1; done"), "run");
+  for (const char* rank : {"0", "1", "2"}) ASSERT_TRUE(WaitForFile(rank));
+  const CommandResult stop = Muster({"stop", "tidy"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+  EXPECT_THAT(cluster_.Text("run"), HasSubstr("was stopped by another command"));
+  EXPECT_EQ(Show("tidy")["state"], "Stopped");
+}
+
 // ---- Detached
 
 TEST_F(ClusterLifecycle, ADetachedJobIsListedShownAndWaitedFor) {

@@ -294,6 +294,30 @@ TEST_F(ClusterMoves, AnotherProgramIsStartedAgainWithItsNewClusterUnlessItHasSuc
   }
 }
 
+// Which it does because it was told to.
+TEST_F(ClusterMoves, AProgramThatEndsWellWhenItIsStoppedIsStartedAgainToo) {
+  Process run = StartJob(ScriptJob("tidy",
+                                   "trap 'exit 0' TERM\n"
+                                   "echo begun >> $DIR/$MUSTER_TASK.starts\n"
+                                   "until [ -e $DIR/go ]; do sleep 0.1; done"),
+                         "run");
+  const auto begins = [&](const std::string& task) {
+    const std::string starts = ReadFile(Path(task + ".starts")).value_or("");
+    return std::ranges::count(starts, '\n');
+  };
+  const std::vector<std::string> tasks = {"worker:0", "worker:1", "worker:2"};
+  for (const std::string& task : tasks) ASSERT_TRUE(WaitForFile(task + ".starts"));
+  const std::string address = cluster_.hosts().FreeAddress(3);
+  cluster_.hosts().Move("host-3", address);
+  EditInventory(AddressOf(3), address);
+  for (const std::string& task : tasks) {
+    EXPECT_TRUE(Eventually([&] { return begins(task) == 2; })) << task << "\n" << cluster_.Text("run");
+  }
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  for (const std::string& task : tasks) EXPECT_EQ(begins(task), 2) << task;
+}
+
 TEST_F(ClusterMoves, APlanSaysWhatAMoveChangesAndTheNextRunDoesIt) {
   const std::string job = TrainingJob("planned", "", /*steps=*/10'000'000);
   const std::string script = ScriptJob("script", "exec sleep 600");

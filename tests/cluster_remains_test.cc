@@ -38,6 +38,19 @@ TEST_F(ClusterRemains, StopOfAJobThatHasEndedAsksOnlyTheHostsThatHadIt) {
   for (const char* host : {"host-2", "host-3"}) cluster_.hosts().Start(host);
 }
 
+// Who drives it in the foreground sees its tasks stopped, and ends.
+TEST_F(ClusterRemains, StopOfAJobInTheForegroundAsksOnlyTheHostsThatHaveIt) {
+  Process run = StartJob(ScriptJob("driven", kWaitForGo, "count: 2"), "driven");
+  WaitForTasks("driven", 2);
+  cluster_.hosts().Kill("host-3");  // a spare one
+  const CommandResult stop = Muster({"stop", "driven"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_THAT(stop.stderr_text,
+              AllOf(HasSubstr(": 0 processes, 0 ports on 2 hosts\n"), Not(HasSubstr("host-3"))));
+  EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("driven");
+  cluster_.hosts().Start("host-3");
+}
+
 TEST_F(ClusterRemains, GcRemovesWhatEndedJobsLeftAndNothingElse) {
   const auto folders = [&](const std::string& name) {
     int count = 0;

@@ -161,6 +161,33 @@ TEST_F(ClusterScale, AHostThatIsDownIsNotWaitedForAndItsWorkerJoinsWhenItIsBack)
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 
+TEST_F(ClusterScale, AHostThatWasNeverReachedHasNothingToStopOrRemove) {
+  Begin(Job(AllReduce(2)));
+  WaitForTasks("job", 2);
+  cluster_.hosts().Kill("host-4");
+  const CommandResult up = Scale(4);
+  EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
+  WaitForTasks("job", 3);
+  const CommandResult stop = Muster({"stop", "job"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  EXPECT_THAT(stop.stderr_text,
+              testing::AllOf(HasSubstr("host-4 was never reached, and has nothing of job job-"),
+                             HasSubstr(": 0 processes, 0 ports on 3 hosts\n")));
+  const CommandResult again = Muster({"stop", "job"});
+  EXPECT_EQ(again.exit_code, 0) << again.stderr_text;
+  // The one that has joined is sought, though it joined as the other was to.
+  cluster_.hosts().Kill("host-3");
+  const CommandResult half = Muster({"gc", "--connect-timeout", "2"});
+  EXPECT_EQ(half.exit_code, 69);
+  EXPECT_THAT(half.stderr_text,
+              testing::AllOf(HasSubstr("host-3 ("), HasSubstr("1 folder on 3 hosts is left"),
+                             testing::Not(HasSubstr("host-4"))));
+  cluster_.hosts().Start("host-3");
+  const CommandResult gc = Muster({"gc"});
+  EXPECT_EQ(gc.exit_code, 0) << gc.stderr_text;
+  cluster_.hosts().Start("host-4");
+}
+
 TEST_F(ClusterScale, WorkersJoinOnHostsThatTheDiscoveryCommandFinds) {
   std::string address_of_last;  // "host-4 ADDRESS:PORT"
   {

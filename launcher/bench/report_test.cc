@@ -131,6 +131,16 @@ TEST(Report, CanBeReadOnAPhone) {
   EXPECT_EQ(Count(html, "<table"), Count(html, "<div class=\"scroll\"")) << "what is wider scrolls by itself";
 }
 
+TEST(Report, SaysWhatFailedBesideTheNumbersOfOtherRepetitions) {
+  Results results = SmallResults();
+  EXPECT_THAT(ReportHtml(results), Not(HasSubstr("failed")));
+  results.measurements[0].failures = 1;
+  results.measurements[0].failure = "worker:1 was lost";
+  const std::string html = ReportHtml(results);
+  EXPECT_EQ(XmlReader(html).error, "");
+  EXPECT_THAT(html, HasSubstr("1 of its jobs failed: worker:1 was lost</td>"));
+}
+
 TEST(Report, NamesEachRowAndSaysWhatFailedBesideItsName) {
   Results results = SmallResults();
   results.measurements.push_back(Failed(Strategy::kHybrid, 2, "worker:1 was lost"));

@@ -44,6 +44,8 @@ Json MeasurementJson(const Measurement& measurement) {
   for (const HostUse& host : measurement.hosts) hosts.push_back(HostJson(host));
   return {{"cell", CellJson(measurement.cell)},
           {"error", measurement.error},
+          {"failures", measurement.failures},
+          {"failure", measurement.failure},
           {"step_seconds", measurement.step_seconds},
           {"samples_per_second", measurement.samples_per_second},
           {"batch_size", measurement.batch_size},
@@ -201,6 +203,8 @@ HostUse ReadHost(ObjectReader object) {
 Measurement ReadMeasurement(ObjectReader object) {
   return {.cell = ReadCell(object.Object("cell")),
           .error = object.Text("error"),
+          .failures = object.Integer("failures", 0),
+          .failure = object.Text("failure"),
           .step_seconds = object.Numbers("step_seconds"),
           .samples_per_second = object.Number("samples_per_second"),
           .batch_size = object.Number("batch_size"),

@@ -43,6 +43,8 @@ struct HostUse {
 struct Measurement {
   Cell cell;
   std::string error;                 // why it has no numbers; empty: it has
+  int failures = 0;                  // of its jobs, though others may have numbers
+  std::string failure;               // why the last one of those failed; empty: none has
   std::vector<double> step_seconds;  // of each repetition: training time divided by steps; async: by updates
   double samples_per_second = 0;     // median of the repetitions
   double batch_size = 0;             // samples of a worker's step; 0: not known
@@ -69,6 +71,9 @@ struct Measurement {
   double median_step_seconds() const;  // 0 without repetitions
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };
+
+/// Before `failure`, where the job was one that times the way to the target.
+inline constexpr char kToTarget[] = "to target: ";
 
 /// By how much of its measured step the simulator may miss a cell that it was fitted to. Of one that it
 /// misses by more there are no curves.
@@ -101,7 +106,7 @@ struct Crossing {
 };
 
 struct Results {
-  static constexpr int kSchemaVersion = 5;
+  static constexpr int kSchemaVersion = 6;
   std::string created;                  // "2026-11-24 20:40:00 UTC"
   std::string where;                    // "4 virtual hosts on one machine with 2 cores", or the inventory
   std::string command;                  // that made them, as a shell takes it

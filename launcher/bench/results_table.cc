@@ -1,5 +1,6 @@
 #include "launcher/bench/results_table.h"
 
+#include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
@@ -107,6 +108,17 @@ std::string Failure(const Measurement& measurement) {
   return measurement.error.empty() ? "no numbers" : OneLine(measurement.error);
 }
 
+// What failed beside what has numbers.
+std::string OtherFailures(const Measurement& measurement) {
+  std::vector<std::string> parts;
+  if (measurement.failures > 0) {
+    parts.push_back(absl::StrFormat("%d of its jobs failed: %s", measurement.failures, measurement.failure));
+  }
+  const std::string target = kToTarget + measurement.target_error;
+  if (!measurement.target_error.empty() && measurement.failure != target) parts.push_back(target);
+  return OneLine(absl::StrJoin(parts, "; "));
+}
+
 // In place of its numbers; the simulator may have one.
 std::string FailureText(const Measurement& measurement) {
   const std::string predicted = Predicted(measurement).text;
@@ -160,11 +172,7 @@ std::vector<Column> NumberColumns() {
       {"OF BOUND", [](const Measurement& of) { return Percent(BoundFraction(of)); }},
       {"PREDICTED", Predicted, false},
       {"OFF BY", OffBy},
-      {"ERROR",
-       [](const Measurement& of) {
-         if (!HasNumbers(of)) return Text(Failure(of));
-         return Text(of.target_error.empty() ? "" : "to target: " + of.target_error);
-       },
+      {"ERROR", [](const Measurement& of) { return Text(HasNumbers(of) ? OtherFailures(of) : Failure(of)); },
        false},
   };
 }
@@ -223,7 +231,9 @@ std::string BriefText(const Group& group) {
   const std::vector<const Measurement*> measured = WithNumbers(group.measurements);
   if (!measured.empty()) text += TableOf(Filled(BriefColumns(), measured), measured).ToText();
   for (const Measurement* measurement : group.measurements) {
-    if (!HasNumbers(*measurement)) text += NameOf(*measurement) + ": " + FailureText(*measurement) + "\n";
+    const std::string failure =
+        HasNumbers(*measurement) ? OtherFailures(*measurement) : FailureText(*measurement);
+    if (!failure.empty()) text += NameOf(*measurement) + ": " + failure + "\n";
   }
   return text;
 }

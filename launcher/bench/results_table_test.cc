@@ -179,6 +179,22 @@ TEST(ResultsTable, SaysWhyTheTimeToTheTargetIsNotKnown) {
   EXPECT_EQ(table.rows()[1].back().text, "");
 }
 
+TEST(ResultsTable, SaysWhatFailedWhereOtherRepetitionsHaveNumbers) {
+  Measurement measurement = Measured(Strategy::kAllReduce, 1, 50);
+  measurement.failures = 1;
+  measurement.failure = "worker:1\nwas lost";
+  const Results results = {.measurements = {measurement}};
+  const std::string said = "1 of its jobs failed: worker:1 was lost";
+  EXPECT_EQ(ResultsTable(results).rows()[0].back().text, said);
+  EXPECT_EQ(ResultsSections(results)[0].table.rows()[0].back().text, said);
+  EXPECT_THAT(ResultsText(results, 20), HasSubstr("\nallreduce, 1 worker: " + said + "\n"));
+
+  measurement.failure = "to target: lost";
+  measurement.target_error = "lost";
+  EXPECT_EQ(ResultsTable({.measurements = {measurement}}).rows()[0].back().text,
+            "1 of its jobs failed: to target: lost");
+}
+
 TEST(ResultsView, SaysNumbersInShort) {
   EXPECT_EQ(AmountText(0.523), "0.52");
   EXPECT_EQ(AmountText(81.26), "81.3");

@@ -43,6 +43,8 @@ inline Measurement Failed(Strategy strategy, int workers, const std::string& err
 inline Results FullResults() {
   Measurement measurement = Measured(Strategy::kSyncServers, 4, 1000.0 / 3, {.servers_on_workers = true});
   measurement.step_seconds = {0.1, 1.0 / 3, 5e-324, 1.7e308, 0, 3};
+  measurement.failures = 2;
+  measurement.failure = "worker:3 was lost";
   measurement.scaling_efficiency = 0.9;
   measurement.hosts = {{.host = "host-1",
                         .tasks = "worker:0, ps:0",

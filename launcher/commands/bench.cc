@@ -164,7 +164,7 @@ class Bench {
                                  const bench::MatrixOptions& options) const;
   absl::Status Measure(size_t cell, const Inventory& hosts, const ConnectOptions& connect);
   absl::Status MeasureTarget(size_t cell, const Inventory& hosts, const ConnectOptions& connect);
-  absl::Status Note(const bench::Cell& cell, const absl::Status& failure, bool has_numbers,
+  absl::Status Note(const absl::Status& failure, bool has_numbers, bench::Measurement* measurement,
                     std::string* error);
   // What a job has left.
   struct Outcome {
@@ -177,6 +177,8 @@ class Bench {
   void Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload);
   double SecondsToTarget() const;
   absl::Status Write();
+  absl::Status Interrupted() const;
+  absl::Status FailureOf(const RunResult& result) const;
 
   const CommandContext& context_;
   const BenchFlags& flags_;
@@ -192,6 +194,7 @@ class Bench {
   };
   std::vector<Learning> learning_;  // by measurement
   bool has_failed_ = false;         // any job
+  bool is_written_ = false;         // something that was measured
   std::string job_;                 // id of the last one
 };
 
@@ -227,16 +230,13 @@ absl::StatusOr<int> Bench::Run() {
   CatchInterrupts();  // so that virtual hosts are not left behind
   for (const LinkRate link : options_.links) {
     const absl::Status status = RunOnLink(link);
-    if (Interrupts() > 0) return Cancelled("interrupted");
+    if (Interrupts() > 0) return Interrupted();
     MUSTER_RETURN_IF_ERROR(status);
   }
   std::fprintf(stderr, "predicting up to 10,000 workers\n");
   const absl::Status predicted = bench::Predict(
       workloads_, [] { return Interrupts() > 0 ? Cancelled("interrupted") : absl::OkStatus(); }, &results_);
-  if (!predicted.ok()) {
-    return Cancelled("%s; what was measured is in %s", predicted.message(),
-                     (folder_ / "results.json").string());
-  }
+  if (!predicted.ok()) return Interrupted();
   MUSTER_RETURN_IF_ERROR(Write());
   if (context_.flags().format == OutputFormat::kJson) {
     PrintToStdout(bench::ToJson(results_));
@@ -333,7 +333,7 @@ absl::Status Bench::Measure(size_t i, const Inventory& hosts, const ConnectOptio
   bench::Measurement& measurement = results_.measurements[i];
   const auto outcome = RunOnce(measurement.cell, hosts, connect, options_);
   if (!outcome.ok()) {
-    return Note(measurement.cell, outcome.status(), !measurement.step_seconds.empty(), &measurement.error);
+    return Note(outcome.status(), !measurement.step_seconds.empty(), &measurement, &measurement.error);
   }
   Add(*outcome, &measurement, &workloads_[i]);
   // A wait learns nothing.
@@ -357,7 +357,7 @@ absl::Status Bench::MeasureTarget(size_t i, const Inventory& hosts, const Connec
   std::vector<double>& all = learning_[i].seconds_to_target;
   const auto outcome = RunOnce(measurement.cell, hosts, connect, options);
   if (!outcome.ok()) {
-    return Note(measurement.cell, outcome.status(), !all.empty(), &measurement.target_error);
+    return Note(outcome.status(), !all.empty(), &measurement, &measurement.target_error);
   }
   all.push_back(SecondsToTarget());
   measurement.target_error.clear();
@@ -370,14 +370,17 @@ absl::Status Bench::MeasureTarget(size_t i, const Inventory& hosts, const Connec
 }
 
 // `has_numbers`: of other repetitions.
-absl::Status Bench::Note(const bench::Cell& cell, const absl::Status& failure, bool has_numbers,
+absl::Status Bench::Note(const absl::Status& failure, bool has_numbers, bench::Measurement* measurement,
                          std::string* error) {
   if (Interrupts() > 0) return Cancelled("interrupted");
   if (absl::IsInvalidArgument(failure)) return failure;
   has_failed_ = true;
+  const std::string why(failure.message());
+  ++measurement->failures;
+  measurement->failure = (error == &measurement->target_error ? bench::kToTarget : "") + why;
   // What others have measured stays.
-  if (!has_numbers) *error = std::string(failure.message());
-  std::fprintf(stderr, "%s: %s\n", NameOf(cell).c_str(), std::string(failure.message()).c_str());
+  if (!has_numbers) *error = why;
+  std::fprintf(stderr, "%s: %s\n", NameOf(measurement->cell).c_str(), why.c_str());
   return absl::OkStatus();
 }
 
@@ -397,17 +400,17 @@ absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inv
   StopWhenInterrupted(&run);
   Silent observer;
   MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs_, plan.record, plan.contents, run, observer));
-  if (result.outcome.exit_code != 0) return Unavailable("%s", result.outcome.message);
+  if (result.outcome.exit_code != 0) return FailureOf(result);
   MUSTER_RETURN_IF_ERROR(result.fetched);
   Json json = Json::parse(result.result_json, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("chief_steps") && json["chief_steps"] == 0) {
+    return DataLoss("the other workers made all steps without worker:0, which times them: take more --steps");
+  }
   for (const char* key : {"steps_per_second", "samples_per_second", "chief_steps", "bytes_pushed",
                           "bytes_pulled", "batch_size", "parameter_bytes", "test_accuracy"}) {
     if (!json.is_object() || !json.contains(key) || !json[key].is_number()) {
       return DataLoss("the result record has no number \"%s\"", key);
     }
-  }
-  if (json["steps_per_second"] <= 0 || json["chief_steps"] <= 0) {
-    return DataLoss("the other workers made all steps without worker:0, which times them: take more --steps");
   }
   const StepBytes step_bytes = StepBytesOf(cell, json, result.task_metrics);
   return Outcome{.result = std::move(json),
@@ -450,9 +453,25 @@ double Bench::SecondsToTarget() const {
   return std::numeric_limits<double>::infinity();
 }
 
+// What the task that is to blame said last tells why. Virtual hosts, and what is there, are gone afterwards.
+absl::Status Bench::FailureOf(const RunResult& result) const {
+  std::string text = result.outcome.message;
+  if (!result.last_words.empty()) text += "; it said last: " + bench::OneLine(result.last_words.back());
+  if (inventory_ && result.outcome.first_cause) {
+    text += absl::StrFormat(" (muster logs %s %s)", job_, result.outcome.first_cause->task);
+  }
+  return Unavailable("%s", text);
+}
+
+absl::Status Bench::Interrupted() const {
+  if (!is_written_) return Cancelled("interrupted");
+  return Cancelled("interrupted; what was measured is in %s", (folder_ / "results.json").string());
+}
+
 absl::Status Bench::Write() {
   bench::AddEfficiencyAndNoise(&results_);
   MUSTER_RETURN_IF_ERROR(WriteFileAtomically(folder_ / "results.json", bench::ToJson(results_)));
+  is_written_ = true;
   return WriteFileAtomically(folder_ / "report.html", bench::ReportHtml(results_));
 }
 

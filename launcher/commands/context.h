@@ -137,6 +137,8 @@ absl::Status ListCommand(const CommandContext& context);
 absl::Status LogsCommand(const CommandContext& context);
 absl::Status EventsCommand(const CommandContext& context);
 absl::Status StopCommand(const CommandContext& context);
+/// The same of a job that a command has driven itself, or given away.
+absl::Status StopJob(const CommandContext& context, const std::string& id_or_name);
 absl::Status GcCommand(const CommandContext& context);
 absl::StatusOr<int> ExecCommand(const CommandContext& context);
 absl::Status CheckControllerCommand(const CommandContext& context);

@@ -242,13 +242,16 @@ absl::StatusOr<ChosenController> ChooseController(const CommandContext& context,
 }
 
 absl::Status CheckLogins(const CommandContext& context, const record::JobRecord& plan,
-                         ChosenController& controller) {
+                         const std::string& running, ChosenController& controller) {
   const std::string& name = controller.host.name();
   MUSTER_ASSIGN_OR_RETURN(record::HandOver job,
                           HandOverOf(context, context.flags().inventory, context.known_hosts(), name));
   job.mutable_record()->set_version(kJobRecordVersion);
+  job.mutable_record()->set_id(running);
   *job.mutable_hosts() = plan.hosts();
-  return Annotate(controller.connection->CheckLogins(job), "--on " + name);
+  const auto said = controller.connection->CheckLogins(job);
+  if (said.ok() && !said->empty()) std::fprintf(stderr, "--on %s: %s\n", name.c_str(), said->c_str());
+  return Annotate(said.status(), "--on " + name);
 }
 
 absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, const record::JobRecord& record,
@@ -259,14 +262,16 @@ absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, con
 }
 
 absl::Status HandOverJob(const CommandContext& context, const std::string& id, const Contents& contents,
-                         ChosenController& controller) {
+                         ChosenController& controller, const GivingUp& giving_up) {
   const std::string& name = controller.host.name();
   const auto undriven = [&](const absl::Status& status) { return Undriven(status, id); };
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
   record.set_hand_overs(record.hand_overs() + 1);
   auto job = HandOverOf(context, record.inventory_file(), record.known_hosts(), name);
   if (!job.ok()) return undriven(job.status());
-  if (const absl::Status sent = controller.connection->Upload(contents); !sent.ok()) return undriven(sent);
+  if (const absl::Status sent = controller.connection->Upload(contents, giving_up); !sent.ok()) {
+    return absl::IsCancelled(sent) ? sent : undriven(sent);
+  }
   *job->mutable_record() = record;
   const std::filesystem::path history = context.jobs().JobFolder(id) / kHistoryFile;
   if (auto file = HistoryFile::Open(history); file.ok()) {

@@ -21,18 +21,20 @@ struct ChosenController {
 absl::StatusOr<ChosenController> ChooseController(const CommandContext& context, const Inventory& inventory,
                                                   const std::string& name);
 
-/// FailedPrecondition: it cannot log in to each of the plan's hosts.
+/// FailedPrecondition: it cannot log in to each of the plan's hosts. Of a job that runs already, of this id
+/// (else empty), one that is not reached is only named on stderr.
 absl::Status CheckLogins(const CommandContext& context, const record::JobRecord& plan,
-                         ChosenController& controller);
+                         const std::string& running, ChosenController& controller);
 
 /// That which drives the job now. It is not waited for beyond `deadline`.
 absl::StatusOr<ChosenController> ControllerOf(const CommandContext& context, const record::JobRecord& record,
                                               std::optional<TimePoint> deadline = std::nullopt);
 
 /// Gives it the job with what its hosts may need. This process holds the job's lock, and drives it no more.
-/// If that fails, the job goes on, and the error says who drives it.
+/// If that fails, the job goes on, and the error says who drives it. Cancelled: it was given up before the
+/// host had the job.
 absl::Status HandOverJob(const CommandContext& context, const std::string& job, const Contents& contents,
-                         ChosenController& controller);
+                         ChosenController& controller, const GivingUp& giving_up = {});
 
 /// Where a host drives the job, that is asked, and this machine's record and files become what it has; else
 /// the record as it is. Unavailable: it is not reached. `kept` (null: none), empty at first, has the

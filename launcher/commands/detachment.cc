@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "launcher/commands/interrupts.h"
 
@@ -36,7 +37,13 @@ int AwaitChild(pid_t child, int pipe, const sigset_t& signals, Detachment::Inter
     while (::waitpid(child, &status, 0) < 0) {
       if (errno != EINTR) return 1;
     }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    std::fprintf(
+        stderr,
+        "muster: the process that was to go on in the background was ended by a signal (%s): another "
+        "muster may have taken the job over\n",
+        ::strsignal(WTERMSIG(status)));
+    return 128 + WTERMSIG(status);
   }
 }
 

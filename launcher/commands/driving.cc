@@ -180,18 +180,18 @@ std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::
   return std::nullopt;
 }
 
-std::vector<record::Host> HostsThatHad(const record::JobRecord& ended) {
+std::vector<record::Host> HostsThatHad(const record::JobRecord& record) {
   std::vector<record::Host> hosts;
-  const auto& left_behind = ended.cluster().ending().left_behind();
-  const auto known = KnownHosts::Load(ended.known_hosts());
-  for (const record::Host& host : ended.hosts()) {
+  const auto& left_behind = record.cluster().ending().left_behind();
+  const auto known = KnownHosts::Load(record.known_hosts());
+  for (const record::Host& host : record.hosts()) {
     // Of a job that never began, one that nobody can have logged in to has nothing; the others may have its
     // programs. A driver that was killed may not have written down whom it reached: who ended the job in its
     // place has.
     const bool was_reached = !host.machine_id().empty() || host.local() || !known.ok() ||
                              !known->KeysOf(host.name()).empty() ||
                              std::ranges::count(left_behind, host.name()) > 0;
-    if (ended.cluster().generation() > 0 || was_reached) hosts.push_back(host);
+    if (record.cluster().generation() > 0 ? !host.unreached() : was_reached) hosts.push_back(host);
   }
   return hosts;
 }

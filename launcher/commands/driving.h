@@ -70,9 +70,9 @@ Contents ContentsHere(const CommandContext& context, const record::JobRecord& re
 absl::StatusOr<std::optional<record::JobRecord>> FindServers(const CommandContext& context,
                                                              const std::string& job_name);
 
-/// Where something of a job that has ended may be. Not on its spare hosts: one that was used is none any
+/// Where something of a job may be, as its record says. Not on its spare hosts: one that was used is none any
 /// more.
-std::vector<record::Host> HostsThatHad(const record::JobRecord& ended);
+std::vector<record::Host> HostsThatHad(const record::JobRecord& record);
 
 /// Those that train this job. Nothing: it has its own, or none.
 absl::StatusOr<std::optional<record::JobRecord>> ServersOf(const JobStore& jobs,

@@ -15,7 +15,11 @@ class Reconnecting {
   /// It has answered: that it is not reached from now on may be over soon.
   void Heard();
 
-  /// Whether what failed so is to be tried again: it has answered before, the connection to it is lost
+  /// It is reached, and has not answered yet what it is asked. TriesAgain from now on, too, but not for
+  /// longer.
+  void Reached() { has_answered_ = true; }
+
+  /// Whether what failed so is to be tried again: it was reached before, the connection to it is lost
   /// (Unavailable, DeadlineExceeded), and not for longer than a minute. Pauses then, and says so on stderr
   /// once a second attempt has failed.
   bool TriesAgain(const absl::Status& failure);

@@ -59,6 +59,8 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
   if (before) {
     // Once it has been taken back, nobody drives it.
     MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *before, plan->record, stays));
+    MUSTER_RETURN_IF_ERROR(
+        Annotate(jobs.CheckRoom(*before), absl::StrFormat("job %s goes on as it is", before->id())));
     there = *before;
   }
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, TakeBack(context, &there));
@@ -145,6 +147,19 @@ absl::StatusOr<std::optional<int>> SetHostsUpBesideTraining(const CommandContext
   return exit_code;
 }
 
+// False: it was interrupted, or another muster has told it to stop the job, which is this process's yet.
+absl::StatusOr<bool> GiveAway(const CommandContext& context, const JobPlan& plan, const RunOptions& options,
+                              ChosenController& controller) {
+  const std::string& id = plan.record.id();
+  std::fprintf(stderr, "every task runs; %s gets what the job needs\n", controller.host.name().c_str());
+  const GivingUp giving_up{.is_wanted = [&] { return Interrupts() > 0 || context.jobs().IsToStop(id); },
+                           .wake_fd = options.interrupt_fd};
+  const absl::Status given = HandOverJob(context, id, plan.contents, controller, giving_up);
+  if (absl::IsCancelled(given)) return false;
+  MUSTER_RETURN_IF_ERROR(given);
+  return true;
+}
+
 // Brings about what the file says, from beginning to end, or until a job in the background runs.
 absl::StatusOr<int> RunFile(const CommandContext& context,
                             const std::function<absl::StatusOr<Job>()>& read_file, bool detach) {
@@ -175,7 +190,10 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     if (servers) MUSTER_RETURN_IF_ERROR(CheckDrivenTogether(context, *servers));
     MUSTER_ASSIGN_OR_RETURN(JobPlan plan,
                             PlanJob(context, job, inventory, running, servers ? &*servers : nullptr));
-    if (controller) MUSTER_RETURN_IF_ERROR(CheckLogins(context, plan.record, *controller));
+    if (controller) {
+      const std::string id = running != nullptr ? running->id() : "";
+      MUSTER_RETURN_IF_ERROR(CheckLogins(context, plan.record, id, *controller));
+    }
     return plan;
   };
   if (job.is_standing) {
@@ -184,7 +202,8 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     if (exit_code) return *exit_code;
   }
   BackgroundGuests guests;
-  MUSTER_ASSIGN_OR_RETURN(const JobLock lock, ClaimJob(context, job.name, planning, &plan));
+  std::optional<JobLock> lock;  // as long as this process drives the job
+  MUSTER_ASSIGN_OR_RETURN(lock, ClaimJob(context, job.name, planning, &plan));
   std::fprintf(stderr, "job %s: %d tasks on %d hosts\n", plan.record.id().c_str(), plan.record.tasks_size(),
                plan.record.hosts_size());
   if (!plan.data.empty()) std::fprintf(stderr, "data: %s\n", plan.data.c_str());
@@ -213,22 +232,36 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   const int exit_code = job.is_standing ? SetHostsUp(context, inventory, plan, options, display) : 0;
   if (detachment != nullptr) {
     MUSTER_RETURN_IF_ERROR(detachment->OpenLog(context.jobs().JobFolder(plan.record.id()) / kControllerLog));
-    GoOnInBackground(plan.record, lock, *detachment, display, guests, &options, exit_code);
+    GoOnInBackground(plan.record, *lock, *detachment, display, guests, &options, exit_code);
   }
   // Who reads it may stop doing so, which is not to stop the job. In the background nobody does.
   std::optional<DisplayThread> shown;
   if (!detach) shown.emplace(display);
   RunObserver& observer = shown ? static_cast<RunObserver&>(*shown) : display;
-  const auto run = RunJob(context.jobs(), plan.record, plan.contents, options, observer);
+  auto run = RunJob(context.jobs(), plan.record, plan.contents, options, observer);
   if (shown) EndWhenInterrupted();
   shown.reset();
-  MUSTER_ASSIGN_OR_RETURN(const RunResult result, run);
-  if (result.is_left && !controller) {
+  MUSTER_RETURN_IF_ERROR(run.status());
+  if (run->is_left && !controller) {
     SayLeft(plan.record);
     return 0;
   }
+  if (run->is_left) {
+    MUSTER_ASSIGN_OR_RETURN(const bool is_given, GiveAway(context, plan, options, *controller));
+    if (!is_given) {
+      options.leave_running = false;
+      options.stop = true;
+      MUSTER_ASSIGN_OR_RETURN(plan.record, context.jobs().Load(plan.record.id()));
+      run = RunJob(context.jobs(), plan.record, {}, options, observer);
+      MUSTER_RETURN_IF_ERROR(run.status());
+    } else if (Interrupts() > 0) {
+      lock.reset();  // that host has it by now
+      MUSTER_RETURN_IF_ERROR(StopJob(context, plan.record.id()));
+      return ExitCodeFor(absl::CancelledError(""));
+    }
+  }
+  const RunResult& result = *run;
   if (result.is_left) {
-    MUSTER_RETURN_IF_ERROR(HandOverJob(context, plan.record.id(), plan.contents, *controller));
     std::fprintf(
         stderr,
         job.is_standing

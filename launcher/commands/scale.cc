@@ -117,6 +117,8 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   }
   const std::filesystem::path log = jobs.JobFolder(before.id()) / kControllerLog;
   if (detachment != nullptr) MUSTER_RETURN_IF_ERROR(detachment->OpenLog(log));
+  MUSTER_RETURN_IF_ERROR(
+      Annotate(jobs.CheckRoom(plan.record), absl::StrFormat("job %s goes on as it is", before.id())));
 
   // From here on there must be somebody who drives the job.
   if (detachment != nullptr) {

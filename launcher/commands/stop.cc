@@ -1,4 +1,6 @@
 // stop: ends a job, whoever drives it, and counts what is left of it.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -66,9 +68,9 @@ Left StopDirectly(const CommandContext& context, const record::JobRecord& record
   return left;
 }
 
-// Asks the hosts themselves, for when another muster holds the job: that one sees its tasks stopped, or its
-// starts refused, and ends. Spare ones too, which it may have come to.
-Left StopDirectly(const CommandContext& context, const record::JobRecord& record) {
+// Asks all hosts themselves, for when another muster holds the job and does not end: that one sees its tasks
+// stopped, or its starts refused. Spare ones too, which it may have come to.
+Left StopEverywhere(const CommandContext& context, const record::JobRecord& record) {
   uint64_t newest = 0;
   return StopDirectly(context, record, AllHosts(record), &newest);
 }
@@ -98,7 +100,7 @@ absl::Status StatusOf(const Left& left, const std::string& job) {
 absl::Status StopWithoutDriver(const CommandContext& context, const std::string& id) {
   MUSTER_ASSIGN_OR_RETURN(const JobLock lock, InTurn(context.jobs(), id, &JobStore::Lock));
   MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Load(id));
-  const Left left = StopDirectly(context, record);
+  const Left left = StopEverywhere(context, record);
   if (!IsDrivenElsewhere(record)) return StatusOf(left, id);
   const std::string driver = record.controller().name();
   reconcile::Record cluster = FromProto(record.cluster());
@@ -110,9 +112,22 @@ absl::Status StopWithoutDriver(const CommandContext& context, const std::string&
   *record.mutable_cluster() = ToProto(cluster);
   record.set_ended_micros(WallTimeMicros());
   record.clear_controller();
+  // Which it may have reached since.
+  for (record::Host& host : *record.mutable_hosts()) host.set_unreached(false);
   MUSTER_RETURN_IF_ERROR(context.jobs().Save(record));
   return Unavailable("job %s has been stopped on %d of %d hosts, and %s, which drove it, was not reached", id,
                      AllHosts(record).size() - left.size(), AllHosts(record).size(), driver);
+}
+
+// Who drives it, but not in the background, would go on with it: the job may not run yet. It is told to stop
+// it, and waited for, unless that takes too long.
+void StopByDriver(const JobStore& jobs, const std::string& id) {
+  constexpr Duration kTimeout = std::chrono::minutes(1);
+  const std::optional<JobDriver> driver = jobs.DriverOf(id);
+  if (!driver || driver->in_background || !jobs.AskToStop(id).ok()) return;
+  std::fprintf(stderr, "job %s is driven by process %d, which is told to stop it\n", id.c_str(), driver->pid);
+  const TimePoint deadline = Now() + kTimeout;
+  while (jobs.DriverOf(id) == driver && Now() < deadline) ::usleep(10'000);
 }
 
 absl::Status CheckTrainsNothing(const JobStore& jobs, const record::JobRecord& record) {
@@ -124,41 +139,45 @@ absl::Status CheckTrainsNothing(const JobStore& jobs, const record::JobRecord& r
 
 }  // namespace
 
-absl::Status StopCommand(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
+absl::Status StopCommand(const CommandContext& context) { return StopJob(context, context.flags().job); }
+
+absl::Status StopJob(const CommandContext& context, const std::string& id_or_name) {
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(id_or_name));
   if (record.standing()) {
     AskAboutServers(context, record.id());
     MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
     // Once it has been taken back, nobody drives it.
     MUSTER_RETURN_IF_ERROR(CheckTrainsNothing(context.jobs(), record));
   }
+  StopByDriver(context.jobs(), record.id());
+  MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
   const std::string driver = ControllerName(record);
   std::optional<JobLock> deciding;  // until this process drives it
   if (auto taken = TakeBack(context, &record); taken.ok()) {
     deciding = *std::move(taken);
   } else {
-    std::fprintf(stderr, "%s\n", std::string(taken.status().message()).c_str());
     if (absl::IsUnavailable(taken.status())) {
+      const auto controller = ControllerOf(context, record);
       // What it has done is not given up for a connection that broke.
-      if (ControllerOf(context, record).ok()) return taken.status();
+      if (controller.ok()) return taken.status();
+      std::fprintf(stderr, "%s\n", std::string(controller.status().message()).c_str());
       return StopWithoutDriver(context, record.id());
     }
+    std::fprintf(stderr, "%s\n", std::string(taken.status().message()).c_str());
     // Who drives it sees its tasks stopped, or its starts refused, and ends.
-    return StatusOf(StopDirectly(context, record), record.id());
+    return StatusOf(StopEverywhere(context, record), record.id());
   }
   if (const absl::Status trains = CheckTrainsNothing(context.jobs(), record); !trains.ok()) {
     return driver.empty() ? trains : Undriven(trains, record.id());
   }
   const auto lock = context.jobs().TakeOver(record.id());
   deciding.reset();
-  if (lock.ok()) {
-    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
-  }
-  std::vector<record::Host> hosts = {record.hosts().begin(), record.hosts().end()};
+  MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+  const std::vector<record::Host> hosts = HostsThatHad(record);
+  absl::Status written;  // how it ended
   if (!lock.ok()) {
-    MUSTER_RETURN_IF_ERROR(StatusOf(StopDirectly(context, record), record.id()));
+    MUSTER_RETURN_IF_ERROR(StatusOf(StopEverywhere(context, record), record.id()));
   } else if (record.ended_micros() != 0) {
-    hosts = HostsThatHad(record);
     MUSTER_RETURN_IF_ERROR(StatusOf(StopEnded(context, record, hosts), record.id()));
   } else {
     RunOptions options = MakeRunOptions(context, record);
@@ -173,11 +192,22 @@ absl::Status StopCommand(const CommandContext& context) {
       return Unavailable("not every host has said that its tasks have ended");
     }
     if (absl::IsCancelled(result.fetched)) return result.fetched;
-    // That is what was asked for.
-    if (!result.fetched.ok()) std::fprintf(stderr, "%s\n", std::string(result.fetched.message()).c_str());
+    if (const auto ended = context.jobs().Load(record.id()); ended.ok() && ended->ended_micros() == 0) {
+      written = Annotate(result.fetched,
+                         absl::StrFormat("how job %s ended is not written down, which `muster stop %s` does",
+                                         record.id(), record.id()));
+    } else if (!result.fetched.ok()) {
+      // That is what was asked for.
+      std::fprintf(stderr, "%s\n", std::string(result.fetched.message()).c_str());
+    }
+  }
+  for (const record::Host& host : record.hosts()) {
+    if (!host.unreached() || !lock.ok()) continue;
+    std::fprintf(stderr, "%s was never reached, and has nothing of job %s\n", host.name().c_str(),
+                 record.id().c_str());
   }
   std::fprintf(stderr, "job %s: 0 processes, 0 ports on %zu hosts\n", record.id().c_str(), hosts.size());
-  return absl::OkStatus();
+  return written;
 }
 
 }  // namespace muster

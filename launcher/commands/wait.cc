@@ -38,6 +38,7 @@ absl::Status NotEnded(const record::JobRecord& record) {
 absl::StatusOr<bool> AwaitEndThere(const CommandContext& context, const record::JobRecord& record,
                                    std::optional<TimePoint> deadline, Reconnecting& reconnecting) {
   MUSTER_ASSIGN_OR_RETURN(const ChosenController controller, ControllerOf(context, record, deadline));
+  reconnecting.Reached();
   while (true) {
     const auto state = controller.connection->AwaitEnd(record.id(), deadline);
     if (absl::IsNotFound(state.status())) return false;  // another muster has taken it back
@@ -61,7 +62,10 @@ absl::Status WaitThere(const CommandContext& context, std::optional<TimePoint> d
   auto has_ended = AwaitEndThere(context, *record, deadline, reconnecting);
   while (!has_ended.ok()) {
     if (deadline && Now() > *deadline) return NotEnded(*record);
-    if (!reconnecting.TriesAgain(has_ended.status())) return has_ended.status();
+    if (!reconnecting.TriesAgain(has_ended.status())) {
+      return Annotate(has_ended.status(), absl::StrFormat("%s drives job %s, and has not said how it is",
+                                                          record->controller().name(), record->id()));
+    }
     has_ended = AwaitEndThere(context, *record, deadline, reconnecting);
   }
   MUSTER_ASSIGN_OR_RETURN(*record, FindJob(context, record->id()));
@@ -102,7 +106,8 @@ absl::StatusOr<std::optional<JobLock>> AwaitEndOrTurn(const CommandContext& cont
 
 absl::StatusOr<int> WaitCommand(const CommandContext& context) {
   const TimePoint start = Now();
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, FindJob(context, context.flags().job));
+  // A host that drives it is asked as its end is waited for, and no longer than that.
+  MUSTER_ASSIGN_OR_RETURN(record::JobRecord record, context.jobs().Find(context.flags().job));
   const std::optional<Duration> timeout = FromSeconds(context.flags().timeout_s);
   MUSTER_ASSIGN_OR_RETURN(
       const std::optional<JobLock> lock,

@@ -59,6 +59,25 @@ void Reconnect(Script& script) {
   script.Connected("b", {Script::Task("worker:0", kRunning)});
 }
 
+// And one that may have something is.
+TEST(ElasticJob, AHostThatNothingWasAskedOfIsNotAskedToStopAnything) {
+  for (const bool unreached : {false, true}) {
+    Desired desired = OfThree();
+    desired.hosts.back().unreached = unreached;
+    Script script(desired, Running(OfTwo()));
+    const std::string connects = script.Feed(StopRequested{});
+    EXPECT_EQ(connects.find("connect c") == std::string::npos, unreached) << connects;
+    for (const char* host : {"a", "b"}) {
+      script.Connected(host);
+      script.Stopped(host, {});
+    }
+    EXPECT_EQ(script.outcome.has_value(), unreached);
+    script.Wait(seconds(60));
+    ASSERT_TRUE(script.outcome.has_value());
+    EXPECT_EQ(script.outcome->left_behind, unreached ? std::vector<HostId>() : std::vector<HostId>{"c"});
+  }
+}
+
 TEST(ElasticJob, AWorkerJoinsOnceItsHostIsReadyAndTheOthersGoOn) {
   Script script(OfThree(), Running(OfTwo()));
   Reconnect(script);

@@ -269,7 +269,9 @@ void Invariants::OnOutage(const HostId& host, bool begins, TimePoint now) {
 
 void Invariants::OnBreak(const HostId& host, TimePoint now) { last_break_[host] = now; }
 
-void Invariants::OnDelay(const HostId& host, TimePoint now) { last_delay_[host] = now; }
+void Invariants::OnDelay(const HostId& host, TimePoint until) {
+  last_delay_[host] = std::max(last_delay_[host], until);
+}
 
 void Invariants::CheckNothingRuns(const std::string& when) {
   for (const auto& [where, report] : live_) {

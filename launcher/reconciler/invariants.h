@@ -32,8 +32,8 @@ class Invariants {
   void OnEnded(const HostId& host, const TaskReport& report);  // each incarnation, in any way
   void OnOutage(const HostId& host, bool begins, TimePoint now);
 
-  void OnBreak(const HostId& host, TimePoint now);  // of a connection
-  void OnDelay(const HostId& host, TimePoint now);  // of a message, for seconds
+  void OnBreak(const HostId& host, TimePoint now);    // of a connection
+  void OnDelay(const HostId& host, TimePoint until);  // of a message, for seconds
   void OnRefused(const HostId& host) { refused_.insert(host); }
 
   void OnFinish(const Outcome& outcome, const Options& options, TimePoint now);

@@ -42,6 +42,18 @@ Reconciler::Host* Reconciler::FindSpare(const std::vector<int>& tasks) {
   return nullptr;
 }
 
+// Then there is nothing to do elsewhere, and what a host that stays lost has made can only be fetched from
+// there.
+bool Reconciler::EndIfWorkIsDone() {
+  if (phase_ != Phase::kRunning) return false;
+  const auto last = std::ranges::find_if(
+      tasks_, [this](const Task& task) { return task.desired.ends_last && Succeeded(task); });
+  if (last == tasks_.end()) return false;
+  BeginEnding({.result = Result::kSucceeded,
+               .message = absl::StrFormat("all tasks succeeded, as %s says", last->desired.id)});
+  return true;
+}
+
 bool Reconciler::PlaceElsewhere(Host& host) {
   std::vector<int> moving;
   std::vector<int> staying;

@@ -1,4 +1,5 @@
 // Transcripts of hosts that stay lost.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "launcher/reconciler/script_testing.h"
@@ -288,6 +289,51 @@ TEST(LostHosts, AHostThatIsGivenUpIsNotTheCauseOfALaterFailure) {
   ASSERT_TRUE(script.outcome);
   EXPECT_EQ(script.outcome->exit_code, 7);
   EXPECT_EQ(script.outcome->first_cause->task, "ps:0");
+}
+
+// A server on host a, the chief on b, for which there is a spare host.
+Desired ServerEndsLast() {
+  Desired desired = OnePsOneWorker();
+  desired.hosts.push_back({"c", "10.0.0.3", {"program"}});
+  for (DesiredTask& task : desired.tasks) task.follows_cluster = true;
+  desired.tasks[0].ends_last = true;
+  desired.tasks[1].spares = {"b", "c"};
+  return desired;
+}
+
+TEST(LostHosts, WhatHasDoneItsWorkIsNotRunElsewhereAndIsWaitedFor) {
+  Script script(ServerEndsLast());
+  script.StartAll();
+  script.Report("a", {Script::Ended("ps:0", 0)});
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(59)), "connect b\n");
+  EXPECT_EQ(script.Connected("b", {Script::Ended("worker:0", 0)}),
+            "persist 1 ending\npersist 1 ending\nfinish 0: all tasks succeeded\n");
+}
+
+TEST(LostHosts, AJobWhoseWorkIsDoneHasSucceededThoughAHostStaysLost) {
+  Script script(ServerEndsLast());
+  script.StartAll();
+  script.Report("a", {Script::Ended("ps:0", 0)});
+  script.Lost("b");
+  script.Wait(seconds(59));
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(2)), "persist 1 ending\nconnect b\n");
+  script.Lost("b");
+  script.Wait(seconds(20));
+  script.Wait(seconds(20));
+  ASSERT_TRUE(script.outcome);
+  EXPECT_EQ(script.outcome->exit_code, 0);
+  EXPECT_EQ(script.outcome->message, "all tasks succeeded, as ps:0 says");
+  EXPECT_EQ(script.outcome->left_behind, std::vector<HostId>{"b"});
+  // Whoever looks again finds what was made there.
+  Script second(ServerEndsLast(), script.reconciler.record());
+  second.Feed(Tick{});
+  second.Connected("a", {Script::Ended("ps:0", 0)});
+  second.Connected("b", {Script::Ended("worker:0", 0)});
+  ASSERT_TRUE(second.outcome);
+  EXPECT_EQ(second.outcome->exit_code, 0);
+  EXPECT_THAT(second.outcome->left_behind, testing::IsEmpty());
 }
 
 TEST(LostHosts, AHostThatRefusesIsDoneWithoutAndLetInLater) {

@@ -32,6 +32,7 @@ struct DesiredHost {
   HostId id;
   std::string data_address;           // literal IP that its servers bind and others reach
   std::vector<std::string> contents;  // SHA-256 of what must be in its store before anything starts
+  bool unreached = false;             // so far nothing has been asked of it: nothing of the job is there
 };
 
 struct DesiredTask {
@@ -43,6 +44,7 @@ struct DesiredTask {
   bool follows_cluster = false;   // takes another cluster while it runs; else it is stopped and started again
   bool can_be_missing = false;    // the job goes on without it, as long as its host is lost
   bool can_fail = false;          // likewise, also once it has failed, and however many are missing
+  bool ends_last = false;         // it succeeds only when all others have done their work
   std::vector<HostId> spares = {};  // where it may run instead, once its host is lost; listed hosts
 };
 

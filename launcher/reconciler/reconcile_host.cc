@@ -55,7 +55,7 @@ void Reconciler::CheckDeadlines(Host& host) {
     host.last_error = Unavailable("%s: %d requests in a row got no answer", host.desired.id, host.silences);
   }
   if (host.lost_since && judged_at_ >= LostLimit(host)) host.refused = true;
-  if (host.refused && PlaceElsewhere(host)) return;
+  if (host.refused && (EndIfWorkIsDone() || PlaceElsewhere(host))) return;
   if (host.refused && CanDoWithout(host)) return GiveUp(host);
   // A first start waits for the verdict on the other hosts: Advance.
   if (host.refused && (phase_ == Phase::kRunning || record_.generation > 0)) FailUnreachable();

@@ -68,8 +68,9 @@ Reconciler::Reconciler(const Desired& desired, Record record, const Options& opt
   }
   for (size_t i = 0; i < hosts_.size(); ++i) {
     Host& host = hosts_[i];
-    host.may_run = record_.generation > 0 && i < used_hosts;
-    host.may_lease = record_.leasing && i < used_hosts;
+    const bool may_have = i < used_hosts && !host.desired.unreached;
+    host.may_run = record_.generation > 0 && may_have;
+    host.may_lease = record_.leasing && may_have;
     host.counts = Count(host);
     totals_.Add(host.counts, 1);
   }

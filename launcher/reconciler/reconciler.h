@@ -172,6 +172,7 @@ class Reconciler {
   bool CanDoWithout(const Host& host) const;
   void GiveUp(Host& host);
   bool PlaceElsewhere(Host& host);
+  bool EndIfWorkIsDone();
   Host* FindSpare(const std::vector<int>& tasks);
   void LetIn(Host& host);
 

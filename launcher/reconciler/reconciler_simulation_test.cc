@@ -45,6 +45,8 @@ TEST(ReconcilerSimulationTest, InvariantsHoldUnderFaults) {
                             "crashes",
                             "dies",
                             "stop requested",
+                            "succeeds though stopped",
+                            "succeeds with a lost host",
                             "black hole",
                             "request swallowed",
                             "record not written",

@@ -414,6 +414,18 @@ TEST(ReconcilerTest, AHostAtAnotherAddressKeepsItsPortsAndTellsWhoFollows) {
   EXPECT_EQ(script.ConnectedAt("b", "10.0.0.9"), "");
 }
 
+// Only its agent knows whether what ended with 0 had done its work: where it says so, it is not done again.
+TEST(ReconcilerTest, WhatHasDoneItsWorkByTheTimeItIsStoppedHasSucceeded) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  script.Lost("b");
+  script.Feed(HostSighted{"b"});
+  EXPECT_EQ(script.ConnectedAt("b", "10.0.0.9"), "persist 2 fixed\nstop a ps:0 v1\n");
+  EXPECT_EQ(script.Report("b", {Script::Task("worker:0", TaskState::kRunning)}), "stop b worker:0 v1\n");
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 0, 1, true)}), "persist 2 ending\n");
+  EXPECT_EQ(script.reconciler.record().ending->result, Result::kSucceeded);
+}
+
 // Who follows its cluster goes on under the next generation, which says where they are.
 TEST(ReconcilerTest, ServersOfOthersThatMoveMakeAnotherGeneration) {
   Desired desired = OnePsOneWorker();

@@ -34,6 +34,8 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   for (int i = 0; i < servers; ++i) desired_.tasks.push_back(MakeTask("ps", i));
   for (int i = 0; i < workers; ++i) desired_.tasks.push_back(MakeTask("worker", i));
   desired_.elastic = Chance(0.4);
+  // They wait for whoever there was when they ended, and know nothing of who joins later.
+  for (DesiredTask& task : desired_.tasks) task.ends_last = IsServer(task.id) && !desired_.elastic;
   if (Chance(0.3)) AddSpares();
   if (workers == 1 || Chance(0.5)) return;
   options_.lost_deadline = std::chrono::seconds(15);
@@ -121,6 +123,8 @@ void Simulation::Launch(bool replan) {
       if (!Chance(0.4)) continue;
       task.spec_hash = absl::StrFormat("v%d", life_);
       Note("spec changed", task.id);
+      // Servers that have ended know nothing of that.
+      for (DesiredTask& each : desired_.tasks) each.ends_last = false;
     }
     if (Chance(0.3)) is_other_cluster = MoveTask();
     if (desired_.elastic && Chance(0.6)) {
@@ -293,6 +297,7 @@ void Simulation::Execute(const Action& action) {
           Feed(life, HostComing{host, connection});
         });
       }
+      invariants_.OnDelay(host, now_ + std::chrono::milliseconds(way));
     }
     After(way, [=, this] {
       Agent& agent = agents_[host];
@@ -351,6 +356,7 @@ void Simulation::Execute(const Action& action) {
     });
   } else if (const auto* finish = std::get_if<Finish>(&action)) {
     Note("finish", finish->outcome.message);
+    if (finish->outcome.message.ends_with(" says")) Note("succeeds with a lost host");
     const char* result[] = {"succeeded", "failed", "stopped"};
     Note(absl::StrFormat("finish %s %d", result[static_cast<int>(finish->outcome.result)],
                          finish->outcome.exit_code));
@@ -530,7 +536,7 @@ void Simulation::Exit(Agent& agent, AgentTask& task, int exit_code) {
   const bool again = !report.stopped && exit_code > 128 && report.restarts < kMaxRestarts;
   report.state = exit_code == 0 ? TaskState::kSucceeded : again ? TaskState::kRestarting : TaskState::kFailed;
   invariants_.OnEnded(agent.id, report);
-  Note(report.stopped   ? "stopped"
+  Note(report.stopped   ? exit_code == 0 ? "succeeds though stopped" : "stopped"
        : exit_code == 0 ? "succeeds"
        : again          ? "crashes"
                         : "dies",
@@ -570,7 +576,9 @@ void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const Sto
     const bool between_starts = task.report.state == TaskState::kRestarting;
     After(between_starts ? 0 : Between(10, 3000), [=, this, host = agent.id, id = id, run = task.run] {
       AgentTask& task = agents_[host].tasks[id];
-      if (task.run == run) Exit(agents_[host], task, 143);
+      // It may have done its work by then.
+      const bool is_done = !IsServer(id) && Chance(0.1);
+      if (task.run == run) Exit(agents_[host], task, is_done ? 0 : 143);
     });
   }
   // Answers when nothing of it is left.
