@@ -191,14 +191,24 @@ TEST(BatchShares, TheEndWaitsForAChiefThatIsLost) {
   job->Tick(job.now);
   ASSERT_EQ(job->state(0), MemberState::kLost);
   job.MakeStep({1});
+  for (int i = 0; i < 30; ++i) {  // longer than anybody is waited for, but it can still come back
+    job.now += seconds(10);
+    job->Pushed(1, job.now);
+    job->Tick(job.now);
+  }
   job->Finish(1, 2, job.now);
-  EXPECT_FALSE(job->end().has_value());
   Sharing without = job;
-  without.now += seconds(100);
+  without.now += seconds(99);
+  without->Tick(without.now);
+  EXPECT_FALSE(without->end().has_value());
+  EXPECT_EQ(without->DescribeEnd(without.now),
+            "the end has waited 1m39s for worker:0 (lost, silent for 6m50s)");
+  without.now += seconds(1);
   without->Tick(without.now);
   ASSERT_TRUE(without->end().has_value());
   EXPECT_EQ(*without->end(),
-            absl::DeadlineExceededError("no worker is left that could go on: worker:0 (silent for 1m51s)"));
+            absl::DeadlineExceededError("no worker is left that could go on: worker:0 (silent for 6m51s)"));
+  EXPECT_EQ(without->DescribeEnd(without.now), "");
   job->Join(0, job.now);
   job->Finish(0, 2, job.now);
   EXPECT_EQ(job->end(), absl::OkStatus());

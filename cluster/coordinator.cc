@@ -378,7 +378,8 @@ TimePoint Coordinator::DeadlineOf(int rank) const {
   return TimePoint::max();
 }
 
-// When nobody is left that could go on, and nobody has come back; or when those who live do nothing.
+// When nobody is left that could go on, and nobody has come back since then; or when those who live do
+// nothing.
 TimePoint Coordinator::EndDeadline() const {
   if (end_) return TimePoint::max();
   TimePoint last_heard = TimePoint::min(), last_progress = TimePoint::min();
@@ -390,7 +391,8 @@ TimePoint Coordinator::EndDeadline() const {
       last_heard = std::max(last_heard, members_[rank].last_heard);
   }
   const TimePoint idle = last_progress + 2 * options_.worker_timeout;
-  return anyone_at_work ? idle : std::min(idle, last_heard + options_.worker_timeout);
+  return anyone_at_work ? idle
+                        : std::min(idle, std::max(last_heard, last_progress) + options_.worker_timeout);
 }
 
 void Coordinator::Tick(TimePoint now) {
@@ -524,10 +526,14 @@ std::string Coordinator::DescribeBeginning(TimePoint now) const {
 
 TimePoint Coordinator::end_awaited_since() const {
   TimePoint since = TimePoint::max();
+  const bool anyone_at_work = !WhoIsAtWork().empty();
   for (const Member& member : members_) {
-    if (member.awaits && member.state == MemberState::kLive) since = std::min(since, member.last_progress);
+    const bool awaits = member.awaits && member.state == MemberState::kLive;
+    // Those who have finished wait for whoever is lost and has to come back.
+    const bool waits_for_lost = member.state == MemberState::kFinished && !anyone_at_work;
+    if (awaits || waits_for_lost) since = std::min(since, member.last_progress);
   }
-  return since;
+  return end_ ? TimePoint::max() : since;
 }
 
 std::string Coordinator::DescribeEnd(TimePoint now) const {
@@ -535,10 +541,12 @@ std::string Coordinator::DescribeEnd(TimePoint now) const {
   if (since == TimePoint::max()) return "";
   std::string others;
   for (int rank = 0; rank < rank_count(); ++rank) {
-    if (!IsAtWork(rank) || members_[rank].awaits) continue;
-    const bool is_there = members_[rank].state != MemberState::kExpected;
-    others += absl::StrFormat("%s%s (%s)", others.empty() ? "" : ", ", names_[rank],
-                              is_there ? "at work" + DescribeSilence(rank, now) : "not joined");
+    const MemberState state = members_[rank].state;
+    if (IsDone(rank) || (state == MemberState::kLive && members_[rank].awaits)) continue;
+    const std::string what = state == MemberState::kExpected ? "not joined"
+                             : state == MemberState::kLost   ? "lost" + DescribeSilence(rank, now)
+                                                             : "at work" + DescribeSilence(rank, now);
+    others += absl::StrFormat("%s%s (%s)", others.empty() ? "" : ", ", names_[rank], what);
   }
   if (others.empty()) return "";
   return absl::StrFormat("the end has waited %s for %s", FormatAge(now - since), others);

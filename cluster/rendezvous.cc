@@ -26,10 +26,11 @@ Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
   MUSTER_CHECK(!members_.empty() && options.min_ranks.value_or(1) >= 1);
 }
 
-void Rendezvous::Connect(int rank, TimePoint now) {
+void Rendezvous::Connect(int rank, uint64_t process, TimePoint now) {
   Member& member = members_[rank];
   if (member.is_live) Lose(rank, "another process of it has come", now);
   member.state = {};
+  if (std::exchange(member.process, process) == process) return;
   if (std::exchange(member.lateness, {}) > Duration::zero()) member.suspended_until = {};
 }
 
@@ -115,9 +116,16 @@ bool Rendezvous::IsInGroup(int rank) const {
 std::vector<int> Rendezvous::LiveRanks(TimePoint now) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < rank_count(); ++rank) {
-    if (members_[rank].is_live && now >= members_[rank].suspended_until) ranks.push_back(rank);
+    const Member& member = members_[rank];
+    if (member.is_live && now >= member.suspended_until && !IsLateStill(rank)) ranks.push_back(rank);
   }
   return ranks;
+}
+
+// Others went on without it since it was late, and it is in the group before this one still.
+bool Rendezvous::IsLateStill(int rank) const {
+  const Member& member = members_[rank];
+  return member.lateness > Duration::zero() && member.state.is_in_it && !IsInGroup(rank);
 }
 
 bool Rendezvous::MayJoin(int rank, TimePoint now) const {
@@ -191,19 +199,22 @@ void Rendezvous::Finish(const std::string& why, TimePoint now) {
   ++version_;
 }
 
-// One of its own has left it, and in the next one the same might happen. Of those that make no step only the
-// first begins the time in which there has to be one: a step may take longer than that.
+// One of its own has left it, and in the next one the same might happen. Those that make no step, one after
+// the other, share the time in which there has to be one. Not the first, since a step may take longer than
+// that; nor the second, if it was only a connection that broke.
 void Rendezvous::GiveUp(int rank, const std::string& why, TimePoint now) {
-  const std::optional<ParametersVersion>& parameters = members_[rank].state.parameters;
-  const bool was_barren = std::exchange(is_barren_, (parameters ? parameters->step : 0) <= step_);
+  const RankState& state = members_[rank].state;
+  const uint64_t step = state.parameters ? state.parameters->step : 0;
+  barren_ = step <= step_ ? barren_ + 1 : 0;
   const TimePoint before = over_since_;
   Finish(why, now);
-  is_stuck_ = was_barren && is_barren_;
+  is_stuck_ = barren_ > (state.has_timed_out ? 1 : 2);
   if (is_stuck_) over_since_ = before;
 }
 
 // Those who live, and for whom others have waited until they gave up. In a ring each waits for the one before
-// it; who kept all of them waiting has itself waited least, or computes still. False: it is not known yet.
+// it; who kept all of them waiting has itself waited least, or computes still. Who came late, but before that
+// one, has waited for a while: it is not to blame. False: it is not known yet.
 bool Rendezvous::FindWhoIsLate(TimePoint now) {
   if (!timed_out_at_) return true;
   std::vector<int> there;
@@ -211,7 +222,7 @@ bool Rendezvous::FindWhoIsLate(TimePoint now) {
     const RankState& state = members_[rank].state;
     return state.is_in_it ? Duration::zero() : state.waited;
   };
-  Duration longest{};
+  Duration longest{}, shortest = Duration::max();
   for (const int rank : group_.ranks) {
     if (rank >= rank_count() || !members_[rank].is_live) continue;
     const RankState& state = members_[rank].state;
@@ -219,9 +230,12 @@ bool Rendezvous::FindWhoIsLate(TimePoint now) {
     if (state.is_in_it && now < *timed_out_at_ + options_.lease) return false;  // it may not have heard of it
     there.push_back(rank);
     longest = std::max(longest, waited(rank));
+    shortest = std::min(shortest, waited(rank));
   }
   timed_out_at_.reset();
-  std::erase_if(there, [&](int rank) { return waited(rank) >= longest / 2; });
+  std::erase_if(there, [&](int rank) {
+    return waited(rank) >= longest / 2 || waited(rank) - shortest > options_.lease;
+  });
   if (!there.empty()) SuspendLate(there, longest, now);
   return true;
 }
@@ -245,9 +259,10 @@ void Rendezvous::SuspendLate(const std::vector<int>& late, Duration waited, Time
   for (const int rank : late) {
     Member& member = members_[rank];
     const Duration least = std::max(options_.suspension, options_.return_timeout);
-    // So that waiting for it takes ever less of the time.
-    member.lateness =
-        has_made_steps ? least : std::max(least, std::min(2 * member.lateness, kLongestSuspension));
+    // So that waiting for it takes ever less of the time. But rank 0 is needed to conclude.
+    member.lateness = rank == 0        ? options_.suspension
+                      : has_made_steps ? least
+                                       : std::max(least, std::min(2 * member.lateness, kLongestSuspension));
     member.suspended_until = now + member.lateness;
     longest = std::max(longest, member.lateness);
   }
@@ -268,13 +283,10 @@ void Rendezvous::Consider(TimePoint now) {
   for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
     if (now >= member.suspended_until) members_[rank].suspended_until = TimePoint();
-    // It was not waited for when it left the group before this one, and is in that still.
-    const bool is_late_still =
-        member.lateness > Duration::zero() && member.state.is_in_it && !IsInGroup(rank);
     if (MayJoin(rank, now)) {
       ranks.push_back(rank);
       has_state = has_state || member.state.parameters;
-    } else if (member.is_live && now >= member.suspended_until && !is_late_still) {
+    } else if (member.is_live && now >= member.suspended_until && !IsLateStill(rank)) {
       all_have_left = false;
     }
   }
@@ -319,7 +331,7 @@ void Rendezvous::Form(std::vector<int> ranks, TimePoint now) {
   }
   if (group_.number == 0) over_since_ = now;  // from now on it is waited for one that meets
   const uint64_t step = parameters(source) ? parameters(source)->step : 0;
-  if (step > std::exchange(step_, step)) is_barren_ = false;
+  if (step > std::exchange(step_, step)) barren_ = 0;
   group_ = {
       .number = next_number_++, .ranks = std::move(ranks), .is_over = false, .why = std::move(group_.why)};
   has_met_ = is_stuck_ = false;
@@ -349,8 +361,9 @@ std::string Rendezvous::DescribeMissing() const {
                             : !member.was_live      ? "has not connected"
                             : !member.is_live       ? "has gone: " + member.why_lost
                             : member.state.is_in_it ? "is still busy with its step or an evaluation"
-                            : member.suspended_until != TimePoint() ? "is not reached by another one"
-                                                                    : "";
+                            : member.suspended_until == TimePoint() ? ""
+                            : member.lateness > Duration::zero()    ? "stays out, since it was late"
+                                                                    : "is not reached by another one";
     if (!why.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", names_[rank], " ", why);
   }
   return text;

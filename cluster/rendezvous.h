@@ -42,8 +42,9 @@ struct RendezvousOptions {
   /// Where rank 0 was replaced: how long the others have to find it.
   Duration settle = std::chrono::seconds(3);
   /// Of two live ranks that do not reach each other the higher one stays out for this long, unless there
-  /// would be too few without it. So does one that others wait for in vain, but for as long as they have
-  /// waited, if that is longer, and each time for twice as long.
+  /// would be too few without it. So does one that others have waited for in vain, but, if it is not rank 0,
+  /// for return_timeout if that is longer, and for twice as long each time that a group with it makes no
+  /// step.
   Duration suspension = std::chrono::seconds(10);
   /// Before the job has begun, and where it needs all ranks: after a process was refused another one of its
   /// rank has so long to report, or the job ends.
@@ -84,7 +85,8 @@ class Rendezvous {
 
   /// Events. What changes because of them is read below. Tick comes several times within a lease.
   /// A process of a rank has come, perhaps instead of another one; from its first report on it takes part.
-  void Connect(int rank, TimePoint now);
+  /// `process`: a number of its own; the same one has only connected anew.
+  void Connect(int rank, uint64_t process, TimePoint now);
   void Report(int rank, const RankState& state, TimePoint now);
   /// A process of a rank was turned away, since it differs from rank 0: `refusal` says how. It may be left
   /// over from another job, or have been started by mistake.
@@ -122,11 +124,13 @@ class Rendezvous {
     TimePoint refused_at;
     RankState state;
     TimePoint suspended_until;
+    std::optional<uint64_t> process;  // none has come
     Duration lateness{};  // how long it was suspended last because others waited for it; zero: it was not
   };
 
   bool IsInGroup(int rank) const;
   std::vector<int> LiveRanks(TimePoint now) const;
+  bool IsLateStill(int rank) const;
   bool MayJoin(int rank, TimePoint now) const;
   bool AreAllOfTheFirst(const std::vector<int>& ranks) const;
   bool AreEnough(const std::vector<int>& ranks) const;
@@ -152,8 +156,8 @@ class Rendezvous {
   uint64_t next_number_;                   // higher than any that was heard of
   uint64_t step_ = 0;                      // with which group_ began
   bool has_met_ = false;                   // group_: it could do something
-  bool is_barren_ = false;                 // the last group that one of its own has left: it made no step
-  bool is_stuck_ = false;                  // group_: so it was, and so was the one before
+  int barren_ = 0;                         // groups that one of their own has left, since there was a step
+  bool is_stuck_ = false;                  // group_: it was one of those, and not the first
   std::optional<TimePoint> timed_out_at_;  // group_: it is not known yet for whom it was waited
   TimePoint over_since_;                   // no group could do anything since then
   TimePoint came_;                         // a rank, for the first time

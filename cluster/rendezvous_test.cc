@@ -36,7 +36,13 @@ class RendezvousTest : public testing::Test {
   void Come(int rank, RankState state = {}) {
     states_[rank] = state;
     if (group().is_over) states_[rank].over = group().number;
-    rendezvous_->Connect(rank, now_);
+    rendezvous_->Connect(rank, ++last_process_, now_);
+    Report(rank);
+  }
+  // Its connection has broken, and it makes another one.
+  void Reconnect(int rank) {
+    rendezvous_->Disconnect(rank, "it has connected anew", now_);
+    rendezvous_->Connect(rank, last_process_, now_);
     Report(rank);
   }
   void Report(int rank) { rendezvous_->Report(rank, states_[rank], now_); }
@@ -84,6 +90,7 @@ class RendezvousTest : public testing::Test {
   std::string End() const { return rendezvous_->end() ? rendezvous_->end()->ToString() : ""; }
 
   TimePoint now_ = TimePoint() + std::chrono::hours(1);
+  uint64_t last_process_ = 0;
   std::optional<Rendezvous> rendezvous_;
   std::vector<RankState> states_;
 };
@@ -360,7 +367,7 @@ TEST_F(RendezvousTest, NorThoseWhoMeetAndMakeNoStep) {
   for (const int rank : {0, 1}) Leave(rank, 7);
   for (uint64_t groups = 2; End().empty(); ++groups) {
     ASSERT_EQ(group().number, groups);
-    ASSERT_LE(groups, 3u + 600 / 50);
+    ASSERT_LE(groups, 4u + 600 / 50);
     Enter();
     Pass(seconds(50));
     for (const int rank : {0, 1}) Leave(rank, 7);
@@ -481,6 +488,74 @@ TEST_F(RendezvousTest, AnotherProcessOfWhoIsLateIsWelcome) {
   Come(1);
   Leave(0, 6);
   EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+}
+
+TEST_F(RendezvousTest, WhoIsLateAndConnectsAnewIsNot) {
+  Make(2, 1);
+  Come(0);
+  Come(1);
+  Stall(1, 4);
+  EXPECT_THAT(group().ranks, ElementsAre(0));
+  Enter();
+  Reconnect(1);
+  Leave(0, 6);
+  EXPECT_THAT(group().ranks, ElementsAre(0));
+}
+
+// Rank 2 came late as well, after an evaluation, say, and has waited for rank 1 since then.
+TEST_F(RendezvousTest, WhoHasWaitedForWhoIsLateIsNotToBlame) {
+  Make(3, 2);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  LeaveWaiting(0, 4, seconds(600), /*has_timed_out=*/true);
+  LeaveWaiting(2, 4, seconds(240));
+  Pass(seconds(2));
+  EXPECT_THAT(group().ranks, ElementsAre(0, 2));
+}
+
+// Rank 1 hangs, so that rank 2 is needed, however late it was.
+TEST_F(RendezvousTest, WhoHasNotComeBackIsNoneOfEnough) {
+  Make(3, 2);
+  for (int rank = 0; rank < 3; ++rank) Come(rank);
+  Enter();
+  for (const int rank : {0, 2}) LeaveWaiting(rank, 4, seconds(600), /*has_timed_out=*/rank == 0);
+  Pass(seconds(700));
+  ASSERT_THAT(group().ranks, ElementsAre(0, 2));
+  Enter();
+  LeaveWaiting(0, 9, seconds(600), /*has_timed_out=*/true);
+  LeaveWaiting(2, 9, {});
+  EXPECT_THAT(group().ranks, ElementsAre(0, 2));
+  EXPECT_FALSE(group().is_over);
+}
+
+// Only it can say that all is done.
+TEST_F(RendezvousTest, Rank0StaysOutForAShortTime) {
+  Make(2, 1);
+  Come(0);
+  Come(1);
+  for (int i = 0; i < 4; ++i) {
+    Stall(0, 4);
+    ASSERT_THAT(group().ranks, ElementsAre(1));
+    Enter();
+    Pass(seconds(11));
+    EXPECT_EQ(group().why, "worker:0 takes part from now on");
+    Leave(1, 4);
+    ASSERT_THAT(group().ranks, ElementsAre(0, 1));
+  }
+}
+
+// Their steps may take longer than that.
+TEST_F(RendezvousTest, AConnectionThatBreaksAgainIsNoReasonToEnd) {
+  Make(2, {});
+  Come(0);
+  Come(1);
+  for (int i = 0; i < 3; ++i) {  // the first one has made steps
+    Enter();
+    Pass(seconds(700));
+    for (const int rank : {0, 1}) Leave(rank, 4);
+    EXPECT_EQ(End(), "");
+    ASSERT_THAT(group().ranks, ElementsAre(0, 1));
+  }
 }
 
 // It is their network, or there is nobody to blame.
@@ -685,10 +760,10 @@ class Simulation {
       for (size_t other = 1; other < processes_.size(); ++other) {
         if (!processes_[other].is_up) continue;
         Leave(other);
-        rendezvous_->Connect(static_cast<int>(other), now_);
+        rendezvous_->Connect(static_cast<int>(other), ++last_process_, now_);
       }
     }
-    rendezvous_->Connect(rank, now_);
+    rendezvous_->Connect(rank, ++last_process_, now_);
   }
 
   void Leave(size_t rank) {
@@ -805,6 +880,7 @@ class Simulation {
   std::mt19937_64 random_;
   const bool is_elastic_;
   TimePoint now_ = TimePoint() + std::chrono::hours(1);
+  uint64_t last_process_ = 0;
   RendezvousOptions options_;
   std::optional<Rendezvous> rendezvous_;
   std::vector<Process> processes_;

@@ -17,7 +17,7 @@
 namespace muster {
 namespace {
 
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kMaxPending = 256;
 constexpr Duration kHelloTimeout = std::chrono::seconds(10);
 constexpr Duration kRedial = std::chrono::milliseconds(50);

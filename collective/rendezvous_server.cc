@@ -244,7 +244,7 @@ void RendezvousServer::Impl::Welcome(PeerListener::Arrival arrival) {
   } else if (is_known) {
     Dismiss(*present, "another process of this task has taken its place");
   }
-  rendezvous_.Connect(rank, Now());
+  rendezvous_.Connect(rank, hello.process(), Now());
   connections_.push_back({.rank = rank,
                           .incarnation = hello.incarnation(),
                           .process = hello.process(),

@@ -300,6 +300,8 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
   for (record::Host& host : *record_.mutable_hosts()) {
     if (host.name() != facts.host) continue;
     if (host.unreached()) {
+      // It is there: that is not what it is waited for.
+      Step(reconciler, reconcile::HostComing{.host = facts.host, .connection = facts.connection});
       return Step(reconciler,
                   reconcile::HostFailed{
                       .host = facts.host,

@@ -203,7 +203,7 @@ TEST_F(ClusterController, WhatWasTrainedIsWaitedForWhereItIs) {
         name + ".yaml", "name: " + name +
                             "\nmodel: mnist_mlp\nhidden: [20]\nupdate: {mode: sync}\n"
                             "replicas: {ps: {count: 1, on: cpu}, worker: {count: 2, on: cpu}}\n"
-                            "train: {steps: 2000, batch_size: 20, threads: 1}\n");
+                            "train: {steps: 400, batch_size: 20, threads: 1, device: \"wait:20\"}\n");
     Process run = cluster_.Start({"run", job, "-i", inventory}, name);
     WaitForTasks(name, 3);
     run.Signal(SIGKILL);

@@ -412,6 +412,7 @@ absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inv
       return DataLoss("the result record has no number \"%s\"", key);
     }
   }
+  if (json["steps_per_second"] <= 0) return DataLoss("the result record says that no step was made");
   const StepBytes step_bytes = StepBytesOf(cell, json, result.task_metrics);
   return Outcome{.result = std::move(json),
                  .tasks = TaskUses(plan.record, result.task_metrics),

@@ -207,6 +207,8 @@ absl::StatusOr<record::JobRecord> KeepIfNotThere(const CommandContext& context,
   }
   if (exported.ok()) (void)controller.Forget(id);
   record.clear_controller();
+  // Which it may have reached.
+  for (record::Host& host : *record.mutable_hosts()) host.set_unreached(false);
   MUSTER_RETURN_IF_ERROR(context.jobs().Save(record));
   return record;
 }

@@ -155,9 +155,10 @@ absl::StatusOr<bool> GiveAway(const CommandContext& context, const JobPlan& plan
   const GivingUp giving_up{.is_wanted = [&] { return Interrupts() > 0 || context.jobs().IsToStop(id); },
                            .wake_fd = options.interrupt_fd};
   const absl::Status given = HandOverJob(context, id, plan.contents, controller, giving_up);
-  if (absl::IsCancelled(given)) return false;
-  MUSTER_RETURN_IF_ERROR(given);
-  return true;
+  if (given.ok()) return true;
+  if (!giving_up.is_wanted()) return given;
+  if (!absl::IsCancelled(given)) std::fprintf(stderr, "%s\n", std::string(given.message()).c_str());
+  return false;
 }
 
 // Brings about what the file says, from beginning to end, or until a job in the background runs.

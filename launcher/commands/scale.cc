@@ -117,6 +117,7 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   }
   const std::filesystem::path log = jobs.JobFolder(before.id()) / kControllerLog;
   if (detachment != nullptr) MUSTER_RETURN_IF_ERROR(detachment->OpenLog(log));
+  plan.record.set_id(before.id());
   MUSTER_RETURN_IF_ERROR(
       Annotate(jobs.CheckRoom(plan.record), absl::StrFormat("job %s goes on as it is", before.id())));
 

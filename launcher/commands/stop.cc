@@ -75,15 +75,18 @@ Left StopEverywhere(const CommandContext& context, const record::JobRecord& reco
   return StopDirectly(context, record, AllHosts(record), &newest);
 }
 
-// Makes sure of a job that has ended. Spare hosts are not asked, unless another muster has gone on with it
-// since: they may be down, and nobody's concern.
+// Makes sure of a job that has ended. Hosts that had nothing of it are not asked, unless another muster has
+// gone on with it since: they may be down, and nobody's concern.
 Left StopEnded(const CommandContext& context, const record::JobRecord& record,
                const std::vector<record::Host>& hosts) {
   uint64_t newest = record.cluster().generation();
   Left left = StopDirectly(context, record, hosts, &newest);
   if (newest > record.cluster().generation()) {
-    left.merge(
-        StopDirectly(context, record, {record.spare_hosts().begin(), record.spare_hosts().end()}, &newest));
+    std::vector<record::Host> others = AllHosts(record);
+    std::erase_if(others, [&](const record::Host& other) {
+      return std::ranges::find(hosts, other.name(), &record::Host::name) != hosts.end();
+    });
+    left.merge(StopDirectly(context, record, others, &newest));
   }
   return left;
 }
@@ -127,7 +130,10 @@ void StopByDriver(const JobStore& jobs, const std::string& id) {
   if (!driver || driver->in_background || !jobs.AskToStop(id).ok()) return;
   std::fprintf(stderr, "job %s is driven by process %d, which is told to stop it\n", id.c_str(), driver->pid);
   const TimePoint deadline = Now() + kTimeout;
-  while (jobs.DriverOf(id) == driver && Now() < deadline) ::usleep(10'000);
+  while (jobs.DriverOf(id) == driver && Now() < deadline) {
+    if (!jobs.IsToStop(id)) (void)jobs.AskToStop(id);  // it drives the job once more
+    ::usleep(10'000);
+  }
 }
 
 absl::Status CheckTrainsNothing(const JobStore& jobs, const record::JobRecord& record) {
@@ -156,7 +162,7 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
   if (auto taken = TakeBack(context, &record); taken.ok()) {
     deciding = *std::move(taken);
   } else {
-    if (absl::IsUnavailable(taken.status())) {
+    if (absl::IsUnavailable(taken.status()) && IsDrivenElsewhere(record)) {
       const auto controller = ControllerOf(context, record);
       // What it has done is not given up for a connection that broke.
       if (controller.ok()) return taken.status();
@@ -170,8 +176,12 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
   if (const absl::Status trains = CheckTrainsNothing(context.jobs(), record); !trains.ok()) {
     return driver.empty() ? trains : Undriven(trains, record.id());
   }
-  const auto lock = context.jobs().TakeOver(record.id());
+  auto lock = context.jobs().TakeOver(record.id());
   deciding.reset();
+  if (!lock.ok()) {  // another muster has come to it since
+    StopByDriver(context.jobs(), record.id());
+    lock = context.jobs().TakeOver(record.id());
+  }
   MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
   const std::vector<record::Host> hosts = HostsThatHad(record);
   absl::Status written;  // how it ended
@@ -201,6 +211,7 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
       std::fprintf(stderr, "%s\n", std::string(result.fetched.message()).c_str());
     }
   }
+  MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));  // it may have been looked for since
   for (const record::Host& host : record.hosts()) {
     if (!host.unreached() || !lock.ok()) continue;
     std::fprintf(stderr, "%s was never reached, and has nothing of job %s\n", host.name().c_str(),
