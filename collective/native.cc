@@ -57,9 +57,9 @@ class NativeBackend final : public CollectiveBackend {
 
   const NativeOptions options_;
   Interrupt& interrupt_;
-  PeerLinks links_;
-  std::unique_ptr<PeerGroup> everybody_;  // round a ring
   std::unique_ptr<LocalGroup> local_;     // of this host, if there are several who share memory
+  PeerLinks links_;                       // which count in that how they get on
+  std::unique_ptr<PeerGroup> everybody_;  // round a ring
   std::unique_ptr<PeerGroup> hosts_;      // the first rank of each host; null: this is none
 };
 

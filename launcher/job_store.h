@@ -118,8 +118,9 @@ class JobStore {
   /// Nothing: nobody drives it, or somebody has only just begun.
   std::optional<JobDriver> DriverOf(const std::string& id) const;
 
-  /// Leaves a word for whoever drives the job, who is to stop it: it looks at IsToStop once a second. Whoever
-  /// drives it next (Lock, TakeOver) knows nothing of it.
+  /// Leaves a word for whoever drives the job, who is to stop it: while it brings the job about, or watches
+  /// over it, it looks at IsToStop once a second. Whoever drives it next (Lock, TakeOver) knows nothing of
+  /// it.
   absl::Status AskToStop(const std::string& id) const;
   bool IsToStop(const std::string& id) const;
 

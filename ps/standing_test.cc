@@ -373,9 +373,7 @@ TEST(Standing, ServersThatAreAllReplacedGoOnFromTheirCheckpoints) {
     const auto steps = store.List();
     return steps.ok() && *steps == std::vector<uint64_t>{10};
   };
-  for (const TimePoint deadline = Now() + std::chrono::seconds(30); !has_checkpoint() && Now() < deadline;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  ASSERT_TRUE(Eventually(has_checkpoint));
   servers.Stop();
   servers.Start(folder.path());
   const auto lost = Push(client, gradient, parameters);

@@ -239,7 +239,7 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   std::optional<DisplayThread> shown;
   if (!detach) shown.emplace(display);
   RunObserver& observer = shown ? static_cast<RunObserver&>(*shown) : display;
-  auto run = RunJob(context.jobs(), plan.record, plan.contents, options, observer);
+  const auto run = RunJob(context.jobs(), plan.record, plan.contents, options, observer);
   if (shown) EndWhenInterrupted();
   shown.reset();
   MUSTER_RETURN_IF_ERROR(run.status());
@@ -249,14 +249,8 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
   }
   if (run->is_left) {
     MUSTER_ASSIGN_OR_RETURN(const bool is_given, GiveAway(context, plan, options, *controller));
-    if (!is_given) {
-      options.leave_running = false;
-      options.stop = true;
-      MUSTER_ASSIGN_OR_RETURN(plan.record, context.jobs().Load(plan.record.id()));
-      run = RunJob(context.jobs(), plan.record, {}, options, observer);
-      MUSTER_RETURN_IF_ERROR(run.status());
-    } else if (Interrupts() > 0) {
-      lock.reset();  // that host has it by now
+    if (!is_given || Interrupts() > 0) {
+      lock.reset();  // that host may have it by now
       MUSTER_RETURN_IF_ERROR(StopJob(context, plan.record.id()));
       return ExitCodeFor(absl::CancelledError(""));
     }

@@ -187,6 +187,8 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
   absl::Status written;  // how it ended
   if (!lock.ok()) {
     MUSTER_RETURN_IF_ERROR(StatusOf(StopEverywhere(context, record), record.id()));
+    // Nothing runs, and what it starts is refused: but it may take long to see that.
+    if (context.jobs().DriverOf(record.id())) return Annotate(lock.status(), "nothing of the job runs, but");
   } else if (record.ended_micros() != 0) {
     MUSTER_RETURN_IF_ERROR(StatusOf(StopEnded(context, record, hosts), record.id()));
   } else {

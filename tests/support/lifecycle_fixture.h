@@ -49,6 +49,14 @@ class LifecycleTest : public testing::Test {
     return cluster_.Write(name + ".yaml", text + "replicas: {worker: {" + replicas + "}}\n");
   }
 
+  std::string InventoryText() { return cluster_.hosts().Text("inventory.yaml"); }
+  /// In which host-3 is no place for tasks.
+  std::string InventoryWithHead() {
+    std::string inventory = InventoryText();
+    inventory.replace(inventory.find("cpu", inventory.find("host-3")), 3, "head");
+    return cluster_.Write("labels.yaml", inventory);
+  }
+
   CommandResult Muster(const std::vector<std::string>& arguments) { return cluster_.Muster(arguments); }
   CommandResult RunJob(const std::string& file, const std::vector<std::string>& more = {}) {
     return cluster_.Muster(RunArguments(file, more));

@@ -20,8 +20,10 @@ using testing::HasSubstr;
 // Made before there are threads, as meeting_test.cc has it.
 [[maybe_unused]] const auto* const kLogger = spdlog::default_logger_raw();
 
-constexpr Duration kTimeout = seconds(2);
-// Of these, one after the other, a part of an operation each, it takes longer.
+// Far longer than a loaded machine keeps a thread waiting.
+constexpr Duration kTimeout = seconds(5);
+// What a slow rank does between two parts of an operation, which takes longer than that: to be slow is what
+// is tested here, and nothing waits for the pause to have been enough.
 constexpr Duration kPause = milliseconds(10);
 constexpr size_t kPauses = 3 * (kTimeout / kPause) / 2;
 
