@@ -99,10 +99,12 @@ absl::StatusOr<LogPiece> ReadFilePart(const std::filesystem::path& path, uint64_
 
 class Daemon {
  public:
-  Daemon(UniqueFd listener, const std::filesystem::path& root)
-      : listener_(std::move(listener)), supervisor_(root) {}
+  Daemon(const UniqueFd& lock, UniqueFd listener, const std::filesystem::path& root)
+      : lock_(lock), listener_(std::move(listener)), supervisor_(root) {}
 
   void Serve();
+  /// Whether the folder is the one that it began in. Where it is not, another daemon may serve it.
+  bool HasItsFolder() const;
 
  private:
   void Poll();
@@ -127,6 +129,7 @@ class Daemon {
   Connection* Find(const Caller& caller);
   bool Idle() const { return connections_.empty() && stops_.empty() && !supervisor_.AnyActive(); }
 
+  const UniqueFd& lock_;
   UniqueFd listener_;
   std::optional<TimePoint> accept_at_;  // set: not before, for there were no descriptors left
   Supervisor supervisor_;
@@ -149,6 +152,7 @@ void Daemon::Serve() {
   TimePoint idle_since = Now();
   while (true) {
     Poll();
+    if (!HasItsFolder()) return;
     const TimePoint now = Now();
     Accept();
     ServeConnections();
@@ -167,6 +171,13 @@ void Daemon::Serve() {
     if (!Idle()) idle_since = now;
     if (now - idle_since >= kLinger) return;
   }
+}
+
+bool Daemon::HasItsFolder() const {
+  struct stat mine {
+  }, there{};
+  if (::stat(kDaemonLock, &there) != 0) return errno != ENOENT && errno != ESTALE;
+  return ::fstat(lock_.get(), &mine) != 0 || (mine.st_dev == there.st_dev && mine.st_ino == there.st_ino);
 }
 
 void Daemon::Poll() {
@@ -511,13 +522,13 @@ absl::Status RunDaemon(const std::filesystem::path& root) {
   MUSTER_ASSIGN_OR_RETURN(const std::optional<UniqueFd> lock, TakeLock());
   if (!lock) return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(UniqueFd listener, Listen());
-  Daemon daemon(std::move(listener), canonical);
+  Daemon daemon(*lock, std::move(listener), canonical);
   (void)WriteAll(1, kDaemonReady);
   // The bridge that started this waits for the end of its pipe.
   UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid() || ::dup2(null.get(), 1) < 0) return ErrnoError(errno, "/dev/null");
   daemon.Serve();
-  ::unlink(kDaemonSocket);
+  if (daemon.HasItsFolder()) ::unlink(kDaemonSocket);
   return absl::OkStatus();
 }
 

@@ -194,12 +194,15 @@ bool Supervisor::AnyActive(const agent::StopTasksRequest& request) const {
 
 absl::StatusOr<int> Supervisor::KillLeftovers(const agent::StopTasksRequest& request) const {
   const std::string prefix = JobTokenPrefix(request.job(), context_.root_id);
-  const std::vector<Task*> selected = Select(request);
+  std::set<std::string, std::less<>> meant;
+  for (const Task* task : Select(request)) meant.insert(task->name());
+  // Of what a folder that is gone knew only the tokens are left.
+  for (const auto& target : request.targets()) {
+    if (Find(request.job(), target.task()) == nullptr) meant.insert(target.task());
+  }
   return KillByToken([&](std::string_view token) {
-    if (!token.starts_with(prefix)) return false;
-    return request.targets().empty() || std::ranges::any_of(selected, [&](const Task* task) {
-             return task->name() == token.substr(prefix.size());
-           });
+    return token.starts_with(prefix) &&
+           (request.targets().empty() || meant.contains(token.substr(prefix.size())));
   });
 }
 

@@ -197,7 +197,8 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
   MUSTER_RETURN_IF_ERROR(MakeDirectories(AgentFolder(folder_), 0700));
   const agent::TaskRecord before = record_;
   record_.set_incarnation(std::max(NextIncarnation(), request.minimum_incarnation()));
-  record_.set_first_incarnation(record_.incarnation());
+  record_.set_first_incarnation(record_.incarnation() -
+                                std::min(request.restarts(), record_.incarnation() - 1));
   record_.set_stop(false);
   record_.clear_given_up();
   *record_.mutable_spec() = request;

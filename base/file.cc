@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/mount_point.h"
 #include "base/random.h"
 
 namespace muster {
@@ -29,9 +30,9 @@ absl::StatusOr<std::filesystem::path> FollowLinks(std::filesystem::path path) {
   return ErrnoError(ELOOP, path.string());
 }
 
-// For what a rename would take from the system: devices, pipes.
+// For what a rename would take from the system, devices and pipes, or is not allowed to: mounted files.
 absl::Status WriteInPlace(const std::filesystem::path& path, std::string_view bytes) {
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
   if (!fd.valid()) return ErrnoError(errno, path.string());
   absl::Status status = WriteAll(fd.get(), bytes);
   // EINVAL: nothing that could be synced.
@@ -117,7 +118,9 @@ absl::Status SyncFolderOf(const std::filesystem::path& path) {
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes, mode_t mode,
                                  Sync sync) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return WriteInPlace(path, bytes);
+  if (::stat(path.c_str(), &info) == 0 && (!S_ISREG(info.st_mode) || IsMountPoint(path))) {
+    return WriteInPlace(path, bytes);
+  }
   MUSTER_ASSIGN_OR_RETURN(const std::filesystem::path target, FollowLinks(path));
   return ReplaceFile(target, bytes, mode, sync);
 }

@@ -47,8 +47,8 @@ absl::StatusOr<std::string> ReadRegularFile(const std::filesystem::path& path,
 
 /// Writes to a temporary name beside `path`, syncs, and renames it into place: a reader sees the old file or
 /// the new one. A symbolic link stays: the file that it names is replaced, or made where there is none yet.
-/// What exists and is no regular file (a device, a pipe, which waits for its reader) is opened and written in
-/// place, not atomically; a folder is an error.
+/// What exists and is no regular file (a device, a pipe, which waits for its reader), or is mounted there, is
+/// opened and written in place, not atomically; a folder is an error.
 /// kNo: after a loss of power the file may be empty.
 enum class Sync { kYes, kNo };
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view bytes,

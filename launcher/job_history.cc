@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
+
 namespace muster {
 namespace {
 
@@ -15,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 bool HasEnded(reconcile::TaskState state) {
   return state == reconcile::TaskState::kRestarting || state == reconcile::TaskState::kSucceeded ||
-         state == reconcile::TaskState::kFailed;
+         state == reconcile::TaskState::kFailed || state == reconcile::TaskState::kLost;
 }
 
 // Tasks run already, or have run, in this generation: another has started them. It may be told of them later.
@@ -84,7 +86,7 @@ std::vector<JobEvent> JobHistory::OnView(const reconcile::View& view, int64_t no
                         .what = absl::StrFormat("%s goes from %s to this host", task.task, place)});
     }
     place = task.host;
-    AddTask(task, events);
+    AddTask(task, now_micros, events);
   }
   if (phase_ != view.phase && view.phase == reconcile::Phase::kFinished) {
     add("the job has ended: " + view.ending->message);
@@ -106,7 +108,7 @@ void JobHistory::AddHost(const reconcile::View& view, const reconcile::HostView&
   events.push_back({.time_micros = now_micros, .host = host.host, .what = state});
 }
 
-void JobHistory::AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events) {
+void JobHistory::AddTask(const reconcile::TaskView& task, int64_t now_micros, std::vector<JobEvent>& events) {
   if (!task.report || task.report->incarnation == 0) return;
   const reconcile::TaskReport& report = *task.report;
   const auto add = [&](bool is_end, int64_t micros, const std::string& what) {
@@ -124,7 +126,10 @@ void JobHistory::AddTask(const reconcile::TaskView& task, std::vector<JobEvent>&
       report.restarts > 0 ? absl::StrFormat("started again, restart %d", report.restarts) : "started");
   if (!HasEnded(report.state)) return;
   const std::string state = reconcile::TaskStateName(report.state);
-  add(true, report.ended_micros, report.reason.empty() ? state : state + ": " + report.reason);
+  // When it was lost may not be known.
+  const int64_t now_if_lost = report.state == reconcile::TaskState::kLost ? now_micros : 0;
+  add(true, report.ended_micros != 0 ? report.ended_micros : now_if_lost,
+      report.reason.empty() ? state : state + ": " + report.reason);
 }
 
 bool IsConsequence(const reconcile::Casualty& casualty) {
@@ -167,6 +172,11 @@ std::string ShiftHistory(const std::string& text, int64_t micros) {
     shifted += FormatJobEvent(event) + "\n";
   }
   return shifted;
+}
+
+void AddToHistory(const std::filesystem::path& path, const std::string& what) {
+  auto file = HistoryFile::Open(path);
+  if (file.ok()) (void)file->Append({{.time_micros = WallTimeMicros(), .what = what}});
 }
 
 absl::StatusOr<HistoryFile> HistoryFile::Open(const std::filesystem::path& path) {

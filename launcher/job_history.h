@@ -42,7 +42,7 @@ class JobHistory {
  private:
   void AddHost(const reconcile::View& view, const reconcile::HostView& host, int64_t now_micros,
                std::vector<JobEvent>& events);
-  void AddTask(const reconcile::TaskView& task, std::vector<JobEvent>& events);
+  void AddTask(const reconcile::TaskView& task, int64_t now_micros, std::vector<JobEvent>& events);
 
   std::set<std::tuple<std::string, std::string, uint32_t, bool>> known_;  // (task, host, incarnation, end)
   std::map<std::string, int> known_of_job_;    // how often each was written that is no host's and no task's
@@ -64,6 +64,10 @@ std::vector<JobEvent> ParseHistory(const std::string& text, int* damaged);
 
 /// The same events, so much later. What is none is left out.
 std::string ShiftHistory(const std::string& text, int64_t micros);
+
+/// Adds an event of the job, as of now, for whoever is about to drive it, or has been. That it cannot be
+/// written is nobody's failure: it is only told.
+void AddToHistory(const std::filesystem::path& path, const std::string& what);
 
 /// Appends to the file of a job. One process at a time: the one that drives it.
 class HistoryFile {

@@ -67,6 +67,15 @@ TEST(JobHistory, SaysEachChangeOnceAndTheTasksWithTheirTimes) {
       ElementsAre("8 worker:0@a started again, restart 1"));
 }
 
+TEST(JobHistory, WhatAHostNoLongerKnowsOfEndsWhenThatIsFound) {
+  JobHistory history({});
+  (void)history.OnView(ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kRunning, 1, 3)), 4);
+  const auto lost =
+      ViewOf(Phase::kRunning, HostState::kReady, Report(TaskState::kLost, 1, 3, 0, "its folder is gone"));
+  EXPECT_THAT(Lines(history.OnView(lost, 5 * kSecond)), ElementsAre("5 worker:0@a Lost: its folder is gone"));
+  EXPECT_THAT(history.OnView(lost, 6 * kSecond), IsEmpty());
+}
+
 TEST(JobHistory, SaysWhereHostsAre) {
   JobHistory history({});
   (void)history.OnView(ViewOf(Phase::kRunning, HostState::kReady, {}), 1);

@@ -81,6 +81,20 @@ void ToProto(const reconcile::Outcome& outcome, record::Outcome* proto) {
 
 }  // namespace
 
+std::string RecordedState(const record::JobRecord& record) {
+  if (!record.cluster().has_ending()) return record.cluster().fixed() ? "Running" : "Pending";
+  const bool has_ended = record.ended_micros() != 0;
+  switch (static_cast<reconcile::Result>(record.cluster().ending().result())) {
+    case reconcile::Result::kSucceeded:
+      return has_ended ? "Succeeded" : "Fetching";
+    case reconcile::Result::kFailed:
+      return has_ended ? "Failed" : "Stopping";
+    case reconcile::Result::kStopped:
+      return has_ended ? "Stopped" : "Stopping";
+  }
+  return "";
+}
+
 reconcile::Record FromProto(const record::ClusterRecord& proto) {
   // Records of before there was a base generation have none.
   reconcile::Record record{
@@ -91,8 +105,8 @@ reconcile::Record FromProto(const record::ClusterRecord& proto) {
       .retries = proto.retries()};
   auto cluster = std::make_shared<reconcile::Cluster>();
   for (const auto& member : proto.members()) {
-    cluster->push_back(
-        {member.task(), member.host(), member.data_address(), member.port(), member.minimum_incarnation()});
+    cluster->push_back({member.task(), member.host(), member.data_address(), member.port(),
+                        member.minimum_incarnation(), member.restarts()});
   }
   record.cluster = std::move(cluster);
   record.strays = {proto.strays().begin(), proto.strays().end()};
@@ -110,6 +124,10 @@ reconcile::Record FromProto(const record::ClusterRecord& proto) {
                                 .started_micros = success.started_micros(),
                                 .ended_micros = success.ended_micros(),
                                 .reason = success.reason()});
+  }
+  for (const auto& last : proto.incarnations()) {
+    record.incarnations.push_back(
+        {last.task(), last.spec_hash(), last.number(), last.restarts(), last.has_ended()});
   }
   for (const auto& lost : proto.lost_ports()) record.lost_ports.push_back({lost.host(), lost.port()});
   if (proto.has_ending()) record.ending = FromProto(proto.ending());
@@ -129,6 +147,7 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
     out->set_data_address(member.data_address);
     out->set_port(member.port);
     out->set_minimum_incarnation(member.minimum_incarnation);
+    out->set_restarts(member.restarts);
   }
   for (const reconcile::LostPort& lost : record.lost_ports) {
     proto.add_lost_ports()->set_host(lost.host);
@@ -149,6 +168,14 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
     out->set_started_micros(success.started_micros);
     out->set_ended_micros(success.ended_micros);
     out->set_reason(success.reason);
+  }
+  for (const reconcile::Incarnation& last : record.incarnations) {
+    auto* out = proto.add_incarnations();
+    out->set_task(last.task);
+    out->set_spec_hash(last.spec_hash);
+    out->set_number(last.number);
+    out->set_restarts(last.restarts);
+    out->set_has_ended(last.has_ended);
   }
   proto.set_retries(record.retries);
   if (record.ending) ToProto(*record.ending, proto.mutable_ending());

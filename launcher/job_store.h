@@ -139,6 +139,9 @@ class JobStore {
   const std::filesystem::path folder_;
 };
 
+/// What a job's record says of its state: "Running", "Succeeded", "Stopping", ...
+std::string RecordedState(const record::JobRecord& record);
+
 reconcile::Record FromProto(const record::ClusterRecord& proto);
 record::ClusterRecord ToProto(const reconcile::Record& record);
 

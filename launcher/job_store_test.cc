@@ -63,9 +63,10 @@ class JobStoreTest : public testing::Test {
 TEST_F(JobStoreTest, WhatTheReconcilerRemembersComesBack) {
   reconcile::Record record{.generation = 7, .base_generation = 3, .fixed = true, .leasing = true};
   record.cluster = std::make_shared<reconcile::Cluster>(
-      reconcile::Cluster{{.task = "ps:0", .host = "a", .data_address = "10.0.0.1", .port = 20000}});
+      reconcile::Cluster{{"ps:0", "a", "10.0.0.1", 20000, /*minimum_incarnation=*/3, /*restarts=*/1}});
   record.strays = {"b"};
   record.departures = {{.task = "worker:3", .minimum_incarnation = 1'000'002}};
+  record.incarnations = {{.task = "ps:0", .spec_hash = "v1", .number = 4, .restarts = 2, .has_ended = true}};
   record.retries = 2;
   record::JobRecord job;
   job.set_version(kJobRecordVersion);
@@ -81,6 +82,7 @@ TEST_F(JobStoreTest, WhatTheReconcilerRemembersComesBack) {
   EXPECT_EQ(*back.cluster, *record.cluster);
   EXPECT_EQ(back.strays, record.strays);
   EXPECT_EQ(back.departures, record.departures);
+  EXPECT_EQ(back.incarnations, record.incarnations);
   EXPECT_EQ(back.retries, 2);
 }
 

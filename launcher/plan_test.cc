@@ -100,9 +100,11 @@ TEST(PlanOfAModel, EachTaskIsToldOfItsClusterByAFile) {
                                                          .generation = 7,
                                                          .follows_cluster = task.follows_cluster,
                                                          .cluster = cluster,
-                                                         .minimum_incarnation = 5});
+                                                         .minimum_incarnation = 5,
+                                                         .restarts = 2});
     ASSERT_TRUE(request.ok()) << request.status();
     EXPECT_EQ(request->minimum_incarnation(), 5u);
+    EXPECT_EQ(request->restarts(), 2u);
     EXPECT_THAT(request->argv(), testing::Contains("--cluster_file={task_dir}/cluster.json"));
     const auto file = std::find_if(request->files().begin(), request->files().end(),
                                    [](const auto& each) { return each.path() == "cluster.json"; });

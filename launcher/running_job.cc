@@ -24,6 +24,12 @@ bool HasChangedTasks(const record::JobRecord& running, const record::JobRecord& 
   });
 }
 
+// Its agent takes another one for another task to be run in the same place.
+std::string SpecHashOf(const record::Task& task) {
+  if (task.restarts_asked() == 0) return task.spec_hash();
+  return absl::StrFormat("%s+%d", task.spec_hash(), task.restarts_asked());
+}
+
 }  // namespace
 
 const record::Host* FindHost(const record::JobRecord& record, const std::string& name) {
@@ -76,6 +82,21 @@ std::map<std::string, std::string> PlacesOf(const record::JobRecord& running) {
   return places;
 }
 
+std::string NamesOfTasks(const record::JobRecord& record) {
+  constexpr int kMostNames = 16;
+  std::string names;
+  for (int i = 0; i < std::min(record.tasks_size(), kMostNames); ++i) {
+    absl::StrAppend(&names, i == 0 ? "" : ", ", record.tasks(i).id());
+  }
+  const int more = record.tasks_size() - kMostNames;
+  if (more > 0) absl::StrAppend(&names, " and ", more, " more");
+  return names;
+}
+
+bool HasSucceeded(const record::JobRecord& running, const std::string& task) {
+  return Named(running.cluster().successes(), task, &record::ClusterRecord::Success::task) != nullptr;
+}
+
 int WorkersOf(const record::JobRecord& running) {
   return static_cast<int>(
       std::ranges::count_if(running.tasks(), [](const record::Task& task) { return IsWorker(task.id()); }));
@@ -121,6 +142,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_known_hosts(running.known_hosts());
   record->set_lost_timeout_ms(running.lost_timeout_ms());
   record->set_hand_overs(running.hand_overs());
+  *record->mutable_drivers() = running.drivers();
   if (!record->has_servers()) {
     record->set_authority_certificate_pem(running.authority_certificate_pem());
     record->set_authority_key_pem(running.authority_key_pem());
@@ -128,6 +150,10 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   *record->mutable_cluster() = running.cluster().has_ending()
                                    ? ToProto(reconcile::NextRun(FromProto(running.cluster())))
                                    : running.cluster();
+  for (record::Task& task : *record->mutable_tasks()) {
+    const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);
+    task.set_restarts_asked(before == nullptr ? 0 : before->restarts_asked());
+  }
   // Before its first generation a job has started nothing anywhere. A host that only a wrong inventory gave
   // it, and that nobody can reach, must not stay with it for ever.
   if (running.cluster().generation() == 0) return;
@@ -150,6 +176,20 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
     if (old != nullptr) host.set_machine_id(old->machine_id());
     host.set_unreached(old == nullptr || old->unreached());
   }
+}
+
+void RestartTasks(const std::set<std::string>& tasks, record::JobRecord* record) {
+  for (record::Task& task : *record->mutable_tasks()) {
+    if (tasks.contains(task.id())) task.set_restarts_asked(task.restarts_asked() + 1);
+  }
+}
+
+void RestartAllTasks(record::JobRecord* record) {
+  record->mutable_cluster()->set_fixed(false);
+  record->clear_first_workers();
+  const int workers = FirstWorkers(*record);
+  record->set_first_workers(workers);
+  record->set_fewest_workers(workers);
 }
 
 void GrowJob(const record::JobRecord& plan, record::JobRecord* record) {
@@ -198,16 +238,18 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
   for (const record::Task& task : record.tasks()) {
     const bool ends_last =
         task.follows_cluster() && task.ends_with_others() && (IsServer(task) || !has_servers);
+    const bool is_restarted = task.start().restart() != agent::RESTART_POLICY_NEVER;
     desired.tasks.push_back({.id = task.id(),
                              .host = task.host(),
-                             .spec_hash = task.spec_hash(),
+                             .spec_hash = SpecHashOf(task),
                              .needs_port = true,  // every member of a ClusterSpec has an address
                              .ends_with_others = task.ends_with_others(),
                              .follows_cluster = task.follows_cluster(),
                              .can_be_missing = task.can_be_missing(),
                              .can_fail = task.can_fail(),
                              .ends_last = ends_last,
-                             .spares = {task.spares().begin(), task.spares().end()}});
+                             .spares = {task.spares().begin(), task.spares().end()},
+                             .max_restarts = is_restarted ? task.start().max_restarts() : 0});
   }
   desired.max_missing = record.max_missing();
   desired.elastic = record.elastic();
@@ -236,6 +278,7 @@ absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord
   request.set_follows_cluster(start.follows_cluster);
   request.set_spec_hash(start.spec_hash);
   request.set_minimum_incarnation(start.minimum_incarnation);
+  request.set_restarts(start.restarts);
   for (const agent::FileContent& file : record.program_files()) *request.add_files() = file;
   if (task->tensorflow_flags()) {
     for (const std::string& flag : texts.FlagsOf(id)) request.add_argv(flag);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 
 #include "base/status.h"
@@ -47,6 +48,12 @@ bool AreThere(const record::JobRecord& servers);
 /// Where the job's tasks are, by the host's name; nowhere before its first generation.
 std::map<std::string, std::string> PlacesOf(const record::JobRecord& running);
 
+/// "ps:0, worker:0, worker:1": as many as a message can hold.
+std::string NamesOfTasks(const record::JobRecord& record);
+
+/// Whether the task has, as far as the record says: it is written within a second.
+bool HasSucceeded(const record::JobRecord& running, const std::string& task);
+
 /// How many tasks of the role worker it is to have.
 int WorkersOf(const record::JobRecord& running);
 
@@ -63,6 +70,12 @@ int FewestWorkers(const record::JobRecord& running);
 /// started again. If it was being ended, what is left of it is stopped first, and all is started again. Keeps
 /// the hosts on which tasks may still run.
 void ContinueJob(const record::JobRecord& running, record::JobRecord* record);
+
+/// These tasks are stopped and started again, each as it is, while the others go on.
+void RestartTasks(const std::set<std::string>& tasks, record::JobRecord* record);
+
+/// All of them are, also those that have succeeded, and none is started before all are stopped.
+void RestartAllTasks(record::JobRecord* record);
 
 /// The job gets what the plan has beyond it: tasks, with their hosts, and spare hosts. All else stays.
 void GrowJob(const record::JobRecord& plan, record::JobRecord* record);

@@ -256,6 +256,37 @@ TEST(ContinueJob, ServersBeginAnewForAllTasksOrForNone) {
   EXPECT_EQ(now.authority_certificate_pem(), "certificate of pool");
 }
 
+std::string SpecHash(const record::JobRecord& record, size_t task) {
+  return DesiredOf(record).tasks[task].spec_hash;
+}
+
+TEST(RestartTasks, AreOtherTasksToTheirAgentsWhoeverDrivesTheJobNext) {
+  const record::JobRecord running = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}});
+  record::JobRecord restarted = running;
+  RestartTasks({"worker:1"}, &restarted);
+  EXPECT_EQ(SpecHash(restarted, 0), SpecHash(running, 0));
+  EXPECT_NE(SpecHash(restarted, 2), SpecHash(running, 2));
+  EXPECT_TRUE(GoesOn(running, restarted));
+  EXPECT_TRUE(HasSameTasks(running, restarted)) << "to a plan";
+  record::JobRecord plan = running;
+  ContinueJob(restarted, &plan);
+  EXPECT_EQ(SpecHash(plan, 2), SpecHash(restarted, 2));
+  RestartTasks({"worker:1"}, &plan);
+  EXPECT_NE(SpecHash(plan, 2), SpecHash(restarted, 2)) << "once more";
+}
+
+// With as many workers as there are.
+TEST(RestartAllTasks, BeginAnew) {
+  record::JobRecord record = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}});
+  record.set_first_workers(5);
+  record.set_fewest_workers(1);
+  RestartAllTasks(&record);
+  EXPECT_FALSE(record.cluster().fixed());
+  EXPECT_EQ(record.cluster().generation(), 1u);
+  EXPECT_EQ(FirstWorkers(record), 2);
+  EXPECT_EQ(FewestWorkers(record), 2);
+}
+
 TEST(MakeStartRequest, WorkersOfAnElasticJobKnowHowManyTheTrainingBeganWith) {
   record::JobRecord record = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:2", "c"}});
   record.set_first_workers(2);

@@ -14,6 +14,8 @@
 namespace muster {
 namespace {
 
+constexpr char kTaskFolder[] = "{task_dir}";  // the agent puts it in
+
 template <typename T>
 void AddFlag(const std::string& name, const std::optional<T>& value, std::vector<std::string>& arguments) {
   if (!value) return;
@@ -62,12 +64,12 @@ void AddOptimizerFlags(const std::string& prefix, const OptimizerSpec& optimizer
 }
 
 // A job whose parameters or updates are others begins anew, in another folder.
-void AddCheckpointFlags(const Job& job, std::vector<std::string>& arguments) {
+void AddCheckpointFlags(const Job& job, const std::string& folder, std::vector<std::string>& arguments) {
   if (!job.checkpoint) return;
   // Standing servers make a folder in it for each job.
   const std::string identity =
       job.is_standing ? "" : "-" + Sha256Hex(absl::StrJoin(ParameterArguments(job), " ")).substr(0, 8);
-  arguments.push_back("--checkpoint_dir={task_dir}/checkpoints" + identity);
+  arguments.push_back("--checkpoint_dir=" + folder + "/checkpoints" + identity);
   AddFlag("checkpoint_every", job.checkpoint->every_steps, arguments);
   AddFlag("keep_checkpoints", job.checkpoint->keep, arguments);
   if (job.checkpoint->buddy) arguments.push_back("--checkpoint_buddy");
@@ -101,11 +103,10 @@ std::vector<std::string> ParameterArguments(const Job& job) {
   return arguments;
 }
 
-std::vector<std::string> TrainerArguments(const Job& job, ReplicaRole role, const std::string& data) {
+std::vector<std::string> TrainingArguments(const Job& job, ReplicaRole role, const std::string& data,
+                                           const std::string& folder) {
   std::vector<std::string> arguments;
   const auto add = [&](std::string argument) { arguments.push_back(std::move(argument)); };
-  add("--tls_dir={task_dir}/tls");
-  add(absl::StrFormat("--cluster_file={task_dir}/%s", kClusterFile));
   if (job.is_standing) add("--standing");
   if (job.replicated) add("--durability=replicated");
   if (job.tcp_only) add("--transport=tcp");
@@ -121,9 +122,8 @@ std::vector<std::string> TrainerArguments(const Job& job, ReplicaRole role, cons
       add(absl::StrFormat("--min_workers=%d", *job.worker.min + job.chief.count));
     }
   }
-  add(absl::StrFormat("--metrics_file={task_dir}/%s", kTaskMetricsFile));
   if (role == ReplicaRole::kPs) {
-    AddCheckpointFlags(job, arguments);
+    AddCheckpointFlags(job, folder, arguments);
     return arguments;
   }
   const std::vector<std::string> parameters = ParameterArguments(job);
@@ -136,16 +136,25 @@ std::vector<std::string> TrainerArguments(const Job& job, ReplicaRole role, cons
   AddFlag("threads", job.train.threads, arguments);
   AddFlag("device", job.train.device, arguments);
   AddFlag("cuda_math", job.train.cuda_math, arguments);
-  add("--data_dir=" + data);
-  // Only the chief writes them, and which task that is, the trainer knows.
-  const auto add_output = [&](const char* flag, const char* name) {
-    add(absl::StrFormat("--%s={task_dir}/%s", flag, name));
+  if (!data.empty()) add("--data_dir=" + data);
+  return arguments;
+}
+
+std::vector<std::string> TrainerArguments(const Job& job, ReplicaRole role, const std::string& data) {
+  std::vector<std::string> arguments = TrainingArguments(job, role, data, kTaskFolder);
+  const auto add_file = [&](const char* flag, const char* name) {
+    arguments.push_back(absl::StrFormat("--%s=%s/%s", flag, kTaskFolder, name));
   };
-  add_output("result_json", kResultFile);
-  add_output("metrics_jsonl", kMetricsFile);
-  add_output("log_dir", kEventsFolder);
-  add_output("save_model", kModelFile);
-  if (job.train.save_onnx) add_output("save_onnx", kOnnxFile);
+  add_file("tls_dir", "tls");
+  add_file("cluster_file", kClusterFile);
+  add_file("metrics_file", kTaskMetricsFile);
+  if (role == ReplicaRole::kPs) return arguments;
+  // Only the chief writes them, and which task that is, the trainer knows.
+  add_file("result_json", kResultFile);
+  add_file("metrics_jsonl", kMetricsFile);
+  add_file("log_dir", kEventsFolder);
+  add_file("save_model", kModelFile);
+  if (job.train.save_onnx) add_file("save_onnx", kOnnxFile);
   return arguments;
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -280,6 +281,11 @@ TEST_F(ClusterController, BringsWhatASpareHostNeeds) {
   WaitForTasks("job", 2);
   cluster_.hosts().Start("host-2");
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+  const std::filesystem::path store = ControllerFolder("host-3").parent_path() / "store";
+  EXPECT_THAT(NamesIn(store), Not(ElementsAre("tmp")));
+  const CommandResult rest = Muster({"gc", "--unused", "0"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.stderr_text;
+  EXPECT_THAT(NamesIn(store), ElementsAre("tmp"));
 }
 
 // A host has another address, which the inventory's discovery command tells where the job is driven: it goes
@@ -477,6 +483,8 @@ TEST_F(ClusterController, MayBeGoneForGood) {
               AllOf(HasSubstr("host-3, which drove it, was not reached"), Not(HasSubstr("goes on with it"))));
   EXPECT_THAT(JobProcesses(cluster_.hosts().folder()), IsEmpty());
   EXPECT_EQ(Json::parse(Muster({"list", "-o", "json"}).stdout_text)[0]["state"], "Stopped");
+  EXPECT_THAT(Muster({"events", "away"}).stdout_text,
+              HasSubstr("the job has ended: stopped on request, without host-3"));
   // Its name is free.
   Touch("go");
   EXPECT_EQ(RunJob(job).exit_code, 0);

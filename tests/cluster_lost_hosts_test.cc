@@ -1,5 +1,6 @@
 // Hosts that are lost for good while a job runs: others take their tasks, or the job does without them. What
 // happens where neither can be: tests/cluster_training_test.cc.
+#include "proto/job_record.pb.h"
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -10,7 +11,15 @@ using ::testing::HasSubstr;
 constexpr int kSteps = 3200;
 constexpr int kEndlessSteps = 10'000'000;
 
-class ClusterLostHosts : public LifecycleTest {};
+class ClusterLostHosts : public LifecycleTest {
+ protected:
+  /// As a wiped disk leaves it, but that what runs there goes on.
+  void EmptyHost(const std::string& host) {
+    const std::filesystem::path home = cluster_.hosts().HomeOf(host), old = home / "old";
+    std::filesystem::rename(home / ".muster", old);
+    std::filesystem::remove_all(old);
+  }
+};
 
 TEST_F(ClusterLostHosts, AJobSucceedsWithoutAHostThatItCanDoWithout) {
   Process run = StartJob(ScriptJob("fewer", kWaitForGo, "count: 3, min: 2"), "run", {"--lost-timeout", "2"});
@@ -95,6 +104,60 @@ TEST_F(ClusterLostHosts, AHostThatIsLostIsDoneWithoutUntilItReturns) {
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
 }
 
+TEST_F(ClusterLostHosts, ADeadHostThatTheInventoryHasNoMoreIsLeftBehind) {
+  const std::string job = ScriptJob("fewer", kWaitForGo, "count: 2");
+  Process run = StartJob(job, "run");
+  WaitForTasks("fewer", 2);
+  run.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+  cluster_.hosts().Kill("host-2");
+  std::string inventory = InventoryText();
+  const size_t line = inventory.rfind('\n', inventory.find("host-2:"));
+  inventory.erase(line, inventory.find('\n', line + 1) - line);
+  Process again = cluster_.Start(
+      {"run", job, "-i", cluster_.Write("without.yaml", inventory), "--lost-timeout", "2"}, "again");
+  ASSERT_TRUE(cluster_.WaitForText("again", "worker:1 on host-3: Running")) << cluster_.Text("again");
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(again), 0) << cluster_.Text("again");
+  EXPECT_THAT(cluster_.Text("again"), HasSubstr("tasks may still run on host-2"));
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(Muster({"stop", "fewer"}).exit_code, 0);
+}
+
+TEST_F(ClusterLostHosts, WhatAHostNoLongerKnowsOfIsStoppedAndStartedAgainAsItsPolicyHasIt) {
+  const std::string job = ScriptJob("emptied", kWaitForGo, "count: 2, restart: on_failure, max_restarts: 1");
+  Process run = StartJob(job, "run");
+  const JobProcess before = WaitForTasks("emptied", 2).at("worker:1");
+  EmptyHost("host-2");
+  ASSERT_TRUE(cluster_.WaitForText(
+      "run", "worker:1 on host-2: Lost: host-2 no longer knows of worker:1: its folder"));
+  ASSERT_TRUE(Eventually([&] { return ShowTask("emptied", "worker:1")["restarts"] == 1; }));
+  const JobProcess after = WaitForTasks("emptied", 2).at("worker:1");
+  EXPECT_GT(after.incarnation, 1'000'000) << "whatever the first has come to";
+  EXPECT_NE(ReadProcessStat(before.pid).value_or(ProcessStat{}).start_ticks, before.start_ticks);
+  const std::string events = Muster({"events", "emptied"}).stdout_text;
+  EXPECT_THAT(events, HasSubstr("Lost: host-2 no longer knows of worker:1: its folder is gone"));
+  EXPECT_THAT(events, HasSubstr("started again, restart 1"));
+
+  // Who goes on with the job knows of it, too.
+  ASSERT_TRUE(Eventually([&] {
+    record::JobRecord record;
+    (void)record.ParseFromString(ReadFile(JobFolder() / "record.pb").value_or(""));
+    return std::ranges::any_of(record.cluster().incarnations(), [&](const auto& each) {
+      return each.task() == "worker:1" && static_cast<int>(each.number()) == after.incarnation;
+    });
+  }));
+  run.Signal(SIGKILL);
+  EXPECT_EQ(ExitCodeOf(run), 128 + SIGKILL);
+  EmptyHost("host-2");
+  Process again = StartJob(job, "again");
+  EXPECT_EQ(ExitCodeOf(again), 69) << cluster_.Text("again");
+  EXPECT_THAT(
+      cluster_.Text("again"),
+      HasSubstr("worker:1 on host-2 failed: host-2 no longer knows of worker:1: its folder is gone; its "
+                "1 restarts are used up"));
+}
+
 // One host more than the jobs need.
 class ClusterSpares : public LifecycleTest {
  protected:
@@ -126,6 +189,25 @@ TEST_F(ClusterSpares, AWorkerGoesToASpareHostAndNoBitChanges) {
   EXPECT_EQ(ShowTask("spared", "worker:0")["restarts"], 0);
   cluster_.hosts().Start("host-3");
   EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+}
+
+TEST_F(ClusterSpares, AWorkerWhoseHostIsEmptiedComesBackThereAndNoBitChanges) {
+  const std::string rest =
+      "update: {mode: sync}\nreplicas: {ps: {count: 1}, worker: {count: 2, restart: on_failure}}\n";
+  ASSERT_EQ(RunJob(Job("undisturbed", rest), {"-q"}).exit_code, 0);
+  const Json expected = Result();
+  Process run = StartJob(Job("emptied", rest), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 100: "));
+  cluster_.hosts().Kill("host-3");
+  std::filesystem::remove_all(cluster_.hosts().HomeOf("host-3") + "/.muster");
+  cluster_.hosts().Start("host-3");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(Result()["parameters_crc32c"], expected["parameters_crc32c"]);
+  EXPECT_EQ(Result()["samples"], expected["samples"]);
+  EXPECT_EQ(ShowTask("emptied", "worker:1")["host"], "host-3");
+  EXPECT_EQ(ShowTask("emptied", "worker:1")["restarts"], 1);
+  EXPECT_EQ(ShowTask("emptied", "ps:0")["restarts"], 0);
+  EXPECT_EQ(ShowTask("emptied", "worker:0")["restarts"], 0);
 }
 
 constexpr char kTwoServers[] =

@@ -78,6 +78,9 @@ TEST_F(ClusterTraining, KilledWorkersChangeNoBitOfTheResult) {
   EXPECT_EQ(Result()["steps"], kSteps);
   EXPECT_EQ(Result()["samples"], kSteps * 40);
   EXPECT_EQ(EventFiles(JobFolder()).size(), 2u) << "one of each start of the chief";
+  const CommandResult compared = Muster({"compare", "undisturbed", "disturbed"});
+  EXPECT_EQ(compared.exit_code, 0) << compared.stderr_text;
+  EXPECT_THAT(compared.stdout_text, testing::ContainsRegex("parameters CRC32C  [0-9a-f]+ .* same\n"));
   EXPECT_EQ(EventFiles(JobFolder()), EventFiles(ChiefFolder()));
   EXPECT_EQ(ShowTask("disturbed", "ps:0")["restarts"], 0);
   EXPECT_EQ(ShowTask("disturbed", "worker:0")["restarts"], 1);

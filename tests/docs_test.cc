@@ -45,7 +45,7 @@ std::vector<fs::path> AllPages() {
 
 std::vector<fs::path> UserPages() {
   std::vector<fs::path> pages = {SourcePath("README.md")};
-  for (const char* name : {"hosts", "jobs", "commands", "failures", "bench", "trainer"})
+  for (const char* name : {"hosts", "jobs", "commands", "failures", "bench", "trainer", "kubernetes"})
     pages.push_back(SourcePath(std::string("docs/") + name + ".md"));
   return pages;
 }
@@ -131,9 +131,11 @@ TEST(Docs, EveryFlagIsOneOfAProgram) {
     for (const std::string& inner : Subcommands(help)) known += Help({"muster", name, inner});
   }
   std::set<std::string> flags = {
-      "--keep",    // scripts/demo.sh
-      "--copy",    // clush
-      "--logdir",  // tensorboard
+      "--keep",            // scripts/demo.sh
+      "--copy",            // clush
+      "--logdir",          // tensorboard
+      "--for",             // kubectl
+      "--field-selector",  // kubectl
   };
   for (const std::string& flag : Matches(known, "(--[a-z][a-z0-9_-]*)")) flags.insert(flag);
   ExpectKnown("[^-a-z](--[a-z][a-z0-9_-]*)", flags);

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/file.h"
+#include "base/mount_point.h"
 #include "base/random.h"
 
 namespace muster {
@@ -18,9 +19,9 @@ absl::Status CheckOutput(const std::string& flag, const std::filesystem::path& f
   if (std::filesystem::is_directory(file, ignored)) {
     return InvalidArgument("%s=%s: this is a folder, a file is expected", flag, file.string());
   }
-  // A device or a pipe is written where it is, all else in place of what is there.
-  const bool is_in_place =
-      std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored);
+  // A device, a pipe or a mounted file is written where it is, all else in place of what is there.
+  const bool is_in_place = std::filesystem::exists(file, ignored) &&
+                           (!std::filesystem::is_regular_file(file, ignored) || IsMountPoint(file));
   if (is_in_place) {
     if (::access(file.c_str(), W_OK) == 0) return absl::OkStatus();
     return InvalidArgument("%s=%s: cannot write there: %s", flag, file.string(), std::strerror(errno));

@@ -53,14 +53,20 @@ std::optional<Duration> FromSeconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
-absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags) {
+absl::StatusOr<Places> FindPlaces() {
   const std::string home = Variable("HOME");
   if (home.empty()) return InvalidArgument("HOME is not set");
-  const std::string folder = Variable("MUSTER_HOME");
-  CommandContext context(flags, JobStore(folder.empty() ? home + "/.muster" : folder));
+  const std::string folder = Variable("MUSTER_HOME"), inventory = Variable("MUSTER_INVENTORY");
+  return Places{.home = home,
+                .folder = folder.empty() ? home + "/.muster" : folder,
+                .inventory = inventory.empty() ? "inventory.yaml" : inventory};
+}
+
+absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags) {
+  MUSTER_ASSIGN_OR_RETURN(const Places places, FindPlaces());
+  CommandContext context(flags, JobStore(places.folder));
   std::string& inventory = context.flags_.inventory;
-  if (inventory.empty()) inventory = Variable("MUSTER_INVENTORY");
-  if (inventory.empty()) inventory = "inventory.yaml";
+  if (inventory.empty()) inventory = places.inventory;
   MUSTER_RETURN_IF_ERROR(CheckPath("--inventory", inventory));
   MUSTER_RETURN_IF_ERROR(CheckPath("--known-hosts", flags.known_hosts));
   MUSTER_ASSIGN_OR_RETURN(context.installation_, FindInstallation());
@@ -82,9 +88,9 @@ absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags)
   if (flags.connects_to_inventory || !flags.known_hosts.empty())
     MUSTER_RETURN_IF_ERROR(CheckKnownHosts(context.ssh_.known_hosts, flags.accept_new));
   context.ssh_.accept_new_keys = flags.accept_new;
-  context.home_ = home;
+  context.home_ = places.home;
   context.data_folder_ = Variable("MUSTER_DATA");
-  context.data_cache_ = DataCache(Variable("MUSTER_CACHE"), Variable("XDG_CACHE_HOME"), home);
+  context.data_cache_ = DataCache(Variable("MUSTER_CACHE"), Variable("XDG_CACHE_HOME"), places.home);
   return context;
 }
 

@@ -51,8 +51,8 @@ struct CommandFlags {
   std::string replicas;            // scale: "worker=6"
   std::string cluster;             // run, plan: the standing servers that train it; empty: its own
   std::string inventory;           // empty: MUSTER_INVENTORY, or inventory.yaml
-  std::vector<std::string> jobs;   // gc: only these
-  std::vector<std::string> tasks;  // logs: only these
+  std::vector<std::string> jobs;   // gc: only these; compare: these, or files of results
+  std::vector<std::string> tasks;  // logs, restart: only these
   std::string known_hosts;
   bool connects_to_inventory = false;  // the command does, with the keys of known_hosts
   OutputFormat format = OutputFormat::kText;
@@ -68,16 +68,30 @@ struct CommandFlags {
   double unused_s = 3600;                // gc
   std::set<std::string> gone_hosts;      // gc: of which nothing is left
   double timeout_s = 0;                  // run, wait: 0: none
-  std::optional<double> lost_timeout_s;  // run, scale, wait
+  std::optional<double> lost_timeout_s;  // run, scale, restart, wait
   double connect_timeout_s = 15;
   size_t parallel = std::numeric_limits<size_t>::max();  // exec: hosts at a time
   std::string data_set;                                  // data: "mnist"
   std::optional<std::string> data_folder;                // data; fetch: unset: the data cache
   std::vector<std::string> mirrors;                      // data fetch; empty: the set's own
+  std::string shell;                                     // completion
+  std::string image;                                     // export
+  std::string export_format = "jobs";                    // export: jobs, tfjob
+  std::optional<std::string> context_folder;             // export: of a docker build; unset: none is written
   BenchFlags bench;
 };
 
-/// Made once by main; the only place that looks at the environment.
+/// Where a user's things are, as the environment says. Only this and what is made by CommandContext::Create
+/// looks at that.
+struct Places {
+  std::string home;
+  std::filesystem::path folder;     // ~/.muster (or MUSTER_HOME)
+  std::filesystem::path inventory;  // the usual one
+};
+/// InvalidArgument: HOME is not set.
+absl::StatusOr<Places> FindPlaces();
+
+/// Made once by main.
 class CommandContext {
  public:
   static absl::StatusOr<CommandContext> Create(const CommandFlags& flags);
@@ -128,10 +142,12 @@ class CommandContext {
 /// code return it.
 absl::Status CheckCommand(const CommandContext& context);
 absl::Status PlanCommand(const CommandContext& context);
+absl::Status ExportCommand(const CommandContext& context);
 absl::StatusOr<int> RunJobCommand(const CommandContext& context);
 absl::StatusOr<int> UpCommand(const CommandContext& context);
 absl::StatusOr<int> WaitCommand(const CommandContext& context);
 absl::StatusOr<int> ScaleCommand(const CommandContext& context);
+absl::StatusOr<int> RestartCommand(const CommandContext& context);
 absl::Status ShowCommand(const CommandContext& context);
 absl::Status ListCommand(const CommandContext& context);
 absl::Status LogsCommand(const CommandContext& context);
@@ -146,6 +162,8 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context);
 enum class ControlledJobAction { kAwait, kExport, kRelease, kForget };
 absl::StatusOr<int> ControlledJobCommand(const CommandContext& context, ControlledJobAction action);
 absl::StatusOr<int> BenchCommand(const CommandContext& context);
+absl::Status CompareCommand(const CommandContext& context);
+absl::Status CompletionCommand(const CommandContext& context);
 absl::Status FetchDataCommand(const CommandContext& context);
 absl::StatusOr<int> MakeDataCommand(const CommandContext& context);
 

@@ -165,6 +165,7 @@ absl::StatusOr<record::JobRecord> Follow(const CommandContext& context, const re
   }
   there.set_inventory_file(here.inventory_file());
   there.set_known_hosts(here.known_hosts());
+  *there.mutable_drivers() = here.drivers();
   KeepWays(here, new_hosts, there.mutable_hosts());
   KeepWays(here, new_hosts, there.mutable_spare_hosts());
   if (there.ended_micros() == 0 && !is_back) *there.mutable_controller() = here.controller();
@@ -225,6 +226,22 @@ void ComplainOf(const record::JobRecord& record, const absl::Status& asked) {
                record.controller().name().c_str(), record.id().c_str(), std::string(asked.message()).c_str());
 }
 
+// `muster gc` looks there, too, once the job has ended.
+void NoteDriver(const record::Host& host, const Contents& contents, record::JobRecord* record) {
+  auto* const drivers = record->mutable_drivers();
+  auto driver = std::ranges::find(*drivers, host.name(), &record::Host::name);
+  std::set<std::string> sent;
+  if (driver == drivers->end()) {
+    *drivers->Add() = host;
+    driver = drivers->end() - 1;
+  } else {
+    sent.insert(driver->contents().begin(), driver->contents().end());
+    *driver = host;
+  }
+  for (const auto& [sha256, content] : contents) sent.insert(sha256);
+  driver->mutable_contents()->Assign(sent.begin(), sent.end());
+}
+
 }  // namespace
 
 absl::StatusOr<ChosenController> ChooseController(const CommandContext& context, const Inventory& inventory,
@@ -275,11 +292,9 @@ absl::Status HandOverJob(const CommandContext& context, const std::string& id, c
     return absl::IsCancelled(sent) ? sent : undriven(sent);
   }
   *job->mutable_record() = record;
+  NoteDriver(controller.host, contents, &record);
   const std::filesystem::path history = context.jobs().JobFolder(id) / kHistoryFile;
-  if (auto file = HistoryFile::Open(history); file.ok()) {
-    // Which is only told: the job does not fail for it.
-    (void)file->Append({{.time_micros = WallTimeMicros(), .what = name + " drives it from now on"}});
-  }
+  AddToHistory(history, name + " drives it from now on");
   for (auto* const hosts :
        {job->mutable_record()->mutable_hosts(), job->mutable_record()->mutable_spare_hosts()}) {
     for (record::Host& host : *hosts) {

@@ -58,7 +58,8 @@ absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& 
   records = FindJobs(context, problems);
   std::erase_if(records, [](const record::JobRecord& record) {
     return record.ended_micros() == 0 ||
-           (record.folders_removed() && std::ranges::none_of(record.hosts(), HasContents));
+           (record.folders_removed() && std::ranges::none_of(record.hosts(), HasContents) &&
+            std::ranges::none_of(record.drivers(), HasContents));
   });
   return records;
 }
@@ -72,6 +73,9 @@ Homes HomesOf(const std::vector<record::JobRecord>& records, bool are_named) {
       if (!may_have_folders && !HasContents(host)) continue;
       Home& home = homes.try_emplace(KeyOf(host), Home{.host = host, .newest = i}).first->second;
       if (may_have_folders) home.jobs.insert(records[i].id());
+    }
+    for (const record::Host& host : records[i].drivers()) {
+      if (HasContents(host)) homes.try_emplace(KeyOf(host), Home{.host = host, .newest = i});
     }
   }
   return homes;
@@ -171,14 +175,20 @@ void Account(const std::map<HomeKey, size_t>& index, const std::vector<Home>& ho
   std::map<std::string, uint64_t> sizes;
   for (const record::Content& content : record->contents()) sizes[content.sha256()] = content.size_bytes();
   size_t left = 0;
+  const auto account = [&](size_t i, record::Host* host) {
+    ForgetContents(removed[i], now_micros - record->ended_micros(), host);
+    if (!removed[i].is_collected) return;
+    for (const std::string& sha256 : host->contents()) totals->contents_left[{i, sha256}] = sizes[sha256];
+  };
   for (record::Host& host : *record->mutable_hosts()) {
     const auto home = index.find(KeyOf(host));
     if (home == index.end()) continue;
     const size_t i = home->second;
     if (homes[i].jobs.contains(record->id()) && !removed[i].jobs.contains(record->id())) ++left;
-    ForgetContents(removed[i], now_micros - record->ended_micros(), &host);
-    if (!removed[i].is_collected) continue;
-    for (const std::string& sha256 : host.contents()) totals->contents_left[{i, sha256}] = sizes[sha256];
+    account(i, &host);
+  }
+  for (record::Host& host : *record->mutable_drivers()) {
+    if (const auto home = index.find(KeyOf(host)); home != index.end()) account(home->second, &host);
   }
   totals->folders_left += left;
   if (left > 0) return;

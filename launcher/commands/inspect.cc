@@ -54,21 +54,6 @@ Cell GpusOf(const record::Task& task) {
   return gpus;
 }
 
-// What a job's record says of its state, without asking its hosts.
-std::string RecordedState(const record::JobRecord& record) {
-  if (!record.cluster().has_ending()) return record.cluster().fixed() ? "Running" : "Pending";
-  const bool has_ended = record.ended_micros() != 0;
-  switch (static_cast<reconcile::Result>(record.cluster().ending().result())) {
-    case reconcile::Result::kSucceeded:
-      return has_ended ? "Succeeded" : "Fetching";
-    case reconcile::Result::kFailed:
-      return has_ended ? "Failed" : "Stopping";
-    case reconcile::Result::kStopped:
-      return has_ended ? "Stopped" : "Stopping";
-  }
-  return "";
-}
-
 // A whole file of a task's folder.
 absl::StatusOr<std::string> ReadTaskFile(AgentConnection& connection, const std::string& job,
                                          const std::string& task, const std::string& path,

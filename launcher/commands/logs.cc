@@ -126,16 +126,6 @@ std::string PlaceOfDeparted(const CommandContext& context, const record::JobReco
   return place;
 }
 
-// As many as a message can hold.
-std::string NamesOfTasks(const record::JobRecord& record) {
-  constexpr int kMostNames = 16;
-  std::string names;
-  for (int i = 0; i < std::min(record.tasks_size(), kMostNames); ++i)
-    names += (i == 0 ? "" : ", ") + record.tasks(i).id();
-  const int more = record.tasks_size() - kMostNames;
-  return more > 0 ? absl::StrFormat("%s and %d more", names, more) : names;
-}
-
 // Reads a host's logs to their end; when following, over lost connections too: a host that is gone may come
 // back, with everything that its tasks printed meanwhile. Each host on its own: the followers of the others
 // do not have to end first.

@@ -2,13 +2,12 @@
 #include <absl/strings/str_split.h>
 
 #include <cstdio>
+#include <functional>
+#include <memory>
 
+#include "launcher/commands/changing.h"
 #include "launcher/commands/controlling.h"
-#include "launcher/commands/driving.h"
-#include "launcher/commands/interrupts.h"
 #include "launcher/commands/replanning.h"
-#include "launcher/job_history.h"
-#include "launcher/running_job.h"
 
 namespace muster {
 namespace {
@@ -45,10 +44,6 @@ absl::StatusOr<int> ParseWorkers(const std::string& text) {
   return workers;
 }
 
-void Say(const absl::Status& status) {
-  std::fprintf(stderr, "muster: %s\n", std::string(status.message()).c_str());
-}
-
 absl::Status NotElastic(const record::JobRecord& record, const std::string& why) {
   const std::string on = record.has_servers() ? "--cluster " + record.servers().job() + " " : "";
   return FailedPrecondition(
@@ -57,34 +52,14 @@ absl::Status NotElastic(const record::JobRecord& record, const std::string& why)
       record.id(), why, record.job_file(), on, record.job_file());
 }
 
-}  // namespace
-
-absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
-  const std::string& replicas = context.flags().replicas;
-  const JobStore& jobs = context.jobs();
-  MUSTER_ASSIGN_OR_RETURN(record::JobRecord before, jobs.Find(context.flags().job));
-  if (IsOfOthers(replicas)) return OnlyWorkers(replicas, before);
-  MUSTER_ASSIGN_OR_RETURN(const int workers, ParseWorkers(replicas));
-  // A host goes on with it afterwards, or this process does, in the background.
-  const bool is_elsewhere = IsDrivenElsewhere(before);
-  std::unique_ptr<Detachment> detachment;
-  if (!is_elsewhere) {
-    int exit_code = 0;
-    MUSTER_ASSIGN_OR_RETURN(detachment, Detachment::Fork(&exit_code, Detachment::Interrupted::kEndsParent));
-    if (detachment == nullptr) return exit_code;
-  }
-  const TimePoint start = Now();
-  std::optional<ChosenController> controller;
-  if (is_elsewhere) {
-    MUSTER_ASSIGN_OR_RETURN(before, FindJob(context, before.id()));
-    MUSTER_ASSIGN_OR_RETURN(controller, ControllerOf(context, before));
-  }
-  const auto has_ended = [&] { return FailedPrecondition("job %s has ended", before.id()); };
-  if (before.ended_micros() != 0 || before.cluster().has_ending()) return has_ended();
+// As many as there are, where nobody drives the job, is to have it driven.
+absl::StatusOr<std::optional<JobChange>> DecideScale(const CommandContext& context, int workers,
+                                                     const record::JobRecord& before,
+                                                     const JobDriver* driver) {
   if (before.standing()) {
     return InvalidArgument("%s are servers that stand: their jobs have workers, each its own", before.id());
   }
-  MUSTER_ASSIGN_OR_RETURN(const auto servers, ServersOf(jobs, before));
+  MUSTER_ASSIGN_OR_RETURN(const auto servers, ServersOf(context.jobs(), before));
   MUSTER_ASSIGN_OR_RETURN(const Job as_run, JobOf(before));
   record::JobRecord scaled = before;
   scaled.mutable_source()->set_workers(workers);
@@ -92,87 +67,42 @@ absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
   if (const std::string why = WhyNotElastic(job, servers ? &*servers : nullptr); !why.empty()) {
     return NotElastic(before, why);
   }
-  const std::optional<JobDriver> driver = jobs.DriverOf(before.id());
-  if (driver && !driver->in_background) {
-    return FailedPrecondition(
-        "job %s is driven by process %d, which is not in the background (yet): only a job that "
-        "`muster run -d` has put there can get other workers",
-        before.id(), driver->pid);
-  }
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context.ReadInventoryOf(before.inventory_file()));
   MUSTER_RETURN_IF_ERROR(FindGpus(context, job, &inventory));
-  const Planning planning = [&](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
-    MUSTER_ASSIGN_OR_RETURN(JobPlan plan,
-                            PlanJob(context, job, inventory, running, servers ? &*servers : nullptr));
-    MUSTER_RETURN_IF_ERROR(CheckOnlyWorkersDiffer(*running, plan.record));
-    return plan;
-  };
-  MUSTER_ASSIGN_OR_RETURN(JobPlan plan, planning(&before));
+  JobChange change{
+      .planning = [&context, job, inventory,
+                   servers](const record::JobRecord* running) -> absl::StatusOr<JobPlan> {
+        MUSTER_ASSIGN_OR_RETURN(JobPlan plan,
+                                PlanJob(context, job, inventory, running, servers ? &*servers : nullptr));
+        MUSTER_RETURN_IF_ERROR(CheckOnlyWorkersDiffer(*running, plan.record));
+        return plan;
+      },
+      .describe = DifferenceOfWorkers,
+      .verb = "scaled",
+      .replan = std::bind_front(&Replanner::Replan, std::make_shared<Replanner>(context, job, inventory)),
+      .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0))};
+  MUSTER_ASSIGN_OR_RETURN(change.plan, change.planning(&before));
   // Who drives it would give it more.
   const bool grows = as_run.worker.max.has_value();
-  if ((driver || is_elsewhere) && !grows && DifferenceOfWorkers(before, plan.record).empty() &&
-      plan.record.tasks_size() == before.tasks_size()) {
+  const bool is_driven = driver != nullptr || IsDrivenElsewhere(before);
+  if (is_driven && !grows && DifferenceOfWorkers(before, change.plan.record).empty() &&
+      change.plan.record.tasks_size() == before.tasks_size()) {
     std::fprintf(stderr, "job %s has as many workers already: %d\n", before.id().c_str(), workers);
-    return 0;
+    return std::nullopt;
   }
-  const std::filesystem::path log = jobs.JobFolder(before.id()) / kControllerLog;
-  if (detachment != nullptr) MUSTER_RETURN_IF_ERROR(detachment->OpenLog(log));
-  plan.record.set_id(before.id());
-  MUSTER_RETURN_IF_ERROR(
-      Annotate(jobs.CheckRoom(plan.record), absl::StrFormat("job %s goes on as it is", before.id())));
+  return change;
+}
 
-  // From here on there must be somebody who drives the job.
-  if (detachment != nullptr) {
-    detachment->Outlive();
-  } else {
-    CatchInterrupts();
-  }
-  BackgroundGuests guests;
-  std::optional<TakenJob> taken;
-  {
-    record::JobRecord there = before;
-    MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, TakeBack(context, &there));
-    MUSTER_ASSIGN_OR_RETURN(taken, TakeOverJob(jobs, before, planning, &plan));
-  }
-  if (!taken) return has_ended();
-  if (const absl::Status said = taken->lock.SetInBackground(detachment != nullptr); !said.ok()) Say(said);
-  if (!taken->planned.ok()) {
-    Say(taken->planned);
-    plan = {.record = taken->running};
-  }
-  const int exit_code_so_far = ExitCodeFor(taken->planned);
-  const std::string difference = DifferenceOfWorkers(taken->running, plan.record);
-  std::fprintf(stderr, "job %s: %s\n", before.id().c_str(),
-               difference.empty() ? "goes on as it was" : difference.c_str());
-  if (auto history = HistoryFile::Open(jobs.JobFolder(before.id()) / kHistoryFile);
-      history.ok() && taken->planned.ok() && !difference.empty()) {
-    // Which is only told: the job does not fail for it.
-    (void)history->Append({{.time_micros = WallTimeMicros(), .what = "scaled: " + difference}});
-  }
+}  // namespace
 
-  if (controller) {
-    MUSTER_RETURN_IF_ERROR(HandOverJob(context, before.id(), plan.contents, *controller));
-    return exit_code_so_far;
-  }
-  RunOptions options = MakeRunOptions(context, plan.record);
-  options.follow_logs = false;
-  Replanner replanner(context, job, inventory);
-  // Else there is nothing here that other hosts could be sent.
-  if (taken->planned.ok()) options.replan = std::bind_front(&Replanner::Replan, &replanner);
-  RunDisplay display({.logs = false,
-                      .accuracy = context.flags().format == OutputFormat::kText,
-                      .train_steps = static_cast<uint64_t>(job.train.steps.value_or(0)),
-                      .start = start},
-                     plan.record);
-  GoOnInBackground(plan.record, taken->lock, *detachment, display, guests, &options, exit_code_so_far);
-  MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(jobs, plan.record, plan.contents, options, display));
-  if (result.is_left) {
-    SayLeft(plan.record);
-    return exit_code_so_far;
-  }
-  display.Summarize(result);
-  MUSTER_RETURN_IF_ERROR(result.fetched);
-  return exit_code_so_far != 0 ? exit_code_so_far : result.outcome.exit_code;
+absl::StatusOr<int> ScaleCommand(const CommandContext& context) {
+  const std::string& replicas = context.flags().replicas;
+  MUSTER_ASSIGN_OR_RETURN(const record::JobRecord found, context.jobs().Find(context.flags().job));
+  if (IsOfOthers(replicas)) return OnlyWorkers(replicas, found);
+  MUSTER_ASSIGN_OR_RETURN(const int workers, ParseWorkers(replicas));
+  return ChangeJob(context, [&](const record::JobRecord& before, const JobDriver* driver) {
+    return DecideScale(context, workers, before, driver);
+  });
 }
 
 }  // namespace muster

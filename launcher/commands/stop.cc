@@ -11,6 +11,7 @@
 #include "launcher/commands/interrupts.h"
 #include "launcher/fleet.h"
 #include "launcher/host_records.h"
+#include "launcher/job_history.h"
 
 namespace muster {
 namespace {
@@ -118,6 +119,7 @@ absl::Status StopWithoutDriver(const CommandContext& context, const std::string&
   // Which it may have reached since.
   for (record::Host& host : *record.mutable_hosts()) host.set_unreached(false);
   MUSTER_RETURN_IF_ERROR(context.jobs().Save(record));
+  AddToHistory(context.jobs().JobFolder(id) / kHistoryFile, "the job has ended: " + cluster.ending->message);
   return Unavailable("job %s has been stopped on %d of %d hosts, and %s, which drove it, was not reached", id,
                      AllHosts(record).size() - left.size(), AllHosts(record).size(), driver);
 }

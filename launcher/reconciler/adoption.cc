@@ -37,6 +37,7 @@ void Reconciler::Adopt() {
     Task& task = tasks_[found->second];
     task.member = static_cast<int>(i);
     task.minimum_incarnation = member.minimum_incarnation;
+    task.restarts = member.restarts;
     task.port = member.port;
     task.leased = member.port != 0;
     // Where it was; where it is, its connection says.
@@ -53,6 +54,7 @@ void Reconciler::Adopt() {
     task.report = success;
     task.success_noted = true;
   }
+  RecallIncarnations();
   for (Task& task : tasks_) {
     if (IsNew(task)) BeginJoining(task);
   }
@@ -129,6 +131,9 @@ void Reconciler::NoteDepartures() {
                   [&](const Departure& departure) { return departure.task == member.task; });
     record_.departures.push_back({member.task, member.minimum_incarnation + kMostRestarts + 1});
   }
+  std::erase_if(record_.incarnations,
+                [this](const Incarnation& each) { return !task_index_.contains(each.task); });
+  IndexIncarnations();
 }
 
 }  // namespace muster::reconcile

@@ -56,7 +56,12 @@ void Reconciler::FixGeneration() {
   record_.base_generation = record_.generation + 1;
   record_.departures.clear();
   record_.successes.clear();
-  for (Task& task : tasks_) task.success_noted = false;
+  record_.incarnations.clear();
+  for (Task& task : tasks_) {
+    task.success_noted = false;
+    task.note = -1;
+    task.restarts = 0;
+  }
   FixCluster();
   phase_ = Phase::kRunning;
   gang_complete_ = true;
@@ -86,7 +91,7 @@ void Reconciler::FixCluster() {
     task.minimum_incarnation = std::max(task.minimum_incarnation, next);
     task.member = static_cast<int>(cluster->size());
     cluster->push_back({task.desired.id, task.desired.host, hosts_[task.host].desired.data_address,
-                        task.leased ? task.port : 0, task.minimum_incarnation});
+                        task.leased ? task.port : 0, task.minimum_incarnation, task.restarts});
   }
   if (std::exchange(has_leavers_, false)) NoteDepartures();
   ++record_.generation;

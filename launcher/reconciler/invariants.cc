@@ -94,6 +94,7 @@ void Invariants::OnDecided(const View& view) {
     ++setbacks_;  // what died there is started again when it returns
   }
   given_up_ = std::move(given_up);
+  std::erase_if(beginnings_, [this](const auto& each) { return given_up_.contains(each.second.host); });
   needed_.clear();
   for (const TaskView& task : view.tasks) {
     const bool has_succeeded = task.state == TaskState::kSucceeded;
@@ -167,7 +168,7 @@ void Invariants::CheckRecord(const Record& record) {
     const auto [known, added] = clusters_.emplace(record.generation, *record.cluster);
     Require(known->second == *record.cluster, "I4 a generation has one cluster");
     for (const Member& member : *record.cluster) {
-      if (!added || member.port == 0) continue;
+      if (!added || member.port == 0 || IsToBeginAnew(member)) continue;
       Require(ports_[{member.host, member.task}] == member.port,
               absl::StrFormat("I5 the ports of a cluster are leased: generation %d has %d for %s",
                               record.generation, member.port, member.task));
@@ -185,6 +186,7 @@ void Invariants::CheckStart(const StartTask& start) {
   Require(*start.cluster == clusters_[start.generation], "I8 starts have the persisted cluster: " + who);
   for (const Member& member : *start.cluster) {
     if (places_[member.task] != member.host) continue;  // nobody is there; it is on its way to a spare host
+    if (IsToBeginAnew(member)) continue;
     const auto known = addresses_.find(member.host);
     Require(
         known == addresses_.end() || known->second == member.data_address,
@@ -203,7 +205,8 @@ void Invariants::CheckStop(const StopTasks& stop) {
     return;
   }
   for (const Deployment& target : stop.targets) {
-    Require(!InPlan(target), "I12 what is desired is not stopped: " + target.task);
+    Require(!InPlan(target) || forgotten_.contains({stop.host, target}),
+            "I12 what is desired is not stopped: " + target.task);
   }
 }
 
@@ -229,6 +232,7 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
     return done.task == report.task && done.spec_hash != report.spec_hash && success_hosts_[done] == host &&
            done.generation <= report.generation;
   });
+  CheckBeginning(host, report);
   live_[{host, report.task}] = report;
   for (const auto& [where, other] : newest_) {
     if (where.second != report.task || where.first == host) continue;
@@ -239,6 +243,64 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
   }
   newest_[{host, report.task}] = report;
 }
+
+void Invariants::CheckBeginning(const HostId& host, const TaskReport& report) {
+  const std::string who = report.task + " on " + host;
+  Require(!orphans_.contains({host, report.task}),
+          "I41 where something of a task may run it is stopped before another is started: " + who);
+  const auto desired = std::ranges::find(desired_.tasks, report.task, &DesiredTask::id);
+  Require(desired == desired_.tasks.end() || static_cast<int>(report.restarts) <= desired->max_restarts,
+          "I42 there are no more restarts than the policy has: " + who);
+  const auto newest = newest_.find({host, report.task});
+  Require(newest == newest_.end() || report.generation < persisted_.base_generation ||
+              newest->second.generation < persisted_.base_generation || !IsNoted(newest->second) ||
+              report.incarnation > newest->second.incarnation,
+          "I43 an incarnation is one only once: " + who);
+  const auto beginning = beginnings_.find(report.task);
+  if (beginning == beginnings_.end()) return;
+  const Beginning& expected = beginning->second;
+  Require(host != expected.host || report.spec_hash != expected.spec_hash ||
+              persisted_.base_generation != expected.base_generation || report.restarts == expected.restarts,
+          absl::StrFormat("I44 what was forgotten is one restart: %s has %d, not %d", who, report.restarts,
+                          expected.restarts));
+  beginnings_.erase(beginning);
+}
+
+// On the host that has forgotten it: nobody is there.
+bool Invariants::IsToBeginAnew(const Member& member) const {
+  return !live_.contains({member.host, member.task}) &&
+         std::ranges::any_of(forgotten_, [&](const auto& each) {
+           return each.first == member.host && each.second.task == member.task;
+         });
+}
+
+bool Invariants::IsNoted(const TaskReport& report) const {
+  return std::ranges::any_of(persisted_.incarnations, [&](const Incarnation& each) {
+    return each.task == report.task && !each.has_ended && each.number <= report.incarnation &&
+           report.incarnation - each.number < kMostRestarts;
+  });
+}
+
+void Invariants::OnForgotten(const HostId& host, const TaskReport& report) {
+  const Deployment deployment = DeploymentOf(report);
+  forgotten_.insert({host, deployment});
+  known_.erase(deployment);  // or what a launcher was told came too late to count
+  const bool is_noted = std::ranges::count(persisted_.successes, report.task, &TaskReport::task) > 0;
+  if (!is_noted && success_hosts_.contains(deployment)) success_hosts_[deployment].clear();  // nobody knows
+  const Incarnation exactly{report.task, report.spec_hash, report.incarnation, report.restarts, false};
+  const auto desired = std::ranges::find(desired_.tasks, report.task, &DesiredTask::id);
+  const bool are_used_up =
+      desired != desired_.tasks.end() && static_cast<int>(report.restarts) >= desired->max_restarts;
+  if (!Live(report) || are_used_up || given_up_.contains(host)) return;
+  if (std::ranges::count(persisted_.incarnations, exactly) == 0) return;
+  beginnings_[report.task] = {host, report.spec_hash, persisted_.base_generation, report.restarts + 1};
+}
+
+void Invariants::OnOrphaned(const HostId& host, const TaskReport& report) {
+  orphans_[{host, report.task}] = report;
+}
+
+void Invariants::OnOrphanEnded(const HostId& host, const TaskId& task) { orphans_.erase({host, task}); }
 
 void Invariants::OnGoesOn(const HostId& host, const TaskReport& report, const StartTask& start) {
   const auto desired = std::ranges::find(desired_.tasks, report.task, &DesiredTask::id);
@@ -277,6 +339,10 @@ void Invariants::CheckNothingRuns(const std::string& when) {
   for (const auto& [where, report] : live_) {
     const bool named = std::count(finish_->left_behind.begin(), finish_->left_behind.end(), where.first) > 0;
     Require(named, "I14 nothing runs " + when + ": " + where.second + " on " + where.first);
+  }
+  for (const auto& [where, report] : orphans_) {
+    const bool named = std::count(finish_->left_behind.begin(), finish_->left_behind.end(), where.first) > 0;
+    Require(named, "I14 no orphan runs " + when + ": " + where.second + " on " + where.first);
   }
 }
 
@@ -345,12 +411,15 @@ void Invariants::CheckFirstCause(const Outcome& outcome) {
   if (named == deaths_.end()) return;
   Require(outcome.exit_code == named->second.exit_code,
           "I24 the exit code is the first cause's: " + outcome.message);
-  // A launcher that only ends what another began cannot compare with a host it never reached.
+  // A launcher that only ends what another began cannot compare with a host it never reached, or that has
+  // forgotten what it would be.
   const HostId& where = outcome.first_cause->host;
   if (std::count(outcome.left_behind.begin(), outcome.left_behind.end(), where) > 0) return;
+  if (forgotten_.contains({where, DeploymentOf(named->second)})) return;
   for (const auto& [task, report] : deaths_) {
     if (!InPlan({task, report.generation, report.spec_hash})) continue;  // replaced since
     if (places_[task] != death_hosts_[task]) continue;                   // it was to run elsewhere by then
+    if (forgotten_.contains({death_hosts_[task], DeploymentOf(report)})) continue;
     const auto desired = std::ranges::find(desired_.tasks, task, &DesiredTask::id);
     if (desired != desired_.tasks.end() && desired->can_fail) continue;
     if (outcome.left_behind.end() !=

@@ -28,8 +28,11 @@ class Invariants {
   void OnStarted(const HostId& host, const TaskReport& report);  // each incarnation
   /// It runs, or has succeeded, and is brought to this start's generation.
   void OnGoesOn(const HostId& host, const TaskReport& report, const StartTask& start);
-  void OnDied(const HostId& host, const TaskReport& report);   // for good, by itself
-  void OnEnded(const HostId& host, const TaskReport& report);  // each incarnation, in any way
+  void OnDied(const HostId& host, const TaskReport& report);       // for good, by itself
+  void OnEnded(const HostId& host, const TaskReport& report);      // each incarnation, in any way
+  void OnForgotten(const HostId& host, const TaskReport& report);  // by its agent, whose folder is gone
+  void OnOrphaned(const HostId& host, const TaskReport& report);   // and it runs on
+  void OnOrphanEnded(const HostId& host, const TaskId& task);
   void OnOutage(const HostId& host, bool begins, TimePoint now);
 
   void OnBreak(const HostId& host, TimePoint now);    // of a connection
@@ -39,6 +42,9 @@ class Invariants {
   void OnFinish(const Outcome& outcome, const Options& options, TimePoint now);
   void OnStuck();  // faults have ceased long ago, and the job has not ended
   void OnQuiet();  // all messages that were still under way have arrived
+
+  /// The record has it, or an earlier incarnation of it.
+  bool IsNoted(const TaskReport& report) const;
 
   const std::vector<std::string>& violations() const { return violations_; }
 
@@ -52,6 +58,8 @@ class Invariants {
   void CheckNothingRuns(const std::string& when);
   void Learn(const TaskReport& report);
   void NoteGang();
+  bool IsToBeginAnew(const Member& member) const;
+  void CheckBeginning(const HostId& host, const TaskReport& report);
   bool InPlan(const Deployment& deployment) const;
   bool HasJoined(const TaskId& task) const;
 
@@ -72,7 +80,17 @@ class Invariants {
   std::set<HostId> leased_;                    // asked for a port since all of the job was last stopped there
   std::map<RequestId, HostId> stop_requests_;  // of everything on a host, in this life
   std::map<std::pair<HostId, TaskId>, TaskReport> live_;
-  std::map<std::pair<HostId, TaskId>, TaskReport> newest_;  // of each host's starts of it
+  std::map<std::pair<HostId, TaskId>, TaskReport> newest_;   // of each host's starts of it
+  std::map<std::pair<HostId, TaskId>, TaskReport> orphans_;  // run on where nobody knows of them
+  std::set<std::pair<HostId, Deployment>> forgotten_;
+  // Of what ran where it was forgotten, and was in the record: its next start on that host.
+  struct Beginning {
+    HostId host;
+    std::string spec_hash;
+    uint64_t base_generation = 0;
+    uint32_t restarts = 0;
+  };
+  std::map<TaskId, Beginning> beginnings_;
   std::set<Deployment> succeeded_;
   std::map<Deployment, HostId> success_hosts_;
   std::map<TaskId, TaskReport> deaths_;  // under the newest generation

@@ -67,9 +67,14 @@ bool Reconciler::PlaceElsewhere(Host& host) {
   for (const int index : moving) {
     Task& task = tasks_[index];
     // More than its old host can have come to, which may only be cut off, or to whatever it was told before.
-    const uint32_t last = task.report ? task.report->incarnation : 0;
-    task.minimum_incarnation = std::max(task.minimum_incarnation, last) + kMostRestarts + 1;
+    const std::optional<TaskReport>& last = task.report ? task.report : task.noted;
+    task.minimum_incarnation =
+        std::max(task.minimum_incarnation, last ? last->incarnation : 0) + kMostRestarts + 1;
+    if (last && last->spec_hash == task.desired.spec_hash)
+      task.restarts = std::max(task.restarts, last->restarts);
+    if (last && Live(*last)) host.former.push_back(*last);
     task.report.reset();
+    task.noted.reset();
     task.host = host_index_.at(spare->desired.id);
     task.desired.host = spare->desired.id;
     task.displaced = true;
@@ -83,6 +88,17 @@ bool Reconciler::PlaceElsewhere(Host& host) {
   if (spare->lost_since) spare->lost_since = now_;
   if (spare->link == Link::kDown) spare->connect_at = now_;
   Touch(*spare);
+  return true;
+}
+
+// Of one that the next cluster has no task on only an end is awaited, of what it ran. As of a lost host whose
+// tasks are elsewhere, it is stopped at the next contact.
+bool Reconciler::LeaveBehind(Host& host) {
+  if (phase_ != Phase::kGathering || record_.generation == 0 || !host.tasks.empty()) return false;
+  AddStray(host.desired.id);
+  Persist();
+  GiveUp(host);
+  host.unheard = host.stray = true;
   return true;
 }
 
@@ -101,7 +117,18 @@ void Reconciler::LetIn(Host& host) {
   const bool all_follow = std::all_of(tasks_.begin(), tasks_.end(), [this](const Task& task) {
     return task.desired.follows_cluster || Succeeded(task);
   });
-  if (any_dead && all_follow && phase_ == Phase::kRunning) FixCluster();
+  if (!any_dead || !all_follow || phase_ != Phase::kRunning) return;
+  bool is_known = false;  // any of them, to the host
+  for (const int index : host.tasks) {
+    Task& task = tasks_[index];
+    if (!task.missing) continue;
+    if (MayRunForgotten(task) || task.displaced) {
+      StartAnew(task);
+    } else {
+      is_known = true;
+    }
+  }
+  if (is_known) FixCluster();
 }
 
 }  // namespace muster::reconcile

@@ -82,27 +82,22 @@ TEST(LostHosts, AHostThatReturnsIsLetInAfterAPauseThatGrowsAndItsTasksGoOn) {
 }
 
 TEST(LostHosts, WhatDiedOnAHostThatReturnsIsStartedAgainAsALaterIncarnation) {
-  for (const bool has_its_disk : {true, false}) {
-    Script script(OneCanBeMissing());
-    script.StartAll();
-    script.Lost("b");
-    script.Wait(seconds(61));
-    script.Wait(seconds(10));
-    const std::string actions =
-        has_its_disk ? script.Connected("b", {Script::Ended("worker:0", 137)}) : script.Connected("b");
-    EXPECT_EQ(actions,
-              "persist 2 fixed\n"
-              "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
-              "contents b\n")
-        << "the program may have gone with the disk";
-    EXPECT_EQ(script.Ready("b"), "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
-    EXPECT_EQ(script.minimum_incarnation, 2u) << "of the last of them";
-    EXPECT_EQ(script.reconciler.record().base_generation, 1u);
-    TaskReport again = Script::Task("worker:0", kRunning, 2);
-    again.incarnation = 2;
-    EXPECT_EQ(script.Started("b", again), "");
-    EXPECT_EQ(script.reconciler.GetView().tasks[1].state, kRunning);
-  }
+  Script script(OneCanBeMissing());
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Wait(seconds(10));
+  EXPECT_EQ(script.Connected("b", {Script::Ended("worker:0", 137)}),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+            "contents b\n");
+  EXPECT_EQ(script.Ready("b"), "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+  EXPECT_EQ(script.minimum_incarnation, 2u);
+  EXPECT_EQ(script.reconciler.record().base_generation, 1u);
+  TaskReport again = Script::Task("worker:0", kRunning, 2);
+  again.incarnation = 2;
+  EXPECT_EQ(script.Started("b", again), "");
+  EXPECT_EQ(script.reconciler.GetView().tasks[1].state, kRunning);
 }
 
 TEST(LostHosts, WithMoreLostThanCanBeMissingTheJobFails) {
@@ -179,10 +174,41 @@ TEST(LostHosts, TasksOfALostHostGoToASpareOneAndTheOthersFollow) {
   EXPECT_EQ(script.Started("a", Script::Task("ps:0", kRunning, 2)), "");
 
   // The old one comes back: what runs there is stopped, and nobody minds how it ends.
-  EXPECT_EQ(script.Wait(seconds(10)), "connect b\n");
+  EXPECT_EQ(script.Wait(seconds(10)), "connect b\npersist 2 fixed\n");
   EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "stop b worker:0 v1\n");
   EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}), "");
   EXPECT_FALSE(script.reconciler.GetView().ending);
+}
+
+// The inventory has it no more, and `run` places all tasks anew.
+TEST(LostHosts, AHostThatIsWantedNoMoreIsLeftBehindIfItStaysLost) {
+  Script first(OneHasSpares());
+  first.StartAll();
+  Desired without = OneHasSpares();
+  without.tasks[1].host = "c";
+  without.tasks[1].spares = {"c", "d"};
+  std::erase_if(without.hosts, [](const DesiredHost& host) { return host.id == "b"; });
+  Script script(without, first.reconciler.record());
+  script.Feed(Tick{});
+  EXPECT_EQ(script.Connected("a", {Script::Task("ps:0", kRunning)}), "contents a\nstop a all below 2\n");
+  script.Ready("a");
+  EXPECT_EQ(script.Stopped("a", {Script::Ended("ps:0", 143, 1, true)}), "lease a ps:0\n");
+  script.Leased("a", "ps:0", 20000);
+  script.Connected("c");
+  script.Ready("c");
+  script.Stopped("c", {});
+  script.Leased("c", "worker:0", 20002);
+  script.Lost("b");
+  EXPECT_FALSE(script.reconciler.record().fixed) << "what it runs is stopped first, if it can be";
+  script.Wait(seconds(61));
+  ASSERT_FALSE(script.reconciler.record().ending) << script.reconciler.record().ending->message;
+  EXPECT_TRUE(script.reconciler.record().fixed);
+  EXPECT_EQ(script.reconciler.record().strays, (std::vector<HostId>{"c", "b"}));
+  script.Started("a", Script::Task("ps:0", kRunning, 2));
+  script.Started("c", Script::Task("worker:0", kRunning, 2));
+  // At the next contact.
+  EXPECT_EQ(script.Wait(seconds(10)), "connect b\npersist 2 fixed\n");
+  EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "stop b worker:0 v1\n");
 }
 
 TEST(LostHosts, ASpareHostThatDoesNotAnswerIsPassedOver) {

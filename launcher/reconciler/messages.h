@@ -46,6 +46,7 @@ struct DesiredTask {
   bool can_fail = false;          // likewise, also once it has failed, and however many are missing
   bool ends_last = false;         // it succeeds only when all others have done their work
   std::vector<HostId> spares = {};  // where it may run instead, once its host is lost; listed hosts
+  int max_restarts = 0;  // after deaths that are nobody's word, by its policy; below 0: without bound
 };
 
 /// Hosts without a task are not contacted before they are needed.
@@ -97,6 +98,7 @@ struct Member {
   std::string data_address;
   uint32_t port = 0;                 // 0: it serves nothing
   uint32_t minimum_incarnation = 0;  // of the task there: others may have seen those below, of another host
+  uint32_t restarts = 0;             // that it has had before, where nobody knows of them any more
   bool operator==(const Member&) const = default;
 };
 
@@ -140,6 +142,16 @@ struct Departure {
   bool operator==(const Departure&) const = default;
 };
 
+/// The newest of a task that was heard of.
+struct Incarnation {
+  TaskId task;
+  std::string spec_hash;
+  uint32_t number = 0;
+  uint32_t restarts = 0;
+  bool has_ended = false;  // for good
+  bool operator==(const Incarnation&) const = default;
+};
+
 enum class TaskState { kPending, kRunning, kRestarting, kSucceeded, kFailed, kLost };
 
 /// "Pending", "Running", ...
@@ -175,6 +187,8 @@ struct Record {
   // Likewise, what was heard of members that have succeeded: it is written within a second, since their hosts
   // may be gone when another launcher goes on.
   std::vector<TaskReport> successes;
+  // Likewise, of all members that were started: a host may come back without knowing of them.
+  std::vector<Incarnation> incarnations;
   int retries = 0;                // generations given up because of lost ports (or a stop that arrived late)
   std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
 };
@@ -308,6 +322,7 @@ struct StartTask {
   std::string spec_hash;
   std::shared_ptr<const Cluster> cluster;
   uint32_t minimum_incarnation = 0;  // more than any that others may have seen
+  uint32_t restarts = 0;             // that it has had before
 };
 /// What runs, as its start was named: an agent starts the same one only once.
 struct Deployment {

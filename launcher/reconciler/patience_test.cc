@@ -57,6 +57,7 @@ TEST(Patience, AHostThatNeverAnswersAStartIsBroken) {
   script.Leased("a", "ps:0", 20000);
   script.Leased("b", "worker:0", 20001);
   script.Started("a", Script::Task("ps:0", kRunning));
+  script.Wait(seconds(1));
   for (int silence = 1; silence < 3; ++silence) {
     EXPECT_EQ(script.Wait(seconds(10)), "connect b\n");
     EXPECT_EQ(script.Connected("b"), "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");

@@ -55,7 +55,7 @@ void Reconciler::CheckDeadlines(Host& host) {
     host.last_error = Unavailable("%s: %d requests in a row got no answer", host.desired.id, host.silences);
   }
   if (host.lost_since && judged_at_ >= LostLimit(host)) host.refused = true;
-  if (host.refused && (EndIfWorkIsDone() || PlaceElsewhere(host))) return;
+  if (host.refused && (EndIfWorkIsDone() || PlaceElsewhere(host) || LeaveBehind(host))) return;
   if (host.refused && CanDoWithout(host)) return GiveUp(host);
   // A first start waits for the verdict on the other hosts: Advance.
   if (host.refused && (phase_ == Phase::kRunning || record_.generation > 0)) FailUnreachable();
@@ -99,9 +99,11 @@ void Reconciler::RunHost(Host& host) {
     if (known == task_index_.end() ? has_leavers_ : tasks_[known->second].displaced) continue;
     if (Live(report)) outdated.push_back(DeploymentOf(report));
   }
+  outdated.insert(outdated.end(), host.forgotten.begin(), host.forgotten.end());
   bool keep_ports = false;
   for (const int index : host.tasks) {
     Task& task = tasks_[index];
+    if (MayRunForgotten(task)) continue;
     if (task.displaced) {
       if (!task.missing) LeaseForTask(host, index);
       continue;
@@ -117,10 +119,10 @@ void Reconciler::RunHost(Host& host) {
       host.may_run = true;
       Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
       request.deployment = {task.desired.id, record_.generation, task.desired.spec_hash};
-      actions_.push_back(
-          StartTask{request.id, host.desired.id, task.desired.id, record_.generation, record_.base_generation,
-                    task.desired.follows_cluster, task.desired.spec_hash, record_.cluster,
-                    std::max(task.minimum_incarnation, task.report ? task.report->incarnation + 1 : 0)});
+      actions_.push_back(StartTask{
+          request.id, host.desired.id, task.desired.id, record_.generation, record_.base_generation,
+          task.desired.follows_cluster, task.desired.spec_hash, record_.cluster,
+          std::max(task.minimum_incarnation, task.report ? task.report->incarnation + 1 : 0), task.restarts});
     }
   }
   if (outdated.empty() || now_ < host.retry_at || Asked(host, Ask::kStopSome)) return;
@@ -180,10 +182,12 @@ Duration Reconciler::Backoff(int failures, const std::string& salt) const {
 
 TimePoint Reconciler::LostLimit(const Host& host) const {
   // A host that was there is worth waiting for longer than one of which that is not known.
-  const bool was_there =
-      record_.generation > 0 &&
-      (host.tasks.empty() || std::any_of(host.tasks.begin(), host.tasks.end(),
-                                         [this](int index) { return !tasks_[index].displaced; }));
+  const auto was_here = [&](int index) {
+    const Task& task = tasks_[index];
+    return !task.displaced || (task.member >= 0 && (*record_.cluster)[task.member].host == host.desired.id);
+  };
+  const bool was_there = record_.generation > 0 &&
+                         (host.tasks.empty() || std::any_of(host.tasks.begin(), host.tasks.end(), was_here));
   return std::max({*host.lost_since, host.heard_at, host.logged_in_at}) +
          (was_there ? options_.lost_deadline : options_.connect_deadline);
 }
@@ -225,8 +229,8 @@ Reconciler::Counts Reconciler::Count(const Host& host) const {
     counts.unfinished += !task.desired.ends_with_others && !Succeeded(task) && !task.missing;
     counts.missing += task.missing && !IsNew(task) && !task.desired.can_fail;
     counts.displaced += task.displaced && !task.missing;
-    counts.unplaced +=
-        task.displaced && !task.missing && (!Ready(host) || (task.desired.needs_port && !task.leased));
+    counts.unplaced += task.displaced && !task.missing &&
+                       (!Ready(host) || MayRunForgotten(task) || (task.desired.needs_port && !task.leased));
   }
   return counts;
 }
@@ -287,7 +291,7 @@ bool Reconciler::Succeeded(const Task& task) const {
 }
 
 bool Reconciler::Done(const Task& task) const {
-  return Succeeded(task) || (Current(task) && !Live(*task.report));
+  return Succeeded(task) || (Current(task) && !Live(*task.report) && !task.displaced);
 }
 
 bool Reconciler::Died(const Task& task) const {
@@ -324,7 +328,7 @@ bool Reconciler::NeedsStop(const Host& host) const {
   // ports with them. Of a host that only an earlier launcher heard, nobody knows what else there is.
   const bool quiet =
       record_.ending->result == Result::kSucceeded && !host.unheard && host.reported_once &&
-      !(host.tasks.empty() && host.may_lease) &&
+      host.forgotten.empty() && !(host.tasks.empty() && host.may_lease) &&
       std::all_of(host.tasks.begin(), host.tasks.end(), [this](int index) { return Done(tasks_[index]); }) &&
       std::none_of(host.strangers.begin(), host.strangers.end(),
                    [](const auto& stranger) { return Live(stranger.second); });

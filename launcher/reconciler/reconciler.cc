@@ -1,6 +1,7 @@
 // Events in, and phases. How a cluster in force is taken over is in adoption.cc, when there is another one
 // and what is written down in generations.cc, what is done to one host in reconcile_host.cc, what becomes of
-// the tasks of one that stays lost in lost_hosts.cc, how a job ends in ending.cc.
+// the tasks of one that stays lost in lost_hosts.cc, of those that one has forgotten in forgotten.cc, how a
+// job ends in ending.cc.
 #include "launcher/reconciler/reconciler.h"
 
 #include <algorithm>
@@ -309,11 +310,7 @@ void Reconciler::On(const HostReported& event) {
   }
   for (const TaskReport& report : event.tasks) Merge(*host, report);
   if (first) {
-    // What a host knew on an older connection it must know on a newer one, else its disk is gone.
-    for (const int index : host->tasks) {
-      Task& task = tasks_[index];
-      if (task.report && task.reported_on != host->connection && !Succeeded(task)) JudgeForgotten(task);
-    }
+    FindForgotten(*host);
     if (host->given_up) LetIn(*host);
     for (const int index : host->tasks) {
       Task& task = tasks_[index];
@@ -340,10 +337,15 @@ void Reconciler::Merge(Host& host, const TaskReport& report) {
   }
   Task& task = tasks_[found->second];
   // An agent that has just been started may not know yet how far an incarnation has come, but it knows of it.
-  if (!task.report || report.incarnation >= task.report->incarnation) task.reported_on = host.connection;
-  if (task.report && !Newer(report, *task.report)) return;
+  const std::optional<TaskReport>& known = task.report ? task.report : task.noted;
+  const bool is_older = known && report.incarnation < known->incarnation;
+  if (!is_older) task.reported_on = host.connection;
+  if (is_older && task.reported_on != host.connection && Live(report)) Forget(host, report);  // its disk is
+  if (task.report ? !Newer(report, *task.report) : is_older) return;
   task.report = report;
+  task.noted.reset();
   host.may_run = host.may_run || Live(report);
+  NoteIncarnation(task);
   if (Succeeded(task)) NoteSuccess(task);
   Judge(task);
 }
@@ -383,15 +385,6 @@ void Reconciler::Judge(Task& task) {
   } else if (failed) {
     FailTask(task, FailureExitCode(report), FailureText(report));
   }
-}
-
-void Reconciler::JudgeForgotten(Task& task) {
-  const bool concerns_us = Current(task);
-  task.report->state = TaskState::kLost;
-  task.report->reason = "its host came back without its state";
-  Host& host = hosts_[task.host];
-  host.contents_ready = host.desired.contents.empty();
-  if (concerns_us && phase_ == Phase::kRunning) Judge(task);
 }
 
 void Reconciler::On(const ContentsReady& event) {
@@ -444,6 +437,9 @@ void Reconciler::On(const TasksStopped& event) {
   for (auto& [id, report] : host.strangers) {
     if (is_stopped(report)) MarkStopped(report);
   }
+  std::erase_if(host.forgotten, [&](const Deployment& each) {
+    return all || std::ranges::find(request->targets, each) != request->targets.end();
+  });
   for (const int index : host.tasks) {
     std::optional<TaskReport>& report = tasks_[index].report;
     if (report && is_stopped(*report)) MarkStopped(*report);

@@ -15,6 +15,8 @@
 //   says that they are there. When the lost one returns, after a pause that grows, what runs elsewhere now is
 //   stopped there; else, what still runs is adopted, and what died is started again under another generation
 //   of the same members.
+//   A host that comes back without knowing of what ran there has lost it, though it may still run: that is
+//   stopped there, and what its restart policy lets begin again goes to this host as to a spare one.
 //   Of an elastic job other tasks may be wanted than the cluster has. Those that it lacks get the contents
 //   and lease ports like those of a spare host; whose host cannot take them are missing, and cost nobody else
 //   anything. Then the next generation has them, without those that are wanted no more, which are stopped.
@@ -34,7 +36,8 @@
 // nothing else; it is tried again.
 //
 // Relied upon: the agent never starts a task twice for one (generation, spec_hash), be it running or ended;
-// its task states outlive its daemon.
+// its task states outlive its daemon, and are gone only with its folder; what it is told to stop without
+// knowing of it, it finds by its token.
 //
 // One thread at a time. No I/O and no clock. An event costs O(log hosts + tasks of its host); a change of
 // phase costs O(tasks).
@@ -107,6 +110,9 @@ class Reconciler {
     bool missing = false;    // the job goes on without it
     bool displaced = false;  // it goes to a host that the cluster does not say yet
     uint32_t minimum_incarnation = 0;
+    uint32_t restarts = 0;            // that a start of it counts from
+    std::optional<TaskReport> noted;  // what an earlier launcher heard last; not heard by this one
+    int note = -1;                    // its place in Record::incarnations
     bool success_noted = false;
     TimePoint failed_seen;  // when its failure became known here
     int attempts = 0;
@@ -118,6 +124,8 @@ class Reconciler {
     DesiredHost desired;
     std::vector<int> tasks;
     std::map<TaskId, TaskReport> strangers;  // tasks of this job that do not belong here
+    std::vector<TaskReport> former;          // likewise, as they were last heard of before
+    std::vector<Deployment> forgotten;       // may still run there, though it does not know of them any more
     Link link = Link::kDown;
     ConnectionId connection = 0;
     bool reported = false;                // on this connection
@@ -167,11 +175,16 @@ class Reconciler {
   void Move(Host& host, const std::string& data_address);
   void Merge(Host& host, const TaskReport& report);
   void Judge(Task& task);
+  void FindForgotten(Host& host);
+  void Forget(Host& host, const TaskReport& report);
   void JudgeForgotten(Task& task);
+  bool MayRunForgotten(const Task& task) const;
+  void StartAnew(Task& task);
   void Refused(Host& host, const Request& request, const absl::Status& status);
   bool CanDoWithout(const Host& host) const;
   void GiveUp(Host& host);
   bool PlaceElsewhere(Host& host);
+  bool LeaveBehind(Host& host);
   bool EndIfWorkIsDone();
   Host* FindSpare(const std::vector<int>& tasks);
   void LetIn(Host& host);
@@ -212,6 +225,9 @@ class Reconciler {
   TimePoint MovesUntil() const;
   void Persist();
   void NoteSuccess(Task& task);
+  void NoteIncarnation(Task& task);
+  void RecallIncarnations();
+  void IndexIncarnations();
   void LookEverywhere();
   void BeginEnding(Outcome outcome);
   void FailTask(Task& task, int exit_code, const std::string& why);
@@ -227,7 +243,7 @@ class Reconciler {
   bool SinceBase(const Task& task) const;  // reported under the spec in force, in a cluster of its members
   bool Current(const Task& task) const;    // and under the generation in force
   bool Succeeded(const Task& task) const;  // so has it since the base generation
-  bool Done(const Task& task) const;       // or failed under the one in force
+  bool Done(const Task& task) const;       // or failed under the one in force, and does not begin anew
   bool Died(const Task& task) const;       // failed by itself, not because it was stopped
   bool Ready(const Host& host) const;
   bool Matters(const Host& host) const;  // the job cannot go on without it

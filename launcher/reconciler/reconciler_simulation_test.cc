@@ -35,6 +35,9 @@ TEST(ReconcilerSimulationTest, InvariantsHoldUnderFaults) {
   // A simulation in which nothing goes wrong would prove nothing.
   for (const char* fault : {"host crashes",
                             "host cut off",
+                            "host is empty",
+                            "orphan killed",
+                            "begins anew",
                             "launcher killed",
                             "connection breaks",
                             "port lost",

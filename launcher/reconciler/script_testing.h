@@ -73,7 +73,7 @@ class Script {
     return Feed(TasksStopped{host, requests_[host + " stop"], processes_left, ports_left, std::move(tasks)});
   }
 
-  /// Both hosts there, contents and ports too, and both tasks running under generation 1.
+  /// Both hosts there, contents and ports too, and both tasks running under generation 1, which is written.
   void StartAll() {
     Feed(Tick{});
     for (const HostId host : {"a", "b"}) {
@@ -84,6 +84,7 @@ class Script {
     Leased("b", "worker:0", 20001);
     Started("a", Task("ps:0", TaskState::kRunning));
     Started("b", Task("worker:0", TaskState::kRunning));
+    Wait(std::chrono::seconds(1));
   }
 
   static TaskReport Task(const TaskId& task, TaskState state, uint64_t generation = 1,
@@ -102,6 +103,7 @@ class Script {
   absl::Status record_error;  // with which records are not written
   std::optional<Outcome> outcome;
   uint32_t minimum_incarnation = 0;  // of the newest start that has one
+  uint32_t restarts = 0;             // of the newest start
 
  private:
   std::string Line(const Action& action) {
@@ -129,6 +131,7 @@ class Script {
     if (const auto* start = std::get_if<StartTask>(&action)) {
       requests_[start->host + " start " + start->task] = start->request;
       if (start->minimum_incarnation > 0) minimum_incarnation = start->minimum_incarnation;
+      restarts = start->restarts;
       std::string line =
           absl::StrFormat("start %s %s %d %s", start->host, start->task, start->generation, start->spec_hash);
       for (const Member& member : *start->cluster) line += " " + Address(member);

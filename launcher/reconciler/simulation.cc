@@ -8,8 +8,6 @@ namespace muster::reconcile {
 namespace {
 
 constexpr int kMaxRestarts = 2;
-constexpr int64_t kFaultsMs = 60'000;
-constexpr int64_t kBusyMs = 12'000;  // more than a request or an attempt to connect may take
 // Restarts of the longest task, a lost host's deadline, port retries and the end, generously.
 constexpr int64_t kPatienceMs = 400'000;
 constexpr int kMaxItems = 200'000;  // a run takes some thousands
@@ -60,7 +58,8 @@ DesiredTask Simulation::MakeTask(const std::string& job, int index) {
           .needs_port = true,
           .ends_with_others = job == "ps",
           .follows_cluster = follows_.emplace(id, follow_ && Chance(0.8)).first->second,
-          .can_fail = can_fail_.emplace(id, life_ > 0 && Chance(0.5)).first->second};
+          .can_fail = can_fail_.emplace(id, life_ > 0 && Chance(0.5)).first->second,
+          .max_restarts = kMaxRestarts};
 }
 
 void Simulation::AddSpares() {
@@ -382,9 +381,9 @@ void Simulation::ToAgent(const HostId& host, std::function<void(Agent&)> work) {
     // What is under way arrives, even when the connection or the launcher is gone by then.
     const bool late = Fault(0.05);
     if (late) invariants_.OnDelay(host, now_);
-    After(late ? Between(500, 4000) : Between(1, 60), [=, this] {
+    After(late ? Between(500, 4000) : Between(1, 60), [=, this, folder = agents_[host].folder] {
       Agent& agent = agents_[host];
-      if (agent.up && agent.reachable) work(agent);
+      if (agent.up && agent.reachable && agent.folder == folder) work(agent);
     });
   }
 }
@@ -464,45 +463,52 @@ void Simulation::Start(Agent& agent, int life, ConnectionId connection, const St
   task.report.task = start.task;
   task.report.generation = start.generation;
   task.report.spec_hash = start.spec_hash;
-  task.report.restarts = 0;
+  task.report.restarts = start.restarts;
   task.report.incarnation = std::max(task.report.incarnation + 1, start.minimum_incarnation) - 1;
   task.base_generation = start.base_generation;
+  if (start.restarts > 0) Note("begins anew", start.task);
   Spawn(agent, task);
   answer(TaskStarted{agent.id, start.request, task.report});
 }
 
 void Simulation::Spawn(Agent& agent, AgentTask& task) {
   TaskReport& report = task.report;
-  ++task.run;
+  task.run = ++runs_;
   ++report.incarnation;
   report.state = TaskState::kPending;
   report.stopped = false;
   report.started_micros = Micros(now_);
   invariants_.OnStarted(agent.id, report);
   After(Between(1, 100), [=, this, host = agent.id, id = report.task, run = task.run] {
-    AgentTask& task = agents_[host].tasks[id];
-    if (task.run != run) return;
-    task.report.state = TaskState::kRunning;
+    AgentTask* const task = FindRun(host, id, run);
+    if (task == nullptr) return;
+    task->report.state = TaskState::kRunning;
     Snapshot(agents_[host]);
   });
   Note("runs", absl::StrFormat("%s on %s incarnation %d", report.task, agent.id, report.incarnation));
   const bool port_lost = Fault(0.04);
   After(port_lost ? 50 : 500, [=, this, host = agent.id, id = report.task, run = task.run] {
     if (!port_lost) return RunOn(host, id, run, Between(5000, 30000));
-    AgentTask& task = agents_[host].tasks[id];
-    if (task.run != run) return;
+    AgentTask* const task = FindRun(host, id, run);
+    if (task == nullptr) return;
     invariants_.OnSetback();
     Note("port lost", id);
-    Exit(agents_[host], task, kPortLostExitCode);
+    Exit(agents_[host], *task, kPortLostExitCode);
   });
   Snapshot(agent);
+}
+
+Simulation::AgentTask* Simulation::FindRun(const HostId& host, const TaskId& task, int run) {
+  const auto found = agents_[host].tasks.find(task);
+  return found != agents_[host].tasks.end() && found->second.run == run ? &found->second : nullptr;
 }
 
 // One second of a task's life after another, so that faults can end it at any.
 void Simulation::RunOn(const HostId& host, const TaskId& id, int run, int64_t milliseconds_left) {
   Agent& agent = agents_[host];
-  AgentTask& task = agent.tasks[id];
-  if (task.run != run) return;
+  AgentTask* const found = FindRun(host, id, run);
+  if (found == nullptr) return;
+  AgentTask& task = *found;
   if (Fault(0.006)) {
     const int codes[] = {1, 3, 137, 139};
     return Exit(agent, task, codes[random_.NextBelow(4)]);
@@ -528,7 +534,7 @@ bool Simulation::WorkersSucceeded(uint64_t base_generation) const {
 
 void Simulation::Exit(Agent& agent, AgentTask& task, int exit_code) {
   TaskReport& report = task.report;
-  ++task.run;
+  task.run = ++runs_;
   report.exit_code = exit_code;
   report.ended_micros = Micros(now_);
   report.reason = exit_code > 128 ? absl::StrFormat("killed by signal %d", exit_code - 128) : "exited";
@@ -543,10 +549,10 @@ void Simulation::Exit(Agent& agent, AgentTask& task, int exit_code) {
        absl::StrFormat("%s on %s exit %d", report.task, agent.id, exit_code));
   if (again) {
     After(500, [=, this, host = agent.id, id = report.task, run = task.run] {
-      AgentTask& task = agents_[host].tasks[id];
-      if (task.run != run || !agents_[host].up) return;
-      ++task.report.restarts;
-      Spawn(agents_[host], task);
+      AgentTask* const task = FindRun(host, id, run);
+      if (task == nullptr || !agents_[host].up) return;
+      ++task->report.restarts;
+      Spawn(agents_[host], *task);
     });
   } else if (report.state == TaskState::kFailed && !report.stopped) {
     invariants_.OnDied(agent.id, report);
@@ -554,9 +560,9 @@ void Simulation::Exit(Agent& agent, AgentTask& task, int exit_code) {
     for (auto& [host, other_agent] : agents_) {
       for (auto& [id, other] : other_agent.tasks) {
         if (!Live(other.report) || other.report.generation != report.generation || !Chance(0.2)) continue;
-        After(Between(1, 3000), [=, this, run = other.run] {
-          AgentTask& task = agents_[host].tasks[id];
-          if (task.run == run) Exit(agents_[host], task, 1);
+        After(Between(1, 3000), [=, this, host = host, id = id, run = other.run] {
+          AgentTask* const task = FindRun(host, id, run);
+          if (task != nullptr) Exit(agents_[host], *task, 1);
         });
       }
     }
@@ -575,99 +581,34 @@ void Simulation::Stop(Agent& agent, int life, ConnectionId connection, const Sto
     if (!stop.keep_ports) agent.leases.erase(id);
     const bool between_starts = task.report.state == TaskState::kRestarting;
     After(between_starts ? 0 : Between(10, 3000), [=, this, host = agent.id, id = id, run = task.run] {
-      AgentTask& task = agents_[host].tasks[id];
       // It may have done its work by then.
       const bool is_done = !IsServer(id) && Chance(0.1);
-      if (task.run == run) Exit(agents_[host], task, is_done ? 0 : 143);
+      AgentTask* const task = FindRun(host, id, run);
+      if (task != nullptr) Exit(agents_[host], *task, is_done ? 0 : 143);
     });
   }
+  KillOrphans(agent, stop);
   // Answers when nothing of it is left.
-  After(3100, [=, this, host = agent.id] {
+  After(3100, [=, this, host = agent.id, folder = agent.folder] {
     Agent& agent = agents_[host];
-    if (agent.up) ToLauncher(host, life, connection, TasksStopped{host, stop.request, 0, 0, Reports(agent)});
+    if (agent.up && agent.folder == folder)
+      ToLauncher(host, life, connection, TasksStopped{host, stop.request, 0, 0, Reports(agent)});
   });
 }
 
-// ---- Faults
-// ---------------------------------------------------------------------------------------------------------
-
-void Simulation::CrashHost(const HostId& host) {
-  Agent& agent = agents_[host];
-  if (!agent.up) return;
-  Note("host crashes", host);
-  agent.up = false;
-  invariants_.OnOutage(host, true, now_);
-  Break(host, Between(0, 3000));
-  for (auto& [id, task] : agent.tasks) {
-    if (!Live(task.report)) continue;
-    ++task.run;  // its process is gone; nobody has written down how it ended
-    invariants_.OnEnded(host, task.report);
-  }
-  if (Chance(0.3)) return Note("host stays away", host);
-  After(Between(1000, 40000), [=, this] {
-    Agent& agent = agents_[host];
-    Note("host returns", host);
-    agent.up = true;
-    if (agent.reachable) invariants_.OnOutage(host, false, now_);
-    for (auto& [id, task] : agent.tasks) {
-      if (Live(task.report)) Exit(agent, task, task.report.stopped ? 143 : 137);
-    }
+// A task that it knows under another start than the one that is to be stopped has been started since.
+void Simulation::KillOrphans(Agent& agent, const StopTasks& stop) {
+  const bool is_late = std::ranges::any_of(agent.tasks, [&](const auto& task) {
+    return stop.minimum_generation > 0 && task.second.report.generation >= stop.minimum_generation;
   });
-}
-
-void Simulation::CutHost(const HostId& host) {
-  Agent& agent = agents_[host];
-  if (!agent.reachable) return;
-  Note("host cut off", host);
-  agent.reachable = false;
-  invariants_.OnOutage(host, true, now_);
-  Break(host, Between(0, 3000));
-  After(Between(1000, 80000), [=, this] {
-    agents_[host].reachable = true;
-    if (agents_[host].up) invariants_.OnOutage(host, false, now_);
-  });
-}
-
-// Its tasks live on. What was on its way to it or from it may still arrive.
-void Simulation::MoveHost(const HostId& host) {
-  agents_[host].address = absl::StrFormat("10.0.1.%d", ++moves_);
-  Note("host moves", host + " to " + agents_[host].address);
-  invariants_.OnSetback();
-  Break(host, Between(0, 3000));
-  After(Between(0, 5000), [=, this] { Feed(life_, HostSighted{host}); });
-}
-
-void Simulation::ScheduleFaults() {
-  auto any_host = [this] { return desired_.hosts[random_.NextBelow(desired_.hosts.size())].id; };
-  auto some = [&](double chance, const std::function<void()>& fault) {
-    if (Chance(chance)) After(Between(0, kFaultsMs), fault);
-  };
-  for (int i = 0; i < 2; ++i) {
-    some(0.15, [=, this] { CrashHost(any_host()); });
-    some(0.2, [=, this] { CutHost(any_host()); });
-    some(0.2, [=, this] { MoveHost(any_host()); });
-    some(0.1, [=, this] { Feed(life_, HostSighted{any_host()}); });
-    some(0.5, [=, this] { Break(any_host(), Between(0, 3000)); });  // a daemon restart looks like this
-    some(desired_.elastic ? 0.7 : 0.4, [this] { KillLauncher(); });
-    some(0.3, [this] { Grow(); });
-  }
-  some(0.1, [this] {
-    Note("servers move");
-    invariants_.OnSetback();
-    Feed(life_, ServersMoved{});
-  });
-  some(0.3, [this] { disk_full_until_ = now_ + std::chrono::milliseconds(Between(1000, 7000)); });
-  // A first start and an end are bounded, whoever is late. What happens at its last moment comes before its
-  // end.
-  some(0.3, [this] {
-    if (record_.generation == 0) return;
-    Note("driver busy");
-    busy_until_ = now_ + std::chrono::milliseconds(Between(1000, kBusyMs)) + std::chrono::microseconds(500);
-    for (const auto& [host, agent] : agents_) invariants_.OnDelay(host, busy_until_);
-  });
-  some(0.25, [this] {
-    Note("stop requested");
-    Feed(life_, StopRequested{});
+  std::erase_if(agent.orphans, [&](const auto& orphan) {
+    const bool meant = stop.targets.empty()
+                           ? !is_late
+                           : std::ranges::count(stop.targets, orphan.first, &Deployment::task) > 0 &&
+                                 !agent.tasks.contains(orphan.first);
+    if (meant) Note("orphan killed", orphan.first + " on " + agent.id);
+    if (meant) invariants_.OnOrphanEnded(agent.id, orphan.first);
+    return meant;
   });
 }
 

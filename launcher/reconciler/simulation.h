@@ -36,7 +36,7 @@ class Simulation {
     TaskReport report;
     std::set<std::pair<uint64_t, std::string>> started;  // deployments
     uint64_t base_generation = 0;
-    int run = 0;  // of its process: an old one's end is ignored
+    int run = 0;  // of its process, unlike any other: an old one's end is ignored
   };
   struct Agent {
     HostId id;
@@ -47,6 +47,8 @@ class Simulation {
     ConnectionId watcher = 0;
     uint64_t minimum_generation = 0;
     std::map<TaskId, AgentTask> tasks;
+    std::map<TaskId, TaskReport> orphans;  // run there, and only their tokens tell
+    int folder = 0;                        // how many there were before: each has another daemon
     std::map<TaskId, uint32_t> leases;
   };
   // The driver's end of a connection. Broken: nothing arrives any more, and soon somebody notices.
@@ -102,14 +104,18 @@ class Simulation {
   void Stop(Agent& agent, int life, ConnectionId connection, const StopTasks& stop);
   void Spawn(Agent& agent, AgentTask& task);
   void RunOn(const HostId& host, const TaskId& task, int run, int64_t milliseconds_left);
+  AgentTask* FindRun(const HostId& host, const TaskId& task, int run);
+  void KillOrphans(Agent& agent, const StopTasks& stop);
   void Exit(Agent& agent, AgentTask& task, int exit_code);
   bool IsServer(const TaskId& task) const { return task.starts_with("ps"); }
   bool WorkersSucceeded(uint64_t base_generation) const;
   void CrashHost(const HostId& host);
+  void EmptyHost(const HostId& host, bool tasks_live_on);
   void CutHost(const HostId& host);
   void MoveHost(const HostId& host);
   void ScheduleFaults();
 
+  static constexpr int64_t kFaultsMs = 60'000;
   RandomStream random_;
   TimePoint now_{};
   TimePoint faults_end_;
@@ -128,6 +134,7 @@ class Simulation {
   int life_ = 0;
   int moves_ = 0;
   int spares_ = 0;
+  int runs_ = 0;
   static constexpr int kNobody = std::numeric_limits<int>::max();
   int first_that_left_ = kNobody;  // of the workers, in this life of the launcher
   std::map<HostId, Wire> wires_;
