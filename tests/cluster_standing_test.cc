@@ -113,6 +113,37 @@ TEST_F(ClusterStanding, OneAtATimeAndWhatHasBeenStoppedIsInNobodysWay) {
   EXPECT_THAT(Muster({"logs", "pool"}).stdout_text, HasSubstr("which ends job "));
 }
 
+TEST_F(ClusterStanding, TheyAndWhoTrainsOnThemAreStartedAgain) {
+  const auto servers = FirstProcesses("pool");
+  const std::string longer = Training("longer", "worker: {count: 2}", 1'000'000);
+  ASSERT_EQ(RunJob(longer, {"--cluster", "pool", "-d"}).exit_code, 0);
+  const auto workers = WaitForTasks("longer", 2);
+  const CommandResult refused = Muster({"restart", "pool"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.stderr_text, HasSubstr("trains job longer-"));
+  const CommandResult one = Muster({"restart", "longer", "worker:1"});
+  EXPECT_EQ(one.exit_code, 0) << one.stderr_text;
+  const auto after = WaitForTasks("longer", 2);
+  EXPECT_EQ(after.at("worker:0"), workers.at("worker:0"));
+  EXPECT_NE(after.at("worker:1"), workers.at("worker:1"));
+  // They begin anew for it.
+  const CommandResult all = Muster({"restart", "longer"});
+  EXPECT_EQ(all.exit_code, 0) << all.stderr_text;
+  EXPECT_TRUE(Eventually([&] {
+    const std::string log = Muster({"logs", "longer", "worker:0"}).stdout_text;
+    return log.find("step 100: ") != log.rfind("step 100: ");
+  }));
+  EXPECT_EQ(FirstProcesses("pool"), servers);
+  EXPECT_EQ(Muster({"stop", "longer"}).exit_code, 0);
+
+  const CommandResult server = Muster({"restart", "pool", "ps:1"});
+  EXPECT_EQ(server.exit_code, 0) << server.stderr_text;
+  EXPECT_EQ(FirstProcesses("pool").at("ps:0"), servers.at("ps:0"));
+  EXPECT_NE(WaitForTasks("pool", 2).at("ps:1"), servers.at("ps:1"));
+  const CommandResult run = RunOnPool(Training("other", "worker: {count: 2}", 60));
+  EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+}
+
 TEST_F(ClusterStanding, AServerThatMovesIsFollowedAndOneThatDiesGoesBackToItsCheckpoint) {
   const std::string file = Training("job", "worker: {count: 2}", 3000);
   ASSERT_EQ(RunOnPool(file).exit_code, 0);

@@ -196,6 +196,13 @@ std::vector<record::Host> HostsThatHad(const record::JobRecord& record) {
   return hosts;
 }
 
+absl::Status CheckTrainsNothing(const JobStore& jobs, const record::JobRecord& record) {
+  const auto trained = record.standing() ? FindTrainedBy(jobs, record.id()) : std::nullopt;
+  if (!trained) return absl::OkStatus();
+  return FailedPrecondition("%s trains job %s: first `muster wait %s`, or `muster stop %s`", record.id(),
+                            trained->id(), trained->id(), trained->id());
+}
+
 // Also if the clock has gone back since the last one.
 void GiveNumber(const JobStore& jobs, record::JobRecord* record) {
   if (!record->has_servers() || record->servers().number() != 0) return;

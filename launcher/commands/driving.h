@@ -87,6 +87,9 @@ void MakeNewest(const JobStore& jobs, record::JobRecord* record);
 /// The job that standing servers train, or are about to.
 std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::string& servers);
 
+/// FailedPrecondition: they are standing servers, which train a job that would be without them.
+absl::Status CheckTrainsNothing(const JobStore& jobs, const record::JobRecord& record);
+
 /// FailedPrecondition: the standing servers of this id are not there, or train another job than that of this
 /// name.
 absl::Status CheckFree(const JobStore& jobs, const std::string& servers, const std::string& job_name);

@@ -52,15 +52,6 @@ absl::Status CheckCanRestart(const record::JobRecord& record, const Tasks& tasks
   return CheckKept(record, tasks);
 }
 
-// Of standing servers: the job would be without them, or without what they have.
-absl::Status CheckTrainNothing(const JobStore& jobs, const record::JobRecord& record) {
-  if (!record.standing()) return absl::OkStatus();
-  const auto trained = FindTrainedBy(jobs, record.id());
-  if (!trained) return absl::OkStatus();
-  return FailedPrecondition("%s trains job %s: first `muster wait %s`, or `muster stop %s`", record.id(),
-                            trained->id(), trained->id(), trained->id());
-}
-
 // "worker:1 on host-2, worker:2 on host-3 are started again"
 std::string Restarted(const record::JobRecord& record, const Tasks& tasks) {
   if (tasks.empty()) return "all tasks are started again";
@@ -73,7 +64,7 @@ std::string Restarted(const record::JobRecord& record, const Tasks& tasks) {
 
 absl::StatusOr<std::optional<JobChange>> DecideRestart(const CommandContext& context, const Tasks& tasks,
                                                        const record::JobRecord& before) {
-  MUSTER_RETURN_IF_ERROR(CheckTrainNothing(context.jobs(), before));
+  MUSTER_RETURN_IF_ERROR(CheckTrainsNothing(context.jobs(), before));
   MUSTER_RETURN_IF_ERROR(CheckCanRestart(before, tasks));
   const auto as_it_is = [contents = ContentsHere(context, before)](const record::JobRecord* running) {
     return absl::StatusOr<JobPlan>(JobPlan{.record = *running, .contents = contents});

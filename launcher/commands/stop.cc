@@ -138,13 +138,6 @@ void StopByDriver(const JobStore& jobs, const std::string& id) {
   }
 }
 
-absl::Status CheckTrainsNothing(const JobStore& jobs, const record::JobRecord& record) {
-  const auto trained = record.standing() ? FindTrainedBy(jobs, record.id()) : std::nullopt;
-  if (!trained) return absl::OkStatus();
-  return FailedPrecondition("%s trains job %s: first `muster stop %s`, or wait for its end", record.id(),
-                            trained->id(), trained->id());
-}
-
 }  // namespace
 
 absl::Status StopCommand(const CommandContext& context) { return StopJob(context, context.flags().job); }
