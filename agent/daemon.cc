@@ -100,7 +100,7 @@ absl::StatusOr<LogPiece> ReadFilePart(const std::filesystem::path& path, uint64_
 class Daemon {
  public:
   Daemon(const UniqueFd& lock, UniqueFd listener, const std::filesystem::path& root)
-      : lock_(lock), listener_(std::move(listener)), supervisor_(root) {}
+      : lock_(lock), lock_path_(root / kDaemonLock), listener_(std::move(listener)), supervisor_(root) {}
 
   void Serve();
   /// Whether the folder is the one that it began in. Where it is not, another daemon may serve it.
@@ -108,6 +108,7 @@ class Daemon {
 
  private:
   void Poll();
+  void KeepLockYoung(TimePoint now);
   TimePoint WakeAt() const;
   void Accept();
   void ServeConnections();
@@ -130,6 +131,8 @@ class Daemon {
   bool Idle() const { return connections_.empty() && stops_.empty() && !supervisor_.AnyActive(); }
 
   const UniqueFd& lock_;
+  const std::filesystem::path lock_path_;  // of a folder that was moved, not where it is now
+  TimePoint touch_at_;
   UniqueFd listener_;
   std::optional<TimePoint> accept_at_;  // set: not before, for there were no descriptors left
   Supervisor supervisor_;
@@ -154,6 +157,7 @@ void Daemon::Serve() {
     Poll();
     if (!HasItsFolder()) return;
     const TimePoint now = Now();
+    KeepLockYoung(now);
     Accept();
     ServeConnections();
     supervisor_.Step(now);
@@ -176,8 +180,16 @@ void Daemon::Serve() {
 bool Daemon::HasItsFolder() const {
   struct stat mine {
   }, there{};
-  if (::stat(kDaemonLock, &there) != 0) return errno != ENOENT && errno != ESTALE;
+  if (::stat(lock_path_.c_str(), &there) != 0) return errno != ENOENT && errno != ESTALE;
   return ::fstat(lock_.get(), &mine) != 0 || (mine.st_dev == there.st_dev && mine.st_ino == there.st_ino);
+}
+
+// Or who removes old files, from /tmp say, would end it.
+void Daemon::KeepLockYoung(TimePoint now) {
+  constexpr Duration kEvery = std::chrono::hours(1);
+  if (now < touch_at_) return;
+  touch_at_ = now + kEvery;
+  (void)::futimens(lock_.get(), nullptr);
 }
 
 void Daemon::Poll() {

@@ -54,6 +54,19 @@ TEST_F(AgentTest, WhatRanInAFolderThatIsGoneIsStoppedByItsTokenAndNotStartedAgai
   EXPECT_EQ(CountTokens("job/"), 0);
 }
 
+// It is not where its daemon looks for it any more, which therefore ends as above.
+TEST_F(AgentTest, AFolderThatIsMovedAwayIsGone) {
+  AgentClient first(root_);
+  ASSERT_TRUE(first.Call(RestartedStart("exec sleep 1000")).ok());
+  const pid_t daemon = DaemonPid(root_);
+  std::filesystem::rename(root_, root_.string() + ".old");
+  AgentClient later(root_);
+  EXPECT_EQ(List("job")->tasks_size(), 0);
+  ASSERT_TRUE(later.Call(StopRequest("job", 100)).ok());
+  EXPECT_EQ(CountTokens("job/"), 0);
+  EXPECT_TRUE(WaitForProcessEnd(daemon).ok());
+}
+
 TEST_F(AgentTest, RestartsThatATaskHadElsewhereCount) {
   AgentClient client(root_);
   agent::Request start = RestartedStart("exit 3");

@@ -78,7 +78,7 @@ void DeclareHosts(CommandLine& line) {
     command->add_flag("-k,--ask-password", flags.ask_password,
                       "Ask once for the password of the hosts' accounts, for hosts that take no key");
   }
-  for (CLI::App* command : {line.check, line.exec, line.show, line.logs, line.stop, line.gc}) {
+  for (CLI::App* command : {line.restart, line.check, line.exec, line.show, line.logs, line.stop, line.gc}) {
     command->add_option("--connect-timeout", flags.connect_timeout_s, "Seconds for a host to answer")
         ->check(Seconds())
         ->capture_default_str();

@@ -82,6 +82,11 @@ std::map<std::string, std::string> PlacesOf(const record::JobRecord& running) {
   return places;
 }
 
+bool HasArgument(const record::Task& task, const std::string& begin) {
+  return std::ranges::any_of(task.start().argv(),
+                             [&](const std::string& argument) { return argument.starts_with(begin); });
+}
+
 std::string NamesOfTasks(const record::JobRecord& record) {
   constexpr int kMostNames = 16;
   std::string names;
@@ -143,6 +148,7 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   record->set_lost_timeout_ms(running.lost_timeout_ms());
   record->set_hand_overs(running.hand_overs());
   *record->mutable_drivers() = running.drivers();
+  record->clear_controller();  // this machine drives it now
   if (!record->has_servers()) {
     record->set_authority_certificate_pem(running.authority_certificate_pem());
     record->set_authority_key_pem(running.authority_key_pem());
@@ -238,6 +244,9 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
   for (const record::Task& task : record.tasks()) {
     const bool ends_last =
         task.follows_cluster() && task.ends_with_others() && (IsServer(task) || !has_servers);
+    const bool needs_its_folder =
+        IsServer(task) && task.follows_cluster() && HasArgument(task, "--checkpoint_dir=") &&
+        !HasArgument(task, "--checkpoint_buddy") && !HasArgument(task, "--durability=replicated");
     const bool is_restarted = task.start().restart() != agent::RESTART_POLICY_NEVER;
     desired.tasks.push_back({.id = task.id(),
                              .host = task.host(),
@@ -248,6 +257,7 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
                              .can_be_missing = task.can_be_missing(),
                              .can_fail = task.can_fail(),
                              .ends_last = ends_last,
+                             .needs_its_folder = needs_its_folder,
                              .spares = {task.spares().begin(), task.spares().end()},
                              .max_restarts = is_restarted ? task.start().max_restarts() : 0});
   }

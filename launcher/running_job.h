@@ -48,6 +48,9 @@ bool AreThere(const record::JobRecord& servers);
 /// Where the job's tasks are, by the host's name; nowhere before its first generation.
 std::map<std::string, std::string> PlacesOf(const record::JobRecord& running);
 
+/// Whether the task is started with an argument that begins so.
+bool HasArgument(const record::Task& task, const std::string& begin);
+
 /// "ps:0, worker:0, worker:1": as many as a message can hold.
 std::string NamesOfTasks(const record::JobRecord& record);
 

@@ -275,6 +275,26 @@ TEST(RestartTasks, AreOtherTasksToTheirAgentsWhoeverDrivesTheJobNext) {
   EXPECT_NE(SpecHash(plan, 2), SpecHash(restarted, 2)) << "once more";
 }
 
+TEST(DesiredOf, AServerNeedsItsFolderIfNobodyElseHasWhatItKeeps) {
+  record::JobRecord record = Running({{"ps:0", "a"}, {"worker:0", "b"}});
+  record.mutable_tasks(0)->set_follows_cluster(true);
+  const auto needs_it = [&] { return DesiredOf(record).tasks[0].needs_its_folder; };
+  EXPECT_FALSE(needs_it());
+  record.mutable_tasks(0)->mutable_start()->add_argv("--checkpoint_dir={task_dir}/checkpoints");
+  EXPECT_TRUE(needs_it());
+  record.mutable_tasks(0)->mutable_start()->add_argv("--checkpoint_buddy");
+  EXPECT_FALSE(needs_it());
+}
+
+// Who goes on with a job that a host has driven drives it here, or gives it away once more.
+TEST(ContinueJob, IsDrivenByNoHost) {
+  record::JobRecord running = Running({{"worker:0", "a"}});
+  running.mutable_controller()->set_name("head");
+  record::JobRecord plan = running;
+  ContinueJob(running, &plan);
+  EXPECT_FALSE(plan.has_controller());
+}
+
 // With as many workers as there are.
 TEST(RestartAllTasks, BeginAnew) {
   record::JobRecord record = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:1", "c"}});

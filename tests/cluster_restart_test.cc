@@ -90,6 +90,20 @@ TEST_F(ClusterRestart, WhatCannotBeIsRefusedAndTheJobGoesOn) {
   EXPECT_EQ(Muster({"wait", "job"}).exit_code, 0);
 }
 
+TEST_F(ClusterRestart, OthersThanOnAHostThatIsAway) {
+  ASSERT_EQ(RunJob(CountedJob(kWaitForGo), {"-d"}).exit_code, 0);
+  const Processes first = WaitForTasks("job", 3);
+  cluster_.hosts().Kill("host-3");
+  const CommandResult refused = Muster({"restart", "job", "--connect-timeout", "2"});
+  EXPECT_EQ(refused.exit_code, 69);
+  EXPECT_THAT(refused.stderr_text, HasSubstr("goes on as it is, since all tasks would wait for: host-3 ("));
+  EXPECT_EQ(FirstProcesses("job").at("worker:0"), first.at("worker:0"));
+  cluster_.hosts().Start("host-3");
+  ExpectRestarted({"worker:0"}, "worker:0 on host-1 is started again\n");
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "job"}).exit_code, 0);
+}
+
 TEST_F(ClusterRestart, NotOfAJobInTheForeground) {
   Process run = StartJob(CountedJob(kWaitForGo), "run");
   const Processes first = WaitForTasks("job", 3);

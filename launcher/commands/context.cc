@@ -122,7 +122,7 @@ ConnectOptions CommandContext::connect_options(std::span<const record::Host> hos
 }
 
 ConnectOptions CommandContext::connect_options(const record::JobRecord& job) const {
-  for (const auto& hosts : {job.hosts(), job.spare_hosts()}) {
+  for (const auto& hosts : {job.hosts(), job.spare_hosts(), job.drivers()}) {
     for (const record::Host& host : hosts) UnlockKeysOf(host);
   }
   ConnectOptions options = ConnectOptionsFor(job.inventory_file());

@@ -5,22 +5,20 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <set>
 
 #include "launcher/commands/changing.h"
+#include "launcher/commands/controlling.h"
 #include "launcher/commands/replanning.h"
+#include "launcher/fleet.h"
 #include "launcher/running_job.h"
 
 namespace muster {
 namespace {
 
 using Tasks = std::set<std::string>;
-
-bool HasArgument(const record::Task& task, const char* begin) {
-  return std::ranges::any_of(task.start().argv(),
-                             [&](const std::string& argument) { return absl::StartsWith(argument, begin); });
-}
 
 // Of what is trained a server that begins again has what a checkpoint says, or else another server.
 absl::Status CheckKept(const record::JobRecord& record, const Tasks& tasks) {
@@ -52,6 +50,20 @@ absl::Status CheckCanRestart(const record::JobRecord& record, const Tasks& tasks
   return CheckKept(record, tasks);
 }
 
+// None of them starts before all hosts are there: one that is away would end a job that goes on without it.
+absl::Status CheckAllAreThere(const CommandContext& context, const record::JobRecord& record) {
+  std::set<std::string> names;
+  for (const auto& [task, host] : PlacesOf(record)) names.insert(host);
+  std::vector<record::Host> hosts;
+  std::ranges::copy_if(record.hosts(), std::back_inserter(hosts),
+                       [&](const record::Host& host) { return names.contains(host.name()); });
+  const std::vector<absl::Status> statuses =
+      AskHosts(hosts, context.connect_options(record), context.connect_timeout(),
+               [](size_t, AgentConnection&) { return absl::OkStatus(); });
+  return Annotate(FirstFailure(statuses),
+                  absl::StrFormat("job %s goes on as it is, since all tasks would wait for", record.id()));
+}
+
 // "worker:1 on host-2, worker:2 on host-3 are started again"
 std::string Restarted(const record::JobRecord& record, const Tasks& tasks) {
   if (tasks.empty()) return "all tasks are started again";
@@ -66,6 +78,10 @@ absl::StatusOr<std::optional<JobChange>> DecideRestart(const CommandContext& con
                                                        const record::JobRecord& before) {
   MUSTER_RETURN_IF_ERROR(CheckTrainsNothing(context.jobs(), before));
   MUSTER_RETURN_IF_ERROR(CheckCanRestart(before, tasks));
+  // Who drives it elsewhere may reach others than this machine does.
+  if (tasks.empty() && !IsDrivenElsewhere(before)) {
+    MUSTER_RETURN_IF_ERROR(CheckAllAreThere(context, before));
+  }
   const auto as_it_is = [contents = ContentsHere(context, before)](const record::JobRecord* running) {
     return absl::StatusOr<JobPlan>(JobPlan{.record = *running, .contents = contents});
   };

@@ -16,7 +16,11 @@ constexpr Duration kWriteIncarnationsAfter = std::chrono::seconds(1);
 // What a host knew on an older connection, or of an older launcher, it must know on a newer one.
 void Reconciler::FindForgotten(Host& host) {
   for (const TaskReport& former : std::exchange(host.former, {})) {
-    if (!host.strangers.contains(former.task)) Forget(host, former);
+    const auto own = task_index_.find(former.task);  // it may have come back here
+    const bool is_known = host.strangers.contains(former.task) ||
+                          (own != task_index_.end() && &hosts_[tasks_[own->second].host] == &host &&
+                           tasks_[own->second].reported_on == host.connection);
+    if (!is_known) Forget(host, former);
   }
   for (const int index : host.tasks) {
     Task& task = tasks_[index];
@@ -43,6 +47,10 @@ void Reconciler::JudgeForgotten(Task& task) {
   if (!SinceBase(task)) return StartAnew(task);  // it was to be replaced anyway
   if (EndIfWorkIsDone()) return;
   const int most = task.desired.max_restarts;
+  if (task.desired.needs_its_folder) {
+    report.reason += ", and what it had kept there";
+    return FailTask(task, FailureExitCode(report), FailureText(report));
+  }
   if (most < 0 || report.restarts < static_cast<uint32_t>(most)) {
     task.restarts = report.restarts + 1;
     return StartAnew(task);

@@ -1,4 +1,5 @@
 // Transcripts of hosts that come back without knowing of the tasks that ran there.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "launcher/reconciler/script_testing.h"
@@ -199,6 +200,61 @@ TEST(Forgotten, OthersThatDoNotFollowTheirClusterAreStartedAgain) {
             "persist 2 fixed\n"
             "stop a ps:0 v1\n"
             "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+}
+
+TEST(Forgotten, WhatIsToLeaveIsStoppedWhereItWasHeardOfOnAnOlderConnection) {
+  Desired desired = WithRestarts(2);
+  desired.elastic = true;
+  Desired before = desired;
+  before.tasks.push_back(before.tasks.back());
+  before.tasks.back().id = "worker:1";
+  Script first(before);
+  first.StartAll();
+  first.Leased("b", "worker:1", 20002);
+
+  Script script(desired, first.reconciler.record());
+  script.Feed(Tick{});
+  script.Connected("b", {Worker(1, 0, 1), Script::Task("worker:1", kRunning)});
+  EXPECT_EQ(LoseAndReturn(script), "contents b\n");
+  script.Ready("b");
+  script.Connected("a", {Script::Task("ps:0", kRunning)});
+  EXPECT_EQ(script.Ready("a"), "stop b worker:1 v1 worker:0 v1\n");
+}
+
+TEST(Forgotten, WhatHasComeBackToItsFirstHostIsNotForgottenThere) {
+  Desired desired = WithRestarts(3);
+  desired.hosts.push_back({"c", "10.0.0.3", {"program"}});
+  desired.tasks[1].spares = {"b", "c"};
+  Script script(desired);
+  script.StartAll();
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Connected("c");
+  script.Leased("c", "worker:0", 20002);
+  script.Wait(seconds(10));
+  const std::vector<TaskReport> running = {Script::Task("worker:0", kRunning)};
+  script.Connected("b", running);
+  for (int i = 0; i < 3; ++i) {
+    script.Refused("c", "contents", Internal("no space left"));
+    script.Wait(seconds(2));
+  }
+  ASSERT_EQ(WorkerOf(script).host, "b");
+  script.Lost("b");
+  script.Wait(seconds(1));
+  EXPECT_THAT(script.Connected("b", running), testing::Not(testing::HasSubstr("stop")));
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+}
+
+TEST(Forgotten, AServerThatHadItsOnlyCheckpointsThereDoesNotBeginAnew) {
+  Desired desired = WithRestarts(3);
+  desired.tasks[1].needs_its_folder = true;
+  Script script(desired);
+  script.StartAll();
+  LoseAndReturn(script);
+  const std::optional<Outcome>& ending = script.reconciler.record().ending;
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->first_cause->what,
+            "b no longer knows of worker:0: its folder is gone, and what it had kept there");
 }
 
 // A machine that was set back to an older image of its disk.

@@ -91,7 +91,8 @@ void Invariants::OnDecided(const View& view) {
     if (given_up_.contains(host)) continue;
     Require(!outage_end_.empty() || !last_break_.empty() || !refused_.empty(),
             "I37 who is given up was lost: " + host);
-    ++setbacks_;  // what died there is started again when it returns
+    connections_.erase(host);  // what still comes on it does not count
+    ++setbacks_;               // what died there is started again when it returns
   }
   given_up_ = std::move(given_up);
   std::erase_if(beginnings_, [this](const auto& each) { return given_up_.contains(each.second.host); });
@@ -116,7 +117,9 @@ void Invariants::OnEvent(const Event& event) {
     for (const TaskReport& report : reported->tasks) Learn(report);
     NoteGang();
   } else if (const auto* failed = std::get_if<HostFailed>(&event)) {
-    if (connections_[failed->host] == failed->connection) reported_.erase(failed->host);
+    if (connections_[failed->host] != failed->connection) return;
+    connections_.erase(failed->host);  // what still comes on it does not count
+    reported_.erase(failed->host);
   } else if (const auto* ready = std::get_if<ContentsReady>(&event)) {
     if (contents_requests_.contains(ready->request)) contents_.insert(ready->host);
     NoteGang();
@@ -176,6 +179,7 @@ void Invariants::CheckRecord(const Record& record) {
   }
   persisted_ = record;
   is_unwritten_ = false;
+  std::erase_if(beginnings_, [this](const auto& each) { return !HasJoined(each.first); });  // it has left
 }
 
 void Invariants::CheckStart(const StartTask& start) {

@@ -70,8 +70,8 @@ bool Reconciler::PlaceElsewhere(Host& host) {
     const std::optional<TaskReport>& last = task.report ? task.report : task.noted;
     task.minimum_incarnation =
         std::max(task.minimum_incarnation, last ? last->incarnation : 0) + kMostRestarts + 1;
-    if (last && last->spec_hash == task.desired.spec_hash)
-      task.restarts = std::max(task.restarts, last->restarts);
+    // What is displaced has been counted already.
+    if (last && last->spec_hash == task.desired.spec_hash && !task.displaced) task.restarts = last->restarts;
     if (last && Live(*last)) host.former.push_back(*last);
     task.report.reset();
     task.noted.reset();

@@ -153,6 +153,40 @@ TaskReport OnSpare() {
   return report;
 }
 
+// Of a task that somebody had started again since.
+TEST(LostHosts, RestartsOfAnotherSpecAreNotCounted) {
+  Desired desired = OneHasSpares();
+  Script first(desired);
+  first.StartAll();
+  TaskReport restarted = Script::Task("worker:0", kRunning);
+  restarted.incarnation = 3;
+  restarted.restarts = 2;
+  first.Report("b", {restarted});
+  first.Wait(seconds(1));
+  Record record = first.reconciler.record();
+  auto cluster = std::make_shared<Cluster>(*record.cluster);
+  cluster->at(1).restarts = 2;
+  record.cluster = cluster;
+  for (Incarnation& last : record.incarnations) {
+    if (last.task == "worker:0") last = {"worker:0", "v1+1", 4, 0, false};
+  }
+  desired.tasks[1].spec_hash = restarted.spec_hash = "v1+1";
+  restarted.incarnation = 4;
+  restarted.restarts = 0;
+  Script script(desired, record);
+  script.Feed(Tick{});
+  script.Connected("a", {Script::Task("ps:0", kRunning)});
+  script.Ready("a");
+  script.Connected("b", {restarted});
+  script.Ready("b");
+  script.Lost("b");
+  script.Wait(seconds(61));
+  script.Connected("c");
+  script.Leased("c", "worker:0", 20002);
+  EXPECT_THAT(script.Ready("c"), testing::HasSubstr("start c worker:0 2 v1+1 "));
+  EXPECT_EQ(script.restarts, 0u);
+}
+
 TEST(LostHosts, TasksOfALostHostGoToASpareOneAndTheOthersFollow) {
   Script script(OneHasSpares());
   script.StartAll();

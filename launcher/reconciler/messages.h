@@ -45,6 +45,7 @@ struct DesiredTask {
   bool can_be_missing = false;    // the job goes on without it, as long as its host is lost
   bool can_fail = false;          // likewise, also once it has failed, and however many are missing
   bool ends_last = false;         // it succeeds only when all others have done their work
+  bool needs_its_folder = false;  // what it keeps there, nobody else has: without, it would begin anew
   std::vector<HostId> spares = {};  // where it may run instead, once its host is lost; listed hosts
   int max_restarts = 0;  // after deaths that are nobody's word, by its policy; below 0: without bound
 };

@@ -46,6 +46,27 @@ TEST(Patience, AStartWhoseAnswerWasLostIsNoSilenceOnceItIsReported) {
   }
 }
 
+// Of its time the driver was busy for most.
+TEST(Patience, AHostThatIsConnectedInTimeMayReportALittleLater) {
+  Script script(OnePsOneWorker(), {}, {.lost_deadline = seconds(15)});
+  script.StartAll();
+  script.Lost("b");
+  script.Pass(seconds(11));
+  EXPECT_EQ(script.Wait(seconds(0)), "connect b\n");
+  script.Pass(seconds(1));
+  EXPECT_EQ(script.ConnectedAt("b", ""), "");
+  EXPECT_EQ(script.Wait(seconds(4)), "") << "a connected host is not lost before its answer is due";
+  EXPECT_EQ(script.Report("b", {Script::Task("worker:0", kRunning)}), "");
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+
+  // If it breaks off without an answer, it is as lost as before.
+  script.Lost("b");
+  EXPECT_EQ(script.Wait(seconds(12)), "connect b\n");
+  EXPECT_EQ(script.ConnectedAt("b", ""), "");
+  EXPECT_EQ(script.Wait(seconds(4)), "");
+  EXPECT_EQ(script.Lost("b"), "persist 1 ending\nstop a all below 2\n");
+}
+
 // It reports with each connection, and that is all.
 TEST(Patience, AHostThatNeverAnswersAStartIsBroken) {
   Script script(OnePsOneWorker());

@@ -243,6 +243,7 @@ void Reconciler::On(const HostConnected& event) {
   Host* host = FindHost(event.host, event.connection);
   if (host == nullptr || host->link != Link::kConnecting) return;
   host->link = Link::kUp;
+  host->logged_in_at = now_;  // whoever says so has as long as a login to report
   AddRequest(*host, Ask::kReport, -1, options_.request_timeout);
   Touch(*host);
   if (!event.data_address.empty() && event.data_address != host->desired.data_address)
@@ -306,7 +307,9 @@ void Reconciler::On(const HostReported& event) {
     // It was only late, and the verdict on the others is still out.
     if (phase_ == Phase::kGathering) host->refused = false;
     std::erase_if(host->requests, [](const Request& request) { return request.ask == Ask::kReport; });
-    host->strangers.clear();
+    for (const auto& [id, stranger] : std::exchange(host->strangers, {})) {
+      if (Live(stranger)) host->former.push_back(stranger);
+    }
   }
   for (const TaskReport& report : event.tasks) Merge(*host, report);
   if (first) {

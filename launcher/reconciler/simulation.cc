@@ -45,6 +45,7 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
 }
 
 void Simulation::AddHost(const HostId& id, const std::string& address) {
+  MUSTER_CHECK(!agents_.contains(id), "two hosts " + id);  // or it moves, and nobody has counted that
   desired_.hosts.push_back({id, address, {"agent", "program"}});
   agents_[id].id = id;
   agents_[id].address = address;
@@ -181,7 +182,8 @@ int Simulation::Workers() const {
 bool Simulation::Scale(int wanted) {
   const int workers = Workers();
   if (Chance(0.5)) {
-    AddHost(absl::StrFormat("late%d", life_), absl::StrFormat("10.0.3.%d", life_ % 250));
+    ++late_;
+    AddHost(absl::StrFormat("late%d", late_), absl::StrFormat("10.0.3.%d", late_));
   }
   for (int i = workers; i > wanted; --i) {
     Note("is to leave", desired_.tasks.back().id);
@@ -220,14 +222,14 @@ void Simulation::Feed(int life, const Event& event) {
   invariants_.OnDecided(reconciler_->GetView());
   bool has_failed = false;
   for (const Action& action : actions) {
-    const bool is_record = std::holds_alternative<PersistRecord>(action);
-    if (has_failed && (is_record || IsRequest(action))) continue;
-    if (is_record && now_ < disk_full_until_) {
+    const auto* persist = std::get_if<PersistRecord>(&action);
+    if (persist != nullptr && (has_failed || now_ < disk_full_until_)) {
       has_failed = true;
       Note("record not written");
-      invariants_.OnRecordFailed(std::get<PersistRecord>(action).record);
+      invariants_.OnRecordFailed(persist->record);
       continue;
     }
+    if (has_failed && IsRequest(action)) continue;
     invariants_.OnAction(action);
     Execute(action);
     if (Fault(0.002)) KillLauncher();

@@ -134,6 +134,7 @@ class Simulation {
   int life_ = 0;
   int moves_ = 0;
   int spares_ = 0;
+  int late_ = 0;  // hosts that were added for those who join
   int runs_ = 0;
   static constexpr int kNobody = std::numeric_limits<int>::max();
   int first_that_left_ = kNobody;  // of the workers, in this life of the launcher
