@@ -91,7 +91,8 @@ TEST_F(ClusterRestart, WhatCannotBeIsRefusedAndTheJobGoesOn) {
 }
 
 TEST_F(ClusterRestart, OthersThanOnAHostThatIsAway) {
-  ASSERT_EQ(RunJob(CountedJob(kWaitForGo), {"-d"}).exit_code, 0);
+  const std::string job = ScriptJob("job", kWaitForGo, "count: 3, restart: on_failure, max_restarts: 2");
+  ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
   const Processes first = WaitForTasks("job", 3);
   cluster_.hosts().Kill("host-3");
   const CommandResult refused = Muster({"restart", "job", "--connect-timeout", "2"});
