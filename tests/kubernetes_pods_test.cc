@@ -180,6 +180,12 @@ class KubernetesPods : public testing::Test {
   }
 
   // Names resolve when the addresses of pods are known; a pod's own may do so last.
+  /// The job as Indexed Jobs, in pods of the image that it is exported with. Failures are fatal.
+  void StartJobs(const std::string& job) {
+    const std::vector<Pod> pods = PodsOfJobs(Export(job, {"--context", Path("context")}));
+    ASSERT_NO_FATAL_FAILURE(BuildImage());
+    Start(pods);
+  }
   void Start(const std::vector<Pod>& pods) {
     ASSERT_LE(pods.size(), static_cast<size_t>(kMostPods));
     pods_ = pods;
@@ -317,12 +323,9 @@ TEST_F(KubernetesPods, TrainOnServersAsIndexedJobsAndAsATfJob) {
 }
 
 TEST_F(KubernetesPods, TrainByAllReduceWithAChief) {
-  const std::vector<Pod> pods = PodsOfJobs(Export(
+  ASSERT_NO_FATAL_FAILURE(StartJobs(
       "name: sum\nmodel: mnist_softmax\nstrategy: allreduce\n"
-      "replicas: {chief: {count: 1}, worker: {count: 2}}\ntrain: {steps: 30, batch_size: 20, seed: 3}\n",
-      {"--context", Path("context")}));
-  ASSERT_NO_FATAL_FAILURE(BuildImage());
-  Start(pods);
+      "replicas: {chief: {count: 1}, worker: {count: 2}}\ntrain: {steps: 30, batch_size: 20, seed: 3}\n"));
   const Json result = FinishWithResult("sum-chief-0.sum");
   EXPECT_EQ(result["strategy"], "allreduce");
   EXPECT_EQ(result["workers"], 3);
@@ -330,13 +333,10 @@ TEST_F(KubernetesPods, TrainByAllReduceWithAChief) {
 }
 
 TEST_F(KubernetesPods, APodThatIsReplacedIsFoundByItsName) {
-  const std::vector<Pod> pods =
-      PodsOfJobs(Export("name: kept\nmodel: mnist_softmax\nupdate: {mode: sync}\ndurability: replicated\n"
-                        "replicas: {ps: {count: 2, restart: on_failure}, worker: {count: 2}}\n"
-                        "train: {steps: 1000, batch_size: 20, seed: 3}\n",
-                        {"--context", Path("context")}));
-  ASSERT_NO_FATAL_FAILURE(BuildImage());
-  Start(pods);
+  ASSERT_NO_FATAL_FAILURE(
+      StartJobs("name: kept\nmodel: mnist_softmax\nupdate: {mode: sync}\ndurability: replicated\n"
+                "replicas: {ps: {count: 2, restart: on_failure}, worker: {count: 2}}\n"
+                "train: {steps: 1000, batch_size: 20, seed: 3}\n"));
   ASSERT_NO_FATAL_FAILURE(AwaitLogged(2, "step 100:"));
   Replace(1);
   const Json result = FinishWithResult("kept-worker-0.kept");

@@ -20,7 +20,7 @@ struct JobChange {
   /// For `events` and stderr: "worker:2 on c joins"; empty: nothing is changed.
   std::function<std::string(const record::JobRecord& before, const record::JobRecord& after)> describe;
   std::string verb;  // "scaled", before that in `events`
-  /// Who drives the job on with it.
+  /// That of RunOptions, for whoever drives the job on.
   decltype(RunOptions::replan) replan;
   uint64_t train_steps = 0;  // 0: not known
 };
