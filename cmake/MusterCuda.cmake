@@ -22,3 +22,7 @@ if(MUSTER_NVCC AND NOT MUSTER_SANITIZE)
   set(MUSTER_CUDA ON)
 endif()
 message(STATUS "CUDA: ${MUSTER_CUDA}")
+
+# With its headers alone, CUDA can be made up for tests (kernels/cuda/fake_cuda.h): under sanitizers too, and without a GPU.
+find_path(MUSTER_CUDA_HEADERS cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDA_HOME PATH_SUFFIXES include PATHS /usr/local/cuda/include)
+message(STATUS "CUDA's headers, for tests without a GPU: ${MUSTER_CUDA_HEADERS}")

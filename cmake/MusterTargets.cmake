@@ -71,11 +71,12 @@ add_custom_target(muster_optimized_tests)
 # The module for CUDA, its tests and its benchmark.
 add_custom_target(muster_cuda_all)
 
-# muster_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program, one ctest entry per test case.
+# muster_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s] [PREFIX p]): a GoogleTest program, one ctest entry per test case, with
+# PREFIX before its name, where another program has the same tests.
 # Label `core` marks what the thread sanitizer runs; `optimized` what .ci/run also runs without sanitizers; `cuda` what needs a GPU and is
 # skipped without; `e2e` what starts real sshd or trainers; `move` those whose hosts change their addresses.
 function(muster_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "PREFIX;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING)
     return()
   endif()
@@ -94,7 +95,7 @@ function(muster_test name)
   if("cuda" IN_LIST arg_LABELS)
     add_dependencies(muster_cuda_all ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  gtest_discover_tests(${name} TEST_PREFIX "${arg_PREFIX}" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${arg_TIMEOUT})
   # Not as one of those properties: of a list only the first would arrive.
   set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
   file(WRITE ${labels_file} "foreach(test IN LISTS ${name}_TESTS)\n  set_tests_properties(\"\${test}\" PROPERTIES LABELS \"${arg_LABELS}\")\nendforeach()\n")

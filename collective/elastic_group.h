@@ -51,6 +51,9 @@ class ElasticGroup {
   /// RendezvousClient, MakeNative and PreferGpus fail.
   absl::StatusOr<GroupPlace> Join(std::optional<ParametersVersion> parameters);
 
+  /// Operations may be of the GPU's memory.
+  bool is_by_gpus() const { return is_by_gpus_; }
+
   /// As those of Collective.
   Ticket Start(const Operation& operation) { return group_->Start(operation); }
   absl::Status Wait(Ticket ticket);

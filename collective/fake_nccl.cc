@@ -1,23 +1,17 @@
 #include "collective/fake_nccl.h"
 
-#include <cuda_runtime_api.h>
-
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "collective/collective.h"
 #include "collective/nccl_library.h"
+#include "kernels/cuda/fake_cuda.h"
 
 namespace muster {
 namespace {
@@ -25,39 +19,6 @@ namespace {
 std::atomic<int> failing_rank = -1;
 std::atomic<ncclResult_t> failure = ncclSuccess;
 std::atomic<int> communicators = 0;
-
-// Work in order, on a thread of its own.
-class FakeStream {
- public:
-  void Enqueue(std::function<void()> work) {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
-    has_work_.notify_one();
-  }
-
- private:
-  void Run(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      has_work_.wait(lock, stop, [&] { return !queue_.empty(); });
-      if (queue_.empty()) return;
-      const auto work = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      work();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable_any has_work_;
-  std::deque<std::function<void()>> queue_;
-  std::jthread thread_{[this](const std::stop_token& stop) { Run(stop); }};
-};
-
-struct FakeEvent {
-  std::atomic<int> pending = 0;
-};
 
 struct Part {
   Operation::Kind kind = Operation::Kind::kBarrier;
@@ -212,10 +173,10 @@ ncclResult_t Begin(ncclComm_t comm, cudaStream_t stream, const Part& part) {
   comm->state = State::kEnqueuing;
   if (comm->rank == failing_rank) comm->result = failure;
   if (comm->result != ncclSuccess) return ncclInProgress;
-  reinterpret_cast<FakeStream*>(stream)->Enqueue([meeting = comm->meeting, rank = comm->rank,
-                                                  is_aborted = comm->is_aborted,
-                                                  part] { meeting->Do(rank, part, *is_aborted); });
-  return ncclInProgress;
+  const cudaError_t launched =
+      cuda::LaunchFake(stream, [meeting = comm->meeting, rank = comm->rank, is_aborted = comm->is_aborted,
+                                part] { meeting->Do(rank, part, *is_aborted); });
+  return launched == cudaSuccess ? ncclInProgress : ncclUnhandledCudaError;
 }
 
 ncclResult_t AllReduceFloats(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
@@ -235,13 +196,6 @@ ncclResult_t AllGatherBytes(const void* from, void* to, size_t count, ncclDataTy
   MUSTER_CHECK(type == ncclUint8);
   return Begin(comm, stream, {Operation::Kind::kAllGather, from, to, count});
 }
-
-FakeStream* Of(cudaStream_t stream) { return reinterpret_cast<FakeStream*>(stream); }
-FakeEvent* Of(cudaEvent_t event) { return reinterpret_cast<FakeEvent*>(event); }
-
-// Where the GPUs' memory lies.
-std::mutex memory_mutex;
-std::map<const std::byte*, size_t> device_memory;
 
 }  // namespace
 
@@ -268,93 +222,3 @@ absl::StatusOr<NcclLibrary> LoadNccl(const std::string&) {
 }
 
 }  // namespace muster
-
-using muster::FakeEvent;
-using muster::FakeStream;
-using muster::Of;
-
-extern "C" {
-
-const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
-const char* cudaGetErrorString(cudaError_t) { return "made up"; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = muster::kFakeGpus;
-  return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int device) {
-  return device < muster::kFakeGpus ? cudaSuccess : cudaErrorInvalidDevice;
-}
-cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
-  std::snprintf(text, size, "0000:%02x:00.0", device);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  *memory = std::malloc(bytes);
-  const std::lock_guard lock(muster::memory_mutex);
-  muster::device_memory[static_cast<std::byte*>(*memory)] = bytes;
-  return cudaSuccess;
-}
-cudaError_t cudaFree(void* memory) {
-  const std::lock_guard lock(muster::memory_mutex);
-  muster::device_memory.erase(static_cast<std::byte*>(memory));
-  std::free(memory);
-  return cudaSuccess;
-}
-cudaError_t cudaMallocHost(void** memory, size_t bytes) {
-  *memory = std::malloc(bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* memory) {
-  std::free(memory);
-  return cudaSuccess;
-}
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
-  const std::lock_guard lock(muster::memory_mutex);
-  const auto* const at = static_cast<const std::byte*>(memory);
-  auto next = muster::device_memory.upper_bound(at);
-  const bool is_device = next != muster::device_memory.begin() && at < (--next)->first + next->second;
-  attributes->type = is_device ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
-  attributes->device = 0;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = reinterpret_cast<cudaStream_t>(new FakeStream);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete Of(stream);
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  Of(stream)->Enqueue([=] { std::memcpy(to, from, bytes); });
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = reinterpret_cast<cudaEvent_t>(new FakeEvent);
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete Of(event);
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  ++Of(event)->pending;
-  Of(stream)->Enqueue([event] { --Of(event)->pending; });
-  return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return Of(event)->pending == 0 ? cudaSuccess : cudaErrorNotReady;
-}
-
-// What kernels/cuda/runtime.cc has beside.
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaErrorNotSupported; }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { return cudaErrorNotSupported; }
-cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaErrorNotSupported; }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
-  return cudaErrorNotSupported;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaErrorNotSupported; }
-}

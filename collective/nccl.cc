@@ -103,7 +103,8 @@ class NcclBackend final : public CollectiveBackend {
   std::unique_ptr<Resources> resources_;  // null: it has ended
   absl::Status status_;                   // why
   std::atomic<bool> is_stopped_ = false;
-  TimePoint start_, deadline_;  // of what is under way
+  bool uses_callers_memory_ = false;  // of the GPU, rather than the slots
+  TimePoint start_, deadline_;        // of what is under way
   Traffic traffic_;
 };
 
@@ -149,6 +150,7 @@ absl::Status NcclBackend::Do(const Operation& operation) {
   } else if (operation.output.empty()) {
     return absl::OkStatus();
   } else if (IsOnGpu(operation)) {
+    uses_callers_memory_ = true;
     const size_t bytes =
         operation.kind == Operation::Kind::kAllGather ? operation.input.size() : operation.output.size();
     MUSTER_RETURN_IF_ERROR(Enqueue(operation, operation.input.data(), operation.output.data(), bytes));
@@ -321,7 +323,9 @@ void NcclBackend::End(bool in_peace) {
     resources.reset();
     promise.set_value();
   }).detach();
-  has_ended.wait_for(kEndTimeout);
+  const bool in_time = has_ended.wait_for(kEndTimeout) == std::future_status::ready;
+  // Else it might change gradients of later steps, which nobody would notice.
+  MUSTER_CHECK(in_time || !uses_callers_memory_, "NCCL does not let go of the GPU's memory");
 }
 
 class Nccl final : public GpuCollectives {

@@ -13,7 +13,7 @@
 set -euo pipefail
 
 tests=(cuda_dense_test cuda_convolution_test cuda_training_test cuda_embedding_test cuda_model_test cuda_local_training_test
-  cuda_golden_losses_test cuda_module_test nccl_test)
+  cuda_golden_losses_test cuda_module_test cuda_replica_test gpu_exchange_test nccl_test)
 packed_limit_mb=60
 test_deadline_s=300
 bench_deadline_s=420

@@ -99,12 +99,14 @@ TEST(CudaModuleFile, TrainsAModel) {
                    test->result.loss_sum);
 }
 
-// Trains 50 steps by allreduce, alone, with a model and a way to sum.
+// Trains 50 steps by allreduce, alone, with a model and a way to sum; `replica` as AllReduceOptions has it.
 std::vector<double> LossesByAllReduce(const ModelPlan& plan, const OptimizerConfig& optimizer,
-                                      const Dataset& data, Model& model, const GpuPreference& gpus) {
+                                      const Dataset& data, Model& model, const GpuPreference& gpus,
+                                      Replica* replica) {
   const ClusterSpec cluster{.workers = {FreeAddress()}};
-  const auto exchange = MakeAllReduceExchange(plan.layout, std::vector{optimizer}, 1,
-                                              {.cluster = cluster, .task = {Role::kWorker, 0}, .gpus = gpus});
+  const auto exchange = MakeAllReduceExchange(
+      plan.layout, std::vector{optimizer}, 1,
+      {.cluster = cluster, .task = {Role::kWorker, 0}, .gpus = gpus, .replica = replica});
   std::vector<double> losses;
   if (!exchange.ok()) {
     ADD_FAILURE() << exchange.status();
@@ -143,14 +145,17 @@ TEST(CudaModuleFile, OneRankByNcclHasTheLossesOfTheCpu) {
   const TrainTestData data = MakeSyntheticMnist(2, 1000, 100);
   const ModelRecipe recipe = *FindModel({.model = "mnist_mlp", .hidden = {50}});
   const ModelPlan plan = *PlanModel(recipe.spec);
-  const auto on_gpu =
-      (*device)->MakeModel(plan, {.largest_batch = 100, .seed = 1, .math = cuda::Math::kFloat32});
+  const OptimizerConfig& optimizer = recipe.defaults.optimizer;
+  const auto replica = (*device)->MakeReplica(plan.layout, {&optimizer, 1});
+  ASSERT_TRUE(replica.ok()) << replica.status();
+  const auto on_gpu = (*device)->MakeModel(
+      plan, {.largest_batch = 100, .seed = 1, .math = cuda::Math::kFloat32, .replica = replica->get()});
   ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
   const auto on_cpu = MakeCpuModel(plan, {.largest_batch = 100, .seed = 1});
-  const OptimizerConfig& optimizer = recipe.defaults.optimizer;
-  const std::vector<double> expected = LossesByAllReduce(plan, optimizer, data.train, *on_cpu, {});
-  const std::vector<double> losses = LossesByAllReduce(
-      plan, optimizer, data.train, **on_gpu, {.choice = CollectiveChoice::kNccl, .gpus = *std::move(nccl)});
+  const std::vector<double> expected = LossesByAllReduce(plan, optimizer, data.train, *on_cpu, {}, nullptr);
+  const std::vector<double> losses =
+      LossesByAllReduce(plan, optimizer, data.train, **on_gpu,
+                        {.choice = CollectiveChoice::kNccl, .gpus = *std::move(nccl)}, replica->get());
   ASSERT_EQ(losses.size(), expected.size());
   for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << i;
 }

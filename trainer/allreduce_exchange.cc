@@ -29,7 +29,7 @@ class AllReduceExchange final : public GradientExchange {
   absl::StatusOr<ExchangeResult> Exchange(const Contribution& contribution, std::span<float>, const RowIndex&,
                                           std::span<float>) override {
     MUSTER_ASSIGN_OR_RETURN(const GradientSums sums, parameters_->Reduce(contribution));
-    parameters_->Update();
+    MUSTER_RETURN_IF_ERROR(parameters_->Update());
     return ExchangeResult{.step = *parameters_->step(),
                           .mean_loss = sums.mean_loss(),
                           .samples = sums.samples,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/free_port.h"
+#include "tests/support/replica_elsewhere.h"
 
 namespace muster {
 namespace {
@@ -27,7 +28,7 @@ class AllReduceExchangeTest : public testing::Test {
     }
   }
 
-  // `body` for each worker, on a thread of its own.
+  // `body` for each worker, on a thread of its own. Those that have a replica elsewhere are given it.
   void OnAllWorkers(int workers,
                     const std::function<void(int, absl::StatusOr<std::unique_ptr<GradientExchange>>)>& body) {
     ClusterSpec cluster;
@@ -35,10 +36,10 @@ class AllReduceExchangeTest : public testing::Test {
     std::vector<std::jthread> threads;
     for (int i = 0; i < workers; ++i) {
       threads.emplace_back([&, i] {
-        const std::vector<OptimizerConfig> optimizers = {{.kind = OptimizerKind::kSgd, .learning_rate = 1}};
-        body(i, MakeAllReduceExchange(layout_, optimizers, 1,
+        body(i, MakeAllReduceExchange(layout_, optimizers_, 1,
                                       {.cluster = cluster,
                                        .task = {Role::kWorker, i},
+                                       .replica = replicas_[i].get(),
                                        .fingerprint = static_cast<uint64_t>(7 + fingerprint_step_ * i),
                                        .bucket_floats = bucket_floats_,
                                        .connect_timeout = std::chrono::seconds(20),
@@ -48,7 +49,9 @@ class AllReduceExchangeTest : public testing::Test {
   }
 
   const ParameterLayout layout_;
+  const std::vector<OptimizerConfig> optimizers_ = {{.kind = OptimizerKind::kSgd, .learning_rate = 1}};
   const RowIndex no_rows_;
+  std::unique_ptr<ReplicaElsewhere> replicas_[4];  // by worker; null: with the host
   int fingerprint_step_ = 0;
   std::optional<int64_t> bucket_floats_;
 };
@@ -101,6 +104,55 @@ TEST_F(AllReduceExchangeTest, InBucketsTheUpdateIsTheSame) {
       }
     }
     EXPECT_EQ((*exchange)->Finish(), absl::OkStatus());
+  });
+}
+
+TEST_F(AllReduceExchangeTest, WhereTheParametersLieChangesNothing) {
+  bucket_floats_ = kBlockFloats;
+  for (const int i : {0, 2}) replicas_[i] = std::make_unique<ReplicaElsewhere>(layout_, optimizers_);
+  OnAllWorkers(3, [&](int worker, auto exchange) {
+    std::vector<float> parameters(layout_.size());
+    ASSERT_TRUE((*exchange)->Start(parameters).ok());
+    const std::span<float> buffer = (*exchange)->MakeGradientBuffer(layout_.size());
+    std::vector<float> expected = parameters;
+    for (uint64_t step = 1; step <= 20; ++step) {
+      const std::span<float> gradient = replicas_[worker] != nullptr ? replicas_[worker]->gradient() : buffer;
+      for (size_t i = 0; i < 40; ++i) {
+        gradient[i] = static_cast<float>(worker * 100 + i + step);
+        expected[i] -= static_cast<float>(100 + i + step);
+      }
+      if (step % 2 == 1) Say(**exchange, gradient);  // and without a word before the end
+      const auto result = (*exchange)->Exchange(
+          {.samples = 1, .loss_sum = 1.0 * worker, .gradient = buffer, .rows = no_rows_}, parameters,
+          no_rows_, {});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->samples, 3u);
+      EXPECT_EQ(result->mean_loss, 1);
+    }
+    ASSERT_TRUE((*exchange)->AwaitOthers(parameters).ok());
+    EXPECT_EQ(parameters, expected);
+    EXPECT_EQ((*exchange)->Finish(), absl::OkStatus());
+  });
+}
+
+TEST_F(AllReduceExchangeTest, WhatIsNotFiniteElsewhereIsThereForItsOwnerToSayWhere) {
+  replicas_[1] = std::make_unique<ReplicaElsewhere>(layout_, optimizers_);
+  OnAllWorkers(2, [&](int worker, auto exchange) {
+    std::vector<float> parameters(layout_.size());
+    absl::Status status = (*exchange)->Start(parameters).status();  // the other may be further
+    const std::span<float> buffer = (*exchange)->MakeGradientBuffer(layout_.size());
+    if (worker == 1) replicas_[1]->gradient()[20] = NAN;
+    if (status.ok()) {
+      status = (*exchange)
+                   ->Exchange({.samples = 1, .loss_sum = 1, .gradient = buffer, .rows = no_rows_}, parameters,
+                              no_rows_, {})
+                   .status();
+    }
+    EXPECT_TRUE(worker == 1 ? absl::IsInvalidArgument(status) : absl::IsFailedPrecondition(status)) << status;
+    EXPECT_EQ(std::isnan(buffer[20]), worker == 1);
+    if (worker == 0) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("worker:1: "));
+    }
   });
 }
 

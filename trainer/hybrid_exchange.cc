@@ -24,7 +24,7 @@ class HybridExchange final : public GradientExchange {
     place_ = {};
     MUSTER_ASSIGN_OR_RETURN(const JoinResult joined, tables_.Join({}));
     // The servers have made the step, but their answer came too late.
-    if (dense_->has_sums() && *dense_->step() + 1 == joined.step) dense_->Update();
+    if (dense_->has_sums() && *dense_->step() + 1 == joined.step) MUSTER_RETURN_IF_ERROR(dense_->Update());
     MUSTER_ASSIGN_OR_RETURN(place_, dense_->Start(parameters));
     if (place_.concluded) return ExchangeStart{.step = *place_.concluded};
     MUSTER_RETURN_IF_ERROR(CheckOneStep(joined.step));
@@ -57,7 +57,7 @@ class HybridExchange final : public GradientExchange {
     if (pushed.step != *dense_->step() + 1) {
       return Internal("the tables went from step %d to step %d", *dense_->step(), pushed.step);
     }
-    dense_->Update();
+    MUSTER_RETURN_IF_ERROR(dense_->Update());
     pushed.times.wait += sums.wait;
     return ExchangeResult{.step = pushed.step,
                           .mean_loss = sums.mean_loss(),

@@ -19,7 +19,8 @@ namespace {
 
 // `job`: a fingerprint of what workers have to agree on, however the parameters are exchanged.
 AllReduceOptions DenseOptions(const TrainerOptions& options, uint64_t job,
-                              const std::optional<TlsIdentity>& tls, const GpuPreference& gpus) {
+                              const std::optional<TlsIdentity>& tls, const GpuPreference& gpus,
+                              Replica* replica) {
   std::optional<int64_t> bucket_floats;
   if (options.bucket_bytes) bucket_floats = *options.bucket_bytes / static_cast<int64_t>(sizeof(float));
   return {.cluster = options.task->cluster,
@@ -31,6 +32,7 @@ AllReduceOptions DenseOptions(const TrainerOptions& options, uint64_t job,
           .tls = tls,
           .shares_memory = options.transport == Transport::kAuto,
           .gpus = gpus,
+          .replica = replica,
           // Whoever ends at another step, or cuts gradients otherwise, would do other things than the others.
           .fingerprint =
               Mix64(job ^ Mix64(options.train_steps)) ^ static_cast<uint64_t>(bucket_floats.value_or(0)),
@@ -62,7 +64,7 @@ GpuPreference PreferenceOf(const TrainerOptions& options, Device* device) {
 absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOptions& options,
                                                                const ModelPlan& plan,
                                                                const Dataset& training_set,
-                                                               const GpuPreference& gpus) {
+                                                               const GpuPreference& gpus, Replica* replica) {
   const std::vector<OptimizerConfig> optimizers = OptimizersByGroup(options);
   if (!options.task) return MakeLocalExchange(plan.layout, plan.tables, optimizers, options.seed);
   ps::JobConfig config = MakeJobConfig(plan.layout, plan.tables, options.update, optimizers, options.seed);
@@ -76,7 +78,7 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
   } else {
     spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
   }
-  const AllReduceOptions dense = DenseOptions(options, FingerprintOf(config), tls, gpus);
+  const AllReduceOptions dense = DenseOptions(options, FingerprintOf(config), tls, gpus, replica);
   if (options.strategy == Strategy::kAllReduce) {
     return MakeAllReduceExchange(plan.layout, optimizers, options.seed, dense);
   }

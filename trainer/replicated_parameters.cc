@@ -8,6 +8,7 @@
 #include "base/crc32c.h"
 #include "base/logging.h"
 #include "kernels/elementwise.h"
+#include "trainer/host_replica.h"
 
 namespace muster {
 namespace {
@@ -54,21 +55,27 @@ absl::StatusOr<std::unique_ptr<ReplicatedParameters>> ReplicatedParameters::Crea
   const std::string& own = group.all.members[group.all.rank].address;
   MUSTER_ASSIGN_OR_RETURN(auto listener,
                           PeerListener::Listen(ListeningAddress(own, options.bind_host), std::move(tls)));
-  MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer,
-                          LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers));
-  return std::unique_ptr<ReplicatedParameters>(new ReplicatedParameters(
-      layout, std::move(optimizer), seed, options.bucket_floats, std::move(group), std::move(listener)));
+  std::unique_ptr<Replica> host;
+  if (options.replica == nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(LayoutOptimizer optimizer,
+                            LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers));
+    host = std::make_unique<HostReplica>(std::move(optimizer));
+  }
+  return std::unique_ptr<ReplicatedParameters>(
+      new ReplicatedParameters(layout, std::move(host), options.replica, seed, options.bucket_floats,
+                               std::move(group), std::move(listener)));
 }
 
-ReplicatedParameters::ReplicatedParameters(const ParameterLayout& layout, LayoutOptimizer optimizer,
-                                           uint64_t seed, std::optional<int64_t> bucket_floats,
-                                           ElasticGroupOptions options,
+ReplicatedParameters::ReplicatedParameters(const ParameterLayout& layout, std::unique_ptr<Replica> host,
+                                           Replica* replica, uint64_t seed,
+                                           std::optional<int64_t> bucket_floats, ElasticGroupOptions options,
                                            std::unique_ptr<PeerListener> listener)
     : layout_(layout),
       seed_(seed),
       bucket_floats_(bucket_floats),
       rank_(options.all.rank),
-      optimizer_(std::move(optimizer)),
+      host_(std::move(host)),
+      replica_(host_ != nullptr ? host_.get() : replica),
       tuner_(kBlockFloats + layout.size(), bucket_floats),
       group_(std::move(options), std::move(listener)) {}
 
@@ -80,6 +87,7 @@ absl::StatusOr<GroupPlace> ReplicatedParameters::Start(std::span<float> paramete
     MUSTER_RETURN_IF_ERROR(CopyState());
   } else if (!version_) {
     layout_.Initialize(seed_, {0, layout_.size()}, parameters);
+    MUSTER_RETURN_IF_ERROR(replica_->Load(parameters));
     version_ = {.step = 0};
   }
   version_->group = place_.number;
@@ -89,7 +97,7 @@ absl::StatusOr<GroupPlace> ReplicatedParameters::Start(std::span<float> paramete
   step_seconds_ = 0;
   started_ = 0;
   ticket_.reset();
-  is_finite_ = true;
+  gradient_status_ = absl::OkStatus();
   return place_;
 }
 
@@ -99,20 +107,24 @@ absl::Status ReplicatedParameters::CopyState() {
   const bool is_source = place_.source == place_.position;
   uint64_t step = is_source ? version_->step : 0;
   std::vector<float> received(is_source ? 0 : layout_.size());
-  std::vector<std::vector<float>> slots(optimizer_.slot_count(), std::vector<float>(layout_.size()));
+  std::vector<std::vector<float>> slots(replica_->slot_count(), std::vector<float>(layout_.size()));
   const auto copy = [&](auto values) {
     return group_.Run(Broadcast(std::as_writable_bytes(values), *place_.source));
   };
+  if (is_source) MUSTER_RETURN_IF_ERROR(replica_->Store(parameters_));
   MUSTER_RETURN_IF_ERROR(copy(std::span(&step, 1)));
   MUSTER_RETURN_IF_ERROR(copy(is_source ? parameters_ : std::span(received)));
-  for (int slot = 0; slot < optimizer_.slot_count(); ++slot) {
-    if (is_source) optimizer_.CopySlot(slot, slots[slot]);
+  for (int slot = 0; slot < replica_->slot_count(); ++slot) {
+    if (is_source) MUSTER_RETURN_IF_ERROR(replica_->CopySlot(slot, slots[slot]));
     MUSTER_RETURN_IF_ERROR(copy(std::span(slots[slot])));
   }
   if (is_source) return absl::OkStatus();
   std::copy(received.begin(), received.end(), parameters_.begin());
-  for (int slot = 0; slot < optimizer_.slot_count(); ++slot) optimizer_.SetSlot(slot, slots[slot]);
-  optimizer_.SkipTo(step);
+  MUSTER_RETURN_IF_ERROR(replica_->Load(parameters_));
+  for (int slot = 0; slot < replica_->slot_count(); ++slot) {
+    MUSTER_RETURN_IF_ERROR(replica_->SetSlot(slot, slots[slot]));
+  }
+  replica_->SkipTo(step);
   version_ = {.step = step};
   sums_.reset();
   return absl::OkStatus();
@@ -136,36 +148,61 @@ void ReplicatedParameters::GradientReady(int64_t begin) {
   sums_.reset();
   // The last bucket has the header, and is reduced by this thread, which has nothing else to do then.
   const int64_t reducible = std::max(kBlockFloats + begin, tuner_.buckets().back().end);
-  if (is_finite_) is_finite_ = StartBuckets(reducible);
+  if (gradient_status_.ok()) gradient_status_ = StartBuckets(reducible);
 }
 
-// Those that lie at or behind `begin` of the sums. False: at a number that is not finite; that one, and what
-// comes after it, is not sent.
-bool ReplicatedParameters::StartBuckets(int64_t begin) {
+// A device looks at all of it at once, when its pass ends: before that it is taken to be finite.
+bool ReplicatedParameters::IsFinite(LayoutRange bucket) {
+  if (!replica_->gradient().empty()) return replica_->is_finite();
+  return AllFinite(sums().subspan(bucket.begin, bucket.size()));
+}
+
+// The memory that the group adds up for this part of the sums. On a device it has no header.
+absl::StatusOr<std::span<float>> ReplicatedParameters::ToAddUp(LayoutRange bucket) {
+  const std::span<float> on_host = sums().subspan(bucket.begin, bucket.size());
+  const std::span<float> gradient = replica_->gradient();
+  if (gradient.empty()) return on_host;
+  const LayoutRange part{std::max(bucket.begin - kBlockFloats, int64_t{0}), bucket.end - kBlockFloats};
+  if (AddsUpOnDevice()) return gradient.subspan(part.begin, part.size());
+  MUSTER_RETURN_IF_ERROR(replica_->ReadGradient(part, on_host.last(part.size())));
+  return on_host;
+}
+
+// Those that lie at or behind `begin` of the sums. InvalidArgument: at a number that is not finite; that one,
+// and what comes after it, is not sent.
+absl::Status ReplicatedParameters::StartBuckets(int64_t begin) {
   const std::vector<LayoutRange>& buckets = tuner_.buckets();
   while (started_ < buckets.size() && buckets[started_].begin >= begin) {
-    const std::span<float> bucket = sums().subspan(buckets[started_].begin, buckets[started_].size());
-    if (!AllFinite(bucket)) return false;
+    if (!IsFinite(buckets[started_])) return InvalidArgument("the gradient is not finite");
+    MUSTER_ASSIGN_OR_RETURN(const std::span<float> bucket, ToAddUp(buckets[started_]));
     ticket_ = group_.Start(AllReduce(bucket, bucket));
     ++started_;
   }
-  return true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<GradientSums> ReplicatedParameters::Reduce(const Contribution& contribution) {
   const std::span<float> all = sums();
   MUSTER_CHECK(contribution.gradient.data() == all.data() + kBlockFloats);
-  const std::span<float> last = all.first(tuner_.buckets().back().size());
+  const LayoutRange last = tuner_.buckets().back();
+  const std::span<float> header_floats = all.first(kBlockFloats);
   Header& header = *reinterpret_cast<Header*>(all.data());
   header = {.samples = static_cast<float>(contribution.samples),
             .loss_sum = static_cast<float>(contribution.loss_sum),
             .step_seconds = step_seconds_};
   GradientReady(0);
   const auto behind = contribution.gradient.subspan(layout_.size());
-  if (!is_finite_ || !AllFinite(last) || !AllFinite(behind)) return NotFinite();
+  if (absl::IsInvalidArgument(gradient_status_) || !IsFinite(last) || !AllFinite(header_floats) ||
+      !AllFinite(behind)) {
+    return NotFinite();
+  }
+  MUSTER_RETURN_IF_ERROR(gradient_status_);
   const TimePoint start = Now();
+  MUSTER_ASSIGN_OR_RETURN(const std::span<float> values, ToAddUp(last));
   // As one of the queue, it ends after all that were started, and fails if they do.
-  MUSTER_RETURN_IF_ERROR(group_.Run(AllReduce(last, last)));
+  MUSTER_RETURN_IF_ERROR(group_.Run(AllReduce(values, values)));
+  if (AddsUpOnDevice()) MUSTER_RETURN_IF_ERROR(group_.Run(AllReduce(header_floats, header_floats)));
+  summed_ = AddsUpOnDevice() ? replica_->gradient() : all.subspan(kBlockFloats);
   started_ = 0;
   ticket_.reset();
   sums_ = {
@@ -178,6 +215,9 @@ absl::Status ReplicatedParameters::NotFinite() {
   group_.Fail(absl::StrFormat("the gradient is not finite at step %d; its log says where", version_->step));
   // Until nobody else touches the gradient, so that its owner can say where.
   if (ticket_) (void)group_.Wait(*ticket_);
+  if (!replica_->gradient().empty()) {
+    MUSTER_RETURN_IF_ERROR(replica_->ReadGradient({0, layout_.size()}, sums().subspan(kBlockFloats)));
+  }
   return InvalidArgument("the gradient is not finite");
 }
 
@@ -192,12 +232,13 @@ void ReplicatedParameters::Tune(float seconds_of_step_before) {
                1000 * tuner_.median_seconds() / static_cast<float>(place_.ranks.size()));
 }
 
-void ReplicatedParameters::Update() {
+absl::Status ReplicatedParameters::Update() {
   MUSTER_CHECK(sums_.has_value());
   const float scale = 1.0f / static_cast<float>(sums_->samples);
-  optimizer_.Apply(parameters_, sums().subspan(kBlockFloats), scale, parameters_);
+  MUSTER_RETURN_IF_ERROR(replica_->Update(summed_, scale));
   ++version_->step;
   sums_.reset();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<uint64_t>> ReplicatedParameters::Gather(uint64_t own) {
@@ -208,6 +249,7 @@ absl::StatusOr<std::vector<uint64_t>> ReplicatedParameters::Gather(uint64_t own)
 }
 
 absl::Status ReplicatedParameters::CheckAgreement() {
+  MUSTER_RETURN_IF_ERROR(replica_->Store(parameters_));
   const uint32_t own = Crc32c(parameters_.data(), parameters_.size_bytes());
   MUSTER_ASSIGN_OR_RETURN(const std::vector<uint64_t> all, Gather(own));
   for (size_t i = 0; i < all.size(); ++i) {

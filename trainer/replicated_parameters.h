@@ -17,11 +17,12 @@
 #include "cluster/cluster_view.h"
 #include "cluster/tls_identity.h"
 #include "collective/elastic_group.h"
-#include "kernels/layout_optimizer.h"
+#include "kernels/optimizer.h"
 #include "kernels/parameter_layout.h"
 #include "ps/client.h"
 #include "trainer/flat_buffer.h"
 #include "trainer/gradient_buckets.h"
+#include "trainer/models/replica.h"
 
 namespace muster {
 
@@ -35,6 +36,8 @@ struct AllReduceOptions {
   std::optional<TlsIdentity> tls;
   bool shares_memory = true;  // among the tasks of a host
   GpuPreference gpus;
+  // Where parameters, optimizers and gradients are, and are added up; it lives longer. Null: with the host.
+  Replica* replica = nullptr;
   uint64_t fingerprint = 0;              // of all that workers have to agree on
   std::optional<int> first_workers;      // as RendezvousOptions has ranks
   std::optional<int> min_workers;        // below that they wait for the others; unset: as RendezvousOptions
@@ -66,7 +69,8 @@ class ReplicatedParameters {
   /// Updates that the parameters have had. Unset: this worker has none.
   std::optional<uint64_t> step() const;
 
-  /// Where gradients are computed: [size], `size` at least layout.size(), until the next call.
+  /// Where gradients are computed: [size], `size` at least layout.size(), until the next call. What a replica
+  /// on a device has of it is only written here where the group adds it up here, or where it is not finite.
   std::span<float> MakeGradientBuffer(int64_t size);
 
   /// The gradient there is final from float `begin` on: what can be reduced already is, in the background.
@@ -82,12 +86,13 @@ class ReplicatedParameters {
   bool has_sums() const { return sums_.has_value(); }
 
   /// The update from these sums.
-  void Update();
+  absl::Status Update();
 
   /// `own` of all workers of the group, by position.
   absl::StatusOr<std::vector<uint64_t>> Gather(uint64_t own);
 
-  /// Whether all workers have the same bits: the last thing that they do together. Internal: who has others.
+  /// Writes the parameters, and whether all workers have the same bits: the last thing that they do together.
+  /// Internal: who has others.
   absl::Status CheckAgreement();
 
   /// OK, or IsGoneBack: the group is over, though nobody here waits for it.
@@ -105,13 +110,16 @@ class ReplicatedParameters {
   Traffic traffic() const { return group_.traffic(); }
 
  private:
-  ReplicatedParameters(const ParameterLayout& layout, LayoutOptimizer optimizer, uint64_t seed,
-                       std::optional<int64_t> bucket_floats, ElasticGroupOptions options,
+  ReplicatedParameters(const ParameterLayout& layout, std::unique_ptr<Replica> host, Replica* replica,
+                       uint64_t seed, std::optional<int64_t> bucket_floats, ElasticGroupOptions options,
                        std::unique_ptr<PeerListener> listener);
 
   absl::Status CopyState();
   std::span<float> sums();
-  bool StartBuckets(int64_t begin);
+  bool AddsUpOnDevice() const { return group_.is_by_gpus() && !replica_->gradient().empty(); }
+  bool IsFinite(LayoutRange bucket);
+  absl::StatusOr<std::span<float>> ToAddUp(LayoutRange bucket);
+  absl::Status StartBuckets(int64_t begin);
   absl::Status NotFinite();
   void Tune(float seconds_of_step_before);
 
@@ -119,19 +127,21 @@ class ReplicatedParameters {
   const uint64_t seed_;
   const std::optional<int64_t> bucket_floats_;
   const int rank_;
-  LayoutOptimizer optimizer_;
+  const std::unique_ptr<Replica> host_;  // unless another one is given
+  Replica* const replica_;
   std::optional<FlatBuffer> buffer_;          // a header, and the gradient
   std::span<float> parameters_;               // the caller's
-  std::optional<ParametersVersion> version_;  // of these, and of the optimizer's state
+  std::optional<ParametersVersion> version_;  // of the replica
   GroupPlace place_;
   BucketTuner tuner_;
   size_t started_ = 0;            // buckets of this step
   std::optional<Ticket> ticket_;  // of the last of them
-  bool is_finite_ = true;         // as far as they were looked at
+  absl::Status gradient_status_;  // as far as it was looked at; InvalidArgument: it is not finite
   std::optional<GradientSums> sums_;
-  TimePoint step_end_;      // of the step before
-  float step_seconds_ = 0;  // that it took
-  ElasticGroup group_;      // the last member: what it does uses the others
+  std::span<const float> summed_;  // where they lie
+  TimePoint step_end_;             // of the step before
+  float step_seconds_ = 0;         // that it took
+  ElasticGroup group_;             // the last member: what it does uses the others
 };
 
 }  // namespace muster

@@ -63,6 +63,7 @@ class Training {
   absl::Status Begin();
   absl::Status PrepareFor(int64_t largest_batch);
   absl::Status PrepareModel(int64_t largest_batch);
+  absl::Status PrepareReplica();
   void MakeGradientBuffer();
   absl::Status Loop();
   absl::Status Step();
@@ -94,6 +95,7 @@ class Training {
   ModelPlan plan_;
   std::unique_ptr<Device> device_;                   // null: the CPU
   std::unique_ptr<DeviceTraining> device_training_;  // without servers on a device: no model, no exchanges
+  std::unique_ptr<Replica> replica_;                 // on a device, if workers have one each
   std::unique_ptr<Model> model_;
   int64_t largest_batch_ = 0;  // that there is room for
   std::unique_ptr<Prefetcher> batches_;
@@ -165,7 +167,7 @@ absl::Status Training::FinishAgain() {
   MUSTER_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(recipe.spec));
   MUSTER_ASSIGN_OR_RETURN(const LoadedData data, LoadData(recipe, options.data_dir));
   parameters_ = std::make_unique<FlatBuffer>(plan.layout.size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan, data.sets.train, {}));
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options, plan, data.sets.train, {}, /*replica=*/nullptr));
   const absl::Status status = exchange_->FinishAgain(parameters_->values(), options.train_steps);
   exchange_ = nullptr;
   if (!absl::IsUnavailable(status)) return status;
@@ -194,8 +196,8 @@ absl::Status Training::Prepare() {
   const int fewest = options_.min_workers.value_or(options_.first_workers);
   MUSTER_RETURN_IF_ERROR(PrepareFor(LargestShare(std::min(fewest, options_.first_workers))));
   parameters_ = std::make_unique<FlatBuffer>(plan_.layout.size());
-  MUSTER_ASSIGN_OR_RETURN(exchange_,
-                          MakeExchange(options_, plan_, sets.train, PreferenceOf(options_, device_.get())));
+  MUSTER_ASSIGN_OR_RETURN(exchange_, MakeExchange(options_, plan_, sets.train,
+                                                  PreferenceOf(options_, device_.get()), replica_.get()));
   MakeGradientBuffer();
   if (options_.task) {
     const auto& [task, cluster] = *options_.task;
@@ -297,12 +299,33 @@ absl::Status Training::PrepareModel(int64_t largest_batch) {
       MUSTER_RETURN_IF_ERROR(FallBackToCpu(options_.device, training.status(), &device_));
     }
   }
+  if (exchange_ == nullptr) MUSTER_RETURN_IF_ERROR(PrepareReplica());
   MUSTER_ASSIGN_OR_RETURN(
       model_, MakeModel(plan_, options_.device,
                         {.largest_batch = std::max(largest_batch, is_chief_ ? kEvaluationBatch : 0),
                          .seed = options_.seed,
-                         .math = options_.device.math},
+                         .math = options_.device.math,
+                         .replica = replica_.get()},
                         &device_));
+  if (device_ != nullptr || replica_ == nullptr) return absl::OkStatus();
+  if (exchange_ != nullptr) {
+    return FailedPrecondition(
+        "the parameters are on the GPU, which has no memory for the %d samples of a batch that this worker "
+        "has "
+        "with fewer others: take smaller batches, or --device=cpu",
+        largest_batch);
+  }
+  replica_ = nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status Training::PrepareReplica() {
+  if (device_ == nullptr || !options_.task || options_.strategy == Strategy::kParameterServer) {
+    return absl::OkStatus();
+  }
+  auto replica = device_->MakeReplica(plan_.layout, OptimizersByGroup(options_));
+  if (!replica.ok()) return FallBackToCpu(options_.device, replica.status(), &device_);
+  replica_ = *std::move(replica);
   return absl::OkStatus();
 }
 

@@ -62,6 +62,12 @@ __global__ void FtrlKernel(UpdateArrays arrays, float scale, const StepFactors* 
   });
 }
 
+__global__ void NotFiniteKernel(int64_t size, const float* values, int32_t* is_bad) {
+  for (int64_t i = FirstIndex(); i < size; i += IndexStride()) {
+    if (!isfinite(values[i])) *is_bad = 1;
+  }
+}
+
 }  // namespace
 
 cudaError_t SgdUpdate(UpdateArrays arrays, GradientFactors gradient, const StepFactors* factors,
@@ -102,6 +108,12 @@ cudaError_t FtrlUpdate(UpdateArrays arrays, float scale, const StepFactors* fact
   if (arrays.size == 0) return cudaSuccess;
   FtrlKernel<<<BlocksFor(arrays.size), kBlockThreads, 0, stream>>>(arrays, scale, factors, l1, twice_l2,
                                                                    accumulator, linear, check);
+  return cudaGetLastError();
+}
+
+cudaError_t FindNotFinite(int64_t size, const float* values, int32_t* is_bad, cudaStream_t stream) {
+  if (size == 0) return cudaSuccess;
+  NotFiniteKernel<<<BlocksFor(size), kBlockThreads, 0, stream>>>(size, values, is_bad);
   return cudaGetLastError();
 }
 

@@ -1,9 +1,10 @@
 // A CUDA device for host code: errors as Status, and owners of memory, streams and graphs.
 //
-// This folder is built only where nvcc is found. Its headers mirror those of kernels/: contracts are the same
-// but for what they say. Pointers are into the memory of the current device, tensors on 64-byte boundaries;
-// functions that take a stream enqueue and return, and what they return is what the enqueuing gave: whatever
-// goes wrong on the device comes back from a later call.
+// This folder is built only where nvcc is found; for tests its host code also with a made-up CUDA, where the
+// headers are (fake_cuda.h). Its headers mirror those of kernels/: contracts are the same but for what they
+// say. Pointers are into the memory of the current device, tensors on 64-byte boundaries; functions that take
+// a stream enqueue and return, and what they return is what the enqueuing gave: whatever goes wrong on the
+// device comes back from a later call.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -67,15 +68,21 @@ using DeviceArray = OwnedArray<T, FreeDevice, AllocateDevice>;
 template <typename T>
 using PinnedArray = OwnedArray<T, FreePinned, AllocatePinned>;
 
+/// to [values.size()], on the device, = values, whatever streams do. Returns when they are there.
+template <typename T>
+absl::Status WriteToDevice(T* to, std::span<const T> values) {
+  if (values.empty()) return absl::OkStatus();
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      cudaDeviceSynchronize());  // the call may end while the last bytes are under way
+  return absl::OkStatus();
+}
+
 /// A copy of `values` on the device. Returns when it is there.
 template <typename T>
 absl::StatusOr<DeviceArray<T>> CopyToDevice(std::span<const T> values) {
   MUSTER_ASSIGN_OR_RETURN(DeviceArray<T> array, DeviceArray<T>::Create(static_cast<int64_t>(values.size())));
-  if (values.empty()) return array;
-  MUSTER_CUDA_RETURN_IF_ERROR(
-      cudaMemcpy(array.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
-  MUSTER_CUDA_RETURN_IF_ERROR(
-      cudaDeviceSynchronize());  // the call may end while the last bytes are under way
+  MUSTER_RETURN_IF_ERROR(WriteToDevice(array.data(), values));
   return array;
 }
 

@@ -43,12 +43,14 @@ class Trainers : public testing::Test {
     return cluster;
   }
 
+  virtual std::string trainer() const { return BuildPath("bin/muster-trainer"); }
+
   Started Start(const std::string& name, std::vector<std::string> arguments,
                 const std::vector<std::string>& environment = {},
                 const std::vector<std::string>& runs_it = {}) {
     const std::filesystem::path log = folder.path() / (name + ".log");
     const UniqueFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    arguments.insert(arguments.begin(), BuildPath("bin/muster-trainer"));
+    arguments.insert(arguments.begin(), trainer());
     arguments.insert(arguments.begin(), runs_it.begin(), runs_it.end());
     std::vector<std::string> all = environment;
     for (char** variable = environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
@@ -212,7 +214,7 @@ class Trainers : public testing::Test {
     return code.value_or(-1);
   }
 
-  std::string Path(const std::string& name) { return (folder.path() / name).string(); }
+  std::string Path(const std::string& name) const { return (folder.path() / name).string(); }
 
   TemporaryDirectory folder;
 };

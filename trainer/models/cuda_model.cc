@@ -1,16 +1,25 @@
 #include "trainer/models/cuda_model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/cuda/embedding.h"
 #include "trainer/models/cuda_network.h"
+#include "trainer/models/cuda_replica.h"
 
 namespace muster {
 namespace {
+
+template <typename T>
+cudaError_t Copy(T* target, const T* source, int64_t count, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  return cudaMemcpyAsync(target, source, count * sizeof(T), cudaMemcpyDefault, stream);
+}
 
 // What a step sends to the device and what comes back lies in pinned memory, so that a graph can hold the
 // transfers too. The first step of a size runs as it is enqueued, which loads what it needs; then it is
@@ -24,18 +33,18 @@ class CudaModel final : public Model {
   absl::Status status() const override { return status_; }
 
   using Model::ForwardBackward;
-  // A graph's parts cannot be told apart from here: all is ready at once.
   BatchResult ForwardBackward(std::span<const float> parameters, const Batch& batch,
-                              std::span<float> gradient, GradientReady) override {
+                              std::span<float> gradient, GradientReady ready) override {
     MUSTER_CHECK(static_cast<int64_t>(gradient.size()) == plan_.layout.size() + RowFloats(batch));
-    const BatchResult result = Run(parameters, batch, /*training=*/true);
-    std::copy_n(gradient_.data(), gradient.size(), gradient.begin());
+    const BatchResult result = Run(parameters, batch, &ready);
+    const std::span<float> passing = gradient.last(passing_floats_ + RowFloats(batch));
+    std::copy_n(gradient_.data(), passing.size(), passing.begin());
     logits_count_ = 0;
     return result;
   }
 
   BatchResult Evaluate(std::span<const float> parameters, const Batch& batch) override {
-    const BatchResult result = Run(parameters, batch, /*training=*/false);
+    const BatchResult result = Run(parameters, batch, /*ready=*/nullptr);
     logits_count_ = batch.size() * plan_.outputs;
     return result;
   }
@@ -44,33 +53,49 @@ class CudaModel final : public Model {
   std::span<const float> logits() const override { return logits_.values().first(logits_count_); }
 
  private:
-  CudaModel(int device_index, ModelPlan plan) : device_index_(device_index), plan_(std::move(plan)) {}
+  CudaModel(int device_index, ModelPlan plan, CudaReplica* replica)
+      : device_index_(device_index),
+        plan_(std::move(plan)),
+        replica_(replica),
+        passing_floats_(replica == nullptr ? plan_.layout.size() : 0) {}
 
   static int64_t RowFloats(const Batch& batch) { return batch.rows == nullptr ? 0 : batch.rows->size(); }
   int64_t MostRowFloats(int64_t samples) const;
   void FillRows(const Batch& batch);
-  BatchResult Run(std::span<const float> parameters, const Batch& batch, bool training);
-  absl::Status RunOnDevice(int64_t samples, bool training);
+  // `ready`: of a training pass; null: an evaluation.
+  BatchResult Run(std::span<const float> parameters, const Batch& batch, GradientReady* ready);
+  absl::Status RunOnDevice(int64_t samples, GradientReady* ready);
   absl::Status Enqueue(int64_t samples, bool training);
+  absl::Status EnqueueBackward(const CudaPass& pass);
+  absl::Status TellOfParts(GradientReady ready) const;
+  cudaStream_t stream() const { return replica_ == nullptr ? own_stream_.get() : replica_->stream(); }
 
   const int device_index_;
   const ModelPlan plan_;
+  CudaReplica* const replica_;    // null: parameters and gradients pass through the host
+  const int64_t passing_floats_;  // of the layout, that do
   absl::Status status_;
-  cuda::Stream stream_;
+  cuda::Stream own_stream_;               // without a replica
   cuda::DeviceArray<float> device_rows_;  // before the network, which reads them
   cuda::DeviceArray<float> device_rows_gradient_;
   std::unique_ptr<CudaNetwork> network_;
   cuda::DeviceArray<int64_t> device_position_;
   cuda::DeviceArray<cuda::LossSums> device_sums_;
-  cuda::PinnedArray<float> parameters_;
-  cuda::PinnedArray<float> gradient_;   // [layout.size() + MostRowFloats]
-  cuda::PinnedArray<float> rows_;       // [MostRowFloats], packed as Batch::rows says
-  cuda::PinnedArray<int32_t> indices_;  // [columns, samples]: offsets in them, or ids
+  cuda::PinnedArray<float> parameters_;  // [passing_floats_]
+  cuda::PinnedArray<float> gradient_;    // [passing_floats_ + MostRowFloats]
+  cuda::PinnedArray<float> rows_;        // [MostRowFloats], packed as Batch::rows says
+  cuda::PinnedArray<int32_t> indices_;   // [columns, samples]: offsets in them, or ids
   cuda::PinnedArray<float> logits_;
   cuda::PinnedArray<float> features_;
   cuda::PinnedArray<int32_t> labels_;
   cuda::PinnedArray<int64_t> position_;
   cuda::PinnedArray<cuda::LossSums> sums_;
+  // How the host hears, from within a graph, what of a replica's gradient is final: the device copies the
+  // number of the pass to the place of each part that it has ended.
+  cuda::PinnedArray<int64_t> pass_number_;
+  cuda::DeviceArray<int64_t> device_pass_number_;
+  cuda::PinnedArray<int64_t> ended_;
+  std::vector<int64_t> part_begins_;                        // descending; of all but the last part
   std::map<std::pair<int64_t, bool>, cuda::Graph> graphs_;  // by samples and training; null: ran once
   int64_t logits_count_ = 0;
 };
@@ -78,24 +103,32 @@ class CudaModel final : public Model {
 absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(int device_index, ModelPlan plan,
                                                          const DeviceModelOptions& options) {
   MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index));
-  std::unique_ptr<CudaModel> model(new CudaModel(device_index, std::move(plan)));
-  const int64_t size = model->plan_.layout.size(), batch = options.largest_batch;
-  MUSTER_ASSIGN_OR_RETURN(model->stream_, cuda::MakeStream());
+  auto* const replica = static_cast<CudaReplica*>(options.replica);
+  std::unique_ptr<CudaModel> model(new CudaModel(device_index, std::move(plan), replica));
+  const int64_t passing = model->passing_floats_, batch = options.largest_batch;
+  if (replica == nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(model->own_stream_, cuda::MakeStream());
+  }
   const int64_t row_floats = model->MostRowFloats(batch);
   MUSTER_ASSIGN_OR_RETURN(model->device_rows_, cuda::ZerosOnDevice<float>(row_floats));
   MUSTER_ASSIGN_OR_RETURN(model->device_rows_gradient_, cuda::ZerosOnDevice<float>(row_floats));
   // An index is an offset in the packed rows.
   const std::vector<RowsOnDevice> packed(model->plan_.tables.size(),
                                          {.rows = model->device_rows_.data(), .step = 1});
-  MUSTER_ASSIGN_OR_RETURN(model->network_, CudaNetwork::Create(model->plan_, {.largest_batch = batch,
-                                                                              .largest_training_batch = batch,
-                                                                              .seed = options.seed,
-                                                                              .math = options.math,
-                                                                              .tables = packed}));
+  CudaNetworkOptions network{.largest_batch = batch,
+                             .largest_training_batch = batch,
+                             .seed = options.seed,
+                             .math = options.math,
+                             .tables = packed};
+  if (replica != nullptr) {
+    network.parameters = replica->parameters();
+    network.gradient = replica->gradient().data();
+  }
+  MUSTER_ASSIGN_OR_RETURN(model->network_, CudaNetwork::Create(model->plan_, network));
   MUSTER_ASSIGN_OR_RETURN(model->device_position_, cuda::DeviceArray<int64_t>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->device_sums_, cuda::DeviceArray<cuda::LossSums>::Create(1));
-  MUSTER_ASSIGN_OR_RETURN(model->parameters_, cuda::PinnedArray<float>::Create(size));
-  MUSTER_ASSIGN_OR_RETURN(model->gradient_, cuda::PinnedArray<float>::Create(size + row_floats));
+  MUSTER_ASSIGN_OR_RETURN(model->parameters_, cuda::PinnedArray<float>::Create(passing));
+  MUSTER_ASSIGN_OR_RETURN(model->gradient_, cuda::PinnedArray<float>::Create(passing + row_floats));
   MUSTER_ASSIGN_OR_RETURN(model->rows_, cuda::PinnedArray<float>::Create(row_floats));
   const auto column_count = static_cast<int64_t>(model->plan_.columns.size());
   MUSTER_ASSIGN_OR_RETURN(model->indices_, cuda::PinnedArray<int32_t>::Create(column_count * batch));
@@ -105,6 +138,12 @@ absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(int device_index, Model
   MUSTER_ASSIGN_OR_RETURN(model->labels_, cuda::PinnedArray<int32_t>::Create(batch));
   MUSTER_ASSIGN_OR_RETURN(model->position_, cuda::PinnedArray<int64_t>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->sums_, cuda::PinnedArray<cuda::LossSums>::Create(1));
+  MUSTER_ASSIGN_OR_RETURN(model->pass_number_, cuda::PinnedArray<int64_t>::Create(1));
+  MUSTER_ASSIGN_OR_RETURN(model->device_pass_number_, cuda::DeviceArray<int64_t>::Create(1));
+  const auto most_parts = static_cast<int64_t>(model->plan_.layers.size()) + 1;
+  MUSTER_ASSIGN_OR_RETURN(model->ended_, cuda::PinnedArray<int64_t>::Create(most_parts));
+  model->pass_number_.data()[0] = 0;
+  std::fill_n(model->ended_.data(), most_parts, 0);
   return model;
 }
 
@@ -133,46 +172,60 @@ void CudaModel::FillRows(const Batch& batch) {
   }
 }
 
-BatchResult CudaModel::Run(std::span<const float> parameters, const Batch& batch, bool training) {
+BatchResult CudaModel::Run(std::span<const float> parameters, const Batch& batch, GradientReady* ready) {
   MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == plan_.layout.size());
   MUSTER_CHECK(batch.size() <= labels_.size());
   MUSTER_CHECK(static_cast<int64_t>(batch.features.size()) == batch.size() * plan_.spec.input.size());
-  std::copy(parameters.begin(), parameters.end(), parameters_.data());
+  std::copy_n(parameters.begin(), passing_floats_, parameters_.data());
   std::copy(batch.features.begin(), batch.features.end(), features_.data());
   std::copy(batch.labels.begin(), batch.labels.end(), labels_.data());
   FillRows(batch);
   position_.data()[0] = batch.position;
-  if (status_.ok()) status_ = RunOnDevice(batch.size(), training);
+  ++pass_number_.data()[0];
+  if (status_.ok()) status_ = RunOnDevice(batch.size(), ready);
   if (!status_.ok()) return {.loss_sum = NAN, .samples = batch.size()};
   const cuda::LossSums& sums = sums_.data()[0];
   return {.loss_sum = sums.loss_sum, .correct = sums.correct, .samples = batch.size()};
 }
 
-absl::Status CudaModel::RunOnDevice(int64_t samples, bool training) {
+absl::Status CudaModel::RunOnDevice(int64_t samples, GradientReady* ready) {
   MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index_));
+  const bool training = ready != nullptr;
   const auto [entry, is_first] = graphs_.try_emplace({samples, training});
   cuda::Graph& graph = entry->second;
   if (is_first) {
     MUSTER_RETURN_IF_ERROR(Enqueue(samples, training));
   } else {
     if (graph == nullptr) {
-      MUSTER_ASSIGN_OR_RETURN(graph,
-                              cuda::Capture(stream_.get(), [&] { return Enqueue(samples, training); }));
+      MUSTER_ASSIGN_OR_RETURN(graph, cuda::Capture(stream(), [&] { return Enqueue(samples, training); }));
     }
-    MUSTER_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph.get(), stream_.get()));
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph.get(), stream()));
   }
-  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_.get()));
+  if (training) MUSTER_RETURN_IF_ERROR(TellOfParts(*ready));
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaModel::TellOfParts(GradientReady ready) const {
+  const int64_t number = pass_number_.data()[0];
+  for (size_t i = 0; i < part_begins_.size(); ++i) {
+    while (std::atomic_ref(ended_.data()[i]).load(std::memory_order_acquire) != number) {
+      const cudaError_t state = cudaStreamQuery(stream());
+      if (state == cudaSuccess) break;
+      if (state != cudaErrorNotReady) return cuda::ToStatus(state, "a pass");
+      (void)cudaGetLastError();  // not ready would be the next call's error
+      std::this_thread::yield();
+    }
+    ready(part_begins_[i]);
+  }
   return absl::OkStatus();
 }
 
 absl::Status CudaModel::Enqueue(int64_t samples, bool training) {
-  const cudaStream_t stream = stream_.get();
-  const auto copy = [&](auto* target, const auto* source, int64_t count) {
-    static_assert(sizeof *target == sizeof *source);
-    if (count == 0) return cudaSuccess;
-    return cudaMemcpyAsync(target, source, count * sizeof *target, cudaMemcpyDefault, stream);
+  const auto copy = [this](auto* target, const auto* source, int64_t count) {
+    return Copy(target, source, count, stream());
   };
-  MUSTER_CUDA_RETURN_IF_ERROR(copy(network_->parameters(), parameters_.data(), plan_.layout.size()));
+  MUSTER_CUDA_RETURN_IF_ERROR(copy(network_->parameters(), parameters_.data(), passing_floats_));
   MUSTER_CUDA_RETURN_IF_ERROR(
       copy(network_->features(), features_.data(), samples * plan_.spec.input.size()));
   MUSTER_CUDA_RETURN_IF_ERROR(copy(network_->labels(), labels_.data(), samples));
@@ -183,21 +236,36 @@ absl::Status CudaModel::Enqueue(int64_t samples, bool training) {
       copy(columns.indices(), indices_.data(), samples * static_cast<int64_t>(plan_.columns.size())));
   MUSTER_CUDA_RETURN_IF_ERROR(copy(device_position_.data(), position_.data(), 1));
   const CudaPass pass{
-      .samples = samples, .training = training, .position = device_position_.data(), .stream = stream};
+      .samples = samples, .training = training, .position = device_position_.data(), .stream = stream()};
   if (training) {
-    MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(pass, device_sums_.data()));
+    MUSTER_RETURN_IF_ERROR(EnqueueBackward(pass));
     MUSTER_CUDA_RETURN_IF_ERROR(cuda::SumRowGradients(columns.row_gradients(), columns.table_count(),
                                                       columns.indices(), samples,
-                                                      device_rows_gradient_.data(), stream));
-    MUSTER_CUDA_RETURN_IF_ERROR(copy(gradient_.data(), network_->gradient(), plan_.layout.size()));
+                                                      device_rows_gradient_.data(), stream()));
+    MUSTER_CUDA_RETURN_IF_ERROR(copy(gradient_.data(), network_->gradient(), passing_floats_));
     MUSTER_CUDA_RETURN_IF_ERROR(
-        copy(gradient_.data() + plan_.layout.size(), device_rows_gradient_.data(), row_floats));
+        copy(gradient_.data() + passing_floats_, device_rows_gradient_.data(), row_floats));
   } else {
     MUSTER_RETURN_IF_ERROR(network_->Evaluate(pass, /*add=*/false, device_sums_.data()));
     MUSTER_CUDA_RETURN_IF_ERROR(copy(logits_.data(), network_->logits(), samples * plan_.outputs));
   }
   MUSTER_CUDA_RETURN_IF_ERROR(copy(sums_.data(), device_sums_.data(), 1));
   return absl::OkStatus();
+}
+
+absl::Status CudaModel::EnqueueBackward(const CudaPass& pass) {
+  if (replica_ == nullptr) return network_->ForwardBackward(pass, device_sums_.data());
+  MUSTER_CUDA_RETURN_IF_ERROR(Copy(device_pass_number_.data(), pass_number_.data(), 1, pass.stream));
+  part_begins_.clear();
+  const auto part_done = [&](LayoutRange part, cudaStream_t part_stream) -> absl::Status {
+    if (part.begin == 0) return absl::OkStatus();  // the last, which the end of the pass tells of
+    MUSTER_CUDA_RETURN_IF_ERROR(
+        Copy(ended_.data() + part_begins_.size(), device_pass_number_.data(), 1, part_stream));
+    part_begins_.push_back(part.begin);
+    return absl::OkStatus();
+  };
+  MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(pass, device_sums_.data(), part_done));
+  return replica_->EnqueueCheck();
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A planned model on a CUDA device that takes parameters and gives gradients in the host's memory.
+// A planned model on a CUDA device whose batches come from the host's memory; parameters and gradients do,
+// too, or stay with a replica.
 #pragma once
 
 #include <memory>

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/runtime.h"
 #include "trainer/models/cuda_model.h"
+#include "trainer/models/cuda_replica.h"
 #include "trainer/models/cuda_training.h"
 #include "trainer/models/device.h"
 #if defined(MUSTER_NCCL)
@@ -26,6 +27,11 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelPlan plan,
                                                    const DeviceModelOptions& options) override {
     return MakeCudaModel(index_, std::move(plan), options);
+  }
+
+  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(const ParameterLayout& layout,
+                                                       std::span<const OptimizerConfig> optimizers) override {
+    return CudaReplica::Create(index_, layout, optimizers);
   }
 
   absl::StatusOr<std::unique_ptr<DeviceTraining>> MakeTraining(

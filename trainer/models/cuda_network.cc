@@ -79,15 +79,29 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(const ModelPlan
   MUSTER_ASSIGN_OR_RETURN(network->products_, cuda::MatrixProducts::Create(options.math));
   MUSTER_ASSIGN_OR_RETURN(network->side_, SideStream::Create());
   MUSTER_RETURN_IF_ERROR(network->AddStages(plan, options));
-  MUSTER_ASSIGN_OR_RETURN(network->parameters_, cuda::ZerosOnDevice<float>(plan.layout.size()));
-  // Layers write their tensors and nothing between them.
-  MUSTER_ASSIGN_OR_RETURN(network->gradient_, cuda::ZerosOnDevice<float>(plan.layout.size()));
+  MUSTER_RETURN_IF_ERROR(network->AddFlatBuffers(plan.layout.size(), options));
   MUSTER_ASSIGN_OR_RETURN(network->features_,
                           cuda::DeviceArray<float>::Create(options.largest_batch * plan.spec.input.size()));
   MUSTER_ASSIGN_OR_RETURN(network->labels_, cuda::DeviceArray<int32_t>::Create(options.largest_batch));
   MUSTER_RETURN_IF_ERROR(network->AddColumns(plan, options));
   MUSTER_ASSIGN_OR_RETURN(network->loss_scratch_, cuda::ZerosOnDevice<cuda::LossScratch>(1));
   return network;
+}
+
+absl::Status CudaNetwork::AddFlatBuffers(int64_t size, const CudaNetworkOptions& options) {
+  layout_size_ = size;
+  parameters_ = options.parameters;
+  gradient_ = options.gradient;
+  if (parameters_ == nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(own_parameters_, cuda::ZerosOnDevice<float>(size));
+    parameters_ = own_parameters_.data();
+  }
+  if (gradient_ == nullptr) {
+    // Layers write their tensors and nothing between them.
+    MUSTER_ASSIGN_OR_RETURN(own_gradient_, cuda::ZerosOnDevice<float>(size));
+    gradient_ = own_gradient_.data();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaNetwork::AddStages(const ModelPlan& plan, const CudaNetworkOptions& options) {
@@ -162,10 +176,10 @@ absl::Status CudaNetwork::Forward(const CudaPass& pass) {
   if (input_.size() > 0) MUSTER_RETURN_IF_ERROR(columns_->FillInput(pass, input_.data()));
   for (size_t i = 0; i < stages_.size(); ++i) {
     MUSTER_RETURN_IF_ERROR(
-        stages_[i].layer->Forward(pass, parameters_.data(), InputOf(i), stages_[i].output.data()));
+        stages_[i].layer->Forward(pass, parameters_, InputOf(i), stages_[i].output.data()));
   }
   float* const logits = stages_.empty() ? logits_.data() : stages_.back().output.data();
-  return columns_->AddWide(pass, parameters_.data(), stages_.empty() ? nullptr : logits, logits);
+  return columns_->AddWide(pass, parameters_, stages_.empty() ? nullptr : logits, logits);
 }
 
 absl::Status CudaNetwork::Loss(const CudaPass& pass, float* gradient, bool add, cuda::LossSums* result) {
@@ -190,17 +204,16 @@ absl::Status CudaNetwork::ForwardBackward(const CudaPass& pass, cuda::LossSums* 
   MUSTER_RETURN_IF_ERROR(Loss(pass, LogitsGradient(), /*add=*/false, result));
   if (wide_bias_) {
     MUSTER_ASSIGN_OR_RETURN(const cudaStream_t side, side_->Fork(pass.stream));
-    MUSTER_CUDA_RETURN_IF_ERROR(cuda::ReluBackwardAndColumnSums(pass.samples, outputs_, /*activated=*/nullptr,
-                                                                LogitsGradient(),
-                                                                gradient_.data() + *wide_bias_, side));
+    MUSTER_CUDA_RETURN_IF_ERROR(cuda::ReluBackwardAndColumnSums(
+        pass.samples, outputs_, /*activated=*/nullptr, LogitsGradient(), gradient_ + *wide_bias_, side));
   }
-  int64_t done = gradient_.size();  // from there on
+  int64_t done = layout_size_;  // from there on
   for (size_t i = stages_.size(); i-- > 0;) {
     // The data needs no gradient, so the first layer is asked for none unless there are embeddings below it.
     float* const input_gradient = i == 0 ? input_gradient_.data() : stages_[i - 1].output_gradient.data();
-    MUSTER_RETURN_IF_ERROR(
-        stages_[i].layer->Backward(pass, parameters_.data(), InputOf(i), stages_[i].output.data(),
-                                   stages_[i].output_gradient.data(), gradient_.data(), input_gradient));
+    MUSTER_RETURN_IF_ERROR(stages_[i].layer->Backward(pass, parameters_, InputOf(i), stages_[i].output.data(),
+                                                      stages_[i].output_gradient.data(), gradient_,
+                                                      input_gradient));
     if (part_done == nullptr || i == 0 || done - stages_[i].begin < kLeastPart) continue;
     MUSTER_ASSIGN_OR_RETURN(const cudaStream_t side, side_->Fork(pass.stream));
     MUSTER_RETURN_IF_ERROR(part_done({stages_[i].begin, done}, side));

@@ -19,6 +19,9 @@ struct CudaNetworkOptions {
   uint64_t seed = 0;                   // of dropout, as CpuModelOptions
   cuda::Math math = cuda::Math::kFloat32;
   std::vector<RowsOnDevice> tables;  // by table of the plan; their rows outlive the network
+  // [layout.size()], zeros in the padding, on the device; they outlive the network. Null: it has its own.
+  float* parameters = nullptr;
+  float* gradient = nullptr;
 };
 
 /// All memory is planned at creation. Enqueues on one stream; pointers are into the device's memory. One
@@ -29,8 +32,8 @@ class CudaNetwork {
   static absl::StatusOr<std::unique_ptr<CudaNetwork>> Create(const ModelPlan& plan,
                                                              const CudaNetworkOptions& options);
 
-  float* parameters() const { return parameters_.data(); }  // [layout.size()]
-  float* gradient() const { return gradient_.data(); }      // [layout.size()], padding zero
+  float* parameters() const { return parameters_; }         // [layout.size()]
+  float* gradient() const { return gradient_; }             // [layout.size()], padding zero
   float* features() const { return features_.data(); }      // [largest_batch, feature count]
   int32_t* labels() const { return labels_.data(); }        // [largest_batch]
   const CudaColumns& columns() const { return *columns_; }  // indices() to be written like the features
@@ -62,6 +65,7 @@ class CudaNetwork {
   };
 
   CudaNetwork() = default;
+  absl::Status AddFlatBuffers(int64_t size, const CudaNetworkOptions& options);
   absl::Status AddStages(const ModelPlan& plan, const CudaNetworkOptions& options);
   absl::Status AddColumns(const ModelPlan& plan, const CudaNetworkOptions& options);
   absl::Status Forward(const CudaPass& pass);
@@ -75,8 +79,11 @@ class CudaNetwork {
   std::unique_ptr<cuda::MatrixProducts> products_;
   std::unique_ptr<SideStream> side_;
   std::vector<Stage> stages_;
-  cuda::DeviceArray<float> parameters_;
-  cuda::DeviceArray<float> gradient_;
+  int64_t layout_size_ = 0;
+  cuda::DeviceArray<float> own_parameters_;
+  cuda::DeviceArray<float> own_gradient_;
+  float* parameters_ = nullptr;
+  float* gradient_ = nullptr;
   cuda::DeviceArray<float> features_;
   cuda::DeviceArray<int32_t> labels_;
   std::unique_ptr<CudaColumns> columns_;

@@ -90,6 +90,39 @@ void CudaOptimizer::NextFactors(std::span<StepFactors> factors) {
   for (size_t i = 0; i < factors.size(); ++i) factors[i] = sequences_[i].Next();
 }
 
+int CudaOptimizer::slot_count() const {
+  int count = 0;
+  for (const OptimizerConfig& config : configs_) count = std::max(count, SlotCount(config.kind));
+  return count;
+}
+
+absl::Status CudaOptimizer::CopySlot(int slot, std::span<float> values, cudaStream_t stream) const {
+  std::fill(values.begin(), values.end(), 0.0f);
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
+  for (const Stretch& stretch : stretches_) {
+    const float* const from = SlotOf(stretch, slot);
+    if (from == nullptr) continue;
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpy(values.data() + stretch.range.begin, from,
+                                           stretch.range.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaOptimizer::SetSlot(int slot, std::span<const float> values, cudaStream_t stream) {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
+  for (const Stretch& stretch : stretches_) {
+    float* const to = SlotOf(stretch, slot);
+    if (to == nullptr) continue;
+    MUSTER_RETURN_IF_ERROR(
+        cuda::WriteToDevice(to, values.subspan(stretch.range.begin, stretch.range.size())));
+  }
+  return absl::OkStatus();
+}
+
+void CudaOptimizer::SkipTo(uint64_t updates) {
+  for (StepFactorSequence& sequence : sequences_) sequence.SkipTo(updates);
+}
+
 absl::Status CudaOptimizer::Update(LayoutRange part, const StepFactors* factors, float* parameters,
                                    const float* gradient, int32_t* first_bad, cudaStream_t stream) {
   for (const Stretch& stretch : stretches_) {

@@ -36,6 +36,20 @@ class CudaOptimizer {
   /// Writes those of the next step to `factors` ([factor_count()]).
   void NextFactors(std::span<StepFactors> factors);
 
+  /// The most slots that one of them has.
+  int slot_count() const;
+
+  /// Copy a slot of all of them, as LayoutOptimizer has it, [layout.size()] of the host; when all on `stream`
+  /// has ended.
+  absl::Status CopySlot(int slot, std::span<float> values, cudaStream_t stream) const;
+  absl::Status SetSlot(int slot, std::span<const float> values, cudaStream_t stream);
+
+  /// As if NextFactors had been asked for `updates` of them.
+  void SkipTo(uint64_t updates);
+
+  /// Of updates that are enqueued from now on: one over the samples in a gradient sum.
+  void set_gradient_scale(float scale) { gradient_scale_ = scale; }
+
   /// Enqueues one step's update, in place, of the part of parameters [layout.size()] that begins and ends
   /// with tensors or the layout. On the device: gradient sums [layout.size()], padding zero; factors
   /// [factor_count()]; first_bad as FiniteCheck has it.
@@ -52,6 +66,10 @@ class CudaOptimizer {
 
   CudaOptimizer() = default;
   absl::Status AddStretch(LayoutRange range, int group);
+  // Null: the stretch has no such slot.
+  static float* SlotOf(const Stretch& stretch, int slot) {
+    return slot == 0 ? stretch.slots.first.data() : stretch.slots.second.data();
+  }
 
   float gradient_scale_ = 1;
   std::vector<OptimizerConfig> configs_;  // by group

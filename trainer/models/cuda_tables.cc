@@ -74,13 +74,13 @@ absl::Status CudaTables::Update(const CudaColumns& columns, int64_t samples, con
 }
 
 absl::StatusOr<TableValues> CudaTables::Read(cudaStream_t stream) const {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
   TableValues values;
   for (const Table& table : tables_) {
     values.emplace_back(table.values.size());
-    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(values.back().data(), table.values.data(),
-                                                table.values.bytes(), cudaMemcpyDeviceToHost, stream));
+    MUSTER_CUDA_RETURN_IF_ERROR(
+        cudaMemcpy(values.back().data(), table.values.data(), table.values.bytes(), cudaMemcpyDeviceToHost));
   }
-  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
   return values;
 }
 

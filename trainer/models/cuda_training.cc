@@ -424,15 +424,14 @@ absl::StatusOr<Evaluation> CudaTraining::EvaluateTestSet() {
                                                 pass.samples * sizeof(float), cudaMemcpyDeviceToDevice,
                                                 stream));
   }
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
   if (size > 0) {
-    MUSTER_CUDA_RETURN_IF_ERROR(
-        cudaMemcpyAsync(&sums, test_sums_.data(), sizeof sums, cudaMemcpyDeviceToHost, stream));
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpy(&sums, test_sums_.data(), sizeof sums, cudaMemcpyDeviceToHost));
   }
   if (!scores.empty()) {
-    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(scores.data(), test_scores_.data(), test_scores_.bytes(),
-                                                cudaMemcpyDeviceToHost, stream));
+    MUSTER_CUDA_RETURN_IF_ERROR(
+        cudaMemcpy(scores.data(), test_scores_.data(), test_scores_.bytes(), cudaMemcpyDeviceToHost));
   }
-  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream));
   Evaluation evaluation{.result = {.loss_sum = sums.loss_sum, .correct = sums.correct, .samples = size}};
   if (!scores.empty() && std::isfinite(sums.loss_sum)) evaluation.auc = AreaUnderCurve(scores, test_labels_);
   return evaluation;

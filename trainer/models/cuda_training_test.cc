@@ -263,7 +263,11 @@ std::vector<TrainingCase> Cases() {
   return {{.name = "softmax", .model = {.model = "mnist_softmax"}},
           {.name = "mlp", .model = {.model = "mnist_mlp"}},
           {.name = "mlp_augmented", .model = {.model = "mnist_mlp"}, .augment = true},
-          {.name = "mlp_odd", .model = {.model = "mnist_mlp", .hidden = {33, 7}}, .batch_size = 13},
+          // More steps than a graph has.
+          {.name = "mlp_odd",
+           .model = {.model = "mnist_mlp", .hidden = {33, 7}},
+           .batch_size = 13,
+           .steps = kSteps + 10},
           {.name = "mlp_whole_set", .model = {.model = "mnist_mlp"}, .batch_size = 1000},
           {.name = "mlp_ftrl",
            .model = {.model = "mnist_mlp"},

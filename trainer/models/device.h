@@ -17,6 +17,7 @@
 #include "trainer/models/evaluate.h"
 #include "trainer/models/model.h"
 #include "trainer/models/model_spec.h"
+#include "trainer/models/replica.h"
 #include "trainer/models/row_source.h"
 
 namespace muster {
@@ -25,6 +26,10 @@ struct DeviceModelOptions {
   int64_t largest_batch = 0;
   uint64_t seed = 0;  // of dropout, as CpuModelOptions
   cuda::Math math = cuda::Math::kFloat32;
+  // Null: parameters and gradients pass through the host. Else passes take its parameters instead of those
+  // that they are given, and leave the dense gradient there and nowhere else; it outlives the model, and is
+  // of the same device and layout.
+  Replica* replica = nullptr;
 };
 
 struct DeviceTrainingOptions {
@@ -85,6 +90,11 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelPlan plan,
                                                            const DeviceModelOptions& options) = 0;
 
+  /// Of a worker whose parameters stay on the device, all zeros. `optimizers`: by
+  /// TensorSpec::optimizer_group. Fails as LayoutOptimizer::Create and MakeModel do.
+  virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(
+      const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers) = 0;
+
   /// `data` is copied. As MakeModel; Unimplemented also for what does not stay on the device step by step: a
   /// batch larger than the training set, shifted images that are not kept as bytes.
   virtual absl::StatusOr<std::unique_ptr<DeviceTraining>> MakeTraining(
@@ -107,7 +117,7 @@ struct CudaModule {
 };
 
 /// To be increased whenever anything here or in what it includes changes.
-inline constexpr uint32_t kCudaModuleAbi = 3;
+inline constexpr uint32_t kCudaModuleAbi = 4;
 
 inline constexpr const char* kCudaModuleFile = "libmuster_cuda.so";
 inline constexpr const char* kCudaModuleSymbol = "muster_cuda_module";
