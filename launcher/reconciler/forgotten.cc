@@ -30,21 +30,27 @@ void Reconciler::FindForgotten(Host& host) {
     if (!task.report) task.report = std::exchange(task.noted, std::nullopt);
     if (task.report) JudgeForgotten(task);
   }
+  // Before anything is stopped there, which another launcher would take for somebody's wish.
+  if (phase_ == Phase::kRunning && !host.forgotten.empty()) Persist();
 }
 
 void Reconciler::JudgeForgotten(Task& task) {
   Host& host = hosts_[task.host];
   host.contents_ready = host.desired.contents.empty();
   TaskReport& report = *task.report;
-  if (!Live(report)) return;
+  const bool was_live = Live(report);
+  if (!was_live && !std::exchange(task.start_unheard, false)) return;
   Forget(host, report);
-  // More than it can have come to since it was heard of.
-  task.minimum_incarnation = std::max(task.minimum_incarnation, report.incarnation) + kMostRestarts + 1;
+  // What it can have come to since it was heard of. Until there is another cluster, another launcher takes
+  // that one for forgotten, and what its host may tell after all for older.
+  const uint32_t newest = std::max(task.minimum_incarnation, report.incarnation) + kMostRestarts;
+  task.minimum_incarnation = newest + kMostRestarts + 1;
   report.state = TaskState::kLost;
+  NoteIncarnation(task, newest);
   report.reason =
       absl::StrFormat("%s no longer knows of %s: its folder is gone", host.desired.id, report.task);
   if (phase_ != Phase::kRunning || task.missing || task.displaced) return;
-  if (!SinceBase(task)) return StartAnew(task);  // it was to be replaced anyway
+  if (!was_live || !SinceBase(task)) return StartAnew(task);  // it was to be replaced anyway
   if (EndIfWorkIsDone()) return;
   const int most = task.desired.max_restarts;
   if (task.desired.needs_its_folder) {
@@ -79,10 +85,11 @@ void Reconciler::StartAnew(Task& task) {
   task.attempts = 0;
 }
 
-void Reconciler::NoteIncarnation(Task& task) {
+void Reconciler::NoteIncarnation(Task& task, uint32_t number) {
   const TaskReport& report = *task.report;
   if (phase_ != Phase::kRunning || task.member < 0) return;
-  const Incarnation heard{report.task, report.spec_hash, report.incarnation, report.restarts, !Live(report)};
+  const bool has_ended = !Live(report) && report.state != TaskState::kLost;
+  const Incarnation heard{report.task, report.spec_hash, number, report.restarts, has_ended};
   if (task.note < 0) {
     task.note = static_cast<int>(record_.incarnations.size());
     record_.incarnations.emplace_back();

@@ -10,7 +10,8 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr uint32_t kNext = 1 + kMostRestarts + 1;  // whatever the first has come to unheard
+// Whatever the first has come to unheard, and whatever another launcher takes that for.
+constexpr uint32_t kNext = 1 + 2 * kMostRestarts + 1;
 
 Desired WithRestarts(int most) {
   Desired desired = OnePsOneWorker();
@@ -46,7 +47,7 @@ std::string SendAgain(Script& script, uint32_t port) {
 TEST(Forgotten, WhatAHostNoLongerKnowsOfIsStoppedThereAndThenStartedAgainAsALaterIncarnation) {
   Script script(WithRestarts(2));
   script.StartAll();
-  EXPECT_EQ(LoseAndReturn(script), "contents b\nstop b worker:0 v1\n") << "it may still run";
+  EXPECT_EQ(LoseAndReturn(script), "persist 1 fixed\ncontents b\nstop b worker:0 v1\n") << "it may still run";
   EXPECT_EQ(WorkerOf(script).state, TaskState::kLost);
   EXPECT_EQ(WorkerOf(script).report->reason, "b no longer knows of worker:0: its folder is gone");
   EXPECT_EQ(SendAgain(script, 20009),
@@ -98,7 +99,8 @@ TEST(Forgotten, AnotherLauncherKnowsWhatRanThereAndCountsOn) {
   second.Feed(Tick{});
   second.Connected("a", {Script::Task("ps:0", kRunning)});
   second.Ready("a");
-  EXPECT_EQ(second.Connected("b"), "contents b\n") << "nothing happens before all hosts are there";
+  EXPECT_EQ(second.Connected("b"), "persist 1 fixed\ncontents b\n")
+      << "nothing happens before all hosts are there";
   EXPECT_EQ(WorkerOf(second).report->reason, "b no longer knows of worker:0: its folder is gone");
   EXPECT_EQ(second.Ready("b"), "stop b worker:0 v1\n");
 
@@ -111,7 +113,7 @@ TEST(Forgotten, AnotherLauncherKnowsWhatRanThereAndCountsOn) {
   EXPECT_EQ(third.Ready("b"), "stop b worker:0 v1\n");
   EXPECT_EQ(third.Stopped("b", {}), "lease b worker:0\n");
   third.Leased("b", "worker:0", 20001);
-  EXPECT_EQ(third.minimum_incarnation, kNext + 1);
+  EXPECT_EQ(third.minimum_incarnation, kNext + kMostRestarts + 1);
   EXPECT_EQ(third.restarts, 2u);
 
   // And if it has fixed the cluster, but nobody has heard of the start, that is not lost once more.
@@ -121,8 +123,34 @@ TEST(Forgotten, AnotherLauncherKnowsWhatRanThereAndCountsOn) {
   fourth.Ready("a");
   fourth.Connected("b");
   EXPECT_EQ(fourth.Ready("b"), "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
-  EXPECT_EQ(fourth.minimum_incarnation, kNext + 1);
+  EXPECT_EQ(fourth.minimum_incarnation, kNext + kMostRestarts + 1);
   EXPECT_EQ(fourth.restarts, 2u);
+}
+
+// Its folder was on a disk that was only mounted late.
+TEST(Forgotten, WhatHasBeenForgottenStaysSoWhateverItsHostSaysLater) {
+  Script first(WithRestarts(3));
+  first.StartAll();
+  LoseAndReturn(first);
+  first.Lost("b");
+  first.Wait(seconds(1));
+  EXPECT_EQ(first.Connected("b", {Worker(1, 0, 1)}), "persist 1 fixed\ncontents b\nstop b worker:0 v1\n");
+  const TaskReport stopped = Script::Ended("worker:0", 143, 1, true);
+  EXPECT_EQ(first.Stopped("b", {stopped}), "lease b worker:0\n");
+
+  Script second(WithRestarts(3), first.reconciler.record());
+  second.Feed(Tick{});
+  second.Connected("a", {Script::Task("ps:0", kRunning)});
+  second.Ready("a");
+  EXPECT_EQ(second.Connected("b", {stopped}), "persist 1 fixed\ncontents b\n")
+      << "nobody has stopped the job";
+  EXPECT_EQ(second.Ready("b"), "stop b worker:0 v1\n");
+  EXPECT_EQ(second.Stopped("b", {stopped}), "lease b worker:0\n");
+  EXPECT_EQ(second.Leased("b", "worker:0", 20001),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+  EXPECT_EQ(second.restarts, 1u) << "of this one loss";
 }
 
 TEST(Forgotten, OfAnotherSpecNoRestartsCount) {
@@ -166,7 +194,7 @@ TEST(Forgotten, WhatCannotBeStoppedThereIsStartedElsewhere) {
   script.Wait(seconds(1));
   // At the next contact.
   EXPECT_EQ(script.Wait(seconds(9)), "connect b\n");
-  EXPECT_EQ(script.Connected("b"), "stop b worker:0 v1\n");
+  EXPECT_EQ(script.Connected("b"), "persist 2 fixed\nstop b worker:0 v1\n");
 }
 
 TEST(Forgotten, WhatAHostThatWasGivenUpForgetsIsStartedThereAgain) {
@@ -180,7 +208,7 @@ TEST(Forgotten, WhatAHostThatWasGivenUpForgetsIsStartedThereAgain) {
   script.Wait(seconds(61));
   EXPECT_EQ(WorkerOf(script).state, TaskState::kLost);
   script.Wait(seconds(10));
-  EXPECT_EQ(script.Connected("b"), "contents b\nstop b worker:0 v1\n");
+  EXPECT_EQ(script.Connected("b"), "persist 1 fixed\ncontents b\nstop b worker:0 v1\n");
   EXPECT_EQ(SendAgain(script, 20001),
             "persist 2 fixed\n"
             "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
@@ -215,7 +243,7 @@ TEST(Forgotten, WhatIsToLeaveIsStoppedWhereItWasHeardOfOnAnOlderConnection) {
   Script script(desired, first.reconciler.record());
   script.Feed(Tick{});
   script.Connected("b", {Worker(1, 0, 1), Script::Task("worker:1", kRunning)});
-  EXPECT_EQ(LoseAndReturn(script), "contents b\n");
+  EXPECT_EQ(LoseAndReturn(script), "persist 1 fixed\ncontents b\n");
   script.Ready("b");
   script.Connected("a", {Script::Task("ps:0", kRunning)});
   EXPECT_EQ(script.Ready("a"), "stop b worker:1 v1 worker:0 v1\n");
@@ -245,6 +273,22 @@ TEST(Forgotten, WhatHasComeBackToItsFirstHostIsNotForgottenThere) {
   EXPECT_FALSE(script.reconciler.GetView().ending);
 }
 
+TEST(Forgotten, AStartWithoutAnAnswerMayHaveBegunWhatIsForgotten) {
+  Desired desired = WithRestarts(0);
+  desired.tasks[1].follows_cluster = false;
+  Script script(desired);
+  script.StartAll();
+  script.Feed(ServersMoved{});
+  EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}),
+            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+  EXPECT_EQ(LoseAndReturn(script), "persist 2 fixed\ncontents b\nstop b worker:0 v1\n");
+  EXPECT_EQ(SendAgain(script, 20001),
+            "persist 3 fixed\n"
+            "start b worker:0 3 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+  EXPECT_GE(script.minimum_incarnation, kNext) << "others may have seen what is forgotten";
+  EXPECT_EQ(script.restarts, 0u) << "it was to be started anyway";
+}
+
 TEST(Forgotten, AServerThatHadItsOnlyCheckpointsThereDoesNotBeginAnew) {
   Desired desired = WithRestarts(3);
   desired.tasks[1].needs_its_folder = true;
@@ -264,7 +308,7 @@ TEST(Forgotten, AHostThatKnowsOnlyOfAnOlderIncarnationHasLostTheNewerOne) {
   script.Report("b", {Worker(2, 1, 1)});
   script.Lost("b");
   script.Wait(seconds(1));
-  EXPECT_EQ(script.Connected("b", {Worker(1, 0, 1)}), "contents b\nstop b worker:0 v1\n");
+  EXPECT_EQ(script.Connected("b", {Worker(1, 0, 1)}), "persist 1 fixed\ncontents b\nstop b worker:0 v1\n");
   EXPECT_EQ(script.Stopped("b", {Script::Ended("worker:0", 143, 1, true)}), "lease b worker:0\n");
   EXPECT_FALSE(script.reconciler.GetView().ending);
 }

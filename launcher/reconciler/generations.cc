@@ -45,6 +45,16 @@ void Reconciler::BeginGathering() {
   TouchAll();
 }
 
+bool Reconciler::TakeRetry() {
+  if (now_ - in_force_since_ >= options_.retries_forgotten_after) {
+    record_.retries = 0;
+    record_.lost_ports.clear();
+  }
+  if (record_.retries >= options_.max_retries) return false;
+  ++record_.retries;
+  return true;
+}
+
 void Reconciler::LosePort(Task& task) {
   const LostPort lost{task.desired.host, task.port};
   if (std::find(record_.lost_ports.begin(), record_.lost_ports.end(), lost) == record_.lost_ports.end()) {

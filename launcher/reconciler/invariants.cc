@@ -209,13 +209,17 @@ void Invariants::CheckStop(const StopTasks& stop) {
     return;
   }
   for (const Deployment& target : stop.targets) {
-    Require(!InPlan(target) || forgotten_.contains({stop.host, target}),
+    Require(!InPlan(target) || HasForgotten(stop.host, target.task),
             "I12 what is desired is not stopped: " + target.task);
   }
 }
 
 void Invariants::OnPortGiven(const TaskId& task, const HostId& host, uint32_t port) {
   ports_[{host, task}] = port;
+}
+
+void Invariants::OnStartRefused(const StartTask& start) {
+  if (InPlan({start.task, start.generation, start.spec_hash})) OnSetback();
 }
 
 void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
@@ -225,10 +229,11 @@ void Invariants::OnStarted(const HostId& host, const TaskReport& report) {
                 where.first);
   }
   for (const Deployment& done : succeeded_) {
-    // Nobody can know what happened on a host that is lost.
-    const bool elsewhere = success_hosts_[done] != host;
+    // Nobody can know what happened on a host that is lost, or what it has forgotten and no record says.
+    const bool is_noted = std::ranges::count(persisted_.successes, done.task, &TaskReport::task) > 0;
+    const bool is_known = success_hosts_[done] == host && (is_noted || !forgotten_.contains({host, done}));
     Require(done.task != report.task || done.spec_hash != report.spec_hash ||
-                done.generation < persisted_.base_generation || elsewhere,
+                done.generation < persisted_.base_generation || !is_known,
             "I33 what has succeeded is not started again: " + report.task);
   }
   // Whoever wants what was wanted before the last change of it again, wants it to run again.
@@ -272,10 +277,12 @@ void Invariants::CheckBeginning(const HostId& host, const TaskReport& report) {
 
 // On the host that has forgotten it: nobody is there.
 bool Invariants::IsToBeginAnew(const Member& member) const {
-  return !live_.contains({member.host, member.task}) &&
-         std::ranges::any_of(forgotten_, [&](const auto& each) {
-           return each.first == member.host && each.second.task == member.task;
-         });
+  return !live_.contains({member.host, member.task}) && HasForgotten(member.host, member.task);
+}
+
+bool Invariants::HasForgotten(const HostId& host, const TaskId& task) const {
+  return std::ranges::any_of(
+      forgotten_, [&](const auto& each) { return each.first == host && each.second.task == task; });
 }
 
 bool Invariants::IsNoted(const TaskReport& report) const {
@@ -289,8 +296,6 @@ void Invariants::OnForgotten(const HostId& host, const TaskReport& report) {
   const Deployment deployment = DeploymentOf(report);
   forgotten_.insert({host, deployment});
   known_.erase(deployment);  // or what a launcher was told came too late to count
-  const bool is_noted = std::ranges::count(persisted_.successes, report.task, &TaskReport::task) > 0;
-  if (!is_noted && success_hosts_.contains(deployment)) success_hosts_[deployment].clear();  // nobody knows
   const Incarnation exactly{report.task, report.spec_hash, report.incarnation, report.restarts, false};
   const auto desired = std::ranges::find(desired_.tasks, report.task, &DesiredTask::id);
   const bool are_used_up =
@@ -404,7 +409,9 @@ void Invariants::CheckPortsReleased(const Outcome& outcome) {
 
 void Invariants::CheckFirstCause(const Outcome& outcome) {
   if (outcome.exit_code == 69) {
-    Require(!outage_end_.empty() || !refused_.empty(),
+    // Who waits for its turn until the end may as well have vanished.
+    const bool is_late = outcome.first_cause && last_delay_.contains(outcome.first_cause->host);
+    Require(!outage_end_.empty() || !refused_.empty() || is_late,
             "I21 a host is called lost only after an outage: " + outcome.message);
     return;
   }

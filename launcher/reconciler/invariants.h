@@ -24,7 +24,8 @@ class Invariants {
 
   // The truth about the hosts.
   void OnPortGiven(const TaskId& task, const HostId& host, uint32_t port);
-  void OnSetback() { ++setbacks_; }  // what makes a new generation necessary: a lost port
+  void OnSetback() { ++setbacks_; }             // what makes a new generation necessary: a lost port
+  void OnStartRefused(const StartTask& start);  // by what is there
   void OnStarted(const HostId& host, const TaskReport& report);  // each incarnation
   /// It runs, or has succeeded, and is brought to this start's generation.
   void OnGoesOn(const HostId& host, const TaskReport& report, const StartTask& start);
@@ -59,6 +60,7 @@ class Invariants {
   void Learn(const TaskReport& report);
   void NoteGang();
   bool IsToBeginAnew(const Member& member) const;
+  bool HasForgotten(const HostId& host, const TaskId& task) const;
   void CheckBeginning(const HostId& host, const TaskReport& report);
   bool InPlan(const Deployment& deployment) const;
   bool HasJoined(const TaskId& task) const;

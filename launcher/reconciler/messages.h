@@ -85,7 +85,7 @@ struct Options {
   std::optional<Duration> run_deadline;
   int max_attempts = 3;  // refused starts of a task, refused uploads to a host, ...
   int max_silences = 3;  // unanswered requests in a row before a host counts as broken
-  int max_retries = 3;   // new generations because of lost ports (or a stop that arrived late)
+  int max_retries = 3;   // new generations because of lost ports or refused starts
   Duration retries_forgotten_after = std::chrono::minutes(10);  // that tasks have had their ports for
 };
 
@@ -143,7 +143,7 @@ struct Departure {
   bool operator==(const Departure&) const = default;
 };
 
-/// The newest of a task that was heard of.
+/// The newest of a task that was heard of, or, if its host has forgotten it, that it can have come to.
 struct Incarnation {
   TaskId task;
   std::string spec_hash;
@@ -190,7 +190,7 @@ struct Record {
   std::vector<TaskReport> successes;
   // Likewise, of all members that were started: a host may come back without knowing of them.
   std::vector<Incarnation> incarnations;
-  int retries = 0;                // generations given up because of lost ports (or a stop that arrived late)
+  int retries = 0;                // generations given up because of lost ports or refused starts
   std::optional<Outcome> ending;  // decided: a Reconciler given this record starts nothing, it only stops
 };
 

@@ -156,6 +156,11 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   if (phase_ == Phase::kEnding) ++host.lost_while_ending;
   host.logged_in_at = {};
   host.reported = false;
+  for (const Request& request : host.requests) {
+    if (request.ask != Ask::kStart) continue;
+    Task& task = tasks_[request.task];
+    task.start_unheard = task.reported_on == host.connection;
+  }
   host.requests.clear();
   host.last_error = status;
   if (!host.lost_since) host.lost_since = now_;

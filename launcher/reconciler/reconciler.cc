@@ -342,13 +342,17 @@ void Reconciler::Merge(Host& host, const TaskReport& report) {
   // An agent that has just been started may not know yet how far an incarnation has come, but it knows of it.
   const std::optional<TaskReport>& known = task.report ? task.report : task.noted;
   const bool is_older = known && report.incarnation < known->incarnation;
-  if (!is_older) task.reported_on = host.connection;
-  if (is_older && task.reported_on != host.connection && Live(report)) Forget(host, report);  // its disk is
+  if (!is_older) {
+    task.reported_on = host.connection;
+    task.start_unheard = false;
+  } else if (task.reported_on != host.connection && Live(report)) {
+    Forget(host, report);  // its disk is older, too
+  }
   if (task.report ? !Newer(report, *task.report) : is_older) return;
   task.report = report;
   task.noted.reset();
   host.may_run = host.may_run || Live(report);
-  NoteIncarnation(task);
+  NoteIncarnation(task, report.incarnation);
   if (Succeeded(task)) NoteSuccess(task);
   Judge(task);
 }
@@ -369,15 +373,10 @@ void Reconciler::Judge(Task& task) {
   if (task.desired.can_fail && !report.stopped) {
     task.missing = failed;
   } else if (port_lost) {
-    if (now_ - in_force_since_ >= options_.retries_forgotten_after) {
-      record_.retries = 0;
-      record_.lost_ports.clear();
-    }
-    if (record_.retries >= options_.max_retries) {
+    if (!TakeRetry()) {
       return FailTask(task, kPortLostExitCode,
                       absl::StrFormat("lost its port %d times", record_.retries + 1));
     }
-    ++record_.retries;
     LosePort(task);
     BeginGathering();
   } else if (failed && report.stopped) {
@@ -481,6 +480,9 @@ void Reconciler::Refused(Host& host, const Request& request, const absl::Status&
     host.last_error = status;
     return;
   }
+  // By what is there, say a stop that no record says, because the disk was full.
+  const bool is_in_the_way = request.ask == Ask::kStart && absl::IsFailedPrecondition(status);
+  if (is_in_the_way && phase_ == Phase::kRunning && TakeRetry()) return BeginGathering();
   std::string what;
   switch (request.ask) {
     case Ask::kReport:

@@ -7,9 +7,9 @@
 // - running: each host is brought from what its agent reported to what is desired, by itself. A task that has
 //   run under the current generation and spec_hash is adopted, never started again: restarts on a host are
 //   the agent's. A task with another spec_hash is stopped and started. A lost port goes back to gathering,
-//   for the next generation. A host that is reached at another address has moved: the next generation has the
-//   same members, on the same ports, and nothing else changes. Tasks that follow their cluster go on under
-//   it; the others are stopped and started.
+//   for the next generation, as do starts that a host refuses because of what is there. A host that is
+//   reached at another address has moved: the next generation has the same members, on the same ports, and
+//   nothing else changes. Tasks that follow their cluster go on under it; the others are stopped and started.
 //   A host that stays lost is given up, if its tasks can go to a spare one, or else if the job can do without
 //   them (Desired::max_missing). The spare one gets the contents and leases ports before the next generation
 //   says that they are there. When the lost one returns, after a pause that grows, what runs elsewhere now is
@@ -107,8 +107,9 @@ class Reconciler {
     bool leased = false;
     std::optional<TaskReport> report;
     ConnectionId reported_on = 0;
-    bool missing = false;    // the job goes on without it
-    bool displaced = false;  // it goes to a host that the cluster does not say yet
+    bool start_unheard = false;  // it was sent where the task was known, and its connection was lost
+    bool missing = false;        // the job goes on without it
+    bool displaced = false;      // it goes to a host that the cluster does not say yet
     uint32_t minimum_incarnation = 0;
     uint32_t restarts = 0;            // that a start of it counts from
     std::optional<TaskReport> noted;  // what an earlier launcher heard last; not heard by this one
@@ -219,13 +220,14 @@ class Reconciler {
   void Settle();
   bool Advance();
   void BeginGathering();
+  bool TakeRetry();  // with another generation; false: there have been enough
   void LosePort(Task& task);
   void FixGeneration();
   void FixCluster();
   TimePoint MovesUntil() const;
   void Persist();
   void NoteSuccess(Task& task);
-  void NoteIncarnation(Task& task);
+  void NoteIncarnation(Task& task, uint32_t number);
   void RecallIncarnations();
   void IndexIncarnations();
   void LookEverywhere();

@@ -100,5 +100,55 @@ TEST(RecordFailures, AnEndWithoutItsRecordStopsWhatRuns) {
   EXPECT_EQ(script.Stopped("b", {}), "no record\nfinish 130: stopped on request\n");
 }
 
+// The answer to the third attempt.
+std::string RefuseThrice(Script& script, const HostId& host, const std::string& what) {
+  const absl::Status over = FailedPrecondition("generation 1 is over");
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_EQ(script.Refused(host, what, over), "");
+    script.Wait(seconds(2));
+  }
+  return script.Refused(host, what, over);
+}
+
+// Whoever was stopped so, and killed before the end was written, has fenced off the generation for the next.
+TEST(RecordFailures, WhatAHostHasSeenAndNoRecordSaysCostsAGenerationNotTheJob) {
+  Script script(OnePsOneWorker());
+  script.Feed(Tick{});
+  for (const HostId host : {"a", "b"}) {
+    script.Connected(host);
+    script.Ready(host);
+  }
+  script.Leased("a", "ps:0", 20000);
+  script.Leased("b", "worker:0", 20001);
+  EXPECT_EQ(RefuseThrice(script, "a", "start ps:0"),
+            "persist 1 open\nstop a all below 2\nstop b all below 2\n");
+  script.Stopped("a", {});
+  EXPECT_EQ(script.Stopped("b", {}), "lease b worker:0\n");
+  script.Leased("b", "worker:0", 20001);
+  EXPECT_EQ(script.Wait(seconds(2)), "lease a ps:0\n");
+  EXPECT_EQ(script.Leased("a", "ps:0", 20000),
+            "persist 2 fixed\n"
+            "start a ps:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+            "start b worker:0 2 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+}
+
+// Another generation would need hosts that are given up.
+TEST(RecordFailures, AHostThatCanBeDoneWithoutCostsNoGeneration) {
+  Desired desired = OnePsOneWorker();
+  desired.tasks[0].ends_with_others = false;
+  desired.tasks[1].can_be_missing = true;
+  desired.max_missing = 1;
+  Script script(desired);
+  script.Feed(Tick{});
+  for (const HostId host : {"a", "b"}) {
+    script.Connected(host);
+    script.Ready(host);
+  }
+  script.Leased("a", "ps:0", 20000);
+  script.Leased("b", "worker:0", 20001);
+  EXPECT_EQ(RefuseThrice(script, "b", "start worker:0"), "");
+  EXPECT_EQ(script.reconciler.GetView().hosts[1].state, HostState::kGivenUp);
+}
+
 }  // namespace
 }  // namespace muster::reconcile

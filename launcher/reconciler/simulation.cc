@@ -110,7 +110,6 @@ void Simulation::Note(const std::string& what, const std::string& details) {
 
 void Simulation::Launch(bool replan) {
   ++life_;
-  first_that_left_ = kNobody;
   // As the driver writes it down together with the record.
   for (const Member& member : *record_.cluster) {
     for (DesiredTask& task : desired_.tasks) {
@@ -131,6 +130,10 @@ void Simulation::Launch(bool replan) {
       is_other_cluster = Scale(static_cast<int>(Between(1, 7))) || is_other_cluster;
     }
   }
+  const bool any_leaves = std::ranges::any_of(*record_.cluster, [this](const Member& member) {
+    return std::ranges::count(desired_.tasks, member.task, &DesiredTask::id) == 0;
+  });
+  first_that_left_ = any_leaves ? Workers() : kNobody;
   invariants_.OnLaunch(Needed(), is_other_cluster);
   busy_until_ = {};
   wires_.clear();
@@ -187,7 +190,6 @@ bool Simulation::Scale(int wanted) {
   }
   for (int i = workers; i > wanted; --i) {
     Note("is to leave", desired_.tasks.back().id);
-    first_that_left_ = i - 1;
     desired_.tasks.pop_back();
   }
   for (int i = workers; i < wanted; ++i) {
@@ -437,6 +439,7 @@ void Simulation::Start(Agent& agent, int life, ConnectionId connection, const St
   if (repeated) return answer(TaskStarted{agent.id, start.request, known->second.report});
   if (start.generation < agent.minimum_generation) {
     Note("start fenced off", start.task);
+    invariants_.OnStartRefused(start);
     return answer(RequestFailed{agent.id, start.request,
                                 FailedPrecondition("generation %d is over", start.generation)});
   }
@@ -457,6 +460,7 @@ void Simulation::Start(Agent& agent, int life, ConnectionId connection, const St
   if (known != agent.tasks.end() &&
       (Live(known->second.report) || known->second.started.contains(deployment))) {
     Note("start refused", start.task);
+    invariants_.OnStartRefused(start);
     return answer(RequestFailed{agent.id, start.request, FailedPrecondition("another spec runs")});
   }
   agent.minimum_generation = start.generation;
