@@ -176,14 +176,16 @@ BatchResult CudaModel::Run(std::span<const float> parameters, const Batch& batch
   MUSTER_CHECK(static_cast<int64_t>(parameters.size()) == plan_.layout.size());
   MUSTER_CHECK(batch.size() <= labels_.size());
   MUSTER_CHECK(static_cast<int64_t>(batch.features.size()) == batch.size() * plan_.spec.input.size());
+  const BatchResult none{.loss_sum = NAN, .samples = batch.size()};
+  if (!status_.ok()) return none;  // the device may still read what is below
   std::copy_n(parameters.begin(), passing_floats_, parameters_.data());
   std::copy(batch.features.begin(), batch.features.end(), features_.data());
   std::copy(batch.labels.begin(), batch.labels.end(), labels_.data());
   FillRows(batch);
   position_.data()[0] = batch.position;
   ++pass_number_.data()[0];
-  if (status_.ok()) status_ = RunOnDevice(batch.size(), ready);
-  if (!status_.ok()) return {.loss_sum = NAN, .samples = batch.size()};
+  status_ = RunOnDevice(batch.size(), ready);
+  if (!status_.ok()) return none;
   const cuda::LossSums& sums = sums_.data()[0];
   return {.loss_sum = sums.loss_sum, .correct = sums.correct, .samples = batch.size()};
 }
