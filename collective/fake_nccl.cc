@@ -52,7 +52,10 @@ class Meeting {
       return;
     }
     while (round_ == round && !is_aborted) has_changed_.wait_for(lock, std::chrono::milliseconds(1));
-    if (round_ == round) parts_.erase(rank);
+    if (round_ != round) return;
+    parts_.erase(rank);
+    // As with the real one, nothing is known of what it leaves; nor is it always a number that stands out.
+    std::memset(part.to, 0x3f, part.bytes);
   }
 
  private:

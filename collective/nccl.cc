@@ -21,6 +21,7 @@ constexpr size_t kSlotBytes = size_t{4} << 20;
 constexpr size_t kAlignment = 64;
 constexpr Duration kFinalizeTimeout = std::chrono::seconds(3);
 constexpr Duration kEndTimeout = std::chrono::seconds(10);
+constexpr Duration kMemoryTimeout = std::chrono::minutes(1);  // where it adds up memory of the caller's
 
 // Between two looks at what the GPU does. Most operations take less than the first part.
 class Pause {
@@ -94,7 +95,7 @@ class NcclBackend final : public CollectiveBackend {
   absl::Status AwaitGpu(cudaEvent_t event);
   absl::Status CheckWait() const;
   absl::Status ToStatus(ncclResult_t result) const;
-  bool IsOnGpu(const Operation& operation) const;
+  absl::StatusOr<bool> IsOnGpu(const Operation& operation) const;
   void Count(const Operation& operation);
   void End(bool in_peace);
 
@@ -149,13 +150,13 @@ absl::Status NcclBackend::Do(const Operation& operation) {
     MUSTER_RETURN_IF_ERROR(Enqueue(sum, slot.device.data(), slot.device.data(), sizeof(float)));
   } else if (operation.output.empty()) {
     return absl::OkStatus();
-  } else if (IsOnGpu(operation)) {
+  } else {
+    MUSTER_ASSIGN_OR_RETURN(const bool is_on_gpu, IsOnGpu(operation));
+    if (!is_on_gpu) return DoInPieces(operation);
     uses_callers_memory_ = true;
     const size_t bytes =
         operation.kind == Operation::Kind::kAllGather ? operation.input.size() : operation.output.size();
     MUSTER_RETURN_IF_ERROR(Enqueue(operation, operation.input.data(), operation.output.data(), bytes));
-  } else {
-    return DoInPieces(operation);
   }
   MUSTER_CUDA_RETURN_IF_ERROR(cudaEventRecord(slot.is_done.get(), resources_->stream.get()));
   return AwaitGpu(slot.is_done.get());
@@ -284,10 +285,10 @@ absl::Status NcclBackend::ToStatus(ncclResult_t result) const {
   return Internal("%s", text);
 }
 
-bool NcclBackend::IsOnGpu(const Operation& operation) const {
+absl::StatusOr<bool> NcclBackend::IsOnGpu(const Operation& operation) const {
   cudaPointerAttributes attributes{};
-  return cudaPointerGetAttributes(&attributes, operation.output.data()) == cudaSuccess &&
-         attributes.type == cudaMemoryTypeDevice && attributes.device == resources_->device;
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaPointerGetAttributes(&attributes, operation.output.data()));
+  return attributes.type == cudaMemoryTypeDevice && attributes.device == resources_->device;
 }
 
 void NcclBackend::Count(const Operation& operation) {
@@ -323,9 +324,11 @@ void NcclBackend::End(bool in_peace) {
     resources.reset();
     promise.set_value();
   }).detach();
-  const bool in_time = has_ended.wait_for(kEndTimeout) == std::future_status::ready;
-  // Else it might change gradients of later steps, which nobody would notice.
-  MUSTER_CHECK(in_time || !uses_callers_memory_, "NCCL does not let go of the GPU's memory");
+  // In peace nothing is under way. Else it might change gradients of later steps, which nobody would notice.
+  const bool keeps_memory = uses_callers_memory_ && !in_peace;
+  const auto outcome = has_ended.wait_for(keeps_memory ? kMemoryTimeout : kEndTimeout);
+  MUSTER_CHECK(outcome == std::future_status::ready || !keeps_memory,
+               "NCCL does not let go of the GPU's memory");
 }
 
 class Nccl final : public GpuCollectives {

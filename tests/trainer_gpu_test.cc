@@ -87,6 +87,9 @@ TEST_F(TrainerGpu, WorkersOnGpusAndOthersAddUpTheSame) {
   const Json alone = RunAlone(Mlp({"--device=cuda"}), "gpu");
   EXPECT_THAT(std::string(alone["device"]), HasSubstr("cuda:0"));
   ExpectTheSame(alone, expected);
+  auto one = StartOn({"cuda"}, MakeCluster(0, 1), Mlp({"--strategy=allreduce"}), "one");
+  WaitForSuccess(one);
+  ExpectTheSame(Result("one"), expected);
   auto tasks = StartOn({"cuda", "cpu", "auto"}, MakeCluster(0, 3),
                        Mlp({"--strategy=allreduce", "--eval_every=50"}), "mixed");
   WaitForSuccess(tasks);

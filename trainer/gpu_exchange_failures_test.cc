@@ -1,6 +1,6 @@
 // What becomes of a training by GPUs whose NCCL fails. With a made-up one, which can be told to.
 #include "collective/fake_nccl.h"
-#include "trainer/gpu_exchange_fixture.h"
+#include "tests/support/gpu_exchange_fixture.h"
 
 namespace muster {
 namespace {
@@ -14,6 +14,7 @@ class GpuExchangeFails : public GpuExchange {
 TEST_P(GpuExchangeFails, AndGoesOnThroughTheHosts) {
   before_step = [&](int worker, int64_t step) {
     if (worker == 1 && step == 11) FailFakeNccl(1, ncclUnhandledCudaError);
+    return false;
   };
   ExpectTheSame(LossesOfGpus(CollectiveChoice::kAuto), LossesOfTheCpu());
   EXPECT_EQ(FakeCommunicators(), 0);

@@ -151,13 +151,17 @@ void ReplicatedParameters::GradientReady(int64_t begin) {
   if (gradient_status_.ok()) gradient_status_ = StartBuckets(reducible);
 }
 
-// A device looks at all of it at once, when its pass ends: before that it is taken to be finite.
+// One rank alone has nothing to add.
+bool ReplicatedParameters::AddsUpOnDevice() const {
+  return !replica_->gradient().empty() && (group_.is_by_gpus() || place_.ranks.size() == 1);
+}
+
 bool ReplicatedParameters::IsFinite(LayoutRange bucket) {
   if (!replica_->gradient().empty()) return replica_->is_finite();
   return AllFinite(sums().subspan(bucket.begin, bucket.size()));
 }
 
-// The memory that the group adds up for this part of the sums. On a device it has no header.
+// The memory in which the group adds up this part of the sums. On a device it has no header.
 absl::StatusOr<std::span<float>> ReplicatedParameters::ToAddUp(LayoutRange bucket) {
   const std::span<float> on_host = sums().subspan(bucket.begin, bucket.size());
   const std::span<float> gradient = replica_->gradient();

@@ -116,7 +116,7 @@ class ReplicatedParameters {
 
   absl::Status CopyState();
   std::span<float> sums();
-  bool AddsUpOnDevice() const { return group_.is_by_gpus() && !replica_->gradient().empty(); }
+  bool AddsUpOnDevice() const;
   bool IsFinite(LayoutRange bucket);
   absl::StatusOr<std::span<float>> ToAddUp(LayoutRange bucket);
   absl::Status StartBuckets(int64_t begin);

@@ -299,23 +299,26 @@ absl::Status Training::PrepareModel(int64_t largest_batch) {
       MUSTER_RETURN_IF_ERROR(FallBackToCpu(options_.device, training.status(), &device_));
     }
   }
-  if (exchange_ == nullptr) MUSTER_RETURN_IF_ERROR(PrepareReplica());
-  MUSTER_ASSIGN_OR_RETURN(
-      model_, MakeModel(plan_, options_.device,
-                        {.largest_batch = std::max(largest_batch, is_chief_ ? kEvaluationBatch : 0),
-                         .seed = options_.seed,
-                         .math = options_.device.math,
-                         .replica = replica_.get()},
-                        &device_));
-  if (device_ != nullptr || replica_ == nullptr) return absl::OkStatus();
-  if (exchange_ != nullptr) {
-    return FailedPrecondition(
-        "the parameters are on the GPU, which has no memory for the %d samples of a batch that this worker "
-        "has "
-        "with fewer others: take smaller batches, or --device=cpu",
-        largest_batch);
+  const bool is_first = exchange_ == nullptr;
+  if (is_first) MUSTER_RETURN_IF_ERROR(PrepareReplica());
+  const DeviceModelOptions of_model{
+      .largest_batch = std::max(largest_batch, is_chief_ ? kEvaluationBatch : 0),
+      .seed = options_.seed,
+      .math = options_.device.math,
+      .replica = replica_.get()};
+  if (replica_ != nullptr && !is_first) {
+    // The parameters are on the device and stay there. Other workers' shares grow as this one's.
+    auto model = device_->MakeModel(plan_, of_model);
+    if (!model.ok()) {
+      return Diverged(
+          Annotate(model.status(),
+                   absl::StrFormat("a part of %d samples, with as many workers as are left", largest_batch)));
+    }
+    model_ = *std::move(model);
+    return absl::OkStatus();
   }
-  replica_ = nullptr;
+  MUSTER_ASSIGN_OR_RETURN(model_, MakeModel(plan_, options_.device, of_model, &device_));
+  if (device_ == nullptr) replica_ = nullptr;
   return absl::OkStatus();
 }
 

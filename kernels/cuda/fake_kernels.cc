@@ -308,12 +308,12 @@ cudaError_t FtrlUpdate(UpdateArrays arrays, float scale, const StepFactors* fact
   });
 }
 
-cudaError_t FindNotFinite(int64_t size, const float* values, int32_t* is_bad, cudaStream_t stream) {
+cudaError_t MarkNotFinite(int64_t size, const float* values, int64_t* word, cudaStream_t stream) {
   return LaunchFake(stream, [=] {
     const auto all = Reachable(values, size);
     const bool is_good =
         std::all_of(all.begin(), all.end(), [](float value) { return std::isfinite(value); });
-    if (!is_good) std::atomic_ref(*Reachable(is_bad, 1).data()) = 1;
+    if (!is_good) std::atomic_ref(*Reachable(word, 1).data()) |= 1;
   });
 }
 

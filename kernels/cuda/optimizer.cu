@@ -62,9 +62,9 @@ __global__ void FtrlKernel(UpdateArrays arrays, float scale, const StepFactors* 
   });
 }
 
-__global__ void NotFiniteKernel(int64_t size, const float* values, int32_t* is_bad) {
+__global__ void NotFiniteKernel(int64_t size, const float* values, int64_t* word) {
   for (int64_t i = FirstIndex(); i < size; i += IndexStride()) {
-    if (!isfinite(values[i])) *is_bad = 1;
+    if (!isfinite(values[i])) atomicOr(reinterpret_cast<unsigned long long*>(word), 1ull);
   }
 }
 
@@ -111,9 +111,9 @@ cudaError_t FtrlUpdate(UpdateArrays arrays, float scale, const StepFactors* fact
   return cudaGetLastError();
 }
 
-cudaError_t FindNotFinite(int64_t size, const float* values, int32_t* is_bad, cudaStream_t stream) {
+cudaError_t MarkNotFinite(int64_t size, const float* values, int64_t* word, cudaStream_t stream) {
   if (size == 0) return cudaSuccess;
-  NotFiniteKernel<<<BlocksFor(size), kBlockThreads, 0, stream>>>(size, values, is_bad);
+  NotFiniteKernel<<<BlocksFor(size), kBlockThreads, 0, stream>>>(size, values, word);
   return cudaGetLastError();
 }
 

@@ -33,7 +33,7 @@ cudaError_t AdamUpdate(UpdateArrays arrays, GradientFactors gradient, const Step
 cudaError_t FtrlUpdate(UpdateArrays arrays, float scale, const StepFactors* factors, float l1, float twice_l2,
                        float* accumulator, float* linear, const FiniteCheck& check, cudaStream_t stream);
 
-/// *is_bad becomes 1 if one of values [size] is not finite; otherwise it stays as it is. On the device.
-cudaError_t FindNotFinite(int64_t size, const float* values, int32_t* is_bad, cudaStream_t stream);
+/// *word becomes odd if one of values [size] is not finite; otherwise it stays as it is. On the device.
+cudaError_t MarkNotFinite(int64_t size, const float* values, int64_t* word, cudaStream_t stream);
 
 }  // namespace muster::cuda

@@ -4,6 +4,7 @@ namespace muster::cuda {
 
 absl::Status ToStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();  // whoever goes on without what failed would take it for a later call's
   const absl::StatusCode code =
       error == cudaErrorMemoryAllocation ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal;
   return absl::Status(

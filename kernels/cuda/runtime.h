@@ -74,7 +74,7 @@ absl::Status WriteToDevice(T* to, std::span<const T> values) {
   if (values.empty()) return absl::OkStatus();
   MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
   MUSTER_CUDA_RETURN_IF_ERROR(
-      cudaDeviceSynchronize());  // the call may end while the last bytes are under way
+      cudaStreamSynchronize(cudaStreamLegacy));  // the call may end while the last bytes are under way
   return absl::OkStatus();
 }
 
@@ -92,7 +92,7 @@ absl::StatusOr<DeviceArray<T>> ZerosOnDevice(int64_t size) {
   MUSTER_ASSIGN_OR_RETURN(DeviceArray<T> array, DeviceArray<T>::Create(size));
   if (size == 0) return array;
   MUSTER_CUDA_RETURN_IF_ERROR(cudaMemset(array.data(), 0, array.bytes()));
-  MUSTER_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(cudaStreamLegacy));
   return array;
 }
 

@@ -48,7 +48,6 @@ void WithEachCallFailing(const Attempt& attempt) {
     const absl::Status status = attempt();
     const bool has_failed = !FakeCudaWillFail();
     FailFakeCuda(0);
-    (void)cudaGetLastError();
     ASSERT_EQ(absl::IsResourceExhausted(status), has_failed) << status;
     if (has_failed) continue;
     EXPECT_TRUE(status.ok()) << status;

@@ -67,7 +67,9 @@ class CudaModel final : public Model {
   absl::Status RunOnDevice(int64_t samples, GradientReady* ready);
   absl::Status Enqueue(int64_t samples, bool training);
   absl::Status EnqueueBackward(const CudaPass& pass);
-  absl::Status TellOfParts(GradientReady ready) const;
+  absl::Status EnqueueWord(LayoutRange part, size_t number, cudaStream_t stream);
+  absl::Status TellOfParts(GradientReady ready);
+  absl::Status AwaitWord(size_t part);
   cudaStream_t stream() const { return replica_ == nullptr ? own_stream_.get() : replica_->stream(); }
 
   const int device_index_;
@@ -90,12 +92,12 @@ class CudaModel final : public Model {
   cuda::PinnedArray<int32_t> labels_;
   cuda::PinnedArray<int64_t> position_;
   cuda::PinnedArray<cuda::LossSums> sums_;
-  // How the host hears, from within a graph, what of a replica's gradient is final: the device copies the
-  // number of the pass to the place of each part that it has ended.
-  cuda::PinnedArray<int64_t> pass_number_;
-  cuda::DeviceArray<int64_t> device_pass_number_;
-  cuda::PinnedArray<int64_t> ended_;
-  std::vector<int64_t> part_begins_;                        // descending; of all but the last part
+  // How the host hears, from within a graph, what of a replica's gradient is final: each part that has ended
+  // has its word here, which is that of the pass, or one more if the part is not finite.
+  cuda::PinnedArray<int64_t> words_;
+  cuda::DeviceArray<int64_t> device_words_;
+  cuda::PinnedArray<int64_t> pass_word_;                    // even, and another for each pass
+  std::vector<int64_t> part_begins_;                        // descending, to 0
   std::map<std::pair<int64_t, bool>, cuda::Graph> graphs_;  // by samples and training; null: ran once
   int64_t logits_count_ = 0;
 };
@@ -138,12 +140,12 @@ absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(int device_index, Model
   MUSTER_ASSIGN_OR_RETURN(model->labels_, cuda::PinnedArray<int32_t>::Create(batch));
   MUSTER_ASSIGN_OR_RETURN(model->position_, cuda::PinnedArray<int64_t>::Create(1));
   MUSTER_ASSIGN_OR_RETURN(model->sums_, cuda::PinnedArray<cuda::LossSums>::Create(1));
-  MUSTER_ASSIGN_OR_RETURN(model->pass_number_, cuda::PinnedArray<int64_t>::Create(1));
-  MUSTER_ASSIGN_OR_RETURN(model->device_pass_number_, cuda::DeviceArray<int64_t>::Create(1));
   const auto most_parts = static_cast<int64_t>(model->plan_.layers.size()) + 1;
-  MUSTER_ASSIGN_OR_RETURN(model->ended_, cuda::PinnedArray<int64_t>::Create(most_parts));
-  model->pass_number_.data()[0] = 0;
-  std::fill_n(model->ended_.data(), most_parts, 0);
+  MUSTER_ASSIGN_OR_RETURN(model->words_, cuda::PinnedArray<int64_t>::Create(most_parts));
+  MUSTER_ASSIGN_OR_RETURN(model->device_words_, cuda::DeviceArray<int64_t>::Create(most_parts));
+  MUSTER_ASSIGN_OR_RETURN(model->pass_word_, cuda::PinnedArray<int64_t>::Create(1));
+  std::fill_n(model->words_.data(), most_parts, 0);
+  model->pass_word_.data()[0] = 0;
   return model;
 }
 
@@ -183,7 +185,7 @@ BatchResult CudaModel::Run(std::span<const float> parameters, const Batch& batch
   std::copy(batch.labels.begin(), batch.labels.end(), labels_.data());
   FillRows(batch);
   position_.data()[0] = batch.position;
-  ++pass_number_.data()[0];
+  pass_word_.data()[0] += 2;
   status_ = RunOnDevice(batch.size(), ready);
   if (!status_.ok()) return none;
   const cuda::LossSums& sums = sums_.data()[0];
@@ -203,22 +205,33 @@ absl::Status CudaModel::RunOnDevice(int64_t samples, GradientReady* ready) {
     }
     MUSTER_CUDA_RETURN_IF_ERROR(cudaGraphLaunch(graph.get(), stream()));
   }
-  if (training) MUSTER_RETURN_IF_ERROR(TellOfParts(*ready));
+  if (training && replica_ != nullptr) MUSTER_RETURN_IF_ERROR(TellOfParts(*ready));
   MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()));
   return absl::OkStatus();
 }
 
-absl::Status CudaModel::TellOfParts(GradientReady ready) const {
-  const int64_t number = pass_number_.data()[0];
+// Of all but the last, with which the pass ends.
+absl::Status CudaModel::TellOfParts(GradientReady ready) {
+  bool is_finite = true;
   for (size_t i = 0; i < part_begins_.size(); ++i) {
-    while (std::atomic_ref(ended_.data()[i]).load(std::memory_order_acquire) != number) {
-      const cudaError_t state = cudaStreamQuery(stream());
-      if (state == cudaSuccess) break;
-      if (state != cudaErrorNotReady) return cuda::ToStatus(state, "a pass");
-      (void)cudaGetLastError();  // not ready would be the next call's error
-      std::this_thread::yield();
-    }
-    ready(part_begins_[i]);
+    MUSTER_RETURN_IF_ERROR(AwaitWord(i));
+    is_finite = is_finite && words_.data()[i] == pass_word_.data()[0];
+    replica_->set_is_finite(is_finite);
+    if (part_begins_[i] > 0) ready(part_begins_[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaModel::AwaitWord(size_t part) {
+  const std::atomic_ref word(words_.data()[part]);
+  for (int turn = 1; (word.load(std::memory_order_acquire) & ~int64_t{1}) != pass_word_.data()[0]; ++turn) {
+    std::this_thread::yield();
+    // Now and then only, since another thread may want CUDA to enqueue something.
+    if (turn % 64 != 0) continue;
+    const cudaError_t state = cudaStreamQuery(stream());
+    if (state == cudaSuccess) return absl::OkStatus();
+    if (state != cudaErrorNotReady) return cuda::ToStatus(state, "a pass");
+    (void)cudaGetLastError();  // not ready would be the next call's error
   }
   return absl::OkStatus();
 }
@@ -257,17 +270,25 @@ absl::Status CudaModel::Enqueue(int64_t samples, bool training) {
 
 absl::Status CudaModel::EnqueueBackward(const CudaPass& pass) {
   if (replica_ == nullptr) return network_->ForwardBackward(pass, device_sums_.data());
-  MUSTER_CUDA_RETURN_IF_ERROR(Copy(device_pass_number_.data(), pass_number_.data(), 1, pass.stream));
+  // A sum that was given up may have left anything in the padding, which no layer writes.
+  const std::span<float> gradient = replica_->gradient();
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(gradient.data(), 0, gradient.size_bytes(), pass.stream));
   part_begins_.clear();
-  const auto part_done = [&](LayoutRange part, cudaStream_t part_stream) -> absl::Status {
-    if (part.begin == 0) return absl::OkStatus();  // the last, which the end of the pass tells of
-    MUSTER_CUDA_RETURN_IF_ERROR(
-        Copy(ended_.data() + part_begins_.size(), device_pass_number_.data(), 1, part_stream));
-    part_begins_.push_back(part.begin);
-    return absl::OkStatus();
-  };
-  MUSTER_RETURN_IF_ERROR(network_->ForwardBackward(pass, device_sums_.data(), part_done));
-  return replica_->EnqueueCheck();
+  return network_->ForwardBackward(pass, device_sums_.data(),
+                                   [&](LayoutRange part, cudaStream_t part_stream) {
+                                     part_begins_.push_back(part.begin);
+                                     return EnqueueWord(part, part_begins_.size() - 1, part_stream);
+                                   });
+}
+
+// Behind what makes this part of the gradient.
+absl::Status CudaModel::EnqueueWord(LayoutRange part, size_t number, cudaStream_t stream) {
+  int64_t* const word = device_words_.data() + number;
+  MUSTER_CUDA_RETURN_IF_ERROR(Copy(word, pass_word_.data(), 1, stream));
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      cuda::MarkNotFinite(part.size(), replica_->gradient().data() + part.begin, word, stream));
+  MUSTER_CUDA_RETURN_IF_ERROR(Copy(words_.data() + number, word, 1, stream));
+  return absl::OkStatus();
 }
 
 }  // namespace

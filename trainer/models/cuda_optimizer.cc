@@ -92,7 +92,7 @@ void CudaOptimizer::NextFactors(std::span<StepFactors> factors) {
 
 int CudaOptimizer::slot_count() const {
   int count = 0;
-  for (const OptimizerConfig& config : configs_) count = std::max(count, SlotCount(config.kind));
+  for (const Stretch& stretch : stretches_) count = std::max(count, SlotCount(configs_[stretch.group].kind));
   return count;
 }
 

@@ -15,9 +15,6 @@ absl::StatusOr<std::unique_ptr<CudaReplica>> CudaReplica::Create(
   MUSTER_ASSIGN_OR_RETURN(replica->factors_, cuda::PinnedArray<StepFactors>::Create(factor_count));
   MUSTER_ASSIGN_OR_RETURN(replica->device_factors_, cuda::DeviceArray<StepFactors>::Create(factor_count));
   MUSTER_ASSIGN_OR_RETURN(replica->first_bad_, cuda::ZerosOnDevice<int32_t>(1));
-  MUSTER_ASSIGN_OR_RETURN(replica->is_bad_, cuda::PinnedArray<int32_t>::Create(1));
-  replica->is_bad_.data()[0] = 0;
-  MUSTER_ASSIGN_OR_RETURN(replica->device_is_bad_, cuda::DeviceArray<int32_t>::Create(1));
   return replica;
 }
 
@@ -47,7 +44,7 @@ absl::Status CudaReplica::SetSlot(int slot, std::span<const float> values) {
   return optimizer_->SetSlot(slot, values, stream());
 }
 
-// The next pass is enqueued behind it, so nobody waits here for the device.
+// Nobody waits here for its end: the next pass comes behind it.
 absl::Status CudaReplica::Update(std::span<const float> gradient_sum, float scale) {
   MUSTER_CHECK(static_cast<int64_t>(gradient_sum.size()) == gradient_.size());
   MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index_));
@@ -69,15 +66,6 @@ absl::Status CudaReplica::ReadGradient(LayoutRange part, std::span<float> values
   MUSTER_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_index_));
   MUSTER_CUDA_RETURN_IF_ERROR(
       cudaMemcpy(values.data(), gradient_.data() + part.begin, values.size_bytes(), cudaMemcpyDeviceToHost));
-  return absl::OkStatus();
-}
-
-absl::Status CudaReplica::EnqueueCheck() {
-  MUSTER_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(device_is_bad_.data(), 0, device_is_bad_.bytes(), stream()));
-  MUSTER_CUDA_RETURN_IF_ERROR(
-      cuda::FindNotFinite(gradient_.size(), gradient_.data(), device_is_bad_.data(), stream()));
-  MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(is_bad_.data(), device_is_bad_.data(), is_bad_.bytes(),
-                                              cudaMemcpyDeviceToHost, stream()));
   return absl::OkStatus();
 }
 

@@ -25,14 +25,14 @@ class CudaReplica final : public Replica {
   absl::Status Update(std::span<const float> gradient_sum, float scale) override;
   std::span<float> gradient() override { return {gradient_.data(), static_cast<size_t>(gradient_.size())}; }
   absl::Status ReadGradient(LayoutRange part, std::span<float> values) override;
-  bool is_finite() const override { return is_bad_.data()[0] == 0; }
+  bool is_finite() const override { return is_finite_; }
 
   /// On the device: [layout.size()].
   float* parameters() const { return parameters_.data(); }
   cudaStream_t stream() const { return stream_.get(); }
 
-  /// Enqueues, behind the pass that makes the gradient, what is_finite() says once all of that has ended.
-  absl::Status EnqueueCheck();
+  /// By whoever makes the gradient, and before it tells of a part.
+  void set_is_finite(bool is_finite) { is_finite_ = is_finite; }
 
  private:
   explicit CudaReplica(int device_index) : device_index_(device_index) {}
@@ -45,8 +45,7 @@ class CudaReplica final : public Replica {
   cuda::PinnedArray<StepFactors> factors_;
   cuda::DeviceArray<StepFactors> device_factors_;
   cuda::DeviceArray<int32_t> first_bad_;  // of updates: nobody reads it
-  cuda::PinnedArray<int32_t> is_bad_;
-  cuda::DeviceArray<int32_t> device_is_bad_;
+  bool is_finite_ = true;
 };
 
 }  // namespace muster

@@ -39,7 +39,7 @@ class Replica {
   /// ([part.size()]).
   virtual absl::Status ReadGradient(LayoutRange part, std::span<float> values) = 0;
 
-  /// Whether gradient() is, as the last pass that has ended left it.
+  /// Whether gradient() is, as far as the model has told of it.
   virtual bool is_finite() const { return true; }
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -27,8 +28,11 @@ class GpuExchange : public cuda::CudaTest, public ::testing::WithParamInterface<
   static constexpr int64_t kBatch = 100;  // of all workers
   static constexpr int kSteps = 30;
 
-  /// Before each step of each worker.
-  std::function<void(int worker, int64_t step)> before_step = [](int, int64_t) {};
+  /// Before each step of each worker; true: its batch has an infinity.
+  std::function<bool(int worker, int64_t step)> before_step = [](int, int64_t) { return false; };
+
+  /// By worker, how its training has ended.
+  absl::Status statuses[4];
 
   void SetUp() override {
     CudaTest::SetUp();
@@ -62,12 +66,15 @@ class GpuExchange : public cuda::CudaTest, public ::testing::WithParamInterface<
         if (start.ok()) losses.resize(start->step);
       }
       if (IsGoneBack(status)) continue;
-      EXPECT_TRUE(status.ok()) << status;
+      statuses[worker] = status;
       if (!status.ok()) return losses;
       const auto step = static_cast<int64_t>(losses.size());
-      before_step(worker, step);
+      const bool is_spoiled = before_step(worker, step);
       const SampleRange share = BatchSlice(step % 10, kBatch, worker, workers);
-      const Batch batch = buffer.FillInOrder(data_.train, share);
+      Batch batch = buffer.FillInOrder(data_.train, share);
+      std::vector<float> spoiled(batch.features.begin(), batch.features.end());
+      spoiled[7] = INFINITY;
+      if (is_spoiled) batch.features = spoiled;
       const BatchResult local = model.ForwardBackward(parameters, batch, gradient,
                                                       [&](int64_t begin) { exchange.GradientReady(begin); });
       EXPECT_TRUE(model.status().ok()) << model.status();
@@ -80,7 +87,16 @@ class GpuExchange : public cuda::CudaTest, public ::testing::WithParamInterface<
       if (result.ok()) losses.push_back(result->mean_loss);
     }
     EXPECT_EQ(exchange.Finish(), absl::OkStatus()) << "all have the same bits";
+    ExpectZerosBetweenTensors(parameters);
     return losses;
+  }
+
+  void ExpectZerosBetweenTensors(std::span<const float> parameters) const {
+    int64_t behind = 0;
+    for (const LayoutTensor& tensor : plan_.layout.tensors()) {
+      for (; behind < tensor.offset; ++behind) ASSERT_EQ(parameters[behind], 0) << tensor.spec.name;
+      behind = tensor.offset + tensor.size;
+    }
   }
 
   std::vector<double> LossesOfTheCpu() {
@@ -102,6 +118,7 @@ class GpuExchange : public cuda::CudaTest, public ::testing::WithParamInterface<
 
   void ExpectTheSame(const std::vector<std::vector<double>>& losses, const std::vector<double>& expected) {
     EXPECT_LT(expected.back(), 0.7 * expected.front());
+    for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
     for (const std::vector<double>& of_one : losses) {
       EXPECT_EQ(of_one, losses[0]);
       ASSERT_EQ(of_one.size(), expected.size());
