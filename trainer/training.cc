@@ -299,25 +299,21 @@ absl::Status Training::PrepareModel(int64_t largest_batch) {
       MUSTER_RETURN_IF_ERROR(FallBackToCpu(options_.device, training.status(), &device_));
     }
   }
-  const bool is_first = exchange_ == nullptr;
-  if (is_first) MUSTER_RETURN_IF_ERROR(PrepareReplica());
-  const DeviceModelOptions of_model{
-      .largest_batch = std::max(largest_batch, is_chief_ ? kEvaluationBatch : 0),
-      .seed = options_.seed,
-      .math = options_.device.math,
-      .replica = replica_.get()};
-  if (replica_ != nullptr && !is_first) {
-    // The parameters are on the device and stay there. Other workers' shares grow as this one's.
-    auto model = device_->MakeModel(plan_, of_model);
-    if (!model.ok()) {
-      return Diverged(
-          Annotate(model.status(),
-                   absl::StrFormat("a part of %d samples, with as many workers as are left", largest_batch)));
-    }
-    model_ = *std::move(model);
-    return absl::OkStatus();
-  }
-  MUSTER_ASSIGN_OR_RETURN(model_, MakeModel(plan_, options_.device, of_model, &device_));
+  if (exchange_ == nullptr) MUSTER_RETURN_IF_ERROR(PrepareReplica());
+  // Parameters that are on the device stay there.
+  const bool is_settled = exchange_ != nullptr && replica_ != nullptr;
+  DeviceChoice choice = options_.device;
+  if (is_settled) choice.kind = DeviceChoice::Kind::kCuda;
+  auto model = MakeModel(plan_, choice,
+                         {.largest_batch = std::max(largest_batch, is_chief_ ? kEvaluationBatch : 0),
+                          .seed = options_.seed,
+                          .math = options_.device.math,
+                          .replica = replica_.get()},
+                         &device_);
+  // Others have as large a part of a batch as this one, now that there are fewer workers.
+  if (is_settled && !model.ok()) return Diverged(model.status());
+  MUSTER_RETURN_IF_ERROR(model.status());
+  model_ = *std::move(model);
   if (device_ == nullptr) replica_ = nullptr;
   return absl::OkStatus();
 }

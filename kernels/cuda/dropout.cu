@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "kernels/cuda/device_code.h"
 #include "kernels/cuda/dropout.h"
 
@@ -41,11 +39,6 @@ __global__ void ApplyKernel(DropoutMask mask, const int64_t* position, int64_t s
 }
 
 }  // namespace
-
-DropoutMask::DropoutMask(uint64_t seed, float rate)
-    : seed(seed),
-      threshold(static_cast<uint64_t>(std::llround(double{rate} * 0x1p32))),
-      kept(static_cast<float>(1 / (1 - double{rate}))) {}
 
 cudaError_t DropoutApply(const DropoutMask& mask, const int64_t* position, int64_t samples, int64_t units,
                          const float* input, float* output, cudaStream_t stream) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace muster::cuda {
@@ -10,7 +11,10 @@ namespace muster::cuda {
 /// As Dropout (kernels/dropout.h) with its threshold and factor computed.
 struct DropoutMask {
   /// rate: in [0, 1).
-  DropoutMask(uint64_t seed, float rate);
+  DropoutMask(uint64_t seed, float rate)
+      : seed(seed),
+        threshold(static_cast<uint64_t>(std::llround(double{rate} * 0x1p32))),
+        kept(static_cast<float>(1 / (1 - double{rate}))) {}
 
   uint64_t seed = 0;
   uint64_t threshold = 0;  // words below it are dropped; up to 2^32

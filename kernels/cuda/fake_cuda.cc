@@ -194,8 +194,8 @@ struct CUgraphExec_st {
   std::shared_ptr<const muster::cuda::CapturedGraph> graph;
 };
 
-using namespace muster::cuda;  // NOLINT: what follows is CUDA's
-
+// CUDA's own, which are the same functions in whatever namespace they are.
+namespace muster::cuda {
 extern "C" {
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -388,7 +388,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   MUSTER_FAKE_CALL();
-  std::optional<muster::TimePoint> times[2];
+  std::optional<TimePoint> times[2];
   for (int i = 0; i < 2; ++i) {
     FakeEvent* const event = Of(i == 0 ? begin : end);
     const std::lock_guard lock(event->mutex);
@@ -396,7 +396,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
     times[i] = event->milestone->reached();
     if (!times[i]) return Return(cudaErrorNotReady);
   }
-  *milliseconds = static_cast<float>(1000 * muster::ToSeconds(*times[1] - *times[0]));
+  *milliseconds = static_cast<float>(1000 * ToSeconds(*times[1] - *times[0]));
   return cudaSuccess;
 }
 
@@ -441,3 +441,4 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return cudaSuccess;
 }
 }
+}  // namespace muster::cuda

@@ -319,11 +319,6 @@ cudaError_t MarkNotFinite(int64_t size, const float* values, int64_t* word, cuda
 
 // dropout.h
 
-DropoutMask::DropoutMask(uint64_t seed, float rate)
-    : seed(seed),
-      threshold(static_cast<uint64_t>(std::llround(double{rate} * 0x1p32))),
-      kept(static_cast<float>(1 / (1 - double{rate}))) {}
-
 cudaError_t DropoutApply(const DropoutMask& mask, const int64_t* position, int64_t samples, int64_t units,
                          const float* input, float* output, cudaStream_t stream) {
   return LaunchFake(stream, [=] {

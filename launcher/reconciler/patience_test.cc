@@ -70,13 +70,7 @@ TEST(Patience, AHostThatIsConnectedInTimeMayReportALittleLater) {
 // It reports with each connection, and that is all.
 TEST(Patience, AHostThatNeverAnswersAStartIsBroken) {
   Script script(OnePsOneWorker());
-  script.Feed(Tick{});
-  for (const HostId host : {"a", "b"}) {
-    script.Connected(host);
-    script.Ready(host);
-  }
-  script.Leased("a", "ps:0", 20000);
-  script.Leased("b", "worker:0", 20001);
+  script.GatherAll();
   script.Started("a", Script::Task("ps:0", kRunning));
   script.Wait(seconds(1));
   for (int silence = 1; silence < 3; ++silence) {

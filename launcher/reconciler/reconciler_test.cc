@@ -334,13 +334,7 @@ TEST(ReconcilerTest, AHostWithoutItsStateHasLostItsTasks) {
 
 TEST(ReconcilerTest, ALostAnswerToAStartIsAskedForAgain) {
   Script script(OnePsOneWorker());
-  script.Feed(Tick{});
-  for (const HostId host : {"a", "b"}) {
-    script.Connected(host);
-    script.Ready(host);
-  }
-  script.Leased("a", "ps:0", 20000);
-  script.Leased("b", "worker:0", 20001);
+  script.GatherAll();
   script.Lost("a");
   script.Wait(seconds(1));
   EXPECT_EQ(script.Connected("a", {}), "start a ps:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");

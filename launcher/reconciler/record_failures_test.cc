@@ -113,13 +113,7 @@ std::string RefuseThrice(Script& script, const HostId& host, const std::string& 
 // Whoever was stopped so, and killed before the end was written, has fenced off the generation for the next.
 TEST(RecordFailures, WhatAHostHasSeenAndNoRecordSaysCostsAGenerationNotTheJob) {
   Script script(OnePsOneWorker());
-  script.Feed(Tick{});
-  for (const HostId host : {"a", "b"}) {
-    script.Connected(host);
-    script.Ready(host);
-  }
-  script.Leased("a", "ps:0", 20000);
-  script.Leased("b", "worker:0", 20001);
+  script.GatherAll();
   EXPECT_EQ(RefuseThrice(script, "a", "start ps:0"),
             "persist 1 open\nstop a all below 2\nstop b all below 2\n");
   script.Stopped("a", {});
@@ -139,13 +133,7 @@ TEST(RecordFailures, AHostThatCanBeDoneWithoutCostsNoGeneration) {
   desired.tasks[1].can_be_missing = true;
   desired.max_missing = 1;
   Script script(desired);
-  script.Feed(Tick{});
-  for (const HostId host : {"a", "b"}) {
-    script.Connected(host);
-    script.Ready(host);
-  }
-  script.Leased("a", "ps:0", 20000);
-  script.Leased("b", "worker:0", 20001);
+  script.GatherAll();
   EXPECT_EQ(RefuseThrice(script, "b", "start worker:0"), "");
   EXPECT_EQ(script.reconciler.GetView().hosts[1].state, HostState::kGivenUp);
 }

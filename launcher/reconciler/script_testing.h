@@ -73,8 +73,8 @@ class Script {
     return Feed(TasksStopped{host, requests_[host + " stop"], processes_left, ports_left, std::move(tasks)});
   }
 
-  /// Both hosts there, contents and ports too, and both tasks running under generation 1, which is written.
-  void StartAll() {
+  /// Both hosts there, contents and ports too; generation 1 is written, and its starts are sent.
+  void GatherAll() {
     Feed(Tick{});
     for (const HostId host : {"a", "b"}) {
       Connected(host);
@@ -82,6 +82,11 @@ class Script {
     }
     Leased("a", "ps:0", 20000);
     Leased("b", "worker:0", 20001);
+  }
+
+  /// And both tasks running under it.
+  void StartAll() {
+    GatherAll();
     Started("a", Task("ps:0", TaskState::kRunning));
     Started("b", Task("worker:0", TaskState::kRunning));
     Wait(std::chrono::seconds(1));

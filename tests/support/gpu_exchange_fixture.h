@@ -72,9 +72,8 @@ class GpuExchange : public cuda::CudaTest, public ::testing::WithParamInterface<
       const bool is_spoiled = before_step(worker, step);
       const SampleRange share = BatchSlice(step % 10, kBatch, worker, workers);
       Batch batch = buffer.FillInOrder(data_.train, share);
-      std::vector<float> spoiled(batch.features.begin(), batch.features.end());
-      spoiled[7] = INFINITY;
-      if (is_spoiled) batch.features = spoiled;
+      const std::vector<float> infinities(batch.features.size(), INFINITY);
+      if (is_spoiled) batch.features = infinities;
       const BatchResult local = model.ForwardBackward(parameters, batch, gradient,
                                                       [&](int64_t begin) { exchange.GradientReady(begin); });
       EXPECT_TRUE(model.status().ok()) << model.status();

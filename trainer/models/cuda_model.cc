@@ -222,6 +222,7 @@ absl::Status CudaModel::TellOfParts(GradientReady ready) {
   return absl::OkStatus();
 }
 
+// No longer than the device works, as whoever waits for the pass.
 absl::Status CudaModel::AwaitWord(size_t part) {
   const std::atomic_ref word(words_.data()[part]);
   for (int turn = 1; (word.load(std::memory_order_acquire) & ~int64_t{1}) != pass_word_.data()[0]; ++turn) {
