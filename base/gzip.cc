@@ -48,17 +48,16 @@ absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& n
   stream.avail_in = static_cast<uInt>(packed.size());
 
   const auto taken = [&] { return packed.size() - stream.avail_in; };
-  std::string bytes;
+  std::string bytes;  // the first `used` of them are unpacked, and there is room for one too many
+  size_t used = 0;
   int result = Z_OK;
   while (result == Z_OK) {  // each turn takes input or ends, and the output is bounded
-    if (bytes.size() == max_bytes)
-      return InvalidArgument("%s: unpacks to more than %d bytes", name, max_bytes);
-    const size_t old_size = bytes.size();
-    bytes.resize(std::min(max_bytes, std::max<size_t>(old_size * 2, 1 << 16)));
-    stream.next_out = reinterpret_cast<Bytef*>(bytes.data() + old_size);
-    stream.avail_out = static_cast<uInt>(bytes.size() - old_size);
+    if (used == bytes.size()) bytes.resize(std::min(max_bytes + 1, std::max<size_t>(used * 2, 1 << 16)));
+    stream.next_out = reinterpret_cast<Bytef*>(bytes.data() + used);
+    stream.avail_out = static_cast<uInt>(bytes.size() - used);
     result = inflate(&stream, Z_NO_FLUSH);
-    bytes.resize(bytes.size() - stream.avail_out);
+    used = bytes.size() - stream.avail_out;
+    if (used > max_bytes) return InvalidArgument("%s: unpacks to more than %d bytes", name, max_bytes);
     // The file may have several members, one after the other (RFC 1952, 2.2).
     const std::string_view rest = packed.substr(taken());
     if (result == Z_STREAM_END && IsGzip(rest)) result = inflateReset(&stream);
@@ -67,7 +66,10 @@ absl::StatusOr<std::string> Gunzip(std::string_view packed, const std::string& n
     return InvalidArgument("%s: byte %d: %d bytes after the end of the gzip data", name, taken(),
                            stream.avail_in);
   }
-  if (result == Z_STREAM_END) return bytes;
+  if (result == Z_STREAM_END) {
+    bytes.resize(used);
+    return bytes;
+  }
   if (result == Z_BUF_ERROR) return InvalidArgument("%s: byte %d: the gzip data is truncated", name, taken());
   return InvalidArgument("%s: byte %d: damaged gzip data (%s)", name, taken(),
                          stream.msg != nullptr ? stream.msg : "zlib gives no reason");

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 #include "base/status.h"
@@ -113,15 +114,20 @@ class Convolution::State {
       convolved_.emplace_back(largest_group_ *
                               std::max(forward_pool_.input_size(), backward_pool_.input_size()));
     }
+    std::exception_ptr failure;  // of any of them; none may leave the region
 #pragma omp parallel num_threads(threads)
-    {
+    try {
       const int64_t team = omp_get_num_threads();
       const int thread = omp_get_thread_num();
       for (int64_t g = groups * thread / team; g < groups * (thread + 1) / team; ++g) {
         const int64_t first = samples * g / groups, end = samples * (g + 1) / groups;
         work(Group{.thread = thread, .first = first, .samples = end - first});
       }
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
     }
+    if (failure) std::rethrow_exception(failure);
   }
 
   std::span<float> Convolved(const MaxPoolShape& pool, const Group& group) {

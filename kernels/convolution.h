@@ -49,7 +49,7 @@ struct ConvolutionShape {
 
 /// Keeps what one batch's backward pass needs of its forward pass, and scratch memory. A size of batch that
 /// was seen before, with the same number of threads, allocates nothing of its own. Sizes that do not fit
-/// together are a bug and abort; std::bad_alloc is thrown. One thread at a time.
+/// together are a bug and abort. After std::bad_alloc it can only be destroyed. One thread at a time.
 class Convolution {
  public:
   /// All sizes of `shape` at least 1, the kernel no larger than a kValid input, the window no larger than the

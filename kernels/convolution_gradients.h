@@ -12,7 +12,7 @@ namespace muster {
 
 /// The gradients of a ConvolutionShape, without its activation and pooling. What takes a thread's number may
 /// be called by different threads at the same time, each with its own; the rest by one thread while no other
-/// calls. std::bad_alloc is thrown.
+/// calls. std::bad_alloc is thrown; after it there can be sums of some groups alone.
 class ConvolutionGradients {
  public:
   virtual ~ConvolutionGradients() = default;

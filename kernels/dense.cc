@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <vector>
 
 #include "base/nearest.h"
@@ -73,6 +74,7 @@ void MatrixProduct(Transpose transpose_a, Transpose transpose_b, int64_t m, int6
   if (k == 0) return std::fill(c, c + m * n, 0.0f);  // oneDNN refuses it
   const dnnl_status_t status = dnnl_sgemm(static_cast<char>(transpose_a), static_cast<char>(transpose_b), m,
                                           n, k, 1.0f, a.values, a.stride, b.values, b.stride, 0.0f, c, n);
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();  // it packs the matrices
   MUSTER_CHECK(status == dnnl_success, absl::StrFormat("dnnl_sgemm: status %d", static_cast<int>(status)));
 }
 

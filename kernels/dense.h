@@ -3,9 +3,9 @@
 // Sums are over the samples of the batch, never means; an empty batch has sums of zero. What is not finite
 // stays visible: a NaN in an input reaches the output. Matrix products go through oneDNN, which picks the
 // instruction set when it runs, but for narrow ones (kernels/narrow_product.h). The same bits come out for
-// the same inputs, build, instruction set and number of threads.
-//
-// Sizes that do not fit together are a bug and abort. Outputs overlap no input unless said otherwise.
+// the same inputs, build, instruction set and number of threads. Sizes that do not fit together are a bug and
+// abort; std::bad_alloc is thrown where a product has no memory for copies of its matrices. Outputs overlap
+// no input unless said otherwise.
 #pragma once
 
 #include <cstdint>

@@ -105,7 +105,7 @@ class Momentum final : public ElementwiseOptimizer {
   void ResizeSlots(int64_t size) override { velocity_.resize(size); }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
     MomentumLoop(arrays, Factors(gradient_scale), step().rate, config_.momentum, config_.nesterov,
-                 velocity_.data() + offset);
+                 step().clear_subnormals, velocity_.data() + offset);
   }
 
   std::vector<float> velocity_;
@@ -138,8 +138,8 @@ class Adam final : public ElementwiseOptimizer {
     second_moment_.resize(size);
   }
   void Update(int64_t offset, UpdateArrays arrays, float gradient_scale) override {
-    AdamLoop(arrays, Factors(gradient_scale), step().adam, first_moment_.data() + offset,
-             second_moment_.data() + offset);
+    AdamLoop(arrays, Factors(gradient_scale), step().adam, step().clear_subnormals,
+             first_moment_.data() + offset, second_moment_.data() + offset);
   }
 
   std::vector<float> first_moment_;

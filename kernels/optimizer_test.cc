@@ -338,6 +338,27 @@ TEST(Optimizer, RowsGiveTheBitsOfADenseUpdateWithZerosElsewhere) {
   }
 }
 
+// As where a unit is never active again.
+TEST(Optimizer, MomentsWithoutGradientsBecomeZero) {
+  for (const OptimizerConfig& config : {OptimizerConfig{.kind = OptimizerKind::kMomentum},
+                                        OptimizerConfig{.kind = OptimizerKind::kMomentum, .nesterov = true},
+                                        OptimizerConfig{.kind = OptimizerKind::kAdam, .beta2 = 0.95f}}) {
+    const auto optimizer = MakeOptimizer(config, kSize);
+    std::vector<float> parameters(kSize, 1);
+    std::vector<float> gradient(kSize, 1e-6f);
+    gradient[0] = NAN;
+    for (int64_t i = 1; i < kSize; i += 2) gradient[i] = -1e-6f;
+    optimizer->Apply(parameters, gradient, 1, parameters);
+    for (int t = 1; t < 47 * 64; ++t) {  // the last one clears
+      optimizer->Apply(parameters, std::vector<float>(kSize), 1, parameters);
+    }
+    for (const std::span<float> slot : optimizer->slots()) {
+      EXPECT_TRUE(std::isnan(slot[0])) << "what is not finite has to stay visible";
+      for (int64_t i = 1; i < kSize; ++i) EXPECT_EQ(slot[i], 0) << OptimizerName(config.kind) << " " << i;
+    }
+  }
+}
+
 // An update at a fraction of its rate is the update of an optimizer with that rate.
 TEST(Optimizer, ARateScaleIsAnotherRate) {
   for (const OptimizerKind kind :

@@ -16,18 +16,26 @@ class StepFactorSequence {
   explicit StepFactorSequence(const OptimizerConfig& config);
 
   /// Of the next update, with `rate_scale` times its scheduled rate (ftrl takes 1 only); what the kind does
-  /// not read is 0.
+  /// not read means nothing. Every 64th update clears subnormals.
   StepFactors Next(float rate_scale = 1);
 
-  /// As if it had been asked for `updates` of them. Adam's products are made again, as far as they change.
+  /// As if it had been asked for `updates` of them. Adam's products are made again, as far as they change,
+  /// unless that takes back the last one alone.
   void SkipTo(uint64_t updates);
 
  private:
-  OptimizerConfig config_;
-  uint64_t updates_ = 0;
   // Running products, because pow differs between versions of libm.
-  double beta1_power_ = 1;
-  double beta2_power_ = 1;
+  struct Powers {
+    uint64_t updates = 0;
+    double beta1 = 1;
+    double beta2 = 1;
+  };
+
+  void Advance();
+
+  OptimizerConfig config_;
+  Powers now_;
+  Powers before_;  // the last update
 };
 
 }  // namespace muster

@@ -4,9 +4,13 @@
 
 #include <cuda_runtime.h>
 
+#include <cfloat>
+
 #include "kernels/optimizer_loops.h"
 
 namespace muster::cuda {
+
+__device__ inline float WithoutSubnormal(float moment) { return fabsf(moment) < FLT_MIN ? 0.0f : moment; }
 
 /// Each returns the new parameter, from the old one and the sum of its gradient, and writes its slots.
 __device__ inline float SgdElement(float parameter, float sum, GradientFactors by, float rate) {
@@ -15,11 +19,12 @@ __device__ inline float SgdElement(float parameter, float sum, GradientFactors b
 }
 
 __device__ inline float MomentumElement(float parameter, float sum, GradientFactors by, float rate,
-                                        float momentum, bool nesterov, float* velocity) {
+                                        float momentum, bool nesterov, bool clear_subnormals,
+                                        float* velocity) {
   const float of_gradient = nesterov ? 1 : 0, of_velocity = nesterov ? momentum : 1;
   const float gradient = sum * by.scale + parameter * by.weight_decay;
   const float v = momentum * *velocity + gradient;
-  *velocity = v;
+  *velocity = clear_subnormals ? WithoutSubnormal(v) : v;
   return parameter - rate * (of_gradient * gradient + of_velocity * v);
 }
 
@@ -32,12 +37,12 @@ __device__ inline float AdagradElement(float parameter, float sum, GradientFacto
 }
 
 __device__ inline float AdamElement(float parameter, float sum, GradientFactors by, const AdamFactors& adam,
-                                    float* first_moment, float* second_moment) {
+                                    bool clear_subnormals, float* first_moment, float* second_moment) {
   const float gradient = sum * by.scale + parameter * by.weight_decay;
   const float m = adam.beta1 * *first_moment + adam.one_minus_beta1 * gradient;
   const float v = adam.beta2 * *second_moment + adam.one_minus_beta2 * (gradient * gradient);
-  *first_moment = m;
-  *second_moment = v;
+  *first_moment = clear_subnormals ? WithoutSubnormal(m) : m;
+  *second_moment = clear_subnormals ? WithoutSubnormal(v) : v;
   return parameter - adam.rate * m / (sqrtf(v * adam.second_correction) + adam.epsilon);
 }
 

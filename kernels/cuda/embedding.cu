@@ -95,11 +95,12 @@ __device__ float Updated(const RowUpdate& update, const StepFactors& factors, fl
     case OptimizerKind::kSgd:
       return SgdElement(parameter, sum, by, factors.rate);
     case OptimizerKind::kMomentum:
-      return MomentumElement(parameter, sum, by, factors.rate, update.momentum, update.nesterov, first);
+      return MomentumElement(parameter, sum, by, factors.rate, update.momentum, update.nesterov,
+                             factors.clear_subnormals, first);
     case OptimizerKind::kAdagrad:
       return AdagradElement(parameter, sum, by, factors.rate, first);
     case OptimizerKind::kAdam:
-      return AdamElement(parameter, sum, by, factors.adam, first, second);
+      return AdamElement(parameter, sum, by, factors.adam, factors.clear_subnormals, first, second);
     case OptimizerKind::kFtrl:
       return FtrlElement(parameter, sum, {update.scale, factors.inverse_rate, update.l1, update.twice_l2},
                          first, second);

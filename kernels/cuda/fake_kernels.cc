@@ -150,11 +150,12 @@ void UpdateRow(const RowUpdate& update, const StepFactors& factors, int64_t plac
       return SgdLoop(arrays, by, factors.rate);
     case OptimizerKind::kMomentum:
       return MomentumLoop(arrays, by, factors.rate, update.momentum, update.nesterov,
-                          slot(update.first_slot));
+                          factors.clear_subnormals, slot(update.first_slot));
     case OptimizerKind::kAdagrad:
       return AdagradLoop(arrays, by, factors.rate, slot(update.first_slot));
     case OptimizerKind::kAdam:
-      return AdamLoop(arrays, by, factors.adam, slot(update.first_slot), slot(update.second_slot));
+      return AdamLoop(arrays, by, factors.adam, factors.clear_subnormals, slot(update.first_slot),
+                      slot(update.second_slot));
     case OptimizerKind::kFtrl:
       return FtrlLoop(arrays, {update.scale, factors.inverse_rate, update.l1, update.twice_l2},
                       slot(update.first_slot), slot(update.second_slot));
@@ -280,7 +281,8 @@ cudaError_t MomentumUpdate(UpdateArrays arrays, GradientFactors gradient, const 
                            float momentum, bool nesterov, float* velocity, const FiniteCheck& check,
                            cudaStream_t stream) {
   return Update(arrays, factors, check, stream, [=](const StepFactors& step) {
-    MomentumLoop(arrays, gradient, step.rate, momentum, nesterov, Reachable(velocity, arrays.size).data());
+    MomentumLoop(arrays, gradient, step.rate, momentum, nesterov, step.clear_subnormals,
+                 Reachable(velocity, arrays.size).data());
   });
 }
 
@@ -295,7 +297,7 @@ cudaError_t AdamUpdate(UpdateArrays arrays, GradientFactors gradient, const Step
                        float* first_moment, float* second_moment, const FiniteCheck& check,
                        cudaStream_t stream) {
   return Update(arrays, factors, check, stream, [=](const StepFactors& step) {
-    AdamLoop(arrays, gradient, step.adam, Reachable(first_moment, arrays.size).data(),
+    AdamLoop(arrays, gradient, step.adam, step.clear_subnormals, Reachable(first_moment, arrays.size).data(),
              Reachable(second_moment, arrays.size).data());
   });
 }

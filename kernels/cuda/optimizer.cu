@@ -33,8 +33,9 @@ __global__ void SgdKernel(UpdateArrays arrays, GradientFactors by, const StepFac
 __global__ void MomentumKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
                                float momentum, bool nesterov, float* velocity, FiniteCheck check) {
   const float rate = factors->rate;
+  const bool clear_subnormals = factors->clear_subnormals;
   ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
-    return MomentumElement(parameter, sum, by, rate, momentum, nesterov, velocity + i);
+    return MomentumElement(parameter, sum, by, rate, momentum, nesterov, clear_subnormals, velocity + i);
   });
 }
 
@@ -49,8 +50,9 @@ __global__ void AdagradKernel(UpdateArrays arrays, GradientFactors by, const Ste
 __global__ void AdamKernel(UpdateArrays arrays, GradientFactors by, const StepFactors* factors,
                            float* first_moment, float* second_moment, FiniteCheck check) {
   const AdamFactors adam = factors->adam;
+  const bool clear_subnormals = factors->clear_subnormals;
   ForEach(arrays, check, [&](float parameter, float sum, int64_t i) {
-    return AdamElement(parameter, sum, by, adam, first_moment + i, second_moment + i);
+    return AdamElement(parameter, sum, by, adam, clear_subnormals, first_moment + i, second_moment + i);
   });
 }
 

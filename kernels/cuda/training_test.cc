@@ -1,6 +1,7 @@
 // What a step of training needs beside its layers: batches, dropout, the loss, the optimizers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <string>
@@ -362,6 +363,35 @@ TEST_P(UpdateTest, GivesTheBitsOfTheCpu) {
     first.Read();
     second.Read();
     EXPECT_EQ(bad.Read()[0], 99);
+  }
+}
+
+// Moments that decay until they are subnormal numbers; the last of these updates clears them.
+TEST_P(UpdateTest, ClearsWhatTheCpuClears) {
+  constexpr int64_t kSize = 50, kUpdates = 128;
+  const auto optimizer = MakeOptimizer(GetParam(), kSize);
+  StepFactorSequence sequence(GetParam());
+  std::vector<float> expected(kSize);
+  const GuardedFloats parameters(expected), first(std::vector<float>(kSize, FirstSlot())),
+      second(std::vector<float>(kSize, 0.0f)), gradient(std::vector<float>(kSize, 0.0f));
+  std::vector<float> sums(kSize);
+  for (int64_t i = 0; i < kSize; ++i) sums[i] = std::ldexp(1.0f, static_cast<int>(-100 - i));
+  const GuardedFloats first_gradient(sums);
+  const GuardedOnDevice<int64_t> ends(std::vector<int64_t>{kSize});
+  const auto bad = One<int32_t>(99);
+  for (int64_t update = 0; update < kUpdates; ++update) {
+    const auto factors = One<StepFactors>(sequence.Next());
+    const GuardedFloats& of_update = update == 0 ? first_gradient : gradient;
+    Update(factors.data(), {kSize, parameters.data(), of_update.data(), parameters.data()}, 1, first.data(),
+           second.data(), {ends.data(), 1, 0, bad.data()});
+    parameters.Read();
+    optimizer->Apply(expected, sums, 1, expected);
+    std::fill(sums.begin(), sums.end(), 0.0f);
+  }
+  EXPECT_EQ(parameters.Read(), expected);
+  const auto slots = optimizer->slots();
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    EXPECT_TRUE(std::ranges::equal((slot == 0 ? first : second).Read(), slots[slot])) << slot;
   }
 }
 
