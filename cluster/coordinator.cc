@@ -45,6 +45,7 @@ void Coordinator::Join(int rank, TimePoint now) {
   if (member.state == MemberState::kLive) return;
   const bool is_first = member.state == MemberState::kExpected || member.state == MemberState::kAbsent;
   SetState(rank, MemberState::kLive, is_first ? "" : "is back");
+  BeginEpochIfNeeded(now);
   Choose(now);  // which may have to wait until the batch is shared with it
 }
 
@@ -135,12 +136,15 @@ CheckpointId Coordinator::NewestCommon() const {
   return common.empty() ? CheckpointId() : *common.rbegin();
 }
 
+bool Coordinator::AwaitsFirstRank(int rank) const {
+  // Where shards know of an epoch the job has begun long ago.
+  const auto is_anew = [](const ShardProcess& shard) { return shard.epoch == 0; };
+  return options_.begins_together && members_[rank].state == MemberState::kExpected &&
+         std::ranges::all_of(shards_, is_anew);
+}
+
 void Coordinator::BeginEpochIfNeeded(TimePoint now) {
-  const auto is_missing = [](const ShardProcess& shard) { return shard.uuid.empty(); };
-  if (end_ || (epoch_.number > 0 && why_next_epoch_.empty()) ||
-      std::any_of(shards_.begin(), shards_.end(), is_missing)) {
-    return;
-  }
+  if (end_ || (epoch_.number > 0 && why_next_epoch_.empty()) || !WhoIsToCome().empty()) return;
   // Shards that outlived the process of an earlier coordinator know its epochs.
   uint64_t last_number = epoch_.number;
   for (const ShardProcess& shard : shards_) last_number = std::max(last_number, shard.epoch);
@@ -412,6 +416,7 @@ void Coordinator::Tick(TimePoint now) {
     SetState(rank, MemberState::kLost, why + ": the others go on without it");
     EndIfAllAreDone();  // where only one that came later was waited for
   }
+  BeginEpochIfNeeded(now);
   Choose(now);
   if (now < EndDeadline()) return;
   std::string who;
@@ -505,20 +510,24 @@ std::string Coordinator::DescribeWait(TimePoint now) const {
   return absl::StrFormat("step %d has waited %s for %s", step, FormatAge(now - since), missing);
 }
 
-std::vector<std::string> Coordinator::ShardsToCome() const {
+// Before the first epoch, and the shards before any other.
+std::vector<std::string> Coordinator::WhoIsToCome() const {
   std::vector<std::string> names;
   for (int shard = 0; epoch_.number == 0 && shard < options_.shard_count; ++shard) {
     if (shards_[shard].uuid.empty()) names.push_back(absl::StrFormat("ps:%d", shard));
+  }
+  for (int rank = 0; epoch_.number == 0 && rank < rank_count(); ++rank) {
+    if (AwaitsFirstRank(rank)) names.push_back(names_[rank]);
   }
   return names;
 }
 
 TimePoint Coordinator::beginning_awaited_since() const {
-  return ShardsToCome().empty() ? TimePoint::max() : created_;
+  return WhoIsToCome().empty() ? TimePoint::max() : created_;
 }
 
 std::string Coordinator::DescribeBeginning(TimePoint now) const {
-  const std::vector<std::string> names = ShardsToCome();
+  const std::vector<std::string> names = WhoIsToCome();
   if (names.empty()) return "";
   return absl::StrFormat("the beginning has waited %s for %s", FormatAge(now - created_),
                          absl::StrJoin(names, ", "));

@@ -43,6 +43,8 @@ struct CoordinatorOptions {
   int shard_count = 1;
   int aggregate = 1;    // contributions that make a step, at most the number of ranks
   bool shares = false;  // those of all participants do instead, and who they are may change
+  /// The first epoch of a job waits for all first ranks, too: for each of them for `worker_timeout` at most.
+  bool begins_together = false;
   /// A rank that has not joined, or that others wait for although it is not silent, is waited for this long.
   /// When nobody has done anything for twice as long, the job ends.
   Duration worker_timeout = std::chrono::minutes(10);
@@ -105,7 +107,7 @@ class Coordinator {
   Coordinator(const CoordinatorOptions& options, TimePoint now);
 
   /// Events. What changes because of them is read below.
-  void Join(int rank, TimePoint now);
+  void Join(int rank, TimePoint now);    // again while it waits for the first epoch
   void Heard(int rank, TimePoint now);   // a sign of life
   void Pushed(int rank, TimePoint now);  // one that shows progress
   /// As Finish, but it waits for the others before it ends: it has nothing else left to do.
@@ -178,8 +180,8 @@ class Coordinator {
   /// Since when it waits; the end of time when nothing does.
   TimePoint waiting_since() const;
 
-  /// Which shards the first epoch waits for: "the beginning has waited 4s for ps:1"; empty when none is to
-  /// come. Since when; the end of time.
+  /// Whom the first epoch waits for: "the beginning has waited 4s for ps:1, worker:2"; empty when nobody is
+  /// to come. Since when; the end of time.
   std::string DescribeBeginning(TimePoint now) const;
   TimePoint beginning_awaited_since() const;
 
@@ -227,7 +229,8 @@ class Coordinator {
   TimePoint EndDeadline() const;
   std::string DescribeMissing(int rank, TimePoint now) const;
   std::string DescribeSilence(int rank, TimePoint now) const;
-  std::vector<std::string> ShardsToCome() const;
+  bool AwaitsFirstRank(int rank) const;
+  std::vector<std::string> WhoIsToCome() const;
 
   bool IsDone(int rank) const;
   bool HasAnyFinished() const;

@@ -197,6 +197,42 @@ TEST(Coordinator, SaysWhichServersTheBeginningWaitsFor) {
   EXPECT_EQ(coordinator.DescribeBeginning(kStart + seconds(4)), "");
 }
 
+TEST(Coordinator, BeginsWhenAllWorkersAreThereIfAskedTo) {
+  const CoordinatorOptions options{.rank_names = Cluster::Names(4),
+                                   .first_ranks = 3,
+                                   .shard_count = 1,
+                                   .begins_together = true,
+                                   .worker_timeout = seconds(100),
+                                   .lease = seconds(10)};
+  Coordinator coordinator(options, kStart);
+  coordinator.Join(1, kStart);
+  coordinator.ShardJoin(0, "a", 0, {}, kStart);
+  EXPECT_EQ(coordinator.epoch().number, 0u);
+  EXPECT_EQ(coordinator.DescribeBeginning(kStart + seconds(4)),
+            "the beginning has waited 4s for worker:0, worker:2");
+  coordinator.Join(0, kStart + seconds(5));
+  EXPECT_EQ(coordinator.epoch().number, 0u);
+  coordinator.Join(2, kStart + seconds(6));
+  EXPECT_GT(coordinator.epoch().number, 0u);
+  EXPECT_EQ(coordinator.DescribeBeginning(kStart + seconds(9)), "");
+
+  // One that does not come is waited for as it is for a step.
+  Coordinator without(options, kStart);
+  without.ShardJoin(0, "a", 0, {}, kStart);
+  for (const int rank : {0, 1}) without.Join(rank, kStart + seconds(99));
+  EXPECT_EQ(without.next_deadline(), kStart + seconds(100));
+  without.Tick(kStart + seconds(99));
+  EXPECT_EQ(without.epoch().number, 0u);
+  without.Tick(kStart + seconds(100));
+  EXPECT_GT(without.epoch().number, 0u);
+  EXPECT_EQ(without.state(2), MemberState::kLost);
+
+  // A job that has begun is not held up by a new coordinator.
+  Coordinator again(options, kStart);
+  again.ShardJoin(0, "a", 7, {}, kStart);
+  EXPECT_NE(again.epoch().number, 0u);
+}
+
 TEST(Coordinator, SaysWhomTheEndWaitsFor) {
   Cluster cluster(3, 1, 3);
   for (const int rank : {0, 1}) cluster->Join(rank, cluster.now);

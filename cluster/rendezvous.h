@@ -53,8 +53,11 @@ struct RendezvousOptions {
 
 /// Which parameters a rank has: of equal versions the bits are equal.
 struct ParametersVersion {
+  bool is_live =
+      true;  // else it has read a checkpoint, which is worth less than any that somebody has made on
   uint64_t step = 0;
-  uint64_t group = 0;  // number of the last one in which they were made, or found to be the others'
+  /// Number of the last one in which they were made, or found to be the others'; of a checkpoint its digest.
+  uint64_t group = 0;
   friend auto operator<=>(const ParametersVersion&, const ParametersVersion&) = default;
 };
 

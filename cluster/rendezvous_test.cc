@@ -222,6 +222,30 @@ TEST_F(RendezvousTest, AReplacedRankZeroWaitsForTheOthersToFindIt) {
   EXPECT_EQ(group().source, 1);
 }
 
+TEST_F(RendezvousTest, ACheckpointIsTheSourceWhereNobodyHasAnythingElse) {
+  const auto checkpoint = [](uint64_t step, uint64_t digest) {
+    return RankState{.parameters = ParametersVersion{.is_live = false, .step = step, .group = digest}};
+  };
+  Make(3, std::nullopt);
+  Come(0);
+  Come(1, checkpoint(40, 123));
+  Come(2, checkpoint(30, 456));
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(group().source, 1);
+
+  Make(2, std::nullopt);
+  for (const int rank : {0, 1}) Come(rank, checkpoint(40, 123));
+  EXPECT_FALSE(group().is_over);
+  EXPECT_EQ(group().source, std::nullopt) << "they have the same";
+
+  // What training has come to is worth more than a file that is of later, as of a group that there was.
+  Make(2, std::nullopt);
+  Come(0, checkpoint(40, 123));
+  Come(1, {.group = 8, .parameters = {{.step = 35, .group = 8}}});
+  Pass(seconds(5));
+  EXPECT_EQ(group().source, 1);
+}
+
 TEST_F(RendezvousTest, ThoseWithoutParametersWaitForOneWhoHasThem) {
   Make(3, 1);
   Come(0);

@@ -179,6 +179,7 @@ collective::RankReport RendezvousClient::MakeReport() {
   if (state_.parameters) {
     report.set_step(state_.parameters->step);
     report.set_step_group(state_.parameters->group);
+    report.set_is_from_disk(!state_.parameters->is_live);
   }
   if (state_.unreachable) report.set_unreachable(static_cast<uint32_t>(*state_.unreachable));
   report.set_waited_ms(std::chrono::duration_cast<std::chrono::milliseconds>(state_.waited).count());

@@ -40,7 +40,10 @@ RankState StateOf(const collective::RankReport& report) {
                   .is_in_it = report.is_in_it(),
                   .has_met = report.has_met(),
                   .over = report.over()};
-  if (report.has_step()) state.parameters = {.step = report.step(), .group = report.step_group()};
+  if (report.has_step()) {
+    state.parameters = {
+        .is_live = !report.is_from_disk(), .step = report.step(), .group = report.step_group()};
+  }
   if (report.has_unreachable()) state.unreachable = static_cast<int>(report.unreachable());
   state.waited = std::chrono::milliseconds(std::min<uint64_t>(report.waited_ms(), kLongestWaitMs));
   state.has_timed_out = report.has_timed_out();

@@ -32,6 +32,7 @@ struct ParameterServerOptions {
   /// As CoordinatorOptions has them; of ps:0.
   Duration worker_timeout = std::chrono::minutes(10);
   Duration worker_lease = std::chrono::seconds(60);
+  bool begins_together = false;
   /// Of the others: how long ps:0 may be gone once it was there.
   Duration server_timeout = std::chrono::seconds(60);
   std::optional<TlsIdentity> tls;

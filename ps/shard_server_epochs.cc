@@ -120,6 +120,7 @@ void ShardServerImpl::BeginCoordinator() {
                                  .shard_count = shard_count(),
                                  .aggregate = std::min(update_.aggregate, rank_count_),
                                  .shares = SharesBatches(*config_),
+                                 .begins_together = options_.begins_together,
                                  .worker_timeout = options_.worker_timeout,
                                  .lease = options_.worker_lease,
                                  .may_go_back = keeps_checkpoints(),
@@ -305,12 +306,14 @@ void ShardServerImpl::Coordinate(bool always) {
 
 void ShardServerImpl::CoordinateAsFirst(bool always) {
   if (coordinator() == nullptr) return TellOthers(always);
-  // Who has come before there was an epoch may be missing from it.
   for (const PendingJoin& pending : pending_joins_) {
     const auto rank = static_cast<int>(pending.join.rank());
-    if (!shard_ || rank >= rank_count_ || TakesPart(pending.join.rank())) continue;
+    if (rank >= rank_count_) continue;
+    // Who has come before there was an epoch may be missing from it.
     const MemberState state = coordinator()->state(rank);
-    if (state == MemberState::kAbsent || state == MemberState::kLost) coordinator()->Join(rank, Now());
+    const bool is_missing = shard_ && !TakesPart(pending.join.rank()) &&
+                            (state == MemberState::kAbsent || state == MemberState::kLost);
+    if (is_missing || (!shard_ && options_.begins_together)) coordinator()->Join(rank, Now());
   }
   do {
     while (true) {

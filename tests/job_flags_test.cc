@@ -1,6 +1,7 @@
 // What a job file may say of models, optimizers and schedules is what the trainer understands: the launcher
 // has tables of its own, because it includes nothing of the trainer.
 #include <absl/strings/match.h>
+#include <absl/strings/str_join.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -349,10 +350,11 @@ TEST_F(JobFlags, TheTrainerTakesBothEndsOfEveryRange) {
   for (const std::string top_k : {"9.9e-7", "0.51"}) {
     EXPECT_FALSE(Options("", "update: {top_k: " + top_k + "}\n").ok()) << top_k;
   }
-  for (const std::string hidden : {"1", "65536"}) {
+  const std::string layers = absl::StrJoin(std::vector<int>(1000, 1), ",");
+  for (const std::string& hidden : {std::string("1"), std::string("65536"), layers}) {
     EXPECT_TRUE(Options("", "hidden: [" + hidden + "]\n").ok()) << hidden;
   }
-  for (const std::string hidden : {"0", "65537"}) {
+  for (const std::string& hidden : {std::string("0"), std::string("65537"), layers + ",1"}) {
     EXPECT_FALSE(Options("", "hidden: [" + hidden + "]\n").ok()) << hidden;
   }
 }

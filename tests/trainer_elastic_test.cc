@@ -197,6 +197,43 @@ TEST_F(TrainerElastic, AChiefThatReturnsGetsTheParametersOfTheOthers) {
   ExpectTheResultOfOneProcess("chief");
 }
 
+// Of three workers, so that the order in which they come again may be another one.
+TEST_F(TrainerElastic, WhenAllAreLostTrainingGoesOnFromACheckpoint) {
+  const ClusterSpec cluster = MakeCluster(0, 3);
+  std::vector<Started> tasks;
+  const auto start = [&] {
+    tasks.clear();
+    for (int worker = 0; worker < 3; ++worker) {
+      const std::string folder = absl::StrFormat("--checkpoint_dir=%s.%d", Path("checkpoints"), worker);
+      tasks.push_back(StartTask(cluster, {Role::kWorker, worker},
+                                AllReduceFlags({folder, "--checkpoint_every=10"}), "all"));
+    }
+  };
+  start();
+  AwaitLosses("all", 25, tasks[0].process);
+  for (Started& task : tasks) Kill(task);
+  start();
+  WaitForSuccess(tasks);
+  EXPECT_EQ(TimesLogged(tasks, "there is a checkpoint of step "), 1) << "one of them writes";
+  EXPECT_THAT(*ReadFile(tasks[2].log), HasSubstr("going on from step "));
+  EXPECT_GE(Losses("all").size(), kSteps) << "the lines of before are still there";
+  ExpectTheResultOfOneProcess("all");
+}
+
+// By hand, where nobody says that it is another start.
+TEST_F(TrainerElastic, OrAnewWithAWord) {
+  const ClusterSpec cluster = MakeCluster(0, 1);
+  auto first = StartCluster(cluster, AllReduceFlags(), "anew");
+  AwaitLosses("anew", 5, first[0].process);
+  Kill(first[0]);
+  std::vector<Started> again;
+  again.push_back(StartTask(cluster, {Role::kWorker, 0}, AllReduceFlags(), "anew",
+                            {"/usr/bin/env", "MUSTER_INCARNATION=2"}));
+  WaitForSuccess(again);
+  EXPECT_THAT(*ReadFile(again[0].log), HasSubstr("no worker has any parameters left"));
+  ExpectTheResultOfOneProcess("anew");
+}
+
 TEST_F(TrainerElastic, AWorkerThatDivergesEndsAllWithItsName) {
   auto tasks = StartCluster(MakeCluster(0, 3), AllReduceFlags({"--optimizer=sgd", "--learning_rate=1e30"}),
                             "diverges");

@@ -123,6 +123,22 @@ TEST_F(TrainerGpu, WhoReturnsGoesOnWithWhatTheOthersHave) {
   }
 }
 
+// Where nobody is left the checkpoint is, here in a folder of both.
+TEST_F(TrainerGpu, AllThatReturnGoOnWithWhatACheckpointHas) {
+  const ClusterSpec cluster = MakeCluster(0, 2);
+  const std::vector<std::string> flags =
+      Mlp({"--strategy=allreduce", "--log_every=1", "--checkpoint_dir=" + Path("checkpoints"),
+           "--checkpoint_every=5"});
+  auto tasks = StartOn({"cuda", "cuda"}, cluster, flags, "lost");
+  AwaitLosses("lost", 20, tasks[0].process);
+  for (Started& task : tasks) Kill(task);
+  tasks = StartOn({"cuda", "cpu"}, cluster, flags, "lost");
+  WaitForSuccess(tasks);
+  EXPECT_EQ(TimesLogged(tasks, "there is a checkpoint of step "), 2);
+  for (const Started& task : tasks) EXPECT_THAT(*ReadFile(task.log), HasSubstr("going on from step "));
+  ExpectTheSame(Result("lost"), RunAlone(Mlp({"--device=cpu"}), "cpu"));
+}
+
 TEST_F(TrainerGpu, AWorkerThatDivergesEndsAllWithItsNameAndSaysWhere) {
   auto tasks = StartOn({"cuda", "cuda"}, MakeCluster(0, 2),
                        Mlp({"--strategy=allreduce"}, /*learning_rate=*/"1e30"), "diverges");

@@ -57,6 +57,25 @@ TEST_F(TrainerModes, BoundedWorkersTrainAsWell) {
   EXPECT_GE(result["test_accuracy"], kFloor);
 }
 
+// Else the rate of the chief would be less by the steps that the others are still to come for.
+TEST_F(TrainerModes, AsynchronousWorkersBeginTogetherIfAskedTo) {
+  const std::vector<std::string> flags = {"--model=mnist_softmax", "--data_dir=synthetic", "--device=wait:5",
+                                          "--train_steps=100", "--begin_together"};
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  std::vector<Started> tasks;
+  for (const TaskId task : {TaskId{Role::kPs, 0}, {Role::kPs, 1}, {Role::kWorker, 0}}) {
+    tasks.push_back(StartTask(cluster, task, flags, "together"));
+  }
+  EXPECT_TRUE(Eventually([&] { return Logs(tasks[0], "the beginning has waited"); }, tasks[2].process))
+      << *ReadFile(tasks[0].log);
+  EXPECT_TRUE(Logs(tasks[0], " for worker:1")) << *ReadFile(tasks[0].log);
+  tasks.push_back(StartTask(cluster, {Role::kWorker, 1}, flags, "together"));
+  WaitForSuccess(tasks);
+  const Json result = Result("together");
+  EXPECT_GE(result["steps"], 100);
+  EXPECT_LT(result["chief_steps"], 100);
+}
+
 TEST_F(TrainerModes, ABackupWorkerThatStandsStillHoldsUpNobody) {
   const std::vector<std::string> flags = {"--model=mnist_softmax", "--sync_replicas",
                                           "--replicas_to_aggregate=2", "--batch_size=50",

@@ -144,6 +144,12 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->capture_default_str()
       ->group(cluster);
 
+  app.add_flag("--begin_together", f.options.begins_together,
+               "Of ps:0: no worker begins before all have joined, or have not within --worker_timeout. With "
+               "allreduce it is always so")
+      ->check(TrueOrFalse())
+      ->group(cluster);
+
   const std::string training = "Training (what is not given takes the model's default)";
   app.add_option("--model", f.model, absl::StrJoin(ModelNames(), ", "))
       ->default_str(kDefaultModel)
@@ -276,7 +282,7 @@ void DeclareFlags(CLI::App& app, Flags& f) {
       ->check(TrueOrFalse())
       ->group(training);
 
-  const std::string checkpoints = "Checkpoints (written by the parameter servers)";
+  const std::string checkpoints = "Checkpoints (of the parameter servers; with allreduce, of the workers)";
   app.add_option("--checkpoint_dir", f.options.checkpoint_dir,
                  "Folder of a server's checkpoints, or of all together; training goes on from the newest. "
                  "Without it, a server that is lost ends the job")

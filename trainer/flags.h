@@ -15,7 +15,6 @@ namespace muster {
 
 inline constexpr char kWidePrefix[] = "wide_";  // of the flags of the wide part's optimizer
 inline constexpr const char* kDefaultModel = "mnist_softmax";
-inline constexpr uint64_t kMaxLayerSize = 65536;
 inline constexpr uint64_t kMinBucketBytes = 1024;
 inline constexpr uint64_t kMaxBucketBytes = uint64_t{1} << 40;
 

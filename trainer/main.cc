@@ -62,6 +62,7 @@ absl::Status Serve(const TrainerOptions& options) {
                                         .incarnation = options.incarnation,
                                         .worker_timeout = options.worker_timeout,
                                         .worker_lease = options.worker_lease,
+                                        .begins_together = options.begins_together,
                                         .server_timeout = options.server_timeout,
                                         .transport = options.transport,
                                         .checkpoint_dir = options.checkpoint_dir,

@@ -43,6 +43,16 @@ AllReduceOptions DenseOptions(const TrainerOptions& options, uint64_t job,
           .operation_timeout = options.worker_timeout};
 }
 
+std::shared_ptr<ReplicaCheckpoints> CheckpointsOf(const TrainerOptions& options,
+                                                  const ps::JobConfig& config) {
+  if (options.checkpoint_dir.empty()) return nullptr;
+  return std::make_shared<ReplicaCheckpoints>(ReplicaCheckpointsOptions{.folder = options.checkpoint_dir,
+                                                                        .every = options.checkpoint_every,
+                                                                        .keep = options.keep_checkpoints,
+                                                                        .name = TaskName(options.task->task),
+                                                                        .config = config});
+}
+
 }  // namespace
 
 GpuPreference PreferenceOf(const TrainerOptions& options, Device* device) {
@@ -78,8 +88,9 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> MakeExchange(const TrainerOpti
   } else {
     spdlog::info("talking to the other tasks without TLS; --tls_dir turns it on");
   }
-  const AllReduceOptions dense = DenseOptions(options, FingerprintOf(config), tls, gpus, replica);
+  AllReduceOptions dense = DenseOptions(options, FingerprintOf(config), tls, gpus, replica);
   if (options.strategy == Strategy::kAllReduce) {
+    dense.checkpoints = CheckpointsOf(options, config);
     return MakeAllReduceExchange(plan.layout, optimizers, options.seed, dense);
   }
   const bool is_hybrid = options.strategy == Strategy::kHybrid;

@@ -1,6 +1,5 @@
 #include "trainer/options.h"
 
-#include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
@@ -19,9 +18,9 @@ namespace {
 absl::Status ParseHidden(const std::string& text, std::vector<int64_t>* hidden) {
   if (text.empty()) return absl::OkStatus();
   for (const auto part : absl::StrSplit(text, ',')) {
-    const auto size = ParseWholeNumber(std::string(absl::StripAsciiWhitespace(part)), 1, kMaxLayerSize);
-    if (!size.ok()) return Annotate(size.status(), "--hidden (sizes like 512,512)");
-    hidden->push_back(static_cast<int64_t>(*size));
+    if (!absl::SimpleAtoi(part, &hidden->emplace_back())) {
+      return InvalidArgument("--hidden=%s: expected sizes like 512,512", text);
+    }
   }
   return absl::OkStatus();
 }
@@ -73,8 +72,10 @@ absl::Status ResolveUpdate(const Flags& f, TrainerOptions* options) {
 
 // One process is in no cluster, whatever was copied with --job_name=local.
 absl::Status CheckAlone(const CLI::App& app) {
-  for (const char* name : {"ps_hosts", "worker_hosts", "cluster_spec", "cluster_file", "bind_host", "tls_dir",
-                           "transport", "first_workers", "metrics_address", "metrics_file"}) {
+  for (const char* name :
+       {"ps_hosts", "worker_hosts", "cluster_spec", "cluster_file", "bind_host", "tls_dir", "transport",
+        "first_workers", "metrics_address", "metrics_file", "replicas_to_aggregate", "bounded_staleness",
+        "max_staleness", "scale_rate_by_staleness"}) {
     if (app.get_option(absl::StrFormat("--%s", name))->count() == 0) continue;
     return InvalidArgument("--%s is for tasks of a cluster: --job_name=local is one process", name);
   }
@@ -96,7 +97,7 @@ const std::vector<ForeignFlags>& AllForeignFlags() {
        "is for --strategy=allreduce or hybrid"},
       {Strategy::kAllReduce,
        {"replicas_to_aggregate", "bounded_staleness", "max_staleness", "scale_rate_by_staleness", "wire_type",
-        "top_k", "evict_rows_after", "checkpoint_dir", "checkpoint_buddy", "durability"},
+        "top_k", "evict_rows_after", "checkpoint_buddy", "durability"},
        "is for parameter servers: it does not go with --strategy=allreduce"},
       {Strategy::kHybrid,
        {"replicas_to_aggregate", "bounded_staleness", "max_staleness", "scale_rate_by_staleness", "wire_type",
@@ -360,7 +361,8 @@ absl::StatusOr<TrainerOptions> Resolve(const CLI::App& app, Flags& f, const Envi
   }
   if (!options.checkpoint_dir.empty() && !options.task) {
     return InvalidArgument(
-        "--checkpoint_dir: parameter servers write checkpoints; a process without any has none");
+        "--checkpoint_dir: parameter servers write checkpoints, or workers of allreduce; one process alone "
+        "does not");
   }
   if (options.checkpoint_buddy && options.checkpoint_dir.empty()) {
     return InvalidArgument("--checkpoint_buddy copies checkpoints, and needs --checkpoint_dir");

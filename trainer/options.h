@@ -83,6 +83,7 @@ struct TrainerOptions {
   Duration server_timeout = std::chrono::seconds(60);
   Duration worker_timeout = std::chrono::minutes(10);
   Duration worker_lease = std::chrono::seconds(60);
+  bool begins_together = false;  // of a ps
 
   // From the environment that muster's agent sets; a start by hand has none of it.
   uint64_t incarnation = 0;

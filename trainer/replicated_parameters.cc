@@ -61,36 +61,38 @@ absl::StatusOr<std::unique_ptr<ReplicatedParameters>> ReplicatedParameters::Crea
                             LayoutOptimizer::Create(layout, {0, layout.size()}, optimizers));
     host = std::make_unique<HostReplica>(std::move(optimizer));
   }
-  return std::unique_ptr<ReplicatedParameters>(
-      new ReplicatedParameters(layout, std::move(host), options.replica, seed, options.bucket_floats,
-                               std::move(group), std::move(listener)));
+  return std::unique_ptr<ReplicatedParameters>(new ReplicatedParameters(
+      layout, std::move(host), seed, options, std::move(group), std::move(listener)));
 }
 
 ReplicatedParameters::ReplicatedParameters(const ParameterLayout& layout, std::unique_ptr<Replica> host,
-                                           Replica* replica, uint64_t seed,
-                                           std::optional<int64_t> bucket_floats, ElasticGroupOptions options,
-                                           std::unique_ptr<PeerListener> listener)
+                                           uint64_t seed, const AllReduceOptions& options,
+                                           ElasticGroupOptions group, std::unique_ptr<PeerListener> listener)
     : layout_(layout),
       seed_(seed),
-      bucket_floats_(bucket_floats),
-      rank_(options.all.rank),
+      bucket_floats_(options.bucket_floats),
+      rank_(group.all.rank),
       host_(std::move(host)),
-      replica_(host_ != nullptr ? host_.get() : replica),
-      tuner_(kBlockFloats + layout.size(), bucket_floats),
-      group_(std::move(options), std::move(listener)) {}
+      replica_(host_ != nullptr ? host_.get() : options.replica),
+      is_started_again_(options.incarnation > 1),
+      checkpoints_(options.checkpoints),
+      tuner_(kBlockFloats + layout.size(), bucket_floats_),
+      group_(std::move(group), std::move(listener)) {}
 
 absl::StatusOr<GroupPlace> ReplicatedParameters::Start(std::span<float> parameters) {
   parameters_ = parameters;
+  if (checkpoints_ != nullptr && !version_) MUSTER_RETURN_IF_ERROR(Restore());
   MUSTER_ASSIGN_OR_RETURN(place_, group_.Join(version_));
   if (place_.concluded) return place_;
   if (place_.source) {
     MUSTER_RETURN_IF_ERROR(CopyState());
   } else if (!version_) {
-    layout_.Initialize(seed_, {0, layout_.size()}, parameters);
-    MUSTER_RETURN_IF_ERROR(replica_->Load(parameters));
-    version_ = {.step = 0};
+    MUSTER_RETURN_IF_ERROR(BeginAnew());
   }
-  version_->group = place_.number;
+  version_ = {.step = version_->step, .group = place_.number};
+  if (checkpoints_ != nullptr && place_.position == 0) {
+    checkpoints_->BeginGroup(place_.number, version_->step);
+  }
   // What was fastest with others, or elsewhere, need not be here; and newcomers have tried out nothing.
   tuner_ = BucketTuner(kBlockFloats + layout_.size(), bucket_floats_);
   step_end_ = Now();
@@ -99,6 +101,39 @@ absl::StatusOr<GroupPlace> ReplicatedParameters::Start(std::span<float> paramete
   ticket_.reset();
   gradient_status_ = absl::OkStatus();
   return place_;
+}
+
+// From a checkpoint, if there is one. What is wrong with those that there are matters only if nobody has any
+// parameters.
+absl::Status ReplicatedParameters::Restore() {
+  auto read = checkpoints_->ReadNewest();
+  restored_ = read.status();
+  if (!read.ok() || !read->has_value()) return absl::OkStatus();
+  const ReplicaState& state = (*read)->state;
+  MUSTER_CHECK(state.parameters.size() == parameters_.size() &&
+               static_cast<int>(state.slots.size()) == replica_->slot_count());
+  std::copy(state.parameters.begin(), state.parameters.end(), parameters_.begin());
+  MUSTER_RETURN_IF_ERROR(replica_->Load(parameters_));
+  for (int slot = 0; slot < replica_->slot_count(); ++slot) {
+    MUSTER_RETURN_IF_ERROR(replica_->SetSlot(slot, state.slots[slot]));
+  }
+  replica_->SkipTo(state.step);
+  version_ = {.is_live = false, .step = state.step, .group = (*read)->digest};
+  spdlog::info("there is a checkpoint of step {}", state.step);
+  return absl::OkStatus();
+}
+
+// Nobody in the group has parameters.
+absl::Status ReplicatedParameters::BeginAnew() {
+  if (!restored_.ok()) {
+    group_.Fail(std::string(restored_.message()));
+    return restored_;
+  }
+  if (is_started_again_) spdlog::warn("no worker has any parameters left: training begins anew, at step 0");
+  layout_.Initialize(seed_, {0, layout_.size()}, parameters_);
+  MUSTER_RETURN_IF_ERROR(replica_->Load(parameters_));
+  version_ = {.step = 0};
+  return absl::OkStatus();
 }
 
 // Parameters and the optimizer's slots, of the one who has made the most steps. Whoever has some keeps them
@@ -242,6 +277,20 @@ absl::Status ReplicatedParameters::Update() {
   MUSTER_RETURN_IF_ERROR(replica_->Update(summed_, scale));
   ++version_->step;
   sums_.reset();
+  return SaveIfDue();
+}
+
+// One of the group does it for all.
+absl::Status ReplicatedParameters::SaveIfDue() {
+  if (checkpoints_ == nullptr || place_.position != 0 || !checkpoints_->IsDue(version_->step)) {
+    return absl::OkStatus();
+  }
+  MUSTER_RETURN_IF_ERROR(replica_->Store(parameters_));
+  ReplicaState state{.step = version_->step, .parameters = {parameters_.begin(), parameters_.end()}};
+  for (int slot = 0; slot < replica_->slot_count(); ++slot) {
+    MUSTER_RETURN_IF_ERROR(replica_->CopySlot(slot, state.slots.emplace_back(layout_.size())));
+  }
+  checkpoints_->Write(std::move(state));
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 // A worker that is lost, or comes back, ends the group (IsGoneBack). Start makes the next one of those who
 // are there, and whoever lacks the parameters of the last step gets them, with the optimizer's state, from
 // one who has them. Until all of that has come it keeps what it had: the source may be lost in between.
+// Where nobody is left who has any, they are those of the newest checkpoint of one of these workers.
 #pragma once
 
 #include <memory>
@@ -23,6 +24,7 @@
 #include "trainer/flat_buffer.h"
 #include "trainer/gradient_buckets.h"
 #include "trainer/models/replica.h"
+#include "trainer/replica_checkpoints.h"
 
 namespace muster {
 
@@ -38,8 +40,9 @@ struct AllReduceOptions {
   GpuPreference gpus;
   // Where parameters, optimizers and gradients are, and are added up; it lives longer. Null: with the host.
   Replica* replica = nullptr;
-  uint64_t fingerprint = 0;              // of all that workers have to agree on
-  std::optional<int> first_workers;      // as RendezvousOptions has ranks
+  std::shared_ptr<ReplicaCheckpoints> checkpoints;  // null: there are none
+  uint64_t fingerprint = 0;                         // of all that workers have to agree on
+  std::optional<int> first_workers;                 // as RendezvousOptions has ranks
   std::optional<int> min_workers;        // below that they wait for the others; unset: as RendezvousOptions
   std::optional<int64_t> bucket_floats;  // unset: whatever turns out to be fastest
   Duration connect_timeout = std::chrono::minutes(5);     // until all have come
@@ -62,8 +65,9 @@ class ReplicatedParameters {
       const ParameterLayout& layout, std::span<const OptimizerConfig> optimizers, uint64_t seed,
       const AllReduceOptions& options);
 
-  /// Joins the next group, and writes the parameters of the last step of any worker in it, or initial ones,
-  /// to `parameters` [layout.size()], which stay in this place.
+  /// Joins the next group, and writes the parameters of the last step of any worker in it, or of a
+  /// checkpoint, or initial ones, to `parameters` [layout.size()], which stay in this place.
+  /// FailedPrecondition: checkpoints that cannot be used, where there is nothing else.
   absl::StatusOr<GroupPlace> Start(std::span<float> parameters);
 
   /// Updates that the parameters have had. Unset: this worker has none.
@@ -110,11 +114,14 @@ class ReplicatedParameters {
   Traffic traffic() const { return group_.traffic(); }
 
  private:
-  ReplicatedParameters(const ParameterLayout& layout, std::unique_ptr<Replica> host, Replica* replica,
-                       uint64_t seed, std::optional<int64_t> bucket_floats, ElasticGroupOptions options,
+  ReplicatedParameters(const ParameterLayout& layout, std::unique_ptr<Replica> host, uint64_t seed,
+                       const AllReduceOptions& options, ElasticGroupOptions group,
                        std::unique_ptr<PeerListener> listener);
 
+  absl::Status Restore();
+  absl::Status BeginAnew();
   absl::Status CopyState();
+  absl::Status SaveIfDue();
   std::span<float> sums();
   bool AddsUpOnDevice() const;
   bool IsFinite(LayoutRange bucket);
@@ -129,9 +136,12 @@ class ReplicatedParameters {
   const int rank_;
   const std::unique_ptr<Replica> host_;  // unless another one is given
   Replica* const replica_;
-  std::optional<FlatBuffer> buffer_;          // a header, and the gradient
-  std::span<float> parameters_;               // the caller's
-  std::optional<ParametersVersion> version_;  // of the replica
+  const bool is_started_again_;
+  const std::shared_ptr<ReplicaCheckpoints> checkpoints_;  // null: there are none
+  absl::Status restored_;                                  // why none of them can be used
+  std::optional<FlatBuffer> buffer_;                       // a header, and the gradient
+  std::span<float> parameters_;                            // the caller's
+  std::optional<ParametersVersion> version_;               // of the replica
   GroupPlace place_;
   BucketTuner tuner_;
   size_t started_ = 0;            // buckets of this step

@@ -89,7 +89,15 @@ TEST_F(SavedModelTest, WhatItDoesNotSayOrSaysWrongIsRefused) {
   EXPECT_EQ(error("hidden", "5"), "tensor \"hidden_0/weights\": expected the shape [784,5], found [784,4]");
   EXPECT_EQ(error("hidden", "4,4"), "tensor \"hidden_1/weights\" of shape [4,4] is missing");
   // Refused for its size, not tried.
-  EXPECT_THAT(error("hidden", "9000000000000000000,9000000000000000000"), HasSubstr("hidden_0/weights"));
+  EXPECT_EQ(error("hidden", "65536,65536"),
+            "tensor \"hidden_0/weights\": expected the shape [784,65536], found [784,4]");
+  for (const std::string model : {"mnist_mlp", "wide_deep"}) {
+    SafetensorsMetadata metadata = good;
+    metadata["model"] = model;
+    metadata["hidden"] = "9223372036854775807,1";
+    Save(config, metadata);
+    EXPECT_EQ(Error(), "hidden: a layer of size 9223372036854775807; from 1 to 65536");
+  }
   EXPECT_EQ(error("steps", ""), "steps is \"\", expected a number");
   for (const char* const key : {"model", "variant", "data_set"}) {
     EXPECT_EQ(error(key, "a\x1b[2J"), std::string(key) + R"( is "a\033[2J", expected a name)");

@@ -108,7 +108,6 @@ absl::StatusOr<ModelRecipe> MnistMlp(const ModelConfig& config) {
     inputs = outputs;
   };
   for (size_t i = 0; i < hidden.size(); ++i) {
-    if (hidden[i] < 1) return InvalidArgument("hidden: a layer of size %d; at least 1", hidden[i]);
     add(absl::StrFormat("hidden_%d", i), hidden[i], Activation::kRelu);
   }
   add("softmax", kMnistClasses, Activation::kNone);

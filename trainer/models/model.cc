@@ -42,6 +42,20 @@ absl::StatusOr<std::string> ChooseVariant(const ModelEntry& entry, const std::st
                          absl::StrJoin(entry.variants, ", "));
 }
 
+// Wherever they come from: a flag, or the metadata of a file.
+absl::Status CheckHidden(const std::vector<int64_t>& hidden) {
+  constexpr size_t kMostLayers = 1000;
+  constexpr int64_t kLargestLayer = 65536;
+  if (hidden.size() > kMostLayers) {
+    return InvalidArgument("hidden: %d layers; at most %d", hidden.size(), kMostLayers);
+  }
+  for (const int64_t size : hidden) {
+    if (size >= 1 && size <= kLargestLayer) continue;
+    return InvalidArgument("hidden: a layer of size %d; from 1 to %d", size, kLargestLayer);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config) {
@@ -49,6 +63,7 @@ absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config) {
     if (config.model != entry.name) continue;
     ModelConfig chosen = config;
     MUSTER_ASSIGN_OR_RETURN(chosen.variant, ChooseVariant(entry, config.variant));
+    MUSTER_RETURN_IF_ERROR(CheckHidden(config.hidden));
     MUSTER_ASSIGN_OR_RETURN(ModelRecipe recipe, entry.make(chosen));
     recipe.variant = chosen.variant;
     return recipe;

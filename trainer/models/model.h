@@ -96,7 +96,7 @@ class Model {
 };
 
 /// InvalidArgument: an unknown model (with the nearest name and the list), a variant or hidden sizes that it
-/// does not have, a hidden size below 1.
+/// does not have, a hidden size that is not from 1 to 65,536, more than 1,000 of them.
 absl::StatusOr<ModelRecipe> FindModel(const ModelConfig& config);
 
 /// "mnist_mlp with hidden layers 512,512", for messages.

@@ -167,7 +167,16 @@ TEST(Models, RefuseWhatTheyDoNotHave) {
             "mnist_cnn has no variant 'dep', did you mean 'deep'?; there are: lenet, deep");
   EXPECT_EQ(error({.model = "mnist_cnn", .hidden = {100}}),
             "mnist_cnn has no hidden layers; mnist_mlp is the model that has");
-  EXPECT_EQ(error({.model = "mnist_mlp", .hidden = {100, 0}}), "hidden: a layer of size 0; at least 1");
+  for (const std::string model : {"mnist_mlp", "wide_deep"}) {
+    for (const int64_t size : {INT64_MIN, int64_t{0}, int64_t{65537}, INT64_MAX}) {
+      EXPECT_EQ(error({.model = model, .hidden = {100, size}}),
+                absl::StrFormat("hidden: a layer of size %d; from 1 to 65536", size));
+    }
+    EXPECT_EQ(error({.model = model, .hidden = std::vector<int64_t>(1001, 1)}),
+              "hidden: 1001 layers; at most 1000");
+    EXPECT_TRUE(FindModel({.model = model, .hidden = std::vector<int64_t>(1000, 1)}).ok());
+    EXPECT_TRUE(FindModel({.model = model, .hidden = {65536, 1}}).ok());
+  }
   EXPECT_EQ(error({.model = "mnist_softmax", .hidden = {100}}),
             "mnist_softmax has no hidden layers; mnist_mlp is the model that has");
 }

@@ -81,7 +81,6 @@ absl::StatusOr<ModelRecipe> WideDeep(const ModelConfig& config) {
   };
   const std::vector<int64_t> hidden = config.hidden.empty() ? DefaultHidden(config.variant) : config.hidden;
   for (size_t i = 0; i < hidden.size(); ++i) {
-    if (hidden[i] < 1) return InvalidArgument("hidden: a layer of size %d; at least 1", hidden[i]);
     add(absl::StrFormat("hidden_%d", i), hidden[i], Activation::kRelu);
   }
   add("logit", 1, Activation::kNone);
