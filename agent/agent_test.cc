@@ -16,6 +16,7 @@
 #include "agent/agent_fixture.h"
 #include "base/process.h"
 #include "base/random.h"
+#include "tests/support/eventually.h"
 
 namespace muster {
 namespace {
@@ -237,6 +238,50 @@ TEST_F(AgentTest, ABridgeGivesUpOnADaemonThatAcceptsNobody) {
   AgentClient late(root_);
   EXPECT_EQ(late.WaitForExit().value_or(-1), 69);
   EXPECT_THAT(late.stderr_text(), HasSubstr("does not answer"));
+}
+
+// It was cut, or written anew, since.
+TEST_F(AgentTest, WhoHasReadMoreOfAFileThanItHasGoesOnFromItsEnd) {
+  AgentClient client(root_);
+  ASSERT_TRUE(client
+                  .Call(StartRequest("job", "worker:0",
+                                     Shell("echo one > file; while [ ! -e go ]; do sleep 0.01; done; "
+                                           "echo more >> file")))
+                  .ok());
+  const std::filesystem::path folder = root_ / "jobs/job/worker.0";
+  ASSERT_TRUE(Eventually([&] { return ReadFile(folder / "file").value_or("") == "one\n"; }));
+  agent::Request request;
+  request.mutable_read_file()->set_job("job");
+  request.mutable_read_file()->set_task("worker:0");
+  request.mutable_read_file()->set_path("file");
+  request.mutable_read_file()->set_offset(6);
+  request.mutable_read_file()->set_follow(true);
+  const uint64_t reading = client.Send(request);
+  agent::Request list;
+  list.mutable_list_tasks();
+  ASSERT_TRUE(client.Call(list).ok());  // it has been read by now
+  ASSERT_TRUE(WriteFileAtomically(folder / "go", "").ok());
+  const auto read = client.Receive(reading);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->read_file().offset(), 4u);
+  EXPECT_EQ(read->read_file().data(), "more\n");
+}
+
+// As on a disk that takes its time: it is stopped while it looks at what there is.
+TEST_F(AgentTest, ABridgeSaysOfWhatADaemonThatDoesNotBeginMayBeSlow) {
+  std::filesystem::create_directories(root_ / "jobs/job");
+  for (int i = 0; i < 5000; ++i) {
+    std::filesystem::create_symlink("none", root_ / absl::StrFormat("jobs/job/worker.%d", i));
+  }
+  AgentClient client(root_);
+  std::vector<pid_t> daemons;
+  while (daemons.empty()) daemons = ChildrenOf(client.bridge_pid()).value_or(std::vector<pid_t>{});
+  ASSERT_EQ(::kill(daemons[0], SIGSTOP), 0);
+  const absl::Cleanup go_on = [&] { ::kill(daemons[0], SIGCONT); };
+  EXPECT_EQ(client.WaitForExit().value_or(-1), 69);
+  EXPECT_THAT(
+      client.stderr_text(),
+      AllOf(HasSubstr("the daemon under " + root_.string() + " does not answer"), HasSubstr("`muster gc`")));
 }
 
 TEST_F(AgentTest, AFloodOfRequestsIsAnsweredCompletely) {

@@ -32,6 +32,14 @@ constexpr size_t kRelayBytes = 65536;
 constexpr off_t kMaxDaemonLogBytes = 1 << 20;
 constexpr char kDaemonLog[] = "daemon.log";
 
+// It answers once it knows all tasks that are on its disk.
+absl::Status TooSlow(const std::filesystem::path& root) {
+  return Unavailable(
+      "the daemon under %s does not answer within %d s: it hangs, or its disk is slow, or it has very many "
+      "tasks of old jobs to look at, which `muster gc` removes; if it is only slow, try again",
+      root.string(), std::chrono::duration_cast<seconds>(kConnectTimeout).count());
+}
+
 // Reads once, blocking until the deadline. "" at the end of the stream.
 absl::StatusOr<std::string> ReadSome(int fd, TimePoint deadline) {
   while (true) {
@@ -65,9 +73,11 @@ absl::StatusOr<std::string> StartDaemon(const std::filesystem::path& root, TimeP
   write_end.reset();
   std::string said;
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const std::string part, ReadSome(read_end.get(), deadline));
-    if (part.empty()) return said;
-    said += part;
+    const absl::StatusOr<std::string> part = ReadSome(read_end.get(), deadline);
+    if (absl::IsDeadlineExceeded(part.status())) return TooSlow(root);
+    MUSTER_RETURN_IF_ERROR(part.status());
+    if (part->empty()) return said;
+    said += *part;
   }
 }
 
@@ -82,7 +92,7 @@ absl::StatusOr<UniqueFd> Connect(const std::filesystem::path& root, TimePoint de
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, kDaemonSocket, sizeof kDaemonSocket);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return socket;
-  if (errno == EAGAIN) return Unavailable("the daemon under %s does not answer", root.string());
+  if (errno == EAGAIN) return TooSlow(root);
   return UniqueFd();
 }
 
@@ -100,8 +110,7 @@ absl::StatusOr<std::optional<DaemonConnection>> TryDaemon(const std::filesystem:
   HelloScanner scanner(0);
   while (true) {
     const absl::StatusOr<std::string> bytes = ReadSome(connection.socket.get(), deadline);
-    if (absl::IsDeadlineExceeded(bytes.status()))
-      return Unavailable("the daemon under %s does not answer", root.string());
+    if (absl::IsDeadlineExceeded(bytes.status())) return TooSlow(root);
     if (!bytes.ok() || bytes->empty()) return std::nullopt;
     MUSTER_ASSIGN_OR_RETURN(const bool found, scanner.Feed(*bytes));
     if (!found) continue;

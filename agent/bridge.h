@@ -10,8 +10,8 @@ namespace muster {
 
 /// Writes the hello line to stdout at once, so that the other side knows that there is an agent before
 /// anything can go wrong, then relays. OK when stdin ends. Unavailable: the daemon ended, or could not be
-/// started within 10 s. FailedPrecondition: the daemon that runs speaks another version. Changes the working
-/// directory and makes stdin and stdout non-blocking.
+/// started, or has not begun within 10 s, which it may yet do. FailedPrecondition: the daemon that runs
+/// speaks another version. Changes the working directory and makes stdin and stdout non-blocking.
 absl::Status RunBridge(const std::filesystem::path& root);
 
 }  // namespace muster

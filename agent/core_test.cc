@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -278,15 +279,16 @@ TEST_F(GarbageTest, OnlyWhatIsOldAndNotNeededGoes) {
   Make("store/" + fresh_ + "/file", seconds(60));
   Make("store/readme/file", seconds(7200));
   const auto removed = CollectGarbage(root_, {needed_}, seconds(3600));
-  EXPECT_THAT(removed.removed_sha256(), testing::ElementsAre(old_));
-  EXPECT_EQ(removed.removed_bytes(), 5u);
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_THAT(removed->removed_sha256(), testing::ElementsAre(old_));
   EXPECT_TRUE(Exists("store/" + needed_));
   EXPECT_TRUE(Exists("store/" + fresh_));
   EXPECT_TRUE(Exists("store/readme"));
   EXPECT_FALSE(Exists("store/" + old_));
   EXPECT_EQ(ListDirectory(root_ / "trash").value().size(), 1u);
   ASSERT_TRUE(EmptyTrash(root_).ok());
-  EXPECT_FALSE(Exists("trash"));
+  // The folder is there for whoever is about to move something into it.
+  EXPECT_THAT(ListDirectory(root_ / "trash").value(), testing::IsEmpty());
   ASSERT_TRUE(EmptyTrash(root_).ok());
 }
 
@@ -297,9 +299,9 @@ TEST_F(GarbageTest, WhatTheDriverOfAJobNeedsStays) {
   Make("controller/jobs/other/record.pb", seconds(7200));
   Make("controller/jobs/job/record.pb", seconds(7200));
   ASSERT_TRUE(WriteFileAtomically(root_ / "controller/jobs/job/needed", needed_ + "\n" + fresh_ + "\n").ok());
-  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(old_));
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0))->removed_sha256(), testing::ElementsAre(old_));
   std::filesystem::remove_all(root_ / "controller/jobs/job");
-  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(needed_, fresh_));
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0))->removed_sha256(), testing::ElementsAre(needed_, fresh_));
 }
 
 // As somebody whom permissions hold for, unlike root, in a process of its own.
@@ -327,23 +329,23 @@ TEST_F(GarbageTest, WhatCannotBeReadOrWrittenGoesToo) {
     std::filesystem::permissions(root_ / "trash/b/folder",
                                  std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
     const auto removed = CollectGarbage(root_, {}, seconds(0));
-    return removed.removed_sha256_size() == 1 && removed.removed_bytes() == 5 && EmptyTrash(root_).ok() &&
-           !Exists("trash") && !Exists("store/" + old_);
+    return removed.ok() && removed->removed_sha256_size() == 1 && EmptyTrash(root_).ok() &&
+           std::filesystem::is_empty(root_ / "trash") && !Exists("store/" + old_);
   }));
 }
 
 TEST_F(GarbageTest, TheAgentUsedLastStaysHoweverOld) {
   Make("agents/" + old_, seconds(9000));
   Make("agents/" + needed_, seconds(7200));
-  EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600)).removed_sha256(), testing::ElementsAre(old_));
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600))->removed_sha256(), testing::ElementsAre(old_));
   EXPECT_TRUE(Exists("agents/" + needed_));
 }
 
 TEST_F(GarbageTest, WhatIsMarkedUsedIsNew) {
   Make("store/" + old_ + "/file", seconds(7200));
   MarkUsed(root_ / "store" / old_);
-  EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600)).removed_sha256(), testing::IsEmpty());
-  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(old_));
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600))->removed_sha256(), testing::IsEmpty());
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0))->removed_sha256(), testing::ElementsAre(old_));
 }
 
 // Whatever its archive says, or how long it took to come. As somebody who may not write into its files.
@@ -361,19 +363,54 @@ TEST_F(GarbageTest, WhatIsPlacedIsNewAndGoesWithAllThatIsKnownOfIt) {
                  : ErrnoError(errno, "utimensat");
     };
     EXPECT_EQ(Store(root_, sha256, archive.size(), produce).value_or(""), "stored " + sha256);
-    EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600)).removed_sha256(), testing::IsEmpty());
+    EXPECT_THAT(CollectGarbage(root_, {}, seconds(3600))->removed_sha256(), testing::IsEmpty());
     EXPECT_FALSE(UniqueFd(::open((root_ / "store" / sha256 / "folder/file").c_str(), O_WRONLY)).valid());
     // Of a content that is gone: what a killed `receive`, or an earlier agent, has left.
     for (const char* kind : {".files", ".files.tmp01234567"}) Make("store/" + old_ + kind, seconds(0));
-    EXPECT_THAT(CollectGarbage(root_, {}, seconds(0)).removed_sha256(), testing::ElementsAre(sha256));
+    // What a task has added is not looked at.
+    Make("store/" + sha256 + "/folder/added", seconds(0));
+    const auto removed = CollectGarbage(root_, {}, seconds(0));
+    EXPECT_THAT(removed->removed_sha256(), testing::ElementsAre(sha256));
+    EXPECT_EQ(removed->removed_bytes(), 5u);
     EXPECT_THAT(*ListDirectory(root_ / "store"), testing::ElementsAre("tmp"));
     EXPECT_TRUE(EmptyTrash(root_).ok());
-    return !HasFailure() && !Exists("trash");
+    return !HasFailure() && std::filesystem::is_empty(root_ / "trash");
   }));
 }
 
+// A link to itself stands for a disk that cannot be read for a moment.
+TEST_F(GarbageTest, NothingGoesWhileNobodyKnowsWhatDriversNeed) {
+  Make("store/" + old_ + "/file", seconds(7200));
+  for (const char* path : {"controller/jobs/job/needed", "controller/jobs"}) {
+    std::filesystem::remove_all(root_ / path);
+    std::filesystem::create_directories((root_ / path).parent_path());
+    std::filesystem::create_symlink((root_ / path).filename(), root_ / path);
+    const auto removed = CollectGarbage(root_, {}, seconds(0));
+    EXPECT_FALSE(removed.ok());
+    EXPECT_THAT(std::string(removed.status().message()), testing::HasSubstr(root_ / path));
+    EXPECT_TRUE(Exists("store/" + old_));
+  }
+  std::filesystem::remove(root_ / "controller/jobs");
+  EXPECT_THAT(CollectGarbage(root_, {}, seconds(0))->removed_sha256(), testing::ElementsAre(old_));
+}
+
+TEST_F(GarbageTest, WhatUploadsHaveLeftGoesWithTheTrash) {
+  const std::filesystem::path tmp = ScratchParent(root_), kept = KeptArchivePath(root_, fresh_);
+  std::filesystem::create_directories(tmp / "killed/tree");
+  std::filesystem::create_directories(tmp / "used");
+  const UniqueFd used(::open((tmp / "used").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(used.get(), LOCK_EX), 0);
+  for (const auto& archive : {tmp / (needed_ + ".another-boot"), KeptArchivePath(root_, old_), kept}) {
+    ASSERT_TRUE(WriteFileAtomically(archive, "x").ok());
+  }
+  std::filesystem::last_write_time(KeptArchivePath(root_, old_),
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+  ASSERT_TRUE(EmptyTrash(root_).ok());
+  EXPECT_THAT(ListDirectory(tmp).value(), testing::UnorderedElementsAre("used", kept.filename()));
+}
+
 TEST_F(GarbageTest, NothingIsThere) {
-  EXPECT_THAT(CollectGarbage(root_ / "none", {}, seconds(0)).removed_sha256(), testing::IsEmpty());
+  EXPECT_THAT(CollectGarbage(root_ / "none", {}, seconds(0))->removed_sha256(), testing::IsEmpty());
   EXPECT_FALSE(Exists("none"));
 }
 

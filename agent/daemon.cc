@@ -14,6 +14,7 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "agent/connection.h"
@@ -78,6 +79,7 @@ struct WatchStream {
   std::optional<std::string> sent;  // the last list without log_bytes
 };
 
+// From the end on if the file has become shorter.
 absl::StatusOr<LogPiece> ReadFilePart(const std::filesystem::path& path, uint64_t offset, size_t max_bytes) {
   // O_NONBLOCK: a pipe that a task made would keep the daemon waiting for its writer.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -85,13 +87,13 @@ absl::StatusOr<LogPiece> ReadFilePart(const std::filesystem::path& path, uint64_
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return ErrnoError(errno, path.string());
   if (!S_ISREG(info.st_mode)) return InvalidArgument("%s: is no regular file", path.string());
-  LogPiece piece{.offset = offset};
-  if (offset < static_cast<uint64_t>(info.st_size)) {
-    piece.bytes.resize(std::min<uint64_t>(max_bytes, info.st_size - offset));
-    const ssize_t n = ::pread(fd.get(), piece.bytes.data(), piece.bytes.size(), static_cast<off_t>(offset));
-    if (n < 0) return ErrnoError(errno, path.string());
-    piece.bytes.resize(n);
-  }
+  const auto size = static_cast<uint64_t>(info.st_size);
+  LogPiece piece{.offset = std::min(offset, size)};
+  piece.bytes.resize(std::min<uint64_t>(max_bytes, size - piece.offset));
+  const ssize_t n =
+      ::pread(fd.get(), piece.bytes.data(), piece.bytes.size(), static_cast<off_t>(piece.offset));
+  if (n < 0) return ErrnoError(errno, path.string());
+  piece.bytes.resize(n);
   // One opening reads a file that others replace as it was at one time, if it is no larger than this.
   piece.at_end = piece.bytes.size() < max_bytes;
   return piece;
@@ -99,8 +101,11 @@ absl::StatusOr<LogPiece> ReadFilePart(const std::filesystem::path& path, uint64_
 
 class Daemon {
  public:
-  Daemon(const UniqueFd& lock, UniqueFd listener, const std::filesystem::path& root)
-      : lock_(lock), lock_path_(root / kDaemonLock), listener_(std::move(listener)), supervisor_(root) {}
+  Daemon(const UniqueFd& lock, UniqueFd listener, Supervisor& supervisor)
+      : lock_(lock),
+        lock_path_(supervisor.root() / kDaemonLock),
+        listener_(std::move(listener)),
+        supervisor_(supervisor) {}
 
   void Serve();
   /// Whether the folder is the one that it began in. Where it is not, another daemon may serve it.
@@ -108,7 +113,6 @@ class Daemon {
 
  private:
   void Poll();
-  void KeepLockYoung(TimePoint now);
   TimePoint WakeAt() const;
   void Accept();
   void ServeConnections();
@@ -132,10 +136,9 @@ class Daemon {
 
   const UniqueFd& lock_;
   const std::filesystem::path lock_path_;  // of a folder that was moved, not where it is now
-  TimePoint touch_at_;
   UniqueFd listener_;
   std::optional<TimePoint> accept_at_;  // set: not before, for there were no descriptors left
-  Supervisor supervisor_;
+  Supervisor& supervisor_;
   bool drained_ = false;  // a connection was congested and no longer is
   uint64_t next_connection_ = 1;
   std::map<uint64_t, Connection> connections_;
@@ -157,7 +160,6 @@ void Daemon::Serve() {
     Poll();
     if (!HasItsFolder()) return;
     const TimePoint now = Now();
-    KeepLockYoung(now);
     Accept();
     ServeConnections();
     supervisor_.Step(now);
@@ -182,14 +184,6 @@ bool Daemon::HasItsFolder() const {
   }, there{};
   if (::stat(lock_path_.c_str(), &there) != 0) return errno != ENOENT && errno != ESTALE;
   return ::fstat(lock_.get(), &mine) != 0 || (mine.st_dev == there.st_dev && mine.st_ino == there.st_ino);
-}
-
-// Or who removes old files, from /tmp say, would end it.
-void Daemon::KeepLockYoung(TimePoint now) {
-  constexpr Duration kEvery = std::chrono::hours(1);
-  if (now < touch_at_) return;
-  touch_at_ = now + kEvery;
-  (void)::futimens(lock_.get(), nullptr);
 }
 
 void Daemon::Poll() {
@@ -439,7 +433,13 @@ void Daemon::HandleReadFile(const Caller& caller, const agent::ReadFileRequest& 
                                  : std::filesystem::file_size(stream.path, error);
     stream.offset = error ? 0 : size - std::min(size, request.tail_bytes());
   }
-  if (is_log) stream.log.emplace(folder, stream.offset);
+  if (is_log) {
+    // Another log than its reader knows, or one whose end is lost: nobody has seen what the latest
+    // incarnation has printed.
+    const absl::StatusOr<LogExtent> log = FindLogExtent(folder);
+    if (log.ok() && stream.offset > log->end) stream.offset = std::min(log->end, (*task)->log_begin());
+    stream.log.emplace(folder, stream.offset);
+  }
   files_.push_back(std::move(stream));
 }
 
@@ -534,7 +534,9 @@ absl::Status RunDaemon(const std::filesystem::path& root) {
   MUSTER_ASSIGN_OR_RETURN(const std::optional<UniqueFd> lock, TakeLock());
   if (!lock) return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(UniqueFd listener, Listen());
-  Daemon daemon(*lock, std::move(listener), canonical);
+  absl::StatusOr<std::unique_ptr<Supervisor>> supervisor = Supervisor::Create(canonical);
+  if (!supervisor.ok()) return Annotate(supervisor.status(), "what runs here is not known");
+  Daemon daemon(*lock, std::move(listener), **supervisor);
   (void)WriteAll(1, kDaemonReady);
   // The bridge that started this waits for the end of its pipe.
   UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));

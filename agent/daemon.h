@@ -19,8 +19,8 @@ inline constexpr char kDaemonReady[] = "ready";
 
 /// Serves until nobody is connected and no task is active for a second, or until its folder is gone: then
 /// tasks run on, and whoever serves the folder that comes in its place can find them by their tokens only.
-/// Returns at once where another daemon serves this root. The process becomes the daemon for good: working
-/// directory, descriptors and signal handling are changed.
+/// Returns at once where another daemon serves this root; an error where it cannot know what tasks there are.
+/// The process becomes the daemon for good: working directory, descriptors and signal handling are changed.
 absl::Status RunDaemon(const std::filesystem::path& root);
 
 }  // namespace muster

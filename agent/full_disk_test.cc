@@ -92,6 +92,56 @@ TEST_F(FullDisk, NothingIsStartedOfWhichNothingCouldBeRemembered) {
   EXPECT_TRUE(client.Call(StartWaiting()).ok());
 }
 
+// Whatever there is room for: its record, some of its files.
+TEST_F(FullDisk, WhatWasRefusedIsNotRunLater) {
+  AgentClient client(root_);
+  RunToEnd(client, {"true"});
+  const std::filesystem::path folder = root_ / "jobs/job/worker.0";
+  std::filesystem::create_directory(folder / "taken");
+  Fill();
+  uint64_t size = std::filesystem::file_size(root_ / "full");
+  for (int pages = 0; pages < 20; ++pages, size -= 4096) {
+    std::filesystem::resize_file(root_ / "full", size);
+    agent::Request request = NewStart("worker:0", {"true"});
+    for (const char* path : {"a", "b", "c", "d", "e", "f", "taken"}) {
+      agent::FileContent* file = request.mutable_start_task()->add_files();
+      file->set_path(path);
+      file->set_content("x");
+    }
+    EXPECT_FALSE(client.Call(request).ok());
+    agent::TaskRecord record;
+    const absl::Status read = ReadRecord(TaskRecordPath(folder), "task", record);
+    EXPECT_TRUE(read.ok()) << read;
+    EXPECT_EQ(record.spec().generation(), 1u) << pages << " pages were free";
+  }
+  Free();
+}
+
+// Of which only that could not be written down.
+TEST_F(AgentTest, WhatWasStoppedByItsGenerationIsNotStartedAgain) {
+  agent::Request request = StartRequest("job", "worker:0", {"false"});
+  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+  request.mutable_start_task()->set_max_restarts(2);
+  {
+    AgentClient client(root_);
+    ASSERT_TRUE(client.Call(request).ok());
+    const auto failed = client.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) {
+      return status.state() == agent::TASK_STATE_RESTARTING;
+    });
+    ASSERT_TRUE(failed.ok()) << failed.status();
+    KillDaemon();
+  }
+  agent::FenceRecord fence;
+  fence.set_minimum_generation(2);
+  ASSERT_TRUE(WriteRecord(root_ / "jobs/job/.fence", "fence", fence).ok());
+  AgentClient client(root_);
+  const auto end = client.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->state(), agent::TASK_STATE_FAILED);
+  EXPECT_TRUE(end->stopped());
+  EXPECT_THAT(end->reason(), HasSubstr("stopped before its next start"));
+}
+
 // It takes a minute until a daemon gives one up; the next one does not begin anew.
 TEST_F(AgentTest, WhatCouldNotBeStartedAgainIsNotTriedByTheNextDaemon) {
   agent::Request request = StartRequest("job", "worker:0", {"false"});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/names.h"
+#include "agent/records.h"
 #include "agent/store.h"
 #include "base/file.h"
 #include "base/random.h"
@@ -28,33 +29,16 @@ int64_t UsedMicros(const fs::path& path) {
   return int64_t{info.st_mtim.tv_sec} * 1'000'000 + info.st_mtim.tv_nsec / 1000;
 }
 
-uint64_t TreeBytes(const fs::path& path) {
-  std::error_code error;
-  uint64_t bytes = 0;
-  const auto add = [&](const fs::directory_entry& entry) {
-    const uint64_t size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
-    if (!error) bytes += size;
-  };
-  if (const fs::directory_entry itself(path, error); !itself.is_directory(error)) {
-    add(itself);
-    return bytes;
-  }
-  // By increment(error): a loop over a range throws at a folder that cannot be read.
-  constexpr auto kOptions = fs::directory_options::skip_permission_denied;
-  for (auto entry = fs::recursive_directory_iterator(path, kOptions, error);
-       entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    add(*entry);
-  }
-  return bytes;
-}
-
 // What jobs need that are driven from here, for hosts that they may yet come to.
-std::set<std::string> NeededByDrivers(const fs::path& root) {
+absl::StatusOr<std::set<std::string>> NeededByDrivers(const fs::path& root) {
   const fs::path jobs = root / "controller/jobs";
   std::set<std::string> needed;
-  for (const std::string& job : ListDirectory(jobs).value_or(std::vector<std::string>{})) {
-    const std::string text = ReadFile(jobs / job / "needed").value_or("");
-    needed.merge(std::set<std::string>(absl::StrSplit(text, '\n')));
+  const auto names = ListDirectory(jobs);
+  if (MayPass(names.status())) return names.status();
+  for (const std::string& job : names.value_or(std::vector<std::string>{})) {
+    const auto text = ReadFile(jobs / job / "needed");
+    if (MayPass(text.status())) return text.status();
+    needed.merge(std::set<std::string>(absl::StrSplit(text.value_or(""), '\n')));
   }
   return needed;
 }
@@ -76,16 +60,16 @@ absl::Status EmptyTrash(const fs::path& root) {
   for (const std::string& name : ListDirectory(root / "trash").value_or(std::vector<std::string>{})) {
     first.Update(RemoveTree(root / "trash" / name));  // one that stays keeps no other
   }
-  std::error_code error;
-  std::filesystem::remove(root / "trash", error);  // if nothing is left in it
+  RemoveLeftovers(root);
   return first;
 }
 
-agent::CollectGarbageResponse CollectGarbage(const fs::path& root, std::set<std::string> needed,
-                                             Duration unused) {
+absl::StatusOr<agent::CollectGarbageResponse> CollectGarbage(const fs::path& root,
+                                                             std::set<std::string> needed, Duration unused) {
   const int64_t used_before =
       WallTimeMicros() - std::chrono::duration_cast<std::chrono::microseconds>(unused).count();
-  needed.merge(NeededByDrivers(root));
+  MUSTER_ASSIGN_OR_RETURN(std::set<std::string> of_drivers, NeededByDrivers(root));
+  needed.merge(of_drivers);
   agent::CollectGarbageResponse response;
   const auto removed = [&](const std::string& sha256, uint64_t bytes) {
     response.add_removed_sha256(sha256);
@@ -95,7 +79,7 @@ agent::CollectGarbageResponse CollectGarbage(const fs::path& root, std::set<std:
   const fs::path store = root / "store";
   for (const std::string& name : ListDirectory(store).value_or(std::vector<std::string>{})) {
     if (!IsSha256(name) || needed.contains(name) || UsedMicros(store / name) > used_before) continue;
-    const uint64_t bytes = TreeBytes(store / name);
+    const uint64_t bytes = ListedBytes(store / name);
     if (!MoveToTrash(root, store / name).ok()) continue;
     removed(name, bytes);
     ::unlink(ContentListPath(store / name).c_str());
@@ -121,8 +105,8 @@ agent::CollectGarbageResponse CollectGarbage(const fs::path& root, std::set<std:
   kept.insert(latest);
   for (const std::string& name : names) {
     if (kept.contains(name) || UsedMicros(agents / name) > used_before) continue;
-    const uint64_t bytes = TreeBytes(agents / name);
-    if (MoveToTrash(root, agents / name).ok()) removed(name, bytes);
+    const uint64_t bytes = fs::file_size(agents / name, error);
+    if (MoveToTrash(root, agents / name).ok()) removed(name, error ? 0 : bytes);
   }
   return response;
 }

@@ -67,6 +67,22 @@ TEST_F(AgentTest, AFolderThatIsMovedAwayIsGone) {
   EXPECT_TRUE(WaitForProcessEnd(daemon).ok());
 }
 
+// Of a log that it has read before, in the folder that is gone.
+TEST_F(AgentTest, WhoHasReadMoreThanALogHasGetsWhatTheLatestIncarnationPrinted) {
+  AgentClient client(root_);
+  EXPECT_EQ(RunToEnd(client, RestartedStart("echo $MUSTER_INCARNATION; [ $MUSTER_INCARNATION = 2 ]")).state(),
+            agent::TASK_STATE_SUCCEEDED);
+  agent::Request request;
+  request.mutable_read_file()->set_job("job");
+  request.mutable_read_file()->set_task("worker:0");
+  request.mutable_read_file()->set_path("log");
+  request.mutable_read_file()->set_offset(5000);
+  const auto read = client.Call(request);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->read_file().offset(), 2u);
+  EXPECT_EQ(read->read_file().data(), "2\n");
+}
+
 TEST_F(AgentTest, RestartsThatATaskHadElsewhereCount) {
   AgentClient client(root_);
   agent::Request start = RestartedStart("exit 3");
@@ -76,6 +92,30 @@ TEST_F(AgentTest, RestartsThatATaskHadElsewhereCount) {
   EXPECT_EQ(status.incarnation(), 10u);
   EXPECT_EQ(status.restarts(), 2u);
   EXPECT_EQ(status.reason(), "exited with code 3; its 2 restarts are used up");
+}
+
+// A host that went down between the record of a start and its shim.
+TEST_F(AgentTest, RestartsThatATaskHadElsewhereCountAlsoIfItWasNotStartedYet) {
+  {
+    AgentClient client(root_);
+    agent::Request start = RestartedStart("exec sleep 1000");
+    start.mutable_start_task()->set_minimum_incarnation(9);
+    start.mutable_start_task()->set_restarts(1);
+    ASSERT_TRUE(client.Call(start).ok());
+  }
+  const auto pid = static_cast<pid_t>(List("job")->tasks(0).pid());
+  const pid_t shim = ReadProcessStat(pid)->parent;
+  KillDaemon();
+  ::kill(shim, SIGKILL);
+  ASSERT_TRUE(WaitForProcessEnd(shim).ok());
+  ASSERT_TRUE(std::filesystem::remove(root_ / "jobs/job/worker.0/.muster/9.run"));
+  AgentClient client(root_);
+  const auto running = client.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) {
+    return status.state() == agent::TASK_STATE_RUNNING;
+  });
+  ASSERT_TRUE(running.ok()) << running.status();
+  EXPECT_EQ(running->incarnation(), 9u);
+  EXPECT_EQ(running->restarts(), 1u);
 }
 
 // Whoever starts a task for the first time cannot know of more restarts than there can have been.

@@ -11,7 +11,6 @@
 
 #include "agent/store.h"
 #include "base/archive.h"
-#include "base/boot_id.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/sha256.h"
@@ -21,27 +20,8 @@ namespace {
 
 constexpr Duration kInputTimeout = std::chrono::seconds(60);
 constexpr size_t kPieceBytes = size_t{1} << 20;
-constexpr int64_t kKeptSeconds = 24 * 60 * 60;
-
-// Kept archives are files in store/tmp. A power failure could make one other than it was written, so one of
-// another boot is not used.
-std::filesystem::path KeptPath(const std::filesystem::path& folder, const std::string& sha256) {
-  return folder / (sha256 + "." + BootId());
-}
 
 bool LockFile(const UniqueFd& file) { return file.valid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
-
-void RemoveStaleArchives(const std::filesystem::path& folder) {
-  for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>{})) {
-    const std::filesystem::path path = folder / name;
-    struct stat state {};
-    if (::lstat(path.c_str(), &state) != 0 || !S_ISREG(state.st_mode)) continue;
-    const bool is_recent = WallTimeMicros() / 1'000'000 - state.st_mtim.tv_sec < kKeptSeconds;
-    if (is_recent && name.ends_with("." + BootId())) continue;
-    const UniqueFd archive(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (LockFile(archive)) ::unlink(path.c_str());
-  }
-}
 
 // The archive as far as an earlier receive got, locked; a new one in `scratch` if another receive has that.
 absl::StatusOr<UniqueFd> OpenArchive(const std::filesystem::path& kept, const std::filesystem::path& scratch,
@@ -106,12 +86,16 @@ absl::StatusOr<std::string> Receive(const ReceiveOptions& options) {
 
   MUSTER_ASSIGN_OR_RETURN(const StoreScratch scratch, StoreScratch::Make(options.root));
   const std::filesystem::path store = StoreFolder(options.root);
-  RemoveStaleArchives(store / "tmp");
-  // The archive and what is unpacked from it lie there together for a moment.
-  MUSTER_RETURN_IF_ERROR(CheckSpace(scratch.path(), 2 * options.size));
-  const std::filesystem::path kept = KeptPath(store / "tmp", options.sha256);
+  const std::filesystem::path kept = KeptArchivePath(options.root, options.sha256);
   bool is_kept = false;
   MUSTER_ASSIGN_OR_RETURN(const UniqueFd archive, OpenArchive(kept, scratch.path(), &is_kept));
+  struct stat state {};
+  if (::fstat(archive.get(), &state) != 0) return ErrnoError(errno, kept.string());
+  const auto there = static_cast<uint64_t>(state.st_size);
+  // The archive and what is unpacked from it lie there together for a moment.
+  const absl::Status room = CheckSpace(scratch.path(), 2 * options.size - std::min(there, options.size));
+  if (!room.ok() && is_kept && there == 0) ::unlink(kept.c_str());
+  MUSTER_RETURN_IF_ERROR(room);
   const absl::StatusOr<std::string> hash = CopyInput(options, archive.get());
   const bool may_go_on = absl::IsDataLoss(hash.status()) || absl::IsDeadlineExceeded(hash.status());
   if (is_kept && !may_go_on) ::unlink(kept.c_str());

@@ -23,9 +23,9 @@ struct ReceiveOptions {
 /// returns "stored <sha256>". If that is there already, or comes to be there while this runs, "present
 /// <sha256>"; then the input may not be read at all, or not to its end. Of an input that ends too early, or
 /// of which no byte comes for 60 s, what has come is kept for the next receive of the same archive, until
-/// this machine is started anew, for a day, unless another receive has it. Other errors leave nothing behind;
-/// what a killed receive left otherwise is removed by the next one. Holds 1 MiB of the archive in memory at a
-/// time.
+/// this machine is started anew, for a day, unless another receive has it; also while the disk has no room
+/// for the rest. Other errors leave nothing behind; what a killed receive left otherwise is removed by the
+/// next one, or by EmptyTrash. Holds 1 MiB of the archive in memory at a time.
 absl::StatusOr<std::string> Receive(const ReceiveOptions& options);
 
 }  // namespace muster

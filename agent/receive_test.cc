@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "base/sha256.h"
 #include "tests/support/checkout.h"
+#include "tests/support/fault_hosts.h"
 
 namespace muster {
 namespace {
@@ -100,6 +101,27 @@ TEST_F(ReceiveTest, GoesOnWhereAnEarlierOneWasCutOff) {
   EXPECT_EQ(Run(sha256_, size, half),
             std::make_pair(0, absl::StrFormat("\nfrom %d\nstored %s\n", half, sha256_)));
   EXPECT_EQ(*ReadFile(root_ / "store" / sha256_ / "bin/hello"), *ReadFile(folder_.path() / "in/bin/hello"));
+  EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
+}
+
+TEST_F(ReceiveTest, GoesOnWithTheRoomThatIsMissing) {
+  std::ofstream(folder_.path() / "in/large") << std::string(2 << 20, 'x');
+  archive_ = *PackDirectory(folder_.path() / "in");
+  sha256_ = Sha256Hex(archive_);
+  const uint64_t size = archive_.size(), cut = size / 10 * 9;
+  std::filesystem::create_directories(root_);
+  const SmallDisk disk(root_, size * 5 / 2);
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a tmpfs here: needs root";
+  std::ofstream(folder_.path() / "archive") << archive_.substr(0, cut);
+  EXPECT_EQ(Run(sha256_, size).first, 1);
+  std::ofstream(folder_.path() / "archive") << archive_;
+  // For as long as somebody else needs the rest of the disk, too.
+  const std::filesystem::path other = root_ / "other";
+  std::ofstream(other) << std::string(size * 3 / 4, 'x');
+  EXPECT_THAT(Run(sha256_, size, cut).second, HasSubstr("the disk is too full"));
+  std::filesystem::remove(other);
+  EXPECT_EQ(Run(sha256_, size, cut),
+            std::make_pair(0, absl::StrFormat("\nfrom %d\nstored %s\n", cut, sha256_)));
   EXPECT_TRUE(std::filesystem::is_empty(root_ / "store/tmp"));
 }
 

@@ -94,6 +94,11 @@ absl::Status ReadRecord(const std::filesystem::path& path, std::string_view kind
   return absl::OkStatus();
 }
 
+bool MayPass(const absl::Status& read) {
+  return !read.ok() && !absl::IsNotFound(read) && !absl::IsDataLoss(read) &&
+         !absl::IsFailedPrecondition(read);
+}
+
 std::filesystem::path AgentFolder(const std::filesystem::path& task_folder) {
   return task_folder / ".muster";
 }

@@ -39,6 +39,10 @@ void ReleaseRecord(const std::filesystem::path& path);
 absl::Status ReadRecord(const std::filesystem::path& path, std::string_view kind,
                         google::protobuf::MessageLite& message);
 
+/// Whether what could not be read, a record or a folder, is there and may be readable later: one that is
+/// damaged, or of another version, stays so.
+bool MayPass(const absl::Status& read);
+
 /// Where the agent keeps what about a task: `task_folder` is DIR/jobs/<job>/<TaskFolder(task)>.
 std::filesystem::path AgentFolder(const std::filesystem::path& task_folder);
 std::filesystem::path TaskRecordPath(const std::filesystem::path& task_folder);

@@ -6,12 +6,15 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <set>
 #include <vector>
 
 #include "agent/garbage.h"
 #include "agent/names.h"
+#include "base/boot_id.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/sha256.h"
 
@@ -86,6 +89,34 @@ bool ForEachListed(const std::filesystem::path& content,
   return true;
 }
 
+bool TakeLock(const UniqueFd& file) { return file.valid() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
+
+// While it is held nobody sees another's new folder before that is locked too. An invalid one: errno says
+// why.
+UniqueFd LockScratch(const std::filesystem::path& parent) {
+  UniqueFd guard(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (guard.valid() && ::flock(guard.get(), LOCK_EX) != 0) guard.reset();
+  return guard;
+}
+
+bool IsStaleArchive(const std::string& name, const struct stat& state) {
+  constexpr int64_t kKeptSeconds = 24 * 60 * 60;
+  return !name.ends_with("." + BootId()) ||
+         WallTimeMicros() / 1'000'000 - state.st_mtim.tv_sec >= kKeptSeconds;
+}
+
+void RemoveUnlocked(const std::filesystem::path& parent) {
+  for (const std::string& name : ListDirectory(parent).value_or(std::vector<std::string>{})) {
+    const std::filesystem::path path = parent / name;
+    struct stat state {};
+    if (::lstat(path.c_str(), &state) != 0) continue;
+    if (!S_ISDIR(state.st_mode) && !(S_ISREG(state.st_mode) && IsStaleArchive(name, state))) continue;
+    const int mode = S_ISDIR(state.st_mode) ? O_RDONLY | O_DIRECTORY : O_RDWR;
+    const UniqueFd lock(::open(path.c_str(), mode | O_NOFOLLOW | O_CLOEXEC));
+    if (TakeLock(lock)) (void)RemoveTree(path);
+  }
+}
+
 bool IsUnchanged(const std::filesystem::path& content) {
   int compared = 0;
   bool is_unchanged = true;
@@ -102,6 +133,28 @@ std::filesystem::path StoreFolder(const std::filesystem::path& root) { return ro
 
 std::filesystem::path ContentListPath(std::filesystem::path content) { return content += ".files"; }
 
+uint64_t ListedBytes(const std::filesystem::path& content) {
+  uint64_t bytes = 0;
+  (void)ForEachListed(content, [&](const std::string& entry, const std::string&) {
+    unsigned long long size = 0;
+    if (std::sscanf(entry.c_str(), "file:%llu:", &size) == 1) bytes += size;
+    return true;
+  });
+  return bytes;
+}
+
+std::filesystem::path ScratchParent(const std::filesystem::path& root) { return StoreFolder(root) / "tmp"; }
+
+std::filesystem::path KeptArchivePath(const std::filesystem::path& root, const std::string& sha256) {
+  return ScratchParent(root) / (sha256 + "." + BootId());
+}
+
+void RemoveLeftovers(const std::filesystem::path& root) {
+  if (const UniqueFd guard = LockScratch(ScratchParent(root)); guard.valid()) {
+    RemoveUnlocked(ScratchParent(root));
+  }
+}
+
 absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::string& sha256) {
   if (!IsSha256(sha256)) {
     return InvalidArgument("--sha256 '%s': give 64 lower-case hexadecimal digits", sha256);
@@ -114,15 +167,11 @@ absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::stri
 }
 
 absl::StatusOr<StoreScratch> StoreScratch::Make(const std::filesystem::path& root) {
-  const std::filesystem::path parent = StoreFolder(root) / "tmp";
+  const std::filesystem::path parent = ScratchParent(root);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(parent, 0700));
-  // Under this lock nobody sees another's new folder before that is locked too.
-  UniqueFd guard(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!guard.valid() || ::flock(guard.get(), LOCK_EX) != 0) return ErrnoError(errno, parent.string());
-  for (const std::string& name : ListDirectory(parent).value_or(std::vector<std::string>{})) {
-    UniqueFd other(::open((parent / name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (other.valid() && ::flock(other.get(), LOCK_EX | LOCK_NB) == 0) (void)RemoveTree(parent / name);
-  }
+  const UniqueFd guard = LockScratch(parent);
+  if (!guard.valid()) return ErrnoError(errno, parent.string());
+  RemoveUnlocked(parent);
   StoreScratch scratch;
   scratch.path_ = parent / RandomName(12);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(scratch.path_, 0700));

@@ -26,8 +26,22 @@ std::filesystem::path ContentListPath(std::filesystem::path content);
 /// InvalidArgument: `sha256` is no name of a content.
 absl::StatusOr<bool> IsStored(const std::filesystem::path& root, const std::string& sha256);
 
-/// A folder under store/tmp, removed with this object. Locked while it is in use, so that whoever makes the
-/// next one knows what to remove: the folders of those that were killed.
+/// Of what its files take, as it was placed: nothing is looked at but the list. 0 where it has none.
+uint64_t ListedBytes(const std::filesystem::path& content);
+
+/// root/store/tmp, where contents come to be.
+std::filesystem::path ScratchParent(const std::filesystem::path& root);
+
+/// Where there, as a file that its writer has locked, the archive of an upload that was cut off is kept. One
+/// of another boot is not used: a power failure could have made it other than it was written.
+std::filesystem::path KeptArchivePath(const std::filesystem::path& root, const std::string& sha256);
+
+/// Removes from there what is of no use and nobody has locked: folders, and archives of another boot or of
+/// more than a day ago.
+void RemoveLeftovers(const std::filesystem::path& root);
+
+/// A folder under store/tmp, removed with this object. Locked while it is in use; whoever makes the next one
+/// removes what killed ones have left.
 class StoreScratch {
  public:
   static absl::StatusOr<StoreScratch> Make(const std::filesystem::path& root);

@@ -63,6 +63,13 @@ absl::Status ValidateStop(const agent::StopTasksRequest& request) {
   return absl::OkStatus();
 }
 
+// Nothing where there is no such folder.
+absl::StatusOr<std::vector<std::string>> ListIfAny(const std::filesystem::path& folder) {
+  absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder);
+  if (!names.ok() && !MayPass(names.status())) return std::vector<std::string>{};
+  return names;
+}
+
 // So that it can be raised on a full disk, which may be why a job is stopped.
 absl::Status ReserveFence(const std::filesystem::path& job_folder) {
   agent::FenceRecord largest;
@@ -72,33 +79,43 @@ absl::Status ReserveFence(const std::filesystem::path& job_folder) {
 
 }  // namespace
 
-Supervisor::Supervisor(std::filesystem::path root)
-    : context_{.root = root, .root_id = RootId(root)}, ports_(root / "ports") {
-  const std::filesystem::path jobs = root / "jobs";
-  for (const std::string& job : ListDirectory(jobs).value_or(std::vector<std::string>{})) {
-    if (!ValidateJobName(job).ok()) continue;
-    if (agent::FenceRecord fence; ReadRecord(jobs / job / kFenceFile, "fence", fence).ok()) {
-      fences_[job] = fence.minimum_generation();
-    }
-    for (const std::string& folder : ListDirectory(jobs / job).value_or(std::vector<std::string>{})) {
-      const std::optional<std::string> name = TaskOfFolder(folder);
-      if (!name) continue;
-      auto task = std::make_unique<Task>(context_, job, *name);
-      if (!task->Resume().ok()) continue;
-      ReleaseIfEnded(job, *name, *task);  // while there was no daemon
-      tasks_[{job, *name}] = std::move(task);
-    }
+Supervisor::Supervisor(const std::filesystem::path& root)
+    : context_{.root = root, .root_id = RootId(root)}, ports_(root / "ports") {}
+
+absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::Create(const std::filesystem::path& root) {
+  std::unique_ptr<Supervisor> supervisor(new Supervisor(root));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> jobs, ListIfAny(root / "jobs"));
+  for (const std::string& job : jobs) {
+    if (ValidateJobName(job).ok()) MUSTER_RETURN_IF_ERROR(supervisor->TakeUp(job));
   }
+  return supervisor;
+}
+
+absl::Status Supervisor::TakeUp(const std::string& job) {
+  const std::filesystem::path job_folder = context_.root / "jobs" / job;
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> folders, ListIfAny(job_folder));
+  agent::FenceRecord fence;
+  const absl::Status read = ReadRecord(job_folder / kFenceFile, "fence", fence);
+  if (MayPass(read)) return read;
+  if (read.ok()) context_.fences[job] = fence.minimum_generation();
+  for (const std::string& folder : folders) {
+    const std::optional<std::string> name = TaskOfFolder(folder);
+    if (!name) continue;
+    auto task = std::make_unique<Task>(context_, job, *name);
+    if (!task->Resume().ok()) continue;
+    ReleaseIfEnded(job, *name, *task);  // while there was no daemon
+    tasks_[{job, *name}] = std::move(task);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Task*> Supervisor::Start(const agent::StartTaskRequest& request, bool* already_running) {
   MUSTER_RETURN_IF_ERROR(ValidateStart(request));
   MUSTER_RETURN_IF_ERROR(CheckRead(request.job()));
-  if (const auto fence = fences_.find(request.job());
-      fence != fences_.end() && request.generation() < fence->second) {
+  if (request.generation() < context_.FenceOf(request.job())) {
     return FailedPrecondition(
         "%s: generation %d of job %s is older than %d, below which this host starts nothing any more",
-        request.task(), request.generation(), request.job(), fence->second);
+        request.task(), request.generation(), request.job(), context_.FenceOf(request.job()));
   }
   for (const auto& [key, task] : tasks_) {
     if (key.first == request.job() && request.generation() < task->generation()) {
@@ -147,7 +164,7 @@ std::vector<Task*> Supervisor::Select(const agent::StopTasksRequest& request) co
 // On disk before anything is stopped: a daemon that is killed in between must refuse late starts as well.
 // Where that cannot be written it would not, but that is no reason to let the tasks run on.
 void Supervisor::RaiseFence(const std::string& job, uint64_t minimum_generation) {
-  uint64_t& fence = fences_[job];
+  uint64_t& fence = context_.fences[job];
   if (minimum_generation <= fence) return;
   fence = minimum_generation;
   const std::filesystem::path folder = context_.root / "jobs" / job;
@@ -272,7 +289,7 @@ absl::Status Supervisor::Forget(const std::string& job) {
     return moved;
   }
   std::erase_if(tasks_, [&](const auto& entry) { return entry.first.first == job; });
-  fences_.erase(job);
+  context_.fences.erase(job);
   ++context_.changes;
   return absl::OkStatus();
 }

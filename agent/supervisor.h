@@ -22,8 +22,10 @@ namespace muster {
 /// Used from the daemon's loop only. Requests are checked here; InvalidArgument says what is wrong with one.
 class Supervisor {
  public:
-  /// Takes up every task that is on disk. `root` is absolute and canonical.
-  explicit Supervisor(std::filesystem::path root);
+  /// Takes up every task that is on disk. `root` is absolute and canonical. An error: what is there cannot be
+  /// listed now, or below which generation nothing may be started; whoever went on without would take tasks
+  /// that run for gone.
+  static absl::StatusOr<std::unique_ptr<Supervisor>> Create(const std::filesystem::path& root);
 
   /// The task, whose start is under way or which runs already.
   absl::StatusOr<Task*> Start(const agent::StartTaskRequest& request, bool* already_running);
@@ -71,13 +73,14 @@ class Supervisor {
   void Step(TimePoint now);
 
  private:
+  explicit Supervisor(const std::filesystem::path& root);
+  absl::Status TakeUp(const std::string& job);
   std::vector<Task*> Select(const agent::StopTasksRequest& request) const;
   void ReleaseIfEnded(const std::string& job, const std::string& name, const Task& task);
   void RaiseFence(const std::string& job, uint64_t minimum_generation);
 
   TaskContext context_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Task>> tasks_;  // by job and name
-  std::map<std::string, uint64_t> fences_;  // by job: the lowest generation that may be started
   PortLeases ports_;
 };
 

@@ -3,19 +3,17 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "agent/garbage.h"
 #include "agent/names.h"
 #include "agent/proc_scan.h"
 #include "agent/records.h"
 #include "agent/shim.h"
-#include "agent/store.h"
+#include "agent/task_inputs.h"
 #include "agent/task_log.h"
 #include "base/boot_id.h"
 #include "base/process.h"
@@ -50,23 +48,6 @@ int KillOrphans(const std::set<pid_t>& shims) {
     if (::waitpid(child, nullptr, WNOHANG) == 0) ++left;
   }
   return left;
-}
-
-// A record that cannot be read is there. So is one of another version, but that stays so.
-bool MayPass(const absl::Status& read) {
-  return !read.ok() && !absl::IsNotFound(read) && !absl::IsDataLoss(read) &&
-         !absl::IsFailedPrecondition(read);
-}
-
-std::set<std::string> ContentsOf(const agent::StartTaskRequest& spec) {
-  std::set<std::string> contents;
-  if (!spec.program_sha256().empty()) contents.insert(spec.program_sha256());
-  for (const auto& texts : {spec.argv(), spec.environment()}) {
-    for (const std::string& text : texts) {
-      for (std::string& key : StoreKeys(text)) contents.insert(std::move(key));
-    }
-  }
-  return contents;
 }
 
 }  // namespace
@@ -181,7 +162,7 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
     *already_running = true;
     if (is_same) return absl::OkStatus();
     if (is_moved && request.follows_cluster()) {
-      MUSTER_RETURN_IF_ERROR(WriteFiles(request));
+      MUSTER_RETURN_IF_ERROR(WriteFiles(folder_, request));
       return Respecify(request);
     }
     return FailedPrecondition(
@@ -193,10 +174,11 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
     return is_same ? absl::OkStatus() : Respecify(request);
   }
   if (ShimLockHeld()) return FailedPrecondition("%s: %s; stop it first", name_, damage_);
-  MUSTER_RETURN_IF_ERROR(CheckContents(request));
+  MUSTER_RETURN_IF_ERROR(CheckContents(context_.root, request));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(AgentFolder(folder_), 0700));
+  MUSTER_ASSIGN_OR_RETURN(const uint32_t next, NextIncarnation());
   const agent::TaskRecord before = record_;
-  record_.set_incarnation(std::max(NextIncarnation(), request.minimum_incarnation()));
+  record_.set_incarnation(std::max(next, request.minimum_incarnation()));
   record_.set_first_incarnation(record_.incarnation() -
                                 std::min(request.restarts(), record_.incarnation() - 1));
   record_.set_stop(false);
@@ -213,26 +195,13 @@ absl::Status Task::Start(const agent::StartTaskRequest& request, bool* already_r
       ::unlink(TaskRecordPath(folder_).c_str());
       ReleaseRecord(TaskRecordPath(folder_));
     }
-    if (before.incarnation() != 0) (void)WriteRecord(TaskRecordPath(folder_), "task", before);
+    if (before.incarnation() != 0) {
+      (void)WriteRecord(TaskRecordPath(folder_), "task", before, Room::kReserved);
+    }
     return Annotate(status, absl::StrFormat("start %s", name_));
   }
   damage_.clear();
   is_held_ = false;
-  return absl::OkStatus();
-}
-
-// They were there when its launcher asked, but it may have waited for others since, and somebody has
-// collected garbage.
-absl::Status Task::CheckContents(const agent::StartTaskRequest& request) const {
-  for (const std::string& sha256 : ContentsOf(request)) {
-    const std::filesystem::path content = StoreFolder(context_.root) / sha256;
-    std::error_code error;
-    if (!std::filesystem::is_directory(content, error)) {
-      return NotFound("%s: what it needs is not there any more (%s): run the job again", name_,
-                      content.string());
-    }
-    MarkUsed(content);
-  }
   return absl::OkStatus();
 }
 
@@ -256,27 +225,15 @@ absl::Status Task::WriteTaskRecord(const agent::TaskRecord& record) const {
 }
 
 // One more than the highest that ever ran; files are looked at because the record may have been damaged.
-uint32_t Task::NextIncarnation() const {
+absl::StatusOr<uint32_t> Task::NextIncarnation() const {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(AgentFolder(folder_)));
   uint32_t last = 0;
-  for (const std::string& name : ListDirectory(AgentFolder(folder_)).value_or(std::vector<std::string>{})) {
+  for (const std::string& name : names) {
     if (name.ends_with(".run") || name.ends_with(".exit")) {
       last = std::max<uint32_t>(last, std::strtoul(name.c_str(), nullptr, 10));
     }
   }
   return last + 1;
-}
-
-absl::Status Task::WriteFiles(const agent::StartTaskRequest& request) const {
-  for (const agent::FileContent& file : request.files()) {
-    const std::filesystem::path path = folder_ / file.path();
-    MUSTER_RETURN_IF_ERROR(MakeDirectories(path.parent_path(), 0700));
-    const mode_t mode = file.mode() != 0 ? file.mode() & 0777 : 0644;
-    // Not what the task may have put there: a pipe would be waited for.
-    MUSTER_RETURN_IF_ERROR(ReplaceFile(path, file.content(), mode));
-    // The mode that was asked for, whatever the umask.
-    if (::chmod(path.c_str(), mode) != 0) return ErrnoError(errno, path.string());
-  }
-  return absl::OkStatus();
 }
 
 // Starts incarnation record_.incarnation(). The lock is held from before the shim exists: whoever finds it
@@ -287,7 +244,8 @@ absl::Status Task::StartIncarnation() {
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     return FailedPrecondition("an earlier shim of it still runs");
   MUSTER_RETURN_IF_ERROR(WriteTaskRecord(record_));
-  MUSTER_RETURN_IF_ERROR(WriteFiles(record_.spec()));
+  MUSTER_RETURN_IF_ERROR(WriteFiles(folder_, record_.spec()));
+  log_begin_ = FindLogExtent(folder_).value_or(LogExtent{}).end;
   int pipe_fds[2];
   if (::pipe2(pipe_fds, O_CLOEXEC) != 0) return ErrnoError(errno, "pipe2");
   UniqueFd started_read(pipe_fds[0]), started_write(pipe_fds[1]);
@@ -314,17 +272,27 @@ absl::Status Task::StartIncarnation() {
   return absl::OkStatus();
 }
 
+// `failed`: it has run under the number that the record has.
+absl::Status Task::StartNext(bool failed) {
+  const uint32_t before = record_.incarnation();
+  MUSTER_ASSIGN_OR_RETURN(const uint32_t next, NextIncarnation());
+  // Of those that it had elsewhere there are no files.
+  record_.set_incarnation(std::max(next, failed ? before + 1 : before));
+  const absl::Status status = StartIncarnation();
+  if (!status.ok()) record_.set_incarnation(before);
+  return status;
+}
+
 // The end of a back-off.
 void Task::StartAgain() {
   const Phase phase = phase_;
-  const uint32_t before = record_.incarnation();
-  record_.set_incarnation(std::max(NextIncarnation(), record_.first_incarnation()));
-  const absl::Status status = StartIncarnation();
+  // Where it could not be written down that it is stopped.
+  if (generation() < context_.FenceOf(job_)) return Stop(0);
+  const absl::Status status = StartNext(/*failed=*/phase == Phase::kBackoff);
   if (status.ok()) {
     failed_starts_ = 0;
     return;
   }
-  record_.set_incarnation(before);
   if (++failed_starts_ < kMostFailedStarts) return Enter(phase, Now() + kLongestRestartDelay);
   const std::string why =
       absl::StrFormat("%s; could not be started again: %s", reason_, std::string(status.message()));
@@ -381,13 +349,21 @@ void Task::OnEvent() {
     char byte = 0;
     const bool started = ::read(started_.get(), &byte, 1) == 1 && byte == kShimStarted;
     started_.reset();
-    if (started && phase_ == Phase::kStarting &&
-        ReadRecord(RunRecordPath(folder_, record_.incarnation()), "run", run_).ok()) {
-      reason_.clear();
-      Enter(Phase::kRunning, kill_shim_at_);
-    }
+    if (started && phase_ == Phase::kStarting) TakeRunRecord();
   }
   if (IsReadable(pidfd_.get())) OnShimEnded();
+}
+
+// Its program runs.
+void Task::TakeRunRecord() {
+  const absl::Status read = ReadRecord(RunRecordPath(folder_, record_.incarnation()), "run", run_);
+  if (!read.ok()) {
+    reason_ = std::string(read.message());
+    wake_at_ = std::min(kill_shim_at_, Now() + kAdoptInterval);
+    return;
+  }
+  reason_.clear();
+  Enter(Phase::kRunning, kill_shim_at_);
 }
 
 void Task::OnTime(TimePoint now) {
@@ -407,7 +383,9 @@ void Task::OnTime(TimePoint now) {
                 SIGKILL);  // it did not do its work within its deadline; its task is swept up by token
     kill_shim_at_ = TimePoint::max();
   }
-  if (phase_ == Phase::kStarting && !pidfd_.valid()) Adopt();
+  if (phase_ != Phase::kStarting) return;
+  if (!pidfd_.valid()) return Adopt();
+  if (!started_.valid()) TakeRunRecord();
 }
 
 void Task::ForgetShim() {

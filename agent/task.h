@@ -14,7 +14,9 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -35,6 +37,12 @@ struct TaskContext {
   std::string root_id;
   std::set<pid_t> shims;  // children of the daemon that are shims: any other child is what a killed shim left
   uint64_t changes = 0;   // grows with each change of a status, log_bytes aside
+  std::map<std::string, uint64_t> fences;  // by job: the lowest generation that may be started
+
+  uint64_t FenceOf(const std::string& job) const {
+    const auto fence = fences.find(job);
+    return fence == fences.end() ? 0 : fence->second;
+  }
 };
 
 /// Not thread-safe; used from the daemon's loop. Does not block beyond the file system and one pass over
@@ -85,6 +93,10 @@ class Task {
 
   agent::TaskStatus Status() const;
 
+  /// The place in its log where the incarnation began that this daemon started last; the largest number if it
+  /// has started none.
+  uint64_t log_begin() const { return log_begin_; }
+
   /// It ended because somebody else has its port.
   bool has_lost_port() const { return last_exit_ && last_exit_->exit_code() == kPortLostExitCode; }
 
@@ -97,16 +109,16 @@ class Task {
 
   void Enter(Phase phase, TimePoint wake_at);
   absl::Status TakeUp();
-  absl::Status CheckContents(const agent::StartTaskRequest& request) const;
   absl::Status Respecify(const agent::StartTaskRequest& request);
   absl::Status WriteTaskRecord(const agent::TaskRecord& record) const;
-  absl::Status WriteFiles(const agent::StartTaskRequest& request) const;
   absl::Status StartIncarnation();
+  absl::Status StartNext(bool failed);
   void StartAgain();
   void GiveUp();
-  uint32_t NextIncarnation() const;
+  absl::StatusOr<uint32_t> NextIncarnation() const;
   bool ShimLockHeld() const;
   void Adopt();
+  void TakeRunRecord();
   void OnShimEnded();
   void Sweep(TimePoint now);
   agent::ExitRecord ExitWithoutShim(int processes_left) const;
@@ -127,6 +139,7 @@ class Task {
   int failed_starts_ = 0;  // in a row, at the end of a back-off
   pid_t shim_pid_ = -1;
   UniqueFd pidfd_, started_;  // of the shim, and the pipe on which it says that the program runs
+  uint64_t log_begin_ = UINT64_MAX;
   agent::RunRecord run_;
   std::optional<agent::ExitRecord> last_exit_;
   agent::TaskState final_state_ = agent::TASK_STATE_PENDING;

@@ -176,17 +176,26 @@ absl::StatusOr<LogExtent> FindLogExtent(const std::filesystem::path& task_folder
   return LogExtent{.begin = files.front().begin, .end = files.back().end()};
 }
 
-// The file with the next byte, or the last one. False: that byte is no longer there, and may not be skipped.
+// The file with the next byte, or the last one. False: it goes on elsewhere, and what was read so far must
+// not.
 absl::StatusOr<bool> TaskLogReader::OpenNext(bool may_skip) {
   MUSTER_ASSIGN_OR_RETURN(std::vector<LogFile> files, OpenLogFiles(task_folder_));
   auto file =
       std::find_if(files.begin(), files.end(), [this](const LogFile& file) { return file.end() > offset_; });
   if (file == files.end()) --file;
-  if (file->begin > offset_ && !may_skip) return false;
-  offset_ = std::max(offset_, file->begin);
+  const uint64_t next = std::clamp(offset_, file->begin, file->end());
+  if (next != offset_ && !may_skip) return false;
+  offset_ = next;
   file_ = std::move(file->fd);
   begin_ = file->begin;
   return true;
+}
+
+// Of a file that was cut.
+void TaskLogReader::GoBackToEnd() {
+  struct stat info {};
+  if (::fstat(file_.get(), &info) != 0) return;
+  offset_ = std::min(offset_, begin_ + static_cast<uint64_t>(info.st_size));
 }
 
 absl::StatusOr<LogPiece> TaskLogReader::Read(size_t max_bytes) {
@@ -201,6 +210,7 @@ absl::StatusOr<LogPiece> TaskLogReader::Read(size_t max_bytes) {
                                 static_cast<off_t>(offset_ - begin_));
       piece.bytes.resize(had + std::max<ssize_t>(n, 0));
       if (n < 0) return ErrnoError(errno, LogPath(task_folder_).string());
+      if (had == 0 && n == 0) GoBackToEnd();
       if (had == 0) piece.offset = offset_;
       offset_ += n;
       if (n > 0) {

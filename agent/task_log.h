@@ -74,13 +74,15 @@ class TaskLogReader {
   TaskLogReader(const std::filesystem::path& task_folder, uint64_t offset)
       : task_folder_(task_folder), offset_(offset) {}
 
-  /// The next bytes, at most so many; from the first that is still there if the next one is not. What a
-  /// reader has begun to read it can read to its end. NotFound: as FindLogExtent; InvalidArgument: the task
-  /// has put something else than a file where its log was.
+  /// The next bytes, at most so many; from the first that is still there if the next one is not, and from the
+  /// end on if the log has become shorter than the reader's place. What a reader has begun to read it can
+  /// read to its end. NotFound: as FindLogExtent; InvalidArgument: the task has put something else than a
+  /// file where its log was.
   absl::StatusOr<LogPiece> Read(size_t max_bytes);
 
  private:
   absl::StatusOr<bool> OpenNext(bool may_skip);
+  void GoBackToEnd();
 
   std::filesystem::path task_folder_;
   uint64_t offset_;

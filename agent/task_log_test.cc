@@ -178,6 +178,30 @@ TEST_F(TaskLog, OneThatSomebodyRemovesGivesItsRoomBack) {
   EXPECT_TRUE(Read(0).bytes == Stream(0, 70));
 }
 
+// Whose end went with the power.
+TEST_F(TaskLog, WhoHasReadMoreThanThereIsGoesOnFromItsEnd) {
+  auto writer = TaskLogWriter::Open(folder(), 100);
+  writer->Write(Stream(0, 40));
+  writer->Write(Stream(40, 20));  // log.0, and `log` from 40 on
+  TaskLogReader reader(folder(), 5000);
+  const auto at_end = reader.Read(100);
+  ASSERT_TRUE(at_end.ok()) << at_end.status();
+  EXPECT_EQ(at_end->offset, 60u);
+  EXPECT_EQ(at_end->bytes, "");
+  EXPECT_TRUE(at_end->at_end);
+  writer->Write(Stream(60, 10));
+  const auto more = reader.Read(100);
+  ASSERT_TRUE(more.ok()) << more.status();
+  EXPECT_EQ(more->offset, 60u);
+  EXPECT_TRUE(more->bytes == Stream(60, 10));
+
+  // While it is read.
+  std::filesystem::resize_file(LogPath(folder()), 5);
+  EXPECT_EQ(reader.Read(100)->offset, 45u);
+  writer->Write("next");
+  EXPECT_EQ(reader.Read(100)->bytes, "next");
+}
+
 TEST_F(TaskLog, WhatIsNoFileIsRefused) {
   ASSERT_EQ(::mkfifo(LogPath(folder()).c_str(), 0600), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(TaskLogReader(folder(), 0).Read(10).status()));

@@ -441,12 +441,21 @@ void HostSession::SendFollow(const std::string& task, const std::string& path) {
   Ask(0, message, [this, task, path](const agent::Response& response) {
     Followed& followed = followed_[{task, path}];
     const agent::ReadFileResponse& file = response.read_file();
-    const uint64_t missed = file.offset() > followed.offset ? file.offset() - followed.offset : 0;
-    followed.offset += missed + file.data().size();
     // An error, a file that the task never wrote, say, is the end of it as well.
-    const bool last = response.last() || response.has_error();
-    followed.active = !last;
-    options_.sink(FileBytes{task, path, missed, file.data(), last, StatusOf(response, name_)});
+    FileBytes bytes{.task = task,
+                    .path = path,
+                    .bytes = file.data(),
+                    .last = response.last() || response.has_error(),
+                    .status = StatusOf(response, name_)};
+    if (bytes.status.ok()) {
+      const uint64_t reached = std::exchange(followed.offset, file.offset() + file.data().size());
+      bytes.missed = file.offset() > reached ? file.offset() - reached : 0;
+      bytes.taken_back = file.offset() < reached ? reached - file.offset() : 0;
+    } else if (absl::IsNotFound(bytes.status)) {
+      followed.offset = 0;
+    }
+    followed.active = !bytes.last;
+    options_.sink(std::move(bytes));
   });
 }
 

@@ -33,10 +33,13 @@ namespace muster {
 struct FileBytes {
   std::string task;
   std::string path;
-  uint64_t missed = 0;  // of a log, before these: the host keeps them no longer
+  uint64_t missed = 0;      // of a log, before these: the host keeps them no longer
+  uint64_t taken_back = 0;  // of those before: so many are no longer in the file, which was cut
   std::string bytes;
-  bool last = false;    // the task has ended and this was all; a new start goes on
-  absl::Status status;  // if `last`: why the file could not be read (further)
+  bool last = false;  // the task has ended and this was all; a new start goes on
+  /// If `last`: why the file could not be read (further). NotFound: what comes after a new start is another
+  /// file, from its beginning.
+  absl::Status status;
 };
 
 /// The regular files in a folder of a task.

@@ -56,7 +56,7 @@ void TaskOutput::Follow(const reconcile::View& view) {
     if (std::exchange(followed_[task.task], incarnation) == incarnation) continue;
     if (follow_logs_) Request(task.host, task.task, kLog);
     if (task.task != chief_) continue;
-    if (std::exchange(chief_host_, task.host) != task.host) training_.BeginFile();
+    if (std::exchange(chief_host_, task.host) != task.host) BeginMetricsFile();
     Request(task.host, chief_, kMetricsFile);
   }
 }
@@ -73,6 +73,13 @@ void TaskOutput::OnEvent(const SessionEvent& event) {
   }
 }
 
+// The chief's next one goes on where the one before ended, whose last line may be a part of one.
+void TaskOutput::BeginMetricsFile() {
+  training_.BeginFile();
+  std::string& bytes = results_[kMetricsFile].bytes;
+  bytes.resize(bytes.rfind('\n') + 1);
+}
+
 void TaskOutput::Take(const FileBytes& bytes) {
   if (bytes.last) requested_.erase({bytes.task, bytes.path});
   if (bytes.path == kLog) {
@@ -80,10 +87,14 @@ void TaskOutput::Take(const FileBytes& bytes) {
     return reporter_.observer().OnLog(bytes.task, bytes.bytes, bytes.last);
   }
   File& file = bytes.path == kTaskMetricsFile ? task_metrics_[bytes.task] : results_[bytes.path];
+  const bool is_metrics = bytes.path == kMetricsFile, is_gone = absl::IsNotFound(bytes.status);
+  file.bytes.resize(file.bytes.size() - std::min<uint64_t>(file.bytes.size(), bytes.taken_back));
+  if (is_metrics && (is_gone || bytes.taken_back > 0)) BeginMetricsFile();
+  if (!is_metrics && is_gone) file.bytes.clear();
   file.bytes += bytes.bytes;
   file.is_whole = bytes.last && bytes.status.ok();
   file.status = bytes.status;
-  if (bytes.path != kMetricsFile) return;
+  if (!is_metrics) return;
   for (const TrainingPoint& point : training_.Feed(bytes.bytes)) reporter_.OnTraining(point);
 }
 

@@ -64,6 +64,7 @@ class TaskOutput {
   };
 
   void Take(const FileBytes& bytes);
+  void BeginMetricsFile();
   void Request(const std::string& host, const std::string& task, const std::string& path);
   void WaitForRequested();
   absl::Status NotFetched(const std::string& what, const absl::Status& why) const;

@@ -158,6 +158,22 @@ TEST_F(ClusterLostHosts, WhatAHostNoLongerKnowsOfIsStoppedAndStartedAgainAsItsPo
                 "1 restarts are used up"));
 }
 
+TEST_F(ClusterLostHosts, WhatIsPrintedOnAHostThatWasEmptiedIsShownFromItsBeginning) {
+  const std::string script = "if [ $MUSTER_INCARNATION = 1 ]; then printf '%10000s\\n' \"begun $RANK\"\n" +
+                             std::string("else echo again $RANK; fi\n") + kWaitForGo;
+  Process run =
+      StartJob(ScriptJob("emptied", script, "count: 2, restart: on_failure, max_restarts: 1"), "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "begun 1"));
+  Process logs = cluster_.Start({"logs", "emptied", "-f"}, "logs");
+  ASSERT_TRUE(cluster_.WaitForText("logs", "begun 1"));
+  EmptyHost("host-2");
+  ASSERT_TRUE(cluster_.WaitForText("run", "[worker:1@host-2] again 1\n"));
+  ASSERT_TRUE(cluster_.WaitForText("logs", "[worker:1@host-2] again 1\n"));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  EXPECT_EQ(ExitCodeOf(logs), 0);
+}
+
 // One host more than the jobs need.
 class ClusterSpares : public LifecycleTest {
  protected:
@@ -208,6 +224,36 @@ TEST_F(ClusterSpares, AWorkerWhoseHostIsEmptiedComesBackThereAndNoBitChanges) {
   EXPECT_EQ(ShowTask("emptied", "worker:1")["restarts"], 1);
   EXPECT_EQ(ShowTask("emptied", "ps:0")["restarts"], 0);
   EXPECT_EQ(ShowTask("emptied", "worker:0")["restarts"], 0);
+}
+
+// It is killed in the middle of a line, which it cuts off when it is back; and it begins another file.
+TEST_F(ClusterSpares, TheCurveOfAChiefWhoseHostIsEmptiedIsWhole) {
+  Process run = StartJob(
+      Job("curve",
+          "update: {mode: sync}\nreplicas: {ps: {count: 1}, worker: {count: 1, restart: on_failure}}\n"),
+      "run");
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 400: "));
+  std::filesystem::path curve;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(cluster_.hosts().HomeOf("host-2") + "/.muster")) {
+    if (entry.path().filename() == "metrics.jsonl") curve = entry.path();
+  }
+  ASSERT_EQ(::kill(FirstProcesses("curve").at("worker:0").pid, SIGKILL), 0);
+  std::filesystem::resize_file(curve, std::filesystem::file_size(curve) - 9);
+  ASSERT_TRUE(cluster_.WaitForText("run", "step 1600: "));
+  cluster_.hosts().Kill("host-2");
+  std::filesystem::remove_all(cluster_.hosts().HomeOf("host-2") + "/.muster");
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+  std::istringstream lines(ReadFile(JobFolder() / "metrics.jsonl").value_or(""));
+  std::vector<uint64_t> begun_at;
+  for (std::string line; std::getline(lines, line);) {
+    const Json point = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(point.is_object()) << line;
+    if (point.contains("begun_at")) begun_at.push_back(point["begun_at"]);
+  }
+  ASSERT_EQ(begun_at.size(), 3u);
+  EXPECT_GE(begun_at[2], 1000u);
 }
 
 constexpr char kTwoServers[] =

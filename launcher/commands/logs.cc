@@ -95,10 +95,10 @@ absl::Status ReadLogs(const CommandContext& context, HostLogs& logs, AgentConnec
     uint64_t& offset = logs.offsets[task];
     if (file.offset() > offset) {
       std::fprintf(stderr, "muster: %s\n", MissedLogText(task, file.offset() - offset).c_str());
-      offset = file.offset();
     }
     printer.Print(task, logs.host.name(), answer->response);
-    offset += file.data().size();
+    // Where it is not there, what comes is another one.
+    offset = status.ok() ? file.offset() + file.data().size() : 0;
     if (!answer->response.last() && status.ok()) continue;
     requests.erase(request);
     if (absl::IsNotFound(status) && logs.follow && !HasEnded(context, logs.record.id())) {
