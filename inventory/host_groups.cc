@@ -210,12 +210,12 @@ absl::StatusOr<std::vector<HostGroups::Entry*>> HostGroups::AddHosts(PlacedText 
   const std::optional<PlacedText> port = TakeNumber(&pattern);
   const absl::StatusOr<std::vector<std::string>> names = ExpandHostNames(pattern.text);
   if (!names.ok()) return Error(pattern, std::string(names.status().message()));
-  if (entries_.size() + names->size() > kMaxHosts) {
-    return Error(pattern, absl::StrFormat("more than %d hosts", kMaxHosts));
-  }
   std::vector<Entry*> entries;
   for (const std::string& name : *names) {
     const auto [found, is_new] = by_name_.emplace(name, nullptr);
+    if (is_new && entries_.size() == kMaxHosts) {
+      return Error(pattern, absl::StrFormat("more than %d hosts", kMaxHosts));
+    }
     if (is_new) found->second = &entries_.emplace_back(Entry{.name = {name, pattern.line, pattern.column}});
     Entry& entry = *found->second;
     if (port) entry.settings.try_emplace("port", *port);

@@ -73,7 +73,6 @@ class HostListParser {
   absl::StatusOr<std::vector<Word>> WordsOf(std::string_view line, int number) const;
 
   HostGroups groups_;
-  bool has_groups_ = false;
   bool is_ansible_ = false;  // by its groups or its variables; else it is a hostfile, with slots
   Section section_ = Section::kNone;
   std::string group_;
@@ -81,9 +80,9 @@ class HostListParser {
 
 absl::Status HostListParser::Parse(std::string_view text) {
   const std::vector<std::string_view> lines = LinesOf(text);
-  has_groups_ =
-      std::any_of(lines.begin(), lines.end(), [](std::string_view line) { return FirstOf(line) == '['; });
-  is_ansible_ = has_groups_ || std::any_of(lines.begin(), lines.end(), HasAnsibleVariable);
+  is_ansible_ = std::any_of(lines.begin(), lines.end(), [](std::string_view line) {
+    return FirstOf(line) == '[' || HasAnsibleVariable(line);
+  });
   int number = 0;
   for (const std::string_view line : lines) {
     ++number;
@@ -187,8 +186,7 @@ absl::Status HostListParser::ParseHost(const std::vector<Word>& words) {
       return groups_.Error(words[i], absl::StrFormat("expected NAME=VALUE, found %s", Quoted(words[i].text)));
     }
     const std::string name = words[i].text.substr(0, equals);
-    if (!has_groups_ && !HostGroups::Counts(name) && name != "max_slots" && name != "max-slots" &&
-        !name.starts_with("ansible_")) {
+    if (!is_ansible_ && !HostGroups::Counts(name) && name != "max_slots" && name != "max-slots") {
       return groups_.Error(words[i],
                            absl::StrFormat("unknown word %s; a hostfile has slots=N, an inventory of "
                                            "Ansible its hosts below [GROUP]",

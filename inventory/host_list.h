@@ -28,7 +28,7 @@ bool IsHostList(std::string_view text);
 /// ProxyCommand with ssh -W), port, user or key, _group_priority, muster_data, muster_dir. A number behind a
 /// name is a port if there are groups or any ansible_ variable, and slots otherwise. InvalidArgument,
 /// "path:line:column: ": what is neither of the formats, a ProxyCommand that is no jump host, groups that are
-/// nowhere defined or hold themselves, and in a list without groups any other word than slots and max_slots.
+/// nowhere defined or hold themselves, and in a list without either any other word than slots and max_slots.
 absl::StatusOr<YamlDocument> ParseHostList(std::string_view text, const std::string& path);
 
 }  // namespace muster

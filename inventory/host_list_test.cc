@@ -238,6 +238,22 @@ ansible_port=25
   EXPECT_EQ(even.dir, "/all");
 }
 
+TEST(HostList, AHostInSeveralGroupsIsOneHost) {
+  const auto inventory = Parse("[gpu]\nn[0001:2100]\n[rack]\nn[0001:2100]\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_EQ(inventory->hosts.size(), 2100u);
+  EXPECT_THAT(inventory->hosts.back().labels, ElementsAre("gpu", "rack"));
+  EXPECT_TRUE(Parse("[gpu]\nn[0001:2100]\n[rack]\nn[0002:4096]\n").ok());
+  EXPECT_EQ(ErrorOf("[gpu]\nn[0001:2100]\n[rack]\nn[0001:4096]\nm\n"), "dir/hosts:5:1: more than 4096 hosts");
+}
+
+TEST(HostList, HostsOfAnsibleInNoGroupHaveTheirOwnVariablesToo) {
+  const auto inventory = Parse("web1 ansible_host=10.0.0.1 rack=3\nweb2 rack=4\n");
+  ASSERT_TRUE(inventory.ok()) << inventory.status();
+  EXPECT_THAT(NamesOf(*inventory), ElementsAre("web1", "web2"));
+  EXPECT_EQ(inventory->hosts[0].ssh_address, "10.0.0.1");
+}
+
 TEST(HostList, RefusesWhatIsNeitherWithItsPlace) {
   EXPECT_EQ(ErrorOf("a slot=4\n"),
             "dir/hosts:1:3: unknown word \"slot\"; a hostfile has slots=N, an inventory of Ansible its hosts "

@@ -61,6 +61,7 @@ absl::StatusOr<UpdateSpec> ParseUpdate(const YamlNode& node) {
               YamlChoice<Mode>(
                   "mode", {{"async", Mode::kAsync}, {"sync", Mode::kSync}, {"bounded", Mode::kBounded}}));
   fields.Read("aggregate", &update.aggregate, YamlInteger<int>(1, 2 * kMaxTasksOfRole));
+  fields.Read("begin_together", &update.begin_together, YamlBoolean);
   fields.Read("staleness", &update.staleness, YamlInteger<int>(0, kMaxStaleness));
   fields.Read("max_staleness", &update.max_staleness, YamlInteger<int>(0, kMaxStaleness));
   fields.Read("scale_rate", &update.scale_rate, YamlBoolean);
@@ -380,10 +381,10 @@ absl::StatusOr<Job> ParseStandingServers(std::string_view text, const std::strin
         ->KeyError("standing servers have no copies of each other's checkpoints yet");
   }
   // They stand, whatever becomes of a job.
-  if (root.Find("replicas")->Find("ps")->Find("restart") == nullptr) {
-    job.ps.restart = ReplicaSpec::Restart::kAlways;
-    job.ps.max_restarts = std::max(job.ps.max_restarts, kMostRestarts);
-  }
+  const YamlNode& given = *root.Find("replicas")->Find("ps");
+  if (given.Find("restart") == nullptr) job.ps.restart = ReplicaSpec::Restart::kAlways;
+  const bool is_restarted = job.ps.restart != ReplicaSpec::Restart::kNever;
+  if (is_restarted && given.Find("max_restarts") == nullptr) job.ps.max_restarts = kMostRestarts;
   return job;
 }
 

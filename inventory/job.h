@@ -99,6 +99,7 @@ struct UpdateSpec {
   std::optional<Mode> mode;
   std::optional<int> aggregate;             // sync: gradients that make up a step
   std::optional<int> staleness;             // bounded: steps that a worker may be ahead
+  bool begin_together = false;              // no worker before all are there
   std::optional<int> max_staleness;         // async: older gradients are dropped
   std::optional<bool> scale_rate;           // async: the rate is divided by 1 + staleness
   std::optional<std::string> wire_type;     // float32, float16, bfloat16
@@ -197,6 +198,10 @@ struct Job {
   bool wants_gpus() const { return ps.gpus > 0 || chief.gpus > 0 || worker.gpus > 0; }
   bool is_allreduce() const { return strategy == "allreduce"; }
   bool is_hybrid() const { return strategy == "hybrid"; }
+  /// Tasks of this role write checkpoints: servers, or who has all parameters.
+  bool KeepsCheckpoints(ReplicaRole role) const {
+    return checkpoint && (role == ReplicaRole::kPs || is_allreduce());
+  }
   /// Each batch is divided among all workers, whoever that may be.
   bool shares_batches() const {
     return is_allreduce() || (update.mode == UpdateSpec::Mode::kSync && !update.aggregate);

@@ -89,6 +89,11 @@ absl::Status CheckModelDetails(const YamlNode& root, const TrainerModel& model, 
   if (hidden != nullptr && job.hidden.empty()) {
     return hidden->KeyError("no sizes: give at least one, or leave it out for those of the model");
   }
+  constexpr size_t kMostHiddenLayers = 1000;  // of the trainer
+  if (job.hidden.size() > kMostHiddenLayers) {
+    return hidden->KeyError(
+        absl::StrFormat("%d hidden layers; at most %d", job.hidden.size(), kMostHiddenLayers));
+  }
   if (const YamlNode* variant = root.Find("variant")) {
     if (model.variants.empty()) return variant->KeyError(Quoted(model.name) + " has no variants");
     if (std::find(model.variants.begin(), model.variants.end(), job.variant) == model.variants.end()) {
@@ -133,13 +138,13 @@ absl::Status CheckAllReduce(const YamlNode& root, const TrainerModel& model, con
   if (job.ps.count > 0) {
     return replicas.Find("ps")->Find("count")->Error("strategy allreduce has no ps: leave it out");
   }
-  for (const char* key : {"checkpoint", "durability"}) {
-    if (const YamlNode* given = root.Find(key); given != nullptr) {
-      return given->KeyError(
-          absl::StrFormat("\"%s\" is for parameter servers; with allreduce the workers' "
-                          "parameters come from each other",
-                          key));
-    }
+  if (job.replicated || (job.checkpoint && job.checkpoint->journal)) {
+    return root.Find("durability")
+        ->Error(
+            "with allreduce each worker has all parameters already; what is left to keep is a `checkpoint`");
+  }
+  if (job.checkpoint && job.checkpoint->buddy) {
+    return root.Find("checkpoint")->Find("buddy")->KeyError("\"buddy\" is for parameter servers");
   }
   MUSTER_RETURN_IF_ERROR(CheckUpdateOfAllReduce(root, job, {"mode", "bucket_bytes"}));
   return absl::OkStatus();
@@ -220,6 +225,11 @@ absl::Status CheckParameterServers(const YamlNode& root, const Job& job, bool se
     const YamlNode* ps = root.Find("replicas")->Find("ps");
     const YamlNode* where = ps == nullptr ? root.Find("replicas") : ps->Find("count");
     return where->Error(absl::StrFormat("strategy %s needs at least one ps", job.strategy));
+  }
+  if (job.update.begin_together && servers_stand) {
+    return root.Find("update")
+        ->Find("begin_together")
+        ->KeyError("\"begin_together\" is for servers that start with their workers: these stand already");
   }
   if (job.replicated && job.ps.count < 2) {
     return root.Find("durability")->Error("`replicated` needs two ps at least");

@@ -1,5 +1,6 @@
 #include "inventory/job.h"
 
+#include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -384,6 +385,9 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "3:21: another server's copies need two ps at least"},
       {"name: j\nmodel: mnist_mlp\nhidden: []\n" + replicas,
        "3:1: no sizes: give at least one, or leave it out for those of the model"},
+      {"name: j\nmodel: mnist_mlp\nhidden: [" + absl::StrJoin(std::vector<int>(1001, 1), ",") + "]\n" +
+           replicas,
+       "3:1: 1001 hidden layers; at most 1000"},
       {"name: j\nmodel: mnist_cnn\nhidden: [3]\n" + replicas, "3:1: \"mnist_cnn\" has no hidden layers"},
       {"name: j\nmodel: wide_deep\nvariant: wide_olny\n" + replicas,
        "3:10: unknown variant \"wide_olny\" of wide_deep; did you mean \"wide_only\"?"},
@@ -461,12 +465,12 @@ TEST(Job, RefusesBadNamesModelsAndReplicasWithTheirPlace) {
        "4:24: expected auto, or bytes from 1024 to 1099511627776, found \"4M\""},
       {model + "update: {bucket_bytes: auto}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n",
        "3:10: \"bucket_bytes\" is for `strategy: allreduce` or `hybrid`"},
-      {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ncheckpoint: {}\n",
-       "5:1: \"checkpoint\" is for parameter servers; with allreduce the workers' parameters come from each "
-       "other"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ncheckpoint: {buddy: true}\n",
+       "5:14: \"buddy\" is for parameter servers"},
       {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ndurability: replicated\n",
-       "5:1: \"durability\" is for parameter servers; with allreduce the workers' parameters come from each "
-       "other"},
+       "5:13: with allreduce each worker has all parameters already; what is left to keep is a `checkpoint`"},
+      {model + "strategy: allreduce\nreplicas: {worker: {count: 2}}\ndurability: journal\n",
+       "5:13: with allreduce each worker has all parameters already; what is left to keep is a `checkpoint`"},
       {model + "collective: nccl\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n",
        "3:1: \"collective\" is for `strategy: allreduce` or `hybrid`"},
       {model + "trusted_network: true\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n",
@@ -617,14 +621,23 @@ TEST(StandingServers, AreServersAloneThatAreAlwaysStartedAgain) {
   ASSERT_TRUE(pool.ok()) << pool.status();
   EXPECT_TRUE(pool->is_standing);
   EXPECT_EQ(pool->ps.count, 2);
-  EXPECT_EQ(pool->ps.restart, ReplicaSpec::Restart::kAlways);
   EXPECT_EQ(pool->worker.count, 0);
   EXPECT_TRUE(pool->checkpoint && pool->checkpoint->journal);
   EXPECT_TRUE(pool->tcp_only);
-  const auto never =
-      ParseStandingServers("name: p\nreplicas: {ps: {count: 1, restart: never}}\n", "pool.yaml");
-  ASSERT_TRUE(never.ok()) << never.status();
-  EXPECT_EQ(never->ps.restart, ReplicaSpec::Restart::kNever);
+
+  using Restart = ReplicaSpec::Restart;
+  const auto restarts_of = [](const std::string& keys) {
+    const auto given = ParseStandingServers("name: p\nreplicas: {ps: {count: 1" + keys + "}}\n", "pool.yaml");
+    EXPECT_TRUE(given.ok()) << given.status();
+    return std::pair(given->ps.restart, given->ps.max_restarts);
+  };
+  constexpr int kAsOftenAsItTakes = 1'000'000;
+  EXPECT_EQ(restarts_of(""), std::pair(Restart::kAlways, kAsOftenAsItTakes));
+  EXPECT_EQ(restarts_of(", restart: always"), std::pair(Restart::kAlways, kAsOftenAsItTakes));
+  EXPECT_EQ(restarts_of(", restart: on_failure"), std::pair(Restart::kOnFailure, kAsOftenAsItTakes));
+  EXPECT_EQ(restarts_of(", max_restarts: 5"), std::pair(Restart::kAlways, 5));
+  EXPECT_EQ(restarts_of(", restart: exit_code, max_restarts: 5"), std::pair(Restart::kExitCode, 5));
+  EXPECT_EQ(restarts_of(", restart: never"), std::pair(Restart::kNever, 0));
 
   const auto error_of = [](const std::string& text) {
     return std::string(ParseStandingServers(text, "pool.yaml").status().message());
@@ -657,6 +670,9 @@ TEST(StandingServers, TrainAJobWhateverItSaysOfItsOwn) {
               testing::HasSubstr("standing servers are for `strategy: parameter_server` or `hybrid`"));
   EXPECT_THAT(error_of("program: [x]\nreplicas: {worker: {count: 1}}\n"),
               testing::HasSubstr("built-in trainer"));
+  EXPECT_THAT(
+      error_of("model: mnist_mlp\nreplicas: {worker: {count: 1}}\nupdate: {begin_together: true}\n"),
+      testing::HasSubstr("job.yaml:4:10: \"begin_together\" is for servers that start with their workers"));
 }
 
 TEST(Job, ReadsAFileAndNamesItInErrors) {

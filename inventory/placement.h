@@ -32,14 +32,18 @@ struct TaskPlace {
 /// the order ps, chief, worker, each by index. Those of `running`, by the task's name, stay on their hosts,
 /// and keep their GPUs, if these may be theirs. Any other task goes to the host with the fewest tasks of this
 /// job so far for each of its slots, of several to the first in the inventory. One that wants GPUs goes to
-/// the host with the largest part of its GPUs free, and gets the first of them; where some do, the others go
-/// to hosts without GPUs, if such hosts suit them. Roles that fewer hosts suit choose first, so that a task
-/// which could run anywhere leaves them room. `servers`: hosts by name, once for each task that is there
-/// already, and counts.
+/// the host where it takes least of the room that roles after it have, of those to the one with the largest
+/// part of its GPUs free, and gets the first of them; where some do, the others go to hosts without GPUs, if
+/// such hosts suit them. Roles that fewer hosts suit choose first, so that a task which could run anywhere
+/// leaves them room; of several, those with more GPUs; before all of them a chief with GPUs. `servers`: hosts
+/// by name, once for each task that is there already, and counts.
 ///
-/// A pure function: the same files give the same placement. Of hosts whose `gpus` are unset nobody knows what
-/// they have. InvalidArgument, with the place of `on`, where no host has the label; with that of `gpus`,
-/// where there are fewer than are wanted. Cost: tasks times hosts.
+/// A pure function: the same files give the same placement. Where one role has GPUs, or a chief and another
+/// role, tasks for which there are enough are placed; where more do, they are refused in rare cases all the
+/// same. Of hosts whose `gpus` are unset nobody knows what they have: tasks stay there, and others that want
+/// GPUs do not go there. InvalidArgument, with the place of `on`, where no host has the label; with that of
+/// `gpus`, where there are fewer than are wanted, or Unavailable, if a host that suits might have them.
+/// Cost: tasks times hosts.
 absl::StatusOr<std::vector<PlacedTask>> PlaceTasks(const Job& job, const Inventory& inventory,
                                                    const std::map<std::string, TaskPlace>& running = {},
                                                    const std::vector<std::string>& servers = {});

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <span>
 
 namespace muster {
 namespace {
@@ -33,11 +35,11 @@ std::string TextOf(const std::vector<PlacedTask>& placed, const Inventory& inven
 
 // That, or the error.
 std::string Place(const std::string& replicas, std::string_view hosts,
-                  const std::string& work = "model: mnist_softmax") {
+                  const std::string& work = "model: mnist_softmax", int exit_code = 2) {
   const Inventory inventory = HostsOf(hosts);
   const auto placed = PlaceTasks(JobWith(replicas, work), inventory);
   if (!placed.ok()) {
-    EXPECT_EQ(ExitCodeFor(placed.status()), 2);
+    EXPECT_EQ(ExitCodeFor(placed.status()), exit_code);
     return std::string(placed.status().message());
   }
   return TextOf(*placed, inventory);
@@ -134,12 +136,103 @@ TEST(Placement, LeavesTasksTheGpusThatTheyHave) {
   EXPECT_EQ(place(1, {{"worker:0", {"b"}}}), "worker:0@a[0]") << "it had none";
 }
 
+TEST(Placement, LeavesTasksWhereNobodyKnowsWhatThereIs) {
+  const Inventory inventory = HostsOf("hosts: {a: , b: {gpus: [0]}}");
+  const auto place = [&](const std::string& worker, const std::map<std::string, TaskPlace>& running) {
+    return TextOf(*PlaceTasks(JobWith("{worker: {" + worker + "}}", kProgram), inventory, running),
+                  inventory);
+  };
+  EXPECT_EQ(place("count: 1, gpus: 1", {{"worker:0", {"a", {1}}}}), "worker:0@a[1]");
+  EXPECT_EQ(place("count: 3, gpus: 1", {{"worker:0", {"a", {1}}}, {"worker:2", {"a", {0}}}}),
+            "worker:0@a[1] worker:1@b[0] worker:2@a[0]")
+      << "others do not go there";
+  EXPECT_EQ(place("count: 1, gpus: 1", {{"worker:0", {"a", {0, 1}}}}), "worker:0@b[0]") << "it had two";
+  EXPECT_EQ(place("count: 1", {{"worker:0", {"a", {1}}}}), "worker:0@a") << "it wants none any more";
+}
+
+TEST(Placement, WhatOneRoleTakesIsWhatOthersNeedLeast) {
+  const char* hosts = "hosts: {a: {gpus: [0, 1]}, b: {gpus: [0]}}";
+  EXPECT_EQ(Place("{chief: {count: 1, gpus: 1}, worker: {count: 1, gpus: 2}}", hosts, kProgram),
+            "chief:0@b[0] worker:0@a[0,1]");
+  EXPECT_EQ(Place("{ps: {count: 1, gpus: 1}, worker: {count: 1, gpus: 2}}", hosts, kProgram),
+            "ps:0@b[0] worker:0@a[0,1]");
+  EXPECT_EQ(Place("{chief: {count: 1, gpus: 3}, worker: {count: 2, gpus: 2}}",
+                  "hosts: {a: {gpus: [0, 1, 2, 3]}, b: {gpus: [0, 1, 2]}}", kProgram),
+            "chief:0@b[0,1,2] worker:0@a[0,1] worker:1@a[2,3]");
+  EXPECT_EQ(Place("{chief: {count: 1, gpus: 1}, worker: {count: 2, gpus: 2}}", hosts, kProgram),
+            "job.yaml:3:65: there are too few GPUs for 2 tasks of worker with 2 each, beside those of chief: "
+            "a has 2, b has 1");
+}
+
+// Of a task: its GPUs, and the hosts where it may be.
+struct Wanted {
+  int gpus;
+  std::vector<int> hosts;
+};
+
+// Whether there is any way to place them.
+bool Fits(std::span<const Wanted> tasks, std::vector<int>* free) {
+  if (tasks.empty()) return true;
+  return std::ranges::any_of(tasks[0].hosts, [&](int host) {
+    int& room = (*free)[host];
+    if (room < tasks[0].gpus) return false;
+    room -= tasks[0].gpus;
+    const bool fits = Fits(tasks.subspan(1), free);
+    room += tasks[0].gpus;
+    return fits;
+  });
+}
+
+// That PlaceTasks finds a way if and only if there is one, and gives nothing twice.
+void ExpectPlacedIfItFits(const Job& job, const Inventory& inventory) {
+  std::vector<Wanted> wanted;
+  for (const ReplicaRole role : kReplicaRoles) {
+    const ReplicaSpec& replica = job.replicas(role);
+    wanted.insert(wanted.end(), replica.count, {replica.gpus, SuitableHosts(replica, inventory)});
+  }
+  std::vector<int> free;
+  std::string text;
+  for (const Host& host : inventory.hosts) {
+    free.push_back(static_cast<int>(host.gpus->size()));
+    text += absl::StrFormat("%s: %d on %s; ", host.name, host.gpus->size(), absl::StrJoin(host.labels, "+"));
+  }
+  const auto placed = PlaceTasks(job, inventory);
+  ASSERT_EQ(placed.ok(), Fits(wanted, &free)) << text << placed.status();
+  if (!placed.ok()) return;
+  std::set<std::pair<int, int>> given;
+  for (const PlacedTask& task : *placed) {
+    for (const int gpu : task.gpus) EXPECT_TRUE(given.emplace(task.host_index, gpu).second) << text;
+  }
+}
+
+TEST(Placement, AChiefAndWorkersFitWhereverThereIsAWay) {
+  const std::vector<std::vector<std::string>> labels = {{}, {"chief"}, {"worker"}, {"chief", "worker"}};
+  const std::vector<std::vector<int>> gpus = {{0}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3}};
+  Job job{.program = {"train"}};
+  job.chief = {.count = 1, .on = "chief"};
+  job.worker = {.on = "worker"};
+  for (int code = 0; code < 4 * 4 * 4 * 4 * 4; ++code) {
+    const auto digit = [code](int place) { return (code >> (2 * place)) & 3; };
+    const Inventory inventory{.hosts = {{.name = "a", .labels = labels[digit(0)], .gpus = gpus[digit(1)]},
+                                        {.name = "b", .labels = labels[digit(2)], .gpus = gpus[digit(3)]},
+                                        {.name = "c", .labels = labels[3], .gpus = gpus[digit(4)]}}};
+    for (job.chief.gpus = 1; job.chief.gpus <= 3; ++job.chief.gpus) {
+      for (job.worker.gpus = 1; job.worker.gpus <= 3; ++job.worker.gpus) {
+        for (job.worker.count = 1; job.worker.count <= 4; ++job.worker.count) {
+          ASSERT_NO_FATAL_FAILURE(ExpectPlacedIfItFits(job, inventory));
+        }
+      }
+    }
+  }
+}
+
 TEST(Placement, SaysHowManyGpusThereAre) {
   EXPECT_EQ(
       Place("{ps: {count: 1}, worker: {count: 4, gpus: 1}}",
-            "hosts: {a: {gpus: [0, 1]}, b: {gpus: [4]}, c: {gpus: []}, d: }"),
+            "hosts: {a: {gpus: [0, 1]}, b: {gpus: [4]}, c: {gpus: []}, d: }", "model: mnist_softmax", 69),
       "job.yaml:3:53: there are too few GPUs for 4 tasks of worker with 1 each: a has 2, b has 1, d could "
-      "not be asked");
+      "not be asked")
+      << "which may have them";
   EXPECT_EQ(
       Place("{worker: {count: 1, gpus: 1}}", "hosts: {a: {gpus: []}}", kProgram),
       "job.yaml:3:37: there are too few GPUs for 1 tasks of worker with 1 each: none of their hosts has any");

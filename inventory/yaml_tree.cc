@@ -295,9 +295,14 @@ std::string JoinWords(const std::vector<std::string>& words) {
 
 std::string DidYouMean(std::string_view word, const std::vector<std::string>& candidates,
                        std::string_view list) {
+  constexpr size_t kMostListed = 40;  // words
   const std::string nearest = NearestWord(word, candidates);
   if (!nearest.empty()) return "; did you mean " + Quoted(nearest) + "?";
-  return absl::StrFormat("; %s: %s", list, JoinWords(candidates));
+  const size_t listed = std::min(kMostListed, candidates.size());
+  const std::string more =
+      listed < candidates.size() ? absl::StrFormat(", and %d more", candidates.size() - listed) : "";
+  return absl::StrFormat("; %s: %s%s", list, JoinWords({candidates.begin(), candidates.begin() + listed}),
+                         more);
 }
 
 absl::StatusOr<std::string> ReadYamlText(const std::filesystem::path& path) {

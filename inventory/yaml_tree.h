@@ -79,7 +79,7 @@ std::string Quoted(std::string_view text);
 /// "a, b, c"
 std::string JoinWords(const std::vector<std::string>& words);
 
-/// "; did you mean "near"?", or, where nothing is near, "; LIST: a, b, c".
+/// "; did you mean "near"?", or, where nothing is near, "; LIST: a, b, c", of many the first.
 std::string DidYouMean(std::string_view word, const std::vector<std::string>& candidates,
                        std::string_view list);
 

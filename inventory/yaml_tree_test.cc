@@ -35,6 +35,15 @@ TEST(YamlTree, KeepsTheOrderAndThePlaceOfKeysAndValues) {
   EXPECT_EQ(root.Find("missing"), nullptr);
 }
 
+TEST(DidYouMean, NamesTheNearestWordOrTheFirstOfAll) {
+  EXPECT_EQ(DidYouMean("hots", {"host", "hosts"}, "keys"), "; did you mean \"host\"?");
+  EXPECT_EQ(DidYouMean("xyz", {"host", "hosts"}, "keys"), "; keys: host, hosts");
+  std::vector<std::string> many(40, "word");
+  EXPECT_THAT(DidYouMean("xyz", many, "keys"), ::testing::EndsWith("word, word"));
+  many.insert(many.end(), 3, "more");
+  EXPECT_THAT(DidYouMean("xyz", many, "keys"), ::testing::EndsWith("word, word, and 3 more"));
+}
+
 TEST(YamlTree, RefusesWhatYamlAllowsButPeopleDoNotMean) {
   const struct {
     const char* text;

@@ -68,8 +68,8 @@ void DeclareHosts(CommandLine& line) {
                      "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]")
         ->check(NamedFile());
   }
-  for (CLI::App* command : {line.run, line.up, line.scale, line.restart, line.check, line.exec, line.show,
-                            line.logs, line.stop, line.gc, line.wait, line.bench}) {
+  for (CLI::App* command : {line.run, line.plan, line.up, line.scale, line.restart, line.check, line.exec,
+                            line.show, line.logs, line.stop, line.gc, line.wait, line.bench}) {
     command
         ->add_option(
             "--known-hosts", flags.known_hosts,
@@ -78,10 +78,18 @@ void DeclareHosts(CommandLine& line) {
     command->add_flag("-k,--ask-password", flags.ask_password,
                       "Ask once for the password of the hosts' accounts, for hosts that take no key");
   }
-  for (CLI::App* command : {line.restart, line.check, line.exec, line.show, line.logs, line.stop, line.gc}) {
+  for (CLI::App* command :
+       {line.plan, line.restart, line.check, line.exec, line.show, line.logs, line.stop, line.gc}) {
     command->add_option("--connect-timeout", flags.connect_timeout_s, "Seconds for a host to answer")
         ->check(Seconds())
         ->capture_default_str();
+  }
+  for (CLI::App* command : {line.check, line.exec}) {
+    command
+        ->add_option("--hosts", flags.hosts,
+                     "Only these hosts of the inventory: names, ranges (gpu-[01:04]) or labels")
+        ->type_name("HOST")
+        ->delimiter(',');
   }
   line.check->add_flag("--accept-new", flags.accept_new,
                        "Trust hosts whose key is not known yet, and remember it");
@@ -180,9 +188,6 @@ void DeclareGc(CLI::App& gc, CommandFlags& flags) {
 void DeclareExec(CLI::App& exec, CommandFlags& flags) {
   exec.add_option("--parallel", flags.parallel, "Hosts at a time [all]")
       ->check(CLI::Range(size_t{1}, kMaxHosts));
-  exec.add_option("--hosts", flags.hosts, "Only on these hosts of the inventory")
-      ->type_name("HOST")
-      ->delimiter(',');
 }
 
 void DeclareCompletion(CLI::App& completion, CommandFlags& flags) {

@@ -19,7 +19,7 @@ struct CommandLine {
   CommandFlags flags;
   std::string format = "text";
   CLI::App* check = app.add_subcommand("check", "Connect to every host of an inventory and say what it is");
-  CLI::App* plan = app.add_subcommand("plan", "Say what `run` would do, without contacting anything");
+  CLI::App* plan = app.add_subcommand("plan", "Say what `run` would do; contacts hosts only to ask for GPUs");
   CLI::App* run = app.add_subcommand("run", "Run a job, or bring a running one to what its file says now");
   CLI::App* up = app.add_subcommand("up", "Start servers that stand, and train one job after the other");
   CLI::App* scale = app.add_subcommand("scale", "Give a job that runs more workers, or fewer");

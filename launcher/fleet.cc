@@ -2,21 +2,29 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 
 namespace muster {
+
+void OnThreads(size_t count, const std::function<void()>& work) {
+  std::vector<std::jthread> threads;
+  try {
+    for (size_t i = 0; i < count; ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // This account may have no more of them: those there are do it.
+  }
+  if (threads.empty()) work();
+  threads.clear();  // joins
+}
 
 std::vector<absl::Status> OnEachHost(size_t count, size_t at_once,
                                      const std::function<absl::Status(size_t)>& ask) {
   std::vector<absl::Status> statuses(count);
   std::atomic<size_t> next = 0;
-  std::vector<std::jthread> threads;
-  for (size_t i = 0; i < std::min(count, at_once); ++i) {
-    threads.emplace_back([&] {
-      for (size_t host = next++; host < count; host = next++) statuses[host] = ask(host);
-    });
-  }
-  threads.clear();  // joins
+  OnThreads(std::min(count, at_once), [&] {
+    for (size_t host = next++; host < count; host = next++) statuses[host] = ask(host);
+  });
   return statuses;
 }
 

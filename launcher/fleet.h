@@ -11,9 +11,12 @@
 
 namespace muster {
 
-/// Calls `ask(index)` for each, at most `at_once` of them at a time, each on a thread of its own. The
-/// statuses are in the order of the hosts. A host that does not answer holds up no other where there are
-/// threads for all.
+/// Calls `work` on so many threads of its own, or as many as this account may have, and returns when all of
+/// them have. Where that is none, `work` is called on this one.
+void OnThreads(size_t count, const std::function<void()>& work);
+
+/// Calls `ask(index)` for each, at most `at_once` of them at a time, as OnThreads does. The statuses are in
+/// the order of the hosts. A host that does not answer holds up no other where there are threads for all.
 std::vector<absl::Status> OnEachHost(size_t count, size_t at_once,
                                      const std::function<absl::Status(size_t)>& ask);
 

@@ -2,6 +2,9 @@
 
 #include <absl/strings/ascii.h>
 
+#include <filesystem>
+
+#include "launcher/transport/ssh_auth.h"
 #include "launcher/transport/ssh_socket.h"
 
 namespace muster {
@@ -21,6 +24,13 @@ absl::StatusOr<std::string> FindDataAddress(const Host& host, TimePoint deadline
                          host.name, std::string(address.status().message()));
 }
 
+// A job is also looked at, and gone on with, from other folders than the one it was begun in.
+std::string FromAnywhere(const std::string& identity) {
+  std::error_code error;
+  const auto path = std::filesystem::absolute(identity, error);
+  return identity == kNoIdentity || error ? identity : path.lexically_normal().string();
+}
+
 }  // namespace
 
 record::Host RecordOf(const Host& host) {
@@ -30,7 +40,7 @@ record::Host RecordOf(const Host& host) {
   out.set_ssh_address(host.ssh_address);
   out.set_ssh_port(static_cast<uint32_t>(host.ssh_port));
   out.set_user(host.user);
-  for (const std::string& identity : host.identities) out.add_identities(identity);
+  for (const std::string& identity : host.identities) out.add_identities(FromAnywhere(identity));
   out.set_dir(host.dir);
   for (const JumpHost& jump : host.jumps) {
     record::JumpHost* const to = out.add_jumps();
@@ -38,7 +48,7 @@ record::Host RecordOf(const Host& host) {
     to->set_address(jump.address);
     to->set_port(static_cast<uint32_t>(jump.port));
     to->set_user(jump.user);
-    for (const std::string& identity : jump.identities) to->add_identities(identity);
+    for (const std::string& identity : jump.identities) to->add_identities(FromAnywhere(identity));
   }
   return out;
 }

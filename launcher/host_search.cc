@@ -1,13 +1,13 @@
 #include "launcher/host_search.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <system_error>
-#include <thread>
 
 #include "base/file.h"
+#include "launcher/fleet.h"
 #include "launcher/transport/ssh_session.h"
 
 namespace muster {
@@ -22,24 +22,17 @@ class Search {
   Search(std::span<const std::string> addresses, const std::vector<WantedHost>& hosts, int cancel_fd,
          const std::function<void(const std::string&, const std::string&)>& found)
       : hosts_(hosts), cancel_fd_(cancel_fd), found_(found), missing_(hosts.size()) {
-    std::set<uint16_t> ports;
-    for (const WantedHost& host : hosts) ports.insert(host.port);
-    for (const uint16_t port : ports) {
+    for (const WantedHost& host : hosts) {
+      std::set<std::string>& types = key_types_[host.port];
+      for (const HostKey& key : host.keys) types.insert(key.type);
+    }
+    for (const auto& [port, types] : key_types_) {
       for (const std::string& address : addresses) places_.push_back({address, port});
     }
-    for (const WantedHost& host : hosts) keys_.insert(keys_.end(), host.keys.begin(), host.keys.end());
   }
 
   absl::Status Run() {
-    std::vector<std::jthread> threads;
-    const size_t count = std::min(kConnectThreads, places_.size());
-    try {
-      for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { Work(); });
-    } catch (const std::system_error&) {
-      // This account may have no more of them: those there are do it.
-    }
-    if (threads.empty()) Work();
-    threads.clear();
+    OnThreads(std::min(kConnectThreads, places_.size()), [this] { Work(); });
     return was_cancelled_ ? Cancelled("the search was given up") : absl::OkStatus();
   }
 
@@ -59,17 +52,31 @@ class Search {
     return places_[next_++];
   }
 
+  // A host shows one key each time, and the one that is known may be of another type.
   void Try(const Place& place) {
-    auto connection = ConnectTcp(place.address, place.port, kKeyTimeout, Within(kConnectTimeout));
-    if (!connection.ok()) return Note(connection.status());
-    const auto key = AskHostKey(*std::move(connection), keys_, Within(kKeyTimeout));
-    if (!key.ok()) return Note(key.status());
+    std::set<std::string> shown;  // types
+    for (const std::string& type : key_types_.at(place.port)) {
+      if (shown.contains(type)) continue;
+      auto connection = ConnectTcp(place.address, place.port, kKeyTimeout, Within(kConnectTimeout));
+      if (!connection.ok()) return Note(connection.status());
+      const auto key = AskHostKey(*std::move(connection), type, Within(kKeyTimeout));
+      if (!key.ok()) return Note(key.status());
+      if (Match(place, *key)) return;
+      shown.insert(key->type);
+    }
+  }
+
+  // Says whose key it is; false: of none that is wanted.
+  bool Match(const Place& place, const HostKey& key) {
     const std::lock_guard lock(mutex_);
+    bool matches = false;
     for (const WantedHost& host : hosts_) {
-      if (host.port != place.port || std::ranges::find(host.keys, *key) == host.keys.end()) continue;
+      if (host.port != place.port || std::ranges::find(host.keys, key) == host.keys.end()) continue;
       if (names_.insert(host.name).second) --missing_;
       found_(host.name, place.address);
+      matches = true;
     }
+    return matches;
   }
 
   // Most addresses have nothing to say.
@@ -84,9 +91,9 @@ class Search {
   const int cancel_fd_;
   const std::function<void(const std::string&, const std::string&)>& found_;
   std::vector<Place> places_;
-  std::vector<HostKey> keys_;
-  std::mutex mutex_;  // guards the following, and calls of found_
-  size_t next_ = 0;   // of places_
+  std::map<uint16_t, std::set<std::string>> key_types_;  // of the wanted hosts, by port
+  std::mutex mutex_;                                     // guards the following, and calls of found_
+  size_t next_ = 0;                                      // of places_
   size_t missing_;
   std::set<std::string> names_;  // that were found
   bool was_cancelled_ = false;

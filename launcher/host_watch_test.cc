@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 
+#include "base/process.h"
 #include "launcher/discovery.h"
 #include "launcher/host_search.h"
 #include "tests/support/eventually.h"
@@ -211,6 +212,28 @@ TEST_F(HostWatchTest, AMissingHostIsFoundByItsKey) {
   EXPECT_EQ(sighting->host, "host-2");
   EXPECT_EQ(sighting->ssh_address, wanted.address);
   EXPECT_EQ(sighting->ssh_port, wanted.port);
+}
+
+// The one that is found shows the other's type first.
+TEST(SearchForHosts, FindsAHostByAKeyOfAnotherTypeThanThatOfAHostThatIsAway) {
+  const TemporaryDirectory folder;
+  const std::string second_key = (folder.path() / "key").string();
+  const auto made = RunCommand({.argv = {"ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", second_key}},
+                               Now() + std::chrono::seconds(30));
+  ASSERT_TRUE(made.ok() && made->exit_code == 0) << made.status();
+  LoopbackCluster cluster(1, {"HostKey " + second_key});
+  const SshTarget& there = cluster.targets()[0];
+  const auto known = KnownHosts::Load(cluster.options().known_hosts);
+  ASSERT_TRUE(known.ok()) << known.status();
+  const std::vector<std::string> addresses = {there.address};
+  std::vector<std::string> found;
+  const absl::Status status =
+      SearchForHosts(addresses,
+                     {{.name = "away", .port = there.port, .keys = {{"ecdsa-sha2-nistp256", "AAAA"}}},
+                      {.name = there.name, .port = there.port, .keys = known->KeysOf(there.name)}},
+                     -1, [&](const std::string& host, const std::string&) { found.push_back(host); });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(found, ElementsAre(there.name));
 }
 
 TEST(SearchForHosts, CanBeGivenUp) {

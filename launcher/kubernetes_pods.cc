@@ -101,9 +101,7 @@ class PodMaker {
   bool IsRestarted(ReplicaRole role) const {
     return job_.replicas(role).restart != ReplicaSpec::Restart::kNever;
   }
-  bool KeepsFiles(ReplicaRole role) const {
-    return role == ReplicaRole::kPs && job_.checkpoint && IsRestarted(role);
-  }
+  bool KeepsFiles(ReplicaRole role) const { return job_.KeepsCheckpoints(role) && IsRestarted(role); }
   bool RetriesEach(ReplicaRole role) const {
     return !is_tfjob() && !KeepsFiles(role) && (IsRestarted(role) || job_.replicas(role).min);
   }
@@ -231,8 +229,7 @@ RolePods PodMaker::PodsOf(ReplicaRole role) const {
   if (job_.data.kind == DataSource::Kind::kOnHosts) {
     pods.folders.push_back({"data", job_.data.folder, job_.data.folder});
   }
-  if (role == ReplicaRole::kPs && job_.checkpoint)
-    pods.folders.push_back({"checkpoints", kCheckpointFolder, ""});
+  if (job_.KeepsCheckpoints(role)) pods.folders.push_back({"checkpoints", kCheckpointFolder, ""});
   return pods;
 }
 

@@ -101,7 +101,7 @@ int RunCommandLine(int argc, char** argv) {
     return BadUsage(error.what());
   }
   line.flags.format = line.format == "json" ? OutputFormat::kJson : OutputFormat::kText;
-  line.flags.connects_to_inventory = *line.run || *line.up || *line.check || *line.exec ||
+  line.flags.connects_to_inventory = *line.run || *line.plan || *line.up || *line.check || *line.exec ||
                                      (*line.bench && line.flags.bench.virtual_hosts == 0);
   absl::StatusOr<int> code = 0;
   if (const auto context = CommandContext::Create(line.flags); context.ok()) {

@@ -242,7 +242,7 @@ std::vector<int> Planner::HostsFor(ReplicaRole role) const {
   return hosts;
 }
 
-// One whose address is not known now cannot help.
+// One whose address is not known now, or means another machine elsewhere, cannot help.
 void Planner::AddSpareHosts(const std::set<int>& used, TimePoint deadline) {
   std::set<int> spares;
   for (const ReplicaRole role : kReplicaRoles) {
@@ -253,7 +253,7 @@ void Planner::AddSpareHosts(const std::set<int>& used, TimePoint deadline) {
     }
   }
   for (const int index : spares) {
-    if (auto host = ResolvedHost(index, deadline); host.ok()) {
+    if (auto host = ResolvedHost(index, deadline); host.ok() && CheckReachable(*host).ok()) {
       *plan_.record.add_spare_hosts() = *std::move(host);
     }
   }

@@ -568,6 +568,18 @@ TEST_F(PlanWithSpares, AHostWithTheLabelAndWithoutATaskIsASpareOne) {
   EXPECT_TRUE(record.tasks(1).can_be_missing());
 }
 
+TEST(PlanOfAProgramWithSpares, AHostThatNobodyElseReachesIsNone) {
+  const auto inventory = ParseInventory(
+      "hosts: {a: {ssh: 10.0.0.1}, b: {ssh: localhost}, c: {ssh: 10.0.0.3}}\n", "hosts.yaml", "/home/me");
+  const auto job =
+      ParseJob("name: j\nprogram: [x]\nreplicas: {worker: {count: 1}}\n", "job.yaml", "/home/me");
+  const auto plan = MakePlan(*job, *inventory, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->record.spare_hosts_size(), 1);
+  EXPECT_EQ(plan->record.spare_hosts(0).name(), "c");
+  EXPECT_THAT(plan->record.tasks(0).spares(), testing::ElementsAre("a", "c"));
+}
+
 TEST_F(PlanWithSpares, AServerHasOneOnlyWhereItsPartCanComeFrom) {
   const std::string job = "model: mnist_mlp\nreplicas: {ps: {count: 2, on: work}, worker: {count: 1}}\n";
   EXPECT_THAT(SparesOf(Plan(job), "ps:0"), testing::IsEmpty());

@@ -65,7 +65,6 @@ void AddOptimizerFlags(const std::string& prefix, const OptimizerSpec& optimizer
 
 // A job whose parameters or updates are others begins anew, in another folder.
 void AddCheckpointFlags(const Job& job, const std::string& folder, std::vector<std::string>& arguments) {
-  if (!job.checkpoint) return;
   // Standing servers make a folder in it for each job.
   const std::string identity =
       job.is_standing ? "" : "-" + Sha256Hex(absl::StrJoin(ParameterArguments(job), " ")).substr(0, 8);
@@ -122,8 +121,9 @@ std::vector<std::string> TrainingArguments(const Job& job, ReplicaRole role, con
       add(absl::StrFormat("--min_workers=%d", *job.worker.min + job.chief.count));
     }
   }
+  if (job.KeepsCheckpoints(role)) AddCheckpointFlags(job, folder, arguments);
   if (role == ReplicaRole::kPs) {
-    AddCheckpointFlags(job, folder, arguments);
+    if (job.update.begin_together) add("--begin_together");
     return arguments;
   }
   const std::vector<std::string> parameters = ParameterArguments(job);

@@ -128,13 +128,13 @@ absl::Status VirtualHosts::AddHost() {
   return SetLatency(network, "eth0", options_.rate, options_.latency);
 }
 
-Inventory VirtualHosts::inventory() const {
+Inventory VirtualHosts::InventoryOf(const VirtualHostsOptions& options) {
   Inventory inventory{.path = "virtual hosts"};
-  for (int host = 0; host < count(); ++host) {
+  for (int host = 0; host < options.count; ++host) {
     inventory.hosts.push_back({.name = Name(host),
                                .local = true,
                                .data_address = Address(host),
-                               .labels = options_.labels,
+                               .labels = options.labels,
                                .gpus = std::vector<int>()});
   }
   return inventory;

@@ -60,7 +60,9 @@ class VirtualHosts {
   std::filesystem::path home(int host) const;
 
   /// All of them, as hosts that are `local`. They have no GPUs, since those would be all hosts' at once.
-  Inventory inventory() const;
+  Inventory inventory() const { return InventoryOf(options_); }
+  /// The same of hosts that nobody has made yet.
+  static Inventory InventoryOf(const VirtualHostsOptions& options);
 
   /// How to reach what is in inventory(): for ConnectOptions.
   std::map<std::string, LocalOptions> local_hosts() const;

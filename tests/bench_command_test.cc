@@ -101,6 +101,7 @@ TEST_F(BenchCommandTest, StrategiesRunSideBySideOnVirtualHosts) {
               AllOf(HasSubstr("ps_sync"), HasSubstr("allreduce"), HasSubstr("over 1 Gbit/s"),
                     HasSubstr("Measured: 20 steps of each worker, of 100 samples; muster ")));
   const Json results = Results();
+  EXPECT_EQ(results["is_complete"], true);
   EXPECT_EQ(results["compute_seconds_per_step"], 0.002);
   ASSERT_EQ(results["links"].size(), 1u);
   EXPECT_EQ(results["links"][0]["bytes_per_second"], 125e6);
@@ -115,7 +116,9 @@ TEST_F(BenchCommandTest, StrategiesRunSideBySideOnVirtualHosts) {
     for (const double seconds : measurement["step_seconds"]) EXPECT_GT(seconds, 0.002);
     EXPECT_GT(measurement["samples_per_second"], 0);
     EXPECT_GT(measurement["scaling_efficiency"], 0);
-    EXPECT_FALSE(measurement["predicted_step_seconds"].is_null());
+    EXPECT_EQ(measurement["predicted_step_seconds"].is_null(),
+              cell["strategy"] == "allreduce" && workers == 1)
+        << "that would be told the wait that it was told";
     // Servers that are alone on theirs may be too short at it to be seen.
     EXPECT_GE(measurement["hosts"].size(), workers);
     EXPECT_THAT(measurement["hosts"][0]["tasks"].get<std::string>(), HasSubstr("worker:0"));
@@ -224,11 +227,17 @@ TEST_F(BenchCommandTest, AnInterruptLeavesNothing) {
 TEST_F(BenchCommandTest, AnInterruptWhileItPredictsKeepsWhatWasMeasured) {
   if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
   // Strategies whose steps are all made by the chief, too: else it may come too late for any.
-  InterruptAt("predicting", {"--virtual", "3", "--device", "wait:1", "--workers", "1,2", "--strategies",
-                             "allreduce,ps_sync", "--steps", "5", "--repeat", "1"});
+  InterruptAt("predicting", {"--virtual", "3", "--link", "1gbit", "--device", "wait:1", "--workers", "1,2",
+                             "--strategies", "allreduce,ps_sync", "--steps", "5", "--repeat", "1"});
   const Json results = Results();
-  for (const Json& measurement : results["measurements"]) EXPECT_EQ(measurement["step_seconds"].size(), 1u);
+  for (const Json& measurement : results["measurements"]) {
+    EXPECT_EQ(measurement["step_seconds"].size(), 1u);
+    if (measurement["cell"]["workers"] == 1) continue;
+    EXPECT_GT(measurement["bound_step_seconds"], 0);
+    EXPECT_FALSE(measurement["predicted_step_seconds"].is_null());
+  }
   EXPECT_TRUE(results["curves"].empty());
+  EXPECT_EQ(results["unfinished"], "interrupted");
 }
 
 TEST_F(BenchCommandTest, AnInterruptWhileItMeasuresSaysWhereTheRestIs) {
@@ -237,6 +246,72 @@ TEST_F(BenchCommandTest, AnInterruptWhileItMeasuresSaysWhereTheRestIs) {
               {"-i", Path("inventory.yaml"), "--models", "mnist_softmax", "--workers", "1", "--strategies",
                "allreduce", "--steps", "5", "--repeat", "1000"});
   EXPECT_GE(Results()["measurements"][0]["step_seconds"].size(), 1u);
+  EXPECT_EQ(Results()["is_complete"], false);
+  EXPECT_THAT(*ReadFile(Path("bench/report.html")), HasSubstr("did not come to its end (interrupted)"));
+}
+
+// As where the kernel cannot shape to such a rate.
+TEST_F(BenchCommandTest, OfALinkThatCannotBeMadeTheCellsSaySoAndTheOthersAreRun) {
+  if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
+  ASSERT_TRUE(MakeDirectories(Path("tools")).ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("tools/tc"),
+                                  "#!/bin/sh\ncase \"$*\" in *\" rate 2000000000bit \"*) echo no such "
+                                  "rate >&2; exit 1 ;; esac\nPATH=${PATH#*:}\nexec tc \"$@\"\n",
+                                  0755)
+                  .ok());
+  std::vector<std::string> environment = Environment();
+  for (std::string& variable : environment) {
+    if (variable.starts_with("PATH=")) variable.insert(5, Path("tools") + ":");
+  }
+  const auto run =
+      RunCommand({.argv = CommandLine({"--virtual", "1", "--link", "2gbit,1gbit", "--device", "wait:1",
+                                       "--models", "mnist_softmax", "--workers", "1", "--strategies",
+                                       "allreduce", "--steps", "5", "--repeat", "1"}),
+                  .environment = environment},
+                 Now() + std::chrono::minutes(2));
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->exit_code, 1) << run->stderr_text;
+  const Json measurements = Results()["measurements"];
+  ASSERT_EQ(measurements.size(), 2u);
+  EXPECT_THAT(measurements[0]["error"].get<std::string>(), HasSubstr("no such rate"));
+  EXPECT_EQ(measurements[1]["error"], "");
+  EXPECT_EQ(Results()["is_complete"], true) << "all was tried";
+}
+
+TEST_F(BenchCommandTest, AnEarlierPageIsKept) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  ASSERT_TRUE(MakeDirectories(Path("bench")).ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("bench/report.html"), "of yesterday").ok());
+  const CommandResult run = Bench({"-i", Path("inventory.yaml"), "--models", "mnist_softmax", "--workers",
+                                   "1", "--strategies", "allreduce", "--steps", "5", "--repeat", "1"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_EQ(*ReadFile(Path("bench/report-1.html")), "of yesterday");
+  EXPECT_THAT(run.stderr_text, HasSubstr("now under this name: " + Path("bench/report-1.html")));
+  EXPECT_EQ(Results()["is_complete"], true);
+}
+
+// Before jobs of the first model are run, on virtual hosts and on others.
+TEST_F(BenchCommandTest, DataThatASecondModelLacksAreFoundFirst) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  ASSERT_TRUE(MakeDirectories(Path("data/mnist")).ok());
+  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+                           "t10k-labels-idx1-ubyte"}) {
+    ASSERT_TRUE(WriteFileAtomically(Path(std::string("data/mnist/") + name), "").ok());
+  }
+  std::vector<std::string> environment = Environment();
+  environment.push_back("MUSTER_DATA=" + Path("data"));
+  for (const std::vector<std::string>& hosts :
+       {std::vector<std::string>{"--virtual", "2"}, {"-i", Path("inventory.yaml")}}) {
+    std::vector<std::string> arguments = hosts;
+    arguments.insert(arguments.end(),
+                     {"--models", "mnist_softmax,wide_deep", "--workers", "1", "--strategies", "ps_sync"});
+    const auto run = RunCommand({.argv = CommandLine(arguments), .environment = environment},
+                                Now() + std::chrono::minutes(2));
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(run->exit_code, 2) << run->stderr_text;
+    EXPECT_THAT(run->stderr_text, HasSubstr("does not hold census/"));
+    EXPECT_FALSE(std::filesystem::exists(Path("bench")));
+  }
 }
 
 TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {

@@ -94,13 +94,34 @@ TEST_F(ClusterCommands, ExecRunsACommandOnEachHost) {
   }
   const CommandResult errors = exec({"--hosts", "host-1", "--", "seq 20000 >&2"});
   EXPECT_EQ(std::ranges::count(errors.stderr_text, '\n'), 20000);
-  EXPECT_THAT(exec({"--hosts", "host-4", "--", "true"}).stderr_text, HasSubstr("has no host 'host-4'"));
   cluster_.hosts().Kill("host-3");
   const CommandResult two = exec({"--", "echo here"});
   EXPECT_EQ(two.exit_code, 69);
   EXPECT_THAT(two.stdout_text, AllOf(HasSubstr("[host-1] here\n"), HasSubstr("[host-2] here\n")));
   EXPECT_THAT(two.stderr_text, HasSubstr("host-3 ("));
   cluster_.hosts().Start("host-3");
+}
+
+TEST_F(ClusterCommands, AskOnlyTheHostsThatAreChosen) {
+  const std::string inventory = InventoryWithHead();
+  const auto hosts = [&](const std::vector<std::string>& command, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"-i", inventory, "-o", "json"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult result = Muster(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.stderr_text;
+    std::string names;
+    for (const Json& row : Json::parse(result.stdout_text)) {
+      names += std::string(row["host"]) + " ";
+    }
+    return names;
+  };
+  const std::vector<std::pair<std::string, std::string>> kChosen = {
+      {"host-[2:3]", "host-2 host-3 "}, {"cpu", "host-1 host-2 "}, {"head,host-1,host-3", "host-1 host-3 "}};
+  for (const auto& [words, names] : kChosen) {
+    EXPECT_EQ(hosts({"exec", "--hosts", words}, {"--", "true"}), names);
+    EXPECT_EQ(hosts({"check", "--hosts", words}), names);
+  }
 }
 
 // Who has read enough goes, and what would print on ends well.

@@ -54,12 +54,18 @@ TEST_F(ClusterGpus, EachTaskHasItsOwnAndServersGoWhereNoneAre) {
 
 TEST_F(ClusterGpus, AJobThatWantsMoreThanThereAreIsRefused) {
   const std::string job = GpuJob("greedy", "{worker: {count: 4, gpus: 1}}");
+  const std::string whole = InventoryText();
+  const std::string known = cluster_.Write("known.yaml", whole.substr(0, whole.find("  host-4:")));
+  const std::string message =
+      "greedy.yaml:3:37: there are too few GPUs for 4 tasks of worker with 1 each: host-1 has 2, host-2 has "
+      "1";
   for (const char* command : {"run", "plan"}) {
-    const CommandResult result = Muster({command, job, "-i", cluster_.inventory()});
+    const CommandResult result = Muster({command, job, "-i", known});
     EXPECT_EQ(result.exit_code, 2) << command;
-    EXPECT_THAT(result.stderr_text,
-                HasSubstr("greedy.yaml:3:37: there are too few GPUs for 4 tasks of worker with "
-                          "1 each: host-1 has 2, host-2 has 1, host-4 could not be asked"));
+    EXPECT_THAT(result.stderr_text, HasSubstr(message + "\n"));
+    const CommandResult unknown = Muster({command, job, "-i", cluster_.inventory()});
+    EXPECT_EQ(unknown.exit_code, 69) << "what the host has may be enough: " << command;
+    EXPECT_THAT(unknown.stderr_text, HasSubstr(message + ", host-4 could not be asked\n"));
   }
   // Without a question about GPUs, nobody is asked.
   EXPECT_EQ(RunJob(GpuJob("modest", "{worker: {count: 4}}")).exit_code, 0);
@@ -126,6 +132,52 @@ TEST_F(ClusterGpus, AHostThatDrivesAJobAsksThoseThatComeToo) {
            std::string::npos;
   })) << Muster({"events", "job"}).stdout_text;
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterGpus, ATaskKeepsItsPlaceWhileItsHostDoesNotAnswer) {
+  const auto write = [&](int workers) {
+    return cluster_.Write("job.yaml",
+                          absl::StrFormat("name: job\nmodel: mnist_mlp\nhidden: [50]\nstrategy: allreduce\n"
+                                          "collective: native\nreplicas: {worker: {count: %d, gpus: 1}}\n"
+                                          "train: {steps: 10000000, batch_size: 500, threads: 1}\n",
+                                          workers));
+  };
+  const std::string job = write(2);
+  const CommandResult run = RunJob(job, {"-d"});
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const auto first = WaitForTasks("job", 2);
+  cluster_.hosts().Kill("host-2");
+  const CommandResult plan = Muster({"plan", job, "-i", cluster_.inventory()});
+  EXPECT_EQ(plan.exit_code, 0) << plan.stderr_text;
+  EXPECT_THAT(plan.stderr_text, HasSubstr("2 unchanged\n"));
+  EXPECT_THAT(plan.stdout_text, ContainsRegex("worker:1 +host-2 +[0-9.]+ +0 +unchanged\n"));
+  Process scale = cluster_.Start({"scale", "job", "worker=3"}, "scale");
+  EXPECT_TRUE(cluster_.WaitForText("scale", "worker:2 on host-1 joins"));
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(ExitCodeOf(scale), 0) << cluster_.Text("scale");
+  EXPECT_EQ(WaitForTasks("job", 3).at("worker:0"), first.at("worker:0"));
+  // So does another run.
+  cluster_.hosts().Kill("host-2");
+  Process again = StartJob(write(3), "again", {"-d"});
+  EXPECT_TRUE(cluster_.WaitForText("again", "host-2"));
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(ExitCodeOf(again), 0) << cluster_.Text("again");
+  EXPECT_EQ(WaitForTasks("job", 3).at("worker:0"), first.at("worker:0"));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterGpus, APlanAsksThemWithTheKeysThatItIsGiven) {
+  const std::string job = GpuJob("job", "{worker: {count: 1, gpus: 1}}");
+  const auto plan = [&](const std::string& keys) {
+    return Muster({"plan", job, "-i", cluster_.inventory(), "--connect-timeout", "10", "--known-hosts",
+                   cluster_.Write("keys", keys)});
+  };
+  const CommandResult known = plan(cluster_.hosts().Text("known_hosts"));
+  EXPECT_EQ(known.exit_code, 0) << known.stderr_text;
+  EXPECT_THAT(known.stdout_text, ContainsRegex("worker:0 +host-1 +[0-9.]+ +0 +start\n"));
+  const CommandResult unknown = plan("");
+  EXPECT_EQ(unknown.exit_code, 69) << unknown.stderr_text;
+  EXPECT_THAT(unknown.stderr_text, ContainsRegex("host-1 \\(.*\\): its host key is not known"));
 }
 
 TEST_F(ClusterGpus, CheckShowsThem) {

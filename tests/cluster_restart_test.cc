@@ -132,12 +132,12 @@ TEST_F(ClusterRestart, OnTheHostThatDrivesTheJob) {
 
 class ClusterRestartOfTraining : public ClusterRestart {
  protected:
+  static constexpr char kServers[] = "update: {mode: sync}\nreplicas: {ps: {count: 1}, worker: {count: 2}}\n";
+
   // Until it is stopped.
-  std::string Training(const std::string& more) {
-    return cluster_.Write("job.yaml",
-                          "name: job\nmodel: mnist_softmax\nupdate: {mode: sync}\n"
-                          "replicas: {ps: {count: 1}, worker: {count: 2}}\n" +
-                              more + "train: {steps: 10000000, batch_size: 100, threads: 1}\n");
+  std::string Training(const std::string& more, const std::string& strategy = kServers) {
+    return cluster_.Write("job.yaml", "name: job\nmodel: mnist_softmax\n" + strategy + more +
+                                          "train: {steps: 10000000, batch_size: 100, threads: 1}\n");
   }
   uint64_t StepsOf(const std::string& task) {
     const CommandResult shown = Muster({"show", "job", "--metrics", "-o", "json"});
@@ -162,6 +162,20 @@ TEST_F(ClusterRestartOfTraining, AWorkerJoinsAgainAndAServerGoesBackToTheCheckpo
   EXPECT_TRUE(WaitForEvent("training went back from step "));
   ExpectRestarted({}, "all tasks are started again\n");
   EXPECT_TRUE(Eventually([&] { return StepsOf("worker:1") > 0; }));
+  EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+}
+
+TEST_F(ClusterRestartOfTraining, WorkersThatHaveAllParametersGoOnFromTheCheckpoint) {
+  const std::string job =
+      Training("checkpoint: {every_steps: 50}\n", "strategy: allreduce\nreplicas: {worker: {count: 2}}\n");
+  ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
+  WaitForTasks("job", 2);
+  EXPECT_TRUE(Eventually([&] { return StepsOf("worker:1") > 200; }));
+  ExpectRestarted({}, "all tasks are started again\n");
+  WaitForTasks("job", 2);
+  EXPECT_TRUE(Eventually([&] {
+    return Muster({"logs", "job", "worker:1"}).stdout_text.find("going on from step ") != std::string::npos;
+  })) << Muster({"logs", "job"}).stdout_text;
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
 }
 

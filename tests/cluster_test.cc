@@ -74,6 +74,24 @@ TEST(Cluster, HostsAreReachedThroughJumpHosts) {
   }
 }
 
+// There is no ssh-agent that would have it.
+TEST(Cluster, AJobWhoseKeyWasNamedFromAnotherFolderIsInReach) {
+  MusterCluster cluster(2);
+  const std::string key = cluster.hosts().folder() + "/id_ed25519";
+  cluster.Write("inventory.yaml", absl::StrReplaceAll(cluster.hosts().Text("inventory.yaml"),
+                                                      {{"\"" + key + "\"", "keys/train"},
+                                                       {"host-2: {", "host-2: {jump: host-1, "}}));
+  ASSERT_TRUE(MakeDirectories(cluster.Path("keys")).ok());
+  std::filesystem::rename(key, cluster.Path("keys/train"));
+  cluster.Write("job.yaml", "name: away\nprogram: [sleep, \"600\"]\nreplicas: {worker: {count: 2}}\n");
+  const CommandResult run = cluster.Shell("cd " + cluster.Path("") + " && muster run -d job.yaml");
+  ASSERT_EQ(run.exit_code, 0) << run.stderr_text;
+  const CommandResult show = cluster.Shell("cd / && muster show away");
+  EXPECT_EQ(show.exit_code, 0) << show.stderr_text;
+  const CommandResult stop = cluster.Shell("cd / && muster stop away");
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+}
+
 TEST(Cluster, TheInventoryFlagGoesBeforeTheVariable) {
   MusterCluster cluster(1);
   const std::string variable = "MUSTER_INVENTORY=" + cluster.inventory();

@@ -1,8 +1,5 @@
 #include "launcher/bench/advice.h"
 
-#include <absl/strings/ascii.h>
-#include <absl/strings/str_join.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -12,53 +9,12 @@
 
 #include "launcher/bench/noise.h"
 #include "launcher/bench/outlook.h"
+#include "launcher/bench/ranking.h"
+#include "launcher/bench/recommendation.h"
 #include "launcher/bench/results_view.h"
 
 namespace muster::bench {
 namespace {
-
-constexpr double kAccuracyGap = 0.01;  // that is worth a sentence
-
-using Measurements = std::vector<const Measurement*>;
-
-std::string NameOf(const Measurement* measurement) { return CompetitorName(measurement->cell); }
-
-std::vector<std::string> NamesOf(const Measurements& measurements) {
-  std::vector<std::string> names;
-  for (const Measurement* measurement : measurements) names.push_back(NameOf(measurement));
-  return names;
-}
-
-// What one number of workers gave, the fastest first.
-struct Ranking {
-  int workers = 0;
-  Measurements all;   // that have numbers
-  Measurements best;  // those that are about equal to the first of them
-};
-
-std::vector<Ranking> RankingsOf(const Group& group, const Noise& noise) {
-  std::map<int, Ranking> by_workers;
-  for (const Measurement* measurement : group.measurements) {
-    Ranking& ranking = by_workers[measurement->cell.workers];
-    ranking.workers = measurement->cell.workers;
-    if (HasNumbers(*measurement)) ranking.all.push_back(measurement);
-  }
-  std::vector<Ranking> rankings;
-  for (auto& [workers, ranking] : by_workers) {
-    std::stable_sort(ranking.all.begin(), ranking.all.end(), [](const auto* a, const auto* b) {
-      return a->samples_per_second > b->samples_per_second;
-    });
-    for (const Measurement* measurement : ranking.all) {
-      if (!noise.TellsApart(*ranking.all.front(), *measurement)) ranking.best.push_back(measurement);
-    }
-    rankings.push_back(std::move(ranking));
-  }
-  return rankings;
-}
-
-std::string RatioText(const Measurement* faster, const Measurement* slower) {
-  return AmountText(faster->samples_per_second / slower->samples_per_second);
-}
 
 std::string FastestSentence(const Ranking& ranking, const Noise& noise) {
   const std::string with = "With " + WorkersText(ranking.workers) + " ";
@@ -66,8 +22,10 @@ std::string FastestSentence(const Ranking& ranking, const Noise& noise) {
   const Measurement* const first = ranking.all.front();
   const std::string rate = AmountText(first->samples_per_second) + " samples/s";
   if (ranking.all.size() == 1) return with + "only " + NameOf(first) + " has numbers: " + rate + ".";
-  const bool has_next = ranking.best.size() < ranking.all.size();
-  const Measurement* const next = has_next ? ranking.all[ranking.best.size()] : nullptr;
+  const auto is_best = [&](const Measurement* of) { return std::ranges::count(ranking.best, of) > 0; };
+  const auto behind = std::ranges::find_if_not(ranking.all, is_best);
+  const bool has_next = behind != ranking.all.end();
+  const Measurement* const next = has_next ? *behind : nullptr;
   if (ranking.best.size() == 1) {
     return with + NameOf(first) + " was fastest: " + rate + ", " + RatioText(first, next) + " times " +
            NameOf(next) + ".";
@@ -107,20 +65,21 @@ std::string BoundShare(const Measurement& measurement) {
               : "");
 }
 
-std::string MeasuredRateText(const Group& group) {
-  for (const Measurement* measurement : group.measurements) {
-    const std::optional<double> rate = measurement->bound_link_bytes_per_second;
-    if (rate) return ", which were measured to carry " + RateText(*rate) + ",";
-  }
-  return "";
-}
-
 std::string BoundSentence(const Group& group, const Ranking& largest) {
+  const auto source = std::ranges::find_if(group.measurements, [](const Measurement* measurement) {
+    return measurement->bound_link_bytes_per_second.has_value() && GaveTheRate(*measurement);
+  });
+  std::string rate;
+  if (source != group.measurements.end()) {
+    rate = "carry " + RateText(*(*source)->bound_link_bytes_per_second) + " by what " + NameOf(*source) +
+           " with " + WorkersText((*source)->cell.workers) + " took";
+  }
   const std::string shares = Shares(largest.all, BoundShare);
   if (!shares.empty()) {
-    return "Least time on the links" + MeasuredRateText(group) + " with " + WorkersText(largest.workers) +
-           ": " + shares + ".";
+    return "Least time on the links" + (rate.empty() ? "" : ", which " + rate + ",") + " with " +
+           WorkersText(largest.workers) + ": " + shares + ".";
   }
+  if (!rate.empty()) return "The links " + rate + ": how near that is to their bound is not known.";
   return group.link_bytes_per_second > 0 ? "" : "No bound is known: the rate of the links is not.";
 }
 
@@ -133,11 +92,7 @@ std::string ScalingSentence(const Ranking& largest) {
 }
 
 std::string AccuracySentence(const Ranking& ranking) {
-  const Measurement* most = nullptr;
-  for (const Measurement* measurement : ranking.all) {
-    if (!measurement->test_accuracy) continue;
-    if (most == nullptr || *measurement->test_accuracy > *most->test_accuracy) most = measurement;
-  }
+  const Measurement* const most = MostAccurate(ranking);
   const Measurement* const first = ranking.all.front();
   if (most == nullptr || !first->test_accuracy ||
       *most->test_accuracy - *first->test_accuracy < kAccuracyGap) {
@@ -148,30 +103,13 @@ std::string AccuracySentence(const Ranking& ranking) {
                          *most->test_accuracy);
 }
 
-bool HasReachedTarget(const Measurement& measurement) {
-  return measurement.seconds_to_target && std::isfinite(*measurement.seconds_to_target);
-}
-
-// Those that reached the accuracy asked for, the first of them first.
-Measurements ByTimeToTarget(const Ranking& ranking) {
-  Measurements reached;
-  for (const Measurement* measurement : ranking.all) {
-    if (HasReachedTarget(*measurement)) reached.push_back(measurement);
-  }
-  std::stable_sort(reached.begin(), reached.end(), [](const auto* a, const auto* b) {
-    return *a->seconds_to_target < *b->seconds_to_target;
-  });
-  return reached;
-}
-
 std::string TargetSentence(const Ranking& ranking, double target) {
-  const Measurements reached = ByTimeToTarget(ranking);
   std::vector<std::string> times, missed, unknown;
-  for (const Measurement* measurement : reached) {
+  for (const Measurement* measurement : ranking.reached) {
     times.push_back(NameOf(measurement) + " in " + SecondsText(*measurement->seconds_to_target));
   }
   for (const Measurement* measurement : ranking.all) {
-    if (HasReachedTarget(*measurement)) continue;
+    if (!Common({NameOf(measurement)}, NamesOf(ranking.reached)).empty()) continue;
     (measurement->target_error.empty() ? missed : unknown).push_back(NameOf(measurement));
   }
   const std::string workers = WorkersText(ranking.workers);
@@ -183,84 +121,6 @@ std::string TargetSentence(const Ranking& ranking, double target) {
   if (!times.empty() && !missed.empty()) text += ", and not by " + ListText(missed);
   if (!unknown.empty()) text += "; of " + ListText(unknown) + " it is not known";
   return text + ".";
-}
-
-std::string TargetClause(const Ranking& largest) {
-  const Measurements reached = ByTimeToTarget(largest);
-  if (reached.empty() || NameOf(reached.front()) == NameOf(largest.all.front())) return "";
-  return "; to the accuracy asked for " + NameOf(reached.front()) + " was first";
-}
-
-// What was about fastest at each number of workers; empty: there is no such.
-std::vector<std::string> AlwaysBest(const std::vector<const Ranking*>& rankings) {
-  std::vector<std::string> names = NamesOf(rankings.front()->best);
-  for (const Ranking* ranking : rankings) names = Common(std::move(names), NamesOf(ranking->best));
-  return names;
-}
-
-// Where the exchange costs more than further workers bring.
-std::string AloneSentence(const std::vector<Ranking>& rankings, const Noise& noise) {
-  if (rankings.front().workers != 1 || rankings.front().all.empty()) return "";
-  const Measurement* const alone = rankings.front().all.front();
-  const Measurement* best = nullptr;  // of more workers
-  for (size_t i = 1; i < rankings.size(); ++i) {
-    if (rankings[i].all.empty()) continue;
-    const Measurement* const first = rankings[i].all.front();
-    if (best == nullptr || first->samples_per_second > best->samples_per_second) best = first;
-  }
-  if (best == nullptr || noise.TellsApart(*best, *alone)) return "";
-  return absl::StrFormat("Do not distribute: 1 worker made %s samples/s, the best of %s, %s, %s.",
-                         AmountText(alone->samples_per_second), WorkersText(best->cell.workers), NameOf(best),
-                         AmountText(best->samples_per_second));
-}
-
-// Numbers of workers with a choice. One worker alone has nobody to exchange with: it decides only where
-// nothing else was compared.
-std::vector<const Ranking*> ComparedOf(const std::vector<Ranking>& rankings) {
-  std::vector<const Ranking*> compared;
-  for (const Ranking& ranking : rankings) {
-    if (ranking.all.size() > 1) compared.push_back(&ranking);
-  }
-  if (compared.size() > 1 && compared.front()->workers == 1) compared.erase(compared.begin());
-  return compared;
-}
-
-std::string WhyNone(const std::vector<Ranking>& rankings) {
-  std::set<std::string> competitors;
-  for (const Ranking& ranking : rankings) {
-    for (const std::string& name : NamesOf(ranking.all)) competitors.insert(name);
-  }
-  if (competitors.empty()) return "None: no cell has numbers.";
-  if (competitors.size() == 1) return "None: only " + *competitors.begin() + " has numbers.";
-  return "None: no two have numbers for the same number of workers.";
-}
-
-// "use allreduce (compared at 2 and 4 workers)"
-std::string Choice(const std::vector<const Ranking*>& compared) {
-  std::vector<std::string> numbers;
-  std::string by_number;
-  for (const Ranking* ranking : compared) {
-    numbers.push_back(std::to_string(ranking->workers));
-    by_number += (by_number.empty() ? "with " : "; with ") + WorkersText(ranking->workers) + " use " +
-                 absl::StrJoin(NamesOf(ranking->best), " or ");
-  }
-  const std::vector<std::string> always = AlwaysBest(compared);
-  if (always.empty()) return by_number;
-  return "use " + absl::StrJoin(always, " or ") + " (compared at " + ListText(numbers) +
-         (numbers.back() == "1" ? " worker)" : " workers)");
-}
-
-std::string Recommendation(const std::vector<Ranking>& rankings, const std::vector<const Ranking*>& compared,
-                           const Outlook& outlook, const Noise& noise) {
-  const std::string alone = AloneSentence(rankings, noise);
-  if (compared.empty() || (!alone.empty() && compared.back()->workers == 1)) {
-    return alone.empty() ? WhyNone(rankings) : alone;
-  }
-  const Ranking& largest = *compared.back();
-  std::string text = Choice(compared) + TargetClause(largest) + OutlookClause(outlook, largest.workers) + ".";
-  if (!alone.empty()) return alone + " If you have to, " + text;
-  text[0] = absl::ascii_toupper(static_cast<unsigned char>(text[0]));
-  return text;
 }
 
 // Servers move to the workers' hosts where there are no more hosts.
@@ -297,9 +157,16 @@ std::string MissingPredictionsSentence(const Results& results, const Group& grou
     return std::any_of(group.measurements.begin(), group.measurements.end(),
                        [&](const Measurement* of) { return HasNumbers(*of) && fits(of->cell); });
   };
+  if (HasTables(group.model)) {
+    return "Models with tables are not predicted: what their rows cost comes and goes with the batch.";
+  }
+  for (const Unpredicted& of : results.unpredicted) {
+    const bool is_it = of.model == group.model && of.link_bytes_per_second == group.link_bytes_per_second;
+    if (is_it) return "Nothing is predicted: " + of.why + ".";
+  }
   const auto is_ring = [](const Cell& cell) { return cell.strategy == Strategy::kAllReduce; };
   std::vector<std::string> missing;
-  if (results.compute_seconds_per_step <= 0 &&
+  if (!results.compute_seconds_per_step &&
       !has([&](const Cell& cell) { return is_ring(cell) && cell.workers == 1; })) {
     missing.push_back("allreduce with 1 worker");
   }
@@ -354,13 +221,13 @@ std::string LatencySentence(const Results& results, const Group& group) {
 
 GroupAdvice AdviceOn(const Results& results, const Group& group) {
   const Noise noise(results);
-  const std::vector<Ranking> rankings = RankingsOf(group, noise);
+  const std::vector<Ranking> rankings = RankingsOf(results, group, noise);
   const std::vector<const Ranking*> compared = ComparedOf(rankings);
   const Outlook outlook = compared.empty()
                               ? Outlook{}
                               : OutlookOf(group, NamesOf(compared.back()->best), compared.back()->workers);
   GroupAdvice advice = {.title = GroupName(group),
-                        .recommendation = Recommendation(rankings, compared, outlook, noise)};
+                        .recommendation = Recommendation(results, rankings, compared, outlook, noise)};
   const auto say = [&](const std::string& sentence) {
     if (!sentence.empty()) advice.sentences.push_back(sentence);
   };
@@ -388,10 +255,32 @@ std::string CountText(size_t count, size_t total, const char* was, const char* w
                          count == 1 ? was : were);
 }
 
+// Of the cell whose repetitions differ most, where that is much.
+std::string NoisiestCaution(const Results& results, const Noise& noise) {
+  constexpr double kMuch = 0.1;
+  const Measurement* noisiest = nullptr;
+  for (const Measurement& of : results.measurements) {
+    const double most = noisiest == nullptr ? -1 : RelativeDeviation(*noisiest).value_or(-1);
+    if (RelativeDeviation(of).value_or(-1) > most) noisiest = &of;
+  }
+  if (noisiest == nullptr || !noise.is_known()) return "";
+  if (*results.noise <= kMuch && !noise.SticksOut(*noisiest)) return "";
+  return absl::StrFormat(
+      "Repetitions differ by %s (standard deviation), those of %s with %s, %s over %s, by %s: what is said "
+      "of it may be chance, and more repetitions would tell.",
+      PercentText(*results.noise), NameOf(noisiest), WorkersText(noisiest->cell.workers),
+      OneLine(noisiest->cell.model), LinkText(noisiest->cell.link_bytes_per_second),
+      PercentText(*RelativeDeviation(*noisiest)));
+}
+
 std::vector<std::string> CautionsOf(const Results& results) {
   std::vector<std::string> cautions;
   const size_t total = results.measurements.size();
   if (total == 0) cautions.push_back("Nothing was measured.");
+  if (!results.unfinished.empty()) {
+    cautions.push_back("It did not come to its end (" + OneLine(results.unfinished) +
+                       "): cells may lack repetitions, and there are no curves.");
+  }
   const Noise noise(results);
   size_t failed = 0, beyond_bound = 0;
   for (const Measurement& measurement : results.measurements) {
@@ -414,8 +303,11 @@ std::vector<std::string> CautionsOf(const Results& results) {
   if (failed < total && !noise.is_known()) {
     cautions.push_back("The noise was not measured: small differences may be chance.");
   }
-  if (results.compute_seconds_per_step > 0) {
-    cautions.push_back("The computation was a wait of " + SecondsText(results.compute_seconds_per_step) +
+  if (const std::string noisiest = NoisiestCaution(results, noise); !noisiest.empty()) {
+    cautions.push_back(noisiest);
+  }
+  if (results.compute_seconds_per_step) {
+    cautions.push_back("The computation was a wait of " + SecondsText(*results.compute_seconds_per_step) +
                        " a step: this compares the exchange of gradients, not the training.");
   }
   return cautions;

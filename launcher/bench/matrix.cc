@@ -24,8 +24,6 @@ ModelName Parse(const std::string& model) {
   return {parts.first, parts.second};
 }
 
-bool HasTables(const std::string& model) { return Parse(model).name == "wide_deep"; }
-
 bool Fits(Strategy strategy, const std::string& model) {
   if (strategy == Strategy::kAllReduce) return !HasTables(model);
   if (strategy == Strategy::kHybrid) return HasTables(model);
@@ -72,14 +70,16 @@ absl::Status CheckJob(const Cell& cell, const MatrixOptions& options) {
   return check(options, absl::StrFormat("--steps %d with %s", options.steps, WorkersText(cell.workers)));
 }
 
+// All workers begin together, as those of allreduce do: else the rate of servers would be less by the time
+// in which the last worker is still to come.
 std::string UpdateOf(const Cell& cell) {
   switch (cell.strategy) {
     case Strategy::kAsyncServers:
-      return "update: {mode: async}\n";
+      return "update: {mode: async, begin_together: true}\n";
     case Strategy::kSyncServers:
-      return "update: {mode: sync}\n";
+      return "update: {mode: sync, begin_together: true}\n";
     case Strategy::kBackupWorkers:
-      return absl::StrFormat("update: {mode: sync, aggregate: %d}\n", cell.workers - 1);
+      return absl::StrFormat("update: {mode: sync, aggregate: %d, begin_together: true}\n", cell.workers - 1);
     case Strategy::kAllReduce:
       return "strategy: allreduce\n";
     case Strategy::kHybrid:

@@ -64,6 +64,14 @@ std::vector<Workload> WorkloadsOf(const Results& results) {
   return workloads;
 }
 
+void PredictCells(Results* results) { Predict(WorkloadsOf(*results), results); }
+
+// Seconds of it.
+absl::Status PredictAll(Results* results) {
+  PredictCells(results);
+  return AddCurves(WorkloadsOf(*results), {}, results);
+}
+
 Results Measurements(double latency_seconds = 0) {
   Results results;
   for (const int workers : {1, 2, 3, 4}) {
@@ -80,7 +88,7 @@ Results Measurements(double latency_seconds = 0) {
 
 TEST(Predict, WhatWasCalibratedWithAFewCellsHoldsForTheOthers) {
   Results results = Measurements();
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  PredictCells(&results);
   for (const Measurement& measurement : results.measurements) {
     ASSERT_TRUE(measurement.predicted_step_seconds.has_value());
     EXPECT_NEAR(*measurement.predicted_step_seconds / measurement.median_step_seconds(), 1,
@@ -103,7 +111,7 @@ TEST(Predict, TwoAsynchronousWorkersDoNotStayInEachOthersWay) {
   const double alone = kCompute + 2 * kParameterBytes / kLink;
   results.measurements.push_back(
       {.cell = CellOf(Strategy::kAsyncServers, 2, 1), .step_seconds = {alone / 2}, .samples_per_second = 1});
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  PredictCells(&results);
   EXPECT_NEAR(*results.measurements.back().predicted_step_seconds / (alone / 2), 1, 0.1);
 }
 
@@ -113,7 +121,7 @@ TEST(Predict, LatencyIsWhatTheLinksSay) {
   Results results = Measurements(kLatency);
   results.links = {{.bytes_per_second = 1e9, .latency_seconds = 1},
                    {.bytes_per_second = 1.2e8, .latency_seconds = kLatency}};
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  ASSERT_TRUE(PredictAll(&results).ok());
   EXPECT_LT(*results.median_prediction_error, 0.01);
   for (const Curve& curve : results.curves) {
     if (curve.cell.strategy != Strategy::kAllReduce) continue;
@@ -141,9 +149,11 @@ TEST(Predict, BandwidthsAreOfWhatIsNotComputing) {
   add(CellOf(Strategy::kHybrid, 4, 2), 0.11);
   add(CellOf(Strategy::kSyncServers, 2, 2), 0.0101);
   results.noise = 0.02;
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  PredictCells(&results);
   const auto& of = results.measurements;
   EXPECT_FALSE(of[0].communication_seconds.has_value()) << "it has nobody to talk to";
+  EXPECT_FALSE(of[0].predicted_step_seconds.has_value()) << "it would be told the wait that it was told";
+  EXPECT_TRUE(of[2].predicted_step_seconds.has_value());
   EXPECT_NEAR(*of[1].communication_seconds, 0.2, 1e-9);
   EXPECT_NEAR(*of[1].algorithm_bytes_per_second, kParameterBytes / 0.2, 1);
   EXPECT_NEAR(*of[1].bus_bytes_per_second, kParameterBytes / 0.2 * 1.5, 1);
@@ -166,7 +176,7 @@ TEST(Predict, TheErrorIsThatOfCellsItWasNotCalibratedWith) {
         (cell.strategy == Strategy::kSyncServers && cell.workers == 1 && cell.servers == 1);
     if (!calibrates) measurement.step_seconds[0] *= 1.25;
   }
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  PredictCells(&results);
   EXPECT_NEAR(*results.median_prediction_error, 0.2, 0.01);
   for (const Measurement& measurement : results.measurements) {
     const double off = *measurement.predicted_step_seconds / measurement.median_step_seconds() - 1;
@@ -184,7 +194,7 @@ TEST(Predict, OneWorkerAloneComputesForAsLongAsTheMedianOfItsRepetitions) {
     results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
   }
   results.measurements[0].step_seconds = {kCompute, kCompute, 1.5 * kCompute};
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  PredictCells(&results);
   EXPECT_NEAR(*results.measurements[0].predicted_step_seconds, kCompute, 1e-9);
   EXPECT_LT(*results.median_prediction_error, 0.01);
 }
@@ -197,7 +207,7 @@ TEST(Predict, WhatItCannotBeFittedToHasNoCurves) {
                           Measured(CellOf(Strategy::kSyncServers, 1, 1))};
   results.measurements[2].step_seconds[0] /= 2;
   results.measurements[2].step_seconds.resize(1);
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  ASSERT_TRUE(PredictAll(&results).ok());
   const Measurement& first = results.measurements[2];
   EXPECT_TRUE(first.is_fitted);
   EXPECT_GT(*first.predicted_step_seconds / first.median_step_seconds(), 1 + kMostMisfit);
@@ -207,7 +217,7 @@ TEST(Predict, WhatItCannotBeFittedToHasNoCurves) {
 
 TEST(Predict, BoundsAreThoseOfTheBytes) {
   Results results = Measurements();
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  PredictCells(&results);
   const auto bound = [&](const Cell& cell) {
     for (const Measurement& measurement : results.measurements) {
       if (measurement.cell == cell) return measurement.bound_step_seconds;
@@ -224,12 +234,12 @@ TEST(Predict, BoundsAreThoseOfTheBytes) {
   beside.servers_on_workers = true;
   Results shared;
   shared.measurements = {Measured(beside)};
-  ASSERT_TRUE(Predict(WorkloadsOf(shared), {}, &shared).ok());
+  PredictCells(&shared);
   EXPECT_EQ(shared.measurements[0].bound_step_seconds, 0)
       << "the worker beside a server may make nearly all updates, over the loopback";
   Results backup;
   backup.measurements = {Measured(CellOf(Strategy::kBackupWorkers, 4, 1))};
-  ASSERT_TRUE(Predict(WorkloadsOf(backup), {}, &backup).ok());
+  PredictCells(&backup);
   EXPECT_DOUBLE_EQ(backup.measurements[0].bound_step_seconds, 2 * 3 * once)
       << "of those that make a step, push and then pull";
   const double bytes = 60'000;  // too few to travel in parts
@@ -239,7 +249,7 @@ TEST(Predict, BoundsAreThoseOfTheBytes) {
                                             .parameter_bytes = bytes,
                                             .pushed_bytes = bytes,
                                             .pulled_bytes = bytes}};
-  ASSERT_TRUE(Predict(workloads, {}, &small).ok());
+  Predict(workloads, &small);
   EXPECT_DOUBLE_EQ(small.measurements[0].bound_step_seconds, 2 * 4 * once * bytes / kParameterBytes);
 }
 
@@ -251,7 +261,7 @@ TEST(Predict, LinksWithoutARateHaveTheBoundOfWhatWasMeasured) {
     results.measurements.push_back(Measured(CellOf(Strategy::kSyncServers, workers, 1)));
   }
   for (Measurement& measurement : results.measurements) measurement.cell.link_bytes_per_second = 0;
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  PredictCells(&results);
   const auto& of = results.measurements;
   EXPECT_EQ(of[0].bound_step_seconds, 0) << "alone";
   EXPECT_FALSE(of[0].bound_link_bytes_per_second.has_value());
@@ -262,22 +272,122 @@ TEST(Predict, LinksWithoutARateHaveTheBoundOfWhatWasMeasured) {
   }
   // Where the links were given one it holds, and none is shown that was measured.
   Results given = Measurements();
-  ASSERT_TRUE(Predict(WorkloadsOf(given), {}, &given).ok());
+  PredictCells(&given);
   for (const Measurement& measurement : given.measurements) {
     EXPECT_FALSE(measurement.bound_link_bytes_per_second.has_value());
   }
   // An allreduce that took no more than noise says nothing about links.
   results.noise = 0.9;
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
-  for (const Measurement& measurement : results.measurements) EXPECT_EQ(measurement.bound_step_seconds, 0);
+  ASSERT_TRUE(PredictAll(&results).ok());
+  for (const Measurement& measurement : results.measurements) {
+    EXPECT_EQ(measurement.bound_step_seconds, 0);
+    EXPECT_FALSE(measurement.predicted_step_seconds.has_value());
+  }
+  EXPECT_TRUE(results.curves.empty());
+  ASSERT_EQ(results.unpredicted.size(), 1u);
+  EXPECT_EQ(results.unpredicted[0].model, "m");
+  EXPECT_EQ(results.unpredicted[0].why,
+            "the links were given no rate, and allreduce with 2 workers took no more than chance beyond "
+            "computing");
+}
+
+// What allreduce took more than one worker is no bandwidth where it may be chance, or where latency is more.
+TEST(Predict, LinksHaveTheirGivenRateWhereAllreduceTellsNone) {
+  Results all;
+  all.noise = 0.02;
+  for (const int workers : {1, 2, 4}) {
+    all.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
+    all.measurements.push_back(Measured(CellOf(Strategy::kSyncServers, workers, 1)));
+  }
+  const double goodput = 1.2e8 * 1448 / 1514;
+  const double ring = kCompute + kParameterBytes / goodput;
+  for (const double more : {0.001, 0.5}) {
+    SCOPED_TRACE(more);
+    Results results = all;
+    if (more > 0.02) results.links = {{.bytes_per_second = 1.2e8, .latency_seconds = 0.1}};  // of two steps
+    results.measurements[2].step_seconds = {kCompute * (1 + more)};
+    PredictCells(&results);
+    const double seconds = results.measurements[2].predicted_step_seconds.value_or(0);
+    EXPECT_GE(seconds, 0.999 * ring);
+    EXPECT_LE(seconds, 1.001 * ring + (results.links.empty() ? 0 : 2 * 0.1));
+    EXPECT_FALSE(results.measurements[2].is_fitted) << "so it counts in the error";
+    EXPECT_TRUE(results.unpredicted.empty());
+  }
+  Results results = all;
+  PredictCells(&results);
+  EXPECT_TRUE(results.measurements[2].is_fitted);
+  EXPECT_NEAR(*results.measurements[2].predicted_step_seconds, kCompute + kParameterBytes / kLink, 0.001);
+}
+
+// As while a benchmark runs: each time with more repetitions.
+TEST(Predict, ForgetsWhatItSaidBefore) {
+  Results results;
+  for (const int workers : {1, 2, 3}) {
+    results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
+  }
+  ASSERT_TRUE(PredictAll(&results).ok());
+  const Results first = results;
+  ASSERT_TRUE(PredictAll(&results).ok());
+  EXPECT_EQ(results, first);
+  EXPECT_EQ(results.curves.size(), 1u);
+  results.measurements[0].error = "it failed";
+  ASSERT_TRUE(PredictAll(&results).ok());
+  for (const Measurement& measurement : results.measurements) {
+    EXPECT_FALSE(measurement.predicted_step_seconds.has_value());
+    EXPECT_FALSE(measurement.communication_seconds.has_value());
+    EXPECT_FALSE(measurement.is_fitted);
+  }
+  EXPECT_TRUE(results.curves.empty());
+  EXPECT_TRUE(results.crossings.empty());
+  EXPECT_FALSE(results.median_prediction_error.has_value());
+}
+
+TEST(Predict, AWaitOfNothingIsOne) {
+  Results results;
+  results.compute_seconds_per_step = 0;
+  for (const int workers : {2, 3}) {
+    results.measurements.push_back({.cell = CellOf(Strategy::kAllReduce, workers, 0),
+                                    .step_seconds = {0.001 + 2.0 * (workers - 1) / workers * 0.1},
+                                    .samples_per_second = 1});
+  }
+  ASSERT_TRUE(PredictAll(&results).ok());
+  ASSERT_TRUE(results.measurements[1].predicted_step_seconds.has_value());
+  EXPECT_NEAR(*results.measurements[1].predicted_step_seconds, 4 / 3.0 * 0.1, 0.005);
+  EXPECT_EQ(results.curves.size(), 1u);
+}
+
+// Of a thousand workers one is slow in nearly every step, and all wait for it.
+TEST(Predict, CurvesHaveTheStragglersOfOneWorkerAlone) {
+  Results results;
+  for (const int workers : {1, 2}) {
+    results.measurements.push_back(Measured(CellOf(Strategy::kAllReduce, workers, 0)));
+  }
+  std::vector<Workload> workloads = WorkloadsOf(results);
+  const auto seconds_of_a_thousand = [&] {
+    Predict(workloads, &results);
+    EXPECT_TRUE(AddCurves(workloads, {}, &results).ok());
+    EXPECT_EQ(results.curves.size(), 1u);
+    for (const Curve& curve : results.curves) {
+      for (const Curve::Point& point : curve.points) {
+        if (point.workers == 1000) return 1000 * 100 / point.samples_per_second;
+      }
+    }
+    return 0.0;
+  };
+  const double even = seconds_of_a_thousand();
+  EXPECT_NEAR(even, kCompute + 2 * 0.999 * kParameterBytes / kLink, 0.01 * even);
+  workloads[0].compute_factors = {1, 1, 1, 1, 1, 1, 1, 1, 1, 3};
+  // Their mean stays what it was, so the slowest is two and a half of it.
+  EXPECT_NEAR(seconds_of_a_thousand() - even, (3 / 1.2 - 1) * kCompute, 0.01 * kCompute);
 }
 
 TEST(Predict, AnInterruptLeavesTheResultsAsTheyWere) {
   Results results = Measurements();
+  Predict(WorkloadsOf(results), &results);
   const Results before = results;
   int asked = 0;
   const auto interruption = [&] { return ++asked < 110 ? absl::OkStatus() : Cancelled("interrupted"); };
-  const absl::Status status = Predict(WorkloadsOf(results), interruption, &results);
+  const absl::Status status = AddCurves(WorkloadsOf(results), interruption, &results);
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
   EXPECT_EQ(asked, 110) << "it is not asked again, and nothing is simulated any more";
   EXPECT_EQ(results, before);
@@ -285,7 +395,7 @@ TEST(Predict, AnInterruptLeavesTheResultsAsTheyWere) {
 
 TEST(Predict, CurvesCrossWhereAnotherOneIsFaster) {
   Results results = Measurements();
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  ASSERT_TRUE(PredictAll(&results).ok());
   EXPECT_EQ(results.curves.size(), 5u) << "allreduce, and two strategies with one and two servers";
   for (const Curve& curve : results.curves) EXPECT_EQ(curve.points.back().workers, 10'000);
   // One server gets n gradients through its link where a ring has two at most.
@@ -305,7 +415,7 @@ TEST(Predict, WithoutWhatItIsCalibratedWithThereAreOnlyBounds) {
   Results results;
   results.measurements = {Measured(CellOf(Strategy::kSyncServers, 2, 1)),
                           {.cell = CellOf(Strategy::kAllReduce, 2, 0), .error = "it failed"}};
-  ASSERT_TRUE(Predict(WorkloadsOf(results), {}, &results).ok());
+  ASSERT_TRUE(PredictAll(&results).ok());
   EXPECT_GT(results.measurements[0].bound_step_seconds, 0);
   EXPECT_FALSE(results.measurements[0].predicted_step_seconds.has_value());
   EXPECT_FALSE(results.median_prediction_error.has_value());

@@ -4,6 +4,7 @@
 #include <absl/strings/str_replace.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
@@ -116,14 +117,17 @@ together; ps_backup: together, without waiting for the slowest; allreduce: no se
 <dt>k</dt><dd>The number of parameter servers: on hosts of their own, or on those of the workers.</dd>
 <dt>Link</dt><dd>The rate of the link of each host, in each direction.</dd>
 <dt>Step</dt><dd>The time of one update, the median of the repetitions; step range: from the shortest of them to the
-longest. With ps_async each push of a worker is an update.</dd>
+longest. With ps_async each push of a worker is an update, so that
+its steps are shorter than those of others by the number of workers: compare samples/s, or the picture of the time of a
+gradient of each worker.</dd>
 <dt>Efficiency</dt><dd>Samples/s divided by the number of workers and by the samples/s of one worker: of the strategy
 that was fastest with one, for all of a model over the same links.</dd>
 <dt>Bound, of bound</dt><dd>The least time in which the links can carry the bytes of a step, if nothing else took time;
 and that divided by the measured time. Links that were given no rate are taken for as fast as the smallest allreduce
-of several workers was beyond computing: where that says so, what other cells got may be more.</dd>
+of several workers was beyond computing: what other cells got may be more, and how near that one came (it has
+&quot;gave the rate&quot;) is not known.</dd>
 <dt>Sent, received</dt><dd>Per step, by the chief worker: worker:0, which evaluates and saves the model, too.</dd>
-<dt>CPU</dt><dd>The time on processors of all tasks together, per step.</dd>
+<dt>CPU</dt><dd>The time on processors of all tasks together, for a gradient of each worker.</dd>
 <dt>Host CPU, host net</dt><dd>Of the busiest host while it trains: its tasks' time on processors, where 100&#160;% is one
 of them, and what its network interface carries in its busier direction, whoever sends it.</dd>
 <dt>Algbw</dt><dd>Bandwidth of the algorithm: the bytes of the model divided by the time that a step takes a worker
@@ -140,7 +144,9 @@ ps_async there is none, as some workers compute while others have the links.</dd
 repetitions.</dd>
 <dt>To target</dt><dd>How long it trained until it had the accuracy that was asked for; empty: it did not get there.</dd>
 <dt>Predicted, off by</dt><dd>The simulator's step time, and how much longer or shorter it is than the measured one;
-fitted: the simulator was calibrated with this cell, so that this says nothing about how good it is.</dd>
+fitted: the simulator was calibrated with this cell, so that this says nothing about how good it is. In the
+curves some steps take longer, as those of one worker alone did (at least twice the median); waits all take the
+same.</dd>
 <dt>Noise</dt><dd>The standard deviation of a repetition's step time, divided by the median of its cell: one number,
 pooled over all cells.</dd>
 <dt>Error</dt><dd>Why a cell has no numbers, or no time to the target.</dd>
@@ -238,16 +244,17 @@ std::string MeasuredCaption(const LineChart& chart) {
              : "Thin dashes: the bound of the links; where it is not in the picture, it lies above.";
 }
 
-std::string StepTimeCaption(const BarChart& chart) {
+std::string RoundTimeCaption(const BarChart& chart) {
   const auto any = [&](auto predicate) {
     return std::any_of(chart.bars.begin(), chart.bars.end(), predicate);
   };
-  std::vector<std::string> parts;
+  std::vector<std::string> parts = {
+      "In which each worker makes one gradient: a step, with ps_async as many as there are workers."};
   if (any([](const Bar& bar) { return bar.second > 0 && bar.first > 0; })) {
     parts.push_back("Full colour: the bound, where it is known; pale: the rest.");
   }
   if (any([](const Bar& bar) { return bar.missing > 0; })) {
-    parts.push_back("Dashed outline: a step took less than the bound.");
+    parts.push_back("Dashed outline: it took less than the bound.");
   }
   if (any([](const Bar& bar) { return bar.mark > 0; })) parts.push_back("Thick line across: the prediction.");
   if (any([](const Bar& bar) { return bar.most > 0; })) {
@@ -264,12 +271,13 @@ std::string ChartsHtml(const Group& group, const std::vector<Line>& lines) {
   html += SimulatedFigures(group, lines);
   if (most_workers > 0) {
     const std::string with = " with " + WorkersText(most_workers);
-    const BarChart step_time = StepTimeChart(group, lines);
+    const BarChart round_time = RoundTimeChart(group, lines);
     if (const BarChart bytes = BytesChart(group, lines); !bytes.bars.empty()) {
       html += Figure("Bytes per step" + with, BarChartSvg(bytes),
                      "Of the chief worker: sent (full colour) + received (pale).");
     }
-    html += Figure("Step time" + with, BarChartSvg(step_time), StepTimeCaption(step_time));
+    html += Figure("Time of a gradient of each worker" + with, BarChartSvg(round_time),
+                   RoundTimeCaption(round_time));
   }
   return html + "</div>\n";
 }
@@ -355,12 +363,17 @@ std::string TitleOf(const Results& results) {
   return models.empty() ? "muster bench" : "muster bench: " + ListText(models) + " on " + results.where;
 }
 
+// Of those that have numbers.
 std::string Repetitions(const Results& results) {
-  size_t most = 0;
+  size_t least = SIZE_MAX, most = 0;
   for (const Measurement& measurement : results.measurements) {
+    if (!HasNumbers(measurement)) continue;
+    least = std::min(least, measurement.step_seconds.size());
     most = std::max(most, measurement.step_seconds.size());
   }
-  return most < 2 ? "each cell once" : absl::StrFormat("each cell %d times", most);
+  if (most < 2) return "each cell once";
+  if (least == most) return absl::StrFormat("each cell %d times", most);
+  return absl::StrFormat("each cell %d to %d times", least, most);
 }
 
 }  // namespace

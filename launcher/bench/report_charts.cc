@@ -127,17 +127,20 @@ const Measurement* At(const Line& line, int workers) {
   return found != line.measured.end() ? *found : nullptr;
 }
 
-Bar StepTimeBar(const Measurement& measurement) {
-  const double step_seconds = measurement.median_step_seconds();
-  const double bound_seconds = BoundFraction(measurement) ? measurement.bound_step_seconds : 0;
+Bar RoundTimeBar(const Measurement& measurement) {
+  const double steps = StepsOfRound(measurement.cell);
+  const double seconds = steps * measurement.median_step_seconds();
+  const double bound_seconds = BoundFraction(measurement) ? steps * measurement.bound_step_seconds : 0;
   Bar bar = {
       .label = CompetitorName(measurement.cell),
-      .value = SecondsText(step_seconds) + (bound_seconds > 0 ? ", bound " + SecondsText(bound_seconds) : ""),
-      .first = std::min(bound_seconds, step_seconds),
-      .second = std::max(step_seconds - bound_seconds, 0.0),
-      .missing = std::max(bound_seconds - step_seconds, 0.0),
-      .mark = measurement.is_fitted ? 0 : measurement.predicted_step_seconds.value_or(0)};
-  if (const auto range = StepRange(measurement)) std::tie(bar.least, bar.most) = *range;
+      .value = SecondsText(seconds) + (bound_seconds > 0 ? ", bound " + SecondsText(bound_seconds) : ""),
+      .first = std::min(bound_seconds, seconds),
+      .second = std::max(seconds - bound_seconds, 0.0),
+      .missing = std::max(bound_seconds - seconds, 0.0),
+      .mark = measurement.is_fitted ? 0 : steps * measurement.predicted_step_seconds.value_or(0)};
+  if (const auto range = StepRange(measurement)) {
+    std::tie(bar.least, bar.most) = std::pair(steps * range->first, steps * range->second);
+  }
   return bar;
 }
 
@@ -225,14 +228,14 @@ BarChart BytesChart(const Group& group, const std::vector<Line>& lines) {
   return chart;
 }
 
-BarChart StepTimeChart(const Group& group, const std::vector<Line>& lines) {
-  BarChart chart = {.description = "Step time against its bound: " + GroupName(group),
+BarChart RoundTimeChart(const Group& group, const std::vector<Line>& lines) {
+  BarChart chart = {.description = "Time of a gradient of each worker against its bound: " + GroupName(group),
                     .unit = Unit::kSeconds};
   bool has_bounds = false;
   for (const Line& line : lines) {
     const Measurement* const measurement = At(line, MostWorkers(lines));
     if (measurement == nullptr) continue;
-    Bar bar = StepTimeBar(*measurement);
+    Bar bar = RoundTimeBar(*measurement);
     bar.look = line.look;
     has_bounds = has_bounds || bar.first > 0;
     chart.bars.push_back(std::move(bar));

@@ -39,8 +39,9 @@ LineChart SimulatedChart(const Group& group, const std::vector<Line>& lines);
 /// Of the chief worker with the most workers: sent and then received. Without bars: no bytes.
 BarChart BytesChart(const Group& group, const std::vector<Line>& lines);
 
-/// With the most workers: the bound and then the rest of the step, or what a step is shorter than its bound;
-/// where no bound is known, the step. The prediction as a mark, and the range of the repetitions.
-BarChart StepTimeChart(const Group& group, const std::vector<Line>& lines);
+/// With the most workers, the time in which each of them makes one gradient (StepsOfRound), so that what is
+/// beside each other is the same work: the bound and then the rest, or what it is shorter than its bound;
+/// where no bound is known, all of it. The prediction as a mark, and the range of the repetitions.
+BarChart RoundTimeChart(const Group& group, const std::vector<Line>& lines);
 
 }  // namespace muster::bench

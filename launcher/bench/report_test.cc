@@ -79,7 +79,12 @@ TEST(Report, NamesWhatWasMeasuredInItsTitle) {
   results.measurements[0].step_seconds = {0.1, 0.2, 0.3};
   const XmlReader page(ReportHtml(results));
   EXPECT_EQ(page.Named("title").at(0)->text, "muster bench: mnist_mlp and a &amp; b on 2 hosts");
-  EXPECT_THAT(TextsOf(page, "p"), Contains("Measured by muster bench on 2 hosts, each cell 3 times, today"));
+  EXPECT_THAT(TextsOf(page, "p"),
+              Contains("Measured by muster bench on 2 hosts, each cell 1 to 3 times, today"));
+  for (Measurement& measurement : results.measurements) measurement.step_seconds = {0.1, 0.2, 0.3};
+  results.measurements.push_back(Failed(Strategy::kHybrid, 2, "lost"));
+  EXPECT_THAT(TextsOf(XmlReader(ReportHtml(results)), "p"),
+              Contains("Measured by muster bench on 2 hosts, each cell 3 times, today"));
 }
 
 // Whether they were typed or not.
@@ -164,16 +169,20 @@ TEST(Report, NamesEachRowAndSaysWhatFailedBesideItsName) {
 TEST(Report, DescribesOnlyWhatIsInThePictures) {
   Results results = SmallResults();
   EXPECT_THAT(TextsOf(XmlReader(ReportHtml(results)), "figcaption"),
-              ElementsAre(HasSubstr("the simulator"), HasSubstr("sent")));
+              ElementsAre(HasSubstr("the simulator"), HasSubstr("sent"),
+                          "In which each worker makes one gradient: a step, with ps_async as many as there "
+                          "are workers."));
   Measurement& last = results.measurements.back();  // a step of 105 ms
   last.bound_step_seconds = 0.09;
   last.predicted_step_seconds = 0.11;
   last.step_seconds.push_back(last.step_seconds[0]);
   EXPECT_THAT(
       TextsOf(XmlReader(ReportHtml(results)), "figcaption"),
-      ElementsAre("Thin dashes: the bound of the links.", HasSubstr("the simulator"), HasSubstr("sent"),
-                  "Full colour: the bound, where it is known; pale: the rest. Thick line across: the "
-                  "prediction. Thin line along: from the shortest repetition to the longest."));
+      ElementsAre(
+          "Thin dashes: the bound of the links.", HasSubstr("the simulator"), HasSubstr("sent"),
+          "In which each worker makes one gradient: a step, with ps_async as many as there are workers. "
+          "Full colour: the bound, where it is known; pale: the rest. Thick line across: the "
+          "prediction. Thin line along: from the shortest repetition to the longest."));
   last.bound_step_seconds = 0.001;
   EXPECT_THAT(ReportHtml(results), HasSubstr("The bounds of the links lie above the picture."));
   EXPECT_THAT(ReportHtml(results), Not(HasSubstr("<span>bound of the links</span>")));
@@ -191,17 +200,44 @@ TEST(ReportCharts, DrawTheBoundWhereAStepTookLess) {
   Results results = {.measurements = {Measured(Strategy::kAsyncServers, 2, 1000)}};  // a step of 200 ms
   results.measurements[0].bound_step_seconds = 0.3;
   const Group group = GroupsOf(results).at(0);
-  const BarChart chart = StepTimeChart(group, LinesOf(group));
+  const BarChart chart = RoundTimeChart(group, LinesOf(group));
   ASSERT_EQ(chart.bars.size(), 1u);
-  EXPECT_DOUBLE_EQ(chart.bars[0].first, 0.2);
+  EXPECT_DOUBLE_EQ(chart.bars[0].first, 2 * 0.2) << "of two workers";
   EXPECT_EQ(chart.bars[0].second, 0);
-  EXPECT_DOUBLE_EQ(chart.bars[0].missing, 0.1);
+  EXPECT_DOUBLE_EQ(chart.bars[0].missing, 2 * 0.1);
+}
+
+// Of the same samples/s: what is beside each other is the same work.
+TEST(ReportCharts, CompareTheTimeOfAGradientOfEachWorker) {
+  Results results;
+  for (const Strategy strategy :
+       {Strategy::kAsyncServers, Strategy::kBackupWorkers, Strategy::kSyncServers}) {
+    Measurement& of = results.measurements.emplace_back(Measured(strategy, 4, 1000));
+    const double gradients = strategy == Strategy::kAsyncServers    ? 1
+                             : strategy == Strategy::kBackupWorkers ? 3
+                                                                    : 4;
+    of.step_seconds = {gradients * 0.1, gradients * 0.1, gradients * 0.2};
+    of.bound_step_seconds = gradients * 0.05;
+    of.predicted_step_seconds = gradients * 0.12;
+  }
+  const Group group = GroupsOf(results).at(0);
+  const BarChart chart = RoundTimeChart(group, LinesOf(group));
+  ASSERT_EQ(chart.bars.size(), 3u);
+  for (const Bar& bar : chart.bars) {
+    SCOPED_TRACE(bar.label);
+    EXPECT_DOUBLE_EQ(bar.first, 0.2);
+    EXPECT_DOUBLE_EQ(bar.second, 0.2);
+    EXPECT_DOUBLE_EQ(bar.mark, 0.48);
+    EXPECT_DOUBLE_EQ(bar.least, 0.4);
+    EXPECT_DOUBLE_EQ(bar.most, 0.8);
+    EXPECT_EQ(bar.value, "400 ms, bound 200 ms");
+  }
 }
 
 TEST(ReportCharts, HaveTheStepAloneWhereNoBoundIsKnown) {
   const Results results = {.measurements = {Measured(Strategy::kAllReduce, 2, 1000)}};
   const Group group = GroupsOf(results).at(0);
-  const BarChart chart = StepTimeChart(group, LinesOf(group));
+  const BarChart chart = RoundTimeChart(group, LinesOf(group));
   EXPECT_DOUBLE_EQ(chart.bars.at(0).first, 0.2);
   EXPECT_EQ(chart.bars.at(0).second, 0);
 }
@@ -301,19 +337,19 @@ TEST(Report, TakesAnyNumbers) {
          {&measurement.samples_per_second, &measurement.scaling_efficiency, &measurement.sent_bytes_per_step,
           &measurement.received_bytes_per_step, &measurement.cpu_seconds_per_step,
           &measurement.bound_step_seconds, &measurement.hosts[0].busy_processors,
-          &results.curves[0].points[0].samples_per_second, &results.compute_seconds_per_step,
-          &measurement.step_seconds[0]}) {
+          &results.curves[0].points[0].samples_per_second, &measurement.step_seconds[0]}) {
       *field = number;
       const XmlReader page(ReportHtml(results));
       EXPECT_EQ(page.error, "");
       EXPECT_EQ(FirstBadNumber(page), "");
       *field = 1;
     }
-    for (auto* field : {&measurement.test_accuracy, &measurement.seconds_to_target,
-                        &measurement.predicted_step_seconds, &measurement.communication_seconds,
-                        &measurement.algorithm_bytes_per_second, &measurement.bus_bytes_per_second,
-                        &measurement.hosts[0].sent_bytes_per_second, &results.links[0].latency_seconds,
-                        &results.noise, &results.median_prediction_error, &results.target_accuracy}) {
+    for (auto* field :
+         {&measurement.test_accuracy, &measurement.seconds_to_target, &measurement.predicted_step_seconds,
+          &measurement.communication_seconds, &measurement.algorithm_bytes_per_second,
+          &measurement.bus_bytes_per_second, &measurement.hosts[0].sent_bytes_per_second,
+          &results.links[0].latency_seconds, &results.noise, &results.median_prediction_error,
+          &results.target_accuracy, &results.compute_seconds_per_step}) {
       *field = number;
       const XmlReader page(ReportHtml(results));
       EXPECT_EQ(page.error, "");

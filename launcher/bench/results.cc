@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -74,173 +73,6 @@ Json CurveJson(const Curve& curve) {
   return {{"cell", CellJson(curve.cell)}, {"points", std::move(points)}};
 }
 
-// Takes the fields out of one object, and remembers in `status`, which all readers of a document share, the
-// first that is not as it should be; what is read from there on means nothing.
-class ObjectReader {
- public:
-  // `place`: "", or "measurements[3]."
-  ObjectReader(const Json& object, std::string place, absl::Status* status)
-      : object_(object), place_(std::move(place)), status_(status) {}
-
-  double Number(const char* name) {
-    const Json* value = Find(name);
-    return value != nullptr ? NonNegative(*value, name) : 0;
-  }
-
-  std::optional<double> NumberOrNull(const char* name) {
-    const Json* value = Find(name);
-    if (value == nullptr || value->is_null()) return std::nullopt;
-    return NonNegative(*value, name);
-  }
-
-  std::vector<double> Numbers(const char* name) {
-    std::vector<double> numbers;
-    const Json* values = FindArray(name);
-    for (size_t i = 0; values != nullptr && i < values->size(); ++i) {
-      numbers.push_back(NonNegative((*values)[i], absl::StrFormat("%s[%d]", name, i)));
-    }
-    return numbers;
-  }
-
-  int Integer(const char* name, int least) {
-    const Json* value = Find(name);
-    if (value == nullptr) return least;
-    if (!value->is_number_integer()) return Fail(name, "is not a whole number"), least;
-    const auto number = value->get<double>();  // any integer, if not each exactly
-    if (number < least || number > std::numeric_limits<int>::max()) {
-      return Fail(name, absl::StrFormat("is %s, which is out of range", value->dump())), least;
-    }
-    return value->get<int>();
-  }
-
-  bool Bool(const char* name) {
-    const Json* value = Find(name);
-    if (value != nullptr && !value->is_boolean()) Fail(name, "is neither true nor false");
-    return value != nullptr && value->is_boolean() && value->get<bool>();
-  }
-
-  std::string Text(const char* name) {
-    const Json* value = Find(name);
-    if (value != nullptr && !value->is_string()) Fail(name, "is not a string");
-    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
-  }
-
-  ObjectReader Object(const char* name) { return Inside(Find(name), name); }
-
-  // Of an array of objects, `read` makes one value of each.
-  template <typename Read>
-  auto Objects(const char* name, Read read) {
-    std::vector<decltype(read(std::declval<ObjectReader>()))> read_values;
-    const Json* values = FindArray(name);
-    for (size_t i = 0; values != nullptr && i < values->size(); ++i) {
-      read_values.push_back(read(Inside(&(*values)[i], absl::StrFormat("%s[%d]", name, i))));
-    }
-    return read_values;
-  }
-
-  void Fail(const std::string& name, const std::string& how) {
-    if (status_->ok()) *status_ = InvalidArgument("bench results: %s%s %s", place_, name, how);
-  }
-
- private:
-  const Json* Find(const char* name) {
-    const auto found = object_.find(name);
-    if (found != object_.end()) return &*found;
-    Fail(name, "is missing");
-    return nullptr;
-  }
-
-  const Json* FindArray(const char* name) {
-    const Json* value = Find(name);
-    if (value == nullptr || value->is_array()) return value;
-    Fail(name, "is not an array");
-    return nullptr;
-  }
-
-  ObjectReader Inside(const Json* value, const std::string& name) {
-    static const Json kEmpty = Json::object();
-    const bool is_object = value != nullptr && value->is_object();
-    if (value != nullptr && !is_object) Fail(name, "is not an object");
-    return {is_object ? *value : kEmpty, place_ + name + ".", status_};
-  }
-
-  double NonNegative(const Json& value, const std::string& name) {
-    if (!value.is_number()) return Fail(name, "is not a number"), 0;
-    const auto number = value.get<double>();
-    if (number < 0) Fail(name, absl::StrFormat("is %s, which is negative", value.dump()));
-    return number;
-  }
-
-  const Json& object_;
-  const std::string place_;
-  absl::Status* const status_;
-};
-
-Cell ReadCell(ObjectReader object) {
-  Cell cell;
-  const auto strategy = ParseStrategy(object.Text("strategy"));
-  if (strategy.ok()) {
-    cell.strategy = *strategy;
-  } else {
-    object.Fail("strategy", "is not one: " + std::string(strategy.status().message()));
-  }
-  cell.model = object.Text("model");
-  cell.workers = object.Integer("workers", 1);
-  cell.servers = object.Integer("servers", 0);
-  cell.servers_on_workers = object.Bool("servers_on_workers");
-  cell.link_bytes_per_second = object.Number("link_bytes_per_second");
-  return cell;
-}
-
-HostUse ReadHost(ObjectReader object) {
-  return {.host = object.Text("host"),
-          .tasks = object.Text("tasks"),
-          .busy_processors = object.Number("busy_processors"),
-          .sent_bytes_per_second = object.NumberOrNull("sent_bytes_per_second"),
-          .received_bytes_per_second = object.NumberOrNull("received_bytes_per_second")};
-}
-
-Measurement ReadMeasurement(ObjectReader object) {
-  return {.cell = ReadCell(object.Object("cell")),
-          .error = object.Text("error"),
-          .failures = object.Integer("failures", 0),
-          .failure = object.Text("failure"),
-          .step_seconds = object.Numbers("step_seconds"),
-          .samples_per_second = object.Number("samples_per_second"),
-          .batch_size = object.Number("batch_size"),
-          .scaling_efficiency = object.Number("scaling_efficiency"),
-          .sent_bytes_per_step = object.Number("sent_bytes_per_step"),
-          .received_bytes_per_step = object.Number("received_bytes_per_step"),
-          .cpu_seconds_per_step = object.Number("cpu_seconds_per_step"),
-          .hosts = object.Objects("hosts", ReadHost),
-          .communication_seconds = object.NumberOrNull("communication_seconds"),
-          .algorithm_bytes_per_second = object.NumberOrNull("algorithm_bytes_per_second"),
-          .bus_bytes_per_second = object.NumberOrNull("bus_bytes_per_second"),
-          .test_accuracy = object.NumberOrNull("test_accuracy"),
-          .seconds_to_target = object.NumberOrNull("seconds_to_target"),
-          .target_error = object.Text("target_error"),
-          .bound_step_seconds = object.Number("bound_step_seconds"),
-          .bound_link_bytes_per_second = object.NumberOrNull("bound_link_bytes_per_second"),
-          .predicted_step_seconds = object.NumberOrNull("predicted_step_seconds"),
-          .is_fitted = object.Bool("is_fitted")};
-}
-
-Curve ReadCurve(ObjectReader object) {
-  return {.cell = ReadCell(object.Object("cell")), .points = object.Objects("points", [](ObjectReader point) {
-            return Curve::Point{.workers = point.Integer("workers", 1),
-                                .samples_per_second = point.Number("samples_per_second")};
-          })};
-}
-
-Link ReadLink(ObjectReader object) {
-  return {.bytes_per_second = object.Number("bytes_per_second"),
-          .latency_seconds = object.NumberOrNull("latency_seconds")};
-}
-
-Crossing ReadCrossing(ObjectReader object) {
-  return {.slower = ReadCell(object.Object("slower")), .faster = ReadCell(object.Object("faster"))};
-}
-
 }  // namespace
 
 std::string StrategyName(Strategy strategy) {
@@ -280,13 +112,16 @@ std::string ToJson(const Results& results) {
                {"where", results.where},
                {"command", results.command},
                {"version", results.version},
+               {"is_complete", results.unfinished.empty()},
+               {"unfinished", results.unfinished},
                {"steps", results.steps},
-               {"compute_seconds_per_step", results.compute_seconds_per_step},
+               {"compute_seconds_per_step", OrNull(results.compute_seconds_per_step)},
                {"target_accuracy", OrNull(results.target_accuracy)},
                {"links", Json::array()},
                {"measurements", Json::array()},
                {"curves", Json::array()},
                {"crossings", Json::array()},
+               {"unpredicted", Json::array()},
                {"median_prediction_error", OrNull(results.median_prediction_error)},
                {"noise", OrNull(results.noise)}};
   for (const Link& link : results.links) {
@@ -301,34 +136,11 @@ std::string ToJson(const Results& results) {
     json["crossings"].push_back(
         {{"slower", CellJson(crossing.slower)}, {"faster", CellJson(crossing.faster)}});
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-absl::StatusOr<Results> FromJson(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return InvalidArgument("bench results: not a JSON object, or cut off");
-  absl::Status status;
-  ObjectReader object(json, "", &status);
-  const int version = object.Integer("schema_version", 0);
-  if (status.ok() && version != Results::kSchemaVersion) {
-    return InvalidArgument("bench results: schema_version is %d, and this muster reads %d", version,
-                           Results::kSchemaVersion);
+  for (const Unpredicted& of : results.unpredicted) {
+    json["unpredicted"].push_back(
+        {{"model", of.model}, {"link_bytes_per_second", of.link_bytes_per_second}, {"why", of.why}});
   }
-  Results results = {.created = object.Text("created"),
-                     .where = object.Text("where"),
-                     .command = object.Text("command"),
-                     .version = object.Text("version"),
-                     .steps = object.Integer("steps", 0),
-                     .compute_seconds_per_step = object.Number("compute_seconds_per_step"),
-                     .target_accuracy = object.NumberOrNull("target_accuracy"),
-                     .links = object.Objects("links", ReadLink),
-                     .measurements = object.Objects("measurements", ReadMeasurement),
-                     .curves = object.Objects("curves", ReadCurve),
-                     .crossings = object.Objects("crossings", ReadCrossing),
-                     .median_prediction_error = object.NumberOrNull("median_prediction_error"),
-                     .noise = object.NumberOrNull("noise")};
-  MUSTER_RETURN_IF_ERROR(status);
-  return results;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace muster::bench

@@ -105,22 +105,32 @@ struct Crossing {
   friend bool operator==(const Crossing&, const Crossing&) = default;
 };
 
+/// A model over links of one rate of which the simulator says nothing.
+struct Unpredicted {
+  std::string model;
+  double link_bytes_per_second = 0;  // as in cells
+  std::string why;
+  friend bool operator==(const Unpredicted&, const Unpredicted&) = default;
+};
+
 struct Results {
-  static constexpr int kSchemaVersion = 6;
-  std::string created;                  // "2026-11-24 20:40:00 UTC"
-  std::string where;                    // "4 virtual hosts on one machine with 2 cores", or the inventory
-  std::string command;                  // that made them, as a shell takes it
-  std::string version;                  // of muster; empty: not known
-  int steps = 0;                        // of each worker; 0: not known
-  double compute_seconds_per_step = 0;  // a wait in place of the computation; 0: they computed
+  static constexpr int kSchemaVersion = 7;
+  std::string created;     // "2026-11-24 20:40:00 UTC"
+  std::string where;       // "4 virtual hosts on one machine with 2 cores", or the inventory
+  std::string command;     // that made them, as a shell takes it
+  std::string version;     // of muster; empty: not known
+  std::string unfinished;  // why jobs, or curves, are missing: "interrupted"; empty: all is there
+  int steps = 0;           // of each worker; 0: not known
+  std::optional<double> compute_seconds_per_step;  // a wait in place of the computation; unset: they computed
   std::optional<double> target_accuracy;
   std::vector<Link> links;
   std::vector<Measurement> measurements;
   std::vector<Curve> curves;
   std::vector<Crossing> crossings;
+  std::vector<Unpredicted> unpredicted;
   std::optional<double> median_prediction_error;  // of the cells that are not fitted, 0.1 for 10 %
-  // Standard deviation of a repetition's step time by the median of its cell, likewise; unset: nothing was
-  // repeated.
+  // Standard deviation of a repetition's step time by the median of its cell, likewise (PooledDeviation);
+  // unset: nothing was repeated.
   std::optional<double> noise;
   friend bool operator==(const Results&, const Results&) = default;
 };
@@ -128,13 +138,8 @@ struct Results {
 /// Of one number at least.
 double MedianOf(std::vector<double> values);
 
-/// An object with `schema_version` and every field under its own name; null for what is unset, and for a
-/// number that is not finite. Bytes that are no UTF-8 become U+FFFD.
+/// An object with `schema_version`, `is_complete` and every field under its own name; null for what is unset,
+/// and for a number that is not finite. Bytes that are no UTF-8 become U+FFFD.
 std::string ToJson(const Results& results);
-
-/// What ToJson wrote, bit for bit. InvalidArgument, with the field ("measurements[3].cell.workers is
-/// missing"), for another schema version, and for a field that is missing, of another type or out of range;
-/// fields it does not know are passed over.
-absl::StatusOr<Results> FromJson(const std::string& json);
 
 }  // namespace muster::bench

@@ -72,6 +72,13 @@ TableCell SamplesPerSecond(const Measurement& of) { return Positive(of.samples_p
 
 TableCell Bound(const Measurement& of) { return Positive(of.bound_step_seconds, SecondsText); }
 
+// It would be all of it by construction.
+TableCell OfBound(const Measurement& of) {
+  TableCell cell = Percent(BoundFraction(of));
+  if (GaveTheRate(of)) cell.text = "gave the rate";
+  return cell;
+}
+
 TableCell Predicted(const Measurement& of) {
   return Positive(of.predicted_step_seconds.value_or(0), SecondsText);
 }
@@ -156,7 +163,10 @@ std::vector<Column> NumberColumns() {
        [](const Measurement& of) {
          return Number(of.received_bytes_per_step, BytesText(of.received_bytes_per_step));
        }},
-      {"CPU", [](const Measurement& of) { return Positive(of.cpu_seconds_per_step, SecondsText); }},
+      {"CPU",
+       [](const Measurement& of) {
+         return Positive(of.cpu_seconds_per_step * StepsOfRound(of.cell), SecondsText);
+       }},
       {"HOST CPU", [](const Measurement& of) { return Percent(Most(of, Processors)); }},
       {"HOST NET", [](const Measurement& of) { return Rate(Most(of, BusierDirection)); }},
       {"ALGBW", [](const Measurement& of) { return Rate(of.algorithm_bytes_per_second); }},
@@ -169,7 +179,7 @@ std::vector<Column> NumberColumns() {
       {"TO TARGET",
        [](const Measurement& of) { return Positive(of.seconds_to_target.value_or(0), SecondsText); }},
       {"BOUND", Bound},
-      {"OF BOUND", [](const Measurement& of) { return Percent(BoundFraction(of)); }},
+      {"OF BOUND", OfBound},
       {"PREDICTED", Predicted, false},
       {"OFF BY", OffBy},
       {"ERROR", [](const Measurement& of) { return Text(HasNumbers(of) ? OtherFailures(of) : Failure(of)); },

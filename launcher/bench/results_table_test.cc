@@ -79,6 +79,28 @@ TEST(ResultsTable, SaysWhatWasFitted) {
   EXPECT_THAT(ResultsText(results, 20), HasSubstr("  1000       fitted\n"));
 }
 
+// Its bound is what it took.
+TEST(ResultsTable, SaysWhichCellGaveTheRateOfTheLinks) {
+  Measurement measurement = Measured(Strategy::kAllReduce, 2, 1000);
+  measurement.bound_step_seconds = 0.199;
+  measurement.bound_link_bytes_per_second = 1e8;
+  const auto of_bound = [&] { return ResultsTable({.measurements = {measurement}}).rows()[0].back().text; };
+  EXPECT_EQ(of_bound(), "100 %");
+  measurement.is_fitted = true;
+  EXPECT_EQ(of_bound(), "gave the rate");
+  const auto json = nlohmann::json::parse(ResultsTable({.measurements = {measurement}}).ToJson());
+  EXPECT_TRUE(json[0]["of_bound"].is_null());
+}
+
+// An asynchronous step is of one worker.
+TEST(ResultsTable, ComparesProcessorsForAGradientOfEachWorker) {
+  const Results results = {
+      .measurements = {Measured(Strategy::kAsyncServers, 4, 1000), Measured(Strategy::kAllReduce, 4, 1000)}};
+  const auto json = nlohmann::json::parse(ResultsTable(results).ToJson());
+  EXPECT_EQ(json[0]["cpu"], 0.04);
+  EXPECT_EQ(json[1]["cpu"], 0.01);
+}
+
 TEST(ResultsText, IsTheWholeTableWhereItFits) {
   const Results results = {.measurements = {Measured(Strategy::kAllReduce, 2, 1000)}};
   const std::string all = ResultsTable(results).ToText();

@@ -67,6 +67,7 @@ inline Results FullResults() {
           .where = "4 hosts \"here\"\n\t\\ \xc3\xa9",
           .command = "muster bench --models='a & b'",
           .version = "1.2.3",
+          .unfinished = "interrupted",
           .steps = 60,
           .compute_seconds_per_step = 0.05,
           .target_accuracy = 0.95,
@@ -74,6 +75,7 @@ inline Results FullResults() {
           .measurements = {measurement, Failed(Strategy::kHybrid, 2, "worker:1 was lost")},
           .curves = {{.cell = faster, .points = {{8, 1234.5}, {1000, 9e9}}}},
           .crossings = {{.slower = slower, .faster = faster}},
+          .unpredicted = {{.model = "m", .link_bytes_per_second = 125e6, .why = "no allreduce"}},
           .median_prediction_error = 0.07,
           .noise = 0.02};
 }

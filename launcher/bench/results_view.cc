@@ -65,8 +65,28 @@ bool HasNumbers(const Measurement& measurement) {
          IsPositive(measurement.median_step_seconds());
 }
 
+double StepsOfRound(const Cell& cell) {
+  if (cell.strategy == Strategy::kAsyncServers) return cell.workers;
+  if (cell.strategy != Strategy::kBackupWorkers || cell.workers < 2) return 1;
+  return cell.workers / (cell.workers - 1.0);
+}
+
+int64_t StepsOfEvaluation(const Cell& cell, int64_t steps) {
+  constexpr int64_t kEvaluations = 20;
+  const int64_t gradients = cell.strategy == Strategy::kAsyncServers ? cell.workers : 1;
+  return std::max<int64_t>(1, steps * gradients / kEvaluations);
+}
+
+bool HasTables(const std::string& model) { return model.substr(0, model.find(':')) == "wide_deep"; }
+
+bool GaveTheRate(const Measurement& measurement) {
+  return measurement.is_fitted && measurement.bound_link_bytes_per_second && measurement.cell.workers > 1 &&
+         measurement.cell.strategy == Strategy::kAllReduce;
+}
+
 std::optional<double> BoundFraction(const Measurement& measurement) {
   if (!HasNumbers(measurement) || !IsPositive(measurement.bound_step_seconds)) return std::nullopt;
+  if (GaveTheRate(measurement)) return std::nullopt;
   return measurement.bound_step_seconds / measurement.median_step_seconds();
 }
 

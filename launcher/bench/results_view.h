@@ -2,6 +2,7 @@
 // units.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,8 +32,22 @@ std::optional<double> LatencyOf(const Results& results, const Group& group);
 /// It did not fail, and its step time and its rate are known.
 bool HasNumbers(const Measurement& measurement);
 
+/// So many steps are a round, in which each worker makes one gradient on average: of asynchronous workers as
+/// many as there are, of those with a backup a little more than one.
+double StepsOfRound(const Cell& cell);
+
+/// Updates from one evaluation to the next in a job that times the way to an accuracy, of so many steps of
+/// each worker: twenty of them.
+int64_t StepsOfEvaluation(const Cell& cell, int64_t steps);
+
+/// Models whose rows travel with the batch that names them.
+bool HasTables(const std::string& model);
+
+/// Links without a rate were found to have theirs by this cell: its bound is what it took.
+bool GaveTheRate(const Measurement& measurement);
+
 /// The least step time divided by the measured one: 0.8 is 80 % of what the links allow. Unset: no bound, or
-/// no numbers.
+/// no numbers, or it gave the rate.
 std::optional<double> BoundFraction(const Measurement& measurement);
 
 /// The predicted step time divided by the measured one, less 1: 0.1 is a prediction that is 10 % too long.

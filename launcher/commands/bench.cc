@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -13,9 +14,10 @@
 #include "base/stdout.h"
 #include "launcher/bench/advice.h"
 #include "launcher/bench/host_use.h"
+#include "launcher/bench/job_metrics.h"
 #include "launcher/bench/matrix.h"
 #include "launcher/bench/prediction.h"
-#include "launcher/bench/report.h"
+#include "launcher/bench/results_folder.h"
 #include "launcher/bench/results_table.h"
 #include "launcher/bench/results_view.h"
 #include "launcher/commands/context.h"
@@ -26,7 +28,6 @@
 #include "launcher/plan.h"
 #include "launcher/runner.h"
 #include "launcher/running_job.h"
-#include "launcher/task_metrics.h"
 #include "launcher/terminal.h"
 #include "launcher/transport/shell_quote.h"
 #include "launcher/virtual_hosts.h"
@@ -85,61 +86,6 @@ std::string ShellCommand(const std::vector<std::string>& words) {
   return command;
 }
 
-std::optional<double> ValueOf(const std::vector<MetricSample>& samples, const char* name) {
-  for (const MetricSample& sample : samples) {
-    if (sample.name == name) return sample.value;
-  }
-  return std::nullopt;
-}
-
-// Of the tasks of which it is known, workers first.
-std::vector<bench::TaskUse> TaskUses(const record::JobRecord& record,
-                                     const std::map<std::string, std::string>& task_metrics) {
-  std::vector<bench::TaskUse> uses;
-  for (const record::Task& task : record.tasks()) {
-    const auto text = task_metrics.find(task.id());
-    if (text == task_metrics.end()) continue;
-    const auto samples = ParseMetrics(text->second);
-    if (!samples.ok()) continue;
-    uses.push_back({.task = task.id(),
-                    .host = task.host(),
-                    .seconds = ValueOf(*samples, "muster_training_seconds").value_or(0),
-                    .cpu_seconds = ValueOf(*samples, "muster_training_cpu_seconds").value_or(0),
-                    .sent_bytes = ValueOf(*samples, "muster_training_host_sent_bytes"),
-                    .received_bytes = ValueOf(*samples, "muster_training_host_received_bytes")});
-  }
-  std::stable_partition(uses.begin(), uses.end(),
-                        [](const bench::TaskUse& use) { return !use.task.starts_with("ps:"); });
-  return uses;
-}
-
-struct StepBytes {
-  double sent = 0;
-  double received = 0;
-};
-
-// Of the chief. Its metrics stand still after its last step, where the result record goes on to count what it
-// pulls to evaluate the model and to save it: all of the tables. Without steps in the metrics, as of a worker
-// on a GPU, the record has to do.
-StepBytes StepBytesOf(const bench::Cell& cell, const Json& result,
-                      const std::map<std::string, std::string>& task_metrics) {
-  const double reduced = cell.strategy == bench::Strategy::kHybrid
-                             ? 2.0 * (cell.workers - 1) / cell.workers * double(result["parameter_bytes"])
-                             : 0;
-  const auto per_step = [&](double sent, double received, double steps) {
-    return StepBytes{.sent = sent / steps,
-                     .received = bench::ReceivedBytesPerStep(cell.strategy, received, steps, reduced)};
-  };
-  if (const auto text = task_metrics.find("worker:0"); text != task_metrics.end()) {
-    const auto samples = ParseMetrics(text->second).value_or(std::vector<MetricSample>());
-    const double steps = ValueOf(samples, "muster_worker_steps_total").value_or(0);
-    const auto sent = ValueOf(samples, "muster_worker_sent_bytes_total");
-    const auto received = ValueOf(samples, "muster_worker_received_bytes_total");
-    if (steps > 0 && sent && received) return per_step(*sent, *received, steps);
-  }
-  return per_step(result["bytes_pushed"], result["bytes_pulled"], result["chief_steps"]);
-}
-
 std::string NameOf(const bench::Cell& cell) {
   return absl::StrFormat("%s, %s, %s, %s", cell.model, bench::CompetitorName(cell),
                          bench::WorkersText(cell.workers), bench::LinkText(cell.link_bytes_per_second));
@@ -157,8 +103,11 @@ class Bench {
   absl::StatusOr<int> Run();
 
  private:
+  absl::Status CheckPlans(const Inventory& hosts) const;
   absl::Status CheckHosts() const;
+  VirtualHostsOptions VirtualOptions(LinkRate link) const;
   absl::Status RunOnLink(LinkRate link);
+  absl::Status NoteLink(LinkRate link, const absl::Status& failure);
   absl::StatusOr<double> Latency(LinkRate link, const Inventory& hosts, const ConnectOptions& connect) const;
   absl::StatusOr<JobPlan> PlanOf(const bench::Cell& cell, const Inventory& hosts,
                                  const bench::MatrixOptions& options) const;
@@ -170,14 +119,16 @@ class Bench {
   struct Outcome {
     Json result;
     std::vector<bench::TaskUse> tasks;
-    StepBytes step_bytes;
+    bench::StepBytes step_bytes;
+    bench::TaskMetrics task_metrics;
   };
   absl::StatusOr<Outcome> RunOnce(const bench::Cell& cell, const Inventory& hosts,
                                   const ConnectOptions& connect, const bench::MatrixOptions& options);
-  void Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload);
+  void Add(const Outcome& outcome, size_t cell);
   double SecondsToTarget() const;
+  absl::Status WriteMeasured();
   absl::Status Write();
-  absl::Status Interrupted() const;
+  absl::Status EndEarly(absl::Status why);
   absl::Status FailureOf(const RunResult& result) const;
 
   const CommandContext& context_;
@@ -188,14 +139,15 @@ class Bench {
   std::optional<Inventory> inventory_;  // unset: virtual hosts
   bench::Results results_;
   std::vector<bench::Workload> workloads_;  // by measurement
-  struct Learning {
-    std::vector<double> accuracies;         // of each repetition
+  struct Repetitions {
+    std::vector<double> accuracies;         // of each
     std::vector<double> seconds_to_target;  // of each; infinite: not reached
+    bench::ComputeSteps compute_steps;      // of all together
   };
-  std::vector<Learning> learning_;  // by measurement
-  bool has_failed_ = false;         // any job
-  bool is_written_ = false;         // something that was measured
-  std::string job_;                 // id of the last one
+  std::vector<Repetitions> repetitions_;  // by measurement
+  bool has_failed_ = false;               // any job
+  bool is_written_ = false;               // something that was measured
+  std::string job_;                       // id of the last one
 };
 
 absl::StatusOr<int> Bench::Run() {
@@ -220,7 +172,10 @@ absl::StatusOr<int> Bench::Run() {
     results_.measurements.push_back({.cell = cell, .error = "not run"});
     workloads_.push_back({.cell = cell});
   }
-  learning_.resize(cells.size());
+  repetitions_.resize(cells.size());
+  results_.unfinished = "it still ran";
+  MUSTER_RETURN_IF_ERROR(
+      CheckPlans(inventory_ ? *inventory_ : VirtualHosts::InventoryOf(VirtualOptions({}))));
   if (inventory_) MUSTER_RETURN_IF_ERROR(CheckHosts());
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
@@ -230,14 +185,15 @@ absl::StatusOr<int> Bench::Run() {
   CatchInterrupts();  // so that virtual hosts are not left behind
   for (const LinkRate link : options_.links) {
     const absl::Status status = RunOnLink(link);
-    if (Interrupts() > 0) return Interrupted();
-    MUSTER_RETURN_IF_ERROR(status);
+    if (Interrupts() > 0) return EndEarly(Cancelled("interrupted"));
+    if (!status.ok()) return EndEarly(status);
   }
   std::fprintf(stderr, "predicting up to 10,000 workers\n");
-  const absl::Status predicted = bench::Predict(
+  const absl::Status predicted = bench::AddCurves(
       workloads_, [] { return Interrupts() > 0 ? Cancelled("interrupted") : absl::OkStatus(); }, &results_);
-  if (!predicted.ok()) return Interrupted();
-  MUSTER_RETURN_IF_ERROR(Write());
+  if (!predicted.ok()) return EndEarly(predicted);
+  results_.unfinished.clear();
+  if (const absl::Status written = Write(); !written.ok()) return EndEarly(written);
   if (context_.flags().format == OutputFormat::kJson) {
     PrintToStdout(bench::ToJson(results_));
   } else {
@@ -250,15 +206,25 @@ absl::StatusOr<int> Bench::Run() {
   return has_failed_ ? 1 : 0;
 }
 
-// Those that any cell runs on, before the first one: a job on a host that is not there waits for it. What
-// cannot be planned is found out without a connection.
+// What cannot be planned, as where a model's data are missing, is found out without a connection, and before
+// hours of jobs of other models: of each the cell with the most tasks.
+absl::Status Bench::CheckPlans(const Inventory& hosts) const {
+  const auto tasks = [](const bench::Cell& cell) { return cell.workers + cell.servers; };
+  std::map<std::string, bench::Cell> largest;  // by model
+  for (const bench::Measurement& measurement : results_.measurements) {
+    bench::Cell& cell = largest.try_emplace(measurement.cell.model, measurement.cell).first->second;
+    if (tasks(measurement.cell) > tasks(cell)) cell = measurement.cell;
+  }
+  for (const auto& [model, cell] : largest) MUSTER_RETURN_IF_ERROR(PlanOf(cell, hosts, options_).status());
+  return absl::OkStatus();
+}
+
+// Those that any cell runs on, before the first one: a job on a host that is not there waits for it.
 absl::Status Bench::CheckHosts() const {
   Inventory used;
   for (const bench::Measurement& measurement : results_.measurements) {
     Inventory hosts = bench::HostsFor(measurement.cell, *inventory_);
-    if (hosts.hosts.size() <= used.hosts.size()) continue;
-    MUSTER_RETURN_IF_ERROR(PlanOf(measurement.cell, *inventory_, options_).status());
-    used = std::move(hosts);
+    if (hosts.hosts.size() > used.hosts.size()) used = std::move(hosts);
   }
   const std::vector<record::Host> hosts = AllHosts(used);
   const std::vector<absl::Status> statuses =
@@ -297,13 +263,19 @@ absl::StatusOr<double> Bench::Latency(LinkRate link, const Inventory& hosts,
   return NotFound("no job is on two hosts");
 }
 
+VirtualHostsOptions Bench::VirtualOptions(LinkRate link) const {
+  return {.count = flags_.virtual_hosts, .rate = link};
+}
+
 // All cells once, then all again: what changes about the machine changes for all.
 absl::Status Bench::RunOnLink(LinkRate link) {
   std::unique_ptr<VirtualHosts> made;
   Inventory hosts = inventory_.value_or(Inventory());
   ConnectOptions connect = context_.connect_options(AllHosts(hosts));
   if (!inventory_) {
-    MUSTER_ASSIGN_OR_RETURN(made, VirtualHosts::Create({.count = flags_.virtual_hosts, .rate = link}));
+    auto created = VirtualHosts::Create(VirtualOptions(link));
+    if (!created.ok()) return NoteLink(link, created.status());
+    made = *std::move(created);
     hosts = made->inventory();
     connect.local_hosts = made->local_hosts();
   }
@@ -322,10 +294,27 @@ absl::Status Bench::RunOnLink(LinkRate link) {
       if (results_.measurements[i].cell.link_bytes_per_second != bench::BytesPerSecond(link)) continue;
       MUSTER_RETURN_IF_ERROR(Measure(i, hosts, connect));
       if (results_.target_accuracy) MUSTER_RETURN_IF_ERROR(MeasureTarget(i, hosts, connect));
-      MUSTER_RETURN_IF_ERROR(Write());
+      MUSTER_RETURN_IF_ERROR(WriteMeasured());
     }
   }
-  return made == nullptr ? absl::OkStatus() : made->Remove();
+  if (made == nullptr) return absl::OkStatus();
+  if (const absl::Status removed = made->Remove(); !removed.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(removed.message()).c_str());
+  }
+  return absl::OkStatus();
+}
+
+// Of a link that cannot be made the cells say so, and those of others are run. Fails when there is no other,
+// or none can be.
+absl::Status Bench::NoteLink(LinkRate link, const absl::Status& failure) {
+  if (options_.links.size() == 1 || absl::IsPermissionDenied(failure) || Interrupts() > 0) return failure;
+  has_failed_ = true;
+  const std::string why(failure.message());
+  for (bench::Measurement& measurement : results_.measurements) {
+    if (measurement.cell.link_bytes_per_second == bench::BytesPerSecond(link)) measurement.error = why;
+  }
+  std::fprintf(stderr, "%s: %s\n", bench::LinkText(bench::BytesPerSecond(link)).c_str(), why.c_str());
+  return WriteMeasured();
 }
 
 // What fails is noted, and the others are run. Fails when there is no going on.
@@ -335,11 +324,13 @@ absl::Status Bench::Measure(size_t i, const Inventory& hosts, const ConnectOptio
   if (!outcome.ok()) {
     return Note(outcome.status(), !measurement.step_seconds.empty(), &measurement, &measurement.error);
   }
-  Add(*outcome, &measurement, &workloads_[i]);
-  // A wait learns nothing.
-  if (results_.compute_seconds_per_step == 0) {
-    learning_[i].accuracies.push_back(outcome->result["test_accuracy"]);
-    measurement.test_accuracy = bench::MedianOf(learning_[i].accuracies);
+  Add(*outcome, i);
+  // A wait learns nothing, and takes as long in all steps.
+  if (!results_.compute_seconds_per_step) {
+    repetitions_[i].accuracies.push_back(outcome->result["test_accuracy"]);
+    measurement.test_accuracy = bench::MedianOf(repetitions_[i].accuracies);
+    for (const auto& [task, metrics] : outcome->task_metrics) repetitions_[i].compute_steps.Add(metrics);
+    workloads_[i].compute_factors = repetitions_[i].compute_steps.Factors();
   }
   std::fprintf(stderr, "%s: %s\n", NameOf(measurement.cell).c_str(),
                bench::SecondsText(measurement.step_seconds.back()).c_str());
@@ -348,13 +339,10 @@ absl::Status Bench::Measure(size_t i, const Inventory& hosts, const ConnectOptio
 
 // By a job of its own: what is timed is not to wait for evaluations.
 absl::Status Bench::MeasureTarget(size_t i, const Inventory& hosts, const ConnectOptions& connect) {
-  constexpr int64_t kEvaluations = 20;
   bench::Measurement& measurement = results_.measurements[i];
   bench::MatrixOptions options = options_;
-  const int64_t gradients =
-      measurement.cell.strategy == bench::Strategy::kAsyncServers ? measurement.cell.workers : 1;
-  options.eval_every = std::max<int64_t>(1, options.steps * gradients / kEvaluations);
-  std::vector<double>& all = learning_[i].seconds_to_target;
+  options.eval_every = bench::StepsOfEvaluation(measurement.cell, options.steps);
+  std::vector<double>& all = repetitions_[i].seconds_to_target;
   const auto outcome = RunOnce(measurement.cell, hosts, connect, options);
   if (!outcome.ok()) {
     return Note(outcome.status(), !all.empty(), &measurement, &measurement.target_error);
@@ -413,13 +401,16 @@ absl::StatusOr<Bench::Outcome> Bench::RunOnce(const bench::Cell& cell, const Inv
     }
   }
   if (json["steps_per_second"] <= 0) return DataLoss("the result record says that no step was made");
-  const StepBytes step_bytes = StepBytesOf(cell, json, result.task_metrics);
+  const bench::StepBytes step_bytes = bench::StepBytesOf(cell, json, result.task_metrics);
   return Outcome{.result = std::move(json),
-                 .tasks = TaskUses(plan.record, result.task_metrics),
-                 .step_bytes = step_bytes};
+                 .tasks = bench::TaskUses(plan.record, result.task_metrics),
+                 .step_bytes = step_bytes,
+                 .task_metrics = result.task_metrics};
 }
 
-void Bench::Add(const Outcome& outcome, bench::Measurement* measurement, bench::Workload* workload) {
+void Bench::Add(const Outcome& outcome, size_t cell) {
+  bench::Measurement* const measurement = &results_.measurements[cell];
+  bench::Workload* const workload = &workloads_[cell];
   const Json& result = outcome.result;
   // While the chief was there: others that need not wait for it may have begun before.
   const double steps_per_second = result["steps_per_second"];
@@ -464,16 +455,31 @@ absl::Status Bench::FailureOf(const RunResult& result) const {
   return Unavailable("%s", text);
 }
 
-absl::Status Bench::Interrupted() const {
-  if (!is_written_) return Cancelled("interrupted");
-  return Cancelled("interrupted; what was measured is in %s", (folder_ / "results.json").string());
+// What was measured stays, and says that it is not all.
+absl::Status Bench::EndEarly(absl::Status why) {
+  if (!is_written_) return why;
+  results_.unfinished = std::string(why.message());
+  Write().IgnoreError();  // the one before is there
+  return {why.code(), absl::StrFormat("%s; what was measured is in %s", results_.unfinished,
+                                      (folder_ / "results.json").string())};
+}
+
+absl::Status Bench::WriteMeasured() {
+  bench::AddEfficiencyAndNoise(&results_);
+  bench::Predict(workloads_, &results_);
+  return Write();
 }
 
 absl::Status Bench::Write() {
-  bench::AddEfficiencyAndNoise(&results_);
-  MUSTER_RETURN_IF_ERROR(WriteFileAtomically(folder_ / "results.json", bench::ToJson(results_)));
+  if (!is_written_) {
+    MUSTER_ASSIGN_OR_RETURN(const auto kept, bench::KeepEarlierResults(folder_));
+    for (const std::filesystem::path& path : kept) {
+      std::fprintf(stderr, "of an earlier benchmark, now under this name: %s\n", path.c_str());
+    }
+  }
+  MUSTER_RETURN_IF_ERROR(bench::WriteResults(folder_, results_));
   is_written_ = true;
-  return WriteFileAtomically(folder_ / "report.html", bench::ReportHtml(results_));
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/stdout.h"
+#include "inventory/host_selection.h"
 #include "launcher/data_sets.h"
 #include "launcher/transport/known_hosts.h"
 #include "launcher/transport/shell_quote.h"
@@ -137,6 +138,14 @@ ConnectOptions CommandContext::connect_options(const record::JobRecord& job) con
 }
 
 Duration CommandContext::connect_timeout() const { return *FromSeconds(flags_.connect_timeout_s); }
+
+absl::StatusOr<Inventory> CommandContext::ReadInventoryFlag() const {
+  MUSTER_ASSIGN_OR_RETURN(Inventory inventory, ReadInventoryOf(flags_.inventory));
+  if (!flags_.hosts.empty()) {
+    MUSTER_RETURN_IF_ERROR(Annotate(SelectHosts(flags_.hosts, &inventory), "--hosts"));
+  }
+  return inventory;
+}
 
 absl::StatusOr<Job> CommandContext::ReadJobFlag() const {
   return ReadJob(flags_.job, home_, {.servers_stand = !flags_.cluster.empty()});

@@ -57,7 +57,7 @@ struct CommandFlags {
   bool connects_to_inventory = false;  // the command does, with the keys of known_hosts
   OutputFormat format = OutputFormat::kText;
   std::vector<std::string> words;        // exec: what is run
-  std::vector<std::string> hosts;        // exec: only on these
+  std::vector<std::string> hosts;        // check, exec: only these
   bool accept_new = false;               // check
   bool ask_password = false;             // of the hosts' accounts
   bool metrics = false;                  // show
@@ -111,8 +111,9 @@ class CommandContext {
   const std::filesystem::path& known_hosts() const { return ssh_.known_hosts; }
   Duration connect_timeout() const;
 
-  /// That of the flag, or another one, with the hosts that its discovery command finds.
-  absl::StatusOr<Inventory> ReadInventoryFlag() const { return ReadInventoryOf(flags_.inventory); }
+  /// That of the flag, of which only the chosen hosts, or another one; with the hosts that its discovery
+  /// command finds.
+  absl::StatusOr<Inventory> ReadInventoryFlag() const;
   absl::StatusOr<Inventory> ReadInventoryOf(const std::string& path) const {
     return ReadInventoryAndDiscover(path, home_);
   }

@@ -1,7 +1,6 @@
 // exec: a command on many hosts at once.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -40,22 +39,6 @@ absl::StatusOr<std::string> CommandLineOf(const std::vector<std::string>& words)
     line += (line.empty() ? "" : " ") + QuoteWord(word);
   }
   return words.size() == 1 ? words[0] : line;
-}
-
-absl::StatusOr<std::vector<record::Host>> ChosenHosts(const CommandContext& context) {
-  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
-  std::vector<record::Host> hosts = AllHosts(inventory);
-  const std::vector<std::string>& wanted = context.flags().hosts;
-  if (wanted.empty()) return hosts;
-  for (const std::string& name : wanted) {
-    const bool is_known = std::any_of(hosts.begin(), hosts.end(),
-                                      [&](const record::Host& host) { return host.name() == name; });
-    if (!is_known) return InvalidArgument("the inventory has no host '%s'", name);
-  }
-  std::erase_if(hosts, [&](const record::Host& host) {
-    return std::find(wanted.begin(), wanted.end(), host.name()) == wanted.end();
-  });
-  return hosts;
 }
 
 // Lines of all hosts, each with its host's name.
@@ -146,7 +129,8 @@ Json ReportJson(const record::Host& host, const absl::Status& status, const Host
 
 absl::StatusOr<int> ExecCommand(const CommandContext& context) {
   MUSTER_ASSIGN_OR_RETURN(const std::string command, CommandLineOf(context.flags().words));
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<record::Host> hosts, ChosenHosts(context));
+  MUSTER_ASSIGN_OR_RETURN(const Inventory inventory, context.ReadInventoryFlag());
+  const std::vector<record::Host> hosts = AllHosts(inventory);
   ConnectOptions connect = context.connect_options(hosts);
   MUSTER_ASSIGN_OR_RETURN(KnownHosts known_hosts, KnownHosts::Load(context.known_hosts()));
   connect.lent = std::make_shared<const LentConnections>(LentConnections{

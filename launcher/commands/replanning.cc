@@ -44,8 +44,6 @@ void KeepHostsInUse(const record::JobRecord& running, const Job& job, Inventory*
       inventory->hosts.push_back(std::move(host));
       continue;
     }
-    // A lost one does not say which GPUs it has.
-    if (!listed->gpus) listed->gpus = std::move(host.gpus);
     listed->data_address = host.data_address;
   }
 }
@@ -123,8 +121,9 @@ absl::Status CheckOnlyWorkersDiffer(const record::JobRecord& running, const reco
   for (const record::Task& task : plan.tasks()) {
     if (const auto place = places.find(task.id()); place != places.end() && place->second != task.host()) {
       return FailedPrecondition(
-          "%s of job %s runs on %s, where it may not be any more: the inventory %s is without that host, "
-          "or its label; bring it back, or `muster run %s` starts all tasks again elsewhere",
+          "%s of job %s runs on %s, where it may not be any more: the inventory %s is without that host, or "
+          "its label, or the host without a GPU that it has; bring that back, or `muster run %s` starts all "
+          "tasks again elsewhere",
           task.id(), running.id(), place->second, running.inventory_file(), running.job_file());
     }
     const record::Task* const before = Named(running.tasks(), task.id(), &record::Task::id);

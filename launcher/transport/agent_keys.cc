@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
@@ -144,8 +145,12 @@ absl::StatusOr<std::unique_ptr<AgentFront>> AgentFront::Start(UniqueFd agent, st
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoError(errno, "ssh-agent");
   }
-  return std::unique_ptr<AgentFront>(
-      new AgentFront(std::move(agent), UniqueFd(ends[0]), UniqueFd(ends[1]), std::move(first), limits));
+  try {
+    return std::unique_ptr<AgentFront>(
+        new AgentFront(std::move(agent), UniqueFd(ends[0]), UniqueFd(ends[1]), std::move(first), limits));
+  } catch (const std::system_error&) {
+    return Unavailable("ssh-agent: this account may have no more threads (ulimit -u)");
+  }
 }
 
 AgentFront::AgentFront(UniqueFd agent, UniqueFd ours, UniqueFd theirs, std::vector<std::string> first,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace muster {
@@ -54,12 +55,16 @@ SshGateway::SshGateway(SshTarget jump, SshOptions options, TimePoint deadline)
   options_.cancel_fd = stop_.get();
   // Not whoever happened to need it first: this outlives them.
   options_.on_coming = [this] { ++seconds_waited_; };
-  thread_ = std::jthread([this, deadline] { Run(deadline); });
+  try {
+    thread_ = std::jthread([this, deadline] { Run(deadline); });
+  } catch (const std::system_error&) {
+    failure_ = Unavailable("through %s: this account may have no more threads (ulimit -u)", jump_.name);
+  }
 }
 
 SshGateway::~SshGateway() {
   Signal(stop_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 bool SshGateway::works() const {

@@ -312,10 +312,10 @@ absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Lim
   }
 }
 
-absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like, Limits limits) {
+absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::string& type, Limits limits) {
   SshLogin login;
   MUSTER_ASSIGN_OR_RETURN(const Turns::Turn turn, WaitForGreeting(connection.get(), limits));
-  MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", like, limits, login));
+  MUSTER_RETURN_IF_ERROR(Begin(std::move(connection), /*user=*/"", {{.type = type}}, limits, login));
   return login.key;
 }
 

@@ -40,9 +40,9 @@ struct SshLogin {
 /// SshTransport::Connect says. Errors name the step and what to do, not the host.
 absl::Status LogIn(const SshTarget& target, const SshOptions& options, const Limits& limits, SshLogin& login);
 
-/// The key of whoever answers on this connection, of a type that one of `like` has if it can be. It is not
-/// checked, and nothing is sent beyond the key exchange. Errors as those of LogIn.
-absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::vector<HostKey>& like, Limits limits);
+/// The key of this type of whoever answers on this connection, or one of another type where it has none. It
+/// is not checked, and nothing is sent beyond the key exchange. Errors as those of LogIn.
+absl::StatusOr<HostKey> AskHostKey(UniqueFd connection, const std::string& type, Limits limits);
 
 /// Notices that the far end of a session has gone where TCP does not say so: asks one that has been silent
 /// for half of `limit`, which has to answer in the other half.

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -68,10 +69,14 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& address, u
   // getaddrinfo cannot be interrupted and has timeouts of its own (resolv.conf), which may be longer than
   // ours. So it runs in a thread that owns all it touches and is left behind if it is late; it ends by those
   // timeouts. This is the one thread that nobody joins.
-  std::thread([lookup, finished = UniqueFd(ends[1])]() mutable {
-    lookup->Run();
-    finished.reset();  // wakes the waiting side
-  }).detach();
+  try {
+    std::thread([lookup, finished = UniqueFd(ends[1])]() mutable {
+      lookup->Run();
+      finished.reset();  // wakes the waiting side
+    }).detach();
+  } catch (const std::system_error&) {
+    lookup->Run();  // this account may have no more threads: here then, however long it takes
+  }
   MUSTER_RETURN_IF_ERROR(Annotate(WaitForFd(done.get(), POLLIN, limits), "look up " + address));
   MUSTER_CHECK(lookup->done.load(std::memory_order_acquire));
   if (lookup->error != 0) {

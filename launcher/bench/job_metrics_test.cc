@@ -1,0 +1,62 @@
+#include "launcher/bench/job_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/status.h"
+
+namespace muster::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// So many steps up to 50 ms, 100 ms, 250 ms, and beyond.
+std::string Metrics(int up_to_50, int up_to_100, int up_to_250, int beyond) {
+  std::string text;
+  const auto add = [&](const char* bound, int count) {
+    for (const char* phase : {"compute", "push"}) {
+      text +=
+          absl::StrFormat("muster_worker_step_seconds_bucket{task=\"worker:0\",phase=\"%s\",le=\"%s\"} %d\n",
+                          phase, bound, phase[0] == 'c' ? count : 7);
+    }
+  };
+  add("0.05", up_to_50);
+  add("0.1", up_to_50 + up_to_100);
+  add("0.25", up_to_50 + up_to_100 + up_to_250);
+  add("+Inf", up_to_50 + up_to_100 + up_to_250 + beyond);
+  return text;
+}
+
+std::vector<double> FactorsOf(const std::vector<std::string>& processes) {
+  ComputeSteps steps;
+  for (const std::string& metrics : processes) steps.Add(metrics);
+  return steps.Factors();
+}
+
+TEST(ComputeSteps, StragglersCountWithTheLeastThatTheyAreSlower) {
+  // The longest is the first one.
+  EXPECT_THAT(FactorsOf({Metrics(3, 1, 1, 1)}), ElementsAre(1, 1, 1, 1, 2));
+  EXPECT_THAT(FactorsOf({Metrics(3, 0, 0, 1), Metrics(0, 0, 1, 1)}), ElementsAre(1, 1, 1, 2));
+  EXPECT_THAT(FactorsOf({Metrics(0, 5, 0, 1)}), ElementsAre(1, 1, 1, 1, 1)) << "whichever the bucket";
+}
+
+TEST(ComputeSteps, WithoutStepsThereAreNone) {
+  EXPECT_THAT(FactorsOf({}), IsEmpty());
+  EXPECT_THAT(
+      FactorsOf({"no metrics", "muster_worker_steps_total 5\n", Metrics(0, 0, 0, 0), Metrics(1, 0, 0, 0)}),
+      IsEmpty());
+}
+
+TEST(ComputeSteps, OfManyAreAThousand) {
+  const std::vector<double> factors = FactorsOf({Metrics(990'000, 0, 10'000, 1)});
+  ASSERT_EQ(factors.size(), 1000u);
+  EXPECT_EQ(std::count(factors.begin(), factors.end(), 2), 10);
+  EXPECT_EQ(FactorsOf({Metrics(1'000'000, 0, 100, 0)}).back(), 1)
+      << "one of ten thousand is none of a thousand";
+}
+
+}  // namespace
+}  // namespace muster::bench

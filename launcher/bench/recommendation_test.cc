@@ -1,0 +1,123 @@
+#include "launcher/bench/recommendation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/bench/results_testing.h"
+
+namespace muster::bench {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr Strategy kAsync = Strategy::kAsyncServers;
+constexpr Strategy kSync = Strategy::kSyncServers;
+constexpr Strategy kAllReduce = Strategy::kAllReduce;
+
+std::string HeadlineOf(const Results& results) {
+  const Noise noise(results);
+  const Group group = GroupsOf(results).at(0);
+  const std::vector<Ranking> rankings = RankingsOf(results, group, noise);
+  return Recommendation(results, rankings, ComparedOf(rankings), {}, noise);
+}
+
+Results With(std::vector<Measurement> measurements, double noise = 0.02) {
+  for (Measurement& of : measurements) of.step_seconds.resize(3, of.step_seconds.front());
+  return {.measurements = std::move(measurements), .noise = noise};
+}
+
+Measurement Learned(Measurement measurement, double accuracy) {
+  measurement.test_accuracy = accuracy;
+  return measurement;
+}
+
+Measurement There(Measurement measurement, double seconds) {
+  measurement.seconds_to_target = seconds;
+  return measurement;
+}
+
+// What is measured as 1.8 times as fast is not called slower because the machine was restless.
+TEST(Recommendation, DoesNotAdviseAgainstWhatWasFaster) {
+  Results results =
+      With({Measured(kAllReduce, 1, 1000), Measured(kAllReduce, 4, 1800), Measured(kSync, 4, 900)},
+           /*noise=*/0.5);
+  EXPECT_THAT(
+      HeadlineOf(results),
+      StartsWith("Whether to distribute cannot be told: 1 worker made 1000 samples/s, the best of 4 "
+                 "workers, allreduce, 1800, 80 % more, where up to 99 % may be chance. If you do, use "
+                 "allreduce"));
+  results.noise = 0.02;
+  EXPECT_EQ(HeadlineOf(results), "Use allreduce (compared at 4 workers).");
+  results = With({Measured(kAllReduce, 1, 1000), Measured(kAllReduce, 4, 1004), Measured(kSync, 4, 900)});
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Do not distribute: 1 worker made 1000 samples/s"));
+}
+
+TEST(Recommendation, SaysThatTheFastestLearnedLess) {
+  Results results =
+      With({Learned(Measured(kAsync, 4, 2000), 0.11), Learned(Measured(kAllReduce, 4, 1400), 0.97)});
+  EXPECT_EQ(
+      HeadlineOf(results),
+      "Use ps_async (k = 2, own hosts) (compared at 4 workers); but with 4 workers ps_async (k = 2, own "
+      "hosts) ended at a test accuracy of 0.110, where allreduce reached 0.970.");
+  results.measurements[0].test_accuracy = 0.965;
+  EXPECT_EQ(HeadlineOf(results), "Use ps_async (k = 2, own hosts) (compared at 4 workers).");
+  // Not of one that is as fast as another at one number of workers, and is not recommended.
+  results = With({Learned(Measured(kAsync, 2, 1000), 0.11), Learned(Measured(kAllReduce, 2, 1000), 0.97),
+                  Learned(Measured(kAsync, 4, 1000), 0.97), Learned(Measured(kAllReduce, 4, 2000), 0.97)});
+  EXPECT_EQ(HeadlineOf(results), "Use allreduce (compared at 2 and 4 workers).");
+}
+
+TEST(Recommendation, GoesByTheTimeToTheTarget) {
+  Results results = With({Learned(Measured(kAsync, 4, 2000), 0.11), There(Measured(kSync, 4, 1000), 20),
+                          There(Measured(kAllReduce, 4, 1400), 11)});
+  results.target_accuracy = 0.95;
+  EXPECT_EQ(
+      HeadlineOf(results),
+      "Use allreduce (compared at 4 workers): first to a test accuracy of 0.95, with 4 workers in 11.0 s; "
+      "ps_async (k = 2, own hosts) made 1.43 times as many samples/s and did not get there.");
+  results.measurements[0].target_error = "lost";
+  EXPECT_THAT(HeadlineOf(results), HasSubstr("samples/s; whether it gets there is not known."));
+  results.measurements[0].seconds_to_target = 30;
+  EXPECT_THAT(HeadlineOf(results), HasSubstr("samples/s and was there after 30.0 s."));
+  // As early as the time between two evaluations tells: 200 steps, of which each tenth was followed by one.
+  results.measurements[0].seconds_to_target = 11.9;
+  results.steps = 200;  // of 286 ms
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Use allreduce or ps_async (k = 2, own hosts) (compared"));
+}
+
+// What a number of workers cannot reach it says nothing of.
+TEST(Recommendation, GoesBySpeedWhereNobodyIsKnownToReachTheTarget) {
+  Results results = With({Measured(kAsync, 2, 900), Measured(kAllReduce, 2, 1000), Measured(kAsync, 4, 2000),
+                          Measured(kAllReduce, 4, 1500)});
+  results.target_accuracy = 0.95;
+  EXPECT_EQ(
+      HeadlineOf(results),
+      "With 2 workers use allreduce; with 4 workers use ps_async (k = 2, own hosts), by samples/s: none "
+      "is known to reach a test accuracy of 0.95.");
+  results.measurements[1].seconds_to_target = 9;
+  EXPECT_EQ(
+      HeadlineOf(results),
+      "Use allreduce (compared at 2 workers): first to a test accuracy of 0.95, with 2 workers in 9.00 s.");
+}
+
+TEST(Recommendation, DoesNotDistributeWhereOneWorkerIsThereFirst) {
+  Results results = With({There(Measured(kAllReduce, 1, 1000), 10), There(Measured(kAllReduce, 4, 3000), 12),
+                          There(Measured(kSync, 4, 2000), 15)});
+  results.target_accuracy = 0.95;
+  EXPECT_EQ(HeadlineOf(results),
+            "Do not distribute: 1 worker had a test accuracy of 0.95 after 10.0 s, the best of 4 workers, "
+            "allreduce, after 12.0 s. If you have to, use allreduce (compared at 4 workers): first to a test "
+            "accuracy of 0.95, with 4 workers in 12.0 s.");
+  results.measurements[1].seconds_to_target = 5;
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Use allreduce"));
+  results.measurements[1].seconds_to_target = 9;
+  results.steps = 200;  // ten of which take a second of one worker
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Whether to distribute cannot be told: 1 worker had"));
+  results.measurements[0].seconds_to_target.reset();
+  EXPECT_THAT(HeadlineOf(results), Not(HasSubstr("distribute")));
+}
+
+}  // namespace
+}  // namespace muster::bench
