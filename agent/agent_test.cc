@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cstdio>
@@ -16,7 +17,6 @@
 #include "agent/agent_fixture.h"
 #include "base/process.h"
 #include "base/random.h"
-#include "tests/support/eventually.h"
 
 namespace muster {
 namespace {
@@ -240,44 +240,52 @@ TEST_F(AgentTest, ABridgeGivesUpOnADaemonThatAcceptsNobody) {
   EXPECT_THAT(late.stderr_text(), HasSubstr("does not answer"));
 }
 
-// It was cut, or written anew, since.
-TEST_F(AgentTest, WhoHasReadMoreOfAFileThanItHasGoesOnFromItsEnd) {
+// As a killed process leaves it, and the next one cuts off before it goes on, between two looks of the
+// daemon.
+TEST_F(AgentTest, WhoFollowsAFileGetsNoPartOfALineThatMayBeCutOff) {
   AgentClient client(root_);
-  ASSERT_TRUE(client
-                  .Call(StartRequest("job", "worker:0",
-                                     Shell("echo one > file; while [ ! -e go ]; do sleep 0.01; done; "
-                                           "echo more >> file")))
-                  .ok());
+  ASSERT_TRUE(
+      client.Call(StartRequest("job", "worker:0", Shell("while [ ! -e go ]; do sleep 0.01; done"))).ok());
   const std::filesystem::path folder = root_ / "jobs/job/worker.0";
-  ASSERT_TRUE(Eventually([&] { return ReadFile(folder / "file").value_or("") == "one\n"; }));
-  agent::Request request;
-  request.mutable_read_file()->set_job("job");
-  request.mutable_read_file()->set_task("worker:0");
-  request.mutable_read_file()->set_path("file");
-  request.mutable_read_file()->set_offset(6);
-  request.mutable_read_file()->set_follow(true);
-  const uint64_t reading = client.Send(request);
-  agent::Request list;
-  list.mutable_list_tasks();
-  ASSERT_TRUE(client.Call(list).ok());  // it has been read by now
+  const auto follow = [&](uint64_t offset) {
+    agent::Request request;
+    request.mutable_read_file()->set_job("job");
+    request.mutable_read_file()->set_task("worker:0");
+    request.mutable_read_file()->set_path("file");
+    request.mutable_read_file()->set_offset(offset);
+    request.mutable_read_file()->set_follow(true);
+    return client.Send(request);
+  };
+  // "OFFSET: BYTES"
+  const auto next = [&](uint64_t reading) {
+    const auto read = client.Receive(reading);
+    EXPECT_TRUE(read.ok()) << read.status();
+    if (!read.ok()) return std::string();
+    return absl::StrFormat("%d: %s%s", read->read_file().offset(), read->read_file().data(),
+                           read->last() ? "." : "");
+  };
+  ASSERT_TRUE(WriteFileAtomically(folder / "file", "one\nhalf").ok());
+  const uint64_t beyond = follow(100), reading = follow(0);
+  EXPECT_EQ(next(reading), "0: one\n");  // both have been looked at by now
+  ASSERT_TRUE(WriteFileAtomically(folder / "file", "one\nlonger than that\n").ok());
+  EXPECT_EQ(next(reading), "4: longer than that\n");
+  EXPECT_EQ(next(beyond), "4: longer than that\n");
+  ASSERT_TRUE(WriteFileAtomically(folder / "file", "one\nlonger than that\nlast").ok());
   ASSERT_TRUE(WriteFileAtomically(folder / "go", "").ok());
-  const auto read = client.Receive(reading);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->read_file().offset(), 4u);
-  EXPECT_EQ(read->read_file().data(), "more\n");
+  EXPECT_EQ(next(reading), "21: last.");
+  EXPECT_EQ(next(beyond), "21: last.");
 }
 
-// As on a disk that takes its time: it is stopped while it looks at what there is.
+// As on a disk that takes its time: a lease is a pipe, for whose writer it waits.
 TEST_F(AgentTest, ABridgeSaysOfWhatADaemonThatDoesNotBeginMayBeSlow) {
-  std::filesystem::create_directories(root_ / "jobs/job");
-  for (int i = 0; i < 5000; ++i) {
-    std::filesystem::create_symlink("none", root_ / absl::StrFormat("jobs/job/worker.%d", i));
-  }
+  const std::filesystem::path lease = root_ / "ports/20000";
+  ASSERT_TRUE(MakeDirectories(lease.parent_path(), 0700).ok());
+  ASSERT_EQ(::mkfifo(lease.c_str(), 0600), 0);
+  const absl::Cleanup go_on = [&] {
+    const UniqueFd writer(::open(lease.c_str(), O_RDWR | O_CLOEXEC));
+    std::filesystem::remove(lease);
+  };
   AgentClient client(root_);
-  std::vector<pid_t> daemons;
-  while (daemons.empty()) daemons = ChildrenOf(client.bridge_pid()).value_or(std::vector<pid_t>{});
-  ASSERT_EQ(::kill(daemons[0], SIGSTOP), 0);
-  const absl::Cleanup go_on = [&] { ::kill(daemons[0], SIGCONT); };
   EXPECT_EQ(client.WaitForExit().value_or(-1), 69);
   EXPECT_THAT(
       client.stderr_text(),

@@ -19,6 +19,7 @@
 
 #include "agent/connection.h"
 #include "agent/facts.h"
+#include "agent/file_part.h"
 #include "agent/names.h"
 #include "agent/records.h"
 #include "agent/supervisor.h"
@@ -78,26 +79,6 @@ struct WatchStream {
   uint64_t seen_changes = 0;
   std::optional<std::string> sent;  // the last list without log_bytes
 };
-
-// From the end on if the file has become shorter.
-absl::StatusOr<LogPiece> ReadFilePart(const std::filesystem::path& path, uint64_t offset, size_t max_bytes) {
-  // O_NONBLOCK: a pipe that a task made would keep the daemon waiting for its writer.
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoError(errno, path.string());
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return ErrnoError(errno, path.string());
-  if (!S_ISREG(info.st_mode)) return InvalidArgument("%s: is no regular file", path.string());
-  const auto size = static_cast<uint64_t>(info.st_size);
-  LogPiece piece{.offset = std::min(offset, size)};
-  piece.bytes.resize(std::min<uint64_t>(max_bytes, size - piece.offset));
-  const ssize_t n =
-      ::pread(fd.get(), piece.bytes.data(), piece.bytes.size(), static_cast<off_t>(piece.offset));
-  if (n < 0) return ErrnoError(errno, path.string());
-  piece.bytes.resize(n);
-  // One opening reads a file that others replace as it was at one time, if it is no larger than this.
-  piece.at_end = piece.bytes.size() < max_bytes;
-  return piece;
-}
 
 class Daemon {
  public:
@@ -456,14 +437,14 @@ bool Daemon::Step(FileStream& stream, TimePoint now) {
   // Asked before reading: what ended before the end of the file was seen has written all there is.
   const Task* task = supervisor_.Find(stream.request.job(), stream.request.task());
   const bool more_may_come = stream.request.follow() && task != nullptr && task->active();
-  const absl::StatusOr<LogPiece> read = stream.log
-                                            ? stream.log->Read(kFileChunkBytes)
-                                            : ReadFilePart(stream.path, stream.offset, kFileChunkBytes);
+  const absl::StatusOr<LogPiece> read =
+      stream.log ? stream.log->Read(kFileChunkBytes)
+                 : ReadFilePart(stream.path, stream.offset, kFileChunkBytes, more_may_come);
   if (!read.ok() && !(more_may_come && absl::IsNotFound(read.status()))) {
     Answer(stream.caller, read.status());
     return true;
   }
-  const LogPiece piece = read.value_or(LogPiece{.offset = stream.offset, .at_end = true});
+  const LogPiece piece = read.value_or(LogPiece{.at_end = true});  // one that is yet to be made begins at 0
   const bool last = piece.at_end && !more_may_come;
   if (!piece.bytes.empty() || last) {
     agent::Response response;

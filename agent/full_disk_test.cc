@@ -142,6 +142,28 @@ TEST_F(AgentTest, WhatWasStoppedByItsGenerationIsNotStartedAgain) {
   EXPECT_THAT(end->reason(), HasSubstr("stopped before its next start"));
 }
 
+// By a daemon that was killed before it had done so.
+TEST_F(AgentTest, WhatWasToBeStartedSaysWhyItIsNot) {
+  const std::filesystem::path folder = root_ / "jobs/job/worker.0";
+  agent::TaskRecord record;
+  *record.mutable_spec() = StartRequest("job", "worker:0", {"true"}).start_task();
+  record.set_incarnation(1);
+  record.set_first_incarnation(1);
+  agent::FenceRecord fence;
+  fence.set_minimum_generation(2);
+  ASSERT_TRUE(MakeDirectories(AgentFolder(folder), 0700).ok());
+  ASSERT_TRUE(WriteRecord(TaskRecordPath(folder), "task", record).ok());
+  ASSERT_TRUE(WriteRecord(root_ / "jobs/job/.fence", "fence", fence).ok());
+  const auto known = List("job");
+  ASSERT_TRUE(known.ok()) << known.status();
+  ASSERT_EQ(known->tasks_size(), 1);
+  EXPECT_EQ(known->tasks(0).reason(), "it waits for whoever drives the job");
+  AgentClient client(root_);
+  const auto end = client.WaitForEnd("job", "worker:0");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->reason(), "stopped before its next start");
+}
+
 // It takes a minute until a daemon gives one up; the next one does not begin anew.
 TEST_F(AgentTest, WhatCouldNotBeStartedAgainIsNotTriedByTheNextDaemon) {
   agent::Request request = StartRequest("job", "worker:0", {"false"});

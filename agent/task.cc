@@ -36,6 +36,10 @@ bool IsReadable(int fd) {
   return fd >= 0 && ::poll(&event, 1, 0) > 0;
 }
 
+std::string WithMore(const std::string& reason, const std::string& more) {
+  return reason.empty() ? more : reason + "; " + more;
+}
+
 // The daemon is a subreaper: what a killed shim leaves becomes its child, also where it has overwritten its
 // environment and with it the token. Kills and reaps such children and returns how many still live.
 int KillOrphans(const std::set<pid_t>& shims) {
@@ -294,8 +298,7 @@ void Task::StartAgain() {
     return;
   }
   if (++failed_starts_ < kMostFailedStarts) return Enter(phase, Now() + kLongestRestartDelay);
-  const std::string why =
-      absl::StrFormat("%s; could not be started again: %s", reason_, std::string(status.message()));
+  const std::string why = WithMore(reason_, "could not be started again: " + std::string(status.message()));
   record_.set_given_up(why.substr(0, kMostReasonBytes));
   // What is over is over for the next daemon, too.
   if (const absl::Status written = WriteRecord(TaskRecordPath(folder_), "task", record_, Room::kReserved);
@@ -329,7 +332,7 @@ void Task::Stop(uint32_t requested_grace_ms) {
   }
   if (phase_ == Phase::kBackoff || phase_ == Phase::kUnstarted) {
     final_state_ = last_exit_ && last_exit_->lost() ? agent::TASK_STATE_LOST : agent::TASK_STATE_FAILED;
-    reason_ += "; stopped before its next start";
+    reason_ = WithMore(reason_, "stopped before its next start");
     Enter(Phase::kIdle, TimePoint::max());
   } else if (pidfd_.valid()) {
     SignalPidfd(pidfd_.get(), SIGTERM, static_cast<int>(std::min<uint32_t>(grace_ms, 1u << 30)));
@@ -532,7 +535,7 @@ agent::TaskStatus Task::Status() const {
     status.set_ended_micros(0);
   }
   status.set_stopped(!active() && (record_.stop() || (last_exit_ && last_exit_->stopped())));
-  status.set_reason(is_held() ? reason_ + "; it waits for whoever drives the job" : reason_);
+  status.set_reason(is_held() ? WithMore(reason_, "it waits for whoever drives the job") : reason_);
   const absl::StatusOr<LogExtent> log = FindLogExtent(folder_);
   status.set_log_bytes(log.ok() ? log->end : 0);
   return status;

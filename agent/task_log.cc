@@ -179,10 +179,13 @@ absl::StatusOr<LogExtent> FindLogExtent(const std::filesystem::path& task_folder
 // The file with the next byte, or the last one. False: it goes on elsewhere, and what was read so far must
 // not.
 absl::StatusOr<bool> TaskLogReader::OpenNext(bool may_skip) {
-  MUSTER_ASSIGN_OR_RETURN(std::vector<LogFile> files, OpenLogFiles(task_folder_));
-  auto file =
-      std::find_if(files.begin(), files.end(), [this](const LogFile& file) { return file.end() > offset_; });
-  if (file == files.end()) --file;
+  absl::StatusOr<std::vector<LogFile>> files = OpenLogFiles(task_folder_);
+  // Whoever asked for it knows another one.
+  if (absl::IsNotFound(files.status()) && !file_.valid()) offset_ = 0;
+  MUSTER_RETURN_IF_ERROR(files.status());
+  auto file = std::find_if(files->begin(), files->end(),
+                           [this](const LogFile& file) { return file.end() > offset_; });
+  if (file == files->end()) --file;
   const uint64_t next = std::clamp(offset_, file->begin, file->end());
   if (next != offset_ && !may_skip) return false;
   offset_ = next;

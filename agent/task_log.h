@@ -76,8 +76,8 @@ class TaskLogReader {
 
   /// The next bytes, at most so many; from the first that is still there if the next one is not, and from the
   /// end on if the log has become shorter than the reader's place. What a reader has begun to read it can
-  /// read to its end. NotFound: as FindLogExtent; InvalidArgument: the task has put something else than a
-  /// file where its log was.
+  /// read to its end. NotFound: as FindLogExtent, and what comes later is read from its beginning;
+  /// InvalidArgument: the task has put something else than a file where its log was.
   absl::StatusOr<LogPiece> Read(size_t max_bytes);
 
  private:

@@ -202,6 +202,18 @@ TEST_F(TaskLog, WhoHasReadMoreThanThereIsGoesOnFromItsEnd) {
   EXPECT_EQ(reader.Read(100)->bytes, "next");
 }
 
+// It knows of another one, on a host that was emptied since.
+TEST_F(TaskLog, WhoCameBeforeItMissesNothing) {
+  TaskLogReader reader(folder(), 5000);
+  EXPECT_TRUE(absl::IsNotFound(reader.Read(100).status()));
+  auto writer = TaskLogWriter::Open(folder(), 100);
+  writer->Write(Stream(0, 8));
+  const auto piece = reader.Read(100);
+  ASSERT_TRUE(piece.ok()) << piece.status();
+  EXPECT_EQ(piece->offset, 0u);
+  EXPECT_TRUE(piece->bytes == Stream(0, 8));
+}
+
 TEST_F(TaskLog, WhatIsNoFileIsRefused) {
   ASSERT_EQ(::mkfifo(LogPath(folder()).c_str(), 0600), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(TaskLogReader(folder(), 0).Read(10).status()));

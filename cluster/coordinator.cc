@@ -137,14 +137,20 @@ CheckpointId Coordinator::NewestCommon() const {
 }
 
 bool Coordinator::AwaitsFirstRank(int rank) const {
-  // Where shards know of an epoch the job has begun long ago.
-  const auto is_anew = [](const ShardProcess& shard) { return shard.epoch == 0; };
+  // Where shards know of an epoch, or have a checkpoint, the job has begun long ago.
+  const auto is_anew = [](const ShardProcess& shard) {
+    return shard.epoch == 0 && shard.checkpoints.empty();
+  };
   return options_.begins_together && members_[rank].state == MemberState::kExpected &&
          std::ranges::all_of(shards_, is_anew);
 }
 
 void Coordinator::BeginEpochIfNeeded(TimePoint now) {
-  if (end_ || (epoch_.number > 0 && why_next_epoch_.empty()) || !WhoIsToCome().empty()) return;
+  const auto is_missing = [](const ShardProcess& shard) { return shard.uuid.empty(); };
+  if (end_ || (epoch_.number > 0 && why_next_epoch_.empty()) || std::ranges::any_of(shards_, is_missing) ||
+      !WhoIsToCome().empty()) {
+    return;
+  }
   // Shards that outlived the process of an earlier coordinator know its epochs.
   uint64_t last_number = epoch_.number;
   for (const ShardProcess& shard : shards_) last_number = std::max(last_number, shard.epoch);
@@ -510,7 +516,7 @@ std::string Coordinator::DescribeWait(TimePoint now) const {
   return absl::StrFormat("step %d has waited %s for %s", step, FormatAge(now - since), missing);
 }
 
-// Before the first epoch, and the shards before any other.
+// Before the first epoch.
 std::vector<std::string> Coordinator::WhoIsToCome() const {
   std::vector<std::string> names;
   for (int shard = 0; epoch_.number == 0 && shard < options_.shard_count; ++shard) {

@@ -203,7 +203,8 @@ TEST(Coordinator, BeginsWhenAllWorkersAreThereIfAskedTo) {
                                    .shard_count = 1,
                                    .begins_together = true,
                                    .worker_timeout = seconds(100),
-                                   .lease = seconds(10)};
+                                   .lease = seconds(10),
+                                   .may_go_back = true};
   Coordinator coordinator(options, kStart);
   coordinator.Join(1, kStart);
   coordinator.ShardJoin(0, "a", 0, {}, kStart);
@@ -231,6 +232,21 @@ TEST(Coordinator, BeginsWhenAllWorkersAreThereIfAskedTo) {
   Coordinator again(options, kStart);
   again.ShardJoin(0, "a", 7, {}, kStart);
   EXPECT_NE(again.epoch().number, 0u);
+  Coordinator restored(options, kStart);
+  restored.ShardJoin(0, "a", 0, {{100, 1}}, kStart);
+  EXPECT_EQ(restored.epoch().step, 100u);
+}
+
+TEST(Coordinator, OneThatGoesOnWaitsForAllShardsBeforeItGoesBack) {
+  Coordinator coordinator({.rank_names = {"worker:0"}, .shard_count = 3, .may_go_back = true}, kStart);
+  coordinator.Resume({.number = 7}, 430, {}, 400);
+  coordinator.ShardJoin(0, "a", 7, {{400, 1}}, kStart);
+  coordinator.ShardJoin(1, "b", 0, {{400, 1}}, kStart);  // has lost its journal
+  EXPECT_EQ(coordinator.end(), std::nullopt);
+  EXPECT_EQ(coordinator.epoch().number, 7u);
+  coordinator.ShardJoin(2, "c", 7, {{400, 1}}, kStart);
+  EXPECT_EQ(coordinator.end(), std::nullopt);
+  EXPECT_EQ(coordinator.epoch(), (Epoch{.number = 8, .step = 400}));
 }
 
 TEST(Coordinator, SaysWhomTheEndWaitsFor) {

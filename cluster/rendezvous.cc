@@ -12,6 +12,11 @@ namespace {
 constexpr Duration kFirstWord = std::chrono::seconds(5);  // about who is missing; later ones are rarer
 constexpr Duration kLongestSuspension = std::chrono::hours(24);
 
+// That it has come to by training; 0: it has not. What a checkpoint has is no such step.
+uint64_t MadeStep(const RankState& state) {
+  return state.parameters && state.parameters->is_live ? state.parameters->step : 0;
+}
+
 }  // namespace
 
 Rendezvous::Rendezvous(const RendezvousOptions& options, TimePoint now)
@@ -204,7 +209,7 @@ void Rendezvous::Finish(const std::string& why, TimePoint now) {
 // that; nor the second, if it was only a connection that broke.
 void Rendezvous::GiveUp(int rank, const std::string& why, TimePoint now) {
   const RankState& state = members_[rank].state;
-  const uint64_t step = state.parameters ? state.parameters->step : 0;
+  const uint64_t step = MadeStep(state);
   barren_ = step <= step_ ? barren_ + 1 : 0;
   const TimePoint before = over_since_;
   Finish(why, now);
@@ -252,8 +257,7 @@ void Rendezvous::SuspendLate(const std::vector<int>& late, Duration waited, Time
     return;
   }
   const bool has_made_steps = std::any_of(group_.ranks.begin(), group_.ranks.end(), [&](int rank) {
-    return rank < rank_count() && members_[rank].state.parameters &&
-           members_[rank].state.parameters->step > step_;
+    return rank < rank_count() && MadeStep(members_[rank].state) > step_;
   });
   Duration longest{};
   for (const int rank : late) {

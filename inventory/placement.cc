@@ -26,7 +26,16 @@ absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory)
                          words.empty() ? "none" : JoinWords(words));
 }
 
-bool HasGpus(const Host& host) { return host.gpus && !host.gpus->empty(); }
+// As far as is known. One that could not be asked has some if tasks with GPUs may go there.
+bool HasGpus(int host, const Job& job, const Inventory& inventory) {
+  const std::optional<std::vector<int>>& gpus = inventory.hosts[host].gpus;
+  if (gpus) return !gpus->empty();
+  return std::ranges::any_of(kReplicaRoles, [&](ReplicaRole role) {
+    const ReplicaSpec& replica = job.replicas(role);
+    return replica.count > 0 && replica.gpus > 0 &&
+           std::ranges::count(SuitableHosts(replica, inventory), host) > 0;
+  });
+}
 
 // Where tasks of a role go, one of those that suit it: without GPUs not to hosts that have some, if there are
 // others.
@@ -34,7 +43,7 @@ std::vector<int> CandidatesFor(ReplicaRole role, const Job& job, const Inventory
   const ReplicaSpec& replica = job.replicas(role);
   std::vector<int> hosts = SuitableHosts(replica, inventory);
   if (!job.wants_gpus() || replica.gpus > 0) return hosts;
-  const auto has_gpus = [&](int host) { return HasGpus(inventory.hosts[host]); };
+  const auto has_gpus = [&](int host) { return HasGpus(host, job, inventory); };
   if (!std::ranges::all_of(hosts, has_gpus)) std::erase_if(hosts, has_gpus);
   return hosts;
 }

@@ -94,8 +94,8 @@ TEST(RoomForWorkers, IsWhatNoTaskHas) {
   EXPECT_EQ(room("{ps: {count: 1}, worker: {count: 1, gpus: 1}}", gpus, one), 2);
   EXPECT_EQ(RoomForWorkers(JobWith("{worker: {count: 1, gpus: 2}}", "program: [train]"), HostsOf(gpus), one),
             1);
-  EXPECT_EQ(room("{ps: {count: 1}, chief: {count: 1, gpus: 1}, worker: {count: 1}}", gpus, {}), 2)
-      << "those without go where there are none";
+  EXPECT_EQ(room("{ps: {count: 1}, chief: {count: 1, gpus: 1}, worker: {count: 1}}", gpus, {}), 1)
+      << "those without go where there are none for certain";
 }
 
 const std::string kProgram = "program: [train]";
@@ -224,6 +224,16 @@ TEST(Placement, AChiefAndWorkersFitWhereverThereIsAWay) {
       }
     }
   }
+}
+
+TEST(Placement, AHostThatCouldNotBeAskedIsLeftToTasksWithGpus) {
+  EXPECT_EQ(
+      Place("{ps: {count: 1}, worker: {count: 1, gpus: 1}}", "hosts: {d: , c: {gpus: []}, a: {gpus: [0]}}"),
+      "ps:0@c worker:0@a[0]");
+  // One that nobody asked, as such tasks do not go there, is as any other.
+  EXPECT_EQ(Place("{ps: {count: 1}, worker: {count: 1, gpus: 1, on: gpu}}",
+                  "hosts: {d: , c: {gpus: [], labels: [gpu]}, a: {gpus: [0], labels: [gpu]}}"),
+            "ps:0@d worker:0@a[0]");
 }
 
 TEST(Placement, SaysHowManyGpusThereAre) {

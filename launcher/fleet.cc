@@ -2,18 +2,28 @@
 
 #include <algorithm>
 #include <atomic>
+#include <latch>
 #include <system_error>
 #include <thread>
 
 namespace muster {
 
 void OnThreads(size_t count, const std::function<void()>& work) {
+  std::latch all_are_there(1);
+  size_t needed = count;
   std::vector<std::jthread> threads;
   try {
-    for (size_t i = 0; i < count; ++i) threads.emplace_back(work);
+    for (size_t i = 0; i < count; ++i) {
+      threads.emplace_back([&, i] {
+        all_are_there.wait();
+        if (i < needed) work();
+      });
+    }
   } catch (const std::system_error&) {
-    // This account may have no more of them: those there are do it.
+    // This account may have no more of them: half of those there are do it, since it may take threads itself.
+    needed = (threads.size() + 1) / 2;
   }
+  all_are_there.count_down();
   if (threads.empty()) work();
   threads.clear();  // joins
 }

@@ -11,8 +11,8 @@
 
 namespace muster {
 
-/// Calls `work` on so many threads of its own, or as many as this account may have, and returns when all of
-/// them have. Where that is none, `work` is called on this one.
+/// Calls `work` on so many threads of its own, or half as many as this account may have, and returns when all
+/// of them have. Where that is none, `work` is called on this one.
 void OnThreads(size_t count, const std::function<void()>& work);
 
 /// Calls `ask(index)` for each, at most `at_once` of them at a time, as OnThreads does. The statuses are in

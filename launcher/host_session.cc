@@ -18,6 +18,7 @@ constexpr Duration kCallTimeout = std::chrono::seconds(10);
 constexpr Duration kTimeToReport = std::chrono::milliseconds(500);
 // Where it was seen last, and where before that.
 constexpr size_t kPlaces = 2;
+constexpr char kLog[] = "log";
 constexpr uint64_t kTailBytes = 4096;
 
 void Signal(const UniqueFd& event) {
@@ -408,7 +409,7 @@ void HostSession::Do(const TailCommand& tail) {
   agent::ReadFileRequest* read = message.mutable_read_file();
   read->set_job(options_.job);
   read->set_task(tail.task);
-  read->set_path("log");
+  read->set_path(kLog);
   read->set_tail_bytes(kTailBytes);
   // Small enough for one answer.
   Ask(0, message, [this, task = tail.task](const agent::Response& response) {
@@ -451,6 +452,7 @@ void HostSession::SendFollow(const std::string& task, const std::string& path) {
       const uint64_t reached = std::exchange(followed.offset, file.offset() + file.data().size());
       bytes.missed = file.offset() > reached ? file.offset() - reached : 0;
       bytes.taken_back = file.offset() < reached ? reached - file.offset() : 0;
+      if (bytes.last && path != kLog) followed.offset -= file.data().size() - (file.data().rfind('\n') + 1);
     } else if (absl::IsNotFound(bytes.status)) {
       followed.offset = 0;
     }

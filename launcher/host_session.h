@@ -36,7 +36,8 @@ struct FileBytes {
   uint64_t missed = 0;      // of a log, before these: the host keeps them no longer
   uint64_t taken_back = 0;  // of those before: so many are no longer in the file, which was cut
   std::string bytes;
-  bool last = false;  // the task has ended and this was all; a new start goes on
+  /// The task has ended and this was all; a new start goes on. Before it these are whole lines, but of a log.
+  bool last = false;
   /// If `last`: why the file could not be read (further). NotFound: what comes after a new start is another
   /// file, from its beginning.
   absl::Status status;
@@ -98,7 +99,8 @@ class HostSession {
   void Execute(reconcile::Action action);
   void Start(uint64_t request, agent::StartTaskRequest start);
   /// Sends the file's bytes from where it was left. Doing it again after the `last` bytes goes on with what
-  /// came since.
+  /// came since: of a log behind them, of another file with the line that they ended in, of which they may
+  /// have been a part.
   void Follow(const std::string& task, const std::string& path);
   /// Sends FolderNames once, or, if the connection is lost meanwhile, only what says so.
   void ListFiles(const std::string& task, const std::string& folder);

@@ -5,10 +5,16 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <condition_variable>
 #include <csignal>
+#include <functional>
 #include <future>
+#include <mutex>
 
+#include "base/file.h"
 #include "cluster/listening.h"
+#include "launcher/job_store.h"
+#include "launcher/task_output.h"
 #include "tests/support/checkout.h"
 #include "tests/support/free_port.h"
 #include "tests/support/job_processes.h"
@@ -164,6 +170,101 @@ TEST(HostSession, ADaemonThatHangsIsLostWithItsHost) {
   ::kill(daemons[0], SIGCONT);
   ASSERT_TRUE(is_noticed);
   EXPECT_THAT(std::string(is_lost.get().message()), testing::HasSubstr("the daemon of its agent has not"));
+}
+
+struct Steps : RunObserver {
+  void OnView(const reconcile::View&) override {}
+  void OnHostFacts(const HostFacts&) override {}
+  void OnUpload(const UploadStep&) override {}
+  void OnNotice(const std::string&) override {}
+  void OnLog(const std::string&, const std::string&, bool) override {}
+  void OnTraining(const TrainingPoint& point) override { steps.push_back(point.step); }
+  std::vector<uint64_t> steps;
+};
+
+// The next chief cuts it off, and its own line there is longer.
+TEST(TaskOutput, APartOfALineOfTheCurveIsLeftOutWhenTheChiefIsStartedAgain) {
+  std::signal(SIGPIPE, SIG_IGN);
+  LoopbackCluster cluster(1);
+  const SshTarget target = cluster.targets()[0];
+  const auto agent = LoadAgentProgram({.agent = BuildPath("bin/muster-agent"), .trainer = ""});
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  std::mutex mutex;
+  std::condition_variable there;
+  std::vector<SessionEvent> events;
+  HostSession session({.host = HostAt(target, target.address, target.port),
+                       .job = "j",
+                       .connect = {.ssh = cluster.options(), .agent = &*agent},
+                       .sink = [&](SessionEvent event) {
+                         const std::lock_guard lock(mutex);
+                         events.push_back(std::move(event));
+                         there.notify_one();
+                       }});
+  const auto wait = [&](TimePoint deadline) {
+    std::unique_lock lock(mutex);
+    there.wait_until(lock, deadline, [&] { return !events.empty(); });
+    return std::exchange(events, {});
+  };
+  record::JobRecord record;
+  record::Task* chief = record.add_tasks();
+  chief->set_id("worker:0");
+  chief->set_host(target.name);
+  chief->set_is_chief(true);
+  chief->set_writes_results(true);
+  const TemporaryDirectory folder;
+  Steps steps;
+  JobReporter reporter(folder.path() / kHistoryFile, steps);
+  TaskOutput output(record, folder.path(), /*follow_logs=*/false,
+                    {.session_of = [&](const std::string&) -> HostSession& { return session; },
+                     .wait = wait,
+                     .is_interrupted = [] { return false; }},
+                    reporter);
+  const auto wait_for = [&](const std::function<bool(const SessionEvent&)>& is_it) {
+    for (const TimePoint deadline = Now() + std::chrono::minutes(1); Now() < deadline;) {
+      bool found = false;
+      for (const SessionEvent& event : wait(deadline)) {
+        output.OnEvent(event);
+        found = found || is_it(event);
+      }
+      if (found) return true;
+    }
+    return false;
+  };
+  const auto is_change = [](const SessionEvent& event, auto kind) {
+    const auto* change = std::get_if<reconcile::Event>(&event);
+    return change != nullptr && std::holds_alternative<decltype(kind)>(*change);
+  };
+  session.Execute(
+      reconcile::Connect{.host = target.name, .connection = 1, .deadline = Now() + std::chrono::minutes(1)});
+  ASSERT_TRUE(wait_for([&](const auto& event) { return is_change(event, reconcile::HostReported()); }));
+  uint32_t starts = 0;
+  const auto run = [&](const std::string& script) {
+    agent::StartTaskRequest start;
+    start.set_job("j");
+    start.set_task("worker:0");
+    start.set_generation(++starts);
+    start.set_spec_hash("spec");
+    for (const std::string& argument : {std::string("sh"), std::string("-c"), script})
+      start.add_argv(argument);
+    session.Start(starts, start);
+    ASSERT_TRUE(wait_for([&](const auto& event) { return is_change(event, reconcile::TaskStarted()); }));
+    output.Follow({.tasks = {{.task = "worker:0",
+                              .host = target.name,
+                              .report = reconcile::TaskReport{
+                                  .task = "worker:0", .generation = starts, .incarnation = starts}}}});
+    ASSERT_TRUE(wait_for([](const auto& event) {
+      const auto* bytes = std::get_if<FileBytes>(&event);
+      return bytes != nullptr && bytes->last;
+    }));
+  };
+  run(R"(printf '{"step":1}\n{"st' > metrics.jsonl)");
+  const std::string curve = "{\"step\":1}\n{\"step\":2}\n";
+  run("printf '" + curve + "' > new && mv new metrics.jsonl; echo {} > result.json; " +
+      "echo model > model.safetensors; mkdir events");
+  const absl::Status fetched = output.FetchResults();
+  ASSERT_TRUE(fetched.ok()) << fetched;
+  EXPECT_EQ(ReadFile(folder.path() / kMetricsFile).value_or(""), curve);
+  EXPECT_THAT(steps.steps, testing::ElementsAre(1, 2));
 }
 
 }  // namespace

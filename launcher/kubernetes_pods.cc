@@ -101,7 +101,10 @@ class PodMaker {
   bool IsRestarted(ReplicaRole role) const {
     return job_.replicas(role).restart != ReplicaSpec::Restart::kNever;
   }
-  bool KeepsFiles(ReplicaRole role) const { return job_.KeepsCheckpoints(role) && IsRestarted(role); }
+  // Where some may be missing, a new pod has from the others what it needs.
+  bool KeepsFiles(ReplicaRole role) const {
+    return job_.KeepsCheckpoints(role) && IsRestarted(role) && !job_.replicas(role).min;
+  }
   bool RetriesEach(ReplicaRole role) const {
     return !is_tfjob() && !KeepsFiles(role) && (IsRestarted(role) || job_.replicas(role).min);
   }

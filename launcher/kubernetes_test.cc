@@ -152,6 +152,9 @@ TEST(Kubernetes, WorkersThatMayBeMissingMayFail) {
   EXPECT_EQ(parts["mnist-worker"]["spec"]["backoffLimitPerIndex"].as<int>(), 0);
   EXPECT_EQ(parts["mnist-worker"]["spec"]["maxFailedIndexes"].as<int>(), 1);
   EXPECT_THAT(Arguments(PodOf(parts["mnist-worker"])), Contains("--min_workers=2"));
+  auto with_checkpoints = Parts(ModelJob(
+      "strategy: allreduce\ncheckpoint: {every_steps: 5}\nreplicas: {worker: {count: 3, min: 2}}\n"));
+  EXPECT_EQ(with_checkpoints["mnist-worker"]["spec"]["maxFailedIndexes"].as<int>(), 1);
 }
 
 // A pod that is replaced would have none.
@@ -168,6 +171,11 @@ TEST(Kubernetes, ServersWithCheckpointsStartAgainInTheirPods) {
             "/checkpoints");
   EXPECT_FALSE(PodOf(parts["mnist-worker"])["volumes"]);
   EXPECT_THAT(ManifestsOf(job).notes, Contains(HasSubstr("emptyDir")));
+  auto all =
+      Parts(ModelJob("strategy: allreduce\ncheckpoint: {every_steps: 5}\nreplicas: {worker: {count: 2}}\n"));
+  EXPECT_EQ(PodOf(all["mnist-worker"])["restartPolicy"].as<std::string>(), "OnFailure");
+  EXPECT_THAT(Arguments(PodOf(all["mnist-worker"])),
+              Contains(testing::StartsWith("--checkpoint_dir=/checkpoints/checkpoints-")));
 }
 
 TEST(Kubernetes, WhoWantsGpusGetsThem) {

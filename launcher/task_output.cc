@@ -56,7 +56,7 @@ void TaskOutput::Follow(const reconcile::View& view) {
     if (std::exchange(followed_[task.task], incarnation) == incarnation) continue;
     if (follow_logs_) Request(task.host, task.task, kLog);
     if (task.task != chief_) continue;
-    if (std::exchange(chief_host_, task.host) != task.host) BeginMetricsFile();
+    CutOffHalfLine();
     Request(task.host, chief_, kMetricsFile);
   }
 }
@@ -73,8 +73,8 @@ void TaskOutput::OnEvent(const SessionEvent& event) {
   }
 }
 
-// The chief's next one goes on where the one before ended, whose last line may be a part of one.
-void TaskOutput::BeginMetricsFile() {
+// The chief that wrote it did not finish it. Its next one does not go on with it, there or on another host.
+void TaskOutput::CutOffHalfLine() {
   training_.BeginFile();
   std::string& bytes = results_[kMetricsFile].bytes;
   bytes.resize(bytes.rfind('\n') + 1);
@@ -87,10 +87,10 @@ void TaskOutput::Take(const FileBytes& bytes) {
     return reporter_.observer().OnLog(bytes.task, bytes.bytes, bytes.last);
   }
   File& file = bytes.path == kTaskMetricsFile ? task_metrics_[bytes.task] : results_[bytes.path];
-  const bool is_metrics = bytes.path == kMetricsFile, is_gone = absl::IsNotFound(bytes.status);
+  const bool is_metrics = bytes.path == kMetricsFile;
   file.bytes.resize(file.bytes.size() - std::min<uint64_t>(file.bytes.size(), bytes.taken_back));
-  if (is_metrics && (is_gone || bytes.taken_back > 0)) BeginMetricsFile();
-  if (!is_metrics && is_gone) file.bytes.clear();
+  // The chief's next metrics go on where those that are gone ended.
+  if (!is_metrics && absl::IsNotFound(bytes.status)) file.bytes.clear();
   file.bytes += bytes.bytes;
   file.is_whole = bytes.last && bytes.status.ok();
   file.status = bytes.status;

@@ -64,7 +64,7 @@ class TaskOutput {
   };
 
   void Take(const FileBytes& bytes);
-  void BeginMetricsFile();
+  void CutOffHalfLine();
   void Request(const std::string& host, const std::string& task, const std::string& path);
   void WaitForRequested();
   absl::Status NotFetched(const std::string& what, const absl::Status& why) const;
@@ -85,7 +85,6 @@ class TaskOutput {
   std::map<std::string, File> results_;       // by path: of the chief's
   std::map<std::string, File> task_metrics_;  // by task
   TrainingProgress training_;
-  std::string chief_host_;  // whose file that is
   std::vector<std::string> last_words_;
   // The names of the chief's, as its host says.
   absl::StatusOr<std::vector<std::string>> event_files_ = Unavailable("no answer");

@@ -30,7 +30,7 @@ class TrainingProgress {
   /// What comes after what was fed before, in pieces of any size. A line that is none of them is left out.
   std::vector<TrainingPoint> Feed(std::string_view bytes);
 
-  /// What comes next is another file, of the same training: the chief is on another host.
+  /// What comes next is another file, of the same training, or the same one cut, since the chief begins anew.
   void BeginFile() { line_.clear(); }
 
  private:

@@ -15,7 +15,7 @@ Checkpointer::Checkpointer(CheckpointerOptions options, std::function<void()> on
     : options_(std::move(options)),
       claim_(options_.folder,
              "owner-of-" + CheckpointStore::ShardFileName(options_.shard_index, options_.shard_count)),
-      store_(options_.folder, /*hook=*/nullptr, [this] { return claim_.Check(); }),
+      store_(options_.folder, options_.hook, [this] { return claim_.Check(); }),
       on_change_(std::move(on_change)),
       thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 

@@ -31,6 +31,7 @@ struct CheckpointerOptions {
   /// Makes a copy elsewhere of a file that has been written, before it counts as written; null: there are
   /// none.
   std::function<absl::Status(uint64_t step, const checkpoint::Manifest::File&, const std::stop_token&)> copy;
+  FileOperationHook hook;  // for tests
 };
 
 /// Any thread. What fails in the background is logged and is no checkpoint; training goes on.

@@ -395,6 +395,7 @@ absl::Status ShardServerImpl::Handle(StreamId stream, const ps::ClientHeader& he
   if (header.has_heartbeat() && IsPending(stream)) {
     ps::ServerHeader reply;
     reply.mutable_heartbeat()->set_awaiting(header.heartbeat().awaiting());
+    reply.mutable_heartbeat()->set_waits_for(waits_for_);
     requests_->SendNow(stream, std::move(reply));
     if (header.heartbeat().has_ranks()) HearOfRanks(header.heartbeat().ranks());
     for (const PendingJoin& pending : pending_joins_) {

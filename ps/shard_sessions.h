@@ -103,6 +103,7 @@ class ShardSessions {
     bool wanted = false;  // to be joined, if it is not
     uint64_t join = 0;    // the number of the join in flight, 0 if none
     TimePoint join_deadline, next_attempt;
+    bool is_held_up = false;     // it has said whom the join in flight waits for
     Duration connect_timeout{};  // of the next attempt, where there are two servers
     absl::Status last_error;
     ps::JoinReply joined_as;

@@ -76,6 +76,14 @@ absl::Status ShardSessions::JoinShards(TimePoint deadline, std::span<float> para
   const auto is_missing = [](const auto& shard) { return shard->wanted && !shard->joined; };
   // One that answers may only wait for another.
   const auto is_silent = [&](const auto& shard) { return is_missing(shard) && shard->join == 0; };
+  // Where all are there and wait for others, to which they set a limit themselves, they are waited for as for
+  // any answer.
+  const auto patience_ends = [&] {
+    const auto is_held_up = [&](const auto& shard) { return is_missing(shard) && shard->is_held_up; };
+    const bool wait_for_others =
+        std::ranges::none_of(shards_, is_silent) && std::ranges::any_of(shards_, is_held_up);
+    return wait_for_others ? std::max(deadline, start + options_.answer_timeout) : deadline;
+  };
   while (status.ok()) {
     auto missing = std::find_if(shards_.begin(), shards_.end(), is_silent);
     if (missing == shards_.end()) missing = std::find_if(shards_.begin(), shards_.end(), is_missing);
@@ -89,14 +97,14 @@ absl::Status ShardSessions::JoinShards(TimePoint deadline, std::span<float> para
     if (options_.interruption) status = options_.interruption();
     if (options_.view->Address(options_.task).empty()) {
       status = Aborted("%s", kHasLeft);
-    } else if (Now() >= deadline) {
+    } else if (Now() >= patience_ends()) {
       status =
           Unavailable("%s at %s has not answered for %.0f s (%s): does it run, and may this host reach it?",
                       TaskName((*missing)->task), AddressOf(**missing), ToSeconds(Now() - start),
                       std::string((*missing)->last_error.message()));
     }
     if (!status.ok()) break;
-    if (auto event = queue_->Pop(std::min(deadline, Now() + kJoinPoll))) {
+    if (auto event = queue_->Pop(Now() + kJoinPoll)) {
       status = HandleJoinEvent(*std::move(event), parameters, &of_others);
     }
     if (Now() - start > kSayWaitingAfter && Now() >= next_wait_log_) {
@@ -125,7 +133,9 @@ void ShardSessions::BeginJoin(Shard& shard, TimePoint deadline) {
   }
   Replace(shard, *std::move(connection), false);
   const uint64_t number = ++last_request_;
-  shard.join_deadline = options_.replicated ? Now() + kReplicaJoinTimeout + PatienceWith(shard) : deadline;
+  shard.is_held_up = false;
+  shard.join_deadline =
+      options_.replicated ? Now() + kReplicaJoinTimeout + PatienceWith(shard) : TimePoint::max();
   ps::ClientHeader header;
   header.set_version(kWireVersion);
   header.set_request(number);
@@ -202,7 +212,8 @@ absl::Status ShardSessions::HandleJoinReply(Shard& shard, const ShardReply& repl
   }
   if (header.has_heartbeat()) {
     const ps::HeartbeatReply& heartbeat = header.heartbeat();
-    if (!heartbeat.waits_for().empty()) shard.last_error = Unavailable("%s", heartbeat.waits_for());
+    shard.is_held_up = !heartbeat.waits_for().empty();
+    if (shard.is_held_up) shard.last_error = Unavailable("%s", heartbeat.waits_for());
     const bool is_lost = heartbeat.unknown() && heartbeat.awaiting() == shard.join;
     return is_lost ? Unavailable("it does not have what was sent to it") : absl::OkStatus();
   }

@@ -188,8 +188,8 @@ TEST_F(BenchCommandTest, AJobThatFailsIsNotedAndTheOthersAreRun) {
   EXPECT_THAT(run.stderr_text, HasSubstr("worker:0"));
 }
 
-// A rate that is given twice is one; who need not wait for the chief has made steps before it came.
-TEST_F(BenchCommandTest, StepsAreCountedWhileTheChiefIsThere) {
+// A rate that is given twice is one; all workers begin together, also those that need not wait for others.
+TEST_F(BenchCommandTest, StepsAreCountedFromWhenAllWorkersAreThere) {
   if (const absl::Status may = CheckMayMakeNamespaces(); !may.ok()) GTEST_SKIP() << may.message();
   const CommandResult run =
       Bench({"--virtual", "4", "--link", "1gbit,1000mbit", "--device", "wait:10", "--models", "mnist_softmax",
@@ -248,6 +248,20 @@ TEST_F(BenchCommandTest, AnInterruptWhileItMeasuresSaysWhereTheRestIs) {
   EXPECT_GE(Results()["measurements"][0]["step_seconds"].size(), 1u);
   EXPECT_EQ(Results()["is_complete"], false);
   EXPECT_THAT(*ReadFile(Path("bench/report.html")), HasSubstr("did not come to its end (interrupted)"));
+}
+
+// What was timed is there already, also of the first cell, and nobody has missed what nobody was tried for.
+TEST_F(BenchCommandTest, AnInterruptOnTheWayToTheTargetDoesNotCallItMissed) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  InterruptAt("1 worker, links as they are: ",
+              {"-i", Path("inventory.yaml"), "--models", "mnist_softmax", "--workers", "1", "--strategies",
+               "allreduce", "--steps", "2000", "--repeat", "2", "--target", "0.999"});
+  const Json measurement = Results()["measurements"][0];
+  EXPECT_EQ(measurement["error"], "");
+  EXPECT_EQ(measurement["step_seconds"].size(), 1u);
+  EXPECT_EQ(measurement["target_error"], "not run");
+  EXPECT_THAT(*ReadFile(Path("bench/report.html")),
+              HasSubstr("With 1 worker it is not known who reaches a test accuracy of 0.999."));
 }
 
 // As where the kernel cannot shape to such a rate.

@@ -1,5 +1,7 @@
 // Hosts that are lost for good while a job runs: others take their tasks, or the job does without them. What
 // happens where neither can be: tests/cluster_training_test.cc.
+#include <fstream>
+
 #include "proto/job_record.pb.h"
 #include "tests/support/lifecycle_fixture.h"
 
@@ -226,7 +228,8 @@ TEST_F(ClusterSpares, AWorkerWhoseHostIsEmptiedComesBackThereAndNoBitChanges) {
   EXPECT_EQ(ShowTask("emptied", "worker:0")["restarts"], 0);
 }
 
-// It is killed in the middle of a line, which it cuts off when it is back; and it begins another file.
+// It is killed in the middle of a line, which it cuts off when it is back; and it begins another file. Its
+// shim stands still while it is dead.
 TEST_F(ClusterSpares, TheCurveOfAChiefWhoseHostIsEmptiedIsWhole) {
   Process run = StartJob(
       Job("curve",
@@ -238,8 +241,17 @@ TEST_F(ClusterSpares, TheCurveOfAChiefWhoseHostIsEmptiedIsWhole) {
        std::filesystem::recursive_directory_iterator(cluster_.hosts().HomeOf("host-2") + "/.muster")) {
     if (entry.path().filename() == "metrics.jsonl") curve = entry.path();
   }
-  ASSERT_EQ(::kill(FirstProcesses("curve").at("worker:0").pid, SIGKILL), 0);
-  std::filesystem::resize_file(curve, std::filesystem::file_size(curve) - 9);
+  const pid_t chief = FirstProcesses("curve").at("worker:0").pid, shim = ReadProcessStat(chief)->parent;
+  const auto is_in = [](pid_t pid, char state) {
+    const auto stat = ReadProcessStat(pid);
+    return stat.ok() && stat->state == state;
+  };
+  ASSERT_EQ(::kill(shim, SIGSTOP), 0);
+  ASSERT_TRUE(Eventually([&] { return is_in(shim, 'T'); }));
+  ASSERT_EQ(::kill(chief, SIGKILL), 0);
+  ASSERT_TRUE(Eventually([&] { return is_in(chief, 'Z'); }));
+  std::ofstream(curve, std::ios::app) << R"({"step":)";
+  ASSERT_EQ(::kill(shim, SIGCONT), 0);
   ASSERT_TRUE(cluster_.WaitForText("run", "step 1600: "));
   cluster_.hosts().Kill("host-2");
   std::filesystem::remove_all(cluster_.hosts().HomeOf("host-2") + "/.muster");

@@ -76,6 +76,21 @@ TEST_F(TrainerModes, AsynchronousWorkersBeginTogetherIfAskedTo) {
   EXPECT_LT(result["chief_steps"], 100);
 }
 
+// Longer than for a server that does not come up, and its name is said.
+TEST_F(TrainerModes, OneThatDoesNotComeIsWaitedForUpToTheWorkersTimeout) {
+  const std::vector<std::string> flags = {"--model=mnist_softmax", "--data_dir=synthetic",
+                                          "--train_steps=20",      "--begin_together",
+                                          "--connect_timeout=8",   "--worker_timeout=12"};
+  const ClusterSpec cluster = MakeCluster(1, 2);
+  auto server = StartTask(cluster, {Role::kPs, 0}, flags, "alone");
+  auto worker = StartTask(cluster, {Role::kWorker, 0}, flags, "alone");
+  EXPECT_EQ(worker.process.Wait(Now() + std::chrono::minutes(2)).value_or(-1), 0) << *ReadFile(worker.log);
+  EXPECT_TRUE(Logs(worker, "the beginning has waited")) << *ReadFile(worker.log);
+  EXPECT_TRUE(Logs(worker, " for worker:1")) << *ReadFile(worker.log);
+  EXPECT_TRUE(Logs(server, "worker:1 has not joined for 12")) << *ReadFile(server.log);
+  Kill(server);
+}
+
 TEST_F(TrainerModes, ABackupWorkerThatStandsStillHoldsUpNobody) {
   const std::vector<std::string> flags = {"--model=mnist_softmax", "--sync_replicas",
                                           "--replicas_to_aggregate=2", "--batch_size=50",

@@ -11,7 +11,8 @@ ReplicaCheckpoints::ReplicaCheckpoints(ReplicaCheckpointsOptions options) : opti
                                     .shard_index = 0,
                                     .shard_count = 1,
                                     .keep = options_.keep,
-                                    .name = options_.name},
+                                    .name = options_.name,
+                                    .hook = options_.hook},
                                    [this] { CommitWritten(); });
   opened_ = opened.status();
   if (opened.ok()) checkpointer_ = *std::move(opened);
@@ -24,6 +25,7 @@ ReplicaCheckpoints::~ReplicaCheckpoints() {
 
 absl::StatusOr<std::optional<ReplicaCheckpoints::Restored>> ReplicaCheckpoints::ReadNewest() {
   MUSTER_RETURN_IF_ERROR(opened_);
+  absl::Status first;
   for (auto ids = checkpointer_->available(); !ids.empty(); ids = checkpointer_->available()) {
     const CheckpointId newest = *ids.rbegin();
     auto read = checkpointer_->Read(newest.step, options_.config);
@@ -35,9 +37,15 @@ absl::StatusOr<std::optional<ReplicaCheckpoints::Restored>> ReplicaCheckpoints::
                       .digest = newest.digest};
     }
     const bool is_one_less = checkpointer_->available().size() < ids.size();
-    if (!is_one_less) return read.status();
+    if (!is_one_less) {
+      opened_ = read.status();
+      checkpointer_ = nullptr;
+      return opened_;
+    }
     spdlog::warn("{}: {}", options_.name, std::string(read.status().message()));
+    first.Update(read.status());
   }
+  if (!first.ok()) return first;
   return std::nullopt;
 }
 
@@ -59,9 +67,11 @@ void ReplicaCheckpoints::Write(ReplicaState state) {
                        {.step = state.step, .samples = samples});
 }
 
-// By the checkpointer's thread. There are no other shards to wait for.
+// By the checkpointer's thread. There are no other shards to wait for. One that could not be committed is not
+// tried again.
 void ReplicaCheckpoints::CommitWritten() {
   for (const auto& [step, file] : checkpointer_->written()) {
+    if (step <= checkpointer_->done_with()) continue;
     checkpoint::Manifest manifest;
     manifest.set_step(step);
     *manifest.add_files() = file;

@@ -22,6 +22,7 @@ struct ReplicaCheckpointsOptions {
   int keep = 3;                  // checkpoints
   std::string name;              // for its log: "worker:0"
   ps::JobConfig config;          // a checkpoint of a job that differs is refused
+  FileOperationHook hook;        // for tests
 };
 
 /// All of it that updates are made from. `parameters` and each of `slots`: [layout.size()].
@@ -39,8 +40,8 @@ class ReplicaCheckpoints {
   ~ReplicaCheckpoints();
 
   /// The newest checkpoint that is whole, and a number that tells it from others of its step; nothing: there
-  /// is none. FailedPrecondition: there are some, of which none can be used, or of another job, with the
-  /// difference.
+  /// is none. FailedPrecondition or DataLoss: there are some, of which none can be used, or of another job,
+  /// with the difference; then nothing is written over them either.
   struct Restored {
     ReplicaState state;
     uint64_t digest = 0;
@@ -61,7 +62,7 @@ class ReplicaCheckpoints {
   const ReplicaCheckpointsOptions options_;
   uint64_t group_ = 0;  // number
   absl::Status opened_;
-  std::unique_ptr<Checkpointer> checkpointer_;  // null: the folder cannot be used
+  std::unique_ptr<Checkpointer> checkpointer_;  // null: the folder cannot be used, for opened_
 };
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 #include <thread>
 
@@ -93,7 +94,9 @@ TEST_F(ReplicaCheckpointsTest, ADamagedOneGivesWayToTheOneBefore) {
   Write("a", {5, 10});
   Damage("a", 10);
   EXPECT_EQ(ReplicaCheckpoints(Options()).ReadNewest()->value().state.step, 5u);
+  ReplicaCheckpoints opened(Options());
   Damage("a", 5);
+  EXPECT_TRUE(absl::IsDataLoss(opened.ReadNewest().status())) << "since it was looked at";
   ReplicaCheckpoints none(Options());
   const absl::Status status = none.ReadNewest().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
@@ -107,6 +110,30 @@ TEST_F(ReplicaCheckpointsTest, OneOfAnotherJobIsRefused) {
   const absl::Status status = ReplicaCheckpoints(Options("a", /*seed=*/2)).ReadNewest().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("seed: 1 -> 2"));
+  ReplicaCheckpoints other(Options("a", /*seed=*/2));
+  EXPECT_FALSE(other.ReadNewest().ok());
+  other.BeginGroup(9, 0);
+  EXPECT_FALSE(other.IsDue(5));
+  EXPECT_EQ(ReplicaCheckpoints(Options()).ReadNewest()->value().state.step, 5u) << "it is still there";
+}
+
+TEST_F(ReplicaCheckpointsTest, OneThatCannotBeCommittedIsLeftOut) {
+  ReplicaCheckpointsOptions options = Options();
+  std::atomic<int> commits = 0;
+  const std::filesystem::path step_folder = folder_.path() / "a/step-000000000005";
+  options.hook = [&](const std::string& operation) {
+    if (operation != "commit" || commits++ > 0) return;
+    std::filesystem::remove_all(step_folder);
+    std::ofstream(step_folder) << "a file";
+  };
+  {
+    ReplicaCheckpoints checkpoints(options);
+    checkpoints.BeginGroup(7, 4);
+    checkpoints.Write(StateOf(5));
+    const TimePoint deadline = Now() + std::chrono::minutes(1);
+    while (commits == 0 && Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(commits, 1);
 }
 
 TEST_F(ReplicaCheckpointsTest, WhatWillBeDoneAgainIsRemoved) {

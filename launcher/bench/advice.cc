@@ -66,9 +66,8 @@ std::string BoundShare(const Measurement& measurement) {
 }
 
 std::string BoundSentence(const Group& group, const Ranking& largest) {
-  const auto source = std::ranges::find_if(group.measurements, [](const Measurement* measurement) {
-    return measurement->bound_link_bytes_per_second.has_value() && GaveTheRate(*measurement);
-  });
+  const auto source = std::ranges::find_if(
+      group.measurements, [](const Measurement* measurement) { return GaveTheRate(*measurement); });
   std::string rate;
   if (source != group.measurements.end()) {
     rate = "carry " + RateText(*(*source)->bound_link_bytes_per_second) + " by what " + NameOf(*source) +
@@ -109,7 +108,7 @@ std::string TargetSentence(const Ranking& ranking, double target) {
     times.push_back(NameOf(measurement) + " in " + SecondsText(*measurement->seconds_to_target));
   }
   for (const Measurement* measurement : ranking.all) {
-    if (!Common({NameOf(measurement)}, NamesOf(ranking.reached)).empty()) continue;
+    if (std::ranges::count(ranking.reached, measurement) > 0) continue;
     (measurement->target_error.empty() ? missed : unknown).push_back(NameOf(measurement));
   }
   const std::string workers = WorkersText(ranking.workers);
@@ -221,7 +220,7 @@ std::string LatencySentence(const Results& results, const Group& group) {
 
 GroupAdvice AdviceOn(const Results& results, const Group& group) {
   const Noise noise(results);
-  const std::vector<Ranking> rankings = RankingsOf(results, group, noise);
+  const std::vector<Ranking> rankings = RankingsOf(group, noise);
   const std::vector<const Ranking*> compared = ComparedOf(rankings);
   const Outlook outlook = compared.empty()
                               ? Outlook{}
@@ -238,7 +237,8 @@ GroupAdvice AdviceOn(const Results& results, const Group& group) {
     say(ScalingSentence(*largest));
     say(BoundSentence(group, *largest));
     if (results.target_accuracy) say(TargetSentence(*largest, *results.target_accuracy));
-    say(AccuracySentence(*largest));
+    // Else the headline says it of what it names.
+    if (GoesByTarget(compared)) say(AccuracySentence(*largest));
     for (const std::string& sentence : PlaceSentences(group)) say(sentence);
     say(MissingPredictionsSentence(results, group));
   }

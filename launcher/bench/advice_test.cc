@@ -361,6 +361,15 @@ TEST(Advice, SaysWhoReachedTheAccuracyFirst) {
                "ps_sync (k = 2, own hosts) reached 0.960."));
 }
 
+TEST(Advice, SaysOnceWhatTheFastestLearnedLess) {
+  Results results = With({Measured(kAsync, 4, 2000), Measured(kAllReduce, 4, 1400)});
+  results.measurements[0].test_accuracy = 0.11;
+  results.measurements[1].test_accuracy = 0.97;
+  const GroupAdvice advice = OnlyGroup(results);
+  EXPECT_THAT(advice.recommendation, HasSubstr("ended at a test accuracy of 0.110"));
+  EXPECT_THAT(advice.sentences, Not(Contains(HasSubstr("ended at a test accuracy"))));
+}
+
 TEST(Advice, DoesNotCallMissedWhatIsNotKnown) {
   Results results = With({Measured(kAsync, 4, 2000), Measured(kSync, 4, 1500)});
   results.target_accuracy = 0.95;

@@ -150,11 +150,14 @@ void Calibration::FindCompute() {
   costs_.compute_samples = WithMean(workloads_[*compute_cell_].compute_factors, *costs_.compute_seconds);
 }
 
+double Calibration::ChanceOf(const Measurement& measurement) const {
+  return compute_cell_ ? noise_.Between(At(*compute_cell_), measurement) : noise_.Of(measurement);
+}
+
 // By more than chance may explain.
 bool Calibration::TookMoreThanComputing(size_t i) const {
   const double step_seconds = At(i).median_step_seconds();
-  const double noise = compute_cell_ ? noise_.Between(At(*compute_cell_), At(i)) : noise_.Of(At(i));
-  return step_seconds - *costs_.compute_seconds > noise * step_seconds;
+  return step_seconds - *costs_.compute_seconds > ChanceOf(At(i)) * step_seconds;
 }
 
 // At which it takes as long as it did. Unset: at none, as where latency alone takes longer.

@@ -68,6 +68,8 @@ class Calibration {
   bool knows_servers() const { return server_cell_.has_value(); }
   bool used(size_t i) const { return compute_cell_ == i || link_cell_ == i || server_cell_ == i; }
   const Costs& costs() const { return costs_; }
+  /// So much of its step, as a fraction, may be taken for more than computing by chance.
+  double ChanceOf(const Measurement& measurement) const;
 
   /// Why the links' rate is not known, though there is what should tell it; empty: it is, or there is not.
   const std::string& why_no_rate() const { return why_no_rate_; }

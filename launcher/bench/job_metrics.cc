@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "launcher/task_metrics.h"
 
@@ -76,6 +77,22 @@ StepBytes StepBytesOf(const Cell& cell, const Json& result, const TaskMetrics& t
     if (steps > 0 && sent && received) return per_step(*sent, *received, steps);
   }
   return per_step(result["bytes_pushed"], result["bytes_pulled"], result["chief_steps"]);
+}
+
+TargetTime TargetTimeOf(const std::string& metrics_jsonl, double accuracy) {
+  std::istringstream lines(metrics_jsonl);
+  double before = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto number = [&](const char* key) {
+      return json.is_object() && json.contains(key) && json[key].is_number() ? double(json[key]) : -1.0;
+    };
+    const double seconds = number("seconds");
+    if (number("test_accuracy") < 0 || seconds < 0) continue;
+    if (number("test_accuracy") >= accuracy) return {.seconds = seconds, .gap_seconds = seconds - before};
+    before = seconds;
+  }
+  return {};
 }
 
 void ComputeSteps::Add(const std::string& metrics) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -28,6 +29,14 @@ struct StepBytes {
 /// it pulls to evaluate the model and to save it: all of the tables. Without steps in the metrics, as of a
 /// worker on a GPU, the record has to do.
 StepBytes StepBytesOf(const Cell& cell, const nlohmann::json& result, const TaskMetrics& task_metrics);
+
+struct TargetTime {
+  double seconds = std::numeric_limits<double>::infinity();  // of training; infinite: not reached
+  double gap_seconds = 0;  // since the evaluation before, or since training began
+};
+
+/// When the model had an accuracy, by the lines of the chief's metrics.
+TargetTime TargetTimeOf(const std::string& metrics_jsonl, double accuracy);
 
 /// How long the steps of workers computed, of several processes. Workers count them in buckets, each twice or
 /// two and a half times as wide as the one before: a step is a straggler where it is in one beyond the

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/status.h"
 
@@ -34,6 +35,23 @@ std::vector<double> FactorsOf(const std::vector<std::string>& processes) {
   ComputeSteps steps;
   for (const std::string& metrics : processes) steps.Add(metrics);
   return steps.Factors();
+}
+
+constexpr char kEvaluated[] =
+    "{\"step\":1,\"seconds\":0.5,\"loss\":2}\n"
+    "{\"step\":10,\"seconds\":2.4,\"test_accuracy\":0.5}\n"
+    "{\"step\":15,\"seconds\":3.1,\"loss\":1}\n"
+    "no line of it\n"
+    "{\"step\":20,\"seconds\":5.0,\"test_accuracy\":0.9}\n"
+    "{\"step\":30,\"seconds\":7.0,\"test_accuracy\":0.8}\n";
+
+TEST(TargetTime, IsThatOfTheFirstEvaluationWithTheAccuracyAndSinceTheOneBefore) {
+  EXPECT_EQ(TargetTimeOf(kEvaluated, 0.9).seconds, 5.0);
+  EXPECT_NEAR(TargetTimeOf(kEvaluated, 0.9).gap_seconds, 5.0 - 2.4, 1e-12);
+  EXPECT_EQ(TargetTimeOf(kEvaluated, 0.4).seconds, 2.4);
+  EXPECT_EQ(TargetTimeOf(kEvaluated, 0.4).gap_seconds, 2.4) << "since it began";
+  EXPECT_TRUE(std::isinf(TargetTimeOf(kEvaluated, 0.95).seconds));
+  EXPECT_TRUE(std::isinf(TargetTimeOf("", 0.9).seconds));
 }
 
 TEST(ComputeSteps, StragglersCountWithTheLeastThatTheyAreSlower) {

@@ -49,22 +49,22 @@ double BusBytes(const Cell& cell, const Workload& workload) {
 void AddBound(const Workload& workload, double link_bytes_per_second, Measurement* measurement) {
   double rate = Goodput(measurement->cell.link_bytes_per_second);
   const double bus_bytes = BusBytes(measurement->cell, workload);
-  measurement->bound_link_bytes_per_second.reset();
-  if (rate == 0 && link_bytes_per_second > 0 && bus_bytes > 0 && HasNumbers(*measurement)) {
+  if (rate == 0 && link_bytes_per_second > 0 && bus_bytes > 0) {
     measurement->bound_link_bytes_per_second = rate = link_bytes_per_second;
   }
   measurement->bound_step_seconds = rate > 0 ? bus_bytes / rate : 0;
 }
 
 // What a worker's step takes beyond `compute_seconds`, and the bandwidths that follow. Not where that is no
-// more than noise.
-void AddBandwidths(const Workload& workload, double compute_seconds, double noise, Measurement* measurement) {
+// more of a step than `chance`.
+void AddBandwidths(const Workload& workload, double compute_seconds, double chance,
+                   Measurement* measurement) {
   const Cell& cell = measurement->cell;
   const bool is_alone = cell.strategy == Strategy::kAllReduce && cell.workers == 1;
   const bool is_async = cell.strategy == Strategy::kAsyncServers;
   const double step_seconds = measurement->median_step_seconds() * (is_async ? cell.workers : 1);
   const double seconds = step_seconds - compute_seconds;
-  if (is_alone || seconds <= noise * step_seconds) return;
+  if (is_alone || seconds <= chance * step_seconds) return;
   measurement->communication_seconds = seconds;
   // Rows of tables are no part of the model's bytes.
   if (cell.strategy == Strategy::kHybrid || workload.parameter_bytes <= 0) return;
@@ -95,27 +95,6 @@ std::optional<Curve> MakeCurve(const Cell& cell, const Workload& workload, const
   return curve;
 }
 
-// Of the points of two curves, those at which another one gets ahead: by so much that it is no accident of
-// the simulated steps.
-void AddCrossings(const Curve& a, const Curve& b, Results* results) {
-  constexpr double kAhead = 1.05;
-  int ahead = 0;  // 1: a, -1: b
-  for (const Curve::Point& point : a.points) {
-    const auto other = std::find_if(b.points.begin(), b.points.end(),
-                                    [&](const Curve::Point& of) { return of.workers == point.workers; });
-    if (other == b.points.end()) continue;
-    const double ratio = point.samples_per_second / other->samples_per_second;
-    if (ratio < kAhead && ratio > 1 / kAhead) continue;
-    const int now = ratio > 1 ? 1 : -1;
-    if (ahead != 0 && now != ahead) {
-      Crossing crossing{.slower = now > 0 ? b.cell : a.cell, .faster = now > 0 ? a.cell : b.cell};
-      crossing.slower.workers = crossing.faster.workers = point.workers;
-      results->crossings.push_back(crossing);
-    }
-    ahead = now;
-  }
-}
-
 // The places of the measurements of one model and link.
 using Run = std::vector<size_t>;
 
@@ -137,11 +116,13 @@ bool CanPredict(const Calibration& calibration, const Cell& cell) {
 }
 
 // `is_wait`: the computation is one, of which one worker alone would be told what it was told.
-void PredictCell(const Calibration& calibration, const Workload& workload, double noise, bool is_wait,
+void PredictCell(const Calibration& calibration, const Workload& workload, bool is_wait,
                  Simulations* simulations, Measurement* measurement) {
   const Costs& costs = calibration.costs();
   AddBound(workload, calibration.measured_rate(), measurement);
-  if (costs.compute_seconds) AddBandwidths(workload, *costs.compute_seconds, noise, measurement);
+  if (costs.compute_seconds) {
+    AddBandwidths(workload, *costs.compute_seconds, calibration.ChanceOf(*measurement), measurement);
+  }
   const Cell& cell = measurement->cell;
   if (!CanPredict(calibration, cell)) return;
   if (is_wait && cell.workers == 1 && cell.strategy == Strategy::kAllReduce) return;
@@ -183,7 +164,6 @@ void Forget(Results* results) {
     measurement.is_fitted = false;
   }
   results->curves.clear();
-  results->crossings.clear();
   results->unpredicted.clear();
   results->median_prediction_error.reset();
 }
@@ -201,8 +181,8 @@ void Predict(const std::vector<Workload>& workloads, Results* results) {
     const Calibration calibration(workloads, *results, run.front(), &simulations);
     for (const size_t i : run) {
       if (!HasNumbers(all[i])) continue;
-      PredictCell(calibration, workloads[i], results->noise.value_or(0),
-                  results->compute_seconds_per_step.has_value(), &simulations, &all[i]);
+      PredictCell(calibration, workloads[i], results->compute_seconds_per_step.has_value(), &simulations,
+                  &all[i]);
       all[i].is_fitted = calibration.used(i);
       const std::optional<double> error = PredictionError(all[i]);
       if (error && !all[i].is_fitted) errors.push_back(std::abs(*error));
@@ -225,9 +205,6 @@ absl::Status AddCurves(const std::vector<Workload>& workloads,
     const Calibration calibration(workloads, with, run.front(), &simulations);
     std::vector<Curve> curves = MakeCurves(calibration, workloads, with.measurements, run, &simulations);
     MUSTER_RETURN_IF_ERROR(simulations.status());
-    for (size_t a = 0; a < curves.size(); ++a) {
-      for (size_t b = a + 1; b < curves.size(); ++b) AddCrossings(curves[a], curves[b], &with);
-    }
     std::move(curves.begin(), curves.end(), std::back_inserter(with.curves));
   }
   *results = std::move(with);

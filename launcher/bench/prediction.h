@@ -17,7 +17,7 @@ struct Workload {
   double pulled_bytes = 0;
   double samples_per_step = 0;
   // How long steps computed, in any unit, each of them as likely as the others; empty: not known, all are
-  // taken to be alike (ComputeFactors).
+  // taken to be alike (ComputeSteps::Factors).
   std::vector<double> compute_factors;
 };
 
@@ -29,7 +29,7 @@ struct Workload {
 ///   takes;
 /// - results->links say what a message takes beside its bytes;
 /// - the smallest allreduce of several workers gives the bandwidth that links really have, if it took more
-///   beyond computing than chance may (results->noise); else they have what they were given;
+///   beyond computing than chance may (Noise); else they have what they were given;
 /// - the smallest synchronous cell with servers gives what servers do with a byte.
 ///
 /// Where the first is known, communication is the rest of a step, what others are waited for included, and of
@@ -47,8 +47,8 @@ struct Workload {
 /// Links without a rate have bounds, too, where the bandwidth that they really have is known.
 void Predict(const std::vector<Workload>& workloads, Results* results);
 
-/// After Predict: adds the curves, and where they cross. None of a model and link of which the simulator
-/// misses a cell that it was calibrated with by more than kMostMisfit.
+/// After Predict: adds the curves. None of a model and link of which the simulator misses a cell that it was
+/// calibrated with by more than kMostMisfit.
 ///
 /// Workers compute for as long as steps of one worker alone did, each step for itself (compute_factors).
 ///

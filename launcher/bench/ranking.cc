@@ -12,14 +12,7 @@ bool HasReachedTarget(const Measurement& measurement) {
   return measurement.seconds_to_target && std::isfinite(*measurement.seconds_to_target);
 }
 
-bool IsAsEarly(const Results& results, const Measurement& first, const Measurement& other,
-               const Noise& noise) {
-  const double later = *other.seconds_to_target - *first.seconds_to_target;
-  return later <= noise.Between(first, other) * *first.seconds_to_target ||
-         later <= std::max(EvaluationSeconds(results, first), EvaluationSeconds(results, other));
-}
-
-void Rank(const Results& results, const Noise& noise, Ranking* ranking) {
+void Rank(const Noise& noise, Ranking* ranking) {
   std::stable_sort(ranking->all.begin(), ranking->all.end(), [](const auto* a, const auto* b) {
     return a->samples_per_second > b->samples_per_second;
   });
@@ -31,9 +24,7 @@ void Rank(const Results& results, const Noise& noise, Ranking* ranking) {
     return *a->seconds_to_target < *b->seconds_to_target;
   });
   for (const Measurement* measurement : ranking->reached) {
-    if (IsAsEarly(results, *ranking->reached.front(), *measurement, noise)) {
-      ranking->first.push_back(measurement);
-    }
+    if (IsAsEarly(*ranking->reached.front(), *measurement, noise)) ranking->first.push_back(measurement);
   }
 }
 
@@ -47,7 +38,7 @@ std::vector<std::string> NamesOf(const Measurements& measurements) {
   return names;
 }
 
-std::vector<Ranking> RankingsOf(const Results& results, const Group& group, const Noise& noise) {
+std::vector<Ranking> RankingsOf(const Group& group, const Noise& noise) {
   std::map<int, Ranking> by_workers;
   for (const Measurement* measurement : group.measurements) {
     Ranking& ranking = by_workers[measurement->cell.workers];
@@ -56,16 +47,19 @@ std::vector<Ranking> RankingsOf(const Results& results, const Group& group, cons
   }
   std::vector<Ranking> rankings;
   for (auto& [workers, ranking] : by_workers) {
-    Rank(results, noise, &ranking);
+    Rank(noise, &ranking);
     rankings.push_back(std::move(ranking));
   }
   return rankings;
 }
 
-double EvaluationSeconds(const Results& results, const Measurement& measurement) {
-  if (results.steps == 0) return 0;
-  return static_cast<double>(StepsOfEvaluation(measurement.cell, results.steps)) *
-         measurement.median_step_seconds();
+bool IsAsEarly(const Measurement& first, const Measurement& other, const Noise& noise) {
+  const double later = *other.seconds_to_target - *first.seconds_to_target;
+  return later <= std::max(other.target_gap_seconds, ChanceSeconds(first, other, noise));
+}
+
+double ChanceSeconds(const Measurement& first, const Measurement& other, const Noise& noise) {
+  return noise.Between(first, other) * *first.seconds_to_target;
 }
 
 const Measurement* MostAccurate(const Ranking& ranking) {

@@ -26,12 +26,15 @@ struct Ranking {
   Measurements first;    // of reached, those that were there at about the same time as the first
 };
 
-/// By number of workers. Times to a target are about equal within the noise, or where no evaluation lay
-/// between them for certain.
-std::vector<Ranking> RankingsOf(const Results& results, const Group& group, const Noise& noise);
+/// By number of workers.
+std::vector<Ranking> RankingsOf(const Group& group, const Noise& noise);
 
-/// From one evaluation of a job that times the way to the target to its next; 0: not known.
-double EvaluationSeconds(const Results& results, const Measurement& measurement);
+/// Of two that reached the target. `other` was there before `first`, or later by no more than chance may
+/// explain, or by no more than has passed since it was evaluated before.
+bool IsAsEarly(const Measurement& first, const Measurement& other, const Noise& noise);
+
+/// By how much later than `first` the other one may have been there by chance.
+double ChanceSeconds(const Measurement& first, const Measurement& other, const Noise& noise);
 
 /// nullptr: of nobody is it known.
 const Measurement* MostAccurate(const Ranking& ranking);

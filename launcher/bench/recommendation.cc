@@ -41,7 +41,7 @@ std::string AccuracyClause(const std::vector<const Ranking*>& compared) {
   for (auto ranking = compared.rbegin(); ranking != compared.rend(); ++ranking) {
     const Measurement* const most = MostAccurate(**ranking);
     for (const Measurement* of : (*ranking)->best) {
-      const bool is_named = always.empty() || !Common({NameOf(of)}, always).empty();
+      const bool is_named = always.empty() || std::ranges::count(always, NameOf(of)) > 0;
       if (!is_named || most == nullptr || !of->test_accuracy) continue;
       if (*most->test_accuracy - *of->test_accuracy < kAccuracyGap) continue;
       return absl::StrFormat("; but with %s %s ended at a test accuracy of %.3f, where %s reached %.3f",
@@ -52,29 +52,30 @@ std::string AccuracyClause(const std::vector<const Ranking*>& compared) {
   return "";
 }
 
-// Of the one that was fastest, where it was not among the first.
-std::string FastestClause(const Ranking& ranking) {
+// Of the one that was fastest, where it was not among the first. `named`: that is recommended.
+std::string FastestClause(const Ranking& ranking, const Measurement* named) {
   const Measurement* const fastest = ranking.all.front();
-  const Measurement* const first = ranking.first.front();
-  if (!Common({NameOf(fastest)}, NamesOf(ranking.first)).empty()) return "";
-  const bool has_reached = !Common({NameOf(fastest)}, NamesOf(ranking.reached)).empty();
+  if (std::ranges::count(ranking.first, fastest) > 0) return "";
+  const bool has_reached = std::ranges::count(ranking.reached, fastest) > 0;
   return absl::StrFormat(
-      "; %s made %s times as many samples/s%s", NameOf(fastest), RatioText(fastest, first),
+      "; %s made %s times as many samples/s%s", NameOf(fastest), RatioText(fastest, named),
       has_reached ? " and was there after " + SecondsText(*fastest->seconds_to_target)
                   : std::string(fastest->target_error.empty() ? " and did not get there"
                                                               : "; whether it gets there is not known"));
 }
 
-// By the time to the accuracy that was asked for. Empty: nobody reached it.
+// By the time to the accuracy that was asked for, which somebody reached.
 std::string ChoiceByTarget(std::vector<const Ranking*> compared, double target) {
   std::erase_if(compared, [](const Ranking* ranking) { return ranking->reached.empty(); });
-  if (compared.empty()) return "";
   const Ranking& largest = *compared.back();
+  const std::vector<std::string> always = AlwaysBest(compared, &Ranking::first);
+  const auto is_named = [&](const Measurement* of) { return std::ranges::count(always, NameOf(of)) > 0; };
+  const auto found = std::ranges::find_if(largest.first, is_named);
+  const Measurement* const named = found != largest.first.end() ? *found : largest.first.front();
   return Choice(compared, &Ranking::first) +
          absl::StrFormat(": first to a test accuracy of %.3g, with %s in %s", target,
-                         WorkersText(largest.workers),
-                         SecondsText(*largest.first.front()->seconds_to_target)) +
-         FastestClause(largest);
+                         WorkersText(largest.workers), SecondsText(*named->seconds_to_target)) +
+         FastestClause(largest, named);
 }
 
 // Whether more workers than one are worth it.
@@ -83,62 +84,75 @@ struct Alone {
   const char* then = "";  // before what is recommended all the same
 };
 
-constexpr char kIfYouHaveTo[] = " If you have to, ", kIfYouDo[] = " If you do, ";
-
 const Measurement* FirstOf(const Measurements& all) { return all.empty() ? nullptr : all.front(); }
 
-// Of more workers than one, the one of which `is_better` than all others.
-template <typename IsBetter>
-const Measurement* BestOfMore(const std::vector<Ranking>& rankings, Chosen ordered, IsBetter is_better) {
-  const Measurement* best = nullptr;
+Measurements OfMoreWorkers(const std::vector<Ranking>& rankings, Chosen chosen) {
+  Measurements all;
   for (size_t i = 1; i < rankings.size(); ++i) {
-    const Measurement* const first = FirstOf(rankings[i].*ordered);
-    if (first != nullptr && (best == nullptr || is_better(*first, *best))) best = first;
+    const Measurements& some = rankings[i].*chosen;
+    all.insert(all.end(), some.begin(), some.end());
   }
-  return best;
+  return all;
+}
+
+Alone DoNot(const std::string& numbers) {
+  return {.doubt = "Do not distribute: " + numbers + ".", .then = " If you have to, "};
+}
+
+Alone CannotBeTold(const std::string& numbers) {
+  return {.doubt = "Whether to distribute cannot be told: " + numbers + ".", .then = " If you do, "};
 }
 
 // Where the exchange costs more than further workers bring.
 Alone AloneBySpeed(const std::vector<Ranking>& rankings, const Noise& noise) {
   const Measurement* const alone = FirstOf(rankings.front().all);
-  const Measurement* const best = BestOfMore(
-      rankings, &Ranking::all,
-      [](const Measurement& a, const Measurement& b) { return a.samples_per_second > b.samples_per_second; });
-  if (alone == nullptr || best == nullptr || noise.TellsApart(*best, *alone)) return {};
+  const Measurements more = OfMoreWorkers(rankings, &Ranking::all);
+  if (alone == nullptr || more.empty()) return {};
+  // It need not be the fastest, whose repetitions may differ more.
+  const auto is_faster = [&](const Measurement* of) { return noise.TellsApart(*of, *alone); };
+  if (std::ranges::any_of(more, is_faster)) return {};
+  const Measurement* const best = *std::ranges::max_element(more, {}, &Measurement::samples_per_second);
   const double ahead = best->samples_per_second / alone->samples_per_second - 1;
   const std::string numbers = absl::StrFormat(
       "1 worker made %s samples/s, the best of %s, %s, %s", AmountText(alone->samples_per_second),
       WorkersText(best->cell.workers), NameOf(best), AmountText(best->samples_per_second));
-  if (ahead <= kLeastNoise) return {.doubt = "Do not distribute: " + numbers + ".", .then = kIfYouHaveTo};
-  return {.doubt = "Whether to distribute cannot be told: " + numbers + ", " + PercentText(ahead) +
-                   " more, where up to " + PercentText(noise.Between(*best, *alone)) + " may be chance.",
-          .then = kIfYouDo};
+  if (ahead <= kLeastNoise) return DoNot(numbers);
+  return CannotBeTold(numbers + ", " + PercentText(ahead) + " more, where up to " +
+                      PercentText(noise.Between(*best, *alone)) + " may be chance");
 }
 
-// The same by the time to the accuracy asked for. Unset: one worker did not reach it.
-std::optional<Alone> AloneByTarget(const Results& results, const std::vector<Ranking>& rankings) {
+// The same by the time to the accuracy asked for. Unset: nobody reached it.
+std::optional<Alone> AloneByTarget(const std::vector<Ranking>& rankings, double target, const Noise& noise) {
   const Measurement* const alone = FirstOf(rankings.front().reached);
-  if (!results.target_accuracy || alone == nullptr) return std::nullopt;
-  const Measurement* const best = BestOfMore(
-      rankings, &Ranking::reached,
-      [](const Measurement& a, const Measurement& b) { return *a.seconds_to_target < *b.seconds_to_target; });
-  if (best == nullptr) return Alone{};
-  const double ahead = *alone->seconds_to_target - *best->seconds_to_target;
-  const double between = std::max(EvaluationSeconds(results, *alone), EvaluationSeconds(results, *best));
-  if (ahead > std::max(between, kLeastNoise * *alone->seconds_to_target)) return Alone{};
-  const std::string numbers =
-      absl::StrFormat("1 worker had a test accuracy of %.3g after %s, the best of %s, %s, after %s",
-                      *results.target_accuracy, SecondsText(*alone->seconds_to_target),
-                      WorkersText(best->cell.workers), NameOf(best), SecondsText(*best->seconds_to_target));
-  if (ahead <= 0) return Alone{.doubt = "Do not distribute: " + numbers + ".", .then = kIfYouHaveTo};
-  return Alone{.doubt = "Whether to distribute cannot be told: " + numbers + ", and evaluations are " +
-                        SecondsText(between) + " apart.",
-               .then = kIfYouDo};
+  const Measurements more = OfMoreWorkers(rankings, &Ranking::reached);
+  if (alone == nullptr) return more.empty() ? std::nullopt : std::optional(Alone{});
+  const std::string there = absl::StrFormat("1 worker had a test accuracy of %.3g after %s", target,
+                                            SecondsText(*alone->seconds_to_target));
+  if (more.empty()) {
+    const Measurements tried = OfMoreWorkers(rankings, &Ranking::all);
+    if (tried.empty()) return Alone{};
+    const std::string none = there + "; of more workers none is known to have";
+    const auto is_known = [](const Measurement* of) { return of->target_error.empty(); };
+    return std::ranges::all_of(tried, is_known) ? DoNot(none) : CannotBeTold(none);
+  }
+  const auto is_earlier = [&](const Measurement* of) { return !IsAsEarly(*of, *alone, noise); };
+  if (std::ranges::any_of(more, is_earlier)) return Alone{};
+  const Measurement* const best = *std::ranges::min_element(more, {}, &Measurement::seconds_to_target);
+  const std::string numbers = there + ", the best of " + WorkersText(best->cell.workers) + ", " +
+                              NameOf(best) + ", after " + SecondsText(*best->seconds_to_target);
+  if (*best->seconds_to_target >= *alone->seconds_to_target) return DoNot(numbers);
+  const double chance = ChanceSeconds(*best, *alone, noise);
+  return CannotBeTold(numbers +
+                      (alone->target_gap_seconds > chance
+                           ? ", and evaluations are " + SecondsText(alone->target_gap_seconds) + " apart"
+                           : ", where up to " + SecondsText(chance) + " may be chance"));
 }
 
 Alone AloneOf(const Results& results, const std::vector<Ranking>& rankings, const Noise& noise) {
   if (rankings.front().workers != 1) return {};
-  if (const auto by_target = AloneByTarget(results, rankings)) return *by_target;
+  if (results.target_accuracy) {
+    if (const auto alone = AloneByTarget(rankings, *results.target_accuracy, noise)) return *alone;
+  }
   return AloneBySpeed(rankings, noise);
 }
 
@@ -163,6 +177,10 @@ std::vector<const Ranking*> ComparedOf(const std::vector<Ranking>& rankings) {
   return compared;
 }
 
+bool GoesByTarget(const std::vector<const Ranking*>& compared) {
+  return std::ranges::any_of(compared, [](const Ranking* of) { return !of->reached.empty(); });
+}
+
 std::string Recommendation(const Results& results, const std::vector<Ranking>& rankings,
                            const std::vector<const Ranking*>& compared, const Outlook& outlook,
                            const Noise& noise) {
@@ -170,12 +188,15 @@ std::string Recommendation(const Results& results, const std::vector<Ranking>& r
   if (compared.empty() || (!alone.doubt.empty() && compared.back()->workers == 1)) {
     return alone.doubt.empty() ? WhyNone(rankings) : alone.doubt;
   }
-  std::string text = results.target_accuracy ? ChoiceByTarget(compared, *results.target_accuracy) : "";
-  if (text.empty()) {
+  std::string text;
+  if (results.target_accuracy && GoesByTarget(compared)) {
+    text = ChoiceByTarget(compared, *results.target_accuracy);
+  } else {
     text = Choice(compared, &Ranking::best);
     if (results.target_accuracy) {
-      text += absl::StrFormat(", by samples/s: none is known to reach a test accuracy of %.3g",
-                              *results.target_accuracy);
+      text +=
+          absl::StrFormat(", by samples/s: of those compared none is known to reach a test accuracy of %.3g",
+                          *results.target_accuracy);
     }
     text += AccuracyClause(compared) + OutlookClause(outlook, compared.back()->workers);
   }

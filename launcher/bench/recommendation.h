@@ -13,6 +13,9 @@ namespace muster::bench {
 /// nothing else was compared.
 std::vector<const Ranking*> ComparedOf(const std::vector<Ranking>& rankings);
 
+/// Anybody reached the accuracy that was asked for.
+bool GoesByTarget(const std::vector<const Ranking*>& compared);
+
 /// Where an accuracy was asked for that anybody reached, who reached it first; else who is fastest, with a
 /// word where that learned less than others.
 /// `compared`: of ComparedOf.

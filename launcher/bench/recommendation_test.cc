@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "launcher/bench/results_testing.h"
 
 namespace muster::bench {
@@ -19,7 +21,7 @@ constexpr Strategy kAllReduce = Strategy::kAllReduce;
 std::string HeadlineOf(const Results& results) {
   const Noise noise(results);
   const Group group = GroupsOf(results).at(0);
-  const std::vector<Ranking> rankings = RankingsOf(results, group, noise);
+  const std::vector<Ranking> rankings = RankingsOf(group, noise);
   return Recommendation(results, rankings, ComparedOf(rankings), {}, noise);
 }
 
@@ -81,10 +83,29 @@ TEST(Recommendation, GoesByTheTimeToTheTarget) {
   EXPECT_THAT(HeadlineOf(results), HasSubstr("samples/s; whether it gets there is not known."));
   results.measurements[0].seconds_to_target = 30;
   EXPECT_THAT(HeadlineOf(results), HasSubstr("samples/s and was there after 30.0 s."));
-  // As early as the time between two evaluations tells: 200 steps, of which each tenth was followed by one.
-  results.measurements[0].seconds_to_target = 11.9;
-  results.steps = 200;  // of 286 ms
+}
+
+// Its chief evaluates while the others go on: when it was evaluated before, allreduce was not there yet.
+TEST(Recommendation, IsAsEarlyWhereNoEvaluationLayBetween) {
+  Results results = With({There(Measured(kAsync, 4, 2000), 5), There(Measured(kAllReduce, 4, 1400), 4.2)});
+  results.target_accuracy = 0.95;
+  results.measurements[0].target_gap_seconds = 5 - 2.4;
+  results.measurements[1].target_gap_seconds = 0.2;
   EXPECT_THAT(HeadlineOf(results), StartsWith("Use allreduce or ps_async (k = 2, own hosts) (compared"));
+  std::swap(results.measurements[0].target_gap_seconds, results.measurements[1].target_gap_seconds);
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Use allreduce (compared"))
+      << "allreduce may have been there earlier, ps_async only later";
+}
+
+TEST(Recommendation, SaysTheTimeOfTheOneThatItNames) {
+  Results results = With({There(Measured(kAllReduce, 2, 1000), 10), There(Measured(kSync, 2, 1000), 20),
+                          There(Measured(kAllReduce, 4, 1000), 5.1), There(Measured(kSync, 4, 2000), 5),
+                          Measured(kAsync, 4, 3000)});
+  results.target_accuracy = 0.95;
+  EXPECT_EQ(
+      HeadlineOf(results),
+      "Use allreduce (compared at 2 and 4 workers): first to a test accuracy of 0.95, with 4 workers in 5.10 "
+      "s; ps_async (k = 2, own hosts) made 3.00 times as many samples/s and did not get there.");
 }
 
 // What a number of workers cannot reach it says nothing of.
@@ -92,10 +113,9 @@ TEST(Recommendation, GoesBySpeedWhereNobodyIsKnownToReachTheTarget) {
   Results results = With({Measured(kAsync, 2, 900), Measured(kAllReduce, 2, 1000), Measured(kAsync, 4, 2000),
                           Measured(kAllReduce, 4, 1500)});
   results.target_accuracy = 0.95;
-  EXPECT_EQ(
-      HeadlineOf(results),
-      "With 2 workers use allreduce; with 4 workers use ps_async (k = 2, own hosts), by samples/s: none "
-      "is known to reach a test accuracy of 0.95.");
+  EXPECT_EQ(HeadlineOf(results),
+            "With 2 workers use allreduce; with 4 workers use ps_async (k = 2, own hosts), by samples/s: of "
+            "those compared none is known to reach a test accuracy of 0.95.");
   results.measurements[1].seconds_to_target = 9;
   EXPECT_EQ(
       HeadlineOf(results),
@@ -112,11 +132,62 @@ TEST(Recommendation, DoesNotDistributeWhereOneWorkerIsThereFirst) {
             "accuracy of 0.95, with 4 workers in 12.0 s.");
   results.measurements[1].seconds_to_target = 5;
   EXPECT_THAT(HeadlineOf(results), StartsWith("Use allreduce"));
-  results.measurements[1].seconds_to_target = 9;
-  results.steps = 200;  // ten of which take a second of one worker
-  EXPECT_THAT(HeadlineOf(results), StartsWith("Whether to distribute cannot be told: 1 worker had"));
   results.measurements[0].seconds_to_target.reset();
   EXPECT_THAT(HeadlineOf(results), Not(HasSubstr("distribute")));
+}
+
+TEST(Recommendation, SaysWhyItIsNotKnownWhoIsThereFirst) {
+  Results results = With({There(Measured(kAllReduce, 1, 1000), 10), There(Measured(kAllReduce, 4, 3000), 9.8),
+                          There(Measured(kSync, 4, 2000), 15)});
+  results.target_accuracy = 0.95;
+  const std::string numbers =
+      "Whether to distribute cannot be told: 1 worker had a test accuracy of 0.95 after 10.0 s, the best of "
+      "4 workers, allreduce, after 9.80 s, ";
+  EXPECT_THAT(HeadlineOf(results), StartsWith(numbers + "where up to 390 ms may be chance. If you do, use "));
+  results.measurements[0].target_gap_seconds = 1.2;
+  EXPECT_THAT(HeadlineOf(results), StartsWith(numbers + "and evaluations are 1.20 s apart. If you do, use "));
+}
+
+TEST(Recommendation, DoesNotDistributeWhereOnlyOneWorkerGetsThere) {
+  Results results = With(
+      {There(Measured(kAllReduce, 1, 1000), 10), Measured(kAllReduce, 4, 3000), Measured(kSync, 4, 2000)});
+  results.target_accuracy = 0.95;
+  const std::string rest =
+      " 1 worker had a test accuracy of 0.95 after 10.0 s; of more workers none is known to have. If you ";
+  EXPECT_EQ(
+      HeadlineOf(results),
+      "Do not distribute:" + rest +
+          "have to, use allreduce (compared at 4 workers), by samples/s: of those compared none is known "
+          "to reach a test accuracy of 0.95.");
+  // As in the middle of a benchmark.
+  results.measurements[1].target_error = "not run";
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Whether to distribute cannot be told:" + rest + "do, use"));
+  for (const size_t i : {1, 2}) results.measurements[i].error = "not run";
+  EXPECT_THAT(HeadlineOf(results), Not(HasSubstr("distribute")));
+}
+
+// Though one makes more samples/s.
+TEST(Recommendation, DistributesWhereOnlySeveralWorkersGetThere) {
+  Results results =
+      With({Measured(kAllReduce, 1, 1000), There(Measured(kAllReduce, 4, 900), 12), Measured(kSync, 4, 800)});
+  results.target_accuracy = 0.95;
+  EXPECT_EQ(
+      HeadlineOf(results),
+      "Use allreduce (compared at 4 workers): first to a test accuracy of 0.95, with 4 workers in 12.0 s.");
+  results.measurements[1].seconds_to_target.reset();
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Do not distribute: 1 worker made 1000 samples/s"));
+}
+
+// Though nothing can be said of the very fastest.
+TEST(Recommendation, DistributesWhereASecondOneIsFasterThanOneWorkerForCertain) {
+  Results results = With({There(Measured(kAllReduce, 1, 1000), 10), There(Measured(kAllReduce, 4, 1800), 6),
+                          There(Measured(kSync, 4, 2000), 5)});
+  results.measurements[2].step_seconds = {0.05, 0.2, 0.9};
+  EXPECT_THAT(HeadlineOf(results), Not(HasSubstr("distribute")));
+  results.target_accuracy = 0.95;
+  EXPECT_THAT(HeadlineOf(results), Not(HasSubstr("distribute")));
+  results.measurements[1].seconds_to_target = 9.9;
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Whether to distribute cannot be told"));
 }
 
 }  // namespace

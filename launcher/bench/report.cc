@@ -142,11 +142,13 @@ computed, as with allreduce in parts, and of small models where links let bursts
 ps_async there is none, as some workers compute while others have the links.</dd>
 <dt>Accuracy</dt><dd>The share of the test data that the model gets right at the end, the median of the
 repetitions.</dd>
-<dt>To target</dt><dd>How long it trained until it had the accuracy that was asked for; empty: it did not get there.</dd>
+<dt>To target</dt><dd>How long it trained until it had the accuracy that was asked for; empty: it did not get there, or
+it is not known.</dd>
 <dt>Predicted, off by</dt><dd>The simulator's step time, and how much longer or shorter it is than the measured one;
 fitted: the simulator was calibrated with this cell, so that this says nothing about how good it is. In the
-curves some steps take longer, as those of one worker alone did (at least twice the median); waits all take the
-same.</dd>
+curves some steps take longer, as those of one worker alone did that took five times the median or more, and none that
+took less than twice. Predictions of cells, and so what they are off by, are of steps that are all alike, as waits
+are.</dd>
 <dt>Noise</dt><dd>The standard deviation of a repetition's step time, divided by the median of its cell: one number,
 pooled over all cells.</dd>
 <dt>Error</dt><dd>Why a cell has no numbers, or no time to the target.</dd>

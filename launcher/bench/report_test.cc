@@ -333,11 +333,11 @@ TEST(Report, TakesAnyNumbers) {
     results.links = {{.bytes_per_second = 125e6}};
     Measurement& measurement = results.measurements[2];
     measurement.hosts = {{.host = "a"}};
-    for (double* field :
-         {&measurement.samples_per_second, &measurement.scaling_efficiency, &measurement.sent_bytes_per_step,
-          &measurement.received_bytes_per_step, &measurement.cpu_seconds_per_step,
-          &measurement.bound_step_seconds, &measurement.hosts[0].busy_processors,
-          &results.curves[0].points[0].samples_per_second, &measurement.step_seconds[0]}) {
+    for (double* field : {&measurement.samples_per_second, &measurement.scaling_efficiency,
+                          &measurement.sent_bytes_per_step, &measurement.received_bytes_per_step,
+                          &measurement.cpu_seconds_per_step, &measurement.target_gap_seconds,
+                          &measurement.bound_step_seconds, &measurement.hosts[0].busy_processors,
+                          &results.curves[0].points[0].samples_per_second, &measurement.step_seconds[0]}) {
       *field = number;
       const XmlReader page(ReportHtml(results));
       EXPECT_EQ(page.error, "");

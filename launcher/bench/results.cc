@@ -58,6 +58,7 @@ Json MeasurementJson(const Measurement& measurement) {
           {"bus_bytes_per_second", OrNull(measurement.bus_bytes_per_second)},
           {"test_accuracy", OrNull(measurement.test_accuracy)},
           {"seconds_to_target", OrNull(measurement.seconds_to_target)},
+          {"target_gap_seconds", measurement.target_gap_seconds},
           {"target_error", measurement.target_error},
           {"bound_step_seconds", measurement.bound_step_seconds},
           {"bound_link_bytes_per_second", OrNull(measurement.bound_link_bytes_per_second)},
@@ -120,7 +121,6 @@ std::string ToJson(const Results& results) {
                {"links", Json::array()},
                {"measurements", Json::array()},
                {"curves", Json::array()},
-               {"crossings", Json::array()},
                {"unpredicted", Json::array()},
                {"median_prediction_error", OrNull(results.median_prediction_error)},
                {"noise", OrNull(results.noise)}};
@@ -132,10 +132,6 @@ std::string ToJson(const Results& results) {
     json["measurements"].push_back(MeasurementJson(measurement));
   }
   for (const Curve& curve : results.curves) json["curves"].push_back(CurveJson(curve));
-  for (const Crossing& crossing : results.crossings) {
-    json["crossings"].push_back(
-        {{"slower", CellJson(crossing.slower)}, {"faster", CellJson(crossing.faster)}});
-  }
   for (const Unpredicted& of : results.unpredicted) {
     json["unpredicted"].push_back(
         {{"model", of.model}, {"link_bytes_per_second", of.link_bytes_per_second}, {"why", of.why}});

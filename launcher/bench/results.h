@@ -53,13 +53,14 @@ struct Measurement {
   double received_bytes_per_step = 0;
   double cpu_seconds_per_step = 0;  // of all tasks together; 0: not known
   std::vector<HostUse> hosts;       // those with workers first
-  // What a step takes of a worker beyond computing; unset: not known, or no more than noise. And the bytes of
-  // the model by it, and those that the busiest link carries in its busier direction.
+  // What a step takes of a worker beyond computing; unset: not known, or no more than chance may be. And the
+  // bytes of the model by it, and those that the busiest link carries in its busier direction.
   std::optional<double> communication_seconds;
   std::optional<double> algorithm_bytes_per_second;
   std::optional<double> bus_bytes_per_second;
   std::optional<double> test_accuracy;
   std::optional<double> seconds_to_target;  // to the accuracy asked for; unset: not reached, or not asked for
+  double target_gap_seconds = 0;  // since the evaluation before, or since training began; 0: not reached
   std::string target_error;  // why it is not known whether that was reached; empty: it is, or not asked for
   double bound_step_seconds = 0;  // the least time of its bytes on the links; 0: links of unknown rate
   // Of the links that it was calculated with, where they were given no rate and it was measured: bytes of the
@@ -98,13 +99,6 @@ struct Link {
   friend bool operator==(const Link&, const Link&) = default;
 };
 
-/// From how many workers on the other of two is the faster one.
-struct Crossing {
-  Cell slower;  // from there on; workers: the first number at which it is
-  Cell faster;
-  friend bool operator==(const Crossing&, const Crossing&) = default;
-};
-
 /// A model over links of one rate of which the simulator says nothing.
 struct Unpredicted {
   std::string model;
@@ -126,7 +120,6 @@ struct Results {
   std::vector<Link> links;
   std::vector<Measurement> measurements;
   std::vector<Curve> curves;
-  std::vector<Crossing> crossings;
   std::vector<Unpredicted> unpredicted;
   std::optional<double> median_prediction_error;  // of the cells that are not fitted, 0.1 for 10 %
   // Standard deviation of a repetition's step time by the median of its cell, likewise (PooledDeviation);

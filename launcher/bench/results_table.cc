@@ -126,12 +126,6 @@ std::string OtherFailures(const Measurement& measurement) {
   return OneLine(absl::StrJoin(parts, "; "));
 }
 
-// In place of its numbers; the simulator may have one.
-std::string FailureText(const Measurement& measurement) {
-  const std::string predicted = Predicted(measurement).text;
-  return Failure(measurement) + (predicted.empty() ? "" : "; predicted step: " + predicted);
-}
-
 struct Column {
   const char* name;
   std::function<TableCell(const Measurement&)> cell;
@@ -180,7 +174,7 @@ std::vector<Column> NumberColumns() {
        [](const Measurement& of) { return Positive(of.seconds_to_target.value_or(0), SecondsText); }},
       {"BOUND", Bound},
       {"OF BOUND", OfBound},
-      {"PREDICTED", Predicted, false},
+      {"PREDICTED", Predicted},
       {"OFF BY", OffBy},
       {"ERROR", [](const Measurement& of) { return Text(HasNumbers(of) ? OtherFailures(of) : Failure(of)); },
        false},
@@ -242,7 +236,7 @@ std::string BriefText(const Group& group) {
   if (!measured.empty()) text += TableOf(Filled(BriefColumns(), measured), measured).ToText();
   for (const Measurement* measurement : group.measurements) {
     const std::string failure =
-        HasNumbers(*measurement) ? OtherFailures(*measurement) : FailureText(*measurement);
+        HasNumbers(*measurement) ? OtherFailures(*measurement) : Failure(*measurement);
     if (!failure.empty()) text += NameOf(*measurement) + ": " + failure + "\n";
   }
   return text;
@@ -281,7 +275,7 @@ std::vector<TableSection> ResultsSections(const Results& results) {
     if (group.measurements.empty()) continue;
     TableSection section = {.title = GroupName(group), .table = TableOf(columns, group.measurements)};
     for (const Measurement* measurement : group.measurements) {
-      section.failures.push_back(HasNumbers(*measurement) ? "" : FailureText(*measurement));
+      section.failures.push_back(HasNumbers(*measurement) ? "" : Failure(*measurement));
     }
     sections.push_back(std::move(section));
   }

@@ -115,15 +115,14 @@ TEST(ResultsText, HasWhatMattersMostForANarrowTerminal) {
       Measured(Strategy::kBackupWorkers, 4, 1000, {.servers = 1, .servers_on_workers = true});
   measurement.bound_step_seconds = 0.3;
   measurement.predicted_step_seconds = 0.44;
-  Measurement failed = Failed(Strategy::kHybrid, 2, "worker:1\nwas lost");
-  failed.predicted_step_seconds = 0.5;
+  const Measurement failed = Failed(Strategy::kHybrid, 2, "worker:1\nwas lost");
   const Measurement other = Measured(Strategy::kAllReduce, 4, 2000, {.model = "a\tb"});
   const std::string text = ResultsText({.measurements = {measurement, failed, other}}, 80);
   EXPECT_EQ(text,
             "mnist_mlp over 1 Gbit/s\n"
             "STRATEGY                       WORKERS  STEP    SAMPLES/S  BOUND   PREDICTED\n"
             "ps_backup (k = 1, on workers)  4        400 ms  1000       300 ms  440 ms\n"
-            "hybrid (k = 2, own hosts), 2 workers: worker:1 was lost; predicted step: 500 ms\n"
+            "hybrid (k = 2, own hosts), 2 workers: worker:1 was lost\n"
             "\n"
             "a b over 1 Gbit/s\n"
             "STRATEGY   WORKERS  STEP    SAMPLES/S\n"

@@ -37,9 +37,9 @@ TEST(Results, AreWrittenWithEveryFieldUnderItsName) {
   EXPECT_EQ(measurement["hosts"][0]["received_bytes_per_second"], 12e6);
   EXPECT_EQ(json["measurements"][1]["error"], "worker:1 was lost");
   EXPECT_EQ(json["curves"][0]["points"][1]["workers"], 1000);
-  EXPECT_EQ(json["crossings"][0]["faster"]["strategy"], "allreduce");
+  EXPECT_EQ(json["measurements"][0]["target_gap_seconds"], 0.6);
   EXPECT_EQ(json["unpredicted"][0]["why"], "no allreduce");
-  EXPECT_EQ(Fields(json), 17 + 2 + 2 * (22 + 6) + 5 + (2 + 6 + 2 * 2) + 2 * (1 + 6) + 3);
+  EXPECT_EQ(Fields(json), 16 + 2 + 2 * (23 + 6) + 5 + (2 + 6 + 2 * 2) + 3);
 }
 
 TEST(Results, HaveNullForWhatIsNotKnown) {

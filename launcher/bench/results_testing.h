@@ -56,13 +56,12 @@ inline Results FullResults() {
   measurement.bus_bytes_per_second = 52e6;
   measurement.test_accuracy = 0.97;
   measurement.seconds_to_target = 12.5;
+  measurement.target_gap_seconds = 0.6;
   measurement.target_error = "worker:2 was lost";
   measurement.bound_step_seconds = 0.01;
   measurement.bound_link_bytes_per_second = 117e6;
   measurement.predicted_step_seconds = 0.11;
   measurement.is_fitted = true;
-  const Cell slower = MakeCell(Strategy::kAsyncServers, 6);
-  const Cell faster = MakeCell(Strategy::kAllReduce, 6);
   return {.created = "2026-11-24 20:40:00 UTC",
           .where = "4 hosts \"here\"\n\t\\ \xc3\xa9",
           .command = "muster bench --models='a & b'",
@@ -73,8 +72,7 @@ inline Results FullResults() {
           .target_accuracy = 0.95,
           .links = {{.bytes_per_second = 125e6, .latency_seconds = 25e-6}},
           .measurements = {measurement, Failed(Strategy::kHybrid, 2, "worker:1 was lost")},
-          .curves = {{.cell = faster, .points = {{8, 1234.5}, {1000, 9e9}}}},
-          .crossings = {{.slower = slower, .faster = faster}},
+          .curves = {{.cell = MakeCell(Strategy::kAllReduce, 6), .points = {{8, 1234.5}, {1000, 9e9}}}},
           .unpredicted = {{.model = "m", .link_bytes_per_second = 125e6, .why = "no allreduce"}},
           .median_prediction_error = 0.07,
           .noise = 0.02};

@@ -71,12 +71,6 @@ double StepsOfRound(const Cell& cell) {
   return cell.workers / (cell.workers - 1.0);
 }
 
-int64_t StepsOfEvaluation(const Cell& cell, int64_t steps) {
-  constexpr int64_t kEvaluations = 20;
-  const int64_t gradients = cell.strategy == Strategy::kAsyncServers ? cell.workers : 1;
-  return std::max<int64_t>(1, steps * gradients / kEvaluations);
-}
-
 bool HasTables(const std::string& model) { return model.substr(0, model.find(':')) == "wide_deep"; }
 
 bool GaveTheRate(const Measurement& measurement) {

@@ -36,10 +36,6 @@ bool HasNumbers(const Measurement& measurement);
 /// many as there are, of those with a backup a little more than one.
 double StepsOfRound(const Cell& cell);
 
-/// Updates from one evaluation to the next in a job that times the way to an accuracy, of so many steps of
-/// each worker: twenty of them.
-int64_t StepsOfEvaluation(const Cell& cell, int64_t steps);
-
 /// Models whose rows travel with the batch that names them.
 bool HasTables(const std::string& model);
 

@@ -3,10 +3,8 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "base/clock.h"
@@ -86,6 +84,13 @@ std::string ShellCommand(const std::vector<std::string>& words) {
   return command;
 }
 
+// Updates from one evaluation to the next: there are twenty of them.
+int64_t StepsOfEvaluation(const bench::Cell& cell, int64_t steps) {
+  constexpr int64_t kEvaluations = 20;
+  const int64_t gradients = cell.strategy == bench::Strategy::kAsyncServers ? cell.workers : 1;
+  return std::max<int64_t>(1, steps * gradients / kEvaluations);
+}
+
 std::string NameOf(const bench::Cell& cell) {
   return absl::StrFormat("%s, %s, %s, %s", cell.model, bench::CompetitorName(cell),
                          bench::WorkersText(cell.workers), bench::LinkText(cell.link_bytes_per_second));
@@ -125,7 +130,6 @@ class Bench {
   absl::StatusOr<Outcome> RunOnce(const bench::Cell& cell, const Inventory& hosts,
                                   const ConnectOptions& connect, const bench::MatrixOptions& options);
   void Add(const Outcome& outcome, size_t cell);
-  double SecondsToTarget() const;
   absl::Status WriteMeasured();
   absl::Status Write();
   absl::Status EndEarly(absl::Status why);
@@ -142,6 +146,7 @@ class Bench {
   struct Repetitions {
     std::vector<double> accuracies;         // of each
     std::vector<double> seconds_to_target;  // of each; infinite: not reached
+    std::vector<double> target_gaps;        // of those that reached it
     bench::ComputeSteps compute_steps;      // of all together
   };
   std::vector<Repetitions> repetitions_;  // by measurement
@@ -169,7 +174,8 @@ absl::StatusOr<int> Bench::Run() {
   }
   if (flags_.target > 0) results_.target_accuracy = flags_.target;
   for (const bench::Cell& cell : cells) {
-    results_.measurements.push_back({.cell = cell, .error = "not run"});
+    results_.measurements.push_back(
+        {.cell = cell, .error = "not run", .target_error = flags_.target > 0 ? "not run" : ""});
     workloads_.push_back({.cell = cell});
   }
   repetitions_.resize(cells.size());
@@ -293,7 +299,9 @@ absl::Status Bench::RunOnLink(LinkRate link) {
     for (size_t i = 0; i < results_.measurements.size(); ++i) {
       if (results_.measurements[i].cell.link_bytes_per_second != bench::BytesPerSecond(link)) continue;
       MUSTER_RETURN_IF_ERROR(Measure(i, hosts, connect));
-      if (results_.target_accuracy) MUSTER_RETURN_IF_ERROR(MeasureTarget(i, hosts, connect));
+      MUSTER_RETURN_IF_ERROR(WriteMeasured());
+      if (!results_.target_accuracy) continue;
+      MUSTER_RETURN_IF_ERROR(MeasureTarget(i, hosts, connect));
       MUSTER_RETURN_IF_ERROR(WriteMeasured());
     }
   }
@@ -341,16 +349,22 @@ absl::Status Bench::Measure(size_t i, const Inventory& hosts, const ConnectOptio
 absl::Status Bench::MeasureTarget(size_t i, const Inventory& hosts, const ConnectOptions& connect) {
   bench::Measurement& measurement = results_.measurements[i];
   bench::MatrixOptions options = options_;
-  options.eval_every = bench::StepsOfEvaluation(measurement.cell, options.steps);
+  options.eval_every = StepsOfEvaluation(measurement.cell, options.steps);
   std::vector<double>& all = repetitions_[i].seconds_to_target;
+  std::vector<double>& gaps = repetitions_[i].target_gaps;
   const auto outcome = RunOnce(measurement.cell, hosts, connect, options);
   if (!outcome.ok()) {
     return Note(outcome.status(), !all.empty(), &measurement, &measurement.target_error);
   }
-  all.push_back(SecondsToTarget());
+  const bench::TargetTime time = bench::TargetTimeOf(
+      ReadFile(jobs_.JobFolder(job_) / kMetricsFile).value_or(""), *results_.target_accuracy);
+  all.push_back(time.seconds);
+  if (std::isfinite(time.seconds)) gaps.push_back(time.gap_seconds);
   measurement.target_error.clear();
   const double seconds = bench::MedianOf(all);
-  measurement.seconds_to_target = std::isfinite(seconds) ? std::optional(seconds) : std::nullopt;
+  const bool is_reached = std::isfinite(seconds);
+  measurement.seconds_to_target = is_reached ? std::optional(seconds) : std::nullopt;
+  measurement.target_gap_seconds = is_reached ? bench::MedianOf(gaps) : 0;
   std::fprintf(
       stderr, "%s: accuracy %g %s\n", NameOf(measurement.cell).c_str(), *results_.target_accuracy,
       std::isfinite(all.back()) ? ("after " + bench::SecondsText(all.back())).c_str() : "not reached");
@@ -412,7 +426,6 @@ void Bench::Add(const Outcome& outcome, size_t cell) {
   bench::Measurement* const measurement = &results_.measurements[cell];
   bench::Workload* const workload = &workloads_[cell];
   const Json& result = outcome.result;
-  // While the chief was there: others that need not wait for it may have begun before.
   const double steps_per_second = result["steps_per_second"];
   measurement->error.clear();
   bench::AddRepetition(bench::HostUses(outcome.tasks), measurement->step_seconds.size(), &measurement->hosts);
@@ -430,19 +443,6 @@ void Bench::Add(const Outcome& outcome, size_t cell) {
   workload->pushed_bytes = measurement->sent_bytes_per_step;
   workload->pulled_bytes = measurement->received_bytes_per_step;
   workload->samples_per_step = measurement->batch_size;
-}
-
-// Of the last job. Infinite: it was not reached.
-double Bench::SecondsToTarget() const {
-  std::istringstream lines(ReadFile(jobs_.JobFolder(job_) / kMetricsFile).value_or(""));
-  for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const auto number = [&](const char* key) {
-      return json.is_object() && json.contains(key) && json[key].is_number() ? double(json[key]) : -1.0;
-    };
-    if (number("test_accuracy") >= *results_.target_accuracy) return number("seconds");
-  }
-  return std::numeric_limits<double>::infinity();
 }
 
 // What the task that is to blame said last tells why. Virtual hosts, and what is there, are gone afterwards.

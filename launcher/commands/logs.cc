@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -173,8 +174,13 @@ absl::Status LogsCommand(const CommandContext& context) {
   Printer printer(/*prefix=*/wanted.size() != 1);
   std::vector<absl::Status> statuses(logs.size());
   std::vector<std::jthread> threads;
-  for (size_t i = 0; i < logs.size(); ++i)
-    threads.emplace_back([&, i] { statuses[i] = ReadHost(context, logs[i], printer); });
+  for (size_t i = 0; i < logs.size(); ++i) {
+    try {
+      threads.emplace_back([&, i] { statuses[i] = ReadHost(context, logs[i], printer); });
+    } catch (const std::system_error&) {
+      statuses[i] = Unavailable("%s: this account may have no more threads (ulimit -u)", logs[i].host.name());
+    }
+  }
   threads.clear();  // joins
   for (const absl::Status& status : statuses) {
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());

@@ -115,9 +115,12 @@ absl::StatusOr<bool> Authenticator::TryAgent() {
   for (const std::string& identity : target_.identities) {
     if (identity != kNoIdentity) named.push_back(PublicBlobOf(ExpandHome(identity, options_.home)));
   }
-  MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<AgentFront> front,
-                          AgentFront::Start(*std::move(agent), std::move(named), limits_));
-  UniqueFd socket = front->TakeSocket();
+  const auto front = AgentFront::Start(*std::move(agent), std::move(named), limits_);
+  if (!front.ok()) {
+    tried_ += "\n  ssh-agent: " + std::string(front.status().message());
+    return false;
+  }
+  UniqueFd socket = (*front)->TakeSocket();
   if (ssh_set_agent_socket(session_, socket.get()) != SSH_OK)
     return Internal("ssh-agent: %s", ssh_get_error(session_));
   (void)socket.release();  // the session's from here on
