@@ -79,6 +79,20 @@ class AgentTest : public testing::Test {
     return status.value_or(agent::TaskStatus());
   }
 
+  /// A task that fails, by a daemon that is killed before it has started it again.
+  void FailWithoutNextStart(int max_restarts) {
+    agent::Request request = StartRequest("job", "worker:0", {"false"});
+    request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
+    request.mutable_start_task()->set_max_restarts(max_restarts);
+    AgentClient client(root_);
+    ASSERT_TRUE(client.Call(request).ok());
+    const auto failed = client.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) {
+      return status.state() == agent::TASK_STATE_RESTARTING;
+    });
+    ASSERT_TRUE(failed.ok()) << failed.status();
+    KillDaemon();
+  }
+
   /// A start that is not a repetition of an earlier one.
   agent::Request NewStart(const std::string& task, const std::vector<std::string>& argv) {
     agent::Request request = StartRequest("job", task, argv);

@@ -119,18 +119,7 @@ TEST_F(FullDisk, WhatWasRefusedIsNotRunLater) {
 
 // Of which only that could not be written down.
 TEST_F(AgentTest, WhatWasStoppedByItsGenerationIsNotStartedAgain) {
-  agent::Request request = StartRequest("job", "worker:0", {"false"});
-  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
-  request.mutable_start_task()->set_max_restarts(2);
-  {
-    AgentClient client(root_);
-    ASSERT_TRUE(client.Call(request).ok());
-    const auto failed = client.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) {
-      return status.state() == agent::TASK_STATE_RESTARTING;
-    });
-    ASSERT_TRUE(failed.ok()) << failed.status();
-    KillDaemon();
-  }
+  FailWithoutNextStart(/*max_restarts=*/2);
   agent::FenceRecord fence;
   fence.set_minimum_generation(2);
   ASSERT_TRUE(WriteRecord(root_ / "jobs/job/.fence", "fence", fence).ok());
@@ -166,19 +155,8 @@ TEST_F(AgentTest, WhatWasToBeStartedSaysWhyItIsNot) {
 
 // It takes a minute until a daemon gives one up; the next one does not begin anew.
 TEST_F(AgentTest, WhatCouldNotBeStartedAgainIsNotTriedByTheNextDaemon) {
-  agent::Request request = StartRequest("job", "worker:0", {"false"});
-  request.mutable_start_task()->set_restart(agent::RESTART_POLICY_ON_FAILURE);
-  request.mutable_start_task()->set_max_restarts(-1);
+  FailWithoutNextStart(/*max_restarts=*/-1);
   const std::filesystem::path folder = root_ / "jobs/job/worker.0";
-  {
-    AgentClient client(root_);
-    ASSERT_TRUE(client.Call(request).ok());
-    const auto failed = client.WaitFor("job", "worker:0", [](const agent::TaskStatus& status) {
-      return status.state() == agent::TASK_STATE_RESTARTING;
-    });
-    ASSERT_TRUE(failed.ok()) << failed.status();
-    KillDaemon();
-  }
   agent::TaskRecord record;
   ASSERT_TRUE(ReadRecord(TaskRecordPath(folder), "task", record).ok());
   record.set_given_up("could not be started again: it was enough");
@@ -191,8 +169,8 @@ TEST_F(AgentTest, WhatCouldNotBeStartedAgainIsNotTriedByTheNextDaemon) {
   EXPECT_EQ(known->reason(), "could not be started again: it was enough");
   EXPECT_EQ(known->incarnation(), record.incarnation());
   // Another start is another matter.
+  agent::Request request = StartRequest("job", "worker:0", {"true"});
   request.mutable_start_task()->set_generation(2);
-  *request.mutable_start_task()->mutable_argv(0) = "true";
   EXPECT_EQ(RunToEnd(client, request).state(), agent::TASK_STATE_SUCCEEDED);
 }
 

@@ -26,15 +26,15 @@ absl::Status NoSuchLabel(const ReplicaSpec& replica, const Inventory& inventory)
                          words.empty() ? "none" : JoinWords(words));
 }
 
-// As far as is known. One that could not be asked has some if tasks with GPUs may go there.
-bool HasGpus(int host, const Job& job, const Inventory& inventory) {
-  const std::optional<std::vector<int>>& gpus = inventory.hosts[host].gpus;
-  if (gpus) return !gpus->empty();
-  return std::ranges::any_of(kReplicaRoles, [&](ReplicaRole role) {
+// Where tasks with GPUs may go.
+std::set<int> HostsOfGpuTasks(const Job& job, const Inventory& inventory) {
+  std::set<int> hosts;
+  for (const ReplicaRole role : kReplicaRoles) {
     const ReplicaSpec& replica = job.replicas(role);
-    return replica.count > 0 && replica.gpus > 0 &&
-           std::ranges::count(SuitableHosts(replica, inventory), host) > 0;
-  });
+    if (replica.count == 0 || replica.gpus == 0) continue;
+    for (const int host : SuitableHosts(replica, inventory)) hosts.insert(host);
+  }
+  return hosts;
 }
 
 // Where tasks of a role go, one of those that suit it: without GPUs not to hosts that have some, if there are
@@ -43,7 +43,11 @@ std::vector<int> CandidatesFor(ReplicaRole role, const Job& job, const Inventory
   const ReplicaSpec& replica = job.replicas(role);
   std::vector<int> hosts = SuitableHosts(replica, inventory);
   if (!job.wants_gpus() || replica.gpus > 0) return hosts;
-  const auto has_gpus = [&](int host) { return HasGpus(host, job, inventory); };
+  // One of which nobody knows may have some if tasks with GPUs may go there.
+  const auto has_gpus = [&, of_gpu_tasks = HostsOfGpuTasks(job, inventory)](int host) {
+    const std::optional<std::vector<int>>& gpus = inventory.hosts[host].gpus;
+    return gpus ? !gpus->empty() : of_gpu_tasks.contains(host);
+  };
   if (!std::ranges::all_of(hosts, has_gpus)) std::erase_if(hosts, has_gpus);
   return hosts;
 }

@@ -255,7 +255,7 @@ TEST_F(BenchCommandTest, AnInterruptOnTheWayToTheTargetDoesNotCallItMissed) {
   ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
   InterruptAt("1 worker, links as they are: ",
               {"-i", Path("inventory.yaml"), "--models", "mnist_softmax", "--workers", "1", "--strategies",
-               "allreduce", "--steps", "2000", "--repeat", "2", "--target", "0.999"});
+               "allreduce", "--steps", "10000", "--repeat", "2", "--target", "0.999"});
   const Json measurement = Results()["measurements"][0];
   EXPECT_EQ(measurement["error"], "");
   EXPECT_EQ(measurement["step_seconds"].size(), 1u);

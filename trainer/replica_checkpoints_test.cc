@@ -5,11 +5,10 @@
 
 #include <atomic>
 #include <fstream>
-#include <thread>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "ps/job_config.h"
+#include "tests/support/eventually.h"
 
 namespace muster {
 namespace {
@@ -47,11 +46,7 @@ class ReplicaCheckpointsTest : public testing::Test {
     for (const uint64_t step : steps) {
       checkpoints.Write(StateOf(step));
       const auto manifest = folder_.path() / name / absl::StrFormat("step-%012d", step) / "manifest";
-      const TimePoint deadline = Now() + std::chrono::minutes(1);
-      while (!std::filesystem::exists(manifest) && Now() < deadline) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      ASSERT_TRUE(std::filesystem::exists(manifest));
+      ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(manifest); })) << step;
     }
   }
   void Damage(const std::string& name, uint64_t step) const {
@@ -130,8 +125,7 @@ TEST_F(ReplicaCheckpointsTest, OneThatCannotBeCommittedIsLeftOut) {
     ReplicaCheckpoints checkpoints(options);
     checkpoints.BeginGroup(7, 4);
     checkpoints.Write(StateOf(5));
-    const TimePoint deadline = Now() + std::chrono::minutes(1);
-    while (commits == 0 && Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(Eventually([&] { return commits > 0; }));
   }
   EXPECT_EQ(commits, 1);
 }

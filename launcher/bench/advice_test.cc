@@ -17,10 +17,6 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr Strategy kAsync = Strategy::kAsyncServers;
-constexpr Strategy kSync = Strategy::kSyncServers;
-constexpr Strategy kAllReduce = Strategy::kAllReduce;
-
 GroupAdvice OnlyGroup(const Results& results) {
   const Advice advice = MakeAdvice(results);
   EXPECT_THAT(advice.groups, SizeIs(1));

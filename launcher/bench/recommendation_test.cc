@@ -14,10 +14,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr Strategy kAsync = Strategy::kAsyncServers;
-constexpr Strategy kSync = Strategy::kSyncServers;
-constexpr Strategy kAllReduce = Strategy::kAllReduce;
-
 std::string HeadlineOf(const Results& results) {
   const Noise noise(results);
   const Group group = GroupsOf(results).at(0);

@@ -7,6 +7,10 @@
 
 namespace muster::bench {
 
+inline constexpr Strategy kAsync = Strategy::kAsyncServers;
+inline constexpr Strategy kSync = Strategy::kSyncServers;
+inline constexpr Strategy kAllReduce = Strategy::kAllReduce;
+
 struct CellOptions {
   std::string model = "mnist_mlp";
   int servers = 2;  // but for allreduce
