@@ -88,6 +88,47 @@ TEST(Replication, LostServersChangeNoBit) {
   }
 }
 
+// Both are needed for the next view. This one computes, or waits for the other one elsewhere.
+TEST(Replication, AWorkerThatAsksForNothingGivesItsVoteAllTheSame) {
+  Cluster cluster(2, 2, UpdateMode::kAsync, kPlainSgd);
+  cluster.Replicate();
+  ParameterServerClient idle(cluster.ClientOptions(1)), client(cluster.ClientOptions(0));
+  std::vector<float> of_idle(cluster.layout.size()), parameters(cluster.layout.size());
+  const std::vector<float> gradient(cluster.layout.size(), -1.0f);
+  const auto join_both = [&] {
+    std::jthread other([&] { EXPECT_TRUE(idle.Join(of_idle).ok()); });
+    EXPECT_TRUE(client.Join(parameters).ok());
+  };
+  join_both();
+  for (const int server : {0, 1, 0}) {
+    ASSERT_TRUE(cluster.AwaitBackups());
+    cluster.StopServer(server);
+    const auto pushed = Push(client, gradient, parameters);
+    ASSERT_TRUE(pushed.ok()) << "without ps:" << server << ": " << pushed.status();
+    cluster.StartServer(server);
+  }
+  const auto pushed = Push(idle, gradient, of_idle);
+  ASSERT_TRUE(pushed.ok()) << pushed.status();
+  EXPECT_EQ(BiasesOf(cluster.layout, of_idle), std::vector<float>(5, 4.0f));
+}
+
+// So that it can tell a server that stands still from one that it has asked for nothing.
+TEST(Replication, AHeartbeatOfWhoAwaitsNothingIsAnswered) {
+  Cluster cluster(2, 2, UpdateMode::kAsync);
+  cluster.Replicate();
+  std::vector<float> parameters(cluster.layout.size());
+  ParameterServerClient client(cluster.ClientOptions(0));
+  ASSERT_TRUE(client.Join(parameters).ok());
+  RawWorker worker(cluster, "process", 1, /*rank=*/1);
+  ASSERT_TRUE(worker.Receive().has_join());
+  ps::ClientHeader header = worker.Header();
+  header.mutable_heartbeat();
+  worker.connection->Send(header, {});
+  const ps::ServerHeader reply = worker.Receive();
+  ASSERT_TRUE(reply.has_heartbeat()) << reply.ShortDebugString();
+  EXPECT_EQ(reply.heartbeat().awaiting(), 0u);
+}
+
 TEST(Replication, TenThousandPushesAreTenThousand) {
   Cluster cluster(2, 1, UpdateMode::kAsync, kPlainSgd);
   cluster.Replicate();

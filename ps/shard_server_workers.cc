@@ -294,7 +294,8 @@ void ShardServerImpl::AnswerFinishes() {
 }
 
 void ShardServerImpl::HandleHeartbeat(StreamId stream, const ps::Heartbeat& heartbeat) {
-  if (heartbeat.awaiting() == 0) return;
+  // A worker leaves a replicated server that is silent, even if it awaits nothing.
+  if (heartbeat.awaiting() == 0 && !replication_) return;
   if (!serves()) return;  // the worker looks for the other one
   const uint64_t awaiting = heartbeat.awaiting();
   // It may not have come.

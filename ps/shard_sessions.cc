@@ -12,10 +12,19 @@ namespace muster {
 namespace {
 
 constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
+constexpr Duration kLookEvery = std::chrono::milliseconds(250);  // for sessions that have broken
 constexpr Duration kTellTimeout = std::chrono::seconds(2);
 constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
 constexpr uint64_t kMostHeldUs = 1'000'000'000'000;     // days: whatever a server says
 constexpr Duration kStallAgainAfter = std::chrono::seconds(30);
+
+// Runs `act` again and again until it is to stop.
+void Repeat(const std::stop_token& stop, Duration every, const std::function<void()>& act) {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock lock(mutex);
+  while (!wake.wait_for(lock, stop, every, [&] { return stop.stop_requested(); })) act();
+}
 
 }  // namespace
 
@@ -32,9 +41,14 @@ ShardSessions::ShardSessions(ParameterServerClientOptions options)
     shards_.push_back(std::move(shard));
   }
   heartbeat_ = std::jthread([this](const std::stop_token& stop) { Beat(stop); });
+  if (options_.replicated) {
+    keeper_ = std::jthread([this](const std::stop_token& stop) { Keep(stop); });
+  }
 }
 
 ShardSessions::~ShardSessions() {
+  ++asking_;
+  keeper_ = {};
   for (const auto& shard : shards_) Replace(*shard, nullptr, false);  // after this nothing comes any more
 }
 
@@ -57,10 +71,7 @@ ps::Ranks ShardSessions::RanksNow() const {
 }
 
 void ShardSessions::Beat(const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any wake;
-  std::unique_lock lock(mutex);
-  while (!wake.wait_for(lock, stop, kHeartbeatEvery, [&] { return stop.stop_requested(); })) {
+  Repeat(stop, kHeartbeatEvery, [this] {
     const std::lock_guard connections(connections_mutex_);
     for (const auto& shard : shards_) {
       if (shard->connection == nullptr || (!shard->joined && shard->join == 0)) continue;
@@ -73,11 +84,51 @@ void ShardSessions::Beat(const std::stop_token& stop) {
       }
       shard->connection->Send(header, {});
     }
+  });
+}
+
+// While its caller computes, evaluates, or waits for others who may wait for its promise.
+void ShardSessions::Keep(const std::stop_token& stop) {
+  Repeat(stop, kLookEvery, [this] {
+    const std::unique_lock use(use_, std::try_to_lock);
+    if (!use || !IsIdle()) return;
+    is_keeping_ = true;
+    absl::Status status = Tend();
+    is_keeping_ = false;
+    // Who asks next waits for that server anew, and reports it.
+    if (!absl::IsUnavailable(status)) kept_ = std::move(status);
+  });
+}
+
+bool ShardSessions::IsIdle() const {
+  const auto is_asked = [](const auto& shard) { return shard->in_flight.has_value(); };
+  return asking_ == 0 && epoch_ != 0 && !finishing_ && kept_.ok() && std::ranges::none_of(shards_, is_asked);
+}
+
+absl::Status ShardSessions::Tend() {
+  while (const auto event = queue_->Pop(TimePoint())) {
+    Shard* const shard = Find(event->connection);
+    if (shard != nullptr) MUSTER_RETURN_IF_ERROR(HandleEvent(*event, *shard).status());
   }
+  MUSTER_RETURN_IF_ERROR(LeaveSilentServers());
+  const bool are_joined = std::ranges::all_of(shards_, [](const auto& shard) { return shard->joined; });
+  return are_joined ? absl::OkStatus() : JoinAgain();
+}
+
+// Why whoever waits is to do so no longer.
+absl::Status ShardSessions::Interruption() {
+  if (is_keeping_) return asking_ > 0 ? Unavailable("something is asked") : absl::OkStatus();
+  return options_.interruption ? options_.interruption() : absl::OkStatus();
 }
 
 absl::StatusOr<ShardAnswers> ShardSessions::Exchange(ShardRequests requests, const AnswerTarget& target,
                                                      Patience patience) {
+  const Use use(*this);
+  return ExchangeInUse(std::move(requests), target, patience);
+}
+
+absl::StatusOr<ShardAnswers> ShardSessions::ExchangeInUse(ShardRequests requests, const AnswerTarget& target,
+                                                          Patience patience) {
   MUSTER_RETURN_IF_ERROR(Ask(std::move(requests)));
   ShardAnswers answers{.headers = std::vector<ps::ServerHeader>(shards_.size())};
   const TimePoint start = Now();
@@ -91,7 +142,7 @@ absl::StatusOr<ShardAnswers> ShardSessions::Exchange(ShardRequests requests, con
       return DeadlineExceeded("%s: %s has not answered for %s", TaskName(options_.task),
                               TaskName(LongestSilent().task), FormatAge(Now() - start));
     }
-    if (options_.interruption) MUSTER_RETURN_IF_ERROR(options_.interruption());
+    MUSTER_RETURN_IF_ERROR(Interruption());
     // What has come is listened to first.
     if (options_.replicated && queue_->empty()) MUSTER_RETURN_IF_ERROR(LeaveSilentServers());
     const auto event = queue_->Pop(Now() + std::min(kHeartbeatEvery, options_.answer_timeout));
@@ -106,6 +157,7 @@ absl::StatusOr<ShardAnswers> ShardSessions::Exchange(ShardRequests requests, con
 }
 
 absl::Status ShardSessions::Ask(ShardRequests requests) {
+  MUSTER_RETURN_IF_ERROR(std::exchange(kept_, absl::OkStatus()));
   bool is_lost = false;
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard& shard = *shards_[i];
@@ -327,14 +379,16 @@ void ShardSessions::LogWait(TimePoint since) {
 }
 
 absl::Status ShardSessions::Finish(uint64_t next_step) {
+  const Use use(*this);
   finishing_ = true;
   has_finished_ = false;
   ShardRequests requests(shards_.size());
   for (auto& request : requests) request.emplace().header.mutable_finish()->set_next_step(next_step);
-  return Exchange(std::move(requests), {}, Patience::kLife).status();
+  return ExchangeInUse(std::move(requests), {}, Patience::kLife).status();
 }
 
 void ShardSessions::Fail(const std::string& why) {
+  const Use use(*this);
   Shard& shard = *shards_[0];
   if (shard.connection == nullptr || !shard.joined) return;
   ps::ClientHeader header;
@@ -385,10 +439,12 @@ Duration ShardSessions::PatienceWith(const Shard& shard) const {
   return options_.replica_silence + TimeToSend(bytes * (options_.cluster.rank_count() + 1));
 }
 
+// Also one that this worker asks for nothing, since others may, but these are to notice it first.
 absl::Status ShardSessions::LeaveSilentServers() {
   bool any = false;
   for (const auto& shard : shards_) {
-    if (!shard->in_flight || Now() - shard->last_heard <= PatienceWith(*shard)) continue;
+    const int turns = shard->in_flight ? 1 : 2;
+    if (!shard->joined || Now() - shard->last_heard <= turns * PatienceWith(*shard)) continue;
     spdlog::warn("{} at {}: silent for {}", TaskName(shard->task), AddressOf(*shard),
                  FormatAge(Now() - shard->last_heard));
     TurnToOther(*shard);

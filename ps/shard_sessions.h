@@ -2,10 +2,12 @@
 //
 // A request is asked of several shards at once and answered by each once. A broken stream is connected again
 // and what had no answer is sent again as it was, so that a shard can tell that it has it; so is a request
-// that a shard says it does not have. A replicated shard is with one of two servers. A heartbeat tells the
-// shards that this worker lives, and brings word of what the job waits for.
+// that a shard says it does not have. A replicated shard is with one of two servers; since the one that is to
+// take over needs the promises of workers, a session that breaks is taken up again also while nothing is
+// asked. A heartbeat tells the shards that this worker lives, and brings word of what the job waits for.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -51,9 +53,10 @@ struct ShardAnswers {
   ExchangeTimes times;                    // without `wait`
 };
 
-/// One thread at a time. Joining and asking fail with Cancelled where the shards have gone back to an earlier
-/// step, or other workers share the batches: then Join; with DataLoss where a shard has lost what it had
-/// told; with Unavailable and DeadlineExceeded, naming the shard, where one is waited for no longer.
+/// One thread at a time, beside its own. Joining and asking fail with Cancelled where the shards have gone
+/// back to an earlier step, or other workers share the batches: then Join; with DataLoss where a shard has
+/// lost what it had told; with Unavailable and DeadlineExceeded, naming the shard, where one is waited for no
+/// longer.
 class ShardSessions {
  public:
   /// `options` has a view.
@@ -119,6 +122,29 @@ class ShardSessions {
     std::string waits_for;  // the server's last word about that
   };
 
+  // The sessions are used by a caller's thread, or, while that does something else, by the keeper, which lets
+  // go as soon as there is a caller.
+  class Use {
+   public:
+    explicit Use(ShardSessions& sessions) : asking_(sessions.asking_) {
+      ++asking_;
+      lock_ = std::unique_lock(sessions.use_);
+    }
+    ~Use() { --asking_; }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    std::atomic<int>& asking_;
+    std::unique_lock<std::mutex> lock_;
+  };
+  absl::StatusOr<ShardAnswers> ExchangeInUse(ShardRequests requests, const AnswerTarget& target,
+                                             Patience patience);
+  absl::Status Interruption();
+  void Keep(const std::stop_token& stop);
+  bool IsIdle() const;
+  absl::Status Tend();
+
   // In shard_sessions_joining.cc.
   absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
   absl::Status JoinShards(TimePoint deadline, std::span<float> parameters);
@@ -155,6 +181,10 @@ class ShardSessions {
 
   const ParameterServerClientOptions options_;
   const std::string uuid_;
+  std::mutex use_;                // guards all but what the next one does; taken before that
+  std::atomic<int> asking_ = 0;   // callers that have it, or wait for it
+  bool is_keeping_ = false;       // the keeper has it
+  absl::Status kept_;             // what it has heard, which is the answer to the next request
   std::mutex connections_mutex_;  // guards which connections there are, what they await, and ballots
   std::vector<std::unique_ptr<Shard>> shards_;
   const std::shared_ptr<FrameQueue> queue_;
@@ -163,12 +193,13 @@ class ShardSessions {
   bool has_finished_ = false;  // a server has said that all workers have
   uint64_t last_request_ = 0;
   uint64_t last_connection_ = 0;
-  uint64_t bytes_sent_ = 0;
-  uint64_t bytes_received_ = 0;
+  std::atomic<uint64_t> bytes_sent_ = 0;
+  std::atomic<uint64_t> bytes_received_ = 0;
   uint64_t floats_early_ = 0;
   TimePoint next_wait_log_;
   bool logged_without_cause_ = false;  // the last time
-  std::jthread heartbeat_;             // the last member: it uses the others
+  std::jthread heartbeat_;             // the last members: they use the others
+  std::jthread keeper_;                // of replicated shards
 };
 
 }  // namespace muster

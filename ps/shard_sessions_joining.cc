@@ -23,7 +23,9 @@ constexpr Duration kReplicaJoinTimeout = std::chrono::seconds(3);
 }  // namespace
 
 absl::StatusOr<std::vector<ps::JoinReply>> ShardSessions::Join(std::span<float> parameters) {
+  const Use use(*this);
   finishing_ = has_finished_ = false;
+  kept_ = absl::OkStatus();
   // Servers that were there come back sooner than ones that are still to be started.
   const TimePoint deadline = Now() + (epoch_ == 0 ? options_.connect_timeout : options_.server_timeout);
   for (const auto& shard : shards_) {
@@ -32,7 +34,10 @@ absl::StatusOr<std::vector<ps::JoinReply>> ShardSessions::Join(std::span<float> 
   }
   MUSTER_RETURN_IF_ERROR(JoinEpoch(deadline, parameters));
   std::vector<ps::JoinReply> replies;
-  for (const auto& shard : shards_) replies.push_back(shard->joined_as);
+  for (const auto& shard : shards_) {
+    shard->last_heard = Now();
+    replies.push_back(shard->joined_as);
+  }
   return replies;
 }
 
@@ -94,7 +99,7 @@ absl::Status ShardSessions::JoinShards(TimePoint deadline, std::span<float> para
       if (shard->join != 0 && Now() >= shard->join_deadline)
         GiveUpJoin(*shard, Unavailable("it does not answer"));
     }
-    if (options_.interruption) status = options_.interruption();
+    status = Interruption();
     if (options_.view->Address(options_.task).empty()) {
       status = Aborted("%s", kHasLeft);
     } else if (Now() >= patience_ends()) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/ps_cluster.h"
 #include "tests/support/trainers_fixture.h"
 
 namespace muster {
@@ -76,6 +77,43 @@ TEST_F(TrainerReplication, AServerThatStoodStillIsRefusedAndBecomesTheBackup) {
     EXPECT_EQ(Result(run)["parameters_crc32c"], expected["parameters_crc32c"]) << Logs(tasks);
     EXPECT_THAT(*ReadFile(tasks[ps].log), HasSubstr("steps down"));
   }
+}
+
+// It is needed for the next view, and has nothing under way at the server that another worker waits for.
+TEST_F(TrainerReplication, AWorkerThatAsksForNothingLeavesAServerThatStandsStill) {
+  const ClusterSpec cluster = MakeCluster(2, 2);
+  std::vector<Started> servers;
+  for (const int ps : {0, 1}) {
+    servers.push_back(StartTask(cluster, {Role::kPs, ps}, {"--durability=replicated"}, "idle"));
+  }
+  const ParameterLayout layout = TestLayout();
+  const UpdateConfig update{.rule = {.mode = UpdateMode::kAsync, .worker_count = 2}};
+  const auto options = [&](int rank) {
+    return ParameterServerClientOptions{.cluster = cluster,
+                                        .task = {Role::kWorker, rank},
+                                        .config = MakeJobConfig(layout, kTables, update, kPlainSgd, kSeed),
+                                        .layout = layout,
+                                        .server_timeout = std::chrono::seconds(20),
+                                        .replicated = true};
+  };
+  ParameterServerClient client(options(0)), idle(options(1));
+  std::vector<float> parameters(layout.size()), of_idle(layout.size());
+  const std::vector<float> gradient(layout.size(), -1.0f);
+  {
+    std::jthread other([&] { EXPECT_TRUE(idle.Join(of_idle).ok()); });
+    ASSERT_TRUE(client.Join(parameters).ok());
+  }
+  ASSERT_TRUE(AwaitBackups(servers, 2)) << Logs(servers);
+  for (const int ps : {0, 1}) {
+    const auto views = ViewsOf(servers);
+    servers[ps].process.Signal(SIGSTOP);
+    const auto pushed = Push(client, gradient, parameters);
+    servers[ps].process.Signal(SIGCONT);
+    ASSERT_TRUE(pushed.ok()) << pushed.status() << Logs(servers);
+    ASSERT_TRUE(AwaitBackups(servers, 2, views)) << Logs(servers);
+  }
+  ASSERT_TRUE(Push(idle, gradient, of_idle).ok());
+  EXPECT_EQ(BiasesOf(layout, of_idle), std::vector<float>(5, 3.0f));
 }
 
 TEST_F(TrainerReplication, AsyncTrainingLosesNothing) {

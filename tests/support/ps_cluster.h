@@ -462,7 +462,7 @@ struct RawWorker {
     *header.mutable_join()->mutable_config() = cluster.ClientOptions(rank).config;
     header.mutable_join()->set_worker_uuid(this->uuid);
     header.mutable_join()->set_incarnation(incarnation);
-    header.mutable_join()->set_shard_count(1);
+    header.mutable_join()->set_shard_count(static_cast<uint32_t>(cluster.spec.ps.size()));
     connection->Send(header, {});
   }
   ps::ClientHeader Header() {
