@@ -45,7 +45,7 @@ class ContentTransferTest : public testing::Test {
   }
   absl::StatusOr<std::unique_ptr<ContentTransfer>> Upload(const std::string& script, const std::string& bytes,
                                                           Duration timeout = std::chrono::minutes(1)) {
-    return ContentTransfer::Upload(*transport_, Agent(script), ContentOf(bytes), Progress(), Now() + timeout);
+    return ContentTransfer::Upload(*transport_, Agent(script), ContentOf(bytes), Progress(), timeout);
   }
   absl::StatusOr<std::unique_ptr<ContentTransfer>> Fetch(const std::string& script, const std::string& bytes,
                                                          Duration timeout = std::chrono::minutes(1)) {
@@ -55,7 +55,9 @@ class ContentTransferTest : public testing::Test {
         Now() + timeout);
   }
   static Content ContentOf(const std::string& bytes) {
-    return {.sha256 = "abc", .name = "data", .bytes = std::make_shared<const std::string>(bytes)};
+    const auto held = std::make_shared<std::pair<std::string, std::string_view>>(bytes, "");
+    held->second = held->first;
+    return {.sha256 = "abc", .name = "data", .bytes = {held, &held->second}};
   }
 
   // As a connection drives it.

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -13,13 +14,18 @@ namespace muster {
 struct Content {
   std::string sha256;
   std::string name;  // for people: "trainer", "data"
-  std::shared_ptr<const std::string> bytes;
+  std::shared_ptr<const std::string_view> bytes;
 };
 
 /// By hash.
 using Contents = std::map<std::string, Content>;
 
-/// Packs the files under `folder`, in the archive into a folder of that name unless that is empty.
+/// An archive of which no more than this is held in memory. Of a larger one all is in a file without a name in
+/// TMPDIR, or in /var/tmp, where it stays as it was packed, for hosts that need it later.
+inline constexpr size_t kMostPackedInMemory = 64 << 20;
+
+/// Packs the files under `folder`, in the archive into the folder `into`, unless that is empty. Fails as
+/// PackDirectoryTo does; other errors are of the place for large ones, and name it.
 absl::StatusOr<Content> PackContent(const std::string& name, const std::filesystem::path& folder,
                                     const std::string& into = "");
 
