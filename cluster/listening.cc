@@ -62,7 +62,7 @@ UniqueFd AcceptNext(int listening) {
 }
 
 std::string ListeningAddress(const std::string& address, const std::string& bind_host) {
-  return bind_host.empty() ? address : bind_host + address.substr(address.rfind(':'));
+  return address.empty() || bind_host.empty() ? address : bind_host + address.substr(address.rfind(':'));
 }
 
 void AwaitOwnAddress(const ClusterView& view, const std::string& bind_host, Duration timeout) {
@@ -99,9 +99,8 @@ void ListenerFollower::Run(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   while (!stop.stop_requested()) {
     const uint64_t version = view_->version();
-    const std::string own = view_->Address(view_->own());
-    const std::string address = own.empty() ? "" : ListeningAddress(own, bind_host_);
-    if (own.empty()) {
+    const std::string address = ListeningAddress(view_->Address(view_->own()), bind_host_);
+    if (address.empty()) {
       addresses_.insert(address);  // the task has left the cluster: there is nowhere to listen
     } else if (!addresses_.contains(address)) {
       lock.unlock();

@@ -22,7 +22,7 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& address);
 /// descriptors or memory it takes 10 ms: a caller's poll would come back at once.
 UniqueFd AcceptNext(int listening);
 
-/// `address`, or its port at `bind_host` if there is one.
+/// `address`, or its port at `bind_host` if there is one. Empty: there is no address.
 std::string ListeningAddress(const std::string& address, const std::string& bind_host);
 
 /// Waits until the host of the task's own address is this machine, or `timeout` has passed: whoever listens

@@ -35,6 +35,8 @@ void Rendezvous::Connect(int rank, uint64_t process, TimePoint now) {
   Member& member = members_[rank];
   if (member.is_live) Lose(rank, "another process of it has come", now);
   member.state = {};
+  member.is_coming = true;
+  member.refusal.clear();
   if (std::exchange(member.process, process) == process) return;
   if (std::exchange(member.lateness, {}) > Duration::zero()) member.suspended_until = {};
 }
@@ -46,8 +48,8 @@ void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
   const bool had_left = has_left();
   if (!member.was_live) came_ = now;
   member.is_live = member.was_live = true;
+  member.is_coming = false;
   member.last_heard = now;
-  member.refusal.clear();
   member.state = state;
   next_number_ = std::max(next_number_, state.group + 1);
   if (was_missing) notices_.push_back(absl::StrCat(names_[rank], " is back"));
@@ -68,13 +70,15 @@ void Rendezvous::Report(int rank, const RankState& state, TimePoint now) {
 
 void Rendezvous::Refuse(int rank, const std::string& refusal, TimePoint now) {
   Member& member = members_[rank];
-  if (member.is_live) return;
+  if (member.is_live || member.is_coming) return;
   if (member.refusal.empty()) member.refused_at = now;
   member.refusal = refusal;
 }
 
 void Rendezvous::Disconnect(int rank, const std::string& why, TimePoint now) {
-  if (members_[rank].is_live) Lose(rank, why, now);
+  Member& member = members_[rank];
+  if (member.is_live) Lose(rank, why, now);
+  if (std::exchange(member.is_coming, false)) member.why_lost = why;
   Consider(now);
 }
 
@@ -302,12 +306,13 @@ void Rendezvous::Consider(TimePoint now) {
     }
     return;
   }
+  const bool may_begin = !HasBegun() && std::ranges::none_of(members_, &Member::is_coming);
   const bool are_enough = AreEnough(ranks);
   const bool are_settled = group_.number > 0 || now >= over_since_ + options_.settle;
   // Others than the first may know of groups that there were under another rank 0.
   const bool are_all = static_cast<int>(ranks.size()) == rank_count() ||
-                       (!HasBegun() && are_settled && are_enough && AreAllOfTheFirst(ranks));
-  const bool is_last_call = options_.min_ranks && !HasBegun() && now >= came_ + options_.last_call;
+                       (may_begin && are_settled && are_enough && AreAllOfTheFirst(ranks));
+  const bool is_last_call = options_.min_ranks && may_begin && now >= came_ + options_.last_call;
   const bool is_time = now >= Deadline();
   if (is_time && group_.number > 0 && (!has_met_ || is_stuck_)) {
     End(DeadlineExceeded("%s: tried for %s in vain", group_.why, FormatAge(now - over_since_)));
@@ -362,8 +367,9 @@ std::string Rendezvous::DescribeMissing() const {
   for (int rank = 0; rank < rank_count(); ++rank) {
     const Member& member = members_[rank];
     const std::string why = !member.refusal.empty() ? "was refused: " + member.refusal
-                            : !member.was_live      ? "has not connected"
-                            : !member.is_live       ? "has gone: " + member.why_lost
+                            : member.is_coming      ? "has connected, but is not ready yet"
+                            : !member.is_live && member.why_lost.empty() ? "has not connected"
+                            : !member.is_live                            ? "has gone: " + member.why_lost
                             : member.state.is_in_it ? "is still busy with its step or an evaluation"
                             : member.suspended_until == TimePoint() ? ""
                             : member.lateness > Duration::zero()    ? "stays out, since it was late"

@@ -87,7 +87,8 @@ class Rendezvous {
   Rendezvous(const RendezvousOptions& options, TimePoint now);
 
   /// Events. What changes because of them is read below. Tick comes several times within a lease.
-  /// A process of a rank has come, perhaps instead of another one; from its first report on it takes part.
+  /// A process of a rank has come, perhaps instead of another one; from its first report on it takes part. It
+  /// may read a checkpoint before, and what that has counts: no job begins without it.
   /// `process`: a number of its own; the same one has only connected anew.
   void Connect(int rank, uint64_t process, TimePoint now);
   void Report(int rank, const RankState& state, TimePoint now);
@@ -97,7 +98,7 @@ class Rendezvous {
   /// `why`: "its connection was closed".
   void Disconnect(int rank, const std::string& why, TimePoint now);
   void Tick(TimePoint now);
-  /// The job has so many ranks now, at least one.
+  /// The job has these ranks now, at least one.
   void Resize(std::vector<std::string> rank_names, TimePoint now);
   /// All that there is to do is done, in `step` steps: no group is made any more.
   void Conclude(uint64_t step);
@@ -121,6 +122,7 @@ class Rendezvous {
   struct Member {
     bool is_live = false;  // it has reported, and is not silent
     bool was_live = false;
+    bool is_coming = false;  // it has connected, and not reported yet
     TimePoint last_heard;
     std::string why_lost;
     std::string refusal;  // of a process of it, which nobody has taken the place of; empty: none

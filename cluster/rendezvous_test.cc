@@ -105,6 +105,58 @@ TEST_F(RendezvousTest, WhoIsNotNeededIsRefusedAndThatIsAll) {
   EXPECT_EQ(End(), "DEADLINE_EXCEEDED: worker:2 was refused: its hash is another: waited 10m00s in vain");
 }
 
+// Else it would go on from less than there is, and what there is be overwritten.
+TEST_F(RendezvousTest, NoJobBeginsWithoutWhatSomebodyStillReads) {
+  Make(3, 1);
+  for (const int rank : {0, 1}) Come(rank);
+  rendezvous_->Connect(2, ++last_process_, now_);
+  Pass(seconds(60));
+  EXPECT_EQ(group().number, 0u);
+  EXPECT_THAT(rendezvous_->TakeNotices(),
+              testing::Contains("waiting for others: worker:2 has connected, but is not ready yet"));
+  states_[2].parameters = ParametersVersion{.is_live = false, .step = 20, .group = 0xab};
+  Report(2);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  EXPECT_EQ(group().source, 2);
+  // Nor where all that it began with are there, and one that has joined since reads.
+  rendezvous_.emplace(RendezvousOptions{.rank_names = Names(3), .first_ranks = 2}, now_);
+  states_.assign(3, {});
+  for (const int rank : {0, 1}) Come(rank);
+  rendezvous_->Connect(2, ++last_process_, now_);
+  Pass(seconds(60));
+  EXPECT_EQ(group().number, 0u);
+  Report(2);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+}
+
+TEST_F(RendezvousTest, WhoDiesWhileItReadsIsNotWaitedFor) {
+  Make(2, 2);
+  Come(0);
+  rendezvous_->Connect(1, ++last_process_, now_);
+  rendezvous_->Disconnect(1, "it hung up", now_);
+  Pass(seconds(301));
+  EXPECT_THAT(End(), HasSubstr("DEADLINE_EXCEEDED: worker:1 has gone: it hung up: waited 5m00s in vain"));
+  Make(2, 1);
+  Come(0);
+  rendezvous_->Connect(1, ++last_process_, now_);
+  Pass(seconds(60));
+  EXPECT_EQ(group().number, 0u);
+  rendezvous_->Disconnect(1, "it hung up", now_);
+  EXPECT_THAT(group().ranks, ElementsAre(0));
+}
+
+TEST_F(RendezvousTest, WhoIsToReportHasTakenThePlaceOfOneThatWasRefused) {
+  Make(2, std::nullopt);
+  Come(0);
+  rendezvous_->Refuse(1, "its hash is another", now_);
+  rendezvous_->Connect(1, ++last_process_, now_);
+  rendezvous_->Refuse(1, "its hash is another", now_);
+  Pass(seconds(60));
+  EXPECT_EQ(End(), "");
+  Report(1);
+  EXPECT_THAT(group().ranks, ElementsAre(0, 1));
+}
+
 TEST_F(RendezvousTest, TheRestGoOnWithTheHighestStep) {
   Make(3, 2);
   for (int rank = 0; rank < 3; ++rank) Come(rank);

@@ -28,8 +28,14 @@ std::vector<GroupMember> MembersOf(const std::shared_ptr<const ClusterView>& vie
 
 std::unique_ptr<RendezvousServer> MakeServer(const ElasticGroupOptions& options, PeerListener& listener) {
   if (options.all.rank != 0) return nullptr;
-  std::function<std::vector<GroupMember>()> members;
-  if (options.view != nullptr) members = [view = options.view] { return MembersOf(view); };
+  RendezvousServer::Members members;
+  if (options.view != nullptr) {
+    members = [view = options.view, seen = std::optional<uint64_t>()]() mutable {
+      const uint64_t version = view->version();
+      const bool is_news = std::exchange(seen, version) != version;
+      return is_news ? std::optional(MembersOf(view)) : std::nullopt;
+    };
+  }
   return std::make_unique<RendezvousServer>(options.all,
                                             RendezvousOptions{.min_ranks = options.min_ranks,
                                                               .first_ranks = options.first_ranks,
@@ -47,7 +53,11 @@ RendezvousClientOptions ClientOptions(const ElasticGroupOptions& options, const 
   if (options.all.rank == 0) {
     GroupMember& own = client.all.members[0];
     own.address = listener.address();
-    if (options.view != nullptr) own.where = [&listener] { return listener.address(); };
+    if (options.view != nullptr) {
+      own.where = [view = options.view, bind_host = options.bind_host] {
+        return ListeningAddress(view->Address(view->own()), bind_host);
+      };
+    }
   }
   return client;
 }

@@ -14,6 +14,7 @@
 #include "base/logging.h"
 #include "tests/support/forbidden_calls.h"
 #include "tests/support/free_port.h"
+#include "tests/support/own_network.h"
 
 namespace muster {
 namespace {
@@ -149,12 +150,14 @@ TEST_F(ElasticGroupTest, AnotherRankZeroIsFoundAgain) {
 }
 
 TEST_F(ElasticGroupTest, WhoComesWhenAllIsDoneIsTold) {
-  options_.all.members.resize(2);
+  // The last one comes when all the others know, and have hung up.
   std::jthread late([&] {
-    const auto group = Make(1);
-    const auto place = group->Join({});
-    ASSERT_TRUE(place.ok()) << place.status();
-    EXPECT_EQ(place->concluded, 100u);
+    for (const int rank : {1, 2}) {
+      const auto group = Make(rank);
+      const auto place = group->Join({});
+      ASSERT_TRUE(place.ok()) << place.status();
+      EXPECT_EQ(place->concluded, 100u);
+    }
   });
   EXPECT_EQ(Make(0)->Finish(100), absl::OkStatus());
 }
@@ -229,7 +232,7 @@ TEST_F(ElasticGroupTest, ARankThatMovesIsFoundAgain) {
       groups.push_back(Make(rank));
     }
     cluster.workers[moves] = FreeAddress("127.0.0.2");
-    std::latch have_met(3);
+    std::barrier have_met(3);
     const auto stays = [&](int rank) {
       ElasticGroup& group = *groups[rank];
       const auto first = group.Join({});
@@ -243,11 +246,61 @@ TEST_F(ElasticGroupTest, ARankThatMovesIsFoundAgain) {
       ASSERT_TRUE(second.ok()) << second.status();
       EXPECT_THAT(second->ranks, ElementsAre(0, 1, 2));
       EXPECT_EQ(*Count(group), 3);
-      EXPECT_EQ(group.Finish(7), absl::OkStatus());
+      have_met.arrive_and_wait();
+      // And spoken of as there.
+      if (rank == moves) return groups[rank].reset();
+      EXPECT_THAT(
+          std::string(CountOn(group, 3).message()),
+          testing::StartsWith(absl::StrFormat("worker:%d (%s) has gone", moves, cluster.workers[moves])));
     };
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < 3; ++rank) threads.emplace_back(stays, rank);
   }
+}
+
+// Where it has listened in between nobody is any more.
+TEST_F(ElasticGroupTest, ARankZeroThatMovesThereAndBackFindsItself) {
+  options_.min_ranks = 2;
+  std::jthread([&] {
+    if (const absl::Status entered = EnterOwnNetwork(); !entered.ok()) GTEST_SKIP() << entered;
+    const std::string hosts[] = {"10.98.0.1", "10.98.0.2"};
+    ASSERT_EQ(Ip({"address", "add", hosts[0], "dev", "lo"}), absl::OkStatus());
+    options_.all.members = {{{Role::kWorker, 0}, FreeAddress(hosts[0].c_str())},
+                            {{Role::kWorker, 1}, FreeAddress()}};
+    ClusterSpec cluster;
+    for (const GroupMember& member : options_.all.members) cluster.workers.push_back(member.address);
+    const std::string port = cluster.workers[0].substr(hosts[0].size());
+    std::vector<std::shared_ptr<ClusterView>> views;
+    std::vector<std::unique_ptr<ElasticGroup>> groups;
+    for (int rank = 0; rank < 2; ++rank) {
+      views.push_back(std::make_shared<ClusterView>(cluster, TaskId{Role::kWorker, rank}));
+      options_.view = views.back();
+      groups.push_back(Make(rank));
+    }
+    uint64_t moves = 0;
+    std::barrier have_met(2, [&]() noexcept {
+      if (++moves > 2) return;
+      const std::string &from = hosts[(moves - 1) % 2], &to = hosts[moves % 2];
+      EXPECT_EQ(Ip({"address", "add", to, "dev", "lo"}), absl::OkStatus());
+      EXPECT_EQ(Ip({"address", "del", from + "/32", "dev", "lo"}), absl::OkStatus());
+      cluster.workers[0] = to + port;
+      for (const auto& view : views) EXPECT_TRUE(*view->Update({.generation = moves, .cluster = cluster}));
+    });
+    const auto stays = [&](int rank) {
+      ElasticGroup& group = *groups[rank];
+      for (uint64_t step = 0; step < 3; ++step) {
+        if (step > 0) {
+          EXPECT_TRUE(absl::IsCancelled(CountOn(group, 2)));
+        }
+        const auto place = group.Join(ParametersVersion{.step = step});
+        ASSERT_TRUE(place.ok()) << place.status();
+        EXPECT_EQ(*Count(group), 2);
+        have_met.arrive_and_wait();
+      }
+    };
+    std::jthread second([&] { stays(1); });
+    stays(0);
+  }).join();
 }
 
 TEST_F(ElasticGroupTest, RanksJoinTheJobAndLeaveIt) {

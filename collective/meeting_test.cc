@@ -388,7 +388,6 @@ TEST_F(MeetingTest, ARankListensWhereItHasMovedToAndIsDialedThere) {
   Listen(/*with_tls=*/true);
   const std::string moved = FreeAddress("127.0.0.2");
   ASSERT_EQ(ranks_[0].listener->ListenAlso(moved), absl::OkStatus());
-  EXPECT_EQ(ranks_[0].listener->address(), moved);
   // At first, where nobody answers; then, where another task has come to be; then, where it is.
   const BlackHole nowhere;
   const auto other = *PeerListener::Listen("127.0.0.1:0", Tls(5));
@@ -418,12 +417,12 @@ TEST_F(MeetingTest, StrangersHoldUpNobody) {
   for (const bool with_tls : {false, true}) {
     Listen(with_tls);
     std::vector<UniqueFd> strangers;
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < 600; ++i) {
       strangers.push_back(ConnectTo(ranks_[0].listener->address()));
       if (i % 2 == 0) SendTo(strangers.back(), "GET / HTTP/1.0\r\n\r\n");
     }
-    // Before any of them has been silent for too long.
-    EXPECT_EQ(MeetBoth(std::chrono::seconds(5)), std::vector<absl::Status>(2));
+    // Before any of them has been silent for longer than anybody may.
+    EXPECT_EQ(MeetBoth(std::chrono::seconds(8)), std::vector<absl::Status>(2));
   }
 }
 

@@ -69,15 +69,6 @@ absl::Status MessageStream::Send(const google::protobuf::MessageLite& message, T
   }
 }
 
-absl::Status MessageStream::Await(google::protobuf::MessageLite& message, TimePoint deadline,
-                                  const Interrupt& interrupt) {
-  while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const bool is_whole, Receive(message));
-    if (is_whole) return absl::OkStatus();
-    MUSTER_RETURN_IF_ERROR(AwaitStream(*stream_, stream_->events_to_receive(), deadline, interrupt));
-  }
-}
-
 absl::Status AwaitStream(const PeerStream& stream, short events, TimePoint deadline,
                          const Interrupt& interrupt) {
   pollfd fds[] = {{.fd = stream.fd(), .events = events, .revents = 0},

@@ -31,10 +31,9 @@ class MessageStream {
   /// True: `message` is the next one. No byte is read beyond it.
   absl::StatusOr<bool> Receive(google::protobuf::MessageLite& message);
 
-  /// Until this one has been sent, or the next one received.
+  /// Until this one has been sent.
   absl::Status Send(const google::protobuf::MessageLite& message, TimePoint deadline,
                     const Interrupt& interrupt);
-  absl::Status Await(google::protobuf::MessageLite& message, TimePoint deadline, const Interrupt& interrupt);
 
   PeerStream& stream() { return *stream_; }
   /// What comes behind the messages.

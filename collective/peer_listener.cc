@@ -20,6 +20,7 @@ namespace {
 constexpr uint32_t kVersion = 4;
 constexpr size_t kMaxPending = 256;
 constexpr Duration kHelloTimeout = std::chrono::seconds(10);
+constexpr Duration kSilence = std::chrono::seconds(2);  // of who has no right to the room that others need
 constexpr Duration kRedial = std::chrono::milliseconds(50);
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // at the address that is dialed
 // The kernel would wait ever longer before it tries again.
@@ -70,6 +71,21 @@ std::string WrongVersion(uint32_t theirs) {
                          kVersion, theirs);
 }
 
+// The kernel may take for this end the very port that is dialed, if it is one that it gives to clients, and
+// both ends of TCP may begin at once. Then the port is set free, without the minute that TCP would keep it.
+bool IsConnectedToItself(int fd) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0 ||
+      std::memcmp(&own, &peer, sizeof own) != 0) {
+    return false;
+  }
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  return true;
+}
+
 using Await = std::function<absl::Status(const PeerStream&, short events, TimePoint until)>;
 
 // Unavailable: there is no connection to be had at this one of its addresses.
@@ -91,6 +107,7 @@ absl::StatusOr<std::unique_ptr<PeerStream>> ConnectTo(const addrinfo& to, const 
   socklen_t size = sizeof error;
   (void)::getsockopt(stream->fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) return Unavailable("%s", std::strerror(error));
+  if (IsConnectedToItself(stream->fd())) return Unavailable("nobody listens there");
   return stream;
 }
 
@@ -197,7 +214,7 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Listen(const std::st
 }
 
 PeerListener::PeerListener(UniqueFd socket, std::string address, std::shared_ptr<TlsContext> tls)
-    : tls_(std::move(tls)), address_(std::move(address)) {
+    : address_(std::move(address)), tls_(std::move(tls)) {
   new_sockets_.push_back(std::move(socket));
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
@@ -211,7 +228,6 @@ absl::Status PeerListener::ListenAlso(const std::string& address) {
   MUSTER_ASSIGN_OR_RETURN(UniqueFd socket, ListenTcp(address));
   const std::lock_guard lock(mutex_);
   new_sockets_.push_back(std::move(socket));
-  address_ = address;
   wake_.Set();
   return absl::OkStatus();
 }
@@ -227,31 +243,42 @@ void PeerListener::Run(const std::stop_token& stop) {
   while (true) {
     TakeSockets();  // clears wake_, which a stop sets too: so it is asked for after that
     if (stop.stop_requested()) return;
+    // Then nobody is taken: the kernel keeps them, while those who greet come to an end. Who is silent makes
+    // room: a rank is not.
+    const bool is_full = pending_.size() >= kMaxPending;
+    const auto end = [&](const Pending& pending) {
+      return is_full ? std::min(pending.deadline, pending.heard + kSilence) : pending.deadline;
+    };
     std::vector<pollfd> fds = {{.fd = wake_.fd(), .events = POLLIN, .revents = 0}};
-    for (const UniqueFd& socket : sockets_) {
-      fds.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
-    }
     TimePoint wake = Now() + std::chrono::hours(1);
     for (Pending& pending : pending_) {
       const PeerStream& stream = pending.messages.stream();
       fds.push_back({.fd = stream.fd(), .events = stream.events_to_receive(), .revents = 0});
-      wake = std::min(wake, pending.deadline);
+      wake = std::min(wake, end(pending));
+    }
+    for (const UniqueFd& socket : sockets_) {
+      if (!is_full) fds.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
     }
     (void)::poll(fds.data(), fds.size(), pending_.empty() ? -1 : MillisecondsUntil(wake));
-    std::erase_if(pending_, [&](Pending& pending) { return !GoOn(pending) || Now() >= pending.deadline; });
+    auto polled = fds.begin() + 1;
+    std::erase_if(pending_, [&](Pending& pending) {
+      if ((polled++)->revents == 0) return Now() >= end(pending);
+      pending.heard = Now();
+      return !GoOn(pending) || Now() >= pending.deadline;
+    });
     for (const UniqueFd& socket : sockets_) AcceptPending(socket);
   }
 }
 
-// Of too many who say nothing the one that has been silent for longest makes room: a rank says hello at once.
 void PeerListener::AcceptPending(const UniqueFd& socket) {
-  for (size_t i = 0; i < kMaxPending; ++i) {
+  while (pending_.size() < kMaxPending) {
     UniqueFd fd = AcceptNext(socket.get());
     if (!fd.valid()) return;
-    if (pending_.size() >= kMaxPending) pending_.pop_front();
+    const TimePoint now = Now();
     auto stream = OpenPeerStream(std::move(fd), tls_.get(), StreamEnd::kAccepted);
     if (stream.ok()) {
-      pending_.push_back({.messages = MessageStream(*std::move(stream)), .deadline = Now() + kHelloTimeout});
+      pending_.push_back(
+          {.messages = MessageStream(*std::move(stream)), .deadline = now + kHelloTimeout, .heard = now});
     }
   }
 }

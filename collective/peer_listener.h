@@ -62,11 +62,8 @@ class PeerListener {
   /// Listens there as well. Fails as Listen does.
   absl::Status ListenAlso(const std::string& address);
 
-  /// Where it listens since the last of both, with the port that it has, if 0 was asked for.
-  std::string address() const {
-    const std::lock_guard lock(mutex_);
-    return address_;
-  }
+  /// Where it has listened first, with the port that it has, if 0 was asked for.
+  const std::string& address() const { return address_; }
   const std::shared_ptr<TlsContext>& tls() const { return tls_; }
 
   /// The connection that `rank` has dialed, or dials until `deadline`. FailedPrecondition, here and there: it
@@ -84,6 +81,7 @@ class PeerListener {
   struct Pending {
     MessageStream messages;
     TimePoint deadline;
+    TimePoint heard;  // that anything came
     bool has_greeted = false;
   };
   PeerListener(UniqueFd socket, std::string address, std::shared_ptr<TlsContext> tls);
@@ -93,13 +91,13 @@ class PeerListener {
   bool GoOn(Pending& pending);
   void Arrive(Pending& pending, collective::PeerHello hello);
 
+  const std::string address_;
   const std::shared_ptr<TlsContext> tls_;
   Wake wake_;
   std::vector<UniqueFd> sockets_;  // the thread's
   std::list<Pending> pending_;     // likewise
 
-  mutable std::mutex mutex_;  // guards the following
-  std::string address_;
+  std::mutex mutex_;  // guards the following
   std::vector<UniqueFd> new_sockets_;
   std::condition_variable has_arrived_;
   std::list<Arrival> arrivals_;  // the last one of each rank

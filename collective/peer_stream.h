@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -27,7 +26,8 @@ class PeerStream {
 
   /// Goes on with the greetings of TLS; true: they are done. What is sent or received before waits for them.
   virtual absl::StatusOr<bool> Greet() = 0;
-  /// What the certificate of the other end says, after Greet; nullopt without TLS.
+  /// Whether the certificate of the other end is that of `name`, after Greet: PermissionDenied. Without TLS
+  /// all names are.
   virtual absl::Status CheckPeerName(const std::string& name) = 0;
 
   /// What to poll for before Send, or Receive and Greet, are tried again after they could do nothing.

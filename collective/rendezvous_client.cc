@@ -43,7 +43,7 @@ absl::StatusOr<RankOrders> RendezvousClient::Join(std::optional<ParametersVersio
             .unreachable = departure.unreachable,
             .waited = departure.waited,
             .has_timed_out = departure.has_timed_out};
-  is_to_report_ = true;
+  takes_part_ = is_to_report_ = true;
   wake_.Set();
   const auto is_in_next = [&] {
     const RankGroup& group = orders_.group;
@@ -79,7 +79,7 @@ absl::Status RendezvousClient::AwaitConclusion() {
 void RendezvousClient::Fail(const std::string& why) {
   std::unique_lock lock(mutex_);
   failure_ = ShortText(why);
-  is_to_report_ = true;
+  takes_part_ = is_to_report_ = true;
   wake_.Set();
   changed_.wait_for(lock, kFarewell, [&] { return has_ended(); });
 }
@@ -139,11 +139,12 @@ void RendezvousClient::Talk(MessageStream messages, const Place& place, const st
   while (!stop.stop_requested()) {
     {
       const std::lock_guard lock(mutex_);
-      if (has_ended()) return;
-      if ((is_to_report_ || Now() >= heartbeat) && messages.is_flushed()) {
-        messages.Queue(MakeReport());
+      if (has_ended() || orders_.concluded) return;
+      if (Now() >= heartbeat) {
+        is_to_report_ = true;
         heartbeat = Now() + kRendezvousHeartbeat;
       }
+      if (takes_part_ && is_to_report_ && messages.is_flushed()) messages.Queue(MakeReport());
     }
     const absl::StatusOr<bool> is_flushed = messages.Flush();
     if (!is_flushed.ok()) return Lose(std::string(is_flushed.status().message()));

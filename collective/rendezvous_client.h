@@ -36,8 +36,8 @@ struct Departure {
   bool has_timed_out = false;
 };
 
-/// One thread at a time. Fails for good: as Dial does, as the rendezvous has ended the job, and with Aborted
-/// where another process of this task has come.
+/// One thread at a time. Reports nothing before the first Join or Fail. Fails for good: as Dial does, as the
+/// rendezvous has ended the job, and with Aborted where another process of this task has come.
 class RendezvousClient {
  public:
   RendezvousClient(RendezvousClientOptions options, std::shared_ptr<TlsContext> tls);
@@ -85,6 +85,7 @@ class RendezvousClient {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   RankState state_;
+  bool takes_part_ = false;    // it has joined, or failed: before that it has nothing to report
   bool is_to_report_ = false;  // before the next heartbeat
   std::string failure_;
   RankOrders orders_;  // no group: not known

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "cluster/listening.h"
@@ -52,6 +53,56 @@ TEST(RendezvousClientTest, WhoHasGoneIsHeardAlsoWhereTheGroupIsTornDownAlready) 
     return std::string(why.message()).starts_with(Describe(all.members[1]) + " has gone");
   };
   EXPECT_TRUE(Eventually(is_named, seconds(20)));
+}
+
+// It may read a checkpoint for minutes, and the group is not to begin without.
+TEST(RendezvousClientTest, WhoHasNotJoinedIsNotTakenForOneWithoutParameters) {
+  const auto listener = *PeerListener::Listen("127.0.0.1:0", nullptr);
+  GroupIdentity all{
+      .members = {{{Role::kWorker, 0}, listener->address()}, {{Role::kWorker, 1}, "127.0.0.1:1"}}};
+  const RendezvousServer server(all, {}, *listener);
+  RendezvousClient first({.all = all}, nullptr);
+  std::jthread joins([&] {
+    const auto orders = first.Join({}, {}, std::make_shared<Interrupt>());
+    ASSERT_TRUE(orders.ok()) << orders.status();
+    EXPECT_EQ(orders->group.source, 1);
+  });
+  // It looks there whenever it has heard something.
+  std::atomic<int> looks = 0;
+  all.rank = 1;
+  all.members[0].where = [&] {
+    ++looks;
+    return listener->address();
+  };
+  RendezvousClient second({.all = all}, nullptr);
+  ASSERT_TRUE(Eventually([&] { return looks >= 10; }));
+  const auto orders = second.Join(ParametersVersion{.is_live = false, .step = 20, .group = 0xab}, {},
+                                  std::make_shared<Interrupt>());
+  ASSERT_TRUE(orders.ok()) << orders.status();
+  EXPECT_EQ(orders->group.source, 1);
+  joins.join();  // before this group is over
+}
+
+// So that whoever tells all ranks need not wait until they end.
+TEST(RendezvousClientTest, WhoKnowsThatAllIsDoneHangsUp) {
+  const auto listener = *PeerListener::Listen("127.0.0.1:0", nullptr);
+  std::promise<MessageStream> came;
+  listener->SetRendezvous([&](PeerListener::Arrival arrival) {
+    arrival.messages.Queue(collective::PeerHelloReply());
+    EXPECT_TRUE(*arrival.messages.Flush());
+    came.set_value(std::move(arrival.messages));
+  });
+  RendezvousClient client({.all = {.members = {{{Role::kWorker, 0}, listener->address()}}}}, nullptr);
+  MessageStream messages = came.get_future().get();
+  collective::GroupOrders orders;
+  orders.set_concluded(7);
+  const auto has_hung_up = [&] {
+    messages.Queue(orders);
+    collective::RankReport report;
+    return !messages.Flush().ok() || !messages.Receive(report).ok();
+  };
+  EXPECT_TRUE(Eventually(has_hung_up));
+  EXPECT_EQ(client.AwaitConclusion(), absl::OkStatus());
 }
 
 // Another program has the port that rank 0 had.

@@ -60,8 +60,7 @@ std::string GenerationRefusal(const GroupIdentity& ours, const collective::PeerH
 
 class RendezvousServer::Impl {
  public:
-  Impl(GroupIdentity all, RendezvousOptions options, PeerListener& listener,
-       std::function<std::vector<GroupMember>()> members)
+  Impl(GroupIdentity all, RendezvousOptions options, PeerListener& listener, Members members)
       : members_now_(std::move(members)),
         listener_(listener),
         all_(std::move(all)),
@@ -127,7 +126,7 @@ class RendezvousServer::Impl {
     connection.version = 0;
   }
 
-  const std::function<std::vector<GroupMember>()> members_now_;
+  const Members members_now_;
   PeerListener& listener_;
   Wake wake_;
 
@@ -179,9 +178,9 @@ void RendezvousServer::Impl::Sleep() {
 
 void RendezvousServer::Impl::Resize() {
   if (!members_now_) return;
-  std::vector<GroupMember> members = members_now_();
-  if (members.size() == all_.members.size()) return;
-  all_.members = std::move(members);
+  std::optional<std::vector<GroupMember>> members = members_now_();
+  if (!members) return;
+  all_.members = *std::move(members);
   const int count = static_cast<int>(all_.members.size());
   for (Connection& connection : connections_) {
     if (connection.rank >= count) Dismiss(connection, kHasLeft);
@@ -321,7 +320,7 @@ void RendezvousServer::Impl::Lose(const Connection& connection, const absl::Stat
 }
 
 RendezvousServer::RendezvousServer(GroupIdentity all, RendezvousOptions options, PeerListener& listener,
-                                   std::function<std::vector<GroupMember>()> members)
+                                   Members members)
     : impl_(std::make_unique<Impl>(std::move(all), std::move(options), listener, std::move(members))) {}
 
 RendezvousServer::~RendezvousServer() = default;

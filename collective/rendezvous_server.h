@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cluster/rendezvous.h"
@@ -16,11 +17,13 @@ inline constexpr Duration kRendezvousHeartbeat = std::chrono::milliseconds(250);
 /// Any thread.
 class RendezvousServer {
  public:
+  /// The job's ranks now, if there are more or fewer of them than when it was called last, or some elsewhere.
+  using Members = std::function<std::optional<std::vector<GroupMember>>()>;
+
   /// `all`: the job's ranks at first, as rank 0. `listener` lives longer. rank_names and first_number of the
-  /// options are made here. `members`: the job's ranks now, which may be more or fewer; empty: those at
-  /// first.
+  /// options are made here. Empty `members`: the ranks stay those at first.
   RendezvousServer(GroupIdentity all, RendezvousOptions options, PeerListener& listener,
-                   std::function<std::vector<GroupMember>()> members = {});
+                   Members members = {});
   /// Where the job has ended or is concluded: waits until all ranks know, but not for long.
   ~RendezvousServer();
 
