@@ -47,7 +47,7 @@ ShardSessions::ShardSessions(ParameterServerClientOptions options)
 }
 
 ShardSessions::~ShardSessions() {
-  ++asking_;
+  ++asking_;  // the keeper lets go
   keeper_ = {};
   for (const auto& shard : shards_) Replace(*shard, nullptr, false);  // after this nothing comes any more
 }
@@ -162,7 +162,10 @@ absl::Status ShardSessions::Ask(ShardRequests requests) {
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard& shard = *shards_[i];
     shard.in_flight = std::move(requests[i]);
-    if (!shard.in_flight) continue;
+    if (!shard.in_flight) {
+      is_lost = is_lost || (options_.replicated && !shard.joined);  // the keeper was not done with it
+      continue;
+    }
     {
       const std::lock_guard lock(connections_mutex_);
       shard.waited_since = Now();
