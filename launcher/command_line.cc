@@ -26,6 +26,16 @@ CLI::Validator Seconds(bool can_be_zero = false) {
       "SECONDS");
 }
 
+CLI::Validator AccuracyToReach() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        double accuracy = 0;
+        if (CLI::detail::lexical_cast(text, accuracy) && accuracy > 0 && accuracy <= 1) return "";
+        return absl::StrFormat("expected an accuracy, a number above 0 and at most 1, found '%s'", text);
+      },
+      "ACCURACY");
+}
+
 // Not "", as of a variable of the shell that is not set: the usual file would be taken instead.
 CLI::Validator NamedFile() {
   return CLI::Validator(
@@ -65,7 +75,7 @@ void DeclareHosts(CommandLine& line) {
   for (CLI::App* command : {line.run, line.plan, line.up, line.check, line.exec, line.bench}) {
     command
         ->add_option("-i,--inventory", flags.inventory,
-                     "Inventory file (YAML) [MUSTER_INVENTORY, or inventory.yaml]")
+                     "Inventory: YAML, Ansible's, or a hostfile [MUSTER_INVENTORY, or inventory.yaml]")
         ->check(NamedFile());
   }
   for (CLI::App* command : {line.run, line.plan, line.up, line.scale, line.restart, line.check, line.exec,
@@ -297,7 +307,7 @@ void DeclareBench(CLI::App& bench, BenchFlags& flags) {
       ->check(CLI::Range(1, kMostTimes))
       ->capture_default_str();
   bench.add_option("--target", flags.target, "Also the time to this accuracy on the test set")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(AccuracyToReach());
   bench.add_option("--job-timeout", flags.job_timeout_s, "Seconds for each job")
       ->check(Seconds())
       ->capture_default_str();

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -23,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 class BenchCommandTest : public ::testing::Test {
@@ -328,6 +330,41 @@ TEST_F(BenchCommandTest, DataThatASecondModelLacksAreFoundFirst) {
   }
 }
 
+// The first job would be lost.
+TEST_F(BenchCommandTest, AFolderThatCannotBeWrittenIsSaidBeforeAnyJob) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  std::vector<std::string> command = CommandLine(
+      {"-i", Path("inventory.yaml"), "--models", "mnist_softmax", "--workers", "1", "--steps", "5"});
+  std::ranges::replace(command, Path("bench"), "/proc");
+  const auto run =
+      RunCommand({.argv = command, .environment = Environment()}, Now() + std::chrono::minutes(2));
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->exit_code, 2);
+  EXPECT_THAT(run->stderr_text, AllOf(HasSubstr("--folder /proc: "), Not(HasSubstr(" jobs, "))));
+}
+
+TEST_F(BenchCommandTest, WithoutPrivilegesVirtualHostsAreRefusedBeforeTheFolderIsMade) {
+  std::vector<std::string> command = CommandLine({"--virtual", "2"});
+  command.insert(command.begin(), {"setpriv", "--bounding-set=-all", "--inh-caps=-all"});
+  // Who is not root has none already.
+  if (::geteuid() != 0) command.erase(command.begin(), command.begin() + 3);
+  const auto run =
+      RunCommand({.argv = command, .environment = Environment()}, Now() + std::chrono::minutes(1));
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->exit_code, 2) << run->stderr_text;
+  EXPECT_THAT(run->stderr_text, AllOf(HasSubstr("--virtual 2: "), HasSubstr("need root")));
+  EXPECT_FALSE(std::filesystem::exists(Path("bench")));
+}
+
+TEST_F(BenchCommandTest, AJobThatIsTooLateNamesItsTimeout) {
+  ASSERT_TRUE(WriteFileAtomically(Path("inventory.yaml"), "hosts: {here: {local: true}}\n").ok());
+  const CommandResult run =
+      Bench({"-i", Path("inventory.yaml"), "--models", "mnist_softmax", "--workers", "1", "--strategies",
+             "allreduce", "--steps", "5", "--repeat", "1", "--job-timeout", "0.001"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.stderr_text, AllOf(HasSubstr("1 job, once each, on"), HasSubstr(" (--job-timeout 0.001)")));
+}
+
 TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {
   ASSERT_TRUE(WriteFileAtomically(Path("nowhere.yaml"), "hosts: {a.invalid: }\n").ok());
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
@@ -344,6 +381,9 @@ TEST_F(BenchCommandTest, BadInputIsExitStatusTwo) {
        "with --device wait:5 nothing is learned"},
       {{"--virtual", "2", "--device", "gpu"}, "--device gpu: expected auto, cpu"},
       {{"--virtual", "2", "--repeat", "0"}, "--repeat"},
+      {{"--virtual", "2", "--target", "0"}, "--target: expected an accuracy, a number above 0 and at most 1"},
+      {{"--virtual", "2", "--target", "nan"}, "--target: expected an accuracy"},
+      {{"--virtual", "2", "--target", "1.1"}, "--target: expected an accuracy"},
       {{"-i", Path("none.yaml")}, "none.yaml"},
       {{"-i", Path("nowhere.yaml"), "--workers", "1"}, "look up a.invalid"},
   };

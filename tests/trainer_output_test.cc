@@ -331,6 +331,8 @@ TEST_F(TrainerOutput, ASavedModelIsEvaluatedToWhatTrainingSaid) {
   Train({"--model=mnist_mlp", "--hidden=30,20", "--train_steps=100", "--save_model=" + model,
          "--result_json=" + Path("train.json")});
   const Json trained = Json::parse(*ReadFile(Path("train.json")));
+  EXPECT_EQ(trained["steps_after_first_step"], 99);
+  EXPECT_LT(trained["seconds_after_first_step"], trained["seconds_training"]);
   const std::string line = absl::StrFormat("MNIST accuracy: %.4f\n", trained["test_accuracy"].get<double>());
 
   const CommandResult plain = Trainer({"--evaluate", model, "--result_json=" + Path("evaluate.json")});

@@ -9,6 +9,7 @@ void Progress::GoOnFrom(const TrainingPosition& position) {
     reached_ = std::max(reached_.value_or(0), at_.step);
     first_.step = std::min(first_.step, position.step);
     first_.samples = std::min(first_.samples, position.samples);
+    after_first_ = std::min(after_first_, position.step);
   } else {
     first_ = position;
   }
@@ -25,7 +26,9 @@ void Progress::Add(const StepsMade& steps, TimePoint now) {
   own_steps_ += steps.local_steps;
   loss_ = steps.loss;
   staleness_ = steps.staleness;
-  if (!first_step_ && has_stepped()) first_step_ = now;
+  if (first_step_ || !has_stepped()) return;
+  first_step_ = after_first_start_ = now;
+  after_first_ = at_.step;
 }
 
 MetricsLine Progress::Line(TimePoint now) const {

@@ -36,7 +36,10 @@ class Progress {
   void Start(TimePoint now);
   void Add(const StepsMade& steps, TimePoint now);
   /// Nobody has trained for so long.
-  void LeaveOut(Duration time) { start_ += time; }
+  void LeaveOut(Duration time) {
+    start_ += time;
+    after_first_start_ += time;
+  }
   void End(TimePoint now) { end_ = now; }
 
   uint64_t step() const { return at_.step; }
@@ -62,10 +65,15 @@ class Progress {
   std::optional<TimePoint> first_step() const { return first_step_; }  // none: there has been none
   TimePoint end() const { return end_; }
   Duration time() const { return end_ - start_; }
+  // The same without this rank's first step, and what others have made until then: what it computes with is
+  // prepared in that one.
+  uint64_t steps_after_first() const { return first_step_ ? at_.step - after_first_ : 0; }
+  Duration time_after_first() const { return end_ - after_first_start_; }
 
  private:
   TrainingPosition at_;
-  TrainingPosition first_;  // the earliest that this process has gone on from
+  TrainingPosition first_;    // the earliest that this process has gone on from
+  uint64_t after_first_ = 0;  // the step after its first one, or the earliest that it has gone on from since
   uint64_t marked_step_ = 0;
   uint64_t own_steps_ = 0;
   std::optional<double> loss_;
@@ -73,6 +81,7 @@ class Progress {
   bool has_begun_ = false;
   TimePoint start_, end_, last_line_;
   std::optional<TimePoint> first_step_;
+  TimePoint after_first_start_;
   uint64_t last_line_samples_ = 0;
   std::optional<uint64_t> begun_at_, reached_;  // since the last line
 };

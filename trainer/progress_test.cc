@@ -65,6 +65,26 @@ TEST(Progress, TimeThatIsLeftOutCountsNeitherForLinesNorForTheWhole) {
   EXPECT_EQ(progress.time(), std::chrono::seconds(6));
 }
 
+TEST(Progress, TheFirstStepAndWhatOthersMadeMeanwhileAreToldFromTheRest) {
+  Progress progress;
+  progress.GoOnFrom({.step = 10});
+  progress.Start(At(0));
+  EXPECT_EQ(progress.steps_after_first(), 0u);
+  progress.Add({.step = 13}, At(30));
+  EXPECT_EQ(progress.steps_after_first(), 0u);
+  progress.LeaveOut(std::chrono::seconds(5));
+  progress.Add({.step = 17}, At(39));
+  progress.End(At(40));
+  EXPECT_EQ(progress.steps_after_first(), 4u);
+  EXPECT_EQ(progress.time_after_first(), std::chrono::seconds(5));
+  EXPECT_EQ(progress.first_step(), At(30)) << "whenever an evaluation was";
+  // The servers went back.
+  progress.GoOnFrom({.step = 11});
+  EXPECT_EQ(progress.steps_after_first(), 0u);
+  progress.Add({.step = 12}, At(50));
+  EXPECT_EQ(progress.steps_after_first(), 1u);
+}
+
 // Servers that were started again have lost some steps; the curve says between which.
 TEST(Progress, WhatWasLostIsInTheNextLineAndNotInTheRates) {
   Progress progress;

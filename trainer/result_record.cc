@@ -54,6 +54,8 @@ std::string ToJson(const ResultRecord& record) {
                      {"seconds_training", OrNull(record.seconds_training)},
                      {"samples_per_second", OrNull(record.samples_per_second)},
                      {"steps_per_second", OrNull(record.steps_per_second)},
+                     {"seconds_after_first_step", OrNull(record.seconds_after_first_step)},
+                     {"steps_after_first_step", OrNull(record.steps_after_first_step)},
                      {"train_loss", OrNull(record.train_loss)},
                      {"test_loss", OrNull(record.test_loss)},
                      {"test_accuracy", OrNull(record.test_accuracy)},

@@ -37,6 +37,9 @@ struct ResultRecord {
   std::optional<double> seconds_training;
   std::optional<double> samples_per_second;
   std::optional<double> steps_per_second;
+  // Of these without the chief's first step, and what others made until then. Unset: that was all.
+  std::optional<double> seconds_after_first_step;
+  std::optional<uint64_t> steps_after_first_step;
   std::optional<double> train_loss;
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;

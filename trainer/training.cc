@@ -595,6 +595,10 @@ ResultRecord Training::MakeRecord(const ExchangeSummary& summary, const Evaluati
     record.seconds_training = seconds;
     record.samples_per_second = static_cast<double>(progress_.samples_made()) / seconds;
     record.steps_per_second = static_cast<double>(progress_.steps_made()) / seconds;
+    if (progress_.steps_after_first() > 0) {
+      record.seconds_after_first_step = ToSeconds(progress_.time_after_first());
+      record.steps_after_first_step = progress_.steps_after_first();
+    }
   }
   return record;
 }

@@ -33,7 +33,9 @@ std::string FastestSentence(const Ranking& ranking, const Noise& noise) {
   const Measurement* const last = ranking.best.back();
   std::string text = with + ListText(NamesOf(ranking.best)) + " were about equal: " + rate;
   text += " and " + PercentText(1 - last->samples_per_second / first->samples_per_second) + " less";
-  text += noise.is_known() ? " (up to " + PercentText(noise.Between(*first, *last)) + " may be chance)" : "";
+  // By how much the first may be ahead, as the others are behind.
+  const double chance = noise.Between(*first, *last);
+  text += noise.is_known() ? " (up to " + PercentText(chance / (1 + chance)) + " may be chance)" : "";
   return text +
          (has_next ? "; then came " + NameOf(next) + ", " + RatioText(first, next) + " times slower" : "") +
          ".";
@@ -202,10 +204,13 @@ std::string PredictionErrorSentence(const Group& group) {
                : "How far the simulator's predictions are off is not known: it was calibrated "
                  "with all cells that it could be compared with.";
   }
+  if (errors.size() == 1) {
+    return "The simulator's prediction was off by " + PercentText(errors[0]) + ", of 1 cell.";
+  }
   const auto [least, most] = std::minmax_element(errors.begin(), errors.end());
-  return absl::StrFormat("The simulator's predictions were off by %s in the median, from %s to %s, of %d %s.",
-                         PercentText(MedianOf(errors)), PercentText(*least), PercentText(*most),
-                         errors.size(), errors.size() == 1 ? "cell" : "cells");
+  return absl::StrFormat(
+      "The simulator's predictions were off by %s in the median, from %s to %s, of %d cells.",
+      PercentText(MedianOf(errors)), PercentText(*least), PercentText(*most), errors.size());
 }
 
 std::string LatencySentence(const Results& results, const Group& group) {

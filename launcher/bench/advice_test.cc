@@ -89,7 +89,7 @@ TEST(Advice, SaysAboutEqualWithinTheNoise) {
   EXPECT_EQ(
       advice.sentences.at(0),
       "With 4 workers allreduce and ps_sync (k = 2, own hosts) were about equal: 1000 samples/s and 2.0 % "
-      "less (up to 6.0 % may be chance); then came ps_async (k = 2, own hosts), 2.00 times slower.");
+      "less (up to 5.6 % may be chance); then came ps_async (k = 2, own hosts), 2.00 times slower.");
   EXPECT_EQ(advice.recommendation, "Use allreduce or ps_sync (k = 2, own hosts) (compared at 4 workers).");
 }
 
@@ -98,7 +98,7 @@ TEST(Advice, SaysThatAllAreEqual) {
   EXPECT_EQ(
       advice.sentences.at(0),
       "With 4 workers ps_sync (k = 2, own hosts) and allreduce were about equal: 1000 samples/s and 0 % less "
-      "(up to 6.5 % may be chance).");
+      "(up to 6.1 % may be chance).");
 }
 
 TEST(Advice, WithoutNoiseTellsApartWhatIsShownApart) {
@@ -137,22 +137,40 @@ TEST(Advice, WithOneWorkerOnlyComparesThat) {
 TEST(Advice, SaysFirstWhereMoreWorkersDoNotPay) {
   Results results = With({Measured(kSync, 1, 900), Measured(kAllReduce, 1, 1000), Measured(kSync, 2, 700),
                           Measured(kAllReduce, 2, 500), Measured(kAllReduce, 4, 300)});
-  EXPECT_EQ(OnlyGroup(results).recommendation,
-            "Do not distribute: 1 worker made 1000 samples/s, the best of 2 workers, ps_sync (k = 2, own "
-            "hosts), 700. If you have to, use ps_sync (k = 2, own hosts) (compared at 2 workers).");
+  EXPECT_EQ(
+      OnlyGroup(results).recommendation,
+      "Do not distribute to 2 or 4 workers: 1 worker made 1000 samples/s, the best of 2 workers, ps_sync "
+      "(k = 2, own hosts), 700. If you have to, use ps_sync (k = 2, own hosts) (compared at 2 workers).");
   results.measurements.push_back(Measured(kSync, 4, 200));
-  EXPECT_EQ(OnlyGroup(results).recommendation,
-            "Do not distribute: 1 worker made 1000 samples/s, the best of 2 workers, ps_sync (k = 2, own "
-            "hosts), 700. If you have to, with 2 workers use ps_sync (k = 2, own hosts); with 4 workers use "
-            "allreduce.");
+  EXPECT_EQ(
+      OnlyGroup(results).recommendation,
+      "Do not distribute to 2 or 4 workers: 1 worker made 1000 samples/s, the best of 2 workers, ps_sync "
+      "(k = 2, own hosts), 700. If you have to, with 2 workers use ps_sync (k = 2, own hosts); with 4 "
+      "workers use "
+      "allreduce.");
   results.measurements.back() = Measured(kSync, 4, 1200);
   EXPECT_EQ(OnlyGroup(results).recommendation,
             "Use ps_sync (k = 2, own hosts) (compared at 2 and 4 workers).");
 }
 
+TEST(Advice, SaysWithHowManyMoreThanWereMeasuredItExpectsThatTheyPay) {
+  Results results =
+      With({Measured(kAllReduce, 1, 1000), Measured(kAllReduce, 4, 900), Measured(kSync, 4, 500)});
+  results.curves = {CurveOf(kAllReduce, {{1, 1000}, {4, 1100}, {6, 1040}, {8, 1600}, {16, 2000}}),
+                    CurveOf(kSync, {{1, 500}, {4, 500}, {6, 600}, {8, 700}, {16, 800}})};
+  SetPredictionError(0.1, &results);
+  const std::string numbers =
+      "Do not distribute to 4 workers: 1 worker made 1000 samples/s, the best of 4 workers, allreduce, 900";
+  const std::string rest = ". If you have to, use allreduce (compared at 4 workers)";
+  EXPECT_EQ(OnlyGroup(results).recommendation,
+            numbers + "; the simulator expects 8 workers with allreduce to be faster than 1" + rest + ".");
+  SetPredictionError(0.64, &results);
+  EXPECT_THAT(OnlyGroup(results).recommendation, StartsWith(numbers + rest + "; of more than 4 workers"));
+}
+
 TEST(Advice, SaysThatMoreWorkersDoNotPayWhereNothingElseIsCompared) {
   const std::string alone =
-      "Do not distribute: 1 worker made 1000 samples/s, the best of 2 workers, allreduce, 500.";
+      "Do not distribute to 2 workers: 1 worker made 1000 samples/s, the best of 2 workers, allreduce, 500.";
   EXPECT_EQ(OnlyGroup(With({Measured(kAllReduce, 1, 1000), Measured(kAllReduce, 2, 500)})).recommendation,
             alone);
   EXPECT_EQ(
@@ -235,6 +253,9 @@ TEST(Advice, NamesWhereTheLeadChangesBeyondWhatWasMeasured) {
                "(k = 2, own hosts) between 24 and 32 workers."));
   EXPECT_THAT(advice.sentences, Contains("The simulator's predictions were off by 10 % in the median, from "
                                          "9.0 % to 11 %, of 2 cells."));
+  results.measurements[1].is_fitted = true;
+  EXPECT_THAT(OnlyGroup(results).sentences,
+              Contains("The simulator's prediction was off by 9.0 %, of 1 cell."));
   // Measured where there is no point of the curves.
   results.measurements.push_back(Measured(kSync, 13, 4000));
   results.measurements.push_back(Measured(kAllReduce, 13, 3000));

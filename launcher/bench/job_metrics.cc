@@ -79,6 +79,14 @@ StepBytes StepBytesOf(const Cell& cell, const Json& result, const TaskMetrics& t
   return per_step(result["bytes_pushed"], result["bytes_pulled"], result["chief_steps"]);
 }
 
+double StepSecondsOf(const Json& result) {
+  const auto number = [&](const char* key) {
+    return result.contains(key) && result[key].is_number() ? double(result[key]) : 0.0;
+  };
+  const double seconds = number("seconds_after_first_step"), steps = number("steps_after_first_step");
+  return seconds > 0 && steps > 0 ? seconds / steps : 1 / double(result["steps_per_second"]);
+}
+
 TargetTime TargetTimeOf(const std::string& metrics_jsonl, double accuracy) {
   std::istringstream lines(metrics_jsonl);
   double before = 0;

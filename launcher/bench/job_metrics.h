@@ -30,6 +30,10 @@ struct StepBytes {
 /// worker on a GPU, the record has to do.
 StepBytes StepBytesOf(const Cell& cell, const nlohmann::json& result, const TaskMetrics& task_metrics);
 
+/// Of a result record, in which steps were made. Without the chief's first step, unless that is all: in it
+/// code is made, memory is had and connections find their rate, of which later steps have nothing.
+double StepSecondsOf(const nlohmann::json& result);
+
 struct TargetTime {
   double seconds = std::numeric_limits<double>::infinity();  // of training; infinite: not reached
   double gap_seconds = 0;  // since the evaluation before, or since training began

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/status.h"
 
@@ -52,6 +53,15 @@ TEST(TargetTime, IsThatOfTheFirstEvaluationWithTheAccuracyAndSinceTheOneBefore) 
   EXPECT_EQ(TargetTimeOf(kEvaluated, 0.4).gap_seconds, 2.4) << "since it began";
   EXPECT_TRUE(std::isinf(TargetTimeOf(kEvaluated, 0.95).seconds));
   EXPECT_TRUE(std::isinf(TargetTimeOf("", 0.9).seconds));
+}
+
+// What computes is prepared in the first one.
+TEST(StepSeconds, AreThoseOfAllButTheFirst) {
+  nlohmann::json result = {
+      {"steps_per_second", 4.0}, {"seconds_after_first_step", 2.0}, {"steps_after_first_step", 16}};
+  EXPECT_EQ(StepSecondsOf(result), 0.125);
+  result["seconds_after_first_step"] = result["steps_after_first_step"] = nullptr;
+  EXPECT_EQ(StepSecondsOf(result), 0.25) << "there was no other";
 }
 
 TEST(ComputeSteps, StragglersCountWithTheLeastThatTheyAreSlower) {

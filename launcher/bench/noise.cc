@@ -19,6 +19,14 @@ double Quantile(double freedom) { return 1.645 + (1.524 + (1.420 + 0.983 / freed
 
 double FreedomOf(const Measurement& of) { return static_cast<double>(of.step_seconds.size()) - 1; }
 
+double FreedomOf(const Results& results) {
+  double freedom = 0;
+  for (const Measurement& measurement : results.measurements) {
+    if (HasNumbers(measurement)) freedom += FreedomOf(measurement);
+  }
+  return freedom;
+}
+
 // What half of the repetitions are off by at least: one of three that is far away is not among them.
 double MedianDistance(const Measurement& of) {
   const double median = of.median_step_seconds();
@@ -39,18 +47,20 @@ std::optional<double> RelativeDeviation(const Measurement& of) {
 }
 
 std::optional<double> PooledDeviation(const Results& results) {
+  constexpr double kLeastFreedom = 3;  // to speak for cells that were not repeated
   std::vector<double> squares;
   for (const Measurement& measurement : results.measurements) {
     if (const auto deviation = RelativeDeviation(measurement)) squares.push_back(*deviation * *deviation);
   }
-  if (squares.empty()) return std::nullopt;
+  const double freedom = FreedomOf(results);
+  const auto is_single = [](const Measurement& of) { return HasNumbers(of) && of.step_seconds.size() < 2; };
+  const bool has_single = std::ranges::any_of(results.measurements, is_single);
+  if (freedom < 1 || (has_single && freedom < kLeastFreedom)) return std::nullopt;
   const double most = kFar * kFar * MedianOf(squares);
-  double sum = 0, freedom = 0;
+  double sum = 0;
   for (const Measurement& measurement : results.measurements) {
     const auto deviation = RelativeDeviation(measurement);
-    if (!deviation) continue;
-    sum += FreedomOf(measurement) * std::min(*deviation * *deviation, most);
-    freedom += FreedomOf(measurement);
+    if (deviation) sum += FreedomOf(measurement) * std::min(*deviation * *deviation, most);
   }
   return std::sqrt(sum / freedom);
 }
@@ -58,11 +68,7 @@ std::optional<double> PooledDeviation(const Results& results) {
 Noise::Noise(const Results& results) {
   const double deviation = results.noise.value_or(-1);
   if (std::isfinite(deviation) && deviation >= 0) deviation_ = deviation;
-  double freedom = 0;
-  for (const Measurement& measurement : results.measurements) {
-    if (HasNumbers(measurement)) freedom += FreedomOf(measurement);
-  }
-  quantile_ = Quantile(std::max(1.0, freedom));
+  quantile_ = Quantile(std::max(1.0, FreedomOf(results)));
 }
 
 bool Noise::SticksOut(const Measurement& of) const {

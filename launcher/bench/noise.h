@@ -15,7 +15,8 @@ std::optional<double> RelativeDeviation(const Measurement& of);
 
 /// Of all cells: the root of the mean of their squares, each with one less than its repetitions. No cell
 /// counts with more than three times the deviation of the median cell: results are medians, which one
-/// repetition in which the machine did something else leaves as they are. Unset: nothing was repeated.
+/// repetition in which the machine did something else leaves as they are. Unset: nothing was repeated, or
+/// only some cells were, with fewer than three repetitions beyond their first ones.
 std::optional<double> PooledDeviation(const Results& results);
 
 /// How far medians of repetitions are off by chance, as fractions. Two are told apart where they are further
@@ -26,7 +27,7 @@ class Noise {
  public:
   explicit Noise(const Results& results);
 
-  /// Something was repeated.
+  /// Enough was repeated.
   bool is_known() const { return deviation_.has_value(); }
   /// Its repetitions differ by far more than those of the others.
   bool SticksOut(const Measurement& of) const;

@@ -30,6 +30,10 @@ TEST(Noise, OfACellIsTheDeviationByTheMedian) {
 
 TEST(Noise, IsPooledOverTheCells) {
   EXPECT_FALSE(PooledDeviation(Of({Repeated({0.1}), Repeated({0.1})})).has_value());
+  const Measurement twice = Repeated({0.1, 0.2}), once = Repeated({0.1});
+  EXPECT_TRUE(PooledDeviation(Of({twice, twice})).has_value());
+  EXPECT_FALSE(PooledDeviation(Of({twice, twice, once})).has_value()) << "two do not speak for others";
+  EXPECT_TRUE(PooledDeviation(Of({twice, twice, twice, once})).has_value());
   EXPECT_NEAR(*Of({Repeated({0.99, 1, 1.01}), Repeated({0.98, 1, 1.02}), Repeated({0.5})}).noise,
               std::sqrt((1e-4 + 4e-4) / 2), 1e-12);
 }

@@ -23,11 +23,17 @@ std::map<int, Rates> RatesOf(const std::vector<const Curve*>& curves) {
   return rates;
 }
 
-// The fastest, and those that are behind it by no more than an accident of the simulated steps.
-std::vector<std::string> LeadersOf(const Rates& rates) {
-  constexpr double kAhead = 1.05;
+constexpr double kAhead = 1.05;  // of an accident of the simulated steps
+
+double MostOf(const Rates& rates) {
   double most = 0;
   for (const auto& [name, rate] : rates) most = std::max(most, rate);
+  return most;
+}
+
+// The fastest, and those that are behind it by no more than an accident.
+std::vector<std::string> LeadersOf(const Rates& rates) {
+  const double most = MostOf(rates);
   std::vector<std::string> leaders;
   for (const auto& [name, rate] : rates) {
     if (rate * kAhead >= most) leaders.push_back(name);
@@ -48,6 +54,21 @@ std::vector<LeadChange> LeadChanges(const std::map<int, Rates>& rates, std::vect
     before = at->first;
   }
   return changes;
+}
+
+std::optional<FasterThanOne> FindFasterThanOne(const std::map<int, Rates>& rates, const Group& group) {
+  double alone = 0;
+  int measured = 0;
+  for (const Measurement* of : group.measurements) {
+    if (!HasNumbers(*of)) continue;
+    if (of->cell.workers == 1) alone = std::max(alone, of->samples_per_second);
+    measured = std::max(measured, of->cell.workers);
+  }
+  if (alone == 0) return std::nullopt;
+  for (auto at = rates.upper_bound(measured); at != rates.end(); ++at) {
+    if (MostOf(at->second) > alone * kAhead) return FasterThanOne{at->first, LeadersOf(at->second)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -85,7 +106,8 @@ Outlook OutlookOf(const Group& group, const std::vector<std::string>& leaders, i
                        absl::StrJoin(simulated, " or ") + " in front"};
     }
   }
-  return {.changes = LeadChanges(rates, leaders, workers)};
+  return {.changes = LeadChanges(rates, leaders, workers),
+          .faster_than_one = FindFasterThanOne(rates, group)};
 }
 
 std::string OutlookClause(const Outlook& outlook, int workers) {
@@ -97,6 +119,12 @@ std::string OutlookClause(const Outlook& outlook, int workers) {
   const LeadChange& first = outlook.changes.front();
   return absl::StrFormat("; the simulator expects %s to take the lead between %d and %d workers",
                          absl::StrJoin(first.leaders, " or "), first.before, first.after);
+}
+
+std::string FasterThanOneClause(const Outlook& outlook) {
+  if (!outlook.faster_than_one) return "";
+  return "; the simulator expects " + WorkersText(outlook.faster_than_one->workers) + " with " +
+         absl::StrJoin(outlook.faster_than_one->leaders, " or ") + " to be faster than 1";
 }
 
 std::string OutlookSentence(const Outlook& outlook) {

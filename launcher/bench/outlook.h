@@ -1,6 +1,7 @@
 // What the simulator says of more workers than were measured: which strategy would lead.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,16 @@ struct LeadChange {
   std::vector<std::string> leaders;  // from there on
 };
 
+/// With the fewest workers, more than were measured, that are faster than one.
+struct FasterThanOne {
+  int workers = 0;
+  std::vector<std::string> leaders;  // with so many
+};
+
 struct Outlook {
   std::vector<LeadChange> changes;
-  std::string doubt;  // why it is not asked; empty: it is, or has nothing to say
+  std::optional<FasterThanOne> faster_than_one;  // unset: none are, or one was not measured
+  std::string doubt;                             // why it is not asked; empty: it is, or has nothing to say
 };
 
 /// Those of `names` that are among the others, too, in their order.
@@ -31,6 +39,9 @@ Outlook OutlookOf(const Group& group, const std::vector<std::string>& leaders, i
 
 /// "; the simulator expects a to take the lead between 12 and 16 workers"; empty: nothing to say.
 std::string OutlookClause(const Outlook& outlook, int workers);
+
+/// "; the simulator expects 6 workers with a to be faster than 1"; empty: nothing to say.
+std::string FasterThanOneClause(const Outlook& outlook);
 
 /// All changes; empty: there are none.
 std::string OutlookSentence(const Outlook& outlook);

@@ -29,7 +29,8 @@ struct Workload {
 ///   takes;
 /// - results->links say what a message takes beside its bytes;
 /// - the smallest allreduce of several workers gives the bandwidth that links really have, if it took more
-///   beyond computing than chance may (Noise); else they have what they were given;
+///   beyond computing than chance may (Noise), and no less than the rate that they were given allows; else
+///   they have that rate;
 /// - the smallest synchronous cell with servers gives what servers do with a byte.
 ///
 /// Where the first is known, communication is the rest of a step, what others are waited for included, and of

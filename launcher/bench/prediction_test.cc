@@ -308,7 +308,8 @@ TEST(Predict, LinksWithoutARateHaveTheBoundOfWhatWasMeasured) {
             "computing");
 }
 
-// What allreduce took more than one worker is no bandwidth where it may be chance, or where latency is more.
+// What allreduce took more than one worker is no bandwidth where it may be chance, where latency is more, or
+// where it passed in a burst that is faster than the link.
 TEST(Predict, LinksHaveTheirGivenRateWhereAllreduceTellsNone) {
   Results all;
   all.noise = 0.02;
@@ -318,10 +319,10 @@ TEST(Predict, LinksHaveTheirGivenRateWhereAllreduceTellsNone) {
   }
   const double goodput = 1.2e8 * 1448 / 1514;
   const double ring = kCompute + kParameterBytes / goodput;
-  for (const double more : {0.001, 0.5}) {
+  for (const double more : {0.001, 0.5, 1.1}) {
     SCOPED_TRACE(more);
     Results results = all;
-    if (more > 0.02) results.links = {{.bytes_per_second = 1.2e8, .latency_seconds = 0.1}};  // of two steps
+    if (more == 0.5) results.links = {{.bytes_per_second = 1.2e8, .latency_seconds = 0.1}};  // of two steps
     results.measurements[2].step_seconds = {kCompute * (1 + more)};
     PredictCells(&results);
     const double seconds = results.measurements[2].predicted_step_seconds.value_or(0);
@@ -363,12 +364,12 @@ TEST(Predict, AWaitOfNothingIsOne) {
   results.compute_seconds_per_step = 0;
   for (const int workers : {2, 3}) {
     results.measurements.push_back({.cell = CellOf(Strategy::kAllReduce, workers, 0),
-                                    .step_seconds = {0.001 + 2.0 * (workers - 1) / workers * 0.1},
+                                    .step_seconds = {0.001 + 2.0 * (workers - 1) / workers * 0.12},
                                     .samples_per_second = 1});
   }
   ASSERT_TRUE(PredictAll(&results).ok());
   ASSERT_TRUE(results.measurements[1].predicted_step_seconds.has_value());
-  EXPECT_NEAR(*results.measurements[1].predicted_step_seconds, 4 / 3.0 * 0.1, 0.005);
+  EXPECT_NEAR(*results.measurements[1].predicted_step_seconds, 4 / 3.0 * 0.12, 0.005);
   EXPECT_EQ(results.curves.size(), 1u);
 }
 
@@ -447,7 +448,7 @@ TEST(AddEfficiencyAndNoise, ComparesWithOneWorkerAndWithTheMedian) {
   results.measurements.erase(results.measurements.begin() + 1);
   AddEfficiencyAndNoise(&results);
   EXPECT_DOUBLE_EQ(results.measurements[2].scaling_efficiency, 120 / 160.0);
-  EXPECT_NEAR(*results.noise, std::sqrt(squares / 2), 1e-12);
+  EXPECT_FALSE(results.noise.has_value()) << "of one cell of three";
   // All are compared with the fastest one worker, whichever strategy it had.
   add(Strategy::kAsyncServers, 1, 50, {1});
   add(Strategy::kBackupWorkers, 2, 100, {1});

@@ -13,11 +13,37 @@ namespace {
 // Of a ranking, those that are recommended.
 using Chosen = Measurements Ranking::*;
 
-// What was about first at each number of workers; empty: there is no such.
-std::vector<std::string> AlwaysBest(const std::vector<const Ranking*>& rankings, Chosen chosen) {
-  std::vector<std::string> names = NamesOf(rankings.front()->*chosen);
-  for (const Ranking* ranking : rankings) names = Common(std::move(names), NamesOf(ranking->*chosen));
+// By their names without places.
+using Placeless = std::vector<std::string>;
+
+Placeless PlacelessNames(const Measurements& measurements) {
+  Placeless names;
+  for (const Measurement* of : measurements) names.push_back(PlacelessName(of->cell));
   return names;
+}
+
+bool Has(const Placeless& names, const Measurement* of) {
+  return std::ranges::count(names, PlacelessName(of->cell)) > 0;
+}
+
+// What was about first at each number of workers, wherever its servers had to be, if any of it was the very
+// first at one; empty: there is no such.
+Placeless AlwaysBest(const std::vector<const Ranking*>& rankings, Chosen chosen) {
+  Placeless names = PlacelessNames(rankings.front()->*chosen);
+  for (const Ranking* ranking : rankings) names = Common(std::move(names), PlacelessNames(ranking->*chosen));
+  const auto has_front = [&](const Ranking* ranking) { return Has(names, (ranking->*chosen).front()); };
+  return std::ranges::any_of(rankings, has_front) ? names : Placeless();
+}
+
+// With its place, where that is the same at each number of workers.
+std::string NameAt(const std::vector<const Ranking*>& rankings, Chosen chosen, const std::string& placeless) {
+  std::set<std::string> names;
+  for (const Ranking* ranking : rankings) {
+    for (const Measurement* of : ranking->*chosen) {
+      if (PlacelessName(of->cell) == placeless) names.insert(NameOf(of));
+    }
+  }
+  return names.size() == 1 ? *names.begin() : placeless;
 }
 
 // "use allreduce (compared at 2 and 4 workers)"
@@ -29,7 +55,10 @@ std::string Choice(const std::vector<const Ranking*>& compared, Chosen chosen) {
     by_number += (by_number.empty() ? "with " : "; with ") + WorkersText(ranking->workers) + " use " +
                  absl::StrJoin(NamesOf(ranking->*chosen), " or ");
   }
-  const std::vector<std::string> always = AlwaysBest(compared, chosen);
+  std::vector<std::string> always;
+  for (const std::string& name : AlwaysBest(compared, chosen)) {
+    always.push_back(NameAt(compared, chosen, name));
+  }
   if (always.empty()) return by_number;
   return "use " + absl::StrJoin(always, " or ") + " (compared at " + ListText(numbers) +
          (numbers.back() == "1" ? " worker)" : " workers)");
@@ -37,17 +66,20 @@ std::string Choice(const std::vector<const Ranking*>& compared, Chosen chosen) {
 
 // Where what is recommended by its speed learned less than others.
 std::string AccuracyClause(const std::vector<const Ranking*>& compared) {
-  const std::vector<std::string> always = AlwaysBest(compared, &Ranking::best);
+  const Placeless always = AlwaysBest(compared, &Ranking::best);
   for (auto ranking = compared.rbegin(); ranking != compared.rend(); ++ranking) {
     const Measurement* const most = MostAccurate(**ranking);
+    std::vector<std::string> less;
     for (const Measurement* of : (*ranking)->best) {
-      const bool is_named = always.empty() || std::ranges::count(always, NameOf(of)) > 0;
+      const bool is_named = always.empty() || Has(always, of);
       if (!is_named || most == nullptr || !of->test_accuracy) continue;
       if (*most->test_accuracy - *of->test_accuracy < kAccuracyGap) continue;
-      return absl::StrFormat("; but with %s %s ended at a test accuracy of %.3f, where %s reached %.3f",
-                             WorkersText((*ranking)->workers), NameOf(of), *of->test_accuracy, NameOf(most),
-                             *most->test_accuracy);
+      less.push_back(absl::StrFormat(
+          "%s %s %.3f", NameOf(of), less.empty() ? "ended at a test accuracy of" : "of", *of->test_accuracy));
     }
+    if (less.empty()) continue;
+    return absl::StrFormat("; but with %s %s, where %s reached %.3f", WorkersText((*ranking)->workers),
+                           ListText(less), NameOf(most), *most->test_accuracy);
   }
   return "";
 }
@@ -68,13 +100,17 @@ std::string FastestClause(const Ranking& ranking, const Measurement* named) {
 std::string ChoiceByTarget(std::vector<const Ranking*> compared, double target) {
   std::erase_if(compared, [](const Ranking* ranking) { return ranking->reached.empty(); });
   const Ranking& largest = *compared.back();
-  const std::vector<std::string> always = AlwaysBest(compared, &Ranking::first);
-  const auto is_named = [&](const Measurement* of) { return std::ranges::count(always, NameOf(of)) > 0; };
+  const Placeless always = AlwaysBest(compared, &Ranking::first);
+  const auto is_named = [&](const Measurement* of) { return Has(always, of); };
   const auto found = std::ranges::find_if(largest.first, is_named);
   const Measurement* const named = found != largest.first.end() ? *found : largest.first.front();
+  const Measurement* const front = largest.reached.front();
   return Choice(compared, &Ranking::first) +
-         absl::StrFormat(": first to a test accuracy of %.3g, with %s in %s", target,
-                         WorkersText(largest.workers), SecondsText(*named->seconds_to_target)) +
+         absl::StrFormat(": %s to a test accuracy of %.3g, with %s in %s",
+                         named == front ? "first" : "about first", target, WorkersText(largest.workers),
+                         SecondsText(*named->seconds_to_target)) +
+         (named == front ? ""
+                         : " (" + NameOf(front) + " in " + SecondsText(*front->seconds_to_target) + ")") +
          FastestClause(largest, named);
 }
 
@@ -95,16 +131,27 @@ Measurements OfMoreWorkers(const std::vector<Ranking>& rankings, Chosen chosen) 
   return all;
 }
 
-Alone DoNot(const std::string& numbers) {
-  return {.doubt = "Do not distribute: " + numbers + ".", .then = " If you have to, "};
+// "2 or 4 workers": that were tried besides one.
+std::string MoreWorkers(const std::vector<Ranking>& rankings) {
+  std::vector<std::string> numbers;
+  for (size_t i = 1; i < rankings.size(); ++i) {
+    if (!rankings[i].all.empty()) numbers.push_back(std::to_string(rankings[i].workers));
+  }
+  return absl::StrJoin(numbers, " or ") + " workers";
 }
 
-Alone CannotBeTold(const std::string& numbers) {
-  return {.doubt = "Whether to distribute cannot be told: " + numbers + ".", .then = " If you do, "};
+Alone DoNot(const std::vector<Ranking>& rankings, const std::string& numbers) {
+  return {.doubt = "Do not distribute to " + MoreWorkers(rankings) + ": " + numbers + ".",
+          .then = " If you have to, "};
+}
+
+Alone CannotBeTold(const std::vector<Ranking>& rankings, const std::string& numbers) {
+  return {.doubt = "Whether to distribute to " + MoreWorkers(rankings) + " cannot be told: " + numbers + ".",
+          .then = " If you do, "};
 }
 
 // Where the exchange costs more than further workers bring.
-Alone AloneBySpeed(const std::vector<Ranking>& rankings, const Noise& noise) {
+Alone AloneBySpeed(const std::vector<Ranking>& rankings, const Outlook& outlook, const Noise& noise) {
   const Measurement* const alone = FirstOf(rankings.front().all);
   const Measurements more = OfMoreWorkers(rankings, &Ranking::all);
   if (alone == nullptr || more.empty()) return {};
@@ -116,9 +163,10 @@ Alone AloneBySpeed(const std::vector<Ranking>& rankings, const Noise& noise) {
   const std::string numbers = absl::StrFormat(
       "1 worker made %s samples/s, the best of %s, %s, %s", AmountText(alone->samples_per_second),
       WorkersText(best->cell.workers), NameOf(best), AmountText(best->samples_per_second));
-  if (ahead <= kLeastNoise) return DoNot(numbers);
-  return CannotBeTold(numbers + ", " + PercentText(ahead) + " more, where up to " +
-                      PercentText(noise.Between(*best, *alone)) + " may be chance");
+  const std::string beyond = FasterThanOneClause(outlook);
+  if (ahead <= kLeastNoise) return DoNot(rankings, numbers + beyond);
+  return CannotBeTold(rankings, numbers + ", " + PercentText(ahead) + " more, where up to " +
+                                    PercentText(noise.Between(*best, *alone)) + " may be chance" + beyond);
 }
 
 // The same by the time to the accuracy asked for. Unset: nobody reached it.
@@ -133,27 +181,28 @@ std::optional<Alone> AloneByTarget(const std::vector<Ranking>& rankings, double 
     if (tried.empty()) return Alone{};
     const std::string none = there + "; of more workers none is known to have";
     const auto is_known = [](const Measurement* of) { return of->target_error.empty(); };
-    return std::ranges::all_of(tried, is_known) ? DoNot(none) : CannotBeTold(none);
+    return std::ranges::all_of(tried, is_known) ? DoNot(rankings, none) : CannotBeTold(rankings, none);
   }
   const auto is_earlier = [&](const Measurement* of) { return !IsAsEarly(*of, *alone, noise); };
   if (std::ranges::any_of(more, is_earlier)) return Alone{};
   const Measurement* const best = *std::ranges::min_element(more, {}, &Measurement::seconds_to_target);
   const std::string numbers = there + ", the best of " + WorkersText(best->cell.workers) + ", " +
                               NameOf(best) + ", after " + SecondsText(*best->seconds_to_target);
-  if (*best->seconds_to_target >= *alone->seconds_to_target) return DoNot(numbers);
+  if (*best->seconds_to_target >= *alone->seconds_to_target) return DoNot(rankings, numbers);
   const double chance = ChanceSeconds(*best, *alone, noise);
-  return CannotBeTold(numbers +
-                      (alone->target_gap_seconds > chance
-                           ? ", and evaluations are " + SecondsText(alone->target_gap_seconds) + " apart"
-                           : ", where up to " + SecondsText(chance) + " may be chance"));
+  return CannotBeTold(
+      rankings, numbers + (alone->target_gap_seconds > chance
+                               ? ", and evaluations are " + SecondsText(alone->target_gap_seconds) + " apart"
+                               : ", where up to " + SecondsText(chance) + " may be chance"));
 }
 
-Alone AloneOf(const Results& results, const std::vector<Ranking>& rankings, const Noise& noise) {
+Alone AloneOf(const Results& results, const std::vector<Ranking>& rankings, const Outlook& outlook,
+              const Noise& noise) {
   if (rankings.front().workers != 1) return {};
   if (results.target_accuracy) {
     if (const auto alone = AloneByTarget(rankings, *results.target_accuracy, noise)) return *alone;
   }
-  return AloneBySpeed(rankings, noise);
+  return AloneBySpeed(rankings, outlook, noise);
 }
 
 std::string WhyNone(const std::vector<Ranking>& rankings) {
@@ -184,7 +233,7 @@ bool GoesByTarget(const std::vector<const Ranking*>& compared) {
 std::string Recommendation(const Results& results, const std::vector<Ranking>& rankings,
                            const std::vector<const Ranking*>& compared, const Outlook& outlook,
                            const Noise& noise) {
-  const Alone alone = AloneOf(results, rankings, noise);
+  const Alone alone = AloneOf(results, rankings, outlook, noise);
   if (compared.empty() || (!alone.doubt.empty() && compared.back()->workers == 1)) {
     return alone.doubt.empty() ? WhyNone(rankings) : alone.doubt;
   }

@@ -10,6 +10,7 @@
 namespace muster::bench {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -43,13 +44,15 @@ TEST(Recommendation, DoesNotAdviseAgainstWhatWasFaster) {
            /*noise=*/0.5);
   EXPECT_THAT(
       HeadlineOf(results),
-      StartsWith("Whether to distribute cannot be told: 1 worker made 1000 samples/s, the best of 4 "
-                 "workers, allreduce, 1800, 80 % more, where up to 99 % may be chance. If you do, use "
-                 "allreduce"));
+      StartsWith(
+          "Whether to distribute to 4 workers cannot be told: 1 worker made 1000 samples/s, the best of 4 "
+          "workers, allreduce, 1800, 80 % more, where up to 99 % may be chance. If you do, use "
+          "allreduce"));
   results.noise = 0.02;
   EXPECT_EQ(HeadlineOf(results), "Use allreduce (compared at 4 workers).");
   results = With({Measured(kAllReduce, 1, 1000), Measured(kAllReduce, 4, 1004), Measured(kSync, 4, 900)});
-  EXPECT_THAT(HeadlineOf(results), StartsWith("Do not distribute: 1 worker made 1000 samples/s"));
+  EXPECT_THAT(HeadlineOf(results),
+              StartsWith("Do not distribute to 4 workers: 1 worker made 1000 samples/s"));
 }
 
 TEST(Recommendation, SaysThatTheFastestLearnedLess) {
@@ -61,6 +64,13 @@ TEST(Recommendation, SaysThatTheFastestLearnedLess) {
       "hosts) ended at a test accuracy of 0.110, where allreduce reached 0.970.");
   results.measurements[0].test_accuracy = 0.965;
   EXPECT_EQ(HeadlineOf(results), "Use ps_async (k = 2, own hosts) (compared at 4 workers).");
+  // All that are recommended.
+  results = With({Learned(Measured(kAsync, 4, 1005), 0.11), Learned(Measured(kSync, 4, 1000), 0.2),
+                  Learned(Measured(kAllReduce, 4, 1000), 0.97)});
+  EXPECT_THAT(
+      HeadlineOf(results),
+      EndsWith("; but with 4 workers ps_async (k = 2, own hosts) ended at a test accuracy of 0.110 and "
+               "ps_sync (k = 2, own hosts) of 0.200, where allreduce reached 0.970."));
   // Not of one that is as fast as another at one number of workers, and is not recommended.
   results = With({Learned(Measured(kAsync, 2, 1000), 0.11), Learned(Measured(kAllReduce, 2, 1000), 0.97),
                   Learned(Measured(kAsync, 4, 1000), 0.97), Learned(Measured(kAllReduce, 4, 2000), 0.97)});
@@ -98,10 +108,37 @@ TEST(Recommendation, SaysTheTimeOfTheOneThatItNames) {
                           There(Measured(kAllReduce, 4, 1000), 5.1), There(Measured(kSync, 4, 2000), 5),
                           Measured(kAsync, 4, 3000)});
   results.target_accuracy = 0.95;
-  EXPECT_EQ(
-      HeadlineOf(results),
-      "Use allreduce (compared at 2 and 4 workers): first to a test accuracy of 0.95, with 4 workers in 5.10 "
-      "s; ps_async (k = 2, own hosts) made 3.00 times as many samples/s and did not get there.");
+  EXPECT_EQ(HeadlineOf(results),
+            "Use allreduce (compared at 2 and 4 workers): about first to a test accuracy of 0.95, with 4 "
+            "workers in "
+            "5.10 s (ps_sync (k = 2, own hosts) in 5.00 s); ps_async (k = 2, own hosts) made 3.00 times as "
+            "many samples/s and did not get there.");
+}
+
+// What is second everywhere is not what to use, though nothing else is about first everywhere.
+TEST(Recommendation, NamesAtEachNumberWhoWasFirstWhereNobodyElseWasFirstAnywhere) {
+  Results results = With({There(Measured(kAsync, 2, 1000), 10), There(Measured(kAllReduce, 2, 990), 10.1),
+                          There(Measured(kSync, 2, 500), 20), There(Measured(kSync, 4, 1000), 5),
+                          There(Measured(kAllReduce, 4, 990), 5.05), There(Measured(kAsync, 4, 500), 10)});
+  const std::string by_number =
+      "With 2 workers use ps_async (k = 2, own hosts) or allreduce; with 4 workers use ps_sync (k = 2, own "
+      "hosts) or allreduce";
+  EXPECT_EQ(HeadlineOf(results), by_number + ".");
+  results.target_accuracy = 0.95;
+  EXPECT_EQ(HeadlineOf(results), by_number + ": first to a test accuracy of 0.95, with 4 workers in 5.00 s.");
+}
+
+// Where there are too few hosts servers share those of the workers.
+TEST(Recommendation, NamesServersThatWereFirstWhereverTheyHadToBe) {
+  const CellOptions shared = {.servers_on_workers = true};
+  Results results =
+      With({There(Measured(kAsync, 2, 1000), 10), There(Measured(kAllReduce, 2, 500), 20),
+            There(Measured(kAsync, 4, 1000, shared), 5), There(Measured(kAllReduce, 4, 500), 10)});
+  EXPECT_EQ(HeadlineOf(results), "Use ps_async (k = 2) (compared at 2 and 4 workers).");
+  results.target_accuracy = 0.95;
+  EXPECT_EQ(HeadlineOf(results),
+            "Use ps_async (k = 2) (compared at 2 and 4 workers): first to a test accuracy of 0.95, with 4 "
+            "workers in 5.00 s.");
 }
 
 // What a number of workers cannot reach it says nothing of.
@@ -123,7 +160,8 @@ TEST(Recommendation, DoesNotDistributeWhereOneWorkerIsThereFirst) {
                           There(Measured(kSync, 4, 2000), 15)});
   results.target_accuracy = 0.95;
   EXPECT_EQ(HeadlineOf(results),
-            "Do not distribute: 1 worker had a test accuracy of 0.95 after 10.0 s, the best of 4 workers, "
+            "Do not distribute to 4 workers: 1 worker had a test accuracy of 0.95 after 10.0 s, the best of "
+            "4 workers, "
             "allreduce, after 12.0 s. If you have to, use allreduce (compared at 4 workers): first to a test "
             "accuracy of 0.95, with 4 workers in 12.0 s.");
   results.measurements[1].seconds_to_target = 5;
@@ -137,7 +175,8 @@ TEST(Recommendation, SaysWhyItIsNotKnownWhoIsThereFirst) {
                           There(Measured(kSync, 4, 2000), 15)});
   results.target_accuracy = 0.95;
   const std::string numbers =
-      "Whether to distribute cannot be told: 1 worker had a test accuracy of 0.95 after 10.0 s, the best of "
+      "Whether to distribute to 4 workers cannot be told: 1 worker had a test accuracy of 0.95 after 10.0 s, "
+      "the best of "
       "4 workers, allreduce, after 9.80 s, ";
   EXPECT_THAT(HeadlineOf(results), StartsWith(numbers + "where up to 390 ms may be chance. If you do, use "));
   results.measurements[0].target_gap_seconds = 1.2;
@@ -152,12 +191,13 @@ TEST(Recommendation, DoesNotDistributeWhereOnlyOneWorkerGetsThere) {
       " 1 worker had a test accuracy of 0.95 after 10.0 s; of more workers none is known to have. If you ";
   EXPECT_EQ(
       HeadlineOf(results),
-      "Do not distribute:" + rest +
+      "Do not distribute to 4 workers:" + rest +
           "have to, use allreduce (compared at 4 workers), by samples/s: of those compared none is known "
           "to reach a test accuracy of 0.95.");
   // As in the middle of a benchmark.
   results.measurements[1].target_error = "not run";
-  EXPECT_THAT(HeadlineOf(results), StartsWith("Whether to distribute cannot be told:" + rest + "do, use"));
+  EXPECT_THAT(HeadlineOf(results),
+              StartsWith("Whether to distribute to 4 workers cannot be told:" + rest + "do, use"));
   for (const size_t i : {1, 2}) results.measurements[i].error = "not run";
   EXPECT_THAT(HeadlineOf(results), Not(HasSubstr("distribute")));
 }
@@ -171,7 +211,8 @@ TEST(Recommendation, DistributesWhereOnlySeveralWorkersGetThere) {
       HeadlineOf(results),
       "Use allreduce (compared at 4 workers): first to a test accuracy of 0.95, with 4 workers in 12.0 s.");
   results.measurements[1].seconds_to_target.reset();
-  EXPECT_THAT(HeadlineOf(results), StartsWith("Do not distribute: 1 worker made 1000 samples/s"));
+  EXPECT_THAT(HeadlineOf(results),
+              StartsWith("Do not distribute to 4 workers: 1 worker made 1000 samples/s"));
 }
 
 // Though nothing can be said of the very fastest.
@@ -183,7 +224,7 @@ TEST(Recommendation, DistributesWhereASecondOneIsFasterThanOneWorkerForCertain) 
   results.target_accuracy = 0.95;
   EXPECT_THAT(HeadlineOf(results), Not(HasSubstr("distribute")));
   results.measurements[1].seconds_to_target = 9.9;
-  EXPECT_THAT(HeadlineOf(results), StartsWith("Whether to distribute cannot be told"));
+  EXPECT_THAT(HeadlineOf(results), StartsWith("Whether to distribute to 4 workers cannot be told"));
 }
 
 }  // namespace

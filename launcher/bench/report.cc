@@ -117,7 +117,7 @@ together; ps_backup: together, without waiting for the slowest; allreduce: no se
 <dt>k</dt><dd>The number of parameter servers: on hosts of their own, or on those of the workers.</dd>
 <dt>Link</dt><dd>The rate of the link of each host, in each direction.</dd>
 <dt>Step</dt><dd>The time of one update, the median of the repetitions; step range: from the shortest of them to the
-longest. With ps_async each push of a worker is an update, so that
+longest. The first step of a job, in which what computes is still prepared, is none of it. With ps_async each push of a worker is an update, so that
 its steps are shorter than those of others by the number of workers: compare samples/s, or the picture of the time of a
 gradient of each worker.</dd>
 <dt>Efficiency</dt><dd>Samples/s divided by the number of workers and by the samples/s of one worker: of the strategy
@@ -127,7 +127,8 @@ and that divided by the measured time. Links that were given no rate are taken f
 of several workers was beyond computing: what other cells got may be more, and how near that one came (it has
 &quot;gave the rate&quot;) is not known.</dd>
 <dt>Sent, received</dt><dd>Per step, by the chief worker: worker:0, which evaluates and saves the model, too.</dd>
-<dt>CPU</dt><dd>The time on processors of all tasks together, for a gradient of each worker.</dd>
+<dt>CPU</dt><dd>The time on processors of all tasks together, for a gradient of each worker: with ps_backup in
+n&#160;/&#160;(n&#160;-&#160;1) steps, as one of the n gradients is left out of each.</dd>
 <dt>Host CPU, host net</dt><dd>Of the busiest host while it trains: its tasks' time on processors, where 100&#160;% is one
 of them, and what its network interface carries in its busier direction, whoever sends it.</dd>
 <dt>Algbw</dt><dd>Bandwidth of the algorithm: the bytes of the model divided by the time that a step takes a worker
@@ -250,8 +251,12 @@ std::string RoundTimeCaption(const BarChart& chart) {
   const auto any = [&](auto predicate) {
     return std::any_of(chart.bars.begin(), chart.bars.end(), predicate);
   };
-  std::vector<std::string> parts = {
-      "In which each worker makes one gradient: a step, with ps_async as many as there are workers."};
+  const bool has_backup =
+      any([](const Bar& bar) { return bar.label.starts_with(StrategyName(Strategy::kBackupWorkers)); });
+  std::vector<std::string> parts = {absl::StrFormat(
+      "In which each worker makes one gradient: a step, with ps_async as many as there are "
+      "workers%s.",
+      has_backup ? ", with ps_backup n / (n - 1), as one of n gradients is left out of each" : "")};
   if (any([](const Bar& bar) { return bar.second > 0 && bar.first > 0; })) {
     parts.push_back("Full colour: the bound, where it is known; pale: the rest.");
   }

@@ -104,6 +104,12 @@ TEST(Report, SaysStepsBatchesAndTheVersion) {
   results.measurements.push_back(Failed(Strategy::kHybrid, 2, "lost"));
   EXPECT_EQ(SettingsText(results),
             "60 steps of each worker, of 100 samples (mnist_mlp) and 1 sample (wide_deep); muster 1.2<3");
+  results.measurements.push_back(Measured(Strategy::kAllReduce, 1, 10, {.model = "wide_deep"}));
+  results.measurements.back().batch_size = 3;
+  EXPECT_EQ(
+      SettingsText(results),
+      "60 steps of each worker, of 100 samples (mnist_mlp) and 3 to 1 samples (wide_deep, by the number "
+      "of workers); muster 1.2<3");
   EXPECT_EQ(SettingsText({}), "");
 }
 
@@ -183,6 +189,11 @@ TEST(Report, DescribesOnlyWhatIsInThePictures) {
           "In which each worker makes one gradient: a step, with ps_async as many as there are workers. "
           "Full colour: the bound, where it is known; pale: the rest. Thick line across: the "
           "prediction. Thin line along: from the shortest repetition to the longest."));
+  Results backup = results;
+  backup.measurements.push_back(Measured(Strategy::kBackupWorkers, last.cell.workers, 10));
+  EXPECT_THAT(TextsOf(XmlReader(ReportHtml(backup)), "figcaption"),
+              Contains(HasSubstr("as many as there are workers, with ps_backup n / (n - 1), as one of n "
+                                 "gradients is left out of each.")));
   last.bound_step_seconds = 0.001;
   EXPECT_THAT(ReportHtml(results), HasSubstr("The bounds of the links lie above the picture."));
   EXPECT_THAT(ReportHtml(results), Not(HasSubstr("<span>bound of the links</span>")));

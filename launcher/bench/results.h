@@ -42,14 +42,15 @@ struct HostUse {
 /// Of one cell. Rates are of the whole job. Numbers are finite and not negative.
 struct Measurement {
   Cell cell;
-  std::string error;                 // why it has no numbers; empty: it has
-  int failures = 0;                  // of its jobs, though others may have numbers
-  std::string failure;               // why the last one of those failed; empty: none has
-  std::vector<double> step_seconds;  // of each repetition: training time divided by steps; async: by updates
-  double samples_per_second = 0;     // median of the repetitions
-  double batch_size = 0;             // samples of a worker's step; 0: not known
-  double scaling_efficiency = 0;     // samples/s divided by workers times those of one; 0: not measured
-  double sent_bytes_per_step = 0;    // by the chief worker
+  std::string error;    // why it has no numbers; empty: it has
+  int failures = 0;     // of its jobs, though others may have numbers
+  std::string failure;  // why the last one of those failed; empty: none has
+  // Of each repetition: training time divided by steps, without the first one; async: by updates.
+  std::vector<double> step_seconds;
+  double samples_per_second = 0;   // median of the repetitions
+  double batch_size = 0;           // samples of a worker's step; 0: not known
+  double scaling_efficiency = 0;   // samples/s divided by workers times those of one; 0: not measured
+  double sent_bytes_per_step = 0;  // by the chief worker
   double received_bytes_per_step = 0;
   double cpu_seconds_per_step = 0;  // of all tasks together; 0: not known
   std::vector<HostUse> hosts;       // those with workers first
@@ -123,7 +124,7 @@ struct Results {
   std::vector<Unpredicted> unpredicted;
   std::optional<double> median_prediction_error;  // of the cells that are not fitted, 0.1 for 10 %
   // Standard deviation of a repetition's step time by the median of its cell, likewise (PooledDeviation);
-  // unset: nothing was repeated.
+  // unset: too little was repeated.
   std::optional<double> noise;
   friend bool operator==(const Results&, const Results&) = default;
 };

@@ -31,6 +31,13 @@ Names FreeNames(const std::filesystem::path& folder) {
 
 }  // namespace
 
+absl::Status MakeResultsFolder(const std::filesystem::path& folder) {
+  const std::filesystem::path trial = folder / ".trial";
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(folder));
+  MUSTER_RETURN_IF_ERROR(WriteFileAtomically(trial, ""));
+  return RemoveTree(trial);
+}
+
 absl::Status WriteResults(const std::filesystem::path& folder, const Results& results) {
   const Names names = NamesWith(folder, "");
   MUSTER_RETURN_IF_ERROR(WriteFileAtomically(names.results, ToJson(results)));

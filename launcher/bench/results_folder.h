@@ -9,6 +9,9 @@
 
 namespace muster::bench {
 
+/// Where there is none, and it is tried whether files can be made in it.
+absl::Status MakeResultsFolder(const std::filesystem::path& folder);
+
 /// Over those that are there.
 absl::Status WriteResults(const std::filesystem::path& folder, const Results& results);
 

@@ -12,6 +12,15 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+TEST(ResultsFolder, IsMadeWhereFilesCanBe) {
+  const TemporaryDirectory folder;
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_TRUE(MakeResultsFolder(folder.path() / "new/bench").ok());
+    EXPECT_THAT(*ListDirectory(folder.path() / "new/bench"), IsEmpty());
+  }
+  EXPECT_FALSE(MakeResultsFolder("/proc").ok()) << "it is there, and nobody can make a file in it";
+}
+
 TEST(ResultsFolder, KeepsWhatIsThereUnderANameThatNothingHas) {
   const TemporaryDirectory folder;
   const auto path = [&](const char* name) { return folder.path() / name; };

@@ -30,6 +30,52 @@ std::string ThreeDigits(double value) {
 
 bool IsPositive(double value) { return std::isfinite(value) && value > 0; }
 
+// What `find` finds in `all`, or what is then added.
+template <typename Item, typename Predicate>
+Item& FindOrAdd(std::vector<Item>* all, Item item, Predicate is_it) {
+  const auto found = std::find_if(all->begin(), all->end(), is_it);
+  return found != all->end() ? *found : all->emplace_back(std::move(item));
+}
+
+// Of a worker's step: "100 samples"; of several models "100 samples (mnist_mlp)" and "900 to 300 samples
+// (wide_deep, by the number of workers)".
+std::vector<std::string> BatchSizes(const Results& results) {
+  struct Sizes {
+    std::string model;
+    double least = 0, most = 0;
+  };
+  std::vector<Sizes> of_models;
+  for (const Measurement& measurement : results.measurements) {
+    const double size = measurement.batch_size;
+    if (!IsPositive(size)) continue;
+    const std::string& model = measurement.cell.model;
+    Sizes& sizes =
+        FindOrAdd(&of_models, Sizes{model, size, size}, [&](const Sizes& of) { return of.model == model; });
+    sizes.least = std::min(sizes.least, size);
+    sizes.most = std::max(sizes.most, size);
+  }
+  struct Batch {
+    double least, most;
+    std::vector<std::string> models;
+  };
+  std::vector<Batch> batches;
+  for (const Sizes& of : of_models) {
+    FindOrAdd(&batches, Batch{of.least, of.most, {}}, [&](const Batch& batch) {
+      return batch.least == of.least && batch.most == of.most;
+    }).models.push_back(of.model);
+  }
+  std::vector<std::string> texts;
+  for (const Batch& batch : batches) {
+    std::vector<std::string> notes;
+    if (batches.size() > 1) notes.push_back(ListText(batch.models));
+    if (batch.least != batch.most) notes.push_back("by the number of workers");
+    texts.push_back((batch.least != batch.most ? absl::StrFormat("%.0f to ", batch.most) : "") +
+                    absl::StrFormat("%.0f %s", batch.least, batch.most == 1 ? "sample" : "samples") +
+                    (notes.empty() ? "" : " (" + absl::StrJoin(notes, ", ") + ")"));
+  }
+  return texts;
+}
+
 }  // namespace
 
 std::vector<Group> GroupsOf(const Results& results) {
@@ -98,22 +144,7 @@ std::optional<std::pair<double, double>> StepRange(const Measurement& measuremen
 }
 
 std::string SettingsText(const Results& results) {
-  std::vector<std::pair<double, std::vector<std::string>>> batches;  // by size the models, as they come
-  for (const Measurement& measurement : results.measurements) {
-    if (!IsPositive(measurement.batch_size)) continue;
-    const auto found = std::find_if(batches.begin(), batches.end(),
-                                    [&](const auto& batch) { return batch.first == measurement.batch_size; });
-    auto& [size, models] = found != batches.end()
-                               ? *found
-                               : batches.emplace_back(measurement.batch_size, std::vector<std::string>());
-    const std::string& model = measurement.cell.model;
-    if (std::find(models.begin(), models.end(), model) == models.end()) models.push_back(model);
-  }
-  std::vector<std::string> sizes;
-  for (const auto& [size, models] : batches) {
-    const std::string text = absl::StrFormat("%.0f %s", size, size == 1 ? "sample" : "samples");
-    sizes.push_back(batches.size() == 1 ? text : text + " (" + ListText(models) + ")");
-  }
+  const std::vector<std::string> sizes = BatchSizes(results);
   std::vector<std::string> parts;
   if (results.steps > 0) {
     parts.push_back(
@@ -135,6 +166,11 @@ std::string ServersPlace(const Cell& cell) {
 std::string CompetitorName(const Cell& cell) {
   if (!UsesServers(cell.strategy)) return StrategyName(cell.strategy);
   return absl::StrFormat("%s (k = %d, %s)", StrategyName(cell.strategy), cell.servers, ServersPlace(cell));
+}
+
+std::string PlacelessName(const Cell& cell) {
+  if (!UsesServers(cell.strategy)) return StrategyName(cell.strategy);
+  return absl::StrFormat("%s (k = %d)", StrategyName(cell.strategy), cell.servers);
 }
 
 std::string WorkersText(int workers) {

@@ -64,6 +64,9 @@ std::string ServersPlace(const Cell& cell);
 /// A cell but for its workers, model and link: "allreduce", "ps_sync (k = 2, own hosts)".
 std::string CompetitorName(const Cell& cell);
 
+/// "ps_async (k = 2)": the same wherever its servers are.
+std::string PlacelessName(const Cell& cell);
+
 /// "1 worker", "4 workers"
 std::string WorkersText(int workers);
 

@@ -114,6 +114,7 @@ std::vector<ChartPoint> Drawable(const ChartLine& line, LineChart::Axes axes) {
 struct XAxis {
   std::function<double(double)> position;
   std::vector<Tick> ticks;
+  bool is_logarithmic = true;
 };
 
 // A label for each value, from the right as far as there is room: the largest one is compared by.
@@ -140,7 +141,7 @@ XAxis AxisAt(const std::set<double>& values) {
   const auto position = [=](double value) {
     return length > 0 ? kEdge + (1 - 2 * kEdge) * (std::log(value) - first) / length : 0.5;
   };
-  return {position, TicksAt(values, position)};
+  return {position, TicksAt(values, position), length > 0};
 }
 
 XAxis MakeXAxis(const LineChart& chart, const std::set<double>& values) {
@@ -207,7 +208,8 @@ std::string Axes(const LineChart& chart, const Plot& plot, const XAxis& x, const
     if (!tick.label.empty()) svg += TickLabel(at, plot.bottom + 17, tick.label);
   }
   svg += Line("axis", plot.left, plot.bottom, plot.right, plot.bottom);
-  return svg + Text((plot.left + plot.right) / 2.0, plot.bottom + 36, "middle", chart.x_title);
+  return svg + Text((plot.left + plot.right) / 2.0, plot.bottom + 36, "middle",
+                    chart.x_title + (x.is_logarithmic ? ", logarithmic" : ""));
 }
 
 // Through places inside the plot. A single bound, which has no marker, becomes a short line.

@@ -132,13 +132,16 @@ TEST(LineChart, DrawsLinesAndMarkers) {
   EXPECT_EQ(hints[3]->text, "hollow");
   std::vector<std::string> texts;
   for (const XmlElement* text : svg.Named("text")) texts.push_back(text->text);
-  EXPECT_THAT(texts, ElementsAre("samples/s", "0", "1k", "2k", "3k", "4k", "1", "2", "4", "workers"));
+  EXPECT_THAT(texts,
+              ElementsAre("samples/s", "0", "1k", "2k", "3k", "4k", "1", "2", "4", "workers, logarithmic"));
 }
 
 TEST(LineChart, HasTicksWhereThePointsAre) {
-  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(ChartOf({{2, 1, ""}, {3, 1, ""}}))), "text"),
-              ElementsAre("samples/s", "0", "0.2", "0.4", "0.6", "0.8", "1", "2", "3", "workers"));
-  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(ChartOf({{5, 1, ""}}))), "text"), Contains("5"));
+  EXPECT_THAT(
+      TextsOf(XmlReader(LineChartSvg(ChartOf({{2, 1, ""}, {3, 1, ""}}))), "text"),
+      ElementsAre("samples/s", "0", "0.2", "0.4", "0.6", "0.8", "1", "2", "3", "workers, logarithmic"));
+  EXPECT_THAT(TextsOf(XmlReader(LineChartSvg(ChartOf({{5, 1, ""}}))), "text"),
+              AllOf(Contains("5"), Contains("workers")));
 }
 
 TEST(LineChart, LabelsNoTicksOnTopOfEachOther) {
@@ -147,7 +150,7 @@ TEST(LineChart, LabelsNoTicksOnTopOfEachOther) {
   double last = -100;
   const XmlReader svg(LineChartSvg(ChartOf(points)));
   for (const XmlElement* text : svg.Named("text")) {
-    if (text->attributes.at("text-anchor") != "middle" || text->text == "workers") continue;
+    if (text->attributes.at("text-anchor") != "middle" || text->text.starts_with("workers")) continue;
     const double x = std::stod(text->attributes.at("x"));
     EXPECT_GT(x, last + 14) << text->text;
     last = x;

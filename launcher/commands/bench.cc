@@ -23,6 +23,7 @@
 #include "launcher/fleet.h"
 #include "launcher/host_records.h"
 #include "launcher/latency.h"
+#include "launcher/network_namespaces.h"
 #include "launcher/plan.h"
 #include "launcher/runner.h"
 #include "launcher/running_job.h"
@@ -110,6 +111,7 @@ class Bench {
  private:
   absl::Status CheckPlans(const Inventory& hosts) const;
   absl::Status CheckHosts() const;
+  absl::Status CheckVirtualHosts() const;
   VirtualHostsOptions VirtualOptions(LinkRate link) const;
   absl::Status RunOnLink(LinkRate link);
   absl::Status NoteLink(LinkRate link, const absl::Status& failure);
@@ -182,12 +184,13 @@ absl::StatusOr<int> Bench::Run() {
   results_.unfinished = "it still ran";
   MUSTER_RETURN_IF_ERROR(
       CheckPlans(inventory_ ? *inventory_ : VirtualHosts::InventoryOf(VirtualOptions({}))));
-  if (inventory_) MUSTER_RETURN_IF_ERROR(CheckHosts());
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) return InvalidArgument("--folder %s: %s", folder_.string(), error.message());
-  std::fprintf(stderr, "%d jobs, %d times each, on %s\n", static_cast<int>(cells.size()), flags_.repeat,
-               results_.where.c_str());
+  MUSTER_RETURN_IF_ERROR(inventory_ ? CheckHosts() : CheckVirtualHosts());
+  if (const absl::Status made = bench::MakeResultsFolder(folder_); !made.ok()) {
+    return InvalidArgument("--folder %s: %s", folder_.string(), std::string(made.message()));
+  }
+  const std::string times = flags_.repeat == 1 ? "once" : absl::StrFormat("%d times", flags_.repeat);
+  std::fprintf(stderr, "%d %s, %s each, on %s\n", static_cast<int>(cells.size()),
+               cells.size() == 1 ? "job" : "jobs", times.c_str(), results_.where.c_str());
   CatchInterrupts();  // so that virtual hosts are not left behind
   for (const LinkRate link : options_.links) {
     const absl::Status status = RunOnLink(link);
@@ -243,6 +246,13 @@ absl::Status Bench::CheckHosts() const {
     if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   }
   return Unavailable("%d of %d hosts cannot be used: nothing was run", failed, statuses.size());
+}
+
+// Before anything is made: exit status 1 would say that a job has failed.
+absl::Status Bench::CheckVirtualHosts() const {
+  const absl::Status may = CheckMayMakeNamespaces();
+  if (may.ok()) return may;
+  return InvalidArgument("--virtual %d: %s", flags_.virtual_hosts, std::string(may.message()));
 }
 
 absl::StatusOr<JobPlan> Bench::PlanOf(const bench::Cell& cell, const Inventory& hosts,
@@ -426,11 +436,10 @@ void Bench::Add(const Outcome& outcome, size_t cell) {
   bench::Measurement* const measurement = &results_.measurements[cell];
   bench::Workload* const workload = &workloads_[cell];
   const Json& result = outcome.result;
-  const double steps_per_second = result["steps_per_second"];
   measurement->error.clear();
   bench::AddRepetition(bench::HostUses(outcome.tasks), measurement->step_seconds.size(), &measurement->hosts);
-  measurement->step_seconds.push_back(1 / steps_per_second);
-  const double samples_per_step = double(result["samples_per_second"]) / steps_per_second;
+  measurement->step_seconds.push_back(bench::StepSecondsOf(result));
+  const double samples_per_step = double(result["samples_per_second"]) / double(result["steps_per_second"]);
   measurement->batch_size = result["batch_size"];
   measurement->samples_per_second = samples_per_step / measurement->median_step_seconds();
   measurement->cpu_seconds_per_step = 0;
@@ -448,6 +457,10 @@ void Bench::Add(const Outcome& outcome, size_t cell) {
 // What the task that is to blame said last tells why. Virtual hosts, and what is there, are gone afterwards.
 absl::Status Bench::FailureOf(const RunResult& result) const {
   std::string text = result.outcome.message;
+  const bool is_late = result.outcome.exit_code == ExitCodeFor(absl::DeadlineExceededError(""));
+  if (is_late && !result.outcome.first_cause) {
+    text += absl::StrFormat(" (--job-timeout %g)", flags_.job_timeout_s);
+  }
   if (!result.last_words.empty()) text += "; it said last: " + bench::OneLine(result.last_words.back());
   if (inventory_ && result.outcome.first_cause) {
     text += absl::StrFormat(" (muster logs %s %s)", job_, result.outcome.first_cause->task);
