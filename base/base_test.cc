@@ -6,10 +6,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <array>
+#include <barrier>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "base/archive.h"
 #include "base/clock.h"
@@ -159,6 +162,32 @@ TEST(StdoutDeathTest, AReaderThatIsGoneIsNone) {
   EXPECT_EXIT(PrintTo(writer.get()), testing::ExitedWithCode(0), "");
   reader.reset();
   EXPECT_EXIT(PrintTo(writer.get()), testing::ExitedWithCode(0), "");
+}
+
+TEST(File, TwoWhoRemoveATreeBothFindItRemoved) {
+  TemporaryDirectory folder;
+  const auto tree = folder.path() / "tree";
+  for (int i = 0; i < 5; ++i) {
+    for (int j = 0; j < 50; ++j) {
+      const auto below = tree / std::to_string(j) / "below";
+      ASSERT_TRUE(MakeDirectories(below).ok());
+      for (const char* name : {"a", "b", "c"})
+        ASSERT_TRUE(ReplaceFile(below / name, "", 0644, Sync::kNo).ok());
+    }
+    std::barrier together(2);
+    std::array<absl::Status, 2> removed;
+    {
+      std::vector<std::jthread> threads;
+      for (absl::Status& status : removed) {
+        threads.emplace_back([&] {
+          together.arrive_and_wait();
+          status = RemoveTree(tree);
+        });
+      }
+    }
+    for (const absl::Status& status : removed) ASSERT_TRUE(status.ok()) << status;
+    ASSERT_FALSE(std::filesystem::exists(tree));
+  }
 }
 
 TEST(File, ReadRefusesMoreThanAllowedAndNamesThePath) {

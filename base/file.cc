@@ -188,6 +188,11 @@ absl::Status RemoveTree(const std::filesystem::path& path) {
     error.clear();
     std::filesystem::remove_all(path, error);
   }
+  // Somebody else removes it, too, and has got further.
+  while (error == std::errc::no_such_file_or_directory) {
+    error.clear();
+    std::filesystem::remove_all(path, error);
+  }
   if (error) return ErrnoError(error.value(), path.string());
   return absl::OkStatus();
 }

@@ -14,7 +14,10 @@ namespace {
 absl::Status CheckInstalled(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) return absl::OkStatus();
-  return FailedPrecondition("%s is missing: the installation of muster is incomplete", path.string());
+  return FailedPrecondition(
+      "%s is missing: the installation of muster is incomplete; in a build, `cmake --build` of its folder "
+      "without a --target makes it",
+      path.string());
 }
 
 // An archive as it comes.

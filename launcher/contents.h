@@ -20,8 +20,8 @@ struct Content {
 /// By hash.
 using Contents = std::map<std::string, Content>;
 
-/// An archive of which no more than this is held in memory. Of a larger one all is in a file without a name in
-/// TMPDIR, or in /var/tmp, where it stays as it was packed, for hosts that need it later.
+/// An archive of which no more than this is held in memory. Of a larger one all is in a file without a name
+/// in TMPDIR, or in /var/tmp, where it stays as it was packed, for hosts that need it later.
 inline constexpr size_t kMostPackedInMemory = 64 << 20;
 
 /// Packs the files under `folder`, in the archive into the folder `into`, unless that is empty. Fails as

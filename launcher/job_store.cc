@@ -185,7 +185,16 @@ record::ClusterRecord ToProto(const reconcile::Record& record) {
 absl::Status JobStore::Save(const record::JobRecord& record) const {
   const std::filesystem::path folder = JobFolder(record.id());
   MUSTER_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
-  return WriteFileAtomically(folder / kRecordFile, record.SerializeAsString(), 0600);
+  absl::Status written = WriteFileAtomically(folder / kRecordFile, record.SerializeAsString(), 0600);
+  if (!written.ok()) RemoveUnrecorded(record.id());
+  return written;
+}
+
+void JobStore::RemoveUnrecorded(const std::string& id) const {
+  const std::filesystem::path folder = JobFolder(id);
+  if (::access((folder / kRecordFile).c_str(), F_OK) == 0 || errno != ENOENT) return;
+  (void)::unlink((folder / kLockFile).c_str());
+  (void)::rmdir(folder.c_str());  // it stays if somebody has put anything else there
 }
 
 absl::Status JobStore::CheckRoom(const record::JobRecord& record) const {
@@ -304,7 +313,10 @@ absl::StatusOr<JobLock> JobStore::Lock(const std::string& id) const {
         id, driver.pid == 0 ? "unknown" : std::to_string(driver.pid), id, id);
   }
   (void)::unlink((JobFolder(id) / kStopFile).c_str());  // it was for another driver
-  MUSTER_RETURN_IF_ERROR(WriteDriver(fd.get(), /*in_background=*/false));
+  if (const absl::Status said = WriteDriver(fd.get(), /*in_background=*/false); !said.ok()) {
+    RemoveUnrecorded(id);
+    return Annotate(said, path.string());
+  }
   return JobLock(std::move(fd));
 }
 

@@ -136,6 +136,9 @@ class JobStore {
   };
   absl::StatusOr<Listing> ListAll() const;
 
+  // Of a job that has no record, and of which nobody would know.
+  void RemoveUnrecorded(const std::string& id) const;
+
   const std::filesystem::path folder_;
 };
 

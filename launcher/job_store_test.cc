@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -161,6 +162,37 @@ TEST_F(JobStoreTest, ALockFileKeepsItsRoomOnTheDisk) {
   ASSERT_TRUE(store_.Lock("j-1").ok());
   EXPECT_GT(std::filesystem::file_size(LockFile()), 0u);
   EXPECT_FALSE(store_.DriverOf("j-1").has_value());
+}
+
+TEST_F(JobStoreTest, AJobThatAFullDiskKeepsFromBeginningLeavesNoFolder) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_IGN);
+  record::JobRecord record;
+  record.set_version(kJobRecordVersion);
+  record.set_id("j-1");
+  record.set_job_file(std::string(1000, 'x'));
+  for (const rlim_t bytes : {0, 100}) {  // too few for the lock, and for the record
+    const rlimit small{bytes, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    absl::Status status;
+    {
+      const auto lock = store_.Lock("j-1");
+      EXPECT_EQ(lock.ok(), bytes > 0) << lock.status();
+      status = lock.ok() ? store_.Save(record) : lock.status();
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(store_.JobFolder("j-1").string() + "/"));
+    EXPECT_FALSE(std::filesystem::exists(store_.JobFolder("j-1"))) << status;
+  }
+  ASSERT_TRUE(store_.Save(record).ok());
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  EXPECT_FALSE(store_.Lock("j-1").ok());
+  EXPECT_FALSE(store_.Save(record).ok());
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_TRUE(store_.Load("j-1").ok());
 }
 
 TEST_F(JobStoreTest, WhoDrivesItIsSaidWhileHowChanges) {

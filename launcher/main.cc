@@ -87,6 +87,11 @@ int RunCommandLine(int argc, char** argv) {
     line.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     if (const std::string unknown = UnknownCommand(line.app); !unknown.empty()) return BadUsage(unknown);
+    // It is a flag of theirs: `exec df -h`.
+    if (*line.exec && !line.flags.words.empty()) {
+      return BadUsage("the command that `exec` is to run belongs behind --: muster exec -- " +
+                      line.flags.words[0] + " ...");
+    }
     PrintToStdout(line.app.help());
     return 0;
   } catch (const CLI::CallForVersion&) {

@@ -26,7 +26,7 @@ esac
 
 scripts/install_deps.sh
 cmake --preset release >/dev/null
-cmake --build --preset release --target muster muster-agent muster-trainer-bundle
+cmake --build --preset release --target muster muster-agent muster-bundle muster-trainer-bundle
 
 if [ "$mode" = --keep ]; then
   folder=$kept

@@ -1,4 +1,6 @@
 // What jobs that have ended leave on their hosts, and who asks which hosts for it: stop, gc and show.
+#include <absl/strings/str_replace.h>
+
 #include "tests/support/fault_hosts.h"
 #include "tests/support/lifecycle_fixture.h"
 
@@ -19,6 +21,27 @@ class ClusterRemains : public LifecycleTest {
     const std::string job = ScriptJob("fed", "test -f \"$MUSTER_DATA/numbers\"", "count: 2");
     cluster_.Write("fed.yaml", cluster_.Text("fed.yaml") + "data: data\n");
     return job;
+  }
+  // With host-2 where nobody is.
+  std::string WrongInventory(const std::string& more_defaults = "") {
+    return cluster_.Write(
+        "wrong.yaml",
+        absl::StrReplaceAll(
+            cluster_.hosts().Text("inventory.yaml"),
+            {{".2:", ".77:"}, {".2,", ".77,"}, {"defaults: {", "defaults: {" + more_defaults}}));
+  }
+  void InterruptAtOnce(const std::string& job, const std::string& inventory) {
+    Process run = cluster_.Start({"run", job, "-i", inventory}, "interrupted");
+    ASSERT_TRUE(cluster_.WaitForText("interrupted", "tasks on 2 hosts")) << cluster_.Text("interrupted");
+    run.Signal(SIGINT);
+    EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("interrupted");
+  }
+  int JobFoldersOn(const std::string& host) {
+    int count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster_.hosts().HomeOf(host))) {
+      count += entry.path().parent_path().filename() == "jobs";
+    }
+    return count;
   }
 };
 
@@ -176,6 +199,36 @@ TEST_F(ClusterRemains, AHostThatNeverComesBackIsAskedNoMore) {
   const CommandResult rest = Muster({"gc"});
   EXPECT_EQ(rest.exit_code, 0) << rest.stderr_text;
   EXPECT_EQ(rest.stderr_text, "0 folders on 0 hosts are left; removed the folders of 0 jobs\n");
+}
+
+// With which runs of the job never began.
+TEST_F(ClusterRemains, AWrongAddressHidesNothingOfOtherRuns) {
+  const std::string job = JobWithData();
+  ASSERT_EQ(RunJob(job).exit_code, 0);
+  const std::string wrong = WrongInventory();
+  const CommandResult failed = Muster({"run", job, "-i", wrong});
+  EXPECT_EQ(failed.exit_code, 69);
+  EXPECT_THAT(failed.stderr_text, HasSubstr("nothing was started"));
+  const CommandResult stop = Muster({"stop", "fed"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.stderr_text;
+  InterruptAtOnce(job, wrong);
+
+  const CommandResult gc = Muster({"gc"});
+  EXPECT_EQ(gc.exit_code, 0) << gc.stderr_text;
+  EXPECT_THAT(gc.stderr_text, HasSubstr("0 folders on 2 hosts are left; removed the folders of 3 jobs"));
+  EXPECT_EQ(JobFoldersOn("host-2"), 0);
+}
+
+TEST_F(ClusterRemains, OfTheHomesOfAHostOnlyThoseAreGoneThatAreNotReached) {
+  const std::string job = JobWithData();
+  ASSERT_EQ(RunJob(job).exit_code, 0);
+  InterruptAtOnce(job, WrongInventory("dir: " + Path("elsewhere") + ", "));
+  EXPECT_EQ(JobFoldersOn("host-2"), 1);
+  const CommandResult gone = Muster({"gc", "--gone", "host-2"});
+  EXPECT_EQ(gone.exit_code, 0) << gone.stderr_text;
+  EXPECT_EQ(JobFoldersOn("host-2"), 0);
+  const CommandResult rest = Muster({"gc"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.stderr_text;
 }
 
 TEST_F(ClusterRemains, AfterGcTasksAreShownAsTheRecordHasThem) {

@@ -19,6 +19,8 @@
 namespace muster {
 namespace {
 
+constexpr char kUsualInventory[] = "inventory.yaml";
+
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
@@ -60,7 +62,7 @@ absl::StatusOr<Places> FindPlaces() {
   const std::string folder = Variable("MUSTER_HOME"), inventory = Variable("MUSTER_INVENTORY");
   return Places{.home = home,
                 .folder = folder.empty() ? home + "/.muster" : folder,
-                .inventory = inventory.empty() ? "inventory.yaml" : inventory};
+                .inventory = inventory.empty() ? kUsualInventory : inventory};
 }
 
 absl::StatusOr<CommandContext> CommandContext::Create(const CommandFlags& flags) {
@@ -140,6 +142,11 @@ ConnectOptions CommandContext::connect_options(const record::JobRecord& job) con
 Duration CommandContext::connect_timeout() const { return *FromSeconds(flags_.connect_timeout_s); }
 
 absl::StatusOr<Inventory> CommandContext::ReadInventoryFlag() const {
+  std::error_code error;
+  if (flags_.inventory == kUsualInventory && !std::filesystem::exists(kUsualInventory, error)) {
+    return InvalidArgument("%s: there is no such file here: give -i FILE, or set MUSTER_INVENTORY",
+                           kUsualInventory);
+  }
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, ReadInventoryOf(flags_.inventory));
   if (!flags_.hosts.empty()) {
     MUSTER_RETURN_IF_ERROR(Annotate(SelectHosts(flags_.hosts, &inventory), "--hosts"));

@@ -22,10 +22,11 @@ constexpr Duration kRemoveTimeout = std::chrono::minutes(30);  // there may be m
 constexpr std::chrono::seconds kBeginningTakes = std::chrono::hours(1);
 
 // Where jobs have folders, or programs and data were left: a home on a host. It is reached as the newest of
-// the jobs says.
+// the jobs says that is known to have reached it, or the newest of all.
 struct Home {
   record::Host host;
-  size_t newest = 0;           // of the records
+  size_t record = 0;  // which of them says so
+  bool was_reached = false;
   std::set<std::string> jobs;  // with folders
 };
 using HomeKey = std::tuple<std::string, std::string, std::string>;
@@ -64,6 +65,20 @@ absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& 
   return records;
 }
 
+// The homes, with one more of such a host, of record number `i`; how it is reached may be a slip in an
+// inventory with which a job never began.
+Home& AddTo(Homes& homes, const record::Host& host, size_t i, const record::JobRecord& record) {
+  const bool was_reached = record.cluster().generation() > 0 || !host.machine_id().empty();
+  Home& home = homes.try_emplace(KeyOf(host), Home{.host = host, .record = i, .was_reached = was_reached})
+                   .first->second;
+  if (was_reached && !home.was_reached) {
+    home.host = host;
+    home.record = i;
+    home.was_reached = true;
+  }
+  return home;
+}
+
 // Of the records, the newest first.
 Homes HomesOf(const std::vector<record::JobRecord>& records, bool are_named) {
   Homes homes;
@@ -71,11 +86,11 @@ Homes HomesOf(const std::vector<record::JobRecord>& records, bool are_named) {
     const bool may_have_folders = are_named || !records[i].folders_removed();
     for (const record::Host& host : HostsThatHad(records[i])) {
       if (!may_have_folders && !HasContents(host)) continue;
-      Home& home = homes.try_emplace(KeyOf(host), Home{.host = host, .newest = i}).first->second;
+      Home& home = AddTo(homes, host, i, records[i]);
       if (may_have_folders) home.jobs.insert(records[i].id());
     }
     for (const record::Host& host : records[i].drivers()) {
-      if (HasContents(host)) homes.try_emplace(KeyOf(host), Home{.host = host, .newest = i});
+      if (HasContents(host)) AddTo(homes, host, i, records[i]);
     }
   }
   return homes;
@@ -232,8 +247,8 @@ absl::Status GcCommand(const CommandContext& context) {
   MUSTER_RETURN_IF_ERROR(CheckGone(gone, homes));
   std::map<size_t, ConnectOptions> options;  // by record
   for (const Home& home : homes) {
-    if (options.contains(home.newest)) continue;
-    options.emplace(home.newest, context.connect_options(records[home.newest]));
+    if (options.contains(home.record)) continue;
+    options.emplace(home.record, context.connect_options(records[home.record]));
   }
   const std::set<HomeKey> busy = HomesInUse(context.jobs());
   std::vector<Removed> removed(homes.size());
@@ -241,13 +256,19 @@ absl::Status GcCommand(const CommandContext& context) {
     const bool is_busy = busy.contains(KeyOf(homes[i].host));
     removed[i].unused = is_busy ? std::max(unused, kBeginningTakes) : unused;
   }
+  // Of several homes of one name only those are gone that are not reached.
+  std::multiset<std::string> names;
+  for (const Home& home : homes) names.insert(home.host.name());
   const std::vector<absl::Status> statuses = OnEachHost(homes.size(), homes.size(), [&](size_t i) {
-    if (gone.contains(homes[i].host.name())) {
+    const bool is_gone = gone.contains(homes[i].host.name());
+    const auto connection = is_gone && names.count(homes[i].host.name()) == 1
+                                ? Unavailable("it is not asked")
+                                : AgentConnection::Connect(homes[i].host, options.at(homes[i].record),
+                                                           Now() + context.connect_timeout());
+    if (!connection.ok() && is_gone) {
       removed[i] = {.is_gone = true, .jobs = homes[i].jobs};
       return absl::OkStatus();
     }
-    const auto connection = AgentConnection::Connect(homes[i].host, options.at(homes[i].newest),
-                                                     Now() + context.connect_timeout());
     if (!connection.ok()) return connection.status();
     return CollectAt(homes[i], **connection, removed[i]);
   });

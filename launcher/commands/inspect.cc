@@ -120,6 +120,14 @@ std::string DriverLine(const CommandContext& context, const record::JobRecord& r
                          (context.jobs().JobFolder(record.id()) / kControllerLog).string());
 }
 
+// Of a job that has ended, nothing.
+Cell DriverCell(const CommandContext& context, const record::JobRecord& record) {
+  if (record.ended_micros() != 0) return {};
+  if (IsDrivenElsewhere(record)) return record.controller().name();
+  if (const auto driver = context.jobs().DriverOf(record.id())) return absl::StrCat("process ", driver->pid);
+  return "nobody";
+}
+
 // Of a task that has succeeded, also once its host knows nothing of it any more (gc).
 std::optional<agent::TaskStatus> RecordedSuccess(const record::JobRecord& record, const std::string& task) {
   const auto* success = Named(record.cluster().successes(), task, &record::ClusterRecord::Success::task);
@@ -379,13 +387,13 @@ absl::Status ShowCommand(const CommandContext& context) {
 
 absl::Status ListCommand(const CommandContext& context) {
   std::vector<absl::Status> problems;
-  Table table({"JOB", "STATE", "AGE", "RAN", "HOSTS", "TASKS", "JOB FILE"});
+  Table table({"JOB", "STATE", "AGE", "RAN", "DRIVER", "HOSTS", "TASKS", "JOB FILE"});
   const int64_t now = WallTimeMicros();
   for (const record::JobRecord& record : FindJobs(context, &problems)) {
     const int64_t end = record.ended_micros() != 0 ? record.ended_micros() : now;
     table.Add({record.id(), RecordedState(record), Age(record.created_micros(), now),
-               Age(record.created_micros(), end), int64_t{record.hosts_size()}, int64_t{record.tasks_size()},
-               record.job_file()});
+               Age(record.created_micros(), end), DriverCell(context, record), int64_t{record.hosts_size()},
+               int64_t{record.tasks_size()}, record.job_file()});
   }
   context.Print(table);
   Complain(problems);
