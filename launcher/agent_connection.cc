@@ -1,9 +1,11 @@
 #include "launcher/agent_connection.h"
 
 #include <absl/strings/ascii.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -118,8 +120,18 @@ absl::StatusOr<uint64_t> AgentConnection::Send(const agent::Request& request, Ti
   *envelope.mutable_request() = request;
   std::string frame;
   AppendFrame(frame, envelope.SerializeAsString());
-  MUSTER_RETURN_IF_ERROR(transport_->Write(*bridge_, frame, deadline));
-  return last_id_;
+  std::string_view rest = frame;
+  while (true) {
+    MUSTER_ASSIGN_OR_RETURN(const size_t sent, bridge_->TryWrite(rest));
+    rest.remove_prefix(sent);
+    if (rest.empty()) return last_id_;
+    if (sent > 0) continue;
+    const PollItem room{.channel = bridge_.get(), .write = true};
+    MUSTER_RETURN_IF_ERROR(transport_->Poll({&room, 1}, options_.ssh.cancel_fd, deadline));
+    pollfd cancel{.fd = options_.ssh.cancel_fd, .events = POLLIN, .revents = 0};
+    if (::poll(&cancel, 1, 0) > 0)
+      return Unavailable("%s: what was on its way to it is given up", host_.name());
+  }
 }
 
 absl::StatusOr<std::optional<AgentConnection::Answer>> AgentConnection::Receive(int wake_fd,
@@ -206,10 +218,10 @@ bool AgentConnection::HasNews() const {
 }
 
 absl::Status AgentConnection::BeginUpload(const Content& content, TransferProgress progress,
-                                          TimePoint deadline) {
+                                          Duration silence_limit) {
   MUSTER_CHECK(transfer_ == nullptr);
   MUSTER_ASSIGN_OR_RETURN(
-      transfer_, ContentTransfer::Upload(*transport_, place_, content, std::move(progress), deadline));
+      transfer_, ContentTransfer::Upload(*transport_, place_, content, std::move(progress), silence_limit));
   return absl::OkStatus();
 }
 

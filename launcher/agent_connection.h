@@ -51,7 +51,8 @@ class AgentConnection {
   const std::string& host_key() const { return host_key_; }
   const std::string& peer_address() const { return peer_address_; }
 
-  /// Sends a request and returns its id. Its answers come from Receive.
+  /// Sends a request and returns its id. Its answers come from Receive. Gives up when the options' cancel_fd
+  /// is readable and nothing can be sent just now.
   absl::StatusOr<uint64_t> Send(const agent::Request& request, TimePoint deadline);
 
   struct Answer {
@@ -67,8 +68,8 @@ class AgentConnection {
   absl::StatusOr<agent::Response> Call(const agent::Request& request, TimePoint deadline);
 
   /// Begins to make the content present in the host's store, beside the conversation: Receive drives it. One
-  /// at a time.
-  absl::Status BeginUpload(const Content& content, TransferProgress progress, TimePoint deadline);
+  /// at a time. DeadlineExceeded when no byte has moved for `silence_limit`.
+  absl::Status BeginUpload(const Content& content, TransferProgress progress, Duration silence_limit);
   /// The same, but the host gets it from another one.
   absl::Status BeginFetch(const Content& content, const ContentSource& source, TransferProgress progress,
                           TimePoint deadline);

@@ -11,13 +11,14 @@ namespace muster {
 namespace {
 
 constexpr Duration kCallTimeout = std::chrono::seconds(10);
-constexpr Duration kUploadTimeout = std::chrono::minutes(30);
+// For a byte to move, or for the host to unpack what it has: before the reconciler gives up the connection.
+constexpr Duration kUploadSilence = std::chrono::minutes(25);
+constexpr Duration kComingEvery = std::chrono::seconds(1);
 constexpr size_t kLeastRelayedBytes = size_t{1} << 20;
 
-// Below a megabyte a second another source may do better; and before the reconciler gives up the connection.
+// Below a megabyte a second another source may do better.
 Duration FetchTimeout(const Content& content) {
-  const auto rate = std::chrono::seconds(content.bytes->size() >> 20);
-  return std::min<Duration>(std::chrono::seconds(60) + rate, std::chrono::minutes(25));
+  return std::chrono::seconds(60) + std::chrono::seconds(content.bytes->size() >> 20);
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ void ContentDelivery::BeginNext() {
   const std::string& sha256 = missing_.front();
   waits_for_relay_ = IsRelayed(sha256);
   if (waits_for_relay_) return options_.relay->Want(options_.host, sha256);
-  if (const absl::Status begun = BeginUpload(options_.contents->at(sha256)); !begun.ok()) Fail(begun);
+  if (const absl::Status begun = BeginUpload(options_.contents->at(sha256)); !begun.ok()) FailTransfer(begun);
 }
 
 void ContentDelivery::Obey(const RelayOrder& order) {
@@ -85,30 +86,31 @@ void ContentDelivery::Obey(const RelayOrder& order) {
   const Content& content = options_.contents->at(order.content);
   const absl::Status begun =
       order.kind == Kind::kUpload ? BeginUpload(content) : BeginFetch(content, order.source);
-  if (!begun.ok()) Fail(begun);
+  if (!begun.ok()) FailTransfer(begun);
 }
 
 absl::Status ContentDelivery::BeginUpload(const Content& content) {
   source_.clear();
+  coming_at_ = Now() + kComingEvery;
   return BeginBesideServing([&] {
     return agent_.BeginUpload(
         content,
         [this, name = content.name](uint64_t bytes, uint64_t total) {
-          options_.progress(
-              {.host = options_.host, .content = name, .sent_bytes = bytes, .total_bytes = total});
+          Report({.host = options_.host, .content = name, .sent_bytes = bytes, .total_bytes = total});
         },
-        Now() + kUploadTimeout);
+        kUploadSilence);
   });
 }
 
 absl::Status ContentDelivery::BeginFetch(const Content& content, const ContentSource& source) {
   source_ = source.host;
+  coming_at_ = Now() + kComingEvery;
   const auto progress = [this, name = content.name](uint64_t bytes, uint64_t total) {
-    options_.progress({.host = options_.host,
-                       .content = name,
-                       .source = source_,
-                       .sent_bytes = bytes,
-                       .total_bytes = total});
+    Report({.host = options_.host,
+            .content = name,
+            .source = source_,
+            .sent_bytes = bytes,
+            .total_bytes = total});
   };
   progress(0, content.bytes->size());
   return BeginBesideServing(
@@ -131,6 +133,19 @@ absl::Status ContentDelivery::BeginBesideServing(const std::function<absl::Statu
   }
 }
 
+void ContentDelivery::Report(UploadStep step) {
+  options_.progress(std::move(step));
+  NoteProgress();
+}
+
+void ContentDelivery::NoteProgress() {
+  const TimePoint now = Now();
+  if (now < coming_at_) return;
+  coming_at_ = now + kComingEvery;
+  options_.on_coming();
+  if (options_.relay != nullptr && !waits_for_relay_) options_.relay->NoteProgress();
+}
+
 void ContentDelivery::Serve() {
   server_ = {.host = options_.host,
              .address = options_.data_address,
@@ -148,7 +163,11 @@ TimePoint ContentDelivery::deadline() const {
 }
 
 void ContentDelivery::Advance() {
-  if (waits_for_relay_) options_.relay->Tick();
+  if (waits_for_relay_) {
+    options_.relay->Tick();
+    const TimePoint progress_at = options_.relay->progress_at();
+    if (std::exchange(heard_of_relay_, progress_at) != progress_at) NoteProgress();
+  }
   if (const auto serving = agent_.TakeServing()) {
     if (serving->ok()) {
       server_.port = **serving;
@@ -171,7 +190,7 @@ void ContentDelivery::EndTransfer(const absl::Status& status) {
     waits_for_relay_ = true;
     return options_.relay->FetchFailed(options_.host, sha256);
   }
-  if (!status.ok()) return Fail(status);
+  if (!status.ok()) return FailTransfer(status);
   if (!source_.empty()) {
     options_.progress({.host = options_.host,
                        .content = content.name,
@@ -182,6 +201,13 @@ void ContentDelivery::EndTransfer(const absl::Status& status) {
   if (IsRelayed(sha256)) options_.relay->Has(options_.host, sha256);
   missing_.pop_front();
   BeginNext();
+}
+
+// A connection that lives may have room for no other channel, or lose one.
+void ContentDelivery::FailTransfer(const absl::Status& status) {
+  const bool lives =
+      absl::IsUnavailable(status) && absl::IsDeadlineExceeded(agent_.transport().Poll({}, -1, Now()));
+  Fail(lives ? FailedPrecondition("%s", std::string(status.message())) : status);
 }
 
 void ContentDelivery::Fail(const absl::Status& status) {

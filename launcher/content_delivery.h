@@ -24,6 +24,9 @@ struct ContentDeliveryOptions {
   ContentRelay* relay = nullptr;  // null: the host has nothing to do with others
   int cancel_fd = -1;             // readable: give up what is under way
   std::function<void(UploadStep)> progress;
+  /// What is waited for gets somewhere: at most once a second, and not in the first one of a transfer, in
+  /// which it may only have filled this machine's buffers.
+  std::function<void()> on_coming;
 };
 
 /// Of one connection, by whose thread it is used, and which outlives it. Transfers go on while the connection
@@ -53,7 +56,10 @@ class ContentDelivery {
   absl::Status BeginUpload(const Content& content);
   absl::Status BeginFetch(const Content& content, const ContentSource& source);
   absl::Status BeginBesideServing(const std::function<absl::Status()>& begin);
+  void Report(UploadStep step);
+  void NoteProgress();
   void EndTransfer(const absl::Status& status);
+  void FailTransfer(const absl::Status& status);
   void Serve();
   void Fail(const absl::Status& status);
 
@@ -61,6 +67,8 @@ class ContentDelivery {
   const ContentDeliveryOptions options_;
   std::deque<std::string> missing_;  // hashes; the front one is on its way
   bool waits_for_relay_ = false;     // which says where that comes from
+  TimePoint heard_of_relay_;         // the last progress elsewhere that was told
+  TimePoint coming_at_;              // not before is progress told again
   std::string source_;               // another host; "": the launcher sends it
   ContentSource server_;             // the host's own
   std::optional<absl::Status> result_;

@@ -56,6 +56,16 @@ void ContentRelay::Gone(const std::string& host) {
   Dispatch(plan_.Gone(host, Now()));
 }
 
+void ContentRelay::NoteProgress() {
+  const std::lock_guard lock(mutex_);
+  progress_at_ = Now();
+}
+
+TimePoint ContentRelay::progress_at() {
+  const std::lock_guard lock(mutex_);
+  return progress_at_;
+}
+
 void ContentRelay::Tick() {
   const std::lock_guard lock(mutex_);
   const TimePoint now = Now();

@@ -58,6 +58,10 @@ class ContentRelay {
   void Serving(const ContentSource& source);
   void NotServing(const std::string& host);
   void Gone(const std::string& host);
+  /// Something of a content has come to a host that somebody may wait for.
+  void NoteProgress();
+  /// When that was said last.
+  TimePoint progress_at();
   /// Does something only when the deadline has passed.
   void Tick();
   std::optional<TimePoint> deadline();
@@ -67,6 +71,7 @@ class ContentRelay {
 
   std::mutex mutex_;  // guards all of the following
   RelayPlan plan_;
+  TimePoint progress_at_;
   std::map<std::string, Take> sessions_;
   std::map<std::string, ContentSource> sources_;
 };

@@ -34,34 +34,31 @@ absl::Status ReadLines(CommandChannel& channel, LineBuffer& lines, const Take& t
 
 }  // namespace
 
-ContentTransfer::ContentTransfer(const Transport& transport, Content content, TransferProgress progress,
-                                 TimePoint deadline)
-    : host_(transport.host()),
-      content_(std::move(content)),
-      progress_(std::move(progress)),
-      deadline_(deadline) {}
+ContentTransfer::ContentTransfer(const Transport& transport, Content content, TransferProgress progress)
+    : host_(transport.host()), content_(std::move(content)), progress_(std::move(progress)) {}
 
 absl::StatusOr<std::unique_ptr<ContentTransfer>> ContentTransfer::Upload(Transport& transport,
                                                                          const AgentPlace& place,
                                                                          const Content& content,
                                                                          TransferProgress progress,
-                                                                         TimePoint deadline) {
-  std::unique_ptr<ContentTransfer> transfer(
-      new ContentTransfer(transport, content, std::move(progress), deadline));
+                                                                         Duration silence_limit) {
+  std::unique_ptr<ContentTransfer> transfer(new ContentTransfer(transport, content, std::move(progress)));
+  transfer->silence_limit_ = silence_limit;
+  transfer->deadline_ = Now() + silence_limit;
   transfer->rest_ = *transfer->content_.bytes;
   MUSTER_ASSIGN_OR_RETURN(
       transfer->channel_,
       transport.Start(absl::StrFormat("exec %s receive --root %s --sha256 %s --size %d", place.program,
                                       place.root, content.sha256, content.bytes->size()),
-                      std::min(deadline, Now() + kStartTimeout)));
+                      std::min(transfer->deadline_, Now() + kStartTimeout)));
   return transfer;
 }
 
 absl::StatusOr<std::unique_ptr<ContentTransfer>> ContentTransfer::Fetch(
     Transport& transport, const AgentPlace& place, const Content& content, const ContentSource& source,
     TransferProgress progress, TimePoint deadline) {
-  std::unique_ptr<ContentTransfer> transfer(
-      new ContentTransfer(transport, content, std::move(progress), deadline));
+  std::unique_ptr<ContentTransfer> transfer(new ContentTransfer(transport, content, std::move(progress)));
+  transfer->deadline_ = deadline;
   transfer->secret_ = source.secret + "\n";
   transfer->source_ = source.host;
   transfer->rest_ = transfer->secret_;
@@ -130,7 +127,9 @@ absl::Status ContentTransfer::Send() {
     if (*sent == 0) break;
     rest_.remove_prefix(*sent);
     turn += *sent;
-    if (source_.empty() && progress_) progress_(total_ - rest_.size(), total_);
+    if (!source_.empty()) continue;
+    deadline_ = Now() + silence_limit_;
+    if (progress_) progress_(total_ - rest_.size(), total_);
   }
   if (!rest_.empty() || all_sent_) return absl::OkStatus();
   all_sent_ = true;
@@ -154,7 +153,8 @@ absl::Status ContentTransfer::Ended(int exit_code) const {
 
 absl::Status ContentTransfer::TooSlow() const {
   if (!source_.empty()) return Aborted("%s gets %s from %s too slowly", host_, content_.name, source_);
-  return DeadlineExceeded("%s: the upload of %s took too long", host_, content_.name);
+  return DeadlineExceeded("%s: the upload of %s has got nowhere for %s", host_, content_.name,
+                          FormatAge(silence_limit_));
 }
 
 ContentServer::ContentServer(const Transport& transport, std::string input, TimePoint deadline)

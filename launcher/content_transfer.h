@@ -24,12 +24,13 @@ using TransferProgress = std::function<void(uint64_t bytes, uint64_t total)>;
 /// Destroying it gives the transfer up.
 class ContentTransfer {
  public:
-  /// The launcher sends it, from the first byte that the host lacks.
+  /// The launcher sends it, from the first byte that the host lacks. The deadline is that of a host to which
+  /// no byte has moved for `silence_limit`.
   static absl::StatusOr<std::unique_ptr<ContentTransfer>> Upload(Transport& transport,
                                                                  const AgentPlace& place,
                                                                  const Content& content,
                                                                  TransferProgress progress,
-                                                                 TimePoint deadline);
+                                                                 Duration silence_limit);
   /// The host gets it from another one.
   static absl::StatusOr<std::unique_ptr<ContentTransfer>> Fetch(Transport& transport, const AgentPlace& place,
                                                                 const Content& content,
@@ -47,7 +48,7 @@ class ContentTransfer {
   const std::optional<absl::Status>& result() const { return result_; }
 
  private:
-  ContentTransfer(const Transport& transport, Content content, TransferProgress progress, TimePoint deadline);
+  ContentTransfer(const Transport& transport, Content content, TransferProgress progress);
   absl::Status Listen();
   absl::Status Send();
   absl::Status Ended(int exit_code) const;
@@ -56,13 +57,14 @@ class ContentTransfer {
   const std::string host_;
   const Content content_;  // keeps the bytes alive
   const TransferProgress progress_;
-  const TimePoint deadline_;
-  std::string secret_;      // the input of a fetch, which stays open: it ends with its launcher
-  std::string source_;      // of a fetch; "": an upload
-  std::string_view rest_;   // of the input
-  uint64_t total_ = 0;      // bytes that the host still needed when it began
-  bool has_begun_ = false;  // the host has said what it needs
-  bool all_sent_ = false;   // nothing is left to do but to wait for the end
+  TimePoint deadline_;
+  Duration silence_limit_{};  // of an upload, whose deadline it moves
+  std::string secret_;        // the input of a fetch, which stays open: it ends with its launcher
+  std::string source_;        // of a fetch; "": an upload
+  std::string_view rest_;     // of the input
+  uint64_t total_ = 0;        // bytes that the host still needed when it began
+  bool has_begun_ = false;    // the host has said what it needs
+  bool all_sent_ = false;     // nothing is left to do but to wait for the end
   std::unique_ptr<CommandChannel> channel_;
   LineBuffer lines_;
   std::optional<absl::Status> result_;

@@ -141,6 +141,12 @@ TEST_F(ContentTransferTest, WhatTakesTooLongIsGivenUp) {
   EXPECT_TRUE(absl::IsAborted(fetch)) << fetch;
 }
 
+TEST_F(ContentTransferTest, WhatComesSlowlyIsWaitedFor) {
+  const std::string script =
+      "echo; echo from 0; for i in $(seq 16); do sleep 0.25; head -c 131072 > /dev/null; done";
+  EXPECT_TRUE(ResultOf(Upload(script, std::string(2 << 20, 'x'), std::chrono::seconds(3))).ok());
+}
+
 // As a login shell may leave one.
 TEST_F(ContentTransferTest, AProcessThatKeepsTheOutputOpenIsWaitedForAsleep) {
   EXPECT_TRUE(ResultOf(Upload("sleep 0.5 & echo; echo from 0; cat > /dev/null", "0123456789")).ok());

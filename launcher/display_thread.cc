@@ -43,7 +43,10 @@ void DisplayThread::OnHostFacts(const HostFacts& facts) {
 }
 
 void DisplayThread::OnUpload(const UploadStep& step) {
-  Add({.show = [this, step] { display_.OnUpload(step); }});
+  const bool is_on_the_way = step.problem.empty() && step.sent_bytes < step.total_bytes;
+  const std::lock_guard lock(mutex_);
+  if (is_on_the_way && things_.size() >= kMostThings) return;
+  AddLocked({.show = [this, step] { display_.OnUpload(step); }});
 }
 
 void DisplayThread::OnNotice(const std::string& text) {

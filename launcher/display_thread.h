@@ -20,8 +20,8 @@ namespace muster {
 class DisplayThread final : public RunObserver {
  public:
   /// What is kept for a display that is behind: so many bytes of logs, of which the rest is left out with a
-  /// notice. Where there are so many things, of views only the newest is kept, and no figures of the
-  /// training.
+  /// notice. Where there are so many things, of views only the newest is kept, of an upload only its end and
+  /// its problems, and no figures of the training.
   static constexpr size_t kMostLogBytes = size_t{64} << 20;
   static constexpr size_t kMostThings = 1000;
 

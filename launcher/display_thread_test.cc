@@ -93,5 +93,21 @@ TEST(DisplayThread, OfManyViewsTheLastOneIsShown) {
   EXPECT_EQ(display.shown.back(), "view " + std::to_string(10 * DisplayThread::kMostThings));
 }
 
+TEST(DisplayThread, OfAnUploadThatIsTooMuchItsEndAndProblemsAreShown) {
+  constexpr uint64_t kBytes = 10 * DisplayThread::kMostThings;
+  HeldDisplay display;
+  {
+    DisplayThread thread(display);
+    for (uint64_t i = 1; i < kBytes; ++i)
+      thread.OnUpload({.host = "a", .sent_bytes = i, .total_bytes = kBytes});
+    thread.OnUpload({.host = "b", .problem = "b does not answer"});
+    thread.OnUpload({.host = "c", .sent_bytes = kBytes, .total_bytes = kBytes});
+    display.Release();
+  }
+  EXPECT_LE(display.shown.size(), DisplayThread::kMostThings + 3);
+  EXPECT_EQ(display.shown.end()[-2], "upload b");
+  EXPECT_EQ(display.shown.back(), "upload c");
+}
+
 }  // namespace
 }  // namespace muster

@@ -30,9 +30,9 @@ std::string LastLine(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Gpu>> AskForGpus(Transport& transport, TimePoint deadline) {
+absl::StatusOr<std::vector<Gpu>> AskForGpus(Transport& transport, TimePoint deadline, int cancel_fd) {
   MUSTER_ASSIGN_OR_RETURN(const HostCommandResult result,
-                          RunOnHost(transport, ForAnyLoginShell(kCommand), "", deadline, 1 << 20));
+                          RunOnHost(transport, ForAnyLoginShell(kCommand), "", deadline, 1 << 20, cancel_fd));
   const size_t at = result.stdout_text.rfind(kSentinel);
   if (at == std::string::npos) return std::vector<Gpu>();
   const std::string said = result.stdout_text.substr(at + kSentinel.size());

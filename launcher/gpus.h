@@ -25,7 +25,8 @@ struct Gpu {
 inline constexpr Duration kGpusTimeout = std::chrono::seconds(60);
 
 /// By index. None where there is no nvidia-smi. Unavailable: the host, or nvidia-smi fails, with its words.
-absl::StatusOr<std::vector<Gpu>> AskForGpus(Transport& transport, TimePoint deadline);
+/// Cancelled: `cancel_fd` (-1: none) has become readable.
+absl::StatusOr<std::vector<Gpu>> AskForGpus(Transport& transport, TimePoint deadline, int cancel_fd = -1);
 
 /// What nvidia-smi prints. Unavailable: it is nothing that it prints.
 absl::StatusOr<std::vector<Gpu>> ParseGpus(const std::string& csv);

@@ -34,7 +34,7 @@ class Preparation {
   const Contents& contents_;
   const PreparationOptions& options_;
   RunObserver& observer_;
-  const TimePoint deadline_ = Now() + options_.connect_timeout + options_.contents_timeout;
+  TimePoint deadline_ = Now() + options_.connect_timeout + options_.contents_timeout;
   EventQueue<SessionEvent> queue_;
   ContentRelay relay_;
   std::map<std::string, std::optional<absl::Status>> results_;  // of each host; nothing: not yet
@@ -82,6 +82,9 @@ void Preparation::Handle(const reconcile::Event& event) {
     result = status;
     --waiting_;
   };
+  if (std::holds_alternative<reconcile::ContentsComing>(event)) {
+    deadline_ = Now() + options_.contents_timeout;
+  }
   if (const auto* connected = std::get_if<reconcile::HostConnected>(&event)) {
     std::vector<std::string> all;
     for (const auto& [sha256, content] : contents_) all.push_back(sha256);

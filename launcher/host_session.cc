@@ -13,7 +13,6 @@
 namespace muster {
 namespace {
 
-constexpr Duration kCallTimeout = std::chrono::seconds(10);
 // At its deadline the reconciler gives a connection up by itself, and would not know why.
 constexpr Duration kTimeToReport = std::chrono::milliseconds(500);
 // Where it was seen last, and where before that.
@@ -41,6 +40,11 @@ reconcile::TaskState StateOf(agent::TaskState state) {
     default:
       return reconcile::TaskState::kPending;
   }
+}
+
+bool StopsAll(const reconcile::Action& action) {
+  const auto* stop = std::get_if<reconcile::StopTasks>(&action);
+  return stop != nullptr && stop->targets.empty();
 }
 
 template <typename Tasks>
@@ -107,7 +111,14 @@ HostSession::~HostSession() {
   if (options_.relay != nullptr) options_.relay->Leave(name_);
 }
 
-void HostSession::Execute(reconcile::Action action) { Enqueue(std::move(action)); }
+void HostSession::Execute(reconcile::Action action) {
+  if (StopsAll(action)) {
+    const std::lock_guard lock(mutex_);
+    is_to_stop_ = true;
+    if (is_starting_) Signal(cancel_);
+  }
+  Enqueue(std::move(action));
+}
 
 void HostSession::Start(uint64_t request, agent::StartTaskRequest start) {
   Enqueue(StartCommand{request, std::move(start)});
@@ -169,6 +180,10 @@ void HostSession::Do(const Command& command) {
   if (const auto* tail = std::get_if<TailCommand>(&command)) return Do(*tail);
   if (const auto* guest = std::get_if<std::shared_ptr<Guest>>(&command)) return Do(*guest);
   const auto& action = std::get<reconcile::Action>(command);
+  if (StopsAll(action)) {
+    const std::lock_guard lock(mutex_);
+    is_to_stop_ = false;
+  }
   if (const auto* connect = std::get_if<reconcile::Connect>(&action)) return Do(*connect);
   if (agent_ == nullptr) return;  // its connection was lost, which the reconciler has been told
   if (const auto* ensure = std::get_if<reconcile::EnsureContents>(&action)) Do(*ensure);
@@ -202,8 +217,8 @@ void HostSession::Do(const reconcile::Connect& connect) {
   if (!status.ok()) {
     agent_ = nullptr;
     if (relay != nullptr) relay->GiveUp(name_, options_.connect.agent->sha256);
-    // The reconciler tries again after Unavailable and gives up at once after any other code. A host that was
-    // there before, and now has another's key, is somewhere else.
+    // The reconciler tries again after Unavailable, and after any other code only where it knows that the
+    // host was there. One that now has another's key is somewhere else.
     const bool may_be_elsewhere =
         absl::IsCancelled(status) || (IsOtherMachine(status) && !machine_id_.empty());
     if (may_be_elsewhere) {
@@ -227,7 +242,8 @@ void HostSession::Do(const reconcile::Connect& connect) {
                                                     .agent = options_.connect.agent->sha256,
                                                     .relay = relay,
                                                     .cancel_fd = cancel_.get(),
-                                                    .progress = options_.sink});
+                                                    .progress = options_.sink,
+                                                    .on_coming = [this] { ReportComing(); }});
   options_.sink(HostFacts{name_, agent_->facts(), connection_, agent_->host_key(), place});
   Emit(reconcile::HostConnected{
       .host = name_, .connection = connection_, .data_address = place.data_address()});
@@ -269,11 +285,15 @@ bool HostSession::Relocate(const HostSighting& sighting) {
 
 record::Host HostSession::NextPlace() {
   const std::lock_guard lock(mutex_);
+  ClearCancel();
+  is_trying_ = true;
+  return places_.front();
+}
+
+void HostSession::ClearCancel() {
   uint64_t ignored;
   (void)!::read(cancel_.get(), &ignored, sizeof ignored);
   if (thread_.get_stop_token().stop_requested()) Signal(cancel_);
-  is_trying_ = true;
-  return places_.front();
 }
 
 void HostSession::EndAttempt(const record::Host& place, bool was_there) {
@@ -325,6 +345,10 @@ void HostSession::Do(const RelayOrder& order) {
   ReportDelivery();
 }
 
+void HostSession::ReportComing() {
+  if (ensuring_) Emit(reconcile::ContentsComing{.host = name_, .request = *ensuring_});
+}
+
 void HostSession::ReportDelivery() {
   const std::optional<absl::Status> status = delivery_->TakeResult();
   if (!status) return;
@@ -371,14 +395,29 @@ void HostSession::Do(const reconcile::StopTasks& stop) {
 }
 
 void HostSession::Do(const StartCommand& start) {
-  if (agent_ == nullptr) return;
+  if (agent_ == nullptr || !BeginStart()) return;
   agent::Request message;
   *message.mutable_start_task() = start.start;
-  Ask(start.request, message, [this, request = start.request](const agent::Response& response) {
+  const auto handler = [this, request = start.request](const agent::Response& response) {
     Emit(reconcile::TaskStarted{.host = name_,
                                 .request = request,
                                 .task = ReportOf(agent_->InOwnTime(response.start_task().status()))});
-  });
+  };
+  Ask(start.request, message, handler, options_.start_timeout);
+  EndStart();
+}
+
+bool HostSession::BeginStart() {
+  const std::lock_guard lock(mutex_);
+  is_starting_ = !is_to_stop_;
+  return is_starting_;
+}
+
+void HostSession::EndStart() {
+  heard_at_ = Now();  // what it has taken in is a word of it, and the rest was not listened to
+  const std::lock_guard lock(mutex_);
+  is_starting_ = false;
+  ClearCancel();
 }
 
 void HostSession::Do(const FollowCommand& follow) {
@@ -462,9 +501,10 @@ void HostSession::SendFollow(const std::string& task, const std::string& path) {
 }
 
 // `request`: the reconciler's, to which an error of the agent is the answer; 0: the handler gets errors too.
-void HostSession::Ask(uint64_t request, const agent::Request& message, Handler handler) {
+// `timeout`: for it to be sent.
+void HostSession::Ask(uint64_t request, const agent::Request& message, Handler handler, Duration timeout) {
   if (agent_ == nullptr) return;
-  const auto id = agent_->Send(message, Now() + kCallTimeout);
+  const auto id = agent_->Send(message, Now() + timeout);
   if (!id.ok()) return Lose(id.status());
   handlers_[*id] = [this, request, handler = std::move(handler)](const agent::Response& response) {
     if (request == 0 || !response.has_error()) return handler(response);

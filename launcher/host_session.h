@@ -78,6 +78,8 @@ struct HostSessionOptions {
   ContentRelay* relay = nullptr;
   /// Others' commands that go through the connection; outlives the session. Null: there are none.
   GuestKeeper* guests = nullptr;
+  /// For a start to be sent, with the files that it brings.
+  Duration start_timeout = std::chrono::seconds(10);
   /// An agent that has told nothing for half of it is asked, and lost when it has told nothing in all of it:
   /// its daemon may hang, on a host that SSH reaches.
   Duration agent_silence_limit = std::chrono::seconds(60);
@@ -151,11 +153,16 @@ class HostSession {
   void Do(const std::shared_ptr<Guest>& guest);
 
   record::Host NextPlace();
+  void ClearCancel();
   void EndAttempt(const record::Host& place, bool was_there);
   absl::Status Identify(const record::Host& place);
   absl::Status CheckFacts(const agent::FactsResponse& facts) const;
+  void ReportComing();
   void ReportDelivery();
-  void Ask(uint64_t request, const agent::Request& message, Handler handler);
+  void Ask(uint64_t request, const agent::Request& message, Handler handler,
+           Duration timeout = std::chrono::seconds(10));
+  bool BeginStart();
+  void EndStart();
   void SendFollow(const std::string& task, const std::string& path);
   void ReceiveOne();
   void Handle(const AgentConnection::Answer& answer);
@@ -167,13 +174,15 @@ class HostSession {
   const HostSessionOptions options_;
   const std::string name_;
   UniqueFd wake_;    // readable when there are commands
-  UniqueFd cancel_;  // readable: give up what is under way; the session is being destroyed, or the host is
-                     // elsewhere
+  UniqueFd cancel_;  // readable: give up what is under way; the session is being destroyed, the host is
+                     // elsewhere, or a start that is being sent is in the way of a stop
   EventQueue<RelayOrder> agent_orders_;  // where the host is to get the agent
   std::mutex mutex_;                     // guards the following
   std::deque<Command> commands_;
   std::deque<record::Host> places_;  // where the host may be; the front one is tried next
   bool is_trying_ = false;           // that one
+  bool is_starting_ = false;         // a start is being sent
+  bool is_to_stop_ = false;          // all tasks here, and nobody waits for starts that were asked for before
 
   // Used by the session's thread only.
   std::unique_ptr<AgentConnection> agent_;

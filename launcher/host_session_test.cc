@@ -5,13 +5,16 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <functional>
 #include <future>
 #include <mutex>
+#include <set>
 
 #include "base/file.h"
+#include "base/sha256.h"
 #include "cluster/listening.h"
 #include "launcher/job_store.h"
 #include "launcher/task_output.h"
@@ -170,6 +173,68 @@ TEST(HostSession, ADaemonThatHangsIsLostWithItsHost) {
   ::kill(daemons[0], SIGCONT);
   ASSERT_TRUE(is_noticed);
   EXPECT_THAT(std::string(is_lost.get().message()), testing::HasSubstr("the daemon of its agent has not"));
+}
+
+// Two of three hosts are sent it, for longer than the third one waits without a word of it.
+TEST(HostSession, ContentsThatComeSlowlyGetSomewhereForThoseWhoWaitForThemToo) {
+  if (!LoopbackCluster::CanMakeNamespaces()) GTEST_SKIP() << "needs network namespaces";
+  std::signal(SIGPIPE, SIG_IGN);
+  constexpr uint64_t kBitsPerSecond = 4'000'000, kSeconds = 16;
+  LoopbackCluster cluster(3, {}, LoopbackCluster::Network::kNamespaces);
+  const auto agent = LoadAgentProgram({.agent = BuildPath("bin/muster-agent"), .trainer = ""});
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  // No archive, which the hosts find out when they have it.
+  const std::string bytes(kBitsPerSecond / 8 * kSeconds, 'x'), sha256 = Sha256Hex(bytes);
+  Contents contents;
+  contents[sha256] =
+      Content{.sha256 = sha256, .name = "data", .bytes = std::make_shared<const std::string_view>(bytes)};
+  ContentRelay relay;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::string> connected, coming, sent;
+  const auto take = [&](const SessionEvent& event) {
+    const std::lock_guard lock(mutex);
+    if (const auto* step = std::get_if<UploadStep>(&event)) sent.insert(step->host);
+    if (const auto* change = std::get_if<reconcile::Event>(&event)) {
+      if (const auto* there = std::get_if<reconcile::HostConnected>(change)) connected.insert(there->host);
+      if (const auto* news = std::get_if<reconcile::ContentsComing>(change); news && news->request == 7) {
+        coming.insert(news->host + (sent.contains(news->host) ? "" : " waits"));
+      }
+    }
+    changed.notify_one();
+  };
+  const auto wait_for = [&](const std::function<bool()>& is_so) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::minutes(1), is_so);
+  };
+  std::vector<std::unique_ptr<HostSession>> sessions;
+  for (const SshTarget& target : cluster.targets()) {
+    sessions.push_back(std::make_unique<HostSession>(
+        HostSessionOptions{.host = HostAt(target, target.address, target.port),
+                           .job = "j",
+                           .connect = {.ssh = cluster.options(), .agent = &*agent},
+                           .contents = &contents,
+                           .relay = &relay,
+                           .sink = take}));
+    sessions.back()->Execute(reconcile::Connect{
+        .host = target.name, .connection = 1, .deadline = Now() + std::chrono::minutes(1)});
+  }
+  EXPECT_TRUE(wait_for([&] { return connected.size() == 3; }));
+  {
+    const std::lock_guard lock(mutex);
+    sent.clear();  // the agent
+  }
+  for (const SshTarget& target : cluster.targets()) cluster.Slow(target.name, kBitsPerSecond);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    sessions[i]->Execute(
+        reconcile::EnsureContents{.request = 7, .host = cluster.targets()[i].name, .contents = {sha256}});
+  }
+  EXPECT_TRUE(wait_for([&] {
+    const auto is_waiting = [](const std::string& who) { return who.ends_with(" waits"); };
+    return coming.size() == 3 && std::ranges::count_if(coming, is_waiting) == 1;
+  })) << testing::PrintToString(coming);
+  relay.Close();
+  sessions.clear();
 }
 
 struct Steps : RunObserver {

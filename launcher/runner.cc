@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "base/wake.h"
 #include "launcher/cluster_texts.h"
 #include "launcher/event_queue.h"
 #include "launcher/host_records.h"
@@ -64,6 +65,7 @@ class Runner {
                 reporter_) {
     connect_.ssh.silence_limit = kSilenceLimit;
   }
+  ~Runner() { planning_ends_.Set(); }
 
   absl::StatusOr<RunResult> Run();
 
@@ -123,8 +125,9 @@ class Runner {
   bool everything_runs_ = false;  // which has been said
   bool is_ending_ = false;        // likewise
   int interrupts_handled_ = 0;
-  bool stop_requested_ = false;           // by an interrupt
-  bool is_told_to_stop_ = false;          // by another muster
+  bool stop_requested_ = false;   // by an interrupt
+  bool is_told_to_stop_ = false;  // by another muster
+  Wake planning_ends_;
   std::optional<std::jthread> planning_;  // last: it uses the above
 };
 
@@ -138,6 +141,7 @@ absl::StatusOr<RunResult> Runner::Run() {
   reconcile::Options reconciler_options;
   reconciler_options.run_deadline = options_.run_deadline;
   if (options_.lost_deadline) reconciler_options.lost_deadline = *options_.lost_deadline;
+  reconciler_options.start_timeout = StartTimeout(record_);
   reconcile::Reconciler reconciler(DesiredOf(record_), FromProto(record_.cluster()), reconciler_options,
                                    Now());
   Watch();
@@ -333,7 +337,7 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
 void Runner::BeginPlanning() {
   if (!named_hosts_ || options_.replan == nullptr || planning_ || Now() < plan_at_) return;
   planning_.emplace([this, hosts = *std::exchange(named_hosts_, std::nullopt), record = record_]() mutable {
-    absl::StatusOr<std::optional<NewPlan>> plan = options_.replan(hosts, record);
+    absl::StatusOr<std::optional<NewPlan>> plan = options_.replan(hosts, record, planning_ends_.fd());
     queue_.Push(Planned{std::move(hosts), record.tasks_size(), std::move(plan)});
   });
 }
@@ -523,6 +527,7 @@ HostSession& Runner::SessionOf(const std::string& name) {
                            .contents = &contents_,
                            .relay = &relay_,
                            .guests = options_.guests,
+                           .start_timeout = StartTimeout(record_),
                            .sink = [this](SessionEvent event) { queue_.Push(std::move(event)); }});
   }
   return *session;

@@ -46,10 +46,10 @@ struct RunOptions {
   std::optional<Duration> lost_deadline;  // for a host that is lost to come back; unset: the reconciler's
   /// Called on a thread of its own while everything runs, one call at a time, with the hosts that the
   /// inventory names: once, whenever others come or go, and again a while after an error or a plan with
-  /// a rest, which is told once.
+  /// a rest, which is told once. Once `cancel_fd` is readable nobody wants to know any more.
   /// Nothing: the job goes on as it is. Null: always.
   std::function<absl::StatusOr<std::optional<NewPlan>>(const std::set<std::string>& hosts,
-                                                       const record::JobRecord& running)>
+                                                       const record::JobRecord& running, int cancel_fd)>
       replan;
   const std::atomic<int>* interrupts =
       nullptr;            // signals so far: the first stops the job, a later one gives up

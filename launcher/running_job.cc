@@ -266,6 +266,13 @@ reconcile::Desired DesiredOf(const record::JobRecord& record) {
   return desired;
 }
 
+Duration StartTimeout(const record::JobRecord& record) {
+  constexpr uint64_t kBytesPerSecond = 1'000'000 / 8;
+  uint64_t bytes = 0;
+  for (const agent::FileContent& file : record.program_files()) bytes += file.content().size();
+  return std::chrono::seconds(10 + bytes * static_cast<uint64_t>(record.tasks_size()) / kBytesPerSecond);
+}
+
 absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,
                                                          const reconcile::StartTask& start) {
   ClusterTexts texts;

@@ -89,6 +89,10 @@ void UseSpareHost(const std::string& name, record::JobRecord* record);
 /// What the reconciler is asked for.
 reconcile::Desired DesiredOf(const record::JobRecord& record);
 
+/// For the start of a task to come to its host and be answered, while all the others come to theirs: what
+/// they bring goes through one link of this machine, which has a megabit a second at least.
+Duration StartTimeout(const record::JobRecord& record);
+
 /// The request that starts a task, now that the cluster is known: with its flags, environment and a fresh
 /// certificate. `texts`, which may be those of the last start, are those of this one then.
 absl::StatusOr<agent::StartTaskRequest> MakeStartRequest(const record::JobRecord& record,

@@ -307,6 +307,14 @@ TEST(RestartAllTasks, BeginAnew) {
   EXPECT_EQ(FewestWorkers(record), 2);
 }
 
+TEST(StartTimeout, HasTimeForTheFilesOfAllTasks) {
+  record::JobRecord record = Running({{"worker:0", "a"}, {"worker:1", "a"}, {"worker:2", "b"}});
+  EXPECT_EQ(StartTimeout(record), std::chrono::seconds(10));
+  for (const size_t size : {500'000, 500'000})
+    record.add_program_files()->set_content(std::string(size, 'x'));
+  EXPECT_EQ(StartTimeout(record), std::chrono::seconds(10 + 3 * 8));
+}
+
 TEST(MakeStartRequest, WorkersOfAnElasticJobKnowHowManyTheTrainingBeganWith) {
   record::JobRecord record = Running({{"ps:0", "a"}, {"worker:0", "b"}, {"worker:2", "c"}});
   record.set_first_workers(2);

@@ -1,5 +1,6 @@
 // Whoever drives a job, and others that would stop it, or go on with it, meanwhile.
 #include <random>
+#include <regex>
 
 #include "tests/support/fault_hosts.h"
 #include "tests/support/lifecycle_fixture.h"
@@ -10,6 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class ClusterDrivers : public LifecycleTest {
  protected:
@@ -71,20 +73,43 @@ TEST_F(ClusterDrivers, AFullDiskCostsNoDriverAndKeepsNobodyFromStoppingTheJob) {
   EXPECT_EQ(Show("job")["state"], "Stopped");
 }
 
+// A host that has been started again may let people in before their homes are mounted.
+TEST_F(ClusterDrivers, ALoginThatIsRefusedForAWhileCostsNoRunningJob) {
+  Process run = StartJob(ScriptJob("refused", kWaitForGo, "count: 2"), "run");
+  const auto tasks = WaitForTasks("refused", 2);
+  ASSERT_TRUE(cluster_.WaitForText("run", "worker:1 on host-2: Running"));
+  const std::string keys = cluster_.hosts().folder() + "/authorized_keys";
+  std::filesystem::rename(keys, keys + ".away");
+  cluster_.hosts().Move("host-2", cluster_.hosts().targets()[1].address);  // which ends its connections
+  EXPECT_TRUE(Eventually([&] {
+    return std::regex_search(cluster_.Text("run"), std::regex("lost: host-2 .*: login as .* failed"));
+  })) << cluster_.Text("run");
+  EXPECT_EQ(FirstProcesses("refused"), tasks);
+  std::filesystem::rename(keys + ".away", keys);
+  EXPECT_TRUE(Eventually([&] { return ShowTask("refused", "worker:1")["state"] == "Running"; }));
+  Touch("go");
+  EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+}
+
 class ClusterDriversSlow : public ClusterDrivers {
  protected:
   ClusterDriversSlow() : ClusterDrivers(LoopbackCluster::Network::kNamespaces) {}
 
-  // A job whose data takes minutes to a host at kRate.
-  std::string JobWithData(const std::string& name, const std::string& replicas) {
-    std::mt19937_64 random(7);  // nothing makes it smaller
-    std::string bytes(16 << 20, '\0');
+  // Which nothing makes smaller.
+  void WriteBytes(const std::string& name, size_t size) {
+    std::mt19937_64 random(7);
+    std::string bytes(size, '\0');
     for (size_t i = 0; i < bytes.size(); i += sizeof(uint64_t)) {
       const uint64_t word = random();
       std::memcpy(&bytes[i], &word, sizeof word);
     }
+    cluster_.Write(name, bytes);
+  }
+
+  // A job whose data takes minutes to a host at kRate.
+  std::string JobWithData(const std::string& name, const std::string& replicas) {
     std::filesystem::create_directories(Path("data"));
-    EXPECT_TRUE(WriteFileAtomically(Path("data/bytes"), bytes).ok());
+    WriteBytes("data/bytes", 16 << 20);
     ScriptJob(name, "exec sleep 600", replicas);
     return cluster_.Write(name + ".yaml", cluster_.Text(name + ".yaml") + "data: \"" + Path("data") + "\"\n");
   }
@@ -102,6 +127,29 @@ TEST_F(ClusterDriversSlow, WhatDoesNotRunYetIsStoppedByWhoBringsItAbout) {
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
   EXPECT_THAT(cluster_.Text("run"), HasSubstr("was stopped by another command"));
   EXPECT_EQ(Show("slow")["state"], "Stopped");
+}
+
+// They take longer than an answer may, and than a stop may.
+TEST_F(ClusterDriversSlow, FilesThatComeSlowlyWithAStartAreWaitedFor) {
+  constexpr size_t kBytes = 2 << 20;
+  constexpr uint64_t kSeconds = 15;
+  ASSERT_EQ(RunJob(ScriptJob("first", "true", "count: 2")).exit_code, 0);  // which brings the agents there
+  WriteBytes("weights", kBytes);
+  for (const std::string host : {"host-1", "host-2"}) cluster_.hosts().Slow(host, kBytes * 8 / kSeconds);
+  const std::string job = ScriptJob("files", "wc -c < weights", "count: 2");
+  cluster_.Write("files.yaml", cluster_.Text("files.yaml") + "files: [weights]\n");
+  const CommandResult run = RunJob(job);
+  EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
+  EXPECT_THAT(run.stdout_text,
+              AllOf(HasSubstr("[worker:0@host-1] 2097152\n"), HasSubstr("[worker:1@host-2] 2097152\n")));
+  EXPECT_THAT(run.stderr_text, Not(HasSubstr("lost")));
+
+  Process stopped = StartJob(job, "stopped");
+  ASSERT_TRUE(cluster_.WaitForText("stopped", "host-1: ready\n")) << cluster_.Text("stopped");
+  ASSERT_TRUE(cluster_.WaitForText("stopped", "host-2: ready\n")) << cluster_.Text("stopped");
+  stopped.Signal(SIGINT);
+  EXPECT_EQ(ExitCodeOf(stopped), 130) << cluster_.Text("stopped");
+  EXPECT_THAT(cluster_.Text("stopped"), Not(HasSubstr("tasks may still run")));
 }
 
 TEST_F(ClusterDriversSlow, CtrlCWhileItGetsTheJobStopsThat) {

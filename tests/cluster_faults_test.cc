@@ -396,6 +396,20 @@ TEST_F(BadDisk, WithoutTheRightToRunPrograms) {
   ExpectRefusal(": the agent .* cannot be run.*noexec.*`dir:`");
 }
 
+TEST(ClusterFaults, AHostThatHasNoRoomForASecondChannelIsNamed) {
+  MusterCluster cluster(2);
+  Reconfigure(cluster, "host-2", "StrictModes no\n", "StrictModes no\nMaxSessions 1\n");
+  const std::string data = cluster.Path("data");
+  std::filesystem::create_directory(data);
+  ASSERT_TRUE(WriteFileAtomically(data + "/words", "some\n").ok());
+  Probe probe(cluster, 2, "data: " + data + "\n");
+  const CommandResult run = probe.Run(cluster.inventory());
+  EXPECT_EQ(run.exit_code, kUnreachable) << run.stderr_text;
+  EXPECT_THAT(run.stderr_text, ContainsRegex("nothing was started: host-2 could not take the program and its "
+                                             "data: host-2 .*: open a channel \\(sshd's MaxSessions"));
+  probe.ExpectNothingStarted();
+}
+
 TEST(ClusterFaults, HostsThatDropNewConnectionsAreTriedAgain) {
   // One that has not logged in is all that each host allows; what comes beside it is dropped.
   MusterCluster cluster(2, {"MaxStartups 1:100:2"});

@@ -1,4 +1,5 @@
 // Hosts with GPUs, in the words of an nvidia-smi that the test has put there: what a job is given of them.
+#include "launcher/gpus.h"
 #include "tests/support/lifecycle_fixture.h"
 
 namespace muster {
@@ -108,6 +109,25 @@ TEST_F(ClusterGpus, AHostThatCannotBeAskedYetIsSpareOnceItAnswers) {
   ASSERT_TRUE(cluster_.WaitForText("run", "host-2 is a spare host from now on"));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
   EXPECT_EQ(ExitCodeOf(run), 130) << cluster_.Text("run");
+}
+
+// One that says nothing of its GPUs, say, since its driver hangs.
+TEST_F(ClusterGpus, AHostThatIsAskedKeepsNobodyFromEndingTheJob) {
+  const std::string whole = ReadFile(cluster_.inventory()).value_or("");
+  const size_t host_2 = whole.find("  host-2:"), host_3 = whole.find("  host-3:");
+  ASSERT_NE(host_3, std::string::npos) << whole;
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), whole.substr(0, host_2) + whole.substr(host_3)).ok());
+  Install("host-2",
+          "touch '" + Path("asked") + "'; until [ -e '" + Path("answer") + "' ]; do sleep 0.1; done");
+  const std::string job = cluster_.Write(
+      "job.yaml", "name: job\nprogram: [sleep, \"600\"]\nreplicas: {worker: {count: 1, gpus: 1}}\n");
+  Process run = StartJob(job, "run");
+  WaitForTasks("job", 1);
+  ASSERT_TRUE(WriteFileAtomically(cluster_.inventory(), whole).ok());
+  ASSERT_TRUE(WaitForFile("asked"));
+  run.Signal(SIGINT);
+  EXPECT_EQ(ExitCodeOf(run, kGpusTimeout / 2), 130) << cluster_.Text("run");
+  Touch("answer");
 }
 
 // With the keys of hosts that have gone there with the job.

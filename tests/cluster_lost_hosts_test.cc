@@ -58,6 +58,29 @@ TEST_F(ClusterLostHosts, TasksOfALostHostGoToASpareOneAndAreEndedWhereTheyWere) 
   EXPECT_EQ(ExitCodeOf(again), 0) << cluster_.Text("again");
 }
 
+TEST_F(ClusterLostHosts, LogsOfATaskThatGoesToASpareHostAreFollowedThere) {
+  const std::string job =
+      ScriptJob("spared",
+                "[ $MUSTER_INCARNATION = 1 ] && echo begun $RANK || echo begun again $RANK\n" +
+                    std::string(kWaitForGo) + "echo done $RANK",
+                "count: 2");
+  ASSERT_EQ(RunJob(job, {"-d", "--lost-timeout", "2"}).exit_code, 0);
+  Process all = cluster_.Start({"logs", "-f", "spared"}, "all");
+  Process one = cluster_.Start({"logs", "-f", "spared", "worker:1"}, "one");
+  ASSERT_TRUE(cluster_.WaitForText("all", "[worker:1@host-2] begun 1\n"));
+  ASSERT_TRUE(cluster_.WaitForText("one", "begun 1\n"));
+  cluster_.hosts().Kill("host-2");
+  EXPECT_TRUE(cluster_.WaitForText("all", "[worker:1@host-3] begun again 1\n")) << cluster_.Text("all");
+  EXPECT_TRUE(cluster_.WaitForText("one", "begun again 1\n")) << cluster_.Text("one");
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "spared"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(all), 0) << "a host is away that has none of its tasks any more";
+  EXPECT_EQ(ExitCodeOf(one), 0);
+  EXPECT_THAT(cluster_.Text("all"), HasSubstr("[worker:1@host-3] done 1\n"));
+  cluster_.hosts().Start("host-2");
+  EXPECT_EQ(Muster({"stop", "spared"}).exit_code, 0);
+}
+
 TEST_F(ClusterLostHosts, WhatHasSucceededThereIsDoneForWhoeverGoesOnToo) {
   const std::string job = ScriptJob(
       "partly", "echo $MUSTER_TASK >> \"$DIR/ran\"\n[ $RANK = 1 ] && exit 0\n" + std::string(kWaitForGo),

@@ -75,6 +75,20 @@ TEST_F(ClusterRestart, OneTaskOrAllOfThem) {
   ExpectRefused({}, 1, " has ended\n");
 }
 
+TEST_F(ClusterRestart, WhoFollowsTheLogsSeesWhatStartedTasksPrint) {
+  const std::string job = CountedJob("echo incarnation $MUSTER_INCARNATION\n" + std::string(kWaitForGo));
+  ASSERT_EQ(RunJob(job, {"-d"}).exit_code, 0);
+  Process logs = cluster_.Start({"logs", "-f", "job"}, "logs");
+  ASSERT_TRUE(cluster_.WaitForText("logs", "[worker:1@host-2] incarnation 1\n"));
+  ExpectRestarted({"worker:1"}, "worker:1 on host-2 is started again\n");
+  EXPECT_TRUE(cluster_.WaitForText("logs", "[worker:1@host-2] incarnation 2\n")) << cluster_.Text("logs");
+  ExpectRestarted({}, "all tasks are started again\n");
+  EXPECT_TRUE(cluster_.WaitForText("logs", "[worker:0@host-1] incarnation 2\n")) << cluster_.Text("logs");
+  Touch("go");
+  EXPECT_EQ(Muster({"wait", "job"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(logs), 0);
+}
+
 TEST_F(ClusterRestart, WhatCannotBeIsRefusedAndTheJobGoesOn) {
   ASSERT_EQ(RunJob(CountedJob("[ $RANK = 0 ] && exit\n" + std::string(kWaitForGo)), {"-d"}).exit_code, 0);
   // Which the record says within a second.

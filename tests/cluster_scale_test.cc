@@ -48,9 +48,12 @@ class ClusterScale : public LifecycleTest {
 TEST_F(ClusterScale, WorkersOfAnAllReduceJobJoinAndLeave) {
   Begin(Job(AllReduce(2)));
   const auto first = WaitForTasks("job", 2);
+  Process logs = cluster_.Start({"logs", "-f", "job"}, "logs");
+  ASSERT_TRUE(cluster_.WaitForText("logs", "[worker:1@host-2] "));
   const CommandResult up = Scale(4);
   EXPECT_EQ(up.exit_code, 0) << up.stderr_text;
   EXPECT_THAT(up.stderr_text, HasSubstr("worker:2 on host-3, worker:3 on host-4 join\n"));
+  EXPECT_TRUE(cluster_.WaitForText("logs", "[worker:3@host-4] "));
   EXPECT_TRUE(WaitForLog("worker:0", "with 4 of 4 workers"));
   const auto grown = WaitForTasks("job", 4);
   ExpectThatTheyRunOn(first, grown);
@@ -69,6 +72,7 @@ TEST_F(ClusterScale, WorkersOfAnAllReduceJobJoinAndLeave) {
   EXPECT_TRUE(WaitForLog("worker:0", "with 2 of 2 workers"));
   EXPECT_EQ(WaitForTasks("job", 2).at("worker:0"), first.at("worker:0"));
   EXPECT_EQ(Muster({"stop", "job"}).exit_code, 0);
+  EXPECT_EQ(ExitCodeOf(logs), 0) << cluster_.Text("logs");
 }
 
 TEST_F(ClusterScale, WorkersOfAsynchronousServersJoinAndLeave) {

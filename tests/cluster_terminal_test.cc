@@ -1,13 +1,17 @@
 // What muster asks whoever sits at its terminal: passphrases and passwords, through the real command.
+#include <absl/strings/str_join.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <map>
 
 #include "tests/support/checkout.h"
 #include "tests/support/eventually.h"
+#include "tests/support/job_processes.h"
 #include "tests/support/muster_cluster.h"
 
 namespace muster {
@@ -30,15 +34,46 @@ class AtATerminal : public ::testing::Test {
         cluster_.Write("muster", "#!/bin/sh\nexec script -qefc \"" + BuildPath("bin/muster") +
                                      " $*\" /dev/null <" + cluster_.Path("keys") + "\n");
     std::filesystem::permissions(wrapper, std::filesystem::perms::owner_all);
-    cluster_.set_binary(wrapper);
+    UseTerminal(true);
     typing_.reset(::open(cluster_.Path("keys").c_str(), O_RDWR | O_CLOEXEC));
     ASSERT_TRUE(typing_.valid());
   }
+  void UseTerminal(bool use) { cluster_.set_binary(use ? cluster_.Path("muster") : BuildPath("bin/muster")); }
   void Type(const std::string& text) {
     ASSERT_EQ(::write(typing_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
   static int ExitCodeOf(Process& process) {
     return process.Wait(Now() + std::chrono::seconds(90)).value_or(-1);
+  }
+
+  // Two tasks that run until there is a file "go", and whoever drives them in the background.
+  pid_t RunInBackground() {
+    const std::string job =
+        cluster_.Write("job.yaml", "name: job\nprogram: [sh, -c, 'until [ -e " + cluster_.Path("go") +
+                                       " ]; do sleep 0.1; done']\nreplicas: {worker: {count: 2}}\n");
+    Process run =
+        cluster_.Start({"run", "-d", job, "-i", cluster_.inventory(), "--lost-timeout", "2"}, "run");
+    EXPECT_TRUE(cluster_.WaitForText("run", "Passphrase of ")) << cluster_.Text("run");
+    Type("open sesame\n");
+    EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("run");
+    return Driver();
+  }
+  // 0: nobody.
+  pid_t Driver() const {
+    const auto jobs = ListDirectory(cluster_.home() / "jobs");
+    return jobs.ok()
+               ? std::atoi(ReadFile(cluster_.home() / "jobs" / jobs->at(0) / "lock").value_or("").c_str())
+               : 0;
+  }
+  // By task: where it runs, and as what.
+  std::map<std::string, std::pair<std::string, pid_t>> Tasks() {
+    std::map<std::string, std::pair<std::string, pid_t>> tasks;
+    for (const JobProcess& process : JobProcesses(cluster_.hosts().folder())) {
+      const std::string host =
+          std::filesystem::path(EnvironmentOf(process.pid)["HOME"]).parent_path().filename().string();
+      tasks.emplace(process.task, std::pair(host, process.pid));
+    }
+    return tasks;
   }
 
   MusterCluster cluster_{3};
@@ -114,8 +149,67 @@ TEST_F(AtATerminal, WhoInterruptsTheQuestionOfARunStartsNoJob) {
   EXPECT_THAT(cluster_.Text("screen"), Not(HasSubstr("muster logs -f")));
 }
 
+// In the background nobody can be asked.
+TEST_F(AtATerminal, WhoGoesOnWithAJobAsksBeforeItsDriverIsSentAway) {
+  const pid_t driver = RunInBackground();
+  const auto tasks = Tasks();
+  ASSERT_EQ(tasks.size(), 2u);
+  const std::vector<std::vector<std::string>> commands = {
+      {"restart", "job", "worker:1"},
+      {"restart", "job"},
+      {"run", "-d", cluster_.Path("job.yaml"), "-i", cluster_.inventory()},
+      {"run", cluster_.Path("job.yaml"), "-i", cluster_.inventory()},
+      {"stop", "job"}};
+  for (const std::vector<std::string>& command : commands) {
+    const std::string screen = absl::StrJoin(command, "-", [](std::string* out, const std::string& word) {
+      out->append(std::filesystem::path(word).filename());
+    });
+    Process muster = cluster_.Start(command, screen);
+    ASSERT_TRUE(cluster_.WaitForText(screen, "Passphrase of ")) << cluster_.Text(screen);
+    Type("\x03");
+    EXPECT_EQ(ExitCodeOf(muster), 130) << cluster_.Text(screen);
+    EXPECT_EQ(Driver(), driver) << cluster_.Text(screen);
+  }
+  UseTerminal(false);
+  for (const std::string command : {"restart job worker:1", "run -d job.yaml -i $INVENTORY"}) {
+    const CommandResult refused =
+        cluster_.Shell("cd '" + cluster_.Path("") + "'; INVENTORY='" + cluster_.inventory() +
+                       "'; setsid -w \"$MUSTER\" " + command + " </dev/null");
+    EXPECT_EQ(refused.exit_code, 69) << refused.stderr_text;
+    EXPECT_THAT(refused.stderr_text, ContainsRegex("job job-.* goes on as it is: host-1 \\("));
+    EXPECT_EQ(Driver(), driver) << refused.stderr_text;
+  }
+  EXPECT_EQ(Tasks(), tasks);
+  UseTerminal(true);
+  Process restart = cluster_.Start({"restart", "job", "worker:1"}, "restart");
+  ASSERT_TRUE(cluster_.WaitForText("restart", "Passphrase of ")) << cluster_.Text("restart");
+  Type("open sesame\n");
+  EXPECT_EQ(ExitCodeOf(restart), 0) << cluster_.Text("restart");
+  EXPECT_NE(Driver(), driver);
+  EXPECT_EQ(Tasks().at("worker:0"), tasks.at("worker:0"));
+  EXPECT_NE(Tasks().at("worker:1"), tasks.at("worker:1"));
+  cluster_.Write("go", "");
+  UseTerminal(false);
+  EXPECT_EQ(cluster_.Muster({"wait", "job"}).exit_code, 0);
+}
+
+TEST_F(AtATerminal, WhoHoldsItKeepsNobodyFromDrivingTheJob) {
+  const pid_t driver = RunInBackground();
+  ASSERT_EQ(::kill(driver, SIGKILL), 0);
+  Process wait = cluster_.Start({"wait", "job", "--lost-timeout", "2"}, "wait");
+  ASSERT_TRUE(cluster_.WaitForText("wait", "Passphrase of ")) << cluster_.Text("wait");
+  Type("open sesame\n");
+  ASSERT_TRUE(cluster_.WaitForText("wait", "Running")) << cluster_.Text("wait");
+  Type("\x13");  // Ctrl-S
+  cluster_.hosts().Kill("host-2");
+  EXPECT_TRUE(Eventually([&] { return Tasks()["worker:1"].first == "host-3"; })) << cluster_.Text("wait");
+  Type("\x11");  // Ctrl-Q
+  cluster_.Write("go", "");
+  EXPECT_EQ(ExitCodeOf(wait), 0) << cluster_.Text("wait");
+}
+
 TEST_F(AtATerminal, WithoutOneNoPasswordIsWaitedFor) {
-  cluster_.set_binary(BuildPath("bin/muster"));
+  UseTerminal(false);
   const CommandResult check =
       cluster_.Shell("setsid -w \"$MUSTER\" check -k -i " + cluster_.inventory() + " </dev/null");
   EXPECT_EQ(check.exit_code, 2);
@@ -133,7 +227,7 @@ TEST_F(AtATerminal, AJobInTheBackgroundKeepsWhatItWasTold) {
   EXPECT_EQ(ExitCodeOf(run), 0) << cluster_.Text("screen");
   // Its sshd and all connections go, and come back.
   cluster_.hosts().Move("host-2", cluster_.hosts().targets()[1].address);
-  cluster_.set_binary(BuildPath("bin/muster"));
+  UseTerminal(false);
   const auto has_lost = [&] {
     return cluster_.Muster({"events", "job"}).stdout_text.find("lost") != std::string::npos;
   };

@@ -109,14 +109,19 @@ absl::StatusOr<int> ChangeJob(const CommandContext& context, const DecideChange&
   if (before.ended_micros() != 0 || before.cluster().has_ending()) return HasEnded(before);
   const std::optional<JobDriver> driver = jobs.DriverOf(before.id());
   MUSTER_RETURN_IF_ERROR(CheckInBackground(before, driver ? &*driver : nullptr));
-  MUSTER_ASSIGN_OR_RETURN(std::optional<JobChange> change, decide(before, driver ? &*driver : nullptr));
+  auto decided = decide(before, driver ? &*driver : nullptr);
+  // At a question: it is not for want of the answer that it fails.
+  if (Interrupts() > 0) return Cancelled("interrupted: job %s goes on as it is", before.id());
+  MUSTER_ASSIGN_OR_RETURN(std::optional<JobChange> change, std::move(decided));
   if (!change) return 0;
   if (detachment != nullptr) {
     MUSTER_RETURN_IF_ERROR(detachment->OpenLog(jobs.JobFolder(before.id()) / kControllerLog));
   }
   change->plan.record.set_id(before.id());
+  change->plan.record.set_known_hosts(before.known_hosts());
   MUSTER_RETURN_IF_ERROR(
       Annotate(jobs.CheckRoom(change->plan.record), absl::StrFormat("job %s goes on as it is", before.id())));
+  if (!is_elsewhere) MUSTER_RETURN_IF_ERROR(CheckOwnLogins(context, before, change->plan.record));
 
   // From here on there must be somebody who drives the job.
   if (detachment != nullptr) {

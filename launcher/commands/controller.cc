@@ -142,8 +142,8 @@ Contents StoredContents(const CommandContext& context, const record::JobRecord& 
 // Of hosts that the inventory gains, too, the keys are those of this machine.
 absl::StatusOr<std::optional<NewPlan>> ReplanHere(const CommandContext& context, Replanner& replanner,
                                                   const std::set<std::string>& hosts,
-                                                  const record::JobRecord& running) {
-  auto plan = replanner.Replan(hosts, running);
+                                                  const record::JobRecord& running, int cancel_fd) {
+  auto plan = replanner.Replan(hosts, running, cancel_fd);
   if (!plan.ok() || !*plan) return plan;
   record::JobRecord& record = (*plan)->record;
   for (auto* const planned : {record.mutable_hosts(), record.mutable_spare_hosts()}) {
@@ -247,8 +247,9 @@ absl::StatusOr<int> DriveCommand(const CommandContext& context) {
   options.follow_logs = false;
   std::optional<Replanner> replanner = Replanner::Of(context, record);
   if (replanner) {
-    options.replan = [&](const std::set<std::string>& hosts, const record::JobRecord& running) {
-      return ReplanHere(context, *replanner, hosts, running);
+    options.replan = [&](const std::set<std::string>& hosts, const record::JobRecord& running,
+                         int cancel_fd) {
+      return ReplanHere(context, *replanner, hosts, running, cancel_fd);
     };
   }
   RunDisplay display({.logs = false, .accuracy = false, .start = Now()}, record);

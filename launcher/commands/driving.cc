@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/stdout.h"
 #include "inventory/placement.h"
 #include "launcher/commands/interrupts.h"
+#include "launcher/display_thread.h"
 #include "launcher/fleet.h"
 #include "launcher/gpus.h"
 #include "launcher/host_records.h"
@@ -28,6 +30,14 @@ RunOptions MakeRunOptions(const CommandContext& context, const record::JobRecord
     options.run_deadline = std::chrono::microseconds(left);
   }
   return options;
+}
+
+absl::StatusOr<RunResult> RunShown(const JobStore& store, const record::JobRecord& record,
+                                   const Contents& contents, const RunOptions& options, RunDisplay& display) {
+  DisplayThread shown(display);
+  auto result = RunJob(store, record, contents, options, shown);
+  EndWhenInterrupted();
+  return result;
 }
 
 void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
@@ -105,7 +115,8 @@ std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& contex
       OnEachHost(asked.size(), context.flags().parallel, [&](size_t i) -> absl::Status {
         const TimePoint deadline = Now() + context.connect_timeout();
         MUSTER_ASSIGN_OR_RETURN(const auto transport, OpenTransport(hosts[asked[i]], connect, deadline));
-        MUSTER_ASSIGN_OR_RETURN(found[i], AskForGpus(*transport, Now() + kGpusTimeout));
+        MUSTER_ASSIGN_OR_RETURN(found[i],
+                                AskForGpus(*transport, Now() + kGpusTimeout, connect.ssh.cancel_fd));
         return absl::OkStatus();
       });
   for (size_t i = 0; i < asked.size(); ++i) {
@@ -182,15 +193,19 @@ std::optional<record::JobRecord> FindTrainedBy(const JobStore& jobs, const std::
 
 std::vector<record::Host> HostsThatHad(const record::JobRecord& record) {
   std::vector<record::Host> hosts;
-  const auto& left_behind = record.cluster().ending().left_behind();
+  const record::Outcome& ending = record.cluster().ending();
   const auto known = KnownHosts::Load(record.known_hosts());
+  // Who drives a job until it fails writes down whom it has reached. A driver that was killed may not have
+  // come to that, and who stops the job in its place does not know.
+  const bool is_written_down =
+      record.ended_micros() != 0 && ending.result() == static_cast<int>(reconcile::Result::kFailed);
   for (const record::Host& host : record.hosts()) {
     // Of a job that never began, one that nobody can have logged in to has nothing; the others may have its
-    // programs. A driver that was killed may not have written down whom it reached: who ended the job in its
-    // place has.
-    const bool was_reached = !host.machine_id().empty() || host.local() || !known.ok() ||
-                             !known->KeysOf(host.name()).empty() ||
-                             std::ranges::count(left_behind, host.name()) > 0;
+    // programs.
+    const bool can_be_logged_in_to = !known.ok() || !known->KeysOf(host.name()).empty();
+    const bool was_reached = !host.machine_id().empty() || host.local() ||
+                             std::ranges::count(ending.left_behind(), host.name()) > 0 ||
+                             (!is_written_down && can_be_logged_in_to);
     if (record.cluster().generation() > 0 ? !host.unreached() : was_reached) hosts.push_back(host);
   }
   return hosts;
@@ -275,6 +290,28 @@ absl::Status CheckFetched(const record::JobRecord& running) {
       "job %s has succeeded, and its results are still to be fetched: `muster wait %s` does that, `muster "
       "stop %s` gives them up",
       running.id(), running.id(), running.id());
+}
+
+absl::Status CheckOwnLogins(const CommandContext& context, const record::JobRecord& running,
+                            const record::JobRecord& plan) {
+  constexpr Duration kTimeout = std::chrono::seconds(5);  // a host that is down is not waited for any longer
+  (void)context.connect_options(running);
+  const ConnectOptions connect = context.connect_options(plan);
+  const std::string unchanged = absl::StrFormat("job %s goes on as it is", running.id());
+  if (Interrupts() > 0) return Cancelled("interrupted: %s", unchanged);
+  std::set<std::string> names;
+  for (const record::Task& task : plan.tasks()) names.insert(task.host());
+  std::vector<record::Host> hosts;
+  std::ranges::copy_if(plan.hosts(), std::back_inserter(hosts),
+                       [&](const record::Host& host) { return names.contains(host.name()); });
+  const std::vector<absl::Status> statuses = OnEachHost(hosts.size(), hosts.size(), [&](size_t i) {
+    return OpenTransport(hosts[i], connect, Now() + std::min(kTimeout, context.connect_timeout())).status();
+  });
+  for (const absl::Status& status : statuses) {
+    // Where another machine answers, the host may have moved.
+    if (NeedsUser(status) && !IsOtherMachine(status)) return Annotate(status, unchanged);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<TakenJob>> TakeOverJob(const JobStore& jobs, const record::JobRecord& before,

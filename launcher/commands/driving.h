@@ -26,6 +26,11 @@ struct BackgroundGuests {
   ~BackgroundGuests();
 };
 
+/// RunJob with a display that a thread of its own drives: who reads it may stop doing so, which is not to
+/// stop the job. Returns once everything has been shown, until when interrupts end this process.
+absl::StatusOr<RunResult> RunShown(const JobStore& store, const record::JobRecord& record,
+                                   const Contents& contents, const RunOptions& options, RunDisplay& display);
+
 /// Once every task runs, and until the job ends; the command ends with `exit_code` then. All of them must
 /// outlive the run with these options.
 void GoOnInBackground(const record::JobRecord& record, const JobLock& lock, Detachment& detachment,
@@ -51,7 +56,7 @@ using Planning = std::function<absl::StatusOr<JobPlan>(const record::JobRecord* 
 absl::Status FindGpus(const CommandContext& context, const Job& job, Inventory* inventory);
 
 /// Likewise, and returns those of which that is not known, by name, and why. InvalidArgument: it has not what
-/// the inventory says, which it says no more then.
+/// the inventory says, which it says no more then. Gives up when the cancel_fd of `connect` becomes readable.
 std::map<std::string, absl::Status> AskHostsForGpus(const CommandContext& context, const Job& job,
                                                     const ConnectOptions& connect, Inventory* inventory);
 
@@ -101,6 +106,13 @@ absl::StatusOr<std::optional<record::JobRecord>> FindUnended(const JobStore& job
 /// FailedPrecondition: the job has succeeded, and what it has made is still to be brought here. It is not to
 /// be made again before.
 absl::Status CheckFetched(const record::JobRecord& running);
+
+/// Before whoever drives the job `running` is sent away: whether this process can go on with it by this plan.
+/// Who sits at the terminal is asked here for what logging in to the hosts of both may need: in the
+/// background nobody can be. Then it logs in to those of the plan's tasks; one that does not answer may be
+/// down, which is no failure. Cancelled: interrupted. Unavailable: a host refuses this process, for good.
+absl::Status CheckOwnLogins(const CommandContext& context, const record::JobRecord& running,
+                            const record::JobRecord& plan);
 
 /// A job whose driver this process is now.
 struct TakenJob {

@@ -6,6 +6,7 @@
 namespace muster {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class DrivingTest : public testing::Test {
@@ -51,6 +52,33 @@ TEST_F(DrivingTest, AJobWhoseResultsAreStillToBeFetchedIsNotRunAgain) {
   EXPECT_THAT(std::string((*taken)->planned.message()), HasSubstr("its results are still to be fetched"));
   EXPECT_TRUE(jobs_.Load("j-1")->cluster().has_ending());
   EXPECT_EQ(jobs_.Load("j-1")->cluster().generation(), 1u);
+}
+
+TEST_F(DrivingTest, OfAJobThatNeverBeganHostsHaveSomethingThatItHasReachedOrMayHave) {
+  record::JobRecord job = Job("j-1");
+  job.set_known_hosts((folder_.path() / "known_hosts").string());
+  ASSERT_TRUE(WriteFileAtomically(job.known_hosts(),
+                                  "reached,known,stopped ssh-ed25519 "
+                                  "AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n")
+                  .ok());
+  for (const char* name : {"reached", "known", "unknown", "stopped"}) job.add_hosts()->set_name(name);
+  job.mutable_hosts(0)->set_machine_id("a");
+  const auto names = [&] {
+    std::vector<std::string> names;
+    for (const record::Host& host : HostsThatHad(job)) names.push_back(host.name());
+    return names;
+  };
+  EXPECT_THAT(names(), ElementsAre("reached", "known", "unknown", "stopped"));
+
+  job.mutable_cluster()->set_generation(0);
+  EXPECT_THAT(names(), ElementsAre("reached", "known", "stopped")) << "nobody drives it: who did was killed";
+  job.set_ended_micros(1);
+  record::Outcome& ending = *job.mutable_cluster()->mutable_ending();
+  ending.add_left_behind("stopped");
+  ending.set_result(static_cast<int>(reconcile::Result::kStopped));
+  EXPECT_THAT(names(), ElementsAre("reached", "known", "stopped")) << "perhaps in the place of one that was";
+  ending.set_result(static_cast<int>(reconcile::Result::kFailed));
+  EXPECT_THAT(names(), ElementsAre("reached", "stopped"));
 }
 
 TEST_F(DrivingTest, ANewJobIsTheNewestOfItsNameThoughTheClockHasGoneBack) {

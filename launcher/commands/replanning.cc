@@ -174,12 +174,12 @@ std::optional<Replanner> Replanner::Of(const CommandContext& context, const reco
 }
 
 absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::string>& hosts,
-                                                         const record::JobRecord& running) {
+                                                         const record::JobRecord& running, int cancel_fd) {
   std::vector<std::string> unknown;
   std::ranges::set_difference(hosts, known_, std::back_inserter(unknown));
   if (unknown.empty()) return std::nullopt;
   Reasons left_out;
-  absl::StatusOr<JobPlan> plan = PlanNow(running, &left_out);
+  absl::StatusOr<JobPlan> plan = PlanNow(running, cancel_fd, &left_out);
   // The job has always done without the others, or they are spare ones already, for which it has no work.
   const bool is_full = job_.worker.max.value_or(0) <= WorkersOf(running);
   std::erase_if(left_out, [&](const auto& host) {
@@ -213,13 +213,16 @@ absl::StatusOr<std::optional<NewPlan>> Replanner::Replan(const std::set<std::str
       .record = std::move(plan->record), .what = absl::StrJoin(what, "; "), .rest = NotUsedYet(left_out)};
 }
 
-absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, Reasons* left_out) const {
+absl::StatusOr<JobPlan> Replanner::PlanNow(const record::JobRecord& running, int cancel_fd,
+                                           Reasons* left_out) const {
   MUSTER_ASSIGN_OR_RETURN(Inventory inventory, context_.ReadInventoryOf(running.inventory_file()));
   MUSTER_ASSIGN_OR_RETURN(const auto servers, ServersOf(context_.jobs(), running));
   RemoveUnusedLocalHosts(running, &inventory);
   std::set<std::string> in_use;
   for (const auto& [task, place] : TaskPlacesOf(running)) in_use.insert(place.host);
-  const Reasons unasked = AskHostsForGpus(context_, job_, context_.connect_options(running), &inventory);
+  ConnectOptions connect = context_.connect_options(running);
+  connect.ssh.cancel_fd = cancel_fd;
+  const Reasons unasked = AskHostsForGpus(context_, job_, connect, &inventory);
   for (const auto& [host, why] : unasked) {
     if (absl::IsInvalidArgument(why) && in_use.contains(host)) return why;
   }

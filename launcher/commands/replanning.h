@@ -34,12 +34,12 @@ class Replanner {
   /// As RunOptions::replan has it. A host that can have no task for now, since its name means nothing yet, or
   /// it does not say which GPUs it has, is left out. A failure says which hosts are not used because of it.
   absl::StatusOr<std::optional<NewPlan>> Replan(const std::set<std::string>& hosts,
-                                                const record::JobRecord& running);
+                                                const record::JobRecord& running, int cancel_fd);
 
  private:
   using Reasons = std::map<std::string, absl::Status>;  // by host
   Replanner(const CommandContext& context, Job job) : context_(context), job_(std::move(job)) {}
-  absl::StatusOr<JobPlan> PlanNow(const record::JobRecord& running, Reasons* left_out) const;
+  absl::StatusOr<JobPlan> PlanNow(const record::JobRecord& running, int cancel_fd, Reasons* left_out) const;
 
   const CommandContext& context_;
   const Job job_;

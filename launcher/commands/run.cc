@@ -9,7 +9,6 @@
 #include "launcher/commands/driving.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/commands/replanning.h"
-#include "launcher/display_thread.h"
 #include "launcher/fleet.h"
 #include "launcher/host_preparation.h"
 #include "launcher/host_records.h"
@@ -61,6 +60,7 @@ absl::StatusOr<JobLock> ClaimJob(const CommandContext& context, const std::strin
     MUSTER_RETURN_IF_ERROR(CheckNotTraining(jobs, *before, plan->record, stays));
     MUSTER_RETURN_IF_ERROR(
         Annotate(jobs.CheckRoom(*before), absl::StrFormat("job %s goes on as it is", before->id())));
+    MUSTER_RETURN_IF_ERROR(CheckOwnLogins(context, *before, plan->record));
     there = *before;
   }
   MUSTER_ASSIGN_OR_RETURN(const JobLock deciding, TakeBack(context, &there));
@@ -235,13 +235,9 @@ absl::StatusOr<int> RunFile(const CommandContext& context,
     MUSTER_RETURN_IF_ERROR(detachment->OpenLog(context.jobs().JobFolder(plan.record.id()) / kControllerLog));
     GoOnInBackground(plan.record, *lock, *detachment, display, guests, &options, exit_code);
   }
-  // Who reads it may stop doing so, which is not to stop the job. In the background nobody does.
-  std::optional<DisplayThread> shown;
-  if (!detach) shown.emplace(display);
-  RunObserver& observer = shown ? static_cast<RunObserver&>(*shown) : display;
-  const auto run = RunJob(context.jobs(), plan.record, plan.contents, options, observer);
-  if (shown) EndWhenInterrupted();
-  shown.reset();
+  // In the background nobody reads it.
+  const auto run = detach ? RunJob(context.jobs(), plan.record, plan.contents, options, display)
+                          : RunShown(context.jobs(), plan.record, plan.contents, options, display);
   MUSTER_RETURN_IF_ERROR(run.status());
   if (run->is_left && !controller) {
     SayLeft(plan.record);

@@ -124,6 +124,26 @@ absl::Status StopWithoutDriver(const CommandContext& context, const std::string&
                      AllHosts(record).size() - left.size(), AllHosts(record).size(), driver);
 }
 
+absl::Status NotWrittenDown(const absl::Status& why, const std::string& job) {
+  return Annotate(
+      why, absl::StrFormat("how job %s ended is not written down, which `muster stop %s` does", job, job));
+}
+
+void SayNothingIsLeft(const std::string& job, size_t hosts) {
+  std::fprintf(stderr, "job %s: 0 processes, 0 ports on %zu hosts\n", job.c_str(), hosts);
+}
+
+// Where it cannot come to be this process's to drive, for this reason.
+absl::Status StopUndriven(const CommandContext& context, const record::JobRecord& record,
+                          const absl::Status& why) {
+  std::fprintf(stderr, "%s\n", std::string(why.message()).c_str());
+  MUSTER_RETURN_IF_ERROR(StatusOf(StopEverywhere(context, record), record.id()));
+  // Who drives it sees its tasks stopped, or its starts refused, and ends.
+  if (absl::IsFailedPrecondition(why)) return absl::OkStatus();
+  SayNothingIsLeft(record.id(), AllHosts(record).size());
+  return record.ended_micros() != 0 ? absl::OkStatus() : NotWrittenDown(why, record.id());
+}
+
 // Who drives it, but not in the background, would go on with it: the job may not run yet. It is told to stop
 // it, and waited for, unless that takes too long.
 void StopByDriver(const JobStore& jobs, const std::string& id) {
@@ -152,6 +172,8 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
   }
   StopByDriver(context.jobs(), record.id());
   MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+  // Before whoever drives it is sent away: who interrupts a question wants nothing to be done.
+  (void)context.connect_options(record);
   const std::string driver = ControllerName(record);
   std::optional<JobLock> deciding;  // until this process drives it
   if (auto taken = TakeBack(context, &record); taken.ok()) {
@@ -164,9 +186,7 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
       std::fprintf(stderr, "%s\n", std::string(controller.status().message()).c_str());
       return StopWithoutDriver(context, record.id());
     }
-    std::fprintf(stderr, "%s\n", std::string(taken.status().message()).c_str());
-    // Who drives it sees its tasks stopped, or its starts refused, and ends.
-    return StatusOf(StopEverywhere(context, record), record.id());
+    return StopUndriven(context, record, taken.status());
   }
   if (const absl::Status trains = CheckTrainsNothing(context.jobs(), record); !trains.ok()) {
     return driver.empty() ? trains : Undriven(trains, record.id());
@@ -184,6 +204,8 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
     MUSTER_RETURN_IF_ERROR(StatusOf(StopEverywhere(context, record), record.id()));
     // Nothing runs, and what it starts is refused: but it may take long to see that.
     if (context.jobs().DriverOf(record.id())) return Annotate(lock.status(), "nothing of the job runs, but");
+    MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
+    if (record.ended_micros() == 0) written = NotWrittenDown(lock.status(), record.id());
   } else if (record.ended_micros() != 0) {
     MUSTER_RETURN_IF_ERROR(StatusOf(StopEnded(context, record, hosts), record.id()));
   } else {
@@ -193,16 +215,14 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
     options.run_deadline.reset();
     options.follow_logs = false;
     RunDisplay display({.logs = false, .start = Now()}, record);
-    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunJob(context.jobs(), record, {}, options, display));
+    MUSTER_ASSIGN_OR_RETURN(const RunResult result, RunShown(context.jobs(), record, {}, options, display));
     if (!result.outcome.left_behind.empty()) {
       display.Summarize(result);
       return Unavailable("not every host has said that its tasks have ended");
     }
     if (absl::IsCancelled(result.fetched)) return result.fetched;
     if (const auto ended = context.jobs().Load(record.id()); ended.ok() && ended->ended_micros() == 0) {
-      written = Annotate(result.fetched,
-                         absl::StrFormat("how job %s ended is not written down, which `muster stop %s` does",
-                                         record.id(), record.id()));
+      written = NotWrittenDown(result.fetched, record.id());
     } else if (!result.fetched.ok()) {
       // That is what was asked for.
       std::fprintf(stderr, "%s\n", std::string(result.fetched.message()).c_str());
@@ -214,7 +234,7 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
     std::fprintf(stderr, "%s was never reached, and has nothing of job %s\n", host.name().c_str(),
                  record.id().c_str());
   }
-  std::fprintf(stderr, "job %s: 0 processes, 0 ports on %zu hosts\n", record.id().c_str(), hosts.size());
+  SayNothingIsLeft(record.id(), hosts.size());
   return written;
 }
 

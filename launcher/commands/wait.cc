@@ -120,8 +120,9 @@ absl::StatusOr<int> WaitCommand(const CommandContext& context) {
     if (replanner) options.replan = std::bind_front(&Replanner::Replan, &*replanner);
     RunDisplay display(
         {.logs = false, .accuracy = context.flags().format == OutputFormat::kText, .start = start}, record);
-    MUSTER_ASSIGN_OR_RETURN(const RunResult result,
-                            RunJob(context.jobs(), record, ContentsHere(context, record), options, display));
+    MUSTER_ASSIGN_OR_RETURN(
+        const RunResult result,
+        RunShown(context.jobs(), record, ContentsHere(context, record), options, display));
     display.Summarize(result);
     PrintResult(context, record.id(), result);
     MUSTER_RETURN_IF_ERROR(result.fetched);

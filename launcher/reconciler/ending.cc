@@ -39,7 +39,8 @@ void Reconciler::BeginEnding(Outcome outcome) {
   for (Host& host : hosts_) {
     host.retry_at = now_;
     host.failed_connects = 0;
-    host.refused = host.refused && !WorthTryingAgain(host.last_error);  // it only did not answer in time
+    // It may only not have answered in time.
+    host.refused = host.refused && !WorthTryingAgain(host.last_error) && !WasThere(host);
     // What only a start would have needed is waited for no longer.
     std::erase_if(host.requests,
                   [](const Request& r) { return r.ask == Ask::kContents || r.ask == Ask::kLease; });
@@ -197,8 +198,8 @@ View Reconciler::GetView() const {
     if (Ready(host)) state = HostState::kReady;
     if (host.refused) state = HostState::kRefused;
     if (host.given_up) state = HostState::kGivenUp;
-    view.hosts.push_back(
-        {host.desired.id, state, host.desired.data_address, host.failed_connects, host.last_error});
+    view.hosts.push_back({host.desired.id, state, host.desired.data_address,
+                          host.reported ? 0 : host.failed_connects, host.last_error});
   }
   view.tasks.reserve(tasks_.size());
   for (const Task& task : tasks_) {

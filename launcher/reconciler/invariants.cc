@@ -18,6 +18,8 @@ void Invariants::OnLaunch(const Desired& desired, bool replanned) {
   addresses_.clear();
   reported_.clear();
   contents_.clear();
+  heard_.clear();
+  barred_.clear();
   given_up_.clear();
   needed_.clear();
   for (const DesiredTask& task : desired.tasks) needed_.insert(task.host);
@@ -114,12 +116,15 @@ void Invariants::OnEvent(const Event& event) {
   } else if (const auto* reported = std::get_if<HostReported>(&event)) {
     if (connections_[reported->host] != reported->connection) return;
     reported_.insert(reported->host);
+    heard_.insert(reported->host);
+    barred_.erase(reported->host);
     for (const TaskReport& report : reported->tasks) Learn(report);
     NoteGang();
   } else if (const auto* failed = std::get_if<HostFailed>(&event)) {
     if (connections_[failed->host] != failed->connection) return;
     connections_.erase(failed->host);  // what still comes on it does not count
     reported_.erase(failed->host);
+    if (!WorthTryingAgain(failed->status) && !heard_.contains(failed->host)) barred_.insert(failed->host);
   } else if (const auto* ready = std::get_if<ContentsReady>(&event)) {
     if (contents_requests_.contains(ready->request)) contents_.insert(ready->host);
     NoteGang();
@@ -338,7 +343,11 @@ void Invariants::OnOutage(const HostId& host, bool begins, TimePoint now) {
   outage_end_[host] = begins ? TimePoint::max() : now;
 }
 
-void Invariants::OnBreak(const HostId& host, TimePoint now) { last_break_[host] = now; }
+void Invariants::OnBreak(const HostId& host, TimePoint now) {
+  last_break_[host] = now;
+  // Again and again, it may as well be away.
+  if (++breaks_[host] > 2) refused_.insert(host);
+}
 
 void Invariants::OnDelay(const HostId& host, TimePoint until) {
   last_delay_[host] = std::max(last_delay_[host], until);
@@ -366,7 +375,7 @@ void Invariants::OnFinish(const Outcome& outcome, const Options& options, TimePo
     const TimePoint trouble = std::max(since(outage_end_), since(last_break_));
     // An end is bounded: what is late three times in a row may be too late for it.
     const bool late = since(last_delay_) >= now - options.stop_deadline;
-    Require(late || trouble > now - options.stop_deadline * 3,
+    Require(late || barred_.contains(host) || trouble > now - options.stop_deadline * 3,
             "I15 a host that can be reached is not left behind: " + host);
   }
   if (outcome.result != Result::kSucceeded) CheckPortsReleased(outcome);

@@ -73,6 +73,7 @@ class Invariants {
   std::map<HostId, ConnectionId> connections_;
   std::map<HostId, std::string> addresses_;  // as this life was told
   std::set<HostId> reported_, contents_;     // in this life; `reported_` on the connection it has now
+  std::set<HostId> heard_, barred_;          // in this life; barred: before it was heard, with a final answer
   std::set<HostId> given_up_, needed_;
   std::map<TaskId, HostId> places_;
   bool gang_ = false;           // all of these were there at one moment, in this life and for this cluster
@@ -99,6 +100,7 @@ class Invariants {
   std::map<TaskId, HostId> death_hosts_;
   std::map<HostId, TimePoint> outage_end_;  // max() while it lasts
   std::map<HostId, TimePoint> last_break_, last_delay_;
+  std::map<HostId, int> breaks_;
   std::set<HostId> refused_;
   int plans_ = 0;
   int setbacks_ = 0;

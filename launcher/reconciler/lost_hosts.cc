@@ -104,6 +104,7 @@ bool Reconciler::LeaveBehind(Host& host) {
 
 void Reconciler::LetIn(Host& host) {
   host.given_up = false;
+  host.lost_for = {};
   host.contents_ready = host.desired.contents.empty();  // it may have been away with its disk
   bool any_dead = false;
   for (const int index : host.tasks) {

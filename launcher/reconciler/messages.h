@@ -68,7 +68,8 @@ struct Options {
   Duration cooldown_first = std::chrono::seconds(10);
   Duration cooldown_limit = std::chrono::minutes(10);
   Duration request_timeout = std::chrono::seconds(10);  // for an answer, beyond what the request itself takes
-  Duration contents_timeout = std::chrono::minutes(30);  // for the contents of one host
+  Duration start_timeout = std::chrono::seconds(10);    // likewise, with all that starts bring
+  Duration contents_timeout = std::chrono::minutes(30);  // for the contents of one host to get any further
   Duration stop_grace = std::chrono::seconds(3);         // from TERM to KILL
   Duration stop_deadline =
       std::chrono::seconds(10);  // for all tasks to be gone, after which their hosts are given up
@@ -220,7 +221,8 @@ struct HostComing {
   ConnectionId connection = 0;
   bool has_logged_in = false;  // and nothing else: if its agent does not answer, it is as lost as before
 };
-/// Unavailable, DeadlineExceeded and Aborted; any other code (host key, login) is final.
+/// Unavailable, DeadlineExceeded and Aborted. Any other code (host key, login) is final, but for a host that
+/// was there before: that may pass, and it is lost meanwhile.
 bool WorthTryingAgain(const absl::Status& status);
 /// There is reason to look for the host elsewhere than at any connection to it: Connect, at once.
 struct HostSighted {
@@ -235,6 +237,11 @@ struct HostReported {
 };
 /// Answers to the requests EnsureContents, LeasePort, StartTask, StopTasks.
 struct ContentsReady {
+  HostId host;
+  RequestId request = 0;
+};
+/// They are not there yet, and get somewhere: they have as much time from now on as at first.
+struct ContentsComing {
   HostId host;
   RequestId request = 0;
 };
@@ -281,8 +288,8 @@ struct RecordFailed {
 struct Tick {};
 
 using Event = std::variant<Tick, HostConnected, HostFailed, HostComing, HostSighted, HostReported,
-                           ContentsReady, PortLeased, TaskStarted, TasksStopped, RequestFailed, ServersMoved,
-                           MoreDesired, StopRequested, RecordFailed>;
+                           ContentsReady, ContentsComing, PortLeased, TaskStarted, TasksStopped,
+                           RequestFailed, ServersMoved, MoreDesired, StopRequested, RecordFailed>;
 
 // ---- What is to be done
 // ---------------------------------------------------------------------------------------------

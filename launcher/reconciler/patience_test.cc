@@ -67,6 +67,120 @@ TEST(Patience, AHostThatIsConnectedInTimeMayReportALittleLater) {
   EXPECT_EQ(script.Lost("b"), "persist 1 ending\nstop a all below 2\n");
 }
 
+// Its home is not mounted yet, say, and with it the keys that it accepts.
+TEST(Patience, ARefusalByAHostThatWasThereMayPass) {
+  Script script(OnePsOneWorker());
+  script.StartAll();
+  const absl::Status refusal = PermissionDenied("b: no key is accepted");
+  EXPECT_EQ(script.Lost("b", refusal), "");
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    EXPECT_EQ(script.Wait(seconds(10)), "connect b\n");
+    EXPECT_EQ(script.Lost("b", refusal), "");
+  }
+  script.Wait(seconds(9));
+  EXPECT_EQ(script.Connected("b", {Script::Task("worker:0", kRunning)}), "");
+  ASSERT_FALSE(script.reconciler.GetView().ending);
+
+  // It is waited for as long as for any other that is lost.
+  script.Lost("b", refusal);
+  for (int second = 0; second < 60 && !script.reconciler.GetView().ending; ++second) {
+    if (script.Wait(seconds(1)) == "connect b\n") script.Lost("b", refusal);
+  }
+  ASSERT_TRUE(script.reconciler.GetView().ending);
+  EXPECT_EQ(script.reconciler.GetView().ending->message, "host lost: b: no key is accepted");
+}
+
+// Whoever goes on with the job has not seen it, but knows that it was.
+TEST(Patience, ARefusalByAHostOfAJobThatIsTakenOverMayPassToo) {
+  Script before(OnePsOneWorker());
+  before.StartAll();
+  Script script(OnePsOneWorker(), before.reconciler.record());
+  script.Feed(Tick{});
+  EXPECT_EQ(script.Lost("b", PermissionDenied("b: no key is accepted")), "");
+  EXPECT_EQ(script.Wait(seconds(10)), "connect b\n");
+  script.Connected("b", {Script::Task("worker:0", kRunning)});
+  EXPECT_FALSE(script.reconciler.GetView().ending);
+
+  // To run it again begins with hosts of which nothing is known.
+  script.Feed(StopRequested{});
+  script.Wait(seconds(20));
+  ASSERT_TRUE(script.outcome);
+  Script again(OnePsOneWorker(), NextRun(script.reconciler.record()));
+  again.Feed(Tick{});
+  again.Lost("a", PermissionDenied("a: no key is accepted"));
+  again.Lost("b", PermissionDenied("b: no key is accepted"));
+  EXPECT_TRUE(again.reconciler.GetView().ending);
+}
+
+// To a script whose host a has all that it needs.
+void Gather(Script& script) {
+  script.Feed(Tick{});
+  script.Connected("a");
+  script.Ready("a");
+  script.Leased("a", "ps:0", 20000);
+}
+
+// Small packets get through to it, and large ones do not.
+TEST(Patience, AHostThatIsLostAgainWithEachUploadIsNotWaitedForForEver) {
+  Script script(OnePsOneWorker());
+  Gather(script);
+  int uploads = 0;
+  for (int second = 0; second < 120 && !script.reconciler.GetView().ending; ++second) {
+    if (second == 0 || script.Wait(seconds(1)) == "connect b\n") {
+      EXPECT_EQ(script.Connected("b"), "contents b\nlease b worker:0\n");
+      ++uploads;
+      script.Pass(seconds(3));
+      script.Lost("b");
+    }
+  }
+  ASSERT_TRUE(script.reconciler.GetView().ending) << uploads << " uploads";
+  EXPECT_EQ(script.reconciler.GetView().ending->message,
+            "nothing was started, because a host was not reached: b: connection reset");
+  EXPECT_GT(uploads, 3);
+}
+
+TEST(Patience, AHostThatIsLostOnceInAWhileIsNotLostForAllOfThatTime) {
+  Script script(OnePsOneWorker());
+  Gather(script);
+  script.Connected("b");
+  script.Leased("b", "worker:0", 20001);
+  for (int time = 0; time < 50; ++time) {
+    script.Wait(minutes(10));
+    EXPECT_EQ(script.ContentsCome("b"), "");
+    script.Lost("b");
+    ASSERT_EQ(script.Wait(seconds(2)), "connect b\n");
+    script.Wait(seconds(5));
+    ASSERT_EQ(script.Connected("b"), "contents b\n");
+  }
+}
+
+TEST(Patience, ContentsThatComeSlowlyAreWaitedFor) {
+  Script script(OnePsOneWorker());
+  Gather(script);
+  EXPECT_EQ(script.Connected("b"), "contents b\nlease b worker:0\n");
+  script.Leased("b", "worker:0", 20001);
+  for (int minute = 0; minute < 5 * 60; minute += 10) {
+    ASSERT_EQ(script.Wait(minutes(10)), "") << minute;
+    EXPECT_EQ(script.ContentsCome("b"), "");
+  }
+  EXPECT_EQ(script.Ready("b"),
+            "persist 1 fixed\nstart a ps:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n"
+            "start b worker:0 1 v1 10.0.0.1:20000 10.0.0.2:20001\n");
+
+  // Three times without a sign of them are too much, but not after one.
+  Script silent(OnePsOneWorker());
+  Gather(silent);
+  silent.Connected("b");
+  silent.Leased("b", "worker:0", 20001);
+  for (int silence = 1; silence <= 5; ++silence) {
+    ASSERT_FALSE(silent.reconciler.GetView().ending);
+    if (silence == 3) silent.ContentsCome("b");
+    silent.Wait(minutes(30));
+    silent.Connected("b");
+  }
+  ASSERT_TRUE(silent.reconciler.GetView().ending);
+}
+
 // It reports with each connection, and that is all.
 TEST(Patience, AHostThatNeverAnswersAStartIsBroken) {
   Script script(OnePsOneWorker());

@@ -35,7 +35,7 @@ void Reconciler::ReconcileHost(Host& host) {
       break;
   }
   // It has answered all that it was asked for, though perhaps by a report.
-  if (host.requests.empty()) host.silences = 0;
+  if (host.requests.empty()) NoteProgress(host);
 }
 
 void Reconciler::CheckDeadlines(Host& host) {
@@ -117,7 +117,7 @@ void Reconciler::RunHost(Host& host) {
     } else if (host.contents_ready && !moved_at_ && now_ >= task.retry_at &&
                !Asked(host, Ask::kStart, index)) {
       host.may_run = true;
-      Request& request = AddRequest(host, Ask::kStart, index, options_.request_timeout);
+      Request& request = AddRequest(host, Ask::kStart, index, options_.start_timeout);
       request.deployment = {task.desired.id, record_.generation, task.desired.spec_hash};
       actions_.push_back(StartTask{
           request.id, host.desired.id, task.desired.id, record_.generation, record_.base_generation,
@@ -163,8 +163,9 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   }
   host.requests.clear();
   host.last_error = status;
-  if (!host.lost_since) host.lost_since = now_;
-  host.refused = !host.given_up && !Bystander(host) && (host.refused || !WorthTryingAgain(status));
+  if (!host.lost_since) host.lost_since = now_ - host.lost_for;
+  const bool is_final = !WorthTryingAgain(status) && !WasThere(host);
+  host.refused = !host.given_up && !Bystander(host) && (host.refused || is_final);
   host.connect_at = now_ + Backoff(++host.failed_connects, host.desired.id);
   if (persist_at_) persist_at_ = now_;  // what it has said it may never say again
   Touch(host);
@@ -187,14 +188,21 @@ Duration Reconciler::Backoff(int failures, const std::string& salt) const {
 
 TimePoint Reconciler::LostLimit(const Host& host) const {
   // A host that was there is worth waiting for longer than one of which that is not known.
-  const auto was_here = [&](int index) {
-    const Task& task = tasks_[index];
-    return !task.displaced || (task.member >= 0 && (*record_.cluster)[task.member].host == host.desired.id);
-  };
-  const bool was_there = record_.generation > 0 &&
-                         (host.tasks.empty() || std::any_of(host.tasks.begin(), host.tasks.end(), was_here));
+  const bool was_there = record_.generation > 0 && (host.tasks.empty() || HasMembers(host));
   return std::max({*host.lost_since, host.heard_at, host.logged_in_at}) +
          (was_there ? options_.lost_deadline : options_.connect_deadline);
+}
+
+bool Reconciler::HasMembers(const Host& host) const {
+  return std::any_of(host.tasks.begin(), host.tasks.end(), [&](int index) {
+    const Task& task = tasks_[index];
+    return !task.displaced || (task.member >= 0 && (*record_.cluster)[task.member].host == host.desired.id);
+  });
+}
+
+// Whoever refuses it then may not do so for long: its home may not be mounted yet.
+bool Reconciler::WasThere(const Host& host) const {
+  return host.reported_once || (phase_ == Phase::kRunning && HasMembers(host));
 }
 
 TimePoint Reconciler::WakeTime(const Host& host) const {

@@ -234,9 +234,16 @@ std::optional<Reconciler::Request> Reconciler::TakeRequest(const HostId& id, Req
   if (place == host.requests.end()) return std::nullopt;
   const Request taken = *place;
   host.requests.erase(place);
-  host.silences = 0;
+  NoteProgress(host);
   Touch(host);
   return taken;
+}
+
+// Of what went wrong before, nothing counts any more.
+void Reconciler::NoteProgress(Host& host) {
+  host.silences = 0;
+  host.failed_connects = 0;
+  host.lost_for = {};
 }
 
 void Reconciler::On(const HostConnected& event) {
@@ -301,8 +308,8 @@ void Reconciler::On(const HostReported& event) {
     host->unheard = false;
     host->reported = true;
     host->reported_once = true;
+    host->lost_for = now_ - host->lost_since.value_or(now_);
     host->lost_since.reset();
-    host->failed_connects = 0;
     host->last_error = absl::OkStatus();
     // It was only late, and the verdict on the others is still out.
     if (phase_ == Phase::kGathering) host->refused = false;
@@ -394,6 +401,17 @@ void Reconciler::On(const ContentsReady& event) {
   Host& host = hosts_[host_index_.at(event.host)];
   host.contents_ready = true;
   host.attempts = 0;
+}
+
+void Reconciler::On(const ContentsComing& event) {
+  const auto found = host_index_.find(event.host);
+  if (found == host_index_.end()) return;
+  Host& host = hosts_[found->second];
+  const auto request = std::ranges::find(host.requests, event.request, &Request::id);
+  if (request == host.requests.end() || request->ask != Ask::kContents) return;
+  request->deadline = now_ + options_.contents_timeout;
+  NoteProgress(host);
+  Touch(host);
 }
 
 void Reconciler::On(const PortLeased& event) {

@@ -132,6 +132,7 @@ class Reconciler {
     bool reported = false;                // on this connection
     bool reported_once = false;           // on any
     std::optional<TimePoint> lost_since;  // until it reports
+    Duration lost_for{};                  // before that, as long as it has got no further since
     bool refused = false;                 // no use trying again
     bool given_up = false;                // its tasks are missing; it is let in again when it returns
     int times_given_up = 0;
@@ -163,6 +164,7 @@ class Reconciler {
   void On(const HostSighted& event);
   void On(const HostReported& event);
   void On(const ContentsReady& event);
+  void On(const ContentsComing& event);
   void On(const PortLeased& event);
   void On(const TaskStarted& event);
   void On(const TasksStopped& event);
@@ -173,6 +175,7 @@ class Reconciler {
   void On(const RecordFailed& event);
   Host* FindHost(const HostId& id, ConnectionId connection);
   std::optional<Request> TakeRequest(const HostId& host, RequestId id);
+  void NoteProgress(Host& host);
   void Move(Host& host, const std::string& data_address);
   void Merge(Host& host, const TaskReport& report);
   void Judge(Task& task);
@@ -205,6 +208,8 @@ class Reconciler {
   Duration Backoff(int failures, const std::string& salt) const;
   TimePoint WakeTime(const Host& host) const;
   TimePoint LostLimit(const Host& host) const;
+  bool HasMembers(const Host& host) const;  // of the cluster, among the tasks that are to run there
+  bool WasThere(const Host& host) const;
   Counts Count(const Host& host) const;
   void Touch(Host& host);
   void TouchAll();

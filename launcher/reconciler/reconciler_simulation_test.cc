@@ -52,6 +52,8 @@ TEST(ReconcilerSimulationTest, InvariantsHoldUnderFaults) {
                             "succeeds with a lost host",
                             "black hole",
                             "request swallowed",
+                            "login refused",
+                            "contents come slowly",
                             "record not written",
                             "grows",
                             "is to join",

@@ -300,14 +300,6 @@ TEST(ReconcilerTest, AHostThatLetsOneInAndSaysNothingMoreIsLost) {
   EXPECT_LE(seconds_until("finish 69: host lost: b: "), usual.stop_deadline / seconds(1));
 }
 
-TEST(ReconcilerTest, AHostThatIsAnotherMachineWhenItReturnsFailsTheJobAtOnce) {
-  Script script(OnePsOneWorker());
-  script.StartAll();
-  EXPECT_EQ(script.Lost("b", PermissionDenied("b: host key changed")),
-            "persist 1 ending\nstop a all below 2\n");
-  EXPECT_EQ(script.Stopped("a", {}), "persist 1 ending\nfinish 69: host lost: b: host key changed\n");
-}
-
 TEST(ReconcilerTest, AHostThatIsGoneWithADeadTasksServerIsTheFirstCause) {
   Script script(OnePsOneWorker());
   script.StartAll();

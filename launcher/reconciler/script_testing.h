@@ -59,6 +59,9 @@ class Script {
     return Feed(HostFailed{host, connections_[host], status});
   }
   std::string Ready(const HostId& host) { return Feed(ContentsReady{host, requests_[host + " contents"]}); }
+  std::string ContentsCome(const HostId& host) {
+    return Feed(ContentsComing{host, requests_[host + " contents"]});
+  }
   std::string Leased(const HostId& host, const TaskId& task, uint32_t port) {
     return Feed(PortLeased{host, requests_[host + " lease " + task], port});
   }

@@ -28,6 +28,7 @@ Simulation::Simulation(uint64_t seed) : random_(seed), faults_end_(AtMs(kFaultsM
   for (int i = 0; i < hosts; ++i) {
     AddHost(absl::StrFormat("h%d", i), absl::StrFormat("10.0.0.%d", i + 1));
   }
+  options_.contents_timeout = std::chrono::seconds(10);
   follow_ = Chance(0.5);
   for (int i = 0; i < servers; ++i) desired_.tasks.push_back(MakeTask("ps", i));
   for (int i = 0; i < workers; ++i) desired_.tasks.push_back(MakeTask("worker", i));
@@ -291,6 +292,15 @@ void Simulation::Execute(const Action& action) {
       }
       return Note("black hole", host);
     }
+    if (Fault(0.02)) {
+      invariants_.OnRefused(host);
+      invariants_.OnBreak(host, now_);
+      Note("login refused", host);
+      return After(Between(5, 800), [=, this] {
+        if (life != life_ || wires_[host].connection != connection) return;
+        Feed(life, HostFailed{host, connection, PermissionDenied("%s takes no key", host)});
+      });
+    }
     // Some are far behind in the queue, or their links are slow, which they say often enough for an end.
     int64_t way = Between(5, 800);
     if (Fault(0.1)) {
@@ -319,7 +329,17 @@ void Simulation::Execute(const Action& action) {
   } else if (const auto* contents = std::get_if<EnsureContents>(&action)) {
     const ConnectionId connection = wires_[contents->host].connection;
     const EnsureContents ask = *contents;
-    After(Between(20, 2000), [=, this] {
+    int64_t way = Between(20, 2000);
+    if (Fault(0.1)) {
+      Note("contents come slowly", ask.host);
+      for (const int64_t limit = Between(5000, 40'000); way < limit; way += Between(1000, 6000)) {
+        After(way, [=, this] {
+          ToLauncher(ask.host, life, connection, ContentsComing{ask.host, ask.request});
+        });
+      }
+      invariants_.OnDelay(ask.host, now_ + std::chrono::milliseconds(way));
+    }
+    After(way, [=, this] {
       const bool refused = Fault(0.05);
       if (refused) invariants_.OnRefused(ask.host);
       ToLauncher(ask.host, life, connection,

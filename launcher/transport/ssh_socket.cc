@@ -88,15 +88,13 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& address, u
   return lookup->addresses;
 }
 
-absl::StatusOr<UniqueFd> ConnectOne(const SocketAddress& to, const Limits& limits) {
-  UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return ErrnoError(errno, "socket");
+absl::Status ConnectOne(int fd, const SocketAddress& to, const Limits& limits) {
   int error = 0;
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0) error = errno;
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0) error = errno;
   if (error == EINPROGRESS) {
-    MUSTER_RETURN_IF_ERROR(Annotate(WaitForFd(fd.get(), POLLOUT, limits), "connect"));
+    MUSTER_RETURN_IF_ERROR(Annotate(WaitForFd(fd, POLLOUT, limits), "connect"));
     socklen_t size = sizeof error;
-    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
   }
   if (error == ECONNREFUSED) {
     return Unavailable(
@@ -105,7 +103,7 @@ absl::StatusOr<UniqueFd> ConnectOne(const SocketAddress& to, const Limits& limit
   if (error != 0) {
     return Unavailable("connect: %s; check that the host is up and its address right", std::strerror(error));
   }
-  return fd;
+  return absl::OkStatus();
 }
 
 void SetOption(int fd, int level, int option, int value) {
@@ -186,13 +184,17 @@ absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, D
   for (size_t i = 0; i < addresses.size(); ++i) {
     // An address that swallows packets leaves the later ones their share of the time.
     const Duration share = (limits.deadline - Now()) / static_cast<int64_t>(addresses.size() - i);
-    absl::StatusOr<UniqueFd> fd =
-        ConnectOne(addresses[i], {.deadline = Now() + share, .cancel_fd = limits.cancel_fd});
-    if (fd.ok()) {
-      ConfigureSocket(fd->get(), silence_limit);
+    UniqueFd fd(::socket(addresses[i].storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!fd.valid()) {
+      // This machine's fault, without IPv6, say, and no news of a host that was dialed before.
+      if (i == 0) last = Unavailable("socket: %s", std::strerror(errno));
+      continue;
+    }
+    last = ConnectOne(fd.get(), addresses[i], {.deadline = Now() + share, .cancel_fd = limits.cancel_fd});
+    if (last.ok()) {
+      ConfigureSocket(fd.get(), silence_limit);
       return fd;
     }
-    last = fd.status();
     if (absl::IsCancelled(last)) break;
   }
   return last;

@@ -31,8 +31,8 @@ absl::StatusOr<std::string> LookUpAddress(const std::string& address, const Limi
 /// A connected socket: not blocking, without Nagle's delay, which reports a peer that has been silent for
 /// about `silence_limit` while something was owed as an error (so a half-open connection ends). `address` is
 /// a literal or a name; all its addresses are tried in turn. Errors say which step failed and why, without
-/// naming the host: Unavailable (not resolved, refused, unreachable), DeadlineExceeded, Cancelled.
-/// SetSilenceLimit changes that.
+/// naming the host: Unavailable (not resolved, refused, unreachable, or no socket to be had here),
+/// DeadlineExceeded, Cancelled. SetSilenceLimit changes that.
 absl::StatusOr<UniqueFd> ConnectTcp(const std::string& address, uint16_t port, Duration silence_limit,
                                     const Limits& limits);
 void SetSilenceLimit(int fd, std::chrono::milliseconds limit);

@@ -19,6 +19,11 @@ absl::Status CheckTime(const Transport& transport, TimePoint deadline) {
   return DeadlineExceeded("%s: the command has not ended before the deadline", transport.host());
 }
 
+bool IsReadable(int fd) {
+  pollfd item{.fd = fd, .events = POLLIN, .revents = 0};
+  return fd >= 0 && ::poll(&item, 1, 0) > 0;
+}
+
 }  // namespace
 
 bool NeedsUser(const absl::Status& status) { return status.GetPayload(kNeedsUser).has_value(); }
@@ -99,22 +104,24 @@ absl::StatusOr<int> Transport::Wait(CommandChannel& channel, TimePoint deadline)
 
 absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
                                             std::string_view input, TimePoint deadline,
-                                            size_t max_output_bytes) {
+                                            size_t max_output_bytes, int cancel_fd) {
   std::string text;
-  auto result = RunOnHost(transport, command, input, deadline, [&](std::string_view bytes) -> absl::Status {
+  const auto take = [&](std::string_view bytes) -> absl::Status {
     text += bytes;
     if (text.size() <= max_output_bytes) return absl::OkStatus();
     return Unavailable("%s: more than %d bytes of output from: %s", transport.host(), max_output_bytes,
                        command);
-  });
+  };
+  auto result = RunOnHost(transport, command, input, deadline, take, {}, cancel_fd);
   if (result.ok()) result->stdout_text = std::move(text);
   return result;
 }
 
-absl::StatusOr<HostCommandResult> RunOnHost(
-    Transport& transport, const std::string& command, std::string_view input, TimePoint deadline,
-    const std::function<absl::Status(std::string_view)>& take,
-    const std::function<absl::Status(std::string_view)>& take_errors) {
+absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
+                                            std::string_view input, TimePoint deadline,
+                                            const std::function<absl::Status(std::string_view)>& take,
+                                            const std::function<absl::Status(std::string_view)>& take_errors,
+                                            int cancel_fd) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<CommandChannel> channel, transport.Start(command, deadline));
   absl::Status errors_taken;
   if (take_errors) {
@@ -143,12 +150,13 @@ absl::StatusOr<HostCommandResult> RunOnHost(
     if (n > 0) MUSTER_RETURN_IF_ERROR(take({buffer.data(), n}));
     if (channel->end_of_output()) break;
     MUSTER_RETURN_IF_ERROR(CheckTime(transport, deadline));
+    if (IsReadable(cancel_fd)) return Cancelled("%s: given up", transport.host());
     if (n > 0) continue;
     const PollItem item{.channel = channel.get(),
                         .read = true,
                         .write = input_open,
                         .errors_beyond = take_errors ? channel->error_bytes() : UINT64_MAX};
-    MUSTER_RETURN_IF_ERROR(transport.Poll({&item, 1}, -1, deadline));
+    MUSTER_RETURN_IF_ERROR(transport.Poll({&item, 1}, cancel_fd, deadline));
   }
   MUSTER_ASSIGN_OR_RETURN(result.exit_code, transport.Wait(*channel, deadline));
   MUSTER_RETURN_IF_ERROR(errors_taken);

@@ -155,16 +155,17 @@ struct HostCommandResult {
 
 /// Runs `command` to its end with `input` as its stdin, sending and receiving at the same time. The command
 /// may end without reading all of its input. Unavailable if stdout grows beyond `max_output_bytes`.
+/// Cancelled: `cancel_fd` (-1: none) has become readable.
 absl::StatusOr<HostCommandResult> RunOnHost(Transport& transport, const std::string& command,
                                             std::string_view input, TimePoint deadline,
-                                            size_t max_output_bytes = size_t{64} << 20);
+                                            size_t max_output_bytes = size_t{64} << 20, int cancel_fd = -1);
 
 /// The same, but stdout goes to `take` as it comes, which may end it with an error, and `stdout_text` is
 /// empty; and stderr to `take_errors`, if there is one, which may end it likewise.
 absl::StatusOr<HostCommandResult> RunOnHost(
     Transport& transport, const std::string& command, std::string_view input, TimePoint deadline,
     const std::function<absl::Status(std::string_view)>& take,
-    const std::function<absl::Status(std::string_view)>& take_errors = {});
+    const std::function<absl::Status(std::string_view)>& take_errors = {}, int cancel_fd = -1);
 
 /// The lines of what a command prints, as it comes. Of long ones, which are a login shell's, it keeps the
 /// first 200 bytes.

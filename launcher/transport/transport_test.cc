@@ -8,16 +8,19 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <thread>
 
 #include "base/random.h"
 #include "base/sha256.h"
+#include "base/wake.h"
 #include "launcher/network_namespaces.h"
 #include "launcher/transport/local_transport.h"
 #include "launcher/transport/shared_transport.h"
 #include "launcher/transport/ssh_transport.h"
+#include "tests/support/eventually.h"
 #include "tests/support/lender.h"
 #include "tests/support/loopback_cluster.h"
 
@@ -192,6 +195,19 @@ TEST_P(TransportTest, WhatNeverStopsTalkingEndsByItsDeadline) {
   char buffer[16];
   EXPECT_TRUE(
       absl::IsDeadlineExceeded(transport_->Read(*channel, buffer, Now() + milliseconds(500)).status()));
+}
+
+TEST_P(TransportTest, ACommandIsGivenUpWhoseResultNobodyWants) {
+  Wake cancel;
+  const std::jthread later([&] {
+    EXPECT_TRUE(Eventually([&] { return std::filesystem::exists(home_ + "/begun"); }));
+    cancel.Set();
+  });
+  for (const char* command : {"touch ~/begun; until [ -e ~/end ]; do sleep 0.02; done", "yes"}) {
+    const auto result = RunOnHost(*transport_, command, "", Soon(), size_t{1} << 40, cancel.fd());
+    EXPECT_TRUE(absl::IsCancelled(result.status())) << result.status();
+  }
+  std::ofstream(home_ + "/end").flush();
 }
 
 TEST_P(TransportTest, OutputIsBounded) {

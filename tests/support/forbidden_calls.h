@@ -40,6 +40,19 @@ inline absl::Status ForbidLocalConnections() {
   return Filter(filter);
 }
 
+/// As where the kernel knows no IPv6.
+inline absl::Status ForbidIpv6() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  return Filter(filter);
+}
+
 /// It has no descriptors left for what this call makes. With a limit of them, sanitizers have none left
 /// either.
 inline absl::Status LeaveNoDescriptorsFor(uint32_t call) {
