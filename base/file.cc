@@ -188,8 +188,9 @@ absl::Status RemoveTree(const std::filesystem::path& path) {
     error.clear();
     std::filesystem::remove_all(path, error);
   }
-  // Somebody else removes it, too, and has got further.
-  while (error == std::errc::no_such_file_or_directory) {
+  // Somebody else removes it, too, and has got further: each time by something.
+  constexpr int kMostTimes = 1000;
+  for (int i = 0; i < kMostTimes && error == std::errc::no_such_file_or_directory; ++i) {
     error.clear();
     std::filesystem::remove_all(path, error);
   }

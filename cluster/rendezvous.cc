@@ -36,6 +36,7 @@ void Rendezvous::Connect(int rank, uint64_t process, TimePoint now) {
   if (member.is_live) Lose(rank, "another process of it has come", now);
   member.state = {};
   member.is_coming = true;
+  member.came = now;
   member.refusal.clear();
   if (std::exchange(member.process, process) == process) return;
   if (std::exchange(member.lateness, {}) > Duration::zero()) member.suspended_until = {};
@@ -78,7 +79,10 @@ void Rendezvous::Refuse(int rank, const std::string& refusal, TimePoint now) {
 void Rendezvous::Disconnect(int rank, const std::string& why, TimePoint now) {
   Member& member = members_[rank];
   if (member.is_live) Lose(rank, why, now);
-  if (std::exchange(member.is_coming, false)) member.why_lost = why;
+  if (std::exchange(member.is_coming, false)) {
+    member.why_lost = why;
+    member.awaited_until = now + options_.settle;
+  }
   Consider(now);
 }
 
@@ -175,7 +179,13 @@ bool Rendezvous::EndForRefusal(TimePoint now) {
 }
 
 TimePoint Rendezvous::Deadline() const {
-  return over_since_ + (HasBegun() ? options_.return_timeout : options_.connect_timeout);
+  if (HasBegun()) return over_since_ + options_.return_timeout;
+  TimePoint deadline = over_since_ + options_.connect_timeout;
+  // Who has connected in time has come, and has as long as any step to get ready.
+  for (const Member& member : members_) {
+    if (member.is_coming) deadline = std::max(deadline, member.came + options_.return_timeout);
+  }
+  return deadline;
 }
 
 void Rendezvous::Lose(int rank, const std::string& why, TimePoint now) {
@@ -306,7 +316,10 @@ void Rendezvous::Consider(TimePoint now) {
     }
     return;
   }
-  const bool may_begin = !HasBegun() && std::ranges::none_of(members_, &Member::is_coming);
+  const auto is_awaited = [&](const Member& member) {
+    return member.is_coming || now < member.awaited_until;
+  };
+  const bool may_begin = !HasBegun() && std::ranges::none_of(members_, is_awaited);
   const bool are_enough = AreEnough(ranks);
   const bool are_settled = group_.number > 0 || now >= over_since_ + options_.settle;
   // Others than the first may know of groups that there were under another rank 0.

@@ -39,7 +39,8 @@ struct RendezvousOptions {
   Duration return_timeout = std::chrono::minutes(10);
   /// A rank is lost when nothing was heard of it for this long.
   Duration lease = std::chrono::milliseconds(1500);
-  /// Where rank 0 was replaced: how long the others have to find it.
+  /// Where rank 0 was replaced: how long the others have to find it; likewise those who lose it before they
+  /// have reported.
   Duration settle = std::chrono::seconds(3);
   /// Of two live ranks that do not reach each other the higher one stays out for this long, unless there
   /// would be too few without it. So does one that others have waited for in vain, but, if it is not rank 0,
@@ -122,7 +123,9 @@ class Rendezvous {
   struct Member {
     bool is_live = false;  // it has reported, and is not silent
     bool was_live = false;
-    bool is_coming = false;  // it has connected, and not reported yet
+    bool is_coming = false;   // it has connected, and not reported yet
+    TimePoint came;           // when it did so last
+    TimePoint awaited_until;  // its connection broke before it had reported
     TimePoint last_heard;
     std::string why_lost;
     std::string refusal;  // of a process of it, which nobody has taken the place of; empty: none

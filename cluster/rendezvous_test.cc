@@ -142,7 +142,36 @@ TEST_F(RendezvousTest, WhoDiesWhileItReadsIsNotWaitedFor) {
   Pass(seconds(60));
   EXPECT_EQ(group().number, 0u);
   rendezvous_->Disconnect(1, "it hung up", now_);
+  EXPECT_EQ(group().number, 0u);
+  Pass(seconds(3));
   EXPECT_THAT(group().ranks, ElementsAre(0));
+}
+
+TEST_F(RendezvousTest, WhoConnectsAnewWhileItReadsIsWaitedFor) {
+  Make(2, 1);
+  Come(0);
+  rendezvous_->Connect(1, /*process=*/7, now_);
+  Pass(seconds(60));
+  rendezvous_->Disconnect(1, "it has connected anew", now_);
+  rendezvous_->Connect(1, /*process=*/7, now_);
+  Pass(seconds(60));
+  EXPECT_EQ(group().number, 0u);
+}
+
+TEST_F(RendezvousTest, WhoComesAtTheLastMomentMayReadForLonger) {
+  for (const std::optional<int> min_ranks : {std::optional<int>(), std::optional(2)}) {
+    Make(3, min_ranks);
+    for (const int rank : {0, 1}) Come(rank);
+    rendezvous_->Connect(2, ++last_process_, now_);
+    Pass(seconds(20));
+    rendezvous_->Disconnect(2, "it has connected anew", now_);
+    rendezvous_->Connect(2, last_process_, now_);
+    Pass(seconds(290));
+    EXPECT_EQ(End(), "");
+    EXPECT_EQ(group().number, 0u);
+    Report(2);
+    EXPECT_THAT(group().ranks, ElementsAre(0, 1, 2));
+  }
 }
 
 TEST_F(RendezvousTest, WhoIsToReportHasTakenThePlaceOfOneThatWasRefused) {

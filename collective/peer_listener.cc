@@ -20,7 +20,8 @@ namespace {
 constexpr uint32_t kVersion = 4;
 constexpr size_t kMaxPending = 256;
 constexpr Duration kHelloTimeout = std::chrono::seconds(10);
-constexpr Duration kSilence = std::chrono::seconds(2);  // of who has no right to the room that others need
+// After which one that has not finished its greeting makes room for others.
+constexpr Duration kSilence = std::chrono::seconds(2);
 constexpr Duration kRedial = std::chrono::milliseconds(50);
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // at the address that is dialed
 // The kernel would wait ever longer before it tries again.
@@ -72,18 +73,19 @@ std::string WrongVersion(uint32_t theirs) {
 }
 
 // The kernel may take for this end the very port that is dialed, if it is one that it gives to clients, and
-// both ends of TCP may begin at once. Then the port is set free, without the minute that TCP would keep it.
+// both ends of TCP may begin at once.
 bool IsConnectedToItself(int fd) {
   sockaddr_storage own{}, peer{};
   socklen_t own_size = sizeof own, peer_size = sizeof peer;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
-      ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0 ||
-      std::memcmp(&own, &peer, sizeof own) != 0) {
-    return false;
-  }
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+         std::memcmp(&own, &peer, sizeof own) == 0;
+}
+
+// Else TCP would keep the port for a minute.
+void FreePortOnClose(int fd) {
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  return true;
 }
 
 using Await = std::function<absl::Status(const PeerStream&, short events, TimePoint until)>;
@@ -107,7 +109,10 @@ absl::StatusOr<std::unique_ptr<PeerStream>> ConnectTo(const addrinfo& to, const 
   socklen_t size = sizeof error;
   (void)::getsockopt(stream->fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) return Unavailable("%s", std::strerror(error));
-  if (IsConnectedToItself(stream->fd())) return Unavailable("nobody listens there");
+  if (IsConnectedToItself(stream->fd())) {
+    FreePortOnClose(stream->fd());
+    return Unavailable("nobody listens there");
+  }
   return stream;
 }
 

@@ -22,10 +22,10 @@ namespace {
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-// More ranks than a listener has room for, all of which dial at once.
+// More ranks than a listener has room for at a time.
 class CrowdTest : public testing::Test {
  protected:
-  static constexpr int kRoom = 256, kRanks = 600;
+  static constexpr int kRanks = 600, kMoreThanFit = 300;
 
   CrowdTest() : authority_(*MakeAuthority("test")) {
     RaiseDescriptorLimit();
@@ -69,7 +69,8 @@ TEST_F(CrowdTest, WhoHasBegunToGreetMakesNoRoomForOthers) {
   const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
   std::vector<std::unique_ptr<PeerStream>> ranks;
   std::vector<pollfd> fds;
-  for (int i = 0; i < kRanks; ++i) {
+  const TimePoint start = Now();
+  for (int i = 0; i < kMoreThanFit; ++i) {
     UniqueFd fd = BeginConnect("127.0.0.1", port);
     fds.push_back({.fd = fd.get(), .events = POLLOUT, .revents = 0});
     ASSERT_EQ(::poll(&fds.back(), 1, 20'000), 1);
@@ -86,7 +87,8 @@ TEST_F(CrowdTest, WhoHasBegunToGreetMakesNoRoomForOthers) {
     std::byte byte[1];
     return !rank->Receive(byte).ok();
   });
-  EXPECT_LT(hung_up, kRanks - kRoom);
+  if (Now() - start > seconds(2)) GTEST_SKIP() << "who is silent for so long does make room";
+  EXPECT_EQ(hung_up, 0);
 }
 
 // Where the port is one of those that the kernel gives to clients.

@@ -17,7 +17,8 @@ namespace muster {
 namespace {
 
 constexpr Duration kFarewell = std::chrono::seconds(2);
-constexpr uint64_t kLongestWaitMs = 1'000'000'000'000;  // that is believed: it fits a Duration
+constexpr Duration kHostSilence = std::chrono::seconds(10);  // of a rank that has not reported yet
+constexpr uint64_t kLongestWaitMs = 1'000'000'000'000;       // that is believed: it fits a Duration
 
 collective::GroupOrders OrdersOf(const Rendezvous& rendezvous) {
   const RankGroup& group = rendezvous.group();
@@ -92,6 +93,7 @@ class RendezvousServer::Impl {
     uint64_t incarnation = 0;
     uint64_t process = 0;
     MessageStream messages;
+    bool has_reported = false;
     uint64_t version = 0;             // of what it was told last
     TimePoint heartbeat;              // when it is told again
     const char* dismissal = nullptr;  // not null: it has no part in anything any more, and is told why
@@ -289,6 +291,7 @@ bool RendezvousServer::Impl::Listen(Connection& connection) {
       rendezvous_.End(
           FailedPrecondition("%s: %s", TaskName(all_.members[connection.rank].task), report.failure()));
     }
+    connection.has_reported = true;
     rendezvous_.Report(connection.rank, StateOf(report), Now());
   }
 }
@@ -296,6 +299,11 @@ bool RendezvousServer::Impl::Listen(Connection& connection) {
 // False: it cannot be told anything any more.
 bool RendezvousServer::Impl::Tell(Connection& connection) {
   const TimePoint now = Now();
+  // One that reads a checkpoint says nothing, but its kernel does.
+  if (!connection.has_reported && SilenceOf(connection.messages.stream()) > kHostSilence) {
+    Lose(connection, Unavailable("its host has been silent for %s", FormatAge(kHostSilence)));
+    return false;
+  }
   const bool is_new = connection.version != rendezvous_.version();
   if (connection.messages.is_flushed() && (is_new || now >= connection.heartbeat)) {
     collective::GroupOrders orders = OrdersOf(rendezvous_);

@@ -120,17 +120,22 @@ absl::StatusOr<uint64_t> AgentConnection::Send(const agent::Request& request, Ti
   *envelope.mutable_request() = request;
   std::string frame;
   AppendFrame(frame, envelope.SerializeAsString());
-  std::string_view rest = frame;
-  while (true) {
+  std::string answers(65536, '\0');
+  for (std::string_view rest = frame;;) {
     MUSTER_ASSIGN_OR_RETURN(const size_t sent, bridge_->TryWrite(rest));
     rest.remove_prefix(sent);
     if (rest.empty()) return last_id_;
     if (sent > 0) continue;
-    const PollItem room{.channel = bridge_.get(), .write = true};
-    MUSTER_RETURN_IF_ERROR(transport_->Poll({&room, 1}, options_.ssh.cancel_fd, deadline));
+    // An agent that is not rid of its answers takes in no requests.
+    MUSTER_ASSIGN_OR_RETURN(const size_t received, bridge_->TryRead(answers));
+    decoder_.Feed(std::string_view(answers).substr(0, received));
+    if (received > 0) continue;
+    const PollItem item{.channel = bridge_.get(), .read = !bridge_->end_of_output(), .write = true};
+    MUSTER_RETURN_IF_ERROR(transport_->Poll({&item, 1}, options_.ssh.cancel_fd, deadline));
     pollfd cancel{.fd = options_.ssh.cancel_fd, .events = POLLIN, .revents = 0};
-    if (::poll(&cancel, 1, 0) > 0)
-      return Unavailable("%s: what was on its way to it is given up", host_.name());
+    if (::poll(&cancel, 1, 0) > 0) {
+      return Unavailable("%s: a request was given up before it was sent", host_.name());
+    }
   }
 }
 

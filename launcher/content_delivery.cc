@@ -11,8 +11,6 @@ namespace muster {
 namespace {
 
 constexpr Duration kCallTimeout = std::chrono::seconds(10);
-// For a byte to move, or for the host to unpack what it has: before the reconciler gives up the connection.
-constexpr Duration kUploadSilence = std::chrono::minutes(25);
 constexpr Duration kComingEvery = std::chrono::seconds(1);
 constexpr size_t kLeastRelayedBytes = size_t{1} << 20;
 

@@ -20,12 +20,15 @@ namespace muster {
 /// So many of the `total` bytes that the host needs have been handed to it.
 using TransferProgress = std::function<void(uint64_t bytes, uint64_t total)>;
 
+/// For a byte to move, or for the host to unpack what it has: before the reconciler gives up the connection.
+inline constexpr Duration kUploadSilence = std::chrono::minutes(25);
+
 /// A content on its way into a host's store. Belongs to the transport's thread, and ends before it.
 /// Destroying it gives the transfer up.
 class ContentTransfer {
  public:
-  /// The launcher sends it, from the first byte that the host lacks. The deadline is that of a host to which
-  /// no byte has moved for `silence_limit`.
+  /// The launcher sends it, from the first byte that the host lacks. DeadlineExceeded when no byte has moved
+  /// for `silence_limit`.
   static absl::StatusOr<std::unique_ptr<ContentTransfer>> Upload(Transport& transport,
                                                                  const AgentPlace& place,
                                                                  const Content& content,

@@ -14,8 +14,7 @@
 namespace muster {
 namespace {
 
-constexpr Duration kUploadSilence = std::chrono::minutes(25);  // as other hosts have
-constexpr Duration kAskEvery = std::chrono::seconds(1);        // whether it is given up
+constexpr Duration kAskEvery = std::chrono::seconds(1);  // whether it is given up
 // For all tasks to run, which may have to be started again.
 constexpr Duration kDriveTimeout = std::chrono::minutes(5);
 constexpr Duration kOrderTimeout = std::chrono::minutes(1);

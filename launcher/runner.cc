@@ -317,6 +317,7 @@ void Runner::Learn(reconcile::Reconciler& reconciler, const HostFacts& facts) {
                               host.ssh_port() != facts.place.ssh_port() ||
                               host.data_address() != facts.place.data_address();
     host = facts.place;
+    host.set_reached(true);
     host.set_unreached(false);
     has_learned_ = has_learned_ || is_elsewhere;
   }

@@ -179,7 +179,10 @@ void ContinueJob(const record::JobRecord& running, record::JobRecord* record) {
   }
   for (record::Host& host : *record->mutable_hosts()) {
     const record::Host* const old = Named(running.hosts(), host.name(), &record::Host::name);
-    if (old != nullptr) host.set_machine_id(old->machine_id());
+    if (old != nullptr) {
+      host.set_machine_id(old->machine_id());
+      host.set_reached(old->reached());
+    }
     host.set_unreached(old == nullptr || old->unreached());
   }
 }

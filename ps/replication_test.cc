@@ -127,6 +127,7 @@ TEST(Replication, AHeartbeatOfWhoAwaitsNothingIsAnswered) {
   const ps::ServerHeader reply = worker.Receive();
   ASSERT_TRUE(reply.has_heartbeat()) << reply.ShortDebugString();
   EXPECT_EQ(reply.heartbeat().awaiting(), 0u);
+  EXPECT_FALSE(reply.heartbeat().unknown());
 }
 
 TEST(Replication, TenThousandPushesAreTenThousand) {

@@ -305,7 +305,7 @@ void ShardServerImpl::HandleHeartbeat(StreamId stream, const ps::Heartbeat& hear
   header.mutable_heartbeat()->set_awaiting(awaiting);
   // An answer may wait for the backup, but not that to a question.
   const bool may_wait = !heartbeat.asking() && !outbox_.empty();
-  const bool unknown = !is_queued && !requests_->IsAwaited(stream, awaiting) && !may_wait;
+  const bool unknown = awaiting != 0 && !is_queued && !requests_->IsAwaited(stream, awaiting) && !may_wait;
   header.mutable_heartbeat()->set_unknown(unknown);
   header.mutable_heartbeat()->set_waits_for(is_queued ? WhoSends() : waits_for_);
   requests_->SendNow(stream, std::move(header));

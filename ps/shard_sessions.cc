@@ -14,8 +14,9 @@ namespace {
 constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 constexpr Duration kLookEvery = std::chrono::milliseconds(250);  // for sessions that have broken
 constexpr Duration kTellTimeout = std::chrono::seconds(2);
-constexpr Duration kSilence = std::chrono::seconds(2);  // of a server that answers heartbeats
-constexpr uint64_t kMostHeldUs = 1'000'000'000'000;     // days: whatever a server says
+constexpr Duration kSilence = std::chrono::seconds(2);     // of a server that answers heartbeats
+constexpr Duration kStandstill = std::chrono::seconds(1);  // of this process
+constexpr uint64_t kMostHeldUs = 1'000'000'000'000;        // days: whatever a server says
 constexpr Duration kStallAgainAfter = std::chrono::seconds(30);
 
 // Runs `act` again and again until it is to stop.
@@ -93,7 +94,12 @@ void ShardSessions::Keep(const std::stop_token& stop) {
     const std::unique_lock use(use_, std::try_to_lock);
     if (!use || !IsIdle()) return;
     is_keeping_ = true;
-    absl::Status status = Tend();
+    absl::Status status;
+    try {
+      status = Tend();
+    } catch (const std::bad_alloc&) {
+      status = absl::ResourceExhaustedError("not enough memory to connect to servers again");
+    }
     is_keeping_ = false;
     // Who asks next waits for that server anew, and reports it.
     if (!absl::IsUnavailable(status)) kept_ = std::move(status);
@@ -106,6 +112,7 @@ bool ShardSessions::IsIdle() const {
 }
 
 absl::Status ShardSessions::Tend() {
+  NoteListening();
   while (const auto event = queue_->Pop(TimePoint())) {
     Shard* const shard = Find(event->connection);
     if (shard != nullptr) MUSTER_RETURN_IF_ERROR(HandleEvent(*event, *shard).status());
@@ -113,6 +120,13 @@ absl::Status ShardSessions::Tend() {
   MUSTER_RETURN_IF_ERROR(LeaveSilentServers());
   const bool are_joined = std::ranges::all_of(shards_, [](const auto& shard) { return shard->joined; });
   return are_joined ? absl::OkStatus() : JoinAgain();
+}
+
+// Who has stood still itself knows nothing of others' silence.
+void ShardSessions::NoteListening() {
+  const TimePoint before = std::exchange(listened_at_, Now());
+  if (listened_at_ - before < kStandstill) return;
+  for (const auto& shard : shards_) shard->last_heard = listened_at_;
 }
 
 // Why whoever waits is to do so no longer.
@@ -143,6 +157,7 @@ absl::StatusOr<ShardAnswers> ShardSessions::ExchangeInUse(ShardRequests requests
                               TaskName(LongestSilent().task), FormatAge(Now() - start));
     }
     MUSTER_RETURN_IF_ERROR(Interruption());
+    NoteListening();
     // What has come is listened to first.
     if (options_.replicated && queue_->empty()) MUSTER_RETURN_IF_ERROR(LeaveSilentServers());
     const auto event = queue_->Pop(Now() + std::min(kHeartbeatEvery, options_.answer_timeout));

@@ -144,6 +144,7 @@ class ShardSessions {
   void Keep(const std::stop_token& stop);
   bool IsIdle() const;
   absl::Status Tend();
+  void NoteListening();
 
   // In shard_sessions_joining.cc.
   absl::Status JoinEpoch(TimePoint deadline, std::span<float> parameters);
@@ -181,7 +182,7 @@ class ShardSessions {
 
   const ParameterServerClientOptions options_;
   const std::string uuid_;
-  std::mutex use_;                // guards all but what the next one does; taken before that
+  std::mutex use_;                // guards what connections_mutex_ does not, and is taken before it
   std::atomic<int> asking_ = 0;   // callers that have it, or wait for it
   bool is_keeping_ = false;       // the keeper has it
   absl::Status kept_;             // what it has heard, which is the answer to the next request
@@ -196,6 +197,7 @@ class ShardSessions {
   std::atomic<uint64_t> bytes_sent_ = 0;
   std::atomic<uint64_t> bytes_received_ = 0;
   uint64_t floats_early_ = 0;
+  TimePoint listened_at_;
   TimePoint next_wait_log_;
   bool logged_without_cause_ = false;  // the last time
   std::jthread heartbeat_;             // the last members: they use the others

@@ -95,11 +95,13 @@ absl::Status ShardSessions::JoinShards(TimePoint deadline, std::span<float> para
     if (missing == shards_.end() || has_finished_) break;
     for (const auto& shard : shards_) {
       if (!is_missing(shard)) continue;
+      status = Interruption();
+      if (!status.ok()) break;
       if (shard->join == 0 && Now() >= shard->next_attempt) BeginJoin(*shard, deadline);
       if (shard->join != 0 && Now() >= shard->join_deadline)
         GiveUpJoin(*shard, Unavailable("it does not answer"));
     }
-    status = Interruption();
+    if (!status.ok()) break;
     if (options_.view->Address(options_.task).empty()) {
       status = Aborted("%s", kHasLeft);
     } else if (Now() >= patience_ends()) {

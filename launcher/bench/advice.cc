@@ -227,9 +227,11 @@ GroupAdvice AdviceOn(const Results& results, const Group& group) {
   const Noise noise(results);
   const std::vector<Ranking> rankings = RankingsOf(group, noise);
   const std::vector<const Ranking*> compared = ComparedOf(rankings);
-  const Outlook outlook = compared.empty()
-                              ? Outlook{}
-                              : OutlookOf(group, NamesOf(compared.back()->best), compared.back()->workers);
+  Outlook outlook;
+  if (!compared.empty()) {
+    outlook = OutlookOf(group, NamesOf(compared.back()->best), compared.back()->workers);
+  }
+  outlook.faster_than_one = FasterThanOneOf(group);
   GroupAdvice advice = {.title = GroupName(group),
                         .recommendation = Recommendation(results, rankings, compared, outlook, noise)};
   const auto say = [&](const std::string& sentence) {
@@ -306,7 +308,8 @@ std::vector<std::string> CautionsOf(const Results& results) {
         "they were said, or measured, to be.");
   }
   if (failed < total && !noise.is_known()) {
-    cautions.push_back("The noise was not measured: small differences may be chance.");
+    cautions.push_back(
+        "There are too few repetitions to tell how large the noise is: small differences may be chance.");
   }
   if (const std::string noisiest = NoisiestCaution(results, noise); !noisiest.empty()) {
     cautions.push_back(noisiest);

@@ -30,8 +30,8 @@ struct StepBytes {
 /// worker on a GPU, the record has to do.
 StepBytes StepBytesOf(const Cell& cell, const nlohmann::json& result, const TaskMetrics& task_metrics);
 
-/// Of a result record, in which steps were made. Without the chief's first step, unless that is all: in it
-/// code is made, memory is had and connections find their rate, of which later steps have nothing.
+/// Seconds for each step, by a result record in which steps were made: without the chief's first one, unless
+/// there is no other. In that one code is generated, memory allocated, and connections find their rate.
 double StepSecondsOf(const nlohmann::json& result);
 
 struct TargetTime {

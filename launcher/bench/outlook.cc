@@ -4,10 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 
 namespace muster::bench {
 namespace {
+
+// A lead of less than this factor may be an accident of the simulated steps.
+constexpr double kAhead = 1.05;
+constexpr double kMostError = 0.3;  // in the median; beyond it what is predicted is a guess
 
 // What curves have at each number of workers.
 using Rates = std::map<std::string, double>;
@@ -22,8 +27,6 @@ std::map<int, Rates> RatesOf(const std::vector<const Curve*>& curves) {
   }
   return rates;
 }
-
-constexpr double kAhead = 1.05;  // of an accident of the simulated steps
 
 double MostOf(const Rates& rates) {
   double most = 0;
@@ -56,21 +59,6 @@ std::vector<LeadChange> LeadChanges(const std::map<int, Rates>& rates, std::vect
   return changes;
 }
 
-std::optional<FasterThanOne> FindFasterThanOne(const std::map<int, Rates>& rates, const Group& group) {
-  double alone = 0;
-  int measured = 0;
-  for (const Measurement* of : group.measurements) {
-    if (!HasNumbers(*of)) continue;
-    if (of->cell.workers == 1) alone = std::max(alone, of->samples_per_second);
-    measured = std::max(measured, of->cell.workers);
-  }
-  if (alone == 0) return std::nullopt;
-  for (auto at = rates.upper_bound(measured); at != rates.end(); ++at) {
-    if (MostOf(at->second) > alone * kAhead) return FasterThanOne{at->first, LeadersOf(at->second)};
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::vector<std::string> Common(std::vector<std::string> names, const std::vector<std::string>& others) {
@@ -90,7 +78,6 @@ std::vector<double> PredictionErrors(const Group& group) {
 }
 
 Outlook OutlookOf(const Group& group, const std::vector<std::string>& leaders, int workers) {
-  constexpr double kMostError = 0.3;  // in the median; beyond it who leads is a guess
   const std::map<int, Rates> rates = RatesOf(group.curves);
   const std::vector<double> errors = PredictionErrors(group);
   if (rates.empty() || errors.empty()) return {};
@@ -106,8 +93,30 @@ Outlook OutlookOf(const Group& group, const std::vector<std::string>& leaders, i
                        absl::StrJoin(simulated, " or ") + " in front"};
     }
   }
-  return {.changes = LeadChanges(rates, leaders, workers),
-          .faster_than_one = FindFasterThanOne(rates, group)};
+  return {.changes = LeadChanges(rates, leaders, workers)};
+}
+
+std::optional<FasterThanOne> FasterThanOneOf(const Group& group) {
+  const std::map<int, Rates> rates = RatesOf(group.curves);
+  const std::vector<double> errors = PredictionErrors(group);
+  if (rates.empty() || errors.empty() || MedianOf(errors) > kMostError) return std::nullopt;
+  double alone = 0;
+  int measured = 0;
+  for (const Measurement* of : group.measurements) {
+    if (!HasNumbers(*of)) continue;
+    if (of->cell.workers == 1) alone = std::max(alone, of->samples_per_second);
+    measured = std::max(measured, of->cell.workers);
+  }
+  if (alone == 0) return std::nullopt;
+  // A lead below its error is none.
+  const double least = alone * std::max(kAhead, 1 + MedianOf(errors));
+  auto at = rates.upper_bound(measured);
+  // It has as many as were measured ahead already, and they were not.
+  if (at != rates.begin() && MostOf(std::prev(at)->second) > least) return std::nullopt;
+  for (; at != rates.end(); ++at) {
+    if (MostOf(at->second) > least) return FasterThanOne{at->first, LeadersOf(at->second)};
+  }
+  return std::nullopt;
 }
 
 std::string OutlookClause(const Outlook& outlook, int workers) {

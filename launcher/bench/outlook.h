@@ -24,8 +24,8 @@ struct FasterThanOne {
 
 struct Outlook {
   std::vector<LeadChange> changes;
-  std::optional<FasterThanOne> faster_than_one;  // unset: none are, or one was not measured
-  std::string doubt;                             // why it is not asked; empty: it is, or has nothing to say
+  std::string doubt;  // why it is not asked what leads; empty: it is, or has nothing to say
+  std::optional<FasterThanOne> faster_than_one;  // of FasterThanOneOf
 };
 
 /// Those of `names` that are among the others, too, in their order.
@@ -36,6 +36,10 @@ std::vector<double> PredictionErrors(const Group& group);
 
 /// `leaders`: the names of those that were about fastest with `workers`, the most that were compared.
 Outlook OutlookOf(const Group& group, const std::vector<std::string>& leaders, int workers);
+
+/// Unset: none are, or the simulator is off by too much, or has been wrong about it, or one worker was not
+/// measured.
+std::optional<FasterThanOne> FasterThanOneOf(const Group& group);
 
 /// "; the simulator expects a to take the lead between 12 and 16 workers"; empty: nothing to say.
 std::string OutlookClause(const Outlook& outlook, int workers);

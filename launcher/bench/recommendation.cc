@@ -13,30 +13,30 @@ namespace {
 // Of a ranking, those that are recommended.
 using Chosen = Measurements Ranking::*;
 
-// By their names without places.
-using Placeless = std::vector<std::string>;
-
-Placeless PlacelessNames(const Measurements& measurements) {
-  Placeless names;
+std::vector<std::string> PlacelessNames(const Measurements& measurements) {
+  std::vector<std::string> names;
   for (const Measurement* of : measurements) names.push_back(PlacelessName(of->cell));
   return names;
 }
 
-bool Has(const Placeless& names, const Measurement* of) {
+bool HasPlaceless(const std::vector<std::string>& names, const Measurement* of) {
   return std::ranges::count(names, PlacelessName(of->cell)) > 0;
 }
 
 // What was about first at each number of workers, wherever its servers had to be, if any of it was the very
 // first at one; empty: there is no such.
-Placeless AlwaysBest(const std::vector<const Ranking*>& rankings, Chosen chosen) {
-  Placeless names = PlacelessNames(rankings.front()->*chosen);
+std::vector<std::string> AlwaysBest(const std::vector<const Ranking*>& rankings, Chosen chosen) {
+  std::vector<std::string> names = PlacelessNames(rankings.front()->*chosen);
   for (const Ranking* ranking : rankings) names = Common(std::move(names), PlacelessNames(ranking->*chosen));
-  const auto has_front = [&](const Ranking* ranking) { return Has(names, (ranking->*chosen).front()); };
-  return std::ranges::any_of(rankings, has_front) ? names : Placeless();
+  const auto has_front = [&](const Ranking* ranking) {
+    return HasPlaceless(names, (ranking->*chosen).front());
+  };
+  return std::ranges::any_of(rankings, has_front) ? names : std::vector<std::string>();
 }
 
-// With its place, where that is the same at each number of workers.
-std::string NameAt(const std::vector<const Ranking*>& rankings, Chosen chosen, const std::string& placeless) {
+// Without the place, where that differs from one number of workers to another.
+std::string NameWithPlace(const std::vector<const Ranking*>& rankings, Chosen chosen,
+                          const std::string& placeless) {
   std::set<std::string> names;
   for (const Ranking* ranking : rankings) {
     for (const Measurement* of : ranking->*chosen) {
@@ -57,7 +57,7 @@ std::string Choice(const std::vector<const Ranking*>& compared, Chosen chosen) {
   }
   std::vector<std::string> always;
   for (const std::string& name : AlwaysBest(compared, chosen)) {
-    always.push_back(NameAt(compared, chosen, name));
+    always.push_back(NameWithPlace(compared, chosen, name));
   }
   if (always.empty()) return by_number;
   return "use " + absl::StrJoin(always, " or ") + " (compared at " + ListText(numbers) +
@@ -66,12 +66,12 @@ std::string Choice(const std::vector<const Ranking*>& compared, Chosen chosen) {
 
 // Where what is recommended by its speed learned less than others.
 std::string AccuracyClause(const std::vector<const Ranking*>& compared) {
-  const Placeless always = AlwaysBest(compared, &Ranking::best);
+  const std::vector<std::string> always = AlwaysBest(compared, &Ranking::best);
   for (auto ranking = compared.rbegin(); ranking != compared.rend(); ++ranking) {
     const Measurement* const most = MostAccurate(**ranking);
     std::vector<std::string> less;
     for (const Measurement* of : (*ranking)->best) {
-      const bool is_named = always.empty() || Has(always, of);
+      const bool is_named = always.empty() || HasPlaceless(always, of);
       if (!is_named || most == nullptr || !of->test_accuracy) continue;
       if (*most->test_accuracy - *of->test_accuracy < kAccuracyGap) continue;
       less.push_back(absl::StrFormat(
@@ -100,8 +100,8 @@ std::string FastestClause(const Ranking& ranking, const Measurement* named) {
 std::string ChoiceByTarget(std::vector<const Ranking*> compared, double target) {
   std::erase_if(compared, [](const Ranking* ranking) { return ranking->reached.empty(); });
   const Ranking& largest = *compared.back();
-  const Placeless always = AlwaysBest(compared, &Ranking::first);
-  const auto is_named = [&](const Measurement* of) { return Has(always, of); };
+  const std::vector<std::string> always = AlwaysBest(compared, &Ranking::first);
+  const auto is_named = [&](const Measurement* of) { return HasPlaceless(always, of); };
   const auto found = std::ranges::find_if(largest.first, is_named);
   const Measurement* const named = found != largest.first.end() ? *found : largest.first.front();
   const Measurement* const front = largest.reached.front();

@@ -251,12 +251,10 @@ std::string RoundTimeCaption(const BarChart& chart) {
   const auto any = [&](auto predicate) {
     return std::any_of(chart.bars.begin(), chart.bars.end(), predicate);
   };
-  const bool has_backup =
-      any([](const Bar& bar) { return bar.label.starts_with(StrategyName(Strategy::kBackupWorkers)); });
-  std::vector<std::string> parts = {absl::StrFormat(
-      "In which each worker makes one gradient: a step, with ps_async as many as there are "
-      "workers%s.",
-      has_backup ? ", with ps_backup n / (n - 1), as one of n gradients is left out of each" : "")};
+  std::vector<std::string> parts = {
+      "In which each worker makes one gradient: a step; with ps_async as many steps as there are workers; "
+      "with "
+      "ps_backup n / (n - 1) steps of n workers, since one gradient is left out of each."};
   if (any([](const Bar& bar) { return bar.second > 0 && bar.first > 0; })) {
     parts.push_back("Full colour: the bound, where it is known; pale: the rest.");
   }

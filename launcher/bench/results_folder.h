@@ -9,7 +9,7 @@
 
 namespace muster::bench {
 
-/// Where there is none, and it is tried whether files can be made in it.
+/// Makes it if it is not there. Fails also if no file can be made in it.
 absl::Status MakeResultsFolder(const std::filesystem::path& folder);
 
 /// Over those that are there.

@@ -30,7 +30,7 @@ std::string ThreeDigits(double value) {
 
 bool IsPositive(double value) { return std::isfinite(value) && value > 0; }
 
-// What `find` finds in `all`, or what is then added.
+// The item of `all` for which `is_it` holds; else `item`, appended.
 template <typename Item, typename Predicate>
 Item& FindOrAdd(std::vector<Item>* all, Item item, Predicate is_it) {
   const auto found = std::find_if(all->begin(), all->end(), is_it);

@@ -124,10 +124,14 @@ ConnectOptions CommandContext::connect_options(std::span<const record::Host> hos
   return ConnectOptionsFor(flags_.inventory);
 }
 
-ConnectOptions CommandContext::connect_options(const record::JobRecord& job) const {
+void CommandContext::UnlockKeysOf(const record::JobRecord& job) const {
   for (const auto& hosts : {job.hosts(), job.spare_hosts(), job.drivers()}) {
     for (const record::Host& host : hosts) UnlockKeysOf(host);
   }
+}
+
+ConnectOptions CommandContext::connect_options(const record::JobRecord& job) const {
+  UnlockKeysOf(job);
   ConnectOptions options = ConnectOptionsFor(job.inventory_file());
   const std::filesystem::path known_hosts = job.known_hosts();
   const bool is_other = !known_hosts.empty() && known_hosts != std::filesystem::absolute(ssh_.known_hosts);

@@ -108,6 +108,8 @@ class CommandContext {
   /// in to the hosts may need, each once.
   ConnectOptions connect_options(std::span<const record::Host> hosts) const;
   ConnectOptions connect_options(const record::JobRecord& job) const;
+  /// Asks for the same already now, while somebody sits there.
+  void UnlockKeysOf(const record::JobRecord& job) const;
   const std::filesystem::path& known_hosts() const { return ssh_.known_hosts; }
   Duration connect_timeout() const;
 

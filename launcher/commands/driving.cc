@@ -10,6 +10,7 @@
 
 #include "base/stdout.h"
 #include "inventory/placement.h"
+#include "launcher/commands/controlling.h"
 #include "launcher/commands/interrupts.h"
 #include "launcher/display_thread.h"
 #include "launcher/fleet.h"
@@ -203,7 +204,7 @@ std::vector<record::Host> HostsThatHad(const record::JobRecord& record) {
     // Of a job that never began, one that nobody can have logged in to has nothing; the others may have its
     // programs.
     const bool can_be_logged_in_to = !known.ok() || !known->KeysOf(host.name()).empty();
-    const bool was_reached = !host.machine_id().empty() || host.local() ||
+    const bool was_reached = host.reached() || !host.machine_id().empty() || host.local() ||
                              std::ranges::count(ending.left_behind(), host.name()) > 0 ||
                              (!is_written_down && can_be_logged_in_to);
     if (record.cluster().generation() > 0 ? !host.unreached() : was_reached) hosts.push_back(host);
@@ -295,10 +296,14 @@ absl::Status CheckFetched(const record::JobRecord& running) {
 absl::Status CheckOwnLogins(const CommandContext& context, const record::JobRecord& running,
                             const record::JobRecord& plan) {
   constexpr Duration kTimeout = std::chrono::seconds(5);  // a host that is down is not waited for any longer
-  (void)context.connect_options(running);
+  context.UnlockKeysOf(running);
   const ConnectOptions connect = context.connect_options(plan);
   const std::string unchanged = absl::StrFormat("job %s goes on as it is", running.id());
-  if (Interrupts() > 0) return Cancelled("interrupted: %s", unchanged);
+  const auto check_interrupts = [&] {
+    return Interrupts() > 0 ? Cancelled("interrupted: %s", unchanged) : absl::OkStatus();
+  };
+  MUSTER_RETURN_IF_ERROR(check_interrupts());
+  if (!IsDrivenElsewhere(running) && !context.jobs().DriverOf(running.id())) return absl::OkStatus();
   std::set<std::string> names;
   for (const record::Task& task : plan.tasks()) names.insert(task.host());
   std::vector<record::Host> hosts;
@@ -307,6 +312,7 @@ absl::Status CheckOwnLogins(const CommandContext& context, const record::JobReco
   const std::vector<absl::Status> statuses = OnEachHost(hosts.size(), hosts.size(), [&](size_t i) {
     return OpenTransport(hosts[i], connect, Now() + std::min(kTimeout, context.connect_timeout())).status();
   });
+  MUSTER_RETURN_IF_ERROR(check_interrupts());
   for (const absl::Status& status : statuses) {
     // Where another machine answers, the host may have moved.
     if (NeedsUser(status) && !IsOtherMachine(status)) return Annotate(status, unchanged);

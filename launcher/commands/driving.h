@@ -110,7 +110,8 @@ absl::Status CheckFetched(const record::JobRecord& running);
 /// Before whoever drives the job `running` is sent away: whether this process can go on with it by this plan.
 /// Who sits at the terminal is asked here for what logging in to the hosts of both may need: in the
 /// background nobody can be. Then it logs in to those of the plan's tasks; one that does not answer may be
-/// down, which is no failure. Cancelled: interrupted. Unavailable: a host refuses this process, for good.
+/// down, which is no failure. Where nobody drives the job there is nothing to lose by going on with it.
+/// Cancelled: interrupted. Unavailable: a host refuses this process, for good.
 absl::Status CheckOwnLogins(const CommandContext& context, const record::JobRecord& running,
                             const record::JobRecord& plan);
 

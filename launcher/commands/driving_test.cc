@@ -79,6 +79,8 @@ TEST_F(DrivingTest, OfAJobThatNeverBeganHostsHaveSomethingThatItHasReachedOrMayH
   EXPECT_THAT(names(), ElementsAre("reached", "known", "stopped")) << "perhaps in the place of one that was";
   ending.set_result(static_cast<int>(reconcile::Result::kFailed));
   EXPECT_THAT(names(), ElementsAre("reached", "stopped"));
+  job.mutable_hosts(1)->set_reached(true);
+  EXPECT_THAT(names(), ElementsAre("reached", "known", "stopped")) << "it may have no machine-id";
 }
 
 TEST_F(DrivingTest, ANewJobIsTheNewestOfItsNameThoughTheClockHasGoneBack) {

@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kBeginningTakes = std::chrono::hours(1);
 // the jobs says that is known to have reached it, or the newest of all.
 struct Home {
   record::Host host;
-  size_t record = 0;  // which of them says so
+  size_t record_index = 0;  // of the one that says so
   bool was_reached = false;
   std::set<std::string> jobs;  // with folders
 };
@@ -65,15 +65,17 @@ absl::StatusOr<std::vector<record::JobRecord>> ChosenJobs(const CommandContext& 
   return records;
 }
 
-// The homes, with one more of such a host, of record number `i`; how it is reached may be a slip in an
-// inventory with which a job never began.
-Home& AddTo(Homes& homes, const record::Host& host, size_t i, const record::JobRecord& record) {
-  const bool was_reached = record.cluster().generation() > 0 || !host.machine_id().empty();
-  Home& home = homes.try_emplace(KeyOf(host), Home{.host = host, .record = i, .was_reached = was_reached})
-                   .first->second;
+// The home of the host. How a job reached it counts before how one that never began meant to: that may be a
+// slip in an inventory.
+Home& AddTo(Homes& homes, const record::Host& host, const std::vector<record::JobRecord>& records,
+            size_t record_index) {
+  const bool was_reached =
+      records[record_index].cluster().generation() > 0 || host.reached() || !host.machine_id().empty();
+  const Home as_new{.host = host, .record_index = record_index, .was_reached = was_reached};
+  Home& home = homes.try_emplace(KeyOf(host), as_new).first->second;
   if (was_reached && !home.was_reached) {
     home.host = host;
-    home.record = i;
+    home.record_index = record_index;
     home.was_reached = true;
   }
   return home;
@@ -86,11 +88,11 @@ Homes HomesOf(const std::vector<record::JobRecord>& records, bool are_named) {
     const bool may_have_folders = are_named || !records[i].folders_removed();
     for (const record::Host& host : HostsThatHad(records[i])) {
       if (!may_have_folders && !HasContents(host)) continue;
-      Home& home = AddTo(homes, host, i, records[i]);
+      Home& home = AddTo(homes, host, records, i);
       if (may_have_folders) home.jobs.insert(records[i].id());
     }
     for (const record::Host& host : records[i].drivers()) {
-      if (HasContents(host)) AddTo(homes, host, i, records[i]);
+      if (HasContents(host)) AddTo(homes, host, records, i);
     }
   }
   return homes;
@@ -247,8 +249,8 @@ absl::Status GcCommand(const CommandContext& context) {
   MUSTER_RETURN_IF_ERROR(CheckGone(gone, homes));
   std::map<size_t, ConnectOptions> options;  // by record
   for (const Home& home : homes) {
-    if (options.contains(home.record)) continue;
-    options.emplace(home.record, context.connect_options(records[home.record]));
+    if (options.contains(home.record_index)) continue;
+    options.emplace(home.record_index, context.connect_options(records[home.record_index]));
   }
   const std::set<HomeKey> busy = HomesInUse(context.jobs());
   std::vector<Removed> removed(homes.size());
@@ -260,17 +262,16 @@ absl::Status GcCommand(const CommandContext& context) {
   std::multiset<std::string> names;
   for (const Home& home : homes) names.insert(home.host.name());
   const std::vector<absl::Status> statuses = OnEachHost(homes.size(), homes.size(), [&](size_t i) {
-    const bool is_gone = gone.contains(homes[i].host.name());
-    const auto connection = is_gone && names.count(homes[i].host.name()) == 1
-                                ? Unavailable("it is not asked")
-                                : AgentConnection::Connect(homes[i].host, options.at(homes[i].record),
-                                                           Now() + context.connect_timeout());
-    if (!connection.ok() && is_gone) {
+    const std::string& name = homes[i].host.name();
+    const auto give_up = [&] {
       removed[i] = {.is_gone = true, .jobs = homes[i].jobs};
       return absl::OkStatus();
-    }
-    if (!connection.ok()) return connection.status();
-    return CollectAt(homes[i], **connection, removed[i]);
+    };
+    if (gone.contains(name) && names.count(name) == 1) return give_up();
+    const auto connection = AgentConnection::Connect(homes[i].host, options.at(homes[i].record_index),
+                                                     Now() + context.connect_timeout());
+    if (connection.ok()) return CollectAt(homes[i], **connection, removed[i]);
+    return gone.contains(name) ? give_up() : connection.status();
   });
   Totals totals;
   for (const Removed& each : removed) {

@@ -74,9 +74,13 @@ absl::StatusOr<uint64_t> AskForLog(const HostLogs& logs, const std::string& task
 absl::Status ReadLogs(const std::atomic<bool>& goes_on, const GivingUp& giving_up, HostLogs& logs,
                       AgentConnection& connection, Printer& printer) {
   std::map<uint64_t, std::string> requests;
-  std::set<std::string> to_ask = logs.unfinished;
+  std::set<std::string> to_ask = logs.unfinished, ended;
   TimePoint ask_again = Now(), heard = Now();
   while (!requests.empty() || !to_ask.empty()) {
+    if (goes_on) {  // perhaps again
+      logs.unfinished.insert(ended.begin(), ended.end());
+      to_ask.merge(ended);
+    }
     if (giving_up.is_wanted()) return Cancelled("%s: given up", logs.host.name());
     if (ReaderIsGone(STDOUT_FILENO)) return absl::OkStatus();  // whoever read it has seen what it wanted
     if (!to_ask.empty() && Now() >= ask_again) {
@@ -114,6 +118,7 @@ absl::Status ReadLogs(const std::atomic<bool>& goes_on, const GivingUp& giving_u
       to_ask.insert(task);
     } else {
       logs.unfinished.erase(task);
+      ended.insert(task);
     }
   }
   return absl::OkStatus();
@@ -322,8 +327,8 @@ absl::Status LogReaders::Finish(const TaskPlaces& places) {
   return failures.empty() ? absl::OkStatus() : Unavailable("not every log could be read");
 }
 
-// The newest that is known of the job. Whether somebody drives it, who may have tasks go elsewhere.
-bool LookAgain(const CommandContext& context, ChosenController& controller, record::JobRecord* record) {
+// Takes the newest record that is known. False: nobody drives the job, or who does cannot be asked.
+bool RefreshRecord(const CommandContext& context, ChosenController& controller, record::JobRecord* record) {
   if (auto here = context.jobs().Load(record->id()); here.ok()) *record = *std::move(here);
   if (!IsDrivenElsewhere(*record)) return context.jobs().DriverOf(record->id()).has_value();
   auto newest = AskController(context, *record, &controller);
@@ -348,7 +353,8 @@ absl::Status LogsCommand(const CommandContext& context) {
   TimePoint driven_at = Now();
   while (flags.follow && !record.cluster().has_ending() && !readers.AllHaveEnded()) {
     readers.Wait();
-    if (LookAgain(context, controller, &record)) driven_at = Now();
+    if (ReaderIsGone(STDOUT_FILENO)) break;
+    if (RefreshRecord(context, controller, &record)) driven_at = Now();
     readers.SetGoesOn(!record.cluster().has_ending() && Now() - driven_at < kHandOver);
     MUSTER_ASSIGN_OR_RETURN(places, WantedPlaces(context, record));
     readers.Read(record, places);

@@ -173,7 +173,7 @@ absl::Status StopJob(const CommandContext& context, const std::string& id_or_nam
   StopByDriver(context.jobs(), record.id());
   MUSTER_ASSIGN_OR_RETURN(record, context.jobs().Load(record.id()));
   // Before whoever drives it is sent away: who interrupts a question wants nothing to be done.
-  (void)context.connect_options(record);
+  context.UnlockKeysOf(record);
   const std::string driver = ControllerName(record);
   std::optional<JobLock> deciding;  // until this process drives it
   if (auto taken = TakeBack(context, &record); taken.ok()) {

@@ -112,7 +112,7 @@ void Reconciler::AddTask(const DesiredTask& desired) {
       *record_.cluster, [&](const Member& member) { return member.host == desired.host; });
   if (!is_member) AddStray(desired.host);
   // A spare one was nobody's to reach until now.
-  if (host.lost_since && host.tasks.size() == 1) host.lost_since = now_;
+  if (host.tasks.size() == 1) BearLoss(host);
   if (host.link == Link::kDown && host.tasks.size() == 1) host.connect_at = now_;
   Touch(host);
 }

@@ -40,6 +40,7 @@ void Reconciler::BeginGathering() {
   for (Host& host : hosts_) {
     if (host.tasks.empty() || !std::exchange(host.given_up, false)) continue;
     host.lost_since = now_;
+    host.lost_for = {};
     host.connect_at = std::min(host.connect_at, now_);
   }
   TouchAll();

@@ -85,7 +85,7 @@ bool Reconciler::PlaceElsewhere(Host& host) {
   GiveUp(host);
   host.unheard = host.stray = true;
   spare->tasks = std::move(moving);
-  if (spare->lost_since) spare->lost_since = now_;
+  BearLoss(*spare);
   if (spare->link == Link::kDown) spare->connect_at = now_;
   Touch(*spare);
   return true;
@@ -100,6 +100,12 @@ bool Reconciler::LeaveBehind(Host& host) {
   GiveUp(host);
   host.unheard = host.stray = true;
   return true;
+}
+
+// As if it were lost only now, if it is.
+void Reconciler::BearLoss(Host& host) {
+  if (host.lost_since) host.lost_since = now_;
+  host.lost_for = {};
 }
 
 void Reconciler::LetIn(Host& host) {

@@ -163,7 +163,7 @@ void Reconciler::LoseConnection(Host& host, const absl::Status& status) {
   }
   host.requests.clear();
   host.last_error = status;
-  if (!host.lost_since) host.lost_since = now_ - host.lost_for;
+  if (!host.lost_since) host.lost_since = now_;
   const bool is_final = !WorthTryingAgain(status) && !WasThere(host);
   host.refused = !host.given_up && !Bystander(host) && (host.refused || is_final);
   host.connect_at = now_ + Backoff(++host.failed_connects, host.desired.id);
@@ -188,9 +188,9 @@ Duration Reconciler::Backoff(int failures, const std::string& salt) const {
 
 TimePoint Reconciler::LostLimit(const Host& host) const {
   // A host that was there is worth waiting for longer than one of which that is not known.
-  const bool was_there = record_.generation > 0 && (host.tasks.empty() || HasMembers(host));
-  return std::max({*host.lost_since, host.heard_at, host.logged_in_at}) +
-         (was_there ? options_.lost_deadline : options_.connect_deadline);
+  const bool is_in_cluster = record_.generation > 0 && (host.tasks.empty() || HasMembers(host));
+  return std::max({*host.lost_since - host.lost_for, host.heard_at, host.logged_in_at}) +
+         (is_in_cluster ? options_.lost_deadline : options_.connect_deadline);
 }
 
 bool Reconciler::HasMembers(const Host& host) const {
@@ -200,7 +200,7 @@ bool Reconciler::HasMembers(const Host& host) const {
   });
 }
 
-// Whoever refuses it then may not do so for long: its home may not be mounted yet.
+// A refusal by such a host may pass: its home may not be mounted yet.
 bool Reconciler::WasThere(const Host& host) const {
   return host.reported_once || (phase_ == Phase::kRunning && HasMembers(host));
 }

@@ -308,7 +308,7 @@ void Reconciler::On(const HostReported& event) {
     host->unheard = false;
     host->reported = true;
     host->reported_once = true;
-    host->lost_for = now_ - host->lost_since.value_or(now_);
+    host->lost_for += now_ - host->lost_since.value_or(now_);
     host->lost_since.reset();
     host->last_error = absl::OkStatus();
     // It was only late, and the verdict on the others is still out.

@@ -132,7 +132,7 @@ class Reconciler {
     bool reported = false;                // on this connection
     bool reported_once = false;           // on any
     std::optional<TimePoint> lost_since;  // until it reports
-    Duration lost_for{};                  // before that, as long as it has got no further since
+    Duration lost_for{};                  // before that, if it has got no further since
     bool refused = false;                 // no use trying again
     bool given_up = false;                // its tasks are missing; it is let in again when it returns
     int times_given_up = 0;
@@ -176,6 +176,7 @@ class Reconciler {
   Host* FindHost(const HostId& id, ConnectionId connection);
   std::optional<Request> TakeRequest(const HostId& host, RequestId id);
   void NoteProgress(Host& host);
+  void BearLoss(Host& host);
   void Move(Host& host, const std::string& data_address);
   void Merge(Host& host, const TaskReport& report);
   void Judge(Task& task);
