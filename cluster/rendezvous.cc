@@ -192,8 +192,10 @@ void Rendezvous::Lose(int rank, const std::string& why, TimePoint now) {
   Member& member = members_[rank];
   member.is_live = false;
   member.why_lost = why;
+  // When all is done others may still be at the last thing that they do together.
+  if (end_ || concluded_) return;
   const std::string text = absl::StrCat(names_[rank], " has gone: ", why);
-  if (!end_ && !concluded_) notices_.push_back(text);
+  notices_.push_back(text);
   if (!group_.is_over && IsInGroup(rank)) Finish(text, now);
 }
 

@@ -506,5 +506,16 @@ TEST_F(RendezvousTest, NothingIsFormedWhenAllIsDone) {
   EXPECT_EQ(End(), "");
 }
 
+// They may still be at the last thing that all do together.
+TEST_F(RendezvousTest, WhoHangsUpWhenAllIsDoneEndsNoGroupOfOthers) {
+  Make(2, std::nullopt);
+  Come(0);
+  Come(1);
+  Enter();
+  rendezvous_->Conclude(100);
+  rendezvous_->Disconnect(0, "it hung up", now_);
+  EXPECT_FALSE(group().is_over);
+}
+
 }  // namespace
 }  // namespace muster
