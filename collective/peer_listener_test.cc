@@ -25,7 +25,7 @@ using testing::HasSubstr;
 // More ranks than a listener has room for at a time.
 class CrowdTest : public testing::Test {
  protected:
-  static constexpr int kRanks = 600, kMoreThanFit = 300;
+  static constexpr int kRanks = 600, kMoreThanFit = 270;
 
   CrowdTest() : authority_(*MakeAuthority("test")) {
     RaiseDescriptorLimit();
@@ -80,7 +80,7 @@ TEST_F(CrowdTest, WhoHasBegunToGreetMakesNoRoomForOthers) {
   }
   // Until nobody more hears anything.
   for (int heard = 0, before = -1; heard != before;) {
-    (void)::poll(nullptr, 0, 300);
+    (void)::poll(nullptr, 0, 100);
     before = std::exchange(heard, ::poll(fds.data(), fds.size(), 0));
   }
   const auto hung_up = std::ranges::count_if(ranks, [](const auto& rank) {
