@@ -120,7 +120,7 @@ absl::StatusOr<uint64_t> AgentConnection::Send(const agent::Request& request, Ti
   *envelope.mutable_request() = request;
   std::string frame;
   AppendFrame(frame, envelope.SerializeAsString());
-  std::string answers(65536, '\0');
+  char answers[16384];
   for (std::string_view rest = frame;;) {
     MUSTER_ASSIGN_OR_RETURN(const size_t sent, bridge_->TryWrite(rest));
     rest.remove_prefix(sent);
@@ -128,7 +128,7 @@ absl::StatusOr<uint64_t> AgentConnection::Send(const agent::Request& request, Ti
     if (sent > 0) continue;
     // An agent that is not rid of its answers takes in no requests.
     MUSTER_ASSIGN_OR_RETURN(const size_t received, bridge_->TryRead(answers));
-    decoder_.Feed(std::string_view(answers).substr(0, received));
+    decoder_.Feed({answers, received});
     if (received > 0) continue;
     const PollItem item{.channel = bridge_.get(), .read = !bridge_->end_of_output(), .write = true};
     MUSTER_RETURN_IF_ERROR(transport_->Poll({&item, 1}, options_.ssh.cancel_fd, deadline));

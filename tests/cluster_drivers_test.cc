@@ -142,7 +142,8 @@ TEST_F(ClusterDriversSlow, FilesThatComeSlowlyWithAStartAreWaitedFor) {
   EXPECT_EQ(run.exit_code, 0) << run.stderr_text;
   EXPECT_THAT(run.stdout_text,
               AllOf(HasSubstr("[worker:0@host-1] 2097152\n"), HasSubstr("[worker:1@host-2] 2097152\n")));
-  EXPECT_THAT(run.stderr_text, Not(HasSubstr("lost")));
+  // (TCP itself may give up where a narrow link drops packets four times in a row, and is begun again.)
+  EXPECT_THAT(run.stderr_text, Not(HasSubstr("no answer")));
 
   Process stopped = StartJob(job, "stopped");
   ASSERT_TRUE(cluster_.WaitForText("stopped", "host-1: ready\n")) << cluster_.Text("stopped");

@@ -110,22 +110,26 @@ Json DriverJson(const record::JobRecord& record, const std::optional<JobDriver>&
   return {{"pid", driver->pid}, {"background", driver->in_background}};
 }
 
-// Who acts on what happens to the job.
+// Who acts on what happens to the job: a host, "process 17" of this one, or "nobody".
+std::string DriverName(const record::JobRecord& record, const std::optional<JobDriver>& driver) {
+  if (IsDrivenElsewhere(record)) return record.controller().name();
+  return driver ? absl::StrCat("process ", driver->pid) : "nobody";
+}
+
 std::string DriverLine(const CommandContext& context, const record::JobRecord& record,
                        const std::optional<JobDriver>& driver) {
-  if (IsDrivenElsewhere(record)) return absl::StrFormat("driven by %s\n", record.controller().name());
-  if (!driver) return absl::StrFormat("driven by nobody: `muster wait %s` does it\n", record.id());
-  if (!driver->in_background) return absl::StrFormat("driven by process %d\n", driver->pid);
-  return absl::StrFormat("driven by process %d in the background, which writes %s\n", driver->pid,
+  std::string line = "driven by " + DriverName(record, driver);
+  if (IsDrivenElsewhere(record)) return line + "\n";
+  if (!driver) return absl::StrFormat("%s: `muster wait %s` does it\n", line, record.id());
+  if (!driver->in_background) return line + "\n";
+  return absl::StrFormat("%s in the background, which writes %s\n", line,
                          (context.jobs().JobFolder(record.id()) / kControllerLog).string());
 }
 
 // Of a job that has ended, nothing.
 Cell DriverCell(const CommandContext& context, const record::JobRecord& record) {
   if (record.ended_micros() != 0) return {};
-  if (IsDrivenElsewhere(record)) return record.controller().name();
-  if (const auto driver = context.jobs().DriverOf(record.id())) return absl::StrCat("process ", driver->pid);
-  return "nobody";
+  return DriverName(record, context.jobs().DriverOf(record.id()));
 }
 
 // Of a task that has succeeded, also once its host knows nothing of it any more (gc).
